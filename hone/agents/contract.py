@@ -1,0 +1,53 @@
+"""The agent seam: a scaffold that turns replies into actions until it submits or a limit is hit."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from hone.outcomes import Outcome
+from hone.sandbox.contract import Sandbox
+from hone.types import Message, Task, TokenTree, Turn
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reply:
+    """What a chat answers: the text, and the node of the token tree that holds its tokens."""
+
+    content: str
+    node: int | None
+    tool_calls: tuple[dict[str, Any], ...] = ()
+    truncated: bool = False  # cut by max_tokens or the context limit
+    sampled_tokens: int = 0
+
+
+class Chat(Protocol):
+    """What an agent talks to; `hone.policy.chat.Chat` is the token-exact one."""
+
+    tree: TokenTree
+
+    async def reply(self, messages: list[Message]) -> Reply: ...
+
+
+@dataclass(slots=True, kw_only=True)
+class AgentRun:
+    """What an agent leaves behind; filled in as it goes, so that a cancelled or crashed run keeps its turns.
+
+    `ending` is None when the agent submitted (the grader decides) and the limit it hit otherwise.
+    """
+
+    turns: list[Turn] = field(default_factory=list[Turn])
+    messages: list[Message] = field(default_factory=list[Message])
+    submitted: bool = False
+    ending: Outcome | None = None
+
+
+class Agent(Protocol):
+    """Stateless: one agent object serves many rollouts at once."""
+
+    async def run(self, task: Task, sandbox: Sandbox, chat: Chat, run: AgentRun) -> None:
+        """Work on `task` in `sandbox` and record into `run`.
+
+        Raises SandboxLost, EngineError, ContextOverflow: the episode turns them into outcomes.
+        """
+        ...

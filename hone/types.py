@@ -1,0 +1,207 @@
+"""The vocabulary of Hone. Read this file and you know the system.
+
+    Task -> Sandbox -> Agent <-> Policy -> Trajectory -> Outcome -> reward -> Samples -> Trainer -> Policy
+
+Every record is frozen. Arrays are NumPy with dtype and shape stated. The one rule: a token is trained only
+if an engine sampled it, in exactly that context, with exactly that log-probability.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from hone.outcomes import Outcome
+
+Int32 = npt.NDArray[np.int32]
+Float32 = npt.NDArray[np.float32]
+Message = dict[str, Any]  # one chat message: {"role": ..., "content": ..., maybe "tool_calls": ...}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Commit:
+    message: str
+    files: Mapping[str, str | None]  # path below workdir -> text; None deletes it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Environment:
+    """Where a task's commands run."""
+
+    image: str  # "host" | "docker://NAME" | "rootfs:DIR" | "repo:DIR"
+    workdir: str = "/testbed"
+    history: tuple[
+        Commit, ...
+    ] = ()  # made into a git repository in workdir; the last is what the agent meets
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checks:
+    """What the grader knows and the agent never sees."""
+
+    fail_to_pass: tuple[str, ...]  # test ids that fail before the fix and must pass after it
+    pass_to_pass: tuple[str, ...]  # test ids that pass before and must still pass
+    test_files: Mapping[str, str]  # path below workdir -> trusted text, restored before the run
+    gold_patch: str  # the reference fix, a unified diff
+    command: tuple[str, ...] = ()  # extra arguments of the test runner
+    parser: str = "pytest"
+    timeout_s: float = 60.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """One problem: a statement, an environment, hidden checks (a SWE-bench "instance")."""
+
+    id: str
+    problem: str  # the issue text, as a user would write it
+    environment: Environment
+    checks: Checks
+    source: str  # the data set it comes from
+    metadata: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Node:
+    """A run of tokens below `parent`: either sampled by an engine in one call, or rendered around one."""
+
+    parent: int | None  # index of the node it continues; None only at a root
+    tokens: Int32  # [T]
+    sampled: bool
+    logprobs: Float32  # [T]; the engine's; empty ([0]) when not sampled
+    version: Int32  # [T]; the weight version that sampled each token; empty ([0]) when not sampled
+    turn: int  # index of the turn it belongs to
+
+    def __post_init__(self) -> None:
+        expected = len(self.tokens) if self.sampled else 0
+        if len(self.logprobs) != expected or len(self.version) != expected:
+            raise ValueError(
+                f"a node of {len(self.tokens)} tokens (sampled={self.sampled}) needs {expected} logprobs and "
+                f"versions, got {len(self.logprobs)} and {len(self.version)}"
+            )
+
+
+class TokenTree:
+    """Append-only tree of `Node`s; nothing in it is ever re-encoded from text.
+
+    One engine call has the path root..node as its prompt and adds one sampled node. A branch is a
+    root-to-leaf path; it is exactly what the model saw and said.
+    """
+
+    __slots__ = ("nodes",)
+
+    def __init__(self, nodes: list[Node] | None = None) -> None:
+        self.nodes: list[Node] = []
+        for node in nodes or []:
+            self.append(node)
+
+    def append(self, node: Node) -> int:
+        """Add a node and return its index. Raises ValueError when its parent is not in the tree yet."""
+        if node.parent is not None and not 0 <= node.parent < len(self.nodes):
+            raise ValueError(f"parent {node.parent} is not in this tree of {len(self.nodes)} nodes")
+        self.nodes.append(node)
+        return len(self.nodes) - 1
+
+    def path(self, index: int) -> list[int]:
+        """Node indices from the root to `index`, both included."""
+        path: list[int] = []
+        current: int | None = index
+        while current is not None:
+            path.append(current)
+            current = self.nodes[current].parent
+        return path[::-1]
+
+    def tokens(self, index: int) -> Int32:
+        """[T] every token on the path root..index."""
+        return np.concatenate([self.nodes[i].tokens for i in self.path(index)])
+
+    def leaves(self) -> list[int]:
+        parents = {node.parent for node in self.nodes}
+        return [i for i in range(len(self.nodes)) if i not in parents]
+
+    def branches(self) -> Iterator[list[int]]:
+        return (self.path(leaf) for leaf in self.leaves())
+
+    @property
+    def sampled_tokens(self) -> int:
+        return sum(len(node.tokens) for node in self.nodes if node.sampled)
+
+
+class TestStatus(StrEnum):
+    __test__ = False  # not a test class, whatever pytest thinks of its name
+
+    PASSED = "passed"
+    FAILED = "failed"
+    ERROR = "error"
+    SKIPPED = "skipped"
+    XFAILED = "xfailed"
+    MISSING = "missing"  # expected, but never reported
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """What the grader found, test by test."""
+
+    resolved: bool
+    tests: Mapping[str, TestStatus]  # every expected test id, fail-to-pass and pass-to-pass
+    score: float  # fraction of fail-to-pass tests that pass, in [0, 1]
+    tampered: str | None = None  # the evidence, one sentence; None: nothing found
+    log: str = ""  # tail of the test run's output, for people
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turn:
+    """One reply of the policy and what came of it."""
+
+    index: int
+    node: int | None  # the sampled node of the token tree; None for scripted agents
+    reply: str
+    action: str | None  # the command that was run; None: the reply held no valid action
+    exit_code: int | None
+    observation: str
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trajectory:
+    """The record of one rollout: everything needed to train on it, grade it again or read it."""
+
+    task_id: str
+    rollout_id: str  # unique in the run
+    group_id: str  # rollouts of one task that share a baseline
+    tree: TokenTree
+    turns: tuple[Turn, ...]
+    messages: tuple[Message, ...]
+    patch: str
+    outcome: Outcome
+    reward: float | None  # None exactly when the outcome is infrastructure's
+    verdict: Verdict | None = None
+    error: str | None = None  # one sentence, where something went wrong
+    timings: Mapping[str, float] = field(default_factory=dict[str, float])  # stage -> seconds
+    metadata: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sample:
+    """What the trainer takes: one branch of a tree, with credit per token.
+
+    Invariant: weight > 0 only on tokens an engine sampled, and over all samples of a tree each sampled token
+    has weight > 0 at most once.
+
+    Example: prompt P, reply A (sampled), observation E, reply B (sampled), group advantage 0.5:
+        tokens    = P + A + E + B
+        weight    = [0]*|P| + [1]*|A| + [0]*|E| + [1]*|B|
+        advantage = 0.5 where weight > 0
+    """
+
+    rollout_id: str
+    group_id: str
+    tokens: Int32  # [T]
+    weight: Float32  # [T]
+    advantage: Float32  # [T]
+    logprobs: Float32  # [T]; the engine's, 0 where not sampled
+    version: Int32  # [T]; -1 where not sampled
