@@ -28,7 +28,7 @@ class Outcome(StrEnum):
     TURN_LIMIT = "turn_limit"
     CONTEXT_LIMIT = "context_limit"  # the conversation no longer fits the model
     TIME_LIMIT = "time_limit"
-    TOKEN_LIMIT = "token_limit"  # the budget of sampled tokens is spent
+    TOKEN_LIMIT = "token_limit"  # noqa: S105 - the budget of sampled tokens is spent
     FORMAT_LIMIT = "format_limit"  # repeated replies without exactly one action
     BROKE_SANDBOX = "broke_sandbox"  # the agent's own command killed its sandbox
     TAMPERED = "tampered"  # the patch tried to influence its own grading

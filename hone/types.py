@@ -35,9 +35,7 @@ class Environment:
 
     image: str  # "host" | "docker://NAME" | "rootfs:DIR" | "repo:DIR"
     workdir: str = "/testbed"
-    history: tuple[
-        Commit, ...
-    ] = ()  # made into a git repository in workdir; the last is what the agent meets
+    history: tuple[Commit, ...] = ()  # made into a git repository in workdir; the agent meets the last
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
