@@ -41,8 +41,8 @@ class Sampling:
     """How one reply is drawn.
 
     The reported log-probability of a token is that of softmax(logits / temperature) over the whole
-    vocabulary, before top-p and top-k cut it (at temperature 0, greedy, of softmax(logits)). A trainer can therefore
-    reproduce it from logits alone; with top_p = 1 and top_k = 0 it is the sampling distribution itself.
+    vocabulary, before top-p and top-k cut it (at temperature 0, greedy, of softmax(logits)). A trainer can
+    therefore reproduce it from logits alone; with top_p = 1 and top_k = 0 it is the sampling distribution.
     """
 
     temperature: float = 1.0
