@@ -3,22 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Protocol
 
 from hone.outcomes import Outcome
+from hone.policy.reply import Reply
 from hone.sandbox.contract import Sandbox
 from hone.types import Message, Task, TokenTree, Turn
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reply:
-    """What a chat answers: the text, and the node of the token tree that holds its tokens."""
-
-    content: str
-    node: int | None
-    tool_calls: tuple[dict[str, Any], ...] = ()
-    truncated: bool = False  # cut by max_tokens or the context limit
-    sampled_tokens: int = 0
 
 
 class Chat(Protocol):
