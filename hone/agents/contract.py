@@ -26,6 +26,7 @@ class AgentRun:
     `ending` is None when the agent submitted (the grader decides) and the limit it hit otherwise.
     """
 
+    rollout_id: str = ""  # set by the episode; scripted agents draw their choices from it
     turns: list[Turn] = field(default_factory=list[Turn])
     messages: list[Message] = field(default_factory=list[Message])
     submitted: bool = False
