@@ -1,4 +1,4 @@
-"""Settings of the policy: the model, its engine, how replies are drawn, and the tiny model of the quickstart."""
+"""Settings of the policy: the model, its engine, how replies are drawn, the tiny model."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class ModelSettings(Settings):
     """Precision of the weights."""
 
     renderer: str = "auto"
-    """Who turns messages into tokens: the name of a renderer (such as `qwen3`), `default` (the tokenizer's own
+    """Who turns messages into tokens: a renderer by name (such as `qwen3`), `default` (the tokenizer's own
     chat template) or `auto` (the renderer that gives exactly the tokens of the model's chat template)."""
 
 
@@ -63,7 +63,7 @@ class TinyModelSettings(Settings):
     """Shape of the small Qwen3 model that the quickstart trains from scratch."""
 
     vocab_size: int = Field(default=768, ge=320)
-    """Most entries the tokenizer may have: special tokens, 256 bytes, and the commonest pieces of the texts."""
+    """Most entries the tokenizer may have: special tokens, 256 bytes, the commonest pieces of the texts."""
 
     hidden_size: int = Field(default=192, gt=0)
     """Width of the residual stream."""

@@ -1,0 +1,83 @@
+"""What an agent talks to: messages in, a reply out, every token kept exactly as the engine saw it.
+
+    messages -> Transcript.prompt -> Engine.generate -> Transcript.add_reply -> Reply
+
+The rule that must not break: the tree's path to a reply is the engine's prompt, and the reply's node is the
+engine's ids and log-probabilities; nothing is encoded twice.
+"""
+
+# pyright: reportMissingTypeStubs=false
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from hone.policy.engine import Engine, Finish, Sampling
+from hone.policy.reply import Reply
+from hone.policy.transcript import Fork, Transcript, tool_calls
+from hone.types import Message, TokenTree
+
+if TYPE_CHECKING:
+    from renderers import Renderer
+
+
+class Chat:
+    """One conversation with the policy.
+
+    `session` names it to the engine. The renderer's stop tokens are added to the sampling's; a seed gives the
+    i-th reply of the conversation its own seed.
+    """
+
+    def __init__(self, engine: Engine, renderer: Renderer, sampling: Sampling, *, session: str) -> None:
+        stop = dict.fromkeys((*sampling.stop_token_ids, *renderer.get_stop_token_ids()))
+        self._engine = engine
+        self._sampling = dataclasses.replace(sampling, stop_token_ids=tuple(stop))
+        self._transcript = Transcript(renderer)
+        self._session = session
+        self._asked = 0
+
+    @property
+    def tree(self) -> TokenTree:
+        return self._transcript.tree
+
+    @property
+    def forks(self) -> Counter[Fork]:
+        """How often history was rewritten, by reason."""
+        return self._transcript.forks
+
+    async def reply(self, messages: list[Message]) -> Reply:
+        """Sample the reply that follows `messages`.
+
+        A reply cut by length has no closing token; the next prompt supplies one, which is rendered and never
+        trained. A failed call leaves the tree as it was. Raises ContextOverflow, EngineError, and ValueError
+        when the last message is the assistant's.
+        """
+        asked = list(messages)
+        prompt = self._transcript.prompt(asked)
+        sampling = dataclasses.replace(self._sampling, seed=_seed(self._sampling.seed, self._asked))
+        self._asked += 1
+        completion = await self._engine.generate(prompt.tokens, sampling, session=self._session)
+        node, parsed = self._transcript.add_reply(
+            asked, prompt, completion.token_ids, completion.logprobs, completion.version
+        )
+        return Reply(
+            content=parsed.content,
+            node=node,
+            tool_calls=tool_calls(parsed),
+            truncated=completion.finish is not Finish.STOP,
+            sampled_tokens=len(completion.token_ids),
+        )
+
+    async def close(self) -> None:
+        """The conversation is over: free what the engine keeps for it."""
+        await self._engine.release(self._session)
+
+
+def _seed(seed: int | None, index: int) -> int | None:
+    """A seed of its own for the i-th reply."""
+    if seed is None:
+        return None
+    return int(np.random.SeedSequence((seed, index)).generate_state(1, np.uint64)[0] >> 1)

@@ -1,0 +1,151 @@
+"""Make a tiny Qwen3 model and a tokenizer that fits the texts it will read.
+
+One token per word of an identifier, operator, number, newline with its indent, and line number of `cat -n`;
+anything rarer falls back to bytes, so every text survives encode and decode unchanged.
+"""
+
+# pyright: reportUnknownMemberType=false, reportMissingTypeStubs=false
+# pyright: reportUnknownArgumentType=false, reportUnknownVariableType=false
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hone.policy.settings import TinyModelSettings
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+END_OF_TEXT, IM_START, IM_END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
+# What the renderer of the Qwen3 family needs to find in a vocabulary.
+SPECIAL_TOKENS = (END_OF_TEXT, IM_START, IM_END)
+MARKUP_TOKENS = (
+    "<think>",
+    "</think>",
+    "<tool_call>",
+    "</tool_call>",
+    "<tool_response>",
+    "</tool_response>",
+)
+
+_KEYWORDS = (
+    "and as assert break class continue def del elif else except finally for from if import in is lambda "
+    "not or pass raise return try while with yield None True False"
+)
+# In this order: the first alternative that matches at a position wins.
+PIECES = "|".join(
+    (
+        r"^(?:system|user|assistant)\n",  # the header of a message
+        r" {0,5}\d+\t",  # a line number of `cat -n`
+        r"\n(?= {0,5}\d+\t)",
+        r"\n *",  # a newline and the indent behind it
+        rf" ?\b(?:{_KEYWORDS.replace(' ', '|')})\b ?",
+        r" ?_?[A-Za-z]+",
+        r" ?\d{1,3}",
+        r"`{3}(?:[a-z]+\n)?",  # a code fence
+        r" ?[=<>!+\-*/%&|^~]+ ?",  # operators
+        r", ",
+        r": ",
+        r" +",
+        r"\s",
+        r"[^\sA-Za-z0-9]",
+    )
+)
+
+CHAT_TEMPLATE = """\
+{%- for message in messages %}
+    {%- set content = message.content or '' %}
+    {%- if message.role == 'tool' %}
+        {%- if loop.first or messages[loop.index0 - 1].role != 'tool' %}{{- '<|im_start|>user' }}{%- endif %}
+        {{- '\\n<tool_response>\\n' + content + '\\n</tool_response>' }}
+        {%- if loop.last or messages[loop.index0 + 1].role != 'tool' %}{{- '<|im_end|>\\n' }}{%- endif %}
+    {%- else %}
+        {{- '<|im_start|>' + message.role + '\\n' + content + '<|im_end|>\\n' }}
+    {%- endif %}
+{%- endfor %}
+{%- if add_generation_prompt %}{{- '<|im_start|>assistant\\n' }}{%- endif %}
+"""
+
+
+def make_tiny(texts: Iterable[str], out: Path, settings: TinyModelSettings | None = None) -> Path:
+    """Write a randomly initialised Qwen3 model folder to `out` and return it.
+
+    `texts` are samples of what the model will read and write (issues, listings, commands); their commonest
+    pieces become tokens. Plain transformers loads the folder (AutoModelForCausalLM, AutoTokenizer).
+    """
+    import torch
+    from transformers import GenerationConfig, PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
+
+    settings = settings or TinyModelSettings()
+    backend = train_tokenizer(texts, settings.vocab_size)
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=backend,
+        eos_token=IM_END,
+        pad_token=END_OF_TEXT,
+        additional_special_tokens=[IM_START],
+        clean_up_tokenization_spaces=False,
+        model_max_length=settings.max_positions,
+    )
+    tokenizer.chat_template = CHAT_TEMPLATE
+    end, pad = backend.token_to_id(IM_END), backend.token_to_id(END_OF_TEXT)
+    config = Qwen3Config(
+        vocab_size=backend.get_vocab_size(),
+        hidden_size=settings.hidden_size,
+        intermediate_size=settings.intermediate_size,
+        num_hidden_layers=settings.layers,
+        num_attention_heads=settings.heads,
+        num_key_value_heads=settings.kv_heads,
+        head_dim=settings.head_dim,
+        max_position_embeddings=settings.max_positions,
+        rope_parameters={"rope_type": "default", "rope_theta": settings.rope_theta},
+        tie_word_embeddings=True,
+        initializer_range=settings.initializer_range,
+        bos_token_id=None,
+        eos_token_id=end,
+        pad_token_id=pad,
+        use_sliding_window=False,
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(settings.seed)
+        model = Qwen3ForCausalLM(config)
+    model.generation_config = GenerationConfig(
+        do_sample=True, temperature=1.0, eos_token_id=[end, pad], pad_token_id=pad
+    )
+    model.save_pretrained(out)
+    tokenizer.save_pretrained(out)
+    return out
+
+
+def train_tokenizer(texts: Iterable[str], vocab_size: int) -> Tokenizer:
+    """A tokenizer whose vocabulary is the special tokens, the 256 bytes and the commonest pieces of `texts`.
+
+    A piece in the vocabulary is one token; any other is spelled in bytes.
+    """
+    from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
+
+    pieces = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(PIECES), behavior="isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    markup = (*SPECIAL_TOKENS, *MARKUP_TOKENS)
+    counts = Counter(
+        {f"{role}\n".replace("\n", "Ċ"): 1 << 30 for role in ("system", "user", "assistant")}
+    )  # every conversation has these
+    for text in texts:
+        counts.update(piece for piece, _ in pieces.pre_tokenize_str(text))
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    ranked = sorted((p for p, n in counts.items() if n > 1 and len(p) > 1), key=lambda p: (-counts[p], p))
+    vocabulary = [*markup, *alphabet, *ranked[: vocab_size - len(markup) - len(alphabet)]]
+    # ignore_merges: a piece found in the vocabulary is emitted whole, so no merges are needed
+    tokenizer = Tokenizer(
+        models.BPE(vocab={piece: i for i, piece in enumerate(vocabulary)}, merges=[], ignore_merges=True)
+    )
+    tokenizer.pre_tokenizer = pieces
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens([AddedToken(t, special=True, normalized=False) for t in SPECIAL_TOKENS])
+    tokenizer.add_tokens([AddedToken(t, special=False, normalized=False) for t in MARKUP_TOKENS])
+    return tokenizer
