@@ -1,0 +1,361 @@
+"""The ledger of a run: one SQLite row per rollout, from dispatch to what became of it.
+
+The rule that must not break: `dispatched == trained + masked + dropped(reason) + in_flight`, and each rollout
+is dispatched once, ends once and is disposed of once. The rules stand in `schema.sql` as constraints and
+triggers, so that no code path can get around them.
+
+Durability: WAL with synchronous=NORMAL. What a transaction wrote is in the operating system's hands when it
+returns, so kill -9 loses nothing; a power cut may lose the last transactions, but never tears one. Only
+`commit_step` forces the disk (FULL), because a checkpoint relies on it.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+import time
+from collections.abc import Generator, Iterable, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from hone.outcomes import OUTCOME_RULES, Fault, Outcome
+from hone.rollout.errors import LedgerError
+from hone.rollout.lock import RunLock
+
+FORMAT = 1  # of the schema; SQLite's user_version
+
+
+class Disposition(StrEnum):
+    """What became of a rollout that ended."""
+
+    TRAINED = "trained"
+    MASKED = "masked"  # in the baseline, not in the loss
+    DROPPED = "dropped"  # neither; the reason says why
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Disposal:
+    disposition: Disposition
+    reason: str | None = None  # exactly when dropped
+
+
+TRAINED = Disposal(disposition=Disposition.TRAINED)
+MASKED = Disposal(disposition=Disposition.MASKED)
+
+
+def dropped(reason: str) -> Disposal:
+    return Disposal(disposition=Disposition.DROPPED, reason=reason)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """One row: None stands for what has not happened yet."""
+
+    rollout_id: str
+    group_id: str
+    place: int  # index in the group
+    task_id: str
+    step: int
+    version: int
+    dispatched_at: float  # Unix time, s
+    ended_at: float | None
+    outcome: Outcome | None
+    reward: float | None
+    directory: str | None
+    disposition: Disposition | None
+    reason: str | None
+    trained_step: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Balance:
+    dispatched: int
+    trained: int
+    masked: int
+    dropped: Mapping[str, int]  # by reason
+    in_flight: int  # running, or ended and not yet disposed of
+    steps: int  # committed
+
+
+class Ledger:
+    """Open with `Ledger.open` (the run's one writer) or `Ledger.read` (any number of readers).
+
+    Methods block for about 0.1 ms, `commit_step` for one disk flush; all may be called from any thread.
+    """
+
+    def __init__(self, database: sqlite3.Connection, lock: RunLock | None) -> None:
+        self._db = database
+        self._lock = lock
+        self._mutex = threading.Lock()
+
+    @classmethod
+    def open(cls, run_dir: Path) -> Ledger:
+        """Lock the run directory, make or open its ledger and end what a dead process left running.
+
+        Raises LedgerError: in use by another process, damaged, or made by another version.
+        """
+        lock = RunLock(run_dir)
+        path = run_dir / "ledger.sqlite"
+        try:
+            ledger = cls(_connect(path), lock)
+            ledger._recover()
+        except sqlite3.DatabaseError as error:
+            lock.close()
+            raise _explained(f"the ledger {path}", error) from error
+        except LedgerError:
+            lock.close()
+            raise
+        return ledger
+
+    @classmethod
+    def read(cls, run_dir: Path) -> Ledger:
+        """Read only, also while the run goes on. Raises LedgerError where there is no ledger."""
+        path = run_dir / "ledger.sqlite"
+        if not path.is_file():
+            raise LedgerError(f"{run_dir} holds no run: there is no ledger.sqlite in it")
+        try:
+            database = sqlite3.connect(
+                f"{path.resolve().as_uri()}?mode=ro", uri=True, check_same_thread=False
+            )
+            _require_format(database, path)
+        except sqlite3.DatabaseError as error:
+            raise _explained(f"the ledger {path}", error) from error
+        return cls(database, None)
+
+    def close(self) -> None:
+        with self._mutex:
+            self._db.close()
+        if self._lock is not None:
+            self._lock.close()
+
+    def __enter__(self) -> Ledger:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def bind(self, fingerprint: str) -> None:
+        """Tie the run to a recipe. Raises LedgerError when it belongs to another one."""
+        with self._transaction("binding the run to its recipe") as db:
+            db.execute("INSERT OR IGNORE INTO meta VALUES ('fingerprint', ?)", (fingerprint,))
+            (bound,) = db.execute("SELECT value FROM meta WHERE key = 'fingerprint'").fetchone()
+            if bound != fingerprint:
+                raise LedgerError(
+                    "this run directory belongs to another recipe: run with that recipe, or choose another "
+                    "run directory"
+                )
+
+    def dispatch(
+        self, rollout_id: str, *, group_id: str, place: int, task_id: str, step: int, version: int
+    ) -> None:
+        """A rollout begins. Raises LedgerError when its id is taken or its step is committed."""
+        with self._transaction(f"dispatching {rollout_id}") as db:
+            db.execute(
+                "INSERT INTO rollouts (rollout_id, group_id, place, task_id, step, version, dispatched_at) "
+                "VALUES (?, ?, ?, ?, ?, ?, ?)",
+                (rollout_id, group_id, place, task_id, step, version, time.time()),
+            )
+
+    def end(
+        self,
+        rollout_id: str,
+        outcome: Outcome,
+        *,
+        reward: float | None = None,
+        directory: str | None = None,
+        reason: str | None = None,
+    ) -> None:
+        """A rollout ends. An infrastructure fault is dropped at once, for `reason` (default: its name).
+
+        Raises LedgerError when it is unknown or has ended already.
+        """
+        with self._transaction(f"ending {rollout_id}") as db:
+            cursor = db.execute(
+                "UPDATE rollouts SET outcome = ?, reward = ?, directory = ?, ended_at = ? "
+                "WHERE rollout_id = ?",
+                (outcome.value, reward, directory, time.time(), rollout_id),
+            )
+            if cursor.rowcount == 0:
+                raise LedgerError(f"ending {rollout_id}: it was never dispatched")
+            if OUTCOME_RULES[outcome].fault is Fault.INFRASTRUCTURE:
+                _dispose(db, rollout_id, dropped(reason or outcome.value), None)
+
+    def drop(self, rollout_ids: Iterable[str], reason: str) -> None:
+        """Dispose of ended rollouts before their step is committed."""
+        with self._transaction("dropping rollouts") as db:
+            for rollout_id in rollout_ids:
+                _dispose(db, rollout_id, dropped(reason), None)
+
+    def commit_step(self, step: int, disposals: Mapping[str, Disposal]) -> None:
+        """Close a training step: say of each of its rollouts what became of it, all or nothing.
+
+        Raises LedgerError, and changes nothing, when a rollout of the step is left out or still running, when
+        one is disposed of twice, or when the step is already committed.
+        """
+        with self._transaction(f"committing step {step}", durable=True) as db:
+            for rollout_id, disposal in disposals.items():
+                _dispose(db, rollout_id, disposal, step)
+            left = db.execute(
+                "SELECT rollout_id FROM rollouts WHERE step <= ? AND disposition IS NULL LIMIT 3", (step,)
+            ).fetchall()
+            if left:
+                raise LedgerError(
+                    f"committing step {step}: nothing is said about {', '.join(row[0] for row in left)}"
+                )
+            db.execute("INSERT INTO steps VALUES (?, ?)", (step, time.time()))
+
+    def rollback(self, step: int) -> None:
+        """Take back every commit after `step` (-1: all), as when resuming from an older checkpoint.
+
+        The rollouts of step + 1 were sampled by the restored weights and are open for reuse; later ones were
+        sampled by weights that are gone and are dropped as `rolled_back`.
+        """
+        with self._transaction(f"rolling back to step {step}", durable=True) as db:
+            db.execute("DELETE FROM steps WHERE step > ?", (step,))
+            db.execute(
+                "UPDATE rollouts SET disposition = NULL, reason = NULL, trained_step = NULL "
+                "WHERE trained_step > ?",
+                (step,),
+            )
+            db.execute(
+                "UPDATE rollouts SET disposition = 'dropped', reason = 'rolled_back' "
+                "WHERE step > ? AND disposition IS NULL AND outcome IS NOT NULL",
+                (step + 1,),
+            )
+
+    @property
+    def last_step(self) -> int | None:
+        """The last committed step."""
+        (row,) = self._query("SELECT max(step) FROM steps")
+        return row[0]
+
+    def entries(self, step: int | None = None) -> list[Entry]:
+        """The rows of one step, or all, in order of dispatch."""
+        where, values = ("", ()) if step is None else ("WHERE step = ?", (step,))
+        return [_entry(row) for row in self._query(f"SELECT * FROM rollouts {where} ORDER BY rowid", values)]  # noqa: S608 - constant text
+
+    def balance(self) -> Balance:
+        """The account of the whole run. Raises LedgerError when it does not balance."""
+        with self._mutex:
+            self._db.execute("BEGIN")
+            try:
+                balance, faults = _audit(self._db)
+            finally:
+                self._db.execute("COMMIT")
+        if faults:
+            raise LedgerError(f"the ledger does not balance: {'; '.join(faults)}")
+        return balance
+
+    def _recover(self) -> None:
+        """End what a dead process left running; the lock says that nobody else is."""
+        with self._transaction("recovering") as db:
+            db.execute(
+                "UPDATE rollouts SET outcome = ?, ended_at = ?, disposition = 'dropped', "
+                "reason = 'interrupted' WHERE outcome IS NULL",
+                (Outcome.CANCELLED.value, time.time()),
+            )
+
+    def _query(self, sql: str, values: tuple[object, ...] = ()) -> list[tuple[Any, ...]]:
+        with self._mutex:
+            return self._db.execute(sql, values).fetchall()
+
+    @contextmanager
+    def _transaction(self, doing: str, *, durable: bool = False) -> Generator[sqlite3.Connection]:
+        with self._mutex:
+            try:
+                self._db.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
+                self._db.execute("BEGIN IMMEDIATE")
+                yield self._db
+                self._db.execute("COMMIT")
+            except sqlite3.DatabaseError as error:
+                raise _explained(doing, error) from error
+            finally:
+                if self._db.in_transaction:
+                    self._db.execute("ROLLBACK")
+
+
+def _connect(path: Path) -> sqlite3.Connection:
+    database = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+    database.execute("PRAGMA journal_mode = WAL")
+    (version,) = database.execute("PRAGMA user_version").fetchone()
+    if version == 0:  # new: the script is one transaction, so a ledger exists whole or not at all
+        infrastructure = [o for o, rule in OUTCOME_RULES.items() if rule.fault is Fault.INFRASTRUCTURE]
+        schema = Path(__file__).with_name("schema.sql").read_text()
+        schema = schema.replace("@OUTCOMES", _quoted(Outcome))
+        schema = schema.replace("@INFRASTRUCTURE", _quoted(infrastructure))
+        database.executescript(f"BEGIN IMMEDIATE;\n{schema}\nPRAGMA user_version = {FORMAT};\nCOMMIT;")
+    _require_format(database, path)
+    return database
+
+
+def _quoted(outcomes: Iterable[Outcome]) -> str:
+    return ", ".join(f"'{outcome.value}'" for outcome in outcomes)
+
+
+def _require_format(database: sqlite3.Connection, path: Path) -> None:
+    (version,) = database.execute("PRAGMA user_version").fetchone()
+    if version != FORMAT:
+        raise LedgerError(f"{path} is not a ledger of this version of hone: choose another run directory")
+
+
+def _dispose(db: sqlite3.Connection, rollout_id: str, disposal: Disposal, step: int | None) -> None:
+    cursor = db.execute(
+        "UPDATE rollouts SET disposition = ?, reason = ?, trained_step = ? WHERE rollout_id = ?",
+        (disposal.disposition.value, disposal.reason, step, rollout_id),
+    )
+    if cursor.rowcount == 0:
+        raise LedgerError(f"disposing of {rollout_id}: it was never dispatched")
+
+
+def _entry(row: tuple[Any, ...]) -> Entry:
+    fields: dict[str, Any] = dict(zip(Entry.__dataclass_fields__, row, strict=True))
+    if fields["outcome"] is not None:
+        fields["outcome"] = Outcome(fields["outcome"])
+    if fields["disposition"] is not None:
+        fields["disposition"] = Disposition(fields["disposition"])
+    return Entry(**fields)
+
+
+def _audit(db: sqlite3.Connection) -> tuple[Balance, list[str]]:
+    (dispatched,) = db.execute("SELECT CAST(value AS INTEGER) FROM meta WHERE key = 'dispatched'").fetchone()
+    (steps,) = db.execute("SELECT count(*) FROM steps").fetchone()
+    counts = db.execute("SELECT disposition, reason, count(*) FROM rollouts GROUP BY 1, 2").fetchall()
+    by_disposition = {(disposition, reason): number for disposition, reason, number in counts}
+    balance = Balance(
+        dispatched=dispatched,
+        trained=by_disposition.pop(("trained", None), 0),
+        masked=by_disposition.pop(("masked", None), 0),
+        in_flight=by_disposition.pop((None, None), 0),
+        dropped={reason: number for (_, reason), number in by_disposition.items()},
+        steps=steps,
+    )
+    faults: list[str] = []
+    accounted = balance.trained + balance.masked + balance.in_flight + sum(balance.dropped.values())
+    if accounted != dispatched:
+        faults.append(f"{dispatched} rollouts were dispatched and {accounted} are accounted for")
+    for fault, query in _FAULTS.items():
+        (number,) = db.execute(query).fetchone()
+        if number:
+            faults.append(f"{number} {fault}")
+    return balance, faults
+
+
+_FAULTS = {
+    "rollouts were disposed of by a step that is not committed": (
+        "SELECT count(*) FROM rollouts WHERE trained_step NOT IN (SELECT step FROM steps)"
+    ),
+    "rollouts of a committed step are open": (
+        "SELECT count(*) FROM rollouts WHERE disposition IS NULL AND step IN (SELECT step FROM steps)"
+    ),
+}
+
+
+def _explained(doing: str, error: sqlite3.DatabaseError) -> LedgerError:
+    if "disk is full" in str(error):
+        return LedgerError(f"{doing}: the disk is full; free some space and run the same command again")
+    if "malformed" in str(error) or "not a database" in str(error):
+        return LedgerError(f"{doing}: the file is damaged ({error}); choose another run directory")
+    return LedgerError(f"{doing}: {error}")

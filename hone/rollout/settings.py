@@ -1,0 +1,68 @@
+"""Settings of the rollout room."""
+
+from __future__ import annotations
+
+from pydantic import Field, field_validator
+
+from hone.outcomes import OUTCOME_RULES, Fault, Outcome, Trained
+from hone.settings import Settings
+
+
+class RolloutSettings(Settings):
+    """How rollouts are collected."""
+
+    group_size: int = Field(8, ge=1)
+    """Rollouts of one task that share a baseline."""
+
+    concurrent_episodes: int = Field(16, ge=1)
+    """Rollouts that hold a sandbox at the same time."""
+
+    concurrent_starts: int = Field(4, ge=1)
+    """Sandboxes that start at the same time."""
+
+    concurrent_grades: int = Field(4, ge=1)
+    """Patches that are graded at the same time; each grading holds a sandbox of its own."""
+
+    time_limit_s: float = Field(600.0, gt=0)
+    """Seconds an agent may work, from the moment its sandbox is leased; waiting for one does not count."""
+
+    start_timeout_s: float = Field(120.0, gt=0)
+    """Seconds a sandbox may take to start before it counts as an infrastructure fault."""
+
+    reply_timeout_s: float = Field(300.0, gt=0)
+    """Seconds the engine may take for one reply before it counts as an infrastructure fault."""
+
+    grade_overhead_s: float = Field(120.0, gt=0)
+    """Seconds grading may take beside the task's own test time limit before it counts as a grader error."""
+
+    attempts: int = Field(3, ge=1)
+    """How often a place in a group is filled before its infrastructure faults stop the step."""
+
+    retry_delay_s: float = Field(1.0, ge=0)
+    """Seconds before a place is refilled after a fault; doubles with each further fault of that place."""
+
+    replace_constant_groups: int = Field(0, ge=0)
+    """How often a group whose rewards are all equal is replaced by a group of another task; 0: never."""
+
+    rewards: dict[Outcome, float] = Field(default_factory=dict[Outcome, float])
+    """Reward per outcome, where it shall differ from the table in `hone.outcomes`."""
+
+    masked: frozenset[Outcome] = frozenset()
+    """Limit outcomes whose unresolved rollouts count in the baseline but are not trained."""
+
+    @field_validator("rewards")
+    @classmethod
+    def _infrastructure_has_no_reward(cls, rewards: dict[Outcome, float]) -> dict[Outcome, float]:
+        refused = [o.value for o in rewards if OUTCOME_RULES[o].fault is Fault.INFRASTRUCTURE]
+        if refused:
+            raise ValueError(f"{', '.join(refused)}: an infrastructure fault has no reward; remove it")
+        return rewards
+
+    @field_validator("masked")
+    @classmethod
+    def _only_limits_can_be_masked(cls, masked: frozenset[Outcome]) -> frozenset[Outcome]:
+        maskable = [o.value for o, rule in OUTCOME_RULES.items() if rule.trained is Trained.BY_CONFIG]
+        refused = sorted(o.value for o in masked if o.value not in maskable)
+        if refused:
+            raise ValueError(f"{', '.join(refused)}: only {', '.join(maskable)} can be masked")
+        return masked
