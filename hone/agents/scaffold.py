@@ -1,0 +1,237 @@
+"""The bash agent's prompts and limits, read from a YAML in mini-swe-agent's format.
+
+Both generations of that format are understood: 1.x keeps the observation, timeout and format-error templates
+under `agent`, 2.x under `model`. Keys that exist there and have no meaning here (a model's name, a price
+limit, a container's arguments) are accepted and listed in `Scaffold.unused`; any other key is an error.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import jinja2
+import yaml
+
+SUBMIT = "COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"
+DEFAULT_ACTION_REGEX = r"```bash[ \t]*\n(.*?)\n```"
+
+_TEMPLATES = {  # key -> (section, ...) in which the two generations put it
+    "system_template": ("agent",),
+    "instance_template": ("agent",),
+    "action_observation_template": ("agent",),
+    "observation_template": ("model",),
+    "format_error_template": ("agent", "model"),
+    "timeout_template": ("agent",),
+    "action_regex": ("agent", "model"),
+}
+_LIMITS = {
+    "agent": {"step_limit", "max_consecutive_format_errors", "wall_time_limit_seconds"},
+    "environment": {"cwd", "env", "timeout"},
+}
+_UNUSED = {
+    "agent": {"cost_limit", "output_path", "mode", "whitelist_actions", "confirm_exit", "agent_class"},
+    "environment": {
+        "container_timeout", "environment_class", "executable", "forward_env", "image", "interpreter",
+        "pull_timeout", "run_args",
+    },
+    "model": {
+        "cost_tracking", "litellm_model_registry", "model_class", "model_kwargs", "model_name",
+        "multimodal_regex", "set_cache_control",
+    },
+}  # fmt: skip
+_SECTIONS = ("agent", "environment", "model")
+
+
+class ScaffoldError(ValueError):
+    """The YAML cannot be used; the message says where and why."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scaffold:
+    system_template: str  # "": no system message
+    instance_template: str
+    observation_template: str
+    format_error_template: str
+    timeout_template: str | None = None  # None: a timeout is told through observation_template
+    action_regex: str = DEFAULT_ACTION_REGEX  # one group: the command
+    step_limit: int = 0  # replies; 0: no limit
+    max_consecutive_format_errors: int = 3  # 0: no limit
+    wall_time_limit_s: float = 0.0  # 0: no limit
+    timeout_s: float = 30.0  # of one command
+    cwd: str | None = None  # None: the task's workdir
+    env: Mapping[str, str]
+    unused: tuple[str, ...] = ()  # keys of the YAML that mean nothing here
+
+    @property
+    def fence(self) -> str:
+        """The language tag of an action's fence."""
+        found = re.search(r"```(\w+)", self.action_regex)
+        return found.group(1) if found else "bash"
+
+    def actions(self, reply: str) -> list[str]:
+        """The commands in a reply. A reply whose fences do not pair up around its one action holds none:
+
+        the command itself contained a fence and would be run cut short.
+        """
+        found = list(re.finditer(self.action_regex, reply, re.DOTALL))
+        if len(found) == 1 and "```" in self.action_regex:
+            rest = reply[: found[0].start()] + "\n" + reply[found[0].end() :]
+            if len(re.findall(r"^```", rest, re.MULTILINE)) % 2:
+                return []
+        return [match.group(1).strip() for match in found]
+
+    def reply(self, command: str) -> str:
+        """The reply that asks for `command`. Raises ScaffoldError when no such reply can be written."""
+        text = f"```{self.fence}\n{command}\n```"
+        if self.actions(text) != [command.strip()]:
+            raise ScaffoldError(f"action_regex {self.action_regex!r} does not find the command in {text!r}")
+        return text
+
+
+def render(template: str, **variables: Any) -> str:
+    """Jinja2 with every undefined variable an error."""
+    try:
+        return jinja2.Template(template, undefined=jinja2.StrictUndefined).render(**variables)
+    except jinja2.TemplateError as error:
+        raise ScaffoldError(f"a prompt template cannot be rendered: {error}") from error
+
+
+def load_scaffold(
+    name: str,
+    *,
+    turn_limit: int | None = None,
+    time_limit_s: float | None = None,
+    command_timeout_s: float | None = None,
+) -> Scaffold:
+    """Read a shipped scaffold (`default`, `tiny`) or a YAML file; limits given here replace the file's.
+
+    Raises ScaffoldError.
+    """
+    text = _read(name)
+    try:
+        document = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ScaffoldError(f"{name} is not YAML: {error}") from error
+    scaffold = _parse(name, document)
+    if turn_limit is not None:
+        scaffold = replace(scaffold, step_limit=turn_limit)
+    if time_limit_s is not None:
+        scaffold = replace(scaffold, wall_time_limit_s=time_limit_s)
+    if command_timeout_s is not None:
+        scaffold = replace(scaffold, timeout_s=command_timeout_s)
+    return scaffold
+
+
+def _read(name: str) -> str:
+    if "/" not in name and not name.endswith((".yaml", ".yml")):
+        shipped = resources.files("hone.agents") / "prompts"
+        file = shipped / f"{name}.yaml"
+        if not file.is_file():
+            names = sorted(
+                f.name.removesuffix(".yaml") for f in shipped.iterdir() if f.name.endswith(".yaml")
+            )
+            raise ScaffoldError(
+                f"no prompts named {name!r}: use one of {', '.join(names)}, or a path to a YAML"
+            )
+        return file.read_text(encoding="utf-8")
+    try:
+        return Path(name).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ScaffoldError(f"cannot read the prompts in {name}: {error}") from error
+
+
+def _parse(name: str, document: Any) -> Scaffold:
+    if not isinstance(document, dict):
+        raise ScaffoldError(
+            f"{name}: expected the sections {', '.join(_SECTIONS)}, got {type(document).__name__}"
+        )
+    sections: dict[str, dict[str, Any]] = {section: {} for section in _SECTIONS}
+    unused: list[str] = []
+    for section, content in document.items():
+        _known(name, str(section), _SECTIONS)
+        if not isinstance(content, dict):
+            raise ScaffoldError(f"{name}: {section} must be a mapping, got {type(content).__name__}")
+        sections[section] = content
+        used = {key for key, places in _TEMPLATES.items() if section in places} | _LIMITS.get(section, set())
+        for key in content:
+            _known(f"{name}: {section}", str(key), sorted(used | _UNUSED[section]))
+        unused += [f"{section}.{key}" for key in content if key in _UNUSED[section]]
+    return _scaffold(name, sections, tuple(unused))
+
+
+def _scaffold(name: str, sections: dict[str, dict[str, Any]], unused: tuple[str, ...]) -> Scaffold:
+    agent, environment, model = (sections[section] for section in _SECTIONS)
+
+    def template(*places: tuple[dict[str, Any], str], default: str | None = None) -> str | None:
+        given = [section[key] for section, key in places if key in section]
+        if len(given) > 1:
+            raise ScaffoldError(f"{name}: {places[0][1]} is given twice, under agent and under model")
+        value = given[0] if given else default
+        if value is not None and not isinstance(value, str):
+            raise ScaffoldError(f"{name}: {places[0][1]} must be text, got {value!r}")
+        return value
+
+    def needed(*places: tuple[dict[str, Any], str]) -> str:
+        value = template(*places)
+        if value is None:
+            raise ScaffoldError(f"{name}: {places[0][1]} is missing")
+        return value
+
+    env = environment.get("env", {})
+    if not isinstance(env, dict):
+        raise ScaffoldError(f"{name}: environment.env must be a mapping, got {env!r}")
+    scaffold = Scaffold(
+        system_template=template((agent, "system_template"), default="") or "",
+        instance_template=needed((agent, "instance_template")),
+        observation_template=needed((agent, "action_observation_template"), (model, "observation_template")),
+        format_error_template=needed((agent, "format_error_template"), (model, "format_error_template")),
+        timeout_template=template((agent, "timeout_template")),
+        action_regex=template((agent, "action_regex"), (model, "action_regex"), default=DEFAULT_ACTION_REGEX)
+        or DEFAULT_ACTION_REGEX,
+        step_limit=int(_number(name, agent, "step_limit", 0)),
+        max_consecutive_format_errors=int(_number(name, agent, "max_consecutive_format_errors", 3)),
+        wall_time_limit_s=_number(name, agent, "wall_time_limit_seconds", 0.0),
+        timeout_s=_number(name, environment, "timeout", 30.0),
+        cwd=environment.get("cwd") or None,
+        env={str(key): str(value) for key, value in env.items()},
+        unused=unused,
+    )
+    _check(name, scaffold)
+    return scaffold
+
+
+def _check(name: str, scaffold: Scaffold) -> None:
+    try:
+        groups = re.compile(scaffold.action_regex).groups
+    except re.error as error:
+        raise ScaffoldError(f"{name}: action_regex is not a regular expression: {error}") from error
+    if groups != 1:
+        raise ScaffoldError(f"{name}: action_regex must have one group, the command; it has {groups}")
+    if scaffold.timeout_s <= 0:
+        raise ScaffoldError(f"{name}: environment.timeout must be positive, got {scaffold.timeout_s}")
+    for field in ("system", "instance", "observation", "format_error", "timeout"):
+        text = getattr(scaffold, f"{field}_template")
+        try:
+            jinja2.Template(text or "")
+        except jinja2.TemplateSyntaxError as error:
+            raise ScaffoldError(f"{name}: {field}_template, line {error.lineno}: {error}") from error
+
+
+def _number(name: str, section: dict[str, Any], key: str, default: float) -> float:
+    value = section.get(key, default)
+    if isinstance(value, bool) or not isinstance(value, int | float) or value < 0:
+        raise ScaffoldError(f"{name}: {key} must be a number that is not negative, got {value!r}")
+    return value
+
+
+def _known(where: str, key: str, valid: tuple[str, ...] | list[str]) -> None:
+    if key in valid:
+        return
+    near = difflib.get_close_matches(key, valid, n=1, cutoff=0)
+    raise ScaffoldError(f"{where}: unknown key {key!r}; did you mean {near[0]!r}?")
