@@ -1,0 +1,10 @@
+"""The quickstart's tasks: small Python repositories with one seeded bug each, generated from a seed.
+
+Everything an agent reads in them is short and regular, so that a model of a million parameters can learn on it.
+"""
+
+from __future__ import annotations
+
+from hone.tasks.curriculum.generate import TRAINED_FAMILIES, UNSEEN_FAMILIES, generate
+
+__all__ = ["TRAINED_FAMILIES", "UNSEEN_FAMILIES", "generate"]

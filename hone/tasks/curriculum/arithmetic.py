@@ -1,0 +1,292 @@
+"""Families of bugs in calculations: operators, bounds, comparisons, arguments, numbers."""
+
+from __future__ import annotations
+
+from hone.tasks.curriculum.bug import Bug, Draw, Shape
+
+NUMBERS = ((4,), (0,), (7,), (2,), (10,))
+PAIRS = ((7, 3), (10, 4), (9, 2), (4, 0), (2, 2), (0, 0))
+TRIPLES = ((7, 3, 2), (10, 4, 3), (9, 2, 1), (4, 0, 5), (2, 2, 2), (6, 5, 0))
+LIST_AND_NUMBER = (([7, 9, 12], 3), ([5], 4), ([8, 2], 2), ([], 6), ([3, 1], 0), ([2, 2], 2))
+
+
+def wrong_operator(draw: Draw) -> Bug:
+    f, a, b, c = draw.names(4)
+    t = draw.local()
+    bad, right = draw.pick((("-", "+"), ("+", "-"), ("+", "*"), ("-", "*")))
+    shape = draw.pick(
+        (
+            Shape(f"def {f}({a}, {b}):\n    return {a}@{b}", (a, b), PAIRS, a),
+            Shape(f"def {f}({a}, {b}):\n    {t} = {a}@{b}\n    return {t}", (a, b), PAIRS, a),
+            Shape(f"def {f}({a}, {b}, {c}):\n    {t} = {a}@{b}\n    return {t} * {c}", (a, b, c), TRIPLES, a),
+            Shape(
+                f"def {f}({a}, {b}):\n    return [item@{b} for item in {a}]",
+                (a, b),
+                LIST_AND_NUMBER,
+                f"each item of {a}",
+            ),
+        )
+    )
+    x = shape.subject
+    does = {"+": f"adds {b} to {x}", "-": f"subtracts {b} from {x}", "*": f"multiplies {x} by {b}"}
+    should = {"+": f"add {b} to {x}", "-": f"subtract {b} from {x}", "*": f"multiply {x} by {b}"}
+    return Bug(
+        function=f,
+        shape=shape,
+        bad=f" {bad} ",
+        right=f" {right} ",
+        wrong=[f" {op} " for op in "+-*%" if op not in (bad, right)],
+        actual=f"it {does[bad]}",
+        expected=f"it should {should[right]}",
+    )
+
+
+def off_by_one(draw: Draw) -> Bug:
+    f, a, b = draw.names(3)
+    t = draw.local()
+    shape, bad, right, wrong, actual, expected = draw.pick(
+        (
+            (
+                Shape(f"def {f}({a}):\n    return list(range(1, @))", (a,), NUMBERS),
+                a,
+                f"{a} + 1",
+                (f"{a} - 1", f"{a} + 2"),
+                f"it leaves {a} out",
+                f"it should list the numbers from 1 to {a} and include {a}",
+            ),
+            (
+                Shape(
+                    f"def {f}({a}):\n    {t} = 0\n    for item in range(@):\n        {t} += item\n    return {t}",
+                    (a,),
+                    NUMBERS,
+                ),
+                a,
+                f"{a} + 1",
+                (f"{a} - 1", f"{a} + 2"),
+                f"it leaves {a} out",
+                f"it should sum the numbers up to {a} and include {a}",
+            ),
+            (
+                Shape(f"def {f}({a}):\n    return list(range(@))", (a,), NUMBERS),
+                f"{a} + 1",
+                a,
+                (f"{a} - 1", f"{a} + 2"),
+                "it gives one number too many",
+                f"it should list the numbers from 0 and stop before {a}",
+            ),
+            (
+                Shape(f"def {f}({a}, {b}):\n    return {b} - @", (a, b), ((2, 6), (5, 5), (1, 9), (0, 3))),
+                a,
+                f"{a} + 1",
+                (f"{a} - 1", f"{a} + 2"),
+                "it gives one too few",
+                f"it should count the numbers from {a} to {b} and include both",
+            ),
+            (
+                Shape(
+                    f"def {f}({a}, {b}):\n    return {a}[:@]",
+                    (a, b),
+                    (([4, 7, 9, 2], 2), ([5, 6, 8], 3), ([1, 2, 3, 4], 1), ([], 2)),
+                ),
+                f"{b} - 1",
+                b,
+                (f"{b} + 1", f"{b} - 2"),
+                "it gives one item too few",
+                f"it should give the first {b} items of {a}",
+            ),
+            (
+                Shape(
+                    f"def {f}({a}, {b}):\n    return {a}[@]",
+                    (a, b),
+                    (([4, 7, 9, 2], 2), ([5, 6, 8], 1), ([1, 2, 3, 4], 3), ([6, 6], 1)),
+                ),
+                b,
+                f"{b} - 1",
+                (f"{b} + 1", f"{b} - 2"),
+                f"it gives the item after number {b}",
+                f"it should count the items of {a} from 1",
+            ),
+        )
+    )
+    return Bug(function=f, shape=shape, bad=bad, right=right, wrong=wrong, actual=actual, expected=expected)
+
+
+COMPARISONS = {"<": "less than", "<=": "at most", ">": "more than", ">=": "at least"}
+
+
+def wrong_comparison(draw: Draw) -> Bug:
+    f, a, b = draw.names(3)
+    k = draw.digits(1)[0]
+    bad, right = draw.pick([(x, y) for x in COMPARISONS for y in COMPARISONS if x != y])
+    around = ((3, 5), (5, 5), (7, 5), (0, 0), (9, 1))
+    shape, actual, expected = draw.pick(
+        (
+            (
+                Shape(f"def {f}({a}, {b}):\n    return {a}@{b}", (a, b), around, f"{a} is {{}} {b}"),
+                "it gives True when",
+                "it should give True when",
+            ),
+            (
+                Shape(
+                    f"def {f}({a}, {b}):\n    if {a}@{b}:\n        return 0\n    return {a} + 1",
+                    (a, b),
+                    around,
+                    f"{a} is {{}} {b}",
+                ),
+                "it gives 0 when",
+                "it should give 0 when",
+            ),
+            (
+                Shape(
+                    f"def {f}({a}):\n    return {a}@{k}",
+                    (a,),
+                    ((k,), (k - 1,), (k + 1,), (-3,), (12,)),
+                    f"{a} is {{}} {k}",
+                ),
+                "it gives True when",
+                "it should give True when",
+            ),
+            (
+                Shape(
+                    f"def {f}({a}, {b}):\n    return [item for item in {a} if item@{b}]",
+                    (a, b),
+                    (([3, 5, 7], 5), ([2, 4], 4), ([9, 1], 3), ([], 1), ([6, 6], 6)),
+                    f"that are {{}} {b}",
+                ),
+                "it keeps the items",
+                "it should keep the items",
+            ),
+        )
+    )
+    return Bug(
+        function=f,
+        shape=shape,
+        bad=f" {bad} ",
+        right=f" {right} ",
+        wrong=[f" {op} " for op in (*COMPARISONS, "==") if op not in (bad, right)],
+        actual=f"{actual} {shape.subject.format(COMPARISONS[bad])}",
+        expected=f"{expected} {shape.subject.format(COMPARISONS[right])}",
+    )
+
+
+def swapped_arguments(draw: Draw) -> Bug:
+    f, a, b, g, x, y, t = draw.names(7)
+    k = draw.digits(1)[0]
+    numbers = ((2, 5), (3, 2), (7, 4), (4, 4), (1, 3))
+    called, cases, helper = draw.pick(
+        (
+            ("pow", numbers, ""),
+            ("divmod", ((7, 2), (9, 4), (3, 5), (4, 4), (12, 5)), ""),
+            (g, numbers, f"def {g}({x}, {y}):\n    return {x} - {y}"),
+            (g, numbers, f"def {g}({x}, {y}):\n    return {x} * {k} + {y}"),
+            (g, ((4, 2), (1, 3), (5, 5), (2, 6)), f"def {g}({x}, {y}):\n    return list(range({x}, {y}))"),
+        )
+    )
+    code = draw.pick(
+        (
+            f"def {f}({a}, {b}):\n    return {called}(@)",
+            f"def {f}({a}, {b}):\n    {t} = {called}(@)\n    return {t}",
+            f"def {f}({a}, {b}):\n    if not {a}:\n        return {a}\n    return {called}(@)",
+        )
+    )
+    actual, expected = draw.pick(
+        (
+            (f"it calls {called} with {b} and then {a}", f"it should pass {a} first and {b} second"),
+            (f"it mixes up what it passes to {called}", f"it should pass {a} before {b}"),
+        )
+    )
+    return Bug(
+        function=f,
+        shape=Shape(code, (a, b), cases),
+        bad=f"{b}, {a}",
+        right=f"{a}, {b}",
+        wrong=(f"{a}, {a}", f"{b}, {b}"),
+        actual=actual,
+        expected=expected,
+        helper=helper,
+    )
+
+
+def _other_digits(draw: Draw, right: int, bad: int) -> list[str]:
+    """Three digits near the right one, for wrong fixes."""
+    near = sorted((n for n in range(1, 10) if n not in (right, bad)), key=lambda n: abs(n - right))
+    return [str(n) for n in draw.random.sample(near[:3], 3)]
+
+
+def wrong_default(draw: Draw) -> Bug:
+    f, a, b, c = draw.names(4)
+    bad, right = draw.digits(2)
+    calls = ((4,), (7,), (3, 2), (5, 1))
+    shape = draw.pick(
+        (
+            Shape(f"def {f}({a}, {b}=@):\n    return {a} * {b}", (a, b), calls),
+            Shape(f"def {f}({a}, {b}=@):\n    return {a} - {b}", (a, b), calls),
+            Shape(
+                f"def {f}({a}, {c}, {b}=@):\n    return {a} + {c} * {b}",
+                (a, c, b),
+                ((4, 1), (7, 3), (3, 2, 2), (5, 0, 6)),
+            ),
+            Shape(
+                f"def {f}({a}, {b}=@):\n    return [item + {b} for item in {a}]",
+                (a, b),
+                (([4],), ([7, 1],), ([3, 2], 2), ([],)),
+            ),
+        )
+    )
+    actual, expected = draw.pick(
+        (
+            (f"it takes {bad} for {b} when {b} is not given", f"it should take {right}"),
+            (f"it uses the default {bad} for {b}", f"it should use the default {right}"),
+        )
+    )
+    return Bug(
+        function=f,
+        shape=shape,
+        bad=str(bad),
+        right=str(right),
+        wrong=_other_digits(draw, right, bad),
+        actual=actual,
+        expected=expected,
+    )
+
+
+def wrong_constant(draw: Draw) -> Bug:
+    f, a, b = draw.names(3)
+    t = draw.local()
+    bad, right = draw.digits(2)
+    numbers = ((4,), (11,), (7,), (right,), (bad,), (0,))
+    shape, verb = draw.pick(
+        (
+            (Shape(f"def {f}({a}):\n    return {a} * @", (a,), numbers), f"multiply {a} by"),
+            (
+                Shape(f"def {f}({a}):\n    {t} = {a} + @\n    return {t}", (a,), numbers),
+                f"add to {a} the number",
+            ),
+            (Shape(f"def {f}({a}, {b}):\n    return {a} + {b} * @", (a, b), PAIRS), f"multiply {b} by"),
+            (
+                Shape(
+                    f"def {f}({a}):\n    return [item * @ for item in {a}]",
+                    (a,),
+                    (([4, 1],), ([7],), ([],), ([3, 5, 2],)),
+                ),
+                f"multiply each item of {a} by",
+            ),
+            (
+                Shape(
+                    f"def {f}({a}):\n    if {a} > @:\n        return 0\n    return {a}",
+                    (a,),
+                    tuple((n,) for n in range(1, 12)),
+                ),
+                f"give 0 when {a} is more than",
+            ),
+        )
+    )
+    return Bug(
+        function=f,
+        shape=shape,
+        bad=str(bad),
+        right=str(right),
+        wrong=_other_digits(draw, right, bad),
+        actual=f"it uses the number {bad}",
+        expected=f"it should {verb} {right}",
+    )

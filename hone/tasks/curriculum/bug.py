@@ -1,0 +1,110 @@
+"""What a family of bugs produces, and the random choices it makes on the way."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeVar
+
+T = TypeVar("T")
+
+MARK = "@"  # stands in a template for the text that the bug got wrong
+
+WORDS = [
+    "price",
+    "tax",
+    "cost",
+    "fee",
+    "bonus",
+    "stock",
+    "rate",
+    "score",
+    "level",
+    "width",
+    "height",
+    "depth",
+    "weight",
+    "speed",
+    "gap",
+    "rank",
+    "share",
+    "unit",
+    "load",
+    "rent",
+    "wage",
+    "debt",
+    "gain",
+    "loss",
+    "dose",
+    "mass",
+    "area",
+    "heat",
+    "rain",
+    "wind",
+    "crop",
+    "seed",
+    "fuel",
+    "gold",
+    "iron",
+    "salt",
+    "milk",
+    "bread",
+    "fruit",
+    "grain",
+]
+LOCALS = ("total", "result")
+
+
+class Shape(NamedTuple):
+    """One way to write a function: its source, its parameters, and arguments to call it with."""
+
+    code: str  # MARK where the bug sits; a line that is only MARK (and indentation) is one the bug left out
+    parameters: tuple[str, ...]
+    cases: Sequence[tuple[Any, ...]]
+    subject: str = ""  # what the issue calls the thing worked on, where shapes differ in it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bug:
+    """One seeded bug, before it is placed in a repository.
+
+    `bad`, `right` and each of `wrong` (the most tempting first) are texts for the MARK in the shape's code. An
+    empty `bad` means that a whole line is missing. `actual` and `expected` are clauses that begin with "it".
+    """
+
+    function: str
+    shape: Shape
+    bad: str
+    right: str
+    wrong: Sequence[str]
+    actual: str
+    expected: str
+    helper: str = ""  # source of a function that the shape's code calls
+
+
+class Draw:
+    """The random choices of one task; every name is handed out once."""
+
+    def __init__(self, source: random.Random) -> None:
+        self.random = source
+        self._unused = source.sample(WORDS, len(WORDS))
+
+    def name(self) -> str:
+        return self._unused.pop()
+
+    def names(self, count: int) -> list[str]:
+        return [self.name() for _ in range(count)]
+
+    def local(self) -> str:
+        return self.pick(LOCALS)
+
+    def pick(self, options: Sequence[T]) -> T:
+        return self.random.choice(options)
+
+    def digits(self, count: int) -> list[int]:
+        """Different digits from 2 to 9."""
+        return self.random.sample(range(2, 10), count)
+
+    def chance(self, probability: float) -> bool:
+        return self.random.random() < probability

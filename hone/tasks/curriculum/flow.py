@@ -1,0 +1,230 @@
+"""Families of bugs in the flow of a function: what it returns, decides, starts from and forgets."""
+
+from __future__ import annotations
+
+from hone.tasks.curriculum.arithmetic import PAIRS
+from hone.tasks.curriculum.bug import Bug, Draw, Shape
+
+LISTS = (([4, 7, 9],), ([5],), ([],), ([2, 2, 6, 1],))
+
+
+def missing_return(draw: Draw) -> Bug:
+    f, a, b = draw.names(3)
+    t = draw.local()
+    op = draw.pick("+-*")
+    shape, bad, right, wrong, what = draw.pick(
+        (
+            (
+                Shape(f"def {f}({a}, {b}):\n    {t} = {a} {op} {b}\n    @", (a, b), PAIRS),
+                t,
+                f"return {t}",
+                (f"return {a}", f"return {b}", f"print({t})"),
+                t,
+            ),
+            (
+                Shape(f"def {f}({a}, {b}):\n    @ {op} {b}", (a, b), PAIRS),
+                a,
+                f"return {a}",
+                (f"return {b}", f"{a} = {a}", f"return -{a}"),
+                f"{a} {op} {b}",
+            ),
+            (
+                Shape(
+                    f"def {f}({a}, {b}):\n    if {a} > {b}:\n        return {a}\n    @",
+                    (a, b),
+                    ((7, 3), (3, 7), (1, 4), (0, 0), (9, 2)),
+                ),
+                b,
+                f"return {b}",
+                (f"return {a}", f"print({b})", "return 0"),
+                f"{b} when {a} is not more than {b}",
+            ),
+            (
+                Shape(
+                    f"def {f}({a}):\n    {t} = 0\n    for item in {a}:\n        {t} += item\n    @",
+                    (a,),
+                    LISTS,
+                ),
+                "",
+                f"return {t}",
+                ("return item", f"return {a}", f"print({t})"),
+                t,
+            ),
+            (
+                Shape(
+                    f"def {f}({a}, {b}):\n    {t} = [item for item in {a} if item > {b}]\n    @",
+                    (a, b),
+                    (([4, 7], 5), ([1], 0), ([], 3), ([6, 8], 2)),
+                ),
+                "",
+                f"return {t}",
+                (f"return {a}", f"return {b}", f"print({t})"),
+                t,
+            ),
+        )
+    )
+    return Bug(
+        function=f,
+        shape=shape,
+        bad=bad,
+        right=right,
+        wrong=wrong,
+        actual=draw.pick(("it gives None", "it gives nothing back")),
+        expected=f"it should return {what}",
+    )
+
+
+def inverted_condition(draw: Draw) -> Bug:
+    f, a, b = draw.names(3)
+    flip = draw.chance(0.5)
+    lists = (([3], 4), ([], 5), ([1, 2], 0), ([], 0), ([0], 7))
+    among = ((3, [3, 4]), (5, [1]), (2, []), (7, [7]))
+    several = (([3, 4, 5], [4]), ([1, 2], []), ([], [6]), ([7, 8], [7, 8]), ([2], [9]))
+    same = ((3, 3), (4, 5), (0, 0), (6, 2))
+    shape, plain, negated, wrong, verb, when = draw.pick(
+        (
+            (
+                Shape(
+                    f"def {f}({a}, {b}):\n    @:\n        return {b}\n    return len({a}) + {b} + 1",
+                    (a, b),
+                    lists,
+                ),
+                f"if {a}",
+                f"if not {a}",
+                (f"if not {b}", f"if {b}", "if True"),
+                f"give {b} when {a} is",
+                ("filled", "empty"),
+            ),
+            (
+                Shape(f"def {f}({a}, {b}):\n    return {a}@{b}", (a, b), among),
+                " in ",
+                " not in ",
+                (" == ", " != ", " is "),
+                f"give True when {a} is",
+                (f"in {b}", f"missing from {b}"),
+            ),
+            (
+                Shape(f"def {f}({a}, {b}):\n    return [item for item in {a} if item@{b}]", (a, b), several),
+                " in ",
+                " not in ",
+                (" == ", " != ", " is "),
+                "keep the items that are",
+                (f"in {b}", f"missing from {b}"),
+            ),
+            (
+                Shape(
+                    f"def {f}({a}, {b}):\n    if {a}@{b}:\n        return 0\n    return {a} + {b} + 1",
+                    (a, b),
+                    same,
+                ),
+                " == ",
+                " != ",
+                (" > ", " < ", " >= "),
+                f"give 0 when {a} and {b} are",
+                ("equal", "different"),
+            ),
+        )
+    )
+    bad, right = (negated, plain) if flip else (plain, negated)
+    wrong_when, right_when = reversed(when) if flip else when
+    third, _, object_ = verb.partition(" ")
+    return Bug(
+        function=f,
+        shape=shape,
+        bad=bad,
+        right=right,
+        wrong=wrong,
+        actual=f"it {third}s {object_} {wrong_when}",
+        expected=f"it should {verb} {right_when}",
+    )
+
+
+def wrong_initial_value(draw: Draw) -> Bug:
+    f, a, b = draw.names(3)
+    t = draw.local()
+    k = draw.digits(1)[0]
+    numbers = (([4, 7],), ([5],), ([],), ([2, 3, 1],))
+    started = (([4, 7], 3), ([5], 2), ([], 6), ([2, 1], 0), ([3], 1))
+    loop = f"    for item in {a}:\n        {t}"
+    zero_or_one = draw.pick("01")
+    other = "1" if zero_or_one == "0" else "0"
+    shape, bad, right, wrong, what = draw.pick(
+        (
+            (
+                Shape(f"def {f}({a}):\n    {t} = @\n{loop} += item\n    return {t}", (a,), numbers),
+                draw.pick(("1", str(k))),
+                "0",
+                ("2", "-1", a),
+                f"sum {a}",
+            ),
+            (
+                Shape(f"def {f}({a}):\n    {t} = @\n{loop} *= item\n    return {t}", (a,), numbers),
+                draw.pick(("0", str(k))),
+                "1",
+                ("-1", "10", "2"),
+                f"multiply the items of {a}",
+            ),
+            (
+                Shape(f"def {f}({a}, {b}):\n    {t} = @\n{loop} += item\n    return {t}", (a, b), started),
+                zero_or_one,
+                b,
+                (other, a, f"-{b}"),
+                f"sum {a}",
+            ),
+            (
+                Shape(f"def {f}({a}, {b}):\n    {t} = @\n{loop} -= item\n    return {t}", (a, b), started),
+                zero_or_one,
+                b,
+                (other, a, f"-{b}"),
+                f"subtract the items of {a}",
+            ),
+        )
+    )
+    return Bug(
+        function=f,
+        shape=shape,
+        bad=bad,
+        right=right,
+        wrong=wrong,
+        actual=f"it starts from {bad}",
+        expected=f"it should start from {right} and {what}",
+    )
+
+
+def missing_edge_case(draw: Draw) -> Bug:
+    f, a, b = draw.names(3)
+    k, other = draw.digits(2)
+    t = draw.local()
+    answer = draw.pick(("0", "1", str(k)))
+    empty = (([],), ([4, 6],), ([5],), ([2, 8, 3],))
+    zero = ((7, 2), (5, 0), (9, 3), (0, 0), (8, 5))
+    shape, tested, when = draw.pick(
+        (
+            (Shape(f"def {f}({a}):\n    @\n    return max({a})", (a,), empty), a, f"{a} is empty"),
+            (
+                Shape(f"def {f}({a}):\n    @\n    return sum({a}) // len({a})", (a,), empty),
+                a,
+                f"{a} is empty",
+            ),
+            (
+                Shape(f"def {f}({a}):\n    @\n    {t} = {a}[0]\n    return {t} + 1", (a,), empty),
+                a,
+                f"{a} is empty",
+            ),
+            (Shape(f"def {f}({a}, {b}):\n    @\n    return {a} // {b}", (a, b), zero), b, f"{b} is 0"),
+            (Shape(f"def {f}({a}, {b}):\n    @\n    return {a} % {b}", (a, b), zero), b, f"{b} is 0"),
+        )
+    )
+    return Bug(
+        function=f,
+        shape=shape,
+        bad="",
+        right=f"if not {tested}: return {answer}",
+        wrong=(
+            f"if {tested}: return {answer}",
+            f"if not {tested}: return {other if other != int(answer) else 0}",
+            f"if not {tested}: return None",
+        ),
+        actual=draw.pick(("it fails", "it stops with an error")),
+        expected=f"it should give {answer} when {when}",
+    )

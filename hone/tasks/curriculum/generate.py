@@ -1,0 +1,77 @@
+"""The task sets of a seed, disjoint by content and by names."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+
+from hone.tasks.curriculum import arithmetic, flow, objects, unseen
+from hone.tasks.curriculum.bug import Bug, Draw
+from hone.tasks.curriculum.build import Rejected, build
+from hone.tasks.errors import TaskError
+from hone.tasks.formats import content_hash
+from hone.tasks.settings import TasksSettings
+from hone.tasks.splits import Splits, check_disjoint
+from hone.types import Task
+
+Family = Callable[[Draw], Bug]
+
+TRAINED_FAMILIES: tuple[Family, ...] = (
+    arithmetic.wrong_operator,
+    arithmetic.off_by_one,
+    arithmetic.wrong_comparison,
+    arithmetic.swapped_arguments,
+    arithmetic.wrong_default,
+    arithmetic.wrong_constant,
+    flow.missing_return,
+    flow.inverted_condition,
+    flow.wrong_initial_value,
+    flow.missing_edge_case,
+    objects.wrong_index,
+    objects.wrong_method,
+    objects.wrong_key,
+    objects.wrong_function,
+)
+UNSEEN_FAMILIES: tuple[Family, ...] = (unseen.wrong_variable, unseen.missing_call)
+
+ATTEMPTS = 200  # draws per task before the generator gives up
+
+
+def generate(settings: TasksSettings) -> Splits:
+    """The curriculum of `settings.seed`: the same settings give the same tasks.
+
+    The test sets are made first, so that their tasks do not depend on the size of the training set.
+    """
+    taken: dict[object, str] = {}
+    sets = {
+        "test": (TRAINED_FAMILIES, settings.test),
+        "test_unseen": (UNSEEN_FAMILIES, settings.unseen),
+        "validation": (TRAINED_FAMILIES, settings.validation),
+        "train": (TRAINED_FAMILIES, settings.train),
+    }
+    made = {
+        split: tuple(_task(families, settings.seed, split, i, taken) for i in range(size))
+        for split, (families, size) in sets.items()
+    }
+    splits = Splits(**made)
+    check_disjoint(splits)
+    return splits
+
+
+def _task(families: Sequence[Family], seed: int, split: str, index: int, taken: dict[object, str]) -> Task:
+    """Task `index` of a set: families take turns; a draw that clashes with another set is drawn again."""
+    family = families[index % len(families)]
+    task_id = f"{split}-{index:04d}"
+    for attempt in range(ATTEMPTS):
+        try:
+            task = build(family, random.Random(f"{seed}/{split}/{index}/{attempt}"), task_id, split)
+        except Rejected:
+            continue
+        names, content = tuple(task.metadata["names"]), content_hash(task)
+        if taken.get(names, split) != split or content in taken:
+            continue
+        taken[names] = taken[content] = split
+        return task
+    raise TaskError(
+        f"no {family.__name__} task left after {ATTEMPTS} draws: ask for fewer tasks than {index}"
+    )

@@ -1,0 +1,186 @@
+"""Families of bugs in the use of lists, dictionaries, texts and builtins."""
+
+from __future__ import annotations
+
+from hone.tasks.curriculum.bug import Bug, Draw, Shape
+
+PLACES = {"0": "first", "1": "second", "2": "third", "-1": "last"}
+
+
+def wrong_index(draw: Draw) -> Bug:
+    f, a, b = draw.names(3)
+    t = draw.local()
+    bad, right = draw.random.sample(list(PLACES), 2)
+    lists = (([4, 7, 9, 2],), ([5, 1, 8, 3, 6],), ([6, 6, 6, 6],), ([1, 2, 3, 4],))
+    with_number = (([4, 7, 9, 2], 3), ([5, 1, 8, 3, 6], 2), ([6, 6, 6, 6], 1), ([1, 2, 3, 4], 4))
+    rows = (([[4, 7, 9, 2], [1, 2, 3, 5]],), ([[5, 1, 8, 3]],), ([],), ([[6, 6, 6, 6]],))
+    shape, verb = draw.pick(
+        (
+            (Shape(f"def {f}({a}):\n    return {a}[@]", (a,), lists, f"item of {a}"), "give"),
+            (
+                Shape(
+                    f"def {f}({a}, {b}):\n    {t} = {a}[@]\n    return {t} + {b}",
+                    (a, b),
+                    with_number,
+                    f"item of {a}",
+                ),
+                f"add {b} to",
+            ),
+            (
+                Shape(f"def {f}({a}, {b}):\n    return {a}[@] * {b}", (a, b), with_number, f"item of {a}"),
+                f"multiply {b} by",
+            ),
+            (
+                Shape(
+                    f"def {f}({a}):\n    return [item[@] for item in {a}]",
+                    (a,),
+                    rows,
+                    f"part of each item of {a}",
+                ),
+                "give",
+            ),
+        )
+    )
+    return Bug(
+        function=f,
+        shape=shape,
+        bad=bad,
+        right=right,
+        wrong=[place for place in (*PLACES, "-2") if place not in (bad, right)],
+        actual=f"it takes the {PLACES[bad]} {shape.subject}",
+        expected=f"it should {verb} the {PLACES[right]} one",
+    )
+
+
+METHODS = {
+    "upper": "in capital letters",
+    "lower": "in small letters",
+    "strip": "without spaces at the ends",
+    "title": "with a capital letter for each word",
+}
+ENDS = {"startswith": "starts with {b}", "endswith": "ends with {b}"}
+SEARCHES = {"count": "how many times {b} is in {a}", "index": "the place of {b} in {a}"}
+ADDERS = {"append": "add each item of {a} whole", "extend": "add the parts of each item of {a}"}
+
+
+def wrong_method(draw: Draw) -> Bug:
+    f, a, b = draw.names(3)
+    t = draw.local()
+    texts = ((" Red apple ",), ("blue SKY",), ("Green",), (" night and day",), ("",))
+    ends = (("apple", "app"), ("apple", "ple"), ("level", "le"), ("noon", "noon"), ("sky", "x"))
+    searches = (([4, 7, 4], 4), ([5, 5, 5], 5), ([1, 2], 2), ([3, 9, 6, 6], 6))
+    rows = (([[4, 7], [1]],), ([[5]],), ([],), ([[2, 3], [], [6]],))
+    group, shape, verb = draw.pick(
+        (
+            (METHODS, Shape(f"def {f}({a}):\n    return {a}.@()", (a,), texts), f"give {a}"),
+            (
+                METHODS,
+                Shape(
+                    f"def {f}({a}):\n    return [item.@() for item in {a}]",
+                    (a,),
+                    [([text],) for (text,) in texts] + [([],)],
+                ),
+                f"give the items of {a}",
+            ),
+            (ENDS, Shape(f"def {f}({a}, {b}):\n    return {a}.@({b})", (a, b), ends), f"give True when {a}"),
+            (SEARCHES, Shape(f"def {f}({a}, {b}):\n    return {a}.@({b})", (a, b), searches), "give"),
+            (
+                ADDERS,
+                Shape(
+                    f"def {f}({a}):\n    {t} = []\n    for item in {a}:\n        {t}.@(item)\n    return {t}",
+                    (a,),
+                    rows,
+                ),
+                "",
+            ),
+        )
+    )
+    bad, right = draw.random.sample(list(group), 2)
+    others = {
+        id(ENDS): ("count", "find"),
+        id(SEARCHES): ("remove", "append"),
+        id(ADDERS): ("remove", "insert"),
+    }
+    wrong = [name for name in group if name not in (bad, right)] or list(others[id(group)])
+    meaning = {name: " ".join(f"{verb} {text.format(a=a, b=b)}".split()) for name, text in group.items()}
+    return Bug(
+        function=f,
+        shape=shape,
+        bad=bad,
+        right=right,
+        wrong=wrong,
+        actual=draw.pick(("it gives the wrong result", f"it uses {bad}")),
+        expected=f"it should {meaning[right]}",
+    )
+
+
+def wrong_key(draw: Draw) -> Bug:
+    f, a, b, bad, right, third = draw.names(6)
+    t = draw.local()
+    records = [
+        ({bad: 4, right: 7, third: 1},),
+        ({bad: 2, right: 9, third: 5},),
+        ({bad: 3, right: 3, third: 8},),
+    ]
+    numbered = [(*record, number) for record, number in zip(records, (3, 2, 5), strict=True)]
+    several = [([record for (record,) in records],), ([records[0][0]],), ([],)]
+    shape, verb = draw.pick(
+        (
+            (Shape(f'def {f}({a}):\n    return {a}["@"]', (a,), records), f"give the {right} of {a}"),
+            (
+                Shape(f'def {f}({a}, {b}):\n    return {a}["@"] * {b}', (a, b), numbered),
+                f"multiply the {right} of {a} by {b}",
+            ),
+            (
+                Shape(f'def {f}({a}):\n    {t} = {a}["@"]\n    return {t} + 1', (a,), records),
+                f"add 1 to the {right} of {a}",
+            ),
+            (
+                Shape(f'def {f}({a}):\n    return [item["@"] for item in {a}]', (a,), several),
+                f"give the {right} of each item of {a}",
+            ),
+        )
+    )
+    return Bug(
+        function=f,
+        shape=shape,
+        bad=bad,
+        right=right,
+        wrong=(a, third, f),
+        actual=draw.pick((f"it reads the key {bad}", f"it takes {bad}")),
+        expected=f"it should {verb}",
+    )
+
+
+BUILTINS = {"max": "largest item", "min": "smallest item", "sum": "sum", "len": "number of items"}
+
+
+def wrong_function(draw: Draw) -> Bug:
+    f, a, b = draw.names(3)
+    t = draw.local()
+    lists = (([4, 7, 9],), ([5, 2],), ([1],), ([3, 3, 3],))
+    with_number = (([4, 7, 9], 2), ([5, 2], 3), ([1], 4), ([3, 3, 3], 1))
+    rows = (([[4, 7, 9], [1, 6]],), ([[5, 2]],), ([],), ([[1], [1]],))
+    shape = draw.pick(
+        (
+            Shape(f"def {f}({a}):\n    return @({a})", (a,), lists, f"of {a}"),
+            Shape(f"def {f}({a}, {b}):\n    return @({a}) + {b}", (a, b), with_number, f"of {a} plus {b}"),
+            Shape(
+                f"def {f}({a}, {b}):\n    {t} = @({a})\n    return {t} * {b}",
+                (a, b),
+                with_number,
+                f"of {a} times {b}",
+            ),
+            Shape(f"def {f}({a}):\n    return [@(item) for item in {a}]", (a,), rows, f"of each item of {a}"),
+        )
+    )
+    bad, right = draw.random.sample(list(BUILTINS), 2)
+    return Bug(
+        function=f,
+        shape=shape,
+        bad=bad,
+        right=right,
+        wrong=[name for name in (*BUILTINS, "list") if name not in (bad, right)],
+        actual=f"it gives the {BUILTINS[bad]} {shape.subject}",
+        expected=f"it should give the {BUILTINS[right]}",
+    )
