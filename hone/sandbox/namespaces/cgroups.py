@@ -1,0 +1,137 @@
+"""Control groups: the kernel's own limits on memory, processes and cpu, where this user may set them.
+
+Version 1 keeps one tree per controller, version 2 one for all; both become a map from controller to directory.
+Groups are called `hone/<owner>/<sandbox>`, so that whoever finds one knows whose it is.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from hone.sandbox.contract import Limits
+
+CONTROLLERS = ("memory", "pids", "cpu")
+_PERIOD_US = 100_000
+
+
+def find_roots() -> dict[str, str]:
+    """controller -> writable directory `.../hone` (made if need be); controllers we cannot use are absent."""
+    roots: dict[str, str] = {}
+    for line in Path("/proc/self/mountinfo").read_text().splitlines():
+        left, right = line.split(" - ", 1)
+        mountpoint = left.split()[4]
+        kind, _, options = right.split(" ", 2)
+        if kind == "cgroup":
+            for controller in set(options.split(",")) & set(CONTROLLERS):
+                if base := _make_root(mountpoint):
+                    roots[controller] = base
+        elif kind == "cgroup2":
+            for controller, base in _find_unified(mountpoint).items():
+                roots.setdefault(controller, base)
+    return roots
+
+
+def _make_root(parent: str) -> str | None:
+    """`parent`/hone, or None where this user may not create it."""
+    base = f"{parent}/hone"
+    try:
+        os.makedirs(base, 0o755, exist_ok=True)  # noqa: PTH103 (every path here is a str)
+    except OSError:
+        return None
+    return base if os.access(base, os.W_OK) else None
+
+
+def _find_unified(mountpoint: str) -> dict[str, str]:
+    """Version 2: the top of the tree, or else this process's own group if it was delegated to it."""
+    own = next(
+        (line[3:] for line in Path("/proc/self/cgroup").read_text().splitlines() if line[:3] == "0::"), "/"
+    )
+    for parent in dict.fromkeys((mountpoint, mountpoint + own.rstrip("/"))):
+        if not os.access(f"{parent}/cgroup.subtree_control", os.W_OK):
+            continue
+        offered = Path(f"{parent}/cgroup.controllers").read_text().split()
+        wanted = [controller for controller in CONTROLLERS if controller in offered]
+        if not wanted:
+            continue
+        try:
+            _delegate(parent, wanted)
+            base = _make_root(parent)
+            if base:
+                _delegate(base, wanted)
+        except OSError:  # EBUSY: processes live in this group itself; the next candidate may do
+            continue
+        if base:
+            return dict.fromkeys(wanted, base)
+    return {}
+
+
+def _delegate(directory: str, controllers: Iterable[str]) -> None:
+    Path(f"{directory}/cgroup.subtree_control").write_text(" ".join(f"+{name}" for name in controllers))
+
+
+def _put(path: str, text: str) -> None:
+    with open(path, "w") as file:  # noqa: PTH123
+        file.write(text)
+
+
+def create(roots: Mapping[str, str], owner: str, sandbox: str, limits: Limits) -> list[str]:
+    """Make the groups of one sandbox and set its limits; return their directories."""
+    directories = [f"{base}/{owner}/{sandbox}" for base in dict.fromkeys(roots.values())]
+    for directory in directories:
+        os.makedirs(directory, 0o755, exist_ok=True)  # noqa: PTH103
+    for controller, base in roots.items():
+        directory = f"{base}/{owner}/{sandbox}"
+        unified = os.path.exists(f"{base}/cgroup.controllers")  # noqa: PTH110
+        if unified and not os.path.exists(f"{directory}/{controller}.max"):  # noqa: PTH110
+            _delegate(f"{base}/{owner}", roots)
+        _set(directory, controller, limits, unified=unified)
+    return directories
+
+
+def _set(directory: str, controller: str, limits: Limits, *, unified: bool) -> None:
+    memory = str(limits.memory_mib << 20)
+    quota = int(limits.cpus * _PERIOD_US)
+    if controller == "pids":
+        _put(f"{directory}/pids.max", str(limits.pids + 2))  # bubblewrap and the supervisor are not its own
+    elif controller == "memory" and unified:
+        _put(f"{directory}/memory.max", memory)
+        if os.path.exists(f"{directory}/memory.swap.max"):  # noqa: PTH110
+            _put(f"{directory}/memory.swap.max", "0")
+    elif controller == "memory":
+        _put(f"{directory}/memory.limit_in_bytes", memory)
+        if os.path.exists(f"{directory}/memory.memsw.limit_in_bytes"):  # noqa: PTH110
+            _put(f"{directory}/memory.memsw.limit_in_bytes", memory)
+    elif unified:
+        _put(f"{directory}/cpu.max", f"{quota} {_PERIOD_US}")
+    else:
+        _put(f"{directory}/cpu.cfs_quota_us", str(quota))
+
+
+def enter(directories: Iterable[str]) -> None:
+    """Move the calling process into the groups."""
+    for directory in directories:
+        _put(f"{directory}/cgroup.procs", "0")
+
+
+def members(directory: str) -> list[int]:
+    """Process ids in the group; none when it is gone."""
+    try:
+        return [int(pid) for pid in Path(f"{directory}/cgroup.procs").read_text().split()]
+    except (FileNotFoundError, OSError):
+        return []
+
+
+def remove(directory: str) -> bool:
+    """Remove an empty group. False while something still lives in it."""
+    try:
+        os.rmdir(directory)  # noqa: PTH106
+    except FileNotFoundError:
+        return True
+    except OSError as error:
+        if error.errno not in (errno.EBUSY, errno.ENOTEMPTY):
+            raise
+        return False
+    return True

@@ -1,0 +1,138 @@
+"""Who owns what on this machine, and the removal of what dead owners left.
+
+An owner is one open provider. Its name tells its process (pid namespace, pid, start time), so that anyone can
+see whether it still lives; the name is on its directory, its cgroups and the command lines of its sandboxes.
+The rule that must not break: nothing of a living owner, or of one that cannot be judged from here, is touched.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import shutil
+import signal
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+from hone.sandbox.contract import ProviderUnavailable
+from hone.sandbox.namespaces import cgroups
+
+_NAME = re.compile(r"(\d+)-(\d+)-(\d+)-[0-9a-f]{8}")
+_LABEL = re.compile(rb"hone-(?:sandbox|spawner):(\d+-\d+-\d+-[0-9a-f]{8})")
+_SETTLE_S = 5.0  # the most that a kill is waited for
+
+
+def default_state_dir() -> Path:
+    """$XDG_RUNTIME_DIR/hone, else /tmp/hone-<uid>."""
+    runtime = os.environ.get("XDG_RUNTIME_DIR")
+    return Path(runtime) / "hone" if runtime else Path(f"/tmp/hone-{os.getuid()}")  # noqa: S108
+
+
+def open_state_dir(path: Path) -> Path:
+    """Make the state directory, or refuse one that another user could write to."""
+    path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    info = path.lstat()
+    if not path.is_dir() or path.is_symlink() or info.st_uid != os.geteuid() or info.st_mode & 0o022:
+        raise ProviderUnavailable(
+            f"the state directory {path} must be a directory that only this user can write to; "
+            "remove it or set sandbox.state_dir",
+            retryable=False,
+        )
+    return path
+
+
+def start_time(pid: int) -> int | None:
+    """Start of a process in clock ticks since boot; None when it is dead (a zombie is dead)."""
+    try:
+        line = Path(f"/proc/{pid}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    fields = line[line.rindex(")") + 2 :].split()
+    return None if fields[0] in "ZX" else int(fields[19])
+
+
+def new_name() -> str:
+    """A fresh owner name for the calling process."""
+    pid = os.getpid()
+    return f"{_pid_namespace()}-{pid}-{start_time(pid)}-{secrets.token_hex(4)}"
+
+
+def _pid_namespace() -> int:
+    return Path("/proc/self/ns/pid").stat().st_ino
+
+
+def is_dead(name: str) -> bool:
+    """True only when the owner's process is known to be gone."""
+    match = _NAME.fullmatch(name)
+    if match is None:
+        return False
+    namespace, pid, started = (int(group) for group in match.groups())
+    return namespace == _pid_namespace() and start_time(pid) != started
+
+
+def reconcile(state_dir: Path, roots: Iterable[str]) -> int:
+    """Kill and remove everything of dead owners; return how many things (processes, groups, directories)."""
+    removed = _kill_labelled()
+    for base in {str(root) for root in roots}:
+        for owner in _names(Path(base)):
+            removed += _remove_groups(Path(base) / owner)
+    for owner in _names(state_dir):
+        shutil.rmtree(state_dir / owner, ignore_errors=True)  # another process may be removing it too
+        removed += 1
+    return removed
+
+
+def _names(directory: Path) -> list[str]:
+    """Names of dead owners that have an entry in `directory`."""
+    try:
+        return [entry.name for entry in directory.iterdir() if is_dead(entry.name)]
+    except FileNotFoundError:
+        return []
+
+
+def _kill_labelled() -> int:
+    """Kill the processes that carry a dead owner's name, and wait until they are gone."""
+    killed: dict[int, int] = {}  # pid -> its descriptor
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit() or not _is_labelled(entry):
+            continue
+        try:
+            fd = os.pidfd_open(int(entry.name))
+            if _is_labelled(entry):  # still the same process, now that the descriptor pins it
+                signal.pidfd_send_signal(fd, signal.SIGKILL)
+                killed[int(entry.name)] = fd
+        except (ProcessLookupError, PermissionError):  # gone meanwhile, or another user's
+            continue
+    deadline = time.monotonic() + _SETTLE_S
+    while any(start_time(pid) is not None for pid in killed) and time.monotonic() < deadline:
+        time.sleep(0.005)
+    for fd in killed.values():
+        os.close(fd)
+    return len(killed)
+
+
+def _is_labelled(process: Path) -> bool:
+    try:
+        match = _LABEL.search((process / "cmdline").read_bytes())
+        uid = process.stat().st_uid
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
+        return False
+    return match is not None and is_dead(match[1].decode()) and (os.geteuid() in (0, uid))
+
+
+def _remove_groups(owner: Path) -> int:
+    """Kill what lives in an owner's cgroups and remove them."""
+    removed = 0
+    for directory in [*(entry for entry in owner.iterdir() if entry.is_dir()), owner]:
+        deadline = time.monotonic() + _SETTLE_S
+        while not cgroups.remove(str(directory)) and time.monotonic() < deadline:
+            for pid in cgroups.members(str(directory)):
+                try:
+                    os.kill(pid, signal.SIGKILL)
+                except ProcessLookupError:
+                    continue
+            time.sleep(0.005)
+        removed += 1
+    return removed

@@ -1,0 +1,139 @@
+"""The interpreter inside: Hone's own Python, and a small precompiled layer with pytest and what it needs.
+
+Nothing is installed per sandbox. The layer is a virtual environment laid out by hand: copied once from the
+running environment into the cache, compiled with unchecked hashes (no stat of sources), renamed into place.
+"""
+
+from __future__ import annotations
+
+import compileall
+import hashlib
+import importlib.metadata
+import json
+import os
+import platform
+import py_compile
+import shutil
+import sys
+import sysconfig
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from packaging.requirements import Requirement
+
+from hone.sandbox.contract import ProviderUnavailable
+from hone.sandbox.namespaces.rootfs import PYTHON_TARGET, RUNTIME_TARGET
+
+_PYTEST_COMMAND = """#!{bin}/python3
+import sys
+from pytest import console_main
+sys.exit(console_main())
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Runtime:
+    directory: Path  # the layer, shown at RUNTIME_TARGET
+    python: str  # the interpreter's path inside a sandbox
+    python_prefix: Path | None  # what is shown at PYTHON_TARGET; None when the system's Python serves
+    library: str | None  # file name of its shared libpython
+
+
+def default_cache_dir() -> Path:
+    """$XDG_CACHE_HOME/hone, else ~/.cache/hone."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "hone"
+
+
+def prepare(cache_dir: Path) -> Runtime:
+    """Return the runtime layer, built on first use. Raises ProviderUnavailable when pytest is not installed."""
+    version = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    prefix = None if sys.base_prefix == "/usr" else Path(sys.base_prefix)
+    home = f"{PYTHON_TARGET}/bin" if prefix else "/usr/bin"
+    distributions = _closure("pytest")
+    source = Path(__file__).with_name("supervisor.py")
+    key = json.dumps(
+        [platform.python_version(), sys.base_prefix, home, sorted(distributions), source.read_text()]
+    )
+    name = f"runtime-{hashlib.sha256(key.encode()).hexdigest()[:16]}"
+    directory = cache_dir / name
+    if not directory.is_dir():
+        cache_dir.mkdir(parents=True, exist_ok=True)
+        building = Path(tempfile.mkdtemp(prefix=f".{name}-", dir=cache_dir))
+        try:
+            _build(building, version, home, distributions, source)
+            _publish(building, directory)
+        finally:
+            shutil.rmtree(building, ignore_errors=True)
+    shared = prefix is not None and sysconfig.get_config_var("Py_ENABLE_SHARED")
+    library = str(sysconfig.get_config_var("INSTSONAME")) if shared else None
+    return Runtime(directory=directory, python=f"{home}/{version}", python_prefix=prefix, library=library)
+
+
+def _closure(name: str) -> dict[str, importlib.metadata.Distribution]:
+    """`name==version` -> distribution, of a package and all it requires here."""
+    found: dict[str, importlib.metadata.Distribution] = {}
+    waiting = [name]
+    while waiting:
+        try:
+            distribution = importlib.metadata.distribution(waiting.pop())
+        except importlib.metadata.PackageNotFoundError as error:
+            raise ProviderUnavailable(
+                f"{error.name} is not installed beside Hone, so sandboxes would have no test runner; "
+                "run: pip install pytest",
+                retryable=False,
+            ) from error
+        key = f"{distribution.name}=={distribution.version}"
+        if key not in found:
+            found[key] = distribution
+            requirements = [Requirement(line) for line in distribution.requires or ()]
+            waiting += [r.name for r in requirements if r.marker is None or r.marker.evaluate({"extra": ""})]
+    return found
+
+
+def _build(
+    directory: Path,
+    version: str,
+    home: str,
+    distributions: dict[str, importlib.metadata.Distribution],
+    supervisor: Path,
+) -> None:
+    site = directory / "lib" / version / "site-packages"
+    site.mkdir(parents=True)
+    for distribution in distributions.values():
+        for file in distribution.files or ():
+            if ".." in file.parts or "__pycache__" in file.parts or file.is_absolute():
+                continue
+            target = site / file
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(str(file.locate()), target)
+    mode = py_compile.PycInvalidationMode.UNCHECKED_HASH
+    inside = f"{RUNTIME_TARGET}/lib/{version}/site-packages"
+    compileall.compile_dir(site, quiet=2, invalidation_mode=mode, stripdir=str(site), prependdir=inside)
+    py_compile.compile(
+        str(supervisor),
+        str(directory / "supervisor.pyc"),
+        "supervisor.py",
+        doraise=True,
+        invalidation_mode=mode,
+    )
+    (directory / "pyvenv.cfg").write_text(f"home = {home}\ninclude-system-site-packages = false\n")
+    binaries = directory / "bin"
+    binaries.mkdir()
+    for name in ("python", "python3", version):
+        (binaries / name).symlink_to(f"{home}/{version}")
+    for name in ("pytest", "py.test"):
+        (binaries / name).write_text(_PYTEST_COMMAND.format(bin=f"{RUNTIME_TARGET}/bin"))
+        (binaries / name).chmod(0o755)
+
+
+def _publish(building: Path, directory: Path) -> None:
+    """Rename into place, readable by every user; someone else's equal layer may have come first."""
+    for path in [building, *building.rglob("*")]:
+        if not path.is_symlink():
+            path.chmod(0o755 if path.is_dir() or path.parent.name == "bin" else 0o644)
+    try:
+        building.rename(directory)
+    except OSError:
+        if not directory.is_dir():
+            raise

@@ -1,0 +1,106 @@
+"""The few Linux calls Python does not offer, as functions that raise OSError."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+
+CLONE_NEWNS = 0x00020000
+CLONE_NEWUSER = 0x10000000
+
+MS_RDONLY, MS_NOSUID, MS_NODEV, MS_REC, MS_PRIVATE = 1, 2, 4, 16384, 1 << 18
+MOUNT_ATTR_RDONLY, MOUNT_ATTR_NOSUID, MOUNT_ATTR_NODEV, MOUNT_ATTR_IDMAP = 1, 2, 4, 0x00100000
+
+_AT_FDCWD, _AT_EMPTY_PATH, _AT_RECURSIVE = -100, 0x1000, 0x8000
+_OPEN_TREE_CLONE, _MOVE_MOUNT_F_EMPTY_PATH = 1, 4
+_PR_SET_DUMPABLE, _PR_SET_CHILD_SUBREAPER = 4, 36
+_KEYCTL_JOIN_SESSION_KEYRING = 1
+# numbers of the calls younger than 5.2 are the same on every architecture
+_OPEN_TREE, _MOVE_MOUNT, _MOUNT_SETATTR = 428, 429, 442
+_KEYCTL = {"x86_64": 250, "aarch64": 219}
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+class _MountAttr(ctypes.Structure):
+    _fields_ = (
+        ("attr_set", ctypes.c_uint64),
+        ("attr_clr", ctypes.c_uint64),
+        ("propagation", ctypes.c_uint64),
+        ("userns_fd", ctypes.c_uint64),
+    )
+
+
+def _check(result: int, what: str) -> int:
+    if result < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"{what}: {os.strerror(number)}")
+    return result
+
+
+def unshare(flags: int) -> None:
+    """Move this process into new namespaces."""
+    _check(_libc.unshare(flags), "unshare")
+
+
+def mount(source: str, target: str, kind: str, flags: int, options: str = "") -> None:
+    """mount(2)."""
+    arguments = (source.encode(), target.encode(), kind.encode(), ctypes.c_ulong(flags), options.encode())
+    _check(_libc.mount(*arguments), f"mount {kind or 'flags'} on {target}")
+
+
+def clone_tree(path: str, *, userns_fd: int | None = None) -> int:
+    """A detached read-only copy of the mount at `path`, as a descriptor to `attach`.
+
+    With `userns_fd` its owners are translated by that user namespace's map (an id-mapped mount); file
+    systems that cannot do this raise OSError(EINVAL).
+    """
+    recursive = _AT_RECURSIVE if userns_fd is None else 0
+    flags = _OPEN_TREE_CLONE | os.O_CLOEXEC | recursive
+    fd = _check(
+        _libc.syscall(_OPEN_TREE, _AT_FDCWD, os.fsencode(path), ctypes.c_uint(flags)), f"open_tree {path}"
+    )
+    attributes = _MountAttr(attr_set=MOUNT_ATTR_RDONLY | MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV)
+    if userns_fd is not None:
+        attributes.attr_set |= MOUNT_ATTR_IDMAP
+        attributes.userns_fd = userns_fd
+    try:
+        _check(
+            _libc.syscall(
+                _MOUNT_SETATTR,
+                fd,
+                b"",
+                ctypes.c_uint(_AT_EMPTY_PATH | recursive),
+                ctypes.byref(attributes),
+                ctypes.c_size_t(ctypes.sizeof(attributes)),
+            ),
+            f"mount_setattr {path}",
+        )
+    except OSError:
+        os.close(fd)
+        raise
+    return fd
+
+
+def attach(fd: int, target: str) -> None:
+    """Mount a tree from `clone_tree` at `target` and close its descriptor."""
+    flags = ctypes.c_uint(_MOVE_MOUNT_F_EMPTY_PATH)
+    _check(_libc.syscall(_MOVE_MOUNT, fd, b"", _AT_FDCWD, os.fsencode(target), flags), f"move_mount {target}")
+    os.close(fd)
+
+
+def set_dumpable() -> None:
+    """Let this process write its own uid_map again after it changed its user."""
+    _check(_libc.prctl(_PR_SET_DUMPABLE, 1, 0, 0, 0), "prctl")
+
+
+def become_subreaper() -> None:
+    """Orphans among the descendants become children of this process."""
+    _check(_libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0), "prctl")
+
+
+def leave_session_keyring() -> None:
+    """Start with an empty kernel keyring instead of the owner's. Kernels without keyrings have none to leave."""
+    number = _KEYCTL.get(os.uname().machine)
+    if number is not None:
+        _libc.syscall(number, _KEYCTL_JOIN_SESSION_KEYRING, None)

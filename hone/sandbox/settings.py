@@ -1,0 +1,55 @@
+"""Settings of the sandbox room."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field
+
+from hone.sandbox.contract import Limits
+from hone.settings import Settings
+
+
+class SandboxSettings(Settings):
+    """Where sandboxes come from and what each may use."""
+
+    provider: Literal["namespaces"] = "namespaces"
+    """What makes sandboxes: `namespaces` (bubblewrap on this machine)."""
+
+    memory_mib: int = Field(512, gt=0)
+    """MiB of memory for all processes of one sandbox, its files in /tmp and in the private layer included."""
+
+    pids: int = Field(128, gt=0)
+    """Processes and threads that one sandbox may have at a time."""
+
+    cpus: float = Field(1.0, gt=0)
+    """Cores' worth of time that one sandbox may use."""
+
+    disk_mib: int = Field(256, gt=0)
+    """MiB that one sandbox may write (private layer, /tmp and /dev/shm together)."""
+
+    output_kib: int = Field(256, gt=0)
+    """KiB kept of each stream of one command, half from its head and half from its tail."""
+
+    max_concurrent_starts: int = Field(4, gt=0)
+    """Sandboxes being started at a time; further starts wait."""
+
+    start_timeout_s: float = Field(30.0, gt=0)
+    """Seconds a sandbox may take to become ready."""
+
+    state_dir: Path | None = None
+    """Directory of what lives while a provider is open; default $XDG_RUNTIME_DIR/hone or /tmp/hone-<uid>."""
+
+    cache_dir: Path | None = None
+    """Directory of the sandboxes' Python layer, kept between runs; default $XDG_CACHE_HOME/hone or ~/.cache/hone."""
+
+    def limits(self) -> Limits:
+        """The limits of one sandbox."""
+        return Limits(
+            memory_mib=self.memory_mib,
+            pids=self.pids,
+            cpus=self.cpus,
+            disk_mib=self.disk_mib,
+            output_kib=self.output_kib,
+        )
