@@ -1,0 +1,225 @@
+# pyright: reportUnknownMemberType=false
+"""The batch that the local engine decodes: rows join after a prefill, leave when they finish, at any step.
+
+    admit: saved keys and values -> row; prefill what is new; first token
+    step:  one token for every row
+
+The rows in use are always the first ones, so that attention reads the cache in place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hone.policy.engine import Completion, EngineError, Finish, Sampling
+from hone.policy.kv import RowCache, SavedCache, SessionCaches, shared_prefix
+from hone.policy.sampler import RowSampler, uniforms
+from hone.policy.settings import EngineSettings
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+_WORTH_WAITING_FOR = 32  # shared tokens that make a request wait one step for a batch mate's prefill
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Row:
+    """A request in the batch. `tokens` is the prompt and what was sampled so far."""
+
+    session: str
+    sampling: Sampling
+    tokens: list[int]
+    prompt_length: int
+    limit: int  # most tokens to sample
+    cached: int = 0  # leading tokens whose keys and values are in the row
+    logprobs: list[float] = field(default_factory=list[float])
+    versions: list[int] = field(default_factory=list[int])
+    uniforms: list[float] = field(default_factory=list[float])
+
+    def __post_init__(self) -> None:
+        self.uniforms = uniforms(self.sampling.seed, self.limit)
+
+    def finish(self) -> Finish | None:
+        if len(self.tokens) > self.prompt_length and self.tokens[-1] in self.sampling.stop_token_ids:
+            return Finish.STOP
+        return Finish.LENGTH if len(self.logprobs) == self.limit else None
+
+    def completion(self, finish: Finish) -> Completion:
+        return Completion(
+            token_ids=np.asarray(self.tokens[self.prompt_length :], np.int32),
+            logprobs=np.asarray(self.logprobs, np.float32),
+            version=np.asarray(self.versions, np.int32),
+            finish=finish,
+        )
+
+
+class Batch:
+    """Rows, their cache and the model. Not thread-safe: one thread owns it."""
+
+    def __init__(self, model: PreTrainedModel, settings: EngineSettings) -> None:
+        config = model.config
+        heads: int = config.num_attention_heads
+        self.version = 0
+        self.sessions = SessionCaches(settings.cached_sessions)
+        self.rows: list[Row] = []
+        self._model: Any = model
+        self._settings = settings
+        self._device = model.device
+        self._sampler: RowSampler | None = None
+        self._cache = RowCache(
+            layers=config.num_hidden_layers,
+            rows=settings.max_batch,
+            kv_heads=getattr(config, "num_key_value_heads", heads),
+            head_dim=getattr(config, "head_dim", None) or config.hidden_size // heads,
+            dtype=model.dtype,
+            device=model.device,
+        )
+
+    def admit(self, waiting: Sequence[Row]) -> list[Row]:
+        """Take in what there is room for and sample its first tokens; returns the rows taken.
+
+        A request that shares much of its prompt with one taken now is left for the next call, when it can
+        copy the keys and values instead of computing them.
+        """
+        chosen: list[Row] = []
+        for row in waiting:
+            if len(self.rows) + len(chosen) == self._settings.max_batch:
+                break
+            if self._worth_waiting(row, chosen):
+                continue
+            chosen.append(row)
+        sources = {id(row): self._source(row) for row in chosen}
+        chosen.sort(key=lambda row: len(row.tokens) - sources[id(row)][1])
+        first = len(self.rows)
+        for row in chosen:
+            self._place(row, *sources[id(row)])
+        while first < len(self.rows):
+            end = self._prefill_group(first)
+            self._advance(first, end)
+            first = end
+        return chosen
+
+    def step(self) -> None:
+        """Sample one token for every row."""
+        if self.rows:
+            self._advance(0, len(self.rows))
+
+    def remove(self, row: Row) -> None:
+        """Take the row out of the batch and keep its cache for the conversation's next turn."""
+        index, last = self.rows.index(row), len(self.rows) - 1
+        self.sessions.put(row.session, self._cache.save(index, row.tokens[: row.cached]))
+        if index != last:
+            moved = self.rows[last]
+            self._cache.copy(last, index, moved.cached)
+            self.rows[index] = moved
+        self.rows.pop()
+        self._sampler = None
+
+    def set_version(self, version: int) -> list[Row]:
+        """The weights have changed: forget every key and value. Returns the rows to be admitted again."""
+        self.version = version
+        self.sessions.clear()
+        rows, self.rows, self._sampler = self.rows, [], None
+        for row in rows:
+            row.cached = 0
+        return rows
+
+    def _worth_waiting(self, row: Row, chosen: Sequence[Row]) -> bool:
+        if not chosen or self.sessions.has(row.session):
+            return False
+        tokens = np.asarray(row.tokens, np.int32)
+        shared = max(shared_prefix(np.asarray(other.tokens, np.int32), tokens) for other in chosen)
+        if shared < _WORTH_WAITING_FOR:
+            return False
+        return shared >= self._source(row)[1] + _WORTH_WAITING_FOR
+
+    def _source(self, row: Row) -> tuple[SavedCache | int | None, int]:
+        """Where the longest beginning of the row's tokens is computed already: a saved cache or a row index.
+
+        At least the last token is computed anew, since its logits are wanted.
+        """
+        tokens = np.asarray(row.tokens[:-1], np.int32)
+        found = self.sessions.find(row.session, tokens)
+        source: SavedCache | int | None
+        source, length = found if found is not None else (None, 0)
+        if not self.sessions.has(row.session):
+            for index, other in enumerate(self.rows):
+                shared = shared_prefix(np.asarray(other.tokens[: other.cached], np.int32), tokens)
+                if shared > length:
+                    source, length = index, shared
+        return source, length
+
+    def _place(self, row: Row, source: SavedCache | int | None, length: int) -> None:
+        index = len(self.rows)
+        self._cache.reserve(row.prompt_length + row.limit)
+        if isinstance(source, SavedCache):
+            self._cache.load(index, source, length)
+        elif source is not None:
+            self._cache.copy(source, index, length)
+        self.sessions.drop(row.session)
+        row.cached = length
+        self.rows.append(row)
+        self._sampler = None
+
+    def _prefill_group(self, first: int) -> int:
+        """The end of the run of rows from `first`, of similar length, that are prefilled together."""
+        shortest = len(self.rows[first].tokens) - self.rows[first].cached
+        end = first + 1
+        while end < len(self.rows):
+            longest = len(self.rows[end].tokens) - self.rows[end].cached
+            too_many = longest * (end + 1 - first) > self._settings.prefill_tokens
+            if too_many or longest > 2 * shortest + 16:
+                break
+            end += 1
+        return end
+
+    def _advance(self, first: int, end: int) -> None:
+        """Compute what rows [first, end) have not computed yet, and sample the next token of each."""
+        rows = self.rows[first:end]
+        logits = self._logits(first, rows)
+        if end - first == len(self.rows):
+            sampler = self._sampler = self._sampler or RowSampler([r.sampling for r in rows], self._device)
+        else:
+            sampler = RowSampler([r.sampling for r in rows], self._device)
+        tokens, logprobs = sampler.draw(logits, [row.uniforms[len(row.logprobs)] for row in rows])
+        if not np.isfinite(logprobs).all():
+            raise EngineError("the model's logits are not finite: the weights have diverged or are damaged")
+        for row, token, logprob in zip(rows, tokens, logprobs.tolist(), strict=True):
+            row.cached = len(row.tokens)
+            row.tokens.append(token)
+            row.logprobs.append(logprob)
+            row.versions.append(self.version)
+
+    def _logits(self, first: int, rows: Sequence[Row]) -> Tensor:
+        """[len(rows), V]: logits after each row's last token. Shorter rows are padded on the left."""
+        width = max(len(row.tokens) - row.cached for row in rows)
+        length = max(len(row.tokens) for row in rows)
+        ids = np.zeros((len(rows), width), np.int64)
+        positions = np.zeros((len(rows), width), np.int64)
+        columns = np.full((len(rows), width), self._cache.capacity, np.int64)
+        for i, row in enumerate(rows):
+            new = len(row.tokens) - row.cached
+            ids[i, width - new :] = row.tokens[row.cached :]
+            positions[i, width - new :] = columns[i, width - new :] = range(row.cached, len(row.tokens))
+        at = torch.from_numpy(positions).to(self._device)
+        self._cache.aim(first, torch.from_numpy(columns).to(self._device), length)
+        hidden_from = (
+            torch.arange(length, device=self._device) > at[:, None, :, None]
+        )  # [rows, 1, width, length]
+        mask = torch.zeros(hidden_from.shape, dtype=self._model.dtype, device=self._device)
+        mask.masked_fill_(hidden_from, float("-inf"))
+        output = self._model(
+            input_ids=torch.from_numpy(ids).to(self._device),
+            attention_mask={"full_attention": mask},
+            position_ids=at,
+            past_key_values=self._cache,
+            use_cache=True,
+            logits_to_keep=1,
+        )
+        return output.logits[:, -1]

@@ -1,0 +1,159 @@
+# pyright: reportUnknownMemberType=false
+"""Keys and values: of the rows that are being decoded, and of conversations that wait for their next turn.
+
+The rule that must not break: a cached position is only ever reused for the same token after the same tokens,
+computed with the same weights.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hone.types import Int32
+
+_FIRST_CAPACITY = 256
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SavedCache:
+    """What is kept of a conversation between its turns."""
+
+    tokens: Int32  # [T]
+    keys: Tensor  # [layers, kv_heads, T, head_dim]
+    values: Tensor  # [layers, kv_heads, T, head_dim]
+
+
+class RowCache:
+    """Keys and values of the batch, one row per request; the model's `past_key_values`.
+
+    `keys` and `values` are [layers, rows, kv_heads, capacity + 1, head_dim] and grow with the longest row.
+    The last column takes what padding writes and is never read.
+    """
+
+    def __init__(
+        self,
+        *,
+        layers: int,
+        rows: int,
+        kv_heads: int,
+        head_dim: int,
+        dtype: torch.dtype,
+        device: torch.device,
+    ) -> None:
+        shape = (layers, rows, kv_heads, _FIRST_CAPACITY + 1, head_dim)
+        self.keys = torch.zeros(shape, dtype=dtype, device=device)
+        self.values = torch.zeros(shape, dtype=dtype, device=device)
+        self._rows = slice(0, 0)
+        self._index = (torch.zeros(0, 1), torch.zeros(0, 1))
+        self._length = 0
+
+    @property
+    def capacity(self) -> int:
+        return self.keys.shape[3] - 1
+
+    def reserve(self, length: int) -> None:
+        """Make room for rows of `length` tokens."""
+        if length <= self.capacity:
+            return
+        grown = max(length, 2 * self.capacity)
+        self.keys, self.values = _grown(self.keys, grown + 1), _grown(self.values, grown + 1)
+
+    def aim(self, first: int, columns: Tensor, length: int) -> None:
+        """Say where the coming forward pass writes: row `first` + i, columns[i], of int64 [rows, T].
+
+        Attention then sees the first `length` columns.
+        """
+        count = columns.shape[0]
+        self._rows = slice(first, first + count)
+        self._index = (torch.arange(first, first + count, device=columns.device)[:, None], columns)
+        self._length = length
+
+    def update(
+        self, key_states: Tensor, value_states: Tensor, layer_idx: int, *_: object, **__: object
+    ) -> tuple[Tensor, Tensor]:
+        """Called by each attention layer with its new [rows, kv_heads, T, head_dim].
+
+        Returns the keys and values [rows, kv_heads, length, head_dim] that it attends to.
+        """
+        keys, values = self.keys[layer_idx], self.values[layer_idx]
+        rows, columns = self._index
+        keys[rows, :, columns] = key_states.transpose(1, 2)
+        values[rows, :, columns] = value_states.transpose(1, 2)
+        return keys[self._rows, :, : self._length], values[self._rows, :, : self._length]
+
+    def save(self, row: int, tokens: Sequence[int]) -> SavedCache:
+        """A copy of the row's first len(tokens) positions."""
+        length = len(tokens)
+        return SavedCache(
+            tokens=np.asarray(tokens, np.int32),
+            keys=self.keys[:, row, :, :length].clone(),
+            values=self.values[:, row, :, :length].clone(),
+        )
+
+    def load(self, row: int, saved: SavedCache, length: int) -> None:
+        """Put the first `length` positions of `saved` into the row."""
+        self.keys[:, row, :, :length] = saved.keys[:, :, :length]
+        self.values[:, row, :, :length] = saved.values[:, :, :length]
+
+    def copy(self, source: int, target: int, length: int) -> None:
+        self.keys[:, target, :, :length] = self.keys[:, source, :, :length]
+        self.values[:, target, :, :length] = self.values[:, source, :, :length]
+
+
+class SessionCaches:
+    """The saved caches of idle conversations; the least recently used is dropped first."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._saved: OrderedDict[str, SavedCache] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._saved)
+
+    def put(self, session: str, saved: SavedCache) -> None:
+        self._saved[session] = saved
+        self._saved.move_to_end(session)
+        while len(self._saved) > self._limit:
+            self._saved.popitem(last=False)
+
+    def has(self, session: str) -> bool:
+        return session in self._saved
+
+    def find(self, session: str, tokens: Int32) -> tuple[SavedCache, int] | None:
+        """The cache that shares the longest beginning with `tokens`, and its length; None when there is none.
+
+        A conversation that has a cache of its own gets no other's.
+        """
+        own = self._saved.get(session)
+        best: tuple[SavedCache, int] | None = None
+        for saved in [own] if own is not None else self._saved.values():
+            length = shared_prefix(saved.tokens, tokens)
+            if length > (best[1] if best else 0):
+                best = (saved, length)
+        return best
+
+    def drop(self, session: str) -> None:
+        self._saved.pop(session, None)
+
+    def clear(self) -> None:
+        self._saved.clear()
+
+
+def _grown(old: Tensor, columns: int) -> Tensor:
+    new = old.new_zeros((*old.shape[:3], columns, old.shape[4]))
+    new[..., : old.shape[3], :] = old  # the padding column among them, which the row's own tokens overwrite
+    return new
+
+
+def shared_prefix(left: Int32, right: Int32) -> int:
+    """How many tokens the two have in common from the start."""
+    length = min(len(left), len(right))
+    differs = left[:length] != right[:length]
+    first = int(differs.argmax()) if length else 0
+    return first if length and differs[first] else length

@@ -1,0 +1,224 @@
+# pyright: reportUnknownMemberType=false
+"""The `local` engine: a transformers model in this process, on the trainer's own weights.
+
+    generate() --queue--> worker thread: admit, step, step, ... --future--> generate()
+
+Requests are batched continuously: each joins as soon as there is a row for it and leaves when it is done.
+Keys and values stay with the conversation between turns, and prompts that begin alike are computed once.
+The rule that must not break: only the worker thread touches the batch.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from hone.policy.batch import Batch, Row
+from hone.policy.engine import Completion, ContextOverflow, EngineError, Sampling
+from hone.policy.settings import EngineSettings
+from hone.types import Int32
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+
+class LocalEngine:
+    """Samples from `model`, in evaluation mode, without copying its weights.
+
+    Around an optimiser step call `pause`, change the weights, `set_version`, `resume`; the model may be in
+    training mode while paused. Same prompt, weights and seed give the same reply unless a draw falls within
+    the rounding error (about 1e-6) by which the size of a batch changes the logits.
+    """
+
+    def __init__(self, model: PreTrainedModel, settings: EngineSettings) -> None:
+        self._model = model.eval()
+        self._settings = settings
+        self._vocab_size: int = model.config.vocab_size
+        self._batch = Batch(model, settings)
+        self._wake = threading.Condition()
+        self._waiting: list[tuple[Row, Future[Completion]]] = []
+        self._running: dict[int, tuple[Row, Future[Completion]]] = {}
+        self._commands: list[tuple[Callable[[], None], Future[None]]] = []
+        self._drained: list[Future[None]] = []
+        self._paused = False
+        self._closing = False
+        self._failure: BaseException | None = None
+        self._thread = threading.Thread(target=self._work, name="local-engine", daemon=True)
+        self._thread.start()
+
+    @property
+    def context_tokens(self) -> int:
+        return self._settings.context_tokens
+
+    @property
+    def version(self) -> int:
+        return self._batch.version
+
+    async def generate(
+        self, prompt_ids: Sequence[int] | Int32, sampling: Sampling, *, session: str
+    ) -> Completion:
+        """Sample one reply (see `Engine.generate`).
+
+        Raises ContextOverflow, EngineError, and ValueError for an empty prompt or an id out of range.
+        """
+        prompt = np.asarray(prompt_ids, np.int32)
+        if not len(prompt) or prompt.min() < 0 or prompt.max() >= self._vocab_size:
+            raise ValueError(f"a prompt is one or more token ids from 0 to {self._vocab_size - 1}")
+        room = self.context_tokens - len(prompt)
+        if room < 1:
+            raise ContextOverflow(len(prompt), self.context_tokens)
+        row = Row(
+            session=session,
+            sampling=sampling,
+            tokens=prompt.tolist(),
+            prompt_length=len(prompt),
+            limit=min(sampling.max_tokens, room),
+        )
+        future: Future[Completion] = Future()
+        with self._wake:
+            self._require_open()
+            self._waiting.append((row, future))
+            self._wake.notify()
+        return await asyncio.wrap_future(future)
+
+    async def release(self, session: str) -> None:
+        await self._command(lambda: self._batch.sessions.drop(session))
+
+    async def set_version(self, version: int) -> None:
+        """Requests in flight go on with the new weights; their tokens so far are computed again."""
+        await self._command(lambda: self._change_version(version))
+
+    async def pause(self) -> None:
+        drained: Future[None] = Future()
+        with self._wake:
+            self._require_open()
+            self._paused = True
+            self._drained.append(drained)
+            self._wake.notify()
+        await asyncio.wrap_future(drained)
+
+    async def resume(self) -> None:
+        with self._wake:
+            self._require_open()
+            self._model.eval()
+            self._paused = False
+            self._wake.notify()
+
+    async def health(self) -> None:
+        with self._wake:
+            self._require_open()
+
+    async def close(self) -> None:
+        """Stop; requests still waiting or running fail with EngineError. May be called again."""
+        with self._wake:
+            self._closing = True
+            self._wake.notify()
+        await asyncio.to_thread(self._thread.join)
+
+    def _require_open(self) -> None:
+        if self._failure is not None:
+            raise EngineError(f"the local engine has stopped: {self._failure}") from self._failure
+        if self._closing:
+            raise EngineError("the local engine is closed")
+
+    async def _command(self, action: Callable[[], None]) -> None:
+        """Run `action` on the worker thread, between two steps."""
+        done: Future[None] = Future()
+        with self._wake:
+            self._require_open()
+            self._commands.append((action, done))
+            self._wake.notify()
+        await asyncio.wrap_future(done)
+
+    # --- the worker thread ---
+
+    def _work(self) -> None:
+        try:
+            with torch.inference_mode():
+                while self._next():
+                    self._batch.step()
+                    self._deliver()
+            failure: BaseException = EngineError("the local engine was closed")
+        except BaseException as error:  # whatever it was, nobody may be left waiting
+            failure = self._failure = error
+        self._fail_all(failure)
+
+    def _next(self) -> bool:
+        """Wait for something to do, and do all but the step. False: the engine is closing."""
+        with self._wake:
+            self._wake.wait_for(self._has_work)
+            if self._closing:
+                return False
+            commands, self._commands = self._commands, []
+            self._forget_cancelled()
+            for action, done in commands:
+                if done.set_running_or_notify_cancel():
+                    action()
+                    done.set_result(None)
+            candidates = [] if self._paused else list(self._waiting)
+            if not self._running:
+                drained, self._drained = self._drained, []
+                for future in drained:
+                    if future.set_running_or_notify_cancel():
+                        future.set_result(None)
+        if candidates:
+            self._admit(candidates)
+        return True
+
+    def _has_work(self) -> bool:
+        can_admit = bool(self._waiting) and not self._paused
+        return bool(self._closing or self._commands or self._running or can_admit or self._drained)
+
+    def _admit(self, candidates: list[tuple[Row, Future[Completion]]]) -> None:
+        if self._model.training:
+            raise EngineError(
+                "the model is in training mode: pause the engine before training and resume it after"
+            )
+        futures = {id(row): future for row, future in candidates}
+        taken = self._batch.admit([row for row, _ in candidates])
+        ids = {id(row) for row in taken}
+        with self._wake:
+            self._waiting = [entry for entry in self._waiting if id(entry[0]) not in ids]
+        self._running.update({id(row): (row, futures[id(row)]) for row in taken})
+        self._deliver()
+
+    def _deliver(self) -> None:
+        for row, future in list(self._running.values()):
+            finish = row.finish()
+            if finish is None:
+                continue
+            self._batch.remove(row)
+            del self._running[id(row)]
+            if future.set_running_or_notify_cancel():
+                future.set_result(row.completion(finish))
+
+    def _forget_cancelled(self) -> None:
+        self._waiting = [entry for entry in self._waiting if not entry[1].cancelled()]
+        for row, future in list(self._running.values()):
+            if future.cancelled():
+                self._batch.remove(row)
+                del self._running[id(row)]
+
+    def _change_version(self, version: int) -> None:
+        again = self._batch.set_version(version)
+        self._waiting = [*(self._running.pop(id(row)) for row in again), *self._waiting]
+
+    def _fail_all(self, failure: BaseException) -> None:
+        with self._wake:
+            self._closing = True
+            left = [*self._waiting, *self._running.values(), *self._commands]
+            futures: list[Future[Completion] | Future[None]] = [entry[1] for entry in left]
+            futures += self._drained
+            self._waiting, self._commands, self._drained = [], [], []
+            self._running.clear()
+        for future in futures:
+            if future.set_running_or_notify_cancel():
+                error = EngineError(f"the local engine has stopped: {failure}")
+                error.__cause__ = failure
+                future.set_exception(error)

@@ -1,0 +1,63 @@
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+"""Draw one token per row from its logits, each row with its own settings and its own random numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import cast
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hone.policy.engine import Sampling
+from hone.types import Float32
+
+
+class RowSampler:
+    """The sampling settings of a batch's rows, as tensors; made anew whenever the rows change."""
+
+    def __init__(self, settings: Sequence[Sampling], device: torch.device) -> None:
+        temperatures = [s.temperature for s in settings]
+        self._greedy = torch.tensor([t == 0 for t in temperatures], device=device)
+        self._any_greedy = 0 in temperatures
+        self._scale = torch.tensor([1 / t if t else 1.0 for t in temperatures], device=device)[:, None]
+        self._any_cut = any(s.top_p < 1 or s.top_k > 0 for s in settings)
+        self._top_p = torch.tensor([s.top_p for s in settings], dtype=torch.float64, device=device)[:, None]
+        self._top_k = torch.tensor([s.top_k or 2**31 for s in settings], device=device)[:, None]
+
+    def draw(self, logits: Tensor, uniforms: Sequence[float]) -> tuple[list[int], Float32]:
+        """One token per row of `logits` [B, V], and its log-probability as `Sampling` defines it.
+
+        `uniforms` are the rows' random numbers in [0, 1): the token is where the cumulative distribution
+        passes it,         so that a row's draw depends on nothing but its own logits and number.
+        """
+        logprobs = torch.log_softmax(logits.float() * self._scale, dim=-1)
+        probabilities = logprobs.double().exp()
+        if self._any_cut:
+            probabilities = probabilities * self._kept(probabilities)
+        cumulative = probabilities.cumsum(dim=-1)
+        total = cumulative[:, -1:]
+        points = torch.tensor(uniforms, dtype=torch.float64, device=logits.device)[:, None] * total
+        # strictly below the total, so that rounding never selects a token of probability 0 at the end
+        points = torch.minimum(points, torch.nextafter(total, torch.zeros_like(total)))
+        tokens = torch.searchsorted(cumulative, points, right=True)
+        if self._any_greedy:
+            tokens = torch.where(self._greedy[:, None], logits.argmax(dim=-1, keepdim=True), tokens)
+        chosen = logprobs.gather(1, tokens)[:, 0]
+        ids: list[int] = tokens[:, 0].tolist()
+        return ids, cast(Float32, chosen.cpu().numpy())
+
+    def _kept(self, probabilities: Tensor) -> Tensor:
+        """[B, V] true for the tokens that top-k and top-p leave; the likeliest always stays."""
+        ordered, order = probabilities.sort(dim=-1, descending=True, stable=True)
+        before = ordered.cumsum(dim=-1) - ordered
+        ranks = torch.arange(ordered.shape[-1], device=ordered.device)[None, :]
+        keep = ((before < self._top_p) | (self._top_p >= 1)) & (ranks < self._top_k)
+        keep[:, 0] = True
+        return torch.zeros_like(keep).scatter(1, order, keep)
+
+
+def uniforms(seed: int | None, count: int) -> list[float]:
+    """`count` random numbers in [0, 1) from a counter-based generator of their own."""
+    return np.random.Generator(np.random.Philox(seed)).random(count).tolist()
