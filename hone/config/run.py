@@ -1,0 +1,68 @@
+"""All settings of a run: the rooms' own, side by side. A room is handed its own group and nothing else."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pydantic import Field
+
+from hone.agents.settings import AgentSettings
+from hone.policy.settings import EngineSettings, ModelSettings, SamplingSettings, TinyModelSettings
+from hone.rollout.settings import RolloutSettings
+from hone.sandbox.settings import SandboxSettings
+from hone.settings import Settings
+from hone.tasks.settings import TasksSettings
+from hone.train.settings import SftSettings, TrainSettings
+
+
+class DemonstrationSettings(Settings):
+    """The rollouts of a scripted agent that `hone sft` learns from."""
+
+    path: Path | None = None
+    """Run directory whose stored rollouts are the demonstrations; default: recorded below `run_dir`."""
+
+    rollouts: int = Field(default=512, ge=1)
+    """Demonstrations to record, one for each task of the training set in turn."""
+
+    agent: AgentSettings = AgentSettings(kind="demonstrator", prompts="tiny")
+    """Who demonstrates."""
+
+
+class RunSettings(Settings):
+    """One run. A recipe is a TOML file with these keys."""
+
+    run_dir: Path
+    """Directory of everything the run writes; default: `runs/` and the recipe's name."""
+
+    model: ModelSettings | None = None
+    """The policy. Needed wherever a model is asked; a scripted agent needs none."""
+
+    tiny_model: TinyModelSettings = TinyModelSettings()
+    """The small model that the quickstart makes."""
+
+    tasks: TasksSettings = TasksSettings()
+    """The problems."""
+
+    sandbox: SandboxSettings = SandboxSettings()
+    """Where commands run."""
+
+    agent: AgentSettings = AgentSettings()
+    """Who works on the problems."""
+
+    engine: EngineSettings = EngineSettings()
+    """What samples replies."""
+
+    sampling: SamplingSettings = SamplingSettings()
+    """How replies are drawn."""
+
+    rollout: RolloutSettings = RolloutSettings()
+    """How rollouts are collected."""
+
+    train: TrainSettings = TrainSettings()
+    """Reinforcement learning."""
+
+    demonstrations: DemonstrationSettings = DemonstrationSettings()
+    """What supervised training learns from."""
+
+    sft: SftSettings = SftSettings()
+    """Supervised training."""
