@@ -11,37 +11,37 @@ from hone.settings import Settings
 class RolloutSettings(Settings):
     """How rollouts are collected."""
 
-    group_size: int = Field(8, ge=1)
+    group_size: int = Field(default=8, ge=1)
     """Rollouts of one task that share a baseline."""
 
-    concurrent_episodes: int = Field(16, ge=1)
+    concurrent_episodes: int = Field(default=16, ge=1)
     """Rollouts that hold a sandbox at the same time."""
 
-    concurrent_starts: int = Field(4, ge=1)
+    concurrent_starts: int = Field(default=4, ge=1)
     """Sandboxes that start at the same time."""
 
-    concurrent_grades: int = Field(4, ge=1)
+    concurrent_grades: int = Field(default=4, ge=1)
     """Patches that are graded at the same time; each grading holds a sandbox of its own."""
 
-    time_limit_s: float = Field(600.0, gt=0)
+    time_limit_s: float = Field(default=600.0, gt=0)
     """Seconds an agent may work, from the moment its sandbox is leased; waiting for one does not count."""
 
-    start_timeout_s: float = Field(120.0, gt=0)
+    start_timeout_s: float = Field(default=120.0, gt=0)
     """Seconds a sandbox may take to start before it counts as an infrastructure fault."""
 
-    reply_timeout_s: float = Field(300.0, gt=0)
+    reply_timeout_s: float = Field(default=300.0, gt=0)
     """Seconds the engine may take for one reply before it counts as an infrastructure fault."""
 
-    grade_overhead_s: float = Field(120.0, gt=0)
+    grade_overhead_s: float = Field(default=120.0, gt=0)
     """Seconds grading may take beside the task's own test time limit before it counts as a grader error."""
 
-    attempts: int = Field(3, ge=1)
+    attempts: int = Field(default=3, ge=1)
     """How often a place in a group is filled before its infrastructure faults stop the step."""
 
-    retry_delay_s: float = Field(1.0, ge=0)
+    retry_delay_s: float = Field(default=1.0, ge=0)
     """Seconds before a place is refilled after a fault; doubles with each further fault of that place."""
 
-    replace_constant_groups: int = Field(0, ge=0)
+    replace_constant_groups: int = Field(default=0, ge=0)
     """How often a group whose rewards are all equal is replaced by a group of another task; 0: never."""
 
     rewards: dict[Outcome, float] = Field(default_factory=dict[Outcome, float])

@@ -17,25 +17,25 @@ class SandboxSettings(Settings):
     provider: Literal["namespaces"] = "namespaces"
     """What makes sandboxes: `namespaces` (bubblewrap on this machine)."""
 
-    memory_mib: int = Field(512, gt=0)
+    memory_mib: int = Field(default=512, gt=0)
     """MiB of memory for all processes of one sandbox, its files in /tmp and in the private layer included."""
 
-    pids: int = Field(128, gt=0)
+    pids: int = Field(default=128, gt=0)
     """Processes and threads that one sandbox may have at a time."""
 
-    cpus: float = Field(1.0, gt=0)
+    cpus: float = Field(default=1.0, gt=0)
     """Cores' worth of time that one sandbox may use."""
 
-    disk_mib: int = Field(256, gt=0)
+    disk_mib: int = Field(default=256, gt=0)
     """MiB that one sandbox may write (private layer, /tmp and /dev/shm together)."""
 
-    output_kib: int = Field(256, gt=0)
+    output_kib: int = Field(default=256, gt=0)
     """KiB kept of each stream of one command, half from its head and half from its tail."""
 
-    max_concurrent_starts: int = Field(4, gt=0)
+    max_concurrent_starts: int = Field(default=4, gt=0)
     """Sandboxes being started at a time; further starts wait."""
 
-    start_timeout_s: float = Field(30.0, gt=0)
+    start_timeout_s: float = Field(default=30.0, gt=0)
     """Seconds a sandbox may take to become ready."""
 
     state_dir: Path | None = None
