@@ -206,6 +206,7 @@ class Ledger:
                     f"committing step {step}: nothing is said about {', '.join(row[0] for row in left)}"
                 )
             db.execute("INSERT INTO steps VALUES (?, ?)", (step, time.time()))
+        self._query("PRAGMA wal_checkpoint(TRUNCATE)")  # a reader in its way only delays it
 
     def rollback(self, step: int) -> None:
         """Take back every commit after `step` (-1: all), as when resuming from an older checkpoint.
@@ -280,6 +281,7 @@ class Ledger:
 def _connect(path: Path) -> sqlite3.Connection:
     database = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
     database.execute("PRAGMA journal_mode = WAL")
+    database.execute("PRAGMA wal_autocheckpoint = 0")  # flushes the disk; commit_step does it instead
     (version,) = database.execute("PRAGMA user_version").fetchone()
     if version == 0:  # new: the script is one transaction, so a ledger exists whole or not at all
         infrastructure = [o for o, rule in OUTCOME_RULES.items() if rule.fault is Fault.INFRASTRUCTURE]

@@ -1,0 +1,276 @@
+"""One rollout, from a leased sandbox to a graded trajectory.
+
+    lease sandbox -> agent loop -> patch -> close sandbox -> grade in a fresh one -> Trajectory
+
+The rule that must not break: every wait is bounded and every exit is an `Outcome`; what the policy can cause
+is never called infrastructure, and the reverse.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from hone.agents.contract import Agent, AgentRun
+from hone.grading.errors import GraderError
+from hone.outcomes import OUTCOME_RULES, Outcome
+from hone.policy.engine import ContextOverflow, EngineError
+from hone.rollout.metering import Conversation, MeteredChat, MeteredSandbox, NoChat
+from hone.rollout.rewards import reward_of
+from hone.rollout.settings import RolloutSettings
+from hone.sandbox.contract import Provider, Sandbox, SandboxError, SandboxLost, SandboxSpec
+from hone.types import Task, TokenTree, Trajectory, Verdict
+
+PATCH_TIMEOUT_S = 60.0
+CLOSE_TIMEOUT_S = 30.0
+
+
+class Grades(Protocol):
+    """`hone.grading`'s grader."""
+
+    async def grade(self, task: Task, patch: str, workspace: Path) -> Verdict:
+        """Raises GraderError when no verdict can be had."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """What the rollouts of a run share."""
+
+    provider: Provider
+    spec: SandboxSpec  # of every sandbox; image, workdir and layer come from the task
+    agent: Agent
+    grader: Grades
+    extract: Callable[[Sandbox, Task], Awaitable[str]]  # the patch in a sandbox; "" when nothing changed
+    new_chat: Callable[[str, int], Conversation] | None  # (rollout id, seed); None: scripted agents only
+    workspaces: Path  # cache of the tasks' repositories
+    settings: RolloutSettings
+    metadata: Mapping[str, Any] = field(default_factory=dict[str, Any])  # copied into every trajectory
+
+
+class Gates:
+    """Bounds on what rollouts do at the same time; belongs to one event loop."""
+
+    def __init__(self, settings: RolloutSettings) -> None:
+        self.episodes = asyncio.Semaphore(settings.concurrent_episodes)
+        self.starts = asyncio.Semaphore(settings.concurrent_starts)
+        self.grades = asyncio.Semaphore(settings.concurrent_grades)
+
+
+@dataclass(slots=True, kw_only=True)
+class Episode:
+    """A rollout under way; filled in as it goes, so that a cancelled one can still be recorded."""
+
+    task: Task
+    rollout_id: str
+    group_id: str
+    workspace: Path
+    seed: int
+    queued_at: float = field(default_factory=time.monotonic)
+    run: AgentRun = field(init=False)
+    tree: TokenTree = field(default_factory=TokenTree)
+    patch: str = ""
+    verdict: Verdict | None = None
+    timings: dict[str, float] = field(default_factory=dict[str, float])
+    metadata: dict[str, Any] = field(default_factory=dict[str, Any])
+
+    def __post_init__(self) -> None:
+        self.run = AgentRun(rollout_id=self.rollout_id)
+
+    def trajectory(
+        self, outcome: Outcome, rewards: Mapping[Outcome, float], error: str | None = None
+    ) -> Trajectory:
+        """The record of what happened so far, as ended with `outcome`."""
+        return Trajectory(
+            task_id=self.task.id,
+            rollout_id=self.rollout_id,
+            group_id=self.group_id,
+            tree=self.tree,
+            turns=tuple(self.run.turns),
+            messages=tuple(self.run.messages),
+            patch=self.patch,
+            outcome=outcome,
+            reward=reward_of(outcome, self.verdict, rewards),
+            verdict=self.verdict,
+            error=error,
+            timings=dict(self.timings),
+            metadata=dict(self.metadata),
+        )
+
+
+class _Ended(Exception):
+    """The rollout is over before its patch could be graded."""
+
+    def __init__(self, outcome: Outcome, error: object) -> None:
+        super().__init__(str(error))
+        self.outcome = outcome
+
+
+async def run_episode(episode: Episode, parts: Parts, gates: Gates) -> Trajectory:
+    """Run one rollout to its end, whatever that is.
+
+    The time limit starts when the sandbox is leased. A limit that is hit leaves a patch, which is graded.
+    Raises nothing that a policy, a sandbox, an engine or a grader can cause; a cancellation passes through
+    after the sandbox is closed, and `episode.trajectory(Outcome.CANCELLED, ...)` then tells how far it came.
+    """
+    rewards = parts.settings.rewards
+    episode.metadata.update(parts.metadata, seed=episode.seed)
+    try:
+        async with _leased(episode, parts, gates) as sandbox:
+            deadline = asyncio.get_running_loop().time() + parts.settings.time_limit_s
+            limit = await _work(episode, parts, gates, sandbox, deadline)
+            episode.patch = await _take_patch(episode, parts, gates, sandbox)
+        outcome = await _grade(episode, parts, gates, limit)
+    except _Ended as ended:
+        return episode.trajectory(ended.outcome, rewards, str(ended))
+    return episode.trajectory(outcome, rewards)
+
+
+@asynccontextmanager
+async def _leased(episode: Episode, parts: Parts, gates: Gates) -> AsyncGenerator[MeteredSandbox]:
+    async with gates.starts:
+        episode.timings["queue"] = time.monotonic() - episode.queued_at
+        with _timed(episode, "start"):
+            try:
+                sandbox = await _start(episode, parts)
+            except SandboxError as error:
+                raise _Ended(Outcome.SANDBOX_ERROR, error) from error
+    episode.metadata["enforced"] = dict(sandbox.enforced)
+    try:
+        yield MeteredSandbox(sandbox, episode.timings)
+    finally:
+        with _timed(episode, "close"):
+            await _close(episode, sandbox)
+
+
+async def _start(episode: Episode, parts: Parts) -> Sandbox:
+    environment = episode.task.environment
+    spec = dataclasses.replace(
+        parts.spec, image=environment.image, workdir=environment.workdir, layer=episode.workspace
+    )
+    limit_s = parts.settings.start_timeout_s
+    try:
+        async with asyncio.timeout(limit_s):
+            return await parts.provider.start(spec)
+    except TimeoutError as error:
+        raise SandboxError(f"no sandbox started within {limit_s:.0f} s") from error
+
+
+async def _close(episode: Episode, sandbox: Sandbox) -> None:
+    """What cannot be closed now is closed with the provider, or by the next reconcile."""
+    try:
+        async with asyncio.timeout(CLOSE_TIMEOUT_S):
+            await sandbox.close()
+    except (SandboxError, TimeoutError) as error:
+        episode.metadata["close_error"] = f"{type(error).__name__}: {error}"
+
+
+async def _work(
+    episode: Episode, parts: Parts, gates: Gates, sandbox: MeteredSandbox, deadline: float
+) -> Outcome | None:
+    """Let the agent work; return the limit that stopped it, or None when it submitted."""
+    conversation = parts.new_chat(episode.rollout_id, episode.seed) if parts.new_chat else NoChat()
+    chat = MeteredChat(conversation, episode.timings, parts.settings.reply_timeout_s)
+    episode.tree = conversation.tree
+    episode.metadata["started_at"] = time.time()
+    time_limit = asyncio.timeout_at(deadline)
+    try:
+        with _timed(episode, "agent"):
+            async with time_limit:
+                await parts.agent.run(episode.task, sandbox, chat, episode.run)
+    except TimeoutError:
+        if not time_limit.expired():
+            raise
+        return Outcome.TIME_LIMIT
+    except ContextOverflow:
+        return Outcome.CONTEXT_LIMIT
+    except EngineError as error:
+        raise _Ended(Outcome.ENGINE_ERROR, error) from error
+    except SandboxError as error:
+        raise await _lost(episode, parts, gates, sandbox, error) from error
+    finally:
+        await _hang_up(episode, conversation)
+    return episode.run.ending
+
+
+async def _hang_up(episode: Episode, conversation: Conversation) -> None:
+    episode.metadata["forks"] = {str(reason): count for reason, count in conversation.forks.items()}
+    try:
+        async with asyncio.timeout(CLOSE_TIMEOUT_S):
+            await conversation.close()
+    except (EngineError, TimeoutError) as error:  # an engine that is down shows in the next reply
+        episode.metadata["hang_up_error"] = f"{type(error).__name__}: {error}"
+
+
+async def _take_patch(episode: Episode, parts: Parts, gates: Gates, sandbox: MeteredSandbox) -> str:
+    """What the agent left running or lying about is still there: what fails now is its doing, too."""
+    try:
+        with _timed(episode, "patch"):
+            async with asyncio.timeout(PATCH_TIMEOUT_S):
+                return await parts.extract(sandbox.inner, episode.task)
+    except TimeoutError:
+        slow = SandboxLost(f"the patch could not be read within {PATCH_TIMEOUT_S:.0f} s")
+        raise await _lost(episode, parts, gates, sandbox, slow) from None
+    except SandboxError as error:
+        raise await _lost(episode, parts, gates, sandbox, error) from error
+
+
+async def _lost(
+    episode: Episode, parts: Parts, gates: Gates, sandbox: MeteredSandbox, error: SandboxError
+) -> _Ended:
+    """Whose doing it is that a sandbox is gone.
+
+    A sandbox works when it is handed out. Once the agent has run a command in it, its loss is the agent's
+    doing, unless the provider cannot make a working sandbox now either.
+    """
+    if not isinstance(error, SandboxLost) or not sandbox.used:
+        return _Ended(Outcome.SANDBOX_ERROR, error)
+    try:
+        async with gates.starts:
+            probe = await _start(episode, parts)
+        try:
+            alive = await probe.exec("true", timeout_s=parts.settings.start_timeout_s)
+        finally:
+            await _close(episode, probe)
+    except SandboxError as fault:
+        return _Ended(Outcome.SANDBOX_ERROR, f"{error}; and a new sandbox: {fault}")
+    if alive.exit_code != 0:
+        return _Ended(Outcome.SANDBOX_ERROR, f"{error}; and a new sandbox cannot run `true`")
+    return _Ended(Outcome.BROKE_SANDBOX, error)
+
+
+async def _grade(episode: Episode, parts: Parts, gates: Gates, limit: Outcome | None) -> Outcome:
+    """The outcome of a rollout that left a patch; a limit keeps its name whatever the verdict says."""
+    if not episode.patch.strip():
+        return limit or Outcome.NO_PATCH
+    if limit is not None and not OUTCOME_RULES[limit].graded:
+        return limit
+    allowed_s = episode.task.checks.timeout_s + parts.settings.grade_overhead_s
+    async with gates.grades:
+        try:
+            with _timed(episode, "grade"):
+                async with asyncio.timeout(allowed_s):
+                    verdict = await parts.grader.grade(episode.task, episode.patch, episode.workspace)
+        except TimeoutError as error:
+            raise _Ended(Outcome.GRADER_ERROR, f"no verdict within {allowed_s:.0f} s") from error
+        except (GraderError, SandboxError) as error:
+            raise _Ended(Outcome.GRADER_ERROR, error) from error
+    episode.verdict = verdict
+    if verdict.tampered is not None:
+        return Outcome.TAMPERED
+    return limit or (Outcome.RESOLVED if verdict.resolved else Outcome.UNRESOLVED)
+
+
+@contextmanager
+def _timed(episode: Episode, stage: str) -> Generator[None]:
+    started = time.monotonic()
+    try:
+        yield
+    finally:
+        episode.timings[stage] = time.monotonic() - started

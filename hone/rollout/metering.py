@@ -1,0 +1,111 @@
+"""What an episode puts between an agent and its sandbox and chat, to know where time went and who failed."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Protocol
+
+from hone.policy.engine import EngineError
+from hone.policy.reply import Reply
+from hone.sandbox.contract import ExecResult, Sandbox
+from hone.types import Message, TokenTree
+
+
+class Conversation(Protocol):
+    """A chat that an episode opens and closes; `hone.policy.chat.Chat` is one."""
+
+    @property
+    def tree(self) -> TokenTree: ...
+
+    @property
+    def forks(self) -> Mapping[str, int]:
+        """How often history was rewritten, by reason."""
+        ...
+
+    async def reply(self, messages: list[Message]) -> Reply: ...
+
+    async def close(self) -> None: ...
+
+
+class NoChat:
+    """The conversation of agents that ask no policy."""
+
+    def __init__(self) -> None:
+        self.tree = TokenTree()
+        self.forks = Counter[str]()
+
+    async def reply(self, messages: list[Message]) -> Reply:
+        raise EngineError("this run has no engine to ask: choose a scripted agent, or name a model")
+
+    async def close(self) -> None:
+        return None
+
+
+class MeteredChat:
+    """Adds up the seconds of the replies; one that takes too long is the engine's failure."""
+
+    def __init__(self, chat: Conversation, timings: dict[str, float], timeout_s: float) -> None:
+        self.tree = chat.tree
+        self._chat = chat
+        self._timings = timings
+        self._timeout_s = timeout_s
+
+    async def reply(self, messages: list[Message]) -> Reply:
+        started = time.monotonic()
+        limit = asyncio.timeout(self._timeout_s)
+        try:
+            async with limit:
+                return await self._chat.reply(messages)
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            raise EngineError(f"the engine gave no reply within {self._timeout_s:.0f} s") from None
+        finally:
+            self._timings["model"] = self._timings.get("model", 0.0) + time.monotonic() - started
+
+
+class MeteredSandbox(Sandbox):
+    """Adds up the seconds of the agent's commands and remembers whether it ran any."""
+
+    def __init__(self, sandbox: Sandbox, timings: dict[str, float]) -> None:
+        self.id, self.spec, self.enforced = sandbox.id, sandbox.spec, sandbox.enforced
+        self.used = False
+        self.inner = sandbox
+        self._timings = timings
+
+    async def _exec(
+        self,
+        argv: list[str],
+        timeout_s: float,
+        cwd: str,
+        env: dict[str, str],
+        stdin: bytes,
+        merge_stderr: bool,
+    ) -> ExecResult:
+        self.used = True
+        started = time.monotonic()
+        try:
+            return await self.inner.exec(
+                argv, timeout_s=timeout_s, cwd=cwd, env=env, stdin=stdin, merge_stderr=merge_stderr
+            )
+        finally:
+            self._timings["exec"] = self._timings.get("exec", 0.0) + time.monotonic() - started
+
+    async def read(self, path: str) -> bytes:
+        return await self.inner.read(path)
+
+    async def write(self, path: str, data: bytes, *, mode: int = 0o644) -> None:
+        await self.inner.write(path, data, mode=mode)
+
+    async def upload(self, source: Path, target: str) -> None:
+        await self.inner.upload(source, target)
+
+    async def download(self, source: str, target: Path) -> None:
+        await self.inner.download(source, target)
+
+    async def close(self) -> None:
+        await self.inner.close()
