@@ -1,0 +1,216 @@
+"""Checkpoints: written beside, made durable, then renamed; so one exists whole or not at all.
+
+    checkpoints/step-000012/    what transformers' from_pretrained loads (weights, configuration, tokenizer)
+        trainer.pt              optimizer, counters and random states
+        progress.json           step, rollouts of the step, position in the data
+        COMPLETE                size and SHA-256 of every other file; written last
+    checkpoints/.writing-...    a write in progress, or what a killed one left; the next write removes it
+
+The optimizer goes through torch.save: one process holds all of it, so torch.distributed.checkpoint would
+bring nothing but a process group.
+"""
+
+# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import random
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from safetensors import SafetensorError
+from transformers import PreTrainedModel
+
+from hone.train.errors import CheckpointError
+from hone.train.trainer import Trainer
+
+log = logging.getLogger(__name__)
+
+MARKER = "COMPLETE"
+PREFIX = "step-"
+FORMAT = 1
+
+
+class Tokenizer(Protocol):
+    def save_pretrained(self, save_directory: str) -> Any: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """Where a run stands after `step`."""
+
+    step: int
+    rollouts: Mapping[str, Any]  # what the ledger is told of this step, should it not know; JSON
+    position: Mapping[str, Any]  # in the data; JSON
+
+
+def save(directory: Path, progress: Progress, *, trainer: Trainer, tokenizer: Tokenizer, keep: int) -> Path:
+    """Write the checkpoint of `progress.step` and delete all but the newest `keep`; returns its folder.
+
+    Once this returns, the checkpoint survives a power cut. Raises CheckpointError when it cannot be written
+    (a full disk); earlier checkpoints are then untouched.
+    """
+    final = directory / f"{PREFIX}{progress.step:06d}"
+    beside = directory / f".writing-{final.name}"
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        _sweep(directory)
+        beside.mkdir()
+        _write(beside, progress, trainer, tokenizer)
+        if final.exists():  # it was passed over as incomplete, or the run was rolled back behind it
+            _delete(final)
+        beside.rename(final)
+        _sync_directory(directory)
+        for old in _steps(directory)[keep:]:
+            _delete(old)
+    except (OSError, SafetensorError, RuntimeError) as error:  # torch and safetensors wrap a full disk each
+        shutil.rmtree(beside, ignore_errors=True)
+        raise CheckpointError(
+            f"the checkpoint {final} cannot be written ({_first_line(error)}): free some space and run the "
+            "same command again; earlier checkpoints are whole"
+        ) from error
+    return final
+
+
+def latest(directory: Path) -> Path | None:
+    """The newest complete checkpoint; None where there is none at all.
+
+    A folder without its completion marker is passed over, with a warning, for the one before it. Raises
+    CheckpointError when a complete one has been damaged since, or when none of several is complete.
+    """
+    found = _steps(directory)
+    for index, path in enumerate(found):
+        if (path / MARKER).is_file():
+            before = next((p for p in found[index + 1 :] if (p / MARKER).is_file()), None)
+            _verify(path, before)
+            return path
+        log.warning("%s is incomplete and passed over", path)
+    if found:
+        raise CheckpointError(
+            f"none of the checkpoints in {directory} is complete: restore one, or delete the folder "
+            "to begin anew"
+        )
+    return None
+
+
+def restore(path: Path, trainer: Trainer) -> Progress:
+    """Put weights, optimizer and random states back; returns where the run stands.
+
+    The weights are copied into `trainer.model` in place, so an engine that shares them sees them too. Holds
+    them twice for a moment.
+    """
+    saved: PreTrainedModel = type(trainer.model).from_pretrained(path, dtype=trainer.model.dtype)
+    with torch.no_grad():
+        for mine, theirs in zip(trainer.model.parameters(), saved.parameters(), strict=True):
+            mine.copy_(theirs)
+    state = torch.load(path / "trainer.pt", map_location=trainer.model.device, weights_only=True)
+    trainer.load_state_dict(state["trainer"])
+    _set_random_states(state["random"])
+    return read_progress(path)
+
+
+def read_progress(path: Path) -> Progress:
+    content = json.loads((path / "progress.json").read_text())
+    if content["format"] != FORMAT:
+        raise CheckpointError(f"{path} was written by another version of hone: choose another run directory")
+    return Progress(step=content["step"], rollouts=content["rollouts"], position=content["position"])
+
+
+def _write(folder: Path, progress: Progress, trainer: Trainer, tokenizer: Tokenizer) -> None:
+    trainer.model.save_pretrained(str(folder))
+    tokenizer.save_pretrained(str(folder))
+    torch.save({"trainer": trainer.state_dict(), "random": _random_states()}, folder / "trainer.pt")
+    content = {
+        "format": FORMAT,
+        "step": progress.step,
+        "rollouts": dict(progress.rollouts),
+        "position": dict(progress.position),
+    }
+    (folder / "progress.json").write_text(json.dumps(content))
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    seals = {str(path.relative_to(folder)): _seal(path) for path in files}
+    (folder / MARKER).write_text(json.dumps(seals, indent=1))
+    for path in [*files, folder / MARKER]:
+        _sync_file(path)
+    _sync_directory(folder)
+
+
+def _verify(path: Path, before: Path | None) -> None:
+    advice = f"delete {path} to go on from {before.name if before else 'the beginning'}, or restore the file"
+    try:
+        seals: dict[str, list[Any]] = json.loads((path / MARKER).read_text())
+    except ValueError as error:
+        raise CheckpointError(f"{path / MARKER} is damaged: {advice}") from error
+    for name, (size, digest) in seals.items():
+        file = path / name
+        if not file.is_file():
+            raise CheckpointError(f"the checkpoint {path} has lost its {name}: {advice}")
+        if file.stat().st_size != size:
+            raise CheckpointError(f"{file} has {file.stat().st_size} bytes instead of {size}: {advice}")
+        if _seal(file)[1] != digest:
+            raise CheckpointError(f"{file} has been changed since it was written: {advice}")
+
+
+def _seal(path: Path) -> list[Any]:
+    with path.open("rb") as file:
+        return [path.stat().st_size, hashlib.file_digest(file, "sha256").hexdigest()]
+
+
+def _steps(directory: Path) -> list[Path]:
+    """Checkpoint folders, the newest first."""
+    return sorted(directory.glob(f"{PREFIX}*"), key=lambda p: int(p.name.removeprefix(PREFIX)), reverse=True)
+
+
+def _sweep(directory: Path) -> None:
+    """Remove what a killed process left half written or half deleted."""
+    for pattern in (".writing-*", ".deleting-*"):
+        for path in directory.glob(pattern):
+            shutil.rmtree(path)
+
+
+def _delete(path: Path) -> None:
+    """Renamed first, so that a kill never leaves half of something that looks whole."""
+    doomed = path.with_name(f".deleting-{path.name}")
+    path.rename(doomed)
+    shutil.rmtree(doomed)
+
+
+def _sync_file(path: Path) -> None:
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+
+
+def _sync_directory(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _random_states() -> dict[str, Any]:
+    kind, keys, position, has_gauss, gauss = np.random.get_state(legacy=True)
+    return {
+        "python": random.getstate(),
+        "numpy": (kind, [int(k) for k in keys], position, has_gauss, gauss),
+        "torch": torch.get_rng_state(),
+    }
+
+
+def _set_random_states(states: Mapping[str, Any]) -> None:
+    version, internal, gauss = states["python"]
+    random.setstate((version, tuple(internal), gauss))
+    np.random.set_state(tuple(states["numpy"]))
+    torch.set_rng_state(states["torch"].cpu())
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]

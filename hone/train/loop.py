@@ -1,0 +1,162 @@
+"""The main loop of reinforcement learning.
+
+    collect -> credit -> samples -> train -> new version -> checkpoint -> metrics -> ledger
+
+After `commit_step(k)` the run stands after step k, whatever happens next; `resume` mends what a crash between
+the checkpoint and the commit left apart. Step k trains on tokens of weight version k and makes version k + 1.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from hone.rollout.ledger import MASKED, TRAINED, Disposal, Disposition, Ledger, dropped
+from hone.rollout.rewards import solved
+from hone.train import checkpoint
+from hone.train.algorithms import Credit, assign_credit
+from hone.train.checkpoint import Progress, Tokenizer
+from hone.train.errors import StaleSample
+from hone.train.metrics import MetricsWriter
+from hone.train.samples import build_samples
+from hone.train.settings import TrainSettings
+from hone.train.trainer import Trainer
+from hone.types import Sample, Trajectory
+
+
+class Versioned(Protocol):
+    """The part of an engine that the loop needs."""
+
+    async def set_version(self, version: int) -> None: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainRun:
+    """Everything a run needs. `collect(step)` answers every rollout of the step that was not dropped."""
+
+    run_dir: Path
+    settings: TrainSettings
+    trainer: Trainer
+    tokenizer: Tokenizer
+    engine: Versioned
+    ledger: Ledger
+    metrics: MetricsWriter
+    collect: Callable[[int], Awaitable[Sequence[Trajectory]]]
+    is_masked: Callable[[Trajectory], bool]
+    on_step: Callable[[int, Mapping[str, float]], None] = lambda step, metrics: None
+
+
+async def train(run: TrainRun) -> None:
+    """Train to `settings.steps`, from the last complete checkpoint where there is one.
+
+    Raises TrainError (StaleSample, NonFinite, CheckpointError) and what `collect` and the ledger raise; the
+    run directory is then as good as after a crash: the same call goes on.
+    """
+    for step in range(await resume(run), run.settings.steps):
+        trajectories = await run.collect(step)
+        masked = [t.rollout_id for t in trajectories if run.is_masked(t)]
+        credit = assign_credit(trajectories, run.settings.algorithm, masked=masked)
+        samples = build_samples(trajectories, credit.advantages)
+        require_fresh(samples, step, run.settings.max_staleness)
+        metrics = describe(trajectories, credit, samples) | await train_step(run.trainer, samples)
+        await run.engine.set_version(step + 1)
+        disposals = dispose(credit, samples)
+        if (step + 1) % run.settings.checkpoint.every == 0 or step + 1 == run.settings.steps:
+            await asyncio.to_thread(save, run, step, disposals)
+        run.metrics.write(step, metrics)  # before the commit: a crash repeats a line rather than lose one
+        run.ledger.commit_step(step, disposals)
+        run.on_step(step, metrics)
+
+
+async def resume(run: TrainRun) -> int:
+    """Restore the last checkpoint, bring the ledger and the engine in line with it; returns the next step."""
+    path = checkpoint.latest(checkpoints(run.run_dir))
+    done = -1
+    if path is not None:
+        progress = await asyncio.to_thread(checkpoint.restore, path, run.trainer)
+        done = progress.step
+        if _committed(run.ledger) < done:
+            run.ledger.commit_step(done, {i: _disposal(d) for i, d in progress.rollouts.items()})
+    if _committed(run.ledger) > done:
+        run.ledger.rollback(done)
+    await run.engine.set_version(done + 1)
+    return done + 1
+
+
+async def train_step(trainer: Trainer, samples: Sequence[Sample]) -> dict[str, float]:
+    """`trainer.step` off the event loop; cancelling it stops the thread after its present forward pass."""
+    try:
+        return await asyncio.to_thread(trainer.step, samples)
+    except asyncio.CancelledError:
+        trainer.cancel()
+        raise
+
+
+def require_fresh(samples: Sequence[Sample], step: int, max_staleness: int) -> None:
+    """Raise StaleSample when a trained token is older than `max_staleness` updates, or from the future."""
+    for sample in samples:
+        versions = sample.version[sample.weight > 0]
+        oldest, newest = int(versions.min()), int(versions.max())
+        if step - oldest > max_staleness or newest > step:
+            raise StaleSample(
+                f"rollout {sample.rollout_id} holds tokens of weight versions {oldest} to {newest} at step "
+                f"{step}, and at most {max_staleness} updates may lie between: raise train.max_staleness, or see "
+                "why the engine was not updated"
+            )
+
+
+def dispose(credit: Credit, samples: Sequence[Sample]) -> dict[str, Disposal]:
+    """What the ledger is told; infrastructure faults it knows already."""
+    with_tokens = {sample.rollout_id for sample in samples}
+    disposals = {i: TRAINED if i in with_tokens else dropped("no_tokens") for i in credit.advantages}
+    return disposals | dict.fromkeys(credit.masked, MASKED)
+
+
+def describe(
+    trajectories: Sequence[Trajectory], credit: Credit, samples: Sequence[Sample]
+) -> dict[str, float]:
+    """Metrics of a batch before it is trained on; rates are over the rollouts in the baseline."""
+    left_out = set(credit.left_out)
+    counted = [t for t in trajectories if t.rollout_id not in left_out]
+    outcomes = Counter(str(t.outcome) for t in trajectories)
+    count = max(1, len(counted))
+    return {
+        "reward": sum(t.reward or 0.0 for t in counted) / count,
+        "resolve_rate": sum(solved(t.outcome, t.verdict) for t in counted) / count,
+        "turns": sum(len(t.turns) for t in counted) / count,
+        "rollouts": len(trajectories),
+        "masked": len(credit.masked),
+        "left_out": len(credit.left_out),
+        "groups": credit.groups,
+        "flat_groups": len(credit.flat_groups),
+        "samples": len(samples),
+        **{f"outcome/{name}": number for name, number in outcomes.items()},
+    }
+
+
+def save(run: TrainRun, step: int, disposals: Mapping[str, Disposal]) -> Path:
+    rollouts = {i: [d.disposition.value, d.reason] for i, d in disposals.items()}
+    return checkpoint.save(
+        checkpoints(run.run_dir),
+        Progress(step=step, rollouts=rollouts, position={}),
+        trainer=run.trainer,
+        tokenizer=run.tokenizer,
+        keep=run.settings.checkpoint.keep,
+    )
+
+
+def checkpoints(run_dir: Path) -> Path:
+    return run_dir / "checkpoints"
+
+
+def _committed(ledger: Ledger) -> int:
+    return -1 if ledger.last_step is None else ledger.last_step
+
+
+def _disposal(saved: Sequence[str | None]) -> Disposal:
+    disposition, reason = saved
+    return Disposal(disposition=Disposition(disposition), reason=reason)

@@ -1,0 +1,183 @@
+"""From advantages to a loss per trained token, and what the sum over tokens is divided by.
+
+Every function here works on flat arrays of trained tokens; padding and prompts never reach it. The rule that
+must not break: the normalisation is that of the whole mini-batch (`token_scales`), so cutting it into
+forward passes changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hone.train.batches import MicroBatch
+from hone.train.errors import TrainError
+from hone.train.settings import LossSettings
+from hone.types import Float32, Sample
+
+Normalisation = Literal["token", "trajectory", "group", "constant"]
+
+
+def policy_loss(logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor, settings: LossSettings) -> Tensor:
+    """The clipped surrogate of PPO (arXiv:1707.06347, equation 7), negated; [N] -> [N].
+
+    ratio = exp(logprobs - old_logprobs)
+    loss = -min(ratio * A, clip(ratio, 1 - clip_low, 1 + clip_high) * A)
+
+    The two clips differ as in DAPO (arXiv:2503.14476, section 3.1). At ratio 1 the gradient is that of
+    -A * logprobs.
+    """
+    ratio = torch.exp(logprobs - old_logprobs)
+    clipped = ratio.clamp(1 - settings.clip_low, 1 + settings.clip_high)
+    return -torch.minimum(ratio * advantages, clipped * advantages)
+
+
+def kl_estimate(logprobs: Tensor, reference: Tensor, estimator: Literal["k1", "k2", "k3"]) -> Tensor:
+    """Per-token estimate of KL(policy || reference) from tokens of the policy; [N] -> [N].
+
+    With d = reference - logprobs (J. Schulman, "Approximating KL Divergence", 2020):
+    k1 = -d, unbiased, of either sign; k2 = d^2 / 2, biased, small variance; k3 = exp(d) - 1 - d, unbiased and
+    never negative, the one of GRPO (arXiv:2402.03300, equation 4).
+    """
+    d = reference - logprobs
+    match estimator:
+        case "k1":
+            return -d
+        case "k2":
+            return d.square() / 2
+        case "k3":
+            return torch.exp(d) - 1 - d
+
+
+def token_scales(
+    samples: Sequence[Sample], normalisation: Normalisation, constant_tokens: int | None = None
+) -> list[Float32]:
+    """What each token's loss is multiplied by before summing, one [T] array per sample, 0 where weight is 0.
+
+    With w a token's weight and W sums of weights (DAPO section 3.3 compares the first two):
+
+    token       w / W(mini-batch): every token counts the same; DAPO
+    trajectory  w / W(its rollout) / rollouts: every rollout counts the same; GRPO (arXiv:2402.03300, eq. 3)
+    group       w / W(its group) / groups: every group counts the same
+    constant    w / constant_tokens / rollouts: no length bias; Dr. GRPO (arXiv:2503.20783)
+
+    All branches of a rollout count as one rollout.
+    """
+    totals: dict[str, float] = defaultdict(float)
+    keys = [_key(sample, normalisation) for sample in samples]
+    for key, sample in zip(keys, samples, strict=True):
+        totals[key] += float(sample.weight.sum(dtype=np.float64))
+    counted = sum(total > 0 for total in totals.values())
+    scales: list[Float32] = []
+    for key, sample in zip(keys, samples, strict=True):
+        total = float(constant_tokens) if constant_tokens is not None else totals[key]
+        divisor = total * counted
+        scales.append((sample.weight / divisor if divisor else sample.weight).astype(np.float32))
+    return scales
+
+
+def _key(sample: Sample, normalisation: Normalisation) -> str:
+    match normalisation:
+        case "token":
+            return ""
+        case "group":
+            return sample.group_id
+        case "trajectory" | "constant":
+            return sample.rollout_id
+
+
+class Objective(Protocol):
+    """What a trainer minimises: a loss per trained token, summed under `token_scales`."""
+
+    @property
+    def temperature(self) -> float:
+        """Divides the logits; the engine's, where its log-probabilities are compared."""
+        ...
+
+    @property
+    def recomputes(self) -> bool:
+        """Whether old log-probabilities come from the trainer's weights before the first optimiser step."""
+        ...
+
+    @property
+    def uses_reference(self) -> bool:
+        """Whether it needs the log-probabilities of a reference model."""
+        ...
+
+    @property
+    def clip(self) -> tuple[float, float] | None:
+        """Bounds of the probability ratio; None where there is no ratio."""
+        ...
+
+    def scales(self, samples: Sequence[Sample]) -> list[Float32]: ...
+
+    def has_gradient(self, sample: Sample) -> bool:
+        """Whether the sample can move a weight; one that cannot still counts in `scales`."""
+        ...
+
+    def __call__(self, logprobs: Tensor, batch: MicroBatch) -> Tensor:
+        """[N] -> [N]"""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyObjective:
+    """Reinforcement learning: the clipped surrogate, and the divergence from a reference where asked."""
+
+    settings: LossSettings
+    temperature: float
+
+    def __post_init__(self) -> None:
+        if self.temperature <= 0:
+            raise TrainError("replies drawn at temperature 0 cannot be trained on: set a temperature above 0")
+
+    @property
+    def recomputes(self) -> bool:
+        return self.settings.old_logprobs == "recomputed"
+
+    @property
+    def uses_reference(self) -> bool:
+        return self.settings.kl_coef > 0
+
+    @property
+    def clip(self) -> tuple[float, float] | None:
+        return 1 - self.settings.clip_low, 1 + self.settings.clip_high
+
+    def scales(self, samples: Sequence[Sample]) -> list[Float32]:
+        return token_scales(samples, self.settings.normalisation, self.settings.constant_tokens)
+
+    def has_gradient(self, sample: Sample) -> bool:
+        return self.uses_reference or bool(np.any(sample.advantage[sample.weight > 0]))
+
+    def __call__(self, logprobs: Tensor, batch: MicroBatch) -> Tensor:
+        old = logprobs.detach() if batch.old_logprobs is None else batch.old_logprobs
+        loss = policy_loss(logprobs, old, batch.advantages, self.settings)
+        if batch.reference is not None:
+            kl = kl_estimate(logprobs, batch.reference, self.settings.kl_estimator)
+            loss = loss + self.settings.kl_coef * kl
+        return loss
+
+
+@dataclass(frozen=True, slots=True)
+class CrossEntropy:
+    """Supervised training: the negative log-likelihood, averaged over the trained tokens of the batch."""
+
+    temperature: float = 1.0
+    recomputes: bool = False
+    uses_reference: bool = False
+    clip: tuple[float, float] | None = None
+
+    def scales(self, samples: Sequence[Sample]) -> list[Float32]:
+        return token_scales(samples, "token")
+
+    def has_gradient(self, sample: Sample) -> bool:
+        return True
+
+    def __call__(self, logprobs: Tensor, batch: MicroBatch) -> Tensor:
+        return -logprobs

@@ -1,0 +1,77 @@
+"""Metrics of a run: one JSON line per record, and TensorBoard beside it.
+
+`metrics.jsonl` only grows. A run that resumes may report a step twice; the later record counts.
+"""
+
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+from __future__ import annotations
+
+import json
+import math
+import os
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+
+class MetricsWriter:
+    """Appends to `metrics.jsonl` and `tensorboard/` in the run directory; flushed after every record."""
+
+    def __init__(self, run_dir: Path, *, kind: str = "train", tensorboard: bool = True) -> None:
+        """`kind` names the series, so that supervised and reinforcement learning share a file."""
+        run_dir.mkdir(parents=True, exist_ok=True)
+        self._kind = kind
+        path = run_dir / "metrics.jsonl"
+        _drop_cut_line(path)
+        self._file = path.open("a")
+        self._board: Any = None
+        if tensorboard:
+            from torch.utils.tensorboard.writer import SummaryWriter  # slow to import
+
+            self._board = SummaryWriter(str(run_dir / "tensorboard"))
+
+    def write(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Record `metrics` of `step`. A value that is not finite becomes null in the JSON."""
+        record = {"kind": self._kind, "step": step, "time": time.time()}
+        record |= {k: v if math.isfinite(v) else None for k, v in metrics.items()}
+        self._file.write(json.dumps(record) + "\n")
+        self._file.flush()
+        if self._board is not None:
+            for name, value in metrics.items():
+                self._board.add_scalar(f"{self._kind}/{name}", value, step)
+            self._board.flush()
+
+    def close(self) -> None:
+        self._file.close()
+        if self._board is not None:
+            self._board.close()
+
+    def __enter__(self) -> MetricsWriter:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def read_metrics(run_dir: Path, kind: str = "train") -> list[dict[str, Any]]:
+    """The records of one series in order of step, the last one of each, without a line half written."""
+    path = run_dir / "metrics.jsonl"
+    if not path.is_file():
+        return []
+    lines = path.read_text().split("\n")[:-1]
+    records = (json.loads(line) for line in lines)
+    by_step = {record["step"]: record for record in records if record["kind"] == kind}
+    return [by_step[step] for step in sorted(by_step)]
+
+
+def _drop_cut_line(path: Path) -> None:
+    """A process killed while writing leaves a line without its end; it would swallow the next one."""
+    if not path.is_file():
+        return
+    content = path.read_bytes()
+    if content and not content.endswith(b"\n"):
+        os.truncate(path, content.rfind(b"\n") + 1)

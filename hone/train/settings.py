@@ -1,0 +1,173 @@
+"""Settings of the train room."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field, model_validator
+
+from hone.settings import Settings
+
+
+class AlgorithmSettings(Settings):
+    """How the rewards of a group become advantages."""
+
+    name: Literal["grpo", "rloo"] = "grpo"
+    """`grpo`: reward minus the mean of the group. `rloo`: reward minus the mean of the others."""
+
+    normalise_std: bool = True
+    """Divide the advantages of `grpo` by the group's standard deviation; false is Dr. GRPO."""
+
+    @model_validator(mode="after")
+    def _rloo_has_no_deviation(self) -> AlgorithmSettings:
+        if self.name == "rloo" and "normalise_std" in self.model_fields_set:
+            raise ValueError("normalise_std belongs to grpo: remove it, or set algorithm.name = 'grpo'")
+        return self
+
+
+class LossSettings(Settings):
+    """What is minimised, given advantages."""
+
+    clip_low: float = Field(default=0.2, ge=0, lt=1)
+    """The probability ratio is clipped below 1 - clip_low."""
+
+    clip_high: float = Field(default=0.2, ge=0)
+    """The probability ratio is clipped above 1 + clip_high; DAPO uses 0.28."""
+
+    old_logprobs: Literal["engine", "recomputed"] = "engine"
+    """Denominator of the ratio: the log-probabilities that the engine reported, or those of the trainer's
+    weights before the first optimiser step of the batch."""
+
+    kl_coef: float = Field(default=0.0, ge=0)
+    """Weight of the KL divergence to the reference model (the weights training began with); 0 needs none."""
+
+    kl_estimator: Literal["k1", "k2", "k3"] = "k3"
+    """Estimator of that divergence, see `hone.train.loss.kl_estimate`."""
+
+    normalisation: Literal["token", "trajectory", "group", "constant"] = "token"
+    """What the sum of the token losses is divided by, see `hone.train.loss.token_scales`."""
+
+    constant_tokens: int | None = Field(default=None, gt=0)
+    """Tokens that each trajectory is divided by; exactly with normalisation = "constant"."""
+
+    @model_validator(mode="after")
+    def _constant_needs_its_number(self) -> LossSettings:
+        if (self.normalisation == "constant") != (self.constant_tokens is not None):
+            raise ValueError(
+                'constant_tokens and normalisation = "constant" belong together: set both or none'
+            )
+        if self.kl_coef == 0 and "kl_estimator" in self.model_fields_set:
+            raise ValueError("kl_estimator has no effect while kl_coef is 0: remove it, or raise kl_coef")
+        return self
+
+
+class OptimizerSettings(Settings):
+    """AdamW and its learning rate."""
+
+    lr: float = Field(default=1e-6, gt=0)
+    """Learning rate after the warm-up."""
+
+    schedule: Literal["constant", "linear", "cosine"] = "constant"
+    """What follows the warm-up: `linear` and `cosine` fall to `final_lr_fraction` at the last step."""
+
+    warmup_steps: int = Field(default=0, ge=0)
+    """Optimiser steps over which the learning rate rises from 0."""
+
+    final_lr_fraction: float = Field(default=0.0, ge=0, le=1)
+    """Learning rate at the end of `linear` and `cosine`, as a fraction of `lr`."""
+
+    beta1: float = Field(default=0.9, ge=0, lt=1)
+    """Decay of the mean of the gradients."""
+
+    beta2: float = Field(default=0.999, ge=0, lt=1)
+    """Decay of the mean of the squared gradients."""
+
+    eps: float = Field(default=1e-8, gt=0)
+    """Added to the root of the squared gradients."""
+
+    weight_decay: float = Field(default=0.0, ge=0)
+    """Decoupled weight decay, on matrices only (not on norms and biases)."""
+
+    max_grad_norm: float = Field(default=1.0, gt=0)
+    """Gradients are scaled down to this norm over all parameters."""
+
+
+class BatchSettings(Settings):
+    """How a batch of samples is cut into optimiser steps and forward passes."""
+
+    mini_batches: int = Field(default=1, ge=1)
+    """Optimiser steps per pass over a batch; whole rollouts go to one of them."""
+
+    epochs: int = Field(default=1, ge=1)
+    """Passes over a batch."""
+
+    micro_batch_tokens: int = Field(default=4096, gt=0)
+    """Tokens of one forward pass, padding included; a single longer sample passes alone. Bounds the memory
+    and changes nothing else."""
+
+    logit_tokens: int = Field(default=4096, gt=0)
+    """Positions projected onto the vocabulary at once; more are computed in chunks, and again for the
+    backward pass."""
+
+    seed: int = 0
+    """Seed of the order of rollouts over the mini-batches."""
+
+
+class CheckpointSettings(Settings):
+    """When checkpoints are written and how many stay."""
+
+    every: int = Field(default=1, ge=1)
+    """Steps between two checkpoints; the last step always writes one."""
+
+    keep: int = Field(default=2, ge=1)
+    """Checkpoints kept; older ones are deleted after a newer one is complete."""
+
+
+class TrainSettings(Settings):
+    """Reinforcement learning."""
+
+    steps: int = Field(default=100, ge=1)
+    """Training steps; each collects a batch of groups and trains on it."""
+
+    max_staleness: int = Field(default=0, ge=0)
+    """Weight updates between sampling a token and training on it; 0 is on-policy. More stops the run."""
+
+    algorithm: AlgorithmSettings = AlgorithmSettings()
+    """From rewards to advantages."""
+
+    loss: LossSettings = LossSettings()
+    """From advantages to a loss."""
+
+    optimizer: OptimizerSettings = OptimizerSettings()
+    """From gradients to weights."""
+
+    batch: BatchSettings = BatchSettings()
+    """How a batch is cut."""
+
+    checkpoint: CheckpointSettings = CheckpointSettings()
+    """What is kept."""
+
+
+class SftSettings(Settings):
+    """Supervised training on stored trajectories."""
+
+    epochs: int = Field(default=3, ge=1)
+    """Passes over all trajectories."""
+
+    batch_size: int = Field(default=32, ge=1)
+    """Trajectories per optimiser step."""
+
+    micro_batch_tokens: int = Field(default=4096, gt=0)
+    """Tokens of one forward pass, padding included."""
+
+    logit_tokens: int = Field(default=4096, gt=0)
+    """Positions projected onto the vocabulary at once."""
+
+    seed: int = 0
+    """Seed of the order of trajectories, a new one each epoch."""
+
+    optimizer: OptimizerSettings = OptimizerSettings(lr=1e-5, schedule="cosine")
+    """From gradients to weights."""
+
+    checkpoint: CheckpointSettings = CheckpointSettings(every=200, keep=1)
+    """What is kept; `every` counts optimiser steps."""
