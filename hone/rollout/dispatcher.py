@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import cast
 
 from hone.outcomes import OUTCOME_RULES, Fault, Outcome
-from hone.rollout.episode import Episode, Gates, Parts, run_episode
+from hone.rollout.episode import Episode, Parts, run_episode
 from hone.rollout.errors import RolloutError, StoreError
 from hone.rollout.ledger import Entry, Ledger
 from hone.rollout.rewards import solved
@@ -75,7 +75,7 @@ class _Step:
 
     step: int
     version: int
-    gates: Gates
+    places: asyncio.Semaphore  # bounds the rollouts under way
     progress: Progress
     reusable: dict[tuple[str, int], Trajectory] = field(default_factory=dict[tuple[str, int], Trajectory])
     tried: Counter[tuple[str, int]] = field(default_factory=Counter[tuple[str, int]])
@@ -115,7 +115,7 @@ class Dispatcher:
         state = _Step(
             step=step,
             version=version,
-            gates=Gates(self._settings),
+            places=asyncio.Semaphore(self._settings.concurrent_episodes),
             progress=Progress(planned=len(tasks) * self._settings.group_size),
         )
         await self._take_up(state)
@@ -215,7 +215,7 @@ class Dispatcher:
             workspace=place.workspace,
             seed=seed_of(self._seed, rollout_id),
         )
-        async with state.gates.episodes:
+        async with state.places:
             self._ledger.dispatch(
                 rollout_id,
                 group_id=place.group_id,
@@ -226,7 +226,7 @@ class Dispatcher:
             )
             self._advance(state, running=1)
             try:
-                trajectory = await run_episode(episode, self._parts, state.gates)
+                trajectory = await run_episode(episode, self._parts)
                 directory = await asyncio.to_thread(
                     self._store.save, trajectory, group=place.position, index=place.index
                 )

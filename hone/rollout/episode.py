@@ -27,8 +27,10 @@ from hone.rollout.settings import RolloutSettings
 from hone.sandbox.contract import Provider, Sandbox, SandboxError, SandboxLost, SandboxSpec
 from hone.types import Task, TokenTree, Trajectory, Verdict
 
-PATCH_TIMEOUT_S = 60.0
 CLOSE_TIMEOUT_S = 30.0
+PROBE_TIMEOUT_S = 30.0
+# Providers and graders bound and queue their own work; this only keeps a defect in one from stopping a run.
+BACKSTOP_S = 3600.0
 
 
 class Grades(Protocol):
@@ -52,15 +54,6 @@ class Parts:
     workspaces: Path  # cache of the tasks' repositories
     settings: RolloutSettings
     metadata: Mapping[str, Any] = field(default_factory=dict[str, Any])  # copied into every trajectory
-
-
-class Gates:
-    """Bounds on what rollouts do at the same time; belongs to one event loop."""
-
-    def __init__(self, settings: RolloutSettings) -> None:
-        self.episodes = asyncio.Semaphore(settings.concurrent_episodes)
-        self.starts = asyncio.Semaphore(settings.concurrent_starts)
-        self.grades = asyncio.Semaphore(settings.concurrent_grades)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -112,7 +105,7 @@ class _Ended(Exception):
         self.outcome = outcome
 
 
-async def run_episode(episode: Episode, parts: Parts, gates: Gates) -> Trajectory:
+async def run_episode(episode: Episode, parts: Parts) -> Trajectory:
     """Run one rollout to its end, whatever that is.
 
     The time limit starts when the sandbox is leased. A limit that is hit leaves a patch, which is graded.
@@ -122,25 +115,24 @@ async def run_episode(episode: Episode, parts: Parts, gates: Gates) -> Trajector
     rewards = parts.settings.rewards
     episode.metadata.update(parts.metadata, seed=episode.seed)
     try:
-        async with _leased(episode, parts, gates) as sandbox:
+        async with _leased(episode, parts) as sandbox:
             deadline = asyncio.get_running_loop().time() + parts.settings.time_limit_s
-            limit = await _work(episode, parts, gates, sandbox, deadline)
-            episode.patch = await _take_patch(episode, parts, gates, sandbox)
-        outcome = await _grade(episode, parts, gates, limit)
+            limit = await _work(episode, parts, sandbox, deadline)
+            episode.patch = await _take_patch(episode, parts, sandbox)
+        outcome = await _grade(episode, parts, limit)
     except _Ended as ended:
         return episode.trajectory(ended.outcome, rewards, str(ended))
     return episode.trajectory(outcome, rewards)
 
 
 @asynccontextmanager
-async def _leased(episode: Episode, parts: Parts, gates: Gates) -> AsyncGenerator[MeteredSandbox]:
-    async with gates.starts:
-        episode.timings["queue"] = time.monotonic() - episode.queued_at
-        with _timed(episode, "start"):
-            try:
-                sandbox = await _start(episode, parts)
-            except SandboxError as error:
-                raise _Ended(Outcome.SANDBOX_ERROR, error) from error
+async def _leased(episode: Episode, parts: Parts) -> AsyncGenerator[MeteredSandbox]:
+    episode.timings["queue"] = time.monotonic() - episode.queued_at
+    with _timed(episode, "start"):
+        try:
+            sandbox = await _start(episode, parts)
+        except SandboxError as error:
+            raise _Ended(Outcome.SANDBOX_ERROR, error) from error
     episode.metadata["enforced"] = dict(sandbox.enforced)
     try:
         yield MeteredSandbox(sandbox, episode.timings)
@@ -154,12 +146,11 @@ async def _start(episode: Episode, parts: Parts) -> Sandbox:
     spec = dataclasses.replace(
         parts.spec, image=environment.image, workdir=environment.workdir, layer=episode.workspace
     )
-    limit_s = parts.settings.start_timeout_s
     try:
-        async with asyncio.timeout(limit_s):
+        async with asyncio.timeout(BACKSTOP_S):
             return await parts.provider.start(spec)
-    except TimeoutError as error:
-        raise SandboxError(f"no sandbox started within {limit_s:.0f} s") from error
+    except TimeoutError:
+        raise SandboxError(f"no sandbox started within {BACKSTOP_S:.0f} s") from None
 
 
 async def _close(episode: Episode, sandbox: Sandbox) -> None:
@@ -171,9 +162,7 @@ async def _close(episode: Episode, sandbox: Sandbox) -> None:
         episode.metadata["close_error"] = f"{type(error).__name__}: {error}"
 
 
-async def _work(
-    episode: Episode, parts: Parts, gates: Gates, sandbox: MeteredSandbox, deadline: float
-) -> Outcome | None:
+async def _work(episode: Episode, parts: Parts, sandbox: MeteredSandbox, deadline: float) -> Outcome | None:
     """Let the agent work; return the limit that stopped it, or None when it submitted."""
     conversation = parts.new_chat(episode.rollout_id, episode.seed) if parts.new_chat else NoChat()
     chat = MeteredChat(conversation, episode.timings, parts.settings.reply_timeout_s)
@@ -193,7 +182,7 @@ async def _work(
     except EngineError as error:
         raise _Ended(Outcome.ENGINE_ERROR, error) from error
     except SandboxError as error:
-        raise await _lost(episode, parts, gates, sandbox, error) from error
+        raise await _lost(episode, parts, sandbox, error) from error
     finally:
         await _hang_up(episode, conversation)
     return episode.run.ending
@@ -208,22 +197,20 @@ async def _hang_up(episode: Episode, conversation: Conversation) -> None:
         episode.metadata["hang_up_error"] = f"{type(error).__name__}: {error}"
 
 
-async def _take_patch(episode: Episode, parts: Parts, gates: Gates, sandbox: MeteredSandbox) -> str:
+async def _take_patch(episode: Episode, parts: Parts, sandbox: MeteredSandbox) -> str:
     """What the agent left running or lying about is still there: what fails now is its doing, too."""
     try:
         with _timed(episode, "patch"):
-            async with asyncio.timeout(PATCH_TIMEOUT_S):
+            async with asyncio.timeout(BACKSTOP_S):
                 return await parts.extract(sandbox.inner, episode.task)
     except TimeoutError:
-        slow = SandboxLost(f"the patch could not be read within {PATCH_TIMEOUT_S:.0f} s")
-        raise await _lost(episode, parts, gates, sandbox, slow) from None
+        slow = SandboxLost(f"the patch could not be read within {BACKSTOP_S:.0f} s")
+        raise await _lost(episode, parts, sandbox, slow) from None
     except SandboxError as error:
-        raise await _lost(episode, parts, gates, sandbox, error) from error
+        raise await _lost(episode, parts, sandbox, error) from error
 
 
-async def _lost(
-    episode: Episode, parts: Parts, gates: Gates, sandbox: MeteredSandbox, error: SandboxError
-) -> _Ended:
+async def _lost(episode: Episode, parts: Parts, sandbox: MeteredSandbox, error: SandboxError) -> _Ended:
     """Whose doing it is that a sandbox is gone.
 
     A sandbox works when it is handed out. Once the agent has run a command in it, its loss is the agent's
@@ -232,10 +219,9 @@ async def _lost(
     if not isinstance(error, SandboxLost) or not sandbox.used:
         return _Ended(Outcome.SANDBOX_ERROR, error)
     try:
-        async with gates.starts:
-            probe = await _start(episode, parts)
+        probe = await _start(episode, parts)
         try:
-            alive = await probe.exec("true", timeout_s=parts.settings.start_timeout_s)
+            alive = await probe.exec("true", timeout_s=PROBE_TIMEOUT_S)
         finally:
             await _close(episode, probe)
     except SandboxError as fault:
@@ -245,22 +231,20 @@ async def _lost(
     return _Ended(Outcome.BROKE_SANDBOX, error)
 
 
-async def _grade(episode: Episode, parts: Parts, gates: Gates, limit: Outcome | None) -> Outcome:
+async def _grade(episode: Episode, parts: Parts, limit: Outcome | None) -> Outcome:
     """The outcome of a rollout that left a patch; a limit keeps its name whatever the verdict says."""
     if not episode.patch.strip():
         return limit or Outcome.NO_PATCH
     if limit is not None and not OUTCOME_RULES[limit].graded:
         return limit
-    allowed_s = episode.task.checks.timeout_s + parts.settings.grade_overhead_s
-    async with gates.grades:
-        try:
-            with _timed(episode, "grade"):
-                async with asyncio.timeout(allowed_s):
-                    verdict = await parts.grader.grade(episode.task, episode.patch, episode.workspace)
-        except TimeoutError as error:
-            raise _Ended(Outcome.GRADER_ERROR, f"no verdict within {allowed_s:.0f} s") from error
-        except (GraderError, SandboxError) as error:
-            raise _Ended(Outcome.GRADER_ERROR, error) from error
+    try:
+        with _timed(episode, "grade"):
+            async with asyncio.timeout(BACKSTOP_S):
+                verdict = await parts.grader.grade(episode.task, episode.patch, episode.workspace)
+    except TimeoutError:
+        raise _Ended(Outcome.GRADER_ERROR, f"no verdict within {BACKSTOP_S:.0f} s") from None
+    except (GraderError, SandboxError) as error:
+        raise _Ended(Outcome.GRADER_ERROR, error) from error
     episode.verdict = verdict
     if verdict.tampered is not None:
         return Outcome.TAMPERED

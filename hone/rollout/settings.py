@@ -15,25 +15,13 @@ class RolloutSettings(Settings):
     """Rollouts of one task that share a baseline."""
 
     concurrent_episodes: int = Field(default=16, ge=1)
-    """Rollouts that hold a sandbox at the same time."""
-
-    concurrent_starts: int = Field(default=4, ge=1)
-    """Sandboxes that start at the same time."""
-
-    concurrent_grades: int = Field(default=4, ge=1)
-    """Patches that are graded at the same time; each grading holds a sandbox of its own."""
+    """Rollouts under way at the same time; each holds one sandbox, the agent's or the grader's."""
 
     time_limit_s: float = Field(default=600.0, gt=0)
     """Seconds an agent may work, from the moment its sandbox is leased; waiting for one does not count."""
 
-    start_timeout_s: float = Field(default=120.0, gt=0)
-    """Seconds a sandbox may take to start before it counts as an infrastructure fault."""
-
     reply_timeout_s: float = Field(default=300.0, gt=0)
     """Seconds the engine may take for one reply before it counts as an infrastructure fault."""
-
-    grade_overhead_s: float = Field(default=120.0, gt=0)
-    """Seconds grading may take beside the task's own test time limit before it counts as a grader error."""
 
     attempts: int = Field(default=3, ge=1)
     """How often a place in a group is filled before its infrastructure faults stop the step."""
