@@ -38,7 +38,7 @@ __all__ = [
 
 
 def make_provider(settings: SandboxSettings) -> Provider:
-    """The provider that the settings name. Imported on call: the spawn server loads this package and stays small."""
+    """The provider that the settings name. Imported on call, so that the spawn server stays small."""
     from hone.sandbox.namespaces.provider import NamespacesProvider
 
     return NamespacesProvider(settings)

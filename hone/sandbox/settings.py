@@ -42,7 +42,7 @@ class SandboxSettings(Settings):
     """Directory of what lives while a provider is open; default $XDG_RUNTIME_DIR/hone or /tmp/hone-<uid>."""
 
     cache_dir: Path | None = None
-    """Directory of the sandboxes' Python layer, kept between runs; default $XDG_CACHE_HOME/hone or ~/.cache/hone."""
+    """Directory of the sandboxes' Python layer, kept between runs; default $XDG_CACHE_HOME/hone."""
 
     def limits(self) -> Limits:
         """The limits of one sandbox."""

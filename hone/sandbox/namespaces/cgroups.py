@@ -1,7 +1,7 @@
 """Control groups: the kernel's own limits on memory, processes and cpu, where this user may set them.
 
-Version 1 keeps one tree per controller, version 2 one for all; both become a map from controller to directory.
-Groups are called `hone/<owner>/<sandbox>`, so that whoever finds one knows whose it is.
+Version 1 keeps one tree per controller, version 2 one for all; both become a map from controller to
+directory. Groups are called `hone/<owner>/<sandbox>`, so that whoever finds one knows whose it is.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def _make_root(parent: str) -> str | None:
     """`parent`/hone, or None where this user may not create it."""
     base = f"{parent}/hone"
     try:
-        os.makedirs(base, 0o755, exist_ok=True)  # noqa: PTH103 (every path here is a str)
+        os.makedirs(base, 0o755, exist_ok=True)
     except OSError:
         return None
     return base if os.access(base, os.W_OK) else None
@@ -73,7 +73,7 @@ def _delegate(directory: str, controllers: Iterable[str]) -> None:
 
 
 def _put(path: str, text: str) -> None:
-    with open(path, "w") as file:  # noqa: PTH123
+    with open(path, "w") as file:
         file.write(text)
 
 
@@ -81,11 +81,11 @@ def create(roots: Mapping[str, str], owner: str, sandbox: str, limits: Limits) -
     """Make the groups of one sandbox and set its limits; return their directories."""
     directories = [f"{base}/{owner}/{sandbox}" for base in dict.fromkeys(roots.values())]
     for directory in directories:
-        os.makedirs(directory, 0o755, exist_ok=True)  # noqa: PTH103
+        os.makedirs(directory, 0o755, exist_ok=True)
     for controller, base in roots.items():
         directory = f"{base}/{owner}/{sandbox}"
-        unified = os.path.exists(f"{base}/cgroup.controllers")  # noqa: PTH110
-        if unified and not os.path.exists(f"{directory}/{controller}.max"):  # noqa: PTH110
+        unified = os.path.exists(f"{base}/cgroup.controllers")
+        if unified and not os.path.exists(f"{directory}/{controller}.max"):
             _delegate(f"{base}/{owner}", roots)
         _set(directory, controller, limits, unified=unified)
     return directories
@@ -98,11 +98,11 @@ def _set(directory: str, controller: str, limits: Limits, *, unified: bool) -> N
         _put(f"{directory}/pids.max", str(limits.pids + 2))  # bubblewrap and the supervisor are not its own
     elif controller == "memory" and unified:
         _put(f"{directory}/memory.max", memory)
-        if os.path.exists(f"{directory}/memory.swap.max"):  # noqa: PTH110
+        if os.path.exists(f"{directory}/memory.swap.max"):
             _put(f"{directory}/memory.swap.max", "0")
     elif controller == "memory":
         _put(f"{directory}/memory.limit_in_bytes", memory)
-        if os.path.exists(f"{directory}/memory.memsw.limit_in_bytes"):  # noqa: PTH110
+        if os.path.exists(f"{directory}/memory.memsw.limit_in_bytes"):
             _put(f"{directory}/memory.memsw.limit_in_bytes", memory)
     elif unified:
         _put(f"{directory}/cpu.max", f"{quota} {_PERIOD_US}")
@@ -120,14 +120,14 @@ def members(directory: str) -> list[int]:
     """Process ids in the group; none when it is gone."""
     try:
         return [int(pid) for pid in Path(f"{directory}/cgroup.procs").read_text().split()]
-    except (FileNotFoundError, OSError):
+    except FileNotFoundError:
         return []
 
 
 def remove(directory: str) -> bool:
     """Remove an empty group. False while something still lives in it."""
     try:
-        os.rmdir(directory)  # noqa: PTH106
+        os.rmdir(directory)
     except FileNotFoundError:
         return True
     except OSError as error:

@@ -10,10 +10,9 @@ from hone.sandbox.namespaces.rootfs import HOME, INNER_UID
 
 # Public by nature on every distribution; accounts, hosts, keys and proxies of the host are not among them.
 _COPIED = (
-    "alternatives", "bash.bashrc", "ca-certificates", "ca-certificates.conf", "debian_version", "inputrc",
-    "ld.so.cache", "ld.so.conf", "ld.so.conf.d", "localtime", "magic", "magic.mime", "mime.types", "os-release",
-    "pki/tls/certs", "profile", "protocols", "python3", "python3.11", "rpc", "services", "shells", "ssl/certs",
-    "ssl/openssl.cnf", "terminfo", "timezone",
+    "alternatives", "bash.bashrc", "debian_version", "inputrc", "ld.so.cache", "ld.so.conf", "ld.so.conf.d",
+    "localtime", "magic", "magic.mime", "mime.types", "os-release", "pki/tls/certs", "profile", "protocols",
+    "rpc", "services", "shells", "ssl/certs", "ssl/openssl.cnf", "terminfo", "timezone",
 )  # fmt: skip
 _WRITTEN = {
     "passwd": f"root:x:0:0:root:/root:/bin/bash\nagent:x:{INNER_UID}:{INNER_UID}:agent:{HOME}:/bin/bash\n"

@@ -2,7 +2,7 @@
 
 An owner is one open provider. Its name tells its process (pid namespace, pid, start time), so that anyone can
 see whether it still lives; the name is on its directory, its cgroups and the command lines of its sandboxes.
-The rule that must not break: nothing of a living owner, or of one that cannot be judged from here, is touched.
+The rule that must not break: nothing of an owner that lives, or that cannot be judged from here, is touched.
 """
 
 from __future__ import annotations

@@ -62,8 +62,9 @@ class NamespacesProvider:
         try:
             await asyncio.to_thread(self._start_server)
         except BaseException:
-            shutil.rmtree(self._directory)
+            await self._stop_server()
             raise
+        asyncio.get_running_loop().add_reader(self._control, self._listen)
         return self
 
     def _start_server(self) -> None:
@@ -72,7 +73,11 @@ class NamespacesProvider:
         command = [sys.executable, "-I", "-S", "-c", _SERVER_CODE, str(_PACKAGE_ROOT), label, self._owner]
         with theirs:
             self._server = subprocess.Popen(
-                [*command, str(os.getpid())], stdin=theirs, stdout=subprocess.DEVNULL, env={}, cwd="/"
+                [*command, str(os.getpid())],
+                stdin=theirs.fileno(),
+                stdout=subprocess.DEVNULL,
+                env={},
+                cwd="/",
             )
         ours.settimeout(_SERVER_S)
         hello = ours.recv(1 << 16)
@@ -151,7 +156,6 @@ class NamespacesProvider:
         if self._control is None:
             raise ProviderUnavailable("the provider is not open", retryable=False)
         loop = asyncio.get_running_loop()
-        loop.add_reader(self._control, self._listen)
         self._started += 1
         sandbox_id = f"s{self._started}"
         exited = self._exited[sandbox_id] = loop.create_future()

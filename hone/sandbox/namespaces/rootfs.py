@@ -7,6 +7,7 @@ All of it exists in this mount namespace only, so it is gone with the sandbox's 
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import stat
@@ -26,7 +27,7 @@ _DIRECTORIES = (
     "etc", "usr", "proc", "dev", "tmp", "run", "home", "home/agent", "var", "var/tmp", "var/log", "var/lib",
     "var/cache", "opt", "opt/hone", "opt/hone/python", "opt/hone/venv", "srv", "mnt", "media", "root",
 )  # fmt: skip
-# Directories of /usr that belong to the sandbox's user in the upper layer, so that new files can be put there.
+# Directories of /usr remade in the upper layer as the sandbox's own, so that files can be put there.
 _OWN_IN_USR = (
     "bin", "sbin", "lib", "lib64", "share", "include", "src", "local", "local/bin", "local/sbin", "local/lib",
     "local/include", "local/share", "local/etc", "lib/python3", "lib/python3/dist-packages",
@@ -64,18 +65,20 @@ def become_sandbox(plan: Plan, groups: list[str], channel: int, errors: int, own
     os.dup2(errors, 2)
     os.setsid()
     syscalls.leave_session_keyring()
-    privileged = os.geteuid() == 0
-    if privileged:  # paths below a private home are opened while we may, then the rights are given up
+    if (
+        os.geteuid() == 0
+    ):  # what lies below a private home is opened while we may, then the rights are given up
         trees = _open_trees(plan, owner_maps)
         os.setgroups([])
         os.setresgid(SANDBOX_UID, SANDBOX_UID, SANDBOX_UID)
         os.setresuid(SANDBOX_UID, SANDBOX_UID, SANDBOX_UID)
         syscalls.set_dumpable()
-    _enter_namespaces()
-    if not privileged:
+        _enter_namespaces()
+    else:
+        _enter_namespaces()
         trees = _open_trees(plan, owner_maps)
     _build(plan, trees)
-    os.execve(plan.bwrap, _bwrap_command(plan), {})  # noqa: S606
+    os.execve(plan.bwrap, _bwrap_command(plan), {})
 
 
 class OwnerMaps:
@@ -121,7 +124,7 @@ def signal_pause() -> None:
 
 
 def _put(path: str, text: str) -> None:
-    with open(path, "w") as file:  # noqa: PTH123
+    with open(path, "w") as file:
         file.write(text)
 
 
@@ -131,17 +134,40 @@ def _open_trees(plan: Plan, owner_maps: OwnerMaps) -> dict[str, int]:
     if plan.python_prefix:
         trees[PYTHON_TARGET] = syscalls.clone_tree(plan.python_prefix)
     if plan.layer:
-        trees["layer"] = _clone_as_own(plan.layer, owner_maps)
+        name, tree = _open_layer(plan.layer, owner_maps)
+        trees[name] = tree
     for source, target in plan.mounts:
         trees[target] = _clone_as_own(source, owner_maps)
     return trees
+
+
+def _open_layer(path: str, owner_maps: OwnerMaps) -> tuple[str, int]:
+    """The layer as an overlay's lower directory, or, where that cannot be made writable, to be copied.
+
+    An overlay needs two things that are young: file systems that translate owners (as root; not overlayfs
+    itself), and user attributes on tmpfs (Linux 6.6), to replace a directory of the layer.
+    """
+    if _kernel() < (6, 6):
+        return "copied layer", syscalls.clone_tree(path)
+    try:
+        return "layer", _clone_as_own(path, owner_maps)
+    except OSError as error:
+        if error.errno != errno.EINVAL:
+            raise
+        return "copied layer", syscalls.clone_tree(path)
+
+
+def _kernel() -> tuple[int, int]:
+    """Major and minor version of the running kernel."""
+    major, minor = os.uname().release.split(".")[:2]
+    return int(major), int(minor)
 
 
 def _clone_as_own(path: str, owner_maps: OwnerMaps) -> int:
     """As root, files of the path's owner become the sandbox's; as a user they already are."""
     if os.geteuid() != 0:
         return syscalls.clone_tree(path)
-    info = os.stat(path)  # noqa: PTH116
+    info = os.stat(path)
     return syscalls.clone_tree(path, userns_fd=owner_maps.get(info.st_uid, info.st_gid))
 
 
@@ -161,28 +187,33 @@ def _build(plan: Plan, trees: dict[str, int]) -> None:
     size = f"size={plan.disk_mib}m,nr_inodes={plan.disk_mib * 256},mode=0755"
     syscalls.mount("tmpfs", _STAGE, "tmpfs", syscalls.MS_NOSUID | syscalls.MS_NODEV, size)
     for name in ("root", "shm", "upper", "work", "lower", "lower/etc", "lower/workdir"):
-        os.mkdir(f"{_STAGE}/{name}")  # noqa: PTH102
+        os.mkdir(f"{_STAGE}/{name}")
     for name in _DIRECTORIES:
-        os.mkdir(f"{_ROOT}/{name}")  # noqa: PTH102
+        os.mkdir(f"{_ROOT}/{name}")
     for name in ("tmp", "var/tmp"):
-        os.chmod(f"{_ROOT}/{name}", 0o1777)  # noqa: PTH101, S103
-    os.chmod(f"{_STAGE}/shm", 0o1777)  # noqa: PTH101, S103
+        os.chmod(f"{_ROOT}/{name}", 0o1777)  # noqa: S103
+    os.chmod(f"{_STAGE}/shm", 0o1777)  # noqa: S103
     for name in ("bin", "sbin", "lib", "lib32", "libx32", "lib64"):
-        if os.path.islink(f"/{name}"):  # noqa: PTH114
-            os.symlink(os.readlink(f"/{name}"), f"{_ROOT}/{name}")  # noqa: PTH115, PTH211
-        elif os.path.isdir(f"/{name}"):  # noqa: PTH112
-            os.mkdir(f"{_ROOT}/{name}")  # noqa: PTH102
+        if os.path.islink(f"/{name}"):
+            os.symlink(os.readlink(f"/{name}"), f"{_ROOT}/{name}")
+        elif os.path.isdir(f"/{name}"):
+            os.mkdir(f"{_ROOT}/{name}")
             syscalls.attach(syscalls.clone_tree(f"/{name}"), f"{_ROOT}/{name}")
     syscalls.attach(trees.pop("etc"), f"{_STAGE}/lower/etc")
     _overlay("usr", "/usr", f"{_ROOT}/usr", _OWN_IN_USR)
     _overlay("etc", f"{_STAGE}/lower/etc", f"{_ROOT}/etc", ())
     if plan.library:  # the interpreter's own search path names its place on the host, which is not shown
-        os.symlink(f"{PYTHON_TARGET}/lib/{plan.library}", f"{_ROOT}/usr/lib/{plan.library}")  # noqa: PTH211
-    os.makedirs(_ROOT + plan.workdir, exist_ok=True)  # noqa: PTH103
-    layer = trees.pop("layer", None)
-    if layer is not None:
-        syscalls.attach(layer, f"{_STAGE}/lower/workdir")
-        _overlay("workdir", f"{_STAGE}/lower/workdir", _ROOT + plan.workdir, ())
+        os.symlink(f"{PYTHON_TARGET}/lib/{plan.library}", f"{_ROOT}/usr/lib/{plan.library}")
+    os.makedirs(_ROOT + plan.workdir, exist_ok=True)
+    for name in ("layer", "copied layer"):
+        if name in trees:
+            syscalls.attach(trees.pop(name), f"{_STAGE}/lower/workdir")
+            if name == "layer":
+                _overlay("workdir", f"{_STAGE}/lower/workdir", _ROOT + plan.workdir, ())
+            else:
+                shutil.copytree(
+                    f"{_STAGE}/lower/workdir", _ROOT + plan.workdir, symlinks=True, dirs_exist_ok=True
+                )
     for target, fd in trees.items():
         _make_mountpoint(_ROOT + target, is_dir=stat.S_ISDIR(os.fstat(fd).st_mode))
         syscalls.attach(fd, _ROOT + target)
@@ -191,12 +222,12 @@ def _build(plan: Plan, trees: dict[str, int]) -> None:
 def _overlay(name: str, lower: str, target: str, own: tuple[str, ...]) -> None:
     """Mount a writable overlay of `lower`; `own` directories are remade in the upper layer as the user's."""
     upper, work = f"{_STAGE}/upper/{name}", f"{_STAGE}/work/{name}"
-    os.mkdir(upper)  # noqa: PTH102
-    os.mkdir(work)  # noqa: PTH102
+    os.mkdir(upper)
+    os.mkdir(work)
     shutil.copymode(lower, upper)
     for directory in own:
         if stat.S_ISDIR(_mode(f"{lower}/{directory}")):
-            os.mkdir(f"{upper}/{directory}")  # noqa: PTH102
+            os.mkdir(f"{upper}/{directory}")
     options = f"lowerdir={lower},upperdir={upper},workdir={work},userxattr"
     syscalls.mount("overlay", target, "overlay", syscalls.MS_NOSUID | syscalls.MS_NODEV, options)
 
@@ -211,9 +242,9 @@ def _mode(path: str) -> int:
 
 def _make_mountpoint(path: str, *, is_dir: bool) -> None:
     if is_dir:
-        os.makedirs(path, exist_ok=True)  # noqa: PTH103
-    elif not os.path.exists(path):  # noqa: PTH110
-        os.makedirs(os.path.dirname(path), exist_ok=True)  # noqa: PTH103, PTH120
+        os.makedirs(path, exist_ok=True)
+    elif not os.path.exists(path):
+        os.makedirs(os.path.dirname(path), exist_ok=True)
         os.close(os.open(path, os.O_CREAT | os.O_CLOEXEC, 0o644))
 
 
@@ -231,7 +262,7 @@ def _bwrap_command(plan: Plan) -> list[str]:
             "/dev",
             "--bind",
             f"{_STAGE}/shm",
-            "/dev/shm",
+            "/dev/shm",  # noqa: S108
             "--remount-ro",
             "/dev",
         ),

@@ -46,7 +46,7 @@ def default_cache_dir() -> Path:
 
 
 def prepare(cache_dir: Path) -> Runtime:
-    """Return the runtime layer, built on first use. Raises ProviderUnavailable when pytest is not installed."""
+    """Return the runtime layer, built on first use. Raises ProviderUnavailable when pytest is missing."""
     version = f"python{sys.version_info.major}.{sys.version_info.minor}"
     prefix = None if sys.base_prefix == "/usr" else Path(sys.base_prefix)
     home = f"{PYTHON_TARGET}/bin" if prefix else "/usr/bin"

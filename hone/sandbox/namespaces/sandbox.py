@@ -26,7 +26,6 @@ _PATH = f"{RUNTIME_TARGET}/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin
 class _Entry:
     kind: bytes  # f, d, l, ?
     mode: int
-    size: int
     name: str
     link: str
 
@@ -181,7 +180,9 @@ class NamespacesSandbox(Sandbox):
             fields = wire.unpack(body)
             triples = zip(fields[::3], fields[1::3], fields[2::3], strict=True)
             entries = [
-                _Entry(*wire.ENTRY.unpack(head), os.fsdecode(name), os.fsdecode(link))
+                _Entry(
+                    wire.ENTRY.unpack(head)[0], wire.ENTRY.unpack(head)[1], *map(os.fsdecode, (name, link))
+                )
                 for head, name, link in triples
             ]
         except (ValueError, struct.error) as error:

@@ -1,10 +1,10 @@
 """The spawn server: a small process that forks sandboxes, so that a trainer of many gigabytes never has to.
 
-`python -m hone.sandbox.namespaces.spawner OWNER OWNER_PID`, with a SOCK_SEQPACKET control socket as standard input.
-One JSON message per packet:
+`main([OWNER, OWNER_PID])` in a fresh interpreter, with a SOCK_SEQPACKET control socket as standard
+input. One JSON message per packet:
 
     -> {"op": "start", "plan": {...}} with the sandbox's channel as passed descriptor
-    -> {"op": "close", "id": ...}       sandboxes end by themselves when their channel closes; this is the deadline
+    -> {"op": "close", "id": ...}       a sandbox ends when its channel closes; this sets a deadline
     <- {"event": "exited", "id": ..., "error": ...}   everything of the sandbox is gone, its cgroups too
 
 It ends with its owner, however the owner ends, and takes every sandbox with it.
@@ -84,7 +84,7 @@ class Spawner:
         try:
             groups = cgroups.create(self.roots, self.owner, plan.id, limits)
             if os.geteuid() == 0 and plan.layer:
-                info = os.stat(plan.layer)  # noqa: PTH116
+                info = os.stat(plan.layer)
                 self.owner_maps.get(info.st_uid, info.st_gid)  # made here once, not in each child
             pid = os.fork()
         except OSError as error:
@@ -124,7 +124,9 @@ class Spawner:
         for directory in child.groups:
             for pid in cgroups.members(directory):
                 kill(pid)
-        return all([cgroups.remove(directory) for directory in child.groups])
+            if not cgroups.remove(directory):
+                return False
+        return True
 
     def report(self, child: Child) -> None:
         error = os.pread(child.errors, _ERROR_MAX, 0).decode("utf-8", "replace").strip()

@@ -1,18 +1,18 @@
 """Process 1 of a sandbox: starts commands, caps their output at the source, kills their trees, moves files.
 
 It runs as a lone script on a bare interpreter (`python -I -S`), so it imports built-in modules only: each
-further import would be paid at every start of a sandbox. The host imports this module too, for the wire format.
+further import would be paid at every start. The host imports this module too, for the wire format.
 
 The rules that must not break:
 - no signal from inside reaches it: as process 1 it takes only signals it has handlers for (SIGCHLD);
 - it is not dumpable, so nothing inside can trace it, read its memory or take its descriptors;
 - nothing it sends can exceed the caps the host gave it.
 
-A frame is `HEADER` (length of the body, kind, request id) and the body. Fields inside a body are length-prefixed.
+A frame is `HEADER` (length of the body, kind, request id) and the body. Fields in a body are length-prefixed.
 """
 
 import _ctypes
-import _signal as signal
+import _signal as signal  # pyright: ignore[reportMissingImports]
 import _struct as struct
 import errno
 import os
@@ -43,14 +43,14 @@ OUTGOING_MAX = 8 << 20  # above this many unsent bytes no further request is rea
 WATCH_S = 0.1  # period of the memory watchdog
 
 
-def pack(*fields):
+def pack(*fields: bytes) -> bytes:
     """Length-prefix and join byte strings."""
     return b"".join(LENGTH.pack(len(field)) + field for field in fields)
 
 
-def unpack(body, offset=0):
+def unpack(body: bytes, offset: int = 0) -> list[bytes]:
     """The fields of `body` from `offset` on."""
-    fields = []
+    fields: list[bytes] = []
     while offset < len(body):
         (size,) = LENGTH.unpack_from(body, offset)
         offset += 4
@@ -61,27 +61,27 @@ def unpack(body, offset=0):
     return fields
 
 
-def prctl(option, value):
-    """prctl(2) through the bare C module: importing `ctypes` would cost 4 ms of every start."""
-    function = _ctypes.dlsym(_ctypes.dlopen(None, 0), "prctl")
-    if _ctypes.call_function(function, (option, value, 0, 0, 0)):
-        raise OSError("prctl failed")
-
-
 PR_SET_DUMPABLE, PR_SET_CHILD_SUBREAPER = 4, 36
+PRCTL = _ctypes.dlsym(_ctypes.dlopen(None, 0), "prctl")  # pyright: ignore[reportArgumentType]
+
+
+def prctl(option: int, value: int) -> None:
+    """prctl(2) through the bare C module: importing `ctypes` would cost 4 ms of every start."""
+    if _ctypes.call_function(PRCTL, (option, value, 0, 0, 0)):
+        raise OSError("prctl failed")
 
 
 class Stream:
     """One output pipe: the head and tail that are kept, and the count of all."""
 
-    def __init__(self, keep):
+    def __init__(self, keep: int) -> None:
         self.fd, self.write_end = os.pipe2(os.O_CLOEXEC)
         os.set_blocking(self.fd, False)
         self.half = max(1, keep // 2)
         self.head, self.tail, self.total = bytearray(), bytearray(), 0
         self.sink = False  # the command has ended; what its background processes write is thrown away
 
-    def take(self, limit=65536):
+    def take(self, limit: int = 65536) -> bool:
         """Read what is there, at most `limit` bytes. False at the end of the stream."""
         while limit > 0:
             try:
@@ -103,23 +103,24 @@ class Stream:
                 del self.tail[: -self.half]
         return True
 
-    def kept(self):
+    def kept(self) -> bytes:
         return bytes(self.head + self.tail[-self.half :])
 
 
 class Job:
     """One command. `doomed` holds the processes of its tree that were killed and not yet reaped."""
 
-    def __init__(self, request, pid, streams, timeout_s):
+    def __init__(self, request: int, pid: int, streams: list[Stream], timeout_s: float) -> None:
         self.request, self.pid, self.streams = request, pid, streams
         self.started = time.monotonic()
         self.deadline = self.started + timeout_s
-        self.doomed, self.timed_out, self.ended_at, self.status = None, False, 0.0, 0
+        self.doomed: set[int] | None = None
+        self.timed_out = False
 
 
-def processes():
+def processes() -> dict[int, int]:
     """pid -> parent pid of all processes inside."""
-    parents = {}
+    parents: dict[int, int] = {}
     for name in os.listdir("/proc"):
         if name.isdigit():
             try:
@@ -131,7 +132,7 @@ def processes():
     return parents
 
 
-def tree(root):
+def tree(root: int) -> set[int]:
     """`root` and its descendants. A command is a subreaper, so a double fork does not leave its tree."""
     parents = processes()
     found, grew = {root}, True
@@ -144,7 +145,7 @@ def tree(root):
     return found & (set(parents) | {root})
 
 
-def signal_all(pids, number):
+def signal_all(pids: set[int], number: int) -> None:
     for pid in pids:
         try:
             os.kill(pid, number)
@@ -152,9 +153,9 @@ def signal_all(pids, number):
             continue
 
 
-def kill_tree(root):
-    """Stop everything first, pass by pass, so that no fork runs ahead of the kill. Returns the pids killed."""
-    stopped = set()
+def kill_tree(root: int) -> set[int]:
+    """Stop everything first, pass by pass, so that no fork runs ahead of the kill; return what was killed."""
+    stopped: set[int] = set()
     for _ in range(200):
         new = tree(root) - stopped
         if not new:
@@ -165,7 +166,27 @@ def kill_tree(root):
     return stopped
 
 
-def run_child(stdin, stdout, stderr, cwd, argv, env, limits):
+def execute(argv: list[bytes], env: dict[bytes, bytes]) -> None:
+    """execvpe, without the import that `os.execvpe` makes."""
+    if b"/" in argv[0]:
+        os.execve(argv[0], argv, env)
+    for directory in env.get(b"PATH", b"").split(b":"):
+        try:
+            os.execve(os.path.join(directory, argv[0]), argv, env)
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+    raise FileNotFoundError
+
+
+def run_child(
+    stdin: int,
+    stdout: int,
+    stderr: int,
+    cwd: bytes,
+    argv: list[bytes],
+    env: dict[bytes, bytes],
+    limits: list[tuple[int, int]],
+) -> None:
     """In the forked child: become the command. Never returns."""
     code = 126
     try:
@@ -183,7 +204,7 @@ def run_child(stdin, stdout, stderr, cwd, argv, env, limits):
                 resource.setrlimit(which, (value, value))
         os.chdir(cwd)
         code = 127
-        os.execvpe(argv[0], argv, env)
+        execute(argv, env)
     except FileNotFoundError:
         os.write(2, b"sandbox: %s: No such file or directory\n" % (argv[0] if code == 127 else cwd))
         os._exit(code)
@@ -193,16 +214,18 @@ def run_child(stdin, stdout, stderr, cwd, argv, env, limits):
 
 
 class Supervisor:
-    def __init__(self, channel, oom_score, memory_kib, pids):
+    def __init__(self, channel: int, oom_score: int, memory_kib: int, pids: int) -> None:
         self.channel = channel
         self.memory_kib = memory_kib  # watched here when no cgroup holds it; else 0
-        self.limits = []
+        self.limits: list[tuple[int, int]] = []
         if memory_kib:
             self.limits.append((2, memory_kib * 1024))  # RLIMIT_DATA
         if pids:
             self.limits.append((6, pids))  # RLIMIT_NPROC, counted in the sandbox's own user namespace
         self.incoming, self.outgoing = bytearray(), bytearray()
-        self.jobs, self.stdins, self.streams = {}, {}, {}
+        self.jobs: dict[int, Job] = {}  # by request
+        self.stdins: dict[int, int] = {}  # request -> memory file
+        self.streams: dict[int, Stream] = {}  # by descriptor
         self.null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
         self.oom_score = oom_score
         self.wake, wake_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
@@ -214,7 +237,7 @@ class Supervisor:
         self.poll.register(self.wake, select.EPOLLIN)
         self.mask = select.EPOLLIN
 
-    def serve(self):
+    def serve(self) -> None:
         self.send(READY_KIND, 0, b"")
         while True:
             for fd, event in self.poll.poll(self.patience()):
@@ -233,7 +256,7 @@ class Supervisor:
             self.reap()
             self.expire()
 
-    def patience(self):
+    def patience(self) -> float | None:
         """Seconds until something must be done without an event."""
         now = time.monotonic()
         waits = [job.deadline - now for job in self.jobs.values() if job.doomed is None]
@@ -245,12 +268,12 @@ class Supervisor:
 
     # --- the channel
 
-    def send(self, kind, request, body):
+    def send(self, kind: int, request: int, body: bytes) -> None:
         self.outgoing += HEADER.pack(len(body), kind, request)
         self.outgoing += body
         self.flush()
 
-    def flush(self):
+    def flush(self) -> None:
         try:
             while self.outgoing:
                 del self.outgoing[: os.write(self.channel, self.outgoing[:CHUNK])]
@@ -265,7 +288,7 @@ class Supervisor:
             self.mask = mask
             self.poll.modify(self.channel, mask)
 
-    def receive(self):
+    def receive(self) -> None:
         try:
             data = os.read(self.channel, CHUNK)
         except BlockingIOError:
@@ -288,7 +311,7 @@ class Supervisor:
                 self.send(ERROR_KIND, request, LENGTH.pack(error.errno or errno.EIO))
         del self.incoming[:offset]
 
-    def handle(self, kind, request, body):
+    def handle(self, kind: int, request: int, body: bytes) -> None:
         if kind == EXEC_KIND:
             self.start(request, body)
         elif kind == STDIN_KIND:
@@ -304,7 +327,7 @@ class Supervisor:
         elif kind == WRITE_KIND:
             self.write(request, body)
         elif kind == LIST_KIND:
-            self.send(DATA_KIND, request, b"".join(list_entries(body)))
+            self.send(DATA_KIND, request, list_entries(body))
         elif kind == MKDIR_KIND:
             os.makedirs(body, 0o755, exist_ok=True)
             self.send(DATA_KIND, request, b"")
@@ -315,43 +338,39 @@ class Supervisor:
 
     # --- commands
 
-    def start(self, request, body):
+    def start(self, request: int, body: bytes) -> None:
         timeout_s, keep, merge = EXEC.unpack_from(body)
         cwd, count, *words = unpack(body, EXEC.size)
         argv, pairs = words[: int(count)], words[int(count) :]
-        env = dict(zip(pairs[::2], pairs[1::2]))
+        env = dict(zip(pairs[::2], pairs[1::2], strict=True))
         stdin = self.stdins.pop(request, None)
         if stdin is not None:
             os.lseek(stdin, 0, 0)
         streams = [Stream(keep)] if merge else [Stream(keep), Stream(keep)]
+        failure = b""
         try:
             os.write(self.oom_score, b"800")  # inherited: a command dies before the supervisor does
             pid = os.fork()
         except OSError as error:  # the commands before this one used up the limit on processes
-            text = b"sandbox: cannot start a process: " + os.strerror(error.errno).encode() + b"\n"
-            pid = 0
-        else:
-            if pid == 0:
-                source = self.null if stdin is None else stdin
-                run_child(source, streams[0].write_end, streams[-1].write_end, cwd, argv, env, self.limits)
+            failure = b"sandbox: cannot start a process: " + str(error).encode() + b"\n"
+            pid = -1
+        if pid == 0:
+            source = self.null if stdin is None else stdin
+            run_child(source, streams[0].write_end, streams[-1].write_end, cwd, argv, env, self.limits)
         os.write(self.oom_score, b"0")
+        if failure:
+            os.write(streams[-1].write_end, failure)
         if stdin is not None:
             os.close(stdin)
         for stream in streams:
             os.close(stream.write_end)
-        if pid == 0:
-            for stream in streams:
-                os.close(stream.fd)
-            out, err = (text, b"") if merge else (b"", text)
-            result = RESULT.pack(126, 0, len(out), len(err), 0.0, len(out))
-            self.send(RESULT_KIND, request, result + out + err)
-            return
-        self.jobs[request] = Job(request, pid, streams, timeout_s)
-        for stream in streams:
             self.streams[stream.fd] = stream
             self.poll.register(stream.fd, select.EPOLLIN)
+        job = self.jobs[request] = Job(request, pid, streams, timeout_s)
+        if failure:
+            self.finish(job, 126)
 
-    def cancel(self, request):
+    def cancel(self, request: int) -> None:
         stdin = self.stdins.pop(request, None)
         if stdin is not None:
             os.close(stdin)
@@ -359,7 +378,7 @@ class Supervisor:
         if job and job.doomed is None:
             job.doomed = kill_tree(job.pid)
 
-    def reap(self):
+    def reap(self) -> None:
         """Collect every dead child: commands, and orphans that fell to process 1."""
         while True:
             try:
@@ -374,7 +393,7 @@ class Supervisor:
                 elif job.pid == pid:
                     self.finish(job, os.waitstatus_to_exitcode(status))
 
-    def expire(self):
+    def expire(self) -> None:
         """Kill what is over its time; report a killed tree once the last of it is gone."""
         now = time.monotonic()
         for job in list(self.jobs.values()):
@@ -388,13 +407,16 @@ class Supervisor:
         if self.memory_kib:
             self.watch_memory()
 
-    def finish(self, job, code):
+    def finish(self, job: Job, code: int) -> None:
         seconds = time.monotonic() - job.started
         del self.jobs[job.request]
         for stream in job.streams:
             if stream.fd in self.streams and not stream.take(PIPE_MAX):
                 self.drop(stream)
-        code = -1 if job.timed_out else code if code >= 0 else 128 - code
+        if job.timed_out:
+            code = -1
+        elif code < 0:
+            code = 128 - code
         out, err = job.streams[0], (job.streams[1] if len(job.streams) > 1 else None)
         kept = out.kept()
         body = RESULT.pack(code, job.timed_out, out.total, err.total if err else 0, seconds, len(kept))
@@ -403,20 +425,20 @@ class Supervisor:
             stream.sink = True
             stream.head, stream.tail = bytearray(), bytearray()
 
-    def drop(self, stream):
+    def drop(self, stream: Stream) -> None:
         self.poll.unregister(stream.fd)
         del self.streams[stream.fd]
         os.close(stream.fd)
 
-    def watch_memory(self):
+    def watch_memory(self) -> None:
         """Where no cgroup holds memory: kill the largest process while the sum is over the limit."""
         sizes = {pid: resident_kib(pid) for pid in processes() if pid != 1}
         if sum(sizes.values()) > self.memory_kib:
-            signal_all([max(sizes, key=sizes.get)], signal.SIGKILL)
+            signal_all({max(sizes, key=lambda pid: sizes[pid])}, signal.SIGKILL)
 
     # --- files; all of it with the rights and the view of a command
 
-    def read(self, request, body):
+    def read(self, request: int, body: bytes) -> None:
         offset, size = READ.unpack_from(body)
         fd = os.open(body[READ.size :], os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         try:
@@ -430,7 +452,7 @@ class Supervisor:
             os.close(fd)
         self.send(DATA_KIND, request, DATA.pack(info.st_size) + data)
 
-    def write(self, request, body):
+    def write(self, request: int, body: bytes) -> None:
         offset, mode = WRITE.unpack_from(body)
         path, data = unpack(body, WRITE.size)
         flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK
@@ -451,24 +473,25 @@ class Supervisor:
         self.send(DATA_KIND, request, b"")
 
 
-def list_entries(path):
+def list_entries(path: bytes) -> bytes:
     """Pack what `path` is ("" names it), and what a directory holds; links inside are not followed."""
     info = os.stat(path)
-    yield pack_entry(b"", info, b"")
+    packed = [pack_entry(b"", info, b"")]
     if stat.S_ISDIR(info.st_mode):
         with os.scandir(path) as entries:
             for entry in entries:
                 link = os.readlink(entry.path) if entry.is_symlink() else b""
-                yield pack_entry(entry.name, entry.stat(follow_symlinks=False), link)
+                packed.append(pack_entry(entry.name, entry.stat(follow_symlinks=False), link))
+    return b"".join(packed)
 
 
-def pack_entry(name, info, link):
+def pack_entry(name: bytes, info: os.stat_result, link: bytes) -> bytes:
     kinds = {stat.S_IFREG: b"f", stat.S_IFDIR: b"d", stat.S_IFLNK: b"l"}
     kind = kinds.get(stat.S_IFMT(info.st_mode), b"?")
     return pack(ENTRY.pack(kind, stat.S_IMODE(info.st_mode), info.st_size), name, link)
 
 
-def resident_kib(pid):
+def resident_kib(pid: int) -> int:
     """Anonymous and shared memory of a process, in KiB."""
     total = 0
     try:
@@ -481,8 +504,8 @@ def resident_kib(pid):
     return total
 
 
-def main():
-    """Arguments: a label for the host's process list, KiB of memory to watch (0: none), processes (0: none)."""
+def main() -> None:
+    """Arguments: a label for the host's process list, KiB of memory and processes allowed (0: not here)."""
     channel = os.dup(0)  # descriptors made by Python close on exec
     null = os.open("/dev/null", os.O_RDWR)
     os.dup2(null, 0)

@@ -100,7 +100,7 @@ def become_subreaper() -> None:
 
 
 def leave_session_keyring() -> None:
-    """Start with an empty kernel keyring instead of the owner's. Kernels without keyrings have none to leave."""
+    """Start with an empty kernel keyring, not the owner's. Kernels without keyrings have none to leave."""
     number = _KEYCTL.get(os.uname().machine)
     if number is not None:
         _libc.syscall(number, _KEYCTL_JOIN_SESSION_KEYRING, None)
