@@ -1,0 +1,31 @@
+"""Grading: from a patch to a verdict that the patch cannot write itself."""
+
+from hone.grading.errors import BrokenTree, GraderError, PatchRefused
+from hone.grading.grade import Grader, grade
+from hone.grading.patch import (
+    FilteredPatch,
+    base_mounts,
+    extract,
+    filter_patch,
+    parse_patch,
+    test_paths,
+)
+from hone.grading.settings import GradingSettings
+from hone.grading.verdict import judge, read_report
+
+__all__ = [
+    "BrokenTree",
+    "FilteredPatch",
+    "Grader",
+    "GraderError",
+    "GradingSettings",
+    "PatchRefused",
+    "base_mounts",
+    "extract",
+    "filter_patch",
+    "grade",
+    "judge",
+    "parse_patch",
+    "read_report",
+    "test_paths",
+]

@@ -1,0 +1,381 @@
+"""Patches: taken out of an agent's sandbox, and cut down to what may reach the grader.
+
+A patch is text in git's format and always valid UTF-8: a file that is not is carried as a binary patch. Line ends are
+content (a file may have CRLF), so store and read patches without newline translation.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from hone.grading.errors import BrokenTree, PatchRefused
+from hone.grading.settings import GradingSettings
+from hone.sandbox.contract import ExecResult, Mount, Sandbox
+from hone.types import Task
+
+BASE_GIT = "/srv/hone/base.git"
+
+# Whatever the name's directory: read by pytest or Python before or beside the tests.
+PROTECTED_NAMES = {
+    "conftest.py",
+    "pytest.ini",
+    ".pytest.ini",
+    "pytest.toml",
+    ".pytest.toml",
+    "tox.ini",
+    "setup.cfg",
+    "pyproject.toml",
+    "sitecustomize.py",
+    "usercustomize.py",
+}
+PROTECTED_SUFFIXES = (".pth", ".pyc", ".pyo")
+PROTECTED_DIRECTORIES = {"__pycache__", ".pytest_cache"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FilePatch:
+    """One file's part of a patch."""
+
+    paths: tuple[str, ...]  # every path it reads or writes: one, or two for a rename or copy
+    text: str  # from its header to the next part's
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FilteredPatch:
+    text: str
+    paths: tuple[str, ...]  # that `text` changes
+    removed_paths: tuple[str, ...]  # protected paths whose changes were dropped
+
+
+def base_mounts(workspace: Path) -> tuple[Mount, ...]:
+    """What an agent's sandbox must show so that `extract` works: the pristine history, read-only."""
+    return (Mount(source=workspace / ".git", target=BASE_GIT),)
+
+
+_ENV = {
+    "GIT_CONFIG_GLOBAL": "/dev/null",
+    "GIT_CONFIG_NOSYSTEM": "1",
+    "GIT_CONFIG_COUNT": "1",
+    "GIT_CONFIG_KEY_0": "safe.directory",
+    "GIT_CONFIG_VALUE_0": "*",
+    "GIT_TERMINAL_PROMPT": "0",
+    "LC_ALL": "C",
+}
+
+# A git directory of our own, in a new place, borrowing the pristine objects: nothing the agent did to its .git, its
+# configuration, hooks, filters or attributes has any effect. Exit 90: the base cannot be read, which is not the agent's doing.
+_EXTRACT = r"""
+set -u
+temporary=$(mktemp -d /tmp/patch.XXXXXXXX) || exit 91
+trap 'rm -rf "$temporary"' EXIT
+base=$(git --git-dir="$1" rev-parse HEAD 2>/dev/null) || exit 90
+mkdir -p "$temporary/git/objects/info" "$temporary/git/refs" "$temporary/git/info" || exit 91
+printf '%s/objects\n' "$1" > "$temporary/git/objects/info/alternates"
+printf 'ref: refs/heads/none\n' > "$temporary/git/HEAD"
+printf '[core]\nrepositoryformatversion=0\nbare=false\nfilemode=true\nautocrlf=false\nhooksPath=/dev/null\nfsmonitor=false\n' \
+    > "$temporary/git/config"
+printf '* -text -eol -ident -filter -working-tree-encoding %s\n' "$3" > "$temporary/git/info/attributes"
+mkdir -p "$2" && cd "$2" || exit 91
+find . -mindepth 2 -name .git -prune -exec rm -rf {} + 2>/dev/null
+export GIT_DIR="$temporary/git" GIT_WORK_TREE="$2"
+git read-tree "$base" || exit 91
+git add -A --ignore-errors . >&2
+git diff-index --cached --binary --full-index --no-renames --no-ext-diff --no-textconv --no-color -p \
+    --src-prefix=a/ --dst-prefix=b/ "$base" -- . \
+    ':(exclude,glob)**/__pycache__/**' ':(exclude,glob)**/*.pyc' ':(exclude,glob)**/.pytest_cache/**' \
+    > "$temporary/patch" || exit 91
+size=$(wc -c < "$temporary/patch") || exit 91
+[ "$size" -le "$4" ] || exit 92
+"""
+
+
+async def extract(sandbox: Sandbox, task: Task, settings: GradingSettings | None = None) -> str:
+    """The diff between the task's base commit and the tree as the agent left it; "" when nothing changed.
+
+    New, deleted, binary and mode-changed files and the agent's own commits are in it; a rename is a deletion and a
+    new file; ignored files and Python's caches are not. The sandbox must have been started with `base_mounts`.
+
+    Raises BrokenTree (the policy's doing), SandboxLost, and RuntimeError when the base is not mounted.
+    """
+    settings = settings or GradingSettings()
+    data = await _diff(sandbox, task, settings, "!diff")
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError:
+        return (await _diff(sandbox, task, settings, "-diff")).decode("utf-8")  # everything as binary: ASCII
+
+
+async def _diff(sandbox: Sandbox, task: Task, settings: GradingSettings, attribute: str) -> bytes:
+    limit = settings.max_patch_kib * 1024
+    chunk = max(1024, sandbox.spec.limits.output_kib * 512)  # what one exec surely returns whole
+    script = _EXTRACT + 'cat "$temporary/patch"\n'
+    result = await _bash(sandbox, script, [task.environment.workdir, attribute, str(limit)], settings)
+    if result.stdout_bytes == len(result.stdout):
+        return result.stdout
+    parts: list[bytes] = []
+    for start in range(0, result.stdout_bytes, chunk):  # the same tree again, a part at a time
+        script = _EXTRACT + f'tail -c +{start + 1} "$temporary/patch" | head -c {chunk}\n'
+        part = await _bash(sandbox, script, [task.environment.workdir, attribute, str(limit)], settings)
+        parts.append(part.stdout)
+    return b"".join(parts)
+
+
+async def _bash(sandbox: Sandbox, script: str, arguments: list[str], settings: GradingSettings) -> ExecResult:
+    result = await sandbox.exec(
+        ["bash", "-c", script, "extract", BASE_GIT, *arguments],
+        cwd="/",
+        env=_ENV,
+        timeout_s=settings.extract_timeout_s,
+    )
+    if result.timed_out:
+        raise BrokenTree(f"git was not done with the tree after {settings.extract_timeout_s:g} s")
+    if result.exit_code == 90:
+        raise RuntimeError(
+            f"{BASE_GIT} holds no repository: start the sandbox with grading.base_mounts(workspace)"
+        )
+    if result.exit_code == 92:
+        raise BrokenTree(f"the patch is larger than {settings.max_patch_kib} KiB")
+    if result.exit_code != 0:
+        said = result.stderr.decode("utf-8", "replace").strip().splitlines() or ["no message"]
+        raise BrokenTree(f"git cannot read the tree (exit code {result.exit_code}): {said[-1]}")
+    return result
+
+
+def test_paths(task: Task) -> tuple[str, ...]:
+    """Files of the expected tests and every trusted file, below workdir."""
+    checks = task.checks
+    files = {test.split("::")[0] for test in (*checks.fail_to_pass, *checks.pass_to_pass)}
+    return tuple(sorted(files | set(checks.test_files)))
+
+
+def filter_patch(patch: str, protected: Iterable[str]) -> FilteredPatch:
+    """Drop the parts that touch protected paths: those given, what pytest or Python would read, and git's own files.
+
+    Raises PatchRefused for a patch that is malformed, that reaches outside the repository, or that makes a
+    link which does.
+    """
+    protected = set(protected)
+    kept: list[FilePatch] = []
+    removed: list[str] = []
+    for part in parse_patch(patch):
+        if any(is_protected(path, protected) for path in part.paths):
+            removed += part.paths
+        else:
+            _check_link(part)
+            kept.append(part)
+    return FilteredPatch(
+        text="".join(part.text for part in kept),
+        paths=tuple(path for part in kept for path in part.paths),
+        removed_paths=tuple(removed),
+    )
+
+
+def is_protected(path: str, protected: set[str]) -> bool:
+    parts = PurePosixPath(path).parts
+    if any(part.lower().startswith(".git") or part in PROTECTED_DIRECTORIES for part in parts):
+        return True
+    if parts[-1] in PROTECTED_NAMES or parts[-1].endswith(PROTECTED_SUFFIXES):
+        return True
+    # a file in the place of a directory above a protected file would move it
+    return any(file == path or file.startswith(path + "/") for file in protected)
+
+
+_HUNK = re.compile(r"@@ -\d+(?:,(\d+))? \+\d+(?:,(\d+))? @@")
+_EXTENDED = (
+    "old mode ", "new mode ", "deleted file mode ", "new file mode ", "copy from ", "copy to ", "rename from ",
+    "rename to ", "similarity index ", "dissimilarity index ", "index ",
+)  # fmt: skip
+
+
+def parse_patch(patch: str) -> list[FilePatch]:
+    """Split a unified diff into its files. Lines before the first file are dropped.
+
+    Understood are git's format, binary patches included, and plain `---`/`+++` headers. Raises PatchRefused.
+    """
+    lines = patch.split("\n")
+    if lines and lines[-1] == "":
+        lines.pop()
+    parts: list[FilePatch] = []
+    position = _next_header(lines, 0)
+    if position == len(lines) and patch.strip():
+        raise PatchRefused("the patch names no file")
+    while position < len(lines):
+        start = position
+        paths, position = _read_header(lines, position)
+        position = _read_body(lines, position)
+        text = "\n".join(lines[start:position]) + "\n"
+        parts.append(FilePatch(paths=tuple(dict.fromkeys(paths)), text=text))
+        following = _next_header(lines, position)
+        if any(line.strip() for line in lines[position:following]):
+            raise PatchRefused(
+                f"line {position + 1} of the patch belongs to no file: {lines[position][:80]!r}"
+            )
+        position = following
+    return parts
+
+
+def _next_header(lines: list[str], position: int) -> int:
+    while position < len(lines) and not _starts_file(lines, position):
+        position += 1
+    return position
+
+
+def _starts_file(lines: list[str], position: int) -> bool:
+    if lines[position].startswith("diff --git "):
+        return True
+    plain = lines[position].startswith("--- ") and position + 1 < len(lines)
+    return plain and lines[position + 1].startswith("+++ ")
+
+
+def _read_header(lines: list[str], position: int) -> tuple[list[str], int]:
+    """The paths of the file part that starts at `position`, and where its body starts."""
+    named: list[str] = []
+    git_line = lines[position] if lines[position].startswith("diff --git ") else None
+    if git_line is not None:
+        position += 1
+        while position < len(lines) and lines[position].startswith(_EXTENDED):
+            for prefix in ("rename from ", "rename to ", "copy from ", "copy to "):
+                if lines[position].startswith(prefix):
+                    named.append(_checked_path(_unquote(lines[position].removeprefix(prefix))))
+            position += 1
+    if position < len(lines) and _starts_file(lines, position) and lines[position].startswith("--- "):
+        for line, prefix in ((lines[position], "a/"), (lines[position + 1], "b/")):
+            path = _unquote(line[4:].split("\t")[0] if not line[4:].startswith('"') else line[4:])
+            if path != "/dev/null":
+                named.append(_checked_path(_without_prefix(path, prefix)))
+        position += 2
+    if git_line is not None:
+        on_line = _git_line_paths(git_line)
+        if named and on_line is not None and not set(named) <= set(on_line):
+            raise PatchRefused(f"the headers of a file disagree: {git_line!r}")
+        named = on_line or named
+    if not named:
+        raise PatchRefused(f"no path can be read from {lines[position - 1]!r}")
+    return named, position
+
+
+def _git_line_paths(line: str) -> list[str] | None:
+    """Both paths of `diff --git a/X b/Y`; None where spaces leave it open (git then names them elsewhere)."""
+    rest = line.removeprefix("diff --git ")
+    if rest.startswith('"'):
+        first, second = _split_quoted(rest)
+        pair = [_unquote(first), _unquote(second)]
+    elif rest.endswith('"'):
+        start = rest.find(' "')
+        if start < 0:
+            raise PatchRefused(f"bad quotes in {line!r}")
+        pair = [rest[:start], _unquote(rest[start + 1 :])]
+    elif (
+        len(rest) % 2 == 1
+        and rest[len(rest) // 2] == " "
+        and rest[2 : len(rest) // 2] == rest[len(rest) // 2 + 3 :]
+    ):
+        pair = [rest[: len(rest) // 2], rest[len(rest) // 2 + 1 :]]
+    elif rest.count(" ") == 1:
+        pair = rest.split(" ")
+    else:
+        return None
+    return [
+        _checked_path(_without_prefix(path, prefix)) for path, prefix in zip(pair, ("a/", "b/"), strict=True)
+    ]
+
+
+def _split_quoted(rest: str) -> tuple[str, str]:
+    match = re.match(r'("(?:[^"\\]|\\.)*") (.+)', rest)
+    if match is None:
+        raise PatchRefused(f"bad quotes in {rest!r}")
+    return match.group(1), match.group(2)
+
+
+def _read_body(lines: list[str], position: int) -> int:
+    """Where the hunks, or the binary data, that start at `position` end."""
+    if position < len(lines) and lines[position] == "GIT binary patch":
+        while position < len(lines) and not lines[position].startswith("diff --git "):
+            position += 1
+        return position
+    if position < len(lines) and lines[position].startswith("Binary files "):
+        raise PatchRefused("the patch names a binary file without its content")
+    while position < len(lines) and (hunk := _HUNK.match(lines[position])):
+        old, new = (int(count) if count is not None else 1 for count in hunk.groups())
+        position += 1
+        while old > 0 or new > 0:
+            if position == len(lines):
+                raise PatchRefused("the patch ends within a hunk")
+            kind = lines[position][:1]
+            old -= kind in ("-", " ", "")
+            new -= kind in ("+", " ", "")
+            if kind not in ("-", "+", " ", "", "\\") or old < 0 or new < 0:
+                raise PatchRefused(f"line {position + 1} of the patch does not fit its hunk")
+            position += 1
+        if position < len(lines) and lines[position].startswith("\\"):
+            position += 1
+    return position
+
+
+def _check_link(part: FilePatch) -> None:
+    """Refuse a symbolic link that leaves the repository, and anything that is neither a file nor a link."""
+    header = part.text.split("@@", 1)[0]
+    modes = set(re.findall(r"^(?:new file mode|new mode|index [0-9a-f.]+) (\d+)$", header, re.MULTILINE))
+    if modes - {"100644", "100755", "120000"}:
+        raise PatchRefused(f"{part.paths[-1]} is neither a file nor a link (mode {', '.join(sorted(modes))})")
+    if "120000" not in modes:
+        return
+    if "GIT binary patch" in part.text:
+        raise PatchRefused(f"{part.paths[-1]} is a link in binary form")
+    for line in _added_lines(part.text):
+        target = posixpath.normpath(posixpath.join(posixpath.dirname(part.paths[-1]), line))
+        if line.startswith("/") or target == ".." or target.startswith("../"):
+            raise PatchRefused(f"{part.paths[-1]} is a link to {line!r}, outside the repository")
+
+
+def _added_lines(text: str) -> Iterator[str]:
+    """Lines that the hunks of one file's part add."""
+    inside = False
+    for line in text.split("\n"):
+        if _HUNK.match(line):
+            inside = True
+        elif inside and line.startswith("+"):
+            yield line[1:]
+
+
+def _without_prefix(path: str, prefix: str) -> str:
+    if not path.startswith(prefix):
+        raise PatchRefused(f"the path {path!r} in the patch does not start with {prefix}")
+    return path[len(prefix) :]
+
+
+def _checked_path(path: str) -> str:
+    if path.startswith("/") or "\0" in path or any(part in ("", ".", "..") for part in path.split("/")):
+        raise PatchRefused(f"the patch reaches outside the repository: {path!r}")
+    return path
+
+
+_ESCAPES = {"a": 7, "b": 8, "t": 9, "n": 10, "v": 11, "f": 12, "r": 13, '"': 34, "\\": 92}
+
+
+def _unquote(text: str) -> str:
+    """A path as git writes it: C-style quotes where it has unusual bytes."""
+    if not text.startswith('"'):
+        return text
+    if len(text) < 2 or not text.endswith('"'):
+        raise PatchRefused(f"bad quotes in {text!r}")
+    out = bytearray()
+    position, end = 1, len(text) - 1
+    while position < end:
+        match = re.compile(r"\\(?:([0-3][0-7]{2})|(.))").match(text, position, end)
+        if match is None:
+            if text[position] in '"\\':
+                raise PatchRefused(f"bad quotes in {text!r}")
+            out += text[position].encode()
+            position += 1
+            continue
+        octal, letter = match.groups()
+        if octal is None and letter not in _ESCAPES:
+            raise PatchRefused(f"unknown escape in {text!r}")
+        out.append(int(octal, 8) if octal else _ESCAPES[letter])
+        position = match.end()
+    return out.decode("utf-8", "surrogateescape")
