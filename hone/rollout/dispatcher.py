@@ -129,7 +129,7 @@ class Dispatcher:
                     for i, task in enumerate(tasks)
                 ]
         except BaseExceptionGroup as failed:
-            raise _first(failed) from failed
+            raise first_error(failed) from failed
         left = [trajectory.rollout_id for trajectory in state.reusable.values()]
         self._ledger.drop(left, "superseded")
         return [group.result() for group in groups]
@@ -257,7 +257,7 @@ def seed_of(*parts: object) -> int:
     return int.from_bytes(digest, "big") >> 1
 
 
-def _first(error: BaseException) -> BaseException:
+def first_error(error: BaseException) -> BaseException:
     """The first error in a group of groups; the others are its consequences or as good."""
     while isinstance(error, BaseExceptionGroup):
         error = cast("BaseExceptionGroup[BaseException]", error).exceptions[0]

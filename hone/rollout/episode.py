@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from hone.agents.contract import Agent, AgentRun
-from hone.grading.errors import GraderError
+from hone.grading import BrokenTree, GraderError, base_mounts, extract
 from hone.outcomes import OUTCOME_RULES, Outcome
 from hone.policy.engine import ContextOverflow, EngineError
 from hone.rollout.metering import Conversation, MeteredChat, MeteredSandbox, NoChat
@@ -49,11 +49,11 @@ class Parts:
     spec: SandboxSpec  # of every sandbox; image, workdir and layer come from the task
     agent: Agent
     grader: Grades
-    extract: Callable[[Sandbox, Task], Awaitable[str]]  # the patch in a sandbox; "" when nothing changed
     new_chat: Callable[[str, int], Conversation] | None  # (rollout id, seed); None: scripted agents only
     workspaces: Path  # cache of the tasks' repositories
     settings: RolloutSettings
     metadata: Mapping[str, Any] = field(default_factory=dict[str, Any])  # copied into every trajectory
+    extract: Callable[[Sandbox, Task], Awaitable[str]] = extract  # the patch in the agent's sandbox
 
 
 @dataclass(slots=True, kw_only=True)
@@ -144,7 +144,11 @@ async def _leased(episode: Episode, parts: Parts) -> AsyncGenerator[MeteredSandb
 async def _start(episode: Episode, parts: Parts) -> Sandbox:
     environment = episode.task.environment
     spec = dataclasses.replace(
-        parts.spec, image=environment.image, workdir=environment.workdir, layer=episode.workspace
+        parts.spec,
+        image=environment.image,
+        workdir=environment.workdir,
+        layer=episode.workspace,
+        mounts=(*parts.spec.mounts, *base_mounts(episode.workspace)),
     )
     try:
         async with asyncio.timeout(BACKSTOP_S):
@@ -203,6 +207,8 @@ async def _take_patch(episode: Episode, parts: Parts, sandbox: MeteredSandbox) -
         with _timed(episode, "patch"):
             async with asyncio.timeout(BACKSTOP_S):
                 return await parts.extract(sandbox.inner, episode.task)
+    except BrokenTree as error:
+        raise _Ended(Outcome.BROKE_SANDBOX, error) from error
     except TimeoutError:
         slow = SandboxLost(f"the patch could not be read within {BACKSTOP_S:.0f} s")
         raise await _lost(episode, parts, sandbox, slow) from None

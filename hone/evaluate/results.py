@@ -1,0 +1,157 @@
+"""The files of an evaluation: `results.jsonl` grows line by line, the rest is written at the end.
+
+results.jsonl   one line per sample that ended; a later line of the same sample replaces an earlier one
+summary.json    the figures
+preds.jsonl     the first sample's patch of each task, as SWE-bench's harness reads them
+rollouts/       the trajectories
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from hone.evaluate.errors import EvaluateError
+from hone.evaluate.statistics import mean_pass_at_k, resolve_rate
+from hone.outcomes import OUTCOME_RULES, Fault, Outcome
+from hone.rollout.rewards import solved
+from hone.types import Trajectory
+
+Row = dict[str, Any]  # one line of results.jsonl
+Key = tuple[str, int]  # instance_id, sample
+
+
+def row(trajectory: Trajectory, sample: int, group: str | None, run_dir: str) -> Row:
+    """What one sample contributes; `elapsed` leaves out the wait for a place."""
+    timings = trajectory.timings
+    return {
+        "instance_id": trajectory.task_id,
+        "sample": sample,
+        "resolved": solved(trajectory.outcome, trajectory.verdict),
+        "exit_status": trajectory.outcome.value,
+        "patch_source": "git_diff" if trajectory.patch.strip() else None,
+        "n_steps": len(trajectory.turns),
+        "error": trajectory.error,
+        "elapsed": sum(timings.get(stage, 0.0) for stage in ("start", "agent", "patch", "close", "grade")),
+        "run_dir": run_dir,
+        "score": None if trajectory.verdict is None else trajectory.verdict.score,
+        "reward": trajectory.reward,
+        "tokens": trajectory.tree.sampled_tokens,
+        "command_timeouts": sum(turn.exit_code == -1 for turn in trajectory.turns),
+        "group": group,
+    }
+
+
+def is_fault(result: Row) -> bool:
+    """Whether the sample says nothing about the policy and is to be run again."""
+    return OUTCOME_RULES[Outcome(result["exit_status"])].fault is Fault.INFRASTRUCTURE
+
+
+def append(path: Path, result: Row) -> None:
+    """Add one line and see it through to the operating system. Raises EvaluateError on a full disk."""
+    line = json.dumps(result).encode() + b"\n"
+    try:
+        with path.open("ab") as file:
+            file.write(line)
+    except OSError as error:
+        raise EvaluateError(
+            f"cannot write {path}: {os.strerror(error.errno or 0)}; mend that and run the same command again"
+        ) from error
+
+
+def read(path: Path) -> dict[Key, Row]:
+    """The last line of each sample; {} where there is no file. A last line cut short is removed.
+
+    Raises EvaluateError when a line is not a result.
+    """
+    if not path.is_file():
+        return {}
+    data = path.read_bytes()
+    whole = data.rfind(b"\n") + 1
+    if whole < len(data):
+        os.truncate(path, whole)
+    rows: dict[Key, Row] = {}
+    for number, line in enumerate(data[:whole].splitlines(), start=1):
+        try:
+            result = json.loads(line)
+            rows[result["instance_id"], result["sample"]] = result
+        except (ValueError, KeyError, TypeError) as error:
+            raise EvaluateError(
+                f"{path}, line {number}, is not a result of an evaluation: {error!r}"
+            ) from error
+    return rows
+
+
+def samples_by_task(rows: Iterable[Row]) -> dict[str, list[bool]]:
+    """task -> resolved, one per sample, infrastructure faults left out."""
+    samples: dict[str, list[bool]] = {}
+    for result in rows:
+        if not is_fault(result):
+            samples.setdefault(result["instance_id"], []).append(result["resolved"])
+    return samples
+
+
+def summarise(rows: Iterable[Row], *, model: str, data: str, args: Mapping[str, Any]) -> dict[str, Any]:
+    """The figures. `total` counts every sample; rates are over the `n` that no infrastructure fault ended."""
+    everything = list(rows)
+    valid = [result for result in everything if not is_fault(result)]
+    samples = samples_by_task(valid)
+    overall = resolve_rate(samples)
+    most = max((len(task) for task in samples.values()), default=0)
+    ks = sorted({most} | {2**i for i in range(most.bit_length())}) if most else []
+    groups = sorted({result["group"] for result in valid if result["group"] is not None})
+    return {
+        "model": model,
+        "data": data,
+        "total": len(everything),
+        "n": overall.n,
+        "tasks": len(samples),
+        "resolved": overall.resolved,
+        "resolve_rate": overall.rate,
+        "low": overall.low,
+        "high": overall.high,
+        "pass_at": {str(k): mean_pass_at_k(samples, k) for k in ks if k <= most},
+        "errors": len(everything) - len(valid),
+        "no_patch": sum(result["patch_source"] is None for result in valid),
+        "avg_steps": _mean(result["n_steps"] for result in valid),
+        "avg_elapsed_s": _mean(result["elapsed"] for result in valid),
+        "outcomes": dict(Counter(result["exit_status"] for result in everything)),
+        "timeouts": sum(result["exit_status"] == Outcome.TIME_LIMIT for result in valid),
+        "command_timeouts": sum(result["command_timeouts"] for result in valid),
+        "tokens": sum(result["tokens"] for result in valid),
+        "groups": {group: _group(valid, group) for group in groups},
+        "timestamp": datetime.now(UTC).isoformat(timespec="seconds"),
+        "args": dict(args),
+    }
+
+
+def _group(rows: list[Row], group: str) -> dict[str, Any]:
+    rate = resolve_rate(samples_by_task(result for result in rows if result["group"] == group))
+    return {
+        "n": rate.n,
+        "resolved": rate.resolved,
+        "resolve_rate": rate.rate,
+        "low": rate.low,
+        "high": rate.high,
+    }
+
+
+def predictions(rows: Mapping[Key, Row], rollouts: Path, model: str) -> str:
+    """`preds.jsonl`: one line per task, with the patch of its sample 0."""
+    lines: list[str] = []
+    for (instance_id, sample), result in sorted(rows.items()):
+        if sample == 0 and not is_fault(result):
+            patch = (rollouts / result["run_dir"] / "patch.diff").read_bytes().decode("utf-8", "replace")
+            entry = {"instance_id": instance_id, "model_name_or_path": model, "model_patch": patch}
+            lines.append(json.dumps(entry) + "\n")
+    return "".join(lines)
+
+
+def _mean(values: Iterable[float]) -> float:
+    numbers = list(values)
+    return sum(numbers) / len(numbers) if numbers else 0.0
