@@ -2,7 +2,7 @@
 
     checkpoints/step-000012/    what transformers' from_pretrained loads (weights, configuration, tokenizer)
         trainer.pt              optimizer, counters and random states
-        progress.json           step, rollouts of the step, position in the data
+        progress.json           step, and what became of its rollouts
         COMPLETE                size and SHA-256 of every other file; written last
     checkpoints/.writing-...    a write in progress, or what a killed one left; the next write removes it
 
@@ -20,7 +20,7 @@ import os
 import random
 import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -45,11 +45,10 @@ class Tokenizer(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """Where a run stands after `step`."""
+    """Where a run stands after `step`; the position in the data follows from the step."""
 
     step: int
-    rollouts: Mapping[str, Any]  # what the ledger is told of this step, should it not know; JSON
-    position: Mapping[str, Any]  # in the data; JSON
+    rollouts: Mapping[str, Any] = field(default_factory=dict[str, Any])  # JSON; what the ledger is told of it
 
 
 def save(directory: Path, progress: Progress, *, trainer: Trainer, tokenizer: Tokenizer, keep: int) -> Path:
@@ -121,19 +120,14 @@ def read_progress(path: Path) -> Progress:
     content = json.loads((path / "progress.json").read_text())
     if content["format"] != FORMAT:
         raise CheckpointError(f"{path} was written by another version of hone: choose another run directory")
-    return Progress(step=content["step"], rollouts=content["rollouts"], position=content["position"])
+    return Progress(step=content["step"], rollouts=content["rollouts"])
 
 
 def _write(folder: Path, progress: Progress, trainer: Trainer, tokenizer: Tokenizer) -> None:
     trainer.model.save_pretrained(str(folder))
     tokenizer.save_pretrained(str(folder))
     torch.save({"trainer": trainer.state_dict(), "random": _random_states()}, folder / "trainer.pt")
-    content = {
-        "format": FORMAT,
-        "step": progress.step,
-        "rollouts": dict(progress.rollouts),
-        "position": dict(progress.position),
-    }
+    content = {"format": FORMAT, "step": progress.step, "rollouts": dict(progress.rollouts)}
     (folder / "progress.json").write_text(json.dumps(content))
     files = sorted(path for path in folder.rglob("*") if path.is_file())
     seals = {str(path.relative_to(folder)): _seal(path) for path in files}

@@ -58,9 +58,7 @@ async def train(run: TrainRun) -> None:
     """
     for step in range(await resume(run), run.settings.steps):
         trajectories = await run.collect(step)
-        masked = [t.rollout_id for t in trajectories if run.is_masked(t)]
-        credit = assign_credit(trajectories, run.settings.algorithm, masked=masked)
-        samples = build_samples(trajectories, credit.advantages)
+        credit, samples = to_samples(trajectories, run.settings, run.is_masked)
         require_fresh(samples, step, run.settings.max_staleness)
         metrics = describe(trajectories, credit, samples) | await train_step(run.trainer, samples)
         await run.engine.set_version(step + 1)
@@ -87,6 +85,19 @@ async def resume(run: TrainRun) -> int:
     return done + 1
 
 
+def to_samples(
+    trajectories: Sequence[Trajectory], settings: TrainSettings, is_masked: Callable[[Trajectory], bool]
+) -> tuple[Credit, list[Sample]]:
+    """What a batch teaches: the credit of its rollouts, and the samples of those that are trained.
+
+    The order of arrival makes no difference.
+    """
+    ordered = sorted(trajectories, key=lambda t: t.rollout_id)
+    masked = [t.rollout_id for t in ordered if is_masked(t)]
+    credit = assign_credit(ordered, settings.algorithm, masked=masked)
+    return credit, build_samples(ordered, credit.advantages)
+
+
 async def train_step(trainer: Trainer, samples: Sequence[Sample]) -> dict[str, float]:
     """`trainer.step` off the event loop; cancelling it stops the thread after its present forward pass."""
     try:
@@ -104,8 +115,8 @@ def require_fresh(samples: Sequence[Sample], step: int, max_staleness: int) -> N
         if step - oldest > max_staleness or newest > step:
             raise StaleSample(
                 f"rollout {sample.rollout_id} holds tokens of weight versions {oldest} to {newest} at step "
-                f"{step}, and at most {max_staleness} updates may lie between: raise train.max_staleness, or see "
-                "why the engine was not updated"
+                f"{step}, and at most {max_staleness} updates may lie between: raise train.max_staleness, or "
+                "see why the engine was not updated"
             )
 
 
@@ -142,7 +153,7 @@ def save(run: TrainRun, step: int, disposals: Mapping[str, Disposal]) -> Path:
     rollouts = {i: [d.disposition.value, d.reason] for i, d in disposals.items()}
     return checkpoint.save(
         checkpoints(run.run_dir),
-        Progress(step=step, rollouts=rollouts, position={}),
+        Progress(step=step, rollouts=rollouts),
         trainer=run.trainer,
         tokenizer=run.tokenizer,
         keep=run.settings.checkpoint.keep,

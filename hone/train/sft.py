@@ -1,0 +1,100 @@
+"""Supervised training on stored trajectories: the same samples and the same step, with cross-entropy.
+
+It resumes from its own checkpoints: the order of the data follows from seed and epoch, so the step says all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+from transformers import PreTrainedModel
+
+from hone.train import checkpoint
+from hone.train.checkpoint import Progress, Tokenizer
+from hone.train.errors import TrainError
+from hone.train.loss import CrossEntropy
+from hone.train.metrics import MetricsWriter
+from hone.train.samples import tree_samples
+from hone.train.settings import BatchSettings, SftSettings
+from hone.train.trainer import Trainer
+from hone.types import Message, Sample, TokenTree, Trajectory
+
+
+def demonstration_samples(
+    trajectories: Iterable[Trajectory], encode: Callable[[Sequence[Message]], TokenTree]
+) -> list[Sample]:
+    """Samples with weight 1 on what the assistant said.
+
+    A trajectory that an engine sampled keeps its tokens; one without tokens (a scripted agent's) goes through
+    `encode`, which lays its messages out as a rollout would have.
+    """
+    samples: list[Sample] = []
+    for trajectory in trajectories:
+        tree = trajectory.tree if trajectory.tree.sampled_tokens else encode(trajectory.messages)
+        samples += tree_samples(
+            tree, rollout_id=trajectory.rollout_id, group_id=trajectory.group_id, advantage=1.0
+        )
+    return samples
+
+
+def sft(
+    model: PreTrainedModel,
+    samples: Sequence[Sample],
+    settings: SftSettings,
+    *,
+    run_dir: Path,
+    tokenizer: Tokenizer,
+    metrics: MetricsWriter,
+    on_step: Callable[[int, int, Mapping[str, float]], None] = lambda step, steps, metrics: None,
+) -> Path:
+    """Train `model` in place and return the last checkpoint, a folder that transformers loads.
+
+    Goes on from the last checkpoint in `run_dir`. `on_step(step, steps, metrics)` hears of every optimiser
+    step. Raises TrainError when there is nothing to train on, NonFinite, CheckpointError.
+    """
+    if not samples:
+        raise TrainError("there is nothing to train on: the trajectories hold no assistant message")
+    batches = [batch for epoch in range(settings.epochs) for batch in _epoch(samples, settings, epoch)]
+    trainer = Trainer(
+        model,
+        objective=CrossEntropy(),
+        optimizer=settings.optimizer,
+        batch=BatchSettings(
+            micro_batch_tokens=settings.micro_batch_tokens, logit_tokens=settings.logit_tokens
+        ),
+        total_optimizer_steps=len(batches),
+    )
+    directory = run_dir / "checkpoints"
+    path = checkpoint.latest(directory)
+    first = 0 if path is None else checkpoint.restore(path, trainer).step + 1
+    for step in range(first, len(batches)):
+        report = trainer.step([samples[i] for i in batches[step]])
+        metrics.write(step, report)
+        on_step(step, len(batches), report)
+        if (step + 1) % settings.checkpoint.every == 0 or step + 1 == len(batches):
+            path = checkpoint.save(
+                directory,
+                Progress(step=step),
+                trainer=trainer,
+                tokenizer=tokenizer,
+                keep=settings.checkpoint.keep,
+            )
+    if path is None:
+        raise TrainError("no step was trained")
+    return path
+
+
+def _epoch(samples: Sequence[Sample], settings: SftSettings, epoch: int) -> list[list[int]]:
+    """Indices of the samples of each optimiser step; all samples of a trajectory are in one."""
+    by_rollout: dict[str, list[int]] = {}
+    for index, sample in enumerate(samples):
+        by_rollout.setdefault(sample.rollout_id, []).append(index)
+    rollouts = list(by_rollout.values())
+    order: list[int] = np.random.default_rng((settings.seed, epoch)).permutation(len(rollouts)).tolist()
+    size = settings.batch_size
+    return [
+        [index for at in order[start : start + size] for index in rollouts[at]]
+        for start in range(0, len(order), size)
+    ]
