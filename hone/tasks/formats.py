@@ -12,13 +12,22 @@ from typing import Any
 from hone.tasks.errors import TaskError
 from hone.types import Checks, Commit, Environment, Task
 
+_LISTS = ("fail_to_pass", "pass_to_pass", "command")  # of Checks
+
 
 def to_dict(task: Task) -> dict[str, Any]:
-    """The task as JSON values. Metadata must already be JSON values: no tuples, NaN or keys that are not text."""
-    data = dataclasses.asdict(task)
-    data["environment"]["history"] = list(data["environment"]["history"])
-    for name in ("fail_to_pass", "pass_to_pass", "command"):
-        data["checks"][name] = list(data["checks"][name])
+    """The task as JSON values, if its metadata are JSON values (`to_line` makes sure)."""
+    data = {field.name: getattr(task, field.name) for field in dataclasses.fields(Task)}
+    data["environment"] = {
+        "image": task.environment.image,
+        "workdir": task.environment.workdir,
+        "history": [{"message": c.message, "files": dict(c.files)} for c in task.environment.history],
+    }
+    checks = {field.name: getattr(task.checks, field.name) for field in dataclasses.fields(Checks)}
+    for name in _LISTS:
+        checks[name] = list(checks[name])
+    data["checks"] = {**checks, "test_files": dict(task.checks.test_files)}
+    data["metadata"] = dict(task.metadata)
     return data
 
 
@@ -42,7 +51,7 @@ def from_dict(data: Any) -> Task:
     timeout_s = checks.get("timeout_s", 60.0)
     if isinstance(timeout_s, bool) or not isinstance(timeout_s, int | float) or not timeout_s > 0:
         raise TaskError(f"`timeout_s` must be a positive number of seconds, got {timeout_s!r}")
-    for name in ("fail_to_pass", "pass_to_pass", "command"):
+    for name in _LISTS:
         if name in checks:
             checks[name] = tuple(_strings(checks[name], name))
     checks["timeout_s"] = float(timeout_s)
@@ -53,11 +62,16 @@ def from_dict(data: Any) -> Task:
 
 
 def to_line(task: Task) -> str:
-    """One line of JSON, without its end. Raises TaskError when the metadata cannot be written without loss."""
+    """One line of JSON, without its end. Raises TaskError when JSON cannot keep the metadata as they are."""
     data = to_dict(task)
-    line = json.dumps(data, allow_nan=True)
+    try:
+        line = json.dumps(data, allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise TaskError(f"task {task.id} cannot be written as JSON: {error}") from None
     if json.loads(line) != data:
-        raise TaskError(f"task {task.id}: its metadata holds values that JSON cannot keep")
+        raise TaskError(
+            f"task {task.id} cannot be written as JSON: its metadata hold tuples or keys not text"
+        )
     return line
 
 
@@ -71,7 +85,10 @@ def from_line(line: str) -> Task:
 
 
 def load(path: Path) -> list[Task]:
-    """Every task of a JSONL file. Raises TaskError with file and line, also for a file without tasks or a repeated id."""
+    """Every task of a JSONL file.
+
+    Raises TaskError, with file and line where one is at fault; a repeated id and an empty file are faults.
+    """
     tasks: dict[str, Task] = {}
     try:
         with path.open(encoding="utf-8") as lines:

@@ -11,7 +11,7 @@ class TasksSettings(Settings):
     """Which problems a run uses, and how many of each set."""
 
     source: str = "curriculum"
-    """"curriculum" (generated from the seed) or the path of a JSONL file whose tasks name their set in `metadata.split`."""
+    """"curriculum" (made from the seed), or the path of a JSONL file whose tasks say `metadata.split`."""
     train: int = Field(default=512, ge=0)
     """Number of tasks in the training set (curriculum only)."""
     validation: int = Field(default=64, ge=0)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from hone.tasks.errors import TaskError
 from hone.tasks.formats import content_hash
 from hone.types import Task
+
+_SHOWN = 10  # clashes named in an error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,26 +28,37 @@ class Splits:
 
 
 def check_disjoint(splits: Splits) -> None:
-    """Prove that no task, by content, and no combination of names occurs in two sets, nor a task twice in one.
+    """Prove that the sets share no task.
+
+    No id and no content (problem, environment and checks) occurs twice at all; no combination of names
+    (`metadata["names"]`) in two sets; no family of `test_unseen` (`metadata["family"]`) in another set.
 
     Raises TaskError naming the offending ids.
     """
-    owners: dict[object, tuple[str, str]] = {}
     clashes: list[str] = []
+    first: dict[tuple[str, object], tuple[str, str]] = {}
     for split, tasks in splits.named():
         for task in tasks:
-            for kind, key in _keys(task):
-                owner = owners.setdefault((kind, key), (split, task.id))
-                twice = owner[1] != task.id or owner[0] != split
-                if twice and (kind == "content" or owner[0] != split):
-                    clashes.append(f"{owner[1]} ({owner[0]}) and {task.id} ({split}) have the same {kind}")
+            for kind, key, only_across in _keys(task):
+                earlier = first.get((kind, key))
+                if earlier is None:
+                    first[kind, key] = (split, task.id)
+                elif earlier[0] != split or not only_across:
+                    clashes.append(f"{task.id} ({split}) has the {kind} of {earlier[1]} ({earlier[0]})")
+    seen = {task.metadata.get("family") for task in (*splits.train, *splits.validation, *splits.test)}
+    clashes += [
+        f"{task.id} (test_unseen) is of the family {task.metadata['family']}, which other sets have too"
+        for task in splits.test_unseen
+        if task.metadata.get("family") in seen - {None}
+    ]
     if clashes:
-        shown = "; ".join(clashes[:10]) + (f"; and {len(clashes) - 10} more" if len(clashes) > 10 else "")
-        raise TaskError(f"the task sets overlap: {shown}")
+        more = f"; and {len(clashes) - _SHOWN} more" if len(clashes) > _SHOWN else ""
+        raise TaskError(f"the task sets overlap: {'; '.join(clashes[:_SHOWN])}{more}")
 
 
-def _keys(task: Task) -> Iterator[tuple[str, object]]:
-    yield "content", content_hash(task)
-    names: Sequence[str] | None = task.metadata.get("names")
-    if names:
-        yield "names", tuple(names)
+def _keys(task: Task) -> Iterator[tuple[str, object, bool]]:
+    """What must not occur again: its kind, its value, and whether its own set may repeat it."""
+    yield "id", task.id, False
+    yield "content", content_hash(task), False
+    if "names" in task.metadata:
+        yield "names", tuple(task.metadata["names"]), True

@@ -18,6 +18,17 @@ _WHO = "Hone <hone@localhost>"
 _FIRST_DATE = 1_700_000_000  # seconds since 1970; commits are an hour apart, so that hashes never change
 _ENV = {"PATH": "/usr/bin:/bin", "GIT_CONFIG_GLOBAL": "/dev/null", "GIT_CONFIG_NOSYSTEM": "1", "LC_ALL": "C"}
 
+# For commands in a sandbox: the repository may belong to another user there, and an agent may want to commit.
+GIT_ENV: Mapping[str, str] = {
+    "GIT_CONFIG_COUNT": "3",
+    "GIT_CONFIG_KEY_0": "safe.directory",
+    "GIT_CONFIG_VALUE_0": "*",
+    "GIT_CONFIG_KEY_1": "user.name",
+    "GIT_CONFIG_VALUE_1": "agent",
+    "GIT_CONFIG_KEY_2": "user.email",
+    "GIT_CONFIG_VALUE_2": "agent@localhost",
+}
+
 
 def prepare(task: Task, cache: Path) -> Path:
     """The directory with the task's git repository, for `SandboxSpec.layer`; made on first use.
@@ -30,7 +41,7 @@ def prepare(task: Task, cache: Path) -> Path:
     target = cache / environment_hash(task.environment)
     if target.is_dir():
         return target
-    steps = _checked_steps(task)
+    tree(task)  # raises on a history that cannot be replayed
     try:
         cache.mkdir(parents=True, exist_ok=True)
         with (cache / ".lock").open("w") as lock:
@@ -38,7 +49,7 @@ def prepare(task: Task, cache: Path) -> Path:
             if not target.is_dir():
                 partial = cache / ".partial"  # whatever it holds now, its maker is dead
                 shutil.rmtree(partial, ignore_errors=True)
-                _make_repository(task, steps, partial)
+                _make_repository(task, partial)
                 partial.rename(target)
     except OSError as error:
         raise TaskError(
@@ -52,45 +63,41 @@ def environment_hash(environment: Environment) -> str:
     return digest([dataclasses.asdict(commit) for commit in environment.history])
 
 
-def _checked_steps(task: Task) -> Sequence[Commit]:
-    """The history, once it is sure that it can be replayed."""
-    present: set[PurePosixPath] = set()
+def tree(task: Task) -> dict[str, str]:
+    """The files that the agent meets, path -> text.
+
+    Raises TaskError when the history is empty, leaves the repository or deletes what is not there.
+    """
+    files: dict[str, str] = {}
     for number, commit in enumerate(task.environment.history, start=1):
         for name, text in commit.files.items():
             path = PurePosixPath(name)
-            odd = (
-                path.is_absolute() or ".." in path.parts or str(path) != name or "\n" in name or "\0" in name
+            inside = (
+                path.parts and not path.is_absolute() and not {"..", ".git"} & set(map(str.lower, path.parts))
             )
-            if odd or path.parts[0].lower() == ".git":
+            if not inside or str(path) != name or set(name) & {"\n", "\0"}:
                 raise TaskError(
-                    f"task {task.id}: commit {number} writes to {name!r}, which is not a path in a repository"
+                    f"task {task.id}: commit {number} writes to {name!r}, not a path in a repository"
                 )
-            if text is None and path not in present:
+            if text is not None:
+                files[name] = text
+            elif files.pop(name, None) is None:
                 raise TaskError(f"task {task.id}: commit {number} deletes {name!r}, which is not there")
-            if text is None:
-                present.discard(path)
-            elif any(parent in present for parent in path.parents) or any(
-                path in other.parents for other in present
-            ):
-                raise TaskError(f"task {task.id}: commit {number} makes {name!r} both a file and a folder")
-            else:
-                present.add(path)
-    if not present:
+    if not files:
         raise TaskError(f"task {task.id}: its repository is empty; give its environment a history of commits")
-    return task.environment.history
+    return files
 
 
-def _make_repository(task: Task, steps: Sequence[Commit], target: Path) -> None:
+def _make_repository(task: Task, target: Path) -> None:
     target.mkdir(mode=0o755)
     target.chmod(0o755)  # mkdir's mode is cut by the umask
     _git(task, target, ["init", "--quiet", "--template=", f"--initial-branch={BRANCH}"])
-    stream = b"".join(_commit_stream(commit, i) for i, commit in enumerate(steps))
-    _git(
-        task,
-        target,
-        ["-c", "fastimport.unpackLimit=0", "fast-import", "--quiet", "--done"],
-        stream + b"done\n",
-    )
+    try:
+        stream = b"".join(_commit_stream(commit, i) for i, commit in enumerate(task.environment.history))
+    except UnicodeEncodeError as error:
+        raise TaskError(f"task {task.id}: its history holds text that UTF-8 cannot encode") from error
+    load = ["-c", "fastimport.unpackLimit=0", "fast-import", "--quiet", "--done"]
+    _git(task, target, load, stream + b"done\n")
     _git(task, target, ["checkout", "--quiet", "--force", BRANCH])
 
 
@@ -117,9 +124,7 @@ def _data(text: str) -> bytes:
     return b"data %d\n%s\n" % (len(raw), raw)
 
 
-def _git(
-    task: Task, folder: Path, arguments: Sequence[str], stdin: bytes = b"", env: Mapping[str, str] = _ENV
-) -> None:
+def _git(task: Task, folder: Path, arguments: Sequence[str], stdin: bytes = b"") -> None:
     command = [
         "/usr/bin/git",
         "-c",
@@ -130,10 +135,10 @@ def _git(
     ]
     try:
         done = subprocess.run(
-            command, cwd=folder, env=env, input=stdin, capture_output=True, umask=0o022, check=False
+            command, cwd=folder, env=_ENV, input=stdin, capture_output=True, umask=0o022, check=False
         )
     except FileNotFoundError:
         raise TaskError("git is missing: install it as /usr/bin/git (apt-get install git)") from None
     if done.returncode != 0:
-        said = done.stderr.decode("utf-8", "replace").strip().splitlines() or [f"exit code {done.returncode}"]
-        raise TaskError(f"task {task.id}: git {arguments[-1]} failed: {said[-1]}")
+        said = done.stderr.decode("utf-8", "replace").strip() or f"exit code {done.returncode}"
+        raise TaskError(f"task {task.id}: git cannot make its repository: {said.splitlines()[-1]}")

@@ -56,7 +56,8 @@ def off_by_one(draw: Draw) -> Bug:
             ),
             (
                 Shape(
-                    f"def {f}({a}):\n    {t} = 0\n    for item in range(@):\n        {t} += item\n    return {t}",
+                    f"def {f}({a}):\n    {t} = 0\n    for item in range(@):\n        {t} += item\n"
+                    f"    return {t}",
                     (a,),
                     NUMBERS,
                 ),
@@ -253,31 +254,33 @@ def wrong_default(draw: Draw) -> Bug:
 def wrong_constant(draw: Draw) -> Bug:
     f, a, b = draw.names(3)
     t = draw.local()
+    constant = draw.pick(("LIMIT", "STEP", "BASE"))
     bad, right = draw.digits(2)
     numbers = ((4,), (11,), (7,), (right,), (bad,), (0,))
-    shape, verb = draw.pick(
+    above = tuple((n,) for n in range(1, 12))
+    lists = (([4, 1],), ([7],), ([],), ([3, 5, 2],))
+    shape, task = draw.pick(
         (
-            (Shape(f"def {f}({a}):\n    return {a} * @", (a,), numbers), f"multiply {a} by"),
+            (Shape(f"def {f}({a}):\n    return {a} * @", (a,), numbers), f"multiply {a} by {right}"),
             (
                 Shape(f"def {f}({a}):\n    {t} = {a} + @\n    return {t}", (a,), numbers),
-                f"add to {a} the number",
-            ),
-            (Shape(f"def {f}({a}, {b}):\n    return {a} + {b} * @", (a, b), PAIRS), f"multiply {b} by"),
-            (
-                Shape(
-                    f"def {f}({a}):\n    return [item * @ for item in {a}]",
-                    (a,),
-                    (([4, 1],), ([7],), ([],), ([3, 5, 2],)),
-                ),
-                f"multiply each item of {a} by",
+                f"add {right} to {a}",
             ),
             (
-                Shape(
-                    f"def {f}({a}):\n    if {a} > @:\n        return 0\n    return {a}",
-                    (a,),
-                    tuple((n,) for n in range(1, 12)),
-                ),
-                f"give 0 when {a} is more than",
+                Shape(f"def {f}({a}, {b}):\n    return {a} + {b} * @", (a, b), PAIRS),
+                f"multiply {b} by {right}",
+            ),
+            (
+                Shape(f"def {f}({a}):\n    return [item * @ for item in {a}]", (a,), lists),
+                f"multiply each item of {a} by {right}",
+            ),
+            (
+                Shape(f"def {f}({a}):\n    if {a} > @:\n        return 0\n    return {a}", (a,), above),
+                f"give 0 when {a} is more than {right}",
+            ),
+            (
+                Shape(f"{constant} = @\n\ndef {f}({a}):\n    return {a} - {constant}", (a,), numbers),
+                f"subtract {right} from {a}",
             ),
         )
     )
@@ -287,6 +290,6 @@ def wrong_constant(draw: Draw) -> Bug:
         bad=str(bad),
         right=str(right),
         wrong=_other_digits(draw, right, bad),
-        actual=f"it uses the number {bad}",
-        expected=f"it should {verb} {right}",
+        actual=draw.pick((f"it uses the number {bad}", f"it works with {bad}")),
+        expected=f"it should {task}",
     )

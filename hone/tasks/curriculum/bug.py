@@ -11,48 +11,15 @@ T = TypeVar("T")
 
 MARK = "@"  # stands in a template for the text that the bug got wrong
 
-WORDS = [
-    "price",
-    "tax",
-    "cost",
-    "fee",
-    "bonus",
-    "stock",
-    "rate",
-    "score",
-    "level",
-    "width",
-    "height",
-    "depth",
-    "weight",
-    "speed",
-    "gap",
-    "rank",
-    "share",
-    "unit",
-    "load",
-    "rent",
-    "wage",
-    "debt",
-    "gain",
-    "loss",
-    "dose",
-    "mass",
-    "area",
-    "heat",
-    "rain",
-    "wind",
-    "crop",
-    "seed",
-    "fuel",
-    "gold",
-    "iron",
-    "salt",
-    "milk",
-    "bread",
-    "fruit",
-    "grain",
-]
+# fmt: off
+WORDS = (
+    "price", "tax", "cost", "fee", "bonus", "stock", "rate", "score", "level",
+    "width", "height", "depth", "weight", "speed", "gap", "rank", "share", "unit",
+    "load", "rent", "wage", "debt", "gain", "loss", "dose", "mass", "area",
+    "heat", "rain", "wind", "crop", "seed", "fuel", "gold", "iron", "salt",
+    "milk", "bread", "fruit", "grain",
+)
+# fmt: on
 LOCALS = ("total", "result")
 
 
@@ -69,8 +36,8 @@ class Shape(NamedTuple):
 class Bug:
     """One seeded bug, before it is placed in a repository.
 
-    `bad`, `right` and each of `wrong` (the most tempting first) are texts for the MARK in the shape's code. An
-    empty `bad` means that a whole line is missing. `actual` and `expected` are clauses that begin with "it".
+    `bad`, `right` and each of `wrong` (the most tempting first) are texts for the MARK in the shape's code.
+    An empty `bad` means that a whole line is missing. `actual` and `expected` are clauses about "it".
     """
 
     function: str

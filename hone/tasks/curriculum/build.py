@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import difflib
 import random
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 from hone.tasks.curriculum.behaviour import results
 from hone.tasks.curriculum.bug import Bug, Draw
 from hone.tasks.curriculum.edit import Edit
-from hone.tasks.curriculum.layout import IGNORED, Layout, edit, place
+from hone.tasks.curriculum.layout import Layout, edit, place
+from hone.tasks.curriculum.suite import Case, hidden_tests, test_ids, visible_tests
 from hone.types import Checks, Commit, Environment, Task
 
 SOURCE = "curriculum"
 LONGEST_MODULE = 12  # lines; what a very small model can read
-HIDDEN = "tests/test_hidden.py"
+FEWEST_WRONG_EDITS = 3
+HIDDEN_PATH = "tests/test_hidden.py"
 
 ISSUES = (
     "{module}.py has a bug in {function}: {actual}, but {expected}.",
@@ -29,8 +31,20 @@ class Rejected(Exception):
     """This draw makes no sound task; draw again."""
 
 
+class _Cases(NamedTuple):
+    """What the right function gives, told apart by whether the bug shows."""
+
+    failing: list[Case]
+    passing: list[Case]
+
+
 def build(family: Callable[[Draw], Bug], source: random.Random, task_id: str, split: str) -> Task:
-    """One task of `family`. Raises Rejected when the draw is ambiguous, too long or too easily fixed."""
+    """One task of `family`. Raises Rejected when the draw is ambiguous, too long or too easily fixed.
+
+    `metadata`: split, family, names [module, function, *parameters], and `fixes`, the edits a demonstrator
+    chooses from: [{"command": shell command, "right": bool}, ...], the right one first, then at least three
+    that were seen to fail a hidden test, the most tempting first. The agent sees none of it.
+    """
     draw = Draw(source)
     bug = family(draw)
     layout = place(bug, draw)
@@ -40,31 +54,23 @@ def build(family: Callable[[Draw], Bug], source: random.Random, task_id: str, sp
     right = edit(bug, layout, bug.right)
     if bug.bad and text.splitlines()[right.line - 1].count(bug.bad) != 1:
         raise Rejected("the text to replace is not unique on its line")
-    path = f"{layout.module}.py"
     fixed = right.apply(text)
-    wanted, failing, passing = _split_cases(bug, layout, fixed)
-    wrong = _wrong_edits(bug, layout, right, wanted, draw)
-    visible = _visible_tests(bug, layout, wanted, passing)
-    hidden_cases = [*failing, *passing]
-    visible_path = f"tests/test_{layout.module}.py"
-    hidden = [f"{HIDDEN}::test_{bug.function}_{i + 1}" for i in range(len(hidden_cases))]
-    tests = {
-        "tests/__init__.py": "",
-        visible_path: visible,
-        HIDDEN: _test_file(
-            layout.module, bug.function, [(bug.shape.cases[i], wanted[i]) for i in hidden_cases]
-        ),
-    }
+    cases = _cases(bug, layout, fixed)
+    wrong = _wrong_edits(bug, layout, cases, draw)
+    visible = visible_tests(layout, bug.function, cases.passing[0] if cases.passing else None)
+    hidden = hidden_tests(layout.module, bug.function, [*cases.failing, *cases.passing])
+    path, visible_path = f"{layout.module}.py", f"tests/test_{layout.module}.py"
+    hidden_ids = test_ids(HIDDEN_PATH, hidden)
     fixes = [{"command": right.command(path), "right": True}]
     fixes += [{"command": candidate.command(path), "right": False} for candidate in wrong]
     return Task(
         id=task_id,
         problem=_issue(bug, layout.module, draw),
-        environment=Environment(image="host", history=_history(bug, layout, {visible_path: visible})),
+        environment=Environment(image="host", history=_history(bug, layout, visible_path, visible)),
         checks=Checks(
-            fail_to_pass=tuple(hidden[: len(failing)]),
-            pass_to_pass=(*hidden[len(failing) :], *_test_ids(visible_path, visible)),
-            test_files=tests,
+            fail_to_pass=tuple(hidden_ids[: len(cases.failing)]),
+            pass_to_pass=(*hidden_ids[len(cases.failing) :], *test_ids(visible_path, visible)),
+            test_files={"tests/__init__.py": "", visible_path: visible, HIDDEN_PATH: hidden},
             gold_patch=unified_diff(path, text, fixed),
         ),
         source=SOURCE,
@@ -77,99 +83,62 @@ def build(family: Callable[[Draw], Bug], source: random.Random, task_id: str, sp
     )
 
 
-def _split_cases(bug: Bug, layout: Layout, fixed: str) -> tuple[list[Any], list[int], list[int]]:
-    """What the fixed function returns for each case, and which cases fail and pass while the bug is there."""
+def _cases(bug: Bug, layout: Layout, fixed: str) -> _Cases:
     modules = {**layout.modules, layout.module: fixed}
     wanted = results(modules, layout.module, bug.function, bug.shape.cases)
     buggy = results(layout.modules, layout.module, bug.function, bug.shape.cases)
-    sound = [
-        i for i, value in enumerate(wanted) if value == value
-    ]  # a case on which the right code raises is none
-    failing = [i for i in sound if buggy[i] != wanted[i]]
-    if not failing:
+    cases = _Cases([], [])
+    for arguments, right, found in zip(bug.shape.cases, wanted, buggy, strict=True):
+        if right == right:  # false where the right function raises: nothing to test there
+            (cases.passing if found == right else cases.failing).append(Case(arguments, right))
+    if not cases.failing:
         raise Rejected("no case shows the bug")
-    return wanted, failing, [i for i in sound if i not in failing]
+    return cases
 
 
-def _wrong_edits(bug: Bug, layout: Layout, right: Edit, wanted: list[Any], draw: Draw) -> list[Edit]:
-    """At least three plausible edits, each seen to fail a hidden test; the most tempting first."""
+def _wrong_edits(bug: Bug, layout: Layout, cases: _Cases, draw: Draw) -> list[Edit]:
+    """Plausible edits that fail a hidden test: wrong texts in the right place, the right text elsewhere."""
     text = layout.modules[layout.module]
-    last = text.count("\n")
-    elsewhere = [
-        n
-        for n in range(1, last + 1)
-        if n != right.line and (not bug.bad or bug.bad in text.splitlines()[n - 1])
-    ]
-    nearby = [n for n in (right.line + 1, right.line - 1) if 1 <= n <= last]
-    line = draw.pick(elsewhere if elsewhere and bug.bad else nearby)
-    candidates = [edit(bug, layout, wrong) for wrong in bug.wrong if wrong != bug.bad] + [
-        edit(bug, layout, bug.right, line)
-    ]
-    wrong = [candidate for candidate in candidates if not _passes(candidate.apply(text), bug, layout, wanted)]
-    if len(wrong) < 3:
+    lines = text.splitlines()
+    others = [n for n in range(1, len(lines) + 1) if n != layout.line]
+    alike = [n for n in others if bug.bad and bug.bad in lines[n - 1]]
+    nearby = [n for n in others if abs(n - layout.line) == 1]
+    candidates = [edit(bug, layout, wrong) for wrong in bug.wrong if wrong != bug.bad]
+    candidates.append(edit(bug, layout, bug.right, draw.pick(alike or nearby)))
+    checks = [*cases.failing, *cases.passing]
+    wrong = [candidate for candidate in candidates if not _passes(candidate.apply(text), bug, layout, checks)]
+    if len(wrong) < FEWEST_WRONG_EDITS:
         raise Rejected("too few wrong edits")
     return wrong
 
 
-def _passes(source: str, bug: Bug, layout: Layout, wanted: Sequence[Any]) -> bool:
-    found = results({**layout.modules, layout.module: source}, layout.module, bug.function, bug.shape.cases)
-    return all(f == w for f, w in zip(found, wanted, strict=True) if w == w)
+def _passes(source: str, bug: Bug, layout: Layout, cases: Sequence[Case]) -> bool:
+    modules = {**layout.modules, layout.module: source}
+    found: list[Any] = results(modules, layout.module, bug.function, [case.arguments for case in cases])
+    return found == [case.value for case in cases]
 
 
 def _issue(bug: Bug, module: str, draw: Draw) -> str:
-    return draw.pick(ISSUES).format(
-        module=module, function=bug.function, actual=bug.actual, expected=bug.expected
-    )
+    issue = draw.pick(ISSUES)
+    return issue.format(module=module, function=bug.function, actual=bug.actual, expected=bug.expected)
 
 
-def _test_file(module: str, function: str, cases: Sequence[tuple[tuple[Any, ...], Any]]) -> str:
-    parts = [f"from {module} import {function}\n"]
-    for i, (arguments, value) in enumerate(cases, start=1):
-        call = f"{function}({', '.join(map(repr, arguments))})"
-        parts.append(f"\n\ndef test_{function}_{i}():\n    assert {call} == {value!r}\n")
-    return "".join(parts)
-
-
-def _visible_tests(bug: Bug, layout: Layout, wanted: list[Any], passing: list[int]) -> str:
-    """Tests that pass with and without the bug: one lucky case, and the helper beside it."""
-    if passing:
-        i = passing[0]
-        text = _test_file(layout.module, bug.function, [(bug.shape.cases[i], wanted[i])])
-    else:
-        text = f"import {layout.module}\n\n\ndef test_{bug.function}():\n    assert callable({layout.module}.{bug.function})\n"
-    if layout.helper:
-        name, arguments = layout.helper
-        value = results(layout.modules, layout.module, name, [arguments])[0]
-        call = f"{name}({', '.join(map(repr, arguments))})"
-        text = f"from {layout.module} import {name}\n" + text
-        text += f"\n\ndef test_{name}():\n    assert {call} == {value!r}\n"
-    return text
-
-
-def _test_ids(path: str, text: str) -> list[str]:
-    return [
-        f"{path}::{line[4 : line.index('(')]}" for line in text.splitlines() if line.startswith("def test_")
-    ]
-
-
-def _history(bug: Bug, layout: Layout, visible: Mapping[str, str]) -> tuple[Commit, ...]:
+def _history(bug: Bug, layout: Layout, visible_path: str, visible: str) -> tuple[Commit, ...]:
     """The repository grows by a few commits; none of them ever held the fix."""
     path = f"{layout.module}.py"
+    start = {"README.md": f"# {layout.module}\n", ".gitignore": "__pycache__/\n.pytest_cache/\n"}
     others = {f"{name}.py": text for name, text in layout.modules.items() if name != layout.module}
     commits = [
-        Commit(message="Start", files={"README.md": f"# {layout.module}\n", ".gitignore": IGNORED, **others})
+        Commit(message="Start", files={**start, **others}),
+        Commit(message=f"Add {path}", files={path: layout.before}),
+        Commit(message=f"Add {bug.function}", files={path: layout.modules[layout.module]}),
+        Commit(message="Add tests", files={"tests/__init__.py": "", visible_path: visible}),
     ]
-    if layout.before:
-        commits.append(Commit(message=f"Add {path}", files={path: layout.before}))
-    commits.append(
-        Commit(message=f"Add {bug.function} to {path}", files={path: layout.modules[layout.module]})
-    )
-    commits.append(Commit(message="Add tests", files={"tests/__init__.py": "", **visible}))
-    return tuple(commits)
+    return tuple(commits if layout.before else commits[:1] + commits[2:])
 
 
 def unified_diff(path: str, before: str, after: str) -> str:
-    lines = difflib.unified_diff(
-        before.splitlines(keepends=True), after.splitlines(keepends=True), f"a/{path}", f"b/{path}"
-    )
+    """A patch of one file that `git apply` takes."""
+    old, new = before.splitlines(keepends=True), after.splitlines(keepends=True)
+    lines = difflib.unified_diff(old, new, f"a/{path}", f"b/{path}")
     return f"diff --git a/{path} b/{path}\n" + "".join(lines)

@@ -12,7 +12,7 @@ _PLAIN_NEW = re.compile(r"[\w ,()+\-<>=!%*:\[\]\"]+")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Edit:
-    """Replace the first `old` on line `line` (counted from 1) by `new`; an empty `old` adds `new` after that line."""
+    """Replace the first `old` on line `line` (from 1) by `new`; an empty `old` adds `new` after that line."""
 
     line: int
     old: str

@@ -8,7 +8,14 @@ from dataclasses import dataclass
 from hone.tasks.curriculum.bug import MARK, Bug, Draw
 from hone.tasks.curriculum.edit import Edit
 
-IGNORED = "__pycache__/\n.pytest_cache/\n"
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Helper:
+    """A correct function beside the buggy one."""
+
+    name: str
+    source: str
+    arguments: tuple[int, ...] = ()  # to call it with in a test; empty: it is not tested
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,42 +26,34 @@ class Layout:
     modules: Mapping[str, str]  # name -> source, the bug in it
     before: str  # the module's source before the buggy function was added to it; empty: there was none
     line: int  # of the bug, from 1; of the line before it where a whole line is missing
-    indent: str  # of the missing line; empty where text is only wrong
-    helper: tuple[str, tuple[int, ...]] | None  # a correct function beside it, and arguments to call it with
+    indent: str  # of the missing line; empty where a text is wrong
+    helper: Helper | None
 
 
 def place(bug: Bug, draw: Draw) -> Layout:
     """Choose what stands above and below the buggy function."""
     module = draw.name()
-    modules: dict[str, str] = {}
-    head: list[str] = []
-    helper, tested = _helper(bug, draw)
-    if draw.chance(0.3):
-        head.append(f'"""Work with {draw.name()} and {draw.name()}."""\n')
-    if draw.chance(0.3):
-        for _ in range(draw.pick((1, 1, 2))):
-            other, g, x = draw.names(3)
-            modules[other] = f"def {g}({x}):\n    return {_body(x, draw)}\n"
-            if not bug.helper and draw.chance(0.4):
-                head.append(f"from {other} import {g}\n")
-                break
-    code = _without_missing_line(bug) if not bug.bad else bug.shape.code.replace(MARK, bug.bad)
-    blocks = [helper, code] if helper and draw.chance(0.6) else [code, helper]
-    blocks = [block + "\n" for block in blocks if block]
-    source = "\n".join(head + blocks)
-    before = "\n".join(head + [block for block in blocks if block != code + "\n"])
-    modules[module] = source
-    above = source[: source.index(code)].count("\n")
+    modules, imports = _other_modules(draw)
+    helper, imports = _helper(bug, draw, imports)
+    head = [f'"""Work with {draw.name()} and {draw.name()}."""\n'] if draw.chance(0.3) else []
+    head += [f"from {other} import {name}\n" for other, name in imports.items()]
     template = bug.shape.code.splitlines()
     marked = next(i for i, line in enumerate(template) if MARK in line)
-    indent = template[marked][: template[marked].index(MARK)] if not bug.bad else ""
+    line_missing = not bug.bad
+    lines = template[:marked] + template[marked + 1 :] if line_missing else template
+    code = "\n".join(lines).replace(MARK, bug.bad) + "\n"
+    above, below = list(head), []
+    if helper:
+        (above if draw.chance(0.6) else below).append(helper.source)
+    modules[module] = "\n".join([*above, code, *below])
+    first_line = sum(block.count("\n") + 1 for block in above) + 1
     return Layout(
         module=module,
         modules=modules,
-        before=before if helper else "",
-        line=above + marked + (1 if bug.bad else 0),
-        indent=indent,
-        helper=tested,
+        before="\n".join([*head, helper.source]) if helper else "",
+        line=first_line + marked - line_missing,
+        indent=template[marked][: template[marked].index(MARK)] if line_missing else "",
+        helper=helper,
     )
 
 
@@ -63,20 +62,35 @@ def edit(bug: Bug, layout: Layout, text: str, line: int | None = None) -> Edit:
     return Edit(line=line or layout.line, old=bug.bad, new=layout.indent + text)
 
 
-def _without_missing_line(bug: Bug) -> str:
-    return "\n".join(line for line in bug.shape.code.splitlines() if line.strip() != MARK)
+def _other_modules(draw: Draw) -> tuple[dict[str, str], dict[str, str]]:
+    """Modules beside the one at fault, by name, and what may be imported from them (module -> function)."""
+    modules: dict[str, str] = {}
+    functions: dict[str, str] = {}
+    for _ in range(draw.pick((0, 0, 0, 0, 0, 0, 0, 1, 1, 2))):
+        module, name, parameter = draw.names(3)
+        modules[module] = f"def {name}({parameter}):\n    return {_body(parameter, draw)}\n"
+        functions[module] = name
+    return modules, functions
 
 
-def _helper(bug: Bug, draw: Draw) -> tuple[str, tuple[str, tuple[int, ...]] | None]:
+def _helper(bug: Bug, draw: Draw, functions: Mapping[str, str]) -> tuple[Helper | None, dict[str, str]]:
+    """The function beside the buggy one, if there is one, and the imports that it uses."""
     if bug.helper:
-        return bug.helper, None
-    if len(bug.shape.code.splitlines()) > 4 or draw.chance(0.35):
-        return "", None
-    g, x = draw.names(2)
-    return f"def {g}({x}):\n    return {_body(x, draw)}", (g, (draw.digits(1)[0],))
+        return Helper(name=bug.helper.split("(")[0].removeprefix("def "), source=bug.helper + "\n"), {}
+    if bug.shape.code.count("\n") > 3 or draw.chance(0.35):
+        return None, {}
+    name, x, y = draw.names(3)
+    if functions:
+        other, function = draw.pick(list(functions.items()))
+        source = f"def {name}({x}):\n    return {function}({x})\n"
+        return Helper(name=name, source=source, arguments=(draw.digits(1)[0],)), {other: function}
+    if draw.chance(0.3):
+        source = f"def {name}({x}, {y}):\n    return {x} {draw.pick('+-*')} {y}\n"
+        return Helper(name=name, source=source, arguments=tuple(draw.digits(2))), {}
+    source = f"def {name}({x}):\n    return {_body(x, draw)}\n"
+    return Helper(name=name, source=source, arguments=(draw.digits(1)[0],)), {}
 
 
 def _body(x: str, draw: Draw) -> str:
-    return draw.pick(
-        (x, f"{x} + {draw.digits(1)[0]}", f"{x} * {draw.digits(1)[0]}", f"{x} - 1", f"[{x}]", f"-{x}")
-    )
+    k = draw.digits(1)[0]
+    return draw.pick((x, f"{x} + {k}", f"{x} * {k}", f"{x} - 1", f"[{x}]", f"-{x}"))
