@@ -347,7 +347,8 @@ def _audit(db: sqlite3.Connection) -> tuple[Balance, list[str]]:
 
 _FAULTS = {
     "rollouts were disposed of by a step that is not committed": (
-        "SELECT count(*) FROM rollouts WHERE trained_step NOT IN (SELECT step FROM steps)"
+        "SELECT count(*) FROM rollouts "
+        "WHERE trained_step IS NOT NULL AND trained_step NOT IN (SELECT step FROM steps)"
     ),
     "rollouts of a committed step are open": (
         "SELECT count(*) FROM rollouts WHERE disposition IS NULL AND step IN (SELECT step FROM steps)"

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import io
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -60,10 +61,10 @@ def from_parquet(data: bytes) -> TokenTree:
     """The tree that was written, bit for bit. Raises ValueError (pyarrow.ArrowInvalid) when it is damaged."""
     table = pq.read_table(io.BytesIO(data))
     node = table["node"].to_numpy()
-    starts = np.flatnonzero(np.diff(node, prepend=-1))
+    bounds = [*np.flatnonzero(np.diff(node, prepend=-1)).tolist(), len(node)]
     token, logprob, version = (table[name].combine_chunks() for name in ("token", "logprob", "version"))
     tree = TokenTree()
-    for start, end in zip(starts.tolist(), [*starts[1:].tolist(), len(node)], strict=True):
+    for start, end in pairwise(bounds):
         sampled = table["sampled"][start].as_py()
         rows = end - start if token[start].is_valid else 0
         sampled_rows = rows if sampled else 0

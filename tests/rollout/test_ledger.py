@@ -1,0 +1,308 @@
+from __future__ import annotations
+
+import os
+import sqlite3
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, multiple, rule
+
+from hone.outcomes import OUTCOME_RULES, Fault, Outcome
+from hone.rollout.errors import LedgerError
+from hone.rollout.ledger import MASKED, TRAINED, Disposition, Ledger, dropped
+
+OUTCOMES = list(Outcome)
+MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None  # a disk would be flushed at every commit
+INFRASTRUCTURE = {o for o, rule in OUTCOME_RULES.items() if rule.fault is Fault.INFRASTRUCTURE}
+
+
+def dispatch(ledger: Ledger, rollout_id: str, step: int = 0) -> None:
+    ledger.dispatch(rollout_id, group_id=f"g{step}", place=0, task_id="t", step=step, version=step)
+
+
+def end(ledger: Ledger, rollout_id: str, outcome: Outcome = Outcome.RESOLVED) -> None:
+    if outcome in INFRASTRUCTURE:
+        ledger.end(rollout_id, outcome)
+    else:
+        ledger.end(rollout_id, outcome, reward=1.0, directory=f"d-{rollout_id}")
+
+
+def test_every_rollout_is_accounted_for_from_dispatch_to_training(tmp_path: Path):
+    with Ledger.open(tmp_path) as ledger:
+        for i in range(5):
+            dispatch(ledger, f"r{i}")
+        end(ledger, "r0")
+        end(ledger, "r1", Outcome.TURN_LIMIT)
+        end(ledger, "r2", Outcome.ENGINE_ERROR)
+        end(ledger, "r3")
+        assert (ledger.balance().in_flight, ledger.balance().dropped) == (4, {"engine_error": 1})
+        end(ledger, "r4")
+        ledger.commit_step(0, {"r0": TRAINED, "r1": MASKED, "r3": dropped("constant"), "r4": TRAINED})
+        balance = ledger.balance()
+    assert (balance.dispatched, balance.trained, balance.masked) == (5, 2, 1)
+    assert balance.dropped == {"engine_error": 1, "constant": 1}
+    assert (balance.in_flight, balance.steps) == (0, 1)
+
+
+def test_a_rollout_is_dispatched_once_and_ends_once(tmp_path: Path):
+    with Ledger.open(tmp_path) as ledger:
+        dispatch(ledger, "r")
+        with pytest.raises(LedgerError, match="UNIQUE"):
+            dispatch(ledger, "r")
+        end(ledger, "r")
+        with pytest.raises(LedgerError, match="already ended"):
+            end(ledger, "r", Outcome.UNRESOLVED)
+        with pytest.raises(LedgerError, match="never dispatched"):
+            end(ledger, "other")
+        assert [e.outcome for e in ledger.entries()] == [Outcome.RESOLVED]
+
+
+def test_a_rollout_is_disposed_of_once_and_only_after_it_ended(tmp_path: Path):
+    with Ledger.open(tmp_path) as ledger:
+        dispatch(ledger, "running")
+        with pytest.raises(LedgerError):
+            ledger.drop(["running"], "stale")
+        end(ledger, "running")
+        ledger.drop(["running"], "stale")
+        with pytest.raises(LedgerError, match="already been disposed"):
+            ledger.commit_step(0, {"running": TRAINED})
+        dispatch(ledger, "fault")
+        end(ledger, "fault", Outcome.SANDBOX_ERROR)
+        with pytest.raises(LedgerError):
+            ledger.commit_step(0, {"fault": TRAINED})
+        assert ledger.balance().dropped == {"stale": 1, "sandbox_error": 1}
+
+
+def test_a_step_is_committed_whole_or_not_at_all(tmp_path: Path):
+    with Ledger.open(tmp_path) as ledger:
+        for name in ("a", "b"):
+            dispatch(ledger, name)
+            end(ledger, name)
+        with pytest.raises(LedgerError, match="nothing is said about b"):
+            ledger.commit_step(0, {"a": TRAINED})
+        with pytest.raises(LedgerError, match="never dispatched"):
+            ledger.commit_step(0, {"a": TRAINED, "b": TRAINED, "c": TRAINED})
+        assert ledger.last_step is None
+        assert ledger.balance().in_flight == 2
+        ledger.commit_step(0, {"a": TRAINED, "b": TRAINED})
+        with pytest.raises(LedgerError):
+            ledger.commit_step(0, {})
+        with pytest.raises(LedgerError, match="already committed"):
+            dispatch(ledger, "late", step=0)
+
+
+def test_what_a_dead_process_left_running_is_cancelled_and_what_it_finished_is_kept(tmp_path: Path):
+    ledger = Ledger.open(tmp_path)
+    for name in ("finished", "running"):
+        dispatch(ledger, name)
+    end(ledger, "finished")
+    ledger.close()
+    with Ledger.open(tmp_path) as ledger:
+        finished, running = ledger.entries(0)
+        assert (finished.outcome, finished.disposition) == (Outcome.RESOLVED, None)
+        assert (running.outcome, running.disposition) == (Outcome.CANCELLED, Disposition.DROPPED)
+        assert running.reason == "interrupted"
+        assert ledger.balance().in_flight == 1
+
+
+def test_kill_minus_9_loses_no_row(tmp_path: Path):
+    code = (
+        "import os, signal, sys; from pathlib import Path\n"
+        "from hone.rollout.ledger import Ledger\n"
+        "ledger = Ledger.open(Path(sys.argv[1]))\n"
+        "for i in range(50):\n"
+        "    ledger.dispatch(f'r{i}', group_id='g', place=i, task_id='t', step=0, version=0)\n"
+        "os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    assert subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=False).returncode == -9
+    with Ledger.open(tmp_path) as ledger:
+        assert ledger.balance().dropped == {"interrupted": 50}
+
+
+def test_rolling_back_reopens_the_next_step_and_drops_the_later_ones(tmp_path: Path):
+    with Ledger.open(tmp_path) as ledger:
+        for step in range(4):
+            dispatch(ledger, f"r{step}", step)
+            end(ledger, f"r{step}")
+            ledger.commit_step(step, {f"r{step}": TRAINED})
+        ledger.rollback(1)
+        assert ledger.last_step == 1
+        assert [(e.disposition, e.reason) for e in ledger.entries()] == [
+            (Disposition.TRAINED, None),
+            (Disposition.TRAINED, None),
+            (None, None),
+            (Disposition.DROPPED, "rolled_back"),
+        ]
+        ledger.commit_step(2, {"r2": MASKED})
+        assert ledger.balance().in_flight == 0
+
+
+def test_a_second_process_is_refused_by_name_of_the_first(tmp_path: Path):
+    with Ledger.open(tmp_path):
+        code = (
+            "import sys; from pathlib import Path; from hone.rollout.ledger import Ledger\n"
+            "Ledger.open(Path(sys.argv[1]))"
+        )
+        second = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, check=False)
+        assert second.returncode == 1
+        assert f"in use by process {os.getpid()}" in second.stderr.decode()
+    Ledger.open(tmp_path).close()
+
+
+def test_a_run_directory_keeps_to_its_recipe(tmp_path: Path):
+    with Ledger.open(tmp_path) as ledger:
+        ledger.bind("one")
+        ledger.bind("one")
+    with Ledger.open(tmp_path) as ledger, pytest.raises(LedgerError, match="another recipe"):
+        ledger.bind("two")
+
+
+def test_a_reader_sees_a_run_under_way_and_cannot_write(tmp_path: Path):
+    with pytest.raises(LedgerError, match="holds no run"):
+        Ledger.read(tmp_path)
+    with Ledger.open(tmp_path) as ledger:
+        dispatch(ledger, "r")
+        with Ledger.read(tmp_path) as reader:
+            assert reader.balance().in_flight == 1
+            with pytest.raises(LedgerError):
+                end(reader, "r")
+
+
+def test_a_file_that_is_no_ledger_is_named(tmp_path: Path):
+    (tmp_path / "ledger.sqlite").write_bytes(b"not a database" * 100)
+    with pytest.raises(LedgerError, match="damaged"):
+        Ledger.open(tmp_path)
+    other = tmp_path / "other"
+    other.mkdir()
+    sqlite3.connect(other / "ledger.sqlite").execute("PRAGMA user_version = 99")
+    with pytest.raises(LedgerError, match="not a ledger of this version"):
+        Ledger.open(other)
+
+
+def test_a_lost_row_unbalances_the_ledger(tmp_path: Path):
+    with Ledger.open(tmp_path) as ledger:
+        dispatch(ledger, "r")
+    database = sqlite3.connect(tmp_path / "ledger.sqlite")
+    with pytest.raises(sqlite3.IntegrityError, match="never deleted"):
+        database.execute("DELETE FROM rollouts")
+    database.execute("DROP TRIGGER never_deleted")
+    database.execute("DELETE FROM rollouts")
+    database.commit()
+    database.close()
+    with (
+        Ledger.open(tmp_path) as ledger,
+        pytest.raises(LedgerError, match="1 rollouts were dispatched and 0"),
+    ):
+        ledger.balance()
+
+
+class LedgerMachine(RuleBasedStateMachine):
+    """Any sequence of dispatches, endings, commits, rollbacks and crashes, beside a model in plain Python."""
+
+    running, ended = Bundle("running"), Bundle("ended")
+
+    @initialize()
+    def open(self) -> None:
+        self.directory = tempfile.TemporaryDirectory(dir=MEMORY)
+        self.ledger = Ledger.open(Path(self.directory.name))
+        self.step = 0  # the step being collected
+        self.known: dict[str, tuple[str, int]] = {}  # id -> (state, step of dispatch)
+
+    def teardown(self) -> None:
+        self.ledger.close()
+        self.directory.cleanup()
+
+    @rule(target=running)
+    def dispatch(self) -> str:
+        rollout_id = f"r{len(self.known)}"
+        self.ledger.dispatch(
+            rollout_id, group_id="g", place=0, task_id="t", step=self.step, version=self.step
+        )
+        self.known[rollout_id] = ("running", self.step)
+        return rollout_id
+
+    @rule(target=ended, rollout_id=consumes(running), outcome=st.sampled_from(OUTCOMES))
+    def end(self, rollout_id: str, outcome: Outcome):
+        state, step = self.known[rollout_id]
+        if state != "running":  # a crash ended it
+            with pytest.raises(LedgerError):
+                end(self.ledger, rollout_id, outcome)
+            return multiple()
+        end(self.ledger, rollout_id, outcome)
+        fault = outcome in INFRASTRUCTURE
+        self.known[rollout_id] = (outcome.value if fault else "ended", step)
+        return rollout_id
+
+    @rule(rollout_id=ended, reason=st.sampled_from(["constant", "stale"]))
+    def drop(self, rollout_id: str, reason: str) -> None:
+        state, step = self.known[rollout_id]
+        if state == "ended":
+            self.ledger.drop([rollout_id], reason)
+            self.known[rollout_id] = (reason, step)
+        else:
+            with pytest.raises(LedgerError):
+                self.ledger.drop([rollout_id], reason)
+
+    @rule(rollout_id=ended)
+    def end_again(self, rollout_id: str) -> None:
+        with pytest.raises(LedgerError):
+            end(self.ledger, rollout_id)
+
+    @rule(data=st.data())
+    def commit(self, data: st.DataObject) -> None:
+        open_ = [i for i, (state, _) in self.known.items() if state == "ended"]
+        ways = {"trained": TRAINED, "masked": MASKED, "no_tokens": dropped("no_tokens")}
+        chosen = {i: data.draw(st.sampled_from(sorted(ways)), label=i) for i in open_}
+        disposals = {i: ways[way] for i, way in chosen.items()}
+        if any(state == "running" for state, _ in self.known.values()):
+            with pytest.raises(LedgerError):
+                self.ledger.commit_step(self.step, disposals)
+            return
+        self.ledger.commit_step(self.step, disposals)
+        for i, way in chosen.items():
+            self.known[i] = (f"{way}@{self.step}", self.known[i][1])
+        self.step += 1
+
+    @rule(back=st.integers(0, 2))
+    def roll_back(self, back: int) -> None:
+        last = max(self.step - 1 - back, -1)
+        if any(state == "running" for state, _ in self.known.values()):
+            return  # a step is taken back when a run resumes: nothing is running then
+        self.ledger.rollback(last)
+        for i, (state, step) in self.known.items():
+            committed = "@" in state and int(state.split("@")[1]) > last
+            if committed or state == "ended":
+                self.known[i] = ("ended" if step <= last + 1 else "rolled_back", step)
+        self.step = last + 1
+
+    @rule()
+    def crash(self) -> None:
+        self.ledger._db.close()  # no checkpoint of the log, no goodbye: as when the process dies
+        self.ledger._lock.close()
+        self.ledger = Ledger.open(Path(self.directory.name))
+        for i, (state, step) in self.known.items():
+            if state == "running":
+                self.known[i] = ("interrupted", step)
+
+    @invariant()
+    def balances(self) -> None:
+        if not hasattr(self, "ledger"):
+            return
+        states = [state.split("@")[0] for state, _ in self.known.values()]
+        balance = self.ledger.balance()
+        assert balance.dispatched == len(states)
+        assert balance.trained == states.count("trained")
+        assert balance.masked == states.count("masked")
+        assert balance.in_flight == states.count("running") + states.count("ended")
+        reasons = [s for s in states if s not in ("trained", "masked", "running", "ended")]
+        assert balance.dropped == {reason: reasons.count(reason) for reason in set(reasons)}
+        assert balance.steps == self.step
+
+
+TestLedgerMachine = LedgerMachine.TestCase
+TestLedgerMachine.settings = settings(max_examples=40, stateful_step_count=30, deadline=None)

@@ -1,0 +1,256 @@
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hone.outcomes import OUTCOME_RULES, Fault, Outcome
+from hone.rollout.errors import StoreError
+from hone.rollout.store import Store, load
+from hone.types import Node, TestStatus, TokenTree, Trajectory, Turn, Verdict
+
+text = st.text(st.characters(codec=None), max_size=40)  # lone surrogates and control characters included
+lines = st.lists(st.sampled_from(["+a", "-b", "\r", "", "\x00", "é", "\udcff"]), max_size=6).map("\n".join)
+number = st.floats(allow_nan=False, allow_infinity=False)
+
+
+@st.composite
+def trees(draw: st.DrawFn) -> TokenTree:
+    tree = TokenTree()
+    for i in range(draw(st.integers(0, 6))):
+        sampled = draw(st.booleans())
+        tokens = draw(st.lists(st.integers(0, 2**31 - 1), max_size=5))
+        size = len(tokens) if sampled else 0
+        logprobs = draw(st.lists(st.floats(width=32), min_size=size, max_size=size))
+        tree.append(
+            Node(
+                parent=draw(st.none() | st.integers(0, i - 1)) if i else None,
+                tokens=np.array(tokens, np.int32),
+                sampled=sampled,
+                logprobs=np.array(logprobs, np.float32),
+                version=np.array(draw(st.lists(st.integers(0, 9), min_size=size, max_size=size)), np.int32),
+                turn=draw(st.integers(0, 5)),
+            )
+        )
+    return tree
+
+
+turns = st.builds(
+    Turn,
+    index=st.integers(0, 99),
+    node=st.none() | st.integers(0, 99),
+    reply=text,
+    action=st.none() | text,
+    exit_code=st.none() | st.integers(-1, 255),
+    observation=text,
+    seconds=number,
+)
+verdicts = st.builds(
+    Verdict,
+    resolved=st.booleans(),
+    tests=st.dictionaries(text, st.sampled_from(TestStatus), max_size=3),
+    score=st.floats(0, 1),
+    tampered=st.none() | text,
+    log=text,
+)
+
+
+@st.composite
+def trajectories(draw: st.DrawFn) -> Trajectory:
+    outcome = draw(st.sampled_from(Outcome))
+    infrastructure = OUTCOME_RULES[outcome].fault is Fault.INFRASTRUCTURE
+    return Trajectory(
+        task_id=draw(text),
+        rollout_id=draw(text),
+        group_id=draw(text),
+        tree=draw(trees()),
+        turns=tuple(draw(st.lists(turns, max_size=3))),
+        messages=tuple(draw(st.lists(st.fixed_dictionaries({"role": text, "content": text}), max_size=3))),
+        patch=draw(lines),
+        outcome=outcome,
+        reward=None if infrastructure else draw(number),
+        verdict=draw(st.none() | verdicts),
+        error=draw(st.none() | text),
+        timings=draw(st.dictionaries(st.sampled_from(["start", "agent", "grade"]), number)),
+        metadata=draw(
+            st.dictionaries(text.filter(lambda key: key != "started_at"), st.none() | number | text)
+        ),
+    )
+
+
+def assert_same(one: Trajectory, other: Trajectory) -> None:
+    for name in Trajectory.__dataclass_fields__:
+        if name != "tree":
+            assert getattr(one, name) == getattr(other, name), name
+    assert len(one.tree.nodes) == len(other.tree.nodes)
+    for left, right in zip(one.tree.nodes, other.tree.nodes, strict=True):
+        assert (left.parent, left.sampled, left.turn) == (right.parent, right.sampled, right.turn)
+        for field in ("tokens", "logprobs", "version"):
+            a, b = getattr(left, field), getattr(right, field)
+            assert a.dtype == b.dtype
+            assert a.tobytes() == b.tobytes(), field
+
+
+def example(**changes: object) -> Trajectory:
+    sampled = np.array([7, 8], np.int32)
+    node = Node(
+        parent=0,
+        tokens=sampled,
+        sampled=True,
+        logprobs=np.array([-0.5, -1.5], np.float32),
+        version=sampled * 0 + 3,
+        turn=0,
+    )
+    empty = np.zeros(0, np.int32)
+    prompt = Node(
+        parent=None,
+        tokens=np.arange(4, dtype=np.int32),
+        sampled=False,
+        logprobs=np.zeros(0, np.float32),
+        version=empty,
+        turn=0,
+    )
+    turn = Turn(
+        index=0, node=1, reply="run it", action="ls", exit_code=0, observation="x" * 5000, seconds=1.5
+    )
+    unparsed = Turn(index=1, node=None, reply="?", action=None, exit_code=None, observation="no", seconds=0.5)
+    fields = {
+        "task_id": "org/repo-1",
+        "rollout_id": "s0g1-2",
+        "group_id": "s0g1",
+        "tree": TokenTree([prompt, node]),
+        "turns": (turn, unparsed),
+        "messages": ({"role": "user", "content": "mend it"},),
+        "patch": "--- a/x\r\n+++ b/x\n",
+        "outcome": Outcome.RESOLVED,
+        "reward": 1.0,
+        "verdict": Verdict(resolved=True, tests={"tests/test_hidden.py::test": TestStatus.PASSED}, score=1.0),
+        "metadata": {"started_at": 100.0},
+    }
+    return Trajectory(**{**fields, **changes})
+
+
+@settings(max_examples=80, deadline=None)
+@given(trajectory=trajectories())
+def test_any_trajectory_comes_back_bit_for_bit(trajectory: Trajectory):
+    with tempfile.TemporaryDirectory() as root:
+        store = Store(Path(root) / "rollouts")
+        name = store.save(trajectory, group=1, index=2)
+        assert_same(store.load(name), trajectory)
+
+
+def test_a_rollout_is_laid_out_under_the_names_that_other_tools_read(tmp_path: Path):
+    store = Store(tmp_path)
+    name = store.save(example(), group=1, index=2)
+    assert name.startswith("org_repo-1__g1__i2__")
+    assert name.rsplit("__", 1)[1].isdigit()
+    directory = tmp_path / name
+    traj = json.loads((directory / "traj.json").read_text())
+    (step,) = traj["step_debug"]  # the reply without an action is no step
+    assert {**step, "output_head": "", "output_tail": ""} == {
+        "step_idx": 0,
+        "action": "ls",
+        "returncode": 0,
+        "output_len": 5000,
+        "output_head": "",
+        "output_tail": "",
+        "start_ts": 100.0,
+        "end_ts": 101.5,
+        "ok": True,
+    }
+    assert (len(step["output_head"]), len(step["output_tail"])) == (2000, 2000)
+    assert traj["trajectory_format"] == "hone-trajectory-1"
+    assert traj["info"]["instance_id"] == "org/repo-1"
+    assert (traj["info"]["exit_status"], traj["info"]["reward"]) == ("resolved", 1.0)
+    assert (directory / "patch.diff").read_bytes() == b"--- a/x\r\n+++ b/x\n"
+    meta = json.loads((directory / "meta.json").read_text())
+    assert (meta["instance_id"], meta["group_index"], meta["index"]) == ("org/repo-1", 1, 2)
+
+
+def test_only_the_verdict_file_names_hidden_tests(tmp_path: Path):
+    directory = tmp_path / Store(tmp_path).save(example(), group=0, index=0)
+    naming = [path.name for path in directory.iterdir() if b"test_hidden" in path.read_bytes()]
+    assert naming == ["verdict.json"]
+
+
+@pytest.mark.parametrize("file", ["traj.json", "meta.json", "verdict.json", "patch.diff", "tokens.parquet"])
+@pytest.mark.parametrize("damage", ["missing", "cut"])
+def test_a_damaged_rollout_is_an_error_that_names_it(tmp_path: Path, file: str, damage: str):
+    store = Store(tmp_path)
+    name = store.save(example(), group=0, index=0)
+    path = tmp_path / name / file
+    if damage == "missing":
+        path.unlink()
+    elif file == "patch.diff":
+        path.write_bytes(b"\xff")
+    else:
+        path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    with pytest.raises(StoreError, match=name):
+        store.load(name)
+
+
+def test_what_a_dead_process_left_half_written_is_swept_and_the_rest_stays(tmp_path: Path):
+    store = Store(tmp_path)
+    known, unknown = store.save(example(), group=0, index=0), store.save(example(), group=0, index=1)
+    (tmp_path / ".partial-t__g0__i2__1").mkdir()
+    (tmp_path / "notes.txt").write_text("mine")
+    assert store.sweep([known]) == 2
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(["notes.txt", known])
+    assert not (tmp_path / unknown).exists()
+
+
+FILL_A_SMALL_DISK = """
+import sys
+from pathlib import Path
+sys.path.insert(0, sys.argv[1])
+from hone.rollout.errors import StoreError
+from hone.rollout.store import Store
+from test_store import assert_same, example
+store, names = Store(Path(sys.argv[2]) / "rollouts"), []
+try:
+    while True:
+        names.append(store.save(example(patch="x" * 100_000), group=0, index=len(names)))
+except StoreError as error:
+    print(error)
+for name in names:
+    assert_same(store.load(name), example(patch="x" * 100_000))
+assert len(names) > 3, names
+assert sorted(p.name for p in store.root.iterdir()) == sorted(names)  # nothing half-written stays
+"""
+
+
+@pytest.mark.sandbox
+def test_a_full_disk_is_one_clear_error_and_loses_nothing(tmp_path: Path):
+    unshare = shutil.which("unshare")
+    assert unshare is not None
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    script = 'mount -t tmpfs -o size=1m tmpfs "$1" && exec "$2" -c "$3" "$4" "$1"'
+    command = [
+        "bash",
+        "-c",
+        script,
+        "-",
+        str(disk),
+        sys.executable,
+        FILL_A_SMALL_DISK,
+        str(Path(__file__).parent),
+    ]
+    done = subprocess.run(
+        [unshare, "--map-root-user", "--mount", *command], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "is full: free some space and run the same command again" in done.stdout
+
+
+def test_a_rollout_elsewhere_can_be_loaded_by_its_directory(tmp_path: Path):
+    name = Store(tmp_path).save(example(), group=0, index=0)
+    assert_same(load(tmp_path / name), example())
