@@ -6,17 +6,21 @@ settings = resolve("recipes/quickstart.toml", ["train.steps=3"])
 
 from hone.config.errors import ConfigError
 from hone.config.fields import Setting, nearest, type_name, walk
+from hone.config.plan import Command, Plan, make_plan
 from hone.config.recipes import resolve
 from hone.config.run import DemonstrationSettings, RunSettings
 from hone.config.written import dump, fingerprint
 
 __all__ = [
+    "Command",
     "ConfigError",
     "DemonstrationSettings",
+    "Plan",
     "RunSettings",
     "Setting",
     "dump",
     "fingerprint",
+    "make_plan",
     "nearest",
     "resolve",
     "type_name",

@@ -7,6 +7,8 @@ from pathlib import Path
 from pydantic import Field
 
 from hone.agents.settings import AgentSettings
+from hone.evaluate.settings import EvaluateSettings
+from hone.grading.settings import GradingSettings
 from hone.policy.settings import EngineSettings, ModelSettings, SamplingSettings, TinyModelSettings
 from hone.rollout.settings import RolloutSettings
 from hone.sandbox.settings import SandboxSettings
@@ -58,6 +60,12 @@ class RunSettings(Settings):
     rollout: RolloutSettings = RolloutSettings()
     """How rollouts are collected."""
 
+    grading: GradingSettings = GradingSettings()
+    """How patches are graded."""
+
+    groups_per_step: int = Field(default=8, ge=1)
+    """Groups, each of one task, that a training step collects."""
+
     train: TrainSettings = TrainSettings()
     """Reinforcement learning."""
 
@@ -66,3 +74,6 @@ class RunSettings(Settings):
 
     sft: SftSettings = SftSettings()
     """Supervised training."""
+
+    evaluate: EvaluateSettings = EvaluateSettings()
+    """How a fixed policy is measured."""

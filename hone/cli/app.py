@@ -1,0 +1,76 @@
+"""The command line: which commands there are, and what happens when one fails."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Annotated
+
+import typer
+
+from hone.cli import tasks
+from hone.cli.compare import compare
+from hone.cli.doctor import doctor
+from hone.cli.errors import FAILED, MISUSE, STOPPED, Stopped, explain
+from hone.cli.evaluate import evaluate
+from hone.cli.options import HelpConfigOption
+from hone.cli.quickstart import quickstart
+from hone.cli.replay import replay
+from hone.cli.sft import sft
+from hone.cli.show import show
+from hone.cli.train import train
+
+app = typer.Typer(
+    name="hone",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+)
+for command in (doctor, quickstart, sft, train, replay, compare, show):
+    app.command()(command)
+app.command("eval")(evaluate)
+app.add_typer(tasks.app, name="tasks")
+
+
+@app.callback()
+def hone(
+    debug: Annotated[
+        bool, typer.Option("--debug", help="Show where an error comes from; goes anywhere.")
+    ] = False,
+    help_config: HelpConfigOption = False,
+) -> None:
+    """Train software-engineering agents by reinforcement learning, on a signal that can be trusted.
+
+    Begin with [bold]hone doctor[/bold], then [bold]hone quickstart[/bold]; each command has a --help.
+    """
+
+
+def main() -> int:
+    """Run the command of `sys.argv`; returns the exit code (see `hone.cli.errors`)."""
+    arguments = [argument for argument in sys.argv[1:] if argument != "--debug"]
+    debug = len(arguments) < len(sys.argv) - 1
+    try:
+        code = app(args=arguments, prog_name="hone", standalone_mode=False)
+        sys.stdout.flush()
+        return code if isinstance(code, int) else 0
+    except BrokenPipeError:
+        os.dup2(
+            os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno()
+        )  # the reader left: `hone show RUN | head`
+        return FAILED
+    except Stopped as stopped:
+        print(f"Stopped. {stopped}", file=sys.stderr)
+        return STOPPED
+    except typer.Abort:
+        return STOPPED
+    except typer.TyperException as error:
+        if message := error.format_message():  # none: the help was printed, for want of arguments
+            print(f"hone: {message} (hone --help, hone COMMAND --help)", file=sys.stderr)
+        return MISUSE
+    except Exception as error:
+        failure = explain(error)
+        if debug:
+            raise
+        print(f"hone: {failure.sentence}", file=sys.stderr)
+        return failure.exit_code

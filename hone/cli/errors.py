@@ -1,0 +1,97 @@
+"""The one place where an exception becomes a sentence and an exit code.
+
+0 done    1 failed    2 misuse (of the command line or of a recipe)    130 stopped with Ctrl-C
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+FAILED, MISUSE, STOPPED = 1, 2, 130
+
+
+class Refused(Exception):
+    """The command cannot do what was asked; the message says why and what to do."""
+
+
+class Stopped(Exception):
+    """Ctrl-C."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    sentence: str
+    exit_code: int
+    expected: bool  # False: a defect of Hone, whose place only a traceback shows
+
+
+def explain(error: BaseException) -> Failure:
+    """What to tell the user about an exception that ended a command."""
+    codes = _exit_codes()
+    for leaf in _leaves(error):
+        for kind, code in codes.items():
+            if isinstance(leaf, kind):
+                return Failure(sentence=_one_line(leaf), exit_code=code, expected=True)
+        if isinstance(leaf, (OSError, MemoryError)):
+            return Failure(sentence=_system(leaf), exit_code=FAILED, expected=True)
+    sentence = (
+        f"an error that Hone did not expect: {type(error).__name__}: {_one_line(error)}. Run the same "
+        "command with --debug to see where"
+    )
+    return Failure(sentence=sentence, exit_code=FAILED, expected=False)
+
+
+def _exit_codes() -> dict[type[Exception], int]:
+    """Imported on use: a command that succeeds needs none of these rooms."""
+    from hone.agents.scaffold import ScaffoldError
+    from hone.config.errors import ConfigError
+    from hone.evaluate.errors import EvaluateError
+    from hone.policy.engine import EngineError
+    from hone.policy.errors import PolicyError
+    from hone.rollout.errors import LedgerError, RolloutError, StoreError
+    from hone.sandbox.contract import SandboxError
+    from hone.tasks.errors import TaskError
+    from hone.train.errors import TrainError
+
+    expected = (
+        EngineError,
+        EvaluateError,
+        LedgerError,
+        PolicyError,
+        RolloutError,
+        SandboxError,
+        ScaffoldError,
+        StoreError,
+        TaskError,
+        TrainError,
+    )
+    return {ConfigError: MISUSE, Refused: MISUSE, **dict.fromkeys(expected, FAILED)}
+
+
+def _leaves(error: BaseException) -> Iterator[BaseException]:
+    """The exceptions of a task group; causes that were wrapped in turn are left to the debug output."""
+    if isinstance(error, BaseExceptionGroup):
+        for inner in error.exceptions:
+            yield from _leaves(inner)
+    else:
+        yield error
+
+
+def _one_line(error: BaseException) -> str:
+    return " ".join(str(error).split()) or type(error).__name__
+
+
+def _system(error: OSError | MemoryError) -> str:
+    """An error of the operating system, with what mends the common ones."""
+    if isinstance(error, MemoryError):
+        return "out of memory: lower engine.max_batch or rollout.concurrent_episodes, then run it again"
+    where = f" ({error.filename})" if error.filename else ""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return f"the disk is full{where}: free some space and run the same command again; nothing is lost"
+    if error.errno in (errno.EMFILE, errno.ENFILE):
+        return "too many open files: raise the limit (ulimit -n 4096), or lower rollout.concurrent_episodes"
+    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        return f"no permission{where}: choose another run_dir, or change who owns it"
+    return f"{error.strerror or _one_line(error)}{where}"

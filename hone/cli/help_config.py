@@ -1,0 +1,50 @@
+"""`--help-config`: every setting with its type, default and sentence."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich.table import Table
+from rich.text import Text
+
+from hone.cli.output import console
+from hone.config import RunSettings, type_name, walk
+
+
+def print_settings() -> None:
+    """One block per group, in the order of a recipe."""
+    out = console()
+    out.print(
+        "In a recipe a setting stands below its [group]; --set takes the whole dotted name.", markup=False
+    )
+    tables: dict[str, Table] = {"": _table()}
+    titles: dict[str, Text] = {"": Text("at the top, before any group", style="bold")}
+    for setting in walk(RunSettings):
+        group, _, name = setting.path.rpartition(".")
+        sentence = " ".join((setting.info.description or "").split())
+        if setting.group is not None:
+            tables[setting.path] = _table()
+            titles[setting.path] = Text.assemble((f"[{setting.path}]", "bold"), f"  {sentence}")
+        else:
+            described = Text.assemble(sentence, (f"  {type_name(setting.info)}", "dim"))
+            tables[group].add_row(Text(name), Text(_default(setting.default)), described)
+    for path, table in tables.items():
+        out.print()
+        out.print(titles[path])
+        out.print(table)
+
+
+def _table() -> Table:
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style="cyan", min_width=20, no_wrap=True)
+    table.add_column(style="green", min_width=10, max_width=18, overflow="fold")
+    table.add_column()
+    return table
+
+
+def _default(value: Any) -> str:
+    if value is ...:
+        return "required"
+    if value is None or (isinstance(value, (dict, frozenset, tuple, list)) and not value):
+        return "-"
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,0 +1,83 @@
+"""The arguments that several commands share, and the one way in which they run a job."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, TypeVar
+
+import typer
+
+if TYPE_CHECKING:
+    from hone.config import Command, RunSettings
+    from hone.launch.reporter import Reporter
+
+Result = TypeVar("Result")
+
+
+def _help_config(asked: bool) -> None:
+    if asked:
+        from hone.cli.help_config import print_settings
+
+        print_settings()
+        raise typer.Exit
+
+
+RecipeArgument = Annotated[
+    Path,
+    typer.Argument(
+        metavar="RECIPE", help="A TOML file, such as recipes/quickstart.toml.", show_default=False
+    ),
+]
+SetOption = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="A.B=VALUE", help="Change one setting of the recipe; may be repeated."),
+]
+DryRunOption = Annotated[
+    bool, typer.Option("--dry-run", help="Print what the run is going to need, and start nothing.")
+]
+HelpConfigOption = Annotated[
+    bool,
+    typer.Option(
+        "--help-config",
+        is_eager=True,
+        callback=_help_config,
+        help="List every setting of a recipe, and exit.",
+    ),
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+
+
+def run_job(
+    command: Command,
+    recipe: Path,
+    sets: list[str] | None,
+    job: Callable[[RunSettings, Reporter], Result],
+    *,
+    dry_run: bool,
+) -> Result | None:
+    """Resolve the recipe and do the job on it; with `dry_run`, print the plan and return None.
+
+    Raises Stopped on Ctrl-C, and what the job raises.
+    """
+    from hone.config import make_plan, resolve
+
+    settings = resolve(recipe, sets or ())
+    plan = make_plan(settings, command)
+    if dry_run:
+        from hone.cli.plan import print_plan
+
+        print_plan(plan)
+        return None
+    return run_stoppable(lambda reporter: job(settings, reporter))
+
+
+def run_stoppable(job: Callable[[Reporter], Result]) -> Result:
+    """Do a job that may take long, with progress on the terminal and a clean stop on Ctrl-C."""
+    from hone.cli.interrupts import stoppable
+    from hone.cli.progress import make_reporter
+
+    with stoppable(f"To go on, run the same command again: {shlex.join(['hone', *sys.argv[1:]])}"):
+        return job(make_reporter())

@@ -1,0 +1,25 @@
+"""`--dry-run`: the resolved plan of a run."""
+
+from __future__ import annotations
+
+from hone.cli.output import console, print_facts
+from hone.config import Plan
+
+
+def print_plan(plan: Plan) -> None:
+    memory = {name: f"{size:.2f} GiB" for name, size in plan.memory_gib.items() if size > 0}
+    print_facts(
+        {
+            "run directory": plan.run_dir,
+            "model": plan.model,
+            "parameters": None if plan.parameters is None else f"{plan.parameters:,}",
+            "tasks": plan.tasks or "from the file",
+            "steps": plan.steps or None,
+            "rollouts": f"{plan.rollouts:,}",
+            "tokens": f"at most {plan.tokens:,}" if plan.parameters else None,
+            "sandboxes": f"{plan.sandboxes} at a time" if plan.sandboxes else None,
+            "memory": f"at most {sum(plan.memory_gib.values()):.2f} GiB, activations not counted",
+            **{f"  {name}": size for name, size in memory.items()},
+        }
+    )
+    console().print("Nothing was started. Run the same command without --dry-run to start.")

@@ -1,0 +1,46 @@
+"""`hone replay`"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from hone.cli.options import HelpConfigOption, SetOption, run_stoppable
+
+if TYPE_CHECKING:
+    from hone.launch.reporter import Reporter
+    from hone.launch.train import TrainReport
+
+
+def replay(
+    run: Annotated[
+        Path, typer.Argument(metavar="RUN", help="Directory of a finished training.", show_default=False)
+    ],
+    out: Annotated[
+        Path, typer.Option("--out", metavar="DIR", help="Directory of the new run.", show_default=False)
+    ],
+    sets: SetOption = None,
+    help_config: HelpConfigOption = False,
+) -> None:
+    """Train again from a run's stored rollouts, with other settings and without sampling anything.
+
+    [bold]Example[/bold]: hone replay runs/quickstart --out runs/no-clip --set train.loss.clip_high=0.28
+    """
+    from hone.cli.errors import Refused
+    from hone.cli.output import print_report
+    from hone.config import resolve
+
+    if not (run / "config.toml").is_file():
+        raise Refused(f"{run} holds no run (no config.toml in it): name a directory that `hone train` wrote")
+    if out.resolve() == run.resolve():
+        raise Refused("--out is the run itself: choose another directory, so that nothing of it is lost")
+    settings = resolve(run / "config.toml", [*(sets or ()), f"run_dir={out}"])
+
+    def job(reporter: Reporter) -> TrainReport:
+        from hone.launch.replay import replay as start
+
+        return start(run, settings, reporter)
+
+    print_report(run_stoppable(job))

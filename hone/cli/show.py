@@ -1,0 +1,96 @@
+"""`hone show`"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from hone.cli.errors import Refused
+from hone.cli.options import JsonOption
+
+
+def show(
+    what: Annotated[
+        str,
+        typer.Argument(
+            metavar="RUN[/ROLLOUT]",
+            help="A run, or one of its rollouts by the start of its name.",
+            show_default=False,
+        ),
+    ],
+    as_json: JsonOption = False,
+) -> None:
+    """Print a run's account and curve, or one rollout turn by turn with its reward and verdict.
+
+    A run may be named by its directory, or by its name below runs/. It may still be going on.
+
+    [bold]Example[/bold]: hone show runs/quickstart
+
+    [bold]Example[/bold]: hone show runs/quickstart/train-0007
+    """
+    run = _run_directory(what)
+    if run is not None:
+        _show_run(run, as_json)
+        return
+    parent, _, name = what.rstrip("/").rpartition("/")
+    run = _run_directory(parent.removesuffix("/rollouts")) if parent else None
+    if run is None:
+        raise Refused(f"there is no run {what}: name a directory that hone wrote{_runs_hint()}")
+    from hone.cli.show_rollout import print_rollout
+
+    print_rollout(find_rollout(run, name), as_json=as_json)
+
+
+def find_rollout(run: Path, name: str) -> Path:
+    """The one rollout of a run whose name starts with `name`. Raises Refused."""
+    rollouts = run / "rollouts"
+    names = sorted(path.name for path in rollouts.iterdir()) if rollouts.is_dir() else []
+    found = [other for other in names if other.startswith(name) and not other.startswith(".")]
+    if name in found:
+        return rollouts / name
+    if not found:
+        example = f", such as {names[0]}" if names else ""
+        raise Refused(
+            f"{run} has no rollout whose name starts with {name!r}: {len(names)} are stored{example}"
+        )
+    if len(found) > 1:
+        raise Refused(
+            f"{len(found)} rollouts start with {name!r}: {', '.join(found[:3])} ...; give more of the name"
+        )
+    return rollouts / found[0]
+
+
+def _run_directory(name: str) -> Path | None:
+    for path in (Path(name), Path("runs") / name):
+        if any((path / file).is_file() for file in ("ledger.sqlite", "summary.json", "results.jsonl")):
+            return path
+    return None
+
+
+def _show_run(run: Path, as_json: bool) -> None:
+    if (run / "ledger.sqlite").is_file():
+        from hone.cli.show_run import print_run
+
+        print_run(run, as_json=as_json)
+        return
+    import json
+
+    from hone.cli.output import print_json
+    from hone.cli.summary import print_summary
+
+    if not (run / "summary.json").is_file():
+        raise Refused(f"the evaluation in {run} is not finished: run it again, and it goes on")
+    summary = json.loads((run / "summary.json").read_text())
+    if as_json:
+        print_json(summary)
+    else:
+        print_summary(summary)
+
+
+def _runs_hint() -> str:
+    runs = (
+        sorted(path.name for path in Path("runs").iterdir() if path.is_dir()) if Path("runs").is_dir() else []
+    )
+    return f"; below runs/ there are {', '.join(runs[:8])}" if runs else ""

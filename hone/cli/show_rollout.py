@@ -1,0 +1,103 @@
+"""A rollout on the terminal, turn by turn."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+from rich.rule import Rule
+from rich.syntax import Syntax
+from rich.text import Text
+
+from hone.cli.output import console, print_facts, print_json
+from hone.rollout.store import load
+from hone.types import TestStatus, Trajectory, Turn
+
+SHOWN_LINES = 40  # of one reply or observation
+
+
+def print_rollout(directory: Path, *, as_json: bool) -> None:
+    """Raises StoreError when the rollout is damaged."""
+    trajectory = load(directory)
+    if as_json:
+        print_json(_record(trajectory))
+        return
+    out = console()
+    print_facts(_facts(trajectory))
+    for message in trajectory.messages[:2]:
+        out.print(Rule(Text(str(message["role"])), align="left", style="dim"))
+        out.print(_cut(str(message["content"])))
+    for turn in trajectory.turns:
+        _print_turn(turn)
+    if trajectory.patch.strip():
+        out.print(Rule("patch", align="left", style="dim"))
+        out.print(Syntax(trajectory.patch.rstrip("\n"), "diff", theme="ansi_dark"))
+    _print_verdict(trajectory)
+
+
+def _print_turn(turn: Turn) -> None:
+    out = console()
+    ending = "no action" if turn.action is None else f"exit {turn.exit_code}"
+    out.print(Rule(Text(f"turn {turn.index}  {ending}  {turn.seconds:.2f} s"), align="left", style="cyan"))
+    out.print(_cut(turn.reply), style="bold")
+    if turn.observation:
+        out.print(_cut(turn.observation), style="dim")
+
+
+def _print_verdict(trajectory: Trajectory) -> None:
+    out = console()
+    out.print(Rule("verdict", align="left", style="dim"))
+    if trajectory.verdict is None:
+        out.print("none: nothing was graded")
+        return
+    marks = {TestStatus.PASSED: "green", TestStatus.SKIPPED: "yellow", TestStatus.XFAILED: "yellow"}
+    for name, status in trajectory.verdict.tests.items():
+        out.print(Text.assemble((f"{status.value:<8} ", marks.get(status, "red")), name))
+    if trajectory.verdict.tampered:
+        out.print(Text(f"tampered: {trajectory.verdict.tampered}", style="red"))
+    out.print(Text(f"{trajectory.outcome.value}, reward {_reward(trajectory)}", style="bold"))
+
+
+def _facts(trajectory: Trajectory) -> dict[str, object]:
+    stages = {stage: f"{seconds:.2f} s" for stage, seconds in trajectory.timings.items()}
+    return {
+        "rollout": trajectory.rollout_id,
+        "task": trajectory.task_id,
+        "outcome": trajectory.outcome.value,
+        "reward": _reward(trajectory),
+        "turns": len(trajectory.turns),
+        "sampled tokens": trajectory.tree.sampled_tokens,
+        "branches": len(trajectory.tree.leaves()) or None,
+        "times": stages,
+        "error": trajectory.error,
+    }
+
+
+def _record(trajectory: Trajectory) -> dict[str, object]:
+    verdict = trajectory.verdict
+    tests = {} if verdict is None else dict(Counter(status.value for status in verdict.tests.values()))
+    return {
+        "rollout_id": trajectory.rollout_id,
+        "task_id": trajectory.task_id,
+        "outcome": trajectory.outcome.value,
+        "reward": trajectory.reward,
+        "resolved": None if verdict is None else verdict.resolved,
+        "tests": tests,
+        "turns": len(trajectory.turns),
+        "sampled_tokens": trajectory.tree.sampled_tokens,
+        "error": trajectory.error,
+        "timings": dict(trajectory.timings),
+        "patch": trajectory.patch,
+    }
+
+
+def _reward(trajectory: Trajectory) -> str:
+    return "none" if trajectory.reward is None else f"{trajectory.reward:+g}"
+
+
+def _cut(text: str) -> Text:
+    lines = text.rstrip("\n").split("\n")
+    if len(lines) > SHOWN_LINES:
+        half = SHOWN_LINES // 2
+        lines = [*lines[:half], f"... {len(lines) - 2 * half} lines ...", *lines[-half:]]
+    return Text("\n".join(lines))
