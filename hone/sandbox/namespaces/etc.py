@@ -12,7 +12,8 @@ from hone.sandbox.namespaces.rootfs import HOME, INNER_UID
 _COPIED = (
     "alternatives", "bash.bashrc", "debian_version", "inputrc", "ld.so.cache", "ld.so.conf", "ld.so.conf.d",
     "localtime", "magic", "magic.mime", "mime.types", "os-release", "pki/tls/certs", "profile", "protocols",
-    "rpc", "services", "shells", "ssl/certs", "ssl/openssl.cnf", "terminfo", "timezone",
+    "rpc", "services", "shells", "ssl/certs/ca-certificates.crt",
+    "ssl/openssl.cnf", "terminfo", "timezone",
 )  # fmt: skip
 _WRITTEN = {
     "passwd": f"root:x:0:0:root:/root:/bin/bash\nagent:x:{INNER_UID}:{INNER_UID}:agent:{HOME}:/bin/bash\n"

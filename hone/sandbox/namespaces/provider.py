@@ -93,15 +93,18 @@ class NamespacesProvider:
             await asyncio.gather(*(sandbox.close() for sandbox in list(self._open.values())))
 
     async def _stop_server(self) -> None:
-        if self._control is not None:
-            asyncio.get_running_loop().remove_reader(self._control)
-            self._control.close()
-            self._control = None
+        self._hang_up()
         if self._server is not None:
             await asyncio.to_thread(_wait, self._server)
         await asyncio.to_thread(shutil.rmtree, self._directory, True)
 
     # --- talking to the spawn server
+
+    def _hang_up(self) -> None:
+        if self._control is not None:
+            asyncio.get_running_loop().remove_reader(self._control)
+            self._control.close()
+            self._control = None
 
     def _listen(self) -> None:
         """Readable: an event of the server, or its end."""
@@ -113,9 +116,7 @@ class NamespacesProvider:
         except ConnectionError:
             data = b""
         if not data:
-            asyncio.get_running_loop().remove_reader(self._control)
-            self._control.close()
-            self._control = None
+            self._hang_up()
             for future in self._exited.values():
                 if not future.done():
                     future.set_result("the spawn server died")
@@ -130,17 +131,17 @@ class NamespacesProvider:
         data = json.dumps(message).encode()
         loop = asyncio.get_running_loop()
         async with self._sending:
-            while self._control is not None:
+            while (control := self._control) is not None:
                 try:
-                    socket.send_fds(self._control, [data], list(fds))
+                    socket.send_fds(control, [data], list(fds))
                     return
                 except BlockingIOError:
                     writable = loop.create_future()
-                    loop.add_writer(self._control, writable.set_result, None)
+                    loop.add_writer(control, writable.set_result, None)
                     try:
                         await writable
                     finally:
-                        loop.remove_writer(self._control)
+                        loop.remove_writer(control)
         raise ProviderUnavailable(
             "the spawn server of the sandboxes died; open the provider again", retryable=False
         )

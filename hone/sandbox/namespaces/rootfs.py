@@ -57,8 +57,13 @@ class Plan:
     limit_pids: int  # for RLIMIT_NPROC, 0 where a cgroup holds the limit
 
 
-def become_sandbox(plan: Plan, groups: list[str], channel: int, errors: int, owner_maps: OwnerMaps) -> None:
-    """Turn the calling process, a fresh fork, into bubblewrap. Returns only by raising OSError."""
+def become_sandbox(
+    plan: Plan, groups: list[str], channel: int, errors: int, owner_maps: OwnerMaps | None
+) -> None:
+    """Turn the calling process, a fresh fork, into bubblewrap. Returns only by raising OSError.
+
+    `owner_maps` is given as root, None as an ordinary user.
+    """
     cgroups.enter(groups)
     os.dup2(channel, 0)
     os.dup2(errors, 1)
@@ -128,7 +133,7 @@ def _put(path: str, text: str) -> None:
         file.write(text)
 
 
-def _open_trees(plan: Plan, owner_maps: OwnerMaps) -> dict[str, int]:
+def _open_trees(plan: Plan, owner_maps: OwnerMaps | None) -> dict[str, int]:
     """name -> detached mount of each host path that the sandbox shows."""
     trees = {"etc": syscalls.clone_tree(plan.etc), RUNTIME_TARGET: syscalls.clone_tree(plan.runtime)}
     if plan.python_prefix:
@@ -141,7 +146,7 @@ def _open_trees(plan: Plan, owner_maps: OwnerMaps) -> dict[str, int]:
     return trees
 
 
-def _open_layer(path: str, owner_maps: OwnerMaps) -> tuple[str, int]:
+def _open_layer(path: str, owner_maps: OwnerMaps | None) -> tuple[str, int]:
     """The layer as an overlay's lower directory, or, where that cannot be made writable, to be copied.
 
     An overlay needs two things that are young: file systems that translate owners (as root; not overlayfs
@@ -163,9 +168,9 @@ def _kernel() -> tuple[int, int]:
     return int(major), int(minor)
 
 
-def _clone_as_own(path: str, owner_maps: OwnerMaps) -> int:
+def _clone_as_own(path: str, owner_maps: OwnerMaps | None) -> int:
     """As root, files of the path's owner become the sandbox's; as a user they already are."""
-    if os.geteuid() != 0:
+    if owner_maps is None:
         return syscalls.clone_tree(path)
     info = os.stat(path)
     return syscalls.clone_tree(path, userns_fd=owner_maps.get(info.st_uid, info.st_gid))

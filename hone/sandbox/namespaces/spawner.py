@@ -47,7 +47,7 @@ class Spawner:
     owner: str
     roots: dict[str, str]
     children: dict[str, Child] = field(default_factory=dict[str, Child])
-    owner_maps: OwnerMaps = field(default_factory=OwnerMaps)
+    owner_maps: OwnerMaps | None = field(default_factory=lambda: OwnerMaps() if os.geteuid() == 0 else None)
 
     def serve(self, owner_fd: int, wake: int) -> None:
         """Until the owner hangs up or dies."""
@@ -83,7 +83,7 @@ class Spawner:
         pid = 0
         try:
             groups = cgroups.create(self.roots, self.owner, plan.id, limits)
-            if os.geteuid() == 0 and plan.layer:
+            if self.owner_maps and plan.layer:
                 info = os.stat(plan.layer)
                 self.owner_maps.get(info.st_uid, info.st_gid)  # made here once, not in each child
             pid = os.fork()
@@ -159,7 +159,7 @@ def kill(pid: int) -> None:
         return
 
 
-def run_child(plan: Plan, groups: list[str], channel: int, errors: int, owner_maps: OwnerMaps) -> None:
+def run_child(plan: Plan, groups: list[str], channel: int, errors: int, owner_maps: OwnerMaps | None) -> None:
     """The forked side of `start`: become the sandbox, or say why not and exit."""
     try:
         signal.set_wakeup_fd(-1)
@@ -167,7 +167,7 @@ def run_child(plan: Plan, groups: list[str], channel: int, errors: int, owner_ma
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         become_sandbox(plan, groups, channel, errors, owner_maps)
     except BaseException as error:
-        os.write(errors, f"{error}".encode())
+        os.write(errors, str(error).encode())
     finally:
         os._exit(70)
 

@@ -1,0 +1,51 @@
+"""The namespaces provider passes the suite, as root and as an ordinary user."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from hone.sandbox import Provider, make_provider
+from hone.sandbox.conformance import CHECKS, Check
+from hone.sandbox.settings import SandboxSettings
+from tests.sandbox.ordinary_user import as_ordinary_user
+
+pytestmark = pytest.mark.sandbox
+
+
+@pytest.fixture(scope="module")
+def runner() -> Iterator[asyncio.Runner]:
+    with asyncio.Runner() as runner:
+        yield runner
+
+
+@pytest.fixture(scope="module")
+def provider(runner: asyncio.Runner, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Provider]:
+    base = tmp_path_factory.mktemp("hone")
+    provider = make_provider(SandboxSettings(state_dir=base / "state", cache_dir=base / "cache"))
+    runner.run(provider.__aenter__())
+    yield provider
+    runner.run(provider.__aexit__(None, None, None))
+    assert list(Path(base / "state").iterdir()) == []
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+def test_namespaces(check: Check, runner: asyncio.Runner, provider: Provider) -> None:
+    async def run() -> None:
+        await check(provider)
+
+    runner.run(run())
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="the tests above already ran as an ordinary user")
+def test_the_suite_passes_as_an_ordinary_user(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", __file__]
+    done = subprocess.run(as_ordinary_user(command, tmp_path), capture_output=True, text=True, cwd="/")
+    assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-4000:]
+    assert f"{len(CHECKS)} passed" in done.stdout
