@@ -48,6 +48,7 @@ def _exit_codes() -> dict[type[Exception], int]:
     from hone.agents.scaffold import ScaffoldError
     from hone.config.errors import ConfigError
     from hone.evaluate.errors import EvaluateError
+    from hone.grading.errors import GraderError
     from hone.policy.engine import EngineError
     from hone.policy.errors import PolicyError
     from hone.rollout.errors import LedgerError, RolloutError, StoreError
@@ -58,6 +59,7 @@ def _exit_codes() -> dict[type[Exception], int]:
     expected = (
         EngineError,
         EvaluateError,
+        GraderError,
         LedgerError,
         PolicyError,
         RolloutError,

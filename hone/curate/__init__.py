@@ -1,0 +1,1 @@
+"""Curation: which tasks may be trained on."""

@@ -1,0 +1,133 @@
+"""Admission: a task is used only when its gold patch resolves it every time and no patch never does.
+
+Nothing is assumed: every grading runs in a fresh sandbox, none is taken from a cache.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from hone.grading.errors import GraderError
+from hone.grading.grade import grade
+from hone.grading.settings import GradingSettings
+from hone.sandbox.contract import Limits, Provider
+from hone.tasks.errors import TaskError
+from hone.tasks.sources import check_complete
+from hone.tasks.workspace import prepare
+from hone.types import Task, TestStatus, Verdict
+
+_SHOWN = 3  # tests named in a sentence
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Admission:
+    """What n gradings of the gold patch and n of the empty patch said about one task."""
+
+    task_id: str
+    gold: tuple[Verdict, ...] = ()
+    empty: tuple[Verdict, ...] = ()
+    error: str | None = None  # why there are no verdicts: the task is broken, or the grader failed
+
+    @property
+    def refusal(self) -> str | None:
+        """Why the task may not be used, in one sentence; None: it is admitted."""
+        if self.error is not None:
+            return f"no verdict: {self.error}"
+        n, gold, empty = len(self.gold), _resolved(self.gold), _resolved(self.empty)
+        if gold == 0:
+            return f"unsolvable: the gold patch never passes {_some(_failing(self.gold))}"
+        if empty == n:
+            return "already solved: its tests pass without a patch"
+        if gold < n:
+            return f"flaky: the gold patch passes {gold} of {n} times, failing {_some(_failing(self.gold))}"
+        if empty:
+            return f"flaky: its tests pass without a patch {empty} of {n} times"
+        unstable = sorted({*_unstable(self.gold), *_unstable(self.empty)})
+        return f"flaky: {_some(unstable)} changes from run to run" if unstable else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """One admission per task, in the order of the tasks."""
+
+    admissions: tuple[Admission, ...]
+
+    @property
+    def admitted(self) -> tuple[str, ...]:
+        return tuple(a.task_id for a in self.admissions if a.refusal is None)
+
+    @property
+    def refused(self) -> dict[str, str]:
+        """Task id -> reason."""
+        return {a.task_id: a.refusal for a in self.admissions if a.refusal is not None}
+
+
+async def validate(
+    tasks: Sequence[Task],
+    *,
+    provider: Provider,
+    workspaces: Path,
+    settings: GradingSettings,
+    limits: Limits | None = None,
+    repeats: int = 3,
+    progress: Callable[[Admission], None] | None = None,
+) -> Report:
+    """Grade each task's gold patch and the empty patch `repeats` times, `settings.concurrency` at once.
+
+    A task that is broken or cannot be graded is refused with its error; it does not end the validation.
+
+    Args:
+        workspaces: cache of the tasks' repositories.
+        progress: called with each admission as it is known.
+    """
+    if repeats < 1:
+        raise ValueError(f"repeats must be at least 1, got {repeats}")
+    places = asyncio.Semaphore(settings.concurrency)
+
+    async def verdict(task: Task, patch: str, workspace: Path) -> Verdict:
+        async with places:
+            return await grade(
+                task, patch, provider=provider, workspace=workspace, settings=settings, limits=limits
+            )
+
+    async def admit(task: Task) -> Admission:
+        try:
+            check_complete(task)
+            async with places:
+                workspace = await asyncio.to_thread(prepare, task, workspaces)
+            # One after the other: the gradings of other tasks fill the places.
+            gold = [await verdict(task, task.checks.gold_patch, workspace) for _ in range(repeats)]
+            empty = [await verdict(task, "", workspace) for _ in range(repeats)]
+            admission = Admission(task_id=task.id, gold=tuple(gold), empty=tuple(empty))
+        except (TaskError, GraderError) as error:
+            admission = Admission(task_id=task.id, error=str(error))
+        if progress:
+            progress(admission)
+        return admission
+
+    async with asyncio.TaskGroup() as group:
+        admissions = [group.create_task(admit(task)) for task in tasks]
+    return Report(admissions=tuple(admission.result() for admission in admissions))
+
+
+def _resolved(verdicts: Sequence[Verdict]) -> int:
+    return sum(verdict.resolved for verdict in verdicts)
+
+
+def _failing(verdicts: Sequence[Verdict]) -> list[str]:
+    """Tests that did not pass in some run, or the log's last line where every one did."""
+    tests = {test for v in verdicts for test, status in v.tests.items() if status is not TestStatus.PASSED}
+    logs = [v.log.strip().splitlines()[-1] for v in verdicts if not v.resolved and v.log.strip()]
+    return sorted(tests) or logs[:1]
+
+
+def _unstable(verdicts: Sequence[Verdict]) -> list[str]:
+    return [test for test in verdicts[0].tests if len({verdict.tests[test] for verdict in verdicts}) > 1]
+
+
+def _some(tests: Sequence[str]) -> str:
+    more = f" and {len(tests) - _SHOWN} more" if len(tests) > _SHOWN else ""
+    return ", ".join(tests[:_SHOWN]) + more

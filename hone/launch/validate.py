@@ -1,0 +1,38 @@
+"""Prove tasks on this machine's sandboxes."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from hone.config import RunSettings
+from hone.curate.validate import validate as prove
+from hone.launch.reporter import Reporter
+from hone.sandbox import make_provider
+from hone.types import Task
+
+
+def validate(settings: RunSettings, tasks: Sequence[Task], n: int, reporter: Reporter) -> dict[str, str]:
+    """What is wrong with each task that fails the proof, see `hone.curate.validate`."""
+    return asyncio.run(_validate(settings, tasks, n, reporter))
+
+
+async def _validate(
+    settings: RunSettings, tasks: Sequence[Task], n: int, reporter: Reporter
+) -> dict[str, str]:
+    with (
+        tempfile.TemporaryDirectory(prefix="hone-validate-") as folder,
+        reporter.stage("proving tasks", len(tasks)) as stage,
+    ):
+        async with make_provider(settings.sandbox) as provider:
+            return await prove(
+                tasks,
+                provider,
+                n=n,
+                workspaces=Path(folder),
+                settings=settings.grading,
+                limits=settings.sandbox.limits(),
+                on_task=lambda task, fault: stage.advance(),
+            )
