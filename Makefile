@@ -1,0 +1,33 @@
+# Two commands do everything on a fresh machine:  make quickstart  and  make test
+SHELL := /bin/bash
+BIN := .venv/bin
+PYTEST := $(BIN)/python -m pytest -q
+
+.DEFAULT_GOAL := help
+.PHONY: help install quickstart test fast lint bench
+
+help: ## Show this list
+	@awk -F':.*## ' '/^[a-z]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+install: ## Make .venv and install what is missing; instant when nothing changed
+	@scripts/install.sh
+
+quickstart: install ## Train a small model to fix bugs in real sandboxes, on this machine, in minutes
+	@$(BIN)/hone quickstart recipes/quickstart.toml
+
+test: install lint ## Lint, types, import floors, and every test
+	$(PYTEST) -m "not sandbox and not model and not e2e"
+	$(PYTEST) -m "(sandbox or model) and not e2e"
+	$(PYTEST) -m "e2e"
+
+fast: install ## The tests that need no sandbox and no model, in seconds
+	$(PYTEST) -m "not sandbox and not model and not e2e"
+
+lint: install ## Ruff, pyright and import-linter
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/pyright
+	$(BIN)/lint-imports
+
+bench: install ## Every benchmark; each ends with one line of JSON
+	@set -e; for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python $$script; done
