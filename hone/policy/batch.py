@@ -200,26 +200,32 @@ class Batch:
         """[len(rows), V]: logits after each row's last token. Shorter rows are padded on the left."""
         width = max(len(row.tokens) - row.cached for row in rows)
         length = max(len(row.tokens) for row in rows)
-        ids = np.zeros((len(rows), width), np.int64)
-        positions = np.zeros((len(rows), width), np.int64)
-        columns = np.full((len(rows), width), self._cache.capacity, np.int64)
-        for i, row in enumerate(rows):
-            new = len(row.tokens) - row.cached
-            ids[i, width - new :] = row.tokens[row.cached :]
-            positions[i, width - new :] = columns[i, width - new :] = range(row.cached, len(row.tokens))
-        at = torch.from_numpy(positions).to(self._device)
-        self._cache.aim(first, torch.from_numpy(columns).to(self._device), length)
-        hidden_from = (
-            torch.arange(length, device=self._device) > at[:, None, :, None]
-        )  # [rows, 1, width, length]
-        mask = torch.zeros(hidden_from.shape, dtype=self._model.dtype, device=self._device)
-        mask.masked_fill_(hidden_from, float("-inf"))
+        trash = self._cache.capacity
+        ids: list[list[int]] = []
+        positions: list[list[int]] = []
+        columns: list[list[int]] = []
+        for row in rows:
+            new = range(row.cached, len(row.tokens))
+            padding = width - len(new)
+            ids.append([0] * padding + row.tokens[row.cached :])
+            positions.append([0] * padding + list(new))
+            columns.append([trash] * padding + list(new))
+        at = torch.tensor(positions, device=self._device)
+        self._cache.aim(first, torch.tensor(columns, device=self._device), length)
         output = self._model(
-            input_ids=torch.from_numpy(ids).to(self._device),
-            attention_mask={"full_attention": mask},
+            input_ids=torch.tensor(ids, device=self._device),
+            attention_mask={"full_attention": self._mask(at, length)},
             position_ids=at,
             past_key_values=self._cache,
             use_cache=True,
             logits_to_keep=1,
         )
         return output.logits[:, -1]
+
+    def _mask(self, positions: Tensor, length: int) -> Tensor | None:
+        """[rows, 1, T, length]: 0 where a token at `positions` [rows, T] may look, -inf where not."""
+        if positions.numel() == 1:  # one new token sees everything
+            return None
+        hidden = torch.arange(length, device=self._device) > positions[:, None, :, None]
+        mask = torch.zeros(hidden.shape, dtype=self._model.dtype, device=self._device)
+        return mask.masked_fill_(hidden, float("-inf"))

@@ -50,7 +50,7 @@ class RowCache:
         self.keys = torch.zeros(shape, dtype=dtype, device=device)
         self.values = torch.zeros(shape, dtype=dtype, device=device)
         self._rows = slice(0, 0)
-        self._index = (torch.zeros(0, 1), torch.zeros(0, 1))
+        self._flat = torch.zeros(0, dtype=torch.int64)
         self._length = 0
 
     @property
@@ -69,9 +69,11 @@ class RowCache:
 
         Attention then sees the first `length` columns.
         """
-        count = columns.shape[0]
-        self._rows = slice(first, first + count)
-        self._index = (torch.arange(first, first + count, device=columns.device)[:, None], columns)
+        _, _, heads, capacity, _ = self.keys.shape
+        end = first + columns.shape[0]
+        lines = torch.arange(first * heads, end * heads, device=columns.device) * capacity
+        self._rows = slice(first, end)
+        self._flat = (lines.view(-1, heads, 1) + columns[:, None, :]).view(-1)
         self._length = length
 
     def update(
@@ -82,9 +84,9 @@ class RowCache:
         Returns the keys and values [rows, kv_heads, length, head_dim] that it attends to.
         """
         keys, values = self.keys[layer_idx], self.values[layer_idx]
-        rows, columns = self._index
-        keys[rows, :, columns] = key_states.transpose(1, 2)
-        values[rows, :, columns] = value_states.transpose(1, 2)
+        width = keys.shape[-1]
+        keys.view(-1, width).index_copy_(0, self._flat, key_states.reshape(-1, width))
+        values.view(-1, width).index_copy_(0, self._flat, value_states.reshape(-1, width))
         return keys[self._rows, :, : self._length], values[self._rows, :, : self._length]
 
     def save(self, row: int, tokens: Sequence[int]) -> SavedCache:
