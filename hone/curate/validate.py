@@ -67,8 +67,8 @@ class Report:
 
 async def validate(
     tasks: Sequence[Task],
-    *,
     provider: Provider,
+    *,
     workspaces: Path,
     settings: GradingSettings,
     limits: Limits | None = None,

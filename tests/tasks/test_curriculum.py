@@ -1,0 +1,240 @@
+import collections
+import re
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from hone.tasks.curriculum import TRAINED_FAMILIES, UNSEEN_FAMILIES, generate
+from hone.tasks.curriculum.behaviour import results
+from hone.tasks.curriculum.edit import Edit
+from hone.tasks.errors import TaskError
+from hone.tasks.formats import content_hash, to_line
+from hone.tasks.settings import TasksSettings
+from hone.tasks.splits import Splits, check_disjoint
+from hone.tasks.workspace import tree
+from hone.types import Task
+
+FULL = TasksSettings()
+ENV = {"PATH": "/usr/bin:/bin", "PYTHONDONTWRITEBYTECODE": "1", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+
+
+@pytest.fixture(scope="module")
+def splits() -> Splits:
+    return generate(FULL)
+
+
+def every_task(splits: Splits) -> list[Task]:
+    return [task for _, tasks in splits.named() for task in tasks]
+
+
+def one_per_family(splits: Splits) -> dict[str, Task]:
+    return {task.metadata["family"]: task for task in reversed(every_task(splits))}
+
+
+def buggy_source(task: Task) -> str:
+    return tree(task)[f"{task.metadata['names'][0]}.py"]
+
+
+def test_the_same_seed_gives_the_same_tasks_and_another_seed_others(splits):
+    again = generate(FULL)
+    assert [to_line(task) for task in every_task(again)] == [to_line(task) for task in every_task(splits)]
+    other = generate(TasksSettings(train=14, validation=0, test=0, unseen=0, seed=1))
+    assert {content_hash(t) for t in other.train}.isdisjoint(content_hash(t) for t in splits.train)
+
+
+def test_the_test_sets_do_not_depend_on_the_size_of_the_training_set(splits):
+    small = generate(FULL.model_copy(update={"train": 20}))
+    assert (small.test, small.test_unseen) == (splits.test, splits.test_unseen)
+
+
+def test_the_sets_have_the_sizes_asked_for_and_every_family(splits):
+    assert [len(tasks) for _, tasks in splits.named()] == [512, 64, 160, 40]
+    trained = {family.__name__ for family in TRAINED_FAMILIES}
+    unseen = {family.__name__ for family in UNSEEN_FAMILIES}
+    assert len(trained) >= 12
+    assert len(unseen) >= 2
+    for name, tasks in splits.named():
+        assert {t.metadata["family"] for t in tasks} == (unseen if name == "test_unseen" else trained)
+
+
+def test_no_content_and_no_combination_of_names_crosses_sets(splits):
+    check_disjoint(splits)
+    held_out = {tuple(t.metadata["names"]) for t in (*splits.test, *splits.test_unseen, *splits.validation)}
+    assert held_out.isdisjoint(tuple(t.metadata["names"]) for t in splits.train)
+    assert len({content_hash(t) for t in every_task(splits)}) == 776
+
+
+def test_names_say_which_identifiers_the_buggy_function_really_uses(splits):
+    for task in every_task(splits):
+        _, function, *parameters = task.metadata["names"]
+        signature = re.search(rf"def {function}\((.*)\):", buggy_source(task))
+        assert signature is not None
+        assert [p.split("=")[0] for p in signature[1].split(", ")] == parameters
+
+
+def test_every_family_has_several_shapes_and_issues(splits):
+    shapes = collections.defaultdict(set)
+    issues = collections.defaultdict(set)
+    for task in splits.train:
+        names = task.metadata["names"]
+        hide = re.compile(r"\b(" + "|".join(names) + r")\b")
+        source = buggy_source(task)
+        function = source[source.index(f"def {names[1]}(") :].split("\n\n")[0]
+        shapes[task.metadata["family"]].add(re.sub(r"\d", "N", hide.sub("x", function)))
+        issues[task.metadata["family"]].add(re.sub(r"\d", "N", hide.sub("x", task.problem)))
+    assert min(map(len, shapes.values())) >= 4, shapes
+    assert min(map(len, issues.values())) >= 4, issues
+
+
+def test_what_the_model_reads_is_short(splits):
+    for task in every_task(splits):
+        module, function = task.metadata["names"][:2]
+        assert buggy_source(task).count("\n") <= 12
+        assert 12 <= len(task.problem.split()) <= 30, task.problem
+        assert f"{module}.py" in task.problem
+        assert re.search(rf"\b{function}\b", task.problem)
+
+
+def test_each_task_has_one_right_fix_first_and_three_or_more_wrong_ones(splits):
+    for task in every_task(splits):
+        fixes = task.metadata["fixes"]
+        assert [fix["right"] for fix in fixes] == [True] + [False] * (len(fixes) - 1)
+        assert len(fixes) >= 4
+        assert len({fix["command"] for fix in fixes}) == len(fixes)
+
+
+def test_hidden_tests_and_the_fix_are_in_no_commit(splits):
+    for task in every_task(splits):
+        function = task.metadata["names"][1]
+        texts = [text or "" for commit in task.environment.history for text in commit.files.values()]
+        assert len(task.environment.history) >= 3
+        assert "tests/test_hidden.py" not in tree(task)
+        added = [line[1:] for line in task.checks.gold_patch.splitlines()[4:] if line.startswith("+")]
+        bodies = [text for text in texts if f"def {function}(" in text]
+        assert bodies == [buggy_source(task)]
+        assert not any("\n".join(added) in text.splitlines() for text in bodies)
+
+
+RUN_ALL = """
+import importlib, pathlib
+for file in sorted(pathlib.Path("tests").glob("test_*.py")):
+    try:
+        tests = vars(importlib.import_module(f"tests.{file.stem}"))
+    except Exception:
+        continue
+    for name in [name for name in tests if name.startswith("test_")]:
+        try:
+            tests[name]()
+        except Exception:
+            continue
+        print(f"{file}::{name}")
+"""
+
+
+def checkout(task: Task, folder: Path) -> Path:
+    """The repository's files with the trusted tests restored over them."""
+    for path, text in {**tree(task), **task.checks.test_files}.items():
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path).write_text(text)
+    return folder
+
+
+def sh(command: str, folder: Path, stdin: str = "") -> str:
+    run = subprocess.run(
+        ["bash", "-c", command], cwd=folder, env=ENV, input=stdin, capture_output=True, text=True
+    )
+    return run.stdout
+
+
+@pytest.mark.parametrize("family", [family.__name__ for family in (*TRAINED_FAMILIES, *UNSEEN_FAMILIES)])
+def test_of_the_edits_of_a_family_only_the_gold_one_passes_when_sed_makes_it(splits, family, tmp_path):
+    task = one_per_family(splits)[family]
+    module = f"{task.metadata['names'][0]}.py"
+    before, all_of_them = (
+        set(task.checks.pass_to_pass),
+        {*task.checks.pass_to_pass, *task.checks.fail_to_pass},
+    )
+    run_all = f"{sys.executable} -S -c '{RUN_ALL}'"
+
+    untouched = checkout(task, tmp_path / "untouched")
+    assert set(sh(run_all, untouched).split()) == before
+    assert any("test_hidden" not in test for test in before)  # the visible tests do not tell
+    gold = checkout(task, tmp_path / "gold")
+    sh("git apply -", gold, stdin=task.checks.gold_patch)
+    for number, fix in enumerate(task.metadata["fixes"]):
+        folder = checkout(task, tmp_path / str(number))
+        sh(fix["command"], folder)
+        passed = set(sh(run_all, folder).split())
+        assert (passed == all_of_them) == fix["right"], fix
+        assert ((folder / module).read_text() == (gold / module).read_text()) == fix["right"]
+
+
+@pytest.mark.parametrize("family", ["missing_edge_case", "wrong_variable"])
+def test_pytest_knows_the_checks_by_their_ids(splits, family, tmp_path):
+    task = one_per_family(splits)[family]
+    folder = checkout(task, tmp_path)
+    ids = [*task.checks.fail_to_pass, *task.checks.pass_to_pass]
+    options = ["-q", "-p", "no:cacheprovider", "--tb=no", "-rA"]
+    run = sh(f"{sys.executable} -m pytest {' '.join(options + ids)}", folder)
+    passed = {line.split()[1] for line in run.splitlines() if line.startswith("PASSED")}
+    assert passed == set(task.checks.pass_to_pass)
+
+
+def test_an_edit_does_what_its_sed_command_does(splits, tmp_path):
+    edits = [
+        Edit(line=2, old=" - ", new=" * "),
+        Edit(line=1, old="", new="    if not price: return 0"),
+        Edit(line=3, old="total", new="return total"),
+        Edit(line=1, old="absent", new="x"),
+    ]
+    text = "def price(tax):\n    total = tax - 1 - 2\n    total\n"
+    for edit in edits:
+        file = tmp_path / "stock.py"
+        file.write_text(text)
+        subprocess.run(edit.command("stock.py"), shell=True, cwd=tmp_path, check=True)
+        assert file.read_text() == edit.apply(text)
+
+
+@pytest.mark.parametrize(("old", "new"), [("a.b", "c"), ("a", "b/c"), ("*", "+"), ("a", "b&"), ("a", "it's")])
+def test_an_edit_that_would_need_escapes_is_refused(old, new):
+    with pytest.raises(ValueError, match="escapes"):
+        Edit(line=1, old=old, new=new)
+
+
+def test_a_call_that_raises_equals_nothing():
+    modules = {"m": "from n import g\ndef f(a):\n    return 1 // g(a)\n", "n": "def g(a):\n    return a\n"}
+    one, failed = results(modules, "m", "f", [(1,), (0,)])
+    assert one == 1
+    assert failed != failed
+    assert all(value != value for value in results({"m": "def f(:"}, "m", "f", [(1,), (2,)]))
+
+
+def test_a_splitter_that_leaks_a_task_into_training_is_caught_with_both_ids(splits):
+    leaked = replace(splits.test[3], id="train-9999")
+    with pytest.raises(TaskError, match=r"test-0003 \(test\) has the content of train-9999 \(train\)"):
+        check_disjoint(replace(splits, train=(*splits.train, leaked)))
+
+
+def test_a_splitter_that_shares_names_between_sets_is_caught(splits):
+    stolen = replace(splits.train[0], metadata={**splits.train[0].metadata, "names": ["a", "b", "c"]})
+    other = replace(splits.test[0], metadata={**splits.test[0].metadata, "names": ["a", "b", "c"]})
+    with pytest.raises(TaskError, match=r"test-0000 \(test\) has the names of train-0000 \(train\)"):
+        check_disjoint(Splits(train=(stolen,), test=(other,)))
+    check_disjoint(Splits(train=(stolen, replace(other, id="train-0001"))))
+
+
+def test_a_task_twice_in_one_set_and_an_unseen_family_seen_in_training_are_caught(splits):
+    task = splits.train[0]
+    with pytest.raises(TaskError, match="has the content of"):
+        check_disjoint(Splits(train=(task, replace(task, id="copy"))))
+    with pytest.raises(TaskError, match="is of the family wrong_variable"):
+        check_disjoint(Splits(train=splits.test_unseen[:1], test_unseen=splits.test_unseen[2:3]))
+
+
+def test_more_tasks_than_there_are_names_for_is_one_clear_error(splits, monkeypatch):
+    monkeypatch.setattr("hone.tasks.curriculum.sets.ATTEMPTS", 0)
+    with pytest.raises(TaskError, match="wrong_operator"):
+        generate(TasksSettings(train=0, validation=0, test=1, unseen=0))

@@ -1,0 +1,152 @@
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hone.tasks.errors import TaskError
+from hone.tasks.formats import content_hash, from_dict, from_line, load, save, to_dict, to_line
+from hone.types import Checks, Commit, Environment, Task
+
+anything = st.text(st.characters(), max_size=12)  # surrogates, control and line separators included
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | anything,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(anything, inner, max_size=3),
+    max_leaves=6,
+)
+names = st.lists(anything, max_size=3).map(tuple)
+commits = st.builds(
+    Commit, message=anything, files=st.dictionaries(anything, st.none() | anything, max_size=3)
+)
+environments = st.builds(
+    Environment, image=anything, workdir=anything, history=st.lists(commits, max_size=3).map(tuple)
+)
+checks = st.builds(
+    Checks,
+    fail_to_pass=names,
+    pass_to_pass=names,
+    test_files=st.dictionaries(anything, anything, max_size=3),
+    gold_patch=anything,
+    command=names,
+    parser=anything,
+    timeout_s=st.floats(min_value=0.001, max_value=1e6),
+)
+tasks = st.builds(
+    Task,
+    id=anything,
+    problem=anything,
+    environment=environments,
+    checks=checks,
+    source=anything,
+    metadata=st.dictionaries(anything, json_values, max_size=3),
+)
+
+
+def a_task(**changes) -> Task:
+    fields = {
+        "id": "t1",
+        "problem": "It fails.",
+        "environment": Environment(
+            image="host", history=(Commit(message="Start", files={"a.py": "x = 1\n"}),)
+        ),
+        "checks": Checks(fail_to_pass=("t.py::t",), pass_to_pass=(), test_files={"t.py": ""}, gold_patch="p"),
+        "source": "here",
+    }
+    return Task(**{**fields, **changes})
+
+
+@given(tasks)
+def test_a_task_survives_the_way_to_a_line_and_back(task):
+    line = to_line(task)
+    assert "\n" not in line
+    assert from_line(line) == task
+    assert to_dict(from_dict(to_dict(task))) == to_dict(task)
+
+
+@given(st.lists(tasks, min_size=1, max_size=4, unique_by=lambda task: task.id))
+def test_a_file_gives_back_the_tasks_that_were_saved(tmp_path_factory, wanted):
+    path = tmp_path_factory.mktemp("tasks") / "tasks.jsonl"
+    save(wanted, path)
+    assert load(path) == wanted
+
+
+@given(tasks)
+def test_a_truncated_line_is_an_error_and_never_another_task(task):
+    line = to_line(task)
+    for cut in range(0, len(line), max(1, len(line) // 20)):
+        with pytest.raises(TaskError):
+            from_line(line[:cut])
+
+
+@pytest.mark.parametrize(
+    "metadata", [{"a": (1, 2)}, {1: "a"}, {"a": float("nan")}, {"a": float("inf")}, {"a": {1}}]
+)
+def test_metadata_that_json_would_change_are_refused(metadata):
+    with pytest.raises(TaskError, match="t1 cannot be written as JSON"):
+        to_line(a_task(metadata=metadata))
+
+
+def broken(**changes) -> dict:
+    data = to_dict(a_task())
+    for dotted, value in changes.items():
+        *parents, last = dotted.split("__")
+        place = data
+        for parent in parents:
+            place = place[parent]
+        if value is None:
+            del place[last]
+        else:
+            place[last] = value
+    return data
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"problem": None}, "missing: problem"),
+        ({"checks__gold_patch": None}, "missing: gold_patch"),
+        ({"difficulty": 3}, "unknown: difficulty"),
+        ({"id": 7}, "`id` must be a text"),
+        ({"environment": []}, "environment must be an object"),
+        ({"environment__history": "x"}, "`history` must be a list"),
+        ({"environment__history": [{"message": "m", "files": {"a": 1}}]}, "object of path and text"),
+        ({"checks__test_files": {"a": 1}}, "object of path and text"),
+        ({"checks__fail_to_pass": "tests::a"}, "`fail_to_pass` must be a list"),
+        ({"checks__fail_to_pass": [1]}, "`fail_to_pass` must be a list of texts"),
+        ({"checks__timeout_s": -1}, "`timeout_s` must be a positive number"),
+        ({"checks__timeout_s": True}, "`timeout_s` must be a positive number"),
+        ({"metadata": []}, "`metadata` must be an object"),
+    ],
+)
+def test_an_ill_formed_task_is_refused_with_file_and_line(tmp_path, changes, said):
+    path = tmp_path / "tasks.jsonl"
+    path.write_text(to_line(a_task(id="t0")) + "\n\n" + json.dumps(broken(**changes)) + "\n")
+    with pytest.raises(TaskError, match=r"tasks\.jsonl:3: ") as caught:
+        load(path)
+    assert said in str(caught.value)
+
+
+def test_unreadable_empty_binary_and_repeating_files_are_errors_in_one_sentence(tmp_path):
+    path = tmp_path / "tasks.jsonl"
+    with pytest.raises(TaskError, match="cannot read tasks"):
+        load(path)
+    path.write_text("\n")
+    with pytest.raises(TaskError, match="holds no tasks"):
+        load(path)
+    path.write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(TaskError, match="not UTF-8"):
+        load(path)
+    path.write_text((to_line(a_task()) + "\n") * 2)
+    with pytest.raises(TaskError, match=r":2: the id t1"):
+        load(path)
+
+
+def test_the_content_hash_ignores_what_a_task_is_called_and_sees_everything_else():
+    task = a_task()
+    assert content_hash(task) == content_hash(a_task(id="t2", source="there", metadata={"family": "x"}))
+    others = [
+        a_task(problem="It fails!"),
+        a_task(environment=Environment(image="host")),
+        a_task(checks=Checks(fail_to_pass=(), pass_to_pass=(), test_files={}, gold_patch="p")),
+    ]
+    assert len({content_hash(t) for t in (task, *others)}) == 4

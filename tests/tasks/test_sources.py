@@ -1,0 +1,43 @@
+from dataclasses import replace
+
+import pytest
+
+from hone.tasks.curriculum import generate
+from hone.tasks.errors import TaskError
+from hone.tasks.formats import save
+from hone.tasks.settings import TasksSettings
+from hone.tasks.sources import check_complete, load_splits
+from hone.types import Environment
+
+SMALL = TasksSettings(train=6, validation=2, test=3, unseen=2)
+
+
+def test_the_curriculum_saved_to_a_file_gives_the_same_sets(tmp_path):
+    splits = load_splits(SMALL)
+    assert splits == generate(SMALL)
+    path = tmp_path / "tasks.jsonl"
+    save([task for _, tasks in splits.named() for task in tasks], path)
+    assert load_splits(TasksSettings(source=str(path))) == splits
+
+
+def test_a_file_is_refused_for_an_unknown_set_an_overlap_and_an_unusable_task(tmp_path):
+    path = tmp_path / "tasks.jsonl"
+    settings = TasksSettings(source=str(path))
+    first, second = generate(SMALL).train[:2]
+    save([replace(first, metadata={"split": "dev"})], path)
+    with pytest.raises(TaskError, match="of the set 'dev'"):
+        load_splits(settings)
+    save([first, replace(first, id="again", metadata={"split": "test"})], path)
+    with pytest.raises(TaskError, match=r"again \(test\) has the content of train-0000 \(train\)"):
+        load_splits(settings)
+    save([first, replace(second, environment=Environment(image="host"))], path)
+    with pytest.raises(TaskError, match="train-0001: its repository is empty"):
+        load_splits(settings)
+
+
+def test_a_task_without_tests_or_whose_tests_have_no_file_is_refused():
+    task = generate(SMALL).train[0]
+    with pytest.raises(TaskError, match="fail_to_pass"):
+        check_complete(replace(task, checks=replace(task.checks, fail_to_pass=())))
+    with pytest.raises(TaskError, match="test_hidden"):
+        check_complete(replace(task, checks=replace(task.checks, test_files={})))
