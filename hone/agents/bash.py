@@ -19,7 +19,7 @@ from hone.types import Message, Task, Turn
 
 
 class BashAgent:
-    """Stateless; see `hone.agents.contract.Agent`. Raises ScaffoldError for templates that cannot be rendered.
+    """Stateless; see `hone.agents.contract.Agent`. Raises ScaffoldError for templates that do not render.
 
     `token_limit` counts sampled tokens (0: no limit). A limit is looked at before each reply, so the command
     of the reply that crosses it is still run.

@@ -1,11 +1,10 @@
 """Grading: from a patch to a verdict that the patch cannot write itself."""
 
 from hone.grading.errors import BrokenTree, GraderError, PatchRefused
+from hone.grading.extraction import base_mounts, extract
 from hone.grading.grade import Grader, grade
 from hone.grading.patch import (
     FilteredPatch,
-    base_mounts,
-    extract,
     filter_patch,
     parse_patch,
     test_paths,

@@ -1,14 +1,21 @@
-"""Detects, from within the test process, code under test that changes the test framework or answers to everything.
+"""Detects, from within the test process, code under test that changes the framework or equals everything.
 
-An attacker in the same interpreter who knows this file can undo it. It is the second line: the first is that results
-need a session that ran to its end, without contradictions, with its canaries failed.
+An attacker in the same interpreter who knows this file can undo it. It is the second line; the first is that
+results need a session that ran to its end, without contradictions, with its canaries failed.
 """
+
+from __future__ import annotations
 
 import builtins
 import sys
 import types
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 EQUAL = "@hone_equal"  # no source text can spell this name
+
+Entry = tuple[str, Mapping[str, Any], str, Any, Any]  # where, namespace, name, value, its code
+
 _WRAPPER = type(object.__eq__)
 _CORE = (
     "_pytest.runner",
@@ -19,100 +26,88 @@ _CORE = (
     "pluggy",
 )
 _FRAMEWORK = ("_pytest", "pytest", "pluggy", "unittest", "hone_session", "hone_integrity")
-_WATCHED = (
-    types.FunctionType,
-    types.BuiltinFunctionType,
-    types.MethodType,
-    staticmethod,
-    classmethod,
-    property,
-)
+_WATCHED = (types.FunctionType, types.BuiltinFunctionType, staticmethod, classmethod, property, type)
 
 
 class Watch:
     """Remembers the functions, classes and hooks of the test framework, and tells what has changed."""
 
-    def __init__(self, plugins):
-        self.plugins, self.known = plugins, set(map(id, plugins.get_plugins()))
-        self.kept = list(plugins.get_plugins())  # so that no id is used again
-        self.core, self.rest = [], []
+    def __init__(self, plugins: Any) -> None:
+        self.plugins, self.known = plugins, list(plugins.get_plugins())
+        self.core: list[Entry] = []
+        self.rest: list[Entry] = [
+            ("builtins", vars(builtins), name, value, code) for name, value, code in _watched(vars(builtins))
+        ]
         for name, module in list(sys.modules.items()):
             if name.split(".")[0] in _FRAMEWORK:
-                entries = list(_entries(name, module))
-                (self.core if name.startswith(_CORE) else self.rest).extend(entries)
-        self.rest += [("builtins", vars(builtins), *item) for item in _watched(vars(builtins))]
-        self.hooks = []
-        for impl_owner in vars(plugins.hook).values():
-            if hasattr(impl_owner, "get_hookimpls"):
-                self.hooks += [(impl, impl.function) for impl in impl_owner.get_hookimpls()]
-        self.exec = plugins._inner_hookexec
+                (self.core if name.startswith(_CORE) else self.rest).extend(_entries(name, module))
+        callers = [caller for caller in vars(plugins.hook).values() if hasattr(caller, "get_hookimpls")]
+        self.hooks = [(hook, hook.function) for caller in callers for hook in caller.get_hookimpls()]
+        self.call = plugins._inner_hookexec
 
-    def changed(self, thorough):
-        """The name of something that was replaced, or None. `thorough` looks at builtins and unittest, too, which
+    def changed(self, *, thorough: bool) -> str | None:
+        """The name of something that was replaced, or None.
 
-        a test may well patch while it runs and must have restored when it is over.
+        `thorough` looks at builtins, unittest and the set of plugins, too; a test may patch those while it
+        runs, and must have restored them when it is over.
         """
         for entries in (self.core, self.rest) if thorough else (self.core,):
             for where, namespace, name, value, code in entries:
-                if namespace.get(name) is not value or (code and value.__code__ is not code):
-                    return "%s.%s" % (where, name)
-        if self.plugins._inner_hookexec is not self.exec:
+                if namespace.get(name) is not value or (code is not None and value.__code__ is not code):
+                    return f"{where}.{name}"
+        if self.plugins._inner_hookexec is not self.call:
             return "the plugin manager's call"
-        for impl, function in self.hooks:
-            if impl.function is not function:
-                return "the hook %s" % impl.plugin_name
-        if thorough:
-            for plugin in self.plugins.get_plugins():
-                if id(plugin) not in self.known and not _is_conftest(plugin) and not _is_internal(plugin):
-                    return "the set of plugins, by adding %s" % type(plugin).__name__
+        for hook, function in self.hooks:
+            if hook.function is not function:
+                return f"a hook of {hook.plugin_name}"
+        return self.new_plugin() if thorough else None
+
+    def new_plugin(self) -> str | None:
+        known = set(map(id, self.known))
+        for plugin in self.plugins.get_plugins():
+            own = type(plugin).__module__.split(".")[0] == "_pytest"  # pytest adds some while it runs
+            if id(plugin) not in known and not own and not _is_conftest(plugin):
+                return f"the set of plugins, by adding {type(plugin).__name__}"
         return None
 
 
-def _entries(where, module):
+def _entries(where: str, module: types.ModuleType) -> Iterator[Entry]:
     for name, value, code in _watched(vars(module)):
         yield where, vars(module), name, value, code
         if isinstance(value, type) and value.__module__ == where:
             for inner, method, inner_code in _watched(vars(value)):
-                yield "%s.%s" % (where, name), vars(value), inner, method, inner_code
+                yield f"{where}.{name}", vars(value), inner, method, inner_code
 
 
-def _watched(namespace):
+def _watched(namespace: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:
     for name, value in list(namespace.items()):
-        if isinstance(value, (type, *_WATCHED)):
+        if isinstance(value, _WATCHED):
             yield name, value, value.__code__ if isinstance(value, types.FunctionType) else None
 
 
-def _is_conftest(plugin):
-    return isinstance(plugin, types.ModuleType) and str(getattr(plugin, "__file__", "")).endswith(
-        "/conftest.py"
-    )
+def _is_conftest(plugin: object) -> bool:
+    return isinstance(plugin, types.ModuleType) and str(plugin.__file__).endswith("/conftest.py")
 
 
-def _is_internal(plugin):
-    """pytest itself registers objects while it runs (a session's fixture manager, a reporter)."""
-    return type(plugin).__module__.split(".")[0] == "_pytest"
+def checked_equality(report: Callable[[str], None]) -> Callable[[Any, Any], Any]:
+    """`a == b` for assertions; calls `report` when it holds because one of them is equal to everything."""
 
-
-def checked_equality(report):
-    """`a == b` for assertions. Calls `report` when it holds only because one of them is equal to everything."""
-
-    def equal(a, b):
+    def equal(a: Any, b: Any) -> Any:
         result = a == b
         try:
-            if not result:
-                return result
+            holds = bool(result)
         except Exception:
             return result  # an array: it has no truth value as a whole
-        for one, other in ((a, b), (b, a)):
-            liar = _liar(one, other, 4)
+        if holds:
+            liar = _liar(a, b, 4) or _liar(b, a, 4)
             if liar is not None:
-                report("an object of class %s is equal to everything" % liar)
+                report(f"an object of class {liar} is equal to everything")
         return result
 
     return equal
 
 
-def _liar(value, other, depth):
+def _liar(value: Any, other: Any, depth: int) -> str | None:
     """The class of an object within `value` whose own `__eq__` also accepts something unlike `other`."""
     cls = type(value)
     if _own_equality(cls):
@@ -126,14 +121,15 @@ def _liar(value, other, depth):
         return cls.__name__
     if depth and isinstance(value, (list, tuple, set, frozenset, dict)):
         inside = value.values() if isinstance(value, dict) else value
-        for _, element in zip(range(1000), inside):
+        for _, element in zip(range(1000), inside, strict=False):
             found = _liar(element, None, depth - 1)
             if found is not None:
                 return found
     return None
 
 
-def _own_equality(cls):
+def _own_equality(cls: type) -> bool:
+    """Whether a class decides for itself what it equals; read past any metaclass that would lie about it."""
     for base in type.__getattribute__(cls, "__mro__"):
         found = type.__getattribute__(base, "__dict__").get("__eq__")
         if found is not None:
@@ -141,7 +137,8 @@ def _own_equality(cls):
     return False
 
 
-def _unlike(value):
+def _unlike(value: Any) -> Any:
+    """Something that no honest object equals when it equals `value`."""
     if type(value) is bool:
         return not value
     if type(value) in (int, float, complex):

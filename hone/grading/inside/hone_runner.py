@@ -1,18 +1,19 @@
-"""The trusted test runner: it runs inside the grading sandbox, as `python3 hone_runner.py`, and is the only judge there.
+"""The trusted test runner: `python3 hone_runner.py` inside the grading sandbox.
 
     parent (this file)                                child (hone_session.py)
-    says hello; imports pytest; restores test files
-    forks                                             waits for the gate
+    imports pytest, restores the test files, forks    waits for the gate
     makes itself untraceable, reads the nonce,
-    opens the gate                                    imports the code under test, runs pytest
+    says hello, opens the gate                        imports the code under test, runs pytest
     checks and tallies records  <--- channel -------  sends records, each with the run's key
     prints one line, framed by the nonce              exits
 
-The rules that must not break: no code of the repository runs in the parent, nor before the gate opens; the child
-never holds the nonce or the parent's output. What the child prints is a log for people and is never parsed.
+The rules that must not break: no code of the repository runs in the parent, nor before the gate opens; the
+child never holds the nonce or the parent's output. What the child prints is for people and is never parsed.
 
 Standard library and pytest only. Standard input: the job as length-prefixed JSON, then the nonce, 32 bytes.
 """
+
+from __future__ import annotations
 
 import json
 import os
@@ -21,14 +22,14 @@ import shutil
 import signal
 import stat
 import struct
-import sys
 import time
+from typing import Any
 
 HELLO = b"hone-grader: ready\n"
 NONCE_BYTES = 32
 KEY_BYTES = 16
 LOG_BYTES = 16384  # of the test run's output, kept from its end
-RECORD_BYTES = 1 << 20  # one record may be so long
+RECORD_BYTES = 16 << 20  # one record may be so long
 CHANNEL_BYTES = 64 << 20  # all of them together
 
 # A test's status in the report, one letter each, in the order of the expected ids.
@@ -36,26 +37,30 @@ LETTERS = {"passed": "p", "failed": "f", "error": "e", "skipped": "s", "xfailed"
 
 
 class Tally:
-    """What the child's records amount to. Anything that an honest session cannot send is evidence of tampering.
+    """What the child's records amount to. What an honest session cannot send is evidence of tampering.
 
     An honest session sends `collected` (every id, canaries included), then for each id `setup`, `call` unless
     the setup failed or skipped, `teardown`, and at last `end` with pytest's exit status.
     """
 
-    def __init__(self, key, canaries):
+    def __init__(self, key: bytes, canaries: list[str]) -> None:
         self.key, self.canaries = key, canaries
-        self.phases = {}  # id -> {phase: outcome}, of collected ids
-        self.failed_subtests = set()
-        self.collected, self.end, self.tampered = False, None, None
+        self.phases: dict[str, dict[str, str]] = {}  # id -> phase -> outcome, of collected ids
+        self.failed_subtests: set[str] = set()
+        self.collected = False
+        self.end: int | None = None  # the exit status that the session announced
+        self.tampered: str | None = None  # the first evidence
 
-    def blame(self, evidence):
+    def blame(self, evidence: str) -> None:
         if self.tampered is None:
-            self.tampered = evidence
+            self.tampered = str(evidence)
 
-    def line(self, line):
+    def line(self, line: bytes) -> None:
+        """Take in one record, `KEY JSON`."""
         key, _, body = line.partition(b" ")
         if key != self.key:
-            return self.blame("something other than the test runner wrote to its result channel")
+            self.blame("something other than the test runner wrote to its result channel")
+            return
         try:
             kind, *values = json.loads(body)
             {
@@ -67,38 +72,42 @@ class Tally:
         except (ValueError, TypeError, KeyError):
             self.blame("the result channel carried a record of a wrong shape")
 
-    def on_collected(self, ids):
+    def on_collected(self, ids: list[str]) -> None:
         if self.collected or len(set(ids)) != len(ids):
-            return self.blame("tests were collected twice")
+            self.blame("tests were collected twice")
+            return
         self.collected = True
         self.phases = {test: {} for test in ids}
 
-    def on_phase(self, test, phase, outcome):
+    def on_phase(self, test: str, phase: str, outcome: str) -> None:
         phases = self.phases.get(test)
-        if phases is None:
-            return self.blame("a result was reported for %s, which was not collected" % test)
-        if self.end is not None:
-            return self.blame("a result was reported after the end of the session")
-        if outcome not in LETTERS or outcome in ("error", "missing"):
+        if outcome not in ("passed", "failed", "skipped", "xfailed"):
             raise ValueError(outcome)
-        if phase == "subtest":
+        if phases is None:
+            self.blame(f"a result was reported for {test}, which was not collected")
+        elif self.end is not None:
+            self.blame("a result was reported after the end of the session")
+        elif phase == "subtest":
             if outcome == "failed":
                 self.failed_subtests.add(test)
-            return None
-        before = {"setup": [], "call": ["setup"], "teardown": ["setup", "call"]}[phase]
-        skipped_call = phase == "teardown" and list(phases) == ["setup"] and phases["setup"] != "passed"
-        if list(phases) != before and not skipped_call:
-            return self.blame("%s was reported twice, or its phases out of order" % test)
-        phases[phase] = outcome
-        return None
+        elif phase != self.next_phase(phases):
+            self.blame(f"{test} was reported twice, or its phases out of order")
+        else:
+            phases[phase] = outcome
 
-    def on_end(self, status):
+    def next_phase(self, phases: dict[str, str]) -> str | None:
+        if "setup" not in phases:
+            return "setup"
+        if phases["setup"] == "passed" and "call" not in phases:
+            return "call"
+        return "teardown" if "teardown" not in phases else None
+
+    def on_end(self, status: int) -> None:
         if self.end is not None:
-            return self.blame("the session ended twice")
+            self.blame("the session ended twice")
         self.end = int(status)
-        return None
 
-    def status(self, test):
+    def status(self, test: str) -> str:
         phases = self.phases.get(test, {})
         setup, call, teardown = (phases.get(phase) for phase in ("setup", "call", "teardown"))
         if setup is None:
@@ -107,28 +116,28 @@ class Tally:
             return "error" if setup == "failed" else setup
         if call is None or teardown is None:
             return "missing"
-        if call == "passed":
-            return "failed" if test in self.failed_subtests else "error" if teardown == "failed" else "passed"
-        return call
+        if call == "passed" and test in self.failed_subtests:
+            return "failed"
+        return "error" if call == "passed" and teardown == "failed" else call
 
-    def finished(self, exit_code):
-        """Whether the session ran to its end: every collected test has all its phases and the exit codes agree."""
+    def finished(self, exit_code: int) -> bool:
+        """Whether the session ran to its end: each test has all its phases, and the exit codes agree."""
         if not self.collected or self.end is None or exit_code != self.end or self.end not in (0, 1):
             return False
         return all("teardown" in phases for phases in self.phases.values())
 
-    def check_canaries(self):
+    def check_canaries(self) -> None:
         """To be asked of a finished session: the tests that must fail did, and the exit status says so."""
         for canary in self.canaries:
             status = self.status(canary)
             if status not in ("failed", "error", "skipped"):
-                self.blame("a test that must fail came back as %s" % status)
+                self.blame(f"a test that must fail came back as {status}")
         outcomes = {self.status(test) for test in self.phases}
         if self.end == 0 and outcomes & {"failed", "error"}:
             self.blame("the session's exit status contradicts its results")
 
 
-def read_exactly(size):
+def read_exactly(size: int) -> bytes:
     """From standard input, and not a byte more: what follows is read later."""
     data = b""
     while len(data) < size:
@@ -139,12 +148,12 @@ def read_exactly(size):
     return data
 
 
-def restore(workdir, files):
+def restore(workdir: str, files: dict[str, str]) -> None:
     """Write trusted files, replacing whatever link or directory a patch may have put in their way."""
     for name, text in files.items():
         parts = name.split("/")
         if name.startswith("/") or any(part in ("", ".", "..") for part in parts):
-            raise ValueError("not a path below the repository: %r" % name)
+            raise ValueError(f"not a path below the repository: {name!r}")
         path = workdir
         for i, part in enumerate(parts):
             path = os.path.join(path, part)
@@ -163,16 +172,18 @@ def restore(workdir, files):
             file.write(text.encode("utf-8", "surrogateescape"))
 
 
-def make_untraceable():
-    """PR_SET_DUMPABLE = 0: no process of the same user may trace this one, read its memory or open its descriptors."""
+def make_untraceable() -> None:
+    """PR_SET_DUMPABLE = 0: no process of the same user may trace this one or open its memory."""
     import _ctypes  # `ctypes` costs several milliseconds more
 
-    prctl = _ctypes.dlsym(_ctypes.dlopen(None, 0), "prctl")
+    prctl = _ctypes.dlsym(_ctypes.dlopen(None, 0), "prctl")  # pyright: ignore[reportArgumentType]
     if _ctypes.call_function(prctl, (4, 0, 0, 0, 0)):
         raise OSError("prctl(PR_SET_DUMPABLE) failed")
 
 
-def start_child(job, sources, key, canaries):
+def start_child(
+    job: dict[str, Any], sources: dict[str, bytes], key: bytes, canaries: list[str]
+) -> tuple[int, int, int, int]:
     """Fork the test process behind a gate. Returns its pid, the gate, its log and its channel."""
     gate_read, gate = os.pipe()
     log, log_write = os.pipe()
@@ -200,72 +211,80 @@ def start_child(job, sources, key, canaries):
     return pid, gate, log, channel
 
 
-def collect(pid, log, channel, tally, timeout_s):
-    """Read the child's records and output until it is gone. Returns exit code, whether it timed out, and the log."""
-    deadline = time.monotonic() + timeout_s
-    tail, pending, total, status, timed_out = bytearray(), bytearray(), 0, None, False
-    open_fds = {log, channel}
-    for fd in open_fds:
-        os.set_blocking(fd, False)
-    while True:
-        if status is None:
-            done, raw = os.waitpid(pid, 0 if not open_fds and timed_out else os.WNOHANG)
-            status = raw if done else None
-        left = deadline - time.monotonic()
-        if status is None and left <= 0 and not timed_out:
-            timed_out = True
-            kill_group(pid)
-            deadline, left = time.monotonic() + 5, 5
-        if open_fds:
-            ready = select.select(
-                list(open_fds), [], [], 0 if status is not None else min(max(left, 0), 0.05)
-            )[0]
-        else:
-            ready = []
-            time.sleep(0.001 if status is None else 0)
-        if status is not None and not ready:
-            break  # what a process left behind writes from now on is nobody's result
+class Child:
+    """The test process, seen from the parent: its records go to the tally, the end of its output is kept."""
+
+    def __init__(self, pid: int, log: int, channel: int, tally: Tally) -> None:
+        self.pid, self.log, self.channel, self.tally = pid, log, channel, tally
+        self.open = [log, channel]
+        self.tail, self.pending, self.total = bytearray(), bytearray(), 0
+        self.exit_code: int | None = None
+        for fd in self.open:
+            os.set_blocking(fd, False)
+
+    def watch(self, timeout_s: float) -> bool:
+        """Read until the child is gone, and kill it at the timeout. Returns whether that was needed.
+
+        What a process that it left behind writes after that is nobody's result.
+        """
+        deadline = time.monotonic() + timeout_s
+        timed_out = False
+        while self.exit_code is None:
+            left = deadline - time.monotonic()
+            if left <= 0 and not timed_out:
+                timed_out = True
+                self.kill()
+            self.read(0.05 if timed_out else min(left, 0.05))
+            done, status = os.waitpid(self.pid, os.WNOHANG)
+            if done:
+                self.exit_code = os.waitstatus_to_exitcode(status)
+        self.kill()
+        while self.read(0):
+            continue
+        if self.pending:
+            self.tally.blame("the result channel ended within a record")
+        return timed_out
+
+    def read(self, wait_s: float) -> bool:
+        """Take what is there, waiting for it at most `wait_s`. False when there was nothing."""
+        if not self.open:
+            time.sleep(min(wait_s, 0.001))  # both streams closed: it ends now, or it hides until the timeout
+            return False
+        ready = select.select(self.open, [], [], wait_s)[0]
         for fd in ready:
-            data = read_some(fd)
-            if data is None:
-                open_fds.discard(fd)
-            elif fd == log:
-                tail += data
-                del tail[:-LOG_BYTES]
+            try:
+                data = os.read(fd, 65536)
+            except BlockingIOError:
+                continue
+            if not data:
+                self.open.remove(fd)
+            elif fd == self.log:
+                self.tail += data
+                del self.tail[:-LOG_BYTES]
             else:
-                total += len(data)
-                pending += data
-                *lines, rest = pending.split(b"\n")
-                pending = bytearray(rest)
-                for line in lines:
-                    tally.line(bytes(line))
-                if total > CHANNEL_BYTES or len(pending) > RECORD_BYTES:
-                    tally.blame("the result channel was flooded")
-                    kill_group(pid)
-                    open_fds.discard(channel)
-    kill_group(pid)
-    if pending:
-        tally.blame("the result channel ended within a record")
-    return os.waitstatus_to_exitcode(status), timed_out, bytes(tail)
+                self.take_records(data)
+        return bool(ready)
+
+    def take_records(self, data: bytes) -> None:
+        self.total += len(data)
+        *lines, rest = bytes(self.pending + data).split(b"\n")
+        self.pending = bytearray(rest)
+        for line in lines:
+            self.tally.line(line)
+        if self.total > CHANNEL_BYTES or len(self.pending) > RECORD_BYTES:
+            self.tally.blame("the result channel was flooded")
+            self.open.remove(self.channel)
+            self.kill()
+
+    def kill(self) -> None:
+        """The child's process group, which is named after it."""
+        try:
+            os.killpg(self.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            return
 
 
-def read_some(fd):
-    """None at the end of the stream."""
-    try:
-        return os.read(fd, 65536) or None
-    except BlockingIOError:
-        return b""
-
-
-def kill_group(pid):
-    try:
-        os.killpg(pid, signal.SIGKILL)
-    except ProcessLookupError:
-        pass
-
-
-def main():
-    os.write(1, HELLO)
+def main() -> None:
     (size,) = struct.unpack("!I", read_exactly(4))
     job = json.loads(read_exactly(size))
     workdir = job["workdir"]
@@ -278,7 +297,10 @@ def main():
                 sources[os.path.join(workdir, name)] = file.read()
         except OSError:
             continue  # its tests will be missing
-    import hone_session
+    for name in ("PYTEST_ADDOPTS", "PYTEST_PLUGINS"):
+        os.environ.pop(name, None)
+    os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
+    import hone_session  # with pytest, which the child then has already
 
     key = os.urandom(KEY_BYTES).hex().encode()
     canaries = hone_session.name_canaries()
@@ -286,20 +308,22 @@ def main():
     pid, gate, log, channel = start_child(job, sources, key, canaries)
     make_untraceable()
     nonce = read_exactly(NONCE_BYTES)
+    os.write(1, HELLO)
     os.write(gate, b"g")
     tally = Tally(key, canaries)
-    exit_code, timed_out, tail = collect(pid, log, channel, tally, job["timeout_s"])
-    finished = tally.finished(exit_code) and not timed_out
+    child = Child(pid, log, channel, tally)
+    timed_out = child.watch(job["timeout_s"])
+    finished = child.exit_code is not None and tally.finished(child.exit_code) and not timed_out
     if finished:
         tally.check_canaries()
     report = {
         "statuses": "".join(LETTERS[tally.status(test)] for test in job["expected"]),
         "finished": finished,
         "tampered": tally.tampered,
-        "exit_code": exit_code,
+        "exit_code": child.exit_code,
         "timed_out": timed_out,
         "seconds": time.monotonic() - started,
-        "log": tail.decode("utf-8", "replace"),
+        "log": child.tail.decode("utf-8", "replace"),
     }
     frame = b"\n" + nonce + b" " + json.dumps(report).encode() + b"\n"
     while frame:

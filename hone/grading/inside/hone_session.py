@@ -1,63 +1,77 @@
 """The child of the trusted runner: runs pytest on trusted tests, in one process with the code under test.
 
-Test modules are compiled from text that was read before any code of the repository ran, so rewriting them on disk
-changes nothing. Two canaries, tests that must fail, run first and last under random names: whoever makes tests pass
-wholesale makes them pass too. `hone_integrity` watches pytest itself.
+Test modules are compiled from text that was read before any code of the repository ran, so rewriting them on
+disk changes nothing. Two canaries, tests that must fail, run first and last under random names: whoever makes
+tests pass wholesale makes them pass too. `hone_integrity` watches pytest itself.
 """
 
+from __future__ import annotations
+
 import ast
+import gc
 import json
 import os
 import random
 import sys
 import types
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
-import hone_integrity
+import hone_integrity  # beside this file
 import pytest
-from _pytest import unittest as _pytest_unittest  # noqa: F401 - loaded here, before the repository is on the path
+from _pytest import unittest as _unittest  # noqa: F401 - loaded before the repository is on the path
 from _pytest.reports import TestReport
 
+Send = Callable[..., None]
+
 CANARY = """
-def %(name)s():
-    value = {"answer": 41}
-%(body)s
+def {name}():
+    value = {{"answer": 41}}
+    {body}
 """
-BODIES = ('    assert value["answer"] == 42', '    raise AssertionError("must fail")')
+BODIES = ('assert value["answer"] == 42', 'raise AssertionError("must fail")')
 DISABLED = ("cacheprovider", "pastebin", "stepwise", "junitxml", "faulthandler")
 
 
-def name_canaries():
+def name_canaries() -> list[str]:
     """Ids of the canaries, new in every run."""
     names = random.SystemRandom()
-    stems = ["%08x" % names.getrandbits(32) for _ in BODIES]
-    return ["test_%s.py::test_%s" % (stem, stem) for stem in stems]
+    stems = [f"{names.getrandbits(32):08x}" for _ in BODIES]
+    return [f"test_{stem}.py::test_{stem}" for stem in stems]
 
 
-def run(job, sources, key, canaries, channel):
+def run(
+    job: dict[str, Any], sources: dict[str, bytes], key: bytes, canaries: list[str], channel: int
+) -> None:
     """Run the session, send its records to the descriptor `channel`, and end the process."""
+    exit_process, say = os._exit, print
     send = sender(channel, key)
     plugin = Plugin(job["workdir"], sources, canaries, send)
     arguments = ["--rootdir", job["workdir"], "-o", "addopts=", "--assert=plain", "--tb=short", "-q"]
+    arguments.append("--continue-on-collection-errors")
     for name in DISABLED:
-        arguments += ["-p", "no:" + name]
+        arguments += ["-p", f"no:{name}"]
     # Only what exists is named: pytest runs nothing at all when one of its arguments is missing.
     files = [name for name in job["run_files"] if os.path.join(job["workdir"], name) in sources]
+    gc.freeze()  # what was imported until now needs no looking at in each collection
     status = 3
     try:
         status = int(pytest.main(arguments + list(job["command"]) + files, plugins=[plugin]))
-    except (
-        BaseException
-    ) as error:  # SystemExit of the code under test, too, must not end the run without a word
-        print("the test session was broken off by", type(error).__name__, error, flush=True)
+    except BaseException as error:  # whatever the code under test raises, the session ends with a word
+        say("the test session was broken off by", type(error).__name__, error, flush=True)
     send("end", status)
     try:
         sys.stdout.flush()
     finally:
-        os._exit(status)
+        exit_process(status)
 
 
-def sender(channel, key, *, write=os.write, dumps=json.dumps):
-    def send(*record):
+def sender(channel: int, key: bytes) -> Send:
+    """Writes records to the channel. It keeps the functions it needs, lest they are replaced."""
+    write, dumps = os.write, json.dumps
+
+    def send(*record: Any) -> None:
         line = key + b" " + dumps(record).encode() + b"\n"
         while line:
             line = line[write(channel, line) :]
@@ -68,65 +82,62 @@ def sender(channel, key, *, write=os.write, dumps=json.dumps):
 class Plugin:
     """Reports to the channel, loads trusted modules, plants canaries. Its hooks run before all others."""
 
-    def __init__(self, workdir, sources, canaries, send):
+    def __init__(self, workdir: str, sources: dict[str, bytes], canaries: list[str], send: Send) -> None:
         self.workdir, self.sources, self.canaries, self.send = workdir, sources, canaries, send
-        self.codes = set()  # code objects of the trusted test modules
-        self.functions = {}  # id -> code of its test function, as collected
-        self.watch = None
+        self.trusted = {os.path.relpath(path, workdir) for path in sources}
+        self.codes: set[int] = set()  # ids of the code objects of trusted modules
+        self.functions: dict[str, Any] = {}  # test id -> code of its function, as collected
+        self.watch: hone_integrity.Watch | None = None
         self.equality = hone_integrity.checked_equality(lambda evidence: send("tampered", evidence))
 
     @pytest.hookimpl(tryfirst=True)
-    def pytest_load_initial_conftests(self):
+    def pytest_load_initial_conftests(self) -> None:
         sys.path[:] = [self.workdir] + [entry for entry in sys.path if entry not in ("", self.workdir)]
 
     @pytest.hookimpl(tryfirst=True)
-    def pytest_sessionstart(self, session):
+    def pytest_sessionstart(self, session: pytest.Session) -> None:
         self.watch = hone_integrity.Watch(session.config.pluginmanager)
 
     @pytest.hookimpl(tryfirst=True)
-    def pytest_pycollect_makemodule(self, module_path, parent):
+    def pytest_pycollect_makemodule(self, module_path: Path, parent: Any) -> TrustedModule | None:
         source = self.sources.get(str(module_path))
         return None if source is None else self.trusted_module(parent, module_path, source)
 
-    def trusted_module(self, parent, path, source):
+    def trusted_module(self, parent: Any, path: Path, source: bytes) -> TrustedModule:
         module = TrustedModule.from_parent(parent, path=path)
-        module.plugin, module.source = self, source
+        module.plugin, module.text = self, source
         return module
 
     @pytest.hookimpl(trylast=True)
-    def pytest_collection_modifyitems(self, session, items):
-        planted = []
-        for test, body in zip(self.canaries, BODIES):
+    def pytest_collection_modifyitems(self, session: pytest.Session, items: list[pytest.Item]) -> None:
+        planted: list[pytest.Item] = []
+        for test, body in zip(self.canaries, BODIES, strict=True):
             file, name = test.split("::")
-            path = session.config.rootpath / file
-            module = self.trusted_module(session, path, (CANARY % {"name": name, "body": body}).encode())
-            planted += session.genitems(module)
+            text = CANARY.format(name=name, body=body).encode()
+            planted += session.genitems(self.trusted_module(session, session.config.rootpath / file, text))
         items.insert(0, planted[0])
         items.extend(planted[1:])
 
     @pytest.hookimpl(tryfirst=True)
-    def pytest_collection_finish(self, session):
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
         self.check(thorough=True)
         self.functions = {item.nodeid: code_of(item) for item in session.items}
         for test, code in self.functions.items():
-            if test.split("::")[0] in self.run_files() and code is not None and id(code) not in self.codes:
-                self.send("tampered", "the function of %s was replaced before it ran" % test)
+            if test.split("::")[0] in self.trusted and code is not None and id(code) not in self.codes:
+                self.send("tampered", f"the function of {test} was replaced before it ran")
         self.send("collected", list(self.functions))
 
-    def run_files(self):
-        return {os.path.relpath(path, self.workdir) for path in self.sources}
-
     @pytest.hookimpl(tryfirst=True)
-    def pytest_runtest_setup(self, item):
+    def pytest_runtest_setup(self, item: pytest.Item) -> None:
         if code_of(item) is not self.functions.get(item.nodeid) or "runtest" in vars(item):
-            self.send("tampered", "the function of %s was replaced before it ran" % item.nodeid)
+            self.send("tampered", f"the function of {item.nodeid} was replaced before it ran")
 
     @pytest.hookimpl(tryfirst=True)
-    def pytest_runtest_logreport(self, report):
+    def pytest_runtest_logreport(self, report: TestReport) -> None:
         if type(report) is not TestReport:
             self.send("phase", report.nodeid, "subtest", str(report.outcome))
             return
-        outcome = report.outcome
+        outcome: str = report.outcome
         if outcome == "skipped" and hasattr(report, "wasxfail"):
             # pytest.xfail() called by the code under test is a failure; the mark on a trusted test is not
             outcome = "xfailed" if "xfail" in report.keywords else "failed"
@@ -134,65 +145,63 @@ class Plugin:
         self.check(thorough=report.when == "teardown")
 
     @pytest.hookimpl(tryfirst=True)
-    def pytest_sessionfinish(self):
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
         self.check(thorough=True)
+        reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+        if reporter is not None:  # the canaries' failures would only puzzle the reader of the log
+            failed = reporter.stats.get("failed", [])
+            failed[:] = [report for report in failed if report.nodeid not in self.canaries]
 
-    def check(self, thorough):
-        if self.watch is None:
-            return
-        changed = self.watch.changed(thorough)
+    def check(self, *, thorough: bool) -> None:
+        changed = self.watch.changed(thorough=thorough) if self.watch else None
         if changed:
-            self.send("tampered", "the code under test replaced " + changed)
+            self.send("tampered", f"the code under test replaced {changed}")
 
 
-def code_of(item):
+def code_of(item: pytest.Item) -> Any:
     return getattr(getattr(item, "obj", None), "__code__", None)
 
 
 class TrustedModule(pytest.Module):
-    """A test module executed from given text, under the name and path that pytest's default import mode gives it."""
+    """A test module executed from given text, under the name that pytest's default import mode gives it."""
 
-    plugin = source = None
+    plugin: Plugin
+    text: bytes
+    code: types.CodeType  # kept, so that no id in `Plugin.codes` is used again
 
-    def _getobj(self):
+    def _getobj(self) -> types.ModuleType:
         path = str(self.path)
         name, root = module_name(path)
+        package = name.rpartition(".")[0]
         if root not in sys.path:
             sys.path.insert(0, root)
-        if "." in name:
-            __import__(name.rpartition(".")[0])
-        code = compile_trusted(self.source, path)
-        self.plugin.codes |= set(map(id, nested_codes(code)))
-        module = types.ModuleType(name)
-        module.__file__ = path
-        module.__package__ = name.rpartition(".")[0]
-        module.__dict__[hone_integrity.EQUAL] = self.plugin.equality
-        self.code = code  # keeps the ids in `codes` from being used again
-        sys.modules[name] = module
         try:
-            exec(code, module.__dict__)  # noqa: S102 - importing a trusted module is what this does
-        except SystemExit as error:
-            raise self.CollectError("the module under test called exit(%s)" % error.code) from error
-        except Exception as error:
-            raise self.CollectError(
-                str(self._repr_failure_py(pytest.ExceptionInfo.from_current()))
-            ) from error
+            if package:
+                __import__(package)
+            self.code = compile_trusted(self.text, path)
+            self.plugin.codes.update(map(id, nested_codes(self.code)))
+            module = sys.modules[name] = types.ModuleType(name)
+            module.__file__, module.__package__ = path, package
+            module.__dict__[hone_integrity.EQUAL] = self.plugin.equality
+            exec(self.code, module.__dict__)
+        except (Exception, SystemExit) as error:
+            raise self.CollectError(f"{type(error).__name__} while it was imported: {error}") from error
         return module
 
 
-def module_name(path):
-    """(dotted name, directory for sys.path): the first directory upwards that is not a package is the root."""
+def module_name(path: str) -> tuple[str, str]:
+    """(dotted name, directory for sys.path): the first directory upwards that is no package is the root."""
     folder, file = os.path.split(path)
-    name = file[:-3]
+    name = file.removesuffix(".py")
     while os.path.isfile(os.path.join(folder, "__init__.py")):
         folder, package = os.path.split(folder)
-        name = package + "." + name
+        name = f"{package}.{name}"
     return name, folder
 
 
-def compile_trusted(source, path):
+def compile_trusted(text: bytes, path: str) -> types.CodeType:
     """Compile a test module with the comparisons inside its assertions made by `hone_integrity`."""
-    tree = ast.parse(source, path)
+    tree = ast.parse(text, path)
     for node in ast.walk(tree):
         if isinstance(node, ast.Assert):
             node.test = CheckComparisons().visit(node.test)
@@ -202,7 +211,7 @@ def compile_trusted(source, path):
 class CheckComparisons(ast.NodeTransformer):
     """`a == b` -> EQUAL(a, b)"""
 
-    def visit_Compare(self, node):
+    def visit_Compare(self, node: ast.Compare) -> ast.AST:
         self.generic_visit(node)
         if len(node.ops) == 1 and isinstance(node.ops[0], ast.Eq):
             name = ast.copy_location(ast.Name(hone_integrity.EQUAL, ast.Load()), node)
@@ -210,7 +219,7 @@ class CheckComparisons(ast.NodeTransformer):
         return node
 
 
-def nested_codes(code):
+def nested_codes(code: types.CodeType) -> Iterator[types.CodeType]:
     yield code
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
