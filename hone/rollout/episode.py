@@ -24,7 +24,14 @@ from hone.policy.engine import ContextOverflow, EngineError
 from hone.rollout.metering import Conversation, MeteredChat, MeteredSandbox, NoChat
 from hone.rollout.rewards import reward_of
 from hone.rollout.settings import RolloutSettings
-from hone.sandbox.contract import Provider, Sandbox, SandboxError, SandboxLost, SandboxSpec
+from hone.sandbox.contract import (
+    Provider,
+    ProviderUnavailable,
+    Sandbox,
+    SandboxError,
+    SandboxLost,
+    SandboxSpec,
+)
 from hone.types import Task, TokenTree, Trajectory, Verdict
 
 CLOSE_TIMEOUT_S = 30.0
@@ -222,7 +229,7 @@ async def _lost(episode: Episode, parts: Parts, sandbox: MeteredSandbox, error: 
     A sandbox works when it is handed out. Once the agent has run a command in it, its loss is the agent's
     doing, unless the provider cannot make a working sandbox now either.
     """
-    if not isinstance(error, SandboxLost) or not sandbox.used:
+    if isinstance(error, ProviderUnavailable) or not sandbox.used:
         return _Ended(Outcome.SANDBOX_ERROR, error)
     try:
         probe = await _start(episode, parts)

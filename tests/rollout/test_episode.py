@@ -1,0 +1,213 @@
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from collections import Counter
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hone.agents import AgentRun, BashAgent, Chat
+from hone.grading import GraderError
+from hone.outcomes import Outcome
+from hone.policy.engine import ContextOverflow, EngineError
+from hone.policy.reply import Reply
+from hone.rollout.episode import Episode, Parts, run_episode
+from hone.sandbox import Sandbox, SandboxLost
+from hone.tasks.workspace import prepare
+from hone.types import Message, Task, TokenTree, Trajectory, Verdict
+from tests.rollout.real import SCAFFOLD, Hanging, gold, open_parts, script, tasks
+
+pytestmark = pytest.mark.sandbox
+
+
+def episode(task: Task, parts: Parts) -> Episode:
+    workspace = prepare(task, parts.workspaces)
+    return Episode(task=task, rollout_id="r", group_id="g", workspace=workspace, seed=1)
+
+
+def roll_out(root: Path, agent: Any, *, parts: dict[str, Any] | None = None, **options: Any) -> Trajectory:
+    """One rollout of the first task, with some parts replaced."""
+
+    async def run() -> Trajectory:
+        async with open_parts(root, agent, **options) as real:
+            changed = dataclasses.replace(real, **(parts or {}))
+            trajectory = await run_episode(episode(tasks(1)[0], changed), changed)
+            await assert_all_gone(changed)
+            return trajectory
+
+    return asyncio.run(run())
+
+
+async def assert_all_gone(parts: Parts) -> None:
+    for sandbox in parts.provider.started:  # type: ignore[attr-defined]
+        with pytest.raises(SandboxLost):
+            await sandbox.exec("true")
+
+
+class Says:
+    """A conversation that says what it is given, and raises what is an exception."""
+
+    def __init__(self, *replies: str | Exception) -> None:
+        self.tree = TokenTree()
+        self.forks = Counter[str]()
+        self.closed = False
+        self._replies = iter(replies)
+
+    async def reply(self, messages: list[Message]) -> Reply:
+        reply = next(self._replies, None)
+        if reply is None:
+            await asyncio.Event().wait()
+        if isinstance(reply, Exception):
+            raise reply
+        assert reply is not None
+        return Reply(content=SCAFFOLD.reply(reply), node=None)
+
+    async def close(self) -> None:
+        self.closed = True
+
+
+def asking(*replies: str | Exception) -> dict[str, Any]:
+    return {"new_chat": lambda rollout_id, seed: Says(*replies)}
+
+
+def test_a_right_fix_is_resolved_and_every_stage_is_timed(tmp_path: Path):
+    done = roll_out(tmp_path, script(lambda task, _: [gold(task)]))
+    assert (done.outcome, done.reward, done.error) == (Outcome.RESOLVED, 1.0, None)
+    assert done.verdict is not None
+    assert done.verdict.resolved
+    assert "diff --git" in done.patch
+    assert set(done.timings) == {"queue", "start", "agent", "exec", "patch", "close", "grade"}
+    assert done.timings["agent"] >= done.timings["exec"] > 0
+    assert len(done.turns) == 2
+
+
+def test_a_wrong_fix_is_unresolved(tmp_path: Path):
+    done = roll_out(tmp_path, script(lambda task, _: ["echo 'a note' > notes.txt"]))
+    assert (done.outcome, done.reward) == (Outcome.UNRESOLVED, -1.0)
+
+
+def test_submitting_nothing_is_no_patch_and_is_not_graded(tmp_path: Path):
+    done = roll_out(tmp_path, script(lambda task, _: []))
+    assert (done.outcome, done.reward, done.verdict) == (Outcome.NO_PATCH, -1.0, None)
+
+
+def test_a_turn_limit_keeps_its_name_and_its_fix_is_worth_a_fix(tmp_path: Path):
+    done = roll_out(tmp_path, script(lambda task, _: [gold(task), *["true"] * 20]))
+    assert (done.outcome, done.reward) == (Outcome.TURN_LIMIT, 1.0)
+
+
+def test_a_time_limit_grades_the_patch_so_far(tmp_path: Path):
+    agent = script(lambda task, _: [gold(task), "sleep 1000"])
+    done = roll_out(tmp_path, agent, time_limit_s=3.0)
+    assert (done.outcome, done.reward, len(done.turns)) == (Outcome.TIME_LIMIT, 1.0, 1)
+
+
+def test_a_full_context_grades_the_patch_so_far(tmp_path: Path):
+    chat = asking(gold(tasks(1)[0]), ContextOverflow(9, 8))
+    done = roll_out(tmp_path, BashAgent(SCAFFOLD), parts=chat)
+    assert (done.outcome, done.reward) == (Outcome.CONTEXT_LIMIT, 1.0)
+    assert len(done.turns) == 1
+
+
+@pytest.mark.parametrize("ending", [EngineError("down"), None])
+def test_an_engine_that_fails_or_is_silent_is_an_engine_error(tmp_path: Path, ending: Exception | None):
+    chat = asking("true", *([ending] if ending else []))
+    done = roll_out(tmp_path, BashAgent(SCAFFOLD), parts=chat, reply_timeout_s=1.0)
+    assert (done.outcome, done.reward) == (Outcome.ENGINE_ERROR, None)
+    assert done.error == "down" if ending else "no reply within 1 s" in str(done.error)
+    assert len(done.turns) == 1
+
+
+class Breaking:
+    """An agent in whose hands the sandbox dies, after `commands` commands."""
+
+    def __init__(self, commands: int) -> None:
+        self._commands = commands
+
+    async def run(self, task: Task, sandbox: Sandbox, chat: Chat, run: AgentRun) -> None:
+        for _ in range(self._commands):
+            await sandbox.exec("true")
+        await sandbox.close()
+        if self._commands:
+            await sandbox.exec("true")
+        else:
+            await sandbox.read("x")
+
+
+def test_a_sandbox_lost_in_the_agents_hands_is_the_agents_doing(tmp_path: Path):
+    done = roll_out(tmp_path, Breaking(1))
+    assert (done.outcome, done.reward) == (Outcome.BROKE_SANDBOX, -1.0)
+
+
+def test_a_sandbox_lost_with_its_provider_or_before_any_command_is_not(tmp_path: Path):
+    provider_down = roll_out(tmp_path, Breaking(1), fails=lambda i: i > 0)
+    assert (provider_down.outcome, provider_down.reward) == (Outcome.SANDBOX_ERROR, None)
+    assert "injected" in str(provider_down.error)
+    assert roll_out(tmp_path, Breaking(0)).outcome is Outcome.SANDBOX_ERROR
+
+
+def test_a_sandbox_that_does_not_start_is_a_sandbox_error(tmp_path: Path):
+    done = roll_out(tmp_path, script(lambda task, _: []), fails=lambda i: True)
+    assert (done.outcome, done.reward, done.error) == (Outcome.SANDBOX_ERROR, None, "injected")
+
+
+class Finds:
+    """A grader with a fixed finding."""
+
+    def __init__(self, finding: Verdict | Exception) -> None:
+        self._finding = finding
+
+    async def grade(self, task: Task, patch: str, workspace: Path) -> Verdict:
+        if isinstance(self._finding, Exception):
+            raise self._finding
+        return self._finding
+
+
+def test_no_verdict_is_a_grader_error_and_never_a_fail(tmp_path: Path):
+    done = roll_out(
+        tmp_path, script(lambda task, _: [gold(task)]), parts={"grader": Finds(GraderError("no pytest"))}
+    )
+    assert (done.outcome, done.reward, done.error) == (Outcome.GRADER_ERROR, None, "no pytest")
+
+
+def test_tampering_outweighs_a_passing_verdict(tmp_path: Path):
+    verdict = Verdict(resolved=True, tests={}, score=1.0, tampered="wrote to the report")
+    done = roll_out(tmp_path, script(lambda task, _: [gold(task)]), parts={"grader": Finds(verdict)})
+    assert (done.outcome, done.reward) == (Outcome.TAMPERED, -1.0)
+
+
+def test_cancelling_closes_the_sandbox_and_the_chat_and_leaves_a_record(tmp_path: Path):
+    @asynccontextmanager
+    async def under_way(parts: Parts) -> AsyncGenerator[tuple[Episode, asyncio.Task[Trajectory]]]:
+        rollout = episode(tasks(1)[0], parts)
+        yield rollout, asyncio.create_task(run_episode(rollout, parts))
+
+    async def run() -> None:
+        agent, chat = Hanging(), Says()
+        async with open_parts(tmp_path, agent) as real:
+            parts = dataclasses.replace(real, new_chat=lambda rollout_id, seed: chat)
+            async with under_way(parts) as (rollout, job):
+                await agent.arrived.wait()
+                job.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await job
+            await assert_all_gone(parts)
+            assert chat.closed
+            record = rollout.trajectory(Outcome.CANCELLED, {}, "shut down")
+            assert (record.outcome, record.reward) == (Outcome.CANCELLED, None)
+            assert record.timings["exec"] > 0
+
+    asyncio.run(run())
+
+
+def test_a_defect_of_ours_is_no_outcome(tmp_path: Path):
+    class Defective:
+        async def run(self, task: Task, sandbox: Sandbox, chat: Chat, run: AgentRun) -> None:
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        roll_out(tmp_path, Defective())
