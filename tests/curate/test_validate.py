@@ -1,0 +1,150 @@
+import asyncio
+import shutil
+from dataclasses import replace
+
+import pytest
+
+from hone.curate.validate import Admission, validate
+from hone.grading.settings import GradingSettings
+from hone.sandbox import ProviderUnavailable, make_provider
+from hone.sandbox.settings import SandboxSettings
+from hone.tasks.curriculum import generate
+from hone.tasks.settings import TasksSettings
+from hone.types import Environment, TestStatus, Verdict
+
+GOOD, OTHER = generate(TasksSettings(train=2, validation=0, test=0, unseen=0)).train
+SETTINGS = GradingSettings(concurrency=2)
+
+
+def verdict(*statuses: str) -> Verdict:
+    tests = {f"t.py::t{i}": TestStatus(status) for i, status in enumerate(statuses)}
+    passes = set(statuses) == {"passed"}
+    return Verdict(resolved=passes, tests=tests, score=1.0 if passes else 0.0)
+
+
+PASS, FAIL, WORSE = verdict("passed", "passed"), verdict("passed", "failed"), verdict("error", "failed")
+
+
+@pytest.mark.parametrize(
+    ("gold", "empty", "said"),
+    [
+        ([PASS, PASS], [FAIL, FAIL], None),
+        ([FAIL, FAIL], [FAIL, FAIL], "unsolvable: the gold patch never passes t.py::t1"),
+        ([PASS, PASS], [PASS, PASS], "already solved"),
+        ([PASS, FAIL], [FAIL, FAIL], "flaky: the gold patch passes 1 of 2 times, failing t.py::t1"),
+        ([PASS, PASS], [FAIL, PASS], "flaky: its tests pass without a patch 1 of 2 times"),
+        ([PASS, PASS], [FAIL, WORSE], "flaky: t.py::t0 changes from run to run"),
+    ],
+)
+def test_a_task_is_admitted_only_when_gold_always_passes_and_empty_always_fails(gold, empty, said):
+    refusal = Admission(task_id="t", gold=tuple(gold), empty=tuple(empty)).refusal
+    assert refusal == said if said is None else said in refusal
+
+
+@pytest.mark.sandbox
+def test_sound_tasks_are_admitted_and_unsound_ones_named_with_their_reason(tmp_path):
+    tasks = [
+        GOOD,
+        replace(OTHER, id="unsolvable", checks=replace(OTHER.checks, gold_patch="not a patch")),
+        replace(OTHER, id="solved", checks=replace(OTHER.checks, fail_to_pass=OTHER.checks.pass_to_pass[:1])),
+        replace(OTHER, id="homeless", environment=Environment(image="host")),
+    ]
+    done = []
+
+    async def main():
+        async with make_provider(SandboxSettings(state_dir=tmp_path / "state")) as provider:
+            return await validate(
+                tasks,
+                provider,
+                workspaces=tmp_path / "workspaces",
+                settings=SETTINGS,
+                repeats=2,
+                progress=lambda admission: done.append(admission.task_id),
+            )
+
+    report = asyncio.run(main())
+    assert report.admitted == (GOOD.id,)
+    assert list(report.refused) == ["unsolvable", "solved", "homeless"]
+    assert report.refused["unsolvable"].startswith("unsolvable: the gold patch never passes ")
+    assert report.refused["solved"].startswith("already solved")
+    assert "its repository is empty" in report.refused["homeless"]
+    assert sorted(done) == sorted(task.id for task in tasks)
+    assert [len(admission.gold) for admission in report.admissions] == [2, 2, 2, 0]
+
+
+class TwoWorlds:
+    """Real sandboxes; every second one starts from another repository, as a flaky machine would."""
+
+    def __init__(self, provider, other_layer):
+        self.provider, self.other_layer, self.starts = provider, other_layer, 0
+
+    async def start(self, spec):
+        self.starts += 1
+        return await self.provider.start(replace(spec, layer=self.other_layer) if self.starts % 2 else spec)
+
+
+@pytest.mark.sandbox
+def test_a_task_whose_result_changes_from_run_to_run_is_refused_as_flaky(tmp_path):
+    async def main():
+        async with make_provider(SandboxSettings(state_dir=tmp_path / "state")) as provider:
+            first = await validate([GOOD], provider, workspaces=tmp_path / "w", settings=SETTINGS, repeats=1)
+            assert first.admitted == (GOOD.id,)
+            (made,) = (path for path in (tmp_path / "w").iterdir() if path.is_dir())
+            other = shutil.copytree(made, tmp_path / "other", symlinks=True)
+            (other / f"{GOOD.metadata['names'][0]}.py").unlink()
+            return await validate(
+                [GOOD], TwoWorlds(provider, other), workspaces=tmp_path / "w", settings=SETTINGS, repeats=2
+            )
+
+    assert asyncio.run(main()).refused[GOOD.id].startswith("flaky: the gold patch passes 1 of 2 times")
+
+
+class Unavailable:
+    async def start(self, spec):
+        raise ProviderUnavailable("the machine is full", retryable=True)
+
+
+def test_a_task_that_cannot_be_graded_is_refused_and_never_taken_for_unsolved(tmp_path):
+    report = asyncio.run(
+        validate([GOOD, OTHER], Unavailable(), workspaces=tmp_path, settings=SETTINGS, repeats=1)
+    )
+    assert report.admitted == ()
+    for reason in report.refused.values():
+        assert reason.startswith("no verdict: ")
+        assert "the machine is full" in reason
+
+
+class Busy:
+    """Counts the sandboxes that are being started, and starts none."""
+
+    def __init__(self):
+        self.now = self.most = 0
+        self.full = asyncio.Event()
+
+    async def start(self, spec):
+        self.now += 1
+        self.most = max(self.most, self.now)
+        if self.now == SETTINGS.concurrency:
+            self.full.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            self.now -= 1
+
+
+def test_gradings_are_bounded_and_end_when_the_validation_is_cancelled(tmp_path):
+    async def main():
+        provider = Busy()
+        tasks = [replace(GOOD, id=f"t{i}") for i in range(6)]
+        running = asyncio.create_task(
+            validate(tasks, provider, workspaces=tmp_path, settings=SETTINGS, repeats=1)
+        )
+        async with asyncio.timeout(60):
+            await provider.full.wait()
+            running.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await running
+        assert (provider.now, provider.most) == (0, SETTINGS.concurrency)
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+
+    asyncio.run(main())
