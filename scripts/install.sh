@@ -77,15 +77,15 @@ fi
 pip() { .venv/bin/python -m pip --disable-pip-version-check "$@" </dev/null; }
 
 constraints=()
-pip install -q --upgrade pip
+pip install -qq --upgrade pip
 if ! command -v nvidia-smi >/dev/null || ! nvidia-smi -L >/dev/null 2>&1; then
     constraints=(-c constraints.txt)
     say "no GPU here: installing torch for the CPU"
-    pip install -q "${constraints[@]}" torch
+    pip install -qq "${constraints[@]}" torch
 fi
 say "installing hone and its tools (a few minutes)"
-pip install -q "${constraints[@]}" -e '.[dev]'
-.venv/bin/pyright --version </dev/null >/dev/null # fetches the type checker now rather than in the tests
+pip install -qq "${constraints[@]}" -e '.[dev]'
+.venv/bin/pyright --version </dev/null >/dev/null # unpacks what it needs now rather than in the tests
 
 echo "$wanted" > "$stamp"
 say "ready: .venv/bin/hone"
