@@ -172,8 +172,9 @@ def _explained(error: ValidationError, layers: Sequence[Layer]) -> ConfigError:
     """One sentence for the first thing that is wrong, with the place that set it."""
     problem = error.errors()[0]
     path = ".".join(str(part) for part in problem["loc"] if part != "[key]")
-    sources = [layer for layer in layers if _sets(layer.values, path.split("."))]
-    where = f"{sources[-1].where(path)}: " if sources else ""
+    at = path.rpartition(".")[0] if problem["type"] == "missing" else path
+    sources = [layer for layer in layers if _sets(layer.values, at.split("."))]
+    where = f"{sources[-1].where(at)}: " if sources else ""
     message = problem["msg"].removeprefix("Value error, ")
     if problem["type"] == "missing":
         return ConfigError(f"{where}{path} is missing: set it in the recipe, or with --set {path}=...")

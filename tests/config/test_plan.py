@@ -1,0 +1,74 @@
+"""The numbers behind --dry-run."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from hone.config import ConfigError, make_plan, resolve
+from hone.config.plan import folder_shape, tiny_shape
+from hone.policy.settings import TinyModelSettings
+
+MODEL = {
+    "vocab_size": 1000,
+    "hidden_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "intermediate_size": 128,
+    "tie_word_embeddings": True,
+}
+
+
+@pytest.fixture
+def recipe(tmp_path: Path) -> Path:
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "config.json").write_text(json.dumps(MODEL))
+    path = tmp_path / "run.toml"
+    path.write_text(
+        f'groups_per_step = 4\n[model]\npath = "{tmp_path / "model"}"\n[train]\nsteps = 5\n'
+        "[rollout]\ngroup_size = 6\nconcurrent_episodes = 3\n[engine]\ncontext_tokens = 100\n"
+    )
+    return path
+
+
+def test_a_training_plan_counts_steps_rollouts_tokens_and_sandboxes(recipe: Path):
+    plan = make_plan(resolve(recipe), "train")
+    assert (plan.steps, plan.rollouts, plan.tokens, plan.sandboxes) == (5, 5 * 4 * 6, 5 * 4 * 6 * 100, 3)
+
+
+def test_a_training_needs_room_for_gradients_and_an_evaluation_does_not(recipe: Path):
+    assert "gradients and AdamW" in make_plan(resolve(recipe), "train").memory_gib
+    assert "gradients and AdamW" not in make_plan(resolve(recipe), "eval").memory_gib
+    with_kl = make_plan(resolve(recipe, ["train.loss.kl_coef=0.1"]), "train")
+    assert with_kl.memory_gib["reference model"] == with_kl.memory_gib["weights"]
+
+
+def test_a_scripted_agent_needs_no_model(recipe: Path):
+    plan = make_plan(resolve(recipe, ["agent.kind=oracle"]), "eval")
+    assert (plan.parameters, plan.tokens) == (None, 0)
+
+
+def test_a_missing_or_broken_model_is_refused(recipe: Path, tmp_path: Path):
+    with pytest.raises(ConfigError, match=r"there is no model in .*gone \(no config.json\)"):
+        make_plan(resolve(recipe, [f"model.path={tmp_path / 'gone'}"]), "train")
+    (tmp_path / "model" / "config.json").write_text("{}")
+    with pytest.raises(ConfigError, match="does not describe a model"):
+        make_plan(resolve(recipe), "train")
+
+
+@pytest.mark.model
+@pytest.mark.parametrize("tied", [True, False])
+def test_the_parameter_count_is_that_of_the_real_model(tmp_path: Path, tied: bool):
+    from transformers import Qwen3Config, Qwen3ForCausalLM
+
+    config = Qwen3Config(**{**MODEL, "tie_word_embeddings": tied})
+    config.save_pretrained(tmp_path)
+    real = sum(p.numel() for p in Qwen3ForCausalLM(config).parameters())
+    assert folder_shape(tmp_path).parameters == real
+    if tied:
+        tiny = TinyModelSettings(
+            vocab_size=1000, hidden_size=64, layers=2, heads=4, kv_heads=2, head_dim=16, intermediate_size=128
+        )
+        assert tiny_shape(tiny).parameters == real
