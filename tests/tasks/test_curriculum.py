@@ -9,6 +9,7 @@ import pytest
 
 from hone.tasks.curriculum import TRAINED_FAMILIES, UNSEEN_FAMILIES, generate
 from hone.tasks.curriculum.behaviour import results
+from hone.tasks.curriculum.bug import LOCALS, WORDS
 from hone.tasks.curriculum.edit import Edit
 from hone.tasks.errors import TaskError
 from hone.tasks.formats import content_hash, to_line
@@ -78,13 +79,12 @@ def test_names_say_which_identifiers_the_buggy_function_really_uses(splits):
 def test_every_family_has_several_shapes_and_issues(splits):
     shapes = collections.defaultdict(set)
     issues = collections.defaultdict(set)
+    hide = re.compile(r"\b(" + "|".join((*WORDS, *LOCALS)) + r")\b|\d")
     for task in splits.train:
-        names = task.metadata["names"]
-        hide = re.compile(r"\b(" + "|".join(names) + r")\b")
         source = buggy_source(task)
-        function = source[source.index(f"def {names[1]}(") :].split("\n\n")[0]
-        shapes[task.metadata["family"]].add(re.sub(r"\d", "N", hide.sub("x", function)))
-        issues[task.metadata["family"]].add(re.sub(r"\d", "N", hide.sub("x", task.problem)))
+        function = source[source.index(f"def {task.metadata['names'][1]}(") :].split("\n\n")[0].strip()
+        shapes[task.metadata["family"]].add(hide.sub("x", function))
+        issues[task.metadata["family"]].add(hide.sub("x", task.problem))
     assert min(map(len, shapes.values())) >= 4, shapes
     assert min(map(len, issues.values())) >= 4, issues
 
