@@ -524,7 +524,8 @@ async def host_files_and_secrets_are_not_visible(provider: Provider) -> None:
         secret.write_text("s3cret")
         secret.chmod(0o644)
         async with await _new(provider) as sandbox:
-            for path in (str(secret), "/etc/shadow", "/etc/sudoers", os.environ.get("HOME", "/root") + "/.bashrc"):
+            profile = os.environ.get("HOME", "/root") + "/.bashrc"
+            for path in (str(secret), profile, "/etc/shadow", "/etc/sudoers"):
                 assert (await sandbox.exec(["test", "-e", path])).exit_code == 1, path
             assert (await sandbox.exec("ls -A /root /home /mnt /media /srv /boot 2>/dev/null")).text == (
                 "/home:\nagent\n\n/media:\n\n/mnt:\n\n/root:\n\n/srv:\n"

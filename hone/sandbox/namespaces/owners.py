@@ -13,7 +13,7 @@ import secrets
 import shutil
 import signal
 import time
-from collections.abc import Iterable
+from collections.abc import Sequence
 from pathlib import Path
 
 from hone.sandbox.contract import ProviderUnavailable
@@ -72,19 +72,24 @@ def is_dead(name: str) -> bool:
     return namespace == _pid_namespace() and start_time(pid) != started
 
 
-def reconcile(state_dir: Path, roots: Iterable[str]) -> int:
+def reconcile(state_dir: Path, roots: Sequence[Path]) -> int:
     """Kill and remove everything of dead owners; return how many things (processes, groups, directories)."""
     removed = _kill_labelled()
-    for base in {str(root) for root in roots}:
-        for owner in _names(Path(base)):
-            removed += _remove_groups(Path(base) / owner)
-    for owner in _names(state_dir):
+    for owner in {name for place in (*roots, state_dir) for name in _dead_names(place)}:
+        removed += remove(owner, state_dir, roots)
+    return removed
+
+
+def remove(owner: str, state_dir: Path, roots: Sequence[Path]) -> int:
+    """Remove the groups (killing what lives in them) and the directory of one owner; return their number."""
+    removed = sum(_remove_groups(root / owner) for root in roots if (root / owner).is_dir())
+    if (state_dir / owner).exists():
         shutil.rmtree(state_dir / owner, ignore_errors=True)  # another process may be removing it too
         removed += 1
     return removed
 
 
-def _names(directory: Path) -> list[str]:
+def _dead_names(directory: Path) -> list[str]:
     """Names of dead owners that have an entry in `directory`."""
     try:
         return [entry.name for entry in directory.iterdir() if is_dead(entry.name)]

@@ -6,7 +6,6 @@ import asyncio
 import json
 import os
 import posixpath
-import shutil
 import socket
 import subprocess
 import sys
@@ -60,14 +59,14 @@ class NamespacesProvider:
         self._directory = self._state_dir / self._owner
         await asyncio.to_thread(etc.build, self._directory)
         try:
-            await asyncio.to_thread(self._start_server)
+            self._control = await asyncio.to_thread(self._start_server)
         except BaseException:
             await self._stop_server()
             raise
         asyncio.get_running_loop().add_reader(self._control, self._listen)
         return self
 
-    def _start_server(self) -> None:
+    def _start_server(self) -> socket.socket:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         label = f"hone-spawner:{self._owner}"
         command = [sys.executable, "-I", "-S", "-c", _SERVER_CODE, str(_PACKAGE_ROOT), label, self._owner]
@@ -80,12 +79,15 @@ class NamespacesProvider:
                 cwd="/",
             )
         ours.settimeout(_SERVER_S)
-        hello = ours.recv(1 << 16)
-        if not hello:
-            raise ProviderUnavailable("the spawn server of the sandboxes did not start", retryable=True)
-        self._roots: dict[str, str] = json.loads(hello)["roots"]
+        try:
+            self._roots: dict[str, str] = json.loads(ours.recv(1 << 16))["roots"]
+        except (ValueError, TimeoutError):
+            ours.close()
+            raise ProviderUnavailable(
+                "the spawn server of the sandboxes did not start", retryable=True
+            ) from None
         ours.setblocking(False)
-        self._control = ours
+        return ours
 
     async def __aexit__(self, *exc: object) -> None:
         async with AsyncExitStack() as stack:
@@ -96,7 +98,7 @@ class NamespacesProvider:
         self._hang_up()
         if self._server is not None:
             await asyncio.to_thread(_wait, self._server)
-        await asyncio.to_thread(shutil.rmtree, self._directory, True)
+        await asyncio.to_thread(owners.remove, self._owner, self._state_dir, _group_roots())
 
     # --- talking to the spawn server
 
@@ -234,8 +236,11 @@ class NamespacesProvider:
         return await doctor.examine(self._settings)
 
     async def reconcile(self) -> int:
-        roots = set(cgroups.find_roots().values())
-        return await asyncio.to_thread(owners.reconcile, self._state_dir, roots)
+        return await asyncio.to_thread(lambda: owners.reconcile(self._state_dir, _group_roots()))
+
+
+def _group_roots() -> list[Path]:
+    return [Path(base) for base in set(cgroups.find_roots().values())]
 
 
 def _wait(server: subprocess.Popen[bytes]) -> None:

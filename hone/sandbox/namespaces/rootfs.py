@@ -219,9 +219,14 @@ def _build(plan: Plan, trees: dict[str, int]) -> None:
                 shutil.copytree(
                     f"{_STAGE}/lower/workdir", _ROOT + plan.workdir, symlinks=True, dirs_exist_ok=True
                 )
+    # A mount point can be neither renamed nor removed, its parents can: so the parents become mount points.
+    for parent in ("/opt", "/opt/hone"):
+        syscalls.mount(_ROOT + parent, _ROOT + parent, "", syscalls.MS_BIND)
     for target, fd in trees.items():
         _make_mountpoint(_ROOT + target, is_dir=stat.S_ISDIR(os.fstat(fd).st_mode))
         syscalls.attach(fd, _ROOT + target)
+    flags = syscalls.MS_BIND | syscalls.MS_REMOUNT | syscalls.MS_RDONLY
+    syscalls.mount("none", f"{_ROOT}/opt/hone", "", flags | syscalls.MS_NOSUID | syscalls.MS_NODEV)
 
 
 def _overlay(name: str, lower: str, target: str, own: tuple[str, ...]) -> None:

@@ -20,10 +20,11 @@ import socket
 import sys
 import time
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from hone.sandbox.contract import Limits
 from hone.sandbox.namespaces import cgroups, syscalls
-from hone.sandbox.namespaces.rootfs import OwnerMaps, Plan, become_sandbox
+from hone.sandbox.namespaces.rootfs import SANDBOX_UID, OwnerMaps, Plan, become_sandbox
 
 PACKET_MAX = 1 << 17
 GRACE_S = 2.0  # from a closed channel to the kill
@@ -47,7 +48,7 @@ class Spawner:
     owner: str
     roots: dict[str, str]
     children: dict[str, Child] = field(default_factory=dict[str, Child])
-    owner_maps: OwnerMaps | None = field(default_factory=lambda: OwnerMaps() if os.geteuid() == 0 else None)
+    owner_maps: OwnerMaps | None = field(default_factory=lambda: OwnerMaps() if may_become_others() else None)
 
     def serve(self, owner_fd: int, wake: int) -> None:
         """Until the owner hangs up or dies."""
@@ -64,7 +65,7 @@ class Spawner:
     def receive(self) -> bool:
         """Handle one message. False when the owner has hung up."""
         try:
-            data, fds, _, _ = socket.recv_fds(self.control, PACKET_MAX, 1)
+            data, fds, _, _ = socket.recv_fds(self.control, PACKET_MAX, 1, socket.MSG_CMSG_CLOEXEC)
         except ConnectionError:
             return False
         if not data:
@@ -149,6 +150,13 @@ class Spawner:
             time.sleep(0.002)
         for base in set(self.roots.values()):
             cgroups.remove(f"{base}/{self.owner}")
+
+
+def may_become_others() -> bool:
+    """Whether this is root, and of a machine rather than of a user namespace that lacks SANDBOX_UID."""
+    maps = [line.split() for line in Path("/proc/self/uid_map").read_text().splitlines()]
+    known = any(int(first) <= SANDBOX_UID < int(first) + int(count) for first, _, count in maps)
+    return os.geteuid() == 0 and known
 
 
 def kill(pid: int) -> None:

@@ -16,6 +16,7 @@ import _signal as signal  # pyright: ignore[reportMissingImports]
 import _struct as struct
 import errno
 import os
+import resource
 import select
 import stat
 import sys
@@ -198,8 +199,6 @@ def run_child(
             signal.signal(number, signal.SIG_DFL)
         prctl(PR_SET_CHILD_SUBREAPER, 1)
         if limits:
-            import resource
-
             for which, value in limits:
                 resource.setrlimit(which, (value, value))
         os.chdir(cwd)
@@ -219,9 +218,9 @@ class Supervisor:
         self.memory_kib = memory_kib  # watched here when no cgroup holds it; else 0
         self.limits: list[tuple[int, int]] = []
         if memory_kib:
-            self.limits.append((2, memory_kib * 1024))  # RLIMIT_DATA
+            self.limits.append((resource.RLIMIT_DATA, memory_kib * 1024))
         if pids:
-            self.limits.append((6, pids))  # RLIMIT_NPROC, counted in the sandbox's own user namespace
+            self.limits.append((resource.RLIMIT_NPROC, pids))  # counted in the sandbox's own user namespace
         self.incoming, self.outgoing = bytearray(), bytearray()
         self.jobs: dict[int, Job] = {}  # by request
         self.stdins: dict[int, int] = {}  # request -> memory file
@@ -506,6 +505,7 @@ def resident_kib(pid: int) -> int:
 
 def main() -> None:
     """Arguments: a label for the host's process list, KiB of memory and processes allowed (0: not here)."""
+    os.closerange(3, 1 << 16)  # whatever else was inherited
     channel = os.dup(0)  # descriptors made by Python close on exec
     null = os.open("/dev/null", os.O_RDWR)
     os.dup2(null, 0)

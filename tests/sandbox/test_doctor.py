@@ -1,0 +1,97 @@
+"""What the doctor and the provider say about machines that lack something."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from hone.sandbox import ProviderUnavailable, SandboxSpec, make_provider
+from hone.sandbox.settings import SandboxSettings
+from tests.sandbox.ordinary_user import as_ordinary_user
+
+_EXAMINE = """
+import asyncio, dataclasses, json, sys
+from pathlib import Path
+from hone.sandbox import make_provider
+from hone.sandbox.settings import SandboxSettings
+base = Path(sys.argv[1])
+health = asyncio.run(make_provider(SandboxSettings(state_dir=base / "s", cache_dir=base / "c")).health())
+print(json.dumps([dataclasses.asdict(check) for check in health.checks] + [health.ok]))
+"""
+
+
+def _settings(tmp_path: Path) -> SandboxSettings:
+    return SandboxSettings(state_dir=tmp_path / "state", cache_dir=tmp_path / "cache")
+
+
+def test_without_bubblewrap_the_doctor_says_how_to_install_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    health = asyncio.run(make_provider(_settings(tmp_path)).health())
+    assert not health.ok
+    assert health.checks[0].mend == "apt-get install bubblewrap"
+
+
+def test_without_bubblewrap_nothing_runs_unisolated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+
+    async def run() -> None:
+        async with make_provider(_settings(tmp_path)) as provider:
+            await provider.start(SandboxSpec())
+
+    with pytest.raises(ProviderUnavailable, match="apt-get install bubblewrap") as caught:
+        asyncio.run(run())
+    assert not caught.value.retryable
+
+
+def test_a_state_directory_that_others_can_write_to_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "state").mkdir()
+    (tmp_path / "state").chmod(0o777)
+
+    async def run() -> None:
+        async with make_provider(_settings(tmp_path)):
+            pass
+
+    with pytest.raises(ProviderUnavailable, match="only this user can write"):
+        asyncio.run(run())
+
+
+@pytest.mark.sandbox
+def test_blocked_user_namespaces_are_named_with_the_switch(tmp_path: Path) -> None:
+    block = 'echo 0 > /proc/sys/user/max_user_namespaces && exec "$@"'
+    command = ["unshare", "--user", "--map-root-user", "bash", "-c", block, "bash"]
+    examine = [sys.executable, "-c", _EXAMINE, str(tmp_path)]
+    done = subprocess.run([*command, *examine], capture_output=True, text=True)
+    *checks, ok = json.loads(done.stdout)
+    assert not ok
+    broken = next(check for check in checks if not check["ok"])
+    assert broken["mend"] == "sysctl -w user.max_user_namespaces=15000"
+
+
+@pytest.mark.sandbox
+def test_the_doctor_is_content_here(tmp_path: Path) -> None:
+    health = asyncio.run(make_provider(_settings(tmp_path)).health())
+    assert health.ok
+    tools = next(check for check in health.checks if check.name == "tools")
+    assert "pytest" in tools.detail
+
+
+@pytest.mark.sandbox
+@pytest.mark.skipif(os.geteuid() != 0, reason="becomes an ordinary user from root")
+def test_an_ordinary_user_without_cgroups_is_told_what_is_weaker(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", _EXAMINE, str(tmp_path / "home")]
+    done = subprocess.run(as_ordinary_user(command, tmp_path), capture_output=True, text=True, cwd="/")
+    assert done.returncode == 0, done.stderr
+    *checks, ok = json.loads(done.stdout)
+    assert ok
+    held = {check["name"]: check for check in checks}
+    assert held["limit: memory"]["detail"] == "rlimit and watchdog"
+    assert held["limit: cpus"]["detail"] == "none"
+    assert "Delegate=yes" in held["limit: cpus"]["mend"]
