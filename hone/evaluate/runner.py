@@ -17,6 +17,7 @@ from typing import Any
 from hone.evaluate import results
 from hone.evaluate.errors import EvaluateError
 from hone.evaluate.settings import EvaluateSettings
+from hone.evaluate.statistics import Comparison, compare
 from hone.rollout.dispatcher import first_error, seed_of
 from hone.rollout.episode import Episode, Parts, run_episode
 from hone.rollout.lock import RunLock
@@ -88,6 +89,16 @@ async def evaluate(
         _write(out / PREDICTIONS, predictions)
         _write(out / SUMMARY, json.dumps(summary, indent=1) + "\n")
     return summary
+
+
+def compare_runs(first: Path, second: Path) -> Comparison:
+    """Two evaluations of the same tasks, paired by task. Raises EvaluateError when one is missing."""
+    sides: list[dict[str, list[bool]]] = []
+    for out in (first, second):
+        if not (out / RESULTS).is_file():
+            raise EvaluateError(f"{out} holds no evaluation: there is no {RESULTS} in it")
+        sides.append(results.samples_by_task(results.read(out / RESULTS).values()))
+    return compare(*sides)
 
 
 def _wanted(tasks: Sequence[Task], settings: EvaluateSettings) -> list[results.Key]:

@@ -100,6 +100,7 @@ class Dispatcher:
         self._store = store
         self._seed = seed
         self._report = progress
+        self._swept = False
 
     async def collect(
         self, step: int, version: int, tasks: Sequence[Task], spare: Sequence[Task] = ()
@@ -136,6 +137,10 @@ class Dispatcher:
 
     async def _take_up(self, state: _Step) -> None:
         """Find what an interrupted collection of this step left behind."""
+        if not self._swept:
+            named = [entry.directory for entry in self._ledger.entries() if entry.directory]
+            await asyncio.to_thread(self._store.sweep, named)
+            self._swept = True
         for entry in self._ledger.entries(state.step):
             key = (entry.group_id, entry.place)
             state.tried[key] += 1

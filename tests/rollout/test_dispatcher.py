@@ -1,0 +1,326 @@
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from collections import Counter
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hone.agents import AgentRun, Chat
+from hone.grading import GraderError
+from hone.outcomes import OUTCOME_RULES, Fault, Outcome
+from hone.policy.engine import EngineError
+from hone.rollout.dispatcher import Dispatcher, Group, Progress, seed_of
+from hone.rollout.episode import Parts
+from hone.rollout.errors import RolloutError, StoreError
+from hone.rollout.ledger import TRAINED, Ledger
+from hone.rollout.settings import RolloutSettings
+from hone.rollout.store import Store
+from hone.sandbox import Health, ProviderUnavailable, Sandbox, SandboxLost, SandboxSpec
+from hone.types import Task, Trajectory, Verdict
+from tests.rollout.real import Hanging, gold, open_parts, script, tasks
+
+MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None
+
+
+@asynccontextmanager
+async def dispatching(
+    root: Path, agent: Any, progress: Callable[[Progress], None] = lambda _: None, **options: Any
+) -> AsyncGenerator[tuple[Dispatcher, Ledger, Parts]]:
+    async with open_parts(root, agent, **options) as parts:
+        with Ledger.open(root / "run") as ledger:
+            store = Store(root / "run" / "rollouts")
+            yield Dispatcher(parts, ledger, store, seed=7, progress=progress), ledger, parts
+
+
+def commit(ledger: Ledger, groups: Sequence[Group], step: int = 0) -> None:
+    ledger.commit_step(step, {t.rollout_id: TRAINED for group in groups for t in group.trajectories})
+
+
+@pytest.mark.sandbox
+def test_a_step_gives_one_group_per_task_and_its_rollouts_are_on_disk(tmp_path: Path):
+    async def run() -> None:
+        seen: list[Progress] = []
+        agent = script(lambda task, rollout_id: [gold(task)] if rollout_id.endswith("-0") else [])
+        async with dispatching(tmp_path, agent, seen.append) as (dispatcher, ledger, _):
+            groups = await dispatcher.collect(0, 0, tasks(2))
+            assert [group.task.id for group in groups] == [task.id for task in tasks(2)]
+            for group in groups:
+                assert [t.outcome for t in group.trajectories] == [Outcome.RESOLVED, Outcome.NO_PATCH]
+                assert len({t.metadata["seed"] for t in group.trajectories}) == 2
+            directories = {entry.directory for entry in ledger.entries(0)}
+            assert {path.name for path in (tmp_path / "run" / "rollouts").iterdir()} == directories
+            commit(ledger, groups)
+            assert (ledger.balance().trained, ledger.balance().in_flight) == (4, 0)
+        assert seen[-1] == Progress(planned=4, ended=4, solved=2)
+
+    asyncio.run(run())
+
+
+@pytest.mark.sandbox
+def test_a_step_that_was_interrupted_reuses_what_had_finished(tmp_path: Path):
+    worked: Counter[str] = Counter()
+
+    def commands(task: Task, rollout_id: str) -> list[str]:
+        worked[rollout_id] += 1
+        return [gold(task)] if rollout_id.endswith("-0") else []
+
+    async def collect() -> list[Trajectory]:
+        async with dispatching(tmp_path, script(commands)) as (dispatcher, *_):
+            groups = await dispatcher.collect(0, 0, tasks(2))
+            return [t for group in groups for t in group.trajectories]
+
+    first = asyncio.run(collect())
+    damaged = next((tmp_path / "run" / "rollouts").glob("*__g1__i1__*"))
+    (damaged / "traj.json").unlink()
+    (tmp_path / "run" / "rollouts" / "t__g0__i0__1").mkdir()  # stored by a process that died before its row
+    second = asyncio.run(collect())
+    assert not (tmp_path / "run" / "rollouts" / "t__g0__i0__1").exists()
+    assert worked == {"s0g0-0": 1, "s0g0-1": 1, "s0g1-0": 1, "s0g1-1": 1, "s0g1-1-1": 1}
+    assert [t.rollout_id for t in second] == ["s0g0-0", "s0g0-1", "s0g1-0", "s0g1-1-1"]
+    assert [t.patch for t in first] == [t.patch for t in second]
+    with Ledger.open(tmp_path / "run") as ledger:
+        assert ledger.balance().dropped == {"unreadable": 1}
+
+
+@pytest.mark.sandbox
+def test_rollouts_of_other_weights_or_places_are_not_reused(tmp_path: Path):
+    async def run() -> None:
+        async with dispatching(tmp_path, script(lambda task, _: [])) as (dispatcher, ledger, _):
+            await dispatcher.collect(0, 0, tasks(1))
+            await dispatcher.collect(0, 1, tasks(1))
+            assert ledger.balance().dropped == {"stale": 2}
+        async with dispatching(tmp_path, script(lambda task, _: []), group_size=1) as (dispatcher, ledger, _):
+            groups = await dispatcher.collect(0, 1, tasks(1))
+            assert ledger.balance().dropped == {"stale": 2, "superseded": 1}
+            commit(ledger, groups)
+
+    asyncio.run(run())
+
+
+@pytest.mark.sandbox
+def test_cancelling_ends_every_rollout_and_closes_every_sandbox(tmp_path: Path):
+    async def run() -> None:
+        agent = Hanging()
+        async with dispatching(tmp_path, agent, concurrent_episodes=3) as (dispatcher, ledger, parts):
+            job = asyncio.create_task(dispatcher.collect(0, 0, tasks(2)))
+            while agent.waiting < 3:
+                await agent.arrived.wait()
+                agent.arrived.clear()
+            job.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await job
+            started = parts.provider.started  # type: ignore[attr-defined]
+            assert len(started) == 3  # the fourth waits for a place
+            for sandbox in started:
+                with pytest.raises(SandboxLost):
+                    await sandbox.exec("true")
+            balance = ledger.balance()
+            assert (balance.dispatched, balance.dropped, balance.in_flight) == (3, {"cancelled": 3}, 0)
+
+    asyncio.run(run())
+
+
+class MemorySandbox(Sandbox):
+    """Runs nothing; what is tested beside it is how rollouts are accounted for."""
+
+    def __init__(self) -> None:
+        self.id, self.spec, self.enforced = "m", SandboxSpec(), {}
+
+    async def close(self) -> None:
+        await asyncio.sleep(0)
+
+    async def _exec(self, *args: object) -> Any: ...
+    async def read(self, path: str) -> Any: ...
+    async def write(self, path: str, data: bytes, *, mode: int = 0o644) -> None: ...
+    async def upload(self, source: Path, target: str) -> None: ...
+    async def download(self, source: str, target: Path) -> None: ...
+
+
+class World:
+    """Provider, agent, grader and patch in one; the i-th event fails as `faults` says (None: it does not)."""
+
+    def __init__(self, faults: Sequence[str | None], solves: Callable[[str], bool] = lambda i: True) -> None:
+        self._faults = iter(faults)
+        self._solves = solves
+        self.at_once = self.most_at_once = 0
+        self.solving: set[str] = set()
+
+    async def _event(self, errors: dict[str, Exception]) -> None:
+        await asyncio.sleep(0)
+        fault = next(self._faults, None)
+        if fault in errors:
+            raise errors[fault]
+
+    async def start(self, spec: SandboxSpec) -> Sandbox:
+        await self._event({"fault": ProviderUnavailable("injected", retryable=True)})
+        return MemorySandbox()
+
+    async def health(self) -> Health:
+        return Health(checks=())
+
+    async def reconcile(self) -> int:
+        return 0
+
+    async def __aenter__(self) -> World:
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        return None
+
+    async def run(self, task: Task, sandbox: Sandbox, chat: Chat, run: AgentRun) -> None:
+        self.at_once += 1
+        self.most_at_once = max(self.most_at_once, self.at_once)
+        try:
+            await self._event({"fault": EngineError("injected"), "defect": ZeroDivisionError()})
+            if self._solves(run.rollout_id):
+                self.solving.add(run.rollout_id)
+            run.ending = Outcome.TURN_LIMIT if run.rollout_id in self.solving else None
+        finally:
+            self.at_once -= 1
+
+    async def extract(self, sandbox: Sandbox, task: Task) -> str:
+        return "a patch"
+
+    async def grade(self, task: Task, patch: str, workspace: Path) -> Verdict:
+        await self._event({"fault": GraderError("injected"), "defect": StoreError("the disk is full")})
+        return Verdict(resolved=True, tests={}, score=1.0)
+
+    def parts(self, root: Path, **options: Any) -> Parts:
+        return Parts(
+            provider=self,
+            spec=SandboxSpec(),
+            agent=self,
+            grader=self,
+            new_chat=None,
+            workspaces=root / "workspaces",
+            settings=RolloutSettings(**{"group_size": 2, "retry_delay_s": 0.0, **options}),
+            extract=self.extract,
+        )
+
+    def dispatcher(self, root: Path, ledger: Ledger, **options: Any) -> Dispatcher:
+        return Dispatcher(self.parts(root, **options), ledger, Store(root / "rollouts"), seed=0)
+
+
+@pytest.fixture(scope="module")
+def workspaces(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Made once: preparing a repository is the slow part."""
+    return tmp_path_factory.mktemp("workspaces")
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    faults=st.lists(st.sampled_from([None, None, None, "fault", "defect"]), max_size=30),
+    patience=st.integers(0, 60),
+)
+def test_every_dispatched_rollout_is_in_the_ledger_whatever_fails_or_is_cancelled_when(
+    workspaces: Path, faults: list[str | None], patience: int
+):
+    async def run(root: Path, ledger: Ledger) -> None:
+        (root / "workspaces").symlink_to(workspaces)
+        dispatcher = World(faults).dispatcher(root, ledger, concurrent_episodes=3)
+        job = asyncio.create_task(dispatcher.collect(0, 0, tasks(2)))
+        for _ in range(patience):
+            await asyncio.sleep(0)
+        job.cancel()
+        await asyncio.wait([job])
+        for entry in ledger.entries():
+            assert entry.outcome is not None
+            infrastructure = OUTCOME_RULES[entry.outcome].fault is Fault.INFRASTRUCTURE
+            assert (entry.disposition == "dropped") == infrastructure
+        ledger.balance()
+        groups = await World([]).dispatcher(root, ledger).collect(0, 0, tasks(2))
+        assert [len(group.trajectories) for group in groups] == [2, 2]
+        commit(ledger, groups)
+        assert ledger.balance().trained == 4
+        assert ledger.balance().in_flight == 0
+
+    with tempfile.TemporaryDirectory(dir=MEMORY) as root, Ledger.open(Path(root)) as ledger:
+        asyncio.run(run(Path(root), ledger))
+
+
+def test_an_infrastructure_fault_is_dropped_and_its_place_filled_again(tmp_path: Path):
+    with Ledger.open(tmp_path) as ledger:
+        world = World(["fault", None, "fault"])
+        groups = asyncio.run(world.dispatcher(tmp_path, ledger).collect(0, 0, tasks(1)))
+        assert [t.reward for t in groups[0].trajectories] == [1.0, 1.0]
+        balance = ledger.balance()
+        assert (balance.dispatched, balance.in_flight, sum(balance.dropped.values())) == (4, 2, 2)
+        assert len({entry.rollout_id for entry in ledger.entries()}) == 4
+
+
+def test_a_place_that_cannot_be_filled_stops_the_step_with_the_reason(tmp_path: Path):
+    with Ledger.open(tmp_path) as ledger:
+        world = World(["fault"] * 100)
+        with pytest.raises(RolloutError, match=r"3 rollouts in a row .* sandbox_error \(injected\)"):
+            asyncio.run(world.dispatcher(tmp_path, ledger, group_size=1).collect(0, 0, tasks(1)))
+        assert ledger.balance().dropped == {"sandbox_error": 3}
+
+
+@pytest.mark.parametrize(
+    ("faults", "error", "reason"),
+    [
+        ([None, "defect"], ZeroDivisionError, "crashed: ZeroDivisionError"),
+        ([None, None, "defect"], StoreError, "crashed: StoreError"),
+    ],
+)
+def test_a_defect_stops_the_step_and_is_written_down(
+    tmp_path: Path, faults: list[str | None], error: type[Exception], reason: str
+):
+    with Ledger.open(tmp_path) as ledger:
+        dispatcher = World(faults).dispatcher(tmp_path, ledger, group_size=1)
+        with pytest.raises(error):
+            asyncio.run(dispatcher.collect(0, 0, tasks(1)))
+        assert ledger.balance().dropped == {reason: 1}
+
+
+def test_no_more_rollouts_are_under_way_than_allowed(tmp_path: Path):
+    with Ledger.open(tmp_path) as ledger:
+        world = World([])
+        asyncio.run(
+            world.dispatcher(tmp_path, ledger, group_size=6, concurrent_episodes=2).collect(0, 0, tasks(2))
+        )
+        assert world.most_at_once == 2
+
+
+class Deciding(World):
+    """Solves where told; elsewhere submits nothing."""
+
+    async def extract(self, sandbox: Sandbox, task: Task) -> str:
+        return ""
+
+    async def run(self, task: Task, sandbox: Sandbox, chat: Chat, run: AgentRun) -> None:
+        self.solving.add(run.rollout_id)
+        run.ending = Outcome.FORMAT_LIMIT if self._solves(run.rollout_id) else None
+
+
+def test_a_constant_group_is_replaced_by_the_next_spare_task_and_only_so_often(tmp_path: Path):
+    varied = {"s0g1r1-0"}  # the only rollout with another reward: the first replacement of the second group
+    rewards = {Outcome.FORMAT_LIMIT: -0.5}
+    options: dict[str, Any] = {"replace_constant_groups": 2, "rewards": rewards}
+    with Ledger.open(tmp_path) as ledger:
+        world = Deciding([], lambda rollout_id: rollout_id in varied)
+        one, two, *spare = tasks(6)
+        groups = asyncio.run(world.dispatcher(tmp_path, ledger, **options).collect(0, 0, [one, two], spare))
+        assert [group.group_id for group in groups] == ["s0g0r2", "s0g1r1"]
+        assert [group.task.id for group in groups] == [spare[2].id, spare[1].id]
+        assert [group.constant for group in groups] == [True, False]
+        assert ledger.balance().dropped == {"constant": 6}
+
+        again = Deciding([], lambda rollout_id: rollout_id in varied)
+        same = asyncio.run(again.dispatcher(tmp_path, ledger, **options).collect(0, 0, [one, two], spare))
+        assert [group.group_id for group in same] == ["s0g0r2", "s0g1r1"]
+        assert not again.solving  # nothing was rolled out again
+        commit(ledger, same)
+
+
+def test_seeds_depend_on_everything_they_are_made_from():
+    assert len({seed_of(*parts) for parts in [(0, "a"), (1, "a"), (0, "b"), (0, "a", 0)]}) == 4
+    assert seed_of(0, "a") == seed_of(0, "a")
+    assert 0 <= seed_of("x") < 2**63
