@@ -15,7 +15,7 @@ from hone.types import Task
 
 
 def validate(settings: RunSettings, tasks: Sequence[Task], n: int, reporter: Reporter) -> dict[str, str]:
-    """What is wrong with each task that fails the proof, see `hone.curate.validate`."""
+    """Task id -> why it may not be used, of the tasks that fail the proof; see `hone.curate.validate`."""
     return asyncio.run(_validate(settings, tasks, n, reporter))
 
 
@@ -27,12 +27,13 @@ async def _validate(
         reporter.stage("proving tasks", len(tasks)) as stage,
     ):
         async with make_provider(settings.sandbox) as provider:
-            return await prove(
+            report = await prove(
                 tasks,
                 provider,
-                n=n,
                 workspaces=Path(folder),
                 settings=settings.grading,
                 limits=settings.sandbox.limits(),
-                on_task=lambda task, fault: stage.advance(),
+                repeats=n,
+                progress=lambda admission: stage.advance(),
             )
+    return report.refused
