@@ -157,7 +157,7 @@ class Batch:
 
     def _place(self, row: Row, source: SavedCache | int | None, length: int) -> None:
         index = len(self.rows)
-        self._cache.reserve(row.prompt_length + row.limit)
+        self._cache.reserve(length)
         if isinstance(source, SavedCache):
             self._cache.load(index, source, length)
         elif source is not None:
@@ -200,6 +200,7 @@ class Batch:
         """[len(rows), V]: logits after each row's last token. Shorter rows are padded on the left."""
         width = max(len(row.tokens) - row.cached for row in rows)
         length = max(len(row.tokens) for row in rows)
+        self._cache.reserve(length)
         trash = self._cache.capacity
         ids: list[list[int]] = []
         positions: list[list[int]] = []

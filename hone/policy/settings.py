@@ -74,7 +74,7 @@ class TinyModelSettings(Settings):
     heads: int = Field(default=6, gt=0)
     """Query heads."""
 
-    kv_heads: int = Field(default=3, gt=0)
+    kv_heads: int = Field(default=2, gt=0)
     """Key and value heads; must divide `heads`."""
 
     head_dim: int = Field(default=32, gt=0)

@@ -11,12 +11,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from hone.policy.settings import TinyModelSettings
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
+    from transformers import PreTrainedTokenizerBase
 
 END_OF_TEXT, IM_START, IM_END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
 # What the renderer of the Qwen3 family needs to find in a vocabulary.
@@ -76,22 +77,13 @@ def make_tiny(texts: Iterable[str], out: Path, settings: TinyModelSettings | Non
     pieces become tokens. Plain transformers loads the folder (AutoModelForCausalLM, AutoTokenizer).
     """
     import torch
-    from transformers import GenerationConfig, PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
+    from transformers import GenerationConfig, Qwen3Config, Qwen3ForCausalLM
 
     settings = settings or TinyModelSettings()
-    backend = train_tokenizer(texts, settings.vocab_size)
-    tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=backend,
-        eos_token=IM_END,
-        pad_token=END_OF_TEXT,
-        additional_special_tokens=[IM_START],
-        clean_up_tokenization_spaces=False,
-        model_max_length=settings.max_positions,
-    )
-    tokenizer.chat_template = CHAT_TEMPLATE
-    end, pad = backend.token_to_id(IM_END), backend.token_to_id(END_OF_TEXT)
+    tokenizer = make_tokenizer(texts, settings)
+    end, pad = cast("int", tokenizer.eos_token_id), cast("int", tokenizer.pad_token_id)
     config = Qwen3Config(
-        vocab_size=backend.get_vocab_size(),
+        vocab_size=len(tokenizer),
         hidden_size=settings.hidden_size,
         intermediate_size=settings.intermediate_size,
         num_hidden_layers=settings.layers,
@@ -116,6 +108,22 @@ def make_tiny(texts: Iterable[str], out: Path, settings: TinyModelSettings | Non
     model.save_pretrained(out)
     tokenizer.save_pretrained(out)
     return out
+
+
+def make_tokenizer(texts: Iterable[str], settings: TinyModelSettings) -> PreTrainedTokenizerBase:
+    """The tokenizer of the tiny model, with a plain ChatML template (Qwen3's without reasoning)."""
+    from transformers import PreTrainedTokenizerFast
+
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=train_tokenizer(texts, settings.vocab_size),
+        eos_token=IM_END,
+        pad_token=END_OF_TEXT,
+        additional_special_tokens=[IM_START],
+        clean_up_tokenization_spaces=False,
+        model_max_length=settings.max_positions,
+    )
+    tokenizer.chat_template = CHAT_TEMPLATE
+    return tokenizer
 
 
 def train_tokenizer(texts: Iterable[str], vocab_size: int) -> Tokenizer:

@@ -183,23 +183,25 @@ def encode_conversation(
 
     Each assistant message becomes a "sampled" node: its text in the tokenizer's own encoding and the stop
     token, with log-probability 0 and version -1, since no engine drew it. Train where the nodes are sampled.
-    Raises PolicyError for an assistant message with tool calls, or when nothing comes before the first one.
+    Raises PolicyError for an assistant message with tool calls, or one that answers nothing.
     """
     transcript = Transcript(renderer)
     stop = renderer.get_stop_token_ids()[0]
-    for index, message in enumerate(messages):
+    history: list[Message] = []  # as an agent keeps it: replies as the renderer reads them
+    for message in messages:
         if message["role"] != "assistant":
+            history.append(message)
             continue
         if message.get("tool_calls"):
             raise PolicyError("demonstrations with tool calls cannot be encoded: write the calls as text")
-        if index == 0:
-            raise PolicyError("a demonstration must not begin with the assistant's message")
-        history = messages[:index]
+        if not history or history[-1]["role"] == "assistant":
+            raise PolicyError("every assistant message of a demonstration must answer a message")
         tokens = np.asarray([*tokenizer.encode(message["content"], add_special_tokens=False), stop], np.int32)
         prompt = transcript.prompt(history)
-        transcript.add_reply(
+        _, parsed = transcript.add_reply(
             history, prompt, tokens, np.zeros(len(tokens), np.float32), np.full(len(tokens), -1, np.int32)
         )
+        history.append({"role": "assistant", "content": parsed.content})
     return transcript.tree
 
 
