@@ -1,0 +1,240 @@
+"""The commands as a user meets them: what they print, how they end."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from hone.cli import main
+from hone.config import ConfigError
+from tests.cli.fake_run import make_run
+
+Hone = Callable[..., tuple[int, str, str]]
+COMMANDS = ["doctor", "quickstart", "sft", "train", "eval", "replay", "show", "compare"]
+TASKS = ["show", "validate", "generate"]
+
+
+@pytest.fixture
+def hone(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Hone:
+    def run(*arguments: str | Path) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["hone", *map(str, arguments)])
+        code = main()
+        out, err = capfd.readouterr()
+        return code, out, err
+
+    return run
+
+
+@pytest.fixture
+def recipe(tmp_path: Path) -> Path:
+    path = tmp_path / "run.toml"
+    path.write_text('[agent]\nprompts = "tiny"\n[tasks]\ntrain = 4\nvalidation = 1\ntest = 2\nunseen = 1\n')
+    return path
+
+
+@pytest.fixture
+def run_dir(tmp_path: Path) -> Path:
+    return make_run(tmp_path / "runs" / "small")
+
+
+def test_importing_the_command_line_loads_nothing_heavy():
+    heavy = "torch transformers pyarrow pydantic numpy renderers rich.console sqlite3 asyncio"
+    code = f"import sys, hone.cli; print([name for name in {heavy.split()} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("command", [[c] for c in COMMANDS] + [["tasks", c] for c in TASKS])
+def test_every_command_teaches_itself_with_an_example(hone: Hone, command: list[str]):
+    code, out, _ = hone(*command, "--help")
+    assert code == 0
+    assert f"Example: hone {' '.join(command)}" in out
+
+
+def test_help_config_lists_every_setting_with_its_sentence(hone: Hone):
+    code, out, _ = hone("train", "--help-config")
+    assert code == 0
+    assert "[train.loss]" in out
+    assert "The probability ratio is clipped below 1 - clip_low." in out
+    assert "'constant' | 'linear' | 'cosine'" in " ".join(out.split())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["trian"], "Did you mean 'train'?"),
+        (["train"], "Missing argument 'RECIPE'"),
+        (["train", "gone.toml"], "there is no recipe gone.toml"),
+        (["train", "RECIPE", "--stepz", "3"], "No such option: --stepz"),
+        (["train", "RECIPE"], "model.path is missing: set it in the recipe"),
+        (["eval", "RECIPE", "--set", "agent.knid=noop"], "unknown key agent.knid: did you mean agent.kind?"),
+        (
+            ["quickstart", "RECIPE", "--set", "train.steps=x"],
+            "train.steps = 'x': it should be a valid integer",
+        ),
+        (["tasks", "show", "RECIPE", "tset-0000"], "there is no task tset-0000: did you mean test-0000?"),
+        (["tasks", "show", "RECIPE", "4"], "the set train has 4 tasks: give an index from 0 to 3"),
+        (["tasks", "show", "RECIPE", "0", "--split", "tets"], "there is no set 'tets': did you mean test?"),
+        (["doctor", "--set", "train.steps=3"], "--set changes a recipe: name one"),
+        (["show", "nowhere"], "there is no run nowhere"),
+        (["show", "nowhere/r1"], "there is no run nowhere/r1"),
+        (["compare", "a", "b"], "a holds no evaluation"),
+        (["replay", "a", "--out", "b"], "a holds no run"),
+    ],
+)
+def test_misuse_is_one_sentence_and_exit_code_2(hone: Hone, recipe: Path, arguments: list[str], said: str):
+    code, out, err = hone(*(recipe if word == "RECIPE" else word for word in arguments))
+    assert (code, out) == (2, "")
+    assert said in err
+    assert len(err.strip().splitlines()) == 1
+    assert err.startswith("hone: ")
+
+
+def test_a_failure_is_one_sentence_and_exit_code_1(hone: Hone, run_dir: Path):
+    damaged = next((run_dir / "rollouts").iterdir())
+    (damaged / "tokens.parquet").write_bytes(b"cut")
+    code, out, err = hone("show", run_dir / damaged.name)
+    assert (code, out, len(err.strip().splitlines())) == (1, "", 1)
+    assert "is not a whole rollout" in err
+
+
+@pytest.mark.parametrize("arguments", [["--debug", "train", "gone.toml"], ["train", "gone.toml", "--debug"]])
+def test_debug_shows_where_an_error_comes_from(hone: Hone, arguments: list[str]):
+    with pytest.raises(ConfigError):
+        hone(*arguments)
+
+
+def test_a_dry_run_prints_the_plan_and_starts_nothing(hone: Hone, recipe: Path, monkeypatch, tmp_path: Path):
+    monkeypatch.chdir(tmp_path)
+    code, out, _ = hone("quickstart", recipe, "--set", "train.steps=3", "--set", "sft.epochs=1", "--dry-run")
+    assert code == 0
+    assert {"steps", "rollouts", "tokens", "sandboxes", "memory"} <= {
+        line.split()[0] for line in out.splitlines()
+    }
+    assert "Nothing was started" in out
+    assert [path.name for path in tmp_path.iterdir()] == ["run.toml"]
+
+
+def test_a_runs_account_as_json(hone: Hone, run_dir: Path):
+    code, out, _ = hone("show", run_dir, "--json")
+    assert code == 0
+    assert json.loads(out) == {
+        "dispatched": 7,
+        "trained": 3,
+        "masked": 1,
+        "dropped": {"sandbox_error": 1, "no_tokens": 1},
+        "in_flight": 1,
+        "steps": 2,
+    }
+
+
+def test_a_runs_curve(hone: Hone, run_dir: Path):
+    code, out, _ = hone("show", run_dir)
+    assert code == 0
+    rows = [line.split() for line in out.splitlines() if line.strip()[:1].isdigit()]
+    assert [row[:4] for row in rows] == [["0", "2", "+0.000", "50.0"], ["1", "3", "+0.333", "100.0"]]
+    assert out.count("█") == 10 + 20
+
+
+def test_a_run_is_found_by_its_name_below_runs(hone: Hone, run_dir: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(run_dir.parent.parent)
+    assert hone("show", "small", "--json")[0] == 0
+    assert "below runs/ there are small" in hone("show", "smal")[2]
+
+
+def test_a_rollout_turn_by_turn(hone: Hone, run_dir: Path):
+    code, out, _ = hone("show", f"{run_dir}/train-0007__g0__i0")
+    assert code == 0
+    for part in (
+        "add is wrong",
+        "turn 0",
+        "sed -i s/-/+/ adder.py",
+        "diff --git",
+        "test_add",
+        "resolved, reward +1",
+    ):
+        assert part in out
+
+
+def test_a_rollout_as_json(hone: Hone, run_dir: Path):
+    _, out, _ = hone("show", f"{run_dir}/train-0007__g0__i1", "--json")
+    record = json.loads(out)
+    assert (record["outcome"], record["reward"], record["resolved"]) == ("turn_limit", -1.0, False)
+
+
+def test_a_rollouts_name_has_to_be_unique_and_there(hone: Hone, run_dir: Path):
+    assert "5 rollouts start with 'train'" in hone("show", f"{run_dir}/train")[2]
+    assert "no rollout whose name starts with 'xyz': 5 are stored" in hone("show", f"{run_dir}/xyz")[2]
+
+
+def test_a_task_hides_what_the_agent_never_sees_until_asked(hone: Hone, recipe: Path):
+    _, hidden, _ = hone("tasks", "show", recipe, "test-0000")
+    _, shown, _ = hone("tasks", "show", recipe, "test-0000", "--reveal")
+    for secret in ("hidden: ", "gold patch ─", "fail to pass", "family"):
+        assert secret not in hidden
+        assert secret in shown
+    _, out, _ = hone("tasks", "show", recipe, "0", "--split", "test", "--json")
+    assert {"checks", "metadata"}.isdisjoint(json.loads(out))
+
+
+def test_generated_tasks_are_the_recipes_tasks(hone: Hone, recipe: Path, tmp_path: Path):
+    code, out, _ = hone("tasks", "generate", recipe, "--out", tmp_path / "tasks.jsonl")
+    assert code == 0
+    assert "4 train, 1 validation, 2 test, 1 test_unseen" in out
+    _, again, _ = hone(
+        "tasks", "show", recipe, "test-0001", "--set", f"tasks.source={tmp_path / 'tasks.jsonl'}"
+    )
+    assert again == hone("tasks", "show", recipe, "test-0001")[1]
+
+
+def evaluation(folder: Path, resolved: list[bool]) -> Path:
+    folder.mkdir()
+    rows = [
+        {
+            "instance_id": f"t{i}",
+            "sample": 0,
+            "resolved": won,
+            "exit_status": "resolved" if won else "unresolved",
+        }
+        for i, won in enumerate(resolved)
+    ]
+    (folder / "results.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return folder
+
+
+def test_two_evaluations_are_compared_task_by_task(hone: Hone, tmp_path: Path):
+    before = evaluation(tmp_path / "before", [False] * 9 + [True])
+    after = evaluation(tmp_path / "after", [True] * 9 + [False])
+    code, out, _ = hone("compare", before, after, "--json")
+    paired = json.loads(out)["paired"]
+    assert (code, paired["first_better"], paired["second_better"]) == (0, 1, 9)
+    assert paired["p_value"] == pytest.approx(22 / 1024)
+    assert "0.0215 (exact, two-sided)" in hone("compare", before, after)[1]
+
+
+@pytest.mark.sandbox
+def test_doctor_finds_this_machine_ready_and_says_what_it_enforces(hone: Hone):
+    code, out, _ = hone("doctor")
+    assert code == 0
+    assert "Ready" in out
+    assert "bubblewrap" in out
+
+
+@pytest.mark.sandbox
+def test_doctor_says_what_is_missing_and_what_mends_it(
+    hone: Hone, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    code, out, _ = hone("doctor")
+    assert code == 1
+    assert "mend it with: " in out
+    assert "Not ready: bubblewrap" in out
+
+
+@pytest.mark.sandbox
+def test_validate_proves_tasks_in_the_sandbox(hone: Hone, recipe: Path):
+    code, out, _ = hone("tasks", "validate", recipe, "--n", "1", "--limit", "1", "--split", "test")
+    assert (code, out) == (0, "1 of 1 tasks hold: gold 1 of 1, empty 0 of 1.\n")

@@ -1,0 +1,72 @@
+"""Ctrl-C ends a command cleanly, and soon, whatever it is doing."""
+
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+
+import pytest
+
+POLITE = """
+async def job():
+    print('ready', flush=True)
+    try:
+        await asyncio.sleep(600)
+    finally:
+        print('tidied', flush=True)
+"""
+STUBBORN = """
+async def job():
+    while True:
+        try:
+            print('ready', flush=True)
+            time.sleep(600)
+        except BaseException:
+            continue
+"""
+PROGRAM = """
+import asyncio, sys, time
+from hone.cli import interrupts
+from hone.cli.app import main
+from hone.cli import app
+{job}
+interrupts.GRACE_S = 0.3
+sys.argv = ["hone", "train", "my recipe.toml"]
+
+def command() -> None:
+    from hone.cli.options import run_stoppable
+    run_stoppable(lambda reporter: asyncio.run(job()))
+
+app.app = lambda **_: command()
+sys.exit(main())
+"""
+
+
+def interrupted(job: str, signals: Sequence[signal.Signals]) -> tuple[int, str, str]:
+    process = subprocess.Popen(
+        [sys.executable, "-c", PROGRAM.format(job=job)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    for number in signals:
+        process.send_signal(number)
+    out, err = process.communicate()
+    return process.returncode, out, err
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_stopped_command_tidies_up_and_says_how_to_go_on(number: signal.Signals):
+    code, out, err = interrupted(POLITE, [number])
+    assert (code, out) == (130, "tidied\n")
+    assert "To go on, run the same command again: hone train 'my recipe.toml'" in err
+    assert "Traceback" not in err
+
+
+def test_a_command_that_does_not_stop_by_itself_is_ended():
+    code, _, err = interrupted(STUBBORN, [signal.SIGINT])
+    assert code == 130
+    assert "Stopped before everything was tidied up" in err
+    assert "hone train 'my recipe.toml'" in err

@@ -1,0 +1,35 @@
+"""What a long job shows, on a terminal and in a log."""
+
+import io
+
+from rich.console import Console
+
+from hone.cli.progress import PlainReporter, TerminalReporter
+
+
+def run_stages(reporter: PlainReporter | TerminalReporter) -> None:
+    with reporter.stage("training", 3) as outer:
+        for _ in range(3):
+            with reporter.stage("collecting") as inner:
+                inner.advance(4)
+            outer.say("reward 0.5")
+            outer.advance()
+        outer.grow(4)
+    reporter.note("done [not markup]")
+
+
+def test_a_log_gets_lines_without_control_characters():
+    log = io.StringIO()
+    run_stages(PlainReporter(Console(file=log, width=80)))
+    lines = log.getvalue().splitlines()
+    assert "\x1b" not in log.getvalue()
+    assert lines[0] == "training ..."
+    assert lines[-2] == "training  3/4  0 s  reward 0.5"
+    assert lines[-1] == "done [not markup]"
+
+
+def test_a_terminal_gets_bars_and_keeps_one_line_per_stage():
+    log = io.StringIO()
+    run_stages(TerminalReporter(Console(file=log, width=120, force_terminal=True, color_system=None)))
+    assert "training  3/4  0 s  reward 0.5" in log.getvalue()
+    assert log.getvalue().count("collecting  4  0 s") == 3
