@@ -10,6 +10,7 @@ from hone.sandbox import ProviderUnavailable, make_provider
 from hone.sandbox.settings import SandboxSettings
 from hone.tasks.curriculum import generate
 from hone.tasks.settings import TasksSettings
+from hone.tasks.workspace import prepare
 from hone.types import Environment, TestStatus, Verdict
 
 GOOD, OTHER = generate(TasksSettings(train=2, validation=0, test=0, unseen=0)).train
@@ -141,6 +142,8 @@ def test_gradings_are_bounded_and_end_when_the_validation_is_cancelled(tmp_path)
         )
         async with asyncio.timeout(60):
             await provider.full.wait()
+            for _ in range(50):  # longer than every other task needs to come to its first grading
+                await asyncio.to_thread(prepare, GOOD, tmp_path)
             running.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await running
