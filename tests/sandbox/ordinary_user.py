@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import shlex
+import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 UID = 54321  # nobody in particular
@@ -11,34 +14,30 @@ UID = 54321  # nobody in particular
 # The interpreter may lie in root's private home. In a mount namespace of the command's own, that home is
 # covered by an empty one in which only the interpreter is left.
 _SHOW_PYTHON = """
-set -e
-mkdir -p {keep}
+mkdir {keep}
 mount --bind {prefix} {keep}
-mount -t tmpfs -o mode=0755 tmpfs {home}
+mount -t tmpfs -o mode=0755 tmpfs {private}
 mkdir -p {prefix}
 mount --bind {keep} {prefix}
 umount {keep}
 """
 
 
-def as_ordinary_user(command: list[str], scratch: Path) -> list[str]:
-    """argv that runs `command` as user UID, with a home and temporary directory below `scratch`.
-
-    `scratch` is made readable for that user, and its private parents enterable.
-    """
-    home = scratch / "home"
-    home.mkdir()
-    for path in (home, scratch, *scratch.parents):
-        if path.stat().st_uid == 0 and not path.stat().st_mode & 0o001:
-            path.chmod(path.stat().st_mode | 0o011)
-    script = ""
-    prefix = Path(sys.base_prefix)
-    private = [path for path in reversed(prefix.parents) if not path.stat().st_mode & 0o001]
-    if private:
-        words = {"keep": scratch / "python", "prefix": prefix, "home": private[0]}
-        script = _SHOW_PYTHON.format(**{name: shlex.quote(str(path)) for name, path in words.items()})
-    environment = [f"HOME={home}", f"TMPDIR={home}", f"PATH={'/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin'}"]
-    user = ["setpriv", f"--reuid={UID}", f"--regid={UID}", "--clear-groups", "--inh-caps=-all"]
-    script += f"chown {UID} {shlex.quote(str(home))}\n"
-    script += "exec " + shlex.join([*user, "env", "-i", *environment, *command])
-    return ["unshare", "--mount", "--propagation", "private", "bash", "-c", script]
+def run_as_ordinary_user(command: list[str]) -> subprocess.CompletedProcess[str]:
+    """Run `command` as user UID, in a fresh home that is removed afterwards."""
+    with tempfile.TemporaryDirectory() as scratch:
+        Path(scratch).chmod(0o755)
+        home = Path(scratch) / "home"
+        home.mkdir()
+        os.chown(home, UID, UID)
+        script = "set -e\n"
+        prefix = Path(sys.base_prefix)
+        private = [path for path in reversed(prefix.parents) if not path.stat().st_mode & 0o001]
+        if private:
+            words = {"keep": Path(scratch) / "python", "prefix": prefix, "private": private[0]}
+            script += _SHOW_PYTHON.format(**{name: shlex.quote(str(path)) for name, path in words.items()})
+        environment = [f"HOME={home}", f"TMPDIR={home}", "PATH=/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"]
+        user = ["setpriv", f"--reuid={UID}", f"--regid={UID}", "--clear-groups", "--inh-caps=-all"]
+        script += "exec " + shlex.join([*user, "env", "-i", *environment, *command])
+        isolated = ["unshare", "--mount", "--propagation", "private", "bash", "-c", script]
+        return subprocess.run(isolated, capture_output=True, text=True, cwd="/")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +13,7 @@ import pytest
 from hone.sandbox import Provider, make_provider
 from hone.sandbox.conformance import CHECKS, Check
 from hone.sandbox.settings import SandboxSettings
-from tests.sandbox.ordinary_user import as_ordinary_user
+from tests.sandbox.ordinary_user import run_as_ordinary_user
 
 pytestmark = pytest.mark.sandbox
 
@@ -44,8 +43,8 @@ def test_namespaces(check: Check, runner: asyncio.Runner, provider: Provider) ->
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="the tests above already ran as an ordinary user")
-def test_the_suite_passes_as_an_ordinary_user(tmp_path: Path) -> None:
+def test_the_suite_passes_as_an_ordinary_user() -> None:
     command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", __file__]
-    done = subprocess.run(as_ordinary_user(command, tmp_path), capture_output=True, text=True, cwd="/")
+    done = run_as_ordinary_user(command)
     assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-4000:]
     assert f"{len(CHECKS)} passed" in done.stdout

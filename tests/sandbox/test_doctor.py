@@ -13,14 +13,14 @@ import pytest
 
 from hone.sandbox import ProviderUnavailable, SandboxSpec, make_provider
 from hone.sandbox.settings import SandboxSettings
-from tests.sandbox.ordinary_user import as_ordinary_user
+from tests.sandbox.ordinary_user import run_as_ordinary_user
 
 _EXAMINE = """
 import asyncio, dataclasses, json, sys
 from pathlib import Path
 from hone.sandbox import make_provider
 from hone.sandbox.settings import SandboxSettings
-base = Path(sys.argv[1])
+base = Path(sys.argv[1]) if sys.argv[1:] else Path.home()
 health = asyncio.run(make_provider(SandboxSettings(state_dir=base / "s", cache_dir=base / "c")).health())
 print(json.dumps([dataclasses.asdict(check) for check in health.checks] + [health.ok]))
 """
@@ -85,9 +85,8 @@ def test_the_doctor_is_content_here(tmp_path: Path) -> None:
 
 @pytest.mark.sandbox
 @pytest.mark.skipif(os.geteuid() != 0, reason="becomes an ordinary user from root")
-def test_an_ordinary_user_without_cgroups_is_told_what_is_weaker(tmp_path: Path) -> None:
-    command = [sys.executable, "-c", _EXAMINE, str(tmp_path / "home")]
-    done = subprocess.run(as_ordinary_user(command, tmp_path), capture_output=True, text=True, cwd="/")
+def test_an_ordinary_user_without_cgroups_is_told_what_is_weaker() -> None:
+    done = run_as_ordinary_user([sys.executable, "-c", _EXAMINE])
     assert done.returncode == 0, done.stderr
     *checks, ok = json.loads(done.stdout)
     assert ok
