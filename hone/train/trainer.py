@@ -66,7 +66,7 @@ class Trainer:
         self._calls = 0
         self._cancelled = threading.Event()
         self._parameters = [p for p in model.parameters() if p.requires_grad]
-        self._optimizer = torch.optim.AdamW(
+        self.optimizer = torch.optim.AdamW(
             [
                 {
                     "params": [p for p in self._parameters if p.ndim >= 2],
@@ -87,10 +87,10 @@ class Trainer:
         ratio_mean_deviation (of the ratio from 1), clip_fraction, approx_kl (k3, old to new), entropy (nats);
         logp_gap_max (max |engine - trainer| over the tokens of the first optimiser step); tokens and
         trained_tokens (that passed through the model, over all epochs); optimizer_steps; skipped/<reason>;
-        seconds, tokens_per_s. Raises NonFinite, and TrainError when a sample carries no weight.
+        seconds, tokens_per_s. Raises NonFinite, and TrainError, naming the rollout, for an unsound sample.
         """
         started = time.perf_counter()
-        _require_weight(samples)
+        _require_sound(samples)
         self._cancelled.clear()
         stats = StepStats(self._objective.clip)
         rng = np.random.default_rng((self._batch.seed, self._calls))
@@ -129,14 +129,14 @@ class Trainer:
     def state_dict(self) -> dict[str, Any]:
         """What `load_state_dict` needs to go on exactly as if nothing had happened; the weights go apart."""
         return {
-            "optimizer": self._optimizer.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
             "optimizer_steps": self.optimizer_steps,
             "calls": self._calls,
             "skips_in_a_row": self._skips_in_a_row,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self._optimizer.load_state_dict(state["optimizer"])
+        self.optimizer.load_state_dict(state["optimizer"])
         self.optimizer_steps = state["optimizer_steps"]
         self._calls = state["calls"]
         self._skips_in_a_row = state["skips_in_a_row"]
@@ -167,15 +167,15 @@ class Trainer:
             loss += self._backward(batch, stats)
         norm = float(torch.nn.utils.clip_grad_norm_(self._parameters, self._settings.max_grad_norm))
         if np.isfinite(norm):
-            for group in self._optimizer.param_groups:
+            for group in self.optimizer.param_groups:
                 group["lr"] = lr
-            self._optimizer.step()
+            self.optimizer.step()
             self._skips_in_a_row = 0
             stats.add_step(loss=loss, grad_norm=norm, lr=lr)
         else:
             self._skips_in_a_row += 1
             stats.skip("non_finite_gradient")
-        self._optimizer.zero_grad(set_to_none=True)
+        self.optimizer.zero_grad(set_to_none=True)
         if self._skips_in_a_row == SKIPS_IN_A_ROW:
             raise NonFinite(
                 f"the gradient was not finite in {SKIPS_IN_A_ROW} optimiser steps in a row: lower the "
@@ -187,7 +187,7 @@ class Trainer:
         loss = (self._objective(logprobs, batch) * batch.scale).sum()
         value = float(loss.detach())
         if not np.isfinite(value):
-            self._optimizer.zero_grad(set_to_none=True)
+            self.optimizer.zero_grad(set_to_none=True)
             raise NonFinite(
                 f"the loss is {value}: the weights or the log-probabilities of the samples are not finite; "
                 "resume from the last checkpoint with a lower learning rate"
@@ -227,7 +227,7 @@ def policy_trainer(
     )
 
 
-def _require_weight(samples: Sequence[Sample]) -> None:
+def _require_sound(samples: Sequence[Sample]) -> None:
     for sample in samples:
         lengths = {len(a) for a in (sample.tokens, sample.weight, sample.advantage, sample.logprobs)}
         if len(lengths) != 1:
@@ -236,3 +236,5 @@ def _require_weight(samples: Sequence[Sample]) -> None:
             raise TrainError(
                 f"rollout {sample.rollout_id}: a sample needs weight on some token, and none on its first"
             )
+        if not np.isfinite(sample.logprobs[sample.weight > 0]).all():
+            raise TrainError(f"rollout {sample.rollout_id}: the engine's log-probabilities are not finite")

@@ -1,0 +1,168 @@
+"""Small real models, tokenizers, trees and samples for the tests of this room."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import torch
+from tokenizers import Tokenizer, models
+from transformers import PreTrainedModel, PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
+
+from hone.outcomes import OUTCOME_RULES, Outcome
+from hone.train.settings import BatchSettings, LossSettings, OptimizerSettings, TrainSettings
+from hone.train.trainer import Trainer, policy_trainer
+from hone.types import Node, Sample, TokenTree, Trajectory
+
+VOCABULARY = 64
+
+
+def tiny_model(seed: int = 0, dtype: torch.dtype = torch.float32) -> PreTrainedModel:
+    torch.manual_seed(seed)
+    config = Qwen3Config(
+        vocab_size=VOCABULARY,
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        head_dim=16,
+        max_position_embeddings=256,
+        tie_word_embeddings=True,
+        initializer_range=0.2,  # wide, so that log-probabilities differ from uniform
+    )
+    return Qwen3ForCausalLM(config).to(dtype).eval()
+
+
+def tokenizer() -> PreTrainedTokenizerFast:
+    vocabulary = {f"w{i}": i for i in range(VOCABULARY)}
+    backend = Tokenizer(models.WordLevel(vocabulary, unk_token="w0"))
+    return PreTrainedTokenizerFast(tokenizer_object=backend, pad_token="w0", eos_token="w1")
+
+
+def multi_turn_samples(count: int = 12, *, group: int = 4, seed: int = 0, version: int = 0) -> list[Sample]:
+    """Ragged samples of three turns each, with random advantages; engine log-probabilities are 0."""
+    rng = np.random.default_rng(seed)
+    samples: list[Sample] = []
+    for i in range(count):
+        parts = [(int(rng.integers(2, 12)), sampled) for _ in range(3) for sampled in (False, True)]
+        weight = np.concatenate([np.full(n, float(s), np.float32) for n, s in parts])
+        total = len(weight)
+        samples.append(
+            Sample(
+                rollout_id=f"r{i}",
+                group_id=f"g{i // group}",
+                tokens=rng.integers(0, VOCABULARY, total).astype(np.int32),
+                weight=weight,
+                advantage=(weight * rng.normal()).astype(np.float32),
+                logprobs=np.zeros(total, np.float32),
+                version=np.where(weight > 0, version, -1).astype(np.int32),
+            )
+        )
+    return samples
+
+
+def with_logprobs(
+    samples: Sequence[Sample], model: PreTrainedModel, temperature: float = 1.0
+) -> list[Sample]:
+    """The samples with the log-probabilities of a plain forward pass, one sample at a time."""
+    result: list[Sample] = []
+    for sample in samples:
+        ids = torch.from_numpy(sample.tokens.astype(np.int64))[None]
+        with torch.no_grad():
+            logits = model(input_ids=ids, use_cache=False).logits[0, :-1]
+        every = torch.log_softmax(logits / temperature, -1)
+        chosen = every.gather(-1, ids[0, 1:, None])[:, 0].numpy()
+        logprobs = np.concatenate([[0], chosen]).astype(np.float32)
+        result.append(replace(sample, logprobs=np.where(sample.weight > 0, logprobs, 0).astype(np.float32)))
+    return result
+
+
+def noisy(samples: Sequence[Sample], scale: float, seed: int = 1) -> list[Sample]:
+    """The samples as if somewhat different weights had sampled them."""
+    rng = np.random.default_rng(seed)
+    return [
+        replace(
+            s, logprobs=(s.logprobs + (s.weight > 0) * rng.normal(0, scale, len(s.tokens))).astype(np.float32)
+        )
+        for s in samples
+    ]
+
+
+def trainer_of(
+    model: PreTrainedModel,
+    *,
+    loss: LossSettings | None = None,
+    batch: BatchSettings | None = None,
+    optimizer: OptimizerSettings | None = None,
+    temperature: float = 1.0,
+    reference: PreTrainedModel | None = None,
+) -> Trainer:
+    settings = TrainSettings(
+        steps=100,
+        loss=loss or LossSettings(),
+        batch=batch or BatchSettings(),
+        optimizer=optimizer or OptimizerSettings(lr=1e-3, max_grad_norm=1e9),
+    )
+    return policy_trainer(model, settings, temperature=temperature, reference=reference)
+
+
+def step_with_gradients(
+    trainer: Trainer, samples: Sequence[Sample]
+) -> tuple[dict[str, float], list[list[torch.Tensor]]]:
+    """The metrics of a step, and the gradients that each of its optimiser steps saw."""
+    seen: list[list[torch.Tensor]] = []
+
+    def look(*_: object) -> None:
+        seen.append([p.grad.clone() for p in trainer.model.parameters() if p.grad is not None])
+
+    handle = trainer.optimizer.register_step_pre_hook(look)
+    metrics = trainer.step(samples)
+    handle.remove()
+    return metrics, seen
+
+
+def rendered(parent: int | None, tokens: Sequence[int], turn: int = 0) -> Node:
+    empty = np.zeros(0)
+    return Node(
+        parent=parent,
+        tokens=np.array(tokens, np.int32),
+        sampled=False,
+        logprobs=empty.astype(np.float32),
+        version=empty.astype(np.int32),
+        turn=turn,
+    )
+
+
+def sampled(parent: int | None, tokens: Sequence[int], version: int = 0, turn: int = 0) -> Node:
+    return Node(
+        parent=parent,
+        tokens=np.array(tokens, np.int32),
+        sampled=True,
+        logprobs=-np.arange(1, len(tokens) + 1, dtype=np.float32),
+        version=np.full(len(tokens), version, np.int32),
+        turn=turn,
+    )
+
+
+def trajectory(
+    rollout_id: str,
+    *,
+    group_id: str = "g",
+    outcome: Outcome = Outcome.RESOLVED,
+    reward: float | None = None,
+    tree: TokenTree | None = None,
+) -> Trajectory:
+    default = OUTCOME_RULES[outcome].reward
+    return Trajectory(
+        task_id="t",
+        rollout_id=rollout_id,
+        group_id=group_id,
+        tree=tree or TokenTree([rendered(None, [1, 2, 3]), sampled(0, [4, 5])]),
+        turns=(),
+        messages=(),
+        patch="",
+        outcome=outcome,
+        reward=default if reward is None else reward,
+    )

@@ -1,0 +1,314 @@
+from __future__ import annotations
+
+import copy
+import threading
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from hone.train.errors import NonFinite, StepCancelled, TrainError
+from hone.train.logprobs import plain_logprobs, require_plain_head, token_logprobs
+from hone.train.loss import CrossEntropy
+from hone.train.schedule import learning_rate
+from hone.train.settings import BatchSettings, LossSettings, OptimizerSettings
+from hone.train.trainer import Trainer
+from tests.train.examples import (
+    multi_turn_samples,
+    noisy,
+    step_with_gradients,
+    tiny_model,
+    trainer_of,
+    with_logprobs,
+)
+
+pytestmark = pytest.mark.model
+
+
+def assert_same(one: list[torch.Tensor], two: list[torch.Tensor], tolerance: float) -> None:
+    for a, b in zip(one, two, strict=True):
+        assert float((a - b).abs().max()) <= tolerance * max(1.0, float(b.abs().max()))
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.6])
+@pytest.mark.parametrize("logit_tokens", [7, 10_000])
+def test_chunked_log_probabilities_and_their_gradients_are_those_of_a_plain_forward(
+    temperature: float, logit_tokens: int
+) -> None:
+    model, twin = tiny_model(), tiny_model()
+    torch.manual_seed(3)
+    ids = torch.randint(0, 64, (3, 20))
+    plain = plain_logprobs(twin, ids, temperature)
+    positions = torch.tensor([row * 20 + column for row in range(3) for column in range(19)])
+    ours, entropy = token_logprobs(
+        model, ids, positions, ids[:, 1:].flatten(), temperature=temperature, logit_tokens=logit_tokens
+    )
+    assert torch.allclose(ours, plain.flatten(), atol=1e-6)
+    every = torch.log_softmax(twin(input_ids=ids).logits[:, :-1] / temperature, -1)
+    assert torch.allclose(entropy, -(every.exp() * every).sum(-1).flatten(), atol=1e-5)
+    mix = torch.linspace(-1, 1, len(ours))
+    (ours * mix).sum().backward()
+    (plain.flatten() * mix).sum().backward()
+    gradients = [[p.grad for p in m.parameters() if p.grad is not None] for m in (model, twin)]
+    assert_same(gradients[0], gradients[1], 1e-5)
+
+
+def test_the_ratio_is_one_at_the_first_on_policy_step() -> None:
+    model = tiny_model()
+    samples = with_logprobs(multi_turn_samples(24), model, 0.8)
+    metrics = trainer_of(model, temperature=0.8).step(samples)
+    assert metrics["ratio_max_deviation"] <= 1e-4
+    assert metrics["logp_gap_max"] <= 1e-4
+    assert metrics["clip_fraction"] == 0
+    assert metrics["trained_tokens"] == sum(s.weight.sum() for s in samples)
+
+
+def test_a_trainer_at_another_temperature_than_the_engine_shows_in_the_gap() -> None:
+    model = tiny_model()
+    samples = with_logprobs(multi_turn_samples(8), model, 0.8)
+    assert trainer_of(model, temperature=1.0).step(samples)["logp_gap_max"] > 0.1
+
+
+@pytest.mark.parametrize("normalisation", ["token", "trajectory", "group"])
+def test_loss_and_gradient_do_not_depend_on_the_token_budget(normalisation: str) -> None:
+    samples = noisy(with_logprobs(multi_turn_samples(), tiny_model()), 0.3)
+    loss = LossSettings.model_validate({"normalisation": normalisation})
+    seen = [
+        step_with_gradients(
+            trainer_of(
+                tiny_model(), loss=loss, batch=BatchSettings(micro_batch_tokens=budget, logit_tokens=64)
+            ),
+            samples,
+        )
+        for budget in (1, 100, 100_000)
+    ]
+    (first, [gradients]), *others = seen
+    for metrics, [other] in others:
+        assert metrics["loss"] == pytest.approx(first["loss"], abs=1e-6)
+        assert metrics["entropy"] == pytest.approx(first["entropy"], abs=1e-5)
+        assert_same(other, gradients, 1e-5)
+
+
+def test_tokens_without_weight_and_what_follows_the_last_trained_one_do_not_matter() -> None:
+    samples = with_logprobs(multi_turn_samples(), tiny_model())
+    longer = [
+        replace(
+            s,
+            tokens=np.append(s.tokens, [7, 8]).astype(np.int32),
+            weight=np.append(s.weight, [0, 0]).astype(np.float32),
+            advantage=np.append(s.advantage, [9, 9]).astype(np.float32),
+            logprobs=np.append(s.logprobs, [9, 9]).astype(np.float32),
+            version=np.append(s.version, [-1, -1]).astype(np.int32),
+        )
+        for s in samples
+    ]
+    one = step_with_gradients(trainer_of(tiny_model()), samples)
+    two = step_with_gradients(trainer_of(tiny_model()), longer)
+    assert two[0]["loss"] == one[0]["loss"]
+    assert two[0]["tokens"] == one[0]["tokens"]
+    assert_same(two[1][0], one[1][0], 0)
+
+
+def test_samples_without_advantage_are_not_computed_but_still_count_in_the_mean() -> None:
+    samples = with_logprobs(multi_turn_samples(8), tiny_model())
+    flat = [replace(s, advantage=np.zeros_like(s.advantage)) for s in samples[:4]]
+    metrics, [gradients] = step_with_gradients(trainer_of(tiny_model()), [*flat, *samples[4:]])
+    assert metrics["tokens"] < sum(len(s.tokens) for s in samples[4:]) + 1
+    _, [alone] = step_with_gradients(trainer_of(tiny_model()), samples[4:])
+    share = sum(s.weight.sum() for s in samples[4:]) / sum(s.weight.sum() for s in samples)
+    assert_same(gradients, [g * float(share) for g in alone], 1e-5)
+
+
+def test_a_batch_without_any_advantage_leaves_the_weights_alone_and_says_so() -> None:
+    model = tiny_model()
+    before = copy.deepcopy(model.state_dict())
+    trainer = trainer_of(model)
+    trainer.step(with_logprobs(multi_turn_samples(8), model))  # AdamW now has momentum
+    after = copy.deepcopy(model.state_dict())
+    assert any(not torch.equal(before[k], after[k]) for k in before)
+    flat = [replace(s, advantage=np.zeros_like(s.advantage)) for s in multi_turn_samples(8)]
+    assert trainer.step(flat)["skipped/no_signal"] == 1
+    assert trainer.step([])["optimizer_steps"] == 0
+    assert all(torch.equal(after[k], v) for k, v in model.state_dict().items())
+
+
+def test_several_optimiser_steps_per_batch_move_the_ratio_away_from_one_and_are_clipped() -> None:
+    model = tiny_model()
+    samples = with_logprobs(multi_turn_samples(16), model)
+    batch = BatchSettings(mini_batches=4, epochs=3)
+    trainer = trainer_of(model, batch=batch, optimizer=OptimizerSettings(lr=1e-2))
+    metrics, gradients = step_with_gradients(trainer, samples)
+    assert len(gradients) == metrics["optimizer_steps"] == trainer.optimizer_steps == 12
+    assert metrics["trained_tokens"] == 3 * sum(s.weight.sum() for s in samples)
+    assert metrics["ratio_max_deviation"] > 0.2
+    assert 0 < metrics["clip_fraction"] < 1
+    assert metrics["approx_kl"] > 0
+    assert metrics["logp_gap_max"] <= 1e-4  # of the first optimiser step only
+
+
+@pytest.mark.parametrize("batch", [BatchSettings(), BatchSettings(mini_batches=2, epochs=2)])
+def test_recomputed_old_log_probabilities_make_the_first_ratio_one_whatever_the_engine_said(
+    batch: BatchSettings,
+) -> None:
+    loss = LossSettings(old_logprobs="recomputed")
+    exact = with_logprobs(multi_turn_samples(8), tiny_model())
+    off = noisy(exact, 0.5)
+    one = step_with_gradients(trainer_of(tiny_model(), batch=batch), exact)
+    two = step_with_gradients(trainer_of(tiny_model(), loss=loss, batch=batch), off)
+    assert two[0]["logp_gap_max"] > 0.5
+    for a, b in zip(one[1], two[1], strict=True):
+        assert_same(a, b, 2e-3)
+
+
+def test_the_kl_term_pulls_towards_the_reference_and_needs_one() -> None:
+    reference = tiny_model(5)
+    model = tiny_model()
+    samples = with_logprobs(multi_turn_samples(8), model)
+    flat = [replace(s, advantage=np.zeros_like(s.advantage)) for s in samples]
+    loss = LossSettings(kl_coef=1.0)
+    optimizer = OptimizerSettings(lr=3e-3)
+    trainer = trainer_of(model, loss=loss, reference=reference, optimizer=optimizer)
+    first = trainer.step(flat)["loss"]
+    for _ in range(10):
+        last = trainer.step(flat)["loss"]
+    assert 0 < last < first / 2
+    with pytest.raises(TrainError, match="reference"):
+        trainer_of(tiny_model(), loss=loss)
+    with pytest.raises(TrainError, match="reference"):
+        trainer_of(tiny_model(), reference=reference)
+
+
+def test_gradients_are_clipped_to_the_norm() -> None:
+    samples = with_logprobs(multi_turn_samples(8), tiny_model())
+    optimizer = OptimizerSettings(lr=1e-3, max_grad_norm=0.01)
+    metrics, [gradients] = step_with_gradients(trainer_of(tiny_model(), optimizer=optimizer), samples)
+    assert metrics["grad_norm"] > 0.1
+    norm = torch.stack([g.norm() for g in gradients]).norm()
+    assert float(norm) == pytest.approx(0.01, rel=1e-3)
+
+
+def test_a_loss_that_is_not_finite_raises_and_changes_no_weight() -> None:
+    model = tiny_model()
+    before = copy.deepcopy(model.state_dict())
+    samples = with_logprobs(multi_turn_samples(8), model)
+    far = samples[3].logprobs - 200.0 * samples[3].weight  # the ratio overflows
+    samples[3] = replace(samples[3], logprobs=far, advantage=-samples[3].weight)
+    with pytest.raises(NonFinite, match="loss is"):
+        trainer_of(model).step(samples)
+    assert all(torch.equal(before[k], v) for k, v in model.state_dict().items())
+
+
+def test_a_gradient_that_is_not_finite_skips_the_step_and_the_third_in_a_row_raises() -> None:
+    model = tiny_model()
+    samples = with_logprobs(multi_turn_samples(8), model)
+    trainer = trainer_of(model)
+    before = copy.deepcopy(model.state_dict())
+    handle = model.model.norm.weight.register_hook(lambda grad: grad * float("nan"))
+    for _ in range(2):
+        assert trainer.step(samples)["skipped/non_finite_gradient"] == 1
+    with pytest.raises(NonFinite, match="3 optimiser steps in a row"):
+        trainer.step(samples)
+    assert all(torch.equal(before[k], v) for k, v in model.state_dict().items())
+    handle.remove()
+    assert trainer.step(samples)["optimizer_steps"] == 1
+
+
+def test_a_trainer_restored_from_its_state_goes_on_bit_for_bit() -> None:
+    batch = BatchSettings(mini_batches=3)
+    samples = with_logprobs(multi_turn_samples(9), tiny_model())
+    model = tiny_model()
+    trainer = trainer_of(model, batch=batch)
+    trainer.step(samples)
+    weights, state = copy.deepcopy(model.state_dict()), copy.deepcopy(trainer.state_dict())
+    trainer.step(samples)
+    twin = tiny_model(9)
+    twin.load_state_dict(weights)
+    other = trainer_of(twin, batch=batch)
+    other.load_state_dict(state)
+    other.step(samples)
+    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), twin.parameters(), strict=True))
+
+
+def test_cross_entropy_is_the_mean_negative_log_likelihood() -> None:
+    samples = multi_turn_samples(6)
+    expected = with_logprobs(samples, tiny_model())
+    trainer = Trainer(
+        tiny_model(),
+        objective=CrossEntropy(),
+        optimizer=OptimizerSettings(lr=1e-2),
+        batch=BatchSettings(),
+        total_optimizer_steps=10,
+    )
+    first = trainer.step(samples)
+    total = sum(float(s.logprobs.sum()) for s in expected) / sum(float(s.weight.sum()) for s in samples)
+    assert first["loss"] == pytest.approx(-total, rel=1e-5)
+    assert "ratio_max_deviation" not in first
+    assert trainer.step(samples)["loss"] < first["loss"]
+
+
+def test_cancel_stops_a_step_between_two_forward_passes() -> None:
+    model = tiny_model()
+    samples = with_logprobs(multi_turn_samples(8), model)
+    trainer = trainer_of(model, batch=BatchSettings(micro_batch_tokens=1))
+    entered = threading.Event()
+
+    def cancel(*_: object) -> None:
+        entered.set()
+        trainer.cancel()
+
+    handle = model.lm_head.register_forward_hook(cancel)
+    with pytest.raises(StepCancelled):
+        trainer.step(samples)
+    assert entered.is_set()
+    handle.remove()
+    assert trainer.step(samples)["optimizer_steps"] == 1
+
+
+def test_a_sample_whose_arrays_disagree_or_that_trains_its_first_token_is_refused() -> None:
+    sample = multi_turn_samples(1)[0]
+    first = sample.weight.copy()
+    first[0] = 1
+    for wrong in (
+        replace(sample, logprobs=sample.logprobs[:-1]),
+        replace(sample, weight=np.zeros_like(sample.weight)),
+        replace(sample, weight=first),
+        replace(sample, logprobs=np.full_like(sample.logprobs, np.nan)),
+    ):
+        with pytest.raises(TrainError, match="r0"):
+            trainer_of(tiny_model()).step([wrong])
+
+
+def test_a_model_that_changes_its_logits_after_the_projection_is_refused() -> None:
+    model = tiny_model()
+    require_plain_head(model)
+    plain = model.forward
+    model.forward = lambda *a, **k: replace_logits(plain(*a, **k))  # type: ignore[method-assign]
+    with pytest.raises(TrainError, match="soft caps"):
+        trainer_of(model)
+
+
+def replace_logits(output: object) -> object:
+    output.logits = 5 * torch.tanh(output.logits / 5)  # type: ignore[attr-defined]
+    return output
+
+
+def test_greedy_replies_cannot_be_trained_on() -> None:
+    with pytest.raises(TrainError, match="temperature 0"):
+        trainer_of(tiny_model(), temperature=0.0)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "expected"),
+    [
+        ("constant", [0.2, 0.4, 0.6, 0.8, 1.0, 1.0, 1.0, 1.0, 1.0]),
+        ("linear", [0.2, 0.4, 0.6, 0.8, 1.0, 0.775, 0.55, 0.325, 0.1]),
+        ("cosine", [0.2, 0.4, 0.6, 0.8, 1.0, 0.8682, 0.55, 0.2318, 0.1]),
+    ],
+)
+def test_the_learning_rate_rises_and_falls_as_drawn(schedule: str, expected: list[float]) -> None:
+    settings = OptimizerSettings.model_validate(
+        {"lr": 1.0, "schedule": schedule, "warmup_steps": 4, "final_lr_fraction": 0.1}
+    )
+    assert [learning_rate(i, 8, settings) for i in range(9)] == pytest.approx(expected, abs=1e-4)
+    assert learning_rate(20, 8, settings) == expected[-1]
