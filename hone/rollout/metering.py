@@ -7,7 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from hone.policy.engine import EngineError
 from hone.policy.reply import Reply
@@ -22,7 +22,7 @@ class Conversation(Protocol):
     def tree(self) -> TokenTree: ...
 
     @property
-    def forks(self) -> Mapping[str, int]:
+    def forks(self) -> Mapping[Any, int]:
         """How often history was rewritten, by reason."""
         ...
 

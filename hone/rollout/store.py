@@ -62,6 +62,11 @@ class Store:
         """The trajectory that was saved under `name`, bit for bit. Raises StoreError."""
         return load(self.root / name)
 
+    def names(self) -> list[str]:
+        """The rollouts that `load` knows, in alphabetical order."""
+        found = self.root.iterdir() if self.root.is_dir() else ()
+        return sorted(path.name for path in found if _NAME.fullmatch(path.name))
+
     def sweep(self, known: Iterable[str]) -> int:
         """Remove what a dead process left: half-written rollouts and those that no ledger row names."""
         keep = set(known)

@@ -1,0 +1,126 @@
+"""The quickstart: from nothing to a model that fixes more bugs than its teacher, on one machine.
+
+    tasks -> demonstrations -> tiny model -> supervised training -> measure -> GRPO -> measure -> report
+
+Every stage goes on where it stopped; the demonstrations are recorded once and never touched again, so what
+is gained between the two measurements comes from the reward alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from hone.config import RunSettings
+from hone.launch.evaluate import run_evaluation
+from hone.launch.memory import PeakMemory
+from hone.launch.reporter import Reporter
+from hone.launch.rundir import claim, point
+from hone.launch.sft import record, run_sft
+from hone.launch.testbed import Testbed, open_testbed
+from hone.launch.train import run_training
+from hone.policy.settings import ModelSettings
+from hone.policy.tiny import make_tiny
+from hone.tasks.formats import save
+from hone.tasks.sources import load_splits
+from hone.tasks.splits import Splits
+from hone.types import Trajectory
+
+
+def quickstart(settings: RunSettings, reporter: Reporter) -> dict[str, Any]:
+    """Run every stage that is not done; returns what `run_dir/report.json` holds."""
+    return asyncio.run(_quickstart(settings, reporter))
+
+
+async def _quickstart(settings: RunSettings, reporter: Reporter) -> dict[str, Any]:
+    run_dir = settings.run_dir
+    splits = load_splits(settings.tasks)
+    with PeakMemory() as memory, _clock(run_dir) as seconds:
+        async with open_testbed(settings) as testbed:
+            ready = _with_model(settings, run_dir / "start")
+            claim(ready)
+            save([task for _, tasks in splits.named() for task in tasks], run_dir / "tasks.jsonl")
+            demonstrations = await record(settings, testbed, reporter, tasks=splits.train)
+            supervised = await asyncio.to_thread(_supervised, settings, demonstrations, reporter)
+            start = point(run_dir / "start", supervised)
+            before = await _measure(settings, testbed, reporter, splits, start, "before")
+            trained = await run_training(ready, testbed, reporter)
+            final = point(run_dir / "final", trained.checkpoint)
+            after = await _measure(settings, testbed, reporter, splits, final, "after")
+        resolved = sum(d.verdict is not None and d.verdict.resolved for d in demonstrations)
+        report = {
+            "before": before["test"],
+            "after": after["test"],
+            "unseen_families": {"before": before["test_unseen"], "after": after["test_unseen"]},
+            "demonstrations": {"n": len(demonstrations), "right": resolved / len(demonstrations)},
+            "seconds": round(seconds(), 1),
+            "peak_memory_gib": round(memory.gib, 2),
+            "checkpoint": str(final),
+            "started_from": str(start),
+            "seed": settings.seed,
+        }
+    _write(run_dir / "report.json", json.dumps(report, indent=1) + "\n")
+    return report
+
+
+def _supervised(settings: RunSettings, demonstrations: Sequence[Trajectory], reporter: Reporter) -> Path:
+    """The checkpoint that imitates the demonstrations, from a random tiny model."""
+    base = settings.run_dir / "base"
+    if not base.is_dir():
+        partial = base.with_name(".base.partial")
+        texts = (str(message["content"]) for d in demonstrations for message in d.messages)
+        make_tiny(texts, partial, settings.tiny_model)
+        partial.rename(base)
+    below = settings.model_copy(update={"run_dir": settings.run_dir / "sft"})
+    return run_sft(_with_model(below, base), demonstrations, reporter).checkpoint
+
+
+async def _measure(
+    settings: RunSettings, testbed: Testbed, reporter: Reporter, splits: Splits, model: Path, when: str
+) -> dict[str, dict[str, Any]]:
+    """Resolve rates with their intervals, by set."""
+    rates: dict[str, dict[str, Any]] = {}
+    for name, what in (("test", "held-out tasks"), ("test_unseen", "families never seen")):
+        summary = await run_evaluation(
+            _with_model(settings, model),
+            testbed,
+            reporter,
+            tasks=getattr(splits, name),
+            out=settings.run_dir / "eval" / f"{when}-{name}",
+            title=f"measuring {when} RL: {what}",
+        )
+        rates[name] = {key: summary[key] for key in ("resolve_rate", "low", "high", "n")}
+    return rates
+
+
+def _with_model(settings: RunSettings, path: Path) -> RunSettings:
+    model = settings.model or ModelSettings(path=path)
+    return settings.model_copy(update={"model": model.model_copy(update={"path": path})})
+
+
+@contextmanager
+def _clock(run_dir: Path) -> Iterator[Any]:
+    """Seconds spent on the run, over however many starts it took; kept in `run_dir/seconds`."""
+    kept = run_dir / "seconds"
+    before = float(kept.read_text()) if kept.is_file() else 0.0
+    started = time.monotonic()
+
+    def seconds() -> float:
+        return before + time.monotonic() - started
+
+    try:
+        yield seconds
+    finally:
+        if run_dir.is_dir():
+            _write(kept, f"{seconds():.1f}\n")
+
+
+def _write(path: Path, text: str) -> None:
+    partial = path.with_name(f".{path.name}.partial")
+    partial.write_text(text)
+    partial.replace(path)

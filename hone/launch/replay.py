@@ -1,0 +1,62 @@
+"""Train again from a run's stored rollouts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from hone.config import RunSettings
+from hone.launch.policy import load_policy
+from hone.launch.reporter import Reporter
+from hone.launch.rundir import claim
+from hone.launch.train import TrainReport
+from hone.policy.model import load_model
+from hone.rollout.ledger import Ledger
+from hone.rollout.lock import RunLock
+from hone.rollout.rewards import is_masked
+from hone.rollout.store import Store
+from hone.train import replay as room
+from hone.train.metrics import MetricsWriter
+from hone.train.trainer import policy_trainer
+
+
+def replay(run: Path, settings: RunSettings, reporter: Reporter) -> TrainReport:
+    """Train `settings.model` on the batches that `run` trained on, in order; `settings.run_dir` is new.
+
+    Raises LedgerError when `run` holds no run, StoreError when a rollout of it is damaged.
+    """
+    claim(settings)
+    policy = load_policy(settings)
+    reference = None
+    if settings.train.loss.kl_coef > 0 and settings.model is not None:
+        reference = load_model(settings.model.path, settings.model.dtype)
+    last: Mapping[str, float] = {}
+    with (
+        Ledger.read(run) as ledger,
+        RunLock(settings.run_dir),
+        MetricsWriter(settings.run_dir) as metrics,
+        reporter.stage("training again", ledger.balance().steps) as stage,
+    ):
+
+        def on_step(step: int, measured: Mapping[str, float]) -> None:
+            nonlocal last
+            last = measured
+            stage.advance()
+            stage.say(f"loss {measured['loss']:.3f}")
+
+        checkpoint = room.replay(
+            room.recorded_steps(ledger, Store(run / "rollouts")),
+            settings.train,
+            trainer=policy_trainer(
+                policy.model, settings.train, temperature=settings.sampling.temperature, reference=reference
+            ),
+            tokenizer=policy.tokenizer,
+            run_dir=settings.run_dir,
+            metrics=metrics,
+            is_masked=lambda trajectory: is_masked(trajectory, settings.rollout),
+            on_step=on_step,
+        )
+        steps = ledger.balance().steps
+    return TrainReport(
+        run_dir=settings.run_dir, steps=steps, checkpoint=checkpoint, reward=last.get("reward")
+    )

@@ -1,0 +1,54 @@
+"""What the jobs of one process share: sandboxes, verdicts and the tasks' repositories."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from hone.agents import AgentSettings, make_agent
+from hone.config import RunSettings
+from hone.grading import Grader
+from hone.rollout.episode import Parts
+from hone.rollout.metering import Conversation
+from hone.sandbox import Provider, SandboxSpec, make_provider
+from hone.tasks.workspace import GIT_ENV
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Testbed:
+    """An open provider and the grader over it; what one job had graded is not graded again for the next."""
+
+    __test__ = False  # not a test class, whatever pytest thinks of its name
+
+    provider: Provider
+    grader: Grader
+    workspaces: Path
+
+
+@asynccontextmanager
+async def open_testbed(settings: RunSettings) -> AsyncGenerator[Testbed]:
+    """Raises ProviderUnavailable where sandboxes cannot be isolated."""
+    async with make_provider(settings.sandbox) as provider:
+        grader = Grader(provider, settings.grading, limits=settings.sandbox.limits())
+        yield Testbed(provider=provider, grader=grader, workspaces=settings.run_dir / "workspaces")
+
+
+def make_parts(
+    testbed: Testbed,
+    settings: RunSettings,
+    agent: AgentSettings,
+    new_chat: Callable[[str, int], Conversation] | None,
+) -> Parts:
+    """`new_chat(rollout id, seed)` opens a conversation with the policy; None: the agent is scripted."""
+    return Parts(
+        provider=testbed.provider,
+        spec=SandboxSpec(env=GIT_ENV, limits=settings.sandbox.limits(), run=str(settings.run_dir)),
+        agent=make_agent(agent),
+        grader=testbed.grader,
+        new_chat=new_chat,
+        workspaces=testbed.workspaces,
+        settings=settings.rollout,
+        metadata={"agent": agent.kind, "sampling": settings.sampling.model_dump()},
+    )

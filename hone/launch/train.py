@@ -1,0 +1,151 @@
+"""Reinforcement learning with everything in one process."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from hone.config import ConfigError, RunSettings, fingerprint
+from hone.launch.policy import chats, load_policy, open_engine
+from hone.launch.reporter import Reporter, Stage
+from hone.launch.rundir import claim
+from hone.launch.testbed import Testbed, make_parts, open_testbed
+from hone.policy.model import load_model
+from hone.rollout.dispatcher import Dispatcher, Progress
+from hone.rollout.ledger import Ledger
+from hone.rollout.rewards import is_masked
+from hone.rollout.store import Store
+from hone.tasks.sources import load_splits
+from hone.train import checkpoint, loop
+from hone.train.metrics import MetricsWriter
+from hone.train.trainer import policy_trainer
+from hone.types import Task, Trajectory
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainReport:
+    run_dir: Path
+    steps: int  # completed in all
+    checkpoint: Path  # the last one; transformers loads it
+    reward: float | None  # mean of the last step; None when nothing was left to do
+
+
+def train(settings: RunSettings, reporter: Reporter) -> TrainReport:
+    """Train `settings.model` on the training tasks, from where the run directory stands.
+
+    Raises ConfigError, PolicyError, ProviderUnavailable, TaskError, RolloutError, TrainError, LedgerError.
+    """
+
+    claim(settings)
+
+    async def alone() -> TrainReport:
+        async with open_testbed(settings) as testbed:
+            return await run_training(settings, testbed, reporter)
+
+    return asyncio.run(alone())
+
+
+async def run_training(settings: RunSettings, testbed: Testbed, reporter: Reporter) -> TrainReport:
+    """Train in a run directory that this recipe has claimed."""
+    _require_full_distribution(settings)
+    tasks = load_splits(settings.tasks).train
+    if not tasks:
+        raise ConfigError("the training set is empty: set tasks.train, or name a tasks.source with tasks")
+    policy = await asyncio.to_thread(load_policy, settings)
+    reference = None
+    if settings.train.loss.kl_coef > 0 and settings.model is not None:
+        reference = load_model(settings.model.path, settings.model.dtype)
+    with (
+        Ledger.open(settings.run_dir) as ledger,
+        MetricsWriter(settings.run_dir) as metrics,
+        reporter.stage("training", settings.train.steps) as stage,
+    ):
+        ledger.bind(fingerprint(settings))
+        watch = _Watch(stage)
+        async with open_engine(policy, settings) as engine:
+            parts = make_parts(testbed, settings, settings.agent, chats(policy, engine, settings))
+            store = Store(settings.run_dir / "rollouts")
+            dispatcher = Dispatcher(parts, ledger, store, seed=settings.seed, progress=watch.on_rollout)
+
+            async def collect(step: int) -> list[Trajectory]:
+                chosen, spare = tasks_of_step(settings, tasks, step)
+                groups = await dispatcher.collect(step, step, chosen, spare)
+                return [trajectory for group in groups for trajectory in group.trajectories]
+
+            trainer = policy_trainer(
+                policy.model,
+                settings.train,
+                temperature=settings.sampling.temperature,
+                reference=reference,
+            )
+            await loop.train(
+                loop.TrainRun(
+                    run_dir=settings.run_dir,
+                    settings=settings.train,
+                    trainer=trainer,
+                    tokenizer=policy.tokenizer,
+                    engine=engine,
+                    ledger=ledger,
+                    metrics=metrics,
+                    collect=collect,
+                    is_masked=lambda trajectory: is_masked(trajectory, settings.rollout),
+                    on_step=watch.on_step,
+                )
+            )
+        balance = ledger.balance()
+    path = checkpoint.latest(loop.checkpoints(settings.run_dir))
+    assert path is not None, "a finished training has written its last step"
+    return TrainReport(
+        run_dir=settings.run_dir, steps=balance.steps, checkpoint=path, reward=watch.last.get("reward")
+    )
+
+
+class _Watch:
+    """Says on the terminal how far the training is."""
+
+    def __init__(self, stage: Stage) -> None:
+        self.last: Mapping[str, float] = {}  # metrics of the last step
+        self._stage = stage
+        self._done = 0
+        self._reward = ""
+
+    def on_rollout(self, progress: Progress) -> None:
+        self._stage.say(f"{self._reward}rollouts {progress.ended}/{progress.planned}")
+
+    def on_step(self, step: int, metrics: Mapping[str, float]) -> None:
+        self.last = metrics
+        self._reward = f"reward {metrics['reward']:+.2f}  resolved {100 * metrics['resolve_rate']:.0f} %  "
+        self._stage.say(self._reward)
+        self._stage.advance(step + 1 - self._done)
+        self._done = step + 1
+
+
+def tasks_of_step(settings: RunSettings, tasks: Sequence[Task], step: int) -> tuple[list[Task], list[Task]]:
+    """The tasks of a step, one per group, and spare ones for groups without variance.
+
+    The set is walked in a new random order each epoch; everything follows from seed and step.
+    """
+    count = settings.groups_per_step
+    chosen = [_nth(settings.seed, tasks, position) for position in range(step * count, (step + 1) * count)]
+    others = [task for task in tasks if task not in chosen]
+    spare_count = min(len(others), count * settings.rollout.replace_constant_groups)
+    return chosen, random.Random(f"{settings.seed} spare {step}").sample(others, spare_count)
+
+
+def _nth(seed: int, tasks: Sequence[Task], position: int) -> Task:
+    epoch, index = divmod(position, len(tasks))
+    order = list(range(len(tasks)))
+    random.Random(f"{seed} epoch {epoch}").shuffle(order)
+    return tasks[order[index]]
+
+
+def _require_full_distribution(settings: RunSettings) -> None:
+    sampling = settings.sampling
+    if sampling.top_p < 1 or sampling.top_k > 0 or sampling.temperature == 0:
+        raise ConfigError(
+            "training needs the log-probabilities of the distribution that was sampled from: set "
+            "sampling.top_p = 1, sampling.top_k = 0 and a temperature above 0"
+        )
