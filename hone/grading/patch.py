@@ -142,7 +142,7 @@ def _read_header(lines: list[str], position: int) -> tuple[list[str], int]:
             position += 1
     if position < len(lines) and _starts_file(lines, position) and lines[position].startswith("--- "):
         for line, prefix in ((lines[position], "a/"), (lines[position + 1], "b/")):
-            path = _unquote(line[4:].split("\t")[0] if not line[4:].startswith('"') else line[4:])
+            path = _unquote(line[4:].partition("\t")[0])  # a tab ends the name; git escapes those within
             if path != "/dev/null":
                 named.append(_checked_path(_without_prefix(path, prefix)))
         position += 2

@@ -86,7 +86,9 @@ def _watched(namespace: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:
 
 
 def _is_conftest(plugin: object) -> bool:
-    return isinstance(plugin, types.ModuleType) and str(plugin.__file__).endswith("/conftest.py")
+    return isinstance(plugin, types.ModuleType) and str(getattr(plugin, "__file__", "")).endswith(
+        "/conftest.py"
+    )
 
 
 def checked_equality(report: Callable[[str], None]) -> Callable[[Any, Any], Any]:

@@ -285,6 +285,7 @@ class Child:
 
 
 def main() -> None:
+    os.closerange(3, os.sysconf("SC_OPEN_MAX"))  # whatever started this may have left something open
     (size,) = struct.unpack("!I", read_exactly(4))
     job = json.loads(read_exactly(size))
     workdir = job["workdir"]

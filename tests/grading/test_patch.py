@@ -1,0 +1,146 @@
+"""Reading patches: what the parser sees is what git wrote, and what is protected does not get through."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from hone.grading import PatchRefused, filter_patch, parse_patch
+from tests.grading.example import git
+
+_NAMES = st.text(st.sampled_from("ab é\"\\\t\n+-@ '.~"), min_size=1, max_size=6).filter(
+    lambda name: name not in (".", "..") and not name.lower().startswith(".git")
+)
+_PATHS = st.lists(_NAMES, min_size=1, max_size=3).map("/".join)
+_LINES = st.sampled_from(
+    ["", "x", "y\r", "--- a/x", "+++ b/x", "diff --git a/q b/q", "@@ -1 +1 @@", "\\ No newline", "\x0c", " "]
+)
+_CONTENTS = st.one_of(
+    st.lists(_LINES, max_size=8).map(lambda lines: "\n".join(lines).encode()), st.binary(max_size=20)
+)
+_TREES = st.dictionaries(_PATHS, _CONTENTS, max_size=4)
+
+
+def _write(folder: Path, tree: dict[str, bytes]) -> set[str]:
+    """Write what can be written; a name that is a file here and a folder there is left out."""
+    written: set[str] = set()
+    for name, content in tree.items():
+        if any(name.startswith(f"{other}/") or other.startswith(f"{name}/") for other in written):
+            continue
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(content)
+        written.add(name)
+    return written
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@given(before=_TREES, after=_TREES, quoted=st.booleans())
+def test_the_parser_names_the_files_that_git_named(
+    before: dict[str, bytes], after: dict[str, bytes], quoted: bool
+) -> None:
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        git(folder, "init", "-q")
+        git(folder, "config", "core.quotePath", str(quoted).lower())
+        for tree in (before, after):
+            git(folder, "rm", "-rfq", "--cached", "--ignore-unmatch", ".")
+            for child in folder.iterdir():
+                if child.name != ".git":
+                    git(folder, "clean", "-xffdq")
+            _write(folder, tree)
+            git(folder, "add", "-A", "-f")
+            if tree is before:
+                git(folder, "-c", "user.name=x", "-c", "user.email=x", "commit", "-qm", "x", "--allow-empty")
+        options = ("--cached", "--no-renames", "HEAD")
+        changed = git(folder, "diff", "--name-only", "-z", *options).decode().split("\0")[:-1]
+        patch = git(folder, "diff", "--binary", *options).decode("utf-8", "surrogateescape")
+    parts = parse_patch(patch)
+    assert [path for part in parts for path in part.paths] == changed
+    assert "".join(part.text for part in parts) == patch
+    assert filter_patch(patch, changed[:1]).paths == tuple(changed[1:])
+
+
+@given(st.text(st.sampled_from('diffgt -+@/ab\n\\"019,'), max_size=200))
+def test_any_text_is_parsed_or_refused(text: str) -> None:
+    try:
+        parts = parse_patch(text)
+    except PatchRefused:
+        return
+    assert all(part.paths and not path.startswith("/") for part in parts for path in part.paths)
+
+
+def _new_file(path: str, mode: str = "100644", line: str = "x") -> str:
+    header = f"diff --git a/{path} b/{path}\nnew file mode {mode}\n--- /dev/null\n+++ b/{path}\n"
+    return f"{header}@@ -0,0 +1 @@\n+{line}\n"
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "tests/test_hidden.py",
+        "tests",
+        "conftest.py",
+        "a/b/conftest.py",
+        "pytest.ini",
+        "tox.ini",
+        "a/setup.cfg",
+        "pyproject.toml",
+        "sitecustomize.py",
+        "x.pth",
+        "a/__pycache__/stats.cpython-311.pyc",
+        ".gitattributes",
+        "a/.git/config",
+        ".GIT/config",
+        ".github/workflows/x.yml",
+    ],
+)
+def test_a_protected_path_is_dropped_and_named(path: str) -> None:
+    patch = _new_file("a.py") + _new_file(path) + _new_file("b.py")
+    filtered = filter_patch(patch, ["tests/test_hidden.py"])
+    assert filtered.removed_paths == (path,)
+    assert filtered.paths == ("a.py", "b.py")
+    assert filtered.text == _new_file("a.py") + _new_file("b.py")
+
+
+def test_a_rename_is_dropped_when_either_end_is_protected() -> None:
+    rename = "diff --git a/{0} b/{1}\nsimilarity index 100%\nrename from {0}\nrename to {1}\n"
+    patch = rename.format("conftest.py", "x.py") + rename.format("y.py", "tests/conftest.py")
+    assert filter_patch(patch, []).text == ""
+    assert filter_patch(rename.format("x.py", "y.py"), []).paths == ("x.py", "y.py")
+
+
+@pytest.mark.parametrize(
+    "patch",
+    [
+        _new_file("../x"),
+        _new_file("a/../../x"),
+        _new_file("/etc/passwd"),
+        "--- a/x\n+++ b/x\n@@ -1,2 +1 @@\n-a\n",
+        "--- a/x\n+++ b/x\n@@ -1 +1 @@\n-a\n+b\nnot in any file\n",
+        "--- a/x\n+++ c/x\n@@ -1 +1 @@\n-a\n+b\n",
+        'diff --git "a/x b/x\n--- /dev/null\n+++ b/x\n@@ -0,0 +1 @@\n+a\n',
+        "diff --git a/x b/x\nindex 1..2 100644\nBinary files a/x and b/x differ\n",
+        "just words\n",
+        _new_file("link", "120000", "/etc/passwd"),
+        _new_file("a/link", "120000", "../../x"),
+        _new_file("sub", "160000", "Subproject commit 1"),
+        "diff --git a/x b/x\n--- a/x\n+++ b/y\n@@ -1 +1 @@\n-a\n+b\n",
+    ],
+)
+def test_a_patch_that_is_malformed_or_leaves_the_repository_is_refused(patch: str) -> None:
+    with pytest.raises(PatchRefused):
+        filter_patch(patch, [])
+
+
+def test_a_link_within_the_repository_passes() -> None:
+    patch = _new_file("a/link", "120000", "../b")
+    assert filter_patch(patch, []).text == patch
+
+
+def test_headers_inside_a_hunk_are_content() -> None:
+    patch = "--- a/x\n+++ b/x\n@@ -1,2 +1,2 @@\n--- a/conftest.py\n+++ b/conftest.py\n same\n"
+    assert [part.paths for part in parse_patch(patch)] == [("x",)]

@@ -1,0 +1,130 @@
+"""The pass rule and the runner's report."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hone.grading import GraderError, judge, read_report
+from hone.grading.inside.hone_runner import HELLO, Tally
+from hone.types import TestStatus
+
+F2P, P2P = ("t::a", "t::b"), ("t::c",)
+NONCE = "n" * 32
+_STATUSES = st.dictionaries(st.sampled_from([*F2P, *P2P, "t::other"]), st.sampled_from(TestStatus))
+
+
+@given(_STATUSES, st.booleans(), st.one_of(st.none(), st.just("evidence")))
+def test_resolved_means_that_every_expected_test_passed_in_an_honest_finished_run(
+    statuses: dict[str, TestStatus], finished: bool, tampered: str | None
+) -> None:
+    verdict = judge(F2P, P2P, statuses, finished=finished, tampered=tampered)
+    good = [test for test in (*F2P, *P2P) if statuses.get(test) in (TestStatus.PASSED, TestStatus.XFAILED)]
+    assert verdict.resolved == (len(good) == 3 and finished and tampered is None)
+    assert set(verdict.tests) == {*F2P, *P2P}
+    assert verdict.score == (0 if tampered else len({*good} & {*F2P}) / 2)
+    assert all(verdict.tests[test] is TestStatus.MISSING for test in verdict.tests if test not in statuses)
+
+
+def _report(**changes: object) -> bytes:
+    report = {"statuses": "ppp", "finished": True, "tampered": None, "exit_code": 1, "timed_out": False}
+    return json.dumps(report | {"seconds": 1.0, "log": "", **changes}).encode()
+
+
+def _read(output: bytes) -> bool:
+    return read_report(output, NONCE, F2P, P2P, ended="exit code 0").resolved
+
+
+def test_only_one_report_under_the_nonce_counts() -> None:
+    framed = NONCE.encode() + b" " + _report() + b"\n"
+    assert _read(HELLO + b"\n" + framed)
+    assert _read(HELLO + b"x" * 32 + b" " + _report(statuses="fff") + b"\n" + framed)
+    assert not _read(HELLO + b"x" * 32 + b" " + _report() + b"\n")
+    assert not _read(HELLO + framed + framed)
+    assert not _read(HELLO)
+    for change in ({"statuses": "ppf"}, {"finished": False}, {"tampered": "x"}):
+        assert not _read(HELLO + NONCE.encode() + b" " + _report(**change) + b"\n")
+
+
+@pytest.mark.parametrize("output", [b"", b"python3: not found\n", NONCE.encode() + b" " + _report()])
+def test_a_runner_that_never_spoke_is_no_verdict(output: bytes) -> None:
+    with pytest.raises(GraderError):
+        _read(output)
+
+
+def test_a_task_without_failing_tests_is_no_verdict() -> None:
+    with pytest.raises(GraderError):
+        judge((), P2P, {})
+
+
+KEY = b"k"
+HONEST = [
+    ["collected", ["c1", "a", "c2"]],
+    *[["phase", test, phase, "passed"] for test in "a" for phase in ("setup", "call", "teardown")],
+    *[
+        ["phase", canary, phase, "failed" if phase == "call" else "passed"]
+        for canary in ("c1", "c2")
+        for phase in ("setup", "call", "teardown")
+    ],
+    ["end", 1],
+]
+
+
+def _tally(records: list[list[object]], exit_code: int = 1, key: bytes = KEY) -> tuple[bool, str | None, str]:
+    tally = Tally(KEY, ["c1", "c2"])
+    for record in records:
+        tally.line(key + b" " + json.dumps(record).encode())
+    finished = tally.finished(exit_code)
+    if finished:
+        tally.check_canaries()
+    return finished, tally.tampered, tally.status("a")
+
+
+def test_an_honest_session_is_believed() -> None:
+    assert _tally(HONEST) == (True, None, "passed")
+
+
+@given(st.data())
+def test_a_session_with_a_record_left_out_twice_or_elsewhere_is_not_believed(data: st.DataObject) -> None:
+    records = list(HONEST)
+    position = data.draw(st.integers(0, len(records) - 1))
+    change = data.draw(st.sampled_from(["drop", "double", "early end", "first"]))
+    if change == "drop":
+        records.pop(position)
+    elif change == "double":
+        records.insert(position, records[position])
+    elif change == "early end":
+        records.insert(position, ["end", 1])
+    elif position:
+        records.insert(0, records.pop(position))
+    finished, tampered, _ = _tally(records)
+    assert not finished or tampered or records == HONEST
+
+
+@pytest.mark.parametrize("exit_code", [0, 2, -9, -11])
+def test_an_exit_code_that_contradicts_the_records_is_not_believed(exit_code: int) -> None:
+    assert not _tally(HONEST, exit_code)[0]
+
+
+def test_a_canary_that_passes_gives_the_session_away() -> None:
+    records = [[*r[:3], "passed"] if r[:2] == ["phase", "c1"] else r for r in HONEST]
+    assert _tally(records)[1] is not None
+    assert _tally([*HONEST[:-1], ["end", 0]], 0)[1] is not None
+
+
+@given(st.binary(max_size=60))
+def test_bytes_from_elsewhere_are_tampering(line: bytes) -> None:
+    tally = Tally(b"a-key-nobody-guesses", [])
+    tally.line(line)
+    assert tally.tampered
+
+
+@given(st.recursive(st.none() | st.integers() | st.text(max_size=5), lambda x: st.lists(x, max_size=4)))
+def test_a_record_of_any_shape_is_survived(record: object) -> None:
+    tally = Tally(KEY, [])
+    tally.line(KEY + b" " + json.dumps(record).encode())
+    assert tally.tampered
+    assert tally.phases == {}
