@@ -13,7 +13,7 @@ def print_plan(plan: Plan) -> None:
             "run directory": plan.run_dir,
             "model": plan.model,
             "parameters": None if plan.parameters is None else f"{plan.parameters:,}",
-            "tasks": plan.tasks or "from the file",
+            "tasks": plan.tasks,
             "steps": plan.steps or None,
             "rollouts": f"{plan.rollouts:,}",
             "tokens": f"at most {plan.tokens:,}" if plan.parameters else None,

@@ -26,6 +26,7 @@ def print_summary(summary: Mapping[str, Any]) -> None:
             "time-outs": f"{summary['timeouts']} rollouts, {summary['command_timeouts']} commands",
             "model": summary["model"],
             "data": summary["data"],
+            "files": summary.get("out"),
         }
     )
     groups = summary["groups"]

@@ -13,6 +13,7 @@ from typing import Any, Literal
 from hone.config.errors import ConfigError
 from hone.config.run import RunSettings
 from hone.policy.settings import TinyModelSettings
+from hone.tasks.sources import load_splits
 
 Command = Literal["sft", "train", "eval", "quickstart"]
 GIB = 2**30
@@ -35,7 +36,7 @@ class Plan:
     run_dir: Path
     model: str
     parameters: int | None  # None: no model is asked
-    tasks: dict[str, int]  # of each set; empty where they come from a file
+    tasks: dict[str, int]  # of each set
     steps: int
     rollouts: int
     tokens: int  # that pass through the model, prompts included
@@ -44,7 +45,7 @@ class Plan:
 
 
 def make_plan(settings: RunSettings, command: Command) -> Plan:
-    """Raises ConfigError when the recipe lacks what the command needs."""
+    """Raises ConfigError when the recipe lacks what the command needs, TaskError for a bad file of tasks."""
     shape, model = _model(settings, command)
     steps, rollouts = _work(settings, command)
     memory: dict[str, float] = {}
@@ -52,18 +53,11 @@ def make_plan(settings: RunSettings, command: Command) -> Plan:
         memory = {name: size / GIB for name, size in _model_bytes(settings, shape, command).items()}
     sandboxes = 0 if command == "sft" else settings.rollout.concurrent_episodes
     memory["sandboxes"] = sandboxes * settings.sandbox.memory_mib / 1024
-    tasks = settings.tasks
-    sizes = {
-        "train": tasks.train,
-        "validation": tasks.validation,
-        "test": tasks.test,
-        "test_unseen": tasks.unseen,
-    }
     return Plan(
         run_dir=settings.run_dir,
         model=model,
         parameters=None if shape is None else shape.parameters,
-        tasks=sizes if tasks.source == "curriculum" else {},
+        tasks=_set_sizes(settings),
         steps=steps,
         rollouts=rollouts,
         tokens=0 if shape is None else rollouts * settings.engine.context_tokens,
@@ -87,13 +81,24 @@ def _work(settings: RunSettings, command: Command) -> tuple[int, int]:
     demonstrations = settings.demonstrations.rollouts
     batches = -(-demonstrations // settings.sft.batch_size) * settings.sft.epochs
     sampled = settings.train.steps * settings.groups_per_step * settings.rollout.group_size
-    measured = (settings.tasks.test + settings.tasks.unseen) * settings.evaluate.samples
+    sizes = _set_sizes(settings)
+    evaluated = sizes[settings.evaluate.split] * settings.evaluate.samples
+    twice = 2 * (sizes["test"] + sizes["test_unseen"]) * settings.evaluate.samples
     return {
         "sft": (batches, demonstrations),
         "train": (settings.train.steps, sampled),
-        "eval": (0, measured),
-        "quickstart": (batches + settings.train.steps, demonstrations + sampled + 2 * measured),
+        "eval": (0, evaluated),
+        "quickstart": (batches + settings.train.steps, demonstrations + sampled + twice),
     }[command]
+
+
+def _set_sizes(settings: RunSettings) -> dict[str, int]:
+    """Tasks of each set; of a file, what it holds."""
+    tasks = settings.tasks
+    if tasks.source != "curriculum":
+        return {name: len(members) for name, members in load_splits(tasks).named()}
+    sizes = (tasks.train, tasks.validation, tasks.test, tasks.unseen)
+    return dict(zip(("train", "validation", "test", "test_unseen"), sizes, strict=True))
 
 
 def _model_bytes(settings: RunSettings, shape: Shape, command: Command) -> dict[str, float]:
