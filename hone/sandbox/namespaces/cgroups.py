@@ -15,6 +15,9 @@ from hone.sandbox.contract import Limits
 
 CONTROLLERS = ("memory", "pids", "cpu")
 _PERIOD_US = 100_000
+# The groups above the sandboxes weigh as this many processes. Left at one, all sandboxes together would get
+# the time of a single process, and on a busy machine every start and command would wait for it.
+_WEIGHT = 8
 
 
 def find_roots() -> dict[str, str]:
@@ -77,16 +80,27 @@ def _put(path: str, text: str) -> None:
         file.write(text)
 
 
+def open_owner(roots: Mapping[str, str], owner: str) -> None:
+    """Make the groups that an owner's sandboxes will be in."""
+    for controller, base in roots.items():
+        os.makedirs(f"{base}/{owner}", 0o755, exist_ok=True)
+        unified = os.path.exists(f"{base}/cgroup.controllers")
+        if unified:
+            _delegate(f"{base}/{owner}", [controller])
+        if controller == "cpu":
+            name, normal = ("cpu.weight", 100) if unified else ("cpu.shares", 1024)
+            for directory in (base, f"{base}/{owner}"):
+                _put(f"{directory}/{name}", str(_WEIGHT * normal))
+
+
 def create(roots: Mapping[str, str], owner: str, sandbox: str, limits: Limits) -> list[str]:
-    """Make the groups of one sandbox and set its limits; return their directories."""
+    """Make the groups of one sandbox of an opened owner and set its limits; return their directories."""
     directories = [f"{base}/{owner}/{sandbox}" for base in dict.fromkeys(roots.values())]
     for directory in directories:
         os.makedirs(directory, 0o755, exist_ok=True)
     for controller, base in roots.items():
         directory = f"{base}/{owner}/{sandbox}"
         unified = os.path.exists(f"{base}/cgroup.controllers")
-        if unified and not os.path.exists(f"{directory}/{controller}.max"):
-            _delegate(f"{base}/{owner}", roots)
         _set(directory, controller, limits, unified=unified)
     return directories
 

@@ -192,6 +192,7 @@ def main(arguments: list[str]) -> None:
     signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
     spawner = Spawner(control, owner, cgroups.find_roots())
+    cgroups.open_owner(spawner.roots, owner)
     control.send(json.dumps({"event": "ready", "roots": spawner.roots}).encode())
     try:
         spawner.serve(owner_fd, wake)
