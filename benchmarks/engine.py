@@ -151,7 +151,7 @@ def main() -> None:
     transformers_logging.disable_progress_bar()
     transformers_logging.set_verbosity_error()
     with tempfile.TemporaryDirectory() as folder:
-        texts = [f"word{chr(97 + i % 26)}{chr(97 + i // 26)} " * 2 for i in range(600)]
+        texts = [f"word{chr(97 + i % 26)}{chr(97 + i // 26)} " * 3 for i in range(600)]
         model = load_model(make_tiny(texts, Path(folder), TinyModelSettings(vocab_size=600)))
     print(f"model: {sum(p.numel() for p in model.parameters()):,} parameters; {options.threads} threads")
     engine: dict[str, float] = {}

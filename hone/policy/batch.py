@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hone.policy.engine import Completion, EngineError, Finish, Sampling
+from hone.policy.engine import Completion, Finish, Sampling
 from hone.policy.kv import RowCache, SavedCache, SessionCaches, shared_prefix
 from hone.policy.sampler import RowSampler, uniforms
 from hone.policy.settings import EngineSettings
@@ -188,8 +188,6 @@ class Batch:
         else:
             sampler = RowSampler([r.sampling for r in rows], self._device)
         tokens, logprobs = sampler.draw(logits, [row.uniforms[len(row.logprobs)] for row in rows])
-        if not np.isfinite(logprobs).all():
-            raise EngineError("the model's logits are not finite: the weights have diverged or are damaged")
         for row, token, logprob in zip(rows, tokens, logprobs.tolist(), strict=True):
             row.cached = len(row.tokens)
             row.tokens.append(token)

@@ -109,12 +109,12 @@ def _typed_renderer(tokenizer: PreTrainedTokenizerBase, name: str) -> Renderer |
     import renderers
     from renderers.configs import config_from_name
 
-    config = config_from_name(name)
-    if config is None:
-        names = ", ".join(sorted(set(renderers.base.MODEL_RENDERER_MAP.values())))
-        return f"there is no such renderer; there are: default, {names}"
+    names = sorted(set(renderers.base.MODEL_RENDERER_MAP.values()))
+    if name not in names:
+        return f"there is no such renderer; there are: auto, default, {', '.join(names)}"
+    settings: Any = type(config_from_name(name))
     try:
-        return renderers.create_renderer(tokenizer, cast("Any", type(config)(thinking_retention="all")))
+        return renderers.create_renderer(tokenizer, settings(thinking_retention="all"))
     except Exception as error:  # renderers refuse a tokenizer in many ways, assertions included
         return _first_line(error)
 

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hone.policy.engine import Sampling
+from hone.policy.engine import EngineError, Sampling
 from hone.types import Float32
 
 
@@ -38,6 +38,8 @@ class RowSampler:
             probabilities = probabilities * self._kept(probabilities)
         cumulative = probabilities.cumsum(dim=-1)
         total = cumulative[:, -1:]
+        if not bool(torch.isfinite(total).all()):
+            raise EngineError("the model's logits are not finite: the weights have diverged or are damaged")
         points = torch.tensor(uniforms, dtype=torch.float64, device=logits.device)[:, None] * total
         # strictly below the total, so that rounding never selects a token of probability 0 at the end
         points = torch.minimum(points, torch.nextafter(total, torch.zeros_like(total)))

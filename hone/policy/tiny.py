@@ -57,14 +57,7 @@ PIECES = "|".join(
 
 CHAT_TEMPLATE = """\
 {%- for message in messages %}
-    {%- set content = message.content or '' %}
-    {%- if message.role == 'tool' %}
-        {%- if loop.first or messages[loop.index0 - 1].role != 'tool' %}{{- '<|im_start|>user' }}{%- endif %}
-        {{- '\\n<tool_response>\\n' + content + '\\n</tool_response>' }}
-        {%- if loop.last or messages[loop.index0 + 1].role != 'tool' %}{{- '<|im_end|>\\n' }}{%- endif %}
-    {%- else %}
-        {{- '<|im_start|>' + message.role + '\\n' + content + '<|im_end|>\\n' }}
-    {%- endif %}
+    {{- '<|im_start|>' + message.role + '\\n' + (message.content or '') + '<|im_end|>\\n' }}
 {%- endfor %}
 {%- if add_generation_prompt %}{{- '<|im_start|>assistant\\n' }}{%- endif %}
 """

@@ -1,0 +1,338 @@
+"""The local engine, against the model's own plain forward pass and transformers' generate."""
+
+from __future__ import annotations
+
+import asyncio
+
+import numpy as np
+import pytest
+import torch
+
+from hone.policy.engine import Completion, ContextOverflow, EngineError, Finish, Sampling
+from hone.policy.local import LocalEngine
+from hone.policy.settings import EngineSettings
+
+pytestmark = pytest.mark.model
+
+
+def serve(model, scenario, **settings):
+    """Run scenario(engine) with a new engine, bounded in time, and close it."""
+
+    async def main():
+        engine = LocalEngine(model, EngineSettings(**settings))
+        try:
+            async with asyncio.timeout(60):
+                return await scenario(engine)
+        finally:
+            await engine.close()
+
+    return asyncio.run(main())
+
+
+def expected_logprobs(model, prompt: list[int], reply: Completion, temperature: float) -> np.ndarray:
+    """What `Sampling` documents, from one full forward pass without any cache."""
+    tokens = torch.tensor([[*prompt, *reply.token_ids.tolist()]])
+    with torch.no_grad():
+        logits = model(input_ids=tokens).logits[0, len(prompt) - 1 : -1].float()
+    logprobs = torch.log_softmax(logits / (temperature or 1.0), dim=-1)
+    return logprobs.gather(1, tokens[0, len(prompt) :, None])[:, 0].numpy()
+
+
+def random_tokens(rng: np.random.Generator, low: int, high: int) -> list[int]:
+    return rng.integers(0, 280, rng.integers(low, high)).tolist()
+
+
+async def converse(
+    engine, name: str, turns: int, sampling: Sampling, rng
+) -> list[tuple[list[int], Completion]]:
+    """A conversation of ragged lengths: every prompt with its reply."""
+    tokens, said = random_tokens(rng, 1, 60), []
+    for _ in range(turns):
+        reply = await engine.generate(tokens, sampling, session=name)
+        said.append((tokens, reply))
+        tokens = [*tokens, *reply.token_ids.tolist(), *random_tokens(rng, 1, 30)]
+    return said
+
+
+async def converse_all(engine, samplings: list[Sampling], turns: int):
+    rngs = [np.random.default_rng(i) for i in range(len(samplings))]
+    return await asyncio.gather(
+        *(converse(engine, str(i), turns, s, rngs[i]) for i, s in enumerate(samplings))
+    )
+
+
+def worst_error(model, conversations, samplings) -> tuple[float, int]:
+    errors = [
+        np.abs(reply.logprobs - expected_logprobs(model, prompt, reply, sampling.temperature))
+        for said, sampling in zip(conversations, samplings, strict=True)
+        for prompt, reply in said
+    ]
+    return max(e.max() for e in errors), sum(map(len, errors))
+
+
+@pytest.mark.parametrize(
+    ("settings", "turns"),
+    [
+        ({"max_batch": 8}, 5),
+        ({"max_batch": 3, "cached_sessions": 2, "prefill_tokens": 64}, 3),  # sessions, rows and room run out
+        ({"max_batch": 1, "cached_sessions": 0}, 2),
+    ],
+)
+def test_logprobs_are_those_of_a_plain_forward_pass_over_ragged_conversations(model, settings, turns):
+    samplings = [
+        Sampling(
+            temperature=(0.0, 0.5, 1.0, 1.5)[i % 4],
+            top_k=(0, 0, 5)[i % 3],
+            top_p=(1.0, 0.8)[i % 2],
+            max_tokens=5 + 9 * (i % 8),
+            stop_token_ids=(7, 8),
+            seed=i,
+        )
+        for i in range(24)
+    ]
+    conversations = serve(model, lambda engine: converse_all(engine, samplings, turns), **settings)
+    error, tokens = worst_error(model, conversations, samplings)
+    assert tokens > 500
+    assert error < 1e-4
+
+
+def test_the_same_seed_gives_the_same_reply_whatever_else_is_in_the_batch(model):
+    samplings = [Sampling(temperature=1.0, max_tokens=40, seed=i) for i in range(12)]
+
+    async def alone(engine):
+        return [(await converse_all(engine, [s], 2))[0] for s in samplings[:1]]
+
+    together = serve(model, lambda engine: converse_all(engine, samplings, 2))
+    single = serve(model, alone)
+    for (_, left), (_, right) in zip(together[0], single[0], strict=True):
+        assert left.token_ids.tolist() == right.token_ids.tolist()
+    assert together[0][0][1].token_ids.tolist() != together[1][0][1].token_ids.tolist()
+
+
+def test_without_a_seed_replies_differ(model):
+    async def scenario(engine):
+        sampling = Sampling(max_tokens=30)
+        return [await engine.generate([1, 2, 3], sampling, session=str(i)) for i in range(2)]
+
+    first, second = serve(model, scenario)
+    assert first.token_ids.tolist() != second.token_ids.tolist()
+
+
+def test_greedy_replies_are_those_of_transformers_generate(model):
+    prompts = [random_tokens(np.random.default_rng(i), 1, 50) for i in range(8)]
+    sampling = Sampling(temperature=0, max_tokens=40)
+
+    async def scenario(engine):
+        return await asyncio.gather(
+            *(engine.generate(p, sampling, session=str(i)) for i, p in enumerate(prompts))
+        )
+
+    for prompt, reply in zip(prompts, serve(model, scenario), strict=True):
+        ids = torch.tensor([prompt])
+        expected = model.generate(
+            ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=40, eos_token_id=None
+        )
+        assert reply.token_ids.tolist() == expected[0, len(prompt) :].tolist()
+
+
+def test_a_stop_token_ends_the_reply_and_is_its_last_token(model):
+    async def scenario(engine):
+        free = await engine.generate([1, 2], Sampling(max_tokens=30, seed=3), session="a")
+        stop = int(free.token_ids[4])
+        sampling = Sampling(max_tokens=30, seed=3, stop_token_ids=(stop,))
+        return free, stop, await engine.generate([1, 2], sampling, session="b")
+
+    free, stop, stopped = serve(model, scenario)
+    first = free.token_ids.tolist().index(stop)
+    assert (free.finish, stopped.finish) == (Finish.LENGTH, Finish.STOP)
+    assert stopped.token_ids.tolist() == free.token_ids.tolist()[: first + 1]
+
+
+def test_a_stop_token_in_the_prompt_ends_nothing(model):
+    async def scenario(engine):
+        return await engine.generate([1, 9], Sampling(max_tokens=3, stop_token_ids=(9,)), session="a")
+
+    assert len(serve(model, scenario).token_ids) >= 1
+
+
+def test_a_prompt_that_leaves_no_room_is_refused_and_one_that_leaves_little_gets_a_short_reply(model):
+    async def scenario(engine):
+        with pytest.raises(ContextOverflow, match="20 tokens and the model's context is 20"):
+            await engine.generate([1] * 20, Sampling(), session="a")
+        return await engine.generate([1] * 17, Sampling(max_tokens=50), session="b")
+
+    reply = serve(model, scenario, context_tokens=20)
+    assert (len(reply.token_ids), reply.finish) == (3, Finish.LENGTH)
+
+
+@pytest.mark.parametrize("prompt", [[], [-1], [10**6]])
+def test_a_prompt_outside_the_vocabulary_is_refused_and_the_engine_lives_on(model, prompt):
+    async def scenario(engine):
+        with pytest.raises(ValueError, match="token ids from 0"):
+            await engine.generate(prompt, Sampling(), session="a")
+        await engine.health()
+
+    serve(model, scenario)
+
+
+def test_cancelling_a_request_frees_its_row(model):
+    async def scenario(engine):
+        endless = asyncio.create_task(
+            engine.generate([1, 2], Sampling(max_tokens=500_000), session="endless")
+        )
+        waiting = asyncio.create_task(engine.generate([3], Sampling(max_tokens=500_000), session="waiting"))
+        await engine.release("nothing")  # by now the endless one has the only row
+        last = asyncio.create_task(engine.generate([4], Sampling(max_tokens=2), session="last"))
+        await engine.release("nothing")
+        endless.cancel()
+        waiting.cancel()
+        reply = await last
+        assert endless.cancelled()
+        assert waiting.cancelled()
+        return reply
+
+    assert len(serve(model, scenario, max_batch=1, context_tokens=1_000_000).token_ids) == 2
+
+
+def forwarded_tokens(model) -> list[int]:
+    """A list that grows by the number of tokens, padding included, of each forward pass from now on."""
+    counts: list[int] = []
+    model.register_forward_pre_hook(
+        lambda _module, _args, kwargs: counts.append(kwargs["input_ids"].numel()), with_kwargs=True
+    )
+    return counts
+
+
+def test_a_later_turn_computes_only_what_is_new(model):
+    counts = forwarded_tokens(model)
+
+    async def scenario(engine):
+        prompt = list(range(100))
+        reply = await engine.generate(prompt, Sampling(max_tokens=5), session="a")
+        counts.clear()
+        longer = [*prompt, *reply.token_ids.tolist(), 1, 2, 3]
+        await engine.generate(longer, Sampling(max_tokens=1), session="a")
+        assert counts == [4]  # the last sampled token was never computed, and three are new
+        await engine.release("a")
+        counts.clear()
+        await engine.generate(longer, Sampling(max_tokens=1), session="a")
+        assert counts == [len(longer)]
+
+    serve(model, scenario)
+
+
+def test_prompts_that_begin_alike_are_computed_once(model):
+    counts = forwarded_tokens(model)
+    common = random_tokens(np.random.default_rng(0), 200, 201)
+    prompts = [[*common, i] for i in range(8)]
+    sampling = Sampling(max_tokens=10, seed=1)
+
+    async def scenario(engine):
+        return await asyncio.gather(
+            *(engine.generate(p, sampling, session=str(i)) for i, p in enumerate(prompts))
+        )
+
+    replies = serve(model, scenario)
+    assert sum(counts) < 400
+    for prompt, reply in zip(prompts, replies, strict=True):
+        assert np.abs(reply.logprobs - expected_logprobs(model, prompt, reply, 1.0)).max() < 1e-4
+
+
+def test_a_new_version_of_the_weights_uses_no_old_keys_and_values(model):
+    async def scenario(engine):
+        said = await converse(engine, "a", 2, Sampling(max_tokens=20), np.random.default_rng(0))
+        prompt = [*said[-1][0], *said[-1][1].token_ids.tolist(), 5]
+        await engine.pause()
+        model.train()
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.mul_(1.1).add_(0.01)
+        await engine.set_version(3)
+        await engine.resume()
+        reply = await engine.generate(prompt, Sampling(max_tokens=20), session="a")
+        other = await engine.generate(prompt, Sampling(max_tokens=20), session="b")
+        return said, prompt, [reply, other], engine.version
+
+    said, prompt, replies, version = serve(model, scenario)
+    assert version == 3
+    assert set(said[0][1].version.tolist()) == {0}
+    for reply in replies:
+        assert set(reply.version.tolist()) == {3}
+        assert np.abs(reply.logprobs - expected_logprobs(model, prompt, reply, 1.0)).max() < 1e-4
+
+
+def test_a_request_in_flight_goes_on_with_the_new_version(model):
+    async def scenario(engine):
+        long = asyncio.create_task(engine.generate([1, 2], Sampling(max_tokens=600), session="long"))
+        await engine.generate([3], Sampling(max_tokens=5), session="short")
+        await engine.set_version(1)
+        return await long
+
+    reply = serve(model, scenario)
+    assert len(reply.token_ids) == 600
+    assert np.all(np.diff(reply.version) >= 0)
+    assert set(reply.version.tolist()) == {0, 1}
+    assert np.abs(reply.logprobs - expected_logprobs(model, [1, 2], reply, 1.0)).max() < 1e-4
+
+
+def test_pause_finishes_what_is_in_flight_and_holds_the_rest_until_resume(model):
+    async def scenario(engine):
+        running = asyncio.create_task(engine.generate([1], Sampling(max_tokens=50), session="running"))
+        await engine.release("nothing")
+        await engine.pause()
+        assert len((await running).token_ids) == 50
+        held = asyncio.create_task(engine.generate([2], Sampling(max_tokens=1), session="held"))
+        for _ in range(5):
+            await engine.release("nothing")  # the worker thread has looked at its queue
+        assert not held.done()
+        await engine.resume()
+        assert len((await held).token_ids) == 1
+
+    serve(model, scenario)
+
+
+def test_a_crash_of_the_worker_fails_every_request_and_every_later_one(model):
+    calls = 0
+
+    def fail(*_: object) -> None:
+        nonlocal calls
+        calls += 1
+        if calls > 3:
+            raise RuntimeError("out of memory")
+
+    model.register_forward_pre_hook(fail)
+
+    async def scenario(engine):
+        tasks = [engine.generate([i], Sampling(max_tokens=50), session=str(i)) for i in range(4)]
+        failures = await asyncio.gather(*tasks, return_exceptions=True)
+        assert all(isinstance(f, EngineError) and "out of memory" in str(f) for f in failures)
+        for call in (engine.health(), engine.generate([1], Sampling(), session="x"), engine.pause()):
+            with pytest.raises(EngineError, match="out of memory"):
+                await call
+
+    serve(model, scenario, max_batch=2)
+
+
+def test_weights_that_are_not_finite_are_an_engine_error(model):
+    with torch.no_grad():
+        model.lm_head.weight.fill_(float("nan"))
+
+    async def scenario(engine):
+        with pytest.raises(EngineError, match="not finite"):
+            await engine.generate([1], Sampling(), session="a")
+
+    serve(model, scenario)
+
+
+def test_closing_fails_what_is_left_and_may_be_repeated(model):
+    async def scenario(engine):
+        left = asyncio.create_task(engine.generate([1], Sampling(max_tokens=500_000), session="a"))
+        await engine.release("nothing")
+        await engine.close()
+        await engine.close()
+        with pytest.raises(EngineError, match="closed"):
+            await left
+        with pytest.raises(EngineError, match="closed"):
+            await engine.health()
+
+    serve(model, scenario, context_tokens=1_000_000)

@@ -1,0 +1,173 @@
+"""Model folders: the tiny model is a plain Qwen3; a folder that cannot be used is refused in one sentence."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hone.policy.errors import PolicyError
+from hone.policy.model import load_model, load_tokenizer, make_renderer
+from hone.policy.settings import TinyModelSettings
+from hone.policy.tiny import make_tiny, make_tokenizer
+from tests.policy.conftest import SETTINGS, TEXTS
+
+
+def refused(action, *arguments) -> str:
+    with pytest.raises(PolicyError) as caught:
+        action(*arguments)
+    message = str(caught.value)
+    assert "\n" not in message
+    return message
+
+
+@pytest.fixture
+def folder(model_folder, tmp_path):
+    """A copy of the model folder, to be damaged."""
+    return shutil.copytree(model_folder, tmp_path / "model")
+
+
+def pieces(tokenizer, text: str) -> list[str]:
+    return [tokenizer.decode([i]) for i in tokenizer.encode(text, add_special_tokens=False)]
+
+
+@settings(deadline=None)
+@given(text=st.text() | st.text(alphabet="ab_x =\n\t 0`'|<>é"))
+def test_every_text_survives_encode_and_decode(tokenizer, text):
+    assert tokenizer.decode(tokenizer.encode(text, add_special_tokens=False)) == text
+
+
+def test_words_operators_indents_and_line_numbers_are_one_token_each(tokenizer):
+    line = "     4\t|        |total| += |item|.|price| * |(|1| + |tax|)|\n"
+    assert pieces(tokenizer, line.replace("|", "")) == line.split("|")
+    assert pieces(tokenizer, "for item in items:\n    total") == [
+        "for ",
+        "item",
+        " in ",
+        "items",
+        ":",
+        "\n    ",
+        "total",
+    ]
+
+
+def test_a_message_header_costs_two_tokens(tokenizer):
+    for role in ("system", "user", "assistant"):
+        assert pieces(tokenizer, f"<|im_start|>{role}\n") == ["<|im_start|>", f"{role}\n"]
+
+
+def test_the_vocabulary_is_no_larger_than_asked_for_and_the_same_each_time():
+    texts = [f"word{chr(97 + i % 26)}{chr(97 + i // 26)} " * 3 for i in range(600)]
+    sizes = TinyModelSettings(vocab_size=400)
+    first, second = (make_tokenizer(texts, sizes) for _ in range(2))
+    assert len(first) == 400
+    assert first.get_vocab() == second.get_vocab()
+
+
+@pytest.mark.parametrize("name", ["auto", "qwen3", "default"])
+def test_a_renderer_gives_the_tokens_of_the_chat_template(tokenizer, name):
+    messages = [
+        {"role": "system", "content": "You fix bugs."},
+        {"role": "user", "content": "     1\tx = 1"},
+        {"role": "assistant", "content": "```bash\nls\n```"},
+        {"role": "user", "content": "\n    go on"},
+        {"role": "assistant", "content": "  x"},
+        {"role": "user", "content": ""},
+    ]
+    expected = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
+    assert make_renderer(tokenizer, name).render_ids(messages, add_generation_prompt=True) == expected
+    assert "<think>" not in tokenizer.decode(expected)
+
+
+@pytest.mark.model
+def test_plain_transformers_loads_the_tiny_model(model_folder):
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    model = AutoModelForCausalLM.from_pretrained(model_folder)
+    tokenizer = AutoTokenizer.from_pretrained(model_folder)
+    assert model.config.model_type == "qwen3"
+    assert model.generation_config.eos_token_id == [tokenizer.eos_token_id, tokenizer.pad_token_id]
+    ids = tokenizer.apply_chat_template([{"role": "user", "content": "total"}], return_tensors="pt")[
+        "input_ids"
+    ]
+    assert torch.isfinite(model(ids).logits).all()
+    assert tokenizer.get_vocab() == load_tokenizer(model_folder).get_vocab()
+
+
+@pytest.mark.model
+def test_the_default_tiny_model_is_small_and_the_same_for_the_same_seed(tmp_path):
+    one, two = (load_model(make_tiny(TEXTS, tmp_path / name)) for name in ("one", "two"))
+    assert sum(p.numel() for p in one.parameters()) < 1_500_000
+    assert all(torch.equal(a, b) for a, b in zip(one.parameters(), two.parameters(), strict=True))
+
+
+@pytest.mark.model
+def test_making_a_model_leaves_the_random_state_alone(tmp_path):
+    torch.manual_seed(1)
+    expected = torch.rand(1)
+    torch.manual_seed(1)
+    make_tiny(TEXTS, tmp_path / "model", SETTINGS)
+    assert torch.equal(torch.rand(1), expected)
+
+
+def test_a_missing_folder_is_named(tmp_path):
+    assert "nowhere" in refused(load_model, tmp_path / "nowhere")
+    assert "nowhere" in refused(load_tokenizer, tmp_path / "nowhere")
+
+
+def test_a_folder_without_configuration_weights_or_tokenizer_says_which(folder):
+    (folder / "tokenizer.json").unlink()
+    assert "no tokenizer" in refused(load_tokenizer, folder)
+    (folder / "model.safetensors").unlink()
+    assert "safetensors" in refused(load_model, folder)
+    (folder / "config.json").write_text('{"model_type": ')
+    assert "not JSON" in refused(load_model, folder)
+    (folder / "config.json").unlink()
+    assert "config.json" in refused(load_model, folder)
+
+
+@pytest.mark.parametrize("kept", [0.0, 0.001, 0.5, 0.999])
+def test_weights_cut_short_are_refused(folder, kept):
+    weights = folder / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[: int(weights.stat().st_size * kept)])
+    assert "damaged" in refused(load_model, folder)
+
+
+def test_a_tokenizer_that_cannot_be_read_is_refused(folder):
+    (folder / "tokenizer.json").write_text("{")
+    assert "tokenizer" in refused(load_tokenizer, folder)
+
+
+def test_a_model_of_an_unknown_kind_is_refused(folder):
+    (folder / "config.json").write_text(json.dumps({"model_type": "no-such-model"}))
+    assert "no-such-model" in refused(load_model, folder)
+
+
+def test_a_tokenizer_without_chat_template_is_refused(folder):
+    (folder / "chat_template.jinja").unlink()
+    assert "no chat template" in refused(make_renderer, load_tokenizer(folder))
+
+
+@pytest.mark.parametrize("name", ["auto", "default"])
+def test_a_chat_template_that_fails_is_refused(folder, name):
+    (folder / "chat_template.jinja").write_text("{{ raise_exception('users only') }}")
+    assert "users only" in refused(make_renderer, load_tokenizer(folder), name)
+
+
+def test_an_unknown_chat_template_is_refused_unless_it_is_asked_for(folder):
+    (folder / "chat_template.jinja").write_text(
+        "{% for m in messages %}{{ m.role }}: {{ m.content }};{% endfor %}"
+    )
+    tokenizer = load_tokenizer(folder)
+    assert "'default'" in refused(make_renderer, tokenizer)
+    rendered = make_renderer(tokenizer, "default").render_ids([{"role": "user", "content": "total"}])
+    assert tokenizer.decode(rendered) == "user: total;"
+
+
+def test_a_renderer_that_does_not_exist_or_does_not_fit_is_refused(tokenizer):
+    assert "qwen3" in refused(make_renderer, tokenizer, "qwen33")
+    assert "does not fit" in refused(make_renderer, tokenizer, "gpt-oss")
