@@ -28,6 +28,7 @@ import numpy as np
 import torch
 from safetensors import SafetensorError
 from transformers import PreTrainedModel
+from transformers.utils.logging import disable_progress_bar
 
 from hone.train.errors import CheckpointError
 from hone.train.trainer import Trainer
@@ -106,6 +107,7 @@ def restore(path: Path, trainer: Trainer) -> Progress:
     The weights are copied into `trainer.model` in place, so an engine that shares them sees them too. Holds
     them twice for a moment.
     """
+    disable_progress_bar()
     saved: PreTrainedModel = type(trainer.model).from_pretrained(path, dtype=trainer.model.dtype)
     with torch.no_grad():
         for mine, theirs in zip(trainer.model.parameters(), saved.parameters(), strict=True):
@@ -124,6 +126,7 @@ def read_progress(path: Path) -> Progress:
 
 
 def _write(folder: Path, progress: Progress, trainer: Trainer, tokenizer: Tokenizer) -> None:
+    disable_progress_bar()  # it would write across the run's own progress
     trainer.model.save_pretrained(str(folder))
     tokenizer.save_pretrained(str(folder))
     torch.save({"trainer": trainer.state_dict(), "random": _random_states()}, folder / "trainer.pt")

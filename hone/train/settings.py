@@ -62,7 +62,11 @@ class LossSettings(Settings):
 
 
 class OptimizerSettings(Settings):
-    """AdamW and its learning rate."""
+    """The optimiser and its learning rate."""
+
+    name: Literal["adamw", "muon"] = "adamw"
+    """`adamw` for all parameters, or `muon` for the matrices of the layers and `adamw` for the rest
+    (embeddings, head, norms, biases)."""
 
     lr: float = Field(default=1e-6, gt=0)
     """Learning rate after the warm-up."""
@@ -85,11 +89,20 @@ class OptimizerSettings(Settings):
     eps: float = Field(default=1e-8, gt=0)
     """Added to the root of the squared gradients."""
 
+    momentum: float = Field(default=0.95, ge=0, lt=1)
+    """Decay of Muon's momentum; only with name = "muon"."""
+
     weight_decay: float = Field(default=0.0, ge=0)
     """Decoupled weight decay, on matrices only (not on norms and biases)."""
 
     max_grad_norm: float = Field(default=1.0, gt=0)
     """Gradients are scaled down to this norm over all parameters."""
+
+    @model_validator(mode="after")
+    def _momentum_is_muons(self) -> OptimizerSettings:
+        if self.name != "muon" and "momentum" in self.model_fields_set:
+            raise ValueError('momentum has no effect with adamw: remove it, or set name = "muon"')
+        return self
 
 
 class BatchSettings(Settings):

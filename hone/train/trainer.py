@@ -1,6 +1,6 @@
 """One training step: samples in, new weights and metrics out.
 
-    samples -> mini-batches -> micro-batches -> log-probabilities -> loss -> gradients -> clip -> AdamW
+    samples -> mini-batches -> micro-batches -> log-probabilities -> loss -> gradients -> clip -> optimiser
 
 The model stays in evaluation mode: with dropout the ratio would not be that of the policy that was sampled.
 It is trained in place, in its own precision (no autocast), so an engine may share it.
@@ -24,6 +24,7 @@ from hone.train.batches import MicroBatch, Row, micro_batches, split_rollouts
 from hone.train.errors import NonFinite, StepCancelled, TrainError
 from hone.train.logprobs import require_plain_head, token_logprobs
 from hone.train.loss import Objective, PolicyObjective
+from hone.train.optimizer import make_optimizers
 from hone.train.schedule import learning_rate
 from hone.train.settings import BatchSettings, OptimizerSettings, TrainSettings
 from hone.train.stats import StepStats
@@ -66,19 +67,7 @@ class Trainer:
         self._calls = 0
         self._cancelled = threading.Event()
         self._parameters = [p for p in model.parameters() if p.requires_grad]
-        self.optimizer = torch.optim.AdamW(
-            [
-                {
-                    "params": [p for p in self._parameters if p.ndim >= 2],
-                    "weight_decay": optimizer.weight_decay,
-                },
-                {"params": [p for p in self._parameters if p.ndim < 2], "weight_decay": 0.0},
-            ],
-            lr=optimizer.lr,
-            betas=(optimizer.beta1, optimizer.beta2),
-            eps=optimizer.eps,
-            fused=True,
-        )
+        self.optimizers = make_optimizers(model, optimizer)
 
     def step(self, samples: Sequence[Sample]) -> dict[str, float]:
         """Train on `samples`: `epochs` passes of `mini_batches` optimiser steps each; returns the metrics.
@@ -129,14 +118,15 @@ class Trainer:
     def state_dict(self) -> dict[str, Any]:
         """What `load_state_dict` needs to go on exactly as if nothing had happened; the weights go apart."""
         return {
-            "optimizer": self.optimizer.state_dict(),
+            "optimizers": [part.state_dict() for part in self.optimizers],
             "optimizer_steps": self.optimizer_steps,
             "calls": self._calls,
             "skips_in_a_row": self._skips_in_a_row,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.optimizer.load_state_dict(state["optimizer"])
+        for part, saved in zip(self.optimizers, state["optimizers"], strict=True):
+            part.load_state_dict(saved)
         self.optimizer_steps = state["optimizer_steps"]
         self._calls = state["calls"]
         self._skips_in_a_row = state["skips_in_a_row"]
@@ -167,15 +157,16 @@ class Trainer:
             loss += self._backward(batch, stats)
         norm = float(torch.nn.utils.clip_grad_norm_(self._parameters, self._settings.max_grad_norm))
         if np.isfinite(norm):
-            for group in self.optimizer.param_groups:
-                group["lr"] = lr
-            self.optimizer.step()
+            for part in self.optimizers:
+                for group in part.param_groups:
+                    group["lr"] = lr
+                part.step()
             self._skips_in_a_row = 0
             stats.add_step(loss=loss, grad_norm=norm, lr=lr)
         else:
             self._skips_in_a_row += 1
             stats.skip("non_finite_gradient")
-        self.optimizer.zero_grad(set_to_none=True)
+        self.model.zero_grad(set_to_none=True)
         if self._skips_in_a_row == SKIPS_IN_A_ROW:
             raise NonFinite(
                 f"the gradient was not finite in {SKIPS_IN_A_ROW} optimiser steps in a row: lower the "
@@ -187,7 +178,7 @@ class Trainer:
         loss = (self._objective(logprobs, batch) * batch.scale).sum()
         value = float(loss.detach())
         if not np.isfinite(value):
-            self.optimizer.zero_grad(set_to_none=True)
+            self.model.zero_grad(set_to_none=True)
             raise NonFinite(
                 f"the loss is {value}: the weights or the log-probabilities of the samples are not finite; "
                 "resume from the last checkpoint with a lower learning rate"

@@ -117,7 +117,7 @@ def step_with_gradients(
     def look(*_: object) -> None:
         seen.append([p.grad.clone() for p in trainer.model.parameters() if p.grad is not None])
 
-    handle = trainer.optimizer.register_step_pre_hook(look)
+    handle = trainer.optimizers[-1].register_step_pre_hook(look)
     metrics = trainer.step(samples)
     handle.remove()
     return metrics, seen

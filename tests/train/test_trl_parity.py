@@ -79,6 +79,7 @@ def trl_loss(
             num_generations=2,
             max_completion_length=LONGEST,
             bf16=False,
+            use_bias_correction_kl=False,  # ours is the plain estimator of the GRPO paper
             **config,
         ),
         train_dataset=Dataset.from_list([{"prompt": "w2 w3"}]),

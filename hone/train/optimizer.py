@@ -1,0 +1,55 @@
+"""AdamW, or Muon for the matrices of the layers with AdamW for the rest."""
+
+# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
+from __future__ import annotations
+
+import torch
+from torch.nn import Parameter
+from torch.optim import Optimizer
+from transformers import PreTrainedModel
+
+from hone.train.settings import OptimizerSettings
+
+
+def make_optimizers(model: PreTrainedModel, settings: OptimizerSettings) -> list[Optimizer]:
+    """The optimisers that together update every trained parameter of `model`; their state is theirs.
+
+    Muon (Jordan et al. 2024, https://kellerjordan.github.io/posts/muon/) orthogonalises the momentum of each
+    matrix. Its step is scaled to the root mean square of AdamW's (arXiv:2502.16982, section 2.2), so that one
+    learning rate serves both.
+    """
+    trained = [p for p in model.parameters() if p.requires_grad]
+    by_adamw, optimizers = trained, list[Optimizer]()
+    if settings.name == "muon":
+        ends = {
+            id(p)
+            for part in (model.get_input_embeddings(), model.get_output_embeddings())
+            for p in part.parameters()
+        }
+        by_muon = [p for p in trained if p.ndim == 2 and id(p) not in ends]
+        taken = {id(p) for p in by_muon}
+        by_adamw = [p for p in trained if id(p) not in taken]
+        optimizers.append(
+            torch.optim.Muon(
+                by_muon,
+                lr=settings.lr,
+                weight_decay=settings.weight_decay,
+                momentum=settings.momentum,
+                adjust_lr_fn="match_rms_adamw",
+            )
+        )
+    return [*optimizers, _adamw(by_adamw, settings)]
+
+
+def _adamw(parameters: list[Parameter], settings: OptimizerSettings) -> Optimizer:
+    """Weight decay on matrices only."""
+    return torch.optim.AdamW(
+        [
+            {"params": [p for p in parameters if p.ndim >= 2], "weight_decay": settings.weight_decay},
+            {"params": [p for p in parameters if p.ndim < 2], "weight_decay": 0.0},
+        ],
+        lr=settings.lr,
+        betas=(settings.beta1, settings.beta2),
+        eps=settings.eps,
+        fused=True,
+    )

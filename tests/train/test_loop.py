@@ -1,0 +1,319 @@
+"""The main loop on a real model, a real ledger and a real store; only the task is a toy."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from hone.outcomes import Outcome
+from hone.rollout.ledger import Ledger
+from hone.rollout.store import Store
+from hone.train import checkpoint
+from hone.train.errors import StaleSample, StepCancelled
+from hone.train.loop import TrainRun, dispose, require_fresh, to_samples, train
+from hone.train.metrics import MetricsWriter, read_metrics
+from hone.train.replay import recorded_steps, replay
+from hone.train.settings import (
+    AlgorithmSettings,
+    BatchSettings,
+    CheckpointSettings,
+    LossSettings,
+    OptimizerSettings,
+    TrainSettings,
+)
+from hone.train.trainer import policy_trainer
+from hone.types import Node, TokenTree, Trajectory
+from tests.train.examples import rendered, tiny_model, tokenizer, trajectory
+
+pytestmark = pytest.mark.model
+SMALL = 16  # a reply is worth the share of its tokens below this
+
+
+class Crash(Exception):
+    pass
+
+
+class World:
+    """One process of a run: everything is made anew from what lies in `run_dir`."""
+
+    def __init__(self, run_dir: Path, settings: TrainSettings, crash: Callable[[str, int], None]) -> None:
+        self.version = -1
+        self.settings, self.crash = settings, crash
+        self.ledger = Ledger.open(run_dir)
+        self.store = Store(run_dir / "rollouts")
+        self.metrics = MetricsWriter(run_dir, tensorboard=False)
+        self.trainer = policy_trainer(tiny_model(), settings, temperature=1.0)
+        self.run = TrainRun(
+            run_dir=run_dir,
+            settings=settings,
+            trainer=self.trainer,
+            tokenizer=tokenizer(),
+            engine=self,
+            ledger=self.ledger,
+            metrics=self.metrics,
+            collect=self.collect,
+            is_masked=lambda t: t.outcome is Outcome.TURN_LIMIT,
+            on_step=lambda step, _: self.crash("committed", step),
+        )
+        commit = self.ledger.commit_step
+
+        def watched_commit(step: int, disposals: object) -> None:
+            crash("checkpointed", step)
+            commit(step, disposals)  # type: ignore[arg-type]
+
+        self.ledger.commit_step = watched_commit  # type: ignore[method-assign]
+
+    async def set_version(self, version: int) -> None:
+        self.crash("trained", version - 1)
+        self.version = version
+
+    async def collect(self, step: int) -> Sequence[Trajectory]:
+        open_ones = [e.rollout_id for e in self.ledger.entries(step) if e.disposition is None]
+        self.ledger.drop(open_ones, "superseded")
+        attempt = len(self.ledger.entries(step)) // 17
+        torch.manual_seed(step)
+        batch = [self.attempt(step, i, attempt) for i in range(17)]
+        self.crash("collected", step)
+        return batch
+
+    def attempt(self, step: int, index: int, attempt: int) -> Trajectory:
+        """Sixteen rollouts in four groups, some at a limit; the seventeenth meets a fault."""
+        rollout_id, group_id = f"s{step}-{index:02}-{attempt}", f"s{step}g{index % 4}"
+        self.ledger.dispatch(
+            rollout_id, group_id=group_id, place=index // 4, task_id="t", step=step, version=self.version
+        )
+        if index == 16:
+            self.ledger.end(rollout_id, Outcome.SANDBOX_ERROR)
+            return trajectory(rollout_id, group_id=group_id, outcome=Outcome.SANDBOX_ERROR)
+        tree = self.say([index % 4 + 1, 2, 3])
+        reply = tree.nodes[1].tokens
+        made = trajectory(
+            rollout_id,
+            group_id=group_id,
+            outcome=Outcome.TURN_LIMIT if index == 3 else Outcome.UNRESOLVED,
+            reward=float((reply < SMALL).mean()),
+            tree=tree,
+        )
+        directory = self.store.save(made, group=index % 4, index=index // 4)
+        self.ledger.end(rollout_id, made.outcome, reward=made.reward, directory=directory)
+        return made
+
+    @torch.no_grad()
+    def say(self, prompt: list[int]) -> TokenTree:
+        ids, logprobs = torch.tensor([prompt]), []
+        for _ in range(6):
+            every = torch.log_softmax(self.trainer.model(input_ids=ids, use_cache=False).logits[0, -1], -1)
+            token = torch.multinomial(every.exp(), 1)
+            logprobs.append(float(every[token]))
+            ids = torch.cat([ids, token[None]], 1)
+        reply = Node(
+            parent=0,
+            tokens=ids[0, len(prompt) :].numpy().astype(np.int32),
+            sampled=True,
+            logprobs=np.array(logprobs, np.float32),
+            version=np.full(6, self.version, np.int32),
+            turn=0,
+        )
+        return TokenTree([rendered(None, prompt), reply])
+
+    def close(self) -> None:
+        self.metrics.close()
+        self.ledger.close()
+
+
+def settings_of(steps: int, every: int = 1) -> TrainSettings:
+    return TrainSettings(
+        steps=steps,
+        optimizer=OptimizerSettings(lr=1e-2, schedule="linear"),
+        batch=BatchSettings(mini_batches=2),
+        checkpoint=CheckpointSettings(every=every),
+    )
+
+
+def live(
+    run_dir: Path, settings: TrainSettings, crash: Callable[[str, int], None] = lambda *_: None
+) -> World:
+    world = World(run_dir, settings, crash)
+    try:
+        asyncio.run(train(world.run))
+    finally:
+        world.close()
+    return world
+
+
+def weights(world: World) -> list[torch.Tensor]:
+    return [p.detach().clone() for p in world.trainer.model.parameters()]
+
+
+def test_the_loop_learns_and_accounts_for_every_rollout(tmp_path: Path) -> None:
+    live(tmp_path, settings_of(12))
+    records = read_metrics(tmp_path)
+    assert [r["step"] for r in records] == list(range(12))
+    start, end = records[0]["reward"], float(np.mean([r["reward"] for r in records[-2:]]))
+    assert start < 0.45
+    assert end > start + 0.3
+    for record in records:
+        assert record["logp_gap_max"] <= 1e-4
+        assert (record["rollouts"], record["masked"], record["left_out"]) == (17, 1, 1)
+    with Ledger.read(tmp_path) as ledger:
+        balance = ledger.balance()
+    assert (balance.dispatched, balance.trained, balance.masked, balance.in_flight) == (204, 180, 12, 0)
+    assert balance.dropped == {"sandbox_error": 12}
+    assert balance.steps == 12
+
+
+@pytest.mark.parametrize("every", [1, 2])
+@pytest.mark.parametrize("point", ["collected", "trained", "checkpointed", "committed"])
+def test_a_run_that_crashes_goes_on_to_the_same_weights(tmp_path: Path, point: str, every: int) -> None:
+    settings = settings_of(4, every)
+    expected = weights(live(tmp_path / "whole", settings))
+
+    def crash(where: str, step: int) -> None:
+        if (where, step) == (point, 2):
+            raise Crash
+
+    with pytest.raises(Crash):
+        live(tmp_path / "broken", settings, crash)
+    resumed = live(tmp_path / "broken", settings)
+    assert all(torch.equal(a, b) for a, b in zip(expected, weights(resumed), strict=True))
+    with Ledger.read(tmp_path / "broken") as ledger:
+        balance = ledger.balance()
+        assert ledger.last_step == 3
+    assert (balance.trained, balance.masked, balance.in_flight, balance.steps) == (60, 4, 0, 4)
+    assert [r["step"] for r in read_metrics(tmp_path / "broken")] == [0, 1, 2, 3]
+
+
+def test_a_finished_run_does_nothing_more(tmp_path: Path) -> None:
+    settings = settings_of(2)
+    first = live(tmp_path, settings)
+    again = live(tmp_path, settings, crash=lambda where, _: None)
+    assert again.version == 2
+    assert all(torch.equal(a, b) for a, b in zip(weights(first), weights(again), strict=True))
+    assert len(read_metrics(tmp_path)) == 2
+
+
+def test_an_engine_that_was_never_updated_stops_the_run(tmp_path: Path) -> None:
+    world = World(tmp_path, settings_of(3), lambda *_: None)
+
+    async def forget(version: int) -> None:
+        world.version = 0
+
+    world.set_version = forget  # type: ignore[method-assign]
+    with pytest.raises(StaleSample, match=r"versions 0 to 0 at step 1.*raise train.max_staleness"):
+        asyncio.run(train(world.run))
+    world.close()
+
+
+@pytest.mark.parametrize(
+    ("version", "allowed", "fresh"), [(5, 0, True), (4, 0, False), (4, 1, True), (6, 9, False)]
+)
+def test_staleness_is_counted_per_token(version: int, allowed: int, fresh: bool) -> None:
+    credit, samples = to_samples(
+        [trajectory("a"), trajectory("b", outcome=Outcome.UNRESOLVED)], TrainSettings(), lambda _: False
+    )
+    at = np.where(samples[0].weight > 0, 5, -1).astype(np.int32)
+    at[-1] = version
+    samples = [replace(s, version=at) for s in samples]
+    assert credit.groups == 1
+    if fresh:
+        require_fresh(samples, 5, allowed)
+    else:
+        with pytest.raises(StaleSample):
+            require_fresh(samples, 5, allowed)
+
+
+def test_a_rollout_without_a_sampled_token_is_dropped_and_says_so() -> None:
+    batch = [
+        trajectory("a"),
+        trajectory("b", outcome=Outcome.CONTEXT_LIMIT, tree=TokenTree([rendered(None, [1])])),
+    ]
+    credit, samples = to_samples(batch, TrainSettings(), lambda _: False)
+    disposals = dispose(credit, samples)
+    assert {i: (d.disposition, d.reason) for i, d in disposals.items()} == {
+        "a": ("trained", None),
+        "b": ("dropped", "no_tokens"),
+    }
+    assert credit.advantages["a"] > 0  # it stays in the baseline
+
+
+def test_the_order_in_which_rollouts_arrive_makes_no_difference() -> None:
+    batch = [trajectory(f"r{i}", reward=float(i)) for i in range(6)]
+    one = to_samples(batch, TrainSettings(), lambda _: False)[1]
+    two = to_samples(batch[::-1], TrainSettings(), lambda _: False)[1]
+    assert [s.rollout_id for s in one] == [s.rollout_id for s in two]
+    assert [s.advantage.tolist() for s in one] == [s.advantage.tolist() for s in two]
+
+
+def test_cancelling_the_loop_stops_a_step_that_runs_in_its_thread(tmp_path: Path) -> None:
+    world = World(tmp_path, settings_of(3), lambda *_: None)
+    stopped: list[type[BaseException]] = []
+    step = world.trainer.step
+
+    async def cancel_in_the_middle() -> None:
+        loop, job = asyncio.get_running_loop(), asyncio.ensure_future(train(world.run))
+
+        def cancelled_step(samples: object) -> dict[str, float]:
+            def ask(*_: object) -> None:
+                loop.call_soon_threadsafe(job.cancel)
+                assert world.trainer._cancelled.wait(30)
+
+            handle = world.trainer.model.lm_head.register_forward_hook(ask)
+            try:
+                return step(samples)  # type: ignore[arg-type]
+            except BaseException as error:
+                stopped.append(type(error))
+                raise
+            finally:
+                handle.remove()
+
+        world.trainer.step = cancelled_step  # type: ignore[method-assign]
+        with pytest.raises(asyncio.CancelledError):
+            await job
+
+    asyncio.run(cancel_in_the_middle())
+    world.close()
+    assert stopped == [StepCancelled]
+    resumed = live(tmp_path, settings_of(3))
+    assert resumed.version == 3
+
+
+def test_replay_with_the_same_settings_gives_the_same_weights_and_with_others_does_not(
+    tmp_path: Path,
+) -> None:
+    settings = settings_of(3)
+    expected = weights(live(tmp_path / "run", settings))
+
+    def again(name: str, settings: TrainSettings) -> list[torch.Tensor]:
+        trainer = policy_trainer(tiny_model(), settings, temperature=1.0)
+        with Ledger.read(tmp_path / "run") as ledger, MetricsWriter(tmp_path / name) as metrics:
+            path = replay(
+                recorded_steps(ledger, Store(tmp_path / "run" / "rollouts")),
+                settings,
+                trainer=trainer,
+                tokenizer=tokenizer(),
+                run_dir=tmp_path / name,
+                metrics=metrics,
+                is_masked=lambda t: t.outcome is Outcome.TURN_LIMIT,
+            )
+        assert checkpoint.read_progress(path).step == 2
+        return [p.detach() for p in trainer.model.parameters()]
+
+    same = again("same", settings)
+    assert all(torch.equal(a, b) for a, b in zip(expected, same, strict=True))
+    other_settings = settings.model_copy(
+        update={
+            "algorithm": AlgorithmSettings(name="rloo"),
+            "loss": LossSettings(normalisation="constant", constant_tokens=10),
+        }
+    )
+    other = again("other", other_settings)
+    assert any(not torch.equal(a, b) for a, b in zip(expected, other, strict=True))
+    board = EventAccumulator(str(tmp_path / "other" / "tensorboard")).Reload()
+    assert [event.step for event in board.Scalars("train/loss")] == [0, 1, 2]
