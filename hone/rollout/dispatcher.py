@@ -232,9 +232,7 @@ class Dispatcher:
             self._advance(state, running=1)
             try:
                 trajectory = await run_episode(episode, self._parts)
-                directory = await asyncio.to_thread(
-                    self._store.save, trajectory, group=place.position, index=place.index
-                )
+                directory = await self._save(trajectory, place)
             except BaseException as error:  # whatever it is, it passes through; the rollout still ends
                 stopped = isinstance(error, asyncio.CancelledError)
                 reason = "cancelled" if stopped else f"crashed: {type(error).__name__}"
@@ -243,6 +241,16 @@ class Dispatcher:
             self._ledger.end(rollout_id, trajectory.outcome, reward=trajectory.reward, directory=directory)
         self._count(state, trajectory)
         return trajectory
+
+    async def _save(self, trajectory: Trajectory, place: _Place) -> str:
+        """A cancellation waits for the thread: nothing is written behind the back of whoever comes next."""
+        save = asyncio.to_thread(self._store.save, trajectory, group=place.position, index=place.index)
+        saving = asyncio.ensure_future(save)
+        try:
+            return await asyncio.shield(saving)
+        except asyncio.CancelledError:
+            await asyncio.wait([saving])
+            raise
 
     def _count(self, state: _Step, trajectory: Trajectory) -> None:
         if OUTCOME_RULES[trajectory.outcome].fault is Fault.INFRASTRUCTURE:

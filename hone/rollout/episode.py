@@ -176,10 +176,10 @@ async def _close(episode: Episode, sandbox: Sandbox) -> None:
 async def _work(episode: Episode, parts: Parts, sandbox: MeteredSandbox, deadline: float) -> Outcome | None:
     """Let the agent work; return the limit that stopped it, or None when it submitted."""
     conversation = parts.new_chat(episode.rollout_id, episode.seed) if parts.new_chat else NoChat()
-    chat = MeteredChat(conversation, episode.timings, parts.settings.reply_timeout_s)
+    time_limit = asyncio.timeout_at(deadline)
+    chat = MeteredChat(conversation, episode.timings, parts.settings.reply_timeout_s, time_limit)
     episode.tree = conversation.tree
     episode.metadata["started_at"] = time.time()
-    time_limit = asyncio.timeout_at(deadline)
     try:
         with _timed(episode, "agent"):
             async with time_limit:

@@ -46,25 +46,35 @@ class NoChat:
 
 
 class MeteredChat:
-    """Adds up the seconds of the replies; one that takes too long is the engine's failure."""
+    """Adds up the seconds of the replies; one that takes too long is the engine's failure.
 
-    def __init__(self, chat: Conversation, timings: dict[str, float], timeout_s: float) -> None:
+    The agent's time limit stands still during a reply and strikes after it, so that an engine that is silent
+    never looks like a policy that is slow.
+    """
+
+    def __init__(
+        self, chat: Conversation, timings: dict[str, float], timeout_s: float, time_limit: asyncio.Timeout
+    ) -> None:
         self.tree = chat.tree
         self._chat = chat
         self._timings = timings
         self._timeout_s = timeout_s
+        self._time_limit = time_limit
+        self._deadline = time_limit.when()
 
     async def reply(self, messages: list[Message]) -> Reply:
         started = time.monotonic()
-        limit = asyncio.timeout(self._timeout_s)
+        silence = asyncio.timeout(self._timeout_s)
+        self._time_limit.reschedule(None)
         try:
-            async with limit:
+            async with silence:
                 return await self._chat.reply(messages)
         except TimeoutError:
-            if not limit.expired():
+            if not silence.expired():
                 raise
-            raise EngineError(f"the engine gave no reply within {self._timeout_s:.0f} s") from None
+            raise EngineError(f"the engine gave no reply within {self._timeout_s:g} s") from None
         finally:
+            self._time_limit.reschedule(self._deadline)
             self._timings["model"] = self._timings.get("model", 0.0) + time.monotonic() - started
 
 

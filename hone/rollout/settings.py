@@ -18,7 +18,8 @@ class RolloutSettings(Settings):
     """Rollouts under way at the same time; each holds one sandbox, the agent's or the grader's."""
 
     time_limit_s: float = Field(default=600.0, gt=0)
-    """Seconds an agent may work, from the moment its sandbox is leased; waiting for one does not count."""
+    """Seconds an agent may work, from the moment its sandbox is leased; waiting for one does not count, and a
+    reply that has begun is waited for."""
 
     reply_timeout_s: float = Field(default=300.0, gt=0)
     """Seconds the engine may take for one reply before it counts as an infrastructure fault."""

@@ -121,7 +121,7 @@ def _files(trajectory: Trajectory, group: int, index: int) -> dict[str, bytes]:
         "reward": trajectory.reward,
         "error": trajectory.error,
         "timings": dict(trajectory.timings),
-        "sampling_params": metadata.get("sampling_params"),
+        "sampling_params": metadata.get("sampling"),
         "sample_prompt": list(trajectory.messages[:2]),
         "sample_metadata": metadata,
     }

@@ -103,6 +103,8 @@ def test_two_runs_are_compared_task_by_task(tmp_path: Path):
         (tmp_path / name).mkdir()
         for i in range(12):
             append(tmp_path / name / "results.jsonl", result(str(i), 0, i < better))
+    fault = {**result("0", 1, False), "exit_status": "engine_error"}  # says nothing about either run
+    append(tmp_path / "a" / "results.jsonl", fault)
     comparison = compare_runs(tmp_path / "a", tmp_path / "b")
     assert (comparison.first_better, comparison.second_better, comparison.ties) == (9, 0, 3)
     assert comparison.p_value == pytest.approx(2 / 2**9)
