@@ -328,7 +328,7 @@ def test_the_owners_environment_and_keys_do_not_leak(
 def test_the_runtime_that_runs_the_supervisor_cannot_be_changed(attempt: Callable[..., None]) -> None:
     async def attack(sandbox: Sandbox) -> None:
         for command in (
-            "echo > /opt/hone/venv/supervisor.pyc",
+            "echo > /opt/hone/venv/inside/supervisor.pyc",
             "rm -rf /opt/hone/venv/bin",
             "mv /opt/hone /opt/x",
             "mv /opt /x",

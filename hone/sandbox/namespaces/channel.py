@@ -9,7 +9,7 @@ import asyncio
 import os
 
 from hone.sandbox.contract import SandboxError, SandboxLost
-from hone.sandbox.namespaces import supervisor as wire
+from hone.sandbox.namespaces.inside import wire
 
 _FRAME_MAX = 32 << 20  # bytes; the largest honest reply lists a directory
 

@@ -23,6 +23,7 @@ RUNTIME_TARGET = "/opt/hone/venv"
 
 _STAGE = "/tmp"  # covered by the private tmpfs, in this mount namespace only  # noqa: S108
 _ROOT = f"{_STAGE}/root"
+_SUPERVISOR = f"import sys; sys.path.append({RUNTIME_TARGET!r}); from inside.supervisor import main; main()"
 _DIRECTORIES = (
     "etc", "usr", "proc", "dev", "tmp", "run", "home", "home/agent", "var", "var/tmp", "var/log", "var/lib",
     "var/cache", "opt", "opt/hone", "opt/hone/python", "opt/hone/venv", "srv", "mnt", "media", "root",
@@ -278,6 +279,6 @@ def _bwrap_command(plan: Plan) -> list[str]:
         ),
         *("--proc", "/proc", "--chdir", "/", "--cap-drop", "ALL", "--clearenv"),
         *("--die-with-parent", "--new-session", "--as-pid-1", "--"),
-        *(plan.python, "-I", "-S", f"{RUNTIME_TARGET}/supervisor.pyc"),
+        *(plan.python, "-I", "-S", "-c", _SUPERVISOR),
         *(f"hone-sandbox:{plan.owner}/{plan.id}", str(plan.watch_memory_kib), str(plan.limit_pids)),
     ]

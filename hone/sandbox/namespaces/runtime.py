@@ -51,9 +51,15 @@ def prepare(cache_dir: Path) -> Runtime:
     prefix = None if sys.base_prefix == "/usr" else Path(sys.base_prefix)
     home = f"{PYTHON_TARGET}/bin" if prefix else "/usr/bin"
     distributions = _closure("pytest")
-    source = Path(__file__).with_name("supervisor.py")
+    sources = sorted(Path(__file__).with_name("inside").glob("*.py"))
     key = json.dumps(
-        [platform.python_version(), sys.base_prefix, home, sorted(distributions), source.read_text()]
+        [
+            platform.python_version(),
+            sys.base_prefix,
+            home,
+            sorted(distributions),
+            *(source.read_text() for source in sources),
+        ]
     )
     name = f"runtime-{hashlib.sha256(key.encode()).hexdigest()[:16]}"
     directory = cache_dir / name
@@ -61,7 +67,7 @@ def prepare(cache_dir: Path) -> Runtime:
         cache_dir.mkdir(parents=True, exist_ok=True)
         building = Path(tempfile.mkdtemp(prefix=f".{name}-", dir=cache_dir))
         try:
-            _build(building, version, home, distributions, source)
+            _build(building, version, home, distributions, sources)
             _publish(building, directory)
         finally:
             shutil.rmtree(building, ignore_errors=True)
@@ -96,7 +102,7 @@ def _build(
     version: str,
     home: str,
     distributions: dict[str, importlib.metadata.Distribution],
-    supervisor: Path,
+    inside: list[Path],
 ) -> None:
     site = directory / "lib" / version / "site-packages"
     site.mkdir(parents=True)
@@ -108,15 +114,11 @@ def _build(
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(str(file.locate()), target)
     mode = py_compile.PycInvalidationMode.UNCHECKED_HASH
-    inside = f"{RUNTIME_TARGET}/lib/{version}/site-packages"
-    compileall.compile_dir(site, quiet=2, invalidation_mode=mode, stripdir=str(site), prependdir=inside)
-    py_compile.compile(
-        str(supervisor),
-        str(directory / "supervisor.pyc"),
-        "supervisor.py",
-        doraise=True,
-        invalidation_mode=mode,
-    )
+    shown = f"{RUNTIME_TARGET}/lib/{version}/site-packages"
+    compileall.compile_dir(site, quiet=2, invalidation_mode=mode, stripdir=str(site), prependdir=shown)
+    for source in inside:
+        compiled = directory / "inside" / f"{source.stem}.pyc"
+        py_compile.compile(str(source), str(compiled), source.name, doraise=True, invalidation_mode=mode)
     (directory / "pyvenv.cfg").write_text(f"home = {home}\ninclude-system-site-packages = false\n")
     binaries = directory / "bin"
     binaries.mkdir()

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hone.sandbox.contract import ExecResult, Sandbox, SandboxError, SandboxLost, SandboxSpec
-from hone.sandbox.namespaces import supervisor as wire
 from hone.sandbox.namespaces.channel import Channel
+from hone.sandbox.namespaces.inside import wire
 from hone.sandbox.namespaces.rootfs import HOME, RUNTIME_TARGET
 
 READ_MAX = 256 << 20  # bytes of one `read`; a sparse file may claim any size

@@ -1,0 +1,42 @@
+"""The wire format between the host and process 1 of a sandbox.
+
+A frame is `HEADER` (length of the body, kind, request id) and the body. Fields in a body are length-prefixed.
+"""
+
+import _struct as struct
+
+HEADER = struct.Struct("!IBI")  # body length, kind, request id
+EXEC = struct.Struct(
+    "!dIB"
+)  # timeout s, bytes kept per stream, merge stderr; then fields cwd, argc, argv, env
+RESULT = struct.Struct(
+    "!iBQQdI"
+)  # exit code, timed out, stdout total, stderr total, seconds, kept stdout bytes
+READ = struct.Struct("!QI")  # offset, size; then path
+DATA = struct.Struct("!Q")  # size of the whole file; then the chunk
+WRITE = struct.Struct("!QI")  # offset, mode; then fields path, chunk
+ENTRY = struct.Struct("!cIQ")  # kind (f, d, l, other ?), mode, size; then fields name, link target
+LENGTH = struct.Struct("!I")
+
+STDIN_KIND, EXEC_KIND, CANCEL_KIND, READ_KIND, WRITE_KIND, LIST_KIND, MKDIR_KIND, LINK_KIND = range(1, 9)
+READY_KIND, RESULT_KIND, DATA_KIND, ERROR_KIND = range(20, 24)
+
+CHUNK = 1 << 20  # bytes of a file moved per request
+
+
+def pack(*fields: bytes) -> bytes:
+    """Length-prefix and join byte strings."""
+    return b"".join(LENGTH.pack(len(field)) + field for field in fields)
+
+
+def unpack(body: bytes, offset: int = 0) -> list[bytes]:
+    """The fields of `body` from `offset` on."""
+    fields: list[bytes] = []
+    while offset < len(body):
+        (size,) = LENGTH.unpack_from(body, offset)
+        offset += 4
+        if offset + size > len(body):
+            raise ValueError("a field runs past its frame")
+        fields.append(bytes(body[offset : offset + size]))
+        offset += size
+    return fields
