@@ -87,6 +87,13 @@ def read(path: Path) -> dict[Key, Row]:
     return rows
 
 
+def directories(path: Path) -> set[str]:
+    """Every rollout that a line of a file that was `read` names, replaced lines included."""
+    return (
+        {json.loads(line)["run_dir"] for line in path.read_bytes().splitlines()} if path.is_file() else set()
+    )
+
+
 def samples_by_task(rows: Iterable[Row]) -> dict[str, list[bool]]:
     """task -> resolved, one per sample, infrastructure faults left out."""
     samples: dict[str, list[bool]] = {}

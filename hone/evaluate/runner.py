@@ -82,6 +82,7 @@ async def evaluate(
             places=asyncio.Semaphore(parts.settings.concurrent_episodes),
             rows=results.read(out / RESULTS),
         )
+        await asyncio.to_thread(evaluation.store.sweep, results.directories(out / RESULTS))
         await _run(evaluation, tasks, progress)
         rows = {key: evaluation.rows[key] for key in _wanted(tasks, settings)}
         summary = results.summarise(rows.values(), model=model, data=data, args=args)

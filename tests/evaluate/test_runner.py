@@ -80,8 +80,11 @@ def test_an_evaluation_goes_on_where_it_stopped_and_runs_faults_again(tmp_path: 
     assert (failing["errors"], failing["n"], failing["total"]) == (1, 2, 3)
     with (tmp_path / "out" / "results.jsonl").open("a") as results:
         results.write('{"instance_id": "cut sho')
+    (tmp_path / "out" / "rollouts" / "t__g0__i0__1").mkdir()  # stored, but the process died before its line
     summary = run(tmp_path, script(commands))
     assert (summary["errors"], summary["n"]) == (0, 3)
+    named = {row["run_dir"] for row in lines(tmp_path / "out" / "results.jsonl")}
+    assert {path.name for path in (tmp_path / "out" / "rollouts").iterdir()} == named
     assert worked == {task.id: 1 for task in tasks(3)}
     assert [row["exit_status"] for row in lines(tmp_path / "out" / "results.jsonl")] == [
         "no_patch",
