@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import sys
 from collections.abc import Callable
@@ -79,5 +80,7 @@ def run_stoppable(job: Callable[[Reporter], Result]) -> Result:
     from hone.cli.interrupts import stoppable
     from hone.cli.progress import make_reporter
 
-    with stoppable(f"To go on, run the same command again: {shlex.join(['hone', *sys.argv[1:]])}"):
-        return job(make_reporter())
+    os.environ.setdefault("TQDM_DISABLE", "1")  # bars of the libraries would tear up ours
+    hint = f"To go on, run the same command again: {shlex.join(['hone', *sys.argv[1:]])}"
+    with stoppable(hint), make_reporter() as reporter:
+        return job(reporter)

@@ -22,7 +22,10 @@ LINE_EVERY_S = 10.0
 
 
 class TerminalReporter:
-    """Bars while stages run; each leaves one line when it ends."""
+    """Bars while stages run, each of which leaves one line; between stages, a sign of life.
+
+    Use as a context manager around everything that may take long.
+    """
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -38,16 +41,21 @@ class TerminalReporter:
             console=console,
             transient=True,
         )
+        self._idle = self._progress.add_task("preparing", total=None, said="")
+
+    def __enter__(self) -> TerminalReporter:
+        self._progress.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._progress.stop()
 
     def note(self, sentence: str) -> None:
         self._console.print(sentence, markup=False, highlight=False)
 
     @contextmanager
     def stage(self, title: str, total: int | None = None) -> Generator[_Bar]:
-        with self._mutex:
-            if self._open == 0:
-                self._progress.start()
-            self._open += 1
+        self._count(+1)
         bar = _Bar(self._progress, self._progress.add_task(title, total=total, said=""))
         started = time.monotonic()
         try:
@@ -55,10 +63,12 @@ class TerminalReporter:
             self.note(_line(title, bar.done, bar.total, bar.said, time.monotonic() - started))
         finally:
             self._progress.remove_task(bar.task)
-            with self._mutex:
-                self._open -= 1
-                if self._open == 0:
-                    self._progress.stop()
+            self._count(-1)
+
+    def _count(self, change: int) -> None:
+        with self._mutex:
+            self._open += change
+            self._progress.reset(self._idle, visible=self._open == 0)
 
 
 class _Bar:
@@ -96,6 +106,11 @@ class PlainReporter:
 
     def __init__(self, console: Console) -> None:
         self._console = console
+
+    def __enter__(self) -> PlainReporter:
+        return self
+
+    def __exit__(self, *exc: object) -> None: ...
 
     def note(self, sentence: str) -> None:
         self._console.print(sentence, markup=False, highlight=False, soft_wrap=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from pathlib import Path
 
@@ -24,7 +25,7 @@ def print_rollout(directory: Path, *, as_json: bool) -> None:
         return
     out = console()
     print_facts(_facts(trajectory))
-    for message in trajectory.messages[:2]:
+    for message in itertools.takewhile(lambda m: m["role"] != "assistant", trajectory.messages):
         out.print(Rule(Text(str(message["role"])), align="left", style="dim"))
         out.print(_cut(str(message["content"])))
     for turn in trajectory.turns:

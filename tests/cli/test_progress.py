@@ -8,7 +8,7 @@ from hone.cli.progress import PlainReporter, TerminalReporter
 
 
 def run_stages(reporter: PlainReporter | TerminalReporter) -> None:
-    with reporter.stage("training", 3) as outer:
+    with reporter, reporter.stage("training", 3) as outer:
         for _ in range(3):
             with reporter.stage("collecting") as inner:
                 inner.advance(4)
