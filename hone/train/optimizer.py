@@ -21,11 +21,8 @@ def make_optimizers(model: PreTrainedModel, settings: OptimizerSettings) -> list
     trained = [p for p in model.parameters() if p.requires_grad]
     by_adamw, optimizers = trained, list[Optimizer]()
     if settings.name == "muon":
-        ends = {
-            id(p)
-            for part in (model.get_input_embeddings(), model.get_output_embeddings())
-            for p in part.parameters()
-        }
+        heads = [h for h in (model.get_input_embeddings(), model.get_output_embeddings()) if h is not None]
+        ends = {id(p) for head in heads for p in head.parameters()}
         by_muon = [p for p in trained if p.ndim == 2 and id(p) not in ends]
         taken = {id(p) for p in by_muon}
         by_adamw = [p for p in trained if id(p) not in taken]

@@ -72,7 +72,8 @@ class Trainer:
     def step(self, samples: Sequence[Sample]) -> dict[str, float]:
         """Train on `samples`: `epochs` passes of `mini_batches` optimiser steps each; returns the metrics.
 
-        Metrics: loss, grad_norm, lr (means over the optimiser steps); ratio_max_deviation and
+        Metrics: loss (mean over the mini-batches, always there); grad_norm, lr (means over the optimiser steps
+        that were made); ratio_max_deviation and
         ratio_mean_deviation (of the ratio from 1), clip_fraction, approx_kl (k3, old to new), entropy (nats);
         logp_gap_max (max |engine - trainer| over the tokens of the first optimiser step); tokens and
         trained_tokens (that passed through the model, over all epochs); optimizer_steps; skipped/<reason>;
@@ -150,11 +151,13 @@ class Trainer:
         scaled = [replace(row, scale=scale) for row, scale in zip(rows, scales, strict=True)]
         active = [row for row in scaled if self._objective.has_gradient(row.sample)]
         if not active:
+            stats.add_loss(0.0)
             stats.skip("no_signal")
             return
         loss = 0.0
         for batch in micro_batches(active, self._batch.micro_batch_tokens, self.model.device):
             loss += self._backward(batch, stats)
+        stats.add_loss(loss)
         norm = float(torch.nn.utils.clip_grad_norm_(self._parameters, self._settings.max_grad_norm))
         if np.isfinite(norm):
             for part in self.optimizers:
@@ -162,7 +165,7 @@ class Trainer:
                     group["lr"] = lr
                 part.step()
             self._skips_in_a_row = 0
-            stats.add_step(loss=loss, grad_norm=norm, lr=lr)
+            stats.add_step(grad_norm=norm, lr=lr)
         else:
             self._skips_in_a_row += 1
             stats.skip("non_finite_gradient")
