@@ -75,14 +75,15 @@ class Scaffold:
         return found.group(1) if found else "bash"
 
     def actions(self, reply: str) -> list[str]:
-        """The commands in a reply. A reply whose fences do not pair up around its one action holds none:
+        """The commands in a reply.
 
-        the command itself contained a fence and would be run cut short.
+        A reply with a fence after its one fenced action holds none: the command may itself contain a fence,
+        and would be run cut short.
         """
         found = list(re.finditer(self.action_regex, reply, re.DOTALL))
         if len(found) == 1 and "```" in self.action_regex:
-            rest = reply[: found[0].start()] + "\n" + reply[found[0].end() :]
-            if len(re.findall(r"^```", rest, re.MULTILINE)) % 2:
+            after = reply[found[0].end() :]
+            if after.split("\n", 1)[0].strip() or re.search(r"^```", after, re.MULTILINE):
                 return []
         return [match.group(1).strip() for match in found]
 

@@ -25,6 +25,7 @@ PROTECTED_NAMES = {
     "usercustomize.py",
 }
 PROTECTED_SUFFIXES = (".pth", ".pyc", ".pyo")
+TEST_DIRECTORIES = {"test", "tests"}
 PROTECTED_DIRECTORIES = {"__pycache__", ".pytest_cache"}
 
 
@@ -44,10 +45,17 @@ class FilteredPatch:
 
 
 def test_paths(task: Task) -> tuple[str, ...]:
-    """Files of the expected tests and every trusted file, below workdir."""
+    """What belongs to the tests: their files, and all of the `tests` directories they lie in (with a "/")."""
     checks = task.checks
     files = {test.split("::")[0] for test in (*checks.fail_to_pass, *checks.pass_to_pass)}
-    return tuple(sorted(files | set(checks.test_files)))
+    files |= set(checks.test_files)
+    folders = {
+        f"{parent}/"
+        for file in files
+        for parent in PurePosixPath(file).parents
+        if parent.name in TEST_DIRECTORIES
+    }
+    return tuple(sorted(files | folders))
 
 
 def filter_patch(patch: str, protected: Iterable[str]) -> FilteredPatch:
@@ -78,8 +86,11 @@ def is_protected(path: str, protected: set[str]) -> bool:
         return True
     if parts[-1] in PROTECTED_NAMES or parts[-1].endswith(PROTECTED_SUFFIXES):
         return True
-    # a file in the place of a directory above a protected file would move it
-    return any(file == path or file.startswith(path + "/") for file in protected)
+    # within a directory of tests; or in the place of a directory above a protected file, which would move it
+    return any(
+        path == entry or entry.startswith(path + "/") or (entry.endswith("/") and path.startswith(entry))
+        for entry in protected
+    )
 
 
 _HUNK = re.compile(r"@@ -\d+(?:,(\d+))? \+\d+(?:,(\d+))? @@")

@@ -238,7 +238,8 @@ def test_the_fix_resolves_the_same_task(verdicts: dict[str, Verdict]) -> None:
 
 
 @pytest.mark.parametrize(
-    "attack", ["conftest.py", "every configuration", "edited hidden tests", "a test as a link"]
+    "attack",
+    ["conftest.py", "every configuration", "edited hidden tests", "a package that replaces its tests"],
 )
 def test_protected_files_of_a_patch_change_no_result(attack: str, verdicts: dict[str, Verdict]) -> None:
     assert verdicts[attack].tests == verdicts["nothing"].tests

@@ -10,7 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hone.grading import PatchRefused, filter_patch, parse_patch
-from tests.grading.example import git
+from hone.grading import test_paths as paths_of_tests
+from tests.grading.example import git, make_task
 
 _NAMES = st.text(st.sampled_from("ab é\"\\\t\n+-@ '.~"), min_size=1, max_size=6).filter(
     lambda name: name not in (".", "..") and not name.lower().startswith(".git")
@@ -22,10 +23,10 @@ _LINES = st.sampled_from(
 _CONTENTS = st.one_of(
     st.lists(_LINES, max_size=8).map(lambda lines: "\n".join(lines).encode()), st.binary(max_size=20)
 )
-_TREES = st.dictionaries(_PATHS, _CONTENTS, max_size=4)
+_TREES = st.dictionaries(_PATHS, _CONTENTS, max_size=6)
 
 
-def _write(folder: Path, tree: dict[str, bytes]) -> set[str]:
+def _write(folder: Path, tree: dict[str, bytes]) -> None:
     """Write what can be written; a name that is a file here and a folder there is left out."""
     written: set[str] = set()
     for name, content in tree.items():
@@ -34,30 +35,33 @@ def _write(folder: Path, tree: dict[str, bytes]) -> set[str]:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_bytes(content)
         written.add(name)
-    return written
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
 @given(before=_TREES, after=_TREES, quoted=st.booleans())
 def test_the_parser_names_the_files_that_git_named(
     before: dict[str, bytes], after: dict[str, bytes], quoted: bool
 ) -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        git(folder, "init", "-q")
-        git(folder, "config", "core.quotePath", str(quoted).lower())
-        for tree in (before, after):
-            git(folder, "rm", "-rfq", "--cached", "--ignore-unmatch", ".")
-            for child in folder.iterdir():
-                if child.name != ".git":
-                    git(folder, "clean", "-xffdq")
-            _write(folder, tree)
-            git(folder, "add", "-A", "-f")
-            if tree is before:
-                git(folder, "-c", "user.name=x", "-c", "user.email=x", "commit", "-qm", "x", "--allow-empty")
-        options = ("--cached", "--no-renames", "HEAD")
-        changed = git(folder, "diff", "--name-only", "-z", *options).decode().split("\0")[:-1]
-        patch = git(folder, "diff", "--binary", *options).decode("utf-8", "surrogateescape")
+        git(folder, "init", "-q", "--bare", "--template=")
+        trees = []
+        for i, tree in enumerate((before, after)):
+            (folder / f"tree{i}").mkdir()
+            _write(folder / f"tree{i}", tree)
+            work = ("--git-dir=.", f"--work-tree=tree{i}")
+            git(folder, *work, "add", "-A", "-f", ".")
+            trees.append(git(folder, *work, "write-tree").decode().strip())
+        options = (
+            "-c",
+            f"core.quotePath={str(quoted).lower()}",
+            "--git-dir=.",
+            "diff",
+            "--no-renames",
+            *trees,
+        )
+        changed = git(folder, *options, "--name-only", "-z").decode().split("\0")[:-1]
+        patch = git(folder, *options, "--binary").decode("utf-8", "surrogateescape")
     parts = parse_patch(patch)
     assert [path for part in parts for path in part.paths] == changed
     assert "".join(part.text for part in parts) == patch
@@ -104,6 +108,17 @@ def test_a_protected_path_is_dropped_and_named(path: str) -> None:
     assert filtered.removed_paths == (path,)
     assert filtered.paths == ("a.py", "b.py")
     assert filtered.text == _new_file("a.py") + _new_file("b.py")
+
+
+def test_everything_in_the_directories_of_the_tests_is_dropped() -> None:
+    files = ["pkg/tests/deep/test_hidden.py", "src/test_beside.py"]
+    task = make_task(fail_to_pass=tuple(f"{file}::test" for file in files), pass_to_pass=(), test_files={})
+    kept, dropped = (
+        ["src/x.py", "pkg/testsuite.py", "tests.py"],
+        ["pkg/tests/helper.py", "pkg/tests", files[1]],
+    )
+    filtered = filter_patch("".join(map(_new_file, kept + dropped)), paths_of_tests(task))
+    assert (filtered.paths, filtered.removed_paths) == (tuple(kept), tuple(dropped))
 
 
 def test_a_rename_is_dropped_when_either_end_is_protected() -> None:

@@ -1,0 +1,142 @@
+"""Prompts and limits from a YAML in mini-swe-agent's format."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hone.agents import AgentSettings, ScaffoldError, load_scaffold, make_agent
+
+ONE = """
+agent:
+  system_template: You work in bash.
+  instance_template: "{{task}} in {{cwd}} on {{machine}}"
+  action_observation_template: "{{output.returncode}}: {{output.output}}"
+  format_error_template: "found {{actions|length}}"
+  timeout_template: "{{action['action']}} was too slow: {{output}}"
+  step_limit: 20
+  cost_limit: 3.0
+environment:
+  cwd: /testbed
+  timeout: 180
+  pull_timeout: 1200
+  env: {PAGER: cat, TQDM_DISABLE: 1}
+model:
+  model_name: some
+  model_kwargs: {temperature: 0.0}
+"""
+TWO = """
+agent:
+  instance_template: "{{task}}"
+  max_consecutive_format_errors: 5
+  wall_time_limit_seconds: 60
+model:
+  action_regex: "```mswea_bash_command\\\\s*\\\\n(.*?)\\\\n```"
+  observation_template: "{% if output.exception_info %}{{output.exception_info}}{% endif %}{{output.output}}"
+  format_error_template: "{{error}} {% if finish_reason is defined %}{{finish_reason}}{% endif %}"
+"""
+
+
+def _write(folder: Path, text: str) -> str:
+    path = folder / "prompts.yaml"
+    path.write_text(text)
+    return str(path)
+
+
+def test_the_places_of_both_generations_are_read(tmp_path: Path) -> None:
+    one = load_scaffold(_write(tmp_path, ONE))
+    assert (one.step_limit, one.timeout_s, one.cwd) == (20, 180, "/testbed")
+    assert one.env == {"PAGER": "cat", "TQDM_DISABLE": "1"}
+    assert one.timeout_template is not None
+    assert one.reply("ls") == "```bash\nls\n```"
+    assert one.unused == (
+        "agent.cost_limit",
+        "environment.pull_timeout",
+        "model.model_name",
+        "model.model_kwargs",
+    )
+    two = load_scaffold(_write(tmp_path, TWO))
+    assert (two.system_template, two.max_consecutive_format_errors, two.wall_time_limit_s) == ("", 5, 60)
+    assert two.reply("ls") == "```mswea_bash_command\nls\n```"
+    assert two.actions("```mswea_bash_command\nls\n```") == ["ls"]
+    assert two.actions("```bash\nls\n```") == []
+
+
+@pytest.mark.parametrize("name", ["default", "tiny"])
+@pytest.mark.parametrize("kind", ["bash", "oracle", "noop", "demonstrator"])
+def test_the_shipped_prompts_serve_every_agent(name: str, kind: str) -> None:
+    make_agent(AgentSettings.model_validate({"kind": kind, "prompts": name}))
+    assert load_scaffold(name).unused == ()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (("step_limit", "step_limits"), "unknown key 'step_limits'; did you mean 'step_limit'"),
+        (("  timeout: 180", "  time_out: 180"), "did you mean 'timeout'"),
+        (("environment:", "environments:"), "did you mean 'environment'"),
+        (("model:", "model:\n  observation_template: x"), "given twice"),
+        (("  instance_template:", "  system_template:"), "missing"),
+        (("step_limit: 20", "step_limit: many"), "step_limit must be a number"),
+        (("timeout: 180", "timeout: 0"), "must be positive"),
+        (("{{output.returncode}}", "{{output.returncode"), "observation_template"),
+        (("model:", "model:\n  action_regex: 'x'"), "one group"),
+        (("model:", "model:\n  action_regex: '(x'"), "not a regular expression"),
+        ((ONE, "- a list"), "expected the sections"),
+        ((ONE, "a: ["), "not YAML"),
+        ((ONE, "agent: 3"), "must be a mapping"),
+    ],
+)
+def test_a_bad_file_is_refused_with_the_reason(tmp_path: Path, change: tuple[str, str], message: str) -> None:
+    with pytest.raises(ScaffoldError, match=message.replace("(", "\\(")):
+        load_scaffold(_write(tmp_path, ONE.replace(*change)))
+
+
+def test_a_name_that_does_not_exist_is_refused_with_those_that_do(tmp_path: Path) -> None:
+    with pytest.raises(ScaffoldError, match="default, tiny"):
+        load_scaffold("tinny")
+    with pytest.raises(ScaffoldError, match="cannot read"):
+        load_scaffold(str(tmp_path / "none.yaml"))
+
+
+@pytest.mark.parametrize(
+    "template", ["{{task}}", "{{output.returncode}}", "found {{actions|length}}", "was too slow: {{output}}"]
+)
+def test_a_variable_that_does_not_exist_is_found_before_any_rollout(tmp_path: Path, template: str) -> None:
+    path = _write(tmp_path, ONE.replace(template, "{{nothing}}"))
+    with pytest.raises(ScaffoldError, match="'nothing' is undefined"):
+        make_agent(AgentSettings(prompts=path))
+
+
+def test_settings_replace_the_limits_of_the_file(tmp_path: Path) -> None:
+    scaffold = load_scaffold(_write(tmp_path, ONE), turn_limit=2, time_limit_s=9.0, command_timeout_s=4.0)
+    assert (scaffold.step_limit, scaffold.wall_time_limit_s, scaffold.timeout_s) == (2, 9.0, 4.0)
+
+
+@given(st.text(st.characters(exclude_characters="`"), min_size=1).filter(lambda text: text.strip()))
+def test_a_command_survives_the_trip_through_a_reply(command: str) -> None:
+    scaffold = load_scaffold("tiny")
+    assert scaffold.actions(f"I will do this.\n\n{scaffold.reply(command)}\n") == [command.strip()]
+
+
+@pytest.mark.parametrize(
+    ("reply", "actions"),
+    [
+        ("```bash\nls\n```", ["ls"]),
+        ("```bash\nls\nls -l\n```", ["ls\nls -l"]),
+        ("```bash  \nls\n```", ["ls"]),
+        ("words", []),
+        ("```python\nls\n```", []),
+        ("```bash\nls", []),
+        ("```bash\na\n```\n```bash\nb\n```", ["a", "b"]),
+        ("```bash\ncat > x.md <<E\n```python\nx\n```\nE\n```", []),  # its fences would cut the command short
+        ("```bash\ncat > x.md <<E\n```\nx\n```\nE\n```", []),
+        ("```bash\nls\n```\n\nThat is all.", ["ls"]),
+        ("see\n```\nthis\n```\n```bash\nls\n```", ["ls"]),
+    ],
+)
+def test_actions_are_the_whole_fenced_commands(reply: str, actions: list[str]) -> None:
+    assert load_scaffold("default").actions(reply) == actions

@@ -1,0 +1,89 @@
+"""Scripted agents: the oracle, the noop and the demonstrator."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from hone.agents import AgentRun, AgentSettings, demonstrator, make_agent
+from hone.grading import Grader, GradingSettings, base_mounts, extract
+from hone.sandbox import SandboxSpec, make_provider
+from hone.sandbox.settings import SandboxSettings
+from hone.tasks.workspace import prepare
+from hone.types import Task, Verdict
+from tests.grading.example import FIXED, make_task, patch_of
+
+FIXES = [
+    {"command": "sed -i '2s/ - / * /' stats.py", "right": False},
+    {"command": "sed -i '2s/ - / + /' stats.py", "right": True},
+    {"command": "sed -i '2s/a - b/a/' stats.py", "right": False},
+    {"command": "sed -i '2s/a - b/b/' stats.py", "right": False},
+]
+
+
+def _task(tmp_path: Path) -> tuple[Task, Path]:
+    task = make_task()
+    workspace = prepare(task, tmp_path / "workspaces")
+    gold = patch_of(workspace, tmp_path, {"stats.py": FIXED})
+    return replace(make_task(gold_patch=gold), metadata={"fixes": FIXES}), workspace
+
+
+@pytest.mark.sandbox
+def test_the_oracle_resolves_the_noop_changes_nothing_and_the_demonstrator_does_as_drawn(
+    tmp_path: Path,
+) -> None:
+    task, workspace = _task(tmp_path)
+
+    async def scenario() -> None:
+        async with make_provider(SandboxSettings()) as provider:
+            grader = Grader(provider, GradingSettings())
+
+            async def rollout(kind: str, **settings: float) -> tuple[AgentRun, str, Verdict]:
+                agent = make_agent(
+                    AgentSettings.model_validate({"kind": kind, "prompts": "tiny", **settings})
+                )
+                spec = SandboxSpec(layer=workspace, mounts=base_mounts(workspace))
+                run = AgentRun(rollout_id="0-0")
+                async with await provider.start(spec) as sandbox:
+                    await agent.run(task, sandbox, None, run)  # type: ignore[arg-type]
+                    patch = await extract(sandbox, task)
+                return run, patch, await grader.grade(task, patch, workspace)
+
+            run, patch, verdict = await rollout("oracle")
+            assert verdict.resolved
+            assert "+    return a + b" in patch
+            assert run.submitted
+            run, patch, verdict = await rollout("noop")
+            assert (run.submitted, patch, verdict.resolved) == (True, "", False)
+            assert (await rollout("demonstrator", accuracy=1.0))[2].resolved
+            run, patch, verdict = await rollout("demonstrator", accuracy=0.0, favourite=1.0)
+            assert patch != ""
+            assert not verdict.resolved
+            assert [turn.action for turn in run.turns][:2] == ["cat -n stats.py", FIXES[0]["command"]]
+            assert [turn.reply.startswith("```bash\n") for turn in run.turns] == [True] * 3
+
+    asyncio.run(scenario())
+
+
+def test_the_demonstrator_is_right_and_wrong_as_often_as_told(tmp_path: Path) -> None:
+    task = replace(make_task(gold_patch="--- a/stats.py\n+++ b/stats.py\n"), metadata={"fixes": FIXES})
+    script = demonstrator(accuracy=0.4, favourite=0.6, seed=3)
+    drawn = [list(script(task, str(i)))[1] for i in range(4000)]
+    counts = Counter(drawn)
+    share = {fix["command"]: counts[str(fix["command"])] / 4000 for fix in FIXES}
+    expected = [0.6 * 0.6, 0.4, 0.6 * 0.2, 0.6 * 0.2]
+    assert list(share.values()) == pytest.approx(expected, abs=0.03)
+    assert drawn == [list(script(task, str(i)))[1] for i in range(4000)]
+    other = demonstrator(accuracy=0.4, favourite=0.6, seed=4)
+    assert drawn != [list(other(task, str(i)))[1] for i in range(4000)]
+
+
+@pytest.mark.parametrize("fixes", [None, [], FIXES[:1], FIXES[1:2]])
+def test_a_task_without_right_and_wrong_fixes_has_no_demonstrator(fixes: list[object] | None) -> None:
+    task = replace(make_task(), metadata={"fixes": fixes})
+    with pytest.raises(ValueError, match="lists no right or no wrong fix"):
+        demonstrator(accuracy=0.5, favourite=0.5, seed=0)(task, "0")

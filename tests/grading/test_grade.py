@@ -1,0 +1,242 @@
+"""Grading in real sandboxes: honest suites of every kind, faults, and the grader's cache."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hone.grading import Grader, GraderError, GradingSettings, grade
+from hone.sandbox import Health, Provider, Sandbox, SandboxSpec, make_provider
+from hone.sandbox.settings import SandboxSettings
+from hone.tasks.workspace import prepare
+from hone.types import Commit, Environment, Task, TestStatus, Verdict
+from tests.grading.example import BUGGY, FIXED, make_task, patch_of
+
+pytestmark = pytest.mark.sandbox
+
+SUITE = """
+import unittest
+
+import pytest
+
+from .helper import three
+from stats import add
+
+
+@pytest.fixture
+def one(shared):
+    return shared - 1
+
+
+def test_fixture(one, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("builtins.abs", lambda x: 7)
+    assert abs(1) == 7
+    print("seen")
+    assert capsys.readouterr().out == "seen\\n"
+    assert add(one, 2) == three == pytest.approx(3.0)
+
+
+@pytest.mark.parametrize("a, b", [(1, 2), ("x", "y")], ids=["1-2", "x y::z"])
+def test_parameters(a, b):
+    add(a, b)
+
+
+class TestClass:
+    def test_method(self):
+        assert {"sum": [add(1, 1)]} == {"sum": [2]}
+
+
+class Case(unittest.TestCase):
+    def setUp(self):
+        self.value = 1
+
+    def test_case(self):
+        for i in range(2):
+            with self.subTest(i=i):
+                self.assertEqual(add(self.value, i), 1 + i)
+
+
+@pytest.mark.xfail
+def test_known():
+    assert add(1, 1) == 5
+
+
+@pytest.mark.skip
+def test_skipped():
+    pass
+
+
+def test_broken_setup(missing_fixture):
+    pass
+"""
+FAIL_TO_PASS = ("test_fixture", "test_parameters[x y::z]", "TestClass::test_method", "Case::test_case")
+OTHERS = ("test_parameters[1-2]", "test_known")
+
+
+def _suite_task() -> Task:
+    """Hidden tests in a package of their own, with a helper and a conftest of the base commit."""
+    task = make_task(
+        fail_to_pass=tuple(f"suite/test_all.py::{name}" for name in FAIL_TO_PASS),
+        pass_to_pass=tuple(f"suite/test_all.py::{name}" for name in OTHERS),
+        test_files={"suite/test_all.py": SUITE},
+    )
+    files = {
+        "conftest.py": "import pytest\n\n@pytest.fixture(scope='session')\ndef shared():\n    return 2\n",
+        "suite/__init__.py": "",
+        "suite/helper.py": "three = 3\n",
+        "pytest.ini": "[pytest]\naddopts = -p no:python\n",
+    }
+    history = (*task.environment.history, Commit(message="Suite", files=files))
+    return dataclasses.replace(task, environment=Environment(image="host", history=history))
+
+
+def _graded(tasks_and_patches: list[tuple[Task, str]], workspace: Path) -> list[Verdict]:
+    async def scenario() -> list[Verdict]:
+        async with make_provider(SandboxSettings()) as provider:
+            grader = Grader(provider, GradingSettings())
+            return await asyncio.gather(*(grader.grade(t, p, workspace) for t, p in tasks_and_patches))
+
+    return asyncio.run(scenario())
+
+
+def test_fixtures_parameters_classes_and_marks_are_judged_as_pytest_does(tmp_path: Path) -> None:
+    task = _suite_task()
+    workspace = prepare(task, tmp_path / "workspaces")
+    fix = patch_of(workspace, tmp_path, {"stats.py": FIXED})
+    more = tuple(
+        f"suite/test_all.py::{name}" for name in ("test_skipped", "test_broken_setup", "test_absent")
+    )
+    stricter = dataclasses.replace(task, checks=dataclasses.replace(task.checks, pass_to_pass=more))
+    fixed, buggy, strict = _graded([(task, fix), (task, ""), (stricter, fix)], workspace)
+    assert fixed.resolved, fixed.log
+    assert fixed.tests["suite/test_all.py::test_known"] is TestStatus.XFAILED
+    assert not buggy.resolved
+    assert buggy.score == 0.0
+    assert buggy.tests["suite/test_all.py::test_parameters[1-2]"] is TestStatus.PASSED
+    assert not strict.resolved
+    assert [strict.tests[test] for test in more] == ["skipped", "error", "missing"]
+    assert (fixed.tampered, buggy.tampered, strict.tampered) == (None, None, None)
+
+
+def test_half_a_fix_scores_in_part_and_its_log_shows_the_failure(tmp_path: Path) -> None:
+    task = make_task()
+    workspace = prepare(task, tmp_path / "workspaces")
+    half = BUGGY.replace("return a - b", "return 3 if (a, b) == (1, 2) else 0")
+    loop = BUGGY.replace("return a - b", "\n    while (a, b) != (1, 2): pass\n    return 3")
+    slow = make_task(timeout_s=1.0)
+    patches = [patch_of(workspace, tmp_path, {"stats.py": text}) for text in (half, loop)]
+    partial, endless = _graded([(task, patches[0]), (slow, patches[1])], workspace)
+    assert partial.score == pytest.approx(2 / 3)
+    assert not partial.resolved
+    assert "assert add(1, 0) == 1" in partial.log
+    assert endless.tests["tests/test_hidden.py::test_add"] is TestStatus.PASSED
+    assert not endless.resolved
+    assert "stopped after 1 s" in endless.log
+
+
+class Losing:
+    """A real provider whose first sandboxes die when they are asked to run `program`."""
+
+    def __init__(self, inner: Provider, program: str, deaths: int) -> None:
+        self.inner, self.program, self.deaths, self.started = inner, program, deaths, 0
+        self.second = asyncio.Event()
+
+    async def start(self, spec: SandboxSpec) -> Sandbox:
+        self.started += 1
+        if self.started == 2:
+            self.second.set()
+        sandbox = await self.inner.start(spec)
+        run: Any = sandbox._exec
+
+        async def die(argv: list[str], *rest: Any) -> Any:
+            if argv[0] == self.program and self.deaths > 0:
+                self.deaths -= 1
+                await sandbox.close()
+            return await run(argv, *rest)
+
+        sandbox._exec = die  # type: ignore[method-assign]
+        return sandbox
+
+    async def health(self) -> Health:
+        return await self.inner.health()
+
+    async def reconcile(self) -> int:
+        return await self.inner.reconcile()
+
+    async def __aenter__(self) -> Provider:
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        return None
+
+
+def test_a_lost_sandbox_is_graded_again_and_blamed_on_the_patch_the_second_time(tmp_path: Path) -> None:
+    task = make_task()
+    workspace = prepare(task, tmp_path / "workspaces")
+    fix = patch_of(workspace, tmp_path, {"stats.py": FIXED})
+
+    async def scenario() -> None:
+        async with make_provider(SandboxSettings()) as provider:
+
+            async def graded(program: str, deaths: int) -> Verdict:
+                losing = Losing(provider, program, deaths)
+                return await grade(
+                    task, fix, provider=losing, workspace=workspace, settings=GradingSettings()
+                )
+
+            assert (await graded("python3", 1)).resolved
+            twice = await graded("python3", 2)
+            assert not twice.resolved
+            assert "twice" in twice.log
+            with pytest.raises(GraderError, match="before any test ran"):
+                await graded("bash", 1)
+
+    asyncio.run(scenario())
+
+
+def test_a_provider_that_cannot_serve_is_no_verdict_and_is_asked_again(tmp_path: Path) -> None:
+    task = make_task()
+    workspace = prepare(task, tmp_path / "workspaces")
+    elsewhere = dataclasses.replace(
+        task, environment=dataclasses.replace(task.environment, image="docker://none")
+    )
+
+    async def scenario() -> None:
+        async with make_provider(SandboxSettings()) as provider:
+            grader = Grader(provider, GradingSettings())
+            for _ in range(2):
+                with pytest.raises(GraderError, match="no sandbox to grade in"):
+                    await grader.grade(elsewhere, "", workspace)
+
+    asyncio.run(scenario())
+
+
+def test_equal_patches_are_graded_once_even_at_once_and_when_the_first_caller_gives_up(
+    tmp_path: Path,
+) -> None:
+    task = make_task()
+    workspace = prepare(task, tmp_path / "workspaces")
+    fix = patch_of(workspace, tmp_path, {"stats.py": FIXED})
+
+    async def scenario() -> None:
+        async with make_provider(SandboxSettings()) as inner:
+            provider = Losing(inner, "", 0)
+            grader = Grader(provider, GradingSettings())
+            verdicts = await asyncio.gather(*(grader.grade(task, fix, workspace) for _ in range(5)))
+            renamed = await grader.grade(dataclasses.replace(task, id="other"), fix, workspace)
+            assert all(verdict.resolved for verdict in (*verdicts, renamed))
+            assert provider.started == 1
+
+            first = asyncio.create_task(grader.grade(task, "", workspace))
+            second = asyncio.create_task(grader.grade(task, "", workspace))
+            await provider.second.wait()
+            first.cancel()
+            assert not (await second).resolved
+            assert first.cancelled()
+            assert provider.started == 3
+
+    asyncio.run(scenario())
