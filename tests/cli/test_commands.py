@@ -149,6 +149,7 @@ def test_a_rollout_turn_by_turn(hone: Hone, run_dir: Path):
     code, out, _ = hone("show", f"{run_dir}/train-0007__g0__i0")
     assert code == 0
     for part in (
+        "You fix bugs.",
         "add is wrong",
         "turn 0",
         "sed -i s/-/+/ adder.py",
