@@ -17,6 +17,8 @@ class StepStats:
         self._clip = clip
         self._sums: defaultdict[str, float] = defaultdict(float)
         self._max: dict[str, float] = {}
+        self._loss = 0.0
+        self._mini_batches = 0
         self._steps = 0
         self._skipped: Counter[str] = Counter()
 
@@ -44,9 +46,12 @@ class StepStats:
         ):  # the weights are still the engine's
             self._raise_max("logp_gap_max", float((logprobs - batch.engine_logprobs).abs().max()))
 
-    def add_step(self, *, loss: float, grad_norm: float, lr: float) -> None:
+    def add_loss(self, loss: float) -> None:
+        self._mini_batches += 1
+        self._loss += loss
+
+    def add_step(self, *, grad_norm: float, lr: float) -> None:
         self._steps += 1
-        self._sums["loss"] += loss
         self._sums["grad_norm"] += grad_norm
         self._sums["lr"] += lr
 
@@ -55,9 +60,10 @@ class StepStats:
 
     def metrics(self, seconds: float) -> dict[str, float]:
         """The names are listed at `Trainer.step`; a name without a value is left out."""
-        per_step = {"loss", "grad_norm", "lr"}
+        per_step = {"grad_norm", "lr"}
         counts = {"tokens", "trained_tokens"}
-        result: dict[str, float] = {"optimizer_steps": self._steps, **self._max}
+        loss = self._loss / max(1, self._mini_batches)
+        result: dict[str, float] = {"loss": loss, "optimizer_steps": self._steps, **self._max}
         for name, total in self._sums.items():
             divisor = self._steps if name in per_step else self._sums["trained_tokens"]
             result[name] = total if name in counts else total / max(1, divisor)

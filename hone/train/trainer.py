@@ -72,12 +72,13 @@ class Trainer:
     def step(self, samples: Sequence[Sample]) -> dict[str, float]:
         """Train on `samples`: `epochs` passes of `mini_batches` optimiser steps each; returns the metrics.
 
-        Metrics: loss (mean over the mini-batches, always there); grad_norm, lr (means over the optimiser steps
-        that were made); ratio_max_deviation and
-        ratio_mean_deviation (of the ratio from 1), clip_fraction, approx_kl (k3, old to new), entropy (nats);
-        logp_gap_max (max |engine - trainer| over the tokens of the first optimiser step); tokens and
-        trained_tokens (that passed through the model, over all epochs); optimizer_steps; skipped/<reason>;
-        seconds, tokens_per_s. Raises NonFinite, and TrainError, naming the rollout, for an unsound sample.
+        Metrics: loss (mean over the mini-batches, always there); grad_norm, lr (means over the optimiser
+        steps made); ratio_max_deviation, ratio_mean_deviation (of the ratio from 1), clip_fraction, approx_kl
+        (k3, old to new), entropy (nats); logp_gap_max (max |engine - trainer| over the tokens of the first
+        optimiser step); tokens, trained_tokens (that passed through the model, over all epochs);
+        optimizer_steps; skipped/<reason>; seconds, tokens_per_s.
+
+        Raises NonFinite, and TrainError, naming the rollout, for an unsound sample.
         """
         started = time.perf_counter()
         _require_sound(samples)

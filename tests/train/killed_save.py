@@ -28,8 +28,11 @@ def half_a_file(state: Any, path: Path) -> None:
     die()
 
 
+RENAME = Path.rename
+
+
 def rename_then_die(path: Path, target: Path) -> Path:
-    os.rename(path, target)
+    RENAME(path, target)
     die()
     return target
 

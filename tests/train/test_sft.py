@@ -108,7 +108,8 @@ def test_demonstrations_train_what_the_assistant_said_and_its_stop_token(tmp_pat
     drawn = trajectory("drawn")
     demo, kept = demonstration_samples([scripted, drawn], encode)
     assert words.decode(demo.tokens[demo.weight > 0].tolist()) == "cat x<|im_end|>echo done<|im_end|>"
-    assert demo.tokens.tolist() == renderer.render_ids(messages)[: len(demo.tokens)]
+    first = int(np.flatnonzero(demo.weight)[0])
+    assert demo.tokens[:first].tolist() == renderer.render_ids(messages[:2], add_generation_prompt=True)
     assert kept.tokens.tolist() == np.concatenate([n.tokens for n in drawn.tree.nodes]).tolist()
     with MetricsWriter(tmp_path, tensorboard=False) as metrics:
         path = sft(

@@ -27,7 +27,10 @@ from tests.train.examples import (
     with_logprobs,
 )
 
-pytestmark = pytest.mark.model
+pytestmark = [
+    pytest.mark.model,
+    pytest.mark.filterwarnings("ignore:.gradient_checkpointing. is deprecated"),  # TRL's own default
+]
 LONGEST = 48  # tokens of a completion, what Dr. GRPO divides by
 
 
