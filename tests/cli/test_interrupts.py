@@ -49,11 +49,14 @@ def interrupted(job: str, signals: Sequence[signal.Signals]) -> tuple[int, str, 
         stderr=subprocess.PIPE,
         text=True,
     )
-    assert process.stdout is not None
-    assert process.stdout.readline() == "ready\n"
-    for number in signals:
-        process.send_signal(number)
-    out, err = process.communicate()
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        for number in signals:
+            process.send_signal(number)
+        out, err = process.communicate()
+    finally:
+        process.kill()
     return process.returncode, out, err
 
 

@@ -93,6 +93,24 @@ def test_the_fingerprint_counts_exactly_what_changes_results(settings: RunSettin
     assert (fingerprint(replaced(settings, path, "changed")) == fingerprint(settings)) == uncounted
 
 
+@pytest.mark.parametrize(
+    ("path", "counts"),
+    [
+        ("tasks.seed", True),
+        ("sampling.temperature", True),
+        ("sandbox.memory_mib", True),
+        ("rollout.time_limit_s", True),
+        ("run_dir", False),
+        ("engine.max_batch", False),
+        ("rollout.concurrent_episodes", False),
+        ("train.batch.micro_batch_tokens", False),
+        ("train.checkpoint.every", False),
+    ],
+)
+def test_speed_is_not_a_result(settings: RunSettings, path: str, counts: bool):
+    assert (fingerprint(replaced(settings, path, "changed")) != fingerprint(settings)) == counts
+
+
 def test_more_steps_are_the_same_run_only_while_the_learning_rate_does_not_depend_on_them(
     settings: RunSettings,
 ):
