@@ -126,8 +126,6 @@ class Batch:
         self.version = version
         self.sessions.clear()
         rows, self.rows, self._sampler = self.rows, [], None
-        for row in rows:
-            row.cached = 0
         return rows
 
     def _worth_waiting(self, row: Row, chosen: Sequence[Row]) -> bool:
