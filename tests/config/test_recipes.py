@@ -53,7 +53,7 @@ def test_the_run_directory_is_named_after_the_recipe_unless_it_says_otherwise(tm
         ("[rollout.rewards]\nresolvd = 2.0\n", "rollout.rewards.resolvd = 'resolvd'"),
         ("[rollout.rewards]\nresolvd = 2.0\n", "did you mean 'resolved'?"),
         ('[rollout]\nmasked = ["resolved"]\n', "line 2: rollout.masked: resolved: only turn_limit"),
-        ("[tiny_model]\nheads = 5\n", "kv_heads (3) must divide heads (5)"),
+        ("[tiny_model]\nheads = 5\nkv_heads = 3\n", "kv_heads (3) must divide heads (5)"),
         (
             '[model]\ndtype = "float32"\n',
             "model.path is missing: set it in the recipe, or with --set model.path=",
