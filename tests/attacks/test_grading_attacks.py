@@ -93,6 +93,11 @@ from _pytest.config import Config
 for found in gc.get_objects():
     if isinstance(found, Config):
         found.pluginmanager.register(plugin)""",
+    "removes the hook that calls tests": """import gc
+from _pytest.config import Config
+for found in gc.get_objects():
+    if isinstance(found, Config):
+        del found.hook.pytest_pyfunc_call._hookimpls[:]""",
     "rewrites the tests on disk": f"""import pathlib
 for test in pathlib.Path(__file__).parent.glob('tests/test_*.py'):
     test.write_text({TRIVIAL!r} + 'def test_add_more(): pass')""",
@@ -173,6 +178,7 @@ RAW = {
     "a patch that does not apply": "--- a/stats.py\n+++ b/stats.py\n@@ -1 +1 @@\n-no\n+yes\n",
     "nothing": "",
 }
+LATE = "rewrites the tests on disk"
 HANGS = {"loops for ever", "stops the runner"}
 TAMPERED = {
     "writes to every descriptor",
@@ -181,6 +187,7 @@ TAMPERED = {
     "replaces the test's call",
     "replaces the call's code",
     "registers a plugin",
+    "removes the hook that calls tests",
     "equals everything",
     "equals everything, as a number",
     "replaces the equality",
@@ -206,6 +213,9 @@ def verdicts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Verdict]:
     scratch = tmp_path_factory.mktemp("attacks")
     task = make_task()
     hasty = dataclasses.replace(task, checks=dataclasses.replace(task.checks, timeout_s=1.5))
+    # the first test file imports the code under test, which then rewrites the second
+    tests = ("tests/test_visible.py::test_double", "tests/test_more.py::test_add_more")
+    late = make_task(fail_to_pass=tests, pass_to_pass=())
     workspace = prepare(task, scratch / "workspaces")
     patches = _patches(workspace, scratch)
 
@@ -214,7 +224,7 @@ def verdicts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Verdict]:
             grader = Grader(provider, GradingSettings(concurrency=3, slack_s=3))
 
             def graded(name: str) -> Task:
-                return hasty if name in HANGS else task
+                return hasty if name in HANGS else late if name == LATE else task
 
             return await asyncio.gather(
                 *(grader.grade(graded(name), patch, workspace) for name, patch in patches.items())

@@ -37,7 +37,7 @@ def _write(folder: Path, tree: dict[str, bytes]) -> None:
         written.add(name)
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
 @given(before=_TREES, after=_TREES, quoted=st.booleans())
 def test_the_parser_names_the_files_that_git_named(
     before: dict[str, bytes], after: dict[str, bytes], quoted: bool

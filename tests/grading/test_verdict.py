@@ -87,6 +87,13 @@ def test_an_honest_session_is_believed() -> None:
     assert _tally(HONEST) == (True, None, "passed")
 
 
+def test_a_session_without_the_runs_key_is_tampering() -> None:
+    finished, tampered, status = _tally(HONEST, key=b"x")
+    assert not finished
+    assert tampered
+    assert status == "missing"
+
+
 @given(st.data())
 def test_a_session_with_a_record_left_out_twice_or_elsewhere_is_not_believed(data: st.DataObject) -> None:
     records = list(HONEST)
