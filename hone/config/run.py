@@ -18,13 +18,17 @@ from hone.train.settings import SftSettings, TrainSettings
 
 
 class DemonstrationSettings(Settings):
-    """The rollouts of a scripted agent that `hone sft` learns from."""
+    """The conversations that `hone sft` learns from."""
 
     path: Path | None = None
-    """Run directory whose stored rollouts are the demonstrations; default: recorded below `run_dir`."""
+    """A file of demonstrations, or the directory of a run whose resolved rollouts are imitated; default:
+    recorded into `run_dir`."""
 
     rollouts: int = Field(default=512, ge=1)
-    """Demonstrations to record, one for each task of the training set in turn."""
+    """Demonstrations to record, of the tasks of the training set in turn."""
+
+    graded: int = Field(default=128, ge=0)
+    """Demonstrations of the quickstart that are also graded, to know how often the demonstrator is right."""
 
     agent: AgentSettings = AgentSettings(kind="demonstrator", prompts="tiny")
     """Who demonstrates."""

@@ -26,10 +26,10 @@ from hone.launch.testbed import Testbed, open_testbed
 from hone.launch.train import run_training
 from hone.policy.settings import ModelSettings
 from hone.policy.tiny import make_tiny
+from hone.rollout.demonstrations import Demonstration
 from hone.tasks.formats import save
 from hone.tasks.sources import load_splits
 from hone.tasks.splits import Splits
-from hone.types import Trajectory
 
 
 def quickstart(settings: RunSettings, reporter: Reporter) -> dict[str, Any]:
@@ -48,16 +48,16 @@ async def _quickstart(settings: RunSettings, reporter: Reporter) -> dict[str, An
             demonstrations = await record(settings, testbed, reporter, tasks=splits.train)
             supervised = await asyncio.to_thread(_supervised, settings, demonstrations, reporter)
             start = point(run_dir / "start", supervised)
+            teacher = await _measure_demonstrator(settings, testbed, reporter, splits)
             before = await _measure(settings, testbed, reporter, splits, start, "before")
             trained = await run_training(ready, testbed, reporter)
             final = point(run_dir / "final", trained.checkpoint)
             after = await _measure(settings, testbed, reporter, splits, final, "after")
-        resolved = sum(d.verdict is not None and d.verdict.resolved for d in demonstrations)
         report = {
             "before": before["test"],
             "after": after["test"],
             "unseen_families": {"before": before["test_unseen"], "after": after["test_unseen"]},
-            "demonstrations": {"n": len(demonstrations), "right": resolved / len(demonstrations)},
+            "demonstrations": {"recorded": len(demonstrations), "graded": teacher},
             "seconds": round(seconds(), 1),
             "peak_memory_gib": round(memory.gib, 2),
             "checkpoint": str(final),
@@ -68,7 +68,7 @@ async def _quickstart(settings: RunSettings, reporter: Reporter) -> dict[str, An
     return report
 
 
-def _supervised(settings: RunSettings, demonstrations: Sequence[Trajectory], reporter: Reporter) -> Path:
+def _supervised(settings: RunSettings, demonstrations: Sequence[Demonstration], reporter: Reporter) -> Path:
     """The checkpoint that imitates the demonstrations, from a random tiny model."""
     base = settings.run_dir / "base"
     if not base.is_dir():
@@ -76,8 +76,9 @@ def _supervised(settings: RunSettings, demonstrations: Sequence[Trajectory], rep
         texts = (str(message["content"]) for d in demonstrations for message in d.messages)
         make_tiny(texts, partial, settings.tiny_model)
         partial.rename(base)
-    below = settings.model_copy(update={"run_dir": settings.run_dir / "sft"})
-    return run_sft(_with_model(below, base), demonstrations, reporter).checkpoint
+    below = _with_model(settings.model_copy(update={"run_dir": settings.run_dir / "sft"}), base)
+    claim(below)
+    return run_sft(below, demonstrations, reporter).checkpoint
 
 
 async def _measure(
@@ -94,8 +95,28 @@ async def _measure(
             out=settings.run_dir / "eval" / f"{when}-{name}",
             title=f"measuring {when} RL: {what}",
         )
-        rates[name] = {key: summary[key] for key in ("resolve_rate", "low", "high", "n")}
+        rates[name] = _rate(summary)
     return rates
+
+
+async def _measure_demonstrator(
+    settings: RunSettings, testbed: Testbed, reporter: Reporter, splits: Splits
+) -> dict[str, Any]:
+    """How often the demonstrations are right: the first of them again, with the same choices, graded."""
+    wanted = settings.demonstrations
+    summary = await run_evaluation(
+        settings.model_copy(update={"agent": wanted.agent}),
+        testbed,
+        reporter,
+        tasks=splits.train[: wanted.graded],
+        out=settings.run_dir / "eval" / "demonstrator",
+        title="grading demonstrations",
+    )
+    return _rate(summary)
+
+
+def _rate(summary: dict[str, Any]) -> dict[str, Any]:
+    return {key: summary[key] for key in ("resolve_rate", "low", "high", "n")}
 
 
 def _with_model(settings: RunSettings, path: Path) -> RunSettings:

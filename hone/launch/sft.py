@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 from hone.config import RunSettings
-from hone.launch.evaluate import run_evaluation
 from hone.launch.policy import load_policy
 from hone.launch.reporter import Reporter
 from hone.launch.rundir import claim
-from hone.launch.testbed import Testbed, open_testbed
+from hone.launch.testbed import Testbed, make_parts, open_testbed
 from hone.policy.transcript import encode_conversation
+from hone.rollout import demonstrations
+from hone.rollout.demonstrations import Demonstration
 from hone.rollout.lock import RunLock
+from hone.rollout.rewards import solved
 from hone.rollout.store import Store
 from hone.tasks.sources import load_splits
 from hone.train.metrics import MetricsWriter
@@ -34,48 +35,53 @@ class SftReport:
 
 
 def sft(settings: RunSettings, reporter: Reporter) -> SftReport:
-    """Train `settings.model` on the demonstrations, from where the run directory stands."""
+    """Train `settings.model` on the demonstrations, from where the run directory stands.
 
-    async def demonstrations() -> list[Trajectory]:
-        async with open_testbed(settings) as testbed:
-            return await record(settings, testbed, reporter, tasks=load_splits(settings.tasks).train)
+    They are those of `demonstrations.path` (a file of demonstrations, or a run whose resolved rollouts are
+    to be imitated), or are recorded first.
+    """
+    claim(settings)
+    path = settings.demonstrations.path
+    if path is None:
+        return run_sft(settings, asyncio.run(_record_alone(settings, reporter)), reporter)
+    if path.is_dir():
+        return run_sft(settings, resolved_rollouts(path), reporter)
+    return run_sft(settings, demonstrations.load(path), reporter)
 
-    if settings.demonstrations.path is not None:
-        stored = load_demonstrations(settings.demonstrations.path)
-    else:
-        stored = asyncio.run(demonstrations())
-    return run_sft(settings, stored, reporter)
+
+async def _record_alone(settings: RunSettings, reporter: Reporter) -> list[Demonstration]:
+    async with open_testbed(settings) as testbed:
+        return await record(settings, testbed, reporter, tasks=load_splits(settings.tasks).train)
 
 
 async def record(
     settings: RunSettings, testbed: Testbed, reporter: Reporter, *, tasks: Sequence[Task]
-) -> list[Trajectory]:
-    """Record `demonstrations.rollouts` rollouts of the demonstrator, each graded, and return them."""
+) -> list[Demonstration]:
+    """Record `demonstrations.rollouts` demonstrations below the run directory, in real sandboxes."""
     wanted = settings.demonstrations
-    chosen = tasks[: wanted.rollouts]
-    as_demonstrator = settings.model_copy(
-        update={
-            "agent": wanted.agent,
-            "evaluate": settings.evaluate.model_copy(
-                update={"samples": math.ceil(wanted.rollouts / max(1, len(chosen)))}
-            ),
-        }
-    )
-    out = settings.run_dir / "demonstrations"
-    title = "recording demonstrations"
-    await run_evaluation(as_demonstrator, testbed, reporter, tasks=chosen, out=out, title=title)
-    return await asyncio.to_thread(load_demonstrations, out)
+    with reporter.stage("recording demonstrations", wanted.rollouts) as stage:
+        shown = 0
+
+        def show(recorded: int) -> None:
+            nonlocal shown
+            stage.advance(recorded - shown)
+            shown = recorded
+
+        parts = make_parts(testbed, settings, wanted.agent, None)
+        path = settings.run_dir / "demonstrations.jsonl"
+        return await demonstrations.record(tasks, parts, path, count=wanted.rollouts, progress=show)
 
 
-def load_demonstrations(run_dir: Path) -> list[Trajectory]:
-    """The stored rollouts of a run or an evaluation, in the order of their names. Raises StoreError."""
+def resolved_rollouts(run_dir: Path) -> list[Trajectory]:
+    """The stored rollouts of a run or an evaluation that resolved their task. Raises StoreError."""
     store = Store(run_dir / "rollouts")
-    return [store.load(name) for name in store.names()]
+    return [t for t in map(store.load, store.names()) if solved(t.outcome, t.verdict)]
 
 
-def run_sft(settings: RunSettings, demonstrations: Sequence[Trajectory], reporter: Reporter) -> SftReport:
-    """Blocks. Goes on from the run directory's last checkpoint."""
-    claim(settings)
+def run_sft(
+    settings: RunSettings, examples: Sequence[Demonstration | Trajectory], reporter: Reporter
+) -> SftReport:
+    """Train in a claimed run directory, from its last checkpoint on; blocks."""
     policy = load_policy(settings)
     encode = partial(encode_conversation, policy.renderer, policy.tokenizer)
     last: Mapping[str, float] = {}
@@ -96,7 +102,7 @@ def run_sft(settings: RunSettings, demonstrations: Sequence[Trajectory], reporte
 
         checkpoint = fit(
             policy.model,
-            demonstration_samples(demonstrations, encode),
+            demonstration_samples(examples, encode),
             settings.sft,
             run_dir=settings.run_dir,
             tokenizer=policy.tokenizer,
@@ -105,7 +111,7 @@ def run_sft(settings: RunSettings, demonstrations: Sequence[Trajectory], reporte
         )
     return SftReport(
         run_dir=settings.run_dir,
-        demonstrations=len(demonstrations),
+        demonstrations=len(examples),
         checkpoint=checkpoint,
         loss=last.get("loss"),
     )

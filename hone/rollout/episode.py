@@ -21,6 +21,7 @@ from hone.agents.contract import Agent, AgentRun
 from hone.grading import BrokenTree, GraderError, base_mounts, extract
 from hone.outcomes import OUTCOME_RULES, Outcome
 from hone.policy.engine import ContextOverflow, EngineError
+from hone.rollout.errors import RolloutError
 from hone.rollout.metering import Conversation, MeteredChat, MeteredSandbox, NoChat
 from hone.rollout.rewards import reward_of
 from hone.rollout.settings import RolloutSettings
@@ -130,6 +131,21 @@ async def run_episode(episode: Episode, parts: Parts) -> Trajectory:
     except _Ended as ended:
         return episode.trajectory(ended.outcome, rewards, str(ended))
     return episode.trajectory(outcome, rewards)
+
+
+async def run_demonstration(episode: Episode, parts: Parts) -> None:
+    """The agent's part of a rollout alone: nothing is graded; `episode.run` holds what was said and done.
+
+    Raises RolloutError unless the agent submitted.
+    """
+    try:
+        async with _leased(episode, parts) as sandbox:
+            deadline = asyncio.get_running_loop().time() + parts.settings.time_limit_s
+            ended = await _work(episode, parts, sandbox, deadline)
+    except _Ended as error:
+        raise RolloutError(f"the demonstration of {episode.task.id} failed: {error}") from error
+    if ended is not None:
+        raise RolloutError(f"the demonstration of {episode.task.id} ended with {ended} instead of submitting")
 
 
 @asynccontextmanager

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 from transformers import PreTrainedModel
 
+from hone.rollout.demonstrations import Demonstration
 from hone.train import checkpoint
 from hone.train.checkpoint import Progress, Tokenizer
 from hone.train.errors import TrainError
@@ -23,19 +24,20 @@ from hone.types import Message, Sample, TokenTree, Trajectory
 
 
 def demonstration_samples(
-    trajectories: Iterable[Trajectory], encode: Callable[[Sequence[Message]], TokenTree]
+    examples: Iterable[Demonstration | Trajectory], encode: Callable[[Sequence[Message]], TokenTree]
 ) -> list[Sample]:
     """Samples with weight 1 on what the assistant said.
 
-    A trajectory that an engine sampled keeps its tokens; one without tokens (a scripted agent's) goes through
-    `encode`, which lays its messages out as a rollout would have.
+    A trajectory that an engine sampled keeps its tokens; one without tokens (a scripted agent's) and a
+    demonstration go through `encode`, which lays the messages out as a rollout would have.
     """
     samples: list[Sample] = []
-    for trajectory in trajectories:
-        tree = trajectory.tree if trajectory.tree.sampled_tokens else encode(trajectory.messages)
-        samples += tree_samples(
-            tree, rollout_id=trajectory.rollout_id, group_id=trajectory.group_id, advantage=1.0
-        )
+    for example in examples:
+        if isinstance(example, Trajectory) and example.tree.sampled_tokens:
+            tree = example.tree
+        else:
+            tree = encode(example.messages)
+        samples += tree_samples(tree, rollout_id=example.rollout_id, group_id=example.task_id, advantage=1.0)
     return samples
 
 
