@@ -8,6 +8,7 @@ Verdict       everything else; whatever the patch can cause (it does not apply, 
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import hashlib
 import json
 import secrets
@@ -32,6 +33,8 @@ from hone.tasks.formats import content_hash
 from hone.types import Task, Verdict
 
 RUNNER = "/srv/hone/grader"
+REPORT_KIB = 256  # output that must come back whole: the runner's report
+_DEFAULT_LIMITS = Limits()
 _SANDBOX_ENV = {
     "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
     "PYTHONDONTWRITEBYTECODE": "1",
@@ -57,13 +60,13 @@ async def grade(
     provider: Provider,
     workspace: Path,
     settings: GradingSettings,
-    limits: Limits | None = None,
+    limits: Limits = _DEFAULT_LIMITS,
 ) -> Verdict:
     """Grade one patch against the task's checks.
 
     Args:
         workspace: the task's repository on the host (`hone.tasks.workspace.prepare`).
-        limits: of the sandbox; default those of the contract.
+        limits: of the sandbox.
     Raises:
         GraderError: there is no verdict, and the patch did not cause that.
     """
@@ -79,7 +82,7 @@ async def grade(
         layer=workspace,
         env=_SANDBOX_ENV,
         mounts=(Mount(source=Path(__file__).parent / "inside", target=RUNNER),),
-        limits=limits or Limits(),
+        limits=dataclasses.replace(limits, output_kib=max(limits.output_kib, REPORT_KIB)),
     )
     for attempt in range(2):
         sandbox = await _start(provider, spec)
@@ -162,7 +165,7 @@ class Grader:
     """
 
     def __init__(
-        self, provider: Provider, settings: GradingSettings, *, limits: Limits | None = None
+        self, provider: Provider, settings: GradingSettings, *, limits: Limits = _DEFAULT_LIMITS
     ) -> None:
         self._provider, self._settings, self._limits = provider, settings, limits
         self._places = asyncio.Semaphore(settings.concurrency)
