@@ -363,6 +363,7 @@ async def reading_what_is_not_a_file_raises(provider: Provider) -> None:
             ("/tmp", IsADirectoryError),  # noqa: S108
             ("pipe", OSError),
             ("/dev/zero", OSError),
+            ("null\0byte", OSError),
         )
         for path, kind in wrong:
             try:

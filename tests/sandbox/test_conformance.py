@@ -27,7 +27,7 @@ def runner() -> Iterator[asyncio.Runner]:
 @pytest.fixture(scope="module")
 def provider(runner: asyncio.Runner, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Provider]:
     base = tmp_path_factory.mktemp("hone")
-    provider = make_provider(SandboxSettings(state_dir=base / "state", cache_dir=base / "cache"))
+    provider = make_provider(SandboxSettings(state_dir=base / "state", cache_dir=base.parent / "cache"))
     runner.run(provider.__aenter__())
     yield provider
     runner.run(provider.__aexit__(None, None, None))

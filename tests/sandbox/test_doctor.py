@@ -27,7 +27,7 @@ print(json.dumps([dataclasses.asdict(check) for check in health.checks] + [healt
 
 
 def _settings(tmp_path: Path) -> SandboxSettings:
-    return SandboxSettings(state_dir=tmp_path / "state", cache_dir=tmp_path / "cache")
+    return SandboxSettings(state_dir=tmp_path / "state", cache_dir=tmp_path.parent / "cache")
 
 
 def test_without_bubblewrap_the_doctor_says_how_to_install_it(

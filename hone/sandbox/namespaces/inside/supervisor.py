@@ -118,6 +118,8 @@ class Supervisor:
                 self.handle(kind, request, body)
             except OSError as error:
                 self.send(wire.ERROR_KIND, request, wire.LENGTH.pack(error.errno or errno.EIO))
+            except ValueError:  # a path that holds a null byte
+                self.send(wire.ERROR_KIND, request, wire.LENGTH.pack(errno.EINVAL))
         del self.incoming[:offset]
 
     def handle(self, kind: int, request: int, body: bytes) -> None:
