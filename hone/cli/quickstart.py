@@ -42,7 +42,7 @@ def _quickstart(settings: RunSettings, reporter: Reporter) -> tuple[dict[str, An
 
 def print_quickstart(report: dict[str, Any], run_dir: Path) -> None:
     """The table at the end; `report` is what `report.json` holds."""
-    from hone.cli.output import percent, print_facts, print_table
+    from hone.cli.output import print_facts, print_table
     from hone.cli.summary import rate
 
     unseen = report["unseen_families"]
@@ -53,7 +53,8 @@ def print_quickstart(report: dict[str, Any], run_dir: Path) -> None:
     print_table(["held-out tasks", "before RL", "after RL", "n"], rows, title="Resolve rate (95 % interval)")
     print_facts(
         {
-            "demonstrations": f"{percent(report['demonstrations']['right'])} right",
+            "demonstrations": f"{report['demonstrations']['recorded']}, of which right (some were graded): "
+            f"{rate(report['demonstrations']['graded'])}",
             "checkpoint": report["checkpoint"],
             "time": f"{report['seconds'] / 60:.1f} min",
             "peak memory": f"{report['peak_memory_gib']:.1f} GiB",

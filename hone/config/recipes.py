@@ -24,6 +24,16 @@ from hone.settings import Settings
 
 Tree = dict[str, Any]
 
+SEEDS = (
+    ("tasks", "seed"),
+    ("tiny_model", "seed"),
+    ("demonstrations", "agent", "seed"),
+    ("agent", "seed"),
+    ("sft", "seed"),
+    ("train", "batch", "seed"),
+)
+"""The seeds of the groups, which follow the run's."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layer:
@@ -50,10 +60,23 @@ def resolve(path: Path | str, sets: Sequence[str] = ()) -> RunSettings:
     values: Tree = {"run_dir": str(Path("runs") / path.stem)}
     for layer in layers:
         values = _merge(values, layer.values)
+    values = _with_seed(values)
     try:
         return RunSettings.model_validate(_with_group_defaults(RunSettings, values))
     except ValidationError as error:
         raise _explained(error, layers) from None
+
+
+def _with_seed(values: Tree) -> Tree:
+    """The run's seed is the seed of every group that names none of its own."""
+    if "seed" not in values:
+        return values
+    for path in SEEDS:
+        inner: Tree = {path[-1]: values["seed"]}
+        for name in reversed(path[:-1]):
+            inner = {name: inner}
+        values = _merge(inner, values)
+    return values
 
 
 def _layers(path: Path, inside: tuple[Path, ...]) -> Iterator[Layer]:

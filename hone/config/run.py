@@ -41,7 +41,8 @@ class RunSettings(Settings):
     """Directory of everything the run writes; default: `runs/` and the recipe's name."""
 
     seed: int = 0
-    """Seed of the order of tasks and of every draw; runs that differ in it are independent."""
+    """Seed of the order of tasks and of every reply, and of each group that names no seed of its own; runs
+    that differ in it are independent."""
 
     model: ModelSettings | None = None
     """The policy. Needed wherever a model is asked; a scripted agent needs none."""

@@ -1,0 +1,36 @@
+"""A quickstart in miniature, once per test session: every stage is real, only the numbers are small."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+REPOSITORY = Path(__file__).parents[2]
+RECIPE = REPOSITORY / "recipes" / "quickstart.toml"
+HONE = Path(sys.executable).with_name("hone")
+
+SMALL = {
+    "tasks.train": 40,
+    "tasks.validation": 2,
+    "tasks.test": 12,
+    "tasks.unseen": 4,
+    "demonstrations.rollouts": 40,
+    "demonstrations.graded": 4,
+    "sft.epochs": 8,
+    "train.steps": 3,
+    "groups_per_step": 4,
+    "rollout.group_size": 4,
+    "rollout.attempts": 1,
+}
+
+
+def hone(*arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
+    done = subprocess.run([HONE, *arguments], capture_output=True, text=True, timeout=280, cwd=REPOSITORY)
+    assert not check or done.returncode == 0, done.stderr
+    return done
+
+
+def sets(run_dir: Path, **more: object) -> list[str]:
+    values = {"run_dir": run_dir, **SMALL, **{key.replace("__", "."): value for key, value in more.items()}}
+    return [word for key, value in values.items() for word in ("--set", f"{key}={value}")]

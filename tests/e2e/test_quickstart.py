@@ -1,0 +1,149 @@
+"""The whole main job, from nothing to a report, through the command line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from hone.rollout.ledger import Ledger
+from hone.rollout.store import Store
+from hone.train.metrics import read_metrics
+from tests.e2e.small_run import RECIPE, hone, sets
+
+pytestmark = pytest.mark.e2e
+
+
+def test_the_report_names_what_was_measured(finished: Path) -> None:
+    report = json.loads((finished / "report.json").read_text())
+    pairs = (report, report["unseen_families"])
+    for pair, n in zip(pairs, (12, 4), strict=True):
+        for when in ("before", "after"):
+            rate = pair[when]
+            assert rate["n"] == n
+            assert 0 <= rate["low"] <= rate["resolve_rate"] <= rate["high"] <= 1
+    assert report["seconds"] > 0
+    assert 0 < report["peak_memory_gib"] < 6
+    assert Path(report["checkpoint"]).is_dir()
+
+
+def test_every_rollout_is_accounted_for(finished: Path) -> None:
+    shown = json.loads(hone("show", str(finished), "--json").stdout)
+    assert shown["steps"] == 3
+    assert shown["in_flight"] == 0
+    assert shown["dispatched"] >= 3 * 4 * 4
+    assert shown["dispatched"] == shown["trained"] + shown["masked"] + sum(shown["dropped"].values())
+
+
+def test_plain_transformers_loads_the_result_and_answers_as_an_agent(finished: Path) -> None:
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    checkpoint = json.loads((finished / "report.json").read_text())["checkpoint"]
+    tokenizer = AutoTokenizer.from_pretrained(checkpoint)
+    model = AutoModelForCausalLM.from_pretrained(checkpoint)
+    messages = [
+        {"role": "user", "content": "The function area in bonus.py is wrong. Now it gives nothing back."}
+    ]
+    prompt = tokenizer.apply_chat_template(
+        messages, add_generation_prompt=True, return_tensors="pt", return_dict=True
+    )
+    reply = model.generate(**prompt, max_new_tokens=16, do_sample=False)
+    assert "```bash" in tokenizer.decode(reply[0, prompt["input_ids"].shape[1] :])
+    assert sum(p.numel() for p in model.parameters()) <= 3_000_000
+
+
+def test_training_changed_the_weights_and_nothing_else_touched_the_demonstrations(finished: Path) -> None:
+    from transformers import AutoModelForCausalLM
+
+    before, after = (AutoModelForCausalLM.from_pretrained(finished / name) for name in ("start", "final"))
+    moved = [not torch.equal(p, q) for p, q in zip(before.parameters(), after.parameters(), strict=True)]
+    assert any(moved)
+    demonstrations = finished / "demonstrations.jsonl"
+    assert len(demonstrations.read_bytes().splitlines()) == 40
+    assert demonstrations.stat().st_mtime < (finished / "ledger.sqlite").stat().st_mtime
+
+
+@torch.no_grad()
+def test_engine_and_trainer_agree_on_every_sampled_token_of_real_rollouts(finished: Path) -> None:
+    """Independent of the trainer's code: one plain forward pass over each stored conversation."""
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(finished / "start")
+    compared, worst, turns = 0, 0.0, 0
+    with Ledger.read(finished) as ledger:
+        names = [entry.directory for entry in ledger.entries(0) if entry.directory is not None]
+    store = Store(finished / "rollouts")
+    for tree in (store.load(name).tree for name in names):
+        for leaf in tree.leaves():
+            ids = torch.from_numpy(tree.tokens(leaf).astype(np.int64))[None]
+            logprobs = model(ids).logits[0, :-1].log_softmax(-1)
+            position = 0
+            for node in (tree.nodes[index] for index in tree.path(leaf)):
+                end = position + len(node.tokens)
+                if node.sampled:
+                    mine = (
+                        logprobs[position - 1 : end - 1].gather(1, ids[0, position:end, None])[:, 0].numpy()
+                    )
+                    worst = max(worst, float(np.abs(mine - node.logprobs).max()))
+                    compared += len(node.tokens)
+                    turns += 1
+                    assert set(node.version) == {0}
+                position = end
+    assert worst <= 1e-4
+    assert compared >= 500
+    assert turns > len(names)  # conversations of several turns
+
+
+def test_the_first_step_is_exactly_on_policy(finished: Path) -> None:
+    first = read_metrics(finished)[0]
+    trained = [record for record in read_metrics(finished) if record.get("optimizer_steps")]
+    assert trained, "no step had a signal: the small run is too small"
+    assert first["step"] == 0
+    assert all(record["logp_gap_max"] <= 1e-4 for record in trained)
+
+
+def test_running_the_command_again_does_nothing_new(finished: Path) -> None:
+    before = {p: p.stat().st_mtime_ns for p in (finished / "checkpoints").rglob("*") if p.is_file()}
+    again = hone("quickstart", str(RECIPE), *sets(finished))
+    assert "Resolve rate" in again.stdout
+    assert {p: p.stat().st_mtime_ns for p in before} == before
+
+
+def test_a_run_directory_of_another_recipe_is_refused_and_left_alone(finished: Path) -> None:
+    before = (finished / "config.toml").read_bytes()
+    refused = hone("quickstart", str(RECIPE), *sets(finished, train__loss__clip_high=0.5), check=False)
+    assert refused.returncode in (1, 2)
+    assert "belongs to another recipe" in refused.stderr
+    assert "Traceback" not in refused.stderr
+    assert (finished / "config.toml").read_bytes() == before
+
+
+def test_a_run_can_be_trained_again_offline_with_another_setting(finished: Path, tmp_path: Path) -> None:
+    out = tmp_path / "replayed"
+    hone("replay", str(finished), "--out", str(out), "--set", "train.loss.clip_high=0.5")
+    assert len(read_metrics(out)) == 3
+    assert next((out / "checkpoints").glob("*/model.safetensors")).stat().st_size > 0
+
+
+def test_a_rollout_can_be_read_turn_by_turn(finished: Path) -> None:
+    name = sorted(path.name for path in (finished / "rollouts").iterdir())[0]
+    shown = hone("show", f"{finished}/{name}").stdout
+    assert "cat -n" in shown or "```" in shown or "bash" in shown
+    assert "reward" in shown
+
+
+def test_evaluating_the_result_again_gives_an_interval(finished: Path, tmp_path: Path) -> None:
+    arguments = [
+        "eval",
+        str(RECIPE),
+        *sets(tmp_path, model__path=finished / "final", tasks__test=6),
+        "--json",
+    ]
+    summary = json.loads(hone(*arguments).stdout)
+    assert summary["n"] == 6
+    assert 0 <= summary["low"] <= summary["resolve_rate"] <= summary["high"] <= 1
+    assert sum(summary["outcomes"].values()) == 6
+    assert json.loads(hone(*arguments).stdout)["resolve_rate"] == summary["resolve_rate"]
