@@ -90,6 +90,7 @@ def hone_step(samples: Sequence[Sample], micro_batch_tokens: int) -> Callable[[]
 def trl_step(samples: Sequence[Sample], rows: int, out: Path) -> Callable[[], object]:
     """One optimiser step of TRL's loss, accumulated over micro-batches of `rows` samples."""
     model = make_model()
+    words = Tokenizer(models.WordLevel({"w0": 0}, unk_token="w0"))
     trainer = GRPOTrainer(
         model=model,
         reward_funcs=lambda completions, **_: [0.0] * len(completions),
@@ -105,11 +106,7 @@ def trl_step(samples: Sequence[Sample], rows: int, out: Path) -> Callable[[], ob
             loss_type="grpo",
         ),
         train_dataset=Dataset.from_list([{"prompt": "w0"}]),
-        processing_class=PreTrainedTokenizerFast(
-            tokenizer_object=Tokenizer(models.WordLevel({"w0": 0}, unk_token="w0")),
-            pad_token="w0",
-            eos_token="w0",
-        ),
+        processing_class=PreTrainedTokenizerFast(tokenizer_object=words, pad_token="w0", eos_token="w0"),
     )
     model.train()
     batch = trl_batch(samples)

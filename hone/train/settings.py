@@ -114,7 +114,7 @@ class BatchSettings(Settings):
     epochs: int = Field(default=1, ge=1)
     """Passes over a batch."""
 
-    micro_batch_tokens: int = Field(default=4096, gt=0)
+    micro_batch_tokens: int = Field(default=2048, gt=0)
     """Tokens of one forward pass, padding included; a single longer sample passes alone. Bounds the memory
     and changes nothing else."""
 
@@ -170,7 +170,7 @@ class SftSettings(Settings):
     batch_size: int = Field(default=32, ge=1)
     """Trajectories per optimiser step."""
 
-    micro_batch_tokens: int = Field(default=4096, gt=0)
+    micro_batch_tokens: int = Field(default=2048, gt=0)
     """Tokens of one forward pass, padding included."""
 
     logit_tokens: int = Field(default=4096, gt=0)
