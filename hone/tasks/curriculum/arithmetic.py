@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from hone.tasks.curriculum.bug import Bug, Draw, Shape
 
 NUMBERS = ((4,), (0,), (7,), (2,), (10,))
@@ -44,72 +46,74 @@ def wrong_operator(draw: Draw) -> Bug:
 def off_by_one(draw: Draw) -> Bug:
     f, a, b = draw.names(3)
     t = draw.local()
-    shape, bad, right, wrong, actual, expected = draw.pick(
-        (
-            (
-                Shape(f"def {f}({a}):\n    return list(range(1, @))", (a,), NUMBERS),
-                a,
-                f"{a} + 1",
-                (f"{a} - 1", f"{a} + 2"),
-                f"it leaves {a} out",
-                f"it should list the numbers from 1 to {a} and include {a}",
-            ),
-            (
-                Shape(
-                    f"def {f}({a}):\n    {t} = 0\n    for item in range(@):\n        {t} += item\n"
-                    f"    return {t}",
-                    (a,),
-                    NUMBERS,
-                ),
-                a,
-                f"{a} + 1",
-                (f"{a} - 1", f"{a} + 2"),
-                f"it leaves {a} out",
-                f"it should sum the numbers up to {a} and include {a}",
-            ),
-            (
-                Shape(f"def {f}({a}):\n    return list(range(@))", (a,), NUMBERS),
-                f"{a} + 1",
-                a,
-                (f"{a} - 1", f"{a} + 2"),
-                "it gives one number too many",
-                f"it should list the numbers from 0 and stop before {a}",
-            ),
-            (
-                Shape(f"def {f}({a}, {b}):\n    return {b} - @", (a, b), ((2, 6), (5, 5), (1, 9), (0, 3))),
-                a,
-                f"{a} + 1",
-                (f"{a} - 1", f"{a} + 2"),
-                "it gives one too few",
-                f"it should count the numbers from {a} to {b} and include both",
-            ),
-            (
-                Shape(
-                    f"def {f}({a}, {b}):\n    return {a}[:@]",
-                    (a, b),
-                    (([4, 7, 9, 2], 2), ([5, 6, 8], 3), ([1, 2, 3, 4], 1), ([], 2)),
-                ),
-                f"{b} - 1",
-                b,
-                (f"{b} + 1", f"{b} - 2"),
-                "it gives one item too few",
-                f"it should give the first {b} items of {a}",
-            ),
-            (
-                Shape(
-                    f"def {f}({a}, {b}):\n    return {a}[@]",
-                    (a, b),
-                    (([4, 7, 9, 2], 2), ([5, 6, 8], 1), ([1, 2, 3, 4], 3), ([6, 6], 1)),
-                ),
-                b,
-                f"{b} - 1",
-                (f"{b} + 1", f"{b} - 2"),
-                f"it gives the item after number {b}",
-                f"it should count the items of {a} from 1",
-            ),
-        )
-    )
+    shape, bad, right, wrong, actual, expected = draw.pick(_off_by_one_cases(f, a, b, t))
     return Bug(function=f, shape=shape, bad=bad, right=right, wrong=wrong, actual=actual, expected=expected)
+
+
+def _off_by_one_cases(f: str, a: str, b: str, t: str) -> tuple[tuple[Any, ...], ...]:
+    """Each: shape, bad, right, wrong, actual, expected."""
+    return (
+        (
+            Shape(f"def {f}({a}):\n    return list(range(1, @))", (a,), NUMBERS),
+            a,
+            f"{a} + 1",
+            (f"{a} - 1", f"{a} + 2"),
+            f"it leaves {a} out",
+            f"it should list the numbers from 1 to {a} and include {a}",
+        ),
+        (
+            Shape(
+                f"def {f}({a}):\n    {t} = 0\n    for item in range(@):\n        {t} += item\n    return {t}",
+                (a,),
+                NUMBERS,
+            ),
+            a,
+            f"{a} + 1",
+            (f"{a} - 1", f"{a} + 2"),
+            f"it leaves {a} out",
+            f"it should sum the numbers up to {a} and include {a}",
+        ),
+        (
+            Shape(f"def {f}({a}):\n    return list(range(@))", (a,), NUMBERS),
+            f"{a} + 1",
+            a,
+            (f"{a} - 1", f"{a} + 2"),
+            "it gives one number too many",
+            f"it should list the numbers from 0 and stop before {a}",
+        ),
+        (
+            Shape(f"def {f}({a}, {b}):\n    return {b} - @", (a, b), ((2, 6), (5, 5), (1, 9), (0, 3))),
+            a,
+            f"{a} + 1",
+            (f"{a} - 1", f"{a} + 2"),
+            "it gives one too few",
+            f"it should count the numbers from {a} to {b} and include both",
+        ),
+        (
+            Shape(
+                f"def {f}({a}, {b}):\n    return {a}[:@]",
+                (a, b),
+                (([4, 7, 9, 2], 2), ([5, 6, 8], 3), ([1, 2, 3, 4], 1), ([], 2)),
+            ),
+            f"{b} - 1",
+            b,
+            (f"{b} + 1", f"{b} - 2"),
+            "it gives one item too few",
+            f"it should give the first {b} items of {a}",
+        ),
+        (
+            Shape(
+                f"def {f}({a}, {b}):\n    return {a}[@]",
+                (a, b),
+                (([4, 7, 9, 2], 2), ([5, 6, 8], 1), ([1, 2, 3, 4], 3), ([6, 6], 1)),
+            ),
+            b,
+            f"{b} - 1",
+            (f"{b} + 1", f"{b} - 2"),
+            f"it gives the item after number {b}",
+            f"it should count the items of {a} from 1",
+        ),
+    )
 
 
 COMPARISONS = {"<": "less than", "<=": "at most", ">": "more than", ">=": "at least"}

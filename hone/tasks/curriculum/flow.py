@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from hone.tasks.curriculum.arithmetic import PAIRS
 from hone.tasks.curriculum.bug import Bug, Draw, Shape
 
@@ -12,57 +14,7 @@ def missing_return(draw: Draw) -> Bug:
     f, a, b = draw.names(3)
     t = draw.local()
     op = draw.pick("+-*")
-    shape, bad, right, wrong, what = draw.pick(
-        (
-            (
-                Shape(f"def {f}({a}, {b}):\n    {t} = {a} {op} {b}\n    @", (a, b), PAIRS),
-                t,
-                f"return {t}",
-                (f"return {a}", f"return {b}", f"print({t})"),
-                t,
-            ),
-            (
-                Shape(f"def {f}({a}, {b}):\n    @ {op} {b}", (a, b), PAIRS),
-                a,
-                f"return {a}",
-                (f"return {b}", f"{a} = {a}", f"return -{a}"),
-                f"{a} {op} {b}",
-            ),
-            (
-                Shape(
-                    f"def {f}({a}, {b}):\n    if {a} > {b}:\n        return {a}\n    @",
-                    (a, b),
-                    ((7, 3), (3, 7), (1, 4), (0, 0), (9, 2)),
-                ),
-                b,
-                f"return {b}",
-                (f"return {a}", f"print({b})", "return 0"),
-                f"{b} when {a} is not more than {b}",
-            ),
-            (
-                Shape(
-                    f"def {f}({a}):\n    {t} = 0\n    for item in {a}:\n        {t} += item\n    @",
-                    (a,),
-                    LISTS,
-                ),
-                "",
-                f"return {t}",
-                ("return item", f"return {a}", f"print({t})"),
-                t,
-            ),
-            (
-                Shape(
-                    f"def {f}({a}, {b}):\n    {t} = [item for item in {a} if item > {b}]\n    @",
-                    (a, b),
-                    (([4, 7], 5), ([1], 0), ([], 3), ([6, 8], 2)),
-                ),
-                "",
-                f"return {t}",
-                (f"return {a}", f"return {b}", f"print({t})"),
-                t,
-            ),
-        )
-    )
+    shape, bad, right, wrong, what = draw.pick(_missing_return_cases(f, a, b, t, op))
     return Bug(
         function=f,
         shape=shape,
@@ -74,57 +26,63 @@ def missing_return(draw: Draw) -> Bug:
     )
 
 
+def _missing_return_cases(f: str, a: str, b: str, t: str, op: str) -> tuple[tuple[Any, ...], ...]:
+    """Each: shape, bad, right, wrong, what."""
+    return (
+        (
+            Shape(f"def {f}({a}, {b}):\n    {t} = {a} {op} {b}\n    @", (a, b), PAIRS),
+            t,
+            f"return {t}",
+            (f"return {a}", f"return {b}", f"print({t})"),
+            t,
+        ),
+        (
+            Shape(f"def {f}({a}, {b}):\n    @ {op} {b}", (a, b), PAIRS),
+            a,
+            f"return {a}",
+            (f"return {b}", f"{a} = {a}", f"return -{a}"),
+            f"{a} {op} {b}",
+        ),
+        (
+            Shape(
+                f"def {f}({a}, {b}):\n    if {a} > {b}:\n        return {a}\n    @",
+                (a, b),
+                ((7, 3), (3, 7), (1, 4), (0, 0), (9, 2)),
+            ),
+            b,
+            f"return {b}",
+            (f"return {a}", f"print({b})", "return 0"),
+            f"{b} when {a} is not more than {b}",
+        ),
+        (
+            Shape(
+                f"def {f}({a}):\n    {t} = 0\n    for item in {a}:\n        {t} += item\n    @",
+                (a,),
+                LISTS,
+            ),
+            "",
+            f"return {t}",
+            ("return item", f"return {a}", f"print({t})"),
+            t,
+        ),
+        (
+            Shape(
+                f"def {f}({a}, {b}):\n    {t} = [item for item in {a} if item > {b}]\n    @",
+                (a, b),
+                (([4, 7], 5), ([1], 0), ([], 3), ([6, 8], 2)),
+            ),
+            "",
+            f"return {t}",
+            (f"return {a}", f"return {b}", f"print({t})"),
+            t,
+        ),
+    )
+
+
 def inverted_condition(draw: Draw) -> Bug:
     f, a, b = draw.names(3)
     flip = draw.chance(0.5)
-    lists = (([3], 4), ([], 5), ([1, 2], 0), ([], 0), ([0], 7))
-    among = ((3, [3, 4]), (5, [1]), (2, []), (7, [7]))
-    several = (([3, 4, 5], [4]), ([1, 2], []), ([], [6]), ([7, 8], [7, 8]), ([2], [9]))
-    same = ((3, 3), (4, 5), (0, 0), (6, 2))
-    shape, plain, negated, wrong, verb, when = draw.pick(
-        (
-            (
-                Shape(
-                    f"def {f}({a}, {b}):\n    @:\n        return {b}\n    return len({a}) + {b} + 1",
-                    (a, b),
-                    lists,
-                ),
-                f"if {a}",
-                f"if not {a}",
-                (f"if not {b}", f"if {b}", "if True"),
-                f"give {b} when {a} is",
-                ("filled", "empty"),
-            ),
-            (
-                Shape(f"def {f}({a}, {b}):\n    return {a}@{b}", (a, b), among),
-                " in ",
-                " not in ",
-                (" == ", " != ", " is "),
-                f"give True when {a} is",
-                (f"in {b}", f"missing from {b}"),
-            ),
-            (
-                Shape(f"def {f}({a}, {b}):\n    return [item for item in {a} @ {b}]", (a, b), several),
-                "if item in",
-                "if item not in",
-                ("if item ==", "if item !=", "if item is"),
-                "keep the items that are",
-                (f"in {b}", f"missing from {b}"),
-            ),
-            (
-                Shape(
-                    f"def {f}({a}, {b}):\n    if {a}@{b}:\n        return 0\n    return {a} + {b} + 1",
-                    (a, b),
-                    same,
-                ),
-                " == ",
-                " != ",
-                (" > ", " < ", " >= "),
-                f"give 0 when {a} and {b} are",
-                ("equal", "different"),
-            ),
-        )
-    )
+    shape, plain, negated, wrong, verb, when = draw.pick(_inverted_condition_cases(f, a, b))
     bad, right = (negated, plain) if flip else (plain, negated)
     wrong_when, right_when = reversed(when) if flip else when
     third, _, object_ = verb.partition(" ")
@@ -136,6 +94,56 @@ def inverted_condition(draw: Draw) -> Bug:
         wrong=wrong,
         actual=f"it {third}s {object_} {wrong_when}",
         expected=f"it should {verb} {right_when}",
+    )
+
+
+def _inverted_condition_cases(f: str, a: str, b: str) -> tuple[tuple[Any, ...], ...]:
+    """Each: shape, plain, negated, wrong, verb, when."""
+    lists = (([3], 4), ([], 5), ([1, 2], 0), ([], 0), ([0], 7))
+    among = ((3, [3, 4]), (5, [1]), (2, []), (7, [7]))
+    several = (([3, 4, 5], [4]), ([1, 2], []), ([], [6]), ([7, 8], [7, 8]), ([2], [9]))
+    same = ((3, 3), (4, 5), (0, 0), (6, 2))
+    return (
+        (
+            Shape(
+                f"def {f}({a}, {b}):\n    @:\n        return {b}\n    return len({a}) + {b} + 1",
+                (a, b),
+                lists,
+            ),
+            f"if {a}",
+            f"if not {a}",
+            (f"if not {b}", f"if {b}", "if True"),
+            f"give {b} when {a} is",
+            ("filled", "empty"),
+        ),
+        (
+            Shape(f"def {f}({a}, {b}):\n    return {a}@{b}", (a, b), among),
+            " in ",
+            " not in ",
+            (" == ", " != ", " is "),
+            f"give True when {a} is",
+            (f"in {b}", f"missing from {b}"),
+        ),
+        (
+            Shape(f"def {f}({a}, {b}):\n    return [item for item in {a} @ {b}]", (a, b), several),
+            "if item in",
+            "if item not in",
+            ("if item ==", "if item !=", "if item is"),
+            "keep the items that are",
+            (f"in {b}", f"missing from {b}"),
+        ),
+        (
+            Shape(
+                f"def {f}({a}, {b}):\n    if {a}@{b}:\n        return 0\n    return {a} + {b} + 1",
+                (a, b),
+                same,
+            ),
+            " == ",
+            " != ",
+            (" > ", " < ", " >= "),
+            f"give 0 when {a} and {b} are",
+            ("equal", "different"),
+        ),
     )
 
 
