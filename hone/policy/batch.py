@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from hone.policy.engine import Completion, Finish, Sampling
+from hone.policy.errors import PolicyError
 from hone.policy.kv import RowCache, SavedCache, SessionCaches, shared_prefix
 from hone.policy.sampler import RowSampler, uniforms
 from hone.policy.settings import EngineSettings
@@ -59,11 +60,22 @@ class Row:
         )
 
 
+def _require_full_attention(config: Any) -> None:
+    """Raises PolicyError where some layer attends to less than everything before a token."""
+    kinds = set(getattr(config, "layer_types", None) or ())
+    if kinds - {"full_attention"} or (not kinds and getattr(config, "sliding_window", None)):
+        raise PolicyError(
+            f"the local engine serves models with full attention only, and this {config.model_type} model "
+            "also has layers of another kind: use another model"
+        )
+
+
 class Batch:
     """Rows, their cache and the model. Not thread-safe: one thread owns it."""
 
     def __init__(self, model: PreTrainedModel, settings: EngineSettings) -> None:
         config = model.config
+        _require_full_attention(config)
         heads: int = config.num_attention_heads
         self.version = 0
         self.sessions = SessionCaches(settings.cached_sessions)
@@ -211,7 +223,7 @@ class Batch:
         self._cache.aim(first, torch.tensor(columns, device=self._device), length)
         output = self._model(
             input_ids=torch.tensor(ids, device=self._device),
-            attention_mask={"full_attention": self._mask(at, length)},
+            attention_mask=self._mask(at, length),
             position_ids=at,
             past_key_values=self._cache,
             use_cache=True,
@@ -219,10 +231,10 @@ class Batch:
         )
         return output.logits[:, -1]
 
-    def _mask(self, positions: Tensor, length: int) -> Tensor | None:
+    def _mask(self, positions: Tensor, length: int) -> Tensor:
         """[rows, 1, T, length]: 0 where a token at `positions` [rows, T] may look, -inf where not."""
-        if positions.numel() == 1:  # one new token sees everything
-            return None
+        if positions.numel() == 1:  # a single new token sees everything
+            return torch.zeros((1, 1, 1, length), dtype=self._model.dtype, device=self._device)
         hidden = torch.arange(length, device=self._device) > positions[:, None, :, None]
         mask = torch.zeros(hidden.shape, dtype=self._model.dtype, device=self._device)
         return mask.masked_fill_(hidden, float("-inf"))

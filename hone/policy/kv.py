@@ -50,6 +50,7 @@ class RowCache:
         self.keys = torch.zeros(shape, dtype=dtype, device=device)
         self.values = torch.zeros(shape, dtype=dtype, device=device)
         self._rows = slice(0, 0)
+        self._lines = _line_starts(self.keys)
         self._flat = torch.zeros(0, dtype=torch.int64)
         self._length = 0
 
@@ -63,17 +64,15 @@ class RowCache:
             return
         grown = max(length, 2 * self.capacity)
         self.keys, self.values = _grown(self.keys, grown + 1), _grown(self.values, grown + 1)
+        self._lines = _line_starts(self.keys)
 
     def aim(self, first: int, columns: Tensor, length: int) -> None:
         """Say where the coming forward pass writes: row `first` + i, columns[i], of int64 [rows, T].
 
         Attention then sees the first `length` columns.
         """
-        _, _, heads, capacity, _ = self.keys.shape
-        end = first + columns.shape[0]
-        lines = torch.arange(first * heads, end * heads, device=columns.device) * capacity
-        self._rows = slice(first, end)
-        self._flat = (lines.view(-1, heads, 1) + columns[:, None, :]).view(-1)
+        self._rows = slice(first, first + columns.shape[0])
+        self._flat = (self._lines[self._rows] + columns[:, None, :]).view(-1)
         self._length = length
 
     def update(
@@ -151,6 +150,12 @@ def _grown(old: Tensor, columns: int) -> Tensor:
     new = old.new_zeros((*old.shape[:3], columns, old.shape[4]))
     new[..., : old.shape[3], :] = old  # the padding column among them, which the row's own tokens overwrite
     return new
+
+
+def _line_starts(keys: Tensor) -> Tensor:
+    """int64 [rows, kv_heads, 1]: where each row's head begins in a layer flattened to [.., head_dim]."""
+    _, rows, heads, columns, _ = keys.shape
+    return torch.arange(rows * heads, device=keys.device).view(rows, heads, 1) * columns
 
 
 def shared_prefix(left: Int32, right: Int32) -> int:

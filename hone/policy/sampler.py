@@ -22,6 +22,7 @@ class RowSampler:
         self._greedy = torch.tensor([t == 0 for t in temperatures], device=device)
         self._any_greedy = 0 in temperatures
         self._scale = torch.tensor([1 / t if t else 1.0 for t in temperatures], device=device)[:, None]
+        self._unscaled = set(temperatures) <= {0.0, 1.0}
         self._any_cut = any(s.top_p < 1 or s.top_k > 0 for s in settings)
         self._top_p = torch.tensor([s.top_p for s in settings], dtype=torch.float64, device=device)[:, None]
         self._top_k = torch.tensor([s.top_k or 2**31 for s in settings], device=device)[:, None]
@@ -29,26 +30,25 @@ class RowSampler:
     def draw(self, logits: Tensor, uniforms: Sequence[float]) -> tuple[list[int], Float32]:
         """One token per row of `logits` [B, V], and its log-probability as `Sampling` defines it.
 
-        `uniforms` are the rows' random numbers in [0, 1): the token is where the cumulative distribution
+        `uniforms` are the rows' numbers from `uniforms` below: the token is where the cumulative distribution
         passes it,         so that a row's draw depends on nothing but its own logits and number.
         """
-        logprobs = torch.log_softmax(logits.float() * self._scale, dim=-1)
+        scaled = logits.float() if self._unscaled else logits.float() * self._scale
+        logprobs = torch.log_softmax(scaled, dim=-1)
         probabilities = logprobs.double().exp()
         if self._any_cut:
             probabilities = probabilities * self._kept(probabilities)
         cumulative = probabilities.cumsum(dim=-1)
-        total = cumulative[:, -1:]
-        if not bool(torch.isfinite(total).all()):
-            raise EngineError("the model's logits are not finite: the weights have diverged or are damaged")
-        points = torch.tensor(uniforms, dtype=torch.float64, device=logits.device)[:, None] * total
-        # strictly below the total, so that rounding never selects a token of probability 0 at the end
-        points = torch.minimum(points, torch.nextafter(total, torch.zeros_like(total)))
-        tokens = torch.searchsorted(cumulative, points, right=True)
+        points = torch.tensor(uniforms, dtype=torch.float64, device=logits.device)[:, None]
+        tokens = torch.searchsorted(cumulative, points * cumulative[:, -1:], right=True)
+        tokens.clamp_(max=logits.shape[-1] - 1)  # passed only where the logits are not numbers
         if self._any_greedy:
             tokens = torch.where(self._greedy[:, None], logits.argmax(dim=-1, keepdim=True), tokens)
-        chosen = logprobs.gather(1, tokens)[:, 0]
+        chosen = cast(Float32, logprobs.gather(1, tokens)[:, 0].cpu().numpy())
+        if not np.isfinite(chosen).all():
+            raise EngineError("the model's logits are not finite: the weights have diverged or are damaged")
         ids: list[int] = tokens[:, 0].tolist()
-        return ids, cast(Float32, chosen.cpu().numpy())
+        return ids, chosen
 
     def _kept(self, probabilities: Tensor) -> Tensor:
         """[B, V] true for the tokens that top-k and top-p leave; the likeliest always stays."""
@@ -61,5 +61,9 @@ class RowSampler:
 
 
 def uniforms(seed: int | None, count: int) -> list[float]:
-    """`count` random numbers in [0, 1) from a counter-based generator of their own."""
-    return np.random.Generator(np.random.Philox(seed)).random(count).tolist()
+    """`count` random numbers in [0, 1 - 2**-52] from a counter-based generator of their own.
+
+    The largest stays below 1 when it is multiplied and rounded, so that no draw lands behind the last token.
+    """
+    drawn = np.random.Generator(np.random.Philox(seed)).random(count)
+    return np.minimum(drawn, 1 - 2**-52).tolist()

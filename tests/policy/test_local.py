@@ -7,8 +7,10 @@ import asyncio
 import numpy as np
 import pytest
 import torch
+from transformers import LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM
 
 from hone.policy.engine import Completion, ContextOverflow, EngineError, Finish, Sampling
+from hone.policy.errors import PolicyError
 from hone.policy.local import LocalEngine
 from hone.policy.settings import EngineSettings
 
@@ -327,6 +329,24 @@ def test_weights_that_are_not_finite_are_an_engine_error(model):
             await engine.generate([1], Sampling(), session="a")
 
     serve(model, scenario)
+
+
+def test_other_models_with_full_attention_are_served_and_sliding_windows_refused():
+    sizes = {
+        "vocab_size": 300,
+        "hidden_size": 32,
+        "intermediate_size": 64,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 1,
+    }
+    llama = LlamaForCausalLM(LlamaConfig(**sizes, initializer_range=0.2))
+    samplings = [Sampling(max_tokens=20, seed=i) for i in range(3)]
+    conversations = serve(llama, lambda engine: converse_all(engine, samplings, 2))
+    assert worst_error(llama, conversations, samplings)[0] < 1e-4
+    sliding = MistralForCausalLM(MistralConfig(**sizes, sliding_window=8))
+    with pytest.raises(PolicyError, match="full attention"):
+        LocalEngine(sliding, EngineSettings())
 
 
 def test_closing_fails_what_is_left_and_may_be_repeated(model):
