@@ -46,11 +46,13 @@ def wrong_operator(draw: Draw) -> Bug:
 def off_by_one(draw: Draw) -> Bug:
     f, a, b = draw.names(3)
     t = draw.local()
-    shape, bad, right, wrong, actual, expected = draw.pick(_off_by_one_cases(f, a, b, t))
+    shape, bad, right, wrong, actual, expected = draw.pick(
+        _wrong_range_cases(f, a, t) + _wrong_end_cases(f, a, b)
+    )
     return Bug(function=f, shape=shape, bad=bad, right=right, wrong=wrong, actual=actual, expected=expected)
 
 
-def _off_by_one_cases(f: str, a: str, b: str, t: str) -> tuple[tuple[Any, ...], ...]:
+def _wrong_range_cases(f: str, a: str, t: str) -> tuple[tuple[Any, ...], ...]:
     """Each: shape, bad, right, wrong, actual, expected."""
     return (
         (
@@ -81,6 +83,12 @@ def _off_by_one_cases(f: str, a: str, b: str, t: str) -> tuple[tuple[Any, ...], 
             "it gives one number too many",
             f"it should list the numbers from 0 and stop before {a}",
         ),
+    )
+
+
+def _wrong_end_cases(f: str, a: str, b: str) -> tuple[tuple[Any, ...], ...]:
+    """As `_wrong_range_cases`."""
+    return (
         (
             Shape(f"def {f}({a}, {b}):\n    return {b} - @", (a, b), ((2, 6), (5, 5), (1, 9), (0, 3))),
             a,

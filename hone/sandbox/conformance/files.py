@@ -1,0 +1,167 @@
+"""Files both ways, layers, mounts, system directories."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+from hone.sandbox.conformance.registry import check, new
+from hone.sandbox.contract import (
+    Mount,
+    Provider,
+    SandboxError,
+    SandboxSpec,
+)
+
+
+@check
+async def files_are_written_and_read_as_bytes(provider: Provider) -> None:
+    data = bytes(range(256))
+    async with await new(provider) as sandbox:
+        await sandbox.write("deep/er/file.bin", data, mode=0o755)
+        assert await sandbox.read("/testbed/deep/er/file.bin") == data
+        assert (await sandbox.exec("stat -c %a deep/er/file.bin")).text == "755\n"
+        await sandbox.write("deep/er/file.bin", b"")
+        assert await sandbox.read("deep/er/file.bin") == b""
+
+
+@check
+async def files_over_ten_megabytes_pass_both_ways(provider: Provider) -> None:
+    data = bytes(range(251)) * 60_000
+    async with await new(provider) as sandbox:
+        await sandbox.write("big", data)
+        assert await sandbox.read("big") == data
+
+
+@check
+async def reading_what_is_not_a_file_raises(provider: Provider) -> None:
+    async with await new(provider) as sandbox:
+        await sandbox.exec("mkfifo pipe")
+        wrong: tuple[tuple[str, type[Exception]], ...] = (
+            ("missing", FileNotFoundError),
+            ("/tmp", IsADirectoryError),  # noqa: S108
+            ("pipe", OSError),
+            ("/dev/zero", OSError),
+            ("null\0byte", OSError),
+        )
+        for path, kind in wrong:
+            try:
+                await sandbox.read(path)
+            except kind:
+                continue
+            raise AssertionError(f"{path} was read")
+
+
+@check
+async def trees_travel_in_and_out(provider: Provider) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        source, target = Path(folder) / "source", Path(folder) / "target"
+        (source / "sub" / "empty").mkdir(parents=True)
+        (source / "sub" / "run.sh").write_bytes(b"#!/bin/sh\necho ran\n")
+        (source / "sub" / "run.sh").chmod(0o755)
+        (source / "link").symlink_to("sub/run.sh")
+        async with await new(provider) as sandbox:
+            await sandbox.upload(source, "tree")
+            assert (await sandbox.exec("./tree/link")).text == "ran\n"
+            await sandbox.exec("echo more > tree/sub/more")
+            await sandbox.download("tree", target)
+            await sandbox.download("tree/sub/more", Path(folder) / "one")
+        found = sorted(str(path.relative_to(target)) for path in target.rglob("*"))
+        assert found == ["link", "sub", "sub/empty", "sub/more", "sub/run.sh"]
+        assert (target / "link").readlink() == Path("sub/run.sh")
+        assert (target / "sub" / "run.sh").stat().st_mode & 0o777 == 0o755
+        assert (Path(folder) / "one").read_bytes() == b"more\n"
+
+
+@check
+async def a_download_refuses_links_that_leave_the_tree(provider: Provider) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        async with await new(provider) as sandbox:
+            for number, link in enumerate(("/etc/passwd", "../../x", "sub/../../x")):
+                await sandbox.exec(f"mkdir -p t{number}/sub && ln -s {link} t{number}/out")
+                try:
+                    await sandbox.download(f"t{number}", Path(folder) / str(number))
+                except SandboxError:
+                    assert not (Path(folder) / str(number) / "out").is_symlink()
+                    continue
+                raise AssertionError(f"a link to {link} came out")
+
+
+@check
+async def a_layer_is_the_workdirs_content_and_stays_unwritten(provider: Provider) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        layer = Path(folder) / "layer"
+        (layer / "pkg").mkdir(parents=True)
+        (layer / "pkg" / "a.py").write_text("a = 1\n")
+        (layer / "private").write_text("mine\n")
+        (layer / "private").chmod(0o600)
+        async with await provider.start(SandboxSpec(layer=layer)) as sandbox:
+            assert (await sandbox.exec("cat pkg/a.py private")).text == "a = 1\nmine\n"
+            changes = "echo 'a = 2' > pkg/a.py && echo new > pkg/b.py && rm private && touch pkg/a.py"
+            assert (await sandbox.exec(changes)).exit_code == 0
+            assert (await sandbox.exec("rm -r pkg && mkdir pkg && ls pkg")).text == ""
+        assert (layer / "pkg" / "a.py").read_text() == "a = 1\n"
+        assert sorted(path.name for path in layer.rglob("*")) == ["a.py", "pkg", "private"]
+        async with await provider.start(SandboxSpec(layer=layer)) as sandbox:
+            assert (await sandbox.exec("cat pkg/a.py")).text == "a = 1\n"
+
+
+@check
+async def git_works_in_a_layer(provider: Provider) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        layer = Path(folder) / "layer"
+        layer.mkdir()
+        identity = "-c user.name=a -c user.email=a@b"
+        async with await new(provider) as sandbox:
+            setup = f"git init -q && echo one > f && git add . && git {identity} commit -qm one"
+            assert (await sandbox.exec(setup)).exit_code == 0
+            layer.rmdir()
+            await sandbox.download("/testbed", layer)
+        async with await provider.start(SandboxSpec(layer=layer)) as sandbox:
+            result = await sandbox.exec("echo two > f; git diff --stat; git stash -q; git status --short")
+        assert "f | 2 +-" in result.text, result
+        assert result.stderr == b"" or b"Please tell me who you are" in result.stderr
+
+
+@check
+async def mounts_are_visible_and_read_only(provider: Provider) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "data").write_text("shared\n")
+        one = Mount(source=Path(folder), target="/mnt/all")
+        two = Mount(source=Path(folder) / "data", target="/testbed/data.txt")
+        async with await provider.start(SandboxSpec(mounts=(one, two))) as sandbox:
+            assert (await sandbox.exec("cat /mnt/all/data data.txt")).text == "shared\nshared\n"
+            for command in (
+                "echo > /mnt/all/new",
+                "echo > /mnt/all/data",
+                "echo > data.txt",
+                "rm /mnt/all/data",
+            ):
+                assert (await sandbox.exec(command)).exit_code != 0, command
+        assert (Path(folder) / "data").read_text() == "shared\n"
+
+
+def _exists_on_host(path: str) -> bool:
+    return Path(path).exists()
+
+
+@check
+async def system_directories_can_be_written_and_the_writes_vanish(provider: Provider) -> None:
+    paths = ("/usr/local/bin/hone-probe", "/usr/bin/hone-probe", "/etc/hone-probe", "/opt/hone-probe")
+    async with await new(provider) as sandbox:
+        for path in paths:
+            assert (await sandbox.exec(["touch", path])).exit_code == 0, path
+    async with await new(provider) as sandbox:
+        for path in paths:
+            assert (await sandbox.exec(["test", "-e", path])).exit_code == 1, path
+            assert not _exists_on_host(path)
+
+
+@check
+async def python_and_pytest_are_there(provider: Provider) -> None:
+    async with await new(provider) as sandbox:
+        await sandbox.write("test_x.py", b"def test_x():\n    assert 1 + 1 == 2\n")
+        for command in ("python3 -m pytest -q", "python -m pytest -q", "pytest -q"):
+            result = await sandbox.exec(command)
+            assert result.exit_code == 0, result
+            assert "1 passed" in result.text

@@ -1,0 +1,152 @@
+"""Isolation and limits: what hostile code meets."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+
+from hone.sandbox.conformance.registry import check, new, until
+from hone.sandbox.contract import (
+    Limits,
+    Provider,
+)
+
+
+@check
+async def there_is_no_network(provider: Provider) -> None:
+    probe = (
+        "import socket\n"
+        "for address in (('1.1.1.1', 53), ('192.168.0.1', 80), ('10.0.0.1', 80)):\n"
+        "    s = socket.socket(); s.settimeout(3)\n"
+        "    try: s.connect(address); print('reached', address)\n"
+        "    except OSError: pass\n"
+        "print([n for _, n in socket.if_nameindex()])\n"
+    )
+    async with await new(provider) as sandbox:
+        assert (await sandbox.exec(["python3", "-c", probe])).text == "['lo']\n"
+        assert (await sandbox.exec("getent hosts example.com")).exit_code != 0
+
+
+@check
+async def loopback_serves_inside(provider: Provider) -> None:
+    probe = (
+        "import socket\n"
+        "a = socket.create_server(('127.0.0.1', 0))\n"
+        "b = socket.create_connection(a.getsockname()); b.sendall(b'hi')\n"
+        "print(a.accept()[0].recv(2))\n"
+    )
+    async with await new(provider) as sandbox:
+        assert (await sandbox.exec(["python3", "-c", probe])).text == "b'hi'\n"
+
+
+@check
+async def host_files_and_secrets_are_not_visible(provider: Provider) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        secret = Path(folder) / "secret"
+        secret.write_text("s3cret")
+        secret.chmod(0o644)
+        async with await new(provider) as sandbox:
+            profile = os.environ.get("HOME", "/root") + "/.bashrc"
+            for path in (str(secret), profile, "/etc/shadow", "/etc/sudoers"):
+                assert (await sandbox.exec(["test", "-e", path])).exit_code == 1, path
+            assert (await sandbox.exec("ls -A /root /home /mnt /media /srv /boot 2>/dev/null")).text == (
+                "/home:\nagent\n\n/media:\n\n/mnt:\n\n/root:\n\n/srv:\n"
+            )
+
+
+@check
+async def only_its_own_processes_are_visible(provider: Provider) -> None:
+    async with await new(provider) as sandbox:
+        pids = (await sandbox.exec("cd /proc && echo [0-9]*")).text.split()
+    assert "1" in pids
+    assert len(pids) <= 4
+
+
+@check
+async def commands_have_no_privileges(provider: Provider) -> None:
+    async with await new(provider) as sandbox:
+        status = (await sandbox.exec("cat /proc/self/status; id -u")).text
+    assert not status.endswith("\n0\n")
+    for line in ("CapPrm", "CapEff", "CapBnd", "CapAmb"):
+        assert f"{line}:\t0000000000000000\n" in status
+    assert "NoNewPrivs:\t1\n" in status
+
+
+@check
+async def a_memory_hog_dies_and_the_sandbox_lives(provider: Provider) -> None:
+    hog = "x = []\nwhile True: x.append(b'x' * (1 << 20))"
+    async with await new(provider, Limits(memory_mib=96)) as sandbox:
+        result = await sandbox.exec(["python3", "-c", hog], timeout_s=60)
+        assert not result.timed_out
+        assert result.exit_code != 0
+        assert (await sandbox.exec("echo alive")).text == "alive\n"
+
+
+@check
+async def memory_is_limited_for_all_processes_together(provider: Provider) -> None:
+    hog = "x = b'x' * (40 << 20); open('/tmp/up', 'a').write('1'); import time; time.sleep(1000)"
+    async with await new(provider, Limits(memory_mib=128, cpus=2)) as sandbox:
+        for _ in range(6):
+            await sandbox.exec(f'python3 -c "{hog}" >/dev/null 2>&1 &')
+        await until(sandbox, "test $(wc -c < /tmp/up) -ge 3 && test $(pgrep -fc 'x = [b]') -le 3")
+        assert (await sandbox.exec("echo alive")).text == "alive\n"
+
+
+@check
+async def a_fork_bomb_is_held(provider: Provider) -> None:
+    async with await new(provider, Limits(pids=40)) as sandbox:
+        bomb = await sandbox.exec("b() { b | b & }; b; sleep 1000", timeout_s=2)
+        assert bomb.timed_out
+        assert "hone" not in bomb.text
+        await until(sandbox, "echo alive")
+
+
+@check
+async def no_more_processes_than_allowed_exist(provider: Provider) -> None:
+    grow = (
+        "import os, signal\n"
+        "n = 0\n"
+        "try:\n"
+        "    while os.fork(): n += 1\n"
+        "    signal.pause()\n"
+        "except OSError: print(n)\n"
+        "os.kill(0, signal.SIGKILL)\n"
+    )
+    async with await new(provider, Limits(pids=20)) as sandbox:
+        result = await sandbox.exec(["python3", "-u", "-c", grow], timeout_s=20)
+    assert 10 <= int(result.text) < 20
+
+
+@check
+async def a_disk_filler_meets_the_end_of_its_disk(provider: Provider) -> None:
+    async with await new(provider, Limits(disk_mib=16)) as sandbox:
+        for folder in ("testbed", "tmp", "dev/shm", "usr/local", ".", "home/agent"):
+            path = f"/{folder}/fill"
+            result = await sandbox.exec(f"head -c 40000000 /dev/zero > {path}")
+            assert result.exit_code != 0, path
+            size = int((await sandbox.exec(["stat", "-c", "%s", path])).text)
+            assert size <= 16 << 20
+            assert (await sandbox.exec(["rm", path])).exit_code == 0
+        assert (await sandbox.exec("i=0; while : > f$i; do i=$((i+1)); done")).exit_code == 0
+
+
+@check
+async def what_is_enforced_is_reported(provider: Provider) -> None:
+    async with await new(provider) as sandbox:
+        held = dict(sandbox.enforced)
+    assert {"memory", "pids", "cpus", "disk", "output", "network", "isolation"} <= set(held)
+    assert all(held.values())
+
+
+@check
+async def health_is_probed_for_real(provider: Provider) -> None:
+    health = await provider.health()
+    assert health.ok, [check for check in health.checks if not check.ok]
+
+
+@check
+async def reconciling_spares_what_lives(provider: Provider) -> None:
+    async with await new(provider) as sandbox:
+        await provider.reconcile()
+        assert (await sandbox.exec("echo alive")).text == "alive\n"
