@@ -65,7 +65,9 @@ class Store:
     def names(self) -> list[str]:
         """The rollouts that `load` knows, in alphabetical order."""
         found = self.root.iterdir() if self.root.is_dir() else ()
-        return sorted(path.name for path in found if _NAME.fullmatch(path.name))
+        return sorted(
+            path.name for path in found if _NAME.fullmatch(path.name) and not path.name.startswith(_PARTIAL)
+        )
 
     def sweep(self, known: Iterable[str]) -> int:
         """Remove what a dead process left: half-written rollouts and those that no ledger row names."""
