@@ -20,5 +20,8 @@ class TasksSettings(Settings):
     """Number of tasks in the test set, of the families seen in training (curriculum only)."""
     unseen: int = Field(default=40, ge=0)
     """Number of tasks in the second test set, of the families never seen in training (curriculum only)."""
+    variety: int = Field(default=12, ge=2)
+    """Alternatives that each choice of the curriculum (shape of the code, wording, operator) is made from;
+    fewer are easier to learn."""
     seed: int = 0
     """Seed of the curriculum: the same seed and sizes give the same tasks."""

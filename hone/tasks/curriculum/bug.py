@@ -51,10 +51,14 @@ class Bug:
 
 
 class Draw:
-    """The random choices of one task; every name is handed out once."""
+    """The random choices of one task; every name is handed out once.
 
-    def __init__(self, source: random.Random) -> None:
+    Of each list of alternatives (shapes of code, wordings, operators) only the first `variety` are drawn.
+    """
+
+    def __init__(self, source: random.Random, variety: int) -> None:
         self.random = source
+        self._variety = variety
         self._unused = source.sample(WORDS, len(WORDS))
 
     def name(self) -> str:
@@ -67,7 +71,7 @@ class Draw:
         return self.pick(LOCALS)
 
     def pick(self, options: Sequence[T]) -> T:
-        return self.random.choice(options)
+        return self.random.choice(options[: self._variety])
 
     def digits(self, count: int) -> list[int]:
         """Different digits from 2 to 9."""

@@ -38,14 +38,16 @@ class _Cases(NamedTuple):
     passing: list[Case]
 
 
-def build(family: Callable[[Draw], Bug], source: random.Random, task_id: str, split: str) -> Task:
+def build(
+    family: Callable[[Draw], Bug], source: random.Random, task_id: str, split: str, variety: int
+) -> Task:
     """One task of `family`. Raises Rejected when the draw is ambiguous, too long or too easily fixed.
 
     `metadata`: split, family, names [module, function, *parameters], and `fixes`, the edits a demonstrator
     chooses from: [{"command": shell command, "right": bool}, ...], the right one first, then at least three
     that were seen to fail a hidden test, the most tempting first. The agent sees none of it.
     """
-    draw = Draw(source)
+    draw = Draw(source, variety)
     bug = family(draw)
     layout = place(bug, draw)
     text = layout.modules[layout.module]
@@ -56,7 +58,7 @@ def build(family: Callable[[Draw], Bug], source: random.Random, task_id: str, sp
         raise Rejected("the text to replace is not unique on its line")
     fixed = right.apply(text)
     cases = _cases(bug, layout, fixed)
-    wrong = _wrong_edits(bug, layout, cases, draw)
+    wrong = _wrong_edits(bug, layout, cases)
     visible = visible_tests(layout, bug.function, cases.passing[0] if cases.passing else None)
     hidden = hidden_tests(layout.module, bug.function, [*cases.failing, *cases.passing])
     path, visible_path = f"{layout.module}.py", f"tests/test_{layout.module}.py"
@@ -96,15 +98,11 @@ def _cases(bug: Bug, layout: Layout, fixed: str) -> _Cases:
     return cases
 
 
-def _wrong_edits(bug: Bug, layout: Layout, cases: _Cases, draw: Draw) -> list[Edit]:
-    """Plausible edits that fail a hidden test: wrong texts in the right place, the right text elsewhere."""
+def _wrong_edits(bug: Bug, layout: Layout, cases: _Cases) -> list[Edit]:
+    """Plausible edits that fail a hidden test: the right one a line too early, wrong ones in its place."""
     text = layout.modules[layout.module]
-    lines = text.splitlines()
-    others = [n for n in range(1, len(lines) + 1) if n != layout.line]
-    alike = [n for n in others if bug.bad and bug.bad in lines[n - 1]]
-    nearby = [n for n in others if abs(n - layout.line) == 1]
-    candidates = [edit(bug, layout, wrong) for wrong in bug.wrong if wrong != bug.bad]
-    candidates.append(edit(bug, layout, bug.right, draw.pick(alike or nearby)))
+    slip = edit(bug, layout, bug.right, layout.line - 1 or layout.line + 1)
+    candidates = [slip, *(edit(bug, layout, wrong) for wrong in bug.wrong if wrong != bug.bad)]
     checks = [*cases.failing, *cases.passing]
     wrong = [candidate for candidate in candidates if not _passes(candidate.apply(text), bug, layout, checks)]
     if len(wrong) < FEWEST_WRONG_EDITS:

@@ -66,7 +66,7 @@ def _other_modules(draw: Draw) -> tuple[dict[str, str], dict[str, str]]:
     """Modules beside the one at fault, by name, and what may be imported from them (module -> function)."""
     modules: dict[str, str] = {}
     functions: dict[str, str] = {}
-    for _ in range(draw.pick((0, 0, 0, 0, 0, 0, 0, 1, 1, 2))):
+    for _ in range(draw.random.choice((0, 0, 0, 0, 0, 0, 0, 1, 1, 2))):
         module, name, parameter = draw.names(3)
         modules[module] = f"def {name}({parameter}):\n    return {_body(parameter, draw)}\n"
         functions[module] = name

@@ -50,7 +50,7 @@ def generate(settings: TasksSettings) -> Splits:
         "train": (TRAINED_FAMILIES, settings.train),
     }
     made = {
-        split: tuple(_task(families, settings.seed, split, i, taken) for i in range(size))
+        split: tuple(_task(families, settings, split, i, taken) for i in range(size))
         for split, (families, size) in sets.items()
     }
     splits = Splits(**made)
@@ -58,13 +58,16 @@ def generate(settings: TasksSettings) -> Splits:
     return splits
 
 
-def _task(families: Sequence[Family], seed: int, split: str, index: int, taken: dict[object, str]) -> Task:
+def _task(
+    families: Sequence[Family], settings: TasksSettings, split: str, index: int, taken: dict[object, str]
+) -> Task:
     """Task `index` of a set: families take turns; a draw that clashes with another set is drawn again."""
     family = families[index % len(families)]
     task_id = f"{split}-{index:04d}"
     for attempt in range(ATTEMPTS):
         try:
-            task = build(family, random.Random(f"{seed}/{split}/{index}/{attempt}"), task_id, split)
+            source = random.Random(f"{settings.seed}/{split}/{index}/{attempt}")
+            task = build(family, source, task_id, split, settings.variety)
         except Rejected:
             continue
         names, content = tuple(task.metadata["names"]), content_hash(task)
