@@ -19,6 +19,7 @@ from hone.tasks.sources import check_complete
 from hone.tasks.workspace import prepare
 from hone.types import Task, TestStatus, Verdict
 
+_DEFAULT_LIMITS = Limits()
 _SHOWN = 3  # tests named in a sentence
 
 
@@ -71,7 +72,7 @@ async def validate(
     *,
     workspaces: Path,
     settings: GradingSettings,
-    limits: Limits | None = None,
+    limits: Limits = _DEFAULT_LIMITS,
     repeats: int = 3,
     progress: Callable[[Admission], None] | None = None,
 ) -> Report:
