@@ -81,6 +81,7 @@ def run_stoppable(job: Callable[[Reporter], Result]) -> Result:
     from hone.cli.progress import make_reporter
 
     os.environ.setdefault("TQDM_DISABLE", "1")  # bars of the libraries would tear up ours
+    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     # Threads of tensor operations that spin for long take the cores that sandboxes need; a few microseconds
     # are as quick on an idle machine and three times quicker on a busy one.
     os.environ.setdefault("GOMP_SPINCOUNT", "5000")

@@ -44,7 +44,8 @@ def wilson(rate: float, n: float, z: float = Z_95) -> tuple[float, float]:
     scale = 1 + z * z / n
     centre = (rate + z * z / (2 * n)) / scale
     half = z * math.sqrt(rate * (1 - rate) / n + z * z / (4 * n * n)) / scale
-    return max(0.0, centre - half), min(1.0, centre + half)
+    # rounding must not push a bound past the rate itself, as at rate 0
+    return min(rate, max(0.0, centre - half)), max(rate, min(1.0, centre + half))
 
 
 def resolve_rate(samples: Mapping[str, Sequence[bool]]) -> Rate:

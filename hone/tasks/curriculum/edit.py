@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 
 # Texts outside these would need escapes in sed's basic regular expressions or in the shell's quotes.
-_PLAIN_OLD = re.compile(r"[\w ,()+\-<>=!%]+")
+_PLAIN_OLD = re.compile(r"[\w ,()\]+\-<>=!%]+")
 _PLAIN_NEW = re.compile(r"[\w ,()+\-<>=!%*:\[\]\"]+")
 
 

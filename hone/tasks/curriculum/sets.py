@@ -29,8 +29,6 @@ TRAINED_FAMILIES: tuple[Family, ...] = (
     flow.missing_edge_case,
     objects.wrong_index,
     objects.wrong_method,
-    objects.wrong_key,
-    objects.wrong_function,
 )
 UNSEEN_FAMILIES: tuple[Family, ...] = (unseen.wrong_variable, unseen.missing_call)
 
