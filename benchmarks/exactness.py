@@ -1,6 +1,6 @@
 """Do engine and trainer agree? Every token that the starting weights sampled, scored by plain forward passes.
 
-    python benchmarks/exactness.py runs/quickstart
+    python benchmarks/exactness.py [RUN]      # runs/quickstart unless named
 
 Takes the rollouts of the first training step and of the evaluation before training: real conversations of
 several turns in real sandboxes, batched with others, with cached keys and values. Each is scored again alone,
@@ -53,7 +53,7 @@ def gaps(model: torch.nn.Module, tree: TokenTree) -> Iterator[np.ndarray]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("run", type=Path, help="a finished quickstart")
+    parser.add_argument("run", type=Path, nargs="?", default=Path("runs/quickstart"), help="a quickstart")
     run: Path = parser.parse_args().run
     model = AutoModelForCausalLM.from_pretrained(run / "start")
     found = [(tree, np.concatenate(list(gaps(model, tree)))) for tree in trees(run) if tree.sampled_tokens]
