@@ -119,15 +119,21 @@ def test_reconciling_touches_nothing_of_a_living_owner(
         return {line for line in traces(owner.pid, state) if "hone-" in line or "process" not in line}
 
     # two for each sandbox: what has the label beside them is a command between fork and exec
-    _until(lambda: len([line for line in named() if "hone-sandbox" in line]) == 6)
-    before = named()
+    before: set[str] = set()
+
+    def settled() -> bool:
+        before.clear()
+        before.update(named())
+        return len([line for line in before if "hone-sandbox" in line]) == 6
+
+    _until(settled)
 
     async def run() -> None:
         async with make_provider(settings) as provider, await provider.start(SandboxSpec()):
             assert await provider.reconcile() == 0
 
     asyncio.run(run())
-    assert named() == before
+    _until(lambda: named() == before)
 
 
 def test_a_killed_spawn_server_loses_the_sandboxes_and_leaves_nothing(
