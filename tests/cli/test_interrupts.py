@@ -25,7 +25,8 @@ async def job():
             continue
 """
 PROGRAM = """
-import asyncio, sys, time
+import asyncio, signal, sys, time
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background inherits it ignored
 from hone.cli import interrupts
 from hone.cli.app import main
 from hone.cli import app
@@ -54,7 +55,7 @@ def interrupted(job: str, signals: Sequence[signal.Signals]) -> tuple[int, str, 
         assert process.stdout.readline() == "ready\n"
         for number in signals:
             process.send_signal(number)
-        out, err = process.communicate()
+        out, err = process.communicate(timeout=60)
     finally:
         process.kill()
     return process.returncode, out, err
