@@ -29,6 +29,8 @@ def stoppable(hint: str) -> Generator[None]:
     watcher = threading.Thread(target=_watch, args=(ours, done, hint), daemon=True, name="interrupts")
     watcher.start()
     before = signal.set_wakeup_fd(signals.fileno(), warn_on_full_buffer=False)
+    # A job that a script put in the background inherits SIGINT ignored; asyncio then would not cancel on it.
+    interrupt = signal.signal(signal.SIGINT, signal.default_int_handler)
     terminate = signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
     try:
         yield
@@ -36,6 +38,7 @@ def stoppable(hint: str) -> Generator[None]:
         raise Stopped(hint) from None
     finally:
         signal.signal(signal.SIGTERM, terminate)
+        signal.signal(signal.SIGINT, interrupt)
         signal.set_wakeup_fd(before)
         done.set()
         signals.close()  # ends the watcher's wait

@@ -25,8 +25,7 @@ async def job():
             continue
 """
 PROGRAM = """
-import asyncio, signal, sys, time
-signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background inherits it ignored
+import asyncio, sys, time
 from hone.cli import interrupts
 from hone.cli.app import main
 from hone.cli import app
@@ -43,9 +42,11 @@ sys.exit(main())
 """
 
 
-def interrupted(job: str, signals: Sequence[signal.Signals]) -> tuple[int, str, str]:
+def interrupted(
+    job: str, signals: Sequence[signal.Signals], started_with: str = ""
+) -> tuple[int, str, str]:
     process = subprocess.Popen(
-        [sys.executable, "-c", PROGRAM.format(job=job)],
+        [sys.executable, "-c", started_with + PROGRAM.format(job=job)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -67,6 +68,13 @@ def test_a_stopped_command_tidies_up_and_says_how_to_go_on(number: signal.Signal
     assert (code, out) == (130, "tidied\n")
     assert "To go on, run the same command again: hone train 'my recipe.toml'" in err
     assert "Traceback" not in err
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_command_in_the_background_of_a_script_stops_as_cleanly(number: signal.Signals):
+    ignored = "import signal\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\n"
+    code, out, err = interrupted(POLITE, [number], started_with=ignored)
+    assert (code, out) == (130, "tidied\n"), err
 
 
 def test_a_command_that_does_not_stop_by_itself_is_ended():
