@@ -195,8 +195,13 @@ def test_an_edit_does_what_its_sed_command_does(splits, tmp_path):
         Edit(line=1, old="", new="    if not price: return 0"),
         Edit(line=3, old="total", new="return total"),
         Edit(line=1, old="absent", new="x"),
+        Edit(line=1, old=r"(\(.*\), \(.*\))", new=r"(\2, \1)"),
+        Edit(line=1, old="=[0-9]", new="=7"),
+        Edit(line=2, old=r".* \(.*\)\[0\]", new=r"& if \1 else 0"),
+        Edit(line=2, old=r"\[-*[0-9]\]", new="[-1]"),
+        Edit(line=3, old=".*(", new="&"),
     ]
-    text = "def price(tax):\n    total = tax - 1 - 2\n    total\n"
+    text = "def price(tax, fee=2):\n    total = fee - 1 - tax[0]\n    total\n"
     for edit in edits:
         file = tmp_path / "stock.py"
         file.write_text(text)
@@ -204,7 +209,7 @@ def test_an_edit_does_what_its_sed_command_does(splits, tmp_path):
         assert file.read_text() == edit.apply(text)
 
 
-@pytest.mark.parametrize(("old", "new"), [("a.b", "c"), ("a", "b/c"), ("*", "+"), ("a", "b&"), ("a", "it's")])
+@pytest.mark.parametrize(("old", "new"), [("a.b", "c"), ("a", "b/c"), ("*", "+"), ("a?", "b"), ("a", "b\\"), ("a", "it's")])
 def test_an_edit_that_would_need_escapes_is_refused(old, new):
     with pytest.raises(ValueError, match="escapes"):
         Edit(line=1, old=old, new=new)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hone.tasks.curriculum.bug import Bug, Draw, Shape
+from hone.tasks.curriculum.bug import Bug, Draw, Shape, Substitution
 
 NUMBERS = ((4,), (0,), (7,), (2,), (10,))
 PAIRS = ((7, 3), (10, 4), (9, 2), (4, 0), (2, 2), (0, 0))
@@ -218,7 +218,8 @@ def swapped_arguments(draw: Draw) -> Bug:
         shape=Shape(code, (a, b), cases),
         bad=f"{b}, {a}",
         right=f"{a}, {b}",
-        wrong=(f"{a}, {a}", f"{b}, {b}"),
+        fix=Substitution(pattern=r"(\(.*\), \(.*\))", replacement=r"(\2, \1)"),
+        wrong=(r"(\1, \1)", r"(\2, \2)", r"(\1, \2)"),
         actual=actual,
         expected=expected,
         helper=helper,
@@ -262,7 +263,8 @@ def wrong_default(draw: Draw) -> Bug:
         shape=shape,
         bad=str(bad),
         right=str(right),
-        wrong=_other_digits(draw, right, bad),
+        fix=Substitution(pattern="=[0-9]", replacement=f"={right}"),
+        wrong=[f"={digit}" for digit in _other_digits(draw, right, bad)],
         actual=actual,
         expected=expected,
     )
@@ -306,6 +308,7 @@ def wrong_constant(draw: Draw) -> Bug:
         shape=shape,
         bad=str(bad),
         right=str(right),
+        fix=Substitution(pattern="[0-9]", replacement=str(right)),
         wrong=_other_digits(draw, right, bad),
         actual=draw.pick((f"it uses the number {bad}", f"it works with {bad}")),
         expected=f"it should {task}",

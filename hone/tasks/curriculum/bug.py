@@ -33,11 +33,21 @@ class Shape(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Substitution:
+    """The right fix as a developer would type it for sed; see `Edit`."""
+
+    pattern: str
+    replacement: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Bug:
     """One seeded bug, before it is placed in a repository.
 
-    `bad`, `right` and each of `wrong` (the most tempting first) are texts for the MARK in the shape's code.
-    An empty `bad` means that a whole line is missing. `actual` and `expected` are clauses about "it".
+    `bad` and `right` are texts for the MARK in the shape's code; an empty `bad` means that a whole line is
+    missing. `fix` makes `right` of `bad`; without it `bad` is replaced by `right` as they stand. Each of
+    `wrong` (the most tempting first) is a replacement that does not mend it. `actual` and `expected` are
+    clauses about "it".
     """
 
     function: str
@@ -47,6 +57,7 @@ class Bug:
     wrong: Sequence[str]
     actual: str
     expected: str
+    fix: Substitution | None = None
     helper: str = ""  # source of a function that the shape's code calls
 
 

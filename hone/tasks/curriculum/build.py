@@ -53,11 +53,10 @@ def build(
     text = layout.modules[layout.module]
     if text.count("\n") > LONGEST_MODULE:
         raise Rejected("the module is too long")
-    right = edit(bug, layout, bug.right)
-    if bug.bad and text.splitlines()[right.line - 1].count(bug.bad) != 1:
-        raise Rejected("the text to replace is not unique on its line")
-    fixed = right.apply(text)
-    cases = _cases(bug, layout, fixed)
+    right = edit(bug, layout)
+    if right.apply(text) != layout.fixed:
+        raise Rejected("the edit changes another place than the bug's")
+    cases = _cases(bug, layout)
     wrong = _wrong_edits(bug, layout, cases)
     visible = visible_tests(layout, bug.function, cases.passing[0] if cases.passing else None)
     hidden = hidden_tests(layout.module, bug.function, [*cases.failing, *cases.passing])
@@ -73,7 +72,7 @@ def build(
             fail_to_pass=tuple(hidden_ids[: len(cases.failing)]),
             pass_to_pass=(*hidden_ids[len(cases.failing) :], *test_ids(visible_path, visible)),
             test_files={"tests/__init__.py": "", visible_path: visible, HIDDEN_PATH: hidden},
-            gold_patch=unified_diff(path, text, fixed),
+            gold_patch=unified_diff(path, text, layout.fixed),
         ),
         source=SOURCE,
         metadata={
@@ -85,8 +84,8 @@ def build(
     )
 
 
-def _cases(bug: Bug, layout: Layout, fixed: str) -> _Cases:
-    modules = {**layout.modules, layout.module: fixed}
+def _cases(bug: Bug, layout: Layout) -> _Cases:
+    modules = {**layout.modules, layout.module: layout.fixed}
     wanted = results(modules, layout.module, bug.function, bug.shape.cases)
     buggy = results(layout.modules, layout.module, bug.function, bug.shape.cases)
     cases = _Cases([], [])
@@ -99,10 +98,11 @@ def _cases(bug: Bug, layout: Layout, fixed: str) -> _Cases:
 
 
 def _wrong_edits(bug: Bug, layout: Layout, cases: _Cases) -> list[Edit]:
-    """Plausible edits that fail a hidden test: the right one a line too early, wrong ones in its place."""
+    """Plausible edits that fail a hidden test: the right one a line beside, and wrong ones in its place."""
     text = layout.modules[layout.module]
-    slip = edit(bug, layout, bug.right, layout.line - 1 or layout.line + 1)
-    candidates = [slip, *(edit(bug, layout, wrong) for wrong in bug.wrong if wrong != bug.bad)]
+    nearby = [line for line in (layout.line - 1, layout.line + 1) if 1 <= line <= text.count("\n")]
+    candidates = [edit(bug, layout, line=line) for line in nearby]
+    candidates += [edit(bug, layout, wrong) for wrong in bug.wrong if wrong != bug.bad]
     checks = [*cases.failing, *cases.passing]
     wrong = [candidate for candidate in candidates if not _passes(candidate.apply(text), bug, layout, checks)]
     if len(wrong) < FEWEST_WRONG_EDITS:

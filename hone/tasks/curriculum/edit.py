@@ -5,28 +5,36 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-# Texts outside these would need escapes in sed's basic regular expressions or in the shell's quotes.
-_PLAIN_OLD = re.compile(r"[\w ,()\]+\-<>=!%]+")
-_PLAIN_NEW = re.compile(r"[\w ,()+\-<>=!%*:\[\]\"]+")
+# The part of sed's language that `apply` speaks: plain characters, `.*`, `-*`, digits, groups, brackets.
+_OLD = re.compile(r"(?:[\w ,()+\-<>=!%\]]|-\*|\.\*|\[0-9\]|\\[()\[\]])+")
+_NEW = re.compile(r"(?:[\w ,()+\-<>=!%*:\[\]\"&]|\\[12])+")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Edit:
-    """Replace the first `old` on line `line` (from 1) by `new`; an empty `old` adds `new` after that line."""
+    """Replace the first match of `old` on line `line` (from 1) by `new`; an empty `old` adds `new` after it.
+
+    `old` is a basic regular expression as sed's, `new` a replacement that may name its groups (`\\1`) and
+    the whole match (`&`). Raises ValueError for texts that would need escapes in sed or in the shell.
+
+    >>> Edit(line=1, old=r"(\\(.*\\), \\(.*\\))", new=r"(\\2, \\1)").apply("print(tax, fee)\\n")
+    'print(fee, tax)\\n'
+    """
 
     line: int
     old: str
     new: str
 
     def __post_init__(self) -> None:
-        if (self.old and not _PLAIN_OLD.fullmatch(self.old)) or not _PLAIN_NEW.fullmatch(self.new):
+        if (self.old and not _OLD.fullmatch(self.old)) or not _NEW.fullmatch(self.new):
             raise ValueError(f"{self} needs escapes in sed, choose plainer texts")
 
     def apply(self, text: str) -> str:
         """`text` after the edit: what `command` makes of a file that holds it."""
         lines = text.splitlines()
         if self.old:
-            lines[self.line - 1] = lines[self.line - 1].replace(self.old, self.new, 1)
+            pattern, new = _python_pattern(self.old), self.new.replace("&", r"\g<0>")
+            lines[self.line - 1] = re.sub(pattern, new, lines[self.line - 1], count=1)
         else:
             lines.insert(self.line, self.new)
         return "\n".join(lines) + "\n"
@@ -34,3 +42,8 @@ class Edit:
     def command(self, path: str) -> str:
         script = f"s/{self.old}/{self.new}/" if self.old else f"a\\{self.new}"
         return f"sed -i '{self.line}{script}' {path}"
+
+
+def _python_pattern(old: str) -> str:
+    """In sed's basic expressions a bare `(` or `+` is plain and `\\(` opens a group; in Python the reverse."""
+    return re.sub(r"(\\?)([()+])", lambda m: m[2] if m[1] else "\\" + m[2], old)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from hone.tasks.curriculum.arithmetic import PAIRS
-from hone.tasks.curriculum.bug import Bug, Draw, Shape
+from hone.tasks.curriculum.bug import Bug, Draw, Shape, Substitution
 
 LISTS = (([4, 7, 9],), ([5],), ([],), ([2, 2, 6, 1],))
 
@@ -202,36 +202,29 @@ def wrong_initial_value(draw: Draw) -> Bug:
 def missing_edge_case(draw: Draw) -> Bug:
     f, a, b = draw.names(3)
     k, other = draw.digits(2)
-    t = draw.local()
     answer = draw.pick(("0", "1", str(k)))
     empty = (([],), ([4, 6],), ([5],), ([2, 8, 3],))
     zero = ((7, 2), (5, 0), (9, 3), (0, 0), (8, 5))
-    shape, tested, when = draw.pick(
+    last_call, last_name = r".*(\(.*\))", r".* \(.*\)"
+    code, parameters, cases, pattern, tested, when = draw.pick(
         (
-            (Shape(f"def {f}({a}):\n    @\n    return max({a})", (a,), empty), a, f"{a} is empty"),
-            (
-                Shape(f"def {f}({a}):\n    @\n    return sum({a}) // len({a})", (a,), empty),
-                a,
-                f"{a} is empty",
-            ),
-            (
-                Shape(f"def {f}({a}):\n    @\n    {t} = {a}[0]\n    return {t} + 1", (a,), empty),
-                a,
-                f"{a} is empty",
-            ),
-            (Shape(f"def {f}({a}, {b}):\n    @\n    return {a} // {b}", (a, b), zero), b, f"{b} is 0"),
-            (Shape(f"def {f}({a}, {b}):\n    @\n    return {a} % {b}", (a, b), zero), b, f"{b} is 0"),
+            (f"max({a})", (a,), empty, last_call, a, f"{a} is empty"),
+            (f"sum({a}) // len({a})", (a,), empty, last_call, a, f"{a} is empty"),
+            (f"{b} + {a}[0]", (a, b), [(x, 3) for (x,) in empty], r".* \(.*\)\[0\]", a, f"{a} is empty"),
+            (f"{a} // {b}", (a, b), zero, last_name, b, f"{b} is 0"),
+            (f"{a} % {b}", (a, b), zero, last_name, b, f"{b} is 0"),
         )
     )
     return Bug(
         function=f,
-        shape=shape,
-        bad="",
-        right=f"if not {tested}: return {answer}",
+        shape=Shape(f"def {f}({', '.join(parameters)}):\n    return @", parameters, cases),
+        bad=code,
+        right=f"{code} if {tested} else {answer}",
+        fix=Substitution(pattern=pattern, replacement=rf"& if \1 else {answer}"),
         wrong=(
-            f"if {tested}: return {answer}",
-            f"if not {tested}: return {other if other != int(answer) else 0}",
-            f"if not {tested}: return None",
+            rf"& if not \1 else {answer}",
+            rf"& if \1 else {other if other != int(answer) else 0}",
+            r"& if \1 else None",
         ),
         actual=draw.pick(("it fails", "it stops with an error")),
         expected=f"it should give {answer} when {when}",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from hone.tasks.curriculum.bug import MARK, Bug, Draw
+from hone.tasks.curriculum.bug import MARK, Bug, Draw, Substitution
 from hone.tasks.curriculum.edit import Edit
 
 
@@ -24,6 +24,7 @@ class Layout:
 
     module: str  # the one that holds the bug
     modules: Mapping[str, str]  # name -> source, the bug in it
+    fixed: str  # the source of `module` without the bug
     before: str  # the module's source before the buggy function was added to it; empty: there was none
     line: int  # of the bug, from 1; of the line before it where a whole line is missing
     indent: str  # of the missing line; empty where a text is wrong
@@ -35,10 +36,11 @@ def place(bug: Bug, draw: Draw) -> Layout:
     module = draw.name()
     modules, imports = _other_modules(draw)
     helper, imports = _helper(bug, draw, imports)
-    head = [f'"""Work with {draw.name()} and {draw.name()}."""\n'] if draw.chance(0.3) else []
-    head += [f"from {other} import {name}\n" for other, name in imports.items()]
     template = bug.shape.code.splitlines()
     marked = next(i for i, line in enumerate(template) if MARK in line)
+    # A bug is never on a module's first line, so that there is a line before it to mistake it for.
+    head = [f'"""Work with {draw.name()} and {draw.name()}."""\n'] if not marked or draw.chance(0.3) else []
+    head += [f"from {other} import {name}\n" for other, name in imports.items()]
     line_missing = not bug.bad
     lines = template[:marked] + template[marked + 1 :] if line_missing else template
     code = "\n".join(lines).replace(MARK, bug.bad) + "\n"
@@ -46,10 +48,12 @@ def place(bug: Bug, draw: Draw) -> Layout:
     if helper:
         (above if draw.chance(0.6) else below).append(helper.source)
     modules[module] = "\n".join([*above, code, *below])
+    fixed = bug.shape.code.replace(MARK, bug.right) + "\n"
     first_line = sum(block.count("\n") + 1 for block in above) + 1
     return Layout(
         module=module,
         modules=modules,
+        fixed="\n".join([*above, fixed, *below]),
         before="\n".join([*head, helper.source]) if helper else "",
         line=first_line + marked - line_missing,
         indent=template[marked][: template[marked].index(MARK)] if line_missing else "",
@@ -57,9 +61,11 @@ def place(bug: Bug, draw: Draw) -> Layout:
     )
 
 
-def edit(bug: Bug, layout: Layout, text: str, line: int | None = None) -> Edit:
-    """The edit that puts `text` where the bug is, or makes the same change at another line."""
-    return Edit(line=line or layout.line, old=bug.bad, new=layout.indent + text)
+def edit(bug: Bug, layout: Layout, new: str | None = None, *, line: int | None = None) -> Edit:
+    """The edit that mends the bug; with another replacement `new`, or at another line, it mends nothing."""
+    fix = bug.fix or Substitution(pattern=bug.bad, replacement=bug.right)
+    new = fix.replacement if new is None else new
+    return Edit(line=line or layout.line, old=fix.pattern, new=layout.indent + new)
 
 
 def _other_modules(draw: Draw) -> tuple[dict[str, str], dict[str, str]]:

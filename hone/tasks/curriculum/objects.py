@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hone.tasks.curriculum.bug import Bug, Draw, Shape
+from hone.tasks.curriculum.bug import Bug, Draw, Shape, Substitution
 
 PLACES = {"0": "first", "1": "second", "2": "third", "-1": "last"}
 
@@ -46,7 +46,8 @@ def wrong_index(draw: Draw) -> Bug:
         shape=shape,
         bad=bad,
         right=right,
-        wrong=[place for place in (*PLACES, "-2") if place not in (bad, right)],
+        fix=Substitution(pattern=r"\[-*[0-9]\]", replacement=f"[{right}]"),
+        wrong=[f"[{place}]" for place in (*PLACES, "-2") if place not in (bad, right)],
         actual=f"it takes the {PLACES[bad]} {shape.subject}",
         expected=f"it should {verb} the {PLACES[right]} one",
     )
