@@ -6,6 +6,7 @@ ends are content (a file may have CRLF), so store and read patches without newli
 
 from __future__ import annotations
 
+import secrets
 from pathlib import Path
 
 from hone.grading.errors import BrokenTree
@@ -31,32 +32,32 @@ _ENV = {
     "LC_ALL": "C",
 }
 
-# Arguments: the pristine .git, workdir, the diff attribute, the largest size in bytes. A git directory of our
-# own in a new place borrows the pristine objects, so nothing the agent did to its .git, its configuration,
-# hooks, filters or attributes has any effect. Exit codes: 91 git failed, 92 the patch is too large.
+# Arguments: the pristine .git, workdir, the diff attribute, a new directory. A git directory of our own in a
+# new place borrows the pristine objects, so nothing the agent did to its .git, its configuration, hooks,
+# filters or attributes has any effect. Every process here costs a millisecond or two of each rollout.
 _EXTRACT = r"""
-set -u
-temporary=$(mktemp -d /tmp/patch.XXXXXXXX) || exit 91
-trap 'rm -rf "$temporary"' EXIT
-base=$(git --git-dir="$1" rev-parse HEAD) || exit 91
-mkdir -p "$temporary/git/objects/info" "$temporary/git/refs" "$temporary/git/info" || exit 91
-printf '%s/objects\n' "$1" > "$temporary/git/objects/info/alternates"
-printf 'ref: refs/heads/none\n' > "$temporary/git/HEAD"
+set -u -o pipefail
+mkdir -p "$2" && mkdir -m 700 "$4" "$4/objects" "$4/objects/info" "$4/refs" "$4/info" || exit 91
+trap 'rm -rf "$4"' EXIT
+read -r base < "$1/HEAD" || exit 91
+case $base in ref:\ *) read -r base < "$1/${base#ref: }" || exit 91;; esac
+printf '%s/objects\n' "$1" > "$4/objects/info/alternates"
+printf 'ref: refs/heads/none\n' > "$4/HEAD"
 { printf '[core]\nrepositoryformatversion=0\nbare=false\nfilemode=true\nautocrlf=false\n'
-  printf 'hooksPath=/dev/null\nfsmonitor=false\n'; } > "$temporary/git/config"
-printf '* -text -eol -ident -filter -working-tree-encoding %s\n' "$3" > "$temporary/git/info/attributes"
-mkdir -p "$2" && cd "$2" || exit 91
+  printf 'hooksPath=/dev/null\nfsmonitor=false\n'; } > "$4/config"
+printf '* -text -eol -ident -filter -working-tree-encoding %s\n' "$3" > "$4/info/attributes"
+cd "$2" || exit 91
 find . -mindepth 2 -name .git -prune -exec rm -rf {} + 2>/dev/null
-export GIT_DIR="$temporary/git" GIT_WORK_TREE="$2"
+export GIT_DIR="$4" GIT_WORK_TREE="$2"
 git read-tree "$base" || exit 91
 git add -A --ignore-errors . >&2
 git diff-index --cached --binary --full-index --no-renames --no-ext-diff --no-textconv --no-color -p \
     --src-prefix=a/ --dst-prefix=b/ "$base" -- . \
-    ':(exclude,glob)**/__pycache__/**' ':(exclude,glob)**/*.pyc' ':(exclude,glob)**/.pytest_cache/**' \
-    > "$temporary/patch" || exit 91
-size=$(wc -c < "$temporary/patch") || exit 91
-[ "$size" -le "$4" ] || exit 92
-"""
+    ':(exclude,glob)**/__pycache__/**' ':(exclude,glob)**/*.pyc' ':(exclude,glob)**/.pytest_cache/**'"""
+
+_SLICE = (
+    "| tail -c +{start} | {{ head -c {size}; cat > /dev/null; }}"  # reads to the end: git sees no broken pipe
+)
 
 
 async def extract(sandbox: Sandbox, task: Task, settings: GradingSettings | None = None) -> str:
@@ -78,31 +79,32 @@ async def extract(sandbox: Sandbox, task: Task, settings: GradingSettings | None
 
 
 async def _diff(sandbox: Sandbox, task: Task, settings: GradingSettings, attribute: str) -> bytes:
-    limit = settings.max_patch_kib * 1024
     chunk = max(1024, sandbox.spec.limits.output_kib * 512)  # what one exec surely returns whole
-    script = _EXTRACT + 'cat "$temporary/patch"\n'
-    result = await _bash(sandbox, script, [task.environment.workdir, attribute, str(limit)], settings)
+    result = await _run(sandbox, task, settings, attribute)
+    if result.stdout_bytes > settings.max_patch_kib * 1024:
+        raise BrokenTree(f"the patch is larger than {settings.max_patch_kib} KiB")
     if result.stdout_bytes == len(result.stdout):
         return result.stdout
     parts: list[bytes] = []
     for start in range(0, result.stdout_bytes, chunk):  # the same tree again, a part at a time
-        script = _EXTRACT + f'tail -c +{start + 1} "$temporary/patch" | head -c {chunk}\n'
-        part = await _bash(sandbox, script, [task.environment.workdir, attribute, str(limit)], settings)
+        part = await _run(sandbox, task, settings, attribute, _SLICE.format(start=start + 1, size=chunk))
         parts.append(part.stdout)
     return b"".join(parts)
 
 
-async def _bash(sandbox: Sandbox, script: str, arguments: list[str], settings: GradingSettings) -> ExecResult:
+async def _run(
+    sandbox: Sandbox, task: Task, settings: GradingSettings, attribute: str, pipe: str = ""
+) -> ExecResult:
+    own = f"/tmp/patch.{secrets.token_hex(8)}"  # noqa: S108 - a name that nobody inside could prepare
+    arguments = [BASE_GIT, task.environment.workdir, attribute, own]
     result = await sandbox.exec(
-        ["bash", "-c", script, "extract", BASE_GIT, *arguments],
+        ["bash", "-c", f"{_EXTRACT} {pipe}", "extract", *arguments],
         cwd="/",
         env=_ENV,
         timeout_s=settings.extract_timeout_s,
     )
     if result.timed_out:
         raise BrokenTree(f"git was not done with the tree after {settings.extract_timeout_s:g} s")
-    if result.exit_code == 92:
-        raise BrokenTree(f"the patch is larger than {settings.max_patch_kib} KiB")
     if result.exit_code != 0:
         said = result.stderr.decode("utf-8", "replace").strip().splitlines() or ["no message"]
         raise BrokenTree(f"git cannot read the tree (exit code {result.exit_code}): {said[-1]}")

@@ -42,9 +42,7 @@ sys.exit(main())
 """
 
 
-def interrupted(
-    job: str, signals: Sequence[signal.Signals], started_with: str = ""
-) -> tuple[int, str, str]:
+def interrupted(job: str, signals: Sequence[signal.Signals], started_with: str = "") -> tuple[int, str, str]:
     process = subprocess.Popen(
         [sys.executable, "-c", started_with + PROGRAM.format(job=job)],
         stdout=subprocess.PIPE,

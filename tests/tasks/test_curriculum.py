@@ -209,7 +209,9 @@ def test_an_edit_does_what_its_sed_command_does(splits, tmp_path):
         assert file.read_text() == edit.apply(text)
 
 
-@pytest.mark.parametrize(("old", "new"), [("a.b", "c"), ("a", "b/c"), ("*", "+"), ("a?", "b"), ("a", "b\\"), ("a", "it's")])
+@pytest.mark.parametrize(
+    ("old", "new"), [("a.b", "c"), ("a", "b/c"), ("*", "+"), ("a?", "b"), ("a", "b\\"), ("a", "it's")]
+)
 def test_an_edit_that_would_need_escapes_is_refused(old, new):
     with pytest.raises(ValueError, match="escapes"):
         Edit(line=1, old=old, new=new)

@@ -45,5 +45,5 @@ class Edit:
 
 
 def _python_pattern(old: str) -> str:
-    """In sed's basic expressions a bare `(` or `+` is plain and `\\(` opens a group; in Python the reverse."""
+    """A bare `(` is plain in sed's basic expressions and `\\(` opens a group; in Python it is the reverse."""
     return re.sub(r"(\\?)([()+])", lambda m: m[2] if m[1] else "\\" + m[2], old)
