@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-# The part of sed's language that `apply` speaks: plain characters, `.*`, `-*`, digits, groups, brackets.
-_OLD = re.compile(r"(?:[\w ,()+\-<>=!%\]]|-\*|\.\*|\[0-9\]|\\[()\[\]])+")
+# What `apply` knows of sed's language: plain characters, `.*`, `-*`, `[0-9]`, `[a-z]*`, groups, brackets.
+_OLD = re.compile(r"(?:[\w ,()+\-<>=!%\]]|-\*|\.\*|\[0-9\]|\[a-z\]\*|\\[()\[\]])+")
 _NEW = re.compile(r"(?:[\w ,()+\-<>=!%*:\[\]\"&]|\\[12])+")
 
 

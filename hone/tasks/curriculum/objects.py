@@ -48,7 +48,7 @@ def wrong_index(draw: Draw) -> Bug:
         right=right,
         fix=Substitution(pattern=r"\[-*[0-9]\]", replacement=f"[{right}]"),
         wrong=[f"[{place}]" for place in (*PLACES, "-2") if place not in (bad, right)],
-        actual=f"it takes the {PLACES[bad]} {shape.subject}",
+        actual=draw.pick(("it takes the wrong item", f"it takes the {PLACES[bad]} {shape.subject}")),
         expected=f"it should {verb} the {PLACES[right]} one",
     )
 
@@ -109,7 +109,8 @@ def wrong_method(draw: Draw) -> Bug:
         shape=shape,
         bad=bad,
         right=right,
-        wrong=wrong,
+        fix=Substitution(pattern="[a-z]*(", replacement=f"{right}("),
+        wrong=[f"{name}(" for name in wrong],
         actual=draw.pick(("it gives the wrong result", f"it uses {bad}")),
         expected=f"it should {meaning[right]}",
     )
