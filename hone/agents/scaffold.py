@@ -8,6 +8,7 @@ limit, a container's arguments) are accepted and listed in `Scaffold.unused`; an
 from __future__ import annotations
 
 import difflib
+import functools
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -98,9 +99,14 @@ class Scaffold:
 def render(template: str, **variables: Any) -> str:
     """Jinja2 with every undefined variable an error."""
     try:
-        return jinja2.Template(template, undefined=jinja2.StrictUndefined).render(**variables)
+        return _compiled(template).render(**variables)
     except jinja2.TemplateError as error:
         raise ScaffoldError(f"a prompt template cannot be rendered: {error}") from error
+
+
+@functools.lru_cache(maxsize=64)
+def _compiled(template: str) -> jinja2.Template:
+    return jinja2.Template(template, undefined=jinja2.StrictUndefined)
 
 
 def load_scaffold(

@@ -2,8 +2,9 @@
 
     tasks -> demonstrations -> tiny model -> supervised training -> measure -> GRPO -> measure -> report
 
-Every stage goes on where it stopped; the demonstrations are recorded once and never touched again, so what
-is gained between the two measurements comes from the reward alone.
+Every stage goes on where it stopped. The demonstrations are recorded once and never touched again, and GRPO
+practises on tasks that nobody demonstrated, so what is gained between the two measurements comes from the
+reward alone.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from hone.config import RunSettings
+from hone.config import ConfigError, RunSettings
 from hone.launch.evaluate import run_evaluation
 from hone.launch.memory import PeakMemory
 from hone.launch.reporter import Reporter
@@ -40,17 +41,24 @@ def quickstart(settings: RunSettings, reporter: Reporter) -> dict[str, Any]:
 async def _quickstart(settings: RunSettings, reporter: Reporter) -> dict[str, Any]:
     run_dir = settings.run_dir
     splits = load_splits(settings.tasks)
+    shown = settings.demonstrations.rollouts
+    demonstrated, practised = splits.train[:shown], splits.train[shown:]
+    if not practised:
+        raise ConfigError(
+            f"the quickstart practises on tasks that nobody demonstrated: set tasks.train above the {shown} "
+            "of demonstrations.rollouts"
+        )
     with PeakMemory() as memory, _clock(run_dir) as seconds:
         async with open_testbed(settings) as testbed:
             ready = _with_model(settings, run_dir / "start")
             claim(ready)
             save([task for _, tasks in splits.named() for task in tasks], run_dir / "tasks.jsonl")
-            demonstrations = await record(settings, testbed, reporter, tasks=splits.train)
+            demonstrations = await record(settings, testbed, reporter, tasks=demonstrated)
             supervised = await asyncio.to_thread(_supervised, settings, demonstrations, reporter)
             start = point(run_dir / "start", supervised)
             teacher = await _measure_demonstrator(settings, testbed, reporter, splits)
             before = await _measure(settings, testbed, reporter, splits, start, "before")
-            trained = await run_training(ready, testbed, reporter)
+            trained = await run_training(ready, testbed, reporter, tasks=practised)
             final = point(run_dir / "final", trained.checkpoint)
             after = await _measure(settings, testbed, reporter, splits, final, "after")
         report = {

@@ -43,15 +43,17 @@ def train(settings: RunSettings, reporter: Reporter) -> TrainReport:
 
     async def alone() -> TrainReport:
         async with open_testbed(settings) as testbed:
-            return await run_training(settings, testbed, reporter)
+            tasks = load_splits(settings.tasks).train
+            return await run_training(settings, testbed, reporter, tasks=tasks)
 
     return asyncio.run(alone())
 
 
-async def run_training(settings: RunSettings, testbed: Testbed, reporter: Reporter) -> TrainReport:
-    """Train in a run directory that this recipe has claimed."""
+async def run_training(
+    settings: RunSettings, testbed: Testbed, reporter: Reporter, *, tasks: Sequence[Task]
+) -> TrainReport:
+    """Train on `tasks` in a run directory that this recipe has claimed."""
     _require_full_distribution(settings)
-    tasks = load_splits(settings.tasks).train
     if not tasks:
         raise ConfigError("the training set is empty: set tasks.train, or name a tasks.source with tasks")
     policy = await asyncio.to_thread(load_policy, settings)

@@ -28,6 +28,16 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 
+def _use_threads(count: int) -> None:
+    """Let the tensor operations of this thread, and of no other, use `count` threads."""
+    others = torch.get_num_threads()  # also makes torch set this thread up, which would undo the limit later
+    torch.set_num_threads(count)
+    # torch hands the number that was set last to threads to come; this thread keeps its own.
+    keeper = threading.Thread(target=torch.set_num_threads, args=(others,))
+    keeper.start()
+    keeper.join()
+
+
 class LocalEngine:
     """Samples from `model`, in evaluation mode, without copying its weights.
 
@@ -49,8 +59,10 @@ class LocalEngine:
         self._paused = False
         self._closing = False
         self._failure: BaseException | None = None
+        self._started = threading.Event()
         self._thread = threading.Thread(target=self._work, name="local-engine", daemon=True)
         self._thread.start()
+        self._started.wait()
 
     @property
     def context_tokens(self) -> int:
@@ -139,6 +151,9 @@ class LocalEngine:
     # --- the worker thread ---
 
     def _work(self) -> None:
+        if self._settings.threads is not None:
+            _use_threads(self._settings.threads)
+        self._started.set()
         try:
             with torch.inference_mode():
                 while self._next():

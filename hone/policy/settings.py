@@ -36,6 +36,10 @@ class EngineSettings(Settings):
     max_batch: int = Field(default=32, gt=0)
     """Requests decoded at the same time; further ones wait."""
 
+    threads: int | None = Field(default=None, ge=1)
+    """Threads of its tensor operations on a CPU; default: one per core. With fewer, sandboxes on the same
+    machine get the other cores, which is quicker for a small model."""
+
     cached_sessions: int = Field(default=128, ge=0)
     """Idle conversations whose keys and values are kept; the least recently used is dropped first."""
 

@@ -194,6 +194,7 @@ def wrong_initial_value(draw: Draw) -> Bug:
         bad=bad,
         right=right,
         wrong=wrong,
+        fix=Substitution(pattern="[0-9]", replacement=right),
         actual=f"it starts from {bad}",
         expected=f"it should start from {right} and {what}",
     )
