@@ -132,7 +132,7 @@ class _Lines:
     def advance(self, amount: int = 1) -> None:
         self.done += amount
         now = time.monotonic()
-        if now - self._last >= LINE_EVERY_S:
+        if now - self._last >= LINE_EVERY_S and self.done != self.total:  # the stage's end has its own line
             self._last = now
             self._reporter.note(_line(self._title, self.done, self.total, self.said, now - self.started))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -9,7 +10,7 @@ from pathlib import Path
 
 from hone.agents import AgentSettings, make_agent
 from hone.config import RunSettings
-from hone.grading import Grader
+from hone.grading import Grader, extract
 from hone.rollout.episode import Parts
 from hone.rollout.metering import Conversation
 from hone.sandbox import Provider, SandboxSpec, make_provider
@@ -50,5 +51,6 @@ def make_parts(
         new_chat=new_chat,
         workspaces=testbed.workspaces,
         settings=settings.rollout,
+        extract=functools.partial(extract, settings=settings.grading),
         metadata={"agent": agent.kind, "sampling": settings.sampling.model_dump()},
     )

@@ -75,6 +75,7 @@ def test_help_config_lists_every_setting_with_its_sentence(hone: Hone):
             ["quickstart", "RECIPE", "--set", "train.steps=x"],
             "train.steps = 'x': it should be a valid integer",
         ),
+        (["quickstart", "RECIPE"], "set tasks.train above the 512 of demonstrations.rollouts"),
         (["tasks", "show", "RECIPE", "tset-0000"], "there is no task tset-0000: did you mean test-0000?"),
         (["tasks", "show", "RECIPE", "4"], "the set train has 4 tasks: give an index from 0 to 3"),
         (["tasks", "show", "RECIPE", "0", "--split", "tets"], "there is no set 'tets': did you mean test?"),

@@ -11,7 +11,7 @@ RECIPE = REPOSITORY / "recipes" / "quickstart.toml"
 HONE = Path(sys.executable).with_name("hone")
 
 SMALL = {
-    "tasks.train": 40,
+    "tasks.train": 52,
     "tasks.validation": 2,
     "tasks.test": 12,
     "tasks.unseen": 4,

@@ -65,6 +65,16 @@ def test_training_changed_the_weights_and_nothing_else_touched_the_demonstration
     assert demonstrations.stat().st_mtime < (finished / "ledger.sqlite").stat().st_mtime
 
 
+def test_training_practises_on_tasks_that_nobody_demonstrated(finished: Path) -> None:
+    lines = (finished / "demonstrations.jsonl").read_text().splitlines()
+    demonstrated = {json.loads(line)["task_id"] for line in lines}
+    metas = (finished / "rollouts").glob("*/meta.json")
+    practised = {json.loads(meta.read_text())["instance_id"] for meta in metas}
+    assert len(demonstrated) == 40
+    assert len(practised) == 12  # three steps of four groups
+    assert not demonstrated & practised
+
+
 def test_engine_and_trainer_agree_on_every_sampled_token_of_real_rollouts(finished: Path) -> None:
     """Independent of the trainer's code: plain forward passes over the stored conversations."""
     script = REPOSITORY / "benchmarks" / "exactness.py"

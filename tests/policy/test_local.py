@@ -361,3 +361,20 @@ def test_closing_fails_what_is_left_and_may_be_repeated(model):
             await engine.health()
 
     serve(model, scenario, context_tokens=1_000_000)
+
+
+def test_a_limit_on_threads_holds_for_the_engine_alone(model):
+    everywhere = torch.get_num_threads()
+    seen: list[int] = []
+    hook = model.register_forward_hook(lambda *_: seen.append(torch.get_num_threads()))
+
+    async def scenario(engine):
+        await engine.generate([1, 2, 3], Sampling(max_tokens=2, seed=1), session="a")
+        elsewhere = await asyncio.to_thread(torch.get_num_threads)
+        return elsewhere, torch.get_num_threads()
+
+    try:
+        assert serve(model, scenario, threads=everywhere + 1) == (everywhere, everywhere)
+    finally:
+        hook.remove()
+    assert set(seen) == {everywhere + 1}

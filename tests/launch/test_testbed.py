@@ -1,0 +1,35 @@
+"""What a recipe says reaches the parts that do the work."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from hone.agents import AgentSettings
+from hone.config import RunSettings
+from hone.grading import BrokenTree, GradingSettings, base_mounts
+from hone.launch.testbed import make_parts, open_testbed
+from hone.sandbox import SandboxSpec
+from hone.tasks.workspace import prepare
+from tests.grading.example import make_task
+
+pytestmark = pytest.mark.sandbox
+
+
+def test_the_recipes_limit_on_patches_holds_where_the_patch_is_taken(tmp_path: Path) -> None:
+    settings = RunSettings(run_dir=tmp_path / "run", grading=GradingSettings(max_patch_kib=2))
+    task = make_task()
+    workspace = prepare(task, tmp_path / "workspaces")
+
+    async def scenario() -> None:
+        async with open_testbed(settings) as testbed:
+            parts = make_parts(testbed, settings, AgentSettings(kind="noop"), None)
+            spec = SandboxSpec(layer=workspace, mounts=base_mounts(workspace))
+            async with await testbed.provider.start(spec) as sandbox:
+                await sandbox.exec("head -c 3000 /dev/urandom > new.bin")
+                with pytest.raises(BrokenTree, match="larger than 2 KiB"):
+                    await parts.extract(sandbox, task)
+
+    asyncio.run(scenario())
