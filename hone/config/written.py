@@ -22,6 +22,7 @@ SPEED_ONLY = frozenset(
         "sandbox.state_dir",
         "sandbox.cache_dir",
         "engine.max_batch",
+        "engine.threads",
         "engine.cached_sessions",
         "engine.prefill_tokens",
         "rollout.concurrent_episodes",
