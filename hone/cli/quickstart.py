@@ -45,7 +45,7 @@ def print_quickstart(report: dict[str, Any], run_dir: Path) -> None:
     from hone.cli.output import print_facts, print_table
     from hone.cli.summary import rate
 
-    unseen = report["unseen_families"]
+    unseen, taught = report["unseen_families"], report["demonstrations"]
     rows = [
         ("families seen in training", rate(report["before"]), rate(report["after"]), report["after"]["n"]),
         ("families never seen", rate(unseen["before"]), rate(unseen["after"]), unseen["after"]["n"]),
@@ -53,8 +53,8 @@ def print_quickstart(report: dict[str, Any], run_dir: Path) -> None:
     print_table(["held-out tasks", "before RL", "after RL", "n"], rows, title="Resolve rate (95 % interval)")
     print_facts(
         {
-            "demonstrations": f"{report['demonstrations']['recorded']}, of which right (some were graded): "
-            f"{rate(report['demonstrations']['graded'])}",
+            "demonstrations": f"{taught['recorded']}, of which {100 * taught['right']:.1f} % right",
+            "some of them graded": f"{rate(taught['graded'])} of {taught['graded']['n']}",
             "checkpoint": report["checkpoint"],
             "time": f"{report['seconds'] / 60:.1f} min",
             "peak memory": f"{report['peak_memory_gib']:.1f} GiB",

@@ -31,6 +31,7 @@ from hone.rollout.demonstrations import Demonstration
 from hone.tasks.formats import save
 from hone.tasks.sources import load_splits
 from hone.tasks.splits import Splits
+from hone.types import Task
 
 
 def quickstart(settings: RunSettings, reporter: Reporter) -> dict[str, Any]:
@@ -65,7 +66,11 @@ async def _quickstart(settings: RunSettings, reporter: Reporter) -> dict[str, An
             "before": before["test"],
             "after": after["test"],
             "unseen_families": {"before": before["test_unseen"], "after": after["test_unseen"]},
-            "demonstrations": {"recorded": len(demonstrations), "graded": teacher},
+            "demonstrations": {
+                "recorded": len(demonstrations),
+                "right": _right_share(demonstrations, demonstrated),
+                "graded": teacher,
+            },
             "seconds": round(seconds(), 1),
             "peak_memory_gib": round(memory.gib, 2),
             "checkpoint": str(final),
@@ -121,6 +126,15 @@ async def _measure_demonstrator(
         title="grading demonstrations",
     )
     return _rate(summary)
+
+
+def _right_share(demonstrations: Sequence[Demonstration], tasks: Sequence[Task]) -> float:
+    """The part of all demonstrations that ran a fix which its task's maker knows to be right."""
+    right = {
+        task.id: [fix["command"] for fix in task.metadata.get("fixes", ()) if fix["right"]] for task in tasks
+    }
+    said = [(d.task_id, "\n".join(str(message["content"]) for message in d.messages)) for d in demonstrations]
+    return sum(any(command in text for command in right[task]) for task, text in said) / len(said)
 
 
 def _rate(summary: dict[str, Any]) -> dict[str, Any]:

@@ -98,11 +98,10 @@ def _cases(bug: Bug, layout: Layout) -> _Cases:
 
 
 def _wrong_edits(bug: Bug, layout: Layout, cases: _Cases) -> list[Edit]:
-    """Plausible edits that fail a hidden test: the right one a line beside, and wrong ones in its place."""
+    """Plausible edits that fail a hidden test: the right one a line early, and wrong ones in its place."""
     text = layout.modules[layout.module]
-    nearby = [line for line in (layout.line - 1, layout.line + 1) if 1 <= line <= text.count("\n")]
-    candidates = [edit(bug, layout, line=line) for line in nearby]
-    candidates += [edit(bug, layout, wrong) for wrong in bug.wrong if wrong != bug.bad]
+    early = edit(bug, layout, line=layout.line - 1)
+    candidates = [early, *(edit(bug, layout, wrong) for wrong in bug.wrong if wrong != bug.bad)]
     checks = [*cases.failing, *cases.passing]
     wrong = [candidate for candidate in candidates if not _passes(candidate.apply(text), bug, layout, checks)]
     if len(wrong) < FEWEST_WRONG_EDITS:

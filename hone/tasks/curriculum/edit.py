@@ -26,6 +26,8 @@ class Edit:
     new: str
 
     def __post_init__(self) -> None:
+        if self.line < 1:
+            raise ValueError(f"{self}: lines are counted from 1")
         if (self.old and not _OLD.fullmatch(self.old)) or not _NEW.fullmatch(self.new):
             raise ValueError(f"{self} needs escapes in sed, choose plainer texts")
 
