@@ -27,6 +27,9 @@ def test_the_report_names_what_was_measured(finished: Path) -> None:
     assert report["seconds"] > 0
     assert 0 < report["peak_memory_gib"] < 6
     assert Path(report["checkpoint"]).is_dir()
+    taught = report["demonstrations"]
+    assert taught["recorded"] == 40
+    assert 0.25 <= taught["right"] <= 0.55  # drawn with probability 0.4
 
 
 def test_every_rollout_is_accounted_for(finished: Path) -> None:
