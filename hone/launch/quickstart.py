@@ -57,7 +57,7 @@ async def _quickstart(settings: RunSettings, reporter: Reporter) -> dict[str, An
             demonstrations = await record(settings, testbed, reporter, tasks=demonstrated)
             supervised = await asyncio.to_thread(_supervised, settings, demonstrations, reporter)
             start = point(run_dir / "start", supervised)
-            teacher = await _measure_demonstrator(settings, testbed, reporter, splits)
+            teacher = await _measure_demonstrator(settings, testbed, reporter, demonstrated)
             before = await _measure(settings, testbed, reporter, splits, start, "before")
             trained = await run_training(ready, testbed, reporter, tasks=practised)
             final = point(run_dir / "final", trained.checkpoint)
@@ -113,15 +113,16 @@ async def _measure(
 
 
 async def _measure_demonstrator(
-    settings: RunSettings, testbed: Testbed, reporter: Reporter, splits: Splits
+    settings: RunSettings, testbed: Testbed, reporter: Reporter, demonstrated: Sequence[Task]
 ) -> dict[str, Any]:
-    """How often the demonstrations are right: the first of them again, with the same choices, graded."""
+    """How often the demonstrations are right: some of them again, with the same choices, graded."""
     wanted = settings.demonstrations
+    every = max(1, len(demonstrated) // max(1, wanted.graded))
     summary = await run_evaluation(
         settings.model_copy(update={"agent": wanted.agent}),
         testbed,
         reporter,
-        tasks=splits.train[: wanted.graded],
+        tasks=demonstrated[::every][: wanted.graded],
         out=settings.run_dir / "eval" / "demonstrator",
         title="grading demonstrations",
     )
