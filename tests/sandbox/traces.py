@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -10,7 +11,13 @@ def traces(owner_pid: int, state_dir: Path) -> list[str]:
     """Processes, cgroups, directories and mounts that carry the name of an owner process."""
     name = f"-{owner_pid}-"
     found = [f"directory {path}" for path in state_dir.iterdir() if name in path.name]
-    found += [f"cgroup {path}" for path in Path("/sys/fs/cgroup").glob("**/hone/*") if name in path.name]
+    found += [
+        f"cgroup {folder}/{child}"
+        for folder, children, _ in os.walk("/sys/fs/cgroup")  # passes over what ends meanwhile
+        if os.path.basename(folder) == "hone"
+        for child in children
+        if name in child
+    ]
     labels = (f"hone-sandbox:{_namespace()}{name}", f"hone-spawner:{_namespace()}{name}")
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit():
