@@ -14,7 +14,7 @@ def traces(owner_pid: int, state_dir: Path) -> list[str]:
     found += [
         f"cgroup {folder}/{child}"
         for folder, children, _ in os.walk("/sys/fs/cgroup")  # passes over what ends meanwhile
-        if os.path.basename(folder) == "hone"
+        if Path(folder).name == "hone"
         for child in children
         if name in child
     ]
