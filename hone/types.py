@@ -191,6 +191,7 @@ class Trajectory:
     verdict: Verdict | None = None
     error: str | None = None  # one sentence, where something went wrong
     timings: Mapping[str, float] = field(default_factory=dict[str, float])  # stage -> seconds
+    turn_rewards: Mapping[int, float] = field(default_factory=dict[int, float])  # turn index -> its own
     metadata: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
 

@@ -43,7 +43,7 @@ class BashAgent:
             actions = self.scaffold.actions(reply.content)
             if len(actions) != 1:
                 format_errors += 1
-                self._record(run, reply, None, None, self._format_error(reply, actions), turn_started)
+                await self._record(run, reply, None, None, self._format_error(reply, actions), turn_started)
                 continue
             format_errors = 0
             result = await sandbox.exec(
@@ -55,8 +55,8 @@ class BashAgent:
             )
             output = output_text(result)
             if submits(result, output):
-                run.turns.append(_turn(run, reply, actions[0], result.exit_code, output, turn_started))
                 run.submitted = True
+                await run.record(_turn(run, reply, actions[0], result.exit_code, output, turn_started))
                 return
             observation = self._observation(
                 task.environment.workdir,
@@ -66,7 +66,7 @@ class BashAgent:
                 output,
                 time.monotonic() - started,
             )
-            self._record(run, reply, actions[0], result.exit_code, observation, turn_started)
+            await self._record(run, reply, actions[0], result.exit_code, observation, turn_started)
         run.ending = limit
 
     def _rehearse(self) -> None:
@@ -149,7 +149,7 @@ class BashAgent:
             **self._variables(workdir),
         )
 
-    def _record(
+    async def _record(
         self,
         run: AgentRun,
         reply: Reply,
@@ -158,8 +158,9 @@ class BashAgent:
         observation: str,
         started: float,
     ) -> None:
-        run.turns.append(_turn(run, reply, action, exit_code, observation, started))
+        turn = _turn(run, reply, action, exit_code, observation, started)
         run.messages.append({"role": "user", "content": observation})
+        await run.record(turn)
 
 
 def submits(result: ExecResult, output: str) -> bool:

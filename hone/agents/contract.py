@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from hone.outcomes import Outcome
-from hone.policy.reply import Reply
+from hone.policy.reply import Purpose, Reply, ToolSpec
 from hone.sandbox.contract import Sandbox
 from hone.types import Message, Task, TokenTree, Turn
 
@@ -16,7 +17,22 @@ class Chat(Protocol):
 
     tree: TokenTree
 
-    async def reply(self, messages: list[Message]) -> Reply: ...
+    @property
+    def max_prompt_tokens(self) -> int:
+        """The longest prompt that leaves room for a whole reply."""
+        ...
+
+    def measure(self, messages: Sequence[Message], *, tools: Sequence[ToolSpec] | None = None) -> int:
+        """Tokens of the prompt that `reply` would send for these messages."""
+        ...
+
+    async def reply(
+        self,
+        messages: list[Message],
+        *,
+        tools: Sequence[ToolSpec] | None = None,
+        purpose: Purpose = Purpose.MAIN,
+    ) -> Reply: ...
 
 
 @dataclass(slots=True, kw_only=True)
@@ -24,6 +40,7 @@ class AgentRun:
     """What an agent leaves behind; filled in as it goes, so that a cancelled or crashed run keeps its turns.
 
     `ending` is None when the agent submitted (the grader decides) and the limit it hit otherwise.
+    `observers` are awaited after each turn, while the sandbox stands as that turn left it.
     """
 
     rollout_id: str = ""  # set by the episode; scripted agents draw their choices from it
@@ -31,6 +48,15 @@ class AgentRun:
     messages: list[Message] = field(default_factory=list[Message])
     submitted: bool = False
     ending: Outcome | None = None
+    observers: list[Callable[[Turn], Awaitable[None]]] = field(
+        default_factory=list[Callable[[Turn], Awaitable[None]]]
+    )
+
+    async def record(self, turn: Turn) -> None:
+        """Add a turn, and let the observers see it before the agent goes on."""
+        self.turns.append(turn)
+        for observer in self.observers:
+            await observer(turn)
 
 
 class Agent(Protocol):

@@ -6,12 +6,13 @@ A scripted agent may look at a task's checks; an agent that asks a policy never 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Iterator
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from hone.agents.bash import BashAgent
 from hone.agents.contract import AgentRun, Chat
 from hone.agents.scaffold import SUBMIT, Scaffold
-from hone.policy.reply import Reply
+from hone.policy.reply import Purpose, Reply, ToolSpec
 from hone.sandbox.contract import Sandbox
 from hone.types import Message, Task, TokenTree
 
@@ -26,7 +27,20 @@ class ScriptedChat:
         self._scaffold = scaffold
         self._commands: Iterator[str] = iter(commands)
 
-    async def reply(self, messages: list[Message]) -> Reply:
+    @property
+    def max_prompt_tokens(self) -> int:
+        return sys.maxsize
+
+    def measure(self, messages: Sequence[Message], *, tools: Sequence[ToolSpec] | None = None) -> int:
+        return 0
+
+    async def reply(
+        self,
+        messages: list[Message],
+        *,
+        tools: Sequence[ToolSpec] | None = None,
+        purpose: Purpose = Purpose.MAIN,
+    ) -> Reply:
         command = next(self._commands, f"echo {SUBMIT}")
         return Reply(content=self._scaffold.reply(command), node=None)
 

@@ -8,10 +8,30 @@ from pydantic import Field
 
 from hone.settings import Settings
 
+ASKING = ("bash", "debugger", "blackbox", "mini-swe-agent")  # agents that ask the policy
+
+
+class ContextSettings(Settings):
+    """What a conversation that grows too long is cut down to."""
+
+    policy: Literal["none", "head_tail", "drop_thinking"] = "none"
+    """`none`: nothing is cut. `head_tail`: whole turns are left out of the middle. `drop_thinking`: reasoning
+    of earlier replies is left out."""
+    head_ratio: float = Field(default=0.3, ge=0, le=1)
+    """Of `head_tail`: share of the room for turns that goes to the oldest ones; what they leave goes to the
+    newest."""
+
 
 class AgentSettings(Settings):
-    kind: Literal["bash", "oracle", "noop", "demonstrator"] = "bash"
-    """Which agent works on the tasks: `bash` asks the policy; the others are scripted."""
+    kind: Literal["bash", "debugger", "blackbox", "mini-swe-agent", "oracle", "noop", "demonstrator"] = "bash"
+    """Which agent works on the tasks. `bash`, `debugger`, `blackbox` (a command-line program inside the
+    sandbox) and `mini-swe-agent` (the package) ask the policy; the others are scripted."""
+    program: str = ""
+    """Of `blackbox`: a preset (`qwen-code`, `mini-swe-agent`) or a path to a TOML file that describes it."""
+    pdb: bool = True
+    """Whether `debugger` has the tool pdb; false is the rewrite-only ablation."""
+    context: ContextSettings = ContextSettings()
+    """How conversations are kept within the model's context."""
     prompts: str = "default"
     """The YAML with prompts and limits: `default`, `tiny`, or a path to a file in mini-swe-agent's format."""
     turn_limit: int | None = Field(default=None, ge=0)

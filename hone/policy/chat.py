@@ -10,14 +10,16 @@ engine's ids and log-probabilities; nothing is encoded twice.
 from __future__ import annotations
 
 import dataclasses
+import time
 from collections import Counter
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from hone.policy.engine import Engine, Finish, Sampling
-from hone.policy.reply import Reply
-from hone.policy.transcript import Fork, Transcript, tool_calls
+from hone.policy.reply import Call, Purpose, Reply, ToolSpec
+from hone.policy.transcript import Fork, Transcript, malformed_calls, tool_calls
 from hone.types import Message, TokenTree
 
 if TYPE_CHECKING:
@@ -38,6 +40,7 @@ class Chat:
         self._transcript = Transcript(renderer)
         self._session = session
         self._asked = 0
+        self.calls: list[Call] = []
 
     @property
     def tree(self) -> TokenTree:
@@ -48,27 +51,56 @@ class Chat:
         """How often history was rewritten, by reason."""
         return self._transcript.forks
 
-    async def reply(self, messages: list[Message]) -> Reply:
+    @property
+    def max_prompt_tokens(self) -> int:
+        """The longest prompt that leaves room for a whole reply."""
+        return self._engine.context_tokens - self._sampling.max_tokens
+
+    def measure(self, messages: Sequence[Message], *, tools: Sequence[ToolSpec] | None = None) -> int:
+        """Tokens of the prompt that `reply` would send for these messages; changes nothing."""
+        return len(self._transcript.prompt(messages, tools).tokens)
+
+    async def reply(
+        self,
+        messages: list[Message],
+        *,
+        tools: Sequence[ToolSpec] | None = None,
+        purpose: Purpose = Purpose.MAIN,
+    ) -> Reply:
         """Sample the reply that follows `messages`.
 
         A reply cut by length has no closing token; the next prompt supplies one, which is rendered and never
         trained. A failed call leaves the tree as it was. Raises ContextOverflow, EngineError, and ValueError
         when the last message is the assistant's.
         """
+        started = time.monotonic()
         asked = list(messages)
-        prompt = self._transcript.prompt(asked)
+        prompt = self._transcript.prompt(asked, tools)
         sampling = dataclasses.replace(self._sampling, seed=_seed(self._sampling.seed, self._asked))
         self._asked += 1
         completion = await self._engine.generate(prompt.tokens, sampling, session=self._session)
         node, parsed = self._transcript.add_reply(
-            asked, prompt, completion.token_ids, completion.logprobs, completion.version
+            asked, prompt, completion.token_ids, completion.logprobs, completion.version, tools
         )
+        call = Call(
+            index=len(self.calls),
+            node=node,
+            purpose=purpose,
+            fork=prompt.fork,
+            prompt_tokens=len(prompt.tokens),
+            sampled_tokens=len(completion.token_ids),
+            seconds=time.monotonic() - started,
+        )
+        self.calls.append(call)
         return Reply(
             content=parsed.content,
             node=node,
-            tool_calls=tool_calls(parsed),
+            reasoning=parsed.reasoning_content,
+            tool_calls=tool_calls(parsed, node),
+            malformed=malformed_calls(parsed),
             truncated=completion.finish is not Finish.STOP,
-            sampled_tokens=len(completion.token_ids),
+            prompt_tokens=call.prompt_tokens,
+            sampled_tokens=call.sampled_tokens,
         )
 
     async def close(self) -> None:

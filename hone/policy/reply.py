@@ -1,17 +1,44 @@
-"""What a chat answers an agent with."""
+"""What a chat answers an agent with, and what it remembers of each call."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Any
+
+ToolSpec = dict[str, Any]  # {"name": ..., "description": ..., "parameters": JSON schema}
+ToolCall = dict[str, Any]  # OpenAI's form: {"id": ..., "type": "function", "function": {"name", "arguments"}}
+
+
+class Purpose(StrEnum):
+    """What a call to the policy is for."""
+
+    MAIN = "main"  # the agent's own next turn
+    SIDE = "side"  # a title, a summary, a sub-agent: a branch of the same tree
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reply:
     """The text of one reply, and the node of the token tree that holds its tokens."""
 
-    content: str
-    node: int | None
-    tool_calls: tuple[dict[str, Any], ...] = ()  # OpenAI's form: {"type": "function", "function": {...}}
+    content: str  # without reasoning and tool calls
+    node: int | None  # None: the engine gives no token ids, or the reply is scripted
+    reasoning: str | None = None
+    tool_calls: tuple[ToolCall, ...] = ()  # the well-formed ones; "arguments" is JSON text
+    malformed: tuple[str, ...] = ()  # the raw text of each tool call that cannot be read
     truncated: bool = False  # cut by max_tokens or the context limit
+    prompt_tokens: int = 0
     sampled_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """One answered call of a chat, in the order of the answers."""
+
+    index: int
+    node: int | None
+    purpose: Purpose
+    fork: str | None  # why its prompt does not continue the tip of the conversation; None: it does
+    prompt_tokens: int
+    sampled_tokens: int
+    seconds: float

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from hone.policy.errors import PolicyError
+from hone.policy.reply import ToolCall, ToolSpec
 from hone.types import Float32, Int32, Message, Node, TokenTree
 
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ class Transcript:
         self._renderer = renderer
         self._said: list[_Said] = []
 
-    def prompt(self, messages: Sequence[Message]) -> Prompt:
+    def prompt(self, messages: Sequence[Message], tools: Sequence[ToolSpec] | None = None) -> Prompt:
         """The prompt for the reply that comes after `messages`; changes nothing.
 
         The longest known beginning of the conversation keeps its tokens; what follows it is rendered. Raises
@@ -75,10 +76,11 @@ class Transcript:
             raise ValueError("a reply needs at least one message, and the last must not be the assistant's")
         keys = tuple(_key(message) for message in messages)
         known = self._longest_said(keys)
-        tokens = self._continued(messages, keys, known)
+        specs = _specs(tools)
+        tokens = self._continued(messages, keys, known, specs)
         grown = known is not None and not self._continues(known)
         if tokens is None:
-            tokens = self._renderer.render_ids(_plain(messages), add_generation_prompt=True)
+            tokens = self._renderer.render_ids(_plain(messages), tools=specs, add_generation_prompt=True)
         parent, start = self._deepest(tokens)
         children = any(node.parent == parent for node in self.tree.nodes)
         rendered = np.asarray(tokens[start:], np.int32)
@@ -94,6 +96,7 @@ class Transcript:
         tokens: Int32,
         logprobs: Float32,
         version: Int32,
+        tools: Sequence[ToolSpec] | None = None,
     ) -> tuple[int, ParsedResponse]:
         """Lay the reply to `prompt` into the tree; returns its node and what the renderer reads in it."""
         parent, turn = prompt.parent, len(self._said)
@@ -105,9 +108,9 @@ class Transcript:
         if prompt.fork is not None:
             self.forks[prompt.fork] += 1
         reply = [int(token) for token in tokens]
-        parsed = self._renderer.parse_response(reply, prompt_ids=prompt.tokens)
+        parsed = self._renderer.parse_response(reply, tools=_specs(tools), prompt_ids=prompt.tokens)
         answer: Message = {"role": "assistant", "content": parsed.content}
-        calls = tool_calls(parsed)
+        calls = tool_calls(parsed, node)
         if calls:
             answer["tool_calls"] = list(calls)
         keys = (*(_key(message) for message in messages), _key(answer))
@@ -126,7 +129,7 @@ class Transcript:
         )
 
     def _continued(
-        self, messages: Sequence[Message], keys: tuple[str, ...], known: _Said | None
+        self, messages: Sequence[Message], keys: tuple[str, ...], known: _Said | None, tools: list[Any] | None
     ) -> list[int] | None:
         """Known tokens, then only what is new. None: the renderer cannot extend, or a reply is unknown."""
         if known is not None:
@@ -135,7 +138,7 @@ class Transcript:
             at = next((i for i, message in enumerate(messages) if message["role"] == "assistant"), None)
             if at is None or at == 0:
                 return None
-            prompt = self._renderer.render_ids(_plain(messages[:at]), add_generation_prompt=True)
+            prompt = self._renderer.render_ids(_plain(messages[:at]), tools=tools, add_generation_prompt=True)
             found = self._reply_tokens(keys[at])
             if found is None:
                 return None
@@ -144,7 +147,7 @@ class Transcript:
             end = next(
                 (i for i in range(at, len(messages)) if messages[i]["role"] == "assistant"), len(messages)
             )
-            bridged = self._renderer.bridge_to_next_turn(prompt, reply, _plain(messages[at:end]))
+            bridged = self._renderer.bridge_to_next_turn(prompt, reply, _plain(messages[at:end]), tools=tools)
             past = prompt + reply
             if bridged is None or bridged.token_ids[: len(past)] != past:
                 return None
@@ -205,18 +208,30 @@ def encode_conversation(
     return transcript.tree
 
 
-def tool_calls(parsed: ParsedResponse) -> tuple[dict[str, Any], ...]:
-    """The well-formed tool calls of a reply, in OpenAI's form."""
+def tool_calls(parsed: ParsedResponse, node: int) -> tuple[ToolCall, ...]:
+    """The well-formed tool calls of a reply, in OpenAI's form; their ids are unique in the tree."""
     from renderers.base import ToolCallParseStatus
 
     return tuple(
         {
+            "id": call.id or f"call_{node}_{number}",
             "type": "function",
             "function": {"name": call.name, "arguments": json.dumps(call.arguments, ensure_ascii=False)},
         }
-        for call in parsed.tool_calls
+        for number, call in enumerate(parsed.tool_calls)
         if call.status == ToolCallParseStatus.OK
     )
+
+
+def malformed_calls(parsed: ParsedResponse) -> tuple[str, ...]:
+    """The raw text of the tool calls that cannot be read."""
+    from renderers.base import ToolCallParseStatus
+
+    return tuple(call.raw for call in parsed.tool_calls if call.status != ToolCallParseStatus.OK)
+
+
+def _specs(tools: Sequence[ToolSpec] | None) -> list[Any] | None:
+    return list(tools) if tools else None
 
 
 def _rendered(parent: int | None, tokens: Int32, turn: int) -> Node:

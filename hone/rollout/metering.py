@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
 from hone.policy.engine import EngineError
-from hone.policy.reply import Reply
+from hone.policy.reply import Call, Purpose, Reply, ToolSpec
 from hone.sandbox.contract import Command, ExecResult, Sandbox
 from hone.types import Message, TokenTree
 
@@ -26,7 +27,21 @@ class Conversation(Protocol):
         """How often history was rewritten, by reason."""
         ...
 
-    async def reply(self, messages: list[Message]) -> Reply: ...
+    @property
+    def calls(self) -> Sequence[Call]: ...
+
+    @property
+    def max_prompt_tokens(self) -> int: ...
+
+    def measure(self, messages: Sequence[Message], *, tools: Sequence[ToolSpec] | None = None) -> int: ...
+
+    async def reply(
+        self,
+        messages: list[Message],
+        *,
+        tools: Sequence[ToolSpec] | None = None,
+        purpose: Purpose = Purpose.MAIN,
+    ) -> Reply: ...
 
     async def close(self) -> None: ...
 
@@ -37,8 +52,19 @@ class NoChat:
     def __init__(self) -> None:
         self.tree = TokenTree()
         self.forks = Counter[str]()
+        self.calls: list[Call] = []
+        self.max_prompt_tokens = sys.maxsize
 
-    async def reply(self, messages: list[Message]) -> Reply:
+    def measure(self, messages: Sequence[Message], *, tools: Sequence[ToolSpec] | None = None) -> int:
+        return 0
+
+    async def reply(
+        self,
+        messages: list[Message],
+        *,
+        tools: Sequence[ToolSpec] | None = None,
+        purpose: Purpose = Purpose.MAIN,
+    ) -> Reply:
         raise EngineError("this run has no engine to ask: choose a scripted agent, or name a model")
 
     async def close(self) -> None:
@@ -62,13 +88,26 @@ class MeteredChat:
         self._time_limit = time_limit
         self._deadline = time_limit.when()
 
-    async def reply(self, messages: list[Message]) -> Reply:
+    @property
+    def max_prompt_tokens(self) -> int:
+        return self._chat.max_prompt_tokens
+
+    def measure(self, messages: Sequence[Message], *, tools: Sequence[ToolSpec] | None = None) -> int:
+        return self._chat.measure(messages, tools=tools)
+
+    async def reply(
+        self,
+        messages: list[Message],
+        *,
+        tools: Sequence[ToolSpec] | None = None,
+        purpose: Purpose = Purpose.MAIN,
+    ) -> Reply:
         started = time.monotonic()
         silence = asyncio.timeout(self._timeout_s)
         self._time_limit.reschedule(None)
         try:
             async with silence:
-                return await self._chat.reply(messages)
+                return await self._chat.reply(messages, tools=tools, purpose=purpose)
         except TimeoutError:
             if not silence.expired():
                 raise
