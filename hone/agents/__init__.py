@@ -1,7 +1,7 @@
 """Agents: scaffolds that turn a policy's replies into actions in a sandbox."""
 
 from hone.agents.bash import BashAgent
-from hone.agents.contract import Agent, AgentRun, Chat
+from hone.agents.contract import Agent, AgentRun
 from hone.agents.scaffold import SUBMIT, Scaffold, ScaffoldError, load_scaffold
 from hone.agents.scripted import ScriptedAgent, ScriptedChat, demonstrator, noop, oracle
 from hone.agents.settings import AgentSettings
@@ -12,7 +12,6 @@ __all__ = [
     "AgentRun",
     "AgentSettings",
     "BashAgent",
-    "Chat",
     "Scaffold",
     "ScaffoldError",
     "ScriptedAgent",

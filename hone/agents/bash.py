@@ -10,10 +10,10 @@ import platform
 import time
 from typing import Any
 
-from hone.agents.contract import AgentRun, Chat
+from hone.agents.contract import AgentRun
 from hone.agents.scaffold import SUBMIT, Scaffold, render
 from hone.outcomes import Outcome
-from hone.policy.reply import Reply
+from hone.policy.reply import Chat, Reply
 from hone.sandbox.contract import ExecResult, Sandbox
 from hone.types import Message, Task, Turn
 

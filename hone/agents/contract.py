@@ -2,37 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from hone.outcomes import Outcome
-from hone.policy.reply import Purpose, Reply, ToolSpec
+from hone.policy.reply import Chat
 from hone.sandbox.contract import Sandbox
-from hone.types import Message, Task, TokenTree, Turn
-
-
-class Chat(Protocol):
-    """What an agent talks to; `hone.policy.chat.Chat` is the token-exact one."""
-
-    tree: TokenTree
-
-    @property
-    def max_prompt_tokens(self) -> int:
-        """The longest prompt that leaves room for a whole reply."""
-        ...
-
-    def measure(self, messages: Sequence[Message], *, tools: Sequence[ToolSpec] | None = None) -> int:
-        """Tokens of the prompt that `reply` would send for these messages."""
-        ...
-
-    async def reply(
-        self,
-        messages: list[Message],
-        *,
-        tools: Sequence[ToolSpec] | None = None,
-        purpose: Purpose = Purpose.MAIN,
-    ) -> Reply: ...
+from hone.types import Message, Task, Turn
 
 
 @dataclass(slots=True, kw_only=True)

@@ -10,9 +10,9 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from hone.agents.bash import BashAgent
-from hone.agents.contract import AgentRun, Chat
+from hone.agents.contract import AgentRun
 from hone.agents.scaffold import SUBMIT, Scaffold
-from hone.policy.reply import Purpose, Reply, ToolSpec
+from hone.policy.reply import Chat, Purpose, Reply, ToolSpec
 from hone.sandbox.contract import Sandbox
 from hone.types import Message, Task, TokenTree
 

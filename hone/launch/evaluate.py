@@ -13,7 +13,7 @@ from hone.evaluate import runner
 from hone.launch.policy import chats, load_policy, open_engine
 from hone.launch.reporter import Reporter, Stage
 from hone.launch.rundir import weights_mark
-from hone.launch.testbed import Testbed, make_parts, open_testbed
+from hone.launch.testbed import Testbed, open_parts, open_testbed
 from hone.tasks.sources import load_splits
 from hone.types import Task
 
@@ -75,18 +75,19 @@ async def _run(
         if settings.model is not None and new_chat is not None
         else settings.agent.kind
     )
-    summary = await runner.evaluate(
-        tasks,
-        make_parts(testbed, settings, settings.agent, new_chat),
-        settings.evaluate,
-        out,
-        model=model,
-        data=settings.tasks.source,
-        seed=settings.seed,
-        fingerprint=_mark(settings),
-        args=settings.model_dump(mode="json", exclude={"run_dir"}),
-        progress=show,
-    )
+    async with open_parts(testbed, settings, settings.agent, new_chat) as parts:
+        summary = await runner.evaluate(
+            tasks,
+            parts,
+            settings.evaluate,
+            out,
+            model=model,
+            data=settings.tasks.source,
+            seed=settings.seed,
+            fingerprint=_mark(settings),
+            args=settings.model_dump(mode="json", exclude={"run_dir"}),
+            progress=show,
+        )
     return {**summary, "out": str(out)}
 
 

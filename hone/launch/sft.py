@@ -12,7 +12,7 @@ from hone.config import RunSettings
 from hone.launch.policy import load_policy
 from hone.launch.reporter import Reporter
 from hone.launch.rundir import claim
-from hone.launch.testbed import Testbed, make_parts, open_testbed
+from hone.launch.testbed import Testbed, open_parts, open_testbed
 from hone.policy.transcript import encode_conversation
 from hone.rollout import demonstrations
 from hone.rollout.demonstrations import Demonstration
@@ -67,9 +67,9 @@ async def record(
             stage.advance(recorded - shown)
             shown = recorded
 
-        parts = make_parts(testbed, settings, wanted.agent, None)
         path = settings.run_dir / "demonstrations.jsonl"
-        return await demonstrations.record(tasks, parts, path, count=wanted.rollouts, progress=show)
+        async with open_parts(testbed, settings, wanted.agent, None) as parts:
+            return await demonstrations.record(tasks, parts, path, count=wanted.rollouts, progress=show)
 
 
 def resolved_rollouts(run_dir: Path) -> list[Trajectory]:

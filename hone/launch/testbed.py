@@ -8,9 +8,10 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from hone.agents import AgentSettings, make_agent
+from hone.agents import AgentSettings
 from hone.config import RunSettings
 from hone.grading import Grader, extract
+from hone.launch.agents import open_agent
 from hone.rollout.episode import Parts
 from hone.rollout.metering import Conversation
 from hone.sandbox import Provider, SandboxSpec, make_provider
@@ -37,22 +38,25 @@ async def open_testbed(settings: RunSettings) -> AsyncGenerator[Testbed]:
         yield Testbed(provider=provider, grader=grader, workspaces=cache)
 
 
-def make_parts(
+@asynccontextmanager
+async def open_parts(
     testbed: Testbed,
     settings: RunSettings,
     agent: AgentSettings,
     new_chat: Callable[[str, int], Conversation] | None,
-) -> Parts:
+) -> AsyncGenerator[Parts]:
     """`new_chat(rollout id, seed)` opens a conversation with the policy; None: the agent is scripted."""
-    return Parts(
-        provider=testbed.provider,
-        spec=SandboxSpec(env=GIT_ENV, limits=settings.sandbox.limits(), run=str(settings.run_dir)),
-        agent=make_agent(agent),
-        grader=testbed.grader,
-        new_chat=new_chat,
-        workspaces=testbed.workspaces,
-        settings=settings.rollout,
-        grading=settings.grading,
-        extract=functools.partial(extract, settings=settings.grading),
-        metadata={"agent": agent.kind, "sampling": settings.sampling.model_dump()},
-    )
+    bare = SandboxSpec(env=GIT_ENV, limits=settings.sandbox.limits(), run=str(settings.run_dir))
+    async with open_agent(agent, bare, cache=settings.run_dir / "agents") as equipped:
+        yield Parts(
+            provider=testbed.provider,
+            spec=equipped.spec,
+            agent=equipped.agent,
+            grader=testbed.grader,
+            new_chat=new_chat,
+            workspaces=testbed.workspaces,
+            settings=settings.rollout,
+            grading=settings.grading,
+            extract=functools.partial(extract, settings=settings.grading),
+            metadata={"agent": agent.kind, "sampling": settings.sampling.model_dump()},
+        )

@@ -12,7 +12,7 @@ from hone.config import ConfigError, RunSettings, fingerprint
 from hone.launch.policy import chats, load_policy, open_engine
 from hone.launch.reporter import Reporter, Stage
 from hone.launch.rundir import claim
-from hone.launch.testbed import Testbed, make_parts, open_testbed
+from hone.launch.testbed import Testbed, open_parts, open_testbed
 from hone.policy.model import load_model
 from hone.rollout.dispatcher import Dispatcher, Progress
 from hone.rollout.ledger import Ledger
@@ -68,8 +68,10 @@ async def run_training(
     ):
         ledger.bind(fingerprint(settings))
         watch = _Watch(stage)
-        async with open_engine(policy, settings) as engine:
-            parts = make_parts(testbed, settings, settings.agent, chats(policy, engine, settings))
+        async with (
+            open_engine(policy, settings) as engine,
+            open_parts(testbed, settings, settings.agent, chats(policy, engine, settings)) as parts,
+        ):
             store = Store(settings.run_dir / "rollouts")
             dispatcher = Dispatcher(parts, ledger, store, seed=settings.seed, progress=watch.on_rollout)
 

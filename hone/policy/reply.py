@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import Any, Protocol
+
+from hone.types import Message, TokenTree
 
 ToolSpec = dict[str, Any]  # {"name": ..., "description": ..., "parameters": JSON schema}
 ToolCall = dict[str, Any]  # OpenAI's form: {"id": ..., "type": "function", "function": {"name", "arguments"}}
@@ -42,3 +45,26 @@ class Call:
     prompt_tokens: int
     sampled_tokens: int
     seconds: float
+
+
+class Chat(Protocol):
+    """What an agent talks to; `hone.policy.chat.Chat` is the token-exact one."""
+
+    tree: TokenTree
+
+    @property
+    def max_prompt_tokens(self) -> int:
+        """The longest prompt that leaves room for a whole reply."""
+        ...
+
+    def measure(self, messages: Sequence[Message], *, tools: Sequence[ToolSpec] | None = None) -> int:
+        """Tokens of the prompt that `reply` would send for these messages."""
+        ...
+
+    async def reply(
+        self,
+        messages: list[Message],
+        *,
+        tools: Sequence[ToolSpec] | None = None,
+        purpose: Purpose = Purpose.MAIN,
+    ) -> Reply: ...

@@ -9,7 +9,8 @@ import asyncio
 import sys
 from pathlib import Path
 
-from hone.agents import AgentRun, Chat
+from hone.agents import AgentRun
+from hone.policy.reply import Chat
 from hone.rollout.dispatcher import Dispatcher
 from hone.rollout.ledger import TRAINED, Ledger
 from hone.rollout.store import Store

@@ -10,7 +10,7 @@ import pytest
 from hone.agents import AgentSettings
 from hone.config import RunSettings
 from hone.grading import BrokenTree, GradingSettings, base_mounts
-from hone.launch.testbed import make_parts, open_testbed
+from hone.launch.testbed import open_parts, open_testbed
 from hone.sandbox import SandboxSpec
 from hone.tasks.workspace import prepare
 from tests.grading.example import make_task
@@ -24,8 +24,10 @@ def test_the_recipes_limit_on_patches_holds_where_the_patch_is_taken(tmp_path: P
     workspace = prepare(task, tmp_path / "workspaces")
 
     async def scenario() -> None:
-        async with open_testbed(settings) as testbed:
-            parts = make_parts(testbed, settings, AgentSettings(kind="noop"), None)
+        async with (
+            open_testbed(settings) as testbed,
+            open_parts(testbed, settings, AgentSettings(kind="noop"), None) as parts,
+        ):
             spec = SandboxSpec(layer=workspace, mounts=base_mounts(workspace))
             async with await testbed.provider.start(spec) as sandbox:
                 await sandbox.exec("head -c 3000 /dev/urandom > new.bin")

@@ -9,9 +9,10 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from hone.agents import AgentRun, Chat, ScriptedAgent, load_scaffold
+from hone.agents import AgentRun, ScriptedAgent, load_scaffold
 from hone.agents.scripted import oracle
 from hone.grading import Grader, GradingSettings
+from hone.policy.reply import Chat
 from hone.rollout.episode import Parts
 from hone.rollout.settings import RolloutSettings
 from hone.sandbox import Health, Provider, ProviderUnavailable, Sandbox, SandboxSpec, make_provider

@@ -12,10 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hone.agents import AgentRun, Chat
+from hone.agents import AgentRun
 from hone.grading import GraderError
 from hone.outcomes import OUTCOME_RULES, Fault, Outcome
 from hone.policy.engine import EngineError
+from hone.policy.reply import Chat
 from hone.rollout.dispatcher import Dispatcher, Group, Progress, seed_of
 from hone.rollout.episode import Parts
 from hone.rollout.errors import RolloutError, StoreError

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from hone.agents import AgentRun, BashAgent, Chat
+from hone.agents import AgentRun, BashAgent
 from hone.grading import GraderError
 from hone.outcomes import Outcome
 from hone.policy.engine import ContextOverflow, EngineError
-from hone.policy.reply import Reply
+from hone.policy.reply import Chat, Reply
 from hone.rollout.episode import Episode, Parts, run_episode
 from hone.sandbox import Sandbox, SandboxLost
 from hone.tasks.workspace import prepare
