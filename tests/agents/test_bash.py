@@ -28,7 +28,7 @@ class Replies:
     def __init__(self, *replies: str | Reply) -> None:
         self.tree, self.replies, self.asked = TokenTree(), list(replies), list[list[Message]]()
 
-    async def reply(self, messages: list[Message]) -> Reply:
+    async def reply(self, messages: list[Message], **asked: object) -> Reply:
         self.asked.append(messages)
         reply = self.replies.pop(0) if self.replies else SUBMITS
         return reply if isinstance(reply, Reply) else Reply(content=reply, node=None, sampled_tokens=10)
@@ -163,7 +163,7 @@ def test_the_environment_of_the_file_reaches_commands_and_an_empty_system_prompt
 def test_a_lost_sandbox_is_raised_and_the_turns_before_it_are_kept() -> None:
     async def scenario(sandbox: Sandbox) -> None:
         class Closing(Replies):
-            async def reply(self, messages: list[Message]) -> Reply:
+            async def reply(self, messages: list[Message], **asked: object) -> Reply:
                 if len(self.asked) == 1:
                     await sandbox.close()
                 return await super().reply(messages)

@@ -57,7 +57,7 @@ class Says:
         self.closed = False
         self._replies = iter(replies)
 
-    async def reply(self, messages: list[Message]) -> Reply:
+    async def reply(self, messages: list[Message], **asked: object) -> Reply:
         reply = next(self._replies, None)
         if reply is None:
             await asyncio.Event().wait()
@@ -124,7 +124,7 @@ def test_an_engine_that_fails_or_is_silent_is_an_engine_error(tmp_path: Path, en
 
 def test_a_time_limit_strikes_after_a_reply_and_not_during_it(tmp_path: Path):
     class Slow(Says):
-        async def reply(self, messages: list[Message]) -> Reply:
+        async def reply(self, messages: list[Message], **asked: object) -> Reply:
             reply = await super().reply(messages)
             limit_passed = asyncio.get_running_loop().create_future()
             asyncio.get_running_loop().call_later(0.5, limit_passed.set_result, None)
