@@ -122,7 +122,7 @@ def run_job(
 
     Raises Stopped on Ctrl-C, and what the job raises.
     """
-    from hone.config import make_plan, resolve
+    from hone.config import ConfigError, make_plan, resolve
 
     settings = resolve(recipe, [*(sets or ()), *(["tasks.allow_overlap=true"] if allow_overlap else [])])
     plan = make_plan(settings, command)
@@ -131,6 +131,8 @@ def run_job(
 
         print_plan(plan)
         return None
+    if plan.missing:
+        raise ConfigError(f"this is not here yet: {'; '.join(plan.missing)}")
     return run_stoppable(lambda reporter: job(settings, reporter))
 
 

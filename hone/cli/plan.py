@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from rich.markup import escape
+
 from hone.cli.output import console, print_facts
 from hone.config import Plan
 
@@ -22,4 +24,6 @@ def print_plan(plan: Plan) -> None:
             **{f"  {name}": size for name, size in memory.items()},
         }
     )
+    for thing in plan.missing:
+        console().print(f"[yellow]To be had before it can start[/yellow]: {escape(thing)}")
     console().print("Nothing was started. Run the same command without --dry-run to start.")

@@ -88,11 +88,12 @@ def _layers(path: Path, inside: tuple[Path, ...]) -> Iterator[Layer]:
             f"{inside[-1].name}: recipes extend each other in a circle ({chain}); cut one `extends`"
         )
     layer = _read(path)
-    parent = layer.values.pop("extends", None)
-    if parent is not None:
+    extends = layer.values.pop("extends", [])
+    for parent in extends if isinstance(extends, list) else [extends]:
         if not isinstance(parent, str):
             raise ConfigError(
-                f"{layer.where('extends')}: extends must be the path of a recipe, got {parent!r}"
+                f"{layer.where('extends')}: extends must be the path of a recipe, or a list of paths of which a "
+                f"later one is on top, got {extends!r}"
             )
         if not (path.parent / parent).is_file():
             raise ConfigError(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from hone.agents.settings import AgentSettings
 from hone.evaluate.settings import EvaluateSettings
@@ -47,6 +47,10 @@ class RunSettings(Settings):
     model: ModelSettings | None = None
     """The policy. Needed wherever a model is asked; a scripted agent needs none."""
 
+    makes_model: bool = False
+    """Whether `hone train` makes the policy itself, where no model is named: the small one of `tiny_model`,
+    taught by `demonstrations` of the first training tasks before it practises on the others."""
+
     tiny_model: TinyModelSettings = TinyModelSettings()
     """The small model that the quickstart makes."""
 
@@ -85,3 +89,9 @@ class RunSettings(Settings):
 
     evaluate: EvaluateSettings = EvaluateSettings()
     """How a fixed policy is measured."""
+
+    @model_validator(mode="after")
+    def _one_model(self) -> RunSettings:
+        if self.makes_model and self.model is not None:
+            raise ValueError("makes_model has no effect beside model.path: remove one of them")
+        return self

@@ -17,16 +17,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from hone.config import ConfigError, RunSettings
+from hone.config import RunSettings
 from hone.launch.evaluate import run_evaluation
 from hone.launch.memory import PeakMemory
 from hone.launch.reporter import Reporter
 from hone.launch.rundir import claim, point
-from hone.launch.sft import record, run_sft
+from hone.launch.start import divide, make_start, started, with_model
 from hone.launch.testbed import Testbed, open_testbed
 from hone.launch.train import run_training
-from hone.policy.settings import ModelSettings
-from hone.policy.tiny import make_tiny
 from hone.rollout.demonstrations import Demonstration
 from hone.tasks.formats import save
 from hone.tasks.sources import load_splits
@@ -42,21 +40,13 @@ def quickstart(settings: RunSettings, reporter: Reporter) -> dict[str, Any]:
 async def _quickstart(settings: RunSettings, reporter: Reporter) -> dict[str, Any]:
     run_dir = settings.run_dir
     splits = load_splits(settings.tasks)
-    shown = settings.demonstrations.rollouts
-    demonstrated, practised = splits.train[:shown], splits.train[shown:]
-    if not practised:
-        raise ConfigError(
-            f"the quickstart practises on tasks that nobody demonstrated: set tasks.train above the {shown} "
-            "of demonstrations.rollouts"
-        )
+    demonstrated, practised = divide(settings, splits.train)
     with PeakMemory() as memory, _clock(run_dir) as seconds:
         async with open_testbed(settings) as testbed:
-            ready = _with_model(settings, run_dir / "start")
+            ready = started(settings)
             claim(ready)
             save([task for _, tasks in splits.named() for task in tasks], run_dir / "tasks.jsonl")
-            demonstrations = await record(settings, testbed, reporter, tasks=demonstrated)
-            supervised = await asyncio.to_thread(_supervised, settings, demonstrations, reporter)
-            start = point(run_dir / "start", supervised)
+            start, demonstrations = await make_start(settings, testbed, reporter, demonstrated)
             teacher = await _measure_demonstrator(settings, testbed, reporter, demonstrated)
             before = await _measure(settings, testbed, reporter, splits, start, "before")
             trained = await run_training(ready, testbed, reporter, tasks=practised)
@@ -81,19 +71,6 @@ async def _quickstart(settings: RunSettings, reporter: Reporter) -> dict[str, An
     return report
 
 
-def _supervised(settings: RunSettings, demonstrations: Sequence[Demonstration], reporter: Reporter) -> Path:
-    """The checkpoint that imitates the demonstrations, from a random tiny model."""
-    base = settings.run_dir / "base"
-    if not base.is_dir():
-        partial = base.with_name(".base.partial")
-        texts = (str(message["content"]) for d in demonstrations for message in d.messages)
-        make_tiny(texts, partial, settings.tiny_model)
-        partial.rename(base)
-    below = _with_model(settings.model_copy(update={"run_dir": settings.run_dir / "sft"}), base)
-    claim(below)
-    return run_sft(below, demonstrations, reporter).checkpoint
-
-
 async def _measure(
     settings: RunSettings, testbed: Testbed, reporter: Reporter, splits: Splits, model: Path, when: str
 ) -> dict[str, dict[str, Any]]:
@@ -101,7 +78,7 @@ async def _measure(
     rates: dict[str, dict[str, Any]] = {}
     for name, what in (("test", "held-out tasks"), ("test_unseen", "families never seen")):
         summary = await run_evaluation(
-            _with_model(settings, model),
+            with_model(settings, model),
             testbed,
             reporter,
             tasks=getattr(splits, name),
@@ -143,11 +120,6 @@ def right_share(demonstrations: Sequence[Demonstration], tasks: Sequence[Task]) 
 
 def _rate(summary: dict[str, Any]) -> dict[str, Any]:
     return {key: summary[key] for key in ("resolve_rate", "low", "high", "n")}
-
-
-def _with_model(settings: RunSettings, path: Path) -> RunSettings:
-    model = settings.model or ModelSettings(path=path)
-    return settings.model_copy(update={"model": model.model_copy(update={"path": path})})
 
 
 @contextmanager

@@ -12,6 +12,7 @@ from hone.config import ConfigError, RunSettings, fingerprint
 from hone.launch.policy import chats, load_policy, open_engine
 from hone.launch.reporter import Reporter, Stage
 from hone.launch.rundir import claim
+from hone.launch.start import divide, make_start, started
 from hone.launch.testbed import Testbed, open_parts, open_testbed
 from hone.policy.model import load_model
 from hone.rollout.dispatcher import Dispatcher, Progress
@@ -34,17 +35,21 @@ class TrainReport:
 
 
 def train(settings: RunSettings, reporter: Reporter) -> TrainReport:
-    """Train `settings.model` on the training tasks, from where the run directory stands.
+    """Train `settings.model`, or one that is made first, on the training tasks, from where the run stands.
 
     Raises ConfigError, PolicyError, ProviderUnavailable, TaskError, RolloutError, TrainError, LedgerError.
     """
 
-    claim(settings)
+    ready = started(settings) if settings.makes_model else settings
+    claim(ready)
 
     async def alone() -> TrainReport:
         async with open_testbed(settings) as testbed:
-            tasks = load_splits(settings.tasks).train
-            return await run_training(settings, testbed, reporter, tasks=tasks)
+            tasks: Sequence[Task] = load_splits(settings.tasks).train
+            if settings.makes_model:
+                demonstrated, tasks = divide(settings, tasks)
+                await make_start(settings, testbed, reporter, demonstrated)
+            return await run_training(ready, testbed, reporter, tasks=tasks)
 
     return asyncio.run(alone())
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from hone.config import ConfigError, make_plan, resolve
-from hone.config.plan import folder_shape, tiny_shape
+from hone.config.shapes import folder_shape, tiny_shape
 from hone.policy.settings import TinyModelSettings
 
 MODEL = {

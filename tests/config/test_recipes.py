@@ -66,6 +66,13 @@ def test_what_is_wrong_is_said_in_one_sentence_with_its_place(tmp_path: Path, te
     assert message.startswith(str(tmp_path / "run.toml"))
 
 
+def test_a_recipe_extends_several_of_which_a_later_one_is_on_top(tmp_path: Path):
+    recipe(tmp_path, "seed = 1\n[tasks]\ntrain = 5\ntest = 6\n", "one.toml")
+    recipe(tmp_path, "[tasks]\ntrain = 7\n", "two.toml")
+    settings = resolve(recipe(tmp_path, 'extends = ["one.toml", "two.toml"]\n[tasks]\nunseen = 8\n'))
+    assert (settings.seed, settings.tasks.train, settings.tasks.test, settings.tasks.unseen) == (1, 7, 6, 8)
+
+
 def test_a_recipe_extends_another_that_lies_relative_to_it(tmp_path: Path):
     recipe(
         tmp_path, "[train]\nsteps = 1\n[train.loss]\nclip_low = 0.1\nclip_high = 0.1\n", "base/eldest.toml"
@@ -95,7 +102,11 @@ def test_an_extended_recipe_that_is_missing_or_no_path_is_refused(tmp_path: Path
     assert "line 1: extends 'gone.toml', which is not there" in refusal(
         recipe(tmp_path, 'extends = "gone.toml"\n')
     )
-    assert "extends must be the path of a recipe, got 3" in refusal(recipe(tmp_path, "extends = 3\n"))
+    for wrong in ("3", '["base.toml", 3]'):
+        recipe(tmp_path, "seed = 1\n", "base.toml")
+        text = refusal(recipe(tmp_path, f"extends = {wrong}\n"))
+        assert "extends must be the path of a recipe, or a list" in text
+        assert text.endswith(f"got {wrong}".replace('"', "'"))
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,106 @@
+"""The shape of a model, from which its memory follows: of a folder, the tiny model, a well-known name."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hone.config.errors import ConfigError
+from hone.policy.settings import TinyModelSettings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """What the memory of a model depends on."""
+
+    parameters: int
+    layers: int
+    kv_heads: int
+    head_dim: int
+    vocab_size: int
+
+
+def _dense(hidden: int, layers: int, heads: int, inner: int, *, tied: bool = False) -> dict[str, Any]:
+    return {
+        "vocab_size": 151936,
+        "hidden_size": hidden,
+        "num_hidden_layers": layers,
+        "num_attention_heads": heads,
+        "num_key_value_heads": 8,
+        "head_dim": 128,
+        "intermediate_size": inner,
+        "tie_word_embeddings": tied,
+    }
+
+
+KNOWN: Mapping[str, dict[str, Any]] = {
+    "Qwen/Qwen3-4B": _dense(2560, 36, 32, 9728, tied=True),
+    "Qwen/Qwen3-8B": _dense(4096, 36, 32, 12288),
+    "Qwen/Qwen3-14B": _dense(5120, 40, 40, 17408),
+    "Qwen/Qwen3-32B": _dense(5120, 64, 64, 25600),
+    "Qwen/Qwen3-Coder-30B-A3B-Instruct": {
+        **_dense(2048, 48, 32, 6144),
+        "num_key_value_heads": 4,
+        "num_experts": 128,
+        "moe_intermediate_size": 768,
+    },
+}
+"""The published `config.json` of models that recipes name, so that a plan can be made before a download."""
+
+
+def tiny_shape(tiny: TinyModelSettings) -> Shape:
+    """The model that `hone.policy.tiny` makes."""
+    return _shape(
+        {
+            "vocab_size": tiny.vocab_size,
+            "hidden_size": tiny.hidden_size,
+            "num_hidden_layers": tiny.layers,
+            "num_attention_heads": tiny.heads,
+            "num_key_value_heads": tiny.kv_heads,
+            "head_dim": tiny.head_dim,
+            "intermediate_size": tiny.intermediate_size,
+            "tie_word_embeddings": True,
+        }
+    )
+
+
+def known_shape(name: str) -> Shape | None:
+    """The model of that name on the hub; None where `KNOWN` does not list it."""
+    return _shape(KNOWN[name]) if name in KNOWN else None
+
+
+def folder_shape(folder: Path) -> Shape:
+    """The shape of a Hugging Face model folder. Raises ConfigError when it is not one."""
+    path = folder / "config.json"
+    try:
+        shape = _shape(json.loads(path.read_text()))
+    except FileNotFoundError:
+        raise ConfigError(f"model.path: there is no model in {folder} (no config.json)") from None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ConfigError(f"model.path: {path} does not describe a model ({error!r})") from None
+    return shape
+
+
+def _shape(config: Mapping[str, Any]) -> Shape:
+    """Of the Qwen3 architecture, dense or with experts; others are near enough for a plan."""
+    vocab, hidden, layers = config["vocab_size"], config["hidden_size"], config["num_hidden_layers"]
+    heads = config["num_attention_heads"]
+    kv_heads = config.get("num_key_value_heads", heads)
+    head_dim = config.get("head_dim") or hidden // heads
+    attention = 2 * hidden * heads * head_dim + 2 * hidden * kv_heads * head_dim + 2 * head_dim
+    experts = config.get("num_experts")
+    if experts:
+        feed_forward = experts * (3 * hidden * config["moe_intermediate_size"] + hidden)
+    else:
+        feed_forward = 3 * hidden * config["intermediate_size"]
+    embeddings = vocab * hidden * (1 if config.get("tie_word_embeddings", False) else 2)
+    return Shape(
+        parameters=embeddings + layers * (attention + feed_forward + 2 * hidden) + hidden,
+        layers=layers,
+        kv_heads=kv_heads,
+        head_dim=head_dim,
+        vocab_size=vocab,
+    )
