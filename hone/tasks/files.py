@@ -60,9 +60,14 @@ def load_tasks(path: Path) -> Imported:
 
     Raises TaskError when the file cannot be read, or when no row of it can be used, naming the first.
     """
-    imported = _collect(read_rows(path), None, twins=True)
+    return tasks_of(read_rows(path), path)
+
+
+def tasks_of(rows: Iterable[Row | TaskError], source: Path | str) -> Imported:
+    """The tasks of rows that were read from `source`. Raises TaskError when no row can be used."""
+    imported = _collect(rows, None, twins=True)
     if not imported.tasks:
-        raise TaskError(f"{path} holds no tasks" + (f": {imported.refusals()}" if imported.refused else ""))
+        raise TaskError(f"{source} holds no tasks" + (f": {imported.refusals()}" if imported.refused else ""))
     return imported
 
 

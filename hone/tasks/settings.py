@@ -34,7 +34,8 @@ class TasksSettings(Settings):
     source: str = "curriculum"
     """"curriculum" (made from the seed), or the path of a file of tasks, which may say `metadata.split`."""
     evaluation: Path | None = None
-    """A file of tasks that become the test set, in place of the test tasks of `source`."""
+    """A file of tasks, or a data set by its name on the hub, that becomes the test set, in place of the test
+    tasks of `source`."""
     allow_overlap: bool = False
     """Whether a task, or a commit of a repository, may be trained on and evaluated with."""
     unproven: bool = False

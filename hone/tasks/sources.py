@@ -8,7 +8,8 @@ from pathlib import Path
 
 from hone.tasks.curriculum import generate
 from hone.tasks.errors import TaskError
-from hone.tasks.files import load_tasks
+from hone.tasks.files import tasks_of
+from hone.tasks.hub import read_source
 from hone.tasks.select import select
 from hone.tasks.settings import SelectSettings, TasksSettings
 from hone.tasks.splits import Splits, check_disjoint
@@ -77,8 +78,11 @@ def check_complete(task: Task) -> None:
 
 
 def _complete(path: Path) -> list[Task]:
-    """Every task of a file. A row that cannot be used is an error: a run must not lose tasks unnoticed."""
-    imported = load_tasks(path)
+    """Every task of a file, or of a data set by its name on the hub.
+
+    A row that cannot be used is an error: a run must not lose tasks unnoticed.
+    """
+    imported = tasks_of(read_source(str(path)), path)
     if imported.refused:
         raise TaskError(
             f"{path} holds rows that cannot be used: {imported.refusals()}. Leave them out with "

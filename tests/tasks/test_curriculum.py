@@ -168,6 +168,7 @@ def test_of_the_edits_of_a_family_only_the_gold_one_passes_when_sed_makes_it(spl
     untouched = checkout(task, tmp_path / "untouched")
     assert set(sh(run_all, untouched).split()) == before
     assert any("test_hidden" not in test for test in before)  # the visible tests do not tell
+    untouched_text = (untouched / module).read_text()
     gold = checkout(task, tmp_path / "gold")
     sh("git apply -", gold, stdin=task.checks.gold_patch)
     for number, fix in enumerate(task.metadata["fixes"]):
@@ -175,7 +176,12 @@ def test_of_the_edits_of_a_family_only_the_gold_one_passes_when_sed_makes_it(spl
         sh(fix["command"], folder)
         passed = set(sh(run_all, folder).split())
         assert (passed == before | after) == fix["right"], fix
-        assert ((folder / module).read_text() == (gold / module).read_text()) == fix["right"]
+        made = (folder / module).read_text()
+        assert (made == (gold / module).read_text()) == fix["right"]
+        lines = untouched_text.splitlines()
+        lines[fix["line"] - 1] = fix["code"]  # the same edit, as lines
+        assert fix["path"] == module
+        assert "\n".join(lines) + "\n" == made
 
 
 @pytest.mark.parametrize("family", ["missing_edge_case", "wrong_variable"])

@@ -44,8 +44,9 @@ def build(
     """One task of `family`. Raises Rejected when the draw is ambiguous, too long or too easily fixed.
 
     `metadata`: split, family, names [module, function, *parameters], and `fixes`, the edits a demonstrator
-    chooses from: [{"command": shell command, "right": bool}, ...], the right one first, then at least three
-    that were seen to fail a hidden test, the most tempting first. The agent sees none of it.
+    chooses from, the right one first, then at least three that were seen to fail a hidden test, the most
+    tempting first: each with its shell `command`, whether it is `right`, and the same edit as `path`, `line`
+    and the `code` that stands there afterwards. The agent sees none of it.
     """
     draw = Draw(source, variety)
     bug = family(draw)
@@ -62,8 +63,7 @@ def build(
     hidden = hidden_tests(layout.module, bug.function, [*cases.failing, *cases.passing])
     path, visible_path = f"{layout.module}.py", f"tests/test_{layout.module}.py"
     hidden_ids = test_ids(HIDDEN_PATH, hidden)
-    fixes = [{"command": right.command(path), "right": True}]
-    fixes += [{"command": candidate.command(path), "right": False} for candidate in wrong]
+    fixes = [_fix(candidate, path, text, is_right=candidate is right) for candidate in (right, *wrong)]
     return Task(
         id=task_id,
         problem=_issue(bug, layout.module, draw),
@@ -82,6 +82,16 @@ def build(
             "fixes": fixes,
         },
     )
+
+
+def _fix(candidate: Edit, path: str, text: str, *, is_right: bool) -> dict[str, object]:
+    return {
+        "command": candidate.command(path),
+        "right": is_right,
+        "path": path,
+        "line": candidate.line,
+        "code": candidate.replacement(text),
+    }
 
 
 def _cases(bug: Bug, layout: Layout) -> _Cases:

@@ -41,6 +41,11 @@ class Edit:
             lines.insert(self.line, self.new)
         return "\n".join(lines) + "\n"
 
+    def replacement(self, text: str) -> str:
+        """What stands on line `line` after the edit; two lines where one was added."""
+        after = self.apply(text).splitlines()
+        return "\n".join(after[self.line - 1 : self.line + (0 if self.old else 1)])
+
     def command(self, path: str) -> str:
         script = f"s/{self.old}/{self.new}/" if self.old else f"a\\{self.new}"
         return f"sed -i '{self.line}{script}' {path}"
