@@ -1,17 +1,27 @@
 """The bash agent's prompts and limits, read from a YAML in mini-swe-agent's format.
 
-Both generations of that format are understood: 1.x keeps the observation, timeout and format-error templates
-under `agent`, 2.x under `model`. Keys that exist there and have no meaning here (a model's name, a price
-limit, a container's arguments) are accepted and listed in `Scaffold.unused`; any other key is an error.
+Both generations of that format are understood, and each brings its own rules:
+
+    1.x  observation template under `agent`; one ```bash block; a reply that cannot be read stays in the
+         conversation; `MINI_SWE_AGENT_FINAL_OUTPUT` submits, too
+    2.x  observation template under `model`; calls of the tool `bash`, or one ```mswea_bash_command block;
+         a reply that cannot be read is left out of the conversation, what was wrong with it is told
+
+A file of 2.x asks for text when it says so (`model.action_regex`, a `model.model_class` that ends in
+`textbased`) or when its prompts show the block; otherwise for tool calls. Keys that exist there and have no
+meaning here (a model's name, a price limit, a container's arguments) are accepted and listed in
+`Scaffold.unused`; any other key is an error.
 """
 
 from __future__ import annotations
 
 import difflib
 import functools
+import platform
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from enum import StrEnum
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -20,7 +30,8 @@ import jinja2
 import yaml
 
 SUBMIT = "COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"
-DEFAULT_ACTION_REGEX = r"```bash[ \t]*\n(.*?)\n```"
+SUBMIT_1 = "MINI_SWE_AGENT_FINAL_OUTPUT"  # of 1.x, beside the other
+ACTION_REGEX = {1: r"```bash\s*\n(.*?)\n```", 2: r"```mswea_bash_command\s*\n(.*?)\n```"}
 
 _TEMPLATES = {  # key -> (section, ...) in which the two generations put it
     "system_template": ("agent",),
@@ -33,13 +44,13 @@ _TEMPLATES = {  # key -> (section, ...) in which the two generations put it
 }
 _LIMITS = {
     "agent": {"step_limit", "max_consecutive_format_errors", "wall_time_limit_seconds"},
-    "environment": {"cwd", "env", "timeout"},
+    "environment": {"cwd", "env", "interpreter", "timeout"},
 }
 _UNUSED = {
     "agent": {"cost_limit", "output_path", "mode", "whitelist_actions", "confirm_exit", "agent_class"},
     "environment": {
-        "container_timeout", "environment_class", "executable", "forward_env", "image", "interpreter",
-        "pull_timeout", "run_args",
+        "container_timeout", "environment_class", "executable", "forward_env", "image", "pull_timeout",
+        "run_args",
     },
     "model": {
         "cost_tracking", "litellm_model_registry", "model_class", "model_kwargs", "model_name",
@@ -47,56 +58,92 @@ _UNUSED = {
     },
 }  # fmt: skip
 _SECTIONS = ("agent", "environment", "model")
+_OFFERED: dict[str, Any] = {  # what templates may name where the file does not: the package's defaults
+    "step_limit": 0, "cost_limit": 3.0, "wall_time_limit_seconds": 0, "max_consecutive_format_errors": 3,
+    "output_path": None, "model_kwargs": {}, "litellm_model_registry": None, "set_cache_control": None,
+    "cost_tracking": "default", "multimodal_regex": "",
+}  # fmt: skip
+_TEXT = re.compile(r"```mswea_bash_command\b")
 
 
 class ScaffoldError(ValueError):
     """The YAML cannot be used; the message says where and why."""
 
 
+class Mode(StrEnum):
+    """How a reply asks for commands."""
+
+    TEXT = "text"  # one fenced block
+    TOOLS = "tools"  # calls of the tool `bash`
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scaffold:
+    generation: int  # of the format: 1 or 2
+    mode: Mode
     system_template: str  # "": no system message
     instance_template: str
     observation_template: str
     format_error_template: str
     timeout_template: str | None = None  # None: a timeout is told through observation_template
-    action_regex: str = DEFAULT_ACTION_REGEX  # one group: the command
+    action_regex: str = ACTION_REGEX[1]  # one group: the command
     step_limit: int = 0  # replies; 0: no limit
     max_consecutive_format_errors: int = 3  # 0: no limit
-    wall_time_limit_s: float = 0.0  # 0: no limit
-    timeout_s: float = 30.0  # of one command
+    wall_time_limit_s: float = 0  # 0: no limit
+    timeout_s: float = 30  # of one command
     cwd: str | None = None  # None: the task's workdir
     env: Mapping[str, str]
+    interpreter: tuple[str, ...] = ("bash", "-c")  # what is given a command as its last argument
+    written: Mapping[str, Any]  # the file's keys of all sections: templates may name them
     unused: tuple[str, ...] = ()  # keys of the YAML that mean nothing here
 
     @property
-    def fence(self) -> str:
-        """The language tag of an action's fence."""
-        found = re.search(r"```(\w+)", self.action_regex)
-        return found.group(1) if found else "bash"
+    def submits(self) -> tuple[str, ...]:
+        """The first lines of output that hand in the work."""
+        return (SUBMIT, SUBMIT_1) if self.generation == 1 else (SUBMIT,)
+
+    def variables(self, workdir: str) -> dict[str, Any]:
+        """What every template may name, beside its own variables."""
+        return {
+            **_OFFERED,
+            **self.written,
+            "step_limit": self.step_limit,
+            "max_consecutive_format_errors": self.max_consecutive_format_errors,
+            "wall_time_limit_seconds": self.wall_time_limit_s,
+            "cwd": self.cwd or workdir,
+            "env": dict(self.env),
+            "timeout": self.timeout_s,
+            "interpreter": list(self.interpreter),
+            "action_regex": self.action_regex,
+            **platform.uname()._asdict(),
+        }
 
     def actions(self, reply: str) -> list[str]:
-        """The commands in a reply.
+        """The commands in the text of a reply.
 
-        A reply with a fence after its one fenced action holds none: the command may itself contain a fence,
-        and would be run cut short.
+        A reply holds none when its one fenced action may be cut short by a fence of its own: when the fence
+        that ends it goes on with one word, or the next fence below it is a closing one.
         """
         found = list(re.finditer(self.action_regex, reply, re.DOTALL))
         if len(found) == 1 and "```" in self.action_regex:
             after = reply[found[0].end() :]
-            if after.split("\n", 1)[0].strip() or re.search(r"^```", after, re.MULTILINE):
+            if re.match(r"[\w+-]+[ \t]*(\n|$)", after):
+                return []
+            fence = re.search(r"^```[ \t]*(.*)$", after, re.MULTILINE)
+            if fence is not None and not fence.group(1):
                 return []
         return [match.group(1).strip() for match in found]
 
     def reply(self, command: str) -> str:
-        """The reply that asks for `command`. Raises ScaffoldError when no such reply can be written."""
-        text = f"```{self.fence}\n{command}\n```"
+        """The text that asks for `command`. Raises ScaffoldError when no such text can be written."""
+        text = self.action_regex.replace(r"\s*", "").replace(r"[ \t]*", "").replace(r"\n", "\n")
+        text = text.replace("(.*?)", command)
         if self.actions(text) != [command.strip()]:
             raise ScaffoldError(f"action_regex {self.action_regex!r} does not find the command in {text!r}")
         return text
 
 
-def render(template: str, **variables: Any) -> str:
+def render(template: str, variables: Mapping[str, Any]) -> str:
     """Jinja2 with every undefined variable an error."""
     try:
         return _compiled(template).render(**variables)
@@ -174,6 +221,7 @@ def _parse(name: str, document: Any) -> Scaffold:
 
 def _scaffold(name: str, sections: dict[str, dict[str, Any]], unused: tuple[str, ...]) -> Scaffold:
     agent, environment, model = (sections[section] for section in _SECTIONS)
+    generation = 1 if "action_observation_template" in agent else 2
 
     def template(*places: tuple[dict[str, Any], str], default: str | None = None) -> str | None:
         given = [section[key] for section, key in places if key in section]
@@ -194,23 +242,43 @@ def _scaffold(name: str, sections: dict[str, dict[str, Any]], unused: tuple[str,
     if not isinstance(env, dict):
         raise ScaffoldError(f"{name}: environment.env must be a mapping, got {env!r}")
     scaffold = Scaffold(
+        generation=generation,
+        mode=Mode.TEXT if generation == 1 or _asks_for_text(agent, model) else Mode.TOOLS,
         system_template=template((agent, "system_template"), default="") or "",
         instance_template=needed((agent, "instance_template")),
         observation_template=needed((agent, "action_observation_template"), (model, "observation_template")),
         format_error_template=needed((agent, "format_error_template"), (model, "format_error_template")),
         timeout_template=template((agent, "timeout_template")),
-        action_regex=template((agent, "action_regex"), (model, "action_regex"), default=DEFAULT_ACTION_REGEX)
-        or DEFAULT_ACTION_REGEX,
+        action_regex=template((agent, "action_regex"), (model, "action_regex")) or ACTION_REGEX[generation],
         step_limit=int(_number(name, agent, "step_limit", 0)),
         max_consecutive_format_errors=int(_number(name, agent, "max_consecutive_format_errors", 3)),
-        wall_time_limit_s=_number(name, agent, "wall_time_limit_seconds", 0.0),
-        timeout_s=_number(name, environment, "timeout", 30.0),
+        wall_time_limit_s=_number(name, agent, "wall_time_limit_seconds", 0),
+        timeout_s=_number(name, environment, "timeout", 30),
         cwd=environment.get("cwd") or None,
         env={str(key): str(value) for key, value in env.items()},
+        interpreter=_interpreter(name, environment),
+        written=agent | environment | model,
         unused=unused,
     )
     _check(name, scaffold)
     return scaffold
+
+
+def _asks_for_text(agent: dict[str, Any], model: dict[str, Any]) -> bool:
+    """Whether a file of 2.x asks for a block of text rather than for tool calls."""
+    if "action_regex" in agent or "action_regex" in model:
+        return True
+    if str(model.get("model_class", "")).endswith("textbased"):
+        return True
+    prompts = (agent.get("system_template"), agent.get("instance_template"))
+    return any(isinstance(prompt, str) and _TEXT.search(prompt) for prompt in prompts)
+
+
+def _interpreter(name: str, environment: dict[str, Any]) -> tuple[str, ...]:
+    value = environment.get("interpreter", ["bash", "-c"])
+    if not isinstance(value, list) or not value or not all(isinstance(word, str) for word in value):
+        raise ScaffoldError(f"{name}: environment.interpreter must be a list of words, got {value!r}")
+    return tuple(value)
 
 
 def _check(name: str, scaffold: Scaffold) -> None:
@@ -220,6 +288,8 @@ def _check(name: str, scaffold: Scaffold) -> None:
         raise ScaffoldError(f"{name}: action_regex is not a regular expression: {error}") from error
     if groups != 1:
         raise ScaffoldError(f"{name}: action_regex must have one group, the command; it has {groups}")
+    if scaffold.written.get("multimodal_regex"):
+        raise ScaffoldError(f"{name}: model.multimodal_regex is set, and policies here read text only")
     if scaffold.timeout_s <= 0:
         raise ScaffoldError(f"{name}: environment.timeout must be positive, got {scaffold.timeout_s}")
     for field in ("system", "instance", "observation", "format_error", "timeout"):

@@ -5,14 +5,17 @@ A scripted agent may look at a task's checks; an agent that asks a policy never 
 
 from __future__ import annotations
 
+import json
 import random
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
 
+from hone.agents.actions import BASH_TOOL
 from hone.agents.bash import BashAgent
 from hone.agents.contract import AgentRun
-from hone.agents.scaffold import SUBMIT, Scaffold
-from hone.policy.reply import Chat, Purpose, Reply, ToolSpec
+from hone.agents.scaffold import SUBMIT, Mode, Scaffold
+from hone.policy.reply import Chat, Purpose, Reply, ToolCall, ToolSpec
 from hone.sandbox.contract import Sandbox
 from hone.types import Message, Task, TokenTree
 
@@ -26,6 +29,7 @@ class ScriptedChat:
         self.tree = TokenTree()
         self._scaffold = scaffold
         self._commands: Iterator[str] = iter(commands)
+        self._called = 0
 
     @property
     def max_prompt_tokens(self) -> int:
@@ -42,7 +46,12 @@ class ScriptedChat:
         purpose: Purpose = Purpose.MAIN,
     ) -> Reply:
         command = next(self._commands, f"echo {SUBMIT}")
-        return Reply(content=self._scaffold.reply(command), node=None)
+        if self._scaffold.mode is Mode.TEXT:
+            return Reply(content=self._scaffold.reply(command), node=None)
+        self._called += 1
+        function = {"name": BASH_TOOL["name"], "arguments": json.dumps({"command": command})}
+        call: ToolCall = {"id": f"call_{self._called}", "type": "function", "function": function}
+        return Reply(content="", node=None, tool_calls=(call,))
 
 
 class ScriptedAgent:
@@ -70,29 +79,35 @@ def noop(task: Task, rollout_id: str) -> list[str]:
 def demonstrator(*, accuracy: float, favourite: float, seed: int) -> Script:
     """Reads the faulty module, then runs a fix that is right with probability `accuracy`.
 
-    The fixes are `task.metadata["fixes"]`: records of `command` and `right`. A wrong one is the first wrong
-    one listed with probability `favourite`, else one of the others. The same seed, task and rollout give the
-    same choice. Raises ValueError for a task without fixes.
+    See `choose_fix`, whose ValueError it raises.
     """
 
     def script(task: Task, rollout_id: str) -> list[str]:
-        fixes = task.metadata.get("fixes") or []
-        right = [fix["command"] for fix in fixes if fix["right"]]
-        wrong = [fix["command"] for fix in fixes if not fix["right"]]
-        if not right or not wrong:
-            raise ValueError(
-                f"task {task.id} lists no right or no wrong fix for a demonstrator to choose from"
-            )
-        draw = random.Random(f"{seed}:{task.id}:{rollout_id}")
-        if draw.random() < accuracy:
-            fix = draw.choice(right)
-        elif len(wrong) == 1 or draw.random() < favourite:
-            fix = wrong[0]
-        else:
-            fix = draw.choice(wrong[1:])
-        return [f"cat -n {_faulty_module(task)}", fix]
+        fix = choose_fix(task, rollout_id, accuracy=accuracy, favourite=favourite, seed=seed)
+        return [f"cat -n {_faulty_module(task)}", fix["command"]]
 
     return script
+
+
+def choose_fix(
+    task: Task, rollout_id: str, *, accuracy: float, favourite: float, seed: int
+) -> dict[str, Any]:
+    """One of `task.metadata["fixes"]` (see `hone.tasks.curriculum.build`), right with probability `accuracy`.
+
+    A wrong one is the first wrong one listed with probability `favourite`, else one of the others. The same
+    seed, task and rollout give the same choice. Raises ValueError for a task without fixes.
+    """
+    fixes = task.metadata.get("fixes") or []
+    right = [fix for fix in fixes if fix["right"]]
+    wrong = [fix for fix in fixes if not fix["right"]]
+    if not right or not wrong:
+        raise ValueError(f"task {task.id} lists no right or no wrong fix for a demonstrator to choose from")
+    draw = random.Random(f"{seed}:{task.id}:{rollout_id}")
+    if draw.random() < accuracy:
+        return draw.choice(right)
+    if len(wrong) == 1 or draw.random() < favourite:
+        return wrong[0]
+    return draw.choice(wrong[1:])
 
 
 def _faulty_module(task: Task) -> str:

@@ -2,13 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Mapping
+from typing import Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from hone.settings import Settings
 
 ASKING = ("bash", "debugger", "blackbox", "mini-swe-agent")  # agents that ask the policy
+SCRIPTED = ("oracle", "noop", "demonstrator")
+ONLY: Mapping[str, tuple[str, ...]] = {  # setting -> the kinds of agents that it has an effect on
+    "program": ("blackbox",),
+    "pdb": ("debugger", "demonstrator"),
+    "tool_calls": ("debugger",),
+    "context": ASKING,
+    "prompts": ("bash", "mini-swe-agent", *SCRIPTED),
+    "token_limit": ASKING,
+    "command_timeout_s": ("bash", "debugger", "mini-swe-agent", *SCRIPTED),
+    "shows": ("demonstrator",),
+    "accuracy": ("demonstrator",),
+    "favourite": ("demonstrator",),
+}
 
 
 class ContextSettings(Settings):
@@ -21,6 +35,12 @@ class ContextSettings(Settings):
     """Of `head_tail`: share of the room for turns that goes to the oldest ones; what they leave goes to the
     newest."""
 
+    @model_validator(mode="after")
+    def _head_has_a_tail(self) -> Self:
+        if self.policy != "head_tail" and self.head_ratio != type(self).model_fields["head_ratio"].default:
+            raise ValueError(f"head_ratio has no effect on policy = {self.policy!r}: remove it")
+        return self
+
 
 class AgentSettings(Settings):
     kind: Literal["bash", "debugger", "blackbox", "mini-swe-agent", "oracle", "noop", "demonstrator"] = "bash"
@@ -29,11 +49,16 @@ class AgentSettings(Settings):
     program: str = ""
     """Of `blackbox`: a preset (`qwen-code`, `mini-swe-agent`) or a path to a TOML file that describes it."""
     pdb: bool = True
-    """Whether `debugger` has the tool pdb; false is the rewrite-only ablation."""
+    """Whether `debugger`, or who shows it, has the tool pdb; false is the rewrite-only ablation."""
+    tool_calls: Literal["native", "text"] = "native"
+    """How `debugger` calls its tools: `native`, in the model's own format by its renderer; `text`, for models
+    whose chat template knows no tools: told of in the prompt, called in the text of a reply."""
     context: ContextSettings = ContextSettings()
     """How conversations are kept within the model's context."""
     prompts: str = "default"
-    """The YAML with prompts and limits: `default`, `tiny`, or a path to a file in mini-swe-agent's format."""
+    """The YAML with prompts and limits: `default`, `tiny`, or a path to a file in mini-swe-agent's format. Of
+    `mini-swe-agent`, whose `default` is its own `swebench`: the name of a file that the package ships, or a
+    path."""
     turn_limit: int | None = Field(default=None, ge=0)
     """Replies per rollout, in place of the YAML's `agent.step_limit`; 0: no limit."""
     token_limit: int = Field(default=0, ge=0)
@@ -42,9 +67,20 @@ class AgentSettings(Settings):
     """Seconds per rollout, in place of the YAML's `agent.wall_time_limit_seconds`; 0: no limit."""
     command_timeout_s: float | None = Field(default=None, gt=0)
     """Seconds per command, in place of the YAML's `environment.timeout`."""
+    shows: Literal["bash", "debugger"] = "bash"
+    """Whose tools `demonstrator` works with."""
     accuracy: float = Field(default=0.4, ge=0, le=1)
     """Probability that the demonstrator picks the right fix."""
     favourite: float = Field(default=0.6, ge=0, le=1)
     """Probability that a wrong demonstrator makes its favourite mistake, the first wrong fix listed."""
     seed: int = 0
     """Seed of the demonstrator's choices, drawn anew for each rollout."""
+
+    @model_validator(mode="after")
+    def _has_an_effect(self) -> Self:
+        for name, kinds in ONLY.items():
+            if self.kind not in kinds and getattr(self, name) != type(self).model_fields[name].default:
+                raise ValueError(f"{name} has no effect on kind = {self.kind!r}, only on {', '.join(kinds)}")
+        if self.kind == "blackbox" and not self.program:
+            raise ValueError("kind = 'blackbox' needs a program: a preset such as qwen-code, or a TOML file")
+        return self

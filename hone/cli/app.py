@@ -13,6 +13,7 @@ from hone.cli.compare import compare
 from hone.cli.doctor import doctor
 from hone.cli.errors import FAILED, MISUSE, STOPPED, Stopped, explain
 from hone.cli.evaluate import evaluate
+from hone.cli.gateway import gateway
 from hone.cli.grade import grade
 from hone.cli.node import node
 from hone.cli.options import HelpConfigOption
@@ -29,7 +30,7 @@ app = typer.Typer(
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
 )
-for command in (doctor, quickstart, sft, train, replay, compare, show, grade, node):
+for command in (doctor, quickstart, sft, train, replay, compare, show, grade, node, gateway):
     app.command()(command)
 app.command("eval")(evaluate)
 app.add_typer(tasks.app, name="tasks")

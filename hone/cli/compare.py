@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from hone.cli.options import JsonOption
+
+if TYPE_CHECKING:
+    from hone.evaluate.comparison import RunComparison
+
+_SHOWN = 20  # tasks that changed
+# Settings that say which policy was measured, and one that changes nothing about it.
+EXPECTED = ("model", "engine.model_name", "tasks.allow_overlap")
 
 
 def compare(
@@ -17,43 +24,98 @@ def compare(
     second: Annotated[
         Path, typer.Argument(metavar="SECOND", help="Directory of another.", show_default=False)
     ],
+    html: Annotated[
+        Path | None,
+        typer.Option("--html", metavar="FILE", help="Write the comparison as a page.", show_default=False),
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Compare two evaluations task by task, with an exact test.
 
-    With one sample per task the test is McNemar's; with more, the sign test on the tasks' rates.
+    With one sample per task the test is McNemar's; with more, the sign test on the tasks' rates. Warns when
+    the two differ in more than the model.
 
     [bold]Example[/bold]: hone compare runs/before runs/after
+
+    [bold]Example[/bold]: hone compare runs/before runs/after --html comparison.html
     """
     from hone.cli.errors import Refused
-    from hone.cli.output import percent, print_facts, print_json
-    from hone.evaluate import results
-    from hone.evaluate.statistics import compare as pair
-    from hone.evaluate.statistics import resolve_rate
+    from hone.cli.output import print_json
+    from hone.config.written import SPEED_ONLY
+    from hone.evaluate.comparison import compare_runs, comparison_page
+    from hone.evaluate.errors import EvaluateError
+    from hone.evaluate.runner import write
 
-    samples = []
-    for folder in (first, second):
-        rows = results.read(folder / "results.jsonl")
-        if not rows:
-            raise Refused(
-                f"{folder} holds no evaluation (no results.jsonl in it): name what `hone eval` wrote"
-            )
-        samples.append(results.samples_by_task(rows.values()))
-    rates = [resolve_rate(run) for run in samples]
-    paired = pair(samples[0], samples[1])
-    if paired.tasks == 0:
-        raise Refused(f"{first} and {second} share no task: compare evaluations of the same task set")
+    try:
+        compared = compare_runs(first, second, ignored=(*SPEED_ONLY, *EXPECTED))
+    except EvaluateError as error:
+        raise Refused(str(error)) from None
+    if html is not None:
+        write(html, comparison_page(compared, html))
     if as_json:
-        print_json({"first": rates[0], "second": rates[1], "paired": paired})
-        return
-    shown = [f"{percent(r.rate)} ({100 * r.low:.1f} to {100 * r.high:.1f}) of {r.n}" for r in rates]
+        print_json(_record(compared))
+    else:
+        _print(compared)
+        if html is not None:
+            typer.echo(f"{html}: the same as a page, with links to the rollouts.")
+
+
+def _record(compared: RunComparison) -> dict[str, object]:
+    first, second = compared.rates
+    return {
+        "first": first,
+        "second": second,
+        "paired": compared.paired,
+        "meaning": compared.meaning,
+        "changed": compared.changed,
+        "unpaired": compared.unpaired,
+        "outcomes": compared.outcomes,
+        "figures": compared.figures,
+        "settings": compared.settings,
+    }
+
+
+def _print(compared: RunComparison) -> None:
+    from hone.cli.output import percent, print_facts, print_table
+
+    shown = [f"{percent(r.rate)} ({100 * r.low:.1f} to {100 * r.high:.1f}) of {r.n}" for r in compared.rates]
+    paired = compared.paired
     print_facts(
         {
-            str(first): shown[0],
-            str(second): shown[1],
+            compared.names[0]: shown[0],
+            compared.names[1]: shown[1],
             "tasks in both": paired.tasks,
             "only or more often in the first": paired.first_better,
             "only or more often in the second": paired.second_better,
             "p-value": f"{paired.p_value:.3g} (exact, two-sided)",
         }
     )
+    typer.echo(compared.meaning)
+    if compared.changed:
+        changed = [
+            (task.id, "{} of {}".format(*task.first), "{} of {}".format(*task.second))
+            for task in compared.changed
+        ]
+        print_table(["task that changed", "first", "second"], _ends(changed))
+    rows = [(name, one, two, f"{two - one:+d}") for name, (one, two) in compared.outcomes.items()]
+    print_table(["outcome", "first", "second", "change"], rows)
+    if compared.figures:
+        figures = [(name, *pair) for name, pair in compared.figures.items()]
+        print_table(["per sample, on average", "first", "second"], figures)
+    for index, (here, there) in enumerate((("first", "second"), ("second", "first"))):
+        if only := compared.unpaired[index]:
+            typer.echo(
+                f"Warning: {len(only)} tasks of the {here} run are not in the {there}, {only[0]} among them."
+            )
+    if compared.settings:
+        typer.echo("Warning: the two differ in more than the model:")
+        different = [(name, str(one), str(two)) for name, (one, two) in compared.settings.items()]
+        print_table(["setting", "first", "second"], different)
+
+
+def _ends(rows: list[tuple[str, str, str]]) -> list[tuple[str, str, str]]:
+    """All rows, or the first and the last of many."""
+    if len(rows) <= _SHOWN:
+        return rows
+    half = _SHOWN // 2
+    return [*rows[:half], (f"... {len(rows) - _SHOWN} more ...", "", ""), *rows[-half:]]

@@ -2,15 +2,36 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
+import typer
+
+from hone.cli.errors import FAILED
+from hone.cli.evaluate_engine import EngineKindOption, EngineOption, ModelOption
+from hone.cli.evaluate_flags import (
+    AgentOption,
+    ConcurrencyOption,
+    Flags,
+    IdsOption,
+    OutOption,
+    ProviderOption,
+    ResumeOption,
+    SamplesOption,
+    SliceOption,
+    TasksOption,
+    TemperatureOption,
+    replaced,
+    to_sets,
+)
 from hone.cli.options import (
     AllowOverlapOption,
     DryRunOption,
     HelpConfigOption,
     JsonOption,
-    RecipeArgument,
+    RepoRootOption,
     SetOption,
+    VenvOption,
     run_job,
 )
 
@@ -20,34 +41,87 @@ if TYPE_CHECKING:
 
 
 def evaluate(
-    recipe: RecipeArgument,
+    recipe: Annotated[
+        Path | None,
+        typer.Argument(metavar="RECIPE", help="A TOML file; flags stand on top of it.", show_default=False),
+    ] = None,
+    agent: AgentOption = None,
+    engine: EngineOption = None,
+    engine_kind: EngineKindOption = None,
+    model: ModelOption = None,
+    tasks: TasksOption = None,
+    ids: IdsOption = None,
+    slice_: SliceOption = None,
+    provider: ProviderOption = None,
+    repo_root: RepoRootOption = None,
+    venv: VenvOption = None,
+    out: OutOption = None,
+    resume: ResumeOption = False,
+    samples: SamplesOption = None,
+    temperature: TemperatureOption = None,
+    concurrency: ConcurrencyOption = None,
     sets: SetOption = None,
     allow_overlap: AllowOverlapOption = False,
     dry_run: DryRunOption = False,
     as_json: JsonOption = False,
     help_config: HelpConfigOption = False,
-) -> None:
+) -> int:
     """Measure a fixed policy, or a scripted agent, on tasks it never saw.
 
-    Prints the resolve rate with its 95 % interval. Run the same command again to go on where it stopped.
+    Prints the resolve rate with its 95 % interval; report.html beside the results shows everything. Ends with
+    1 when samples were lost to infrastructure faults, which the same command with --resume tries again.
 
-    [bold]Example[/bold]: hone eval recipes/quickstart.toml --set model.path=runs/quickstart/final --json
+    [bold]Example[/bold]: hone eval recipes/quickstart.toml --model runs/quickstart/final --json
 
-    [bold]Example[/bold]: hone eval recipes/quickstart.toml --set agent.kind=oracle
+    [bold]Example[/bold]: hone eval --agent oracle --tasks tasks.jsonl -o results --slice 0:5
+
+    [bold]Example[/bold]: hone eval --agent bash --engine http://localhost:8000 --tasks tasks.jsonl -o results
     """
-    summary = run_job("eval", recipe, sets, _evaluate, dry_run=dry_run, allow_overlap=allow_overlap)
-    if summary is None:
-        return
+    flags = Flags(
+        recipe=recipe,
+        agent=agent,
+        engine=engine,
+        engine_kind=engine_kind,
+        model=model,
+        tasks=tasks,
+        ids=ids,
+        slice=slice_,
+        provider=provider,
+        repo_root=repo_root,
+        venv=venv,
+        out=out,
+        resume=resume,
+        samples=samples,
+        temperature=temperature,
+        concurrency=concurrency,
+        sets=tuple(sets or ()),
+    )
+    return _measure(flags, dry_run=dry_run, allow_overlap=allow_overlap, as_json=as_json)
+
+
+def _measure(flags: Flags, *, dry_run: bool, allow_overlap: bool, as_json: bool) -> int:
+    def job(settings: RunSettings, reporter: Reporter) -> dict[str, Any]:
+        from hone.launch.evaluate import evaluate as run
+
+        return run(settings, reporter, out=flags.out, resume=flags.resume or flags.out is None)
+
+    sets, without = to_sets(flags), replaced(flags)
+    told = run_job(
+        "eval", flags.recipe, sets, job, dry_run=dry_run, allow_overlap=allow_overlap, without=without
+    )
+    if told is None:
+        return 0
+    _print(told, as_json=as_json)
+    return FAILED if any(each["errors"] for each in told.get("evaluations", [told])) else 0
+
+
+def _print(told: dict[str, Any], *, as_json: bool) -> None:
     from hone.cli.output import print_json
-    from hone.cli.summary import print_summary
+    from hone.cli.summary import print_summary, print_sweep
 
     if as_json:
-        print_json(summary)
+        print_json(told)
+    elif "evaluations" in told:
+        print_sweep(told)
     else:
-        print_summary(summary)
-
-
-def _evaluate(settings: RunSettings, reporter: Reporter) -> dict[str, Any]:
-    from hone.launch.evaluate import evaluate as run
-
-    return run(settings, reporter)
+        print_summary(told)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
@@ -85,6 +85,7 @@ VenvOption = Annotated[
     ),
 ]
 REPO_MEMORY_MIB = 2048  # of a sandbox in which whole repositories run
+ROOMY = (f"sandbox.memory_mib={REPO_MEMORY_MIB}", "sandbox.pids=512", "sandbox.disk_mib=2048")
 
 
 def one_of(name: str, known: Sequence[str], what: str) -> str:
@@ -105,26 +106,29 @@ def resolve_provider(provider: str, sets: list[str] | None) -> RunSettings:
     from hone.config import resolve
 
     one_of(provider, PROVIDERS, "provider")
-    roomy = [f"sandbox.memory_mib={REPO_MEMORY_MIB}", "sandbox.pids=512", "sandbox.disk_mib=2048"]
-    return resolve(None, [f"sandbox.provider={provider}", *roomy, *(sets or [])])
+    return resolve(None, [f"sandbox.provider={provider}", *ROOMY, *(sets or [])])
 
 
 def run_job(
     command: Command,
-    recipe: Path,
+    recipe: Path | None,
     sets: list[str] | None,
     job: Callable[[RunSettings, Reporter], Result],
     *,
     dry_run: bool,
     allow_overlap: bool = False,
+    without: Collection[str] = (),
 ) -> Result | None:
-    """Resolve the recipe and do the job on it; with `dry_run`, print the plan and return None.
+    """Resolve the recipe, or the defaults, and do the job on it; with `dry_run`, print the plan, return None.
+
+    `without` are settings of the recipe that do not count.
 
     Raises Stopped on Ctrl-C, and what the job raises.
     """
     from hone.config import ConfigError, make_plan, resolve
 
-    settings = resolve(recipe, [*(sets or ()), *(["tasks.allow_overlap=true"] if allow_overlap else [])])
+    every = [*(sets or ()), *(["tasks.allow_overlap=true"] if allow_overlap else [])]
+    settings = resolve(recipe, every, without=without)
     plan = make_plan(settings, command)
     if dry_run:
         from hone.cli.plan import print_plan

@@ -14,6 +14,8 @@ def print_plan(plan: Plan) -> None:
         {
             "run directory": plan.run_dir,
             "model": plan.model,
+            "engine": plan.engine or None,
+            "judge": plan.judge or None,
             "parameters": None if plan.parameters is None else f"{plan.parameters:,}",
             "tasks": plan.tasks,
             "steps": plan.steps or None,

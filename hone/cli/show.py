@@ -64,7 +64,7 @@ def find_rollout(run: Path, name: str) -> Path:
 
 def _run_directory(name: str) -> Path | None:
     for path in (Path(name), Path("runs") / name):
-        if any((path / file).is_file() for file in ("ledger.sqlite", "summary.json", "results.jsonl")):
+        if any((path / file).is_file() for file in ("ledger.sqlite", "summary.json", "results.jsonl", "sweep.json")):
             return path
     return None
 
@@ -78,15 +78,18 @@ def _show_run(run: Path, as_json: bool) -> None:
     import json
 
     from hone.cli.output import print_json
-    from hone.cli.summary import print_summary
+    from hone.cli.summary import print_summary, print_sweep
 
-    if not (run / "summary.json").is_file():
+    name = "sweep.json" if (run / "sweep.json").is_file() else "summary.json"
+    if not (run / name).is_file():
         raise Refused(f"the evaluation in {run} is not finished: run it again, and it goes on")
-    summary = json.loads((run / "summary.json").read_text())
+    told = {**json.loads((run / name).read_text()), "out": str(run)}
     if as_json:
-        print_json(summary)
+        print_json(told)
+    elif name == "sweep.json":
+        print_sweep(told)
     else:
-        print_summary(summary)
+        print_summary(told)
 
 
 def _runs_hint() -> str:

@@ -11,6 +11,7 @@ from rich.syntax import Syntax
 from rich.text import Text
 
 from hone.cli.output import console, print_facts, print_json
+from hone.cli.show_scores import turn_scores
 from hone.rollout.store import load
 from hone.types import TestStatus, Trajectory, Turn
 
@@ -28,18 +29,20 @@ def print_rollout(directory: Path, *, as_json: bool) -> None:
     for message in itertools.takewhile(lambda m: m["role"] != "assistant", trajectory.messages):
         out.print(Rule(Text(str(message["role"])), align="left", style="dim"))
         out.print(_cut(str(message["content"])))
+    scores = turn_scores(trajectory)
     for turn in trajectory.turns:
-        _print_turn(turn)
+        _print_turn(turn, scores.get(turn.index, ""))
     if trajectory.patch.strip():
         out.print(Rule("patch", align="left", style="dim"))
         out.print(Syntax(trajectory.patch.rstrip("\n"), "diff", theme="ansi_dark"))
     _print_verdict(trajectory)
 
 
-def _print_turn(turn: Turn) -> None:
+def _print_turn(turn: Turn, scores: str) -> None:
     out = console()
     ending = "no action" if turn.action is None else f"exit {turn.exit_code}"
-    out.print(Rule(Text(f"turn {turn.index}  {ending}  {turn.seconds:.2f} s"), align="left", style="cyan"))
+    title = f"turn {turn.index}  {ending}  {turn.seconds:.2f} s  {scores}".rstrip()
+    out.print(Rule(Text(title), align="left", style="cyan"))
     out.print(_cut(turn.reply), style="bold")
     if turn.observation:
         out.print(_cut(turn.observation), style="dim")
@@ -68,6 +71,7 @@ def _facts(trajectory: Trajectory) -> dict[str, object]:
         "task": trajectory.task_id,
         "outcome": trajectory.outcome.value,
         "reward": _reward(trajectory),
+        "final score": _final(trajectory),
         "turns": len(trajectory.turns),
         "sampled tokens": trajectory.tree.sampled_tokens,
         "branches": len(trajectory.tree.leaves()) or None,
@@ -89,6 +93,8 @@ def _record(trajectory: Trajectory) -> dict[str, object]:
         "tampered": None if verdict is None else verdict.tampered,
         "signals": list(trajectory.metadata.get("signals", [])),
         "turns": len(trajectory.turns),
+        "turn_rewards": {str(index): reward for index, reward in trajectory.turn_rewards.items()},
+        "scores": dict(trajectory.metadata.get("reward", {})),
         "sampled_tokens": trajectory.tree.sampled_tokens,
         "error": trajectory.error,
         "timings": dict(trajectory.timings),
@@ -98,6 +104,11 @@ def _record(trajectory: Trajectory) -> dict[str, object]:
 
 def _reward(trajectory: Trajectory) -> str:
     return "none" if trajectory.reward is None else f"{trajectory.reward:+g}"
+
+
+def _final(trajectory: Trajectory) -> str | None:
+    made = trajectory.metadata.get("reward")
+    return None if made is None else f"{made['score']:+.2f}"
 
 
 def _cut(text: str) -> Text:

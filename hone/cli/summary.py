@@ -1,4 +1,4 @@
-"""The figures of an evaluation, as `summary.json` has them, for people."""
+"""The figures of an evaluation, as `summary.json` and `sweep.json` have them, for people."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from hone.cli.output import percent, print_facts, print_table
 
 
 def print_summary(summary: Mapping[str, Any]) -> None:
+    from hone.evaluate.words import duration, number
+
     print_facts(
         {
             "resolve rate": rate(summary),
@@ -22,17 +24,47 @@ def print_summary(summary: Mapping[str, Any]) -> None:
             if len(summary["pass_at"]) > 1
             else None,
             "turns": f"{summary['avg_steps']:.1f} on average",
-            "tokens": f"{summary['tokens']:,} sampled",
+            "tokens": f"{summary['tokens']:,} sampled, {summary['prompt_tokens']:,} of prompts",
+            "cost": number(summary["cost"]) if summary["cost"] else None,
+            "time": f"{duration(summary['sandbox_s'])} of sandboxes, "
+            f"{duration(summary['engine_s'])} of the engine",
             "time-outs": f"{summary['timeouts']} rollouts, {summary['command_timeouts']} commands",
+            "trajectories": "without token ids: never to be trained on"
+            if summary["engine_s"] and not summary["trainable"]
+            else None,
             "model": summary["model"],
             "data": summary["data"],
             "files": summary.get("out"),
+            "report": f"{summary['out']}/report.html" if "out" in summary else None,
         }
     )
     groups = summary["groups"]
     if len(groups) > 1:
         rows = [(name, rate(group), group["n"]) for name, group in groups.items()]
         print_table(["group", "resolve rate", "n"], rows)
+
+
+def print_sweep(sweep: Mapping[str, Any]) -> None:
+    from hone.evaluate.words import number
+
+    evaluations = sweep["evaluations"]
+    ks = sorted({int(k) for each in evaluations for k in each["pass_at"]} - {1})
+    rows = [
+        [
+            f"{each['temperature']:g}",
+            rate(each),
+            *(percent(each["pass_at"].get(str(k))) for k in ks),
+            each["n"],
+            each["errors"],
+            f"{each['avg_steps']:.1f}",
+            each["tokens"],
+            number(each["cost"]),
+        ]
+        for each in evaluations
+    ]
+    headers = ["temperature", "resolve rate", *(f"pass@{k}" for k in ks)]
+    print_table([*headers, "samples", "faults", "turns", "tokens", "cost"], rows)
+    print_facts({"model": sweep["model"], "files": sweep["out"], "report": f"{sweep['out']}/report.html"})
 
 
 def rate(figures: Mapping[str, Any]) -> str:

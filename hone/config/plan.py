@@ -12,8 +12,10 @@ from typing import Literal
 
 from hone.agents.settings import ASKING
 from hone.config.errors import ConfigError
+from hone.config.judge import as_policy
 from hone.config.run import RunSettings
 from hone.config.shapes import Shape, folder_shape, known_shape, tiny_shape
+from hone.evaluate.settings import parse_slice
 from hone.tasks.settings import SelectSettings
 from hone.tasks.sources import CURRICULUM, load_splits
 
@@ -32,6 +34,8 @@ class Plan:
     rollouts: int
     tokens: int  # that pass through the model, prompts included
     sandboxes: int  # at a time
+    engine: str  # what samples replies; "" where nothing does
+    judge: str  # what judges turns; "" where nothing does
     memory_gib: dict[str, float]  # by what holds it
     missing: tuple[str, ...] = ()  # what has to be had before the run can start, and how
 
@@ -45,8 +49,12 @@ def make_plan(settings: RunSettings, command: Command) -> Plan:
     sizes = _set_sizes(settings)
     steps, rollouts = _work(settings, command, sizes)
     memory: dict[str, float] = {}
-    if shape is not None:
+    elsewhere = command == "eval" and settings.engine.urls  # the servers hold the model
+    if shape is not None and not elsewhere:
         memory = {name: size / GIB for name, size in _model_bytes(settings, shape, command).items()}
+    judge = as_policy(settings) if _judges(settings, command) else None
+    if judge is not None:
+        memory |= {f"{name}, judge": size for name, size in _judge_gib(judge).items()}
     sandboxes = 0 if command == "sft" else settings.rollout.concurrent_episodes
     memory["sandboxes"] = sandboxes * settings.sandbox.memory_mib / 1024
     return Plan(
@@ -58,14 +66,20 @@ def make_plan(settings: RunSettings, command: Command) -> Plan:
         rollouts=rollouts,
         tokens=0 if shape is None else rollouts * settings.engine.context_tokens,
         sandboxes=sandboxes,
+        engine="" if command == "sft" or not _asks(settings, command) else _engine(settings),
+        judge="" if judge is None else f"{_model(judge, 'eval')[1]}, {_engine(judge)}",
         memory_gib=memory,
         missing=tuple(_missing(settings, command)),
     )
 
 
 def _model(settings: RunSettings, command: Command) -> tuple[Shape | None, str]:
-    if command == "eval" and settings.agent.kind not in ASKING:
+    if not _asks(settings, command):
         return None, f"none: the agent is {settings.agent.kind}"
+    if command == "eval" and settings.engine.kind == "openai":
+        return None, f"{settings.engine.model_name} at {settings.engine.urls[0]}"
+    if settings.engine.kind == "openai":
+        return None, settings.engine.model_name
     if settings.model is None and (command == "quickstart" or settings.makes_model):
         return tiny_shape(settings.tiny_model), "made by the run"
     if settings.model is None:
@@ -75,10 +89,43 @@ def _model(settings: RunSettings, command: Command) -> tuple[Shape | None, str]:
     return known or folder_shape(settings.model.path), name
 
 
+def _asks(settings: RunSettings, command: Command) -> bool:
+    """Whether a policy is asked at all."""
+    return command != "eval" or settings.agent.kind in ASKING
+
+
+def _judges(settings: RunSettings, command: Command) -> bool:
+    return settings.judge.enabled and command in ("train", "quickstart")
+
+
+def _judge_gib(judge: RunSettings) -> dict[str, float]:
+    """What the judge's engine holds."""
+    shape, _ = _model(judge, "eval")
+    if shape is None or judge.engine.urls:
+        return {}
+    return {name: size / GIB for name, size in _model_bytes(judge, shape, "eval").items()}
+
+
+def _engine(settings: RunSettings) -> str:
+    """What samples replies, in a few words."""
+    engine = settings.engine
+    if engine.kind == "local":
+        return "local, in the same process"
+    if engine.urls:
+        return f"{engine.kind} at {', '.join(engine.urls)}"
+    gpus = f", {engine.tensor_parallel} GPUs each" if engine.tensor_parallel > 1 else ""
+    return (
+        f"{engine.servers} {engine.kind} server{'s' if engine.servers > 1 else ''}, started by the run{gpus}"
+    )
+
+
 def _missing(settings: RunSettings, command: Command) -> Iterator[str]:
     if settings.model is not None and not settings.model.path.exists():
         name = settings.model.path
         yield f"the model: hf download {name} --local-dir {name}"
+    if _judges(settings, command) and settings.judge.model and not settings.judge.model.path.exists():
+        name = settings.judge.model.path
+        yield f"the judge: hf download {name} --local-dir {name}"
     if settings.tasks.source != CURRICULUM and not Path(settings.tasks.source).exists():
         yield f"the tasks, in {settings.tasks.source}: hone tasks import --help, docs/05-tasks.md"
 
@@ -88,7 +135,8 @@ def _work(settings: RunSettings, command: Command, sizes: dict[str, int]) -> tup
     demonstrations = settings.demonstrations.rollouts
     batches = -(-demonstrations // settings.sft.batch_size) * settings.sft.epochs
     sampled = settings.train.steps * settings.groups_per_step * settings.rollout.group_size
-    evaluated = sizes[settings.evaluate.split] * settings.evaluate.samples
+    chosen = len(range(sizes[settings.evaluate.split])[parse_slice(settings.evaluate.slice)])
+    evaluated = chosen * settings.evaluate.samples * max(1, len(settings.evaluate.temperatures))
     twice = 2 * (sizes["test"] + sizes["test_unseen"]) * settings.evaluate.samples
     return {
         "sft": (batches, demonstrations),
@@ -114,10 +162,18 @@ def _model_bytes(settings: RunSettings, shape: Shape, command: Command) -> dict[
     dtype = "float32" if settings.model is None else settings.model.dtype
     weights = shape.parameters * FLOAT_BYTES[dtype]
     token = 2 * shape.layers * shape.kv_heads * shape.head_dim * FLOAT_BYTES[dtype]
-    conversations = settings.engine.max_batch + settings.engine.cached_sessions
+    engine = settings.engine
     needs: dict[str, float] = {"weights": weights}
-    if command != "sft":
-        needs["keys and values"] = conversations * settings.engine.context_tokens * token
+    if command == "eval" and engine.kind != "local":
+        needs = {}  # the servers hold them
+    if command != "sft" and engine.kind == "local":
+        conversations = engine.max_batch + engine.cached_sessions
+        needs["keys and values"] = conversations * engine.context_tokens * token
+    if command != "sft" and engine.managed:
+        needs["weights of servers"] = engine.servers * weights
+        needs["keys and values of servers"] = (
+            engine.servers * engine.max_batch * engine.context_tokens * token
+        )
     if command != "eval":
         sft, train = settings.sft.workers, settings.train.batch.workers
         workers = {"sft": sft, "train": train}.get(command, max(sft, train))

@@ -8,9 +8,10 @@ file, the line and the nearest valid key.
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -51,9 +52,14 @@ class Layer:
         return self.source
 
 
-def resolve(path: Path | str | None, sets: Sequence[str] = ()) -> RunSettings:
-    """The settings of a recipe, or the defaults, with `sets` ("a.b=value") on top. Raises ConfigError."""
-    recipe = [] if path is None else _layers(Path(path), ())
+def resolve(
+    path: Path | str | None, sets: Sequence[str] = (), *, without: Collection[str] = ()
+) -> RunSettings:
+    """The settings of a recipe, or the defaults, with `sets` ("a.b=value") on top. Raises ConfigError.
+
+    `without` are settings, by their dotted names, that do not count where the recipe sets them.
+    """
+    recipe = [] if path is None else [_left(layer, without) for layer in _layers(Path(path), ())]
     layers = [*recipe, *(_parse_set(text) for text in sets)]
     for layer in layers:
         _check_keys(RunSettings, layer.values, layer, "")
@@ -65,6 +71,19 @@ def resolve(path: Path | str | None, sets: Sequence[str] = ()) -> RunSettings:
         return RunSettings.model_validate(_with_group_defaults(RunSettings, values))
     except ValidationError as error:
         raise _explained(error, layers) from None
+
+
+def _left(layer: Layer, without: Collection[str]) -> Layer:
+    """The layer, less some of its settings."""
+
+    def left(values: Tree, prefix: str) -> Tree:
+        return {
+            name: left(value, f"{prefix}{name}.") if isinstance(value, dict) else value
+            for name, value in values.items()
+            if prefix + name not in without
+        }
+
+    return dataclasses.replace(layer, values=left(layer.values, ""))
 
 
 def _with_seed(values: Tree) -> Tree:
@@ -92,8 +111,8 @@ def _layers(path: Path, inside: tuple[Path, ...]) -> Iterator[Layer]:
     for parent in extends if isinstance(extends, list) else [extends]:
         if not isinstance(parent, str):
             raise ConfigError(
-                f"{layer.where('extends')}: extends must be the path of a recipe, or a list of paths of which a "
-                f"later one is on top, got {extends!r}"
+                f"{layer.where('extends')}: extends must be the path of a recipe, or a list of paths of "
+                f"which a later one is on top, got {extends!r}"
             )
         if not (path.parent / parent).is_file():
             raise ConfigError(

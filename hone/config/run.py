@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 
 from hone.agents.settings import AgentSettings
 from hone.evaluate.settings import EvaluateSettings
-from hone.grading.settings import GradingSettings
+from hone.grading.settings import GradingSettings, JudgeSettings, ProgressSettings
 from hone.policy.settings import EngineSettings, ModelSettings, SamplingSettings, TinyModelSettings
 from hone.rollout.settings import RolloutSettings
 from hone.sandbox.settings import SandboxSettings
@@ -48,7 +48,7 @@ class RunSettings(Settings):
     """The policy. Needed wherever a model is asked; a scripted agent needs none."""
 
     makes_model: bool = False
-    """Whether `hone train` makes the policy itself, where no model is named: the small one of `tiny_model`,
+    """Whether `hone train` makes the policy itself where no model is named: the small one of `tiny_model`,
     taught by `demonstrations` of the first training tasks before it practises on the others."""
 
     tiny_model: TinyModelSettings = TinyModelSettings()
@@ -75,6 +75,12 @@ class RunSettings(Settings):
     grading: GradingSettings = GradingSettings()
     """How patches are graded."""
 
+    judge: JudgeSettings = JudgeSettings()
+    """Who scores single turns, by looking at them."""
+
+    progress: ProgressSettings = ProgressSettings()
+    """Whether single turns are scored by the hidden tests."""
+
     groups_per_step: int = Field(default=8, ge=1)
     """Groups, each of one task, that a training step collects."""
 
@@ -91,7 +97,28 @@ class RunSettings(Settings):
     """How a fixed policy is measured."""
 
     @model_validator(mode="after")
-    def _one_model(self) -> RunSettings:
-        if self.makes_model and self.model is not None:
-            raise ValueError("makes_model has no effect beside model.path: remove one of them")
+    def _judge_is_not_the_policy(self) -> RunSettings:
+        shared = set(self.judge.engine.urls) & set(self.engine.urls) if self.judge.enabled else set[str]()
+        if shared:
+            raise ValueError(
+                f"judge.engine.urls: {', '.join(sorted(shared))} serves the policy, whose weights change: "
+                "give the judge servers of its own"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _turn_rewards_are_used(self) -> RunSettings:
+        algorithm = self.train.algorithm
+        made = self.judge.rewards or self.progress.rewards
+        if algorithm.uses_turns and not made:
+            raise ValueError(
+                f"train.algorithm ({algorithm.named}) needs rewards for single turns: set judge.enabled or "
+                "progress.enabled, with a coefficient above 0"
+            )
+        if made and not algorithm.uses_turns:
+            raise ValueError(
+                f"the turns' rewards have no effect with train.algorithm ({algorithm.named}): set "
+                "train.algorithm.name = 'step_wise' or train.algorithm.reward = 'final', or the coefficients "
+                "of judge and progress to 0 to record scores only"
+            )
         return self

@@ -3,7 +3,9 @@
 results.jsonl   one line per sample that ended; a later line of the same sample replaces an earlier one
 summary.json    the figures
 preds.jsonl     the first sample's patch of each task, as SWE-bench's harness reads them
-rollouts/       the trajectories
+preds.json      the same as one object by id, as mini-swe-agent writes them
+report.html     the figures as a page
+rollouts/       the trajectories, each with a page of its own
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from hone.evaluate.errors import EvaluateError
+from hone.evaluate.settings import EvaluateSettings
 from hone.evaluate.statistics import mean_pass_at_k, resolve_rate
 from hone.outcomes import OUTCOME_RULES, Fault, Outcome
 from hone.rollout.rewards import solved
@@ -24,11 +27,13 @@ from hone.types import Trajectory
 
 Row = dict[str, Any]  # one line of results.jsonl
 Key = tuple[str, int]  # instance_id, sample
+Predictions = dict[str, dict[str, str]]  # instance_id -> a SWE-bench prediction
 
 
 def row(trajectory: Trajectory, sample: int, group: str | None, run_dir: str) -> Row:
-    """What one sample contributes; `elapsed` leaves out the wait for a place."""
+    """What one sample contributes; `elapsed` are the seconds for which it held a sandbox."""
     timings = trajectory.timings
+    prompt, sampled = tokens_of(trajectory)
     return {
         "instance_id": trajectory.task_id,
         "sample": sample,
@@ -41,10 +46,18 @@ def row(trajectory: Trajectory, sample: int, group: str | None, run_dir: str) ->
         "run_dir": run_dir,
         "score": None if trajectory.verdict is None else trajectory.verdict.score,
         "reward": trajectory.reward,
-        "tokens": trajectory.tree.sampled_tokens,
+        "prompt_tokens": prompt,
+        "tokens": sampled,
+        "engine_s": timings.get("model", 0.0),
         "command_timeouts": sum(turn.exit_code == -1 for turn in trajectory.turns),
         "group": group,
     }
+
+
+def tokens_of(trajectory: Trajectory) -> tuple[int, int]:
+    """Prompt and sampled tokens over all calls, as the engine counted them."""
+    calls = trajectory.metadata.get("calls", [])
+    return sum(call["prompt_tokens"] for call in calls), sum(call["sampled_tokens"] for call in calls)
 
 
 def is_fault(result: Row) -> bool:
@@ -103,8 +116,20 @@ def samples_by_task(rows: Iterable[Row]) -> dict[str, list[bool]]:
     return samples
 
 
-def summarise(rows: Iterable[Row], *, model: str, data: str, args: Mapping[str, Any]) -> dict[str, Any]:
-    """The figures. `total` counts every sample; rates are over the `n` that no infrastructure fault ended."""
+def summarise(
+    rows: Iterable[Row],
+    settings: EvaluateSettings,
+    *,
+    model: str,
+    data: str,
+    trainable: bool,
+    args: Mapping[str, Any],
+) -> dict[str, Any]:
+    """The figures. `total` counts every sample; rates are over the `n` that no infrastructure fault ended.
+
+    Tokens, seconds and cost are of the last attempt at each sample, a fault's included. `trainable` says
+    whether the trajectories hold the tokens that the engine sampled.
+    """
     everything = list(rows)
     valid = [result for result in everything if not is_fault(result)]
     samples = samples_by_task(valid)
@@ -112,6 +137,7 @@ def summarise(rows: Iterable[Row], *, model: str, data: str, args: Mapping[str, 
     most = max((len(task) for task in samples.values()), default=0)
     ks = sorted({most} | {2**i for i in range(most.bit_length())}) if most else []
     groups = sorted({result["group"] for result in valid if result["group"] is not None})
+    prompt, sampled = (sum(result[name] for result in everything) for name in ("prompt_tokens", "tokens"))
     return {
         "model": model,
         "data": data,
@@ -130,7 +156,12 @@ def summarise(rows: Iterable[Row], *, model: str, data: str, args: Mapping[str, 
         "outcomes": dict(Counter(result["exit_status"] for result in everything)),
         "timeouts": sum(result["exit_status"] == Outcome.TIME_LIMIT for result in valid),
         "command_timeouts": sum(result["command_timeouts"] for result in valid),
-        "tokens": sum(result["tokens"] for result in valid),
+        "tokens": sampled,
+        "prompt_tokens": prompt,
+        "cost": settings.cost(prompt, sampled),
+        "engine_s": sum(result["engine_s"] for result in everything),
+        "sandbox_s": sum(result["elapsed"] for result in everything),
+        "trainable": trainable,
         "groups": {group: _group(valid, group) for group in groups},
         "timestamp": datetime.now(UTC).isoformat(timespec="seconds"),
         "args": dict(args),
@@ -148,15 +179,18 @@ def _group(rows: list[Row], group: str) -> dict[str, Any]:
     }
 
 
-def predictions(rows: Mapping[Key, Row], rollouts: Path, model: str) -> str:
-    """`preds.jsonl`: one line per task, with the patch of its sample 0."""
-    lines: list[str] = []
+def predictions(rows: Mapping[Key, Row], rollouts: Path, model: str) -> Predictions:
+    """By task, the patch of its sample 0, which may be empty; faults are left out."""
+    found: Predictions = {}
     for (instance_id, sample), result in sorted(rows.items()):
         if sample == 0 and not is_fault(result):
             patch = (rollouts / result["run_dir"] / "patch.diff").read_bytes().decode("utf-8", "replace")
-            entry = {"instance_id": instance_id, "model_name_or_path": model, "model_patch": patch}
-            lines.append(json.dumps(entry) + "\n")
-    return "".join(lines)
+            found[instance_id] = {
+                "instance_id": instance_id,
+                "model_name_or_path": model,
+                "model_patch": patch,
+            }
+    return found
 
 
 def _mean(values: Iterable[float]) -> float:

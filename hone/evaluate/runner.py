@@ -14,18 +14,32 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hone.evaluate import results
+from hone.evaluate import report, results
 from hone.evaluate.errors import EvaluateError
+from hone.evaluate.rollout_page import ROLLOUT_PAGE, rollout_page
 from hone.evaluate.settings import EvaluateSettings
-from hone.evaluate.statistics import Comparison, compare
 from hone.grading import open_workspace
 from hone.rollout.dispatcher import first_error, seed_of
 from hone.rollout.episode import Episode, Parts, run_episode
 from hone.rollout.lock import RunLock
 from hone.rollout.store import Store
-from hone.types import Task
+from hone.types import Task, Trajectory
 
-RESULTS, SUMMARY, PREDICTIONS = "results.jsonl", "summary.json", "preds.jsonl"
+RESULTS, SUMMARY, REPORT = "results.jsonl", "summary.json", "report.html"
+PREDICTIONS, PREDICTIONS_BY_ID = "preds.jsonl", "preds.json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subject:
+    """What is measured, as the files of the evaluation name it."""
+
+    model: str  # the model's folder or name; a scripted agent's kind
+    data: str  # where the tasks come from
+    seed: int
+    fingerprint: str  # equal exactly when two evaluations may share a directory
+    trainable: bool  # whether trajectories hold the tokens that the engine sampled
+    args: Mapping[str, Any]  # every setting, for summary.json
+    meta: Mapping[str, Any] = field(default_factory=dict[str, Any])  # beside the others in each meta.json
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,13 +49,14 @@ class Progress:
     planned: int
     ended: int
     resolved: int
+    cost: float = 0.0  # so far
 
 
 @dataclass(slots=True, kw_only=True)
 class _Evaluation:
     parts: Parts
     settings: EvaluateSettings
-    seed: int
+    subject: Subject
     out: Path
     store: Store
     places: asyncio.Semaphore
@@ -53,12 +68,8 @@ async def evaluate(
     parts: Parts,
     settings: EvaluateSettings,
     out: Path,
+    subject: Subject,
     *,
-    model: str,
-    data: str,
-    seed: int,
-    fingerprint: str,
-    args: Mapping[str, Any],
     progress: Callable[[Progress], None] = lambda _: None,
 ) -> dict[str, Any]:
     """Evaluate and return the summary, which is also in `out/summary.json`.
@@ -66,17 +77,17 @@ async def evaluate(
     Rollout ids are `<task>-<sample>`, so equal seeds give equal replies. An infrastructure fault is tried
     `parts.settings.attempts` times and then counted under `errors`; the next call runs it again.
 
-    Raises EvaluateError when `out` holds an evaluation with another `fingerprint`, LedgerError when another
+    Raises EvaluateError when `out` holds an evaluation with another fingerprint, LedgerError when another
     process works there, StoreError, TaskError.
     """
     if len({task.id for task in tasks}) != len(tasks):
         raise EvaluateError("two tasks have the same id: results could not be told apart")
     with RunLock(out):
-        _bind(out, fingerprint)
+        claim(out, subject.fingerprint, resume=True)
         evaluation = _Evaluation(
             parts=parts,
             settings=settings,
-            seed=seed,
+            subject=subject,
             out=out,
             store=Store(out / "rollouts"),
             places=asyncio.Semaphore(parts.settings.concurrent_episodes),
@@ -84,22 +95,64 @@ async def evaluate(
         )
         await asyncio.to_thread(evaluation.store.sweep, results.directories(out / RESULTS))
         await _run(evaluation, tasks, progress)
-        rows = {key: evaluation.rows[key] for key in _wanted(tasks, settings)}
-        summary = results.summarise(rows.values(), model=model, data=data, args=args)
-        predictions = results.predictions(rows, evaluation.store.root, model)
-        _write(out / PREDICTIONS, predictions)
-        _write(out / SUMMARY, json.dumps(summary, indent=1) + "\n")
+        return await asyncio.to_thread(_conclude, evaluation, tasks)
+
+
+def claim(out: Path, fingerprint: str, *, resume: bool) -> None:
+    """Tie a directory to what is evaluated there.
+
+    Raises EvaluateError when it cannot be written, holds another evaluation, or holds results of this one
+    and `resume` is false.
+    """
+    path = out / "fingerprint"
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        held = path.read_text() if path.is_file() else None
+    except OSError as error:
+        raise _unwritable(out, error) from error
+    begun = any((folder / RESULTS).is_file() for folder in (out, *out.glob("temperature-*")))
+    if held is None and not begun:
+        write(path, fingerprint)
+    elif held != fingerprint:
+        raise EvaluateError(
+            f"{out} holds another evaluation: run with its model, tasks and settings, or choose another "
+            "directory"
+        )
+    elif begun and not resume:
+        raise EvaluateError(
+            f"{out} already holds results of this evaluation: add --resume to go on where it stopped, or "
+            "choose another directory"
+        )
+
+
+def write(path: Path, text: str) -> None:
+    """Write a file whole or not at all. Raises EvaluateError."""
+    partial = path.with_name(f".{path.name}.partial")
+    try:
+        partial.write_text(text, encoding="utf-8")
+        partial.replace(path)
+    except OSError as error:
+        raise _unwritable(path, error) from error
+
+
+def _conclude(evaluation: _Evaluation, tasks: Sequence[Task]) -> dict[str, Any]:
+    """Write what is made of all results; returns the summary."""
+    out, subject = evaluation.out, evaluation.subject
+    rows = {key: evaluation.rows[key] for key in _wanted(tasks, evaluation.settings)}
+    summary = results.summarise(
+        rows.values(),
+        evaluation.settings,
+        model=subject.model,
+        data=subject.data,
+        trainable=subject.trainable,
+        args=subject.args,
+    )
+    predictions = results.predictions(rows, evaluation.store.root, subject.model)
+    write(out / PREDICTIONS, "".join(json.dumps(each) + "\n" for each in predictions.values()))
+    write(out / PREDICTIONS_BY_ID, json.dumps(predictions, indent=1) + "\n")
+    write(out / SUMMARY, json.dumps(summary, indent=1) + "\n")
+    write(out / REPORT, report.evaluation_page(list(rows.values()), summary, evaluation.settings))
     return summary
-
-
-def compare_runs(first: Path, second: Path) -> Comparison:
-    """Two evaluations of the same tasks, paired by task. Raises EvaluateError when one is missing."""
-    sides: list[dict[str, list[bool]]] = []
-    for out in (first, second):
-        if not (out / RESULTS).is_file():
-            raise EvaluateError(f"{out} holds no evaluation: there is no {RESULTS} in it")
-        sides.append(results.samples_by_task(results.read(out / RESULTS).values()))
-    return compare(*sides)
 
 
 def _wanted(tasks: Sequence[Task], settings: EvaluateSettings) -> list[results.Key]:
@@ -112,17 +165,24 @@ async def _run(evaluation: _Evaluation, tasks: Sequence[Task], progress: Callabl
     def done(key: results.Key) -> bool:
         return key in evaluation.rows and not results.is_fault(evaluation.rows[key])
 
-    def report() -> None:
+    def tell() -> None:
         ended = [evaluation.rows[key] for key in wanted if key in evaluation.rows]
-        resolved = sum(result["resolved"] for result in ended)
-        progress(Progress(planned=len(wanted), ended=len(ended), resolved=resolved))
+        prompt, sampled = (sum(result[name] for result in ended) for name in ("prompt_tokens", "tokens"))
+        progress(
+            Progress(
+                planned=len(wanted),
+                ended=len(ended),
+                resolved=sum(result["resolved"] for result in ended),
+                cost=evaluation.settings.cost(prompt, sampled),
+            )
+        )
 
     async def sample(task: Task, index: int) -> None:
         async with evaluation.places:
             await _sample(evaluation, task, index)
-        report()
+        tell()
 
-    report()
+    tell()
     try:
         async with asyncio.TaskGroup() as jobs:
             for task in tasks:
@@ -137,7 +197,7 @@ async def _sample(evaluation: _Evaluation, task: Task, index: int) -> None:
     """One sample, again after an infrastructure fault, and its line in the results."""
     parts = evaluation.parts
     workspace = await open_workspace(task, parts.provider, parts.workspaces)
-    group = task.metadata.get(evaluation.settings.group_by)
+    group = task.metadata.get(evaluation.settings.group_by) or task.environment.repo or None
     for attempt in range(parts.settings.attempts):
         if attempt:
             await asyncio.sleep(parts.settings.retry_delay_s * 2 ** (attempt - 1))
@@ -146,10 +206,10 @@ async def _sample(evaluation: _Evaluation, task: Task, index: int) -> None:
             rollout_id=f"{task.id}-{index}",
             group_id=task.id,
             workspace=workspace,
-            seed=seed_of(evaluation.seed, task.id, index),
+            seed=seed_of(evaluation.subject.seed, task.id, index),
         )
         trajectory = await run_episode(episode, parts)
-        run_dir = await asyncio.to_thread(evaluation.store.save, trajectory, group=0, index=index)
+        run_dir = await asyncio.to_thread(_keep, evaluation, trajectory, index)
         result = results.row(trajectory, index, None if group is None else str(group), run_dir)
         results.append(evaluation.out / RESULTS, result)
         evaluation.rows[task.id, index] = result
@@ -157,21 +217,13 @@ async def _sample(evaluation: _Evaluation, task: Task, index: int) -> None:
             return
 
 
-def _bind(out: Path, fingerprint: str) -> None:
-    """Tie the directory to what is evaluated."""
-    path = out / "fingerprint"
-    if not path.is_file():
-        _write(path, fingerprint)
-    elif path.read_text() != fingerprint:
-        raise EvaluateError(
-            f"{out} holds another evaluation: run with its model and settings, or choose another directory"
-        )
+def _keep(evaluation: _Evaluation, trajectory: Trajectory, index: int) -> str:
+    """Store a rollout with its page; a directory that no line of the results names is swept later."""
+    run_dir = evaluation.store.save_sample(trajectory, index=index, meta=evaluation.subject.meta)
+    write(evaluation.store.root / run_dir / ROLLOUT_PAGE, rollout_page(trajectory))
+    return run_dir
 
 
-def _write(path: Path, text: str) -> None:
-    partial = path.with_name(f".{path.name}.partial")
-    try:
-        partial.write_text(text)
-        partial.replace(path)
-    except OSError as error:
-        raise EvaluateError(f"cannot write {path}: {os.strerror(error.errno or 0)}") from error
+def _unwritable(path: Path, error: OSError) -> EvaluateError:
+    reason = os.strerror(error.errno or 0).lower()
+    return EvaluateError(f"cannot write {path} ({reason}): choose another directory, or mend that")

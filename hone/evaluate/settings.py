@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
+from pathlib import Path
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from hone.settings import Settings
 
@@ -15,8 +17,60 @@ class EvaluateSettings(Settings):
     split: Literal["train", "validation", "test", "test_unseen"] = "test"
     """Set of tasks."""
 
+    ids_file: Path | None = None
+    """Only the tasks of the set whose ids this file lists: one to a line; what follows a `#` is not read."""
+
+    slice: str = ""
+    """Of the tasks that are left, those of a Python slice such as `0:5`, in their order; empty: all."""
+
+    repo_root: Path | None = None
+    """Folder of repositories (git folders or bundles called `owner__name`) in which tasks are worked on, in
+    place of their images; default: images."""
+
     samples: int = Field(default=1, ge=1)
     """Rollouts per task; pass@k is estimated for every power of two up to it, and for itself."""
 
+    temperatures: tuple[float, ...] = ()
+    """Temperatures, each measured in an evaluation of its own; none: only `sampling.temperature`."""
+
     group_by: str = "family"
-    """Key of the tasks' metadata by which the resolve rate is also broken down."""
+    """Key of the tasks' metadata by which the resolve rate is also broken down; a task without it counts for
+    its repository."""
+
+    price_per_million_prompt: float = Field(default=0.0, ge=0)
+    """Price of a million prompt tokens, in any currency; each call pays for its whole prompt."""
+
+    price_per_million_sampled: float = Field(default=0.0, ge=0)
+    """Price of a million sampled tokens, in the same currency."""
+
+    @field_validator("slice")
+    @classmethod
+    def _is_a_slice(cls, text: str) -> str:
+        parse_slice(text)
+        return text
+
+    @field_validator("temperatures")
+    @classmethod
+    def _each_once(cls, temperatures: tuple[float, ...]) -> tuple[float, ...]:
+        if any(not 0 <= temperature < math.inf for temperature in temperatures):
+            raise ValueError("a temperature is 0 or more")
+        if len(set(temperatures)) < len(temperatures):
+            raise ValueError("a temperature is named twice: name each once")
+        return temperatures
+
+    def cost(self, prompt_tokens: int, sampled_tokens: int) -> float:
+        """What that many tokens cost."""
+        prompt = prompt_tokens * self.price_per_million_prompt
+        return (prompt + sampled_tokens * self.price_per_million_sampled) / 1e6
+
+
+def parse_slice(text: str) -> slice:
+    """`start:stop` or `start:stop:step`, each an integer or left out; "" is everything. Raises ValueError."""
+    parts = text.split(":") if text else ["", ""]
+    try:
+        bounds = [int(part) if part.strip() else None for part in parts]
+    except ValueError:
+        bounds = []
+    if len(bounds) not in (2, 3) or (len(bounds) == 3 and bounds[2] == 0):
+        raise ValueError(f"{text!r} is not a slice such as 0:5, :10 or 20:")
+    return slice(*bounds)

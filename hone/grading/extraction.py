@@ -32,14 +32,20 @@ _ENV = {
     "LC_ALL": "C",
 }
 
-# Arguments: the pristine .git, workdir, the diff attribute, a new directory. A git directory of our own in a
-# new place borrows the pristine objects, so nothing the agent did to its .git, its configuration, hooks,
-# filters or attributes has any effect. Every process here costs a millisecond or two of each rollout.
+# Arguments: the pristine .git, workdir, the diff attribute, a new directory, "intact" or nothing. A git
+# directory of our own in a new place borrows the pristine objects, so nothing the agent did to its .git, its
+# configuration, hooks, filters or attributes has any effect. Repositories inside the tree are taken for plain
+# folders by removing their .git; "intact" does so in a copy. Every process here costs a millisecond or two.
 _EXTRACT = r"""
 set -u -o pipefail
-[ -d "$2" ] || mkdir -p "$2" || exit 91
 mkdir -m 700 "$4" "$4/objects" "$4/objects/info" "$4/refs" "$4/info" || exit 91
 trap 'rm -rf "$4"' EXIT
+tree=$2 own=no
+if [ -z "$5" ]; then own=yes; [ -d "$2" ] || mkdir -p "$2" || exit 91
+elif [ ! -e "$2" ] || [ -n "$(find "$2/." -mindepth 2 -name .git -print -quit 2>/dev/null)" ]; then
+    own=yes tree="$4/tree"; mkdir "$tree" || exit 91
+    [ ! -e "$2" ] || cp -a "$2/." "$tree" || exit 91
+fi
 read -r base < "$1/HEAD" || exit 91
 case $base in ref:\ *) read -r base < "$1/${base#ref: }" || exit 91;; esac
 printf '%s/objects\n' "$1" > "$4/objects/info/alternates"
@@ -47,9 +53,9 @@ printf 'ref: refs/heads/none\n' > "$4/HEAD"
 { printf '[core]\nrepositoryformatversion=0\nbare=false\nfilemode=true\nautocrlf=false\n'
   printf 'hooksPath=/dev/null\nfsmonitor=false\n'; } > "$4/config"
 printf '* -text -eol -ident -filter -working-tree-encoding %s\n' "$3" > "$4/info/attributes"
-cd "$2" || exit 91
-find . -mindepth 2 -name .git -prune -exec rm -rf {} + 2>/dev/null
-export GIT_DIR="$4" GIT_WORK_TREE="$2"
+cd "$tree" || exit 91
+[ $own = no ] || find . -mindepth 2 -name .git -prune -exec rm -rf {} + 2>/dev/null
+export GIT_DIR="$4" GIT_WORK_TREE="$tree"
 git read-tree "$base" || exit 91
 git add -A --ignore-errors . >&2
 git diff-index --cached --binary --full-index --no-renames --no-ext-diff --no-textconv --no-color -p \
@@ -60,43 +66,51 @@ git diff-index --cached --binary --full-index --no-renames --no-ext-diff --no-te
 _SLICE = "| tail -c +{start} | {{ head -c {size}; cat > /dev/null; }}"
 
 
-async def extract(sandbox: Sandbox, task: Task, settings: GradingSettings | None = None) -> str:
+async def extract(
+    sandbox: Sandbox, task: Task, settings: GradingSettings | None = None, *, intact: bool = False
+) -> str:
     """The diff between the task's base commit and the tree as the agent left it; "" when nothing changed.
 
     New, deleted, binary and mode-changed files and the agent's own commits are in it, a rename as a deletion
     and a new file; ignored files and Python's caches are not. The sandbox must have `base_mounts`.
+
+    The agent's own .git, its index included, is never touched. `intact` leaves the whole tree as it is, for
+    an agent that is still at work; without it repositories inside the tree lose their .git.
 
     Raises BrokenTree (the policy's doing), SandboxLost, and RuntimeError when the base is not mounted.
     """
     if BASE_GIT not in {mount.target for mount in sandbox.spec.mounts}:
         raise RuntimeError("the sandbox was not started with grading.base_mounts(workspace)")
     settings = settings or GradingSettings()
-    data = await _diff(sandbox, task, settings, "!diff")
+    data = await _diff(sandbox, task, settings, "!diff", intact)
     try:
         return data.decode("utf-8")
-    except UnicodeDecodeError:
-        return (await _diff(sandbox, task, settings, "-diff")).decode("utf-8")  # everything as binary: ASCII
+    except UnicodeDecodeError:  # everything as binary: ASCII
+        return (await _diff(sandbox, task, settings, "-diff", intact)).decode("utf-8")
 
 
-async def _diff(sandbox: Sandbox, task: Task, settings: GradingSettings, attribute: str) -> bytes:
+async def _diff(
+    sandbox: Sandbox, task: Task, settings: GradingSettings, attribute: str, intact: bool
+) -> bytes:
     chunk = max(1024, sandbox.spec.limits.output_kib * 512)  # what one exec surely returns whole
-    result = await _run(sandbox, task, settings, attribute)
+    result = await _run(sandbox, task, settings, attribute, intact)
     if result.stdout_bytes > settings.max_patch_kib * 1024:
         raise BrokenTree(f"the patch is larger than {settings.max_patch_kib} KiB")
     if result.stdout_bytes == len(result.stdout):
         return result.stdout
     parts: list[bytes] = []
     for start in range(0, result.stdout_bytes, chunk):  # the same tree again, a part at a time
-        part = await _run(sandbox, task, settings, attribute, _SLICE.format(start=start + 1, size=chunk))
+        pipe = _SLICE.format(start=start + 1, size=chunk)
+        part = await _run(sandbox, task, settings, attribute, intact, pipe)
         parts.append(part.stdout)
     return b"".join(parts)
 
 
 async def _run(
-    sandbox: Sandbox, task: Task, settings: GradingSettings, attribute: str, pipe: str = ""
+    sandbox: Sandbox, task: Task, settings: GradingSettings, attribute: str, intact: bool, pipe: str = ""
 ) -> ExecResult:
     own = f"/tmp/patch.{secrets.token_hex(8)}"  # noqa: S108 - a name that nobody inside could prepare
-    arguments = [BASE_GIT, task.environment.workdir, attribute, own]
+    arguments = [BASE_GIT, task.environment.workdir, attribute, own, "intact" if intact else ""]
     result = await sandbox.exec(
         ["bash", "-c", f"{_EXTRACT} {pipe}", "extract", *arguments],
         cwd="/",

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from hone.agents import Agent, AgentSettings, make_agent
+from hone.agents import Agent, AgentSettings, DebuggerAgent, ScaffoldError, make_agent
+from hone.agents.blackbox import BlackboxAgent
+from hone.agents.context import ManagedAgent
 from hone.sandbox import SandboxSpec
 
 
@@ -22,4 +24,18 @@ class Equipped:
 @asynccontextmanager
 async def open_agent(settings: AgentSettings, spec: SandboxSpec, *, cache: Path) -> AsyncGenerator[Equipped]:
     """The agent that `settings` describe; `cache` keeps what it prepares once. Raises ScaffoldError."""
-    yield Equipped(agent=make_agent(settings), spec=spec)
+    agent = _mini_swe_agent(settings, cache) if settings.kind == "mini-swe-agent" else make_agent(settings)
+    async with AsyncExitStack() as stack:
+        if isinstance(agent, (BlackboxAgent, DebuggerAgent)):
+            spec = await stack.enter_async_context(agent.open(spec))
+        yield Equipped(agent=ManagedAgent(agent, settings.context), spec=spec)
+
+
+def _mini_swe_agent(settings: AgentSettings, cache: Path) -> Agent:
+    try:
+        from hone.integrations.mini_swe_agent.agent import make_mini_swe_agent
+    except ModuleNotFoundError as error:
+        raise ScaffoldError(
+            "agent.kind = \"mini-swe-agent\" needs that package: pip install 'hone[mini-swe-agent]'"
+        ) from error
+    return make_mini_swe_agent(settings, trajectories=cache / "mini-swe-agent")

@@ -4,35 +4,57 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Sequence
+import time
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+from hone.agents import load_scaffold
+from hone.agents.settings import ASKING, SCRIPTED
 from hone.config import RunSettings, fingerprint
-from hone.evaluate import runner
-from hone.launch.policy import chats, load_policy, open_engine
+from hone.evaluate import runner, sweep
+from hone.evaluate.choice import choose
+from hone.evaluate.errors import EvaluateError
+from hone.evaluate.words import duration, number
+from hone.launch.grade import localise_all
+from hone.launch.policy import NewChat, open_chats
 from hone.launch.reporter import Reporter, Stage
 from hone.launch.rundir import weights_mark
 from hone.launch.testbed import Testbed, open_parts, open_testbed
+from hone.tasks.formats import content_hash
 from hone.tasks.sources import load_splits
 from hone.types import Task
 
+Chats = Callable[[RunSettings], NewChat | None]  # of the sampling that the settings name
+PROMPTED = ("bash", *SCRIPTED)  # agents whose limits are those of `agent.prompts`
+_SHOWN = 5  # tasks named in an error
 
-def evaluate(settings: RunSettings, reporter: Reporter) -> dict[str, Any]:
-    """Run `settings.agent` over `settings.evaluate.split`; returns the summary, with where it lies as `out`.
 
-    Each combination of weights and settings has a directory of its own below `run_dir/eval`, so that running
-    the same command again goes on, and another checkpoint begins anew.
+def evaluate(
+    settings: RunSettings, reporter: Reporter, *, out: Path | None = None, resume: bool = True
+) -> dict[str, Any]:
+    """Run `settings.agent` over the tasks of `settings.evaluate`; returns the summary, with `out` beside.
+
+    Without `out`, each combination of weights, tasks and settings has a directory of its own below
+    `run_dir/eval`, so that running the same command again goes on, and another checkpoint begins anew. With
+    several temperatures, what is returned is the sweep's table.
+
+    Raises EvaluateError when `out` is taken, by another evaluation or, without `resume`, by this one.
     """
+    tasks = _tasks(settings, reporter)
+    mark = _mark(settings, tasks)
+    if out is None:
+        out = settings.run_dir / "eval" / f"{settings.evaluate.split}-{mark[:8]}"
+    runner.claim(out, mark, resume=resume)
 
     async def alone() -> dict[str, Any]:
-        async with open_testbed(settings) as testbed:
-            split = settings.evaluate.split
-            tasks = getattr(load_splits(settings.tasks), split)
-            out = settings.run_dir / "eval" / f"{split}-{_mark(settings)[:8]}"
-            return await run_evaluation(settings, testbed, reporter, tasks=tasks, out=out, title="evaluating")
+        async with open_testbed(settings) as testbed, _open_chats(settings, reporter) as new_chats:
+            if settings.evaluate.temperatures:
+                return await _sweep(settings, testbed, reporter, tasks, out, new_chats)
+            return await _run(settings, testbed, reporter, tasks, out, "evaluating", new_chats)
 
-    return asyncio.run(alone())
+    return {**asyncio.run(alone()), "out": str(out)}
 
 
 async def run_evaluation(
@@ -45,55 +67,124 @@ async def run_evaluation(
     title: str,
 ) -> dict[str, Any]:
     """Evaluate on `tasks` into `out`; goes on where an earlier call stopped."""
-    with reporter.stage(title, len(tasks) * settings.evaluate.samples) as stage:
-        if settings.agent.kind != "bash":
-            return await _run(settings, testbed, tasks, out, stage, None)
-        policy = await asyncio.to_thread(load_policy, settings)
-        async with open_engine(policy, settings) as engine:
-            return await _run(settings, testbed, tasks, out, stage, chats(policy, engine, settings))
+    async with _open_chats(settings, reporter) as new_chats:
+        return await _run(settings, testbed, reporter, tasks, out, title, new_chats)
+
+
+def _tasks(settings: RunSettings, reporter: Reporter) -> list[Task]:
+    tasks = choose(getattr(load_splits(settings.tasks), settings.evaluate.split), settings.evaluate)
+    found, refused = localise_all(tasks, settings.evaluate.repo_root, settings, reporter)
+    if refused:
+        named = "; ".join(list(refused.values())[:_SHOWN])
+        raise EvaluateError(f"{len(refused)} of {len(tasks)} tasks have no repository to run on: {named}")
+    return found
+
+
+@asynccontextmanager
+async def _open_chats(settings: RunSettings, reporter: Reporter) -> AsyncGenerator[Chats]:
+    """Conversations with the policy, if the agent asks one; its engine can serve."""
+    if settings.agent.kind not in ASKING:
+        yield lambda _: None
+        return
+    async with open_chats(settings, reporter.note) as new_chats:
+        yield new_chats
+
+
+async def _sweep(
+    settings: RunSettings,
+    testbed: Testbed,
+    reporter: Reporter,
+    tasks: Sequence[Task],
+    out: Path,
+    new_chats: Chats,
+) -> dict[str, Any]:
+    """The same tasks at each temperature, one after the other on the same engine."""
+    summaries: dict[float, dict[str, Any]] = {}
+    for temperature in settings.evaluate.temperatures:
+        below = at_temperature(settings, temperature)
+        title = f"evaluating at temperature {temperature:g}"
+        place = out / sweep.directory(temperature)
+        summaries[temperature] = await _run(below, testbed, reporter, tasks, place, title, new_chats)
+    return await asyncio.to_thread(sweep.conclude, out, summaries)
+
+
+def at_temperature(settings: RunSettings, temperature: float) -> RunSettings:
+    """The evaluation at one temperature of a sweep."""
+    sampling = settings.sampling.model_copy(update={"temperature": temperature})
+    alone = settings.evaluate.model_copy(update={"temperatures": ()})
+    return settings.model_copy(update={"sampling": sampling, "evaluate": alone})
 
 
 async def _run(
     settings: RunSettings,
     testbed: Testbed,
+    reporter: Reporter,
     tasks: Sequence[Task],
     out: Path,
-    stage: Stage,
-    new_chat: Any,
+    title: str,
+    new_chats: Chats,
 ) -> dict[str, Any]:
-    ended = 0
+    new_chat = new_chats(settings)
+    with reporter.stage(title, len(tasks) * settings.evaluate.samples) as stage:
+        watch = _Watch(stage, priced=settings.evaluate.cost(1, 1) > 0)
+        async with open_parts(testbed, settings, settings.agent, new_chat) as parts:
+            return await runner.evaluate(
+                tasks, parts, settings.evaluate, out, _subject(settings, tasks), progress=watch.on_sample
+            )
 
-    def show(progress: runner.Progress) -> None:
-        nonlocal ended
-        stage.advance(progress.ended - ended)
-        ended = progress.ended
-        stage.say(f"resolved {progress.resolved}")
 
-    await asyncio.to_thread(out.mkdir, parents=True, exist_ok=True)
-    model = (
-        str(settings.model.path)
-        if settings.model is not None and new_chat is not None
-        else settings.agent.kind
+class _Watch:
+    """Says on the terminal how far the evaluation is, and how long it may still take."""
+
+    def __init__(self, stage: Stage, *, priced: bool) -> None:
+        self._stage = stage
+        self._priced = priced
+        self._told = 0
+        self._begun: tuple[float, int] | None = None  # when, and how many had ended before
+
+    def on_sample(self, progress: runner.Progress) -> None:
+        self._stage.advance(progress.ended - self._told)
+        self._told = progress.ended
+        now = time.monotonic()
+        started, before = self._begun = self._begun or (now, progress.ended)
+        said = [f"resolved {progress.resolved}"]
+        if before < progress.ended < progress.planned:
+            left = (now - started) / (progress.ended - before) * (progress.planned - progress.ended)
+            said.append(f"about {duration(round(left))} left")
+        if self._priced:
+            said.append(f"cost {number(progress.cost)}")
+        self._stage.say(", ".join(said))
+
+
+def _subject(settings: RunSettings, tasks: Sequence[Task]) -> runner.Subject:
+    agent, engine = settings.agent, settings.engine
+    asks = agent.kind in ASKING
+    model = agent.kind
+    if asks:
+        model = engine.model_name if settings.model is None else str(settings.model.path)
+    steps = agent.turn_limit
+    if steps is None and agent.kind in PROMPTED:
+        steps = load_scaffold(agent.prompts).step_limit
+    return runner.Subject(
+        model=model,
+        data=str(settings.tasks.evaluation or settings.tasks.source),
+        seed=settings.seed,
+        fingerprint=_mark(settings, tasks),
+        trainable=asks and engine.kind != "openai",
+        args=settings.model_dump(mode="json", exclude={"run_dir"}),
+        meta={
+            "model": model,
+            "api_base": engine.urls[0] if asks and engine.urls else None,
+            "step_limit": steps,
+            "max_tokens": settings.sampling.max_tokens,
+        },
     )
-    async with open_parts(testbed, settings, settings.agent, new_chat) as parts:
-        summary = await runner.evaluate(
-            tasks,
-            parts,
-            settings.evaluate,
-            out,
-            model=model,
-            data=settings.tasks.source,
-            seed=settings.seed,
-            fingerprint=_mark(settings),
-            args=settings.model_dump(mode="json", exclude={"run_dir"}),
-            progress=show,
-        )
-    return {**summary, "out": str(out)}
 
 
-def _mark(settings: RunSettings) -> str:
-    """Tells evaluations apart: the settings, and the weights themselves."""
-    weights = ""
-    if settings.model is not None and settings.agent.kind == "bash" and settings.model.path.is_dir():
-        weights = weights_mark(settings.model.path)
-    return hashlib.sha256(f"{fingerprint(settings)} {weights}".encode()).hexdigest()
+def _mark(settings: RunSettings, tasks: Sequence[Task]) -> str:
+    """Tells evaluations apart: the settings, the weights themselves and what the tasks hold."""
+    weights = " ".join(settings.engine.urls)  # which of other people's servers hold other weights
+    if settings.model is not None and settings.agent.kind in ASKING and settings.model.path.is_dir():
+        weights += weights_mark(settings.model.path)
+    held = [f"{task.id} {content_hash(task)}" for task in tasks]
+    return hashlib.sha256("\n".join([fingerprint(settings), weights, *held]).encode()).hexdigest()

@@ -1,7 +1,9 @@
-"""The policy in this process: a model, its tokenizer, and the engine that samples from the same weights."""
+"""The policy of a run: its model, its tokenizer, the engine that samples from it, conversations with it."""
 
 from __future__ import annotations
 
+import asyncio
+import functools
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -12,17 +14,27 @@ from hone.policy.chat import Chat
 from hone.policy.engine import Engine, Sampling
 from hone.policy.local import LocalEngine
 from hone.policy.model import load_model, load_tokenizer, make_renderer
+from hone.policy.rendering import ChatRenderer
+from hone.policy.settings import ModelSettings
+from hone.rollout.metering import Conversation
 
 if TYPE_CHECKING:
-    from renderers import Renderer
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+NewChat = Callable[[str, int], Conversation]
+"""Opens the conversation of a rollout: (rollout id, seed); equal seeds draw equal replies."""
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+
+@dataclass(frozen=True, kw_only=True)
 class Policy:
-    model: PreTrainedModel
+    settings: ModelSettings
     tokenizer: PreTrainedTokenizerBase
-    renderer: Renderer
+    renderer: ChatRenderer
+
+    @functools.cached_property
+    def model(self) -> PreTrainedModel:
+        """The weights, in this process from the first use on, which blocks. Raises PolicyError."""
+        return load_model(self.settings.path, self.settings.dtype)
 
 
 def load_policy(settings: RunSettings) -> Policy:
@@ -31,24 +43,80 @@ def load_policy(settings: RunSettings) -> Policy:
         raise ConfigError("no model is named: set model.path to a folder that transformers loads")
     tokenizer = load_tokenizer(settings.model.path)
     renderer = make_renderer(tokenizer, settings.model.renderer)
-    model = load_model(settings.model.path, settings.model.dtype)
-    return Policy(model=model, tokenizer=tokenizer, renderer=renderer)
+    return Policy(settings=settings.model, tokenizer=tokenizer, renderer=renderer)
 
 
 @asynccontextmanager
-async def open_engine(policy: Policy, settings: RunSettings) -> AsyncGenerator[LocalEngine]:
-    engine = LocalEngine(policy.model, settings.engine)
-    try:
-        yield engine
-    finally:
-        await engine.close()
+async def open_engine(
+    policy: Policy, settings: RunSettings, say: Callable[[str], None] = lambda _: None
+) -> AsyncGenerator[Engine]:
+    """What samples from the policy; `say` is told how far servers that have to be started are.
+
+    Raises ConfigError for an engine without tokens, EngineError, PolicyError.
+    """
+    if settings.engine.kind == "local":
+        engine = LocalEngine(await asyncio.to_thread(lambda: policy.model), settings.engine)
+        try:
+            yield engine
+        finally:
+            await engine.close()
+    elif settings.engine.kind == "openai":
+        raise ConfigError(
+            'engine.kind = "openai" gives text without tokens, for `hone eval` only: choose another engine'
+        )
+    else:
+        from hone.policy.engines.open import open_servers
+
+        logs = settings.run_dir / "engine"
+        async with open_servers(
+            settings.engine, policy.settings, policy.tokenizer, logs=logs, say=say
+        ) as fleet:
+            yield fleet
 
 
-def chats(policy: Policy, engine: Engine, settings: RunSettings) -> Callable[[str, int], Chat]:
-    """Opens the conversation of a rollout: (rollout id, seed) -> Chat; equal seeds draw equal replies."""
+@asynccontextmanager
+async def open_chats(
+    settings: RunSettings, say: Callable[[str], None] = lambda _: None
+) -> AsyncGenerator[Callable[[RunSettings], NewChat]]:
+    """Conversations with the policy as it is, whatever its engine; each kind of sampling opens its own.
+
+    The engine has been asked whether it can serve. Raises ConfigError, EngineError, PolicyError.
+    """
+    if settings.engine.kind == "openai":
+        async with _open_endpoint(settings) as new_chats:
+            yield new_chats
+        return
+    policy = await asyncio.to_thread(load_policy, settings)
+    async with open_engine(policy, settings, say) as engine:
+        await engine.health()
+        yield lambda sampled: chats(policy, engine, sampled)
+
+
+def chats(policy: Policy, engine: Engine, settings: RunSettings) -> NewChat:
+    """Conversations on an open engine, with the sampling of `settings`."""
 
     def open_chat(rollout_id: str, seed: int) -> Chat:
-        sampling = Sampling(**settings.sampling.model_dump(), seed=seed)
-        return Chat(engine, policy.renderer, sampling, session=rollout_id)
+        return Chat(engine, policy.renderer, _sampling(settings, seed), session=rollout_id)
 
     return open_chat
+
+
+@asynccontextmanager
+async def _open_endpoint(settings: RunSettings) -> AsyncGenerator[Callable[[RunSettings], NewChat]]:
+    from hone.policy.engines.http import Http, new_session
+    from hone.policy.engines.open import read_key
+    from hone.policy.engines.openai import OpenAIChat
+
+    engine = settings.engine
+    async with new_session() as session:
+        http = Http(session, engine.urls[0], key=read_key(engine))
+        await http.get("/models")
+
+        def new_chats(sampled: RunSettings) -> NewChat:
+            return lambda _, seed: OpenAIChat(http, engine, _sampling(sampled, seed))
+
+        yield new_chats
+
+
+def _sampling(settings: RunSettings, seed: int) -> Sampling:
+    return Sampling(**settings.sampling.model_dump(), seed=seed)

@@ -14,6 +14,7 @@ from hone.policy.model import load_model
 from hone.rollout.ledger import Ledger
 from hone.rollout.lock import RunLock
 from hone.rollout.rewards import is_masked
+from hone.rollout.step_rewards import weigh
 from hone.rollout.store import Store
 from hone.train import replay as room
 from hone.train.metrics import MetricsWriter
@@ -44,8 +45,9 @@ def replay(run: Path, settings: RunSettings, reporter: Reporter) -> TrainReport:
             stage.advance()
             stage.say(f"loss {measured['loss']:.3f}")
 
+        stored = room.recorded_steps(ledger, Store(run / "rollouts"))
         checkpoint = room.replay(
-            room.recorded_steps(ledger, Store(run / "rollouts")),
+            ([weigh(rollout, settings.judge, settings.progress) for rollout in step] for step in stored),
             settings.train,
             trainer=policy_trainer(
                 policy.model, settings.train, temperature=settings.sampling.temperature, reference=reference

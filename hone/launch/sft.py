@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 from hone.config import RunSettings
@@ -13,6 +12,7 @@ from hone.launch.policy import load_policy
 from hone.launch.reporter import Reporter
 from hone.launch.rundir import claim
 from hone.launch.testbed import Testbed, open_parts, open_testbed
+from hone.policy.reply import ToolSpec
 from hone.policy.transcript import encode_conversation
 from hone.rollout import demonstrations
 from hone.rollout.demonstrations import Demonstration
@@ -23,7 +23,7 @@ from hone.tasks.sources import load_splits
 from hone.train.metrics import MetricsWriter
 from hone.train.sft import demonstration_samples
 from hone.train.sft import sft as fit
-from hone.types import Task, Trajectory
+from hone.types import Message, Task, TokenTree, Trajectory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +83,10 @@ def run_sft(
 ) -> SftReport:
     """Train in a claimed run directory, from its last checkpoint on; blocks."""
     policy = load_policy(settings)
-    encode = partial(encode_conversation, policy.renderer, policy.tokenizer)
+
+    def encode(messages: Sequence[Message], tools: Sequence[ToolSpec]) -> TokenTree:
+        return encode_conversation(policy.renderer, policy.tokenizer, messages, tools=tools)
+
     last: Mapping[str, float] = {}
     with (
         RunLock(settings.run_dir),

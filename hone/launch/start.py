@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+import json
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from hone.config import ConfigError, RunSettings
@@ -53,16 +54,22 @@ def _teach(settings: RunSettings, demonstrations: Sequence[Demonstration], repor
     base = settings.run_dir / "base"
     if not base.is_dir():
         partial = base.with_name(".base.partial")
-        texts = (str(message["content"]) for d in demonstrations for message in d.messages)
-        make_tiny(texts, partial, settings.tiny_model)
+        make_tiny(_texts(demonstrations), partial, settings.tiny_model)
         partial.rename(base)
     below = with_model(settings.model_copy(update={"run_dir": settings.run_dir / "sft"}), base)
     claim(below)
     return run_sft(below, demonstrations, reporter).checkpoint
 
 
+def _texts(demonstrations: Sequence[Demonstration]) -> Iterator[str]:
+    """Everything that the model will read and write."""
+    for demonstration in demonstrations:
+        yield from (json.dumps(tool) for tool in demonstration.tools)
+        for message in demonstration.messages:
+            yield str(message["content"] or "")
+            yield from (call["function"]["arguments"] for call in message.get("tool_calls") or ())
+
+
 def with_model(settings: RunSettings, path: Path) -> RunSettings:
     model = settings.model or ModelSettings(path=path)
-    return settings.model_copy(
-        update={"model": model.model_copy(update={"path": path}), "makes_model": False}
-    )
+    return settings.model_copy(update={"model": model.model_copy(update={"path": path})})

@@ -14,6 +14,7 @@ from hone.grading import Grader, extract
 from hone.launch.agents import open_agent
 from hone.rollout.episode import Parts
 from hone.rollout.metering import Conversation
+from hone.rollout.scoring import Scorers
 from hone.sandbox import Provider, SandboxSpec, make_provider
 from hone.tasks.workspace import GIT_ENV
 
@@ -44,8 +45,12 @@ async def open_parts(
     settings: RunSettings,
     agent: AgentSettings,
     new_chat: Callable[[str, int], Conversation] | None,
+    scorers: Scorers | None = None,
 ) -> AsyncGenerator[Parts]:
-    """`new_chat(rollout id, seed)` opens a conversation with the policy; None: the agent is scripted."""
+    """`new_chat(rollout id, seed)` opens a conversation with the policy; None: the agent is scripted.
+
+    `scorers` score single turns, for training.
+    """
     bare = SandboxSpec(env=GIT_ENV, limits=settings.sandbox.limits(), run=str(settings.run_dir))
     async with open_agent(agent, bare, cache=settings.run_dir / "agents") as equipped:
         yield Parts(
@@ -58,5 +63,11 @@ async def open_parts(
             settings=settings.rollout,
             grading=settings.grading,
             extract=functools.partial(extract, settings=settings.grading),
-            metadata={"agent": agent.kind, "sampling": settings.sampling.model_dump()},
+            scorers=scorers,
+            metadata={
+                "agent": agent.kind,
+                "sampling": settings.sampling.model_dump(),
+                "engine": settings.engine.kind if new_chat is not None else None,
+                "trainable": new_chat is not None and settings.engine.kind != "openai",
+            },
         )

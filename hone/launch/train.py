@@ -12,8 +12,10 @@ from hone.config import ConfigError, RunSettings, fingerprint
 from hone.launch.policy import chats, load_policy, open_engine
 from hone.launch.reporter import Reporter, Stage
 from hone.launch.rundir import claim
+from hone.launch.scorers import open_scorers
 from hone.launch.start import divide, make_start, started
 from hone.launch.testbed import Testbed, open_parts, open_testbed
+from hone.launch.weights import publisher
 from hone.policy.model import load_model
 from hone.rollout.dispatcher import Dispatcher, Progress
 from hone.rollout.ledger import Ledger
@@ -40,13 +42,14 @@ def train(settings: RunSettings, reporter: Reporter) -> TrainReport:
     Raises ConfigError, PolicyError, ProviderUnavailable, TaskError, RolloutError, TrainError, LedgerError.
     """
 
-    ready = started(settings) if settings.makes_model else settings
+    makes_model = settings.makes_model and settings.model is None
+    ready = started(settings) if makes_model else settings
     claim(ready)
 
     async def alone() -> TrainReport:
         async with open_testbed(settings) as testbed:
             tasks: Sequence[Task] = load_splits(settings.tasks).train
-            if settings.makes_model:
+            if makes_model:
                 demonstrated, tasks = divide(settings, tasks)
                 await make_start(settings, testbed, reporter, demonstrated)
             return await run_training(ready, testbed, reporter, tasks=tasks)
@@ -58,7 +61,7 @@ async def run_training(
     settings: RunSettings, testbed: Testbed, reporter: Reporter, *, tasks: Sequence[Task]
 ) -> TrainReport:
     """Train on `tasks` in a run directory that this recipe has claimed."""
-    _require_full_distribution(settings)
+    _require_trainable(settings)
     check_proven(settings.tasks, tasks)
     if not tasks:
         raise ConfigError("the training set is empty: set tasks.train, or name a tasks.source with tasks")
@@ -74,8 +77,9 @@ async def run_training(
         ledger.bind(fingerprint(settings))
         watch = _Watch(stage)
         async with (
-            open_engine(policy, settings) as engine,
-            open_parts(testbed, settings, settings.agent, chats(policy, engine, settings)) as parts,
+            open_engine(policy, settings, stage.say) as engine,
+            open_scorers(settings, stage.say) as scorers,
+            open_parts(testbed, settings, settings.agent, chats(policy, engine, settings), scorers) as parts,
         ):
             store = Store(settings.run_dir / "rollouts")
             dispatcher = Dispatcher(parts, ledger, store, seed=settings.seed, progress=watch.on_rollout)
@@ -97,7 +101,7 @@ async def run_training(
                     settings=settings.train,
                     trainer=trainer,
                     tokenizer=policy.tokenizer,
-                    engine=engine,
+                    publish=publisher(engine, policy, settings.engine, settings.run_dir),
                     ledger=ledger,
                     metrics=metrics,
                     collect=collect,
@@ -152,7 +156,13 @@ def _nth(seed: int, tasks: Sequence[Task], position: int) -> Task:
     return tasks[order[index]]
 
 
-def _require_full_distribution(settings: RunSettings) -> None:
+def _require_trainable(settings: RunSettings) -> None:
+    """Raise unless every sampled token comes with its id and the probability with which it was drawn."""
+    if settings.engine.kind == "openai":
+        raise ConfigError(
+            'engine.kind = "openai" gives text without tokens, from which nothing can be trained: set it to '
+            "local, vllm or sglang"
+        )
     sampling = settings.sampling
     if sampling.top_p < 1 or sampling.top_k > 0 or sampling.temperature == 0:
         raise ConfigError(

@@ -13,17 +13,16 @@ import dataclasses
 import time
 from collections import Counter
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from hone.policy.engine import Engine, Finish, Sampling
+from hone.policy.forks import Fork
+from hone.policy.messages import malformed_calls, tool_calls
+from hone.policy.rendering import ChatRenderer
 from hone.policy.reply import Call, Purpose, Reply, ToolSpec
-from hone.policy.transcript import Fork, Transcript, malformed_calls, tool_calls
+from hone.policy.transcript import Transcript
 from hone.types import Message, TokenTree
-
-if TYPE_CHECKING:
-    from renderers import Renderer
 
 
 class Chat:
@@ -33,7 +32,7 @@ class Chat:
     i-th reply of the conversation its own seed.
     """
 
-    def __init__(self, engine: Engine, renderer: Renderer, sampling: Sampling, *, session: str) -> None:
+    def __init__(self, engine: Engine, renderer: ChatRenderer, sampling: Sampling, *, session: str) -> None:
         stop = dict.fromkeys((*sampling.stop_token_ids, *renderer.get_stop_token_ids()))
         self._engine = engine
         self._sampling = dataclasses.replace(sampling, stop_token_ids=tuple(stop))
@@ -74,30 +73,29 @@ class Chat:
         when the last message is the assistant's.
         """
         started = time.monotonic()
-        asked = list(messages)
-        prompt = self._transcript.prompt(asked, tools)
+        prompt = self._transcript.prompt(messages, tools)
         sampling = dataclasses.replace(self._sampling, seed=_seed(self._sampling.seed, self._asked))
         self._asked += 1
         completion = await self._engine.generate(prompt.tokens, sampling, session=self._session)
-        node, parsed = self._transcript.add_reply(
-            asked, prompt, completion.token_ids, completion.logprobs, completion.version, tools
+        laid = self._transcript.add_reply(
+            prompt, completion.token_ids, completion.logprobs, completion.version, purpose
         )
         call = Call(
             index=len(self.calls),
-            node=node,
+            node=laid.node,
             purpose=purpose,
-            fork=prompt.fork,
+            fork=laid.fork,
             prompt_tokens=len(prompt.tokens),
             sampled_tokens=len(completion.token_ids),
             seconds=time.monotonic() - started,
         )
         self.calls.append(call)
         return Reply(
-            content=parsed.content,
-            node=node,
-            reasoning=parsed.reasoning_content,
-            tool_calls=tool_calls(parsed, node),
-            malformed=malformed_calls(parsed),
+            content=laid.parsed.content,
+            node=laid.node,
+            reasoning=laid.parsed.reasoning_content,
+            tool_calls=tool_calls(laid.parsed, laid.node),
+            malformed=malformed_calls(laid.parsed),
             truncated=completion.finish is not Finish.STOP,
             prompt_tokens=call.prompt_tokens,
             sampled_tokens=call.sampled_tokens,

@@ -43,6 +43,7 @@ class Sampling:
     The reported log-probability of a token is that of softmax(logits / temperature) over the whole
     vocabulary, before top-p and top-k cut it (at temperature 0, greedy, of softmax(logits)). A trainer can
     therefore reproduce it from logits alone; with top_p = 1 and top_k = 0 it is the sampling distribution.
+    With top-p or top-k it is nan where a server only knows it after the cut; such a reply cannot be trained.
     """
 
     temperature: float = 1.0
@@ -62,6 +63,9 @@ class Completion:
 
 
 class Engine(Protocol):
+    """Whatever samples replies. How new weights reach it is its own: the local engine shares the trainer's,
+    servers load a folder."""
+
     @property
     def context_tokens(self) -> int:
         """Prompt and reply together may not be longer than this."""
@@ -84,10 +88,6 @@ class Engine(Protocol):
 
     async def release(self, session: str) -> None:
         """The conversation is over: free its KV cache."""
-        ...
-
-    async def set_version(self, version: int) -> None:
-        """The weights have changed: drop every cached key and value, and mark new tokens with `version`."""
         ...
 
     async def pause(self) -> None:

@@ -94,7 +94,10 @@ class LocalEngine:
         await self._command(lambda: self._batch.sessions.drop(session))
 
     async def set_version(self, version: int) -> None:
-        """Requests in flight go on with the new weights; their tokens so far are computed again."""
+        """The weights have changed: forget every cached key and value, and mark new tokens with `version`.
+
+        Requests in flight go on with the new weights; their tokens so far are computed again.
+        """
         await self._command(lambda: self._change_version(version))
 
     async def pause(self) -> None:

@@ -9,20 +9,35 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Literal
 
 from hone.policy.errors import PolicyError
+from hone.policy.families import family_names, family_renderer
+from hone.policy.rendering import ChatRenderer, first_line
+from hone.policy.reply import ToolSpec
+from hone.policy.template import TemplateRenderer
+from hone.types import Message
 
 if TYPE_CHECKING:
-    from renderers import Renderer
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 # Rendered by a candidate renderer and by the model's own chat template, which must agree token by token.
-_PROBE: list[Any] = [
+_PROBE: list[Message] = [
     {"role": "system", "content": "Fix the bug."},
     {"role": "user", "content": "What is 2 + 2?"},
     {"role": "assistant", "content": "It is 4."},
     {"role": "user", "content": "Thanks."},
+]
+_TOOL: ToolSpec = {
+    "name": "bash",
+    "description": "Runs a command.",
+    "parameters": {"type": "object", "properties": {"command": {"type": "string"}}, "required": ["command"]},
+}
+_CALL = {"id": "call_1", "type": "function", "function": {"name": "bash", "arguments": {"command": "ls"}}}
+_TOOL_PROBE: list[Message] = [
+    *_PROBE[:2],
+    {"role": "assistant", "content": "", "tool_calls": [_CALL]},
+    {"role": "tool", "content": "shop.py", "tool_call_id": "call_1"},
 ]
 
 
@@ -47,7 +62,7 @@ def load_model(path: Path, dtype: Literal["float32", "bfloat16"] = "float32") ->
             f"the weights in {path} are damaged ({error}): the file was cut short or changed; copy it again"
         ) from error
     except (OSError, ValueError, KeyError, RuntimeError) as error:
-        raise PolicyError(f"the model in {path} cannot be loaded: {_first_line(error)}") from error
+        raise PolicyError(f"the model in {path} cannot be loaded: {first_line(error)}") from error
     return model.eval()
 
 
@@ -61,24 +76,20 @@ def load_tokenizer(path: Path) -> PreTrainedTokenizerBase:
     try:
         return AutoTokenizer.from_pretrained(path, local_files_only=True)
     except Exception as error:  # the tokenizers library raises bare Exception for a file it cannot parse
-        raise PolicyError(f"the tokenizer in {path} cannot be loaded: {_first_line(error)}") from error
+        raise PolicyError(f"the tokenizer in {path} cannot be loaded: {first_line(error)}") from error
 
 
-def make_renderer(tokenizer: PreTrainedTokenizerBase, name: str = "auto") -> Renderer:
+def make_renderer(tokenizer: PreTrainedTokenizerBase, name: str = "auto") -> ChatRenderer:
     """The renderer `name` for this tokenizer (see `ModelSettings.renderer`).
 
-    Conversations only ever grow: past reasoning stays in the prompt, so that what was sampled is never
-    rendered again. Raises PolicyError when the name or the chat template is not known.
+    Raises PolicyError when the name or the chat template is not known, or the template cannot be used.
     """
-    import renderers
-
     if name == "auto":
-        name = _matching_renderer(tokenizer)
+        name = _matching_family(tokenizer)
     if name == "default":
         _require_template(tokenizer)
-        _render_template(tokenizer)
-        return renderers.create_renderer(tokenizer, renderers.DefaultRendererConfig())
-    renderer = _typed_renderer(tokenizer, name)
+        return TemplateRenderer(tokenizer)
+    renderer = family_renderer(tokenizer, name)
     if isinstance(renderer, str):
         raise PolicyError(
             f"the renderer {name!r} does not fit the tokenizer {tokenizer.name_or_path!r}: {renderer}"
@@ -86,17 +97,25 @@ def make_renderer(tokenizer: PreTrainedTokenizerBase, name: str = "auto") -> Ren
     return renderer
 
 
-def _matching_renderer(tokenizer: PreTrainedTokenizerBase) -> str:
+def _matching_family(tokenizer: PreTrainedTokenizerBase) -> str:
+    """The family whose tokens are those of the chat template, tool calls included where it has them."""
     from renderers.base import MODEL_RENDERER_MAP
 
     known = MODEL_RENDERER_MAP.get(tokenizer.name_or_path)
     if known is not None:
         return known
     _require_template(tokenizer)
-    expected = _render_template(tokenizer)
-    for name in dict.fromkeys(MODEL_RENDERER_MAP.values()):
-        renderer = _typed_renderer(tokenizer, name)
-        if not isinstance(renderer, str) and _probe(renderer) == expected:
+    template = TemplateRenderer(tokenizer)
+    expected = _tokens(template, _PROBE) or _tokens(template, _PROBE[1:])
+    tools = _tokens(template, _TOOL_PROBE, [_TOOL]) if template.shows_tools else None
+    for name in family_names():
+        renderer = family_renderer(tokenizer, name)
+        if isinstance(renderer, str) or expected not in (
+            _tokens(renderer, _PROBE),
+            _tokens(renderer, _PROBE[1:]),
+        ):
+            continue
+        if tools is None or _tokens(renderer, _TOOL_PROBE, [_TOOL]) == tools:
             return name
     raise PolicyError(
         f"no renderer gives the tokens of the chat template of {tokenizer.name_or_path!r}: set "
@@ -104,39 +123,14 @@ def _matching_renderer(tokenizer: PreTrainedTokenizerBase) -> str:
     )
 
 
-def _typed_renderer(tokenizer: PreTrainedTokenizerBase, name: str) -> Renderer | str:
-    """The renderer, or why it cannot serve this tokenizer."""
-    import renderers
-    from renderers.configs import config_from_name
-
-    names = sorted(set(renderers.base.MODEL_RENDERER_MAP.values()))
-    if name not in names:
-        return f"there is no such renderer; there are: auto, default, {', '.join(names)}"
-    settings: Any = type(config_from_name(name))
+def _tokens(
+    renderer: ChatRenderer, messages: list[Message], tools: list[ToolSpec] | None = None
+) -> list[int] | None:
+    """The tokens of a probe; None where the renderer refuses it."""
     try:
-        return renderers.create_renderer(tokenizer, settings(thinking_retention="all"))
-    except Exception as error:  # renderers refuse a tokenizer in many ways, assertions included
-        return _first_line(error)
-
-
-def _probe(renderer: Renderer) -> list[int] | None:
-    try:
-        return renderer.render_ids(_PROBE, add_generation_prompt=True)
-    except Exception:  # a renderer of another family may trip over a token that this tokenizer lacks
+        return renderer.render_ids(messages, tools=tools, add_generation_prompt=True)
+    except PolicyError:
         return None
-
-
-def _render_template(tokenizer: PreTrainedTokenizerBase) -> list[int]:
-    try:
-        ids = tokenizer.apply_chat_template(
-            _PROBE, add_generation_prompt=True, tokenize=True, return_dict=False
-        )
-    except Exception as error:  # jinja errors, and whatever the template itself raises
-        raise PolicyError(
-            f"the chat template of {tokenizer.name_or_path!r} fails on a plain conversation: "
-            f"{_first_line(error)}"
-        ) from error
-    return cast("list[int]", list(ids))
 
 
 def _require_template(tokenizer: PreTrainedTokenizerBase) -> None:
@@ -157,7 +151,3 @@ def _require_config(path: Path) -> None:
         json.loads(config.read_text())
     except ValueError as error:
         raise PolicyError(f"{config} is not JSON ({error}): copy it again") from error
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]

@@ -50,7 +50,8 @@ class Call:
 class Chat(Protocol):
     """What an agent talks to; `hone.policy.chat.Chat` is the token-exact one."""
 
-    tree: TokenTree
+    @property
+    def tree(self) -> TokenTree: ...
 
     @property
     def max_prompt_tokens(self) -> int:

@@ -27,24 +27,101 @@ class ModelSettings(Settings):
 class EngineSettings(Settings):
     """The engine that samples replies."""
 
-    kind: Literal["local"] = "local"
-    """`local`: in this process, on the trainer's own weights."""
+    kind: Literal["local", "vllm", "sglang", "openai"] = "local"
+    """`local`: in this process, on the trainer's own weights. `vllm` and `sglang`: servers, started by the
+    run or found at `urls`. `openai`: any OpenAI-compatible endpoint; text without tokens, for evaluation."""
 
     context_tokens: int = Field(default=2048, gt=0)
     """Prompt and reply together may not be longer than this; in tokens."""
 
     max_batch: int = Field(default=32, gt=0)
-    """Requests decoded at the same time; further ones wait."""
+    """Requests decoded at the same time, by each server that the run starts; further ones wait."""
 
     threads: int | None = Field(default=None, ge=1)
     """Threads of its tensor operations on a CPU; default: one per core. With fewer, sandboxes on the same
     machine get the other cores, which is quicker for a small model."""
 
     cached_sessions: int = Field(default=128, ge=0)
-    """Idle conversations whose keys and values are kept; the least recently used is dropped first."""
+    """Of `local`: idle conversations whose keys and values are kept; the least recently used goes first."""
 
     prefill_tokens: int = Field(default=8192, gt=0)
-    """Prompt tokens, padding included, computed in one forward pass; bounds the memory of a prefill."""
+    """Of `local`: prompt tokens, padding included, in one forward pass; bounds the memory of a prefill."""
+
+    urls: tuple[str, ...] = ()
+    """Where servers run already, such as `http://host:8000`; the endpoint of `openai`, with its `/v1`."""
+
+    servers: int = Field(default=1, ge=1)
+    """Servers of `vllm` or `sglang` that the run starts on this machine when `urls` names none."""
+
+    tensor_parallel: int = Field(default=1, ge=1)
+    """GPUs over which each server that the run starts splits the model."""
+
+    gpu_memory_fraction: float = Field(default=0.85, gt=0, le=1)
+    """Share of a GPU's memory that a server which the run starts may take; a CPU has none."""
+
+    python: Path | None = None
+    """The Python interpreter that has vLLM or SGLang installed; default: the one that runs Hone."""
+
+    model_name: str = ""
+    """Of `openai`: what the endpoint calls the model."""
+
+    api_key_env: str = ""
+    """Name of the environment variable that holds the key of the servers at `urls`; default: they ask for
+    none."""
+
+    in_flight_updates: bool = False
+    """Whether an update of the weights cuts the replies under way, which then go on under the new weights,
+    each token with its version, instead of waiting for them to end."""
+
+    weight_sync: Literal["disk", "nccl"] = "disk"
+    """How new weights reach the servers: through a folder that all of them can read, or from GPU to GPU; a
+    server that is replaced under `nccl` takes part again from the next update on."""
+
+    ready_timeout_s: float = Field(default=900.0, gt=0)
+    """Seconds a server may take to start, or to load weights, and a request waits for one to be up."""
+
+    request_timeout_s: float = Field(default=1800.0, gt=0)
+    """Seconds one request to a server may take."""
+
+    retries: int = Field(default=3, ge=0)
+    """How often a request that fails is sent again, to another server where there is one."""
+
+    @property
+    def managed(self) -> bool:
+        """Whether the run starts the servers itself."""
+        return self.kind in ("vllm", "sglang") and not self.urls
+
+    @model_validator(mode="after")
+    def _only_what_has_an_effect(self) -> EngineSettings:
+        refused = set(type(self).model_fields) - _effective(self)
+        for name in sorted(refused):
+            if getattr(self, name) != type(self).model_fields[name].default:
+                who = (
+                    self.kind if self.kind in ("local", "openai") or self.managed else f"{self.kind} at urls"
+                )
+                raise ValueError(
+                    f"{name} has no effect on the engine {who}: remove it, or change kind or urls"
+                )
+        if self.kind == "openai" and (len(self.urls) != 1 or not self.model_name):
+            raise ValueError("the engine openai needs one address in urls, and model_name")
+        return self
+
+
+_LOCAL = frozenset({"max_batch", "threads", "cached_sessions", "prefill_tokens"})
+_REMOTE = frozenset({"request_timeout_s", "retries"})
+_SERVERS = _REMOTE | {"in_flight_updates", "weight_sync", "ready_timeout_s"}
+_MANAGED = frozenset({"max_batch", "threads", "servers", "tensor_parallel", "gpu_memory_fraction", "python"})
+
+
+def _effective(settings: EngineSettings) -> frozenset[str]:
+    """The settings that have an effect on an engine of this kind."""
+    own = {
+        "local": _LOCAL,
+        "openai": _REMOTE | {"urls", "model_name", "api_key_env"},
+        "vllm": _SERVERS | (_MANAGED if settings.managed else {"urls", "api_key_env"}),
+        "sglang": _SERVERS | (_MANAGED if settings.managed else {"urls", "api_key_env"}),
+    }
+    return frozenset({"kind", "context_tokens"}) | own[settings.kind]
 
 
 class SamplingSettings(Settings):

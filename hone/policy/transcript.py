@@ -1,237 +1,209 @@
 """From messages to prompt tokens, on a token tree that only grows.
 
-A transcript renders what an agent says next, lays engine replies into the tree, and forks the tree where an
+A transcript composes what an agent says next, lays engine replies into the tree, and forks the tree where an
 agent rewrote history. The rule that must not break: a prompt is exactly the tokens of a path of the tree, and
-tokens that an engine sampled are never encoded again.
+tokens that an engine sampled are never encoded again where they can be kept.
 """
 
 # pyright: reportUnknownMemberType=false, reportMissingTypeStubs=false
-# pyright: reportUnknownArgumentType=false, reportUnknownVariableType=false
 from __future__ import annotations
 
-import json
+import copy
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import StrEnum
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from hone.policy.compose import Composer
 from hone.policy.errors import PolicyError
-from hone.policy.reply import ToolCall, ToolSpec
+from hone.policy.forks import Fork, reason
+from hone.policy.messages import Tools, as_message, key_of, reasoning_of
+from hone.policy.places import Place, Places, Walk
+from hone.policy.rendering import ChatRenderer, written_ids
+from hone.policy.reply import Purpose, ToolSpec
 from hone.types import Float32, Int32, Message, Node, TokenTree
 
 if TYPE_CHECKING:
-    from renderers import ParsedResponse, Renderer
+    from renderers import ParsedResponse
     from transformers import PreTrainedTokenizerBase
-
-
-class Fork(StrEnum):
-    """Why a prompt does not continue the tip of its conversation."""
-
-    REWRITTEN = "rewritten"  # the agent changed, dropped or replaced earlier messages, or asked again
-    TEMPLATE = "template"  # the messages only grew, but the chat template renders the past differently
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prompt:
-    """A prompt, and where it lies in the tree: `parent`'s path, then `rendered`."""
+    """The prompt for the reply that comes after `messages`."""
 
-    tokens: list[int]
-    parent: int | None
-    rendered: Int32  # [T] what comes after the parent's path; may be empty
-    fork: Fork | None
+    messages: tuple[Message, ...]
+    tools: Tools
+    tokens: Int32  # [T]
+    node: int | None  # whose path `tokens` are known to begin with
+    end: list[int]  # the last of `tokens`, from before the last stop token on
+    walk: Walk
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Said:
-    """A reply in the tree: the messages up to and including it, as keys, and its tokens."""
+class Laid:
+    """Where a reply lies in the tree, and what the renderer reads in it."""
 
-    keys: tuple[str, ...]
-    prompt: list[int]
-    reply: list[int]
+    node: int
+    fork: Fork | None
+    parsed: ParsedResponse
 
 
 class Transcript:
     """The token tree of one conversation, and how messages map onto it.
 
     Invariants: `tree` only grows; each reply is one sampled node with the engine's ids and log-probabilities;
-    its parent's path is exactly the prompt the engine was given.
+    its parent's path is exactly the prompt the engine was given; no two rendered nodes end the same path.
     """
 
-    def __init__(self, renderer: Renderer) -> None:
+    def __init__(self, renderer: ChatRenderer) -> None:
         self.tree = TokenTree()
         self.forks: Counter[Fork] = Counter()
         self._renderer = renderer
-        self._said: list[_Said] = []
+        self._places = Places()
+        self._composer = Composer(renderer, self.tree, self._places)
+        self._children: dict[int | None, list[int]] = {}
+        self._ends: list[int] = []  # tokens down to each node
+        self._turns = 0
+        self._tip: Place | None = None
+        self._tools = Tools.of(None)
 
     def prompt(self, messages: Sequence[Message], tools: Sequence[ToolSpec] | None = None) -> Prompt:
-        """The prompt for the reply that comes after `messages`; changes nothing.
+        """The prompt for the reply that comes after `messages`; adds nothing to the tree.
 
         The longest known beginning of the conversation keeps its tokens; what follows it is rendered. Raises
-        ValueError when there is nothing to reply to.
+        ValueError when there is nothing to reply to, PolicyError for what the renderer refuses.
         """
         if not messages or messages[-1]["role"] == "assistant":
             raise ValueError("a reply needs at least one message, and the last must not be the assistant's")
-        keys = tuple(_key(message) for message in messages)
-        known = self._longest_said(keys)
-        specs = _specs(tools)
-        tokens = self._continued(messages, keys, known, specs)
-        grown = known is not None and not self._continues(known)
-        if tokens is None:
-            tokens = self._renderer.render_ids(_plain(messages), tools=specs, add_generation_prompt=True)
-        parent, start = self._deepest(tokens)
-        children = any(node.parent == parent for node in self.tree.nodes)
-        rendered = np.asarray(tokens[start:], np.int32)
-        fork = None
-        if children:
-            fork = Fork.TEMPLATE if grown else Fork.REWRITTEN
-        return Prompt(tokens=tokens, parent=parent, rendered=rendered, fork=fork)
+        if (tools or None) != self._tools.specs:
+            self._tools = Tools.of(tools)
+        walk = self._places.walk(self._tools.name, messages)
+        composed = self._composer.compose(messages, walk, self._tools)
+        known = walk.place.depth  # what is new is copied: the agent may change it before the reply comes
+        return Prompt(
+            messages=(*messages[:known], *copy.deepcopy(list(messages[known:]))),
+            tools=self._tools,
+            tokens=composed.tokens,
+            node=composed.node,
+            end=composed.end,
+            walk=walk,
+        )
 
     def add_reply(
         self,
-        messages: Sequence[Message],
         prompt: Prompt,
         tokens: Int32,
         logprobs: Float32,
         version: Int32,
-        tools: Sequence[ToolSpec] | None = None,
-    ) -> tuple[int, ParsedResponse]:
-        """Lay the reply to `prompt` into the tree; returns its node and what the renderer reads in it."""
-        parent, turn = prompt.parent, len(self._said)
-        if len(prompt.rendered):
-            parent = self.tree.append(_rendered(parent, prompt.rendered, turn))
-        node = self.tree.append(
+        purpose: Purpose = Purpose.MAIN,
+    ) -> Laid:
+        """Lay the reply to `prompt` into the tree.
+
+        What other replies have laid out since the prompt was composed is shared, so that calls may overlap.
+        """
+        walk, turn = prompt.walk, self._turns
+        parent, start = self._deepest(prompt.tokens, prompt.node)
+        forked = bool(self._children.get(parent))
+        if start < len(prompt.tokens):
+            parent = self._append(_rendered(parent, prompt.tokens[start:], turn))
+        node = self._append(
             Node(parent=parent, tokens=tokens, sampled=True, logprobs=logprobs, version=version, turn=turn)
         )
-        if prompt.fork is not None:
-            self.forks[prompt.fork] += 1
-        reply = [int(token) for token in tokens]
-        parsed = self._renderer.parse_response(reply, tools=_specs(tools), prompt_ids=prompt.tokens)
-        answer: Message = {"role": "assistant", "content": parsed.content}
-        calls = tool_calls(parsed, node)
-        if calls:
-            answer["tool_calls"] = list(calls)
-        keys = (*(_key(message) for message in messages), _key(answer))
-        self._said.append(_Said(keys=keys, prompt=prompt.tokens, reply=reply))
-        return node, parsed
-
-    def _longest_said(self, keys: tuple[str, ...]) -> _Said | None:
-        known = [said for said in self._said if keys[: len(said.keys)] == said.keys]
-        return max(known, key=lambda said: len(said.keys), default=None)
-
-    def _continues(self, said: _Said) -> bool:
-        """Whether a later reply already continues this one."""
-        return any(
-            len(other.keys) > len(said.keys) and other.keys[: len(said.keys)] == said.keys
-            for other in self._said
+        self._turns += 1
+        asked = self._places.extend(walk.place, prompt.messages[walk.place.depth :])
+        fork = reason(prompt.messages, walk, asked, self._places, self._tip, purpose) if forked else None
+        if fork is not None:
+            self.forks[fork] += 1
+        parsed = self._renderer.parse_response(
+            tokens.tolist(), tools=prompt.tools.specs, prompt_ids=prompt.end
         )
+        self._tip = self._places.answer(asked, as_message(parsed, node), node, purpose)
+        return Laid(node=node, fork=fork, parsed=parsed)
 
-    def _continued(
-        self, messages: Sequence[Message], keys: tuple[str, ...], known: _Said | None, tools: list[Any] | None
-    ) -> list[int] | None:
-        """Known tokens, then only what is new. None: the renderer cannot extend, or a reply is unknown."""
-        if known is not None:
-            prompt, reply, at = known.prompt, known.reply, len(known.keys)
-        else:
-            at = next((i for i, message in enumerate(messages) if message["role"] == "assistant"), None)
-            if at is None or at == 0:
-                return None
-            prompt = self._renderer.render_ids(_plain(messages[:at]), tools=tools, add_generation_prompt=True)
-            found = self._reply_tokens(keys[at])
-            if found is None:
-                return None
-            reply, at = found, at + 1
-        while True:
-            end = next(
-                (i for i in range(at, len(messages)) if messages[i]["role"] == "assistant"), len(messages)
-            )
-            bridged = self._renderer.bridge_to_next_turn(prompt, reply, _plain(messages[at:end]), tools=tools)
-            past = prompt + reply
-            if bridged is None or bridged.token_ids[: len(past)] != past:
-                return None
-            if end == len(messages):
-                return bridged.token_ids
-            found = self._reply_tokens(keys[end])
-            if found is None:
-                return None
-            prompt, reply, at = bridged.token_ids, found, end + 1
+    def _append(self, node: Node) -> int:
+        index = self.tree.append(node)
+        self._children.setdefault(node.parent, []).append(index)
+        self._ends.append(len(node.tokens) + (0 if node.parent is None else self._ends[node.parent]))
+        return index
 
-    def _reply_tokens(self, key: str) -> list[int] | None:
-        """The tokens of the latest reply with this text, so that a moved reply is not encoded again."""
-        return next((said.reply for said in reversed(self._said) if said.keys[-1] == key), None)
+    def _deepest(self, tokens: Int32, node: int | None) -> tuple[int | None, int]:
+        """The node whose path is the longest beginning of `tokens`, and the length of that path.
 
-    def _deepest(self, tokens: list[int]) -> tuple[int | None, int]:
-        """The node whose path is the longest beginning of `tokens`, and the length of that path."""
-        wanted = np.asarray(tokens, np.int32)
-        ends: dict[int | None, int] = {None: 0}
-        best: int | None = None
-        for index, node in enumerate(self.tree.nodes):  # parents come before children
-            start = ends.get(node.parent)
-            if start is None:
-                continue
-            end = start + len(node.tokens)
-            if end <= len(wanted) and np.array_equal(wanted[start:end], node.tokens):
-                ends[index] = end
-                if end > ends[best]:
-                    best = index
-        return best, ends[best]
+        The path of `node` is known to be a beginning of them.
+        """
+        start = 0 if node is None else self._ends[node]
+        best, open_ends = (node, start), [(node, start)]
+        while open_ends:
+            above, at = open_ends.pop()
+            for child in self._children.get(above, ()):
+                below = self.tree.nodes[child].tokens
+                end = at + len(below)
+                if len(below) and end <= len(tokens) and np.array_equal(tokens[at:end], below):
+                    open_ends.append((child, end))
+                    best = max(best, (child, end), key=lambda found: found[1])
+        return best
 
 
 def encode_conversation(
-    renderer: Renderer, tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message]
+    renderer: ChatRenderer,
+    tokenizer: PreTrainedTokenizerBase,
+    messages: Sequence[Message],
+    *,
+    tools: Sequence[ToolSpec] | None = None,
 ) -> TokenTree:
     """A scripted conversation, laid out as a rollout would have laid it out, for supervised training.
 
     Each assistant message becomes a "sampled" node: its text in the tokenizer's own encoding and the stop
-    token, with log-probability 0 and version -1, since no engine drew it. Train where the nodes are sampled.
-    Raises PolicyError for an assistant message with tool calls, or one that answers nothing.
+    token, with log-probability 0 and version -1, since no engine drew it; one with tool calls or reasoning in
+    the tokens that the renderer writes for it. Train where the nodes are sampled. Raises PolicyError for an
+    assistant message that answers nothing, or one that the renderer cannot write.
     """
     transcript = Transcript(renderer)
-    stop = renderer.get_stop_token_ids()[0]
     history: list[Message] = []  # as an agent keeps it: replies as the renderer reads them
-    for message in messages:
+    for at, message in enumerate(messages):
         if message["role"] != "assistant":
             history.append(message)
             continue
-        if message.get("tool_calls"):
-            raise PolicyError("demonstrations with tool calls cannot be encoded: write the calls as text")
         if not history or history[-1]["role"] == "assistant":
             raise PolicyError("every assistant message of a demonstration must answer a message")
-        tokens = np.asarray([*tokenizer.encode(message["content"], add_special_tokens=False), stop], np.int32)
-        prompt = transcript.prompt(history)
-        _, parsed = transcript.add_reply(
-            history, prompt, tokens, np.zeros(len(tokens), np.float32), np.full(len(tokens), -1, np.int32)
+        if message.get("tool_calls") or message.get("reasoning_content"):
+            ids = _demonstrated(renderer, messages, at, tools)
+        else:
+            ids = tokenizer.encode(message["content"], add_special_tokens=False)
+            ids = [*ids, renderer.get_stop_token_ids()[0]]
+        laid = transcript.add_reply(
+            transcript.prompt(history, tools),
+            np.asarray(ids, np.int32),
+            np.zeros(len(ids), np.float32),
+            np.full(len(ids), -1, np.int32),
         )
-        history.append({"role": "assistant", "content": parsed.content})
+        said = as_message(laid.parsed, laid.node)
+        if said.get("tool_calls"):
+            said["tool_calls"] = message["tool_calls"]  # with the ids that the results name
+        history.append(said)
     return transcript.tree
 
 
-def tool_calls(parsed: ParsedResponse, node: int) -> tuple[ToolCall, ...]:
-    """The well-formed tool calls of a reply, in OpenAI's form; their ids are unique in the tree."""
-    from renderers.base import ToolCallParseStatus
-
-    return tuple(
-        {
-            "id": call.id or f"call_{node}_{number}",
-            "type": "function",
-            "function": {"name": call.name, "arguments": json.dumps(call.arguments, ensure_ascii=False)},
-        }
-        for number, call in enumerate(parsed.tool_calls)
-        if call.status == ToolCallParseStatus.OK
+def _demonstrated(
+    renderer: ChatRenderer, messages: Sequence[Message], at: int, tools: Sequence[ToolSpec] | None
+) -> list[int]:
+    """The tokens of a reply with tool calls or reasoning, which must read as the reply that it is."""
+    said = messages[at]
+    opening = renderer.render_ids([{"role": "user", "content": "x"}], tools=tools, add_generation_prompt=True)
+    stop = next((i for i in range(at + 1, len(messages)) if messages[i]["role"] == "assistant"), None)
+    for new in ((), messages[at + 1 : stop]):
+        ids = written_ids(renderer, said, new, tools=tools)
+        if ids is not None:
+            read = as_message(renderer.parse_response(ids, tools=tools, prompt_ids=opening), 0)
+            if key_of(read) == key_of(said) and reasoning_of(read) == reasoning_of(said):
+                return ids
+    raise PolicyError(
+        "a demonstration with tool calls or reasoning cannot be encoded: the renderer cannot read back what "
+        "it writes for it, so write it as text"
     )
-
-
-def malformed_calls(parsed: ParsedResponse) -> tuple[str, ...]:
-    """The raw text of the tool calls that cannot be read."""
-    from renderers.base import ToolCallParseStatus
-
-    return tuple(call.raw for call in parsed.tool_calls if call.status != ToolCallParseStatus.OK)
-
-
-def _specs(tools: Sequence[ToolSpec] | None) -> list[Any] | None:
-    return list(tools) if tools else None
 
 
 def _rendered(parent: int | None, tokens: Int32, turn: int) -> Node:
@@ -243,26 +215,3 @@ def _rendered(parent: int | None, tokens: Int32, turn: int) -> Node:
         version=np.zeros(0, np.int32),
         turn=turn,
     )
-
-
-def _key(message: Message) -> str:
-    """What makes two messages the same, whatever form their content and tool calls were given in."""
-    content = message.get("content") or ""
-    calls = [
-        [call["function"]["name"], _arguments(call["function"].get("arguments"))]
-        for call in message.get("tool_calls") or ()
-    ]
-    return json.dumps([message["role"], content, calls, message.get("tool_call_id")], sort_keys=True)
-
-
-def _arguments(arguments: object) -> object:
-    if not isinstance(arguments, str):
-        return arguments
-    try:
-        return json.loads(arguments)
-    except ValueError:
-        return arguments  # a model may write arguments that are not JSON
-
-
-def _plain(messages: Sequence[Message]) -> list[Any]:
-    return cast("list[Any]", list(messages))

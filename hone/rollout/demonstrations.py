@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from hone.grading import open_workspace
+from hone.policy.reply import ToolSpec
 from hone.rollout.dispatcher import first_error
 from hone.rollout.episode import Episode, Parts, run_demonstration
 from hone.rollout.errors import RolloutError, StoreError
@@ -27,6 +28,7 @@ class Demonstration:
     task_id: str
     rollout_id: str  # `<task>-<index>`, as in an evaluation: the same choices, graded there
     messages: tuple[Message, ...]
+    tools: tuple[ToolSpec, ...] = ()  # that were offered beside them
 
 
 async def record(
@@ -88,7 +90,12 @@ async def _demonstrate(task: Task, rollout_id: str, parts: Parts) -> Demonstrati
                 raise
             await asyncio.sleep(parts.settings.retry_delay_s * 2**attempt)
         else:
-            return Demonstration(task_id=task.id, rollout_id=rollout_id, messages=tuple(episode.run.messages))
+            return Demonstration(
+                task_id=task.id,
+                rollout_id=rollout_id,
+                messages=tuple(episode.run.messages),
+                tools=tuple(episode.run.tools),
+            )
     raise AssertionError("the last attempt returns or raises")
 
 
@@ -118,7 +125,10 @@ def _parse(path: Path, number: int, line: bytes) -> Demonstration:
     try:
         fields: dict[str, Any] = json.loads(line)
         return Demonstration(
-            task_id=fields["task_id"], rollout_id=fields["rollout_id"], messages=tuple(fields["messages"])
+            task_id=fields["task_id"],
+            rollout_id=fields["rollout_id"],
+            messages=tuple(fields["messages"]),
+            tools=tuple(fields["tools"]),
         )
     except (ValueError, KeyError, TypeError) as error:
         raise StoreError(f"{path}, line {number}, is not a demonstration: {error!r}") from error

@@ -42,8 +42,8 @@ class Group:
 
     @property
     def constant(self) -> bool:
-        """Whether all rewards are equal, so that no advantage can be had from it."""
-        return len({trajectory.reward for trajectory in self.trajectories}) == 1
+        """Whether all rewards are equal, those of turns included, so that no advantage can be had from it."""
+        return len({(t.reward, frozenset(_earning(t).items())) for t in self.trajectories}) == 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -262,6 +262,10 @@ class Dispatcher:
         now = state.progress
         state.progress = replace(now, **{name: getattr(now, name) + by for name, by in more.items()})
         self._report(state.progress)
+
+
+def _earning(trajectory: Trajectory) -> dict[int, float]:
+    return {index: reward for index, reward in trajectory.turn_rewards.items() if reward}
 
 
 def seed_of(*parts: object) -> int:

@@ -12,11 +12,12 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
-from hone.agents.contract import Agent, AgentRun
+from hone.agents.contract import Agent, AgentFailed, AgentRun
 from hone.grading import BrokenTree, GraderError, GradingSettings, extract, start_agents
 from hone.grading.integrity import scan_trajectory
 from hone.outcomes import OUTCOME_RULES, Outcome
@@ -24,6 +25,7 @@ from hone.policy.engine import ContextOverflow, EngineError
 from hone.rollout.errors import RolloutError
 from hone.rollout.metering import Conversation, MeteredChat, MeteredSandbox, NoChat
 from hone.rollout.rewards import reward_of
+from hone.rollout.scoring import Scorers, Scoring, open_scoring
 from hone.rollout.settings import RolloutSettings
 from hone.sandbox.contract import (
     Provider,
@@ -62,7 +64,8 @@ class Parts:
     settings: RolloutSettings
     metadata: Mapping[str, Any] = field(default_factory=dict[str, Any])  # copied into every trajectory
     grading: GradingSettings = field(default_factory=GradingSettings)
-    extract: Callable[[Sandbox, Task], Awaitable[str]] = extract  # the patch in the agent's sandbox
+    extract: Callable[..., Awaitable[str]] = extract  # the patch in the agent's sandbox
+    scorers: Scorers | None = None  # None: single turns are not scored
 
 
 @dataclass(slots=True, kw_only=True)
@@ -102,7 +105,7 @@ class Episode:
             verdict=self.verdict,
             error=error,
             timings=dict(self.timings),
-            metadata=dict(self.metadata),
+            metadata={**self.metadata, **({"tools": list(self.run.tools)} if self.run.tools else {})},
         )
 
 
@@ -121,10 +124,20 @@ async def run_episode(episode: Episode, parts: Parts) -> Trajectory:
     Raises nothing that a policy, a sandbox, an engine or a grader can cause; a cancellation passes through
     after the sandbox is closed, and `episode.trajectory(Outcome.CANCELLED, ...)` then tells how far it came.
     """
+    if parts.scorers is None:
+        return await _attempt(episode, parts, None)
+    run, grade = episode.run, parts.grader.grade
+    async with open_scoring(parts.scorers, episode.task, run, episode.seed, grade) as scoring:
+        return await scoring.close(await _attempt(episode, parts, scoring))
+
+
+async def _attempt(episode: Episode, parts: Parts, scoring: Scoring | None) -> Trajectory:
     rewards = parts.settings.rewards
     episode.metadata.update(parts.metadata, seed=episode.seed)
     try:
         async with _leased(episode, parts) as sandbox:
+            if scoring is not None:
+                scoring.watch(partial(parts.extract, sandbox.inner, episode.task, intact=True))
             deadline = asyncio.get_running_loop().time() + parts.settings.time_limit_s
             limit = await _work(episode, parts, sandbox, deadline)
             _note_signals(episode)
@@ -204,9 +217,12 @@ async def _work(episode: Episode, parts: Parts, sandbox: MeteredSandbox, deadlin
         return Outcome.CONTEXT_LIMIT
     except EngineError as error:
         raise _Ended(Outcome.ENGINE_ERROR, error) from error
+    except AgentFailed as error:
+        raise _Ended(Outcome.SANDBOX_ERROR, error) from error
     except SandboxError as error:
         raise await _lost(episode, parts, sandbox, error) from error
     finally:
+        episode.metadata.update(episode.run.notes)
         await _hang_up(episode, conversation)
     return episode.run.ending
 
@@ -222,6 +238,7 @@ def _note_signals(episode: Episode) -> None:
 
 async def _hang_up(episode: Episode, conversation: Conversation) -> None:
     episode.metadata["forks"] = {str(reason): count for reason, count in conversation.forks.items()}
+    episode.metadata["calls"] = [asdict(call) for call in conversation.calls]
     try:
         async with asyncio.timeout(CLOSE_TIMEOUT_S):
             await conversation.close()

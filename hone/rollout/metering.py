@@ -6,7 +6,8 @@ import asyncio
 import sys
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -72,10 +73,11 @@ class NoChat:
 
 
 class MeteredChat:
-    """Adds up the seconds of the replies; one that takes too long is the engine's failure.
+    """Adds up the seconds in which replies are awaited; one that takes too long is the engine's failure.
 
     The agent's time limit stands still during a reply and strikes after it, so that an engine that is silent
-    never looks like a policy that is slow.
+    never looks like a policy that is slow. Of several replies at a time, it stands still until the last of
+    those asked for before the limit; one asked for later does not hold it up.
     """
 
     def __init__(
@@ -87,6 +89,8 @@ class MeteredChat:
         self._timeout_s = timeout_s
         self._time_limit = time_limit
         self._deadline = time_limit.when()
+        self._awaited = 0  # replies under way that hold the time limit up
+        self._since = 0.0  # when the first of them was asked for
 
     @property
     def max_prompt_tokens(self) -> int:
@@ -102,19 +106,33 @@ class MeteredChat:
         tools: Sequence[ToolSpec] | None = None,
         purpose: Purpose = Purpose.MAIN,
     ) -> Reply:
-        started = time.monotonic()
         silence = asyncio.timeout(self._timeout_s)
-        self._time_limit.reschedule(None)
         try:
-            async with silence:
-                return await self._chat.reply(messages, tools=tools, purpose=purpose)
+            with self._clock_stopped():
+                async with silence:
+                    return await self._chat.reply(messages, tools=tools, purpose=purpose)
         except TimeoutError:
             if not silence.expired():
                 raise
             raise EngineError(f"the engine gave no reply within {self._timeout_s:g} s") from None
+
+    @contextmanager
+    def _clock_stopped(self) -> Generator[None]:
+        if self._deadline is not None and asyncio.get_running_loop().time() >= self._deadline:
+            yield
+            return
+        if self._awaited == 0:
+            self._since = time.monotonic()
+            self._time_limit.reschedule(None)
+        self._awaited += 1
+        try:
+            yield
         finally:
-            self._time_limit.reschedule(self._deadline)
-            self._timings["model"] = self._timings.get("model", 0.0) + time.monotonic() - started
+            self._awaited -= 1
+            if self._awaited == 0:
+                self._time_limit.reschedule(self._deadline)
+                waited = time.monotonic() - self._since
+                self._timings["model"] = self._timings.get("model", 0.0) + waited
 
 
 class MeteredSandbox(Sandbox):

@@ -6,8 +6,9 @@
     verdict.json    the grader's finding; it names hidden tests, so do not publish it with the rest
     tokens.parquet  one row per token of the tree: node, parent, sampled, turn, token, logprob, version
 
-A directory is written beside its place and renamed, so it exists whole or not at all. Nothing is flushed to
-the disk: kill -9 loses nothing, and what a power cut tears is found by `load`.
+A rollout of a training is called `<task>__g<group>__i<index>__<time_ns>`, a sample of an evaluation
+`<task>__<time_ns>`. A directory is written beside its place and renamed, so it exists whole or not at all.
+Nothing is flushed to the disk: kill -9 loses nothing, and what a power cut tears is found by `load`.
 """
 
 from __future__ import annotations
@@ -18,8 +19,9 @@ import json
 import os
 import re
 import shutil
+import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +33,7 @@ from hone.types import TestStatus, Trajectory, Turn, Verdict
 FORMAT = "hone-trajectory-1"
 SHOWN = 2000  # characters of an output's head and tail in step_debug
 _PARTIAL = ".partial-"
-_NAME = re.compile(r".+__g\d+__i\d+__\d+")
+_NAME = re.compile(r".+__\d+")
 
 
 class Store:
@@ -39,24 +41,39 @@ class Store:
 
     def __init__(self, root: Path) -> None:
         self.root = root
+        self._mutex = threading.Lock()
+        self._last_ns = 0
 
     def save(self, trajectory: Trajectory, *, group: int, index: int) -> str:
-        """Write a rollout and return its directory's name: `<task>__g<group>__i<index>__<time_ns>`.
+        """Write a rollout of a training and return its directory's name.
 
         Raises StoreError when the disk is full or cannot be written; what was stored before stays whole.
         """
-        task = re.sub(r"[^\w.-]", "_", trajectory.task_id)[:150]
-        name = f"{task}__g{group}__i{index}__{time.time_ns()}"
+        meta = {"group_index": group, "index": index}
+        return self._write(f"{_stem(trajectory)}__g{group}__i{index}", trajectory, meta)
+
+    def save_sample(self, trajectory: Trajectory, *, index: int, meta: Mapping[str, Any]) -> str:
+        """Write a sample of an evaluation, with `meta` in its meta.json; like `save` otherwise."""
+        return self._write(_stem(trajectory), trajectory, {**meta, "group_index": 0, "index": index})
+
+    def _write(self, stem: str, trajectory: Trajectory, meta: Mapping[str, Any]) -> str:
+        name = f"{stem}__{self._stamp()}"
         partial = self.root / f"{_PARTIAL}{name}"
         try:
             partial.mkdir(parents=True)
-            for file, content in _files(trajectory, group, index).items():
+            for file, content in _files(trajectory, meta).items():
                 (partial / file).write_bytes(content)
             partial.rename(self.root / name)
         except OSError as error:
             shutil.rmtree(partial, ignore_errors=True)
             raise _explained(self.root, error) from error
         return name
+
+    def _stamp(self) -> int:
+        """Nanoseconds since 1970, never the same twice: samples of one task may end together."""
+        with self._mutex:
+            self._last_ns = max(time.time_ns(), self._last_ns + 1)
+            return self._last_ns
 
     def load(self, name: str) -> Trajectory:
         """The trajectory that was saved under `name`, bit for bit. Raises StoreError."""
@@ -105,23 +122,29 @@ def load(directory: Path) -> Trajectory:
             verdict=_verdict(verdict),
             error=meta["error"],
             timings=meta["timings"],
+            turn_rewards={int(index): reward for index, reward in meta["turn_rewards"].items()},
             metadata=meta["sample_metadata"],
         )
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise StoreError(f"{directory} is not a whole rollout: {type(error).__name__}: {error}") from error
 
 
-def _files(trajectory: Trajectory, group: int, index: int) -> dict[str, bytes]:
+def _stem(trajectory: Trajectory) -> str:
+    return re.sub(r"[^\w.-]", "_", trajectory.task_id)[:150]
+
+
+def _files(trajectory: Trajectory, more: Mapping[str, Any]) -> dict[str, bytes]:
+    """The files of a rollout; `more` stands in meta.json beside what every rollout has."""
     metadata = dict(trajectory.metadata)
     meta = {
+        **more,
         "instance_id": trajectory.task_id,
         "rollout_id": trajectory.rollout_id,
         "group_id": trajectory.group_id,
-        "group_index": group,
-        "index": index,
         "outcome": trajectory.outcome.value,
         "reward": trajectory.reward,
         "error": trajectory.error,
+        "turn_rewards": {str(index): reward for index, reward in trajectory.turn_rewards.items()},
         "timings": dict(trajectory.timings),
         "sampling_params": metadata.get("sampling"),
         "sample_prompt": list(trajectory.messages[:2]),
@@ -135,8 +158,8 @@ def _files(trajectory: Trajectory, group: int, index: int) -> dict[str, bytes]:
         "patch_source": metadata.get("patch_source"),
         "reward": trajectory.reward,
         "eval_result": None if trajectory.verdict is None else {"resolved": trajectory.verdict.resolved},
-        "group_index": group,
-        "index": index,
+        "group_index": more["group_index"],
+        "index": more["index"],
     }
     traj = {
         "messages": list(trajectory.messages),

@@ -13,10 +13,10 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 from hone.rollout.ledger import MASKED, TRAINED, Disposal, Disposition, Ledger, dropped
 from hone.rollout.rewards import solved
+from hone.rollout.step_rewards import summary
 from hone.train import checkpoint
 from hone.train.algorithms import Credit, assign_credit
 from hone.train.checkpoint import Progress, Tokenizer
@@ -28,21 +28,19 @@ from hone.train.trainer import Trainer
 from hone.types import Sample, Trajectory
 
 
-class Versioned(Protocol):
-    """The part of an engine that the loop needs."""
-
-    async def set_version(self, version: int) -> None: ...
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainRun:
-    """Everything a run needs. `collect(step)` answers every rollout of the step that was not dropped."""
+    """Everything a run needs.
+
+    `collect(step)` answers every rollout of the step that was not dropped. Once `publish(version)` returns,
+    the engine samples from the trainer's present weights and marks what it samples with `version`.
+    """
 
     run_dir: Path
     settings: TrainSettings
     trainer: Trainer
     tokenizer: Tokenizer
-    engine: Versioned
+    publish: Callable[[int], Awaitable[None]]
     ledger: Ledger
     metrics: MetricsWriter
     collect: Callable[[int], Awaitable[Sequence[Trajectory]]]
@@ -61,7 +59,7 @@ async def train(run: TrainRun) -> None:
         credit, samples = to_samples(trajectories, run.settings, run.is_masked)
         require_fresh(samples, step, run.settings.max_staleness)
         metrics = describe(trajectories, credit, samples) | await train_step(run.trainer, samples)
-        await run.engine.set_version(step + 1)
+        await run.publish(step + 1)
         disposals = dispose(credit, samples)
         if (step + 1) % run.settings.checkpoint.every == 0 or step + 1 == run.settings.steps:
             await asyncio.to_thread(save, run, step, disposals)
@@ -81,7 +79,7 @@ async def resume(run: TrainRun) -> int:
             run.ledger.commit_step(done, {i: _disposal(d) for i, d in progress.rollouts.items()})
     if _committed(run.ledger) > done:
         run.ledger.rollback(done)
-    await run.engine.set_version(done + 1)
+    await run.publish(done + 1)
     return done + 1
 
 
@@ -95,7 +93,7 @@ def to_samples(
     ordered = sorted(trajectories, key=lambda t: t.rollout_id)
     masked = [t.rollout_id for t in ordered if is_masked(t)]
     credit = assign_credit(ordered, settings.algorithm, masked=masked)
-    return credit, build_samples(ordered, credit.advantages)
+    return credit, build_samples(ordered, credit)
 
 
 async def train_step(trainer: Trainer, samples: Sequence[Sample]) -> dict[str, float]:
@@ -146,6 +144,7 @@ def describe(
         "flat_groups": len(credit.flat_groups),
         "samples": len(samples),
         **{f"outcome/{name}": number for name, number in outcomes.items()},
+        **summary(counted),
     }
 
 

@@ -10,13 +10,25 @@ from collections.abc import Iterable, Mapping
 
 import numpy as np
 
-from hone.types import Node, Sample, TokenTree, Trajectory
+from hone.train.algorithms import Credit
+from hone.train.errors import TrainError
+from hone.types import Float32, Node, Sample, TokenTree, Trajectory
+
+NO_NODES: Mapping[int, float] = {}
 
 
 def tree_samples(
-    tree: TokenTree, *, rollout_id: str, group_id: str, advantage: float, weight: float = 1.0
+    tree: TokenTree,
+    *,
+    rollout_id: str,
+    group_id: str,
+    advantage: float,
+    node_advantages: Mapping[int, float] = NO_NODES,
+    weight: float = 1.0,
 ) -> list[Sample]:
     """One sample per branch of `tree` that holds a sampled token no earlier branch holds.
+
+    The tokens of a node have its entry in `node_advantages`, or else `advantage`.
 
     A token shared by several branches gets its weight in the first of them (its context is the same in all);
     a branch with nothing left to train gives no sample.
@@ -36,50 +48,70 @@ def tree_samples(
         if not fresh:
             continue
         trained.update(fresh)
-        sample = _branch_sample(tree, branch, set(fresh), rollout_id, group_id, advantage, weight)
+        credit = {i: node_advantages.get(i, advantage) for i in fresh}
+        sample = _branch_sample(tree, branch, credit, rollout_id, group_id, weight)
         if sample.weight[0] > 0:
             raise ValueError(f"rollout {rollout_id}: the first token of a sequence cannot have been sampled")
         samples.append(sample)
     return samples
 
 
-def build_samples(trajectories: Iterable[Trajectory], advantages: Mapping[str, float]) -> list[Sample]:
-    """The samples of every trajectory that `advantages` (by rollout id) names, in order."""
+def build_samples(trajectories: Iterable[Trajectory], credit: Credit) -> list[Sample]:
+    """The samples of every trajectory that `credit` gives an advantage, in order."""
     return [
         sample
         for trajectory in trajectories
-        if trajectory.rollout_id in advantages
+        if trajectory.rollout_id in credit.advantages
         for sample in tree_samples(
             trajectory.tree,
             rollout_id=trajectory.rollout_id,
             group_id=trajectory.group_id,
-            advantage=advantages[trajectory.rollout_id],
+            advantage=credit.advantages[trajectory.rollout_id],
+            node_advantages=turn_nodes(trajectory, credit.turn_advantages.get(trajectory.rollout_id, {})),
         )
     ]
+
+
+def turn_nodes(trajectory: Trajectory, turn_advantages: Mapping[int, float]) -> dict[int, float]:
+    """Advantage per sampled node, from that per turn; nodes of no turn (side calls) are left out.
+
+    Raises TrainError when a turn's node is not a sampled one, or is that of two turns.
+    """
+    nodes: dict[int, float] = {}
+    for turn in trajectory.turns:
+        if turn.node is None or turn.index not in turn_advantages:
+            continue
+        where = f"rollout {trajectory.rollout_id}: turn {turn.index} names node {turn.node}"
+        tree = trajectory.tree
+        if not 0 <= turn.node < len(tree.nodes) or not tree.nodes[turn.node].sampled:
+            raise TrainError(f"{where}, which was not sampled")
+        if turn.node in nodes:
+            raise TrainError(f"{where}, which is another turn's, too")
+        nodes[turn.node] = turn_advantages[turn.index]
+    return nodes
 
 
 def _branch_sample(
     tree: TokenTree,
     branch: list[int],
-    fresh: set[int],
+    credit: Mapping[int, float],
     rollout_id: str,
     group_id: str,
-    advantage: float,
     weight: float,
 ) -> Sample:
+    """`credit` names the nodes that are trained in this branch, with their advantages."""
     nodes = [tree.nodes[i] for i in branch]
-    weights = np.concatenate(
-        [
-            np.full(len(n.tokens), weight if i in fresh else 0.0, np.float32)
-            for i, n in zip(branch, nodes, strict=True)
-        ]
-    )
+
+    def spread(values: Iterable[float]) -> Float32:
+        parts = [np.full(len(n.tokens), v, np.float32) for n, v in zip(nodes, values, strict=True)]
+        return np.concatenate(parts)
+
     return Sample(
         rollout_id=rollout_id,
         group_id=group_id,
         tokens=np.concatenate([n.tokens for n in nodes]).astype(np.int32, copy=False),
-        weight=weights,
-        advantage=np.where(weights > 0, advantage, 0.0).astype(np.float32),
+        weight=spread(weight if i in credit else 0.0 for i in branch),
+        advantage=spread(credit.get(i, 0.0) for i in branch),
         logprobs=np.concatenate([_logprobs(n) for n in nodes]),
         version=np.concatenate([_version(n) for n in nodes]),
     )

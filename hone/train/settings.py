@@ -12,16 +12,35 @@ from hone.settings import Settings
 class AlgorithmSettings(Settings):
     """How the rewards of a group become advantages."""
 
-    name: Literal["grpo", "rloo"] = "grpo"
-    """`grpo`: reward minus the mean of the group. `rloo`: reward minus the mean of the others."""
+    name: Literal["grpo", "rloo", "step_wise"] = "grpo"
+    """`grpo`: reward minus the mean of the group. `rloo`: reward minus the mean of the others. `step_wise`:
+    each turn's own reward plus the outcome's, against the same turn of the rest of the group."""
+
+    reward: Literal["outcome", "final"] = "outcome"
+    """What `grpo` and `rloo` take for a rollout's reward: the outcome's, or the final score, which adds what
+    its turns earned (see `judge` and `progress`)."""
 
     normalise_std: bool = True
     """Divide the advantages of `grpo` by the group's standard deviation; false is Dr. GRPO."""
 
+    @property
+    def uses_turns(self) -> bool:
+        """Whether the rewards of single turns are part of what is trained."""
+        return self.name == "step_wise" or self.reward == "final"
+
+    @property
+    def named(self) -> str:
+        """The algorithm in a few words, for people."""
+        return self.name if self.name == "step_wise" else f"{self.name} on the {self.reward} reward"
+
     @model_validator(mode="after")
-    def _rloo_has_no_deviation(self) -> AlgorithmSettings:
-        if self.name == "rloo" and "normalise_std" in self.model_fields_set:
+    def _every_option_has_an_effect(self) -> AlgorithmSettings:
+        if self.name != "grpo" and "normalise_std" in self.model_fields_set:
             raise ValueError("normalise_std belongs to grpo: remove it, or set algorithm.name = 'grpo'")
+        if self.name == "step_wise" and "reward" in self.model_fields_set:
+            raise ValueError(
+                "step_wise always adds the outcome's reward to each turn's: remove algorithm.reward"
+            )
         return self
 
 

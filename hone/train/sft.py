@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 from transformers import PreTrainedModel
 
+from hone.policy.reply import ToolSpec
 from hone.rollout.demonstrations import Demonstration
 from hone.train import checkpoint
 from hone.train.checkpoint import Progress, Tokenizer
@@ -22,10 +23,10 @@ from hone.train.settings import BatchSettings, SftSettings
 from hone.train.trainer import Trainer
 from hone.types import Message, Sample, TokenTree, Trajectory
 
+Encode = Callable[[Sequence[Message], Sequence[ToolSpec]], TokenTree]
 
-def demonstration_samples(
-    examples: Iterable[Demonstration | Trajectory], encode: Callable[[Sequence[Message]], TokenTree]
-) -> list[Sample]:
+
+def demonstration_samples(examples: Iterable[Demonstration | Trajectory], encode: Encode) -> list[Sample]:
     """Samples with weight 1 on what the assistant said.
 
     A trajectory that an engine sampled keeps its tokens; one without tokens (a scripted agent's) and a
@@ -36,7 +37,8 @@ def demonstration_samples(
         if isinstance(example, Trajectory) and example.tree.sampled_tokens:
             tree = example.tree
         else:
-            tree = encode(example.messages)
+            tools = example.tools if isinstance(example, Demonstration) else example.metadata.get("tools", ())
+            tree = encode(example.messages, tools)
         samples += tree_samples(tree, rollout_id=example.rollout_id, group_id=example.task_id, advantage=1.0)
     return samples
 

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from hone.agents import SUBMIT, AgentRun, BashAgent, Scaffold, load_scaffold
+from hone.agents.actions import FormatError, read_actions
+from hone.agents.scaffold import SUBMIT_1, Mode
 from hone.outcomes import Outcome
 from hone.policy.reply import Reply
 from hone.sandbox import Limits, Sandbox, SandboxLost, SandboxSpec, make_provider
@@ -20,6 +25,12 @@ pytestmark = pytest.mark.sandbox
 
 TINY = load_scaffold("tiny")
 SUBMITS = f"```bash\necho {SUBMIT}\n```"
+SUBMIT_CALL = json.dumps({"command": f"echo {SUBMIT}"})
+JSON = st.recursive(
+    st.none() | st.integers() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.sampled_from(["command", "x"]), inner),
+    max_leaves=4,
+).map(json.dumps)
 
 
 class Replies:
@@ -104,6 +115,81 @@ def test_a_reply_without_exactly_one_action_is_told_so_and_repetition_ends_the_r
         assert run.turns[0].node == 3
 
     _in_sandbox(scenario)
+
+
+def _call(arguments: str, name: str = "bash") -> dict[str, object]:
+    return {"id": "c", "type": "function", "function": {"name": name, "arguments": arguments}}
+
+
+def test_a_reply_that_cannot_be_read_stays_in_conversations_of_1_and_not_in_those_of_2() -> None:
+    async def scenario(sandbox: Sandbox) -> None:
+        for generation, roles in ((1, "user assistant user assistant"), (2, "user user assistant")):
+            run = await _run(sandbox, "words", scaffold=replace(TINY, generation=generation))
+            assert [message["role"] for message in run.messages] == roles.split()
+            assert [turn.reply for turn in run.turns] == ["words", SUBMITS]
+            assert run.submitted
+
+    _in_sandbox(scenario)
+
+
+def test_the_older_sentinel_submits_for_prompts_of_1_alone_and_only_if_the_command_succeeds() -> None:
+    async def scenario(sandbox: Sandbox) -> None:
+        for generation in (1, 2):
+            scaffold = replace(TINY, generation=generation, step_limit=2)
+            run = await _run(
+                sandbox,
+                _do(f"echo {SUBMIT_1}; false"),
+                _do(f"echo {SUBMIT_1}"),
+                _do("true"),
+                scaffold=scaffold,
+            )
+            assert run.submitted is (generation == 1)
+
+    _in_sandbox(scenario)
+
+
+def test_calls_of_the_tool_are_run_in_order_and_answered_by_their_ids() -> None:
+    tools = replace(TINY, generation=2, mode=Mode.TOOLS)
+    calls = [_call(json.dumps({"command": c})) | {"id": c} for c in ("echo a > x", "cat x", "false")]
+    reply = Reply(content="So.", node=7, tool_calls=tuple(calls), reasoning="Why not.")
+
+    async def scenario(sandbox: Sandbox) -> None:
+        chat = Replies(reply, Reply(content="", node=8, tool_calls=(_call(SUBMIT_CALL),)))
+        run = AgentRun()
+        await BashAgent(tools).run(make_task(), sandbox, chat, run)
+        said = {"role": "assistant", "content": "So.", "tool_calls": calls, "reasoning_content": "Why not."}
+        assert run.messages[1] == said
+        assert run.messages[2:5] == [
+            {"role": "tool", "content": "", "tool_call_id": "echo a > x"},
+            {"role": "tool", "content": "a\n", "tool_call_id": "cat x"},
+            {"role": "tool", "content": "<returncode>1</returncode>\n", "tool_call_id": "false"},
+        ]
+        turn = run.turns[0]
+        assert (turn.node, turn.reply, turn.exit_code) == (7, "So.", 1)
+        assert turn.action == "echo a > x\ncat x\nfalse"
+        assert run.submitted
+
+    _in_sandbox(scenario)
+
+
+@given(
+    calls=st.lists(st.tuples(st.sampled_from(["bash", "other", ""]), st.text(max_size=9) | JSON), max_size=3),
+    malformed=st.lists(st.text(max_size=9) | JSON, max_size=2),
+)
+def test_no_tool_call_whatever_it_holds_ends_in_anything_but_commands_or_a_format_error(
+    calls: list[tuple[str, str]], malformed: list[str]
+) -> None:
+    scaffold = replace(TINY, generation=2, mode=Mode.TOOLS)
+    said = tuple(_call(arguments, name) for name, arguments in calls)
+    reply = Reply(content="", node=None, tool_calls=said, malformed=tuple(malformed))
+    try:
+        actions = read_actions(scaffold, reply)
+    except FormatError as error:
+        assert error.variables["error"]
+        assert error.variables["has_tool_calls"] is bool(calls or malformed)
+    else:
+        assert len(actions) == len(calls) > 0
+        assert not malformed
 
 
 def test_limits_on_turns_tokens_and_time_end_the_rollout() -> None:

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hone.agents import AgentSettings, ScaffoldError, load_scaffold, make_agent
+from hone.agents.scaffold import SUBMIT, SUBMIT_1, Mode
 
 ONE = """
 agent:
@@ -65,6 +66,59 @@ def test_the_places_of_both_generations_are_read(tmp_path: Path) -> None:
     assert two.actions("```bash\nls\n```") == []
 
 
+def test_each_generation_has_its_own_rules(tmp_path: Path) -> None:
+    one = load_scaffold(_write(tmp_path, ONE))
+    assert (one.generation, one.mode, one.submits) == (1, Mode.TEXT, (SUBMIT, SUBMIT_1))
+    assert one.actions("```bash\n\nls\n```") == ["ls"]
+    two = load_scaffold(_write(tmp_path, TWO))
+    assert (two.generation, two.mode, two.submits) == (2, Mode.TEXT, (SUBMIT,))
+
+
+BARE = """
+agent: {system_template: S, instance_template: "{{task}}"}
+environment: {interpreter: [bash, -lc]}
+model: {observation_template: "{{output.output}}", format_error_template: "{{error}}"}
+"""
+
+
+@pytest.mark.parametrize(
+    ("change", "mode"),
+    [
+        (("", ""), Mode.TOOLS),
+        (("model: {", "model: {model_class: litellm, "), Mode.TOOLS),
+        (("model: {", "model: {model_class: litellm_textbased, "), Mode.TEXT),
+        (("model: {", "model: {action_regex: '<run>(.*?)</run>', "), Mode.TEXT),
+        (("_template: S", '_template: "Say:\\n```mswea_bash_command\\nls\\n```"'), Mode.TEXT),
+    ],
+)
+def test_a_file_of_2_asks_for_tool_calls_unless_it_asks_for_text(
+    tmp_path: Path, change: tuple[str, str], mode: Mode
+) -> None:
+    scaffold = load_scaffold(_write(tmp_path, BARE.replace(*change) if change[0] else BARE))
+    assert (scaffold.mode, scaffold.interpreter) == (mode, ("bash", "-lc"))
+    for kind in ("bash", "oracle"):
+        make_agent(AgentSettings.model_validate({"kind": kind, "prompts": str(tmp_path / "prompts.yaml")}))
+
+
+@pytest.mark.parametrize(
+    ("regex", "text"),
+    [
+        ("<run>(.*?)</run>", "<run>ls -l</run>"),
+        (r"```mswea_bash_command\s*\n(.*?)\n```", "```mswea_bash_command\nls -l\n```"),
+        (r"```bash[ \t]*\n(.*?)\n```", "```bash\nls -l\n```"),
+    ],
+)
+def test_a_scripted_agent_writes_the_form_that_the_file_reads(tmp_path: Path, regex: str, text: str) -> None:
+    path = _write(tmp_path, BARE.replace("model: {", f"model: {{action_regex: '{regex}', "))
+    assert load_scaffold(path).reply("ls -l") == text
+
+
+def test_a_form_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
+    path = _write(tmp_path, BARE.replace("model: {", "model: {action_regex: '[<](run|do)[>]', "))
+    with pytest.raises(ScaffoldError, match="does not find the command"):
+        load_scaffold(path).reply("ls -l")
+
+
 @pytest.mark.parametrize("name", ["default", "tiny"])
 @pytest.mark.parametrize("kind", ["bash", "oracle", "noop", "demonstrator"])
 def test_the_shipped_prompts_serve_every_agent(name: str, kind: str) -> None:
@@ -85,6 +139,8 @@ def test_the_shipped_prompts_serve_every_agent(name: str, kind: str) -> None:
         (("{{output.returncode}}", "{{output.returncode"), "observation_template"),
         (("model:", "model:\n  action_regex: 'x'"), "one group"),
         (("model:", "model:\n  action_regex: '(x'"), "not a regular expression"),
+        (("model:", "model:\n  multimodal_regex: x"), "policies here read text only"),
+        (("timeout: 180", "timeout: 180\n  interpreter: bash"), "interpreter must be a list of words"),
         ((ONE, "- a list"), "expected the sections"),
         ((ONE, "a: ["), "not YAML"),
         ((ONE, "agent: 3"), "must be a mapping"),
@@ -135,6 +191,8 @@ def test_a_command_survives_the_trip_through_a_reply(command: str) -> None:
         ("```bash\ncat > x.md <<E\n```python\nx\n```\nE\n```", []),  # its fences would cut the command short
         ("```bash\ncat > x.md <<E\n```\nx\n```\nE\n```", []),
         ("```bash\nls\n```\n\nThat is all.", ["ls"]),
+        ("```bash\nls\n``` That is all.", ["ls"]),
+        ("```bash\nls\n```\n\nIt will show\n```text\na.py\n```", ["ls"]),
         ("see\n```\nthis\n```\n```bash\nls\n```", ["ls"]),
     ],
 )

@@ -27,7 +27,10 @@ def replaced(settings: Settings, path: str, value: Any) -> Any:
 @pytest.fixture
 def settings(tmp_path: Path) -> RunSettings:
     path = tmp_path / "run.toml"
-    path.write_text('[model]\npath = "some/model"\n')
+    path.write_text(
+        '[model]\npath = "some/model"\n[train.algorithm]\nname = "step_wise"\n'
+        '[judge]\nenabled = true\nmodel = { path = "some/judge" }\n'
+    )
     return resolve(path)
 
 

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -10,8 +11,9 @@ import pytest
 
 from hone.evaluate.errors import EvaluateError
 from hone.evaluate.results import append, read
-from hone.evaluate.runner import Progress, compare_runs, evaluate
+from hone.evaluate.runner import Progress, Subject, claim, evaluate
 from hone.evaluate.settings import EvaluateSettings
+from hone.rollout.store import load
 from hone.types import Task
 from tests.rollout.real import gold, open_parts, script, tasks
 
@@ -26,11 +28,15 @@ def run(
                 parts,
                 EvaluateSettings(samples=samples),
                 root / "out",
-                model="scripted",
-                data="curriculum",
-                seed=0,
-                fingerprint=fingerprint,
-                args={"samples": samples},
+                Subject(
+                    model="scripted",
+                    data="curriculum",
+                    seed=0,
+                    fingerprint=fingerprint,
+                    trainable=False,
+                    args={"samples": samples},
+                    meta={"model": "scripted", "api_base": None, "step_limit": 3, "max_tokens": 16},
+                ),
                 progress=seen.append,
             )
 
@@ -64,8 +70,56 @@ def test_an_evaluation_counts_what_was_resolved_and_writes_it_down(tmp_path: Pat
         (task.id, sample) for task in tasks(3) for sample in range(2)
     }
     assert all((out / "rollouts" / row["run_dir"] / "traj.json").is_file() for row in rows)
-    predictions = {p["instance_id"]: p["model_patch"] for p in lines(out / "preds.jsonl")}
-    assert {task for task, patch in predictions.items() if patch} == right
+    predictions = {p["instance_id"]: p for p in lines(out / "preds.jsonl")}
+    assert {task for task, made in predictions.items() if made["model_patch"]} == right
+    assert json.loads((out / "preds.json").read_text()) == predictions
+    assert "<title>66.7 % of curriculum, scripted</title>" in (out / "report.html").read_text()
+
+
+@pytest.mark.sandbox
+def test_each_sample_has_a_directory_with_the_documented_files(tmp_path: Path):
+    summary = run(tmp_path, script(lambda task, rollout_id: [gold(task)]))
+    assert {"model", "data", "total", "resolved", "resolve_rate", "errors", "no_patch"} <= set(summary)
+    assert {"avg_steps", "avg_elapsed_s", "timestamp", "args"} <= set(summary)
+    for row in lines(tmp_path / "out" / "results.jsonl"):
+        assert {"instance_id", "resolved", "exit_status", "patch_source", "n_steps", "error"} <= set(row)
+        assert row["elapsed"] > 0
+        assert re.fullmatch(re.escape(row["instance_id"]) + r"__\d{19}", row["run_dir"])
+        folder = tmp_path / "out" / "rollouts" / row["run_dir"]
+        traj = json.loads((folder / "traj.json").read_text())
+        assert {"messages", "step_debug", "info", "trajectory_format"} <= set(traj)
+        assert {"instance_id", "exit_status", "error", "steps", "patch_source"} <= set(traj["info"])
+        meta = json.loads((folder / "meta.json").read_text())
+        wanted = {"instance_id": row["instance_id"], "model": "scripted", "api_base": None, "step_limit": 3}
+        assert {**wanted, "max_tokens": 16}.items() <= meta.items()
+        assert (folder / "patch.diff").read_text().startswith("diff --git ")
+        assert load(folder).patch == (folder / "patch.diff").read_text()
+        assert row["instance_id"] in (folder / "rollout.html").read_text()
+
+
+def test_a_directory_belongs_to_one_evaluation_and_is_gone_on_with_only_when_asked(tmp_path: Path):
+    claim(tmp_path / "out", "f", resume=False)
+    claim(tmp_path / "out", "f", resume=False)  # claimed, but nothing has ended yet
+    (tmp_path / "out" / "results.jsonl").touch()
+    with pytest.raises(EvaluateError, match="already holds results of this evaluation: add --resume"):
+        claim(tmp_path / "out", "f", resume=False)
+    claim(tmp_path / "out", "f", resume=True)
+    for resume in (False, True):
+        with pytest.raises(EvaluateError, match="holds another evaluation"):
+            claim(tmp_path / "out", "g", resume=resume)
+    below = tmp_path / "sweep" / "temperature-0.5"
+    claim(tmp_path / "sweep", "s", resume=False)
+    claim(below, "f", resume=True)
+    (below / "results.jsonl").touch()
+    with pytest.raises(EvaluateError, match="add --resume"):
+        claim(tmp_path / "sweep", "s", resume=False)
+    (tmp_path / "foreign").mkdir()
+    (tmp_path / "foreign" / "results.jsonl").touch()
+    with pytest.raises(EvaluateError, match="holds another evaluation"):
+        claim(tmp_path / "foreign", "f", resume=True)
+    (tmp_path / "file").touch()
+    with pytest.raises(EvaluateError, match=r"cannot write .*file.* \((file exists|not a directory)\)"):
+        claim(tmp_path / "file", "f", resume=False)
 
 
 @pytest.mark.sandbox
@@ -99,20 +153,6 @@ def test_an_evaluation_goes_on_where_it_stopped_and_runs_faults_again(tmp_path: 
 def result(task: str, sample: int, resolved: bool) -> dict[str, Any]:
     status = "resolved" if resolved else "unresolved"
     return {"instance_id": task, "sample": sample, "resolved": resolved, "exit_status": status}
-
-
-def test_two_runs_are_compared_task_by_task(tmp_path: Path):
-    for name, better in (("a", 10), ("b", 1)):
-        (tmp_path / name).mkdir()
-        for i in range(12):
-            append(tmp_path / name / "results.jsonl", result(str(i), 0, i < better))
-    fault = {**result("0", 1, False), "exit_status": "engine_error"}  # says nothing about either run
-    append(tmp_path / "a" / "results.jsonl", fault)
-    comparison = compare_runs(tmp_path / "a", tmp_path / "b")
-    assert (comparison.first_better, comparison.second_better, comparison.ties) == (9, 0, 3)
-    assert comparison.p_value == pytest.approx(2 / 2**9)
-    with pytest.raises(EvaluateError, match="no evaluation"):
-        compare_runs(tmp_path / "a", tmp_path / "c")
 
 
 def test_the_last_line_of_a_sample_counts_and_a_line_that_is_no_result_is_named(tmp_path: Path):

@@ -142,3 +142,25 @@ def test_a_sandbox_without_the_base_is_a_programming_error(workspace: Path) -> N
                 await extract(sandbox, make_task())
 
     asyncio.run(scenario())
+
+
+_LISTING = r"""cd /testbed && find . -printf '%p %y %m %s %T@ %i %l\n' | sort; ls -a / /tmp
+find . -type f -exec sha256sum {} + | sort"""
+
+
+def test_an_intact_extraction_gives_the_same_patch_and_leaves_nothing_changed(workspace: Path) -> None:
+    async def scenario() -> None:
+        async with make_provider(SandboxSettings()) as provider:
+            for name, command in {**CHANGES, **SABOTAGE, "no tree": "cd / && rm -rf /testbed"}.items():
+                spec = SandboxSpec(
+                    layer=workspace, mounts=base_mounts(workspace), limits=Limits(output_kib=64)
+                )
+                async with await provider.start(spec) as sandbox:
+                    await sandbox.exec(EDIT + command)
+                    before = await sandbox.exec(_LISTING, cwd="/")
+                    patch = await extract(sandbox, make_task(), intact=True)
+                    after = await sandbox.exec(_LISTING, cwd="/")
+                    assert after.text == before.text, name
+                    assert patch == await extract(sandbox, make_task()), name
+
+    asyncio.run(scenario())

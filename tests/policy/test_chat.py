@@ -12,9 +12,13 @@ from hypothesis import strategies as st
 from hone.policy.chat import Chat
 from hone.policy.engine import ContextOverflow, EngineError, Sampling
 from hone.policy.errors import PolicyError
+from hone.policy.forks import Fork
 from hone.policy.model import make_renderer
-from hone.policy.transcript import Fork, encode_conversation
+from hone.policy.transcript import encode_conversation
+from tests.policy.conversations import TOOL as BASH
 from tests.policy.scripted_engine import ScriptedEngine
+
+TOOL = {**BASH, "name": "run"}
 
 WORDS = st.text(alphabet="ab_= \n`.<|>é0", max_size=12)
 OPERATIONS = st.lists(
@@ -181,22 +185,7 @@ def test_asking_again_adds_a_second_reply_below_the_same_prompt(tokenizer, rende
     first, second = asyncio.run(converse())
     assert chat.tree.nodes[first.node].parent == chat.tree.nodes[second.node].parent
     assert len(chat.tree.nodes) == 3
-    assert chat.forks == {Fork.REWRITTEN: 1}
-
-
-def test_a_template_that_renders_the_past_differently_forks_with_that_reason(tokenizer, renderers):
-    renderer = renderers["default"]
-    stop = renderer.get_stop_token_ids()[0]
-    spelled = [tokenizer.encode(c, add_special_tokens=False)[0] for c in "total"]
-    engine = ScriptedEngine(lambda _: [*spelled, stop])
-    chat = chat_with(engine, renderer)
-
-    async def converse():
-        said = {"role": "assistant", "content": (await chat.reply(begin())).content}
-        await chat.reply([*begin(), said, {"role": "user", "content": "x"}])
-
-    asyncio.run(converse())
-    assert chat.forks == {Fork.TEMPLATE: 1}
+    assert chat.forks == {Fork.RETRY: 1}
 
 
 def test_a_failed_call_leaves_the_tree_as_it_was(renderer):
@@ -232,23 +221,6 @@ def test_each_reply_of_a_conversation_has_its_own_seed_and_the_same_one_next_tim
     assert len({*seeds[0], *seeds[2]}) == 4
 
 
-def test_well_formed_tool_calls_are_returned_and_continue_the_conversation(tokenizer, renderer):
-    stop = renderer.get_stop_token_ids()[0]
-    text = '<tool_call>\n{"name": "run", "arguments": {"command": "ls"}}\n</tool_call>'
-    engine = ScriptedEngine(lambda _: [*tokenizer.encode(text, add_special_tokens=False), stop])
-    chat = chat_with(engine, renderer)
-
-    async def converse():
-        reply = await chat.reply(begin())
-        said = {"role": "assistant", "content": reply.content, "tool_calls": list(reply.tool_calls)}
-        await chat.reply([*begin(), said, {"role": "tool", "content": "shop.py"}])
-        return reply
-
-    reply = asyncio.run(converse())
-    assert [call["function"]["name"] for call in reply.tool_calls] == ["run"]
-    assert not chat.forks
-
-
 def test_there_must_be_something_to_reply_to(renderer):
     chat = chat_with(ScriptedEngine(lambda _: [5]), renderer)
     for messages in ([], [*begin(), {"role": "assistant", "content": "x"}]):
@@ -267,9 +239,35 @@ def test_closing_a_chat_frees_its_session(renderer):
     [
         [{"role": "assistant", "content": "x"}],
         [*begin(), {"role": "assistant", "content": "x"}, {"role": "assistant", "content": "y"}],
-        [*begin(), {"role": "assistant", "content": "x", "tool_calls": [{"function": {"name": "f"}}]}],
+        [*begin(), {"role": "assistant", "content": "x", "tool_calls": [{"function": {"name": 'f"'}}]}],
     ],
 )
 def test_a_demonstration_that_no_rollout_could_produce_is_refused(tokenizer, renderer, messages):
     with pytest.raises(PolicyError):
         encode_conversation(renderer, tokenizer, messages)
+
+
+def test_a_demonstration_with_tool_calls_is_laid_out_as_the_model_would_have_made_them(tokenizer, renderer):
+    call = {"id": "a1", "function": {"name": "run", "arguments": {"command": "ls"}}}
+    demonstration = [
+        *begin(),
+        {"role": "assistant", "content": "Look.", "reasoning_content": "because", "tool_calls": [call]},
+        {"role": "tool", "content": "shop.py", "tool_call_id": "a1"},
+        {"role": "assistant", "content": "Done."},
+    ]
+    tree = encode_conversation(renderer, tokenizer, demonstration, tools=[TOOL])
+    first, last = [tokenizer.decode(node.tokens) for node in tree.nodes if node.sampled]
+    assert '<tool_call>\n{"name": "run", "arguments": {"command": "ls"}}\n</tool_call>' in first
+    assert "because" in first
+    assert first.endswith("<|im_end|>")
+    assert last == "Done.<|im_end|>"
+    assert len(list(tree.branches())) == 1
+    engine = ScriptedEngine(lambda i: [node.tokens for node in tree.nodes if node.sampled][i])
+    chat = chat_with(engine, renderer)
+
+    async def converse():
+        await chat.reply(demonstration[:2], tools=[TOOL])
+        await chat.reply(demonstration[:4], tools=[TOOL])
+
+    asyncio.run(converse())
+    assert [node.tokens.tolist() for node in chat.tree.nodes] == [n.tokens.tolist() for n in tree.nodes]

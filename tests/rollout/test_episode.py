@@ -14,7 +14,7 @@ from hone.agents import AgentRun, BashAgent
 from hone.grading import GraderError
 from hone.outcomes import Outcome
 from hone.policy.engine import ContextOverflow, EngineError
-from hone.policy.reply import Chat, Reply
+from hone.policy.reply import Call, Chat, Purpose, Reply
 from hone.rollout.episode import Episode, Parts, run_episode
 from hone.sandbox import Sandbox, SandboxLost
 from hone.tasks.workspace import prepare
@@ -54,6 +54,7 @@ class Says:
     def __init__(self, *replies: str | Exception) -> None:
         self.tree = TokenTree()
         self.forks = Counter[str]()
+        self.calls: list[Call] = []
         self.closed = False
         self._replies = iter(replies)
 
@@ -64,6 +65,17 @@ class Says:
         if isinstance(reply, Exception):
             raise reply
         assert reply is not None
+        self.calls.append(
+            Call(
+                index=len(self.calls),
+                node=None,
+                purpose=Purpose.MAIN,
+                fork=None,
+                prompt_tokens=len(messages),
+                sampled_tokens=7,
+                seconds=0.5,
+            )
+        )
         return Reply(content=SCAFFOLD.reply(reply), node=None)
 
     async def close(self) -> None:
@@ -111,6 +123,8 @@ def test_a_full_context_grades_the_patch_so_far(tmp_path: Path):
     done = roll_out(tmp_path, BashAgent(SCAFFOLD), parts=chat)
     assert (done.outcome, done.reward) == (Outcome.CONTEXT_LIMIT, 1.0)
     assert len(done.turns) == 1
+    (call,) = done.metadata["calls"]  # what was answered is in the record, for cost and for people
+    assert (call["purpose"], call["sampled_tokens"]) == ("main", 7)
 
 
 @pytest.mark.parametrize("ending", [EngineError("down"), None])

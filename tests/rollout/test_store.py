@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -254,3 +255,19 @@ def test_a_full_disk_is_one_clear_error_and_loses_nothing(tmp_path: Path):
 def test_a_rollout_elsewhere_can_be_loaded_by_its_directory(tmp_path: Path):
     name = Store(tmp_path).save(example(), group=0, index=0)
     assert_same(load(tmp_path / name), example())
+
+
+def test_samples_of_one_task_that_end_together_have_directories_of_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("hone.rollout.store.time.time_ns", lambda: 1_700_000_000_000_000_000)
+    store = Store(tmp_path)
+    names = [store.save_sample(example(), index=i, meta={"model": "m", "max_tokens": 9}) for i in range(3)]
+    assert len(set(names)) == 3
+    assert all(re.fullmatch(r"org_repo-1__\d{19}", name) for name in names)
+    assert store.names() == sorted(names)
+    assert [json.loads((tmp_path / name / "meta.json").read_text())["index"] for name in names] == [0, 1, 2]
+    meta = json.loads((tmp_path / names[0] / "meta.json").read_text())
+    assert (meta["model"], meta["max_tokens"], meta["instance_id"]) == ("m", 9, "org/repo-1")
+    assert_same(store.load(names[0]), example())
+    assert store.sweep(names[:1]) == 2

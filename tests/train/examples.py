@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -13,7 +13,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast, Qwen3Config, 
 from hone.outcomes import OUTCOME_RULES, Outcome
 from hone.train.settings import BatchSettings, LossSettings, OptimizerSettings, TrainSettings
 from hone.train.trainer import Trainer, policy_trainer
-from hone.types import Node, Sample, TokenTree, Trajectory
+from hone.types import Node, Sample, TokenTree, Trajectory, Turn
 
 VOCABULARY = 64
 
@@ -166,3 +166,14 @@ def trajectory(
         outcome=outcome,
         reward=default if reward is None else reward,
     )
+
+
+def with_turns(
+    made: Trajectory, nodes: Sequence[int | None], rewards: Mapping[int, float] | None = None
+) -> Trajectory:
+    """The trajectory with one turn per entry of `nodes`, and rewards of turns by their index."""
+    turns = tuple(
+        Turn(index=i, node=node, reply="", action="x", exit_code=0, observation="", seconds=0.0)
+        for i, node in enumerate(nodes)
+    )
+    return replace(made, turns=turns, turn_rewards=rewards or {})

@@ -55,7 +55,7 @@ class World:
             settings=settings,
             trainer=self.trainer,
             tokenizer=tokenizer(),
-            engine=self,
+            publish=lambda version: self.publish(version),
             ledger=self.ledger,
             metrics=self.metrics,
             collect=self.collect,
@@ -70,7 +70,7 @@ class World:
 
         self.ledger.commit_step = watched_commit  # type: ignore[method-assign]
 
-    async def set_version(self, version: int) -> None:
+    async def publish(self, version: int) -> None:
         self.crash("trained", version - 1)
         self.version = version
 
@@ -205,7 +205,7 @@ def test_an_engine_that_was_never_updated_stops_the_run(tmp_path: Path) -> None:
     async def forget(version: int) -> None:
         world.version = 0
 
-    world.set_version = forget  # type: ignore[method-assign]
+    world.publish = forget  # type: ignore[method-assign]
     with pytest.raises(StaleSample, match=r"versions 0 to 0 at step 1.*raise train.max_staleness"):
         asyncio.run(train(world.run))
     world.close()

@@ -5,9 +5,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hone.train.algorithms import Credit
+from hone.train.errors import TrainError
 from hone.train.samples import build_samples, tree_samples
-from hone.types import Sample, TokenTree
-from tests.train.examples import rendered, sampled, trajectory
+from hone.types import Sample, TokenTree, Trajectory
+from tests.train.examples import rendered, sampled, trajectory, with_turns
 
 
 @st.composite
@@ -22,6 +24,12 @@ def trees(draw: st.DrawFn) -> TokenTree:
         make = sampled if draw(st.booleans()) else rendered
         tree.append(make(parent, tokens))
     return tree
+
+
+def credit_of(advantages: dict[str, float], turns: dict[str, dict[int, float]] | None = None) -> Credit:
+    return Credit(
+        advantages=advantages, masked=(), left_out=(), flat_groups=(), groups=1, turn_advantages=turns or {}
+    )
 
 
 def samples_of(tree: TokenTree) -> list[Sample]:
@@ -87,6 +95,52 @@ def test_a_sampled_first_token_is_refused() -> None:
 
 def test_only_rollouts_with_an_advantage_give_samples() -> None:
     batch = [trajectory("a"), trajectory("b"), trajectory("empty", tree=TokenTree([rendered(None, [1])]))]
-    samples = build_samples(batch, {"b": -1.0, "empty": 1.0})
+    samples = build_samples(batch, credit_of({"b": -1.0, "empty": 1.0}))
     assert [s.rollout_id for s in samples] == ["b"]
     assert samples[0].advantage.tolist() == [0, 0, 0, -1, -1]
+
+
+@given(trees(), st.data())
+def test_every_token_of_a_node_has_its_nodes_advantage_and_no_other(
+    tree: TokenTree, data: st.DataObject
+) -> None:
+    drawn = [i for i, node in enumerate(tree.nodes) if node.sampled]
+    chosen = data.draw(st.dictionaries(st.sampled_from(drawn), st.floats(-2, 2)) if drawn else st.just({}))
+    made = tree_samples(tree, rollout_id="r", group_id="g", advantage=0.5, node_advantages=chosen)
+    plain = samples_of(tree)
+    assert [s.weight.tolist() for s in made] == [s.weight.tolist() for s in plain]  # credit moves no mask
+    expected = {int(t): chosen.get(i, 0.5) for i in drawn for t in tree.nodes[i].tokens}
+    for sample in made:
+        for at in np.flatnonzero(sample.weight):
+            assert sample.advantage[at] == np.float32(expected[int(sample.tokens[at])])
+        assert not sample.advantage[sample.weight == 0].any()
+
+
+def two_turns(*nodes: int | None) -> Trajectory:
+    tree = TokenTree(
+        [
+            rendered(None, [1]),
+            sampled(0, [2, 3]),
+            rendered(1, [4]),
+            sampled(2, [5]),
+            rendered(1, [6]),  # a side call, on a branch of its own
+            sampled(4, [7]),
+        ]
+    )
+    return with_turns(trajectory("a", tree=tree), nodes)
+
+
+def test_turns_credit_their_nodes_and_side_calls_take_the_rollouts_own() -> None:
+    credit = credit_of({"a": 0.5}, {"a": {0: -1.0, 1: 2.0}})
+    main, side = build_samples([two_turns(1, 3)], credit)
+    assert main.advantage.tolist() == [0, -1, -1, 0, 2]
+    assert side.advantage.tolist() == [0, 0, 0, 0, 0.5]
+    assert side.weight.tolist() == [0, 0, 0, 0, 1]
+
+
+@pytest.mark.parametrize(
+    ("nodes", "said"), [((1, 1), "another turn's, too"), ((1, 2), "not sampled"), ((1, 9), "not sampled")]
+)
+def test_turns_that_do_not_fit_their_tree_are_refused(nodes: tuple[int, int], said: str) -> None:
+    with pytest.raises(TrainError, match=said):
+        build_samples([two_turns(*nodes)], credit_of({"a": 0.5}, {"a": {0: -1.0, 1: 2.0}}))

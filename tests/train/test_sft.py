@@ -10,6 +10,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from hone.policy.model import load_model, load_tokenizer, make_renderer
+from hone.policy.reply import ToolSpec
 from hone.policy.settings import TinyModelSettings
 from hone.policy.tiny import make_tiny
 from hone.policy.transcript import encode_conversation
@@ -101,8 +102,8 @@ def test_demonstrations_train_what_the_assistant_said_and_its_stop_token(tmp_pat
     words = load_tokenizer(tmp_path / "model")
     renderer = make_renderer(words)
 
-    def encode(said: Sequence[Message]) -> TokenTree:
-        return encode_conversation(renderer, words, said)
+    def encode(said: Sequence[Message], tools: Sequence[ToolSpec]) -> TokenTree:
+        return encode_conversation(renderer, words, said, tools=tools)
 
     scripted = replace(trajectory("demo", tree=TokenTree()), messages=tuple(messages))
     drawn = trajectory("drawn")

@@ -28,12 +28,10 @@ async def travelling(spec: SandboxSpec) -> TravellingSpec:
     """Pack up a spec.
 
     Raises FileNotFoundError, NotADirectoryError, SandboxError for contents that cannot be archived;
-    ProviderUnavailable for a spec with a tunnel or a snapshot, which are of this machine alone.
+    ProviderUnavailable for a spec with a snapshot, which is of this machine alone.
     """
-    if spec.tunnel or spec.snapshot:
-        raise ProviderUnavailable(
-            "a sandbox on another machine has no tunnel and starts from no snapshot", retryable=False
-        )
+    if spec.snapshot:
+        raise ProviderUnavailable("a sandbox on another machine starts from no snapshot", retryable=False)
     if spec.layer and not spec.layer.is_dir():
         raise NotADirectoryError(f"{spec.layer} is not a directory")
     sources = [*([spec.layer] if spec.layer else []), *(mount.source for mount in spec.mounts)]
@@ -47,6 +45,7 @@ async def travelling(spec: SandboxSpec) -> TravellingSpec:
         limits=LimitsBody(**asdict(spec.limits)),
         run=spec.run,
         network=spec.network,
+        tunnel=spec.tunnel is not None,
     )
     return TravellingSpec(body=body, contents={digest: source for source, digest in digests.items()})
 

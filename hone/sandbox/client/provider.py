@@ -68,6 +68,8 @@ class LeasedSandbox(RemoteSandbox):
         """The pool says that the lease is lost."""
         if not self._loss.done():
             self._loss.set_result(None)
+        if self._tunnel is not None:
+            self._tunnel.cancel()
 
     def _lost(self) -> LeaseLost:
         return LeaseLost(f"the lease {self.beat.lease_id} expired, or its node was lost")
@@ -142,6 +144,7 @@ class PoolProvider:
         finally:
             for sandbox in self._held.values():
                 sandbox.lose()
+                await sandbox.detach()
             self._held.clear()
             await self._closing.aclose()
 
@@ -169,6 +172,7 @@ class PoolProvider:
             self._held[lease_id] = sandbox
             if travels.contents:
                 await sandbox.start(travels.contents)
+            await sandbox.attach()
         except BaseException:
             self._held.pop(lease_id, None)
             task = asyncio.create_task(self._give_back(lease_id))

@@ -16,6 +16,7 @@ import aiohttp
 
 from hone.sandbox.client import calls
 from hone.sandbox.client.calls import Unreachable
+from hone.sandbox.client.tunnel import ClientTunnel
 from hone.sandbox.contract import (
     Command,
     ExecResult,
@@ -79,6 +80,7 @@ class RemoteSandbox(Sandbox):
         self._headers = bearer(capability)
         self._on_close = on_close
         self._closed = self._given_back = False
+        self._tunnel: ClientTunnel | None = None
 
     async def start(self, contents: Mapping[str, Path]) -> None:
         """Start a sandbox whose spec names contents, giving its node those that are missing there.
@@ -99,6 +101,18 @@ class RemoteSandbox(Sandbox):
                 async with _packed(contents[digest].resolve()) as file:
                     await self._send(f"content/{digest}", file, {})
         raise ProviderUnavailable(f"{self._url} does not keep what it is given", retryable=True)
+
+    async def attach(self) -> None:
+        """Join the tunnel, where its spec names one. Raises SandboxLost, ProviderUnavailable."""
+        if self.spec.tunnel is not None:
+            tunnel = ClientTunnel(self._session, f"{self._url}/tunnel", self._headers, self.spec.tunnel)
+            await tunnel.open()
+            self._tunnel = tunnel
+
+    async def detach(self) -> None:
+        """End the connections of the tunnel."""
+        if self._tunnel is not None:
+            await self._tunnel.close()
 
     # --- commands
 
@@ -237,6 +251,7 @@ class RemoteSandbox(Sandbox):
     async def close(self) -> None:
         """Give it back. Where the node cannot be reached, its time to live ends it."""
         self._closed = True
+        await self.detach()
         if self._given_back:
             return
         try:

@@ -7,7 +7,7 @@ A check starts its own sandboxes through the open provider it is given and close
 `git`, `python3` with pytest and the core utilities in image `host`.
 """
 
-from hone.sandbox.conformance import commands, endings, files, isolation, transfers
+from hone.sandbox.conformance import commands, endings, files, isolation, transfers, tunnels
 from hone.sandbox.conformance.registry import CHECKS, Check
 
-__all__ = ["CHECKS", "Check", "commands", "endings", "files", "isolation", "transfers"]
+__all__ = ["CHECKS", "Check", "commands", "endings", "files", "isolation", "transfers", "tunnels"]

@@ -1,8 +1,7 @@
-"""Large files, patches, trees and archives with odd members, snapshots and tunnels."""
+"""Large files, patches, trees and archives with odd members, and snapshots."""
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import hashlib
 import os
@@ -12,9 +11,7 @@ from pathlib import Path
 
 from hone.sandbox.conformance.registry import check, new
 from hone.sandbox.contract import (
-    TUNNEL_PATH,
     Provider,
-    ProviderUnavailable,
     Sandbox,
     SandboxError,
     SandboxSpec,
@@ -215,29 +212,6 @@ async def a_snapshot_starts_others_with_its_files(provider: Provider) -> None:
             async with await provider.start(SandboxSpec(snapshot=target)) as fork:
                 seen = await fork.exec("cat new /opt/kept/x; ls /etc/hostname later; echo mine > new")
                 assert seen.stdout == b"new\nx\n"
-
-
-@check
-async def a_tunnel_reaches_the_service_it_names(provider: Provider) -> None:
-    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writer.write((await reader.readline()).upper())
-        writer.close()
-
-    probe = (
-        "import socket; s = socket.socket(socket.AF_UNIX); s.connect('%s')\n"
-        "s.sendall(b'hello\\n'); print(s.makefile().read(), end='')"
-    )
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "service.sock"
-        async with await asyncio.start_unix_server(answer, path):
-            path.chmod(0o666)
-            try:
-                sandbox = await provider.start(SandboxSpec(tunnel=path))
-            except ProviderUnavailable:
-                return  # a provider may have none
-            async with sandbox:
-                result = await sandbox.exec(["python3", "-c", probe % TUNNEL_PATH])
-            assert result.text == "HELLO\n", result
 
 
 def _digest(path: Path) -> str:

@@ -105,7 +105,7 @@ async def open_tunnel(path: Path, service: Path) -> AsyncIterator[None]:
     async def join(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         async with asyncio.timeout(_CONNECT_S):
             upstream = await asyncio.open_unix_connection(service)
-        await _pipe((reader, writer), upstream)
+        await _pipe((reader, writer), upstream, idle_s=None)  # how long it may think is the service's to say
 
     async with _serving(path, join):
         yield
@@ -201,21 +201,21 @@ async def _dial(host: str, port: int, allowed: frozenset[tuple[str, int]]) -> _P
     raise _Refused("502 Bad Gateway", f"{host}:{port} cannot be reached")
 
 
-async def _pipe(one: _Pair, other: _Pair) -> None:
-    """Copy both ways until both have ended, or nothing moved for long."""
+async def _pipe(one: _Pair, other: _Pair, *, idle_s: float | None = _IDLE_S) -> None:
+    """Copy both ways until both have ended, or nothing moved one way for `idle_s`."""
     try:
         async with asyncio.TaskGroup() as group:
-            group.create_task(_copy(one[0], other[1]))
-            group.create_task(_copy(other[0], one[1]))
+            group.create_task(_copy(one[0], other[1], idle_s))
+            group.create_task(_copy(other[0], one[1], idle_s))
     except* (OSError, TimeoutError):
         pass  # one side broke off or fell silent: the other is told by the closing below
     finally:
         other[1].close()
 
 
-async def _copy(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+async def _copy(source: asyncio.StreamReader, sink: asyncio.StreamWriter, idle_s: float | None) -> None:
     while True:
-        async with asyncio.timeout(_IDLE_S):
+        async with asyncio.timeout(idle_s):
             data = await source.read(1 << 16)
             if not data:
                 break

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import tempfile
 from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import IO, Any
@@ -12,9 +13,10 @@ from urllib.parse import parse_qs
 import psutil
 from fastapi.requests import Request
 from fastapi.responses import Response, StreamingResponse
-from starlette.routing import Route
+from starlette.routing import Route, WebSocketRoute
+from starlette.websockets import WebSocket, WebSocketDisconnect
 
-from hone.sandbox.contract import Sandbox
+from hone.sandbox.contract import Sandbox, SandboxError, SandboxLost
 from hone.sandbox.node.commands import Lines, run
 from hone.sandbox.node.contents import receive
 from hone.sandbox.node.node import Node
@@ -23,6 +25,7 @@ from hone.sandbox.remote import archive
 from hone.sandbox.remote.auth import presented, require_token
 from hone.sandbox.remote.connected import while_connected
 from hone.sandbox.remote.serving import arriving, body_chunks, read_body, reply
+from hone.sandbox.remote.tunnel import ProtocolBroken
 from hone.sandbox.remote.wire import (
     IDEMPOTENCY_HEADER,
     CreateReply,
@@ -42,6 +45,7 @@ _CHUNK = 1 << 18
 _MIB = 1 << 20
 
 Endpoint = Callable[[Request], Coroutine[Any, Any, Response]]
+_log = logging.getLogger(__name__)
 
 
 class Done(Wire):
@@ -118,6 +122,48 @@ def _server_routes(node: Node) -> list[Route]:
         Route("/v1/sandboxes", trusted(create), methods=["POST"]),
         Route("/v1/sandboxes", trusted(undo), methods=["DELETE"]),
     ]
+
+
+def make_tunnel_route(node: Node) -> WebSocketRoute:
+    """Where a client attaches to the tunnel of its sandbox."""
+
+    async def attach(websocket: WebSocket) -> None:
+        try:
+            held = node.sandboxes.find(websocket.path_params["sandbox_id"], presented(websocket))
+            node.sandboxes.use(held)
+            if held.tunnel is None:
+                raise SandboxLost("its spec names no tunnel")
+        except SandboxError as error:
+            node.metrics.refuse(error.code)
+            await websocket.close()  # which a client sees as status 403
+            return
+        await websocket.accept()
+
+        async def send(frame: bytes) -> None:
+            try:
+                await websocket.send_bytes(frame)
+            except (WebSocketDisconnect, RuntimeError) as error:  # the latter: it was closed from here
+                raise ConnectionResetError("the client's line is closed") from error
+
+        try:
+            await held.tunnel.attach(send, _frames(websocket))
+        except (ProtocolBroken, WebSocketDisconnect) as error:
+            _log.info("the tunnel of sandbox %s was left: %r", held.id, error)
+        with contextlib.suppress(RuntimeError, WebSocketDisconnect):  # it is closed already
+            await websocket.close()
+
+    return WebSocketRoute("/v1/sandboxes/{sandbox_id}/tunnel", attach)
+
+
+async def _frames(websocket: WebSocket) -> AsyncIterator[bytes]:
+    """Raises WebSocketDisconnect when the client leaves, ProtocolBroken for what is no frame."""
+    while True:
+        message = await websocket.receive()
+        if message["type"] == "websocket.disconnect":
+            return
+        if not (frame := message.get("bytes")):
+            raise ProtocolBroken("a message that is not binary")
+        yield frame
 
 
 def _created(held: Held) -> bytes:

@@ -36,15 +36,21 @@ class NodeOptions:
 class Node:
     def __init__(self, provider: Provider, options: NodeOptions, directory: Path) -> None:
         """`provider` is open; `directory` is empty and this node's alone."""
-        contents = directory / "contents"
+        contents, sockets = directory / "contents", directory / "tunnels"
         contents.mkdir()
+        sockets.mkdir()
         self.options = options
         self.boot = secrets.token_hex(8)
         self.metrics = Metrics()
         self.contents = Contents(contents, bytes_max=_CONTENTS_MAX)
         self.journal = Journal(replies_max=_REPLIES_MAX, bytes_max=_REPLY_BYTES_MAX)
         self.sandboxes = Sandboxes(
-            provider, self.contents, self.metrics, capacity=options.max_sandboxes, token=options.token
+            provider,
+            self.contents,
+            self.metrics,
+            capacity=options.max_sandboxes,
+            token=options.token,
+            sockets=sockets,
         )
         self.probe = Probe(provider, self.sandboxes.trouble)
         self.directory = directory

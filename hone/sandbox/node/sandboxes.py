@@ -10,12 +10,14 @@ Invariants:
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import secrets
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from hone.sandbox.contract import (
     Limits,
@@ -29,6 +31,7 @@ from hone.sandbox.contract import (
 )
 from hone.sandbox.node.contents import Contents
 from hone.sandbox.node.metrics import Metrics
+from hone.sandbox.node.tunnels import NodeTunnel, open_tunnel
 from hone.sandbox.remote.auth import is_same, new_capability
 from hone.sandbox.remote.errors import to_body
 from hone.sandbox.remote.wire import CreateRequest, SandboxRow, SpecBody
@@ -52,6 +55,8 @@ class Held:
     created_at: float = field(default_factory=time.time)  # wall clock, to be shown
     expires: float = float("inf")  # monotonic
     sandbox: Sandbox | None = None  # None until it is started
+    tunnel: NodeTunnel | None = None
+    resources: contextlib.AsyncExitStack = field(default_factory=contextlib.AsyncExitStack)
     starting: asyncio.Task[None] | None = None
     ending: asyncio.Task[None] | None = None
 
@@ -78,13 +83,21 @@ class Held:
 
 class Sandboxes:
     def __init__(
-        self, provider: Provider, contents: Contents, metrics: Metrics, *, capacity: int, token: str
+        self,
+        provider: Provider,
+        contents: Contents,
+        metrics: Metrics,
+        *,
+        capacity: int,
+        token: str,
+        sockets: Path,
     ) -> None:
-        """`token` opens every sandbox; "" lets everyone in."""
+        """`token` opens every sandbox, "" lets everyone in; `sockets` is a directory for those of tunnels."""
         self.capacity = capacity
         self.accepting = True
         self.trouble = asyncio.Event()  # a start failed in a way that asks for a look at the provider
         self._provider, self._contents, self._metrics, self._token = provider, contents, metrics, token
+        self._sockets = sockets
         self._held: dict[str, Held] = {}
 
     def __iter__(self) -> Iterator[Held]:
@@ -169,7 +182,10 @@ class Sandboxes:
         began = time.monotonic()
         try:
             async with asyncio.timeout(START_S):
-                held.sandbox = await self._provider.start(self._spec(held.asked.spec))
+                if held.asked.spec.tunnel:
+                    opening = open_tunnel(self._sockets, held.id)
+                    held.tunnel = await held.resources.enter_async_context(opening)
+                held.sandbox = await self._provider.start(self._spec(held))
         except TimeoutError:
             self._failed(held, "timeout")
             raise ProviderUnavailable(f"the start took over {START_S:.0f} s", retryable=True) from None
@@ -185,7 +201,8 @@ class Sandboxes:
         self.trouble.set()
         self._end(held)
 
-    def _spec(self, body: SpecBody) -> SandboxSpec:
+    def _spec(self, held: Held) -> SandboxSpec:
+        body = held.asked.spec
         return SandboxSpec(
             image=body.image,
             workdir=body.workdir,
@@ -197,6 +214,7 @@ class Sandboxes:
             limits=Limits(**body.limits.model_dump()),
             run=body.run,
             network=body.network,
+            tunnel=held.tunnel.path if held.tunnel else None,
         )
 
     def renew(self, ids: Iterable[str], ttl_s: float) -> list[str]:
@@ -239,6 +257,8 @@ class Sandboxes:
         if held.starting:
             held.starting.cancel()
             await asyncio.gather(held.starting, return_exceptions=True)
+        if held.tunnel:
+            await held.tunnel.close()
         while held.sandbox is not None:
             try:
                 async with asyncio.timeout(CLOSE_S):
@@ -247,6 +267,7 @@ class Sandboxes:
             except Exception as error:
                 _log.warning("sandbox %s is not destroyed yet: %r", held.id, error)
                 await asyncio.sleep(_RETRY_S)
+        await held.resources.aclose()
         await self._contents.release(held.asked.spec.contents())
         del self._held[held.id]
 

@@ -23,7 +23,7 @@ _STATES = ("waiting", "starting", "running", "ending")
 
 def make_app(node: Node) -> ASGIApp:
     app = FastAPI(openapi_url=None)
-    app.router.routes.extend(api.make_routes(node))
+    app.router.routes.extend([*api.make_routes(node), api.make_tunnel_route(node)])
     app.include_router(exec_server.make_router(node))
     app.include_router(_watching(node))
     handle_errors(app, node.metrics.refuse)

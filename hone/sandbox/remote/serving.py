@@ -21,6 +21,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from hone.sandbox.contract import ProviderUnavailable, SandboxError, TooLarge
 from hone.sandbox.remote.errors import to_body
+from hone.sandbox.remote.tunnel import FRAME_MAX
 from hone.sandbox.remote.wire import ErrorBody
 
 BODY_S = 600.0  # the longest that the body of a request may take to arrive
@@ -141,7 +142,11 @@ async def serve(
     config = uvicorn.Config(
         app,
         http="httptools",
-        ws="none",
+        ws="websockets-sansio",
+        ws_max_size=FRAME_MAX,
+        ws_per_message_deflate=False,
+        ws_ping_interval=30.0,
+        ws_ping_timeout=60.0,
         lifespan="off",
         timeout_keep_alive=75,  # longer than clients keep a connection
         access_log=False,  # addresses may hold tokens

@@ -8,6 +8,7 @@ Node server                                     pool server
     POST   /v1/sandboxes           create           POST   /v1/leases           allocate, or wait in the queue
     PUT    /v1/sandboxes/ID/content/DIGEST  give    POST   /v1/heartbeats       renew many at once
     POST   /v1/sandboxes/ID/start  once given       GET    /v1/leases/ID        look
+    GET    /v1/sandboxes/ID/tunnel WebSocket
     POST   /v1/sandboxes/ID/exec   run              DELETE /v1/leases/ID?generation=   close
     DELETE /v1/sandboxes/ID/exec   cancel           DELETE /v1/owners/OWNER     close all leases of an owner
     GET    /v1/sandboxes/ID/files?path=     read    GET    /v1/status           nodes, leases, queue
@@ -28,6 +29,8 @@ Directories of the client's machine (`SandboxSpec.layer`, `.mounts`) are named b
 (`hone.sandbox.remote.archive`). A sandbox whose spec names any is made without being started: the client asks
 for the start, gives what the node says is missing, and asks again. What a node was given once it keeps for
 later sandboxes while there is room.
+
+The connections of a sandbox's tunnel are carried over one WebSocket (`hone.sandbox.remote.tunnel`).
 """
 
 from __future__ import annotations
@@ -80,7 +83,7 @@ class MountBody(Wire):
 
 
 class SpecBody(Wire):
-    """`hone.sandbox.SandboxSpec`; a unix socket and a snapshot of the client's machine cannot travel."""
+    """`hone.sandbox.SandboxSpec`; a snapshot of the client's machine cannot travel."""
 
     image: str = "host"
     workdir: str = ""
@@ -90,6 +93,7 @@ class SpecBody(Wire):
     limits: LimitsBody = LimitsBody()
     run: str = ""
     network: tuple[str, ...] = ()
+    tunnel: bool = False  # to a unix socket of the client's machine; the client attaches to .../tunnel
 
     def contents(self) -> set[str]:
         """Digests of what it needs on the node."""

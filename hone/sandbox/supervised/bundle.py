@@ -17,7 +17,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import CodeType
@@ -28,11 +28,22 @@ from hone.sandbox.supervised import inside
 BUNDLE_TARGET = "/opt/hone/supervisor"
 
 _VERSION = f"python{sys.version_info.major}.{sys.version_info.minor}"
+_PYTHON = (
+    *(f"{BUNDLE_TARGET}/loader", "--library-path", f"{BUNDLE_TARGET}/lib"),
+    *(f"{BUNDLE_TARGET}/python/bin/{_VERSION}", "-I", "-S", "-X", "utf8"),
+)
 # `modules` holds, marshalled, {name: code} of the package `inside` and {name: file} of extension modules
 _MAIN = (
     f"import marshal, posix; file = posix.open('{BUNDLE_TARGET}/modules', posix.O_RDONLY | posix.O_CLOEXEC); "
     "modules, extensions = marshal.loads(posix.read(file, 1 << 20)); exec(modules['inside.start']); "
     "main(modules, extensions)"
+)
+# the same for the relay alone, as an ordinary command
+_JOIN = (
+    f"import marshal, posix, sys; file = posix.open('{BUNDLE_TARGET}/modules', posix.O_RDONLY); "
+    "modules, extensions = marshal.loads(posix.read(file, 1 << 20)); exec(modules['inside.start']); "
+    "sys.meta_path.insert(0, Bundled(modules, extensions)); from inside import relay; "
+    "relay.start(int(sys.argv[1]), sys.argv[2])"
 )
 _UNCHECKED = py_compile.PycInvalidationMode.UNCHECKED_HASH  # no stat of sources, which are not there
 # Which modules the supervisor loads, on a bare interpreter: {name: file}.
@@ -53,9 +64,15 @@ class Bundle:
 
     def command(self, *arguments: str) -> list[str]:
         """What starts the supervisor inside, with these arguments."""
-        python = f"{BUNDLE_TARGET}/python/bin/{_VERSION}"
-        loader = [f"{BUNDLE_TARGET}/loader", "--library-path", f"{BUNDLE_TARGET}/lib", python]
-        return [*loader, "-I", "-S", "-X", "utf8", "-c", _MAIN, *arguments]
+        return [*_PYTHON, "-c", _MAIN, *arguments]
+
+
+def join_command(port: int, path: str) -> list[str]:
+    """The command that makes a port of any sandbox's own loopback lead to a unix socket inside it.
+
+    It ends when the port listens; what it leaves running joins the connections. It needs nothing of the image.
+    """
+    return [*_PYTHON, "-c", _JOIN, str(port), path]
 
 
 def prepare(cache_dir: Path) -> Bundle:
@@ -123,7 +140,7 @@ def _build(target: Path, executable: Path) -> None:
     inside_at = f"{BUNDLE_TARGET}/{(library / 'lib-dynload').relative_to(target)}"
     files = {name: f"{inside_at}/{source.name}" for name, source in extensions.items()}
     (target / "modules").write_bytes(marshal.dumps((_compile_inside(), files)))
-    _copy_libraries(target, [executable, *extensions.values()])
+    copy_libraries(target, [executable, *extensions.values()])
 
 
 def _loaded_modules(executable: Path) -> dict[str, str]:
@@ -140,8 +157,11 @@ def _loaded_modules(executable: Path) -> dict[str, str]:
     return modules | {"os": os.__file__}
 
 
-def _copy_libraries(target: Path, programs: list[Path]) -> None:
-    """The dynamic loader as `loader`, and every shared library that the programs need in `lib`."""
+def copy_libraries(target: Path, programs: Sequence[Path]) -> None:
+    """The dynamic loader as `loader`, and every shared library that the programs need in `lib`.
+
+    Raises ProviderUnavailable where they cannot be found.
+    """
     needed: dict[str, str] = {}
     loader = ""
     for program in programs:

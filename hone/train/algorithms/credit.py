@@ -6,21 +6,21 @@ The rule that must not break: an infrastructure fault changes neither the baseli
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from hone.outcomes import OUTCOME_RULES, Trained
+from hone.rollout.errors import RolloutError
+from hone.rollout.step_rewards import final_score
 from hone.train.algorithms.grpo import grpo
-from hone.train.algorithms.rewards import Rewards
+from hone.train.algorithms.rewards import SAME_REWARD, Rewards
 from hone.train.algorithms.rloo import rloo
+from hone.train.algorithms.step_wise import step_wise
 from hone.train.errors import TrainError
 from hone.train.settings import AlgorithmSettings
 from hone.types import Trajectory
-
-SAME_REWARD = 1e-8  # rewards closer than this are equal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,18 +32,22 @@ class Credit:
     left_out: tuple[str, ...]  # rollout ids of infrastructure faults
     flat_groups: tuple[str, ...]  # group ids whose rewards are all equal: their advantages are 0
     groups: int  # groups with at least one member in the baseline
+    turn_advantages: dict[str, dict[int, float]] = field(  # rollout id -> turn index -> advantage, of the
+        default_factory=dict[str, dict[int, float]]  # trained; a rollout that has none here goes as a whole
+    )
 
 
 def assign_credit(
     trajectories: Sequence[Trajectory], settings: AlgorithmSettings, *, masked: Collection[str] = ()
 ) -> Credit:
-    """Advantages per rollout; the members of a group share its `group_id`, however many they are.
+    """Advantages per rollout, and per turn where the algorithm has them.
+
+    The members of a group share its `group_id`, however many they are.
 
     `masked` are ids of rollouts that count in the baseline and are not trained; only outcomes that the table
     allows to be masked may be. Raises TrainError for one that may not, a baseline member without a reward, a
     reward that is not a finite number, or a rollout that occurs twice.
     """
-    algorithm = _algorithm(settings)
     groups: dict[str, list[Trajectory]] = defaultdict(list)
     left_out: list[str] = []
     seen: set[str] = set()
@@ -56,44 +60,75 @@ def assign_credit(
         else:
             left_out.append(trajectory.rollout_id)
     advantages: dict[str, float] = {}
+    turn_advantages: dict[str, dict[int, float]] = {}
     hidden: list[str] = []
     flat: list[str] = []
     for group_id, members in groups.items():
-        rewards = np.array([_reward(member) for member in members], np.float64)
-        is_flat = float(np.ptp(rewards)) <= SAME_REWARD
-        if is_flat:
+        own, of_turns = _of_group(members, settings)
+        if not any(own) and not any(value for turns in of_turns for value in turns.values()):
             flat.append(group_id)
-        credit = np.zeros_like(rewards) if is_flat else algorithm(rewards)
-        for member, advantage in zip(members, credit.tolist(), strict=True):
+        for member, advantage, turns in zip(members, own, of_turns, strict=True):
             if member.rollout_id in masked:
                 _require_maskable(member)
                 hidden.append(member.rollout_id)
-            else:
-                advantages[member.rollout_id] = advantage
+                continue
+            advantages[member.rollout_id] = advantage
+            if turns:
+                turn_advantages[member.rollout_id] = turns
     return Credit(
         advantages=advantages,
         masked=tuple(hidden),
         left_out=tuple(left_out),
         flat_groups=tuple(flat),
         groups=len(groups),
+        turn_advantages=turn_advantages,
     )
 
 
-def _algorithm(settings: AlgorithmSettings) -> Callable[[Rewards], Rewards]:
-    match settings.name:
-        case "grpo":
-            return partial(grpo, normalise_std=settings.normalise_std)
-        case "rloo":
-            return rloo
+def _of_group(
+    members: Sequence[Trajectory], settings: AlgorithmSettings
+) -> tuple[list[float], list[dict[int, float]]]:
+    """Advantages of the members of one group, and of their turns where the algorithm has them."""
+    rewards = np.array([_reward(member, settings) for member in members], np.float64)
+    if settings.name == "step_wise":
+        turns = [[turn.index for turn in member.turns] for member in members]
+        own, of_turns = step_wise(rewards, turns, [_turn_rewards(member) for member in members])
+        return own.tolist(), of_turns
+    return _whole(rewards, settings).tolist(), [{} for _ in members]
 
 
-def _reward(member: Trajectory) -> float:
-    if member.reward is None or not np.isfinite(member.reward):
+def _whole(rewards: Rewards, settings: AlgorithmSettings) -> Rewards:
+    if float(np.ptp(rewards)) <= SAME_REWARD:
+        return np.zeros_like(rewards)
+    if settings.name == "rloo":
+        return rloo(rewards)
+    return grpo(rewards, normalise_std=settings.normalise_std)
+
+
+def _reward(member: Trajectory, settings: AlgorithmSettings) -> float:
+    reward = member.reward
+    if reward is not None and settings.reward == "final":
+        try:
+            reward = final_score(member)
+        except RolloutError as error:
+            raise TrainError(str(error)) from error
+    if reward is None or not np.isfinite(reward):
         raise TrainError(
-            f"rollout {member.rollout_id} ended as {member.outcome} with reward {member.reward}: a member of "
-            "the baseline needs a finite reward"
+            f"rollout {member.rollout_id} ended as {member.outcome} with reward {reward}: a member of the "
+            "baseline needs a finite reward"
         )
-    return member.reward
+    return reward
+
+
+def _turn_rewards(member: Trajectory) -> Mapping[int, float]:
+    known = {turn.index for turn in member.turns}
+    wrong = {i: r for i, r in member.turn_rewards.items() if i not in known or not np.isfinite(r)}
+    if wrong:
+        raise TrainError(
+            f"rollout {member.rollout_id} has turn rewards {wrong}: each needs a turn of that index and a "
+            "finite number"
+        )
+    return member.turn_rewards
 
 
 def _require_maskable(member: Trajectory) -> None:

@@ -66,6 +66,7 @@ class NodeProvider:
         try:
             if travels.contents:
                 await sandbox.start(travels.contents)
+            await sandbox.attach()
         except BaseException:
             await asyncio.shield(sandbox.close())
             raise

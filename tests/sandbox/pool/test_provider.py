@@ -200,15 +200,45 @@ def test_health_tells_of_the_nodes(tmp_path: Path) -> None:
     asyncio.run(run())
 
 
-def test_a_tunnel_is_refused_in_one_sentence(tmp_path: Path) -> None:
+def test_a_snapshot_is_refused_in_one_sentence(tmp_path: Path) -> None:
     async def run() -> None:
         async with (
             floor(tmp_path) as (idle, url, _),
             PoolProvider(settings_for(url, tmp_path)) as provider,
         ):
-            with pytest.raises(ProviderUnavailable, match="tunnel"):
-                await provider.start(SandboxSpec(tunnel=tmp_path / "socket"))
+            with pytest.raises(ProviderUnavailable, match="snapshot"):
+                await provider.start(SandboxSpec(snapshot=tmp_path / "snapshot"))
             assert not idle.living
+
+    asyncio.run(run())
+
+
+def test_the_connections_of_a_tunnel_end_with_the_lease(tmp_path: Path) -> None:
+    ended: list[bytes] = []
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"hello")
+        ended.append(await reader.read())
+        writer.close()
+
+    async def run() -> None:
+        path = tmp_path / "service"
+        async with (
+            asyncio.timeout(60),
+            await asyncio.start_unix_server(answer, path),
+            floor(tmp_path) as (idle, url, pool),
+            PoolProvider(settings_for(url, tmp_path)) as provider,
+        ):
+            sandbox = await provider.start(SandboxSpec(tunnel=path))
+            [inside] = idle.living
+            reader, writer = await asyncio.open_unix_connection(inside.spec.tunnel)
+            assert await reader.readexactly(5) == b"hello"
+            await pool.close(pool.status().leases[0].lease_id)
+            assert await reader.read() == b""
+            await until(lambda: ended == [b""])
+            with pytest.raises(SandboxLost):
+                await sandbox.exec("true")
+            writer.close()
 
     asyncio.run(run())
 

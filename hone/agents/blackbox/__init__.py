@@ -1,0 +1,7 @@
+"""Black-box agents: command-line programs that nobody changed, described by a TOML file."""
+
+from hone.agents.blackbox.agent import BlackboxAgent
+from hone.agents.blackbox.layer import is_prepared, prepare
+from hone.agents.blackbox.program import Program, load_program, presets
+
+__all__ = ["BlackboxAgent", "Program", "is_prepared", "load_program", "prepare", "presets"]

@@ -1,0 +1,1 @@
+"""What runs in the sandbox. Shipped as files, not imported by Hone; standard library, Python 3.8."""

@@ -1,0 +1,160 @@
+"""The tools of one rollout: a checked call in, an observation out."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from hone.agents.debugger.breakpoints import Breakpoint
+from hone.agents.debugger.console import Console, ServerLost
+from hone.agents.debugger.pdb import Pdb
+
+TOOL_S = 30.0  # for one of the tools that only touch files
+MATCHES = 100
+
+Result = tuple[str, int]  # the observation, and an exit code: 0 where the tool did what it was asked
+
+
+class Tools:
+    """Raises SandboxLost, whatever is called."""
+
+    def __init__(self, console: Console, workdir: str, timeout_s: float) -> None:
+        self._console, self._timeout_s = console, timeout_s
+        self._pdb = Pdb(console, workdir, timeout_s)
+        self._by_name: dict[str, Callable[..., Awaitable[Result]]] = {
+            "pdb": self._use_pdb,
+            "view": self._view,
+            "edit": self._edit,
+            "rewrite": self._rewrite,
+            "grep": self._grep,
+            "listdir": self._listdir,
+            "eval": self._eval,
+        }
+
+    async def use(self, name: str, arguments: dict[str, Any]) -> Result:
+        """The result of a tool other than submit, with arguments as `specs.checked` gives them."""
+        try:
+            return await self._by_name[name](**arguments)
+        except ServerLost as lost:
+            self._pdb.ended()
+            return f"The tool {name} was lost with the server that it runs in: {lost}. Try again.", 1
+
+    async def tree(self) -> str:
+        """The repository's top, for the prompt."""
+        try:
+            return str((await self._console.ask("listdir", TOOL_S, path=".", depth=1)).get("tree", ""))
+        except ServerLost:
+            return ""
+
+    async def _use_pdb(self, command: str, runner: str | None, file: str | None) -> Result:
+        text, ok = await self._pdb.use(command, runner, file)
+        return text, int(not ok)
+
+    async def _view(
+        self, path: str, start: int | None, end: int | None, include_line_numbers_and_breakpoints: bool | None
+    ) -> Result:
+        if not path.strip():
+            return "Invalid file path. Please specify a valid file path.", 1
+        found = await self._console.ask("view", TOOL_S, path=path, start=start, end=end)
+        if "error" in found:
+            return f"View failed. Error message:\n{found['error']}", 1
+        if "tree" in found:
+            return found["tree"], 0
+        if found["total"] == 0:
+            return f"The file `{path}` is empty.", 0
+        numbered = include_line_numbers_and_breakpoints is not False
+        return view_text(path, found, self._pdb.breakpoints if numbered else None), 0
+
+    async def _edit(self, path: str, start: int | None, end: int | None, new_code: str) -> Result:
+        return await self._change("Edit", path, start, end, new_code, create=True)
+
+    async def _rewrite(self, path: str, start: int | None, end: int | None, new_code: str) -> Result:
+        return await self._change("Rewrite", path, start, end, new_code, create=False)
+
+    async def _change(
+        self, what: str, path: str, start: int | None, end: int | None, new_code: str, *, create: bool
+    ) -> Result:
+        done = await self._console.ask(
+            "rewrite", TOOL_S, path=path, start=start, end=end, new_code=new_code, create=create
+        )
+        if "error" in done:
+            return f"{what} failed. Error message:\n{done['error']}\n", 1
+        self._pdb.edited(done["path"], done["kept"])
+        return f"The file `{path}` has been updated successfully.\n\nDiff:\n\n{done['diff']}", 0
+
+    async def _grep(self, pattern: str, path: str | None, max_results: int | None) -> Result:
+        if not pattern:
+            return "Pattern cannot be empty.", 1
+        limit = MATCHES if max_results is None else max(1, min(max_results, 10 * MATCHES))
+        found = await self._console.ask("grep", TOOL_S, pattern=pattern, path=path or "", limit=limit)
+        if "error" in found:
+            return f"Grep error: {found['error']}", 1
+        return grep_text(pattern, path, found), 0
+
+    async def _listdir(self, path: str | None, depth: int | None) -> Result:
+        found = await self._console.ask(
+            "listdir", TOOL_S, path=path or ".", depth=1 if depth is None else depth
+        )
+        if "error" in found:
+            return f"Error listing directory '{path or '.'}': {found['error']}", 1
+        return found["tree"], 0
+
+    async def _eval(self) -> Result:
+        ran = await self._console.ask("eval", self._timeout_s, timeout_s=self._timeout_s)
+        self._pdb.ended()
+        if "error" in ran:
+            return f"Eval failed. Error message:\n{ran['error']}", 1
+        return eval_text(ran, self._timeout_s), ran["exit_code"] if isinstance(ran["exit_code"], int) else -1
+
+
+def view_text(path: str, found: dict[str, Any], breakpoints: tuple[Breakpoint, ...] | None) -> str:
+    """A file's lines in a fence; `breakpoints` None: without numbers and marks."""
+    lines, first = found["lines"], found["first"]
+    last, note = first + len(lines) - 1, ""
+    if breakpoints is not None:
+        marked = {each.line for each in breakpoints if each.path == found["path"]}
+        lines = [
+            f"{'B' if number in marked else '':<2}{number:>4} {line}"
+            for number, line in enumerate(lines, start=first)
+        ]
+        note = " B indicates breakpoint before a certain line of code." if breakpoints else ""
+    cut = f"\n\n... (truncated, showing first {len(lines)} lines of the selected range)"
+    return (
+        f"Viewing `{path}`, lines {first}-{last} of {found['total']} total lines.{note}\n\n"
+        f"```\n{chr(10).join(lines)}\n```\n{cut if found['truncated'] else ''}\n"
+    )
+
+
+def grep_text(pattern: str, path: str | None, found: dict[str, Any]) -> str:
+    matches = found["matches"]
+    if not matches:
+        return f"No matches found for pattern '{pattern}' in {path or 'repository'}."
+    if found["limited"]:
+        lines = [f"Showing first {len(matches)} matches (search limit reached):"]
+    else:
+        lines = [f"Found {len(matches)} matches:"]
+    current = None
+    for file, number, text in matches:
+        if file != current:
+            lines += ["", f"=== {file} ==="]
+            current = file
+        lines.append(f"{number:>4}: {text}")
+    return "\n".join(lines)
+
+
+def eval_text(ran: dict[str, Any], timeout_s: float) -> str:
+    """What the tests printed, without what differs from run to run; then what pytest itself counted."""
+    lines = [
+        re.sub(r" in \d+(\.\d+)?s( \([\d:]+\))?(?=$| =)", "", line)
+        for line in str(ran["printed"]).strip("\n").split("\n")
+        if not re.match(r"(platform |rootdir: |plugins: |cachedir: |configfile: )", line)
+    ]
+    text = "\n".join(re.sub(r"^([=-])\1{3,}$", r"\1\1\1\1", line) for line in lines)
+    counts = ran["counts"]
+    if ran["timed_out"]:
+        return f"{text}\nThe tests have timed out after {timeout_s:g} s and were killed."
+    if not isinstance(counts, dict):
+        return f"{text}\nThe tests did not run to their end (exit code {ran['exit_code']})."
+    told = ", ".join(f"{number} {outcome}" for outcome, number in sorted(counts.items()))
+    return f"{text}\nTests: {told or 'none were found'}."

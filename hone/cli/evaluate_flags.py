@@ -1,0 +1,239 @@
+"""The flags of `hone eval`: each stands for settings, and one that would have no effect is refused."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from hone.cli.errors import Refused
+from hone.cli.evaluate_engine import engine_settings
+from hone.cli.options import PROVIDERS, ROOMY, one_of
+
+AGENTS = ("bash", "debugger", "mini-swe-agent", "oracle", "noop", "demonstrator")
+BLACKBOX = "blackbox:"
+PROGRAMS = ("qwen-code", "mini-swe-agent")  # presets of `blackbox`; any other is a path to a TOML file
+SCRIPTED = ("oracle", "noop", "demonstrator")
+# Without a recipe: the tasks are those of --tasks alone, in sandboxes roomy enough for whole repositories.
+ALONE = (
+    *ROOMY,
+    *(f"tasks.{name}=0" for name in ("train", "validation", "test", "unseen")),
+)
+
+AgentOption = Annotated[
+    str | None,
+    typer.Option(
+        "--agent",
+        metavar="NAME",
+        help=f"Who works on the tasks: {', '.join(AGENTS)}, or {BLACKBOX}PROGRAM ({', '.join(PROGRAMS)}).",
+        show_default=False,
+    ),
+]
+TasksOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--tasks",
+        metavar="FILE",
+        help="What to evaluate on: tasks, rows of a known data set, or its name on the hub.",
+        show_default=False,
+    ),
+]
+IdsOption = Annotated[
+    Path | None,
+    typer.Option("--ids", metavar="FILE", help="Only the tasks that FILE lists, one id to a line."),
+]
+SliceOption = Annotated[
+    str | None,
+    typer.Option("--slice", metavar="A:B", help="Only these of the tasks, counted from 0, such as 0:5."),
+]
+ProviderOption = Annotated[
+    str | None,
+    typer.Option("--provider", metavar="NAME", help=f"What makes sandboxes: {', '.join(PROVIDERS)}."),
+]
+OutOption = Annotated[
+    Path | None,
+    typer.Option("--out", "-o", metavar="DIR", help="Directory of the results.", show_default=False),
+]
+ResumeOption = Annotated[
+    bool, typer.Option("--resume", help="Go on in the directory of -o, where an evaluation stopped.")
+]
+SamplesOption = Annotated[
+    int | None, typer.Option("--samples", metavar="N", min=1, help="Rollouts per task, for pass@k.")
+]
+TemperatureOption = Annotated[
+    str | None,
+    typer.Option(
+        "--temperature",
+        metavar="T[,T...]",
+        help="Sampling temperature; several are each an evaluation of its own.",
+        show_default=False,
+    ),
+]
+ConcurrencyOption = Annotated[
+    int | None, typer.Option("--concurrency", metavar="N", min=1, help="Rollouts at the same time.")
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Flags:
+    """What was given on the command line; None or False: nothing."""
+
+    recipe: Path | None
+    agent: str | None
+    engine: str | None
+    engine_kind: str | None
+    model: str | None
+    tasks: Path | None
+    ids: Path | None
+    slice: str | None
+    provider: str | None
+    repo_root: Path | None
+    venv: Path | None
+    out: Path | None
+    resume: bool
+    samples: int | None
+    temperature: str | None
+    concurrency: int | None
+    sets: tuple[str, ...]
+
+
+def to_sets(flags: Flags) -> list[str]:
+    """The settings that the flags stand for, as `--set` takes them, and those of --set after them.
+
+    Raises Refused when flags contradict each other, say the same as a --set, or have no effect, and
+    EngineError when the server of --engine does not answer.
+    """
+    _check(flags)
+    alone = flags.recipe is None
+    engine, lengths = engine_settings(
+        flags.engine, flags.engine_kind, flags.model, key_env=_key_env(flags), alone=alone
+    )
+    given = {**_settings(flags), **engine}
+    for text in flags.sets:
+        name = text.partition("=")[0].strip()
+        if name in given:
+            raise Refused(f"{given[name][0]} and --set {name}=... both set {name}: give one of them")
+    base = [*ALONE, f"run_dir={_plain(flags.out)}", *lengths] if alone else []
+    if flags.agent in SCRIPTED:
+        base.append("tasks.allow_overlap=true")  # it learned from no task
+    return [*base, *(f"{name}={value}" for name, (_, value) in given.items()), *flags.sets]
+
+
+def replaced(flags: Flags) -> list[str]:
+    """The settings of the recipe that flags stand in place of.
+
+    With --agent those that have no effect on that agent, with --engine all of the engine but its context.
+    """
+    names: list[str] = []
+    if flags.agent is not None:
+        from hone.agents.settings import ONLY
+
+        kind, _ = parse_agent(flags.agent)
+        names += [f"agent.{name}" for name, kinds in ONLY.items() if kind not in kinds]
+    if flags.engine is not None:
+        from hone.policy.settings import EngineSettings
+
+        names += [f"engine.{name}" for name in EngineSettings.model_fields if name != "context_tokens"]
+    return names
+
+
+def _check(flags: Flags) -> None:
+    if flags.recipe is None:
+        needed = {"--agent": flags.agent, "--tasks": flags.tasks, "-o": flags.out}
+        missing = [name for name, value in needed.items() if value is None]
+        if missing:
+            raise Refused(f"name a RECIPE, or say without one what it would: {', '.join(missing)} is missing")
+    if flags.resume and flags.out is None:
+        raise Refused(
+            "--resume goes on in the directory of -o: name it; without -o an evaluation always goes on"
+        )
+    if flags.venv is not None and flags.repo_root is None:
+        raise Refused("--venv has no effect without --repo-root: give both, or neither")
+    if flags.agent in SCRIPTED:
+        asked = {
+            "--engine": flags.engine,
+            "--engine-kind": flags.engine_kind,
+            "--model": flags.model,
+            "--temperature": flags.temperature,
+        }
+        unused = [name for name, value in asked.items() if value is not None]
+        if unused:
+            raise Refused(f"{unused[0]} has no effect: the agent {flags.agent} is scripted and asks no model")
+
+
+def _settings(flags: Flags) -> dict[str, tuple[str, str]]:
+    """Setting -> (the flag, the value in TOML)."""
+    found: dict[str, tuple[str, str]] = {}
+    if flags.agent is not None:
+        kind, program = parse_agent(flags.agent)
+        found["agent.kind"] = ("--agent", _plain(kind))
+        if program:
+            found["agent.program"] = ("--agent", _plain(program))
+    if flags.provider is not None:
+        found["sandbox.provider"] = ("--provider", _plain(one_of(flags.provider, PROVIDERS, "provider")))
+    if flags.tasks is not None:
+        found["tasks.evaluation"] = ("--tasks", _plain(flags.tasks))
+        found["evaluate.split"] = ("--tasks", _plain("test"))
+    if flags.slice is not None:
+        found["evaluate.slice"] = ("--slice", _plain(_slice(flags.slice)))
+    if flags.temperature is not None:
+        found.update(_temperature(flags.temperature))
+    simple = {
+        "evaluate.ids_file": ("--ids", flags.ids),
+        "evaluate.repo_root": ("--repo-root", flags.repo_root),
+        "grading.venv": ("--venv", flags.venv),
+        "evaluate.samples": ("--samples", flags.samples),
+        "rollout.concurrent_episodes": ("--concurrency", flags.concurrency),
+    }
+    found.update({name: (flag, _plain(v)) for name, (flag, v) in simple.items() if v is not None})
+    return found
+
+
+def _key_env(flags: Flags) -> str | None:
+    """The variable of --set engine.api_key_env=NAME, which is needed before settings are resolved."""
+    named = [text.partition("=") for text in flags.sets]
+    found = [value.strip() for name, _, value in named if name.strip() == "engine.api_key_env"]
+    return found[-1].strip("\"'") if found else None
+
+
+def parse_agent(name: str) -> tuple[str, str]:
+    """(kind, program), such as ("blackbox", "qwen-code"). Raises Refused, naming the nearest."""
+    if name == BLACKBOX.rstrip(":") or name == BLACKBOX:
+        raise Refused(
+            f"--agent {name} needs a program: {BLACKBOX}{PROGRAMS[0]}, or {BLACKBOX} and a TOML file"
+        )
+    if name.startswith(BLACKBOX):
+        program = name.removeprefix(BLACKBOX)
+        if "/" not in program and not program.endswith(".toml"):
+            one_of(program, PROGRAMS, "program for blackbox")
+        return "blackbox", program
+    one_of(name, (*AGENTS, *(BLACKBOX + program for program in PROGRAMS)), "agent")
+    return name, ""
+
+
+def _slice(text: str) -> str:
+    from hone.evaluate.settings import parse_slice
+
+    try:
+        parse_slice(text)
+    except ValueError as error:
+        raise Refused(f"--slice {error}") from None
+    return text
+
+
+def _temperature(text: str) -> dict[str, tuple[str, str]]:
+    try:
+        temperatures = [float(part) for part in text.split(",")]
+    except ValueError:
+        raise Refused(f"--temperature {text!r} is no number, nor several with commas between") from None
+    if len(temperatures) == 1:
+        return {"sampling.temperature": ("--temperature", repr(temperatures[0]))}
+    return {"evaluate.temperatures": ("--temperature", repr(temperatures))}
+
+
+def _plain(value: object) -> str:
+    """In TOML's syntax."""
+    return str(value) if isinstance(value, int) else json.dumps(str(value))

@@ -1,0 +1,27 @@
+"""Which tasks of a set an evaluation is of."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hone.evaluate.errors import EvaluateError
+from hone.evaluate.settings import EvaluateSettings, parse_slice
+from hone.tasks.select import select
+from hone.tasks.settings import SelectSettings
+from hone.types import Task
+
+
+def choose(tasks: Sequence[Task], settings: EvaluateSettings) -> list[Task]:
+    """Those that `ids_file` lists, and of these those of `slice`, in their order.
+
+    Raises TaskError for an id that no task has, EvaluateError when none is left.
+    """
+    if not tasks:
+        raise EvaluateError(f"the set {settings.split} holds no task: choose another, or other tasks")
+    listed = tasks
+    if settings.ids_file is not None:
+        listed = select(tasks, SelectSettings(ids_file=settings.ids_file))
+    chosen = list(listed[parse_slice(settings.slice)])
+    if not chosen:
+        raise EvaluateError(f"the slice {settings.slice} holds none of the {len(listed)} tasks")
+    return chosen

@@ -1,0 +1,200 @@
+"""Two evaluations side by side: which tasks changed, whether that can be chance, and what else differs."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hone.evaluate import results
+from hone.evaluate.errors import EvaluateError
+from hone.evaluate.html import render
+from hone.evaluate.rollout_page import ROLLOUT_PAGE
+from hone.evaluate.runner import RESULTS, SUMMARY
+from hone.evaluate.statistics import Comparison, Rate, compare, resolve_rate
+from hone.evaluate.sweep import SWEEP
+from hone.outcomes import OUTCOME_RULES
+
+SIGNIFICANT = 0.05
+FIGURES = {  # column of results.jsonl -> what its mean is called
+    "n_steps": "turns",
+    "tokens": "sampled tokens",
+    "prompt_tokens": "prompt tokens",
+    "elapsed": "seconds",
+    "engine_s": "seconds in the engine",
+}
+_MISSING = "not set"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Changed:
+    """A task that one run resolves more often than the other; (resolved, samples) of each."""
+
+    id: str
+    first: tuple[int, int]
+    second: tuple[int, int]
+
+    @property
+    def gain(self) -> float:
+        """Rate of the second less that of the first, in [-1, 1]."""
+        return self.second[0] / self.second[1] - self.first[0] / self.first[1]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunComparison:
+    """Everything that `hone compare` tells. Pairs are (first, second)."""
+
+    names: tuple[str, str]  # the directories
+    models: tuple[str, str]
+    rates: tuple[Rate, Rate]
+    paired: Comparison
+    meaning: str  # of the p-value, in words
+    changed: tuple[Changed, ...]  # greatest gain of the second run first
+    unpaired: tuple[tuple[str, ...], tuple[str, ...]]  # tasks that only one of them has
+    outcomes: Mapping[str, tuple[int, int]]
+    figures: Mapping[str, tuple[float, float]]  # means per sample; cost where prices were set
+    settings: Mapping[str, tuple[Any, Any]]  # those that differ, the model's own left out
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Run:
+    rows: Mapping[results.Key, results.Row]
+    summary: Mapping[str, Any]  # {}: the evaluation did not end
+    samples: Mapping[str, list[bool]]
+
+
+def compare_runs(first: Path, second: Path, *, ignored: Collection[str] = ()) -> RunComparison:
+    """Two evaluations, paired by task.
+
+    Args:
+        ignored: settings, and groups of them, in which the two may differ without it being worth a word.
+
+    Raises EvaluateError when one is missing, or when they share no task.
+    """
+    runs = (_read(first), _read(second))
+    one, two = (run.samples for run in runs)
+    paired = compare(one, two)
+    if not paired.tasks:
+        raise EvaluateError(f"{first} and {second} share no task: compare evaluations of the same task set")
+    return RunComparison(
+        names=(str(first), str(second)),
+        models=(str(runs[0].summary.get("model", "")), str(runs[1].summary.get("model", ""))),
+        rates=(resolve_rate(one), resolve_rate(two)),
+        paired=paired,
+        meaning=meaning(paired),
+        changed=_changed(one, two),
+        unpaired=(tuple(sorted(set(one) - set(two))), tuple(sorted(set(two) - set(one)))),
+        outcomes=_outcomes(*runs),
+        figures=_figures(*runs),
+        settings=_settings(*runs, ignored),
+    )
+
+
+def meaning(paired: Comparison) -> str:
+    """What the p-value says, in one or two sentences."""
+    first, second = paired.first_better, paired.second_better
+    if first + second == 0:
+        return "Both runs resolve every task equally often: nothing tells them apart."
+    chance = f"{paired.p_value:.2g}" if paired.p_value >= 1e-4 else "less than 0.0001"
+    odds = (
+        f"If neither run were better, the {first + second} tasks that changed would split {first} to "
+        f"{second} or more unevenly with probability {chance}."
+    )
+    if paired.p_value >= SIGNIFICANT:
+        return f"{odds} That is no evidence that either is better."
+    return f"{odds} That is evidence that the {'first' if first > second else 'second'} run is better."
+
+
+def comparison_page(comparison: RunComparison, page: Path) -> str:
+    """The comparison as a page at `page`, with links to the runs' own pages."""
+    links = [_links(Path(name), page.parent) for name in comparison.names]
+    faults = {outcome.value: rule.fault.value for outcome, rule in OUTCOME_RULES.items()}
+    reports = [_link(Path(name) / "report.html", page.parent) for name in comparison.names]
+    return render("comparison.html.jinja", c=comparison, links=links, faults=faults, reports=reports)
+
+
+def _links(run: Path, here: Path) -> dict[str, list[str]]:
+    """By task, the pages of its samples."""
+    links: dict[str, list[str]] = {}
+    for (task, _), result in sorted(results.read(run / RESULTS).items()):
+        if not results.is_fault(result):
+            path = run / "rollouts" / str(result.get("run_dir")) / ROLLOUT_PAGE
+            links.setdefault(task, []).append(_link(path, here))
+    return links
+
+
+def _link(path: Path, here: Path) -> str:
+    return os.path.relpath(path.resolve(), here.resolve())
+
+
+def _read(run: Path) -> _Run:
+    if (run / SWEEP).is_file():
+        inner = sorted(path.name for path in run.glob("temperature-*"))
+        example = f", such as {run / inner[0]}" if inner else ""
+        raise EvaluateError(f"{run} is a sweep over temperatures: name one of its evaluations{example}")
+    rows = results.read(run / RESULTS)
+    if not rows:
+        raise EvaluateError(f"{run} holds no evaluation (no {RESULTS} in it): name what `hone eval` wrote")
+    path = run / SUMMARY
+    try:
+        summary = json.loads(path.read_bytes()) if path.is_file() else {}
+    except ValueError as error:
+        raise EvaluateError(f"{path} is not JSON ({error}): run the evaluation again to write it") from None
+    return _Run(rows=rows, summary=summary, samples=results.samples_by_task(rows.values()))
+
+
+def _changed(one: Mapping[str, list[bool]], two: Mapping[str, list[bool]]) -> tuple[Changed, ...]:
+    pairs = [
+        Changed(id=task, first=(sum(one[task]), len(one[task])), second=(sum(two[task]), len(two[task])))
+        for task in one
+        if task in two
+    ]
+    return tuple(sorted((pair for pair in pairs if pair.gain), key=lambda pair: (-pair.gain, pair.id)))
+
+
+def _outcomes(first: _Run, second: _Run) -> dict[str, tuple[int, int]]:
+    one, two = (Counter(row["exit_status"] for row in run.rows.values()) for run in (first, second))
+    return {o.value: (one[o], two[o]) for o in OUTCOME_RULES if one[o] or two[o]}
+
+
+def _figures(first: _Run, second: _Run) -> dict[str, tuple[float, float]]:
+    figures: dict[str, tuple[float, float]] = {}
+    for column, name in FIGURES.items():
+        sides = [_mean(run, column) for run in (first, second)]
+        if sides[0] is not None and sides[1] is not None and any(sides):
+            figures[name] = (sides[0], sides[1])
+    costs = [run.summary.get("cost", 0.0) / max(1, run.summary.get("total", 0)) for run in (first, second)]
+    if any(costs):
+        figures["cost"] = (costs[0], costs[1])
+    return figures
+
+
+def _mean(run: _Run, column: str) -> float | None:
+    """Over the samples without a fault; None where a file of results lacks the column."""
+    values = [row.get(column) for row in run.rows.values() if not results.is_fault(row)]
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known and len(known) == len(values) else None
+
+
+def _settings(first: _Run, second: _Run, ignored: Collection[str]) -> dict[str, tuple[Any, Any]]:
+    if not (first.summary and second.summary):
+        return {}
+    one, two = (dict(_flat(run.summary["args"])) for run in (first, second))
+    return {
+        name: (one.get(name, _MISSING), two.get(name, _MISSING))
+        for name in sorted({*one, *two})
+        if one.get(name, _MISSING) != two.get(name, _MISSING)
+        and not any(name == other or name.startswith(f"{other}.") for other in ignored)
+    }
+
+
+def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value

@@ -1,0 +1,22 @@
+"""The process reward model: a judge that scores each turn, and that the judged text cannot speak to."""
+
+from hone.grading.judge.judge import Judge, JudgeChat, Judging
+from hone.grading.judge.prompt import Evidence, judge_messages
+from hone.grading.judge.quote import Quoter, clip, control_tokens
+from hone.grading.judge.votes import Judgement, Status, Vote, prm_record, read_score
+
+__all__ = [
+    "Evidence",
+    "Judge",
+    "JudgeChat",
+    "Judgement",
+    "Judging",
+    "Quoter",
+    "Status",
+    "Vote",
+    "clip",
+    "control_tokens",
+    "judge_messages",
+    "prm_record",
+    "read_score",
+]

@@ -1,0 +1,1 @@
+"""Thin adapters between Hone and packages that people already use."""

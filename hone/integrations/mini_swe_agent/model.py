@@ -1,0 +1,114 @@
+"""A policy as a model of the package (its protocol `minisweagent.Model`)."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
+
+from jinja2 import StrictUndefined, Template
+from minisweagent.exceptions import FormatError
+from minisweagent.models.utils.actions_text import format_observation_messages, parse_regex_actions
+from minisweagent.models.utils.actions_toolcall import (
+    format_toolcall_observation_messages,
+    parse_toolcall_actions,
+)
+from pydantic import BaseModel
+
+from hone.agents.actions import finish_reason, spoken, unreadable_call
+from hone.agents.scaffold import Mode
+from hone.integrations.mini_swe_agent.rollout import Rollout
+from hone.policy.reply import Reply
+
+
+class PolicyModelConfig(BaseModel):
+    """What the YAML says under `model`, as far as it concerns messages."""
+
+    model_name: str
+    model_kwargs: dict[str, Any]
+    observation_template: str
+    format_error_template: str
+    action_regex: str
+
+
+class PolicyModel:
+    """Asks the rollout's chat; parses and formats with the package's own functions."""
+
+    def __init__(self, rollout: Rollout) -> None:
+        scaffold = rollout.scaffold
+        self.config = PolicyModelConfig(
+            model_name=str(scaffold.written.get("model_name", "policy")),
+            model_kwargs=scaffold.written.get("model_kwargs", {}),
+            observation_template=scaffold.observation_template,
+            format_error_template=scaffold.format_error_template,
+            action_regex=scaffold.action_regex,
+        )
+        self._rollout = rollout
+        self._tools = scaffold.mode is Mode.TOOLS
+
+    def query(self, messages: Sequence[dict[str, Any]], **kwargs: Any) -> dict[str, Any]:
+        """The reply as the package's message. Raises FormatError, which carries what the policy is told."""
+        reply = self._rollout.query(messages)
+        sampled = {"node": reply.node, "prompt_tokens": reply.prompt_tokens, "tokens": reply.sampled_tokens}
+        extra = {"response": sampled, "cost": 0.0, "timestamp": time.time()}
+        try:
+            actions = self._actions(reply)
+        except FormatError as error:
+            error.messages[0]["extra"] |= extra | {"response": sampled | {"message": spoken(reply)}}
+            self._rollout.end_turn(error.messages, readable=False)
+            raise
+        return spoken(reply) | {"extra": {"actions": actions, **extra}}
+
+    def _actions(self, reply: Reply) -> list[dict[str, Any]]:
+        template = self.config.format_error_template
+        if not self._tools:
+            ended = {"finish_reason": "length" if reply.truncated else "stop"}
+            return parse_regex_actions(
+                reply.content,
+                action_regex=self.config.action_regex,
+                format_error_template=template,
+                template_kwargs=ended,
+            )
+        ended = {"finish_reason": finish_reason(reply)}
+        if reply.malformed:  # a server would have dropped it without a word
+            wrong = {"error": unreadable_call(reply.malformed[0]), "actions": [], "has_tool_calls": True}
+            text = Template(template, undefined=StrictUndefined).render(**wrong, **ended)
+            raise FormatError({"role": "user", "content": text, "extra": {"interrupt_type": "FormatError"}})
+        calls = [
+            SimpleNamespace(id=call["id"], function=SimpleNamespace(**call["function"]))
+            for call in reply.tool_calls
+        ]
+        return parse_toolcall_actions(calls, format_error_template=template, template_kwargs=ended)
+
+    def format_message(self, **message: Any) -> dict[str, Any]:
+        return message
+
+    def format_observation_messages(
+        self,
+        message: dict[str, Any],
+        outputs: list[dict[str, Any]],
+        template_vars: dict[str, Any] | None = None,
+    ) -> list[dict[str, Any]]:
+        """What the policy is told of its commands; it ends the turn."""
+        template = self.config.observation_template
+        if self._tools:
+            told = format_toolcall_observation_messages(
+                actions=message["extra"]["actions"],
+                outputs=outputs,
+                observation_template=template,
+                template_vars=template_vars,
+            )
+        else:
+            told = format_observation_messages(
+                outputs, observation_template=template, template_vars=template_vars
+            )
+        self._rollout.end_turn(told)
+        return told
+
+    def get_template_vars(self, **kwargs: Any) -> dict[str, Any]:
+        return self.config.model_dump()
+
+    def serialize(self) -> dict[str, Any]:
+        kind = f"{type(self).__module__}.{type(self).__name__}"
+        return {"info": {"config": {"model": self.config.model_dump(mode="json"), "model_type": kind}}}

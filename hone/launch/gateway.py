@@ -1,0 +1,152 @@
+"""The gateway as a process: an engine and its conversations, served until somebody stops it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import secrets
+import signal
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from hone.policy.chat import Chat
+from hone.policy.engine import Engine, Sampling
+from hone.policy.errors import PolicyError
+from hone.policy.gateway import Admin, Gateway, Session, SessionLimits, open_gateway
+from hone.policy.model import load_tokenizer, make_renderer
+from hone.policy.rendering import ChatRenderer
+from hone.policy.scripted import ScriptedEngine, ScriptedReply, read_script
+from hone.policy.settings import EngineSettings, ModelSettings, SamplingSettings, TinyModelSettings
+from hone.policy.tiny import make_tokenizer
+from hone.sandbox.remote.auth import read_token, refuse_open_door
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+SCRIPTED = "scripted:"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GatewayOptions:
+    engine: str  # the URL of a server, or scripted:FILE
+    kind: Literal["vllm", "sglang"]  # of the server
+    model: Path | None  # folder with the tokenizer; a script does without
+    renderer: str
+    context_tokens: int
+    sampling: SamplingSettings
+    limits: SessionLimits  # of sessions that ask for none of their own
+    host: str
+    port: int | None
+    socket: Path | None
+    token_file: Path | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """A gateway that serves, with a first session."""
+
+    gateway: Gateway
+    session: Session
+    token: str  # that administers sessions; "": whoever can connect may
+
+
+async def serve_gateway(options: GatewayOptions, on_ready: Callable[[Standing], None]) -> None:
+    """Serve until SIGTERM or SIGINT; `on_ready` is told where.
+
+    Raises PolicyError, EngineError and ProviderUnavailable for options that cannot be used, and OSError.
+    """
+    token = _token(options)
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop.set)
+    async with _open_engine(options) as (engine, renderer), contextlib.AsyncExitStack() as stack:
+        sessions = _Sessions(options, engine, renderer)
+        admin = Admin(token=token, open=sessions.open, close=sessions.close)
+        name = options.model.name if options.model else "scripted"
+        sessions.gateway = gateway = await stack.enter_async_context(
+            open_gateway(socket=options.socket, host=options.host, port=options.port, model=name, admin=admin)
+        )
+        on_ready(Standing(gateway=gateway, session=sessions.open(None), token=token))
+        await stop.wait()
+
+
+class _Sessions:
+    """Opens sessions, each with a conversation of its own."""
+
+    gateway: Gateway
+
+    def __init__(self, options: GatewayOptions, engine: Engine, renderer: ChatRenderer) -> None:
+        self._options = options
+        self._engine = engine
+        self._renderer = renderer
+        self._numbers = itertools.count()
+        self._chats: dict[str, Chat] = {}
+
+    def open(self, limits: SessionLimits | None) -> Session:
+        name = f"session-{next(self._numbers)}"
+        sampling = Sampling(**self._options.sampling.model_dump())
+        chat = Chat(self._engine, self._renderer, sampling, session=name)
+        engine = self._engine
+        drop_after = (lambda: engine.take_drop(name)) if isinstance(engine, ScriptedEngine) else None
+        session = self.gateway.open(chat, limits=limits or self._options.limits, drop_after=drop_after)
+        self._chats[session.id] = chat
+        return session
+
+    async def close(self, session: Session) -> None:
+        await self.gateway.close(session)
+        await self._chats.pop(session.id).close()
+
+
+@asynccontextmanager
+async def _open_engine(options: GatewayOptions) -> AsyncGenerator[tuple[Engine, ChatRenderer]]:
+    if options.engine.startswith(SCRIPTED):
+        script = read_script(Path(options.engine.removeprefix(SCRIPTED)))
+        tokenizer, renderer = await asyncio.to_thread(_scripted_voice, options, script)
+        yield (
+            ScriptedEngine(script, renderer, tokenizer, context_tokens=options.context_tokens),
+            renderer,
+        )
+        return
+    if options.model is None:
+        raise PolicyError(f"the model that {options.engine} serves is needed here too: give --model FOLDER")
+    from hone.policy.engines.open import open_servers
+
+    tokenizer, renderer = await asyncio.to_thread(_voice, options.model, options.renderer)
+    settings = EngineSettings(
+        kind=options.kind, urls=(options.engine,), context_tokens=options.context_tokens
+    )
+    model = ModelSettings(path=options.model, renderer=options.renderer)
+    async with open_servers(settings, model, tokenizer, logs=Path()) as fleet:
+        await fleet.health()
+        yield fleet, renderer
+
+
+def _voice(model: Path, renderer: str) -> tuple[PreTrainedTokenizerBase, ChatRenderer]:
+    tokenizer = load_tokenizer(model)
+    return tokenizer, make_renderer(tokenizer, renderer)
+
+
+def _scripted_voice(
+    options: GatewayOptions, script: tuple[ScriptedReply, ...]
+) -> tuple[PreTrainedTokenizerBase, ChatRenderer]:
+    """The model's, or without a model that of the quickstart's family, whose tokenizer spells any text."""
+    if options.model is not None:
+        return _voice(options.model, options.renderer)
+    texts = [reply.content for reply in script]
+    tokenizer = make_tokenizer(texts, TinyModelSettings(max_positions=options.context_tokens))
+    return tokenizer, make_renderer(tokenizer, "qwen3")
+
+
+def _token(options: GatewayOptions) -> str:
+    """The token that administers sessions. A socket is for handing on, so it is never without one."""
+    if options.token_file is not None:
+        return read_token(options.token_file)
+    if options.socket is not None:
+        return secrets.token_urlsafe(32)
+    refuse_open_door(options.host, "")
+    return ""

@@ -1,0 +1,41 @@
+"""Who scores the turns of a run: the judge, on an engine of its own, and the hidden tests."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+
+from hone.config import ConfigError, RunSettings
+from hone.config.judge import as_policy
+from hone.grading.judge import Judge, control_tokens
+from hone.launch.policy import open_chats
+from hone.policy.model import load_tokenizer
+from hone.rollout.scoring import Scorers
+
+
+@asynccontextmanager
+async def open_scorers(
+    settings: RunSettings, say: Callable[[str], None] = lambda _: None
+) -> AsyncGenerator[Scorers | None]:
+    """None where no turn is scored. The judge's engine has been asked whether it can serve.
+
+    Raises ConfigError, EngineError, PolicyError.
+    """
+    if settings.judge.enabled:
+        async with _open_judge(settings, say) as judge:
+            yield Scorers(judge=judge, progress=settings.progress)
+    else:
+        yield Scorers(progress=settings.progress) if settings.progress.enabled else None
+
+
+@asynccontextmanager
+async def _open_judge(settings: RunSettings, say: Callable[[str], None]) -> AsyncGenerator[Judge]:
+    own = as_policy(settings)
+    control: frozenset[str] = frozenset()
+    if own.engine.kind != "openai":
+        if own.model is None:
+            raise ConfigError("no model judges: set judge.model.path to a folder that transformers loads")
+        control = control_tokens(await asyncio.to_thread(load_tokenizer, own.model.path))
+    async with open_chats(own, say) as new_chats:
+        yield Judge(new_chats(own), settings.judge, control=control)

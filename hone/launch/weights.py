@@ -1,0 +1,83 @@
+"""How the trainer's weights reach the engine after each step."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+from hone.launch.policy import Policy
+from hone.policy.engine import Engine
+from hone.policy.engines.fleet import Fleet
+from hone.policy.engines.nccl import NcclUpdates
+from hone.policy.engines.slot import Witness
+from hone.policy.local import LocalEngine
+from hone.policy.settings import EngineSettings
+
+_TOLERANCE = {
+    "float32": 1e-2,
+    "bfloat16": 0.5,
+}  # of log-probabilities, between one way to compute and another
+Publish = Callable[[int], Awaitable[None]]
+
+
+def publisher(engine: Engine, policy: Policy, settings: EngineSettings, run_dir: Path) -> Publish:
+    """`publish(version)`: from its return on, the engine samples from the policy's present weights.
+
+    Raises EngineError, PolicyError.
+    """
+    if isinstance(engine, LocalEngine):
+        return engine.set_version
+    assert isinstance(engine, Fleet), "an engine is local or a fleet of servers"
+    if settings.weight_sync == "nccl":
+        return NcclUpdates(engine, policy.model, settings).publish
+    folders = WeightFolders(run_dir / "weights", policy)
+
+    async def publish(version: int) -> None:
+        folder = await asyncio.to_thread(folders.write, version)
+        witness = await asyncio.to_thread(testify, policy)
+        await engine.load_weights(folder.resolve(), version, witness)
+        await asyncio.to_thread(folders.keep_only, folder)
+
+    return publish
+
+
+class WeightFolders:
+    """`weights/v<version>`: Hugging Face folders, each whole or not there, and no more than servers need."""
+
+    def __init__(self, root: Path, policy: Policy) -> None:
+        self._root = root
+        self._policy = policy
+
+    def write(self, version: int) -> Path:
+        """Write the policy's present weights, in place of a folder of this version that a killed run left."""
+        folder = self._root / f"v{version}"
+        partial = self._root / f".writing-{folder.name}"
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir(parents=True)
+        self._policy.model.save_pretrained(partial)
+        self._policy.tokenizer.save_pretrained(partial)
+        shutil.rmtree(folder, ignore_errors=True)
+        partial.rename(folder)
+        return folder
+
+    def keep_only(self, folder: Path) -> None:
+        for other in self._root.iterdir():
+            if other.name != folder.name:
+                shutil.rmtree(other)
+
+
+def testify(policy: Policy) -> Witness:
+    """What the policy's present weights say after a short prompt."""
+    import torch
+
+    prompt = policy.tokenizer.encode("The bug is in line 4", add_special_tokens=False)
+    model = policy.model
+    training = model.training
+    model.eval()
+    with torch.inference_mode():
+        logits = model(torch.tensor([prompt], device=model.device), use_cache=False).logits[0, -1]
+        logprobs = torch.log_softmax(logits.float(), -1).cpu().numpy()
+    model.train(training)
+    return Witness(prompt=tuple(prompt), logprobs=logprobs, tolerance=_TOLERANCE[policy.settings.dtype])

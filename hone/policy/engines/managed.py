@@ -1,0 +1,168 @@
+"""A server that this run starts, watches and stops. It never outlives the run, however the run ends."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import socket
+import sys
+import time
+from collections.abc import Callable
+from contextlib import closing, suppress
+from pathlib import Path
+
+import aiohttp
+
+from hone.policy.engine import EngineError
+from hone.policy.engines import guard
+from hone.policy.engines.command import ServerOptions, server_command
+
+_POLL_S = 0.25
+_STOP_S = 20.0  # a server that was told to stop is killed after this
+_ALIVE_S = 10.0  # how long a running server may take to say that it is well
+# What a server's log calls the reason of its end; the first one is the cause of the others.
+_REASON = re.compile(r"(?:^|\s)((?:\w+\.)*\w*(?:Error|Exception)): (.+)")
+_MEMORY = re.compile(r"out of memory|not enough (?:KV cache )?memory|No available memory|MemoryError", re.I)
+
+
+class Managed:
+    """One server process. Its output goes to `log`; `log` with the suffix .json says its URL and process.
+
+    `say` is told, while the server starts, how long that has taken.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        options: ServerOptions,
+        log: Path,
+        *,
+        ready_timeout_s: float,
+        say: Callable[[str], None] = lambda _: None,
+        address: tuple[str, int] = ("127.0.0.1", 0),
+    ) -> None:
+        self.name = name
+        self._options = options
+        self._log = log
+        self._ready_timeout_s = ready_timeout_s
+        self._say = say
+        self._address = address
+        self._url = ""
+        self._log_start = 0  # where the output of the present process begins
+        self._process: asyncio.subprocess.Process | None = None
+
+    async def start(self) -> str:
+        """The URL of the server, ready to serve; one that runs and is well is kept.
+
+        Raises EngineError when it ends or is not ready in time; the sentence names the reason and the log.
+        """
+        if self._process is not None and self._process.returncode is None and await self._well(_ALIVE_S):
+            return self._url
+        await self.stop()
+        host, port = self._address[0], self._address[1] or _free_port(self._address[0])
+        self._url = f"http://{host}:{port}"
+        await self._spawn(host, port)
+        began = time.monotonic()
+        while not await self._well(5.0):
+            waited = time.monotonic() - began
+            assert self._process is not None, "it was just started"
+            if self._process.returncode is not None:
+                raise EngineError(await self.ended())
+            if waited > self._ready_timeout_s:
+                await self.stop()
+                raise EngineError(
+                    f"{self.name} was not ready within {self._ready_timeout_s:g} s: see {self._log}, or "
+                    "raise engine.ready_timeout_s"
+                )
+            self._say(f"{self.name} is starting ({waited:.0f} s)")
+            await asyncio.sleep(_POLL_S)
+        self._say(f"{self.name} is ready after {time.monotonic() - began:.0f} s")
+        return self._url
+
+    async def ended(self) -> str:
+        """Returns when the process has ended, with the reason that its log gives."""
+        assert self._process is not None, "it was started"
+        code = await self._process.wait()
+        how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
+        return (
+            f"{self.name} {how}{await asyncio.to_thread(_why, self._log, self._log_start)} (log: {self._log})"
+        )
+
+    async def stop(self) -> None:
+        """End the server and everything it started. May be called again."""
+        process, self._process = self._process, None
+        if process is None:
+            return
+        assert process.stdin is not None
+        process.stdin.close()  # tells the guard
+        try:
+            async with asyncio.timeout(_STOP_S):
+                await process.wait()
+        except TimeoutError:
+            process.kill()
+            await process.wait()
+        self._log.with_suffix(".json").unlink(missing_ok=True)
+
+    async def _spawn(self, host: str, port: int) -> None:
+        command, environment = await asyncio.to_thread(server_command, self._options, host, port)
+        self._log.parent.mkdir(parents=True, exist_ok=True)
+        with self._log.open("ab") as log:
+            self._log_start = log.tell()
+            self._process = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-I", guard.__file__, str(os.getpid()), *command),
+                stdin=asyncio.subprocess.PIPE,
+                stdout=log,
+                stderr=log,
+                env=environment,
+                start_new_session=True,  # Ctrl-C is the run's to handle
+            )
+        facts = {"url": self._url, "guard": self._process.pid, "command": command}
+        self._log.with_suffix(".json").write_text(json.dumps(facts, indent=1) + "\n")
+
+    async def _well(self, timeout_s: float) -> bool:
+        """Whether the server says that it is well."""
+        timeout = aiohttp.ClientTimeout(total=timeout_s)
+        with suppress(aiohttp.ClientError, OSError, TimeoutError):
+            async with (
+                aiohttp.ClientSession(timeout=timeout) as session,
+                session.get(f"{self._url}/health") as response,
+            ):
+                return response.status == 200
+        return False
+
+
+def require_free(host: str, port: int) -> None:
+    """Raise EngineError when something listens at this port, or it cannot be had."""
+    with closing(socket.socket()) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError as error:
+            raise EngineError(
+                f"port {port} of {host} cannot be used ({error.strerror}): choose another one with --port"
+            ) from error
+
+
+def _free_port(host: str) -> int:
+    with closing(socket.socket()) as probe:
+        probe.bind((host, 0))
+        return probe.getsockname()[1]
+
+
+def _why(log: Path, start: int) -> str:
+    """What the end of a server's log, which begins at `start`, says about why it ended."""
+    with log.open("rb") as file:
+        file.seek(max(start, log.stat().st_size - (1 << 16)))
+        tail = file.read().decode(errors="replace")
+    found = [match for line in tail.splitlines() if (match := _REASON.search(line))]
+    if not found:
+        return ""
+    memory = next((m for m in found if _MEMORY.search(m[0])), None)
+    if memory is None:
+        return f": {found[0][2][:300]}"
+    return (
+        f": not enough memory: lower engine.max_batch, engine.context_tokens or engine.gpu_memory_fraction "
+        f"({memory[2][:300]})"
+    )

@@ -1,0 +1,96 @@
+"""From settings to a fleet that serves: finds the servers, or starts them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+from hone.policy.engines.command import ServerKind, ServerOptions
+from hone.policy.engines.dialect import Dialect
+from hone.policy.engines.fleet import Fleet, Servers, open_fleet
+from hone.policy.engines.host import Elsewhere, Host
+from hone.policy.engines.http import Http, new_session
+from hone.policy.engines.managed import Managed
+from hone.policy.engines.sglang import Sglang
+from hone.policy.engines.vllm import Vllm
+from hone.policy.errors import PolicyError
+from hone.policy.settings import EngineSettings, ModelSettings
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+DIALECTS: dict[str, Callable[[Http], Dialect]] = {"vllm": Vllm, "sglang": Sglang}
+
+
+@asynccontextmanager
+async def open_servers(
+    settings: EngineSettings,
+    model: ModelSettings,
+    tokenizer: PreTrainedTokenizerBase,
+    *,
+    logs: Path,
+    say: Callable[[str], None] = lambda _: None,
+) -> AsyncGenerator[Fleet]:
+    """The servers of `settings` as one engine; those that the run starts serve `model` and log below `logs`.
+
+    `say` is told how far the starting is. Raises PolicyError, EngineError.
+    """
+    key = read_key(settings)
+    async with new_session() as session:
+        servers = Servers(
+            hosts=_hosts(settings, model, logs, say),
+            dialect=lambda url: DIALECTS[settings.kind](Http(session, url, key=key)),
+            tokenizer=tokenizer,
+            settings=settings,
+        )
+        async with open_fleet(servers) as fleet:
+            yield fleet
+
+
+def server_options(settings: EngineSettings, model: ModelSettings) -> ServerOptions:
+    options = ServerOptions(
+        kind=cast("ServerKind", settings.kind),
+        model=model.path.resolve(),
+        context_tokens=settings.context_tokens,
+        dtype=model.dtype,
+        tensor_parallel=settings.tensor_parallel,
+        max_batch=settings.max_batch,
+        gpu_memory_fraction=settings.gpu_memory_fraction,
+        weight_sync=settings.weight_sync,
+        threads=settings.threads,
+    )
+    return options if settings.python is None else options.on(settings.python)
+
+
+def read_key(settings: EngineSettings) -> str | None:
+    """The key for the servers at `urls`. Raises PolicyError when the variable that holds it is not set."""
+    if not settings.api_key_env:
+        return None
+    key = os.environ.get(settings.api_key_env)
+    if not key:
+        raise PolicyError(
+            f"the environment variable {settings.api_key_env} is not set: export the engine's key in it, or "
+            "change engine.api_key_env"
+        )
+    return key
+
+
+def _hosts(
+    settings: EngineSettings, model: ModelSettings, logs: Path, say: Callable[[str], None]
+) -> list[Host]:
+    if settings.urls:
+        return [Elsewhere(url) for url in settings.urls]
+    options = server_options(settings, model)
+    return [
+        Managed(
+            f"{settings.kind} server {number}",
+            options,
+            logs / f"server-{number}.log",
+            ready_timeout_s=settings.ready_timeout_s,
+            say=say,
+        )
+        for number in range(settings.servers)
+    ]

@@ -1,0 +1,124 @@
+"""SGLang's words (0.5.15): `/generate` with ids both ways.
+
+A seed counts only with a server that was started with `--enable-deterministic-inference`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hone.policy.engine import EngineError
+from hone.policy.engines.dialect import Ask, End, Facts, Part
+from hone.policy.engines.http import Http, Refused, Unreachable
+
+KIND = "sglang"
+# A server takes prompts of less than its context - 6 and cuts replies one token before the end of it.
+RESERVED = 7
+_TOP = 20
+_OVERFLOW = ("longer than the model's context", "exceeds the model's", "maximum allowed length")
+
+
+class Sglang:
+    kind = KIND
+
+    def __init__(self, http: Http) -> None:
+        self.url = http.url
+        self.http = http
+
+    async def facts(self) -> Facts:
+        try:
+            info = await self.http.get("/model_info")
+            server = await self.http.get("/server_info")
+            context = server["internal_states"][0]["context_length"]
+            if context is None:  # it follows from the model then
+                models = await self.http.get("/v1/models")
+                context = models["data"][0]["max_model_len"]
+            return Facts(context_tokens=int(context) - RESERVED, label=str(info["weight_version"]))
+        except (Refused, KeyError, IndexError, TypeError, ValueError) as error:
+            raise Refused(
+                f"{self.url} is not an SGLang server: set engine.kind, or engine.urls", 0
+            ) from error
+
+    async def health(self) -> None:
+        await self.http.get("/health_generate")
+
+    async def ask(self, ask: Ask, *, timeout_s: float) -> Part:
+        sampling = ask.sampling
+        parameters = {
+            "max_new_tokens": ask.limit,
+            "temperature": sampling.temperature,
+            "top_p": sampling.top_p,
+            "top_k": sampling.top_k or -1,
+            "stop_token_ids": list(sampling.stop_token_ids),
+            "sampling_seed": ask.seed,
+        }
+        return read_part(self.url, await self._generate(ask.prompt, parameters, timeout_s=timeout_s))
+
+    async def likeliest(
+        self, prompt: Sequence[int], *, temperature: float, top_k: int = 0
+    ) -> Mapping[int, float]:
+        parameters = {"max_new_tokens": 1, "temperature": temperature, "top_k": top_k or -1}
+        reply = await self._generate(prompt, parameters, top_logprobs_num=_TOP)
+        entries = reply["meta_info"]["output_top_logprobs"][0]
+        return {token: logprob for logprob, token, *_ in entries if logprob > -1e30}
+
+    async def spell(self, prompt: Sequence[int], count: int) -> tuple[list[int], str]:
+        parameters = {"max_new_tokens": count, "temperature": 2.0, "ignore_eos": True}
+        reply = await self._generate(prompt, parameters)
+        return reply["output_ids"], reply["text"]
+
+    async def abort(self) -> None:
+        await self.http.post("/abort_request", {"abort_all": True})
+
+    async def pause(self) -> None:
+        await self.http.post("/pause_generation", {"mode": "abort"})
+
+    async def resume(self) -> None:
+        await self.http.post("/continue_generation", {})
+
+    async def load(self, folder: Path, label: str, *, timeout_s: float) -> None:
+        call = {"model_path": str(folder), "weight_version": label, "flush_cache": True}
+        answer = await self.http.post("/update_weights_from_disk", call, timeout_s=timeout_s)
+        if not answer["success"]:
+            raise EngineError(f"{self.url} did not take the weights in {folder}: {answer['message']}")
+
+    def is_overflow(self, message: str) -> bool:
+        return any(words in message for words in _OVERFLOW)
+
+    async def _generate(
+        self,
+        prompt: Sequence[int],
+        parameters: Mapping[str, Any],
+        *,
+        top_logprobs_num: int = 0,
+        timeout_s: float = 120.0,
+    ) -> dict[str, Any]:
+        plain = {"skip_special_tokens": False, "no_stop_trim": True, "spaces_between_special_tokens": False}
+        body = {
+            "input_ids": list(prompt),
+            "sampling_params": {**plain, **parameters},
+            "return_logprob": True,
+            "top_logprobs_num": top_logprobs_num,
+        }
+        return await self.http.post("/generate", body, timeout_s=timeout_s)
+
+
+def read_part(url: str, reply: Mapping[str, Any]) -> Part:
+    """A reply of `/generate`. Raises Unreachable when it is not what the route promises."""
+    meta = reply["meta_info"]
+    ids: list[int] = reply["output_ids"]
+    entries: list[Any] = meta.get("output_token_logprobs") or []  # [[log-probability, id, text], ...]
+    if [entry[1] for entry in entries] != ids:
+        raise Unreachable(
+            f"{url} gave {len(ids)} tokens with {len(entries)} log-probabilities that do not belong together"
+        )
+    return Part(
+        token_ids=np.asarray(ids, np.int32),
+        logprobs=np.asarray([entry[0] for entry in entries], np.float32),
+        labels=(str(meta["weight_version"]),) * len(ids),
+        end=End(meta["finish_reason"]["type"]),
+    )

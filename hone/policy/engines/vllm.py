@@ -1,0 +1,166 @@
+"""vLLM's words (0.32): tokens in, tokens out, with the version of the weights per token.
+
+The server must have been started as `hone engine serve` does: `--enable-scale-out` opens the token route,
+`VLLM_SERVER_DEV_MODE=1` those that change weights, and with `--logprobs-mode processed_logprobs` it reports
+the log-probabilities of the distribution that was sampled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hone.policy.engine import EngineError
+from hone.policy.engines.dialect import Ask, End, Facts, Part
+from hone.policy.engines.http import Http, Refused, Unreachable
+
+KIND = "vllm"
+WORKER_EXTENSION = "hone_vllm.Repack"  # see inside/hone_vllm.py; needed on a CPU only
+FLOOR = -9999.0  # what vLLM writes where it has no log-probability
+_TOP = 20  # the most that a server gives by default
+_OVERFLOW = ("maximum model length", "maximum context length", "max_tokens must be at least 1")
+
+
+class Vllm:
+    kind = KIND
+
+    def __init__(self, http: Http) -> None:
+        self.url = http.url
+        self.http = http
+        self._extension: str | None = None
+
+    async def facts(self) -> Facts:
+        try:
+            models = await self.http.get("/v1/models")
+            info = await self.http.get("/weight_info")
+            return Facts(
+                context_tokens=int(models["data"][0]["max_model_len"]), label=str(info["weight_version"])
+            )
+        except Refused as error:
+            raise _not_ours(self.url, error) from error
+        except (KeyError, IndexError, TypeError, ValueError) as error:
+            raise Refused(f"{self.url} is not a vLLM server: set engine.kind, or engine.urls", 0) from error
+
+    async def health(self) -> None:
+        await self.http.get("/health")
+
+    async def ask(self, ask: Ask, *, timeout_s: float) -> Part:
+        sampling = ask.sampling
+        parameters = {
+            "max_tokens": ask.limit,
+            "temperature": sampling.temperature,
+            "top_p": sampling.top_p,
+            "top_k": sampling.top_k,
+            "seed": ask.seed,
+            "stop_token_ids": list(sampling.stop_token_ids),
+            "logprobs": 0,  # of the sampled token alone
+        }
+        return read_part(self.url, await self._generate(ask.prompt, parameters, timeout_s=timeout_s))
+
+    async def likeliest(
+        self, prompt: Sequence[int], *, temperature: float, top_k: int = 0
+    ) -> Mapping[int, float]:
+        parameters = {
+            "max_tokens": 1,
+            "temperature": temperature,
+            "top_k": top_k,
+            "logprobs": _TOP,
+            "seed": 0,
+        }
+        choice = await self._generate(prompt, parameters, timeout_s=120.0)
+        entries = choice["logprobs"]["content"][0]["top_logprobs"]
+        return {e["token_id"]: e["logprob"] for e in entries if e["logprob"] > FLOOR}
+
+    async def spell(self, prompt: Sequence[int], count: int) -> tuple[list[int], str]:
+        parameters = {
+            "max_tokens": count,
+            "temperature": 2.0,
+            "detokenize": True,
+            "skip_special_tokens": False,
+            "spaces_between_special_tokens": False,
+        }
+        choice = await self._generate(prompt, parameters, output_mode="text")
+        return choice["token_ids"], choice["text"]
+
+    async def abort(self) -> None:
+        await self.http.post("/abort_requests", {})
+
+    async def pause(self) -> None:
+        await self.http.post("/pause?mode=abort")
+
+    async def resume(self) -> None:
+        try:
+            await self.http.post("/resume")
+        except Refused as error:
+            raise _not_ours(self.url, error) from error
+
+    async def load(self, folder: Path, label: str, *, timeout_s: float) -> None:
+        call = {"method": "reload_weights", "kwargs": {"weights_path": str(folder)}}
+        await self.http.post("/collective_rpc", call, timeout_s=timeout_s)
+        if await self._repacks():
+            await self.http.post("/collective_rpc", {"method": "hone_repack"}, timeout_s=timeout_s)
+        reset = await self.http.post("/reset_prefix_cache")
+        if not reset["success"]:
+            raise EngineError(f"{self.url} could not drop the cache of its old weights: it is still in use")
+        await self.http.post("/update_weight_version", {"new_version": label})
+
+    def is_overflow(self, message: str) -> bool:
+        return any(words in message for words in _OVERFLOW)
+
+    async def _repacks(self) -> bool:
+        """Whether the workers know `hone_repack`; asked once, as the answer takes a server seconds."""
+        if self._extension is None:
+            config = (await self.http.get("/server_info?config_format=json"))["vllm_config"]
+            self._extension = str(config["parallel_config"]["worker_extension_cls"])
+        return self._extension == WORKER_EXTENSION
+
+    async def _generate(
+        self,
+        prompt: Sequence[int],
+        parameters: Mapping[str, Any],
+        *,
+        output_mode: str = "tokens",
+        timeout_s: float = 120.0,
+    ) -> dict[str, Any]:
+        # Which tokens end a reply is the caller's to say, not the generation config's.
+        given = {"ignore_eos": True, "detokenize": False, **parameters}
+        body = {"token_ids": list(prompt), "sampling_params": given, "output_mode": output_mode}
+        try:
+            reply = await self.http.post("/inference/v1/generate", body, timeout_s=timeout_s)
+        except Refused as error:
+            if error.status in (403, 404):
+                raise _not_ours(self.url, error) from error
+            raise
+        return reply["choices"][0]
+
+
+def read_part(url: str, choice: Mapping[str, Any]) -> Part:
+    """A choice of the token route. Raises Unreachable when it is not what the route promises."""
+    ids: list[int] = choice["token_ids"]
+    entries: list[dict[str, Any]] = choice["logprobs"]["content"] if choice["logprobs"] else []
+    spans: list[dict[str, Any]] = choice["weight_versions"] or []
+    labels = tuple(str(span["version"]) for span in spans for _ in range(span["start"], span["end"]))
+    same = [entry["token_id"] for entry in entries] == ids and len(labels) == len(ids)
+    if not same or any(entry["logprob"] <= FLOOR for entry in entries):
+        raise Unreachable(
+            f"{url} gave {len(ids)} tokens with {len(entries)} log-probabilities and {len(labels)} versions "
+            "that do not belong together"
+        )
+    return Part(
+        token_ids=np.asarray(ids, np.int32),
+        logprobs=np.asarray([entry["logprob"] for entry in entries], np.float32),
+        labels=labels,
+        end=End(choice["finish_reason"]),
+    )
+
+
+def _not_ours(url: str, error: Refused) -> Refused:
+    return Refused(
+        f"{url} lacks a route that Hone needs ({error}): start the server with `hone engine serve MODEL "
+        "--kind vllm`, or with VLLM_SERVER_DEV_MODE=1, --enable-scale-out and --logprobs-mode "
+        "processed_logprobs",
+        error.status,
+    )

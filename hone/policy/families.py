@@ -1,0 +1,38 @@
+"""The model families that the `renderers` package knows by heart."""
+
+# pyright: reportUnknownMemberType=false, reportMissingTypeStubs=false
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from hone.policy.literal import LiteralTokenizer
+from hone.policy.rendering import FamilyRenderer, first_line
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+
+def family_names() -> list[str]:
+    """Every family, in the order in which they are tried."""
+    from renderers.base import MODEL_RENDERER_MAP
+
+    return list(dict.fromkeys(MODEL_RENDERER_MAP.values()))
+
+
+def family_renderer(tokenizer: PreTrainedTokenizerBase, name: str) -> FamilyRenderer | str:
+    """The renderer of a family, or why it cannot serve this tokenizer.
+
+    Past reasoning stays in the prompt, so that what was sampled is not rendered again.
+    """
+    import renderers
+    from renderers.configs import config_from_name
+
+    if name not in family_names():
+        return f"there is no such renderer; there are: auto, default, {', '.join(sorted(family_names()))}"
+    settings: Any = type(config_from_name(name))
+    literal = LiteralTokenizer(tokenizer)
+    try:
+        renderer = renderers.create_renderer(literal, settings(thinking_retention="all"))
+    except Exception as error:  # renderers refuse a tokenizer in many ways, assertions included
+        return first_line(error)
+    return FamilyRenderer(renderer, literal, name)

@@ -1,0 +1,107 @@
+"""A request for a reply, whatever wire format it came in; and a reply as its client sees it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from pydantic_core import from_json
+
+from hone.policy.reply import Reply, ToolCall, ToolSpec
+from hone.types import Message
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """A request in Hone's own form."""
+
+    messages: list[Message]
+    tools: tuple[ToolSpec, ...] = ()
+    model: str = ""  # the client's name for the model, given back to it
+    stream: bool = False
+    usage: bool = True  # whether the end of a stream tells how many tokens there were
+    stop: tuple[str, ...] = ()  # texts before which the visible reply ends
+    calls_allowed: bool = True  # False: the client has tools but forbids their use, so none are offered
+    overridden: Mapping[str, Any] = field(default_factory=dict[str, Any])  # the run decides about these
+    ignored: tuple[str, ...] = ()  # fields without a meaning here
+    instructed: bool = False  # responses: the first message is the request's own instructions
+    body: Mapping[str, Any] = field(default_factory=dict[str, Any])  # as it came
+
+
+class Ending(StrEnum):
+    """Why a reply ends, as clients are told."""
+
+    STOP = "stop"
+    STOP_TEXT = "stop_text"  # one of the client's own stop texts
+    TOOL_CALLS = "tool_calls"
+    LENGTH = "length"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shown:
+    """What a client sees of a reply."""
+
+    content: str
+    ending: Ending
+    reasoning: str | None = None
+    calls: tuple[ToolCall, ...] = ()
+    stop_text: str | None = None
+    prompt_tokens: int = 0
+    sampled_tokens: int = 0
+
+
+def show(reply: Reply, *, stop: Sequence[str] = (), calls_allowed: bool = True) -> Shown:
+    """What a client sees of `reply`.
+
+    A tool call that cannot be read, whose arguments are no JSON object, or that the client forbade is shown
+    as text. A reply that runs into a stop text is cut there; all of it stays in the tree, as sampled.
+    """
+    good = [call for call in reply.tool_calls if calls_allowed and _is_object(call["function"]["arguments"])]
+    bad = [_as_text(call) for call in reply.tool_calls if call not in good]
+    content = "\n".join(text for text in (reply.content, *reply.malformed, *bad) if text)
+    calls = tuple(good)
+    ending = Ending.TOOL_CALLS if calls else Ending.STOP
+    if reply.truncated:
+        ending = Ending.LENGTH
+    found = [(content.find(text), text) for text in stop if text in content]
+    at, stop_text = min(found, default=(0, None))
+    if stop_text is not None:
+        content, calls, ending = content[:at], (), Ending.STOP_TEXT
+    return Shown(
+        content=content,
+        ending=ending,
+        reasoning=reply.reasoning or None,
+        calls=calls,
+        stop_text=stop_text,
+        prompt_tokens=reply.prompt_tokens,
+        sampled_tokens=reply.sampled_tokens,
+    )
+
+
+def as_message(reply: Reply) -> Message:
+    """The reply as it stands in the conversation that the policy sees."""
+    message: Message = {"role": "assistant", "content": reply.content}
+    if reply.reasoning:
+        message["reasoning_content"] = reply.reasoning
+    if reply.tool_calls:
+        message["tool_calls"] = list(reply.tool_calls)
+    return message
+
+
+def shown_message(shown: Shown) -> Message:
+    """The reply as its client may hand it back."""
+    return {"role": "assistant", "content": shown.content, "tool_calls": list(shown.calls)}
+
+
+def _is_object(arguments: str) -> bool:
+    try:
+        return isinstance(from_json(arguments, allow_inf_nan=False), dict)
+    except ValueError:
+        return False
+
+
+def _as_text(call: ToolCall) -> str:
+    return json.dumps(call["function"], ensure_ascii=False)

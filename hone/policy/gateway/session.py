@@ -1,0 +1,317 @@
+"""A session: one rollout's calls to its chat, through a client that nobody changed.
+
+    request -> place in the record -> asked before? its answer : purpose -> observer -> Chat.reply -> record
+
+The rules that must not break: a call is sampled once however often it is asked; a client that goes away does
+not stop it; when the session is closed, nothing of it runs any more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from enum import StrEnum
+
+from hone.policy.engine import ContextOverflow, EngineError
+from hone.policy.errors import PolicyError
+from hone.policy.gateway.asked import Asked, Shown, as_message, show
+from hone.policy.gateway.errors import GatewayError, Problem, defect, invalid, too_long
+from hone.policy.gateway.purpose import Line, line_of, purpose_of
+from hone.policy.gateway.record import Ask, Exchange, Place, Record
+from hone.policy.gateway.settings import SessionLimits
+from hone.policy.gateway.wire.body import BodyReader
+from hone.policy.gateway.wire.fields import Json
+from hone.policy.gateway.wire.memory import Memory
+from hone.policy.messages import Key, key_of
+from hone.policy.reply import Chat, Purpose, Reply
+from hone.types import Message
+
+Observer = Callable[[Exchange], Awaitable[None]]
+_log = logging.getLogger(__name__)
+
+
+class Limit(StrEnum):
+    """Which of its limits a session ran into; it answers no new call after that."""
+
+    CALLS = "calls"
+    SAMPLED_TOKENS = "sampled_tokens"
+    SECONDS = "seconds"
+
+
+class Session:
+    """See `hone.policy.gateway.Gateway.open`.
+
+    `error` is what went wrong on Hone's side or in the model's context: the first EngineError, or exception
+    of the observer, or ContextOverflow; a ContextOverflow is taken back when a later call of the main line is
+    answered, since the client has shortened its history. `over` is set when the client cannot go on any more:
+    with `ended`, with any other `error` than ContextOverflow, and when the session is closed.
+    """
+
+    def __init__(
+        self,
+        chat: Chat,
+        *,
+        limits: SessionLimits,
+        on_exchange: Observer | None = None,
+        drop_after: Callable[[], int | None] | None = None,
+    ) -> None:
+        self.id = secrets.token_hex(8)  # names the session to those who may see all of them
+        self.key = secrets.token_urlsafe(32)
+        self.chat = chat
+        self.limits = limits
+        self.exchanges: list[Exchange] = []
+        self.ended: Limit | None = None
+        self.error: Exception | None = None
+        self.over = asyncio.Event()
+        self.closed = False
+        self.opened = time.monotonic()
+        self.memory = Memory()  # of what the wire formats have read
+        self._readers: dict[str, BodyReader] = {}
+        self._drop_after = drop_after
+        self._running: set[asyncio.Task[None]] = set()
+        self.asked = 0  # calls that ever began, whatever became of them
+        self._granted = 0  # those that are answered or on their way
+        self._sampled = 0
+        self._record = Record()
+        self._main: Line | None = None
+        self._main_said: set[Key] = set()  # the replies of the main line
+        self._on_exchange = on_exchange
+        self._unobserved: list[Exchange] = []  # answered calls of the main line, the latest last
+        self._observation: asyncio.Task[None] | None = None
+        self._observer_failed = False
+
+    def next_drop(self) -> int | None:
+        """Bytes after which the connection of the answer that goes out now is to be cut; None: it is not."""
+        return None if self._drop_after is None else self._drop_after()
+
+    @property
+    def path(self) -> str:
+        """The base path for OpenAI's clients; Anthropic's take it without the `/v1`."""
+        return f"/s/{self.key}/v1"
+
+    @property
+    def retries(self) -> int:
+        """Requests that were answered from the record."""
+        return sum(exchange.retries for exchange in self.exchanges)
+
+    async def ask(self, asked: Asked) -> tuple[Exchange, Shown]:
+        """The reply to a request, sampled or from the record.
+
+        Raises GatewayError. Being cancelled stops the waiting, not the sampling.
+        """
+        if self.closed:
+            raise _closed()
+        _require_question(asked.messages)
+        begun = self._record.interrupted(asked.messages)
+        if begun is not None:
+            exchange, rest = begun
+            exchange.retries += 1
+            return exchange, rest
+        place, messages = self._record.place(asked.messages)
+        ask = place.asked(asked.tools)
+        if ask is not None:
+            ask.again()
+        else:
+            ask = self._start(place, messages, asked)
+        exchange = await asyncio.shield(ask.answer)
+        exchange.place.shown = shown = show(
+            exchange.reply, stop=asked.stop, calls_allowed=asked.calls_allowed
+        )
+        return exchange, shown
+
+    def exchange(self, index: int) -> Exchange | None:
+        """The exchange with this index, if there is one."""
+        return self.exchanges[index] if 0 <= index < len(self.exchanges) else None
+
+    def body(self, data: bytes, history: str) -> Json:
+        """The fields of a request's body; `history` names the one that holds the conversation."""
+        return self._readers.setdefault(history, BodyReader(history)).read(data)
+
+    def measure(self, asked: Asked) -> int:
+        """Tokens of the prompt that this request would send; records nothing. Raises GatewayError."""
+        _require_question(asked.messages)
+        try:
+            return self.chat.measure(asked.messages, tools=list(asked.tools) or None)
+        except Exception as error:
+            raise self._refusal(error) from error
+
+    async def close(self) -> None:
+        """Give up what is being sampled, and let the observer see the last exchange. May be called again."""
+        self.closed = True
+        self.over.set()
+        for task in self._running:
+            task.cancel()
+        if self._running:
+            await asyncio.wait(self._running)
+        await self._observe()
+
+    # --- one call
+
+    def _start(self, place: Place, messages: list[Message], asked: Asked) -> Ask:
+        """Begin to sample the reply. Raises GatewayError when the session is over."""
+        ask = Ask(place, asked.tools, asyncio.get_running_loop().create_future())
+        place.asks.append(ask)
+        try:
+            self._require_budget()
+        except GatewayError:
+            self._record.forget(ask)
+            raise
+        purpose = purpose_of(
+            asked.messages, asked.tools, self._main, lambda: self._holds_main_reply(asked.messages)
+        )
+        if purpose is Purpose.MAIN:
+            self._main = line_of(asked.messages, asked.tools)
+        self.asked += 1
+        self._granted += 1
+        task = asyncio.create_task(self._answer(ask, messages, purpose), name=f"call of session {self.id}")
+        self._running.add(task)
+        task.add_done_callback(lambda _: self._done(task, ask))
+        return ask
+
+    async def _answer(self, ask: Ask, messages: list[Message], purpose: Purpose) -> None:
+        """Sample the reply and record it, or tell those who wait why there is none."""
+        started = time.monotonic()
+        try:
+            reply = await self._sample(ask, messages, purpose)
+        except Exception as error:
+            self._give_up(ask, self._refusal(error))
+            return
+        exchange = Exchange(
+            index=len(self.exchanges),
+            tools=ask.tools,
+            reply=reply,
+            purpose=purpose,
+            started=started,
+            ended=time.monotonic(),
+            place=ask.place.add(as_message(reply)),
+            retries=ask.retries,
+        )
+        exchange.place.exchange = exchange
+        self.exchanges.append(exchange)
+        self._sampled += reply.sampled_tokens
+        if purpose is Purpose.MAIN:
+            self._unobserved.append(exchange)
+            self._main_said.add(key_of(exchange.place.message))
+            if isinstance(self.error, ContextOverflow):
+                self.error = None
+        ask.answer.set_result(exchange)
+
+    async def _sample(self, ask: Ask, messages: list[Message], purpose: Purpose) -> Reply:
+        if purpose is Purpose.MAIN:
+            await self._observe(messages)
+            if self._observer_failed:
+                raise GatewayError(Problem.OBSERVER, f"the session cannot go on: {self.error}")
+        left = self.opened + self.limits.seconds - time.monotonic() if self.limits.seconds else None
+        patience = asyncio.timeout(left)
+        try:
+            async with patience:
+                return await self.chat.reply(messages, tools=list(ask.tools) or None, purpose=purpose)
+        except TimeoutError:
+            if patience.expired():
+                raise self._end(Limit.SECONDS) from None
+            raise
+
+    def _done(self, task: asyncio.Task[None], ask: Ask) -> None:
+        self._running.discard(task)
+        if not task.cancelled() and (defect := task.exception()) is not None:
+            _log.error("session %s: a call ended unexpectedly", self.id, exc_info=defect)
+        if not ask.answer.done():  # it was cancelled, perhaps before it began
+            self._give_up(ask, _closed())
+
+    def _give_up(self, ask: Ask, refusal: GatewayError) -> None:
+        self._granted -= 1
+        self._record.forget(ask)
+        ask.answer.set_exception(refusal)
+        ask.answer.exception()  # marks it as seen: it may be that nobody waits any more
+
+    def _refusal(self, error: Exception) -> GatewayError:
+        """What to tell the client, and what to remember for the agent."""
+        if isinstance(error, GatewayError):
+            return error
+        if isinstance(error, ContextOverflow):
+            self.error = self.error or error
+            return too_long(error.prompt_tokens, error.context_tokens)
+        if isinstance(error, EngineError):
+            self._fail(error)
+            return GatewayError(Problem.ENGINE, f"the engine gave no reply: {error}")
+        if isinstance(error, (PolicyError, ValueError)):
+            return invalid(f"the model's chat template cannot render these messages: {error}", "messages")
+        _log.error("session %s: a call failed unexpectedly", self.id, exc_info=error)
+        self._fail(error)
+        return defect()
+
+    def _fail(self, error: Exception) -> None:
+        if self.error is None or isinstance(self.error, ContextOverflow):
+            self.error = error
+        self.over.set()
+
+    # --- limits
+
+    def _require_budget(self) -> None:
+        limits = self.limits
+        if self.ended is not None:
+            raise self._end(self.ended)
+        if 0 < limits.calls <= self._granted:
+            raise self._end(Limit.CALLS)
+        if 0 < limits.sampled_tokens <= self._sampled:
+            raise self._end(Limit.SAMPLED_TOKENS)
+        if 0 < limits.seconds <= time.monotonic() - self.opened:
+            raise self._end(Limit.SECONDS)
+
+    def _end(self, limit: Limit) -> GatewayError:
+        self.ended = self.ended or limit
+        self.over.set()
+        most = getattr(self.limits, limit)
+        return GatewayError(
+            Problem.LIMIT, f"the session has reached its limit of {most:g} {limit}: it is over"
+        )
+
+    # --- the main line
+
+    def _holds_main_reply(self, messages: Sequence[Message]) -> bool:
+        return any(
+            message["role"] == "assistant" and key_of(message) in self._main_said for message in messages
+        )
+
+    async def _observe(self, following: Sequence[Message] = ()) -> None:
+        """Let the observer see what the main line's last calls led to, once, and wait until it has.
+
+        `following` is the main line's next request.
+
+        Being cancelled stops the waiting, not the observer.
+        """
+        exchanges, self._unobserved = self._unobserved, []
+        for exchange in exchanges:
+            exchange.followed_by = following
+        if exchanges and self._on_exchange is not None:
+            self._observation = asyncio.create_task(
+                self._tell(self._on_exchange, exchanges, self._observation), name=f"observer of {self.id}"
+            )
+        if self._observation is not None:
+            await asyncio.shield(self._observation)
+
+    async def _tell(
+        self, observer: Observer, exchanges: Sequence[Exchange], before: asyncio.Task[None] | None
+    ) -> None:
+        if before is not None:
+            await before
+        try:
+            for exchange in exchanges:
+                await observer(exchange)
+        except Exception as error:
+            self._observer_failed = True
+            self._fail(error)
+
+
+def _require_question(messages: Sequence[Message]) -> None:
+    if not messages:
+        raise invalid("there are no messages", "messages")
+    if messages[-1]["role"] == "assistant":
+        raise invalid("the last message must not be the assistant's: replies cannot be prefilled", "messages")
+
+
+def _closed() -> GatewayError:
+    return GatewayError(Problem.NOT_FOUND, "the session is closed")

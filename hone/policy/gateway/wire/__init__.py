@@ -1,0 +1,1 @@
+"""The wire formats: each reads requests into `Asked` and writes a `Shown` reply as its clients expect it."""

@@ -1,0 +1,188 @@
+"""Messages: what makes two of them the same, and the one form in which a template gets them.
+
+Clients send a message back in another form than they got it in. Two messages are the same when role, text and
+tool calls (names and arguments, in order) are equal. Content may be text or a list of text parts; arguments
+JSON text or an object; ids of tool calls, names of tool results and unknown keys do not count; nor does white
+space around an assistant's text. Reasoning is compared apart, as a client may leave it out (`reasoning_of`).
+"""
+
+# pyright: reportMissingTypeStubs=false
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, cast
+
+from hone.policy.errors import PolicyError
+from hone.policy.reply import ToolCall, ToolSpec
+from hone.types import Message
+
+if TYPE_CHECKING:
+    from renderers import ParsedResponse
+
+Key = tuple[str, str, str]  # role, text, tool calls as JSON
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tools:
+    """The tools that a model is shown, and a name that tells them from others."""
+
+    specs: list[ToolSpec] | None  # None: no tools
+    name: str
+
+    @staticmethod
+    def of(specs: Sequence[ToolSpec] | None) -> Tools:
+        if not specs:
+            return Tools(specs=None, name="")
+        return Tools(specs=copy.deepcopy(list(specs)), name=json.dumps(specs, sort_keys=True))
+
+
+def key_of(message: Message) -> Key:
+    """What makes two messages the same. Raises PolicyError for content that is not text."""
+    role, text = message["role"], text_of(message.get("content"))
+    if role != "assistant":
+        return role, text, ""
+    calls = message.get("tool_calls")
+    if not calls:
+        return role, text.strip(), ""
+    return role, text.strip(), json.dumps([_call(call) for call in calls], sort_keys=True)
+
+
+def reasoning_of(message: Message) -> str | None:
+    """The reasoning that an assistant message carries, without white space around it.
+
+    None: the message does not say, so the reasoning of the recorded reply is meant. "": this reply without
+    its reasoning.
+    """
+    given = message.get("reasoning_content")
+    if given is None:
+        given = message.get("reasoning")
+    return None if given is None else str(given).strip()
+
+
+def text_of(content: object) -> str:
+    """The text of a message's content: a string, a list of text parts, or nothing."""
+    if isinstance(content, str):
+        return content
+    if content is None:
+        return ""
+    if not isinstance(content, list):
+        raise PolicyError(f"a message's content is of type {type(content).__name__}: send text")
+    return "".join(_part(part) for part in cast("list[Any]", content))
+
+
+def plain(message: Message) -> Message:
+    """The message as templates expect it: text content, arguments as an object, no key without a value."""
+    result: Message = {"role": message["role"], "content": text_of(message.get("content"))}
+    reasoning = message.get("reasoning_content", message.get("reasoning"))
+    if reasoning is not None and message["role"] == "assistant":
+        result["reasoning_content"] = str(reasoning)
+    if message.get("tool_calls"):
+        result["tool_calls"] = [_plain_call(call) for call in message["tool_calls"]]
+    for name in ("tool_call_id", "name"):
+        if message.get(name):
+            result[name] = message[name]
+    return result
+
+
+def as_message(parsed: ParsedResponse, node: int) -> Message:
+    """A reply as the assistant's message that an agent keeps."""
+    message: Message = {"role": "assistant", "content": parsed.content}
+    if parsed.reasoning_content:
+        message["reasoning_content"] = parsed.reasoning_content
+    if calls := tool_calls(parsed, node):
+        message["tool_calls"] = list(calls)
+    return message
+
+
+def tool_calls(parsed: ParsedResponse, node: int) -> tuple[ToolCall, ...]:
+    """The well-formed tool calls of a reply, in OpenAI's form; their ids are unique in the tree."""
+    from renderers.base import ToolCallParseStatus
+
+    return tuple(
+        {
+            "id": call.id or f"call_{node}_{number}",
+            "type": "function",
+            "function": {"name": call.name, "arguments": json.dumps(call.arguments, ensure_ascii=False)},
+        }
+        for number, call in enumerate(parsed.tool_calls)
+        if call.status == ToolCallParseStatus.OK
+    )
+
+
+def malformed_calls(parsed: ParsedResponse) -> tuple[str, ...]:
+    """The raw text of the tool calls that cannot be read."""
+    from renderers.base import ToolCallParseStatus
+
+    return tuple(call.raw for call in parsed.tool_calls if call.status != ToolCallParseStatus.OK)
+
+
+def enveloped(tools: Sequence[ToolSpec] | None) -> list[Any] | None:
+    """Tools in OpenAI's envelope, {"type": "function", "function": spec}, for which templates are written."""
+    if not tools:
+        return None
+    return [tool if "function" in tool else {"type": "function", "function": tool} for tool in tools]
+
+
+def call_ids(message: Message) -> list[str]:
+    return [call["id"] for call in message.get("tool_calls") or () if call.get("id")]
+
+
+def frozen(message: Message) -> Message | None:
+    """A copy that no later change of the message reaches; None for one that `==` cannot be trusted with.
+
+    True == 1 == 1.0, so a message with numbers outside its texts has to be compared by its key.
+    """
+    try:
+        return _copy(message)
+    except TypeError:
+        return None
+
+
+def _copy(value: Any) -> Any:
+    if value is None or isinstance(value, str):
+        return value
+    if isinstance(value, dict):
+        return {name: _copy(inner) for name, inner in cast("dict[str, Any]", value).items()}
+    if isinstance(value, list):
+        return [_copy(inner) for inner in cast("list[Any]", value)]
+    raise TypeError
+
+
+def _part(part: object) -> str:
+    if isinstance(part, str):
+        return part
+    if isinstance(part, Mapping):
+        text = cast("Mapping[str, Any]", part).get("text")
+        if isinstance(text, str):
+            return text
+        kind = cast("Mapping[str, Any]", part).get("type")
+        raise PolicyError(f"a message holds a part of type {kind!r}: the policy reads text only")
+    raise PolicyError(f"a message holds a part of type {type(part).__name__}: the policy reads text only")
+
+
+def _call(call: Mapping[str, Any]) -> list[object]:
+    return [call["function"]["name"], _arguments(call["function"].get("arguments"))]
+
+
+def _plain_call(call: Mapping[str, Any]) -> Message:
+    function = call["function"]
+    arguments = _arguments(function.get("arguments"))
+    result: Message = {
+        "type": "function",
+        "function": {"name": function["name"], "arguments": {} if arguments is None else arguments},
+    }
+    if call.get("id"):
+        result["id"] = call["id"]
+    return result
+
+
+def _arguments(arguments: object) -> object:
+    if not isinstance(arguments, str):
+        return arguments
+    try:
+        return json.loads(arguments)
+    except ValueError:
+        return arguments  # a model may write arguments that are not JSON

@@ -1,0 +1,252 @@
+"""Any chat template, extended instead of rendered anew where that can be shown to be right.
+
+A template is a program whose inside is not known. What it writes between the end of a reply and the next
+generation prompt is found by rendering a short stand-in conversation:
+
+    head   what it writes for [history, reply], up to and with the token that ends the reply
+    after  what it writes for [history, reply, new messages], with the generation prompt
+    the extension is what `after` has behind `head`
+
+It is used only when every stand-in history of the conversation's kind (with a system message, tool calls,
+reasoning, several exchanges) gives the same extension, begins `after` with exactly `head`, and `head` with
+the prompt of the reply, so that nothing before the reply depends on what follows; when `head` holds the
+reply's text and its reasoning, so that nothing of the reply is left out; and when the extension shows every
+new message. Otherwise there is no extension.
+"""
+
+# pyright: reportUnknownMemberType=false, reportMissingTypeStubs=false
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, cast
+
+from hone.policy.errors import PolicyError
+from hone.policy.literal import LiteralTokenizer
+from hone.policy.messages import enveloped, plain
+from hone.policy.places import Traits
+from hone.policy.rendering import first_line
+from hone.policy.reply import ToolSpec
+from hone.policy.template_tools import ToolForm, tool_form
+from hone.types import Message
+
+if TYPE_CHECKING:
+    from renderers import ParsedResponse
+    from transformers import PreTrainedTokenizerBase
+
+_SAID, _THOUGHT = "vqxsaid", "vqxthought"  # stand for a reply's text and its reasoning
+_USER: Message = {"role": "user", "content": "vqxuser"}
+_SYSTEM: Message = {"role": "system", "content": "vqxsystem"}
+_REPLY: Message = {"role": "assistant", "content": "vqxreply"}
+_CALL = {"type": "function", "id": "vqxcall12", "function": {"name": "vqxtool", "arguments": {"vqx": "1"}}}
+_RESULT: Message = {"role": "tool", "content": "vqxresult", "tool_call_id": "vqxcall12"}
+
+
+class TemplateRenderer:
+    """The tokenizer's own chat template. Raises PolicyError for one that fails on a plain conversation."""
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
+        import renderers
+
+        self._tokenizer = LiteralTokenizer(tokenizer)
+        self._name = tokenizer.name_or_path
+        probe = [_USER, {"role": "assistant", "content": _SAID}]
+        self._parts = False
+        try:
+            text = self.text(probe)
+            self._parts = _SAID not in text  # templates of models that read images take a list of parts
+        except PolicyError:
+            self._parts = True
+        text = self.text(probe)
+        if _SAID not in text:
+            raise PolicyError(f"the chat template of {self._name!r} leaves out what the assistant says")
+        self._end = _last_added_token(tokenizer, text[text.rindex(_SAID) + len(_SAID) :])
+        ends = (self._end, tokenizer.eos_token)
+        names = [str(token) for token in dict.fromkeys(ends) if token]
+        self._stops = cast("list[int]", tokenizer.convert_tokens_to_ids(names))
+        self._tools: ToolForm = tool_form(self.text, tokenizer, self._end)
+        self._reader = self._tools.reader or renderers.create_renderer(
+            tokenizer, renderers.DefaultRendererConfig()
+        )
+        self._thinking = tokenizer.encode("<think>", add_special_tokens=False)
+        self._stable: dict[object, list[Message] | None] = {}
+        self._roles = {"assistant"}  # whose messages the template is known to show
+
+    def render_ids(
+        self,
+        messages: Sequence[Message],
+        *,
+        tools: Sequence[ToolSpec] | None = None,
+        add_generation_prompt: bool = False,
+    ) -> list[int]:
+        if tools and self._tools.refusal:
+            raise PolicyError(
+                f"the chat template of {self._name!r} {self._tools.refusal}: use an agent that writes its "
+                "actions as text, or a model with a renderer of its own"
+            )
+        for role in {message["role"] for message in messages} - self._roles:
+            self._require_role(role)
+        text = self.text(messages, tools=tools, generate=add_generation_prompt)
+        return self._tokenizer.encode(text, add_special_tokens=False)
+
+    def extend(
+        self,
+        prompt: list[int],
+        reply: list[int],
+        said: Message,
+        new: Sequence[Message],
+        *,
+        tools: Sequence[ToolSpec] | None,
+        traits: Traits,
+    ) -> list[int] | None:
+        parsed = self.parse_response(reply, tools=tools, prompt_ids=prompt)
+        reasoning, calls = bool(parsed.reasoning_content), said.get("tool_calls")
+        content = bool(parsed.content.strip()) or not (calls or reasoning)
+        standin: Message = {"role": "assistant", "content": _SAID if content else ""}
+        if reasoning:
+            standin["reasoning_content"] = _THOUGHT
+        if calls:
+            standin["tool_calls"] = calls
+        history = self._history(standin, new, tools, traits)
+        found = self._cut(history, standin, new, tools) if history is not None else None
+        if found is None or self._end is None:
+            return None
+        head, rest = found
+        if reply and reply[-1] in self._stops:
+            ids = self._tokenizer.encode(self._end + rest, add_special_tokens=False)
+            return ids[ids.index(self._stops[0]) + 1 :]
+        if reasoning and not content and not calls:
+            closing = head[head.rindex(_THOUGHT) + len(_THOUGHT) :]
+        elif calls:
+            closing = self._end
+        else:
+            closing = head[head.rindex(_SAID) + len(_SAID) :]
+        return self._tokenizer.inside(closing + rest)
+
+    def parse_response(
+        self,
+        token_ids: list[int],
+        *,
+        tools: Sequence[ToolSpec] | None = None,
+        prompt_ids: list[int] | None = None,
+    ) -> ParsedResponse:
+        """As the `renderers` package reads it, without the line breaks between the parts of a reply."""
+        ids = token_ids[:-1] if token_ids and token_ids[-1] in self._stops else token_ids
+        end = cast("str", self._tokenizer.decode(prompt_ids[-8:])) if prompt_ids else ""
+        prefilled = self._thinking if end.rstrip().endswith("<think>") else None
+        parsed = self._reader.parse_response(ids, tools=enveloped(tools), prompt_ids=prefilled)
+        content, reasoning = parsed.content, parsed.reasoning_content
+        if reasoning is not None:
+            content, reasoning = content.lstrip("\n"), reasoning.strip("\n")
+        if parsed.tool_calls:
+            content = content.rstrip("\n")
+        return dataclasses.replace(parsed, content=content, reasoning_content=reasoning)
+
+    def get_stop_token_ids(self) -> list[int]:
+        return list(self._stops)
+
+    @property
+    def shows_tools(self) -> bool:
+        """Whether the template shows a model its tools, in whatever form."""
+        return self._tools.shown
+
+    def text(
+        self,
+        messages: Sequence[Message],
+        *,
+        tools: Sequence[ToolSpec] | None = None,
+        generate: bool = False,
+    ) -> str:
+        """What the template writes; special tokens that messages merely mention are marked in it."""
+        rendered: list[Any] = self._tokenizer.mark([plain(message) for message in messages])
+        if self._parts:
+            rendered = [{**m, "content": [{"type": "text", "text": m["content"]}]} for m in rendered]
+        try:
+            return cast(
+                "str",
+                self._tokenizer.apply_chat_template(
+                    rendered, tools=enveloped(tools), add_generation_prompt=generate, tokenize=False
+                ),
+            )
+        except Exception as error:  # jinja errors, and whatever the template itself raises
+            raise PolicyError(
+                f"the chat template of {self._name!r} refuses the conversation: {first_line(error)}"
+            ) from error
+
+    def _require_role(self, role: str) -> None:
+        """Raise PolicyError when the template leaves out what `role` says."""
+        probe: Message = {"role": role, "content": _SAID}
+        before = {"system": [], "tool": [_USER, {**_REPLY, "tool_calls": [_CALL]}]}.get(role, [])
+        after = [_USER] if role == "system" else []
+        text = self.text([*before, {**_RESULT, **probe} if role == "tool" else probe, *after])
+        if _SAID not in text:
+            raise PolicyError(
+                f"the chat template of {self._name!r} leaves out messages of the role {role!r}: use an agent "
+                "that does not send any"
+            )
+        self._roles.add(role)
+
+    def _history(
+        self,
+        standin: Message,
+        new: Sequence[Message],
+        tools: Sequence[ToolSpec] | None,
+        traits: Traits,
+    ) -> list[Message] | None:
+        """The longest stand-in history to extend behind; None where the extension is not always the same."""
+        roles = tuple(message["role"] for message in new)
+        shape = (traits, standin["content"], "reasoning_content" in standin, "tool_calls" in standin, roles)
+        key = (shape, bool(tools))
+        if key not in self._stable:
+            following = [{**message, "content": f"vqxnew{i}"} for i, message in enumerate(new)]
+            best: list[Message] | None = None
+            extensions: set[str | None] = set()
+            for history in _histories(traits):
+                try:
+                    found = self._cut(history, standin, following, tools)
+                except PolicyError:
+                    continue  # not a history that this template takes
+                best = history
+                shown = found and all(message["content"] in found[1] for message in following)
+                extensions.add(found[1] if found and shown else None)
+            self._stable[key] = best if len(extensions) == 1 and None not in extensions else None
+        return self._stable[key]
+
+    def _cut(
+        self,
+        history: Sequence[Message],
+        standin: Message,
+        new: Sequence[Message],
+        tools: Sequence[ToolSpec] | None,
+    ) -> tuple[str, str] | None:
+        """The head and the extension behind it; None where the past depends on what follows."""
+        prompt = self.text(history, tools=tools, generate=True)
+        head = self.text([*history, standin], tools=tools)
+        after = self.text([*history, standin, *new], tools=tools, generate=True)
+        if self._end is None or self._end not in head[len(prompt) :]:
+            return None
+        head = head[: head.rindex(self._end) + len(self._end)]
+        said = head[len(prompt) :]
+        whole = standin["content"] in said and standin.get("reasoning_content", "") in said
+        if not (whole and head.startswith(prompt) and after.startswith(head)):
+            return None
+        return head, after[len(head) :]
+
+
+def _histories(traits: Traits) -> Iterator[list[Message]]:
+    """Short conversations that hold what the real one holds."""
+    opening = [_SYSTEM, _USER] if traits.system else [_USER]
+    reply = {**_REPLY, "reasoning_content": "vqxpast"} if traits.reasoning else _REPLY
+    yield opening
+    yield [*opening, reply, _USER]
+    if traits.calls:
+        for said in (reply, {**reply, "content": ""}):
+            yield [*opening, {**said, "tool_calls": [_CALL]}, _RESULT]
+            yield [*opening, {**said, "tool_calls": [_CALL]}, _RESULT, reply, _USER]
+
+
+def _last_added_token(tokenizer: PreTrainedTokenizerBase, text: str) -> str | None:
+    """The added token that ends `text`, white space aside from it; None when there is none in it."""
+    added = [token.content for token in tokenizer.added_tokens_decoder.values() if token.content.strip()]
+    found = [(text.rindex(token) + len(token), len(token), token) for token in added if token in text]
+    return max(found)[2] if found else None

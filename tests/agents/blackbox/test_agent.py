@@ -1,0 +1,311 @@
+from __future__ import annotations
+
+import asyncio
+import re
+import shutil
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hone.agents.blackbox import agent as agent_module
+from hone.agents.blackbox import load_program
+from hone.agents.scaffold import ScaffoldError
+from hone.outcomes import Outcome
+from hone.policy.gateway import SessionLimits
+from hone.sandbox import Sandbox
+from hone.types import Trajectory, Turn
+from tests.agents.blackbox.world import ScriptedEngine, World, call, open_world, script
+from tests.grading.example import FIXED, make_task
+
+pytestmark = pytest.mark.sandbox
+
+CLIENT = Path(__file__).parent / "client.py"
+TOML = """
+name = "client"
+wire = "openai"
+[install]
+kind = "directory"
+source = "tools"
+[run]
+command = {command}
+prompt = "{{{{ problem }}}}"
+start_timeout_s = {start_timeout_s}
+env = {{ URL = "{{{{ base_url }}}}", KEY = "{{{{ key }}}}", MODEL = "{{{{ model }}}}" }}
+[[exits]]
+ending = "turn_limit"
+code = 3
+[[exits]]
+ending = "submitted"
+code = 0
+{more}
+"""
+LOOK = call("bash", command="cat stats.py")
+FIX = call("bash", command="sed -i 's/a - b/a + b/' stats.py")
+GOOD = script(f"Let me look. {LOOK}", FIX, "Done.")
+
+
+@asynccontextmanager
+async def client(
+    root: Path,
+    engine: ScriptedEngine,
+    behaviour: str = "works",
+    *,
+    command: str = '["python3", "{{ layer }}/app/client.py", "BEHAVIOUR", "{{ prompt }}"]',
+    start_timeout_s: float = 60.0,
+    more: str = "",
+    **options: Any,
+) -> AsyncGenerator[World]:
+    (root / "tools").mkdir()
+    shutil.copy(CLIENT, root / "tools")
+    path = root / "client.toml"
+    command = command.replace("BEHAVIOUR", behaviour)
+    path.write_text(TOML.format(command=command, start_timeout_s=start_timeout_s, more=more))
+    async with open_world(root, load_program(str(path)), engine, layers=root / "layers", **options) as world:
+        yield world
+
+
+def rollout(root: Path, engine: ScriptedEngine, *behaviour: str, **options: Any) -> Trajectory:
+    async def scenario() -> Trajectory:
+        async with client(root, engine, *behaviour, **options) as world:
+            trajectory = await world.attempt(make_task())
+            assert world.gateway.sessions == []
+            return trajectory
+
+    return asyncio.run(scenario())
+
+
+def test_a_program_is_heard_turn_by_turn_and_graded(tmp_path: Path) -> None:
+    seen: list[str] = []
+
+    async def look(sandbox: Sandbox, turn: Turn) -> None:
+        result = await sandbox.exec("cat stats.py")
+        seen.append("fixed" if result.text == FIXED else "broken")
+
+    async def scenario() -> Trajectory:
+        async with client(tmp_path, ScriptedEngine(GOOD)) as world:
+            world.watched.observers.append(look)
+            return await world.attempt(make_task())
+
+    trajectory = asyncio.run(scenario())
+    assert trajectory.outcome is Outcome.RESOLVED
+    assert trajectory.patch.count("diff --git") == 1
+    assert [(turn.action, turn.reply) for turn in trajectory.turns] == [
+        ("bash: cat stats.py", "Let me look."),
+        ("bash: sed -i 's/a - b/a + b/' stats.py", ""),
+        (None, "Done."),
+    ]
+    assert "return a - b" in trajectory.turns[0].observation
+    assert [turn.observation for turn in trajectory.turns[1:]] == ["", ""]
+    assert seen == ["broken", "fixed", "fixed"]  # each as its turn left the sandbox
+    roles = [message["role"] for message in trajectory.messages]
+    assert roles == ["user", "assistant", "tool", "assistant", "tool", "assistant"]
+    sampled = [i for i, node in enumerate(trajectory.tree.nodes) if node.sampled]
+    assert [turn.node for turn in trajectory.turns] == sampled
+    assert trajectory.metadata["program"]["exit_code"] == 0
+    assert trajectory.metadata["program"]["exchanges"] == {"main": 3}
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"command": '["true"]'}, "exit code 0 before it had a reply of the model"),
+        ({"command": '["bash", "-c", "echo out of luck >&2; exit 9"]'}, "exit code 9 .*: out of luck"),
+        ({"command": '["{{ layer }}/app/missing"]'}, "cannot be started in this image: .*missing"),
+        (
+            {"command": r"""["bash", "-c", "printf 'version \\140GLIBC_2.99\\047 not found' >&2; exit 1"]"""},
+            "needs GLIBC_2.99, which this image's C library has not",
+        ),
+        ({"behaviour": "hangs-at-once", "start_timeout_s": 1.0}, "within 1 s: waiting for a terminal"),
+    ],
+    ids=["ends at once", "fails at once", "is not there", "C library", "hangs at once"],
+)
+def test_a_program_that_never_asks_is_no_fault_of_the_policy(
+    tmp_path: Path, options: dict[str, Any], why: str
+) -> None:
+    trajectory = rollout(tmp_path, ScriptedEngine(GOOD), **options)
+    assert (trajectory.outcome, trajectory.reward) == (Outcome.SANDBOX_ERROR, None)
+    assert re.search(why, trajectory.error or ""), trajectory.error
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "reply"),
+    [
+        ("crashes", LOOK),
+        ("works", call("bash", command="kill -9 -1")),
+        ("works", call("bash", command="kill -9 $PPID")),
+    ],
+    ids=["its own defect", "all is killed", "the program is killed"],
+)
+def test_a_program_that_breaks_after_a_reply_is_the_policys_doing(
+    tmp_path: Path, behaviour: str, reply: str
+) -> None:
+    trajectory = rollout(tmp_path, ScriptedEngine(script(reply)), behaviour)
+    assert (trajectory.outcome, trajectory.reward) == (Outcome.BROKE_SANDBOX, -1.0)
+    assert len(trajectory.turns) == 1
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "limits", "outcome"),
+    [
+        ("works", SessionLimits(calls=2), Outcome.TURN_LIMIT),
+        ("works", SessionLimits(sampled_tokens=1), Outcome.TOKEN_LIMIT),
+        ("insists", SessionLimits(calls=2), Outcome.TURN_LIMIT),
+        ("hangs", SessionLimits(seconds=2), Outcome.TIME_LIMIT),
+    ],
+)
+def test_limits_end_a_rollout_and_what_it_did_so_far_is_graded(
+    tmp_path: Path,
+    behaviour: str,
+    limits: SessionLimits,
+    outcome: Outcome,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(agent_module, "GRACE_S", 0.2)  # for the one that does not see that it is over
+    trajectory = rollout(tmp_path, ScriptedEngine(script(FIX, LOOK)), behaviour, limits=limits)
+    assert trajectory.outcome is outcome
+    assert len(trajectory.turns) == (2 if limits.calls else 1)
+    if behaviour != "hangs":
+        assert trajectory.verdict is not None
+        assert trajectory.verdict.resolved
+
+
+def test_a_program_that_hangs_is_ended_by_the_rollouts_time_limit(tmp_path: Path) -> None:
+    trajectory = rollout(tmp_path, ScriptedEngine(GOOD), "hangs", time_limit_s=2.0)
+    assert trajectory.outcome is Outcome.TIME_LIMIT
+    assert len(trajectory.turns) == 1
+
+
+def test_an_exit_rule_names_a_limit(tmp_path: Path) -> None:
+    command = '["bash", "-c", "python3 {{ layer }}/app/client.py works x; exit 3"]'
+    trajectory = rollout(tmp_path, ScriptedEngine(GOOD), command=command)
+    assert trajectory.outcome is Outcome.TURN_LIMIT
+    assert trajectory.verdict is not None
+    assert trajectory.verdict.resolved
+
+
+def test_an_engine_that_fails_ends_the_rollout_at_once_and_blames_nobody(tmp_path: Path) -> None:
+    trajectory = rollout(tmp_path, ScriptedEngine(GOOD, fails_at=1), "insists")
+    assert (trajectory.outcome, trajectory.reward) == (Outcome.ENGINE_ERROR, None)
+    assert trajectory.error == "the scripted engine is down"
+    assert len(trajectory.turns) == 1
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "outcome"), [("works", Outcome.CONTEXT_LIMIT), ("shortens", Outcome.NO_PATCH)]
+)
+def test_a_full_context_ends_a_program_that_does_not_shorten_its_history(
+    tmp_path: Path, behaviour: str, outcome: Outcome
+) -> None:
+    engine = ScriptedEngine(
+        lambda i, prompt: "Done." if "go on" in prompt else call("bash", command="seq 1000"),
+        context_tokens=2000,
+    )
+    assert rollout(tmp_path, engine, behaviour).outcome is outcome
+
+
+def test_floods_and_daemons_neither_fill_the_record_nor_keep_a_rollout(tmp_path: Path) -> None:
+    for behaviour in ("floods", "leaves-daemons"):
+        (tmp_path / behaviour).mkdir()
+        trajectory = rollout(tmp_path / behaviour, ScriptedEngine(script(FIX, "Done.")), behaviour)
+        assert trajectory.outcome is Outcome.RESOLVED
+        said = trajectory.metadata["program"]["stdout"]
+        assert len(said["head"]) + len(said["tail"]) <= 2 * 4096
+        if behaviour == "floods":
+            assert said["bytes"] == 2 * 200 << 20  # all of it, after each of two replies
+
+
+def test_what_an_observer_of_turns_raises_ends_the_rollout(tmp_path: Path) -> None:
+    async def fail(sandbox: Sandbox, turn: Turn) -> None:
+        raise RuntimeError("the observer cannot go on")
+
+    async def scenario() -> None:
+        async with client(tmp_path, ScriptedEngine(GOOD), "insists") as world:
+            world.watched.observers.append(fail)
+            with pytest.raises(RuntimeError, match="the observer cannot go on"):
+                await world.attempt(make_task())
+
+    asyncio.run(scenario())
+
+
+def test_a_cancelled_rollout_leaves_no_session_and_no_sandbox(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        begun = asyncio.Event()
+
+        def answer(i: int, prompt: str) -> str:
+            begun.set()
+            return LOOK
+
+        async with client(tmp_path, ScriptedEngine(answer), "hangs") as world:
+            task = asyncio.create_task(world.attempt(make_task()))
+            await begun.wait()
+            assert len(world.gateway.sessions) == 1
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            assert world.gateway.sessions == []
+            assert world.parts.provider._open == {}
+
+    asyncio.run(scenario())
+
+
+def test_a_program_sees_nothing_of_the_host_and_cannot_use_another_sessions_key(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "a secret of the host")
+    peek = call("bash", command="env; ls -a ~ /tmp; curl -s -m 2 http://1.1.1.1 || echo no way out")
+    spy = call(
+        "bash",
+        command="python3 -c 'import os, urllib.request as r; "
+        'r.urlopen(os.environ["URL"].replace(os.environ["KEY"], "other") + "/models")\'',
+    )
+    trajectory = rollout(tmp_path, ScriptedEngine(script(peek, spy, "Done.")))
+    seen = trajectory.turns[0].observation
+    assert "secret" not in seen
+    assert str(Path.home()) not in seen.replace("HOME=/home/agent", "")
+    assert {line.split("=")[0] for line in seen.splitlines() if re.match(r"\w+=", line)} <= {
+        *("PATH", "HOME", "LANG", "PWD", "SHLVL", "_", "URL", "KEY", "MODEL", "LC_CTYPE")
+    }
+    assert seen.rstrip().endswith("no way out")
+    assert "401" in trajectory.turns[1].observation
+
+
+def test_what_a_program_keeps_for_itself_is_not_in_the_patch(tmp_path: Path) -> None:
+    more = '[[files]]\npath = "{{ home }}/settings.json"\ntext = "{{ model | tojson }}"'
+    show = call("bash", command="cat /tmp/.agent/settings.json /tmp/.agent/prompt.txt")
+    trajectory = rollout(tmp_path, ScriptedEngine(script(show, "Done.")), more=more)
+    assert trajectory.turns[0].observation == '"policy"add(1, 2) gives -1, not 3.'
+    assert (trajectory.outcome, trajectory.patch) == (Outcome.NO_PATCH, "")
+
+
+def test_a_file_in_the_workdir_is_refused(tmp_path: Path) -> None:
+    more = '[[files]]\npath = "{{ workdir }}/../testbed/notes"\ntext = ""'
+    with pytest.raises(ScaffoldError, match="would become part of every patch"):
+        rollout(tmp_path, ScriptedEngine(GOOD), more=more)
+
+
+def test_a_sandbox_without_room_is_refused_before_any_rollout(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with client(tmp_path, ScriptedEngine(GOOD)) as world:
+            agent = world.watched.agent
+            small = replace(world.parts.spec.limits, memory_mib=64)
+            run = agent.program.run.model_copy(update={"memory_mib": 100})
+            agent.program = agent.program.model_copy(update={"run": run})
+            with pytest.raises(ScaffoldError, match=r"raise sandbox\.memory_mib"):
+                async with agent.open(replace(world.parts.spec, limits=small)):
+                    pass
+
+    asyncio.run(scenario())
+
+
+def test_a_problem_too_long_for_a_command_line_is_told_in_a_sentence(tmp_path: Path) -> None:
+    async def scenario() -> Trajectory:
+        async with client(tmp_path, ScriptedEngine(GOOD)) as world:
+            return await world.attempt(replace(make_task(), problem="x" * 140_000))
+
+    trajectory = asyncio.run(scenario())
+    assert trajectory.outcome is Outcome.SANDBOX_ERROR
+    assert "let it read {{ prompt_file }} instead" in (trajectory.error or "")

@@ -1,0 +1,93 @@
+"""The debugger's tools at work in a real sandbox, as tests use them."""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+from hone.agents.debugger.board import Switchboard, open_switchboard
+from hone.agents.debugger.console import MOUNT, Console, open_console
+from hone.agents.debugger.specs import checked, specs
+from hone.agents.debugger.tools import Tools
+from hone.sandbox import Sandbox, SandboxSpec, make_provider
+from hone.sandbox.settings import SandboxSettings
+
+APP = """import sys
+
+
+def scale(values, factor):
+    total = 0
+    for value in values:
+        total += value * factor
+    return total
+
+
+if __name__ == "__main__":
+    print(scale([1, 2, 3], 2))
+"""
+TESTS = """from app import scale
+
+
+def test_scale():
+    assert scale([1, 2], 3) == 9
+
+
+def test_wrong():
+    assert scale([1], 1) == 2
+"""
+FILES = {"app.py": APP, "tests/test_app.py": TESTS}
+
+
+class Desk:
+    """One sandbox, its server and the tools on it."""
+
+    def __init__(self, sandbox: Sandbox, board: Switchboard, console: Console, timeout_s: float) -> None:
+        self.sandbox, self.board, self.console = sandbox, board, console
+        self.tools = Tools(console, "/testbed", timeout_s)
+        self.failed = False
+
+    async def use(self, name: str, **arguments: Any) -> str:
+        spec = next(each for each in specs(pdb=True) if each["name"] == name)
+        text, code = await self.tools.use(name, checked(spec, arguments))
+        self.failed = code != 0
+        return text
+
+    async def pdb(self, command: str, runner: str | None = None, file: str | None = None) -> str:
+        return await self.use("pdb", command=command, runner=runner, file=file)
+
+    async def script(self, text: str) -> str:
+        """Start a program of this text."""
+        await self.use("edit", path="program.py", new_code=text)
+        return await self.pdb("start", "python", "program.py")
+
+    async def processes(self) -> int:
+        """Processes inside beside process 1 and the one that looks, zombies too."""
+        listed = await self.sandbox.exec(["python3", "-c", "import os; print(os.listdir('/proc'))"])
+        return sum(name.isdigit() for name in ast.literal_eval(listed.text)) - 2
+
+
+@asynccontextmanager
+async def open_desk(
+    files: Mapping[str, str] = FILES, timeout_s: float = 20.0, spec: SandboxSpec | None = None
+) -> AsyncGenerator[Desk]:
+    async with make_provider(SandboxSettings()) as provider, open_switchboard() as board:
+        bare = spec or SandboxSpec()
+        held = SandboxSpec(tunnel=board.path, mounts=(*bare.mounts, MOUNT), env=bare.env, limits=bare.limits)
+        async with await provider.start(held) as sandbox:
+            for path, text in files.items():
+                await sandbox.write(path, text.encode("utf-8", "surrogateescape"))
+            async with open_console(sandbox, board) as console:
+                yield Desk(sandbox, board, console, timeout_s)
+
+
+def at_desk(
+    scenario: Callable[[Desk], Awaitable[None]], files: Mapping[str, str] = FILES, timeout_s: float = 20.0
+) -> None:
+    async def main() -> None:
+        async with open_desk(files, timeout_s) as desk:
+            await scenario(desk)
+
+    asyncio.run(main())

@@ -1,0 +1,302 @@
+"""The debugger agent's loop: its messages, its limits, and a rollout from a task to a verdict."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hone.agents import AgentRun, AgentSettings, DebuggerAgent, make_agent
+from hone.agents.debugger import Limits
+from hone.launch.agents import open_agent
+from hone.outcomes import Outcome
+from hone.policy.chat import Chat
+from hone.policy.engine import Sampling
+from hone.policy.model import make_renderer
+from hone.policy.reply import Reply, ToolSpec
+from hone.policy.tiny import make_tokenizer
+from hone.rollout.episode import Episode, run_episode
+from hone.sandbox import SandboxSpec, make_provider
+from hone.sandbox.contract import ProviderUnavailable, Sandbox
+from hone.sandbox.settings import SandboxSettings
+from hone.tasks.workspace import prepare
+from hone.types import Message, TokenTree
+from tests.grading.example import make_task
+from tests.policy.conftest import SETTINGS, TEXTS
+from tests.policy.scripted_engine import ScriptedEngine
+from tests.rollout.real import open_parts, tasks
+
+pytestmark = pytest.mark.sandbox
+
+Call = tuple[str, dict[str, Any]]
+SUBMIT: Call = ("submit", {})
+
+
+def native(*calls: Call, **more: Any) -> Reply:
+    made = tuple(
+        {"id": f"c{n}", "type": "function", "function": {"name": name, "arguments": json.dumps(arguments)}}
+        for n, (name, arguments) in enumerate(calls)
+    )
+    return Reply(content="", node=None, tool_calls=made, sampled_tokens=10, **more)
+
+
+def text(name: str, arguments: dict[str, Any]) -> Reply:
+    call = json.dumps({"name": name, "arguments": arguments})
+    return Reply(content=f"<tool_call>\n{call}\n</tool_call>", node=None, sampled_tokens=10)
+
+
+class Replies:
+    """A chat that gives the replies it was made with, and then submits."""
+
+    def __init__(self, *replies: Reply) -> None:
+        self.tree, self.replies = TokenTree(), list(replies)
+        self.tools: list[Sequence[ToolSpec] | None] = []
+        self.max_prompt_tokens = sys.maxsize
+
+    def measure(self, messages: Sequence[Message], **asked: object) -> int:
+        return 0
+
+    async def reply(
+        self, messages: list[Message], *, tools: Sequence[ToolSpec] | None = None, **asked: object
+    ) -> Reply:
+        self.tools.append(tools)
+        return self.replies.pop(0) if self.replies else native(SUBMIT)
+
+
+def work(chat: Replies, *, limits: Limits | None = None, **options: Any) -> AgentRun:
+    """One run in a sandbox with one file."""
+
+    async def main() -> AgentRun:
+        agent, run = DebuggerAgent(limits=limits or Limits(), **options), AgentRun()
+        async with (
+            make_provider(SandboxSettings()) as provider,
+            agent.open(SandboxSpec()) as spec,
+            await provider.start(spec) as sandbox,
+        ):
+            await sandbox.write("app.py", b"x = 1\n")
+            await agent.run(make_task(), sandbox, chat, run)
+        return run
+
+    return asyncio.run(main())
+
+
+def test_each_call_is_answered_under_its_id_until_submission():
+    chat = Replies(native(("view", {"path": "app.py"})), native(("eval", {}), ("grep", {"pattern": "x"})))
+    run = work(chat)
+    assert [message["role"] for message in run.messages] == [
+        "system", "user", "assistant", "tool", "assistant", "tool", "tool", "assistant",
+    ]  # fmt: skip
+    assert make_task().problem in run.messages[1]["content"]
+    assert "/testbed\n|-- app.py" in run.messages[0]["content"]
+    assert run.messages[2]["tool_calls"] == list(native(("view", {"path": "app.py"})).tool_calls)
+    assert run.messages[3]["tool_call_id"] == "c0"
+    assert run.messages[3]["content"].startswith("Viewing `app.py`, lines 1-1 of 1 total lines.")
+    assert run.messages[5] == {
+        "role": "tool",
+        "tool_call_id": "c0",
+        "content": "Only one tool is called in each reply: this call was not made.",
+    }
+    assert run.messages[6]["content"].startswith("Found 1 matches:")
+    assert [turn.action for turn in run.turns] == [
+        '{"name": "view", "arguments": {"path": "app.py"}}',
+        '{"name": "grep", "arguments": {"pattern": "x"}}',
+        '{"name": "submit", "arguments": {}}',
+    ]
+    assert [turn.exit_code for turn in run.turns] == [0, 0, 0]
+    assert (run.submitted, run.ending) == (True, None)
+    assert [tool["name"] for tool in chat.tools[0] or ()][:2] == ["pdb", "view"]
+
+
+def test_calls_as_text_are_told_of_in_the_prompt_and_answered_by_the_user():
+    chat = Replies(text("view", {"path": "app.py"}), text(*SUBMIT))
+    run = work(chat, native=False)
+    assert chat.tools == [None, None]
+    assert '{"name": "pdb", "description": ' in run.messages[0]["content"]
+    assert [message["role"] for message in run.messages[2:]] == ["assistant", "user", "assistant"]
+    assert run.submitted
+
+
+def test_without_pdb_neither_tools_nor_prompt_know_of_it():
+    chat = Replies(native(("pdb", {"command": "n"})))
+    run = work(chat, pdb=False)
+    assert "pdb" not in json.dumps(chat.tools[0])
+    assert "pdb" not in run.messages[0]["content"]
+    assert "debugger" not in run.messages[0]["content"]
+    assert run.messages[3]["content"].startswith("Unregistered tool: pdb. ")
+    run = work(Replies(), native=False, pdb=False)
+    assert "pdb" not in run.messages[0]["content"]
+    assert "pdb tool" in work(Replies()).messages[0]["content"]
+
+
+def test_replies_without_a_call_that_can_be_made_end_the_rollout():
+    wrong = [
+        Reply(content="I think.", node=None),
+        native(("bash", {"command": "ls"})),
+        native(("view", {"file": "a"})),
+    ]
+    run = work(Replies(*wrong))
+    assert run.ending is Outcome.FORMAT_LIMIT
+    assert not run.submitted
+    assert [turn.action for turn in run.turns] == [None] * 3
+    assert [turn.observation.split(":")[0] for turn in run.turns] == [
+        "Empty tool name in action",
+        "Unregistered tool",
+        "Invalid arguments for tool view",
+    ]
+    assert [message["role"] for message in run.messages[2:]] == [
+        "assistant", "user", "assistant", "tool", "assistant", "tool",
+    ]  # fmt: skip
+    run = work(Replies(wrong[0], wrong[1], native(("listdir", {})), wrong[2], wrong[0]))
+    assert run.submitted
+
+
+def test_limits_on_turns_tokens_and_time_end_the_rollout():
+    forever = [native(("listdir", {}))] * 9
+    run = work(Replies(*forever), limits=Limits(turns=4))
+    assert (run.ending, len(run.turns)) == (Outcome.TURN_LIMIT, 4)
+    run = work(Replies(*forever), limits=Limits(tokens=25))
+    assert (run.ending, len(run.turns)) == (Outcome.TOKEN_LIMIT, 3)
+    run = work(Replies(*forever), limits=Limits(seconds=1e-9))
+    assert (run.ending, len(run.turns)) == (Outcome.TIME_LIMIT, 0)
+
+
+def test_settings_make_the_agent_and_its_limits():
+    agent = make_agent(AgentSettings(kind="debugger"))
+    assert isinstance(agent, DebuggerAgent)
+    assert agent.limits == Limits(turns=80, tokens=0, seconds=0.0, command_timeout_s=30.0)
+    agent = make_agent(
+        AgentSettings(kind="debugger", pdb=False, turn_limit=0, token_limit=7, command_timeout_s=5.0)
+    )
+    assert isinstance(agent, DebuggerAgent)
+    assert agent.limits == Limits(turns=0, tokens=7, command_timeout_s=5.0)
+    assert agent.tools[0]["name"] == "view"
+    with pytest.raises(ValueError, match="tool_calls has no effect"):
+        AgentSettings(kind="bash", tool_calls="text")
+
+
+def test_a_cancelled_run_leaves_nothing_that_runs():
+    class Waiting(Replies):
+        async def reply(self, messages: list[Message], **asked: Any) -> Reply:
+            if not self.replies:
+                waiting.set()
+                await asyncio.Event().wait()
+            return await super().reply(messages, **asked)
+
+    waiting = asyncio.Event()
+    starts = native(("pdb", {"command": "start", "runner": "python", "file": "app.py"}))
+
+    async def main() -> None:
+        agent = DebuggerAgent()
+        async with (
+            make_provider(SandboxSettings()) as provider,
+            agent.open(SandboxSpec()) as spec,
+            await provider.start(spec) as sandbox,
+        ):
+            await sandbox.write("app.py", b"x = 1\n")
+            running = asyncio.create_task(agent.run(make_task(), sandbox, Waiting(starts), AgentRun()))
+            await waiting.wait()
+            look = ["bash", "-c", "cat /proc/[0-9]*/cmdline | tr '\\0' ' '"]
+            assert "hone_debuggee.py" in (await sandbox.exec(look)).text
+            running.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await running
+            assert "hone_debug" not in (await sandbox.exec(look)).text
+
+    asyncio.run(main())
+
+
+def test_an_image_that_cannot_run_the_server_is_the_infrastructures_fault():
+    async def main(sandbox: Sandbox, agent: DebuggerAgent) -> None:
+        await agent.run(make_task(), sandbox, Replies(), AgentRun())
+
+    async def without_python() -> None:
+        agent = DebuggerAgent()
+        async with make_provider(SandboxSettings()) as provider, agent.open(SandboxSpec()) as spec:
+            broken = dataclasses.replace(spec, env={"PATH": "/nowhere:/bin"}, mounts=())
+            async with await provider.start(broken) as sandbox:
+                with pytest.raises(ProviderUnavailable, match="the debugger cannot be started"):
+                    await main(sandbox, agent)
+
+    asyncio.run(without_python())
+
+
+class Policy:
+    """A scripted engine that speaks the Qwen3 format: given calls, token by token."""
+
+    def __init__(self, calls: list[Call]) -> None:
+        said = [
+            "I will.\n<tool_call>\n" + json.dumps({"name": name, "arguments": arguments}) + "\n</tool_call>"
+            for name, arguments in calls
+        ]
+        tokenizer = make_tokenizer([*TEXTS, *said], SETTINGS)
+        self.renderer = make_renderer(tokenizer, "qwen3")
+        stop = self.renderer.get_stop_token_ids()[0]
+        self.ids = [[*tokenizer.encode(each, add_special_tokens=False), stop] for each in said]
+        self.engine = ScriptedEngine(lambda call: self.ids[call])
+
+    def new_chat(self, rollout_id: str, seed: int) -> Chat:
+        return Chat(self.engine, self.renderer, Sampling(max_tokens=4096), session=rollout_id)
+
+
+def _fix(task: Any) -> tuple[str, int, str]:
+    """The file, the line and the text of the gold patch of a task whose fix replaces one line."""
+    lines = task.checks.gold_patch.splitlines()
+    path = next(line for line in lines if line.startswith("+++ b/"))[6:]
+    at = int(next(line for line in lines if line.startswith("@@"))[4:].split(",")[0].split(" ")[0])
+    for line in lines[lines.index(f"+++ b/{path}") + 2 :]:
+        if line.startswith("-"):
+            break
+        at += 1
+    return path, at, next(line for line in lines if line.startswith("+") and not line.startswith("+++"))[1:]
+
+
+@pytest.mark.parametrize("pdb", [True, False])
+def test_a_task_is_solved_by_debugging_and_every_token_is_kept(tmp_path: Path, pdb: bool):
+    replaces = [t for t in tasks(8) if t.checks.gold_patch.count("\n-") == 2]  # with the header's own
+    task = replaces[0]
+    path, line, fixed = _fix(task)
+    debugging: list[Call] = [
+        ("pdb", {"command": "start", "runner": "pytest", "file": f"tests/test_{path}"}),
+        ("pdb", {"command": f"b {path}:{line}"}),
+        ("pdb", {"command": "c"}),
+    ]
+    calls: list[Call] = [
+        *(debugging if pdb else [("view", {"path": path})]),
+        ("rewrite", {"path": path, "start": line, "end": line, "new_code": fixed}),
+        ("eval", {}),
+        SUBMIT,
+    ]
+    policy = Policy(calls)
+
+    async def main() -> Any:
+        settings = AgentSettings(kind="debugger", pdb=pdb)
+        async with (
+            open_agent(settings, SandboxSpec(), cache=tmp_path) as equipped,
+            open_parts(tmp_path, equipped.agent) as parts,
+        ):
+            parts = dataclasses.replace(parts, spec=equipped.spec, new_chat=policy.new_chat)
+            workspace = prepare(task, parts.workspaces)
+            episode = Episode(task=task, rollout_id="r", group_id="g", workspace=workspace, seed=1)
+            return await run_episode(episode, parts)
+
+    done = asyncio.run(main())
+    assert (done.outcome, done.reward, done.error) == (Outcome.RESOLVED, 1.0, None)
+    assert [json.loads(turn.action or "{}")["name"] for turn in done.turns] == [name for name, _ in calls]
+    assert [turn.exit_code for turn in done.turns] == [0] * len(calls)
+    if pdb:
+        assert done.turns[0].observation.startswith("PDB session started with: python -m pdb -m pytest -sq ")
+        assert f"\nCurrent frame:\n{path}({line})" in done.turns[2].observation
+    assert "Tests: " in done.turns[-2].observation
+    sampled = [node for node in done.tree.nodes if node.sampled]
+    assert [list(node.tokens) for node in sampled] == policy.ids
+    for turn, prompt, ids in zip(done.turns, policy.engine.prompts, policy.ids, strict=True):
+        assert list(done.tree.tokens(turn.node)) == prompt + ids
+    assert len(list(done.tree.branches())) == 1  # nothing was rewritten
+    assert np.all(done.tree.nodes[done.turns[0].node].logprobs == policy.engine.completions[0].logprobs)

@@ -1,0 +1,108 @@
+"""Breakpoints move with their lines, whatever is edited."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+import hone.agents.debugger as package
+from hone.agents.debugger.breakpoints import Breakpoint, listing, read, shift
+from hone.agents.debugger.inside.hone_debug_files import kept_lines, replaced
+from hone.agents.debugger.inside.hone_places import first_statement, unbreakable
+
+INSIDE = Path(package.__file__).parent / "inside"
+NUMBERS = st.lists(st.integers(0, 60), unique=True, max_size=25)
+
+
+def _at(line: int, **more: object) -> Breakpoint:
+    return Breakpoint(path="/testbed/a.py", line=line, **more)  # type: ignore[arg-type]
+
+
+def _shifted(old: str, new: str, line: int) -> int | None:
+    """Where a breakpoint is after an edit; None: it is gone."""
+    moved = shift([_at(line, condition="x")], "/testbed/a.py", kept_lines(old.split("\n"), new.split("\n")))
+    assert all(each.condition == "x" for each in moved)
+    return moved[0].line if moved else None
+
+
+@given(NUMBERS, st.data())
+def test_a_breakpoint_stays_with_its_line_when_lines_are_replaced(names: list[int], data: st.DataObject):
+    """Against a reference that finds the line again by its text, which is unique."""
+    lines = [f"line {name}" for name in names]
+    start = data.draw(st.integers(1, len(lines) + 2))
+    end = data.draw(st.integers(start, len(lines) + 3))
+    fresh = [f"new {n}" for n in range(data.draw(st.integers(0, 6)))]
+    stay = sorted(data.draw(st.sets(st.sampled_from(range(start, end + 1)), max_size=3)))
+    fresh += [lines[number - 1] for number in stay if number <= len(lines)]  # lines of old, in their order
+    old = "".join(f"{line}\n" for line in lines)
+    new = replaced(old, start, end, "\n".join(fresh))
+    after = new.split("\n")
+    for number, line in enumerate(lines, start=1):
+        expected = after.index(line) + 1 if line in after else None
+        assert _shifted(old, new, number) == expected
+
+
+@given(NUMBERS, NUMBERS)
+def test_after_a_whole_file_is_replaced_a_breakpoint_is_at_its_line_or_gone(
+    before: list[int], now: list[int]
+):
+    old, new = ("\n".join(f"line {name}" for name in names) for names in (before, now))
+    kept = 0
+    for number, name in enumerate(before, start=1):
+        found = _shifted(old, new, number)
+        if found is not None:
+            assert new.split("\n")[found - 1] == f"line {name}"
+            kept += 1
+    if set(before) & set(now):
+        assert kept >= 1
+
+
+def test_breakpoints_of_other_files_stay():
+    other = Breakpoint(path="/testbed/b.py", line=3)
+    assert shift([other, _at(1)], "/testbed/a.py", []) == (other,)
+
+
+def test_breakpoints_are_listed_with_what_is_special_about_them():
+    marks = [_at(9, temporary=True), _at(4, condition="x > 1", enabled=False, ignore=2)]
+    assert listing(marks, "/testbed") == (
+        "line 4 in a.py (if x > 1, disabled, passed 2 times first)\nline 9 in a.py (once)"
+    )
+    assert listing([], "/testbed") == "No breakpoints are set."
+
+
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.text(max_size=3),
+        lambda inner: (
+            st.lists(inner, max_size=4)
+            | st.dictionaries(
+                st.sampled_from(["path", "line", "condition", "ignore", "x"]), inner, max_size=5
+            )
+        ),
+    )
+)
+def test_whatever_a_sandbox_tells_of_breakpoints_can_be_read(told: object):
+    for each in read(told):
+        assert isinstance(each.path, str)
+        assert isinstance(each.line, int)
+
+
+def test_where_a_breakpoint_cannot_stop_another_line_is_named():
+    source = '@cache\ndef f(\n    x,\n):\n    """Doc."""\n    return x\n\n\nclass A:\n    # why\n    y = 1\n'
+    told = {line: unbreakable(source, line) for line in range(1, 13)}
+    assert {line for line, why in told.items() if why is None} == {1, 3, 4, 5, 6, 11}
+    assert "Try line 6 instead" in str(told[2])
+    assert "Try line 11 instead, the first statement inside it" in str(told[9])
+    assert "Line 10 is a comment. Try line 11 instead" in str(told[10])
+    assert first_statement(source, "f") == 6
+    assert first_statement(source, "f", 1) == 6
+    assert first_statement(source, "g") is None
+    assert unbreakable("def f(:", 1) is None
+
+
+def test_what_runs_in_sandboxes_can_be_read_by_python_3_8():
+    for path in INSIDE.glob("*.py"):
+        ast.parse(path.read_text(), feature_version=(3, 8))

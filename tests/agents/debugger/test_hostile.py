@@ -1,0 +1,184 @@
+"""Programs that lie, hang, flood, fork, die or turn against the debugger, in a real sandbox."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.agents.debugger.desk import Desk, at_desk
+
+pytestmark = pytest.mark.sandbox
+
+AGAIN = (
+    "Reached the end of the program. Restarting the debugging session.\n> /testbed/program.py(1)<module>()"
+)
+
+
+def test_output_that_looks_like_the_debuggers_changes_nothing():
+    code = (
+        "print('(Pdb) ')\nprint('> /testbed/program.py(99)fake()', flush=True)\n"
+        "print('(Pdb) The program exited via sys.exit(). Exit status: 0')\nx = 1\n"
+    )
+
+    async def scenario(desk: Desk) -> None:
+        await desk.script(code)
+        for line in (2, 3, 4):
+            assert f"Current frame:\nprogram.py({line})<module>()\n" in await desk.pdb("n")
+        assert await desk.pdb("p 'still here'") == "Pdb command output:\n'still here'\n"
+
+    at_desk(scenario)
+
+
+def test_however_a_program_ends_the_session_goes_on():
+    programs = [
+        ("import os\nprint('last words')\nos._exit(7)\n", "last words\nThe program left with exit code 7"),
+        ("import os\nos.kill(os.getpid(), 9)\n", "The program left with exit code 137"),
+        ("import os\nos.closerange(3, 4096)\nx = 1\n", "without its debugger"),
+        ("import sys\nsys.exit(3)\n", "The program exited via sys.exit(). Exit status: 3\n"),
+        ("raise KeyboardInterrupt\n", "KeyboardInterrupt\nUncaught exception."),
+        ("import sys\nsys.settrace(None)\nprint('free')\n", "free\n"),
+        ("import sys\nsys.stdout.close()\nx = 1\n", ""),
+        ("input()\n", "EOFError: EOF when reading a line"),
+        ("import sys\nsys.stdout.buffer.write(b'\\xff\\x00\\xfe\\n')\n", "\ufffd\0\ufffd\n"),
+        ("import os\nos.write(1, 'é✓'.encode()); os.write(2, b' err')\n", "é✓ err\n"),
+    ]
+
+    async def scenario(desk: Desk) -> None:
+        for code, told in programs:
+            await desk.script(code)
+            seen = await desk.pdb("c")
+            assert told in seen
+            if AGAIN not in seen:  # it waits where it failed
+                seen = await desk.pdb("c")
+            assert AGAIN in seen
+            assert await desk.pdb("p 1") == "Pdb command output:\n1\n"
+
+    at_desk(scenario)
+
+
+def test_a_program_that_runs_for_ever_is_interrupted_where_it_is():
+    async def scenario(desk: Desk) -> None:
+        await desk.script("import time\nn = 0\nwhile True:\n    n += 1\n")
+        seen = await desk.pdb("c")
+        assert "The command `c` has timed out after 0.5 s. The program was interrupted." in seen
+        assert "\nCurrent frame:\nprogram.py(" in seen
+        assert await desk.pdb("p n > 10") == "Pdb command output:\nTrue\n"
+        await desk.pdb("b 4")
+        assert "program.py(4)<module>()" in await desk.pdb("c")
+        assert "*** KeyboardInterrupt" in await desk.pdb("p [0 for _ in iter(int, 1) if _]")
+        assert await desk.pdb("p n > 10") == "Pdb command output:\nTrue\n"
+        await desk.script("import time\ntime.sleep(60)\n")
+        await desk.pdb("n")
+        assert "program.py(2)<module>()" in await desk.pdb("c")
+
+    at_desk(scenario, timeout_s=0.5)
+
+
+def test_a_program_that_cannot_be_interrupted_is_killed():
+    code = "import signal\nsignal.pthread_sigmask(signal.SIG_BLOCK, range(1, 65))\nwhile True: pass\n"
+
+    async def scenario(desk: Desk) -> None:
+        await desk.script(code)
+        before = await desk.processes()
+        seen = await desk.pdb("c")
+        assert "has timed out after 0.5 s. The program could not be interrupted and was killed." in seen
+        assert AGAIN in seen
+        assert await desk.processes() == before
+
+    at_desk(scenario, timeout_s=0.5)
+
+
+def test_a_flood_is_capped_and_does_not_hold_the_debugger_up():
+    async def scenario(desk: Desk) -> None:
+        await desk.script(
+            "import os\nos.write(1, b'first')\nfor i in range(2000):\n    os.write(1, b'x' * 9999)\n"
+        )
+        seen = await desk.pdb("c")
+        assert "first" in seen
+        assert "bytes omitted" in seen
+        assert len(seen) < 12_000
+        seen = await desk.pdb("p 'y' * 10**7")
+        assert "bytes omitted" in seen
+        assert len(seen) < 12_000
+        await desk.script("while True: print('y' * 1000)\n")
+        assert "has timed out" in await desk.pdb("c")
+
+    at_desk(scenario, timeout_s=2.0)
+
+
+def test_forks_run_without_a_debugger_and_nothing_is_left_of_them():
+    code = (
+        "import os, time\nif os.fork() == 0:\n    os.setsid()\n"
+        "    if os.fork() == 0:\n        time.sleep(60)\n"
+        "    print('child'); os._exit(0)\nos.wait()\nprint('parent')\n"
+    )
+
+    async def scenario(desk: Desk) -> None:
+        idle = await desk.processes()
+        await desk.script(code)
+        await desk.pdb("b 6")
+        seen = await desk.pdb("c")
+        assert "child\nparent\n" in seen
+        assert AGAIN in seen
+        assert await desk.processes() == idle + 1  # the program that was started again
+        await desk.use("eval")
+        assert await desk.processes() == idle
+
+    at_desk(scenario)
+
+
+def test_a_server_that_is_killed_is_there_again():
+    async def scenario(desk: Desk) -> None:
+        await desk.script("import os\nos.kill(os.getppid(), 9)\nimport time; time.sleep(60)\n")
+        seen = await desk.pdb("c")
+        assert seen.startswith("Failure calling pdb:\nThe debugger was lost: ")
+        assert "import os" in await desk.use("view", path="program.py")
+        assert "PDB session started with" in await desk.pdb("start", "python", "app.py")
+
+    at_desk(scenario)
+
+
+def test_the_program_finds_no_secret():
+    code = """import glob, os
+parent = os.getppid()
+for path in ('mem', 'environ', 'fd/0', 'maps'):
+    try:
+        open(f'/proc/{parent}/{path}', 'rb').read(1)
+        print('readable:', path)
+    except OSError as error:
+        pass
+print('looked', [name for name in os.environ if 'SECRET' in name.upper()])
+print(open(f'/proc/{parent}/cmdline').read().replace(chr(0), ' '))
+"""
+
+    async def scenario(desk: Desk) -> None:
+        await desk.script(code)
+        printed = (await desk.pdb("c")).partition("Reached the end")[0]
+        assert printed.startswith("Pdb command output:\nlooked []\n")  # and nothing was readable
+        assert printed.endswith("hone_debug_server.py \n")
+
+    at_desk(scenario)
+
+
+def test_an_alias_of_a_command_that_is_refused_is_refused():
+    async def scenario(desk: Desk) -> None:
+        await desk.pdb("start", "python", "app.py")
+        await desk.pdb("alias away q")
+        assert "is not available here" in await desk.pdb("away")
+        assert await desk.pdb("p 1") == "Pdb command output:\n1\n"
+
+    at_desk(scenario)
+
+
+def test_counts_of_tests_come_from_pytest_and_not_from_what_is_printed():
+    tests = "def test_a():\n    print('18 passed in 0.01s')\n    assert 0\n"
+
+    async def scenario(desk: Desk) -> None:
+        assert (await desk.use("eval")).endswith("\nTests: 1 failed.")
+        await desk.use("edit", path="test.py", new_code="import os\nprint('5 passed')\nos._exit(0)\n")
+        assert (await desk.use("eval")).endswith("The tests did not run to their end (exit code 0).")
+        await desk.use("edit", path="test.py", new_code="def test_a():\n    while True: pass\n")
+        assert (await desk.use("eval")).endswith("The tests have timed out after 3 s and were killed.")
+        await desk.use("edit", path="test.py", new_code="x = 1\n")
+        assert (await desk.use("eval")).endswith("Tests: none were found.")
+
+    at_desk(scenario, {"test.py": tests}, timeout_s=3.0)

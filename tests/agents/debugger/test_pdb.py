@@ -1,0 +1,296 @@
+"""The tool pdb in a real sandbox: what each command comes to, word for word."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.agents.debugger.desk import APP, Desk, at_desk
+
+pytestmark = pytest.mark.sandbox
+
+STARTED = """PDB session started with: python -m pdb app.py
+> /testbed/app.py(1)<module>()
+-> import sys
+Breakpoints:
+No breakpoints are set.
+
+Context around the current frame:
+   1  -> import sys
+   2     
+   3     
+   4     def scale(values, factor):
+   5         total = 0
+   6         for value in values:
+   7             total += value * factor
+   8         return total
+   9     
+  10     
+  11     if __name__ == "__main__":
+"""  # noqa: W291
+HIT = """Pdb command output:
+> /testbed/app.py(7)scale()
+-> total += value * factor
+
+Current frame:
+app.py(7)scale()
+
+Context around the current frame:
+   2     
+   3     
+   4     def scale(values, factor):
+   5         total = 0
+   6         for value in values:
+   7 B->         total += value * factor
+   8         return total
+   9     
+  10     
+  11     if __name__ == "__main__":
+  12         print(scale([1, 2, 3], 2))
+"""  # noqa: W291
+ENDED = """Pdb command output:
+12
+Reached the end of the program. Restarting the debugging session.
+> /testbed/app.py(1)<module>()
+-> import sys
+"""
+NOTHING_RUNS = "Failure calling pdb:\nPDB session is not running. Please start it first using command='start'"
+
+
+def test_a_session_reads_as_pdb_does():
+    async def scenario(desk: Desk) -> None:
+        assert await desk.pdb("start", "python", "app.py") == STARTED
+        assert await desk.pdb("b app.py:7, value > 1") == (
+            "Pdb command output:\nBreakpoint 1 at /testbed/app.py:7\n\n"
+            "All breakpoints:\nline 7 in app.py (if value > 1)\n"
+        )
+        assert await desk.pdb("c") == HIT
+        assert await desk.pdb("p value, total") == "Pdb command output:\n(2, 2)\n"
+        assert await desk.pdb("n") == (
+            "Pdb command output:\n> /testbed/app.py(6)scale()\n-> for value in values:\n\n"
+            "Current frame:\napp.py(6)scale()\n"
+        )
+        assert await desk.pdb("w") == (
+            "Pdb command output:\n  /testbed/app.py(12)<module>()\n-> print(scale([1, 2, 3], 2))\n"
+            "> /testbed/app.py(6)scale()\n-> for value in values:\n"
+        )
+        assert await desk.pdb("b") == "Breakpoints:\nline 7 in app.py (if value > 1)\n"
+        assert await desk.pdb("cl app.py:7") == (
+            "Pdb command output:\nDeleted breakpoint 1 at /testbed/app.py:7\n\n"
+            "All breakpoints:\nNo breakpoints are set.\n"
+        )
+        assert (await desk.pdb("c")).startswith(ENDED)
+        assert not desk.failed
+        assert await desk.pdb("n") == (
+            "Pdb command output:\n> /testbed/app.py(4)<module>()\n-> def scale(values, factor):\n\n"
+            "Current frame:\napp.py(4)<module>()\n"
+        )
+
+    at_desk(scenario)
+
+
+COMMANDS = {
+    "a": "values = [1, 2, 3]\nfactor = 2",
+    "args": "values = [1, 2, 3]\nfactor = 2",
+    "p factor": "2",
+    "pp values": "[1, 2, 3]",
+    "p 'a;b'": "'a;b'",
+    "p nothing": "*** NameError: name 'nothing' is not defined",
+    "whatis values": "<class 'list'>",
+    "display factor": "display factor: 2",
+    "!factor = 5": "",
+    "factor": "5",
+    "l 1, 2": "  1  \timport sys\n  2  \t",
+    "ll": "  4  \tdef scale(values, factor):",
+    "condition 1 factor > 3": "New condition set for breakpoint 1.",
+    "tbreak 8": "Breakpoint 2 at /testbed/app.py:8",
+    "s": "> /testbed/app.py(6)scale()\n-> for value in values:",
+    "unt 7": "> /testbed/app.py(7)scale()\n-> total += value * factor",
+    "u": "> /testbed/app.py(12)<module>()\n-> print(scale([1, 2, 3], 2))",
+    "d": "> /testbed/app.py(7)scale()\n-> total += value * factor",
+    "r": "Deleted breakpoint 2 at /testbed/app.py:8\n> /testbed/app.py(8)scale()\n-> return total",
+    "n": "--Return--\n> /testbed/app.py(8)scale()->30\n-> return total",
+}
+
+
+def test_each_command_of_pdb_works():
+    async def scenario(desk: Desk) -> None:
+        await desk.pdb("start", "python", "app.py")
+        await desk.pdb("b scale")
+        await desk.pdb("c")
+        for command, told in COMMANDS.items():
+            assert (await desk.pdb(command)).startswith(f"Pdb command output:\n{told}")
+
+    at_desk(scenario)
+
+
+def test_a_command_that_cannot_be_carried_out_is_answered_by_a_sentence():
+    async def scenario(desk: Desk) -> None:
+        assert (await desk.pdb("n")).startswith(NOTHING_RUNS)
+        assert await desk.pdb(" ") == "Failure calling pdb:\nEmpty commands are not allowed."
+        assert "'file' parameter is REQUIRED" in await desk.pdb("start", "python")
+        assert "'runner' parameter is REQUIRED" in await desk.pdb("start", None, "app.py")
+        assert "REQUIRED with command='start'" in await desk.pdb("start")
+        assert desk.failed
+        assert await desk.pdb("start", "python", "none.py") == (
+            "Failure calling pdb:\n`none.py` does not exist."
+        )
+        await desk.pdb("start", "python", "app.py")
+        for command in ("q", "quit", "exit", "interact", "debug f()", "commands 1"):
+            told = await desk.pdb(command)
+            assert told.startswith(f"Invalid pdb command: {command}\n*** The command ")
+            assert desk.failed
+        assert await desk.pdb("b app.py:4") == (
+            "Invalid pdb command: b app.py:4\n*** Line 4 is a function definition: 'def scale(values, "
+            "factor):'. It runs when the function is defined, not when it is called. Try line 5 instead, the "
+            "first statement inside it."
+        )
+        assert "Line 3 is a blank line. Try line 4 instead" in await desk.pdb("b app.py:3")
+        assert "Line 99 is out of range" in await desk.pdb("b 99")
+        assert "'none.py' not found" in await desk.pdb("b none.py:1")
+        assert await desk.pdb("p 1\np 2; p 3") == "Pdb command output:\n*** SyntaxError: invalid syntax\n"
+        assert await desk.pdb("n; n") == (
+            "Multiple commands are not supported. Only the first command will be executed.\n"
+            "Pdb command output:\n> /testbed/app.py(4)<module>()\n-> def scale(values, factor):\n\n"
+            "Current frame:\napp.py(4)<module>()\n"
+        )
+
+    at_desk(scenario)
+
+
+def test_breakpoints_survive_edits_and_new_sessions():
+    async def scenario(desk: Desk) -> None:
+        await desk.pdb("start", "python", "app.py")
+        await desk.pdb("b scale")
+        await desk.pdb("b app.py:7, value == 2")
+        await desk.use("rewrite", path="app.py", start=1, end=1, new_code="import sys\n\nUNIT = 1\n")
+        assert "B    7     total = 0" in await desk.use("view", path="app.py")
+        hit = await desk.pdb("c")
+        assert hit.startswith(
+            "The code was edited: the program was started again before this command.\n"
+            "Pdb command output:\n> /testbed/app.py(7)scale()\n-> total = 0\n"
+        )
+        assert "> /testbed/app.py(9)scale()" in await desk.pdb("c")
+        assert await desk.pdb("p value") == "Pdb command output:\n2\n"
+        await desk.use("rewrite", path="app.py", start=7, end=7, new_code="    total = 10")
+        assert await desk.pdb("b") == (
+            "The code was edited: the program was started again before this command.\n"
+            "Breakpoints:\nline 9 in app.py (if value == 2)\n"
+        )
+        again = await desk.pdb("start", "pytest", "tests/test_app.py")
+        assert "Breakpoints:\nline 9 in app.py (if value == 2)\n" in again
+        assert await desk.pdb("cl") == "All breakpoints have been cleared.\n"
+        assert "No breakpoints are set." in await desk.pdb("restart")
+        await desk.pdb("tbreak scale")
+        assert "app.py(7)scale()" in await desk.pdb("c")
+        assert await desk.pdb("b") == "Breakpoints:\nNo breakpoints are set.\n"
+
+    at_desk(scenario)
+
+
+def test_a_test_is_met_at_its_first_line():
+    async def scenario(desk: Desk) -> None:
+        told = await desk.pdb("start", "pytest", "tests/test_app.py")
+        assert told.startswith(
+            "PDB session started with: python -m pdb -m pytest -sq tests/test_app.py\n"
+            "> /testbed/tests/test_app.py(5)test_scale()\n-> assert scale([1, 2], 3) == 9\nBreakpoints:\n"
+        )
+        assert (await desk.pdb("s")).startswith("Pdb command output:\n--Call--\n> /testbed/app.py(4)scale()")
+        assert "1 failed, 1 passed" in await desk.pdb("c")
+        told = await desk.pdb("start", "pytest", "tests/test_app.py::test_wrong")
+        assert told.startswith(
+            "PDB session started with: "
+            "python -m pytest -sq tests/test_app.py::test_wrong --trace --tb=short\n"
+            "> /testbed/tests/test_app.py(9)test_wrong()\n"
+        )
+        assert "AssertionError: assert 1 == 2" in await desk.pdb("n")
+        assert "--Return--" in await desk.pdb("n")
+        ended = await desk.pdb("n")  # nothing of pytest's own is stepped through
+        assert "1 failed" in ended
+        assert "Reached the end of the program. Restarting the debugging session." in ended
+
+    at_desk(scenario)
+
+
+def test_tests_of_classes_and_of_parameters_are_met_each():
+    tests = (
+        "import unittest\nimport pytest\n\nclass TestOld(unittest.TestCase):\n    def test_old(self):\n"
+        "        x = 1\n\n@pytest.mark.parametrize('n', [1, 2])\ndef test_each(n):\n    assert n\n"
+    )
+
+    async def scenario(desk: Desk) -> None:
+        assert "(6)test_old()" in await desk.pdb("start", "pytest", "test_t.py::TestOld::test_old")
+        assert "(10)test_each()" in await desk.pdb("start", "pytest", "test_t.py::test_each")
+        assert "(10)test_each()" in await desk.pdb("c")
+        assert await desk.pdb("p n") == "Pdb command output:\n2\n"
+
+    at_desk(scenario, {"test_t.py": tests})
+
+
+def test_an_uncaught_exception_is_looked_at_where_it_was_raised():
+    async def scenario(desk: Desk) -> None:
+        await desk.script("def f(x):\n    return 1 / x\n\nf(0)\n")
+        told = await desk.pdb("c")
+        assert told.startswith(
+            'Pdb command output:\nTraceback (most recent call last):\n  File "/testbed/pro'
+        )
+        assert "ZeroDivisionError: division by zero\nUncaught exception. Entering post mortem" in told
+        assert "Current frame:\nprogram.py(2)f()\n" in told
+        assert await desk.pdb("p x") == "Pdb command output:\n0\n"
+        assert "program.py(4)<module>()" in await desk.pdb("u")
+        assert "Reached the end of the program." in await desk.pdb("c")
+
+    at_desk(scenario)
+
+
+@pytest.mark.parametrize(
+    ("code", "told"),
+    [
+        ("def f(:\n", "SyntaxError: invalid syntax"),
+        ("x = '\udc80'\n", "SyntaxError"),
+    ],
+)
+def test_a_program_that_cannot_be_started_says_why(code: str, told: str):
+    async def scenario(desk: Desk) -> None:
+        seen = await desk.pdb("start", "python", "bad.py")
+        assert seen.startswith("Failure calling pdb:\n")
+        assert told in seen
+        assert (await desk.pdb("n")).startswith(NOTHING_RUNS)
+
+    at_desk(scenario, {"bad.py": code})
+
+
+def test_tests_that_do_not_exist_and_a_python_without_pytest_are_told():
+    async def scenario(desk: Desk) -> None:
+        seen = await desk.pdb("start", "pytest", "tests/test_app.py::test_none")
+        assert seen.startswith("Failure calling pdb:\n")
+        assert "not found: /testbed/tests/test_app.py::test_none" in seen
+        await desk.sandbox.write("pytest.py", b"raise ModuleNotFoundError(\"No module named 'pytest'\")\n")
+        seen = await desk.pdb("start", "pytest", "tests/test_app.py")
+        assert seen.startswith("Failure calling pdb:\nModuleNotFoundError: No module named 'pytest'")
+        assert "The tests did not run to their end (exit code 1)" in await desk.use("eval")
+
+    at_desk(scenario)
+
+
+def test_breakpoint_in_the_code_stops_there():
+    async def scenario(desk: Desk) -> None:
+        await desk.script("import pdb\nbreakpoint()\nx = 1\npdb.set_trace()\ny = 2\n")
+        assert "program.py(3)<module>()" in await desk.pdb("c")
+        assert "program.py(5)<module>()" in await desk.pdb("c")
+        tests = "def test_it():\n    import pdb\n    x = 1\n    pdb.set_trace()\n    assert x\n"
+        await desk.use("edit", path="test_it.py", new_code=tests)
+        await desk.pdb("start", "pytest", "test_it.py")
+        assert "test_it.py(5)test_it()" in await desk.pdb("c")
+
+    at_desk(scenario, {"app.py": APP})
+
+
+def test_an_edit_of_a_module_counts_at_once_whatever_was_compiled_before():
+    async def scenario(desk: Desk) -> None:
+        for operator in "+-*":
+            await desk.use("edit", path="module.py", new_code=f"def f():\n    return 7 {operator} 3\n")
+            await desk.pdb("start", "pytest", "test_module.py")
+            assert await desk.pdb("p f()") == f"Pdb command output:\n{eval(f'7 {operator} 3')}\n"
+        assert (await desk.use("eval")).endswith("Tests: 1 failed.")
+
+    at_desk(scenario, {"test_module.py": "from module import f\n\n\ndef test_f():\n    assert f() == 4\n"})

@@ -1,0 +1,55 @@
+"""A rollout's scores of single turns, as `hone show` tells them."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from hone.cli import main
+from hone.grading.settings import JudgeSettings, ProgressSettings
+from hone.outcomes import Outcome
+from hone.rollout.step_rewards import weigh
+from hone.rollout.store import Store
+from tests.cli.fake_run import make_run, trajectory
+
+
+def scored_run(folder: Path) -> str:
+    run = make_run(folder)
+    votes = [
+        {"ok": True, "latency_ms": 1.0},
+        {"ok": True, "latency_ms": 1.0},
+        {"ok": False, "latency_ms": 1.0},
+    ]
+    step = {"status": "ok", "step_index": 0, "mean_score": 0.5, "valid_vote_count": 2, "votes": votes}
+    state = {"step_index": 0, "status": "ok", "changed": True, "score": 0.25, "error": None}
+    made = dataclasses.replace(
+        trajectory("scored", Outcome.UNRESOLVED),
+        metadata={
+            "prm": {"enabled": True, "step_scores": [0.5], "step_mean_score": 0.5, "step_details": [step]},
+            "progress": {"enabled": True, "initial_score": 0.0, "steps": [state]},
+        },
+    )
+    weighed = weigh(made, JudgeSettings(enabled=True), ProgressSettings(enabled=True))
+    return f"{run}/{Store(run / 'rollouts').save(weighed, group=9, index=9)}"
+
+
+def test_show_tells_what_the_judge_and_the_hidden_tests_said_of_a_turn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name = scored_run(tmp_path / "run")
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setattr(sys, "argv", ["hone", "show", name])
+    assert main() == 0
+    out = capsys.readouterr().out
+    assert "judge +0.50 (2 of 3 votes)  progress 0.25  worth +0.75" in out
+    assert "final score" in out
+    assert "-0.25" in out
+    monkeypatch.setattr(sys, "argv", ["hone", "show", name, "--json"])
+    assert main() == 0
+    record = json.loads(capsys.readouterr().out)
+    assert record["turn_rewards"] == {"0": 0.75}
+    assert record["scores"]["score"] == -0.25

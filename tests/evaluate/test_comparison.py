@@ -1,0 +1,144 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hone.evaluate.comparison import compare_runs, comparison_page, meaning
+from hone.evaluate.errors import EvaluateError
+from hone.evaluate.results import append
+from hone.evaluate.statistics import compare
+from tests.evaluate.pages import read
+
+
+def evaluation(
+    folder: Path, resolved: dict[str, list[bool]], *, args: dict[str, Any] | None = None, **more: Any
+) -> Path:
+    """A finished evaluation: task -> resolved, one per sample."""
+    folder.mkdir()
+    for task, samples in resolved.items():
+        for sample, won in enumerate(samples):
+            status = "resolved" if won else "unresolved"
+            append(
+                folder / "results.jsonl",
+                {
+                    "instance_id": task,
+                    "sample": sample,
+                    "resolved": won,
+                    "exit_status": status,
+                    "run_dir": f"{task}__{sample}",
+                    "n_steps": 4,
+                    **more,
+                },
+            )
+    if args is not None:
+        total = sum(map(len, resolved.values()))
+        summary = {"model": folder.name, "cost": 0.5 * total, "total": total, "args": args}
+        (folder / "summary.json").write_text(json.dumps(summary))
+    return folder
+
+
+def test_two_runs_are_compared_task_by_task(tmp_path: Path):
+    first = evaluation(tmp_path / "a", {str(i): [i < 10] for i in range(12)})
+    second = evaluation(tmp_path / "b", {str(i): [i < 1] for i in range(12)})
+    fault = {"instance_id": "0", "sample": 1, "resolved": False, "exit_status": "engine_error"}
+    append(first / "results.jsonl", fault)  # says nothing about either run
+    compared = compare_runs(first, second)
+    paired = compared.paired
+    assert (paired.first_better, paired.second_better, paired.ties) == (9, 0, 3)
+    assert paired.p_value == pytest.approx(2 / 2**9)
+    assert [task.id for task in compared.changed] == [str(i) for i in range(1, 10)]
+    assert {task.gain for task in compared.changed} == {-1.0}
+    assert compared.outcomes == {"resolved": (10, 1), "unresolved": (2, 11), "engine_error": (1, 0)}
+    assert "evidence that the first run is better" in compared.meaning
+
+
+def test_tasks_that_changed_are_ordered_by_how_much_the_second_run_gained(tmp_path: Path):
+    first = evaluation(
+        tmp_path / "a", {"up": [False] * 2, "down": [True] * 2, "half": [True, False], "x": [True]}
+    )
+    second = evaluation(tmp_path / "b", {"up": [True] * 4, "down": [False], "half": [True] * 3, "y": [True]})
+    compared = compare_runs(first, second)
+    assert [(task.id, task.gain) for task in compared.changed] == [("up", 1.0), ("half", 0.5), ("down", -1.0)]
+    assert compared.unpaired == (("x",), ("y",))
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "said"),
+    [
+        (0, 0, "nothing tells them apart"),
+        (2, 3, "no evidence that either is better"),
+        (0, 30, "less than 0.0001. That is evidence that the second run"),
+        (9, 1, "would split 9 to 1 or more unevenly with probability 0.021. That is evidence that the first"),
+    ],
+)
+def test_a_p_value_is_told_in_words(first: int, second: int, said: str):
+    one = {str(i): [i < first] for i in range(first + second + 2)}
+    two = {str(i): [first <= i < first + second] for i in range(first + second + 2)}
+    assert said in meaning(compare(one, two))
+
+
+def test_settings_that_differ_in_more_than_the_model_are_named(tmp_path: Path):
+    one = {"model": {"path": "m1"}, "sampling": {"temperature": 1.0, "top_p": 1.0}, "engine": {"threads": 1}}
+    two = {"model": {"path": "m2"}, "sampling": {"temperature": 0.2, "top_p": 1.0}, "engine": {"threads": 2},
+           "seed": 3}  # fmt: skip
+    tasks = {"a": [True]}
+    first = evaluation(tmp_path / "a", tasks, args=one)
+    second = evaluation(tmp_path / "b", tasks, args=two)
+    compared = compare_runs(first, second, ignored=("model", "engine.threads"))
+    assert compared.settings == {"sampling.temperature": (1.0, 0.2), "seed": ("not set", 3)}
+    assert compared.models == ("a", "b")
+    assert compared.figures == {"turns": (4.0, 4.0), "cost": (0.5, 0.5)}
+    (second / "summary.json").unlink()
+    assert compare_runs(first, second).settings == {}  # an evaluation that did not end names none
+
+
+def test_figures_that_only_one_of_them_has_are_left_out(tmp_path: Path):
+    first = evaluation(tmp_path / "a", {"t": [True]}, tokens=10, elapsed=2.0)
+    second = evaluation(tmp_path / "b", {"t": [True]}, tokens=30)
+    assert compare_runs(first, second).figures == {"turns": (4.0, 4.0), "sampled tokens": (10.0, 30.0)}
+
+
+def test_what_cannot_be_compared_is_refused(tmp_path: Path):
+    run = evaluation(tmp_path / "a", {"t": [True]})
+    other = evaluation(tmp_path / "b", {"u": [True]})
+    with pytest.raises(EvaluateError, match="share no task"):
+        compare_runs(run, other)
+    with pytest.raises(EvaluateError, match="gone holds no evaluation"):
+        compare_runs(run, tmp_path / "gone")
+    (tmp_path / "temperature-0.5").mkdir()
+    (tmp_path / "sweep.json").write_text("{}")
+    with pytest.raises(EvaluateError, match=r"is a sweep.*such as .*/temperature-0.5"):
+        compare_runs(tmp_path, run)
+    (run / "summary.json").write_text("{cut")
+    with pytest.raises(EvaluateError, match="is not JSON"):
+        compare_runs(run, run)
+
+
+def test_a_name_of_a_run_never_becomes_the_scheme_of_a_link(tmp_path: Path):
+    first = evaluation(tmp_path / "javascript:alert(1)", {"up": [False]})
+    second = evaluation(tmp_path / "b", {"up": [True]})
+    page = read(comparison_page(compare_runs(first, second), tmp_path / "c.html"))
+    assert "javascript%3Aalert%281%29/report.html" in page.links
+
+
+def test_the_page_of_a_comparison_links_both_runs_from_where_it_lies(tmp_path: Path):
+    attack = "<script>alert(1)</script>"
+    args = {"model": {"path": attack}, "prompts": attack}
+    first = evaluation(
+        tmp_path / "a", {"up": [False], attack: [True], "x": [True]}, args={**args, "prompts": "y"}
+    )
+    second = evaluation(tmp_path / "b", {"up": [True], attack: [False]}, args=args)
+    compared = compare_runs(first, second)
+    (tmp_path / "pages").mkdir()
+    page = read(comparison_page(compared, tmp_path / "pages" / "c.html"))
+    assert {"../a/report.html", "../b/report.html", "../b/rollouts/up__0/rollout.html"} <= set(page.links)
+    assert page.text.count(attack) == 2  # a task that changed, and a setting that differs
+    for text in (
+        "no evidence that either is better",
+        "Tasks that changed",
+        "1 tasks are only in the first run",
+    ):
+        assert text in page.text

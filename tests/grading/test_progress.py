@@ -1,0 +1,153 @@
+"""Potentials of states, and their measurement beside an agent; episodes of it are in tests/rollout."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from typing import Any
+
+import pytest
+
+from hone.grading.errors import BrokenTree, GraderError
+from hone.grading.progress import Progressing, State, potential
+from hone.grading.settings import ProgressSettings
+from hone.grading.verdict import failed, judge
+from hone.sandbox import SandboxLost
+from hone.types import Task, TestStatus, Verdict
+from tests.grading.example import make_task
+from tests.grading.judging import turn
+
+CHECKS = make_task().checks
+ALL = dict.fromkeys((*CHECKS.fail_to_pass, *CHECKS.pass_to_pass), TestStatus.PASSED)
+
+
+def verdict(**statuses: TestStatus) -> Verdict:
+    """Everything passes but what is named, by the end of its id."""
+    changed = {i: s for name, s in statuses.items() for i in ALL if i.endswith(f"::{name}")}
+    assert len(changed) == len(statuses)
+    return judge(CHECKS, {**ALL, **changed})
+
+
+def test_a_potential_is_the_fraction_of_what_was_to_be_fixed() -> None:
+    assert potential(verdict(), CHECKS) == 1.0
+    assert potential(verdict(test_add=TestStatus.FAILED), CHECKS) == pytest.approx(2 / 3)
+    assert potential(verdict(test_add=TestStatus.FAILED, test_add_more=TestStatus.MISSING), CHECKS) == (
+        pytest.approx(1 / 3)
+    )
+
+
+@pytest.mark.parametrize(
+    "worthless",
+    [
+        verdict(test_double=TestStatus.FAILED),  # a test that passed before
+        verdict(test_double=TestStatus.MISSING),
+        dataclasses.replace(verdict(), tampered="wrote to the report", resolved=False),
+        dataclasses.replace(verdict(), resolved=False),  # the run did not end as it should
+        failed(CHECKS, "does not apply"),
+        failed(CHECKS, "the tests hang", applied=True),
+    ],
+)
+def test_a_state_that_could_not_be_handed_in_is_worth_nothing(worthless: Verdict) -> None:
+    assert potential(worthless, CHECKS) == 0.0
+
+
+class Bench:
+    """Patches that an agent's turns leave, and a grader that knows what they are worth."""
+
+    def __init__(self, *patches: str | Exception) -> None:
+        self._patches = iter(patches)
+        self.graded: list[str] = []
+        self.hold = asyncio.Event()
+        self.hold.set()
+
+    async def read(self) -> str:
+        patch = next(self._patches)
+        if isinstance(patch, Exception):
+            raise patch
+        return patch
+
+    async def grade(self, task: Task, patch: str) -> Verdict:
+        self.graded.append(patch)
+        await self.hold.wait()
+        if patch == "ungradable":
+            raise GraderError("no pytest")
+        score = {"": 0.0, "half": 0.5}.get(patch, 1.0)
+        return Verdict(resolved=score == 1, tests=ALL, score=score)
+
+
+def measure(
+    bench: Bench, turns: int, *, without_command: int = -1, **settings: Any
+) -> tuple[float | None, list[State]]:
+    async def run() -> tuple[float | None, list[State]]:
+        async with asyncio.TaskGroup() as tasks:
+            given = ProgressSettings(enabled=True, **settings)
+            watch = Progressing(make_task(), given, tasks, grade=bench.grade, read=bench.read)
+            for i in range(turns):
+                await watch.observe(turn(i, action=None if i == without_command else "x"))
+            return await watch.settle()
+
+    return asyncio.run(run())
+
+
+def test_every_new_state_is_graded_once_and_known_by_its_turn() -> None:
+    bench = Bench("", "half", "half", "fixed", "half")
+    initial, states = measure(bench, 6, without_command=1)
+    assert initial == 0.0
+    assert [(s.step_index, s.changed, s.score) for s in states] == [
+        (0, False, 0.0),
+        (1, False, 0.0),  # no command, so nothing was read
+        (2, True, 0.5),
+        (3, False, 0.5),
+        (4, True, 1.0),
+        (5, True, 0.5),
+    ]
+    assert sorted(bench.graded) == ["", "fixed", "half"]
+
+
+@pytest.mark.parametrize("error", [SandboxLost("gone"), BrokenTree("a fifo")])
+def test_a_state_that_cannot_be_read_is_no_state_and_no_failure(error: Exception) -> None:
+    _, states = measure(Bench("half", error, "fixed"), 3)
+    assert [(s.status, s.score) for s in states] == [("ok", 0.5), ("unreadable", None), ("ok", 1.0)]
+    assert str(error) in str(states[1].error)
+
+
+def test_a_grader_without_a_verdict_leaves_the_score_open() -> None:
+    _, states = measure(Bench("half", "ungradable"), 2)
+    assert [(s.status, s.score) for s in states] == [("ok", 0.5), ("no_verdict", None)]
+
+
+def test_a_grader_that_hangs_is_given_up() -> None:
+    bench = Bench("half")
+    bench.hold.clear()
+    initial, (state,) = measure(bench, 1, wait_s=0.01)
+    assert (initial, state.status, state.score) == (None, "no_verdict", None)
+    assert "of the rollout's end" in str(state.error)
+
+
+def test_cancelling_leaves_no_task_behind() -> None:
+    async def run() -> None:
+        bench = Bench("half")
+        bench.hold.clear()
+
+        async def rollout() -> None:
+            async with asyncio.TaskGroup() as tasks:
+                settings = ProgressSettings(enabled=True)
+                watch = Progressing(make_task(), settings, tasks, grade=bench.grade, read=bench.read)
+                await watch.observe(turn(0))
+                seen.set()
+                await watch.settle()
+
+        seen = asyncio.Event()
+        job = asyncio.create_task(rollout())
+        await seen.wait()
+        job.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await job
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+
+    asyncio.run(run())
+
+
+def test_settings_without_effect_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"progress\.gamma has no effect while progress\.enabled is false"):
+        ProgressSettings(gamma=0.5)

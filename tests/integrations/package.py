@@ -1,0 +1,167 @@
+"""The real mini-swe-agent package with given replies, and Hone's agents with the same ones."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("MSWEA_SILENT_STARTUP", "1")
+os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")  # it would be fetched otherwise
+
+import litellm
+import yaml
+from minisweagent.agents.default import AgentConfig, DefaultAgent
+from minisweagent.config import builtin_config_dir
+from minisweagent.environments.local import LocalEnvironment, LocalEnvironmentConfig
+from minisweagent.models.litellm_model import LitellmModel
+from minisweagent.models.litellm_textbased_model import LitellmTextbasedModel
+
+from hone.agents.scaffold import SUBMIT
+from hone.outcomes import Outcome
+from hone.policy.reply import Reply
+from hone.types import Message, TokenTree
+
+SHIPPED = {path.stem: path for path in sorted(Path(builtin_config_dir).rglob("*.yaml"))}
+OUTCOMES = {
+    "Submitted": None,
+    "LimitsExceeded": Outcome.TURN_LIMIT,
+    "TimeExceeded": Outcome.TIME_LIMIT,
+    "RepeatedFormatError": Outcome.FORMAT_LIMIT,
+}
+
+
+@dataclass(frozen=True)
+class Said:
+    """One reply, before either side has made a message of it."""
+
+    content: str = ""
+    calls: tuple[tuple[str, str], ...] = ()  # (tool, arguments as text)
+    truncated: bool = False
+    reasoning: str | None = None
+
+
+def call(command: Any, tool: str = "bash") -> tuple[str, str]:
+    return tool, json.dumps({"command": command})
+
+
+def tool_calls(said: Said, number: int) -> list[dict[str, Any]]:
+    return [
+        {"id": f"call_{number}_{i}", "type": "function", "function": {"name": name, "arguments": arguments}}
+        for i, (name, arguments) in enumerate(said.calls)
+    ]
+
+
+class Replies:
+    """Hone's side: a chat that gives the replies in order, and submits when they are used up."""
+
+    def __init__(self, replies: list[Said], *, tools: bool, end: Said) -> None:
+        self.tree, self.asked, self.tools = TokenTree(), list[list[Message]](), tools
+        self._replies, self._end = replies, end
+        self.max_prompt_tokens = 1 << 30
+
+    def measure(self, messages: object, **asked: object) -> int:
+        return 0
+
+    async def reply(self, messages: list[Message], *, tools: object = None, **asked: object) -> Reply:
+        number = len(self.asked)
+        said = self._replies[number] if number < len(self._replies) else self._end
+        self.asked.append([dict(message) for message in messages])
+        assert bool(tools) == self.tools
+        return Reply(
+            content=said.content,
+            node=None,
+            reasoning=said.reasoning,
+            tool_calls=tuple(tool_calls(said, number)),
+            truncated=said.truncated,
+            sampled_tokens=10,
+        )
+
+
+class _Scripted:
+    """Gives the package's own models their replies where they would ask a server."""
+
+    replies: list[Said]
+    end: Said
+    asked: list[list[dict[str, Any]]]
+
+    def _query(self, messages: list[dict[str, Any]], **kwargs: Any) -> litellm.ModelResponse:
+        number = len(self.asked)
+        said = self.replies[number] if number < len(self.replies) else self.end
+        self.asked.append(messages)
+        message: dict[str, Any] = {"role": "assistant", "content": said.content}
+        if said.calls:
+            message["tool_calls"] = tool_calls(said, number)
+        if said.reasoning:
+            message["reasoning_content"] = said.reasoning
+        ended = "length" if said.truncated else "tool_calls" if said.calls else "stop"
+        return litellm.ModelResponse(choices=[{"finish_reason": ended, "index": 0, "message": message}])
+
+    def _calculate_cost(self, response: object) -> dict[str, float]:
+        return {"cost": 0.0}
+
+
+class ToolModel(_Scripted, LitellmModel): ...
+
+
+class TextModel(_Scripted, LitellmTextbasedModel): ...
+
+
+class _Config(LocalEnvironmentConfig):
+    timeout: float = 30  # type: ignore[assignment]
+
+
+@dataclass
+class Done:
+    messages: list[Message]
+    asked: list[list[Message]]
+    status: str
+    calls: int
+    data: dict[str, Any] = field(repr=False)
+
+
+def run_package(config: Path, replies: list[Said], *, tools: bool, end: Said, **limits: Any) -> Done:
+    """The package's agent and model on this host's own shell; `limits` are the agent's, and `timeout`."""
+    written = yaml.safe_load(config.read_text())
+    timeout = limits.pop("timeout", written.get("environment", {}).get("timeout", 30))
+    env = written.get("environment", {}).get("env", {})
+    environment = LocalEnvironment(
+        config_class=_Config, cwd="/tmp", timeout=timeout, env=env | {"PATH": os.environ["PATH"]}
+    )
+    settings = {
+        key: value
+        for key, value in written["model"].items()
+        if key in ("observation_template", "format_error_template", "action_regex")
+    }
+    kind = ToolModel if tools else TextModel
+    model = kind(model_name="policy", cost_tracking="ignore_errors", **settings)
+    model.replies, model.end, model.asked = replies, end, []
+    given = {k: v for k, v in (written["agent"] | limits).items() if k in AgentConfig.model_fields}
+    agent = DefaultAgent(model, environment, **given)
+    info = agent.run(task="1 + 1 gives 3.")
+    data = agent.serialize()
+    messages = [clean(m) for m in agent.messages if m["role"] != "exit"]
+    asked = [[clean(m) for m in messages] for messages in model.asked]
+    return Done(messages, asked, info["exit_status"], agent.n_calls, data)
+
+
+def clean(message: dict[str, Any]) -> Message:
+    """What a model is shown of a message."""
+    kept = ("role", "content", "tool_calls", "tool_call_id", "reasoning_content")
+    shown = {key: message[key] for key in kept if message.get(key)}
+    shown["content"] = message.get("content") or ""
+    return shown
+
+
+def ending(config: Path, *, tools: bool) -> Said:
+    """The reply that submits."""
+    command = f"echo {SUBMIT}"
+    if tools:
+        return Said(calls=(call(command),))
+    regex = yaml.safe_load(config.read_text())["model"].get(
+        "action_regex", "```mswea_bash_command\n(.*?)\n```"
+    )
+    return Said(content="Done.\n\n" + re.sub(r"\(\.\*\?\)", lambda _: command, regex))

@@ -1,0 +1,317 @@
+"""The package as the agent: whole rollouts, token-exact, ten at once, and every way they can end."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import json
+import threading
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hone.agents import AgentSettings, ScaffoldError, load_scaffold
+from hone.agents.context import ManagedAgent
+from hone.agents.settings import ContextSettings
+from hone.integrations.mini_swe_agent.agent import MiniSweAgent, make_mini_swe_agent
+from hone.launch.agents import open_agent
+from hone.outcomes import Outcome
+from hone.policy.chat import Chat
+from hone.policy.engine import Completion, ContextOverflow, EngineError, Sampling
+from hone.policy.model import make_renderer
+from hone.policy.settings import TinyModelSettings
+from hone.policy.tiny import make_tokenizer
+from hone.rollout.episode import Episode, Parts, run_episode
+from hone.sandbox import SandboxLost, SandboxSpec
+from hone.tasks.workspace import prepare
+from hone.train.samples import tree_samples
+from hone.types import Task, Trajectory
+from tests.integrations.package import SHIPPED, Said, call, run_package
+from tests.policy.scripted_engine import ScriptedEngine
+from tests.rollout.real import gold, open_parts, tasks
+
+pytestmark = pytest.mark.sandbox
+
+SUBMIT = "echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"
+SHORT = """
+agent: {system_template: "Work.", instance_template: "{{ task }}", step_limit: STEPS}
+environment: {timeout: 20}
+model:
+  observation_template: "{{ output.returncode }} {{ output.output[:2000] }}"
+  format_error_template: "{{ error }}"
+"""
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return make_tokenizer(["fix the bug in it and run ls\n"] * 3, TinyModelSettings())
+
+
+def tool(command: str) -> str:
+    return f"<tool_call>\n{json.dumps({'name': 'bash', 'arguments': {'command': command}})}\n</tool_call>"
+
+
+class Policy:
+    """A chat for each rollout over an engine of its own, which says what `says(task)` lists, then submits."""
+
+    def __init__(self, tokenizer: Any, says: Callable[[], Sequence[str]], *, room: int = 100_000) -> None:
+        self.renderer = make_renderer(tokenizer, "qwen3")
+        self.stop = self.renderer.get_stop_token_ids()[0]
+        self.tokenizer, self.says, self.room = tokenizer, says, room
+        self.engines: dict[str, ScriptedEngine] = {}
+        self.chats: dict[str, Chat] = {}
+
+    def __call__(self, rollout_id: str, seed: int) -> Chat:
+        replies = list(self.says())
+
+        def answer(number: int) -> list[int]:
+            text = replies[number] if number < len(replies) else tool(SUBMIT)
+            return [*self.tokenizer.encode(text, add_special_tokens=False), self.stop]
+
+        engine = self.engines[rollout_id] = ScriptedEngine(answer, context_tokens=self.room)
+        self.chats[rollout_id] = Chat(engine, self.renderer, Sampling(max_tokens=200), session=rollout_id)
+        return self.chats[rollout_id]
+
+    def check(self, done: Trajectory) -> None:
+        """The tree holds the ids that this rollout's engine was given and produced, and trains each once."""
+        engine, chat = self.engines[done.rollout_id], self.chats[done.rollout_id]
+        assert done.tree is chat.tree
+        said = [node for node in done.tree.nodes if node.sampled]
+        assert len(said) == len(engine.prompts) == len(done.turns)
+        for node, prompt, completion, turn in zip(
+            said, engine.prompts, engine.completions, done.turns, strict=True
+        ):
+            assert node.parent is not None
+            assert done.tree.tokens(node.parent).tolist() == prompt
+            assert node.tokens.tolist() == completion.token_ids.tolist()
+            assert turn.node is not None
+            assert done.tree.nodes[turn.node] is node
+        samples = tree_samples(done.tree, rollout_id="r", group_id="g", advantage=1.0)
+        trained = sum(int((sample.weight > 0).sum()) for sample in samples)
+        assert trained == sum(len(completion.token_ids) for completion in engine.completions)
+
+
+def running() -> list[str]:
+    return [t.name for t in threading.enumerate() if t.name.startswith("mini-swe-agent")]
+
+
+def roll_out(
+    root: Path, agent: Any, new_chat: Any, task: Task, *, count: int = 1, **settings: Any
+) -> list[Trajectory]:
+    async def main() -> list[Trajectory]:
+        async with open_parts(root, agent, **settings) as real:
+            parts = dataclasses.replace(real, new_chat=new_chat)
+            workspace = await asyncio.to_thread(prepare, task, parts.workspaces)
+            done = await asyncio.gather(
+                *(run_episode(_episode(task, workspace, number), parts) for number in range(count))
+            )
+            await _all_gone(parts)
+            return done
+
+    done = asyncio.run(main())
+    assert running() == []
+    return done
+
+
+def _episode(task: Task, workspace: Path, number: int) -> Episode:
+    return Episode(task=task, rollout_id=f"r{number}", group_id="g", workspace=workspace, seed=number)
+
+
+async def _all_gone(parts: Parts) -> None:
+    for sandbox in parts.provider.started:  # type: ignore[attr-defined]
+        with pytest.raises(SandboxLost):
+            await sandbox.exec("true")
+
+
+def short(tmp_path: Path, *, steps: int = 20, **settings: Any) -> MiniSweAgent:
+    path = tmp_path / "short.yaml"
+    path.write_text(SHORT.replace("STEPS", str(steps)))
+    given = {"kind": "mini-swe-agent", "prompts": str(path), **settings}
+    return make_mini_swe_agent(AgentSettings.model_validate(given))
+
+
+def test_ten_at_once_mend_their_task_and_can_be_trained_on_to_the_token(
+    tmp_path: Path, tokenizer: Any
+) -> None:
+    task = tasks(1)[0]
+    agent = make_mini_swe_agent(AgentSettings(kind="mini-swe-agent"), trajectories=tmp_path / "trajectories")
+    replies = [
+        f"I look.\n{tool('ls')}\n{tool('git log --oneline | cat')}",
+        "<think>\nhm\n</think>\n\nJust words.",
+        f"<tool_call>\n{{'name'\n</tool_call>\n{tool('ls')}",
+        tool(gold(task)),
+    ]
+    policy = Policy(tokenizer, lambda: replies)
+    for done in roll_out(tmp_path, agent, policy, task, count=10):
+        assert (done.outcome, done.reward, done.error) == (Outcome.RESOLVED, 1.0, None)
+        assert [turn.action for turn in done.turns[1:3]] == [None, None]
+        assert "Expecting property name" in done.turns[2].observation
+        assert [message["role"] for message in done.messages[2:7]] == [
+            "assistant",
+            "tool",
+            "tool",
+            "user",
+            "user",
+        ]
+        policy.check(done)
+        assert done.metadata["mini_swe_agent"]["exit_status"] == "Submitted"
+    assert len(list((tmp_path / "trajectories").iterdir())) == 10
+
+
+def test_its_trajectory_file_is_the_packages_own(tmp_path: Path, tokenizer: Any) -> None:
+    agent = make_mini_swe_agent(AgentSettings(kind="mini-swe-agent"), trajectories=tmp_path / "trajectories")
+    policy = Policy(tokenizer, lambda: [tool("echo a")])
+    done = roll_out(tmp_path, agent, policy, tasks(1)[0])[0]
+    note = done.metadata["mini_swe_agent"]
+    assert note["trajectory"].startswith("r0__")
+    data = json.loads((tmp_path / "trajectories" / note["trajectory"]).read_text())
+    facts = {key: data["info"][key] for key in ("mini_version", "exit_status", "model_stats")}
+    assert note == {**facts, "trajectory": note["trajectory"]}
+    replies, end = [Said(calls=(call("echo a"),))], Said(calls=(call(SUBMIT),))
+    own = run_package(SHIPPED["swebench"], replies, tools=True, end=end).data
+    assert data["instance_id"] == done.task_id
+    assert set(data) == {*own, "instance_id"}
+    assert data["trajectory_format"] == own["trajectory_format"] == "mini-swe-agent-1.1"
+    assert set(data["info"]) == set(own["info"])
+    assert set(data["info"]["config"]) == set(own["info"]["config"])
+    assert data["info"]["model_stats"] == own["info"]["model_stats"] == {"instance_cost": 0.0, "api_calls": 2}
+    assert data["info"]["exit_status"] == own["info"]["exit_status"] == "Submitted"
+    assert [m["role"] for m in data["messages"]] == [m["role"] for m in own["messages"]]
+    for mine, theirs in zip(data["messages"], own["messages"], strict=True):
+        assert set(mine.get("extra", {})) == set(theirs.get("extra", {}))
+
+
+def test_limits_keep_their_names(tmp_path: Path, tokenizer: Any) -> None:
+    task, forever = tasks(1)[0], [tool("true")] * 30
+
+    def ends(says: Sequence[str], **settings: Any) -> tuple[Outcome, int]:
+        policy = Policy(tokenizer, lambda: says)
+        done = roll_out(tmp_path, short(tmp_path, **settings), policy, task)[0]
+        policy.check(done)
+        return done.outcome, len(done.turns)
+
+    assert ends(forever, steps=4) == (Outcome.TURN_LIMIT, 4)
+    assert ends(forever, turn_limit=2) == (Outcome.TURN_LIMIT, 2)
+    sampled = len(tokenizer.encode(forever[0], add_special_tokens=False)) + 1
+    assert ends(forever, token_limit=3 * sampled - 1) == (Outcome.TOKEN_LIMIT, 3)
+    assert ends(["words"] * 9) == (Outcome.FORMAT_LIMIT, 3)
+    assert ends([tool("sleep 1.1"), *forever], time_limit_s=1) == (Outcome.TIME_LIMIT, 1)
+
+
+def test_a_policy_for_long_conversations_is_around_its_chat_too(tmp_path: Path, tokenizer: Any) -> None:
+    agent = ManagedAgent(short(tmp_path), ContextSettings(policy="head_tail"))
+    policy = Policy(tokenizer, lambda: [tool(f"echo {n}; seq 1 60") for n in range(12)], room=1500)
+    done = roll_out(tmp_path, agent, policy, tasks(1)[0])[0]
+    assert done.outcome is Outcome.NO_PATCH
+    assert len(done.turns) == 13
+    assert all(len(prompt) <= 1300 for prompt in policy.engines["r0"].prompts)
+    assert len(list(done.tree.branches())) > 3
+    policy.check(done)
+
+
+class Fails(Policy):
+    """The second reply is `ending`: raised, or awaited."""
+
+    def __init__(self, tokenizer: Any, ending: Exception | Callable[[], Awaitable[Any]]) -> None:
+        super().__init__(tokenizer, lambda: [tool("echo a")])
+        self.ending = ending
+
+    def __call__(self, rollout_id: str, seed: int) -> Chat:
+        chat = super().__call__(rollout_id, seed)
+        engine, generate = self.engines[rollout_id], self.engines[rollout_id].generate
+
+        async def failing(*asked: Any, **more: Any) -> Completion:
+            if not engine.prompts:
+                return await generate(*asked, **more)
+            if isinstance(self.ending, Exception):
+                raise self.ending
+            return await self.ending()
+
+        engine.generate = failing  # type: ignore[method-assign]
+        return chat
+
+
+@pytest.mark.parametrize(
+    ("ending", "outcome"),
+    [
+        (EngineError("down"), Outcome.ENGINE_ERROR),
+        (ContextOverflow(9, 8), Outcome.CONTEXT_LIMIT),
+        (lambda: asyncio.Event().wait(), Outcome.ENGINE_ERROR),
+    ],
+)
+def test_a_failing_or_silent_engine_ends_it_and_what_was_done_is_kept(
+    tmp_path: Path, tokenizer: Any, ending: Any, outcome: Outcome
+) -> None:
+    done = roll_out(tmp_path, short(tmp_path), Fails(tokenizer, ending), tasks(1)[0], reply_timeout_s=3.0)[0]
+    assert (done.outcome, len(done.turns)) == (outcome, 1)
+    assert [message["role"] for message in done.messages] == ["system", "user", "assistant", "tool"]
+
+
+def test_a_deadline_strikes_during_a_command_and_a_command_may_end_the_sandbox(
+    tmp_path: Path, tokenizer: Any
+) -> None:
+    task, agent = tasks(1)[0], short(tmp_path, command_timeout_s=600)
+    done = roll_out(tmp_path, agent, Policy(tokenizer, lambda: [tool("sleep 1000")]), task, time_limit_s=1.5)
+    assert (done[0].outcome, len(done[0].turns)) == (Outcome.TIME_LIMIT, 0)
+    assert done[0].messages[-1]["tool_calls"][0]["function"]["name"] == "bash"
+
+    class Closes:
+        """An agent whose sandbox is lost before its first command."""
+
+        async def run(self, task: Any, sandbox: Any, chat: Any, run: Any) -> None:
+            sandbox.used = True
+            await sandbox.inner.close()
+            await agent.run(task, sandbox, chat, run)
+
+    done = roll_out(tmp_path, Closes(), Policy(tokenizer, lambda: [tool("ls")]), task)
+    assert done[0].outcome is Outcome.BROKE_SANDBOX
+
+
+def test_a_cancelled_rollout_leaves_no_thread(tmp_path: Path, tokenizer: Any) -> None:
+    reached = asyncio.Event()
+
+    async def never() -> Any:
+        reached.set()
+        await asyncio.Event().wait()
+
+    async def main() -> None:
+        task = tasks(1)[0]
+        async with open_parts(tmp_path, short(tmp_path)) as real:
+            parts = dataclasses.replace(real, new_chat=Fails(tokenizer, never))
+            episode = _episode(task, prepare(task, parts.workspaces), 0)
+            job = asyncio.create_task(run_episode(episode, parts))
+            async with asyncio.timeout(60):
+                await reached.wait()
+            assert len(running()) == 1
+            job.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await job
+            assert running() == []
+            assert len(episode.run.turns) == 1
+            await _all_gone(parts)
+
+    asyncio.run(main())
+
+
+def test_prompts_are_the_packages_by_name_and_others_by_path(tmp_path: Path) -> None:
+    with pytest.raises(
+        ScaffoldError, match="no prompts named 'tiny': use one of default, mini, mini_textbased"
+    ):
+        make_mini_swe_agent(AgentSettings(kind="mini-swe-agent", prompts="tiny"))
+    make_mini_swe_agent(AgentSettings(kind="mini-swe-agent", prompts="mini_textbased"))
+    with pytest.raises(ScaffoldError, match=r'use agent.kind = "bash" for prompts of version 1'):
+        MiniSweAgent(load_scaffold("default"))
+    path = tmp_path / "prompts.yaml"
+    path.write_text(SHORT.replace("STEPS", "3").replace("{{ task }}", "{{ instance }}"))
+    with pytest.raises(ScaffoldError, match="'instance' is undefined"):
+        make_mini_swe_agent(AgentSettings(kind="mini-swe-agent", prompts=str(path)))
+
+    async def main() -> None:
+        settings = AgentSettings(kind="mini-swe-agent", context=ContextSettings(policy="drop_thinking"))
+        async with open_agent(settings, SandboxSpec(), cache=tmp_path) as equipped:
+            assert isinstance(equipped.agent, ManagedAgent)
+            assert isinstance(equipped.agent.agent, MiniSweAgent)
+
+    asyncio.run(main())

@@ -1,0 +1,87 @@
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hone.policy.engine import Completion
+from hone.policy.engines import slot
+from hone.policy.engines.dialect import Dialect
+from hone.policy.engines.fleet import Fleet, Servers, open_fleet
+from hone.policy.engines.host import Elsewhere
+from hone.policy.engines.http import Http, new_session
+from hone.policy.engines.sglang import Sglang
+from hone.policy.settings import EngineSettings
+from tests.policy.engines.sglang_server import SglangServer, sglang_servers, toy_logprobs, toy_weights
+
+OpenFleet = Callable[..., AbstractAsyncContextManager[tuple[Fleet, list[SglangServer]]]]
+
+
+@pytest.fixture(autouse=True)
+def _watched_closely(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slot, "POLL_S", 0.05)
+
+
+@asynccontextmanager
+async def fleet_over(
+    toys: Sequence[SglangServer], tokenizer: Any, dialect: Callable[[Http], Dialect] = Sglang, **settings: Any
+) -> AsyncGenerator[Fleet]:
+    """A fleet of servers that run already."""
+    urls = tuple(toy.url for toy in toys)
+    wanted = {"context_tokens": 100, "ready_timeout_s": 20.0, **settings}
+    async with new_session() as session:
+        servers = Servers(
+            hosts=[Elsewhere(url) for url in urls],
+            dialect=lambda url: dialect(Http(session, url)),
+            tokenizer=tokenizer,
+            settings=EngineSettings(kind="sglang", urls=urls, **wanted),
+        )
+        async with open_fleet(servers) as fleet:
+            yield fleet
+    left = [task.get_coro() for task in asyncio.all_tasks()]
+    assert [coro for coro in left if "/hone/" in coro.cr_code.co_filename] == []  # type: ignore[union-attr]
+
+
+@pytest.fixture
+def open_toys(tokenizer) -> OpenFleet:
+    """Opens a fleet of stand-ins: `open_toys(servers=2, in_flight_updates=True)`; settings of the engine."""
+
+    @asynccontextmanager
+    async def opened(
+        servers: int = 1, **settings: Any
+    ) -> AsyncGenerator[tuple[Fleet, list[SglangServer]]]:
+        async with (
+            sglang_servers(tokenizer, servers) as toys,
+            fleet_over(toys, tokenizer, **settings) as fleet,
+        ):
+            yield fleet, toys
+
+    return opened
+
+
+def require_exact(
+    prompt: Sequence[int], reply: Completion, seeds: dict[int, int], vocabulary: int, temperature: float = 1.0
+) -> None:
+    """Every token's log-probability is that of the weights whose version it carries (`seeds` says which)."""
+    tokens = [*prompt, *reply.token_ids.tolist()]
+    for at, (token, said, version) in enumerate(
+        zip(reply.token_ids, reply.logprobs, reply.version, strict=True), start=len(prompt)
+    ):
+        expected = toy_logprobs(seeds[int(version)], tokens[at - 1], vocabulary, temperature)[token]
+        assert np.isclose(said, expected, atol=1e-5), (at, version)
+
+
+@pytest.fixture
+def weights(tmp_path: Path) -> Callable[[int], Path]:
+    """`weights(7)`: the folder of the toy's weights with seed 7."""
+
+    def made(seed: int) -> Path:
+        folder = tmp_path / f"weights-{seed}"
+        return folder if folder.is_dir() else toy_weights(folder, seed)
+
+    return made

@@ -1,0 +1,237 @@
+"""Servers that a run starts itself, with a toy for a server: they start, are replaced, and never outlive the run."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from hone.policy.engine import EngineError, Sampling
+from hone.policy.engines.command import ServerOptions, server_command
+from hone.policy.engines.fleet import Fleet
+from hone.policy.engines.managed import Managed, require_free
+from hone.policy.engines.open import open_servers
+from hone.policy.settings import EngineSettings, ModelSettings
+from tests.policy.engines.conftest import require_exact
+
+ROOT = Path(__file__).parents[3]
+PROMPT = [5, 6, 7, 8]
+
+
+@pytest.fixture
+def model(tokenizer, tmp_path: Path) -> Path:
+    folder = tmp_path / "model"
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture
+def python(tmp_path: Path) -> Path:
+    """An interpreter whose SGLang is the toy."""
+    path = tmp_path / "python"
+    path.write_text(
+        f'#!/bin/sh\n[ "$1" = "-c" ] && exit 0\ncd {ROOT} || exit 1\n'
+        f'exec {sys.executable} -m tests.policy.engines.serve_toy "$@"\n'
+    )
+    path.chmod(0o755)
+    return path
+
+
+def settings(python: Path, **changes: Any) -> EngineSettings:
+    return EngineSettings(
+        kind="sglang", context_tokens=100, python=python, **{"ready_timeout_s": 100.0, **changes}
+    )
+
+
+@asynccontextmanager
+async def opened(
+    model: Path, python: Path, tokenizer: Any, logs: Path, **changes: Any
+) -> AsyncGenerator[Fleet]:
+    wanted = settings(python, **changes)
+    async with open_servers(wanted, ModelSettings(path=model), tokenizer, logs=logs) as fleet:
+        yield fleet
+
+
+def pids(model: Path) -> list[int]:
+    return [int(pid) for pid in (model / "pids").read_text().split()]
+
+
+def gone(processes: list[int], within_s: float = 30.0) -> bool:
+    deadline = time.monotonic() + within_s
+    while time.monotonic() < deadline:
+        if not any(_lives(pid) for pid in processes):
+            return True
+        time.sleep(0.02)
+    return False
+
+
+def _lives(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def test_a_run_starts_its_server_and_leaves_no_process_behind(model, python, tokenizer, tmp_path: Path):
+    logs, told = tmp_path / "engine", []
+
+    async def run():
+        wanted, named = settings(python), ModelSettings(path=model)
+        async with open_servers(wanted, named, tokenizer, logs=logs, say=told.append) as fleet:
+            facts = json.loads((logs / "server-0.json").read_text())
+            reply = await fleet.generate(PROMPT, Sampling(max_tokens=5, seed=1), session="s")
+            return reply, facts, pids(model)
+
+    reply, facts, processes = asyncio.run(run())
+    require_exact(PROMPT, reply, {0: 0}, len(tokenizer))
+    assert facts["url"].startswith("http://127.0.0.1:")
+    assert "--context-length" in facts["command"]
+    assert told[-1].startswith("sglang server 0 is ready after")
+    assert gone(processes)
+    assert [path.name for path in logs.iterdir()] == ["server-0.log"]
+
+
+def test_a_server_that_is_killed_is_replaced_with_the_newest_weights(
+    model, python, tokenizer, weights, tmp_path: Path
+):
+    async def run():
+        async with opened(model, python, tokenizer, tmp_path / "engine") as fleet:
+            await fleet.load_weights(weights(7), 7)
+            before = pids(model)
+            os.kill(before[0], signal.SIGKILL)
+            reply = await fleet.generate(PROMPT, Sampling(max_tokens=5, seed=1), session="s")
+            return reply, before, pids(model)
+
+    reply, before, after = asyncio.run(run())
+    assert set(reply.version.tolist()) == {7}
+    require_exact(PROMPT, reply, {7: 7}, len(tokenizer))
+    assert not set(before) & set(after)
+    assert gone([*before, *after])
+
+
+@pytest.mark.parametrize("kill", [signal.SIGKILL, signal.SIGTERM])
+def test_a_server_never_outlives_its_run_however_that_ends(model, python, tmp_path: Path, kill):
+    script = (
+        "import asyncio\nfrom pathlib import Path\n"
+        "from hone.policy.engines.command import ServerOptions\n"
+        "from hone.policy.engines.managed import Managed\n"
+        f"model, python, log = Path({str(model)!r}), Path({str(python)!r}), Path({str(tmp_path / 'log')!r})\n"
+        "options = ServerOptions(kind='sglang', model=model, context_tokens=64, dtype='float32').on(python)\n"
+        "async def main():\n"
+        "    await Managed('toy', options, log, ready_timeout_s=100).start()\n"
+        "    print('up', flush=True)\n"
+        "    await asyncio.Event().wait()\n"
+        "asyncio.run(main())\n"
+    )
+    run = subprocess.Popen([sys.executable, "-c", script], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    try:
+        assert run.stdout is not None
+        assert run.stdout.readline() == "up\n"
+        processes = pids(model)
+        run.send_signal(kill)
+        run.wait(30)
+    finally:
+        run.kill()
+        run.wait()
+    assert gone(processes)
+
+
+def test_a_server_that_ends_at_once_is_told_with_the_reason_of_its_log(
+    model, python, tokenizer, tmp_path: Path
+):
+    async def refusal() -> str:
+        with pytest.raises(EngineError) as caught:
+            async with opened(model, python, tokenizer, tmp_path / "engine"):
+                pass
+        return str(caught.value)
+
+    (model / "fail").write_text("the model has a type that nobody knows")
+    plain = asyncio.run(refusal())
+    (model / "fail").write_text("CUDA out of memory. Tried to allocate 2.00 GiB")
+    memory = asyncio.run(refusal())
+    assert "sglang server 0 ended with exit code 1: the model has a type that nobody knows (log: " in plain
+    assert "not enough memory: lower engine.max_batch, engine.context_tokens" in memory
+    assert gone(pids(model))
+
+
+def test_a_server_that_is_never_ready_is_given_up(model, python, tokenizer, tmp_path: Path):
+    (model / "hang").touch()
+
+    async def run():
+        with pytest.raises(EngineError, match=r"was not ready within 6 s: see .*server-0\.log"):
+            async with opened(model, python, tokenizer, tmp_path / "engine", ready_timeout_s=6.0):
+                pass
+
+    asyncio.run(run())
+    assert gone(pids(model) if (model / "pids").exists() else [])
+
+
+def test_a_run_that_is_cancelled_while_a_server_starts_leaves_no_process(
+    model, python, tokenizer, tmp_path: Path
+):
+    (model / "hang").touch()
+
+    async def run():
+        async def start():
+            async with opened(model, python, tokenizer, tmp_path / "engine"):
+                pass
+
+        starting = asyncio.create_task(start())
+        while not (model / "pids").exists() or len(pids(model)) < 2:
+            await asyncio.sleep(0.05)
+        starting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await starting
+
+    asyncio.run(run())
+    assert gone(pids(model))
+
+
+def test_a_port_that_is_taken_is_named():
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with pytest.raises(EngineError, match=rf"port {port} of 127.0.0.1 cannot be used.*--port"):
+            require_free("127.0.0.1", port)
+
+
+def test_an_engine_that_is_not_installed_is_told_with_what_to_do(model, tmp_path: Path):
+    bare = tmp_path / "bare"
+    bare.write_text("#!/bin/sh\nexit 1\n")
+    bare.chmod(0o755)
+    options = ServerOptions(kind="sglang", model=model, context_tokens=64, dtype="float32")
+    with pytest.raises(EngineError, match=r"sglang is not installed for .*bare: pip install sglang, or"):
+        server_command(options.on(bare), "127.0.0.1", 1)
+    with pytest.raises(EngineError, match=r"engine.python cannot be run: .*nowhere"):
+        server_command(options.on(tmp_path / "nowhere"), "127.0.0.1", 1)
+
+
+def test_a_server_keeps_its_address_where_one_is_given(model, python, tmp_path: Path):
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    options = ServerOptions(kind="sglang", model=model, context_tokens=64, dtype="float32").on(python)
+
+    async def run() -> tuple[str, str]:
+        managed = Managed(
+            "toy", options, tmp_path / "toy.log", ready_timeout_s=100.0, address=("127.0.0.1", port)
+        )
+        try:
+            return await managed.start(), await managed.start()  # one that is well is kept
+        finally:
+            await managed.stop()
+
+    assert asyncio.run(run()) == (f"http://127.0.0.1:{port}",) * 2

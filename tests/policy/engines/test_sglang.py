@@ -1,0 +1,160 @@
+"""SGLang's wire format: the stand-in against replies of a real server, the dialect against both."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import numpy as np
+import pytest
+
+from hone.policy.engines.dialect import End
+from hone.policy.engines.http import Unreachable
+from hone.policy.engines.sglang import Sglang, read_part
+from tests.policy.engines.sglang_server import sglang_servers, toy_weights
+
+RECORDED = Path(__file__).parents[4] / "shared" / "data" / "sglang_replies"
+recorded = pytest.mark.skipif(not RECORDED.is_dir(), reason="the recorded replies of a real server are not here")
+
+
+def reply(name: str) -> dict[str, Any]:
+    return json.loads((RECORDED / f"{name}.json").read_text())
+
+
+def shape(value: Any) -> Any:
+    """Names and kinds, without the values; of a list, the shape of its first element."""
+    if isinstance(value, dict):
+        return {key: shape(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [shape(value[0])] if value else []
+    return type(value).__name__
+
+
+async def ask(url: str, method: str, path: str, body: Any = None) -> tuple[int, Any]:
+    async with aiohttp.ClientSession() as session, session.request(method, url + path, json=body) as response:
+        text = await response.text()
+        return response.status, json.loads(text) if text.startswith("{") else text
+
+
+@recorded
+@pytest.mark.parametrize("name", ["generate", "generate_after_update"])
+def test_a_reply_of_the_stand_in_has_the_fields_of_a_real_one(tokenizer, name: str):
+    real = reply(name)
+
+    async def run() -> tuple[int, Any]:
+        async with sglang_servers(tokenizer) as (server,):
+            return await ask(server.url, "POST", "/generate", real["request"])
+
+    status, body = asyncio.run(run())
+    assert status == real["status"]
+    assert shape(body) == shape(real["body"])
+    assert len(body["output_ids"]) == len(real["body"]["output_ids"])
+
+
+@recorded
+def test_an_aborted_reply_of_the_stand_in_has_the_fields_of_a_real_one(tokenizer):
+    real = reply("generate_aborted")
+
+    async def run() -> tuple[Any, Any]:
+        async with sglang_servers(tokenizer) as (server,):
+            server.hold = asyncio.Event()
+            body = {**reply("generate")["request"]}
+            body["sampling_params"] = {**body["sampling_params"], "stop_token_ids": [10**6]}
+            asked = asyncio.create_task(ask(server.url, "POST", "/generate", body))
+            await server.holding.wait()
+            aborted = await ask(server.url, "POST", "/abort_request", reply("abort_request")["request"])
+            return aborted, await asked
+
+    aborted, (status, body) = asyncio.run(run())
+    assert aborted == (reply("abort_request")["status"], reply("abort_request")["body"])
+    assert status == real["status"]
+    differs = {"cached_tokens_details"}  # null where nothing was cached
+    ours, theirs = shape(body), shape(real["body"])
+    assert ours["meta_info"].keys() == theirs["meta_info"].keys()
+    assert {k: v for k, v in ours["meta_info"].items() if k not in differs} == {
+        k: v for k, v in theirs["meta_info"].items() if k not in differs
+    }
+    assert len(body["output_ids"]) == body["meta_info"]["completion_tokens"] == 2
+
+
+@recorded
+@pytest.mark.parametrize(
+    ("name", "method", "path"),
+    [
+        ("model_info", "GET", "/model_info"),
+        ("health_generate", "GET", "/health_generate"),
+        ("flush_cache", "GET", "/flush_cache"),
+        ("get_weight_version", "GET", "/get_weight_version"),
+        ("update_weights_from_disk_bad", "POST", "/update_weights_from_disk"),
+    ],
+)
+def test_other_routes_of_the_stand_in_answer_as_a_real_server(tokenizer, name: str, method: str, path: str):
+    real = reply(name)
+
+    async def run() -> tuple[int, Any]:
+        async with sglang_servers(tokenizer) as (server,):
+            return await ask(server.url, method, path, real["request"])
+
+    status, body = asyncio.run(run())
+    assert (status, shape(body)) == (real["status"], shape(real["body"]))
+
+
+@recorded
+def test_what_the_stand_in_leaves_out_of_long_answers_is_at_its_place_in_a_real_one(tokenizer):
+    async def run() -> tuple[Any, Any]:
+        async with sglang_servers(tokenizer) as (server,):
+            return await ask(server.url, "GET", "/server_info"), await ask(server.url, "GET", "/v1/loads")
+
+    (_, info), (_, loads) = asyncio.run(run())
+    for ours, theirs in ((info, reply("server_info")["body"]), (loads, reply("loads")["body"])):
+        inner = "internal_states" if "internal_states" in ours else "loads"
+        assert shape(ours[inner][0]).items() <= shape(theirs[inner][0]).items()
+        assert {k: v for k, v in shape(ours).items() if k != inner}.items() <= shape(theirs).items()
+
+
+@recorded
+def test_a_weight_update_of_the_stand_in_is_told_as_a_real_one(tokenizer, tmp_path: Path):
+    real = reply("update_weights_from_disk")
+    weights = toy_weights(tmp_path / "v3", 3)
+
+    async def run() -> tuple[int, Any]:
+        async with sglang_servers(tokenizer) as (server,):
+            body = {**real["request"], "model_path": str(weights)}
+            return await ask(server.url, "POST", "/update_weights_from_disk", body)
+
+    assert asyncio.run(run()) == (real["status"], real["body"])
+
+
+@recorded
+def test_the_dialect_reads_a_real_reply():
+    part = read_part("url", reply("generate_after_update")["body"])
+    assert part.token_ids.tolist() == [815, 695, 1152, 1731]
+    assert part.logprobs.dtype == np.float32
+    assert part.logprobs[0] == np.float32(-7.100216865539551)
+    assert (part.labels, part.end) == (("3",) * 4, End.LENGTH)
+    cut = read_part("url", reply("generate_aborted")["body"])
+    assert (len(cut.token_ids), len(cut.logprobs), len(cut.labels), cut.end) == (125, 125, 125, End.ABORT)
+
+
+@recorded
+def test_the_dialect_knows_a_real_refusal_of_a_long_prompt():
+    message = reply("generate_too_long")["body"]["error"]["message"]
+    assert Sglang.is_overflow(None, message)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("damage", ["short", "other"])
+def test_ids_and_log_probabilities_that_do_not_belong_together_are_refused(damage: str):
+    entries = [[-1.0, 5, None], [-2.0, 6, None]]
+    body = {
+        "output_ids": [5, 6],
+        "meta_info": {
+            "weight_version": "1",
+            "finish_reason": {"type": "length", "length": 2},
+            "output_token_logprobs": entries[:1] if damage == "short" else [entries[0], [-2.0, 7, None]],
+        },
+    }
+    with pytest.raises(Unreachable, match="do not belong together"):
+        read_part("url", body)

@@ -1,0 +1,215 @@
+"""New weights under way: every token carries the version of the weights that sampled it, and is exactly theirs."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from aiohttp import web
+
+from hone.policy.engine import EngineError, Finish, Sampling
+from hone.policy.engines.slot import Witness
+from tests.policy.engines.conftest import OpenFleet, fleet_over, require_exact
+from tests.policy.engines.sglang_server import SglangServer, sglang_servers, toy_logprobs
+from tests.policy.engines.test_fleet import PROMPT, STOP, broken, cut, sampling
+
+MakeWeights = Callable[[int], Path]
+
+
+def test_after_an_update_every_server_samples_from_the_new_weights(
+    open_toys: OpenFleet, tokenizer, weights: MakeWeights
+):
+    async def run():
+        async with open_toys(servers=2) as (fleet, _):
+            await fleet.load_weights(weights(4), 1)
+            replies = await asyncio.gather(
+                *(fleet.generate(PROMPT, sampling(seed=i), session=f"s{i}") for i in range(6))
+            )
+            return fleet.version, replies
+
+    version, replies = asyncio.run(run())
+    assert version == 1
+    for reply in replies:
+        assert set(reply.version.tolist()) == {1}
+        require_exact(PROMPT, reply, {1: 4}, len(tokenizer))
+
+
+def test_an_update_in_flight_cuts_a_reply_which_goes_on_under_the_new_weights(
+    open_toys: OpenFleet, tokenizer, weights: MakeWeights
+):
+    async def run():
+        async with open_toys(in_flight_updates=True) as (fleet, (server,)):
+            server.hold = asyncio.Event()
+            asked = asyncio.create_task(
+                fleet.generate(PROMPT, sampling(max_tokens=9, stop_token_ids=(313,)), session="s")
+            )
+            await server.holding.wait()
+            server.hold = None  # for what comes after the abort
+            await fleet.load_weights(weights(4), 1)
+            return await asked, server.asked
+
+    reply, asked = asyncio.run(run())
+    assert reply.version.tolist() == [0, 0, *[1] * (len(reply.version) - 2)]
+    assert (len(reply.token_ids), reply.finish) == (9, Finish.LENGTH)
+    require_exact(PROMPT, reply, {0: 0, 1: 4}, len(tokenizer))
+    assert asked[1]["input_ids"] == [*PROMPT, *reply.token_ids[:2].tolist()]
+    assert asked[1]["sampling_params"]["max_new_tokens"] == 7
+    assert asked[1]["sampling_params"]["sampling_seed"] != asked[0]["sampling_params"]["sampling_seed"]
+
+
+def test_an_update_that_is_not_in_flight_lets_replies_end_first(
+    open_toys: OpenFleet, tokenizer, weights: MakeWeights
+):
+    async def run():
+        async with open_toys() as (fleet, (server,)):
+            server.hold = asyncio.Event()
+            asked = asyncio.create_task(fleet.generate(PROMPT, sampling(), session="s"))
+            await server.holding.wait()
+            loading = asyncio.create_task(fleet.load_weights(weights(4), 1))
+            await asyncio.sleep(0)
+            later = asyncio.create_task(fleet.generate(PROMPT, sampling(), session="t"))
+            server.hold.set()
+            await loading
+            return await asked, await later
+
+    before, after = asyncio.run(run())
+    assert (set(before.version.tolist()), set(after.version.tolist())) == ({0}, {1})
+    require_exact(PROMPT, before, {0: 0}, len(tokenizer))
+    require_exact(PROMPT, after, {1: 4}, len(tokenizer))
+
+
+def test_a_server_that_does_not_take_the_weights_is_out_until_it_does(
+    open_toys: OpenFleet, tokenizer, weights: MakeWeights
+):
+    async def run():
+        async with open_toys(servers=2) as (fleet, (bad, good)):
+            update = bad._update
+
+            async def refuse_once(request: web.Request) -> web.Response:
+                bad._update = update  # type: ignore[method-assign]
+                return broken(request)
+
+            for route in bad._runner.app.router.routes():  # type: ignore[union-attr]
+                if route.resource.canonical == "/update_weights_from_disk":  # type: ignore[union-attr]
+                    route._handler = lambda request: bad._update(request)  # type: ignore[attr-defined]
+            bad._update = refuse_once  # type: ignore[method-assign]
+            await fleet.load_weights(weights(4), 1)
+            replies = [await fleet.generate(PROMPT, sampling(), session=f"s{i}") for i in range(4)]
+            while bad.label != "1":  # its keeper brings it up again
+                await asyncio.sleep(0.01)
+            return replies, len(good.asked), len(bad.asked)
+
+    replies, good, bad = asyncio.run(run())
+    assert good + bad == 4
+    assert good >= 1
+    for reply in replies:
+        require_exact(PROMPT, reply, {1: 4}, len(tokenizer))
+
+
+def test_weights_that_no_server_takes_end_the_update_with_the_reason(open_toys: OpenFleet, tmp_path: Path):
+    async def run():
+        async with open_toys(servers=2) as (fleet, _):
+            with pytest.raises(
+                EngineError, match=r"no engine server took weight version 5.*weights iterator"
+            ):
+                await fleet.load_weights(tmp_path / "nowhere", 5)
+
+    asyncio.run(run())
+
+
+def test_a_server_that_says_something_else_than_its_weights_is_found_out(
+    open_toys: OpenFleet, tokenizer, weights: MakeWeights
+):
+    """A server may call its weights new and go on with old ones, or with some of them."""
+    prompt = (5, 6)
+
+    def witness(seed: int) -> Witness:
+        said = toy_logprobs(seed, prompt[-1], len(tokenizer)).astype(np.float32)
+        return Witness(prompt=prompt, logprobs=said, tolerance=1e-2)
+
+    async def run():
+        async with open_toys() as (fleet, _):
+            await fleet.load_weights(weights(4), 1, witness(4))
+            with pytest.raises(EngineError, match="samples from other weights than those it was told to load"):
+                await fleet.load_weights(weights(4), 2, witness(5))
+
+    asyncio.run(run())
+
+
+def test_weights_that_somebody_else_changed_are_never_sampled_from(
+    open_toys: OpenFleet, tokenizer, weights: MakeWeights
+):
+    async def run():
+        async with open_toys() as (fleet, (server,)):
+            await fleet.load_weights(weights(4), 1)
+            server.seed, server.label = 9, "theirs"
+            return await fleet.generate(PROMPT, sampling(), session="s"), server.label
+
+    reply, label = asyncio.run(run())
+    assert label == "1"  # loaded again
+    require_exact(PROMPT, reply, {1: 4}, len(tokenizer))
+
+
+def test_servers_with_different_weights_serve_only_once_they_have_the_same(tokenizer, weights: MakeWeights):
+    async def run():
+        async with sglang_servers(tokenizer, 2) as servers:
+            servers[0].label = "3"
+            async with fleet_over(servers, tokenizer) as fleet:
+                with pytest.raises(EngineError, match="different weights"):
+                    await fleet.generate(PROMPT, sampling(), session="s")
+                await fleet.load_weights(weights(4), 4)
+                return await fleet.generate(PROMPT, sampling(), session="s")
+
+    assert set(asyncio.run(run()).version.tolist()) == {4}
+
+
+@pytest.mark.parametrize("in_flight", [False, True])
+def test_whatever_fails_every_token_is_exactly_of_the_weights_it_names(
+    open_toys: OpenFleet, tokenizer, weights: MakeWeights, in_flight: bool
+):
+    """Sixteen conversations, six updates, servers that fail, hang up and restart at random."""
+    chance = random.Random(7)
+
+    async def converse(fleet, name: int) -> list:
+        replies = []
+        for turn in range(5):
+            wanted = Sampling(max_tokens=12, seed=turn, stop_token_ids=STOP)
+            replies.append(([5 + name], await fleet.generate([5 + name], wanted, session=str(name))))
+        return replies
+
+    async def disturb(servers: list[SglangServer]) -> None:
+        while True:
+            await asyncio.sleep(0.1)
+            server = chance.choice(servers)
+            if chance.random() < 0.3:
+                await server.restart()
+            else:
+                server.faults = [chance.choice([broken, cut])]
+
+    async def run():
+        settings = {"in_flight_updates": in_flight, "retries": 20}
+        async with open_toys(servers=3, **settings) as (fleet, servers):
+            await fleet.load_weights(weights(1), 1)  # from here on a server that starts anew is told by its label
+            trouble = asyncio.create_task(disturb(servers))
+            talking = asyncio.gather(*(converse(fleet, i) for i in range(16)))
+            for version in range(2, 8):
+                await asyncio.sleep(0.1)
+                await fleet.load_weights(weights(version), version)
+            said = await talking
+            trouble.cancel()
+            return [pair for replies in said for pair in replies], fleet.version
+
+    replies, version = asyncio.run(asyncio.wait_for(run(), 120))
+    assert (len(replies), version) == (80, 7)
+    seen: set[int] = set()
+    for prompt, reply in replies:
+        seen |= set(reply.version.tolist())
+        assert np.all(np.diff(reply.version) >= 0)
+        require_exact(prompt, reply, {v: v for v in range(1, 8)}, len(tokenizer))
+        if not in_flight:
+            assert len(set(reply.version.tolist())) == 1
+    assert len(seen) > 1

@@ -1,0 +1,118 @@
+"""Chat templates of real models and every model family of `renderers`, on one small real tokenizer."""
+
+# ruff: noqa: RUF001
+from __future__ import annotations
+
+import re
+from functools import cache
+from pathlib import Path
+
+import trl
+from renderers.base import MODEL_RENDERER_MAP
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
+
+from hone.policy.errors import PolicyError
+from hone.policy.model import make_renderer
+from hone.policy.rendering import ChatRenderer
+
+FOLDER = Path(trl.__file__).parent / "chat_templates"
+TEMPLATES = sorted(path.stem for path in FOLDER.glob("*.jinja") if not path.stem.endswith("_training"))
+# The encoder of gpt-oss brings a vocabulary of its own.
+FAMILIES = sorted(set(MODEL_RENDERER_MAP.values()) - {"gpt-oss"})
+_MARKUP = re.compile(r"<[|｜/]?[A-Za-z_:▁~]+[|｜]?>|\[/?[A-Z_]{3,}\]|<\|\"\|>")
+_ENDS = (
+    "<|im_end|>",
+    "<|eot_id|>",
+    "<|END_OF_TURN_TOKEN|>",
+    "<|end|>",
+    "<end_of_turn>",
+    "<turn|>",
+    "<|eot|>",
+)
+_QWEN = (
+    "<|endoftext|>",
+    "<|im_start|>",
+    "<|im_end|>",
+    "<|vision_start|>",
+    "<|vision_end|>",
+    "<|image_pad|>",
+    "<|video_pad|>",
+)
+_QWEN_MARKUP = ("<think>", "</think>", "<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>")
+_WORDS = ("the", "user", "assistant", "system", "tool", "file", "error", "def", "return", "import", "self")
+
+
+def vocabulary() -> tuple[list[str], list[str]]:
+    """The 256 bytes and some words; and merges that spell each word out of them, letter by letter."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    pieces, merges = list(alphabet), []
+    for word in _WORDS:
+        for start in ("", "Ġ"):
+            spelled = f"{start}{word}"
+            for end in range(2, len(spelled) + 1):
+                if spelled[:end] not in pieces:
+                    pieces.append(spelled[:end])
+                    merges.append((spelled[: end - 1], spelled[end - 1]))
+    return pieces, merges
+
+
+def make_tokenizer(
+    special: list[str], markup: list[str], eos: str, bos: str, source: str | None
+) -> PreTrainedTokenizerFast:
+    """A byte-level BPE tokenizer that holds these tokens."""
+    pieces, merges = vocabulary()
+    tokenizer = Tokenizer(models.BPE(vocab={piece: i for i, piece in enumerate(pieces)}, merges=merges))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens([AddedToken(t, special=True, normalized=False) for t in special])
+    tokenizer.add_tokens([AddedToken(t, special=False, normalized=False) for t in markup])
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        eos_token=eos,
+        bos_token=bos,
+        pad_token=eos,
+        extra_special_tokens=special,
+        chat_template=source,
+        clean_up_tokenization_spaces=False,
+    )
+
+
+@cache
+def template_tokenizer(name: str) -> PreTrainedTokenizerFast:
+    source = (FOLDER / f"{name}.jinja").read_text()
+    found = list(dict.fromkeys(_MARKUP.findall(source)))
+    markup = [t for t in found if re.fullmatch(r"</?(think|tool_call|tool_response)>", t)]
+    plain = re.compile(
+        r"</?(name|description|IMPORTANT|type|required|enum|param\w*|function|tools?|SYS|arg_\w+)>"
+    )
+    special = [t for t in found if t not in markup and not plain.fullmatch(t)]
+    if "qwen" in name or "nemotron" in name:
+        special = list(dict.fromkeys([*_QWEN, *special]))
+        markup = list(dict.fromkeys([*markup, *_QWEN_MARKUP]))
+    eos = next((t for t in _ENDS if t in special), "</s>")
+    if "deepseek" in name:
+        eos = "<｜end▁of▁sentence｜>"
+    return make_tokenizer([*special, *{eos, "<bos>"} - set(special)], markup, eos, "<bos>", source)
+
+
+@cache
+def family(name: str) -> tuple[PreTrainedTokenizerFast, ChatRenderer]:
+    """A family's renderer, on a tokenizer that holds the tokens it asks for."""
+    special = ["<|eos|>"]
+    while True:
+        tokenizer = make_tokenizer(special, [], "<|eos|>", "<|eos|>", None)
+        try:
+            return tokenizer, make_renderer(tokenizer, name)
+        except PolicyError as error:
+            missing = re.findall(r"['\"]([^'\"]+)['\"]", str(error).split("''", 1)[1])
+            if not missing or missing[0] in special:
+                raise
+            special.append(missing[0])
+
+
+@cache
+def template(name: str) -> tuple[PreTrainedTokenizerFast, ChatRenderer]:
+    """A real model's chat template, used as it is."""
+    tokenizer = template_tokenizer(name)
+    return tokenizer, make_renderer(tokenizer, "default")

@@ -1,0 +1,106 @@
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from hone.policy.engine import EngineError
+from hone.policy.reply import Call, Purpose, Reply
+from hone.rollout.metering import MeteredChat
+from hone.types import Message, TokenTree
+
+FAR = 1000.0  # seconds that a test never waits for
+
+
+class Slow:
+    """A conversation whose replies come when the test lets them."""
+
+    def __init__(self) -> None:
+        self.tree = TokenTree()
+        self.forks: Counter[str] = Counter()
+        self.calls: list[Call] = []
+        self.max_prompt_tokens = 100
+        self.waiting: dict[str, asyncio.Future[None]] = {}
+
+    def measure(self, messages: Sequence[Message], *, tools: Any = None) -> int:
+        return 0
+
+    async def reply(
+        self, messages: list[Message], *, tools: Any = None, purpose: Purpose = Purpose.MAIN
+    ) -> Reply:
+        name = messages[-1]["content"]
+        self.waiting[name] = asyncio.get_running_loop().create_future()
+        await self.waiting[name]
+        return Reply(content=name, node=None)
+
+    async def close(self) -> None: ...
+
+
+async def asked(chat: MeteredChat, slow: Slow, name: str) -> asyncio.Task[Reply]:
+    """The task of a reply that is under way."""
+    task = asyncio.create_task(chat.reply([{"role": "user", "content": name}]))
+    while name not in slow.waiting:
+        await asyncio.sleep(0)
+    return task
+
+
+def test_the_clock_stands_still_until_the_last_of_several_replies() -> None:
+    async def scenario() -> None:
+        slow, timings = Slow(), {}
+        deadline = asyncio.get_running_loop().time() + FAR
+        async with asyncio.timeout_at(deadline) as limit:
+            chat = MeteredChat(slow, timings, FAR, limit)
+            one, two = await asked(chat, slow, "one"), await asked(chat, slow, "two")
+            assert limit.when() is None
+            slow.waiting["two"].set_result(None)
+            assert (await two).content == "two"
+            assert limit.when() is None
+            assert "model" not in timings
+            slow.waiting["one"].set_result(None)
+            await one
+            assert limit.when() == deadline
+            first = timings["model"]
+            three = await asked(chat, slow, "three")
+            slow.waiting["three"].set_result(None)
+            await three
+            assert limit.when() == deadline
+            assert timings["model"] > first
+
+    asyncio.run(scenario())
+
+
+def test_replies_that_are_asked_for_after_the_limit_do_not_hold_it_up() -> None:
+    async def scenario() -> None:
+        slow = Slow()
+        later: list[asyncio.Task[Reply]] = []
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout_at(asyncio.get_running_loop().time() + FAR) as limit:
+                chat = MeteredChat(slow, {}, FAR, limit)
+                one = await asked(chat, slow, "one")
+                chat._deadline = asyncio.get_running_loop().time()  # it passes while the first is awaited
+                later.append(await asked(chat, slow, "two"))
+                assert limit.when() is None
+                slow.waiting["one"].set_result(None)
+                await one
+                await asyncio.Event().wait()
+        slow.waiting["two"].set_result(None)
+        assert (await later[0]).content == "two"
+
+    asyncio.run(scenario())
+
+
+def test_a_silent_engine_is_its_own_fault_with_several_replies_under_way_too() -> None:
+    async def scenario() -> None:
+        slow = Slow()
+        async with asyncio.timeout_at(asyncio.get_running_loop().time() + FAR) as limit:
+            chat = MeteredChat(slow, {}, 0.05, limit)
+            one, two = await asked(chat, slow, "one"), await asked(chat, slow, "two")
+            slow.waiting["two"].set_result(None)
+            await two
+            with pytest.raises(EngineError, match=r"no reply within 0\.05 s"):
+                await one
+
+    asyncio.run(scenario())

@@ -1,0 +1,194 @@
+"""From stored scores of turns to rewards, and back from the disk."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hone.grading.progress import Measured, State, progress_record, shaping
+from hone.grading.settings import JudgeSettings, ProgressSettings
+from hone.outcomes import Outcome
+from hone.rollout.dispatcher import Group
+from hone.rollout.errors import RolloutError
+from hone.rollout.step_rewards import final_score, summary, weigh
+from hone.rollout.store import Store
+from hone.types import Trajectory
+from tests.rollout.real import tasks
+from tests.train.examples import trajectory, with_turns
+
+NO_JUDGE, NO_PROGRESS = JudgeSettings(), ProgressSettings()
+score = st.floats(-1, 1)
+some_scores = st.dictionaries(st.integers(0, 5), score, min_size=1)
+phi = st.none() | st.floats(0, 1)
+
+
+def scored(
+    scores: dict[int, float] | None = None,
+    potentials: list[float | None] | None = None,
+    *,
+    reward: float = 1.0,
+    turns: int = 6,
+) -> Trajectory:
+    metadata: dict[str, Any] = {}
+    if scores is not None:
+        details = [
+            {"step_index": i, "mean_score": s, "status": "ok", "votes": [{"ok": True, "latency_ms": 2.0}]}
+            for i, s in scores.items()
+        ]
+        metadata["prm"] = {"enabled": True, "step_details": details}
+    if potentials is not None:
+        states = [
+            State(step_index=i, status=Measured.OK, changed=True, score=value)
+            for i, value in enumerate(potentials)
+        ]
+        metadata["progress"] = progress_record(0.0, states)
+    made = with_turns(trajectory("r", reward=reward), [1, *[None] * (turns - 1)])
+    return dataclasses.replace(made, metadata=metadata)
+
+
+def judge(coefficient: float = 1.0) -> JudgeSettings:
+    return JudgeSettings(enabled=True, coefficient=coefficient)
+
+
+def test_scores_are_joined_by_turn_and_weighed_by_their_coefficients() -> None:
+    made = weigh(
+        scored({0: 1.0, 3: -1.0}, [0.0, 0.5, 0.5, 1.0], reward=-1.0),
+        judge(0.5),
+        ProgressSettings(enabled=True, coefficient=2.0),
+    )
+    assert made.turn_rewards == {0: 0.5, 1: 1.0, 2: 0.0, 3: -0.5 + 1.0}
+    assert made.reward == -1.0  # the outcome's own
+    assert final_score(made) == -1.0 + 0.5 * 0.0 + 2.0 * 1.0
+    assert made.metadata["reward"] == {
+        "score": 1.0,
+        "acc": 0.0,
+        "outcome_reward": -1.0,
+        "prm_step_mean": 0.0,
+        "prm_step_coef": 0.5,
+        "progress_sum": 1.0,
+        "progress_coef": 2.0,
+    }
+    assert made.metadata["step_wise"] == {
+        "step_scores": [0.5, 1.0, 0.0, 0.5],
+        "step_indices": [0, 1, 2, 3],
+        "step_token_spans": [[3, 5], None, None, None],
+        "step_scores_with_outcome": [-0.5, 0.0, -1.0, -0.5],
+        "outcome_reward": -1.0,
+    }
+
+
+@given(
+    st.dictionaries(st.integers(0, 5), score, min_size=1), st.floats(0.01, 3), st.sampled_from([1.0, -1.0])
+)
+def test_the_final_score_is_the_outcome_and_the_coefficient_times_the_mean_score(
+    scores: dict[int, float], coefficient: float, reward: float
+) -> None:
+    made = weigh(scored(scores, reward=reward), judge(coefficient), NO_PROGRESS)
+    mean = sum(scores.values()) / len(scores)
+    assert final_score(made) == pytest.approx(reward + coefficient * mean)
+    assert made.turn_rewards == pytest.approx({i: coefficient * s for i, s in scores.items()})
+    assert weigh(made, judge(coefficient), NO_PROGRESS) == made  # weighing again changes nothing
+
+
+@given(st.lists(phi, max_size=8), st.floats(0, 1))
+def test_undiscounted_progress_adds_up_to_where_it_ended_less_where_it_began(
+    potentials: list[float | None], before: float
+) -> None:
+    rewards = shaping(potentials, before=before, gamma=1.0)
+    known = [value for value in potentials if value is not None]
+    assert sum(rewards) == pytest.approx((known[-1] if known else before) - before)
+    assert len(rewards) == len(potentials)
+    discounted = shaping(potentials, before=before, gamma=0.5)
+    states, last = [before], before
+    for value in potentials:
+        last = last if value is None else value
+        states.append(last)
+    assert discounted == pytest.approx([0.5 * b - a for a, b in itertools.pairwise(states)])
+
+
+def test_scores_that_are_not_to_be_rewarded_leave_no_rewards() -> None:
+    made = scored({0: 1.0}, [1.0])
+    recorded = weigh(made, judge(0.0), ProgressSettings(enabled=True, coefficient=0.0))
+    assert recorded.turn_rewards == {}
+    with pytest.raises(RolloutError, match="no final score"):
+        final_score(recorded)
+    assert weigh(weigh(made, judge(), NO_PROGRESS), NO_JUDGE, NO_PROGRESS).turn_rewards == {}
+
+
+def test_what_was_never_measured_cannot_be_rewarded() -> None:
+    with pytest.raises(RolloutError, match="was made without judge"):
+        weigh(scored(potentials=[0.5]), judge(), NO_PROGRESS)
+    with pytest.raises(RolloutError, match="was made without progress"):
+        weigh(scored({0: 1.0}), NO_JUDGE, ProgressSettings(enabled=True))
+
+
+def test_a_rollout_of_an_infrastructure_fault_has_no_turn_rewards() -> None:
+    fault = dataclasses.replace(scored({0: 1.0}), outcome=Outcome.ENGINE_ERROR, reward=None)
+    assert weigh(fault, judge(), NO_PROGRESS).turn_rewards == {}
+
+
+@settings(deadline=None, max_examples=25)
+@given(some_scores, st.lists(phi, max_size=6))
+def test_rewards_and_records_come_back_from_the_disk_bit_for_bit(
+    tmp_path_factory: pytest.TempPathFactory, scores: dict[int, float], potentials: list[float | None]
+) -> None:
+    progress = ProgressSettings(enabled=True, gamma=0.9)
+    made = weigh(scored(scores, potentials), judge(1 / 3), progress)
+    store = Store(tmp_path_factory.mktemp("rollouts"))
+    name = store.save(made, group=0, index=0)
+    loaded = store.load(name)
+    assert {i: r.hex() for i, r in loaded.turn_rewards.items()} == {
+        i: float(r).hex() for i, r in made.turn_rewards.items()
+    }
+    assert loaded.metadata == made.metadata
+    again = weigh(loaded, judge(1 / 3), progress)
+    assert again.turn_rewards == made.turn_rewards
+    meta = json.loads((store.root / name / "meta.json").read_text())
+    assert meta["sample_metadata"]["prm"]["enabled"] is True
+    assert "step_token_spans" in meta["sample_metadata"]["step_wise"]
+
+
+def test_a_group_whose_turns_earned_differently_is_not_constant() -> None:
+    def group(*members: Trajectory) -> Group:
+        return Group(group_id="g", task=tasks(1)[0], trajectories=members)
+
+    same = scored({0: 1.0})
+    assert group(same, same).constant
+    assert not group(
+        weigh(same, judge(), NO_PROGRESS), weigh(scored({0: -1.0}), judge(), NO_PROGRESS)
+    ).constant
+    nothing = weigh(scored({0: 0.0}), judge(), NO_PROGRESS)
+    assert group(nothing, weigh(scored({}), judge(), NO_PROGRESS)).constant
+
+
+def test_metrics_count_votes_failures_and_progress() -> None:
+    failed = {
+        "step_index": 1,
+        "mean_score": 0.0,
+        "status": "exception",
+        "votes": [{"ok": False, "latency_ms": 8.0}],
+    }
+    one = scored({0: 0.5}, [0.0, 0.75, 0.5])
+    one.metadata["prm"]["step_details"].append(failed)  # type: ignore[index]
+    measured = summary([weigh(one, judge(), NO_PROGRESS), trajectory("plain")])
+    assert measured == {
+        "turn_reward": pytest.approx(0.25),
+        "judge/steps": 2,
+        "judge/votes": 2,
+        "judge/invalid_share": 0.5,
+        "judge/failed_share": 0.5,
+        "judge/latency_ms": 5.0,
+        "judge/latency_ms_max": 8.0,
+        "judge/score": 0.5,
+        "progress/states": 3,
+        "progress/unknown_share": 0,
+        "progress/gained": pytest.approx(0.375),
+        "progress/lost": pytest.approx(0.125),
+    }
+    assert summary([trajectory("plain")]) == {}

@@ -1,0 +1,355 @@
+"""Tunnels of sandboxes on a node: what connects there reaches the client's service and ends with its line."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import aiohttp
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hone.sandbox import SandboxSpec
+from hone.sandbox.client.sandbox import RemoteSandbox
+from hone.sandbox.remote.auth import bearer
+from hone.sandbox.remote.tunnel import (
+    CONNECTIONS_MAX,
+    CREDIT,
+    CREDITED,
+    DATA,
+    ENDED,
+    HEADER,
+    OPENED,
+    PIECE,
+    RESET,
+    WINDOW,
+    Multiplexer,
+    ProtocolBroken,
+)
+from tests.sandbox.node.idle import IdleProvider
+from tests.sandbox.node.served import NodeProvider, served
+
+Ends = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+
+class Service:
+    """Answers each line in capitals; counts its connections."""
+
+    def __init__(self) -> None:
+        self.open = 0
+
+    async def answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.open += 1
+        try:
+            while line := await reader.readline():
+                writer.write(line.upper())
+                await writer.drain()
+        except ConnectionError:
+            pass
+        finally:
+            self.open -= 1
+            writer.close()
+
+
+class Wire:
+    """A relay of TCP connections to the node that can be cut, and stay so."""
+
+    def __init__(self, url: str) -> None:
+        parts = urlsplit(url)
+        self._host, self._port = parts.hostname, parts.port
+        self._ends: set[asyncio.StreamWriter] = set()
+        self.up = True
+
+    async def relay(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if not self.up:
+            writer.transport.abort()
+            return
+        up_reader, up_writer = await asyncio.open_connection(self._host, self._port)
+        self._ends |= {writer, up_writer}
+
+        async def copy(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+            with contextlib.suppress(ConnectionError):
+                while data := await source.read(1 << 16):
+                    sink.write(data)
+                    await sink.drain()
+            sink.close()
+
+        await asyncio.gather(copy(reader, up_writer), copy(up_reader, writer))
+
+    def cut(self) -> None:
+        for end in self._ends:
+            end.transport.abort()
+        self._ends.clear()
+
+
+class Floor:
+    """A node whose sandboxes do nothing, a client, and a service that a sandbox's tunnel leads to."""
+
+    def __init__(self, provider: IdleProvider, client: NodeProvider, wire: Wire, path: Path) -> None:
+        self.provider, self.client, self.wire, self.path = provider, client, wire, path
+        self.service = Service()
+
+    async def start(self) -> RemoteSandbox:
+        return await self.client.start(SandboxSpec(tunnel=self.path))
+
+    async def dial(self) -> Ends:
+        """As a program in the newest sandbox would."""
+        newest = max(self.provider.living, key=lambda sandbox: int(sandbox.id.split("-")[1]))
+        assert newest.spec.tunnel is not None
+        return await asyncio.open_unix_connection(newest.spec.tunnel)
+
+
+@contextlib.asynccontextmanager
+async def floor(folder: Path) -> AsyncIterator[Floor]:
+    provider = IdleProvider()
+    async with asyncio.timeout(100), served(provider, folder / "state") as url:
+        wire = Wire(url)
+        relay = await asyncio.start_server(wire.relay, "127.0.0.1", 0)
+        port = relay.sockets[0].getsockname()[1]
+        async with relay, NodeProvider(f"http://127.0.0.1:{port}") as client:
+            made = Floor(provider, client, wire, folder / "service")
+            async with await asyncio.start_unix_server(made.service.answer, made.path):
+                yield made
+
+
+async def say(ends: Ends, text: str) -> str:
+    ends[1].write(f"{text}\n".encode())
+    return (await ends[0].readline()).decode().strip()
+
+
+async def until(true: Callable[[], bool]) -> None:
+    async with asyncio.timeout(20):
+        while not true():  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+
+def test_what_connects_on_the_node_speaks_with_the_clients_service(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with floor(tmp_path) as made:
+            sandbox = await made.start()
+            first, second = await made.dial(), await made.dial()
+            assert await say(second, "hello") == "HELLO"
+            assert await say(first, "there") == "THERE"
+            second[1].close()
+            await until(lambda: made.service.open == 1)
+            await sandbox.close()
+            assert await first[0].read() == b""
+            await until(lambda: made.service.open == 0)
+            assert list((tmp_path / "state").rglob("tunnels/*")) == []
+
+    asyncio.run(run())
+
+
+def test_a_line_that_breaks_ends_its_connections_and_is_joined_again(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with floor(tmp_path) as made:
+            sandbox = await made.start()
+            before = await made.dial()
+            assert await say(before, "one") == "ONE"
+            made.wire.up = False
+            made.wire.cut()
+            assert await before[0].read() == b""
+            await until(lambda: made.service.open == 0)
+            waiting = await made.dial()  # while nobody is attached
+            made.wire.up = True
+            assert await say(waiting, "two") == "TWO"
+            assert (await sandbox.exec(["still", "here"])).text == "still here"
+            await sandbox.close()
+
+    asyncio.run(run())
+
+
+def test_a_client_that_leaves_without_a_word_ends_every_connection(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with floor(tmp_path) as made:
+            await made.start()
+            ends = await made.dial()
+            assert await say(ends, "hello") == "HELLO"
+            await made.client.session.close()
+            assert await ends[0].read() == b""
+            await until(lambda: made.service.open == 0)
+
+    asyncio.run(run())
+
+
+def test_a_service_that_is_not_there_is_a_connection_that_ends(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with floor(tmp_path) as made:
+            sandbox = await made.start()
+            made.path.unlink()
+            ends = await made.dial()
+            assert await ends[0].read() == b""
+            await sandbox.close()
+
+    asyncio.run(run())
+
+
+def test_more_connections_than_a_sandbox_may_have_are_closed(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with floor(tmp_path) as made:
+            sandbox = await made.start()
+            ends = [await made.dial() for _ in range(CONNECTIONS_MAX)]
+            for number, each in enumerate(ends):
+                assert await say(each, f"n{number}") == f"N{number}"
+            one_more = await made.dial()
+            assert await one_more[0].read() == b""
+            ends[0][1].close()
+            await until(lambda: made.service.open == CONNECTIONS_MAX - 1)
+            assert await say(await made.dial(), "again") == "AGAIN"
+            await sandbox.close()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    ("tunnel", "capability", "name"),
+    [(True, "wrong", ""), (True, "", ""), (False, None, ""), (True, None, "0")],
+)
+def test_a_tunnel_is_opened_by_the_capability_of_a_sandbox_that_has_one(
+    tmp_path: Path, tunnel: bool, capability: str | None, name: str
+) -> None:
+    async def run() -> None:
+        async with floor(tmp_path) as made:
+            sandbox = await (made.start() if tunnel else made.client.start_default())
+            headers = sandbox._headers if capability is None else bearer(capability)
+            with pytest.raises(aiohttp.WSServerHandshakeError) as refused:
+                await made.client.session.ws_connect(f"{sandbox._url}{name}/tunnel", headers=headers)
+            assert refused.value.status == 403
+            await sandbox.close()
+
+    asyncio.run(run())
+
+
+def test_a_client_that_sends_more_than_it_may_is_hung_up_on(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with floor(tmp_path) as made:
+            sandbox = await made.client.start(SandboxSpec(tunnel=made.path))
+            line = await made.client.session.ws_connect(f"{sandbox._url}/tunnel", headers=sandbox._headers)
+            ends = await made.dial()  # reaches this line: the newest holds the tunnel
+            opened = await line.receive_bytes()
+            kind, number = HEADER.unpack(opened)
+            assert kind == OPENED
+            with contextlib.suppress(ConnectionError):
+                for _ in range(1000):  # and the program inside reads nothing
+                    await line.send_bytes(HEADER.pack(DATA, number) + b"x" * PIECE)
+            closed = await line.receive()
+            while closed.type is aiohttp.WSMsgType.BINARY:  # credit for what fitted into its socket
+                closed = await line.receive()
+            assert closed.type in (aiohttp.WSMsgType.CLOSE, aiohttp.WSMsgType.CLOSED, aiohttp.WSMsgType.ERROR)
+            assert len(await ends[0].read()) < 1000 * PIECE
+            await sandbox.close()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    "frames",
+    [
+        [b""],
+        [b"\x02\0\0\0"],
+        [HEADER.pack(OPENED, 1), HEADER.pack(OPENED, 1)],
+        [HEADER.pack(OPENED, number) for number in range(CONNECTIONS_MAX + 1)],
+        [HEADER.pack(OPENED, 1), HEADER.pack(9, 1)],
+        [HEADER.pack(OPENED, 1), HEADER.pack(DATA, 1)],
+        [HEADER.pack(OPENED, 1), HEADER.pack(ENDED, 1), HEADER.pack(DATA, 1) + b"x"],
+        [HEADER.pack(OPENED, 1), *[HEADER.pack(DATA, 1) + b"x" * PIECE] * (WINDOW // PIECE + 1)],
+        [HEADER.pack(OPENED, 1), HEADER.pack(CREDITED, 1) + CREDIT.pack(1)],
+        [HEADER.pack(OPENED, 1), HEADER.pack(CREDITED, 1)],
+        [HEADER.pack(DATA, 1) + b"x" * (PIECE + 1)],
+    ],
+)
+def test_what_no_multiplexer_sends_breaks_the_line(frames: list[bytes]) -> None:
+    async def send(frame: bytes) -> None: ...
+
+    line = Multiplexer(send)
+    for frame in frames[:-1]:
+        line.take(frame)
+    with pytest.raises(ProtocolBroken):
+        line.take(frames[-1])
+
+
+def test_frames_of_a_connection_that_is_over_are_dropped() -> None:
+    async def send(frame: bytes) -> None: ...
+
+    line = Multiplexer(send)
+    for kind in (DATA, ENDED, RESET, CREDITED):
+        assert line.take(HEADER.pack(kind, 7)) is None
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    st.lists(st.tuples(st.integers(0, 3 * WINDOW), st.integers(1, 3 * PIECE)), min_size=1, max_size=6),
+    st.integers(0, 2**32 - 1),
+)
+def test_every_byte_arrives_once_in_order_within_the_window(loads: list[tuple[int, int]], seed: int) -> None:
+    """Connections that send `size` bytes in pieces of `piece`, both ways, through two multiplexers."""
+
+    async def run() -> None:
+        there, back = asyncio.Queue[bytes](4), asyncio.Queue[bytes](4)
+        near, far = Multiplexer(there.put), Multiplexer(back.put)
+        async with asyncio.timeout(60), asyncio.TaskGroup() as group:
+            carrying = [
+                group.create_task(_pump(there, far, group)),
+                group.create_task(_pump(back, near, group)),
+            ]
+            works = []
+            for number, (size, piece) in enumerate(loads):
+                (reader, writer), inner = await _pair()
+                joined = near.begin(number)
+                await near.open(joined)
+                group.create_task(near.carry(joined, *inner))
+                data = bytes((seed + i) % 251 for i in range(256)) * (size // 256 + 1)
+                works.append(group.create_task(_exchange(reader, writer, data[:size], piece)))
+            for work in works:
+                assert await work
+            for each in carrying:
+                each.cancel()
+
+    asyncio.run(run())
+
+
+async def _pump(queue: asyncio.Queue[bytes], line: Multiplexer, group: asyncio.TaskGroup) -> None:
+    """Take in frames; connections that are opened are echoed."""
+    while True:
+        joined = line.take(await queue.get())
+        for each in line._joined.values():
+            assert each.held <= WINDOW
+            assert each.credit <= WINDOW
+        if joined is not None:
+            outer, inner = await _pair()
+            group.create_task(line.carry(joined, *inner))
+            group.create_task(_echo(*outer))
+
+
+async def _echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    while data := await reader.read(1 << 14):
+        writer.write(data)
+        await writer.drain()
+    writer.close()
+
+
+async def _exchange(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, data: bytes, piece: int
+) -> bool:
+    async def send() -> None:
+        for start in range(0, len(data), piece):
+            writer.write(data[start : start + piece])
+            await writer.drain()
+        writer.write_eof()
+
+    sending = asyncio.create_task(send())
+    echoed = await reader.read(-1)
+    await sending
+    writer.close()
+    return echoed == data
+
+
+async def _pair() -> tuple[Ends, Ends]:
+    """The two ends of a socket pair, as streams."""
+    one, other = socket.socketpair()
+    return await asyncio.open_connection(sock=one), await asyncio.open_connection(sock=other)
