@@ -19,6 +19,7 @@ BASH_TOOL: ToolSpec = {
         "required": ["command"],
     },
 }
+NOT_JSON = (ValueError, RecursionError)  # what json.loads raises for text that a policy may write
 NO_CALLS = "No tool calls found in the response. Every response MUST include at least one tool call."
 
 
@@ -62,7 +63,7 @@ def unreadable_call(raw: str) -> str:
     """What is wrong with the text of a tool call that could not be read."""
     try:
         json.loads(raw)
-    except ValueError as error:
+    except NOT_JSON as error:
         return f"Error parsing tool call arguments: {error}."
     return "Error parsing tool call arguments: the call is not complete."
 
@@ -94,7 +95,7 @@ def _problem(call: ToolCall) -> str:
     name, wrong, arguments = call["function"]["name"], "", None
     try:
         arguments = json.loads(call["function"]["arguments"])
-    except ValueError as error:
+    except NOT_JSON as error:
         wrong = f"Error parsing tool call arguments: {error}."
     if name != BASH_TOOL["name"]:
         wrong += f"Unknown tool '{name}'."

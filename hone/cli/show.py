@@ -10,6 +10,8 @@ import typer
 from hone.cli.errors import Refused
 from hone.cli.options import JsonOption
 
+_SIGNS = ("ledger.sqlite", "summary.json", "results.jsonl", "sweep.json")  # of a run, or of an evaluation
+
 
 def show(
     what: Annotated[
@@ -64,7 +66,7 @@ def find_rollout(run: Path, name: str) -> Path:
 
 def _run_directory(name: str) -> Path | None:
     for path in (Path(name), Path("runs") / name):
-        if any((path / file).is_file() for file in ("ledger.sqlite", "summary.json", "results.jsonl", "sweep.json")):
+        if any((path / file).is_file() for file in _SIGNS):
             return path
     return None
 

@@ -50,12 +50,12 @@ async def _find(url: str, kind: str | None, key: str | None) -> Endpoint:
             models = await http.get("/v1/models", timeout_s=TIMEOUT_S)
         except Refused as error:
             if error.status != 404 or base != url or kind in EXACT:
-                raise EngineError(f"the engine at {url} lists no models: {error}") from error
+                raise EngineError(f"the model server at {url} lists no models: {error}") from error
             prefix, models = "", await http.get("/models", timeout_s=TIMEOUT_S)
         except EngineError as error:
             raise EngineError(
-                f"the engine at {url} does not answer: {error}. Start it (`hone engine serve` does), or mend "
-                "the address"
+                f"the model server at {url} does not answer: {error}. Start it (`hone engine serve` does) "
+                "or mend the address"
             ) from error
         cards = _cards(url, models)
         owners = {str(card.get("owned_by")) for card in cards}
@@ -83,7 +83,7 @@ async def _require_tokens(http: Http, url: str) -> None:
 def _cards(url: str, models: Any) -> list[Mapping[str, Any]]:
     data = models.get("data") if isinstance(models, Mapping) else None
     if not isinstance(data, list) or not all(isinstance(card, Mapping) and "id" in card for card in data):
-        raise EngineError(f"the engine at {url} does not speak the OpenAI protocol: mend the address")
+        raise EngineError(f"the model server at {url} does not speak the OpenAI protocol: mend the address")
     return data
 
 

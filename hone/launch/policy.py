@@ -42,7 +42,7 @@ def load_policy(settings: RunSettings) -> Policy:
     if settings.model is None:
         raise ConfigError("no model is named: set model.path to a folder that transformers loads")
     tokenizer = load_tokenizer(settings.model.path)
-    renderer = make_renderer(tokenizer, settings.model.renderer)
+    renderer = make_renderer(tokenizer, settings.model.renderer, thinking=settings.model.thinking)
     return Policy(settings=settings.model, tokenizer=tokenizer, renderer=renderer)
 
 

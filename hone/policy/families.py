@@ -19,10 +19,13 @@ def family_names() -> list[str]:
     return list(dict.fromkeys(MODEL_RENDERER_MAP.values()))
 
 
-def family_renderer(tokenizer: PreTrainedTokenizerBase, name: str) -> FamilyRenderer | str:
+def family_renderer(
+    tokenizer: PreTrainedTokenizerBase, name: str, *, thinking: bool = True
+) -> FamilyRenderer | str:
     """The renderer of a family, or why it cannot serve this tokenizer.
 
-    Past reasoning stays in the prompt, so that what was sampled is not rendered again.
+    Past reasoning stays in the prompt, so that what was sampled is not rendered again. Without `thinking` the
+    prompt tells the model not to reason.
     """
     import renderers
     from renderers.configs import config_from_name
@@ -30,9 +33,12 @@ def family_renderer(tokenizer: PreTrainedTokenizerBase, name: str) -> FamilyRend
     if name not in family_names():
         return f"there is no such renderer; there are: auto, default, {', '.join(sorted(family_names()))}"
     settings: Any = type(config_from_name(name))
+    if not thinking and "enable_thinking" not in settings.model_fields:
+        return "the prompts of this family cannot tell a model not to reason: set model.thinking = true"
+    options: dict[str, Any] = {} if thinking else {"enable_thinking": False}
     literal = LiteralTokenizer(tokenizer)
     try:
-        renderer = renderers.create_renderer(literal, settings(thinking_retention="all"))
+        renderer = renderers.create_renderer(literal, settings(thinking_retention="all", **options))
     except Exception as error:  # renderers refuse a tokenizer in many ways, assertions included
         return first_line(error)
     return FamilyRenderer(renderer, literal, name)

@@ -79,8 +79,10 @@ def load_tokenizer(path: Path) -> PreTrainedTokenizerBase:
         raise PolicyError(f"the tokenizer in {path} cannot be loaded: {first_line(error)}") from error
 
 
-def make_renderer(tokenizer: PreTrainedTokenizerBase, name: str = "auto") -> ChatRenderer:
-    """The renderer `name` for this tokenizer (see `ModelSettings.renderer`).
+def make_renderer(
+    tokenizer: PreTrainedTokenizerBase, name: str = "auto", *, thinking: bool = True
+) -> ChatRenderer:
+    """The renderer `name` for this tokenizer (see `ModelSettings.renderer` and `.thinking`).
 
     Raises PolicyError when the name or the chat template is not known, or the template cannot be used.
     """
@@ -88,8 +90,13 @@ def make_renderer(tokenizer: PreTrainedTokenizerBase, name: str = "auto") -> Cha
         name = _matching_family(tokenizer)
     if name == "default":
         _require_template(tokenizer)
+        if not thinking:
+            raise PolicyError(
+                "model.thinking = false needs a renderer that can tell a model not to reason: set "
+                "model.renderer to the renderer of the model's family"
+            )
         return TemplateRenderer(tokenizer)
-    renderer = family_renderer(tokenizer, name)
+    renderer = family_renderer(tokenizer, name, thinking=thinking)
     if isinstance(renderer, str):
         raise PolicyError(
             f"the renderer {name!r} does not fit the tokenizer {tokenizer.name_or_path!r}: {renderer}"

@@ -19,6 +19,10 @@ class ModelSettings(Settings):
     dtype: Literal["float32", "bfloat16"] = "float32"
     """Precision of the weights."""
 
+    thinking: bool = True
+    """Whether prompts let the model reason before it answers; false only for families whose prompts can tell
+    it not to."""
+
     renderer: str = "auto"
     """Who turns messages into tokens: a renderer by name (such as `qwen3`), `default` (the tokenizer's own
     chat template) or `auto` (the renderer that gives exactly the tokens of the model's chat template)."""

@@ -3,15 +3,15 @@
 A template is a program whose inside is not known. What it writes between the end of a reply and the next
 generation prompt is found by rendering a short stand-in conversation:
 
-    head   what it writes for [history, reply], up to and with the token that ends the reply
-    after  what it writes for [history, reply, new messages], with the generation prompt
-    the extension is what `after` has behind `head`
+    prompt   what it writes for [history], with the generation prompt
+    whole    what it writes for [history, reply, new messages], with the generation prompt
+    the extension is what `whole` has behind the token that ends the reply
 
 It is used only when every stand-in history of the conversation's kind (with a system message, tool calls,
-reasoning, several exchanges) gives the same extension, begins `after` with exactly `head`, and `head` with
-the prompt of the reply, so that nothing before the reply depends on what follows; when `head` holds the
-reply's text and its reasoning, so that nothing of the reply is left out; and when the extension shows every
-new message. Otherwise there is no extension.
+reasoning, several exchanges) gives the same extension; when `whole` always begins with `prompt`, so that
+nothing before the reply depends on what follows; when `whole` holds the reply's text, calls and reasoning,
+written as for the last reply of a conversation (or bare, where the reply has no reasoning); and when the
+extension shows every new message. Otherwise there is no extension.
 """
 
 # pyright: reportUnknownMemberType=false, reportMissingTypeStubs=false
@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 from hone.policy.errors import PolicyError
@@ -26,7 +27,7 @@ from hone.policy.literal import LiteralTokenizer
 from hone.policy.messages import enveloped, plain
 from hone.policy.places import Traits
 from hone.policy.rendering import first_line
-from hone.policy.reply import ToolSpec
+from hone.policy.reply import ToolCall, ToolSpec
 from hone.policy.template_tools import ToolForm, tool_form
 from hone.types import Message
 
@@ -40,6 +41,25 @@ _SYSTEM: Message = {"role": "system", "content": "vqxsystem"}
 _REPLY: Message = {"role": "assistant", "content": "vqxreply"}
 _CALL = {"type": "function", "id": "vqxcall12", "function": {"name": "vqxtool", "arguments": {"vqx": "1"}}}
 _RESULT: Message = {"role": "tool", "content": "vqxresult", "tool_call_id": "vqxcall12"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _StandIn:
+    """A reply that stands for one that was sampled."""
+
+    message: Message
+    marks: tuple[str, ...]  # that must be found in what the template writes for it
+    shape: tuple[object, ...]  # what the template may decide by
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Cut:
+    """What a template writes, cut where a reply ends."""
+
+    head: str  # up to the token that ends the reply, included
+    lead: str  # from the end of its prompt to the reply's first mark
+    closing: str  # from its last mark to the end of `head`
+    extension: str
 
 
 class TemplateRenderer:
@@ -99,29 +119,16 @@ class TemplateRenderer:
         tools: Sequence[ToolSpec] | None,
         traits: Traits,
     ) -> list[int] | None:
-        parsed = self.parse_response(reply, tools=tools, prompt_ids=prompt)
-        reasoning, calls = bool(parsed.reasoning_content), said.get("tool_calls")
-        content = bool(parsed.content.strip()) or not (calls or reasoning)
-        standin: Message = {"role": "assistant", "content": _SAID if content else ""}
-        if reasoning:
-            standin["reasoning_content"] = _THOUGHT
-        if calls:
-            standin["tool_calls"] = calls
+        standin = _standin(self.parse_response(reply, tools=tools, prompt_ids=prompt), said)
         history = self._history(standin, new, tools, traits)
-        found = self._cut(history, standin, new, tools) if history is not None else None
-        if found is None or self._end is None:
+        cut = self._cut(history, standin, new, tools) if history is not None else None
+        if cut is None or self._end is None:
             return None
-        head, rest = found
         if reply and reply[-1] in self._stops:
-            ids = self._tokenizer.encode(self._end + rest, add_special_tokens=False)
+            ids = self._tokenizer.encode(self._end + cut.extension, add_special_tokens=False)
             return ids[ids.index(self._stops[0]) + 1 :]
-        if reasoning and not content and not calls:
-            closing = head[head.rindex(_THOUGHT) + len(_THOUGHT) :]
-        elif calls:
-            closing = self._end
-        else:
-            closing = head[head.rindex(_SAID) + len(_SAID) :]
-        return self._tokenizer.inside(closing + rest)
+        closing = self._end if standin.message.get("tool_calls") else cut.closing
+        return self._tokenizer.inside(closing + cut.extension)
 
     def parse_response(
         self,
@@ -188,49 +195,87 @@ class TemplateRenderer:
 
     def _history(
         self,
-        standin: Message,
+        standin: _StandIn,
         new: Sequence[Message],
         tools: Sequence[ToolSpec] | None,
         traits: Traits,
     ) -> list[Message] | None:
         """The longest stand-in history to extend behind; None where the extension is not always the same."""
-        roles = tuple(message["role"] for message in new)
-        shape = (traits, standin["content"], "reasoning_content" in standin, "tool_calls" in standin, roles)
-        key = (shape, bool(tools))
-        if key not in self._stable:
+        shape = (traits, standin.shape, tuple(message["role"] for message in new), bool(tools))
+        if shape not in self._stable:
             following = [{**message, "content": f"vqxnew{i}"} for i, message in enumerate(new)]
             best: list[Message] | None = None
             extensions: set[str | None] = set()
             for history in _histories(traits):
                 try:
-                    found = self._cut(history, standin, following, tools)
+                    extensions.add(self._proved(history, standin, following, tools))
                 except PolicyError:
                     continue  # not a history that this template takes
                 best = history
-                shown = found and all(message["content"] in found[1] for message in following)
-                extensions.add(found[1] if found and shown else None)
-            self._stable[key] = best if len(extensions) == 1 and None not in extensions else None
-        return self._stable[key]
+            self._stable[shape] = best if len(extensions) == 1 and None not in extensions else None
+        return self._stable[shape]
+
+    def _proved(
+        self,
+        history: Sequence[Message],
+        standin: _StandIn,
+        new: Sequence[Message],
+        tools: Sequence[ToolSpec] | None,
+    ) -> str | None:
+        """The extension behind `history`; None where it cannot be shown to be right."""
+        cut = self._cut(history, standin, new, tools)
+        if cut is None or not all(message["content"] in cut.extension for message in new):
+            return None
+        alone = self.text([*history, standin.message], tools=tools).startswith(cut.head)
+        plain = not cut.lead.strip() and standin.message.get("reasoning_content") != ""
+        return cut.extension if alone or plain else None
 
     def _cut(
         self,
         history: Sequence[Message],
-        standin: Message,
+        standin: _StandIn,
         new: Sequence[Message],
         tools: Sequence[ToolSpec] | None,
-    ) -> tuple[str, str] | None:
-        """The head and the extension behind it; None where the past depends on what follows."""
+    ) -> _Cut | None:
+        """What the template writes for a reply and behind it; None where the past depends on what follows."""
         prompt = self.text(history, tools=tools, generate=True)
-        head = self.text([*history, standin], tools=tools)
-        after = self.text([*history, standin, *new], tools=tools, generate=True)
-        if self._end is None or self._end not in head[len(prompt) :]:
+        text = self.text([*history, standin.message, *new], tools=tools, generate=True)
+        places = [text.find(mark, len(prompt)) for mark in standin.marks]
+        if self._end is None  or -1 in places:
             return None
-        head = head[: head.rindex(self._end) + len(self._end)]
-        said = head[len(prompt) :]
-        whole = standin["content"] in said and standin.get("reasoning_content", "") in said
-        if not (whole and head.startswith(prompt) and after.startswith(head)):
+        said = max(place + len(mark) for place, mark in zip(places, standin.marks, strict=True))
+        end = text.find(self._end, said)
+        if end == -1:
             return None
-        return head, after[len(head) :]
+        end += len(self._end)
+        return _Cut(
+            head=text[:end],
+            lead=text[len(prompt) : min(places)],
+            closing=text[said:end],
+            extension=text[end:],
+        )
+
+
+def _standin(parsed: ParsedResponse, said: Message) -> _StandIn:
+    """A reply of the same kind, in which marks stand for what was said."""
+    reasoning = parsed.reasoning_content
+    calls: list[ToolCall] = said.get("tool_calls") or []
+    message: Message = {"role": "assistant", "content": ""}
+    marks: list[str] = []
+    if reasoning is not None:
+        message["reasoning_content"] = _THOUGHT if reasoning.strip() else ""
+        marks += [_THOUGHT] if reasoning.strip() else []
+    if parsed.content.strip() or not (marks or calls):
+        message["content"] = _SAID
+        marks.append(_SAID)
+    if calls:
+        message["tool_calls"] = [
+            {**call, "function": {"name": call["function"]["name"], "arguments": {"vqx": f"vqxcall{i}"}}}
+            for i, call in enumerate(calls)
+        ]
+        marks += [f"vqxcall{i}" for i in range(len(calls))]
+    shape = (message.get("reasoning_content"), message["content"], len(calls))
+    return _StandIn(message=message, marks=tuple(marks), shape=shape)
 
 
 def _histories(traits: Traits) -> Iterator[list[Message]]:

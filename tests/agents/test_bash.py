@@ -182,14 +182,27 @@ def test_no_tool_call_whatever_it_holds_ends_in_anything_but_commands_or_a_forma
     scaffold = replace(TINY, generation=2, mode=Mode.TOOLS)
     said = tuple(_call(arguments, name) for name, arguments in calls)
     reply = Reply(content="", node=None, tool_calls=said, malformed=tuple(malformed))
+    actions, refused = [], None
     try:
         actions = read_actions(scaffold, reply)
     except FormatError as error:
-        assert error.variables["error"]
-        assert error.variables["has_tool_calls"] is bool(calls or malformed)
+        refused = error.variables
+    if refused is not None:
+        assert refused["error"]
+        assert refused["has_tool_calls"] is bool(calls or malformed)
     else:
         assert len(actions) == len(calls) > 0
         assert not malformed
+
+
+def test_arguments_nested_without_end_are_a_format_error() -> None:
+    scaffold = replace(TINY, generation=2, mode=Mode.TOOLS)
+    for reply in (
+        Reply(content="", node=None, tool_calls=(_call("[" * 100_000),)),
+        Reply(content="", node=None, malformed=("[" * 100_000,)),
+    ):
+        with pytest.raises(FormatError, match="recursion"):
+            read_actions(scaffold, reply)
 
 
 def test_limits_on_turns_tokens_and_time_end_the_rollout() -> None:

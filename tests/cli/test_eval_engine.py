@@ -86,7 +86,7 @@ def test_an_engine_that_is_down_is_said_at_once_and_no_task_is_tried(hone: Hone,
             "eval", "--agent", "bash", "--engine", url, "--tasks", three, "-o", tmp_path / "o"
         )
     assert (code, out, len(err.strip().splitlines())) == (1, "", 1)
-    assert f"the engine at {url} does not answer" in err
+    assert f"the model server at {url} does not answer" in err
     assert not (tmp_path / "o" / "results.jsonl").exists()
 
 

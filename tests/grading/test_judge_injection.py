@@ -10,7 +10,7 @@ import dataclasses
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from hone.grading.judge import Evidence, Quoter, judge_messages, read_score
@@ -180,6 +180,7 @@ def test_a_quotation_adds_no_control_token_and_no_line_of_its_own(texts: list[st
     tokens=st.lists(st.text("ab<|>", min_size=2, max_size=4), max_size=5),
     text=st.text("ab<|> ", max_size=30),
 )
+@example(tokens=["ab", "ba"], text="aba")
 def test_no_control_token_is_left_however_they_overlap(tokens: list[str], text: str) -> None:
     plain = Quoter(tokens).plain(text)
     assert [token for token in tokens if token in plain] == []

@@ -41,6 +41,7 @@ def test_a_potential_is_the_fraction_of_what_was_to_be_fixed() -> None:
     [
         verdict(test_double=TestStatus.FAILED),  # a test that passed before
         verdict(test_double=TestStatus.MISSING),
+        verdict(test_double=TestStatus.FAILED, test_add=TestStatus.FAILED),
         dataclasses.replace(verdict(), tampered="wrote to the report", resolved=False),
         dataclasses.replace(verdict(), resolved=False),  # the run did not end as it should
         failed(CHECKS, "does not apply"),

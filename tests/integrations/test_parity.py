@@ -29,23 +29,22 @@ relaxed = settings(
 )
 
 TOOLS, TEXT = ("mini", "swebench"), ("default", "mini_textbased", "swebench_backticks", "swebench_xml")
-COMMANDS = st.sampled_from(
-    [
-        "echo one",
-        "echo one; echo two >&2; exit 3",
-        "false",
-        "",
-        "seq 1 4000",
-        "printf 'a\\r\\nb\\rc'",
-        "printf '\\377\\303'",
-        "no-such-command-anywhere 2>/dev/null",
-        f"echo {SUBMIT}; false",
-        f"echo {SUBMIT} and more",
-        f"echo; echo {SUBMIT}; echo patch",
-        f"echo first; echo {SUBMIT}",
-        "echo $PAGER",
-    ]
-)
+TRIED = [
+    "echo one",
+    "echo one; echo two >&2; exit 3",
+    "false",
+    "",
+    "seq 1 4000",
+    "printf 'a\\r\\nb\\rc'",
+    "printf '\\377\\303'",
+    "no-such-command-anywhere 2>/dev/null",
+    f"echo {SUBMIT}; false",
+    f"echo {SUBMIT} and more",
+    f"echo first; echo {SUBMIT}",
+    "echo $PAGER",
+    f"echo; echo {SUBMIT}; echo patch",  # submits
+]
+COMMANDS = st.sampled_from(TRIED)
 WORDS = st.sampled_from(["", "I look first.\n\n", "THOUGHT: `x` <b>\n", "é漢\n"])
 ARGUMENTS = st.sampled_from(
     ['{"command": ', "{}", "[]", '"ls"', "null", "3", '{"cmd": "ls"}', "", "not json"]
@@ -159,6 +158,17 @@ def test_sessions_of_text_go_as_the_package_has_them(
     strategy = TAGGED if name == "swebench_xml" else FENCED
     replies = data.draw(st.lists(strategy, max_size=5))
     compare(bench, name, replies, step_limit=step_limit, max_consecutive_format_errors=errors)
+
+
+def test_what_each_command_prints_reads_the_same(bench: Bench) -> None:
+    run = compare(bench, "mini", [Said(calls=tuple(call(command) for command in TRIED[:-1]))])
+    assert len([message for message in run.messages if message["role"] == "tool"]) == len(TRIED) - 1
+    run = compare(bench, "mini_textbased", [Said(content=block(command)) for command in TRIED if command])
+    assert run.turns[-1].action == TRIED[-1]
+
+
+def block(command: str) -> str:
+    return f"```mswea_bash_command\n{command}\n```"
 
 
 def test_a_session_with_everything_in_it(bench: Bench) -> None:

@@ -1,6 +1,7 @@
 """How each chat template and each model family renders a conversation that only grows.
 
-Columns: replies of text, replies cut by length, replies with reasoning, replies with tool calls.
+Columns: replies of text as the template writes them, replies cut by length (without reasoning, where the
+template does not open it), replies with reasoning, replies with tool calls.
 
 extends   every prompt begins with the one before it and the reply to it, as it was sampled
 forks     the template renders the past anew with each turn: it leaves out the reasoning of earlier replies,
@@ -43,7 +44,7 @@ template phi3                     extends  extends  -        refused
 template phi3_5                   extends  extends  -        refused
 template qwen2_5                  extends  extends  -        extends
 template qwen2_5_vl               extends  extends  -        refused
-template qwen3                    forks    extends  forks    extends
+template qwen3                    forks    extends  forks    forks
 template qwen3_5_nothink          forks    forks    -        extends
 template qwen3_5_think            forks    forks    forks    extends
 template qwen3_6                  forks    forks    forks    extends

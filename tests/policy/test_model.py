@@ -171,3 +171,14 @@ def test_an_unknown_chat_template_is_refused_unless_it_is_asked_for(folder):
 def test_a_renderer_that_does_not_exist_or_does_not_fit_is_refused(tokenizer):
     assert "qwen3" in refused(make_renderer, tokenizer, "qwen33")
     assert "does not fit" in refused(make_renderer, tokenizer, "gpt-oss")
+
+
+def test_a_model_is_told_not_to_reason_where_its_family_can_be_told(tokenizer):
+    messages = [{"role": "user", "content": "Fix the bug."}]
+    told = make_renderer(tokenizer, "qwen3", thinking=False).render_ids(messages, add_generation_prompt=True)
+    free = make_renderer(tokenizer, "qwen3").render_ids(messages, add_generation_prompt=True)
+    assert told[: len(free)] == free
+    assert tokenizer.decode(told[len(free) :]) == "<think>\n\n</think>\n\n"
+    for name in ("default", "deepseek-v3"):
+        with pytest.raises(PolicyError, match=r"model\.(thinking|renderer)"):
+            make_renderer(tokenizer, name, thinking=False)

@@ -81,7 +81,8 @@ def converse(name: str, kind: str, turns: int = 4) -> tuple[str, Chat, list[dict
     """What a conversation that only grows does: extends, forks, or why there is none of this kind."""
     tokenizer, renderer = SPEAKERS[name]()
     tools = [TOOL] if kind == "tools" else None
-    cut = tokenizer.encode("reply", add_special_tokens=False)
+    cut = [tokenizer.encode(letter)[0] for letter in "user"]  # not how the tokenizer spells it
+    assert cut != tokenizer.encode("user")
     engine = ScriptedEngine(
         lambda i: cut if kind == "cut" else sampled(renderer, said_by(kind, i), tools) or cut
     )
@@ -139,7 +140,7 @@ def test_a_conversation_that_only_grows_is_extended_with_exactly_what_the_templa
     assert tuple(found) == ROWS[name]
 
 
-# Their renderings of a reply begin with a space, or with words, that they do not write behind their own prompt.
+# Before a reply they write a space, or words, that their own prompt for it does not end with.
 UNLIKE = {f"template {name}" for name in ("idefics3", "llava_next", "smolvlm", "muse_glimmer")}
 
 

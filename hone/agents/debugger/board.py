@@ -88,7 +88,7 @@ class Switchboard:
         try:
             async with asyncio.timeout(HELLO_S):
                 hello = await line.receive(HELLO_MAX)
-            awaited = self._awaited.get(str(hello.get('secret')), None)
+            awaited = self._awaited.pop(str(hello.get("secret")), None)
         except (LineBroken, TimeoutError):
             return
         finally:

@@ -6,7 +6,7 @@ import errno
 import os
 import socket as sockets
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
 
 from aiohttp import web
@@ -38,36 +38,36 @@ async def open_gateway(
     """
     if socket is None and port is None:
         raise ValueError("a gateway needs a port or a socket")
-    listeners: list[sockets.socket] = []
-    url = None
-    if port is not None:
-        listeners.append(_tcp(host, port))
-        bound = listeners[-1].getsockname()
-        url = f"http://[{bound[0]}]:{bound[1]}" if ":" in bound[0] else f"http://{bound[0]}:{bound[1]}"
-    gateway = Gateway(url=url, socket=socket)
-    app = make_app(gateway, model=model, admin=admin, max_body_bytes=max_body_bytes, quiet_s=quiet_s)
-    runner = web.AppRunner(
-        app,
-        access_log=None,  # paths hold secrets
-        shutdown_timeout=_GRACE_S,
-        keepalive_timeout=75.0,  # longer than clients keep a connection
-        max_field_size=_MAX_HEADER_BYTES,
-        max_line_size=_MAX_HEADER_BYTES,
-    )
-    try:
+    with ExitStack() as opened:
+        listeners: list[sockets.socket] = []
+        if port is not None:
+            listeners.append(opened.enter_context(_tcp(host, port)))
         if socket is not None:
-            listeners.append(_unix(socket))
-        await runner.setup()
-        for listener in listeners:
-            await web.SockSite(runner, listener).start()
-        yield gateway
-    finally:
-        await gateway.close_all()
-        await runner.cleanup()
-        for listener in listeners:
-            listener.close()
-        if socket is not None:
-            _remove(socket)
+            listeners.append(opened.enter_context(_unix(socket)))
+            opened.callback(_remove, socket)
+        gateway = Gateway(url=None if port is None else _url(listeners[0]), socket=socket)
+        app = make_app(gateway, model=model, admin=admin, max_body_bytes=max_body_bytes, quiet_s=quiet_s)
+        runner = web.AppRunner(
+            app,
+            access_log=None,  # paths hold secrets
+            shutdown_timeout=_GRACE_S,
+            keepalive_timeout=75.0,  # longer than clients keep a connection
+            max_field_size=_MAX_HEADER_BYTES,
+            max_line_size=_MAX_HEADER_BYTES,
+        )
+        try:
+            await runner.setup()
+            for listener in listeners:
+                await web.SockSite(runner, listener).start()
+            yield gateway
+        finally:
+            await gateway.close_all()
+            await runner.cleanup()
+
+
+def _url(listener: sockets.socket) -> str:
+    host, port = listener.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 def _tcp(host: str, port: int) -> sockets.socket:

@@ -73,6 +73,7 @@ class Session:
         self._drop_after = drop_after
         self._running: set[asyncio.Task[None]] = set()
         self.asked = 0  # calls that ever began, whatever became of them
+        self.retries = 0  # requests for a reply that was there already, or on its way
         self._granted = 0  # those that are answered or on their way
         self._sampled = 0
         self._record = Record()
@@ -92,11 +93,6 @@ class Session:
         """The base path for OpenAI's clients; Anthropic's take it without the `/v1`."""
         return f"/s/{self.key}/v1"
 
-    @property
-    def retries(self) -> int:
-        """Requests that were answered from the record."""
-        return sum(exchange.retries for exchange in self.exchanges)
-
     async def ask(self, asked: Asked) -> tuple[Exchange, Shown]:
         """The reply to a request, sampled or from the record.
 
@@ -109,11 +105,13 @@ class Session:
         if begun is not None:
             exchange, rest = begun
             exchange.retries += 1
+            self.retries += 1
             return exchange, rest
         place, messages = self._record.place(asked.messages)
         ask = place.asked(asked.tools)
         if ask is not None:
             ask.again()
+            self.retries += 1
         else:
             ask = self._start(place, messages, asked)
         exchange = await asyncio.shield(ask.answer)

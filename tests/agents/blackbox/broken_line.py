@@ -1,4 +1,4 @@
-"""A unix socket that passes everything on to another one, and cuts some connections in the middle of a reply."""
+"""A unix socket that passes everything on to another one, and cuts some connections amid a reply."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from pathlib import Path
 
 
 @asynccontextmanager
-async def broken_line(path: Path, service: Path, cut: Callable[[bytes], bool]) -> AsyncGenerator[list[bytes]]:
-    """Joins `path` to `service`; a connection ends once `cut(what came back so far)`. Yields what was cut."""
-    cuts: list[bytes] = []
+async def broken_line(
+    path: Path, service: Path, cut: Callable[[bytes], bool], cuts: list[bytes]
+) -> AsyncGenerator[None]:
+    """Joins `path` to `service`; a connection ends once `cut(what came back so far)`, which `cuts` gets."""
 
     async def join(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         upstream, sink = await asyncio.open_unix_connection(service)
@@ -39,6 +40,6 @@ async def broken_line(path: Path, service: Path, cut: Callable[[bytes], bool]) -
 
     server = await asyncio.start_unix_server(join, path)
     try:
-        yield cuts
+        yield
     finally:
         server.close()

@@ -9,7 +9,7 @@ from tests.agents.blackbox.world import ScriptedEngine
 
 
 def assert_exact(trajectory: Trajectory, engine: ScriptedEngine, rollout_id: str = "r0") -> None:
-    """One sampled node per completion, with its ids, log-probabilities and versions, below its very prompt."""
+    """One sampled node per completion, with its ids, log-probabilities and versions, below its prompt."""
     tree = trajectory.tree
     sampled = [i for i, node in enumerate(tree.nodes) if node.sampled]
     prompts, said = engine.asked[rollout_id], engine.said[rollout_id]

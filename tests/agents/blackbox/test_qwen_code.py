@@ -67,78 +67,66 @@ def test_it_mends_the_bug_as_published_and_every_token_is_the_engines(tmp_path: 
     look, mend, end = (turn.action for turn in trajectory.turns)
     assert look == 'read_file {"file_path": "/testbed/stats.py"}'
     assert mend is not None
-    assert mend.startswith("edit {") and mend.endswith("\nrun_shell_command: git diff")
+    assert mend.startswith("edit {")
+    assert mend.endswith("\nrun_shell_command: git diff")
     assert end is None
     assert "return a - b" in trajectory.turns[0].observation
-    assert "+    return a + b" in trajectory.turns[1].observation
+    assert "has been updated" in trajectory.turns[1].observation
     report = trajectory.metadata["program"]
     assert (report["exit_code"], report["exchanges"], report["retries"]) == (0, {"main": 3}, 0)
-
-
-def test_a_dropped_connection_is_asked_again_and_sampled_once(tmp_path: Path) -> None:
-    engine = ScriptedEngine(GOOD)
-    seen = 0
-
-    def cut(back: bytes) -> bool:
-        """Breaks the second reply off where its tool calls have begun."""
-        nonlocal seen
-        if b"tool_calls" in back and b"edit" in back and seen < 1:
-            seen += 1
-            return True
-        return False
-
-    async def scenario() -> Trajectory:
-        async with open_world(tmp_path, qwen_code(*SHORT), engine) as world:
-            tunnel = world.parts.spec.tunnel
-            assert tunnel is not None
-            async with broken_line(tunnel.parent / "line", tunnel, cut) as cuts:
-                world.parts = replace(
-                    world.parts, spec=replace(world.parts.spec, tunnel=tunnel.parent / "line")
-                )
-                trajectory = await world.attempt(make_task())
-                assert len(cuts) == 1
-                return trajectory
-
-    trajectory = asyncio.run(scenario())
-    assert trajectory.outcome is Outcome.RESOLVED
-    assert trajectory.metadata["program"]["retries"] >= 1
-    assert trajectory.metadata["program"]["exchanges"] == {"main": 3}
-    assert_exact(trajectory, engine)
 
 
 def big_task() -> Task:
     """The example with a file that fills half of the context."""
     task = make_task()
     start, last = task.environment.history
-    numbers = "".join(f"{number}\n" for number in range(10_000, 12_800))
+    numbers = "".join(f"{number} {number} {number}\n" for number in range(10_000, 10_900))
     last = replace(last, files={**last.files, "numbers.txt": numbers})
     return replace(task, environment=replace(task.environment, history=(start, last)))
 
 
-def test_a_compaction_forks_the_tree_and_the_rollout_is_trained(tmp_path: Path) -> None:
+def test_a_dropped_connection_and_a_compaction_leave_every_token_as_sampled_and_trained_once(
+    tmp_path: Path,
+) -> None:
     snapshot = "<analysis>Much was read.</analysis>\n<state_snapshot>Mend add in stats.py.</state_snapshot>"
     count = call("read_file", file_path="/testbed/numbers.txt")
-    engine = ScriptedEngine(script(count, READ, snapshot, READ, EDIT, "Fixed."), context_tokens=40_000)
+    turns = iter([count, READ, READ, EDIT, "Fixed."])
+
+    def answer(i: int, prompt: str) -> str:
+        return snapshot if "produce the <state_snapshot> XML" in prompt[-200:] else next(turns)
+
+    engine = ScriptedEngine(answer, context_tokens=40_000)
+    cuts: list[bytes] = []
+
+    def amid_the_second_call(back: bytes) -> bool:
+        return not cuts and b"tool_calls" in back and b"stats.py" in back
 
     async def scenario() -> Trajectory:
         async with open_world(tmp_path, qwen_code(*SHORT), engine) as world:
-            return await world.attempt(big_task())
+            spec = world.parts.spec
+            assert spec.tunnel is not None
+            line = spec.tunnel.parent / "line"
+            async with broken_line(line, spec.tunnel, amid_the_second_call, cuts):
+                world.parts = replace(world.parts, spec=replace(spec, tunnel=line))
+                return await world.attempt(big_task())
 
     trajectory = asyncio.run(scenario())
     assert trajectory.outcome is Outcome.RESOLVED
+    assert len(cuts) == 1
+    assert trajectory.metadata["program"]["retries"] >= 1  # answered from the record
     assert_exact(trajectory, engine)
-    assert [call["purpose"] for call in trajectory.metadata["calls"]] == [
-        *(Purpose.MAIN, Purpose.MAIN, Purpose.SIDE, Purpose.MAIN, Purpose.MAIN, Purpose.MAIN)
-    ]
+    purposes = [call["purpose"] for call in trajectory.metadata["calls"]]
+    assert purposes[:4] == [Purpose.MAIN, Purpose.MAIN, Purpose.SIDE, Purpose.MAIN]
+    assert purposes.count(Purpose.MAIN) == 5
     assert trajectory.metadata["forks"]["rewritten"] >= 1
-    assert len(trajectory.turns) == 5
+    assert [turn.reply for turn in trajectory.turns] == ["", "Let me look.", "Let me look.", "", "Fixed."]
     before, after = (engine.asked["r0"][i] for i in (1, 3))
     assert len(after) < len(before)  # the history is gone from the context
 
     samples = tree_samples(trajectory.tree, rollout_id="r0", group_id="g", advantage=1.0)
     trained = sum(float(sample.weight.sum()) for sample in samples)
     assert trained == sum(len(completion.token_ids) for completion in engine.said["r0"])
-    assert len(samples) >= 3  # before, the summary, after
+    assert len(samples) >= 3  # what came before, the summary, what came after
     model = load_model(make_tiny(texts(), tmp_path / "model", MODEL))
     head = model.lm_head.weight.detach().clone()
     metrics = policy_trainer(model, TrainSettings(), temperature=1.0).step(samples)
@@ -147,39 +135,34 @@ def test_a_compaction_forks_the_tree_and_the_rollout_is_trained(tmp_path: Path) 
 
 
 def test_ten_at_once_are_each_their_own(tmp_path: Path) -> None:
+    kinds = {
+        "mend it": (Outcome.RESOLVED, GOOD),
+        "leave it": (Outcome.NO_PATCH, script("There is nothing to do.")),
+        "look at it": (Outcome.TURN_LIMIT, script(READ)),
+        "say nothing": (Outcome.FORMAT_LIMIT, script("")),
+    }
+    problems = ["mend it"] * 5 + ["leave it"] * 3 + ["look at it", "say nothing"]
+
     def answer(i: int, prompt: str) -> str:
-        """Half of them mend the bug, the others say so and do not."""
-        if "even" not in prompt:
-            return "There is nothing to do."
-        return GOOD(i, prompt)
+        asked = prompt.split("## Problem Statement")[1][:40]
+        return next(reply(i, prompt) for problem, (_, reply) in kinds.items() if problem in asked)
 
     engine = ScriptedEngine(answer)
 
     async def scenario() -> list[Trajectory]:
-        async with open_world(tmp_path, qwen_code(*SHORT), engine) as world:
-            tasks = [replace(make_task(), problem="even" if i % 2 == 0 else "odd") for i in range(10)]
+        limits = SessionLimits(calls=3)
+        async with open_world(tmp_path, qwen_code(*SHORT), engine, limits=limits) as world:
+            tasks = [replace(make_task(), problem=problem) for problem in problems]
             return await asyncio.gather(*(world.attempt(task, f"r{i}") for i, task in enumerate(tasks)))
 
-    for i, trajectory in enumerate(asyncio.run(scenario())):
-        assert trajectory.outcome is (Outcome.RESOLVED if i % 2 == 0 else Outcome.NO_PATCH)
+    for i, (problem, trajectory) in enumerate(zip(problems, asyncio.run(scenario()), strict=True)):
+        assert (problem, trajectory.outcome) == (problem, kinds[problem][0])
         assert_exact(trajectory, engine, f"r{i}")
-
-
-def test_its_limit_on_turns_and_an_empty_reply_are_told_apart(tmp_path: Path) -> None:
-    engine = ScriptedEngine(lambda i, prompt: READ if "even" in prompt else "")
-
-    async def scenario() -> list[Trajectory]:
-        limits = SessionLimits(calls=2)
-        async with open_world(tmp_path, qwen_code(*SHORT), engine, limits=limits) as world:
-            tasks = [replace(make_task(), problem=problem) for problem in ("even", "odd")]
-            return await asyncio.gather(*(world.attempt(task, task.problem) for task in tasks))
-
-    turns, empty = asyncio.run(scenario())
-    assert turns.outcome is Outcome.TURN_LIMIT
-    assert turns.metadata["program"]["exit_code"] == 53  # it ended by itself
-    assert empty.outcome is Outcome.FORMAT_LIMIT
-    assert empty.metadata["program"]["retries"] >= 1
-    assert_exact(empty, engine, "odd")
+        if problem == "look at it":
+            assert trajectory.metadata["program"]["exit_code"] == 53  # it ended by itself
+        if problem == "say nothing":
+            assert trajectory.metadata["program"]["retries"] >= 1
+            assert len(trajectory.turns) == 1
 
 
 def test_an_image_needs_neither_node_nor_python(tmp_path: Path) -> None:

@@ -52,9 +52,7 @@ def open_toys(tokenizer) -> OpenFleet:
     """Opens a fleet of stand-ins: `open_toys(servers=2, in_flight_updates=True)`; settings of the engine."""
 
     @asynccontextmanager
-    async def opened(
-        servers: int = 1, **settings: Any
-    ) -> AsyncGenerator[tuple[Fleet, list[SglangServer]]]:
+    async def opened(servers: int = 1, **settings: Any) -> AsyncGenerator[tuple[Fleet, list[SglangServer]]]:
         async with (
             sglang_servers(tokenizer, servers) as toys,
             fleet_over(toys, tokenizer, **settings) as fleet,

@@ -226,7 +226,9 @@ class SglangServer:
         weights = Path(body["model_path"]) / "toy.json"
         if not weights.is_file():
             message = f"Failed to get weights iterator: '{body['model_path']}'."
-            return web.json_response({"success": False, "message": message, "num_paused_requests": 0}, status=400)
+            return web.json_response(
+                {"success": False, "message": message, "num_paused_requests": 0}, status=400
+            )
         self.seed = json.loads(weights.read_text())["seed"]
         message = "Succeeded to update model weights."
         if "weight_version" in body:
@@ -270,9 +272,7 @@ class SglangServer:
         return web.json_response({"timestamp": "", "version": "0.5.15.post1", "loads": [load]})
 
     async def _deprecated(self, request: web.Request) -> web.Response:
-        message = (
-            "Endpoint '/get_weight_version' or '/weight_version' is deprecated. Please use '/model_info' instead."
-        )
+        message = "Endpoint '/get_weight_version' or '/weight_version' is deprecated. Please use '/model_info' instead."
         body = {"object": "error", "message": message, "type": "404", "param": None, "code": 404}
         return web.json_response(body, status=404)
 

@@ -40,7 +40,9 @@ def strange(request: web.Request) -> web.Response:
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.7, 0.0])
-def test_log_probabilities_are_those_of_the_distribution_that_was_sampled(open_toys: OpenFleet, tokenizer, temperature):
+def test_log_probabilities_are_those_of_the_distribution_that_was_sampled(
+    open_toys: OpenFleet, tokenizer, temperature
+):
     async def run():
         async with open_toys() as (fleet, _):
             return await fleet.generate(PROMPT, sampling(temperature=temperature), session="s")

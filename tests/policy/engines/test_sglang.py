@@ -17,7 +17,9 @@ from hone.policy.engines.sglang import Sglang, read_part
 from tests.policy.engines.sglang_server import sglang_servers, toy_weights
 
 RECORDED = Path(__file__).parents[4] / "shared" / "data" / "sglang_replies"
-recorded = pytest.mark.skipif(not RECORDED.is_dir(), reason="the recorded replies of a real server are not here")
+recorded = pytest.mark.skipif(
+    not RECORDED.is_dir(), reason="the recorded replies of a real server are not here"
+)
 
 
 def reply(name: str) -> dict[str, Any]:

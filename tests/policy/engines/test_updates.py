@@ -134,7 +134,9 @@ def test_a_server_that_says_something_else_than_its_weights_is_found_out(
     async def run():
         async with open_toys() as (fleet, _):
             await fleet.load_weights(weights(4), 1, witness(4))
-            with pytest.raises(EngineError, match="samples from other weights than those it was told to load"):
+            with pytest.raises(
+                EngineError, match="samples from other weights than those it was told to load"
+            ):
                 await fleet.load_weights(weights(4), 2, witness(5))
 
     asyncio.run(run())
@@ -193,7 +195,9 @@ def test_whatever_fails_every_token_is_exactly_of_the_weights_it_names(
     async def run():
         settings = {"in_flight_updates": in_flight, "retries": 20}
         async with open_toys(servers=3, **settings) as (fleet, servers):
-            await fleet.load_weights(weights(1), 1)  # from here on a server that starts anew is told by its label
+            await fleet.load_weights(
+                weights(1), 1
+            )  # from here on a server that starts anew is told by its label
             trouble = asyncio.create_task(disturb(servers))
             talking = asyncio.gather(*(converse(fleet, i) for i in range(16)))
             for version in range(2, 8):

@@ -1,0 +1,165 @@
+"""Updates over NCCL: what servers are told, in which order, and what rank 0 sends. No GPU, so no collective."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Iterable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+import torch
+from aiohttp import web
+
+from hone.policy.engines.http import Http, new_session
+from hone.policy.engines.nccl import GROUP, Manifest, NcclUpdates, Rendezvous, VllmReceiver
+from hone.policy.errors import PolicyError
+from hone.policy.settings import EngineSettings
+from tests.policy.engines.conftest import OpenFleet
+from tests.policy.engines.test_fleet import PROMPT, sampling
+
+SETTINGS = EngineSettings(kind="sglang", weight_sync="nccl")
+
+
+class Recorder:
+    """Rank 0, but for the network."""
+
+    def __init__(self) -> None:
+        self.joined: list[Rendezvous] = []
+        self.left = 0
+        self.sent: list[list[tuple[int, ...]]] = []
+
+    def join(self, meeting: Rendezvous) -> None:
+        self.joined.append(meeting)
+
+    def broadcast(self, tensors: Iterable[torch.Tensor]) -> None:
+        self.sent.append([tuple(tensor.shape) for tensor in tensors])
+
+    def leave(self) -> None:
+        self.left += 1
+
+
+def test_servers_are_told_what_comes_and_take_its_version(open_toys: OpenFleet, model):
+    async def run():
+        rank_0 = Recorder()
+        async with open_toys(servers=2) as (fleet, servers):
+            updates = NcclUpdates(fleet, model, SETTINGS, rank_0)
+            await updates.publish(1)
+            await updates.publish(2)
+            reply = await fleet.generate(PROMPT, sampling(), session="s")
+            return rank_0, [server.requests for server in servers], reply
+
+    rank_0, requests, reply = asyncio.run(run())
+    assert set(reply.version.tolist()) == {2}
+    (meeting,) = rank_0.joined  # the second update finds the same servers
+    assert meeting.world_size == 3
+    shapes = [tuple(p.shape) for p in model.parameters()]
+    assert rank_0.sent == [shapes, shapes]
+    offsets = []
+    for told in requests:
+        about_weights = [
+            (path, body) for path, body in told if path not in ("/generate", "/continue_generation")
+        ]
+        assert [path for path, _ in about_weights] == [
+            "/destroy_weights_update_group",
+            "/init_weights_update_group",
+            *("/pause_generation", "/update_weights_from_distributed") * 2,
+        ]
+        group, update = about_weights[1][1], about_weights[3][1]
+        offsets.append(group.pop("rank_offset"))
+        assert group == {
+            "master_address": meeting.address,
+            "master_port": meeting.port,
+            "world_size": 3,
+            "group_name": GROUP,
+            "backend": "nccl",
+        }
+        assert update["names"] == [name for name, _ in model.named_parameters()]
+        assert update["dtypes"] == ["float32"] * len(shapes)
+        assert update["shapes"] == [list(shape) for shape in shapes]
+        assert (update["weight_version"], update["flush_cache"], update["group_name"]) == ("1", True, GROUP)
+    assert sorted(offsets) == [1, 2]
+
+
+def test_servers_that_changed_meet_anew(open_toys: OpenFleet, model):
+    async def run():
+        rank_0 = Recorder()
+        async with open_toys(servers=2) as (fleet, servers):
+            updates = NcclUpdates(fleet, model, SETTINGS, rank_0)
+            await updates.publish(1)
+            await servers[0].stop()
+            while len(fleet._ready()) == 2:
+                await asyncio.sleep(0.01)
+            await updates.publish(2)
+            return rank_0, fleet.version
+
+    rank_0, version = asyncio.run(run())
+    assert [meeting.world_size for meeting in rank_0.joined] == [3, 2]
+    assert version == 2
+
+
+def test_without_a_gpu_it_is_refused_in_one_sentence(open_toys: OpenFleet, model):
+    if torch.cuda.is_available():
+        pytest.skip("this machine has a GPU")
+
+    async def run():
+        async with open_toys() as (fleet, _):
+            with pytest.raises(PolicyError, match='weight_sync = "nccl" needs a GPU.*set it to "disk"'):
+                NcclUpdates(fleet, model, SETTINGS)
+
+    asyncio.run(run())
+
+
+@asynccontextmanager
+async def recorded() -> AsyncGenerator[tuple[str, list[tuple[str, Any]]]]:
+    """A server that writes down what it is told, and answers as vLLM 0.32 does."""
+    told: list[tuple[str, Any]] = []
+    answers = {"/get_world_size": {"world_size": 2}, "/reset_prefix_cache": {"success": True}}
+
+    async def note(request: web.Request) -> web.Response:
+        told.append((request.path, await request.json() if request.can_read_body else None))
+        return web.json_response(answers.get(request.path, {"message": "done"}))
+
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", note)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    try:
+        site = web.TCPSite(runner, "127.0.0.1", 0)
+        await site.start()
+        yield f"http://127.0.0.1:{runner.addresses[0][1]}", told
+    finally:
+        await runner.cleanup()
+
+
+def test_vllm_is_told_in_its_own_words():
+    async def run():
+        async with recorded() as (url, told), new_session() as session:
+            receiver = VllmReceiver(Http(session, url))
+            size = await receiver.world_size()
+            await receiver.join(Rendezvous(address="10.0.0.1", port=5000, world_size=3), 1, 10.0)
+            manifest = Manifest(names=["w"], dtypes=["bfloat16"], shapes=[[2, 3]])
+            await receiver.receive(manifest, "4", 10.0)
+            await receiver.leave()
+            return size, told
+
+    size, told = asyncio.run(run())
+    assert size == 2
+    init = {
+        "master_address": "10.0.0.1",
+        "master_port": 5000,
+        "rank_offset": 1,
+        "world_size": 3,
+        "packed": False,
+    }
+    assert told[1:] == [
+        ("/init_weight_transfer_engine", {"init_info": init}),
+        ("/start_weight_update", None),
+        (
+            "/update_weights",
+            {"update_info": {"names": ["w"], "dtype_names": ["bfloat16"], "shapes": [[2, 3]]}},
+        ),
+        ("/finish_weight_update", {"weight_version": "4"}),
+        ("/reset_prefix_cache", None),
+        ("/shutdown_weight_transfer_engine", None),
+    ]

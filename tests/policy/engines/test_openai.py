@@ -1,0 +1,130 @@
+"""Any OpenAI-compatible endpoint as a chat: text and tool calls, and nothing that could be trained."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from hone.policy.engine import ContextOverflow, EngineError, Sampling
+from hone.policy.engines.http import Http, new_session
+from hone.policy.engines.openai import OpenAIChat
+from hone.policy.reply import Purpose
+from hone.policy.settings import EngineSettings
+
+CALL = {"id": "c1", "type": "function", "function": {"name": "bash", "arguments": '{"command": "ls"}'}}
+TOOL = {"name": "bash", "description": "Runs a command.", "parameters": {"type": "object", "properties": {}}}
+ASKED = [{"role": "user", "content": "Fix it."}]
+
+
+def completion(**message: Any) -> web.Response:
+    return web.json_response(
+        {
+            "choices": [{"index": 0, "message": {"role": "assistant", **message}, "finish_reason": "stop"}],
+            "usage": {"prompt_tokens": 11, "completion_tokens": 3},
+        }
+    )
+
+
+def error(status: int, message: str) -> web.Response:
+    return web.json_response({"error": {"message": message}}, status=status)
+
+
+@asynccontextmanager
+async def endpoint(
+    answers: list[web.Response], **settings: Any
+) -> AsyncGenerator[tuple[OpenAIChat, list[Any]]]:
+    """A chat with an endpoint that gives `answers` in turn, and what it was sent."""
+    sent: list[Any] = []
+
+    async def complete(request: web.Request) -> web.Response:
+        sent.append((request.headers.get("Authorization"), await request.json()))
+        return answers.pop(0)
+
+    app = web.Application()
+    app.router.add_post("/v1/chat/completions", complete)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        url = f"http://127.0.0.1:{runner.addresses[0][1]}/v1"
+        engine = EngineSettings(
+            kind="openai",
+            urls=(url,),
+            model_name="big",
+            context_tokens=1000,
+            request_timeout_s=30,
+            **settings,
+        )
+        async with new_session() as session:
+            yield (
+                OpenAIChat(Http(session, url, key="k1"), engine, Sampling(max_tokens=50, seed=2**40 + 5)),
+                sent,
+            )
+    finally:
+        await runner.cleanup()
+
+
+def test_a_reply_is_text_and_tool_calls_without_a_token():
+    async def run():
+        async with endpoint([completion(content=None, tool_calls=[CALL], reasoning_content="hm")]) as (
+            chat,
+            sent,
+        ):
+            return chat, await chat.reply(ASKED, tools=[TOOL], purpose=Purpose.SIDE), sent
+
+    chat, reply, [(key, body)] = asyncio.run(run())
+    assert (reply.content, reply.reasoning, reply.tool_calls, reply.node) == ("", "hm", (CALL,), None)
+    assert (reply.prompt_tokens, reply.sampled_tokens, reply.truncated) == (11, 3, False)
+    assert chat.tree.nodes == []
+    assert [(call.node, call.purpose, call.sampled_tokens) for call in chat.calls] == [
+        (None, Purpose.SIDE, 3)
+    ]
+    assert chat.max_prompt_tokens == 950
+    assert chat.measure(ASKED) > 0
+    assert key == "Bearer k1"
+    assert body["tools"] == [{"type": "function", "function": TOOL}]
+    assert (body["model"], body["max_tokens"], body["messages"]) == ("big", 50, ASKED)
+    assert 0 <= body["seed"] < 2**31
+
+
+def test_a_busy_endpoint_is_asked_again_and_a_broken_one_given_up():
+    async def run():
+        answers = [error(429, "slow down"), error(503, "down"), completion(content="a")]
+        async with endpoint(answers) as (chat, sent):
+            reply = await chat.reply(ASKED)
+            count = len(sent)
+        async with endpoint([error(503, "down"), error(503, "down")], retries=1) as (chat, _):
+            with pytest.raises(EngineError, match="HTTP 503: down"):
+                await chat.reply(ASKED)
+        async with endpoint([error(401, "wrong key")]) as (chat, _):
+            with pytest.raises(EngineError, match="HTTP 401: wrong key"):
+                await chat.reply(ASKED)
+        return reply.content, count
+
+    assert asyncio.run(run()) == ("a", 3)
+
+
+def test_a_prompt_that_is_too_long_is_the_policys_doing():
+    async def run():
+        message = "This model's maximum context length is 1000 tokens."
+        async with endpoint([error(400, message)]) as (chat, _):
+            with pytest.raises(ContextOverflow):
+                await chat.reply(ASKED)
+
+    asyncio.run(run())
+
+
+def test_what_is_no_chat_completion_is_refused_in_one_sentence():
+    async def run():
+        async with endpoint([web.json_response({"object": "list", "data": []})]) as (chat, _):
+            with pytest.raises(EngineError, match=r"no chat completion.*engine.urls, which ends in /v1"):
+                await chat.reply(ASKED)
+            with pytest.raises(EngineError, match="top-k"):
+                OpenAIChat(chat._http, chat._settings, Sampling(top_k=5))
+
+    asyncio.run(run())

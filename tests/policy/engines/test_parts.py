@@ -1,0 +1,119 @@
+"""Routing, drafts and settings, on their own."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from hone.policy.engine import Finish, Sampling
+from hone.policy.engines.dialect import End, Part
+from hone.policy.engines.draft import Draft
+from hone.policy.engines.routing import SLACK, choose, most
+from hone.policy.settings import EngineSettings
+
+loads = st.dictionaries(st.integers(0, 20), st.integers(0, 200), min_size=1)
+
+
+@given(loads, st.integers(0, 25))
+def test_a_request_goes_home_unless_home_has_more_than_its_share(given_loads: dict[int, int], home: int):
+    chosen = choose(given_loads, home)
+    if home in given_loads and given_loads[home] < most(given_loads):
+        assert chosen == home
+    else:
+        assert given_loads[chosen] == min(given_loads.values())
+
+
+@given(st.lists(st.integers(0, 40), max_size=200), st.integers(1, 6))
+def test_no_server_gets_more_than_its_bound(sessions: list[int], count: int):
+    """Even if every request stays for ever and few conversations ask for everything."""
+    load, homes = dict.fromkeys(range(count), 0), {}
+    for session in sessions:
+        bound = most(load)
+        server = homes[session] = choose(load, homes.get(session))
+        load[server] += 1
+        assert load[server] <= bound
+    assert max(load.values()) <= max(SLACK, 1.5 * (len(sessions) + 1) / count + 1)
+
+
+def part(tokens: list[int], end: End) -> Part:
+    ids = np.asarray(tokens, np.int32)
+    return Part(token_ids=ids, logprobs=-ids.astype(np.float32), labels=("x",) * len(ids), end=end)
+
+
+@given(st.lists(st.lists(st.integers(10, 99), max_size=5), min_size=1, max_size=6), st.integers(0, 2**62))
+def test_parts_are_joined_in_order_each_after_all_before_it(cuts: list[list[int]], seed: int):
+    total = sum(map(len, cuts))
+    draft = Draft([1, 2], Sampling(seed=seed, stop_token_ids=(3,)), total + 1)
+    seeds, so_far = [], []
+    for version, tokens in enumerate(cuts):
+        asked = draft.ask()
+        assert list(asked.prompt) == [1, 2, *so_far]
+        assert asked.limit == total + 1 - len(so_far)
+        seeds.append(asked.seed)
+        draft.add(part(tokens, End.ABORT), np.full(len(tokens), version, np.int32))
+        so_far += tokens
+        assert draft.finish is None
+    with pytest.raises(ValueError, match="not whole"):
+        draft.completion()
+    draft.add(part([3], End.STOP), np.full(1, len(cuts), np.int32))
+    reply = draft.completion()
+    assert reply.token_ids.tolist() == [*so_far, 3]
+    assert reply.logprobs.tolist() == [-float(token) for token in (*so_far, 3)]
+    assert reply.version.tolist() == [v for v, tokens in enumerate([*cuts, [3]]) for _ in tokens]
+    assert reply.finish is Finish.STOP
+    assert seeds[0] == seed
+    assert len(set(seeds)) == len(seeds)
+    assert all(0 <= s < 2**63 for s in seeds if s is not None)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "finish"), [([5, 6, 7], Finish.LENGTH), ([5, 3], Finish.STOP), ([5, 6], None), ([], None)]
+)
+def test_a_part_that_was_cut_at_its_very_end_is_whole(tokens: list[int], finish: Finish | None):
+    draft = Draft([1], Sampling(stop_token_ids=(3,)), 3)
+    draft.add(part(tokens, End.ABORT), np.zeros(len(tokens), np.int32))
+    assert draft.finish is finish
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"kind": "local", "urls": ["http://x"]}, "urls has no effect on the engine local"),
+        ({"kind": "local", "in_flight_updates": True}, "in_flight_updates has no effect"),
+        ({"kind": "vllm", "prefill_tokens": 1}, "prefill_tokens has no effect on the engine vllm"),
+        (
+            {"kind": "vllm", "urls": ["http://x"], "servers": 2},
+            "servers has no effect on the engine vllm at urls",
+        ),
+        ({"kind": "vllm", "urls": ["http://x"], "max_batch": 2}, "max_batch has no effect"),
+        ({"kind": "vllm", "api_key_env": "K"}, "api_key_env has no effect"),
+        ({"kind": "sglang", "model_name": "m"}, "model_name has no effect"),
+        (
+            {"kind": "openai", "urls": ["http://x/v1"], "model_name": "m", "weight_sync": "nccl"},
+            "weight_sync",
+        ),
+        ({"kind": "openai", "model_name": "m"}, "needs one address in urls, and model_name"),
+        ({"kind": "openai", "urls": ["http://x/v1"]}, "needs one address in urls, and model_name"),
+    ],
+)
+def test_a_setting_that_another_kind_of_engine_has_is_refused(settings: dict[str, object], said: str):
+    with pytest.raises(ValidationError, match=said):
+        EngineSettings.model_validate(settings)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"kind": "vllm", "servers": 2, "max_batch": 64, "threads": 1, "weight_sync": "nccl"},
+        {"kind": "sglang", "urls": ["http://a", "http://b"], "in_flight_updates": True, "api_key_env": "K"},
+        {"kind": "openai", "urls": ["http://a/v1"], "model_name": "m", "retries": 0},
+        {"kind": "local", "max_batch": 64, "cached_sessions": 4},
+    ],
+)
+def test_what_an_engine_has_is_accepted_and_reads_back(settings: dict[str, object]):
+    made = EngineSettings.model_validate(settings)
+    assert EngineSettings.model_validate(made.model_dump()) == made
+    assert made.managed == (made.kind in ("vllm", "sglang") and not made.urls)
