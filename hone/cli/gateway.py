@@ -91,18 +91,19 @@ def gateway(
 
     [bold]Example[/bold]: hone gateway --engine scripted:session.jsonl --socket gateway.sock
     """
+    if (port is None) == (socket is None):
+        raise Refused("give --port or --socket, and not both")
+    if not engine.startswith(("scripted:", "http://", "https://")):
+        raise Refused(f"--engine {engine} is neither a URL nor scripted:FILE")
+
     import asyncio
 
     import uvloop
 
-    from hone.launch.gateway import SCRIPTED, GatewayOptions, serve_gateway
+    from hone.launch.gateway import GatewayOptions, serve_gateway
     from hone.policy.gateway import SessionLimits
     from hone.policy.settings import SamplingSettings
 
-    if (port is None) == (socket is None):
-        raise Refused("give --port or --socket, and not both")
-    if not engine.startswith((SCRIPTED, "http://", "https://")):
-        raise Refused(f"--engine {engine} is neither a URL nor scripted:FILE")
     serving = serve_gateway(
         GatewayOptions(
             engine=engine,

@@ -7,15 +7,13 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
-from pydantic import ValidationError
 
 from hone.agents.actions import spoken
 from hone.agents.context import ManagedChat, drop_thinking, head_tail, omitted_marker
-from hone.agents.settings import AgentSettings, ContextSettings
+from hone.agents.settings import ContextSettings
 from hone.policy.chat import Chat
 from hone.policy.engine import ContextOverflow, Sampling
 from hone.policy.forks import Fork
@@ -408,32 +406,3 @@ def test_the_budget_holds_where_turns_cost_more_together_than_one_by_one() -> No
         asyncio.run(chat.reply(conversation([(5, 20)] * turns)))
     assert max(inner.asked) <= 900
     assert min(inner.asked[15:]) > 600
-
-
-# --- settings
-
-
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        ({"program": "qwen-code"}, "program has no effect on kind = 'bash', only on blackbox"),
-        ({"pdb": False}, "only on debugger"),
-        ({"kind": "oracle", "token_limit": 9}, "token_limit has no effect on kind = 'oracle'"),
-        ({"kind": "noop", "context": {"policy": "drop_thinking"}}, "context has no effect"),
-        ({"accuracy": 0.9}, "only on demonstrator"),
-        ({"kind": "blackbox", "program": "qwen-code", "prompts": "tiny"}, "prompts has no effect"),
-        ({"kind": "blackbox"}, "needs a program"),
-        ({"context": {"head_ratio": 0.5}}, "head_ratio has no effect on policy = 'none'"),
-    ],
-)
-def test_a_setting_that_the_agent_would_ignore_is_refused(given: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValidationError, match=message):
-        AgentSettings.model_validate(given)
-
-
-def test_every_setting_of_agents_is_one_that_some_kind_uses() -> None:
-    AgentSettings(kind="blackbox", program="qwen-code", turn_limit=3, token_limit=10)
-    AgentSettings(kind="debugger", pdb=False, context=ContextSettings(policy="head_tail", head_ratio=0.2))
-    AgentSettings(kind="demonstrator", accuracy=1.0, favourite=0.1, prompts="tiny", seed=5)
-    AgentSettings(kind="bash", seed=7)  # a run's seed is every group's
-    assert np.isclose(ContextSettings(policy="head_tail").head_ratio, 0.3)

@@ -116,3 +116,9 @@ def template(name: str) -> tuple[PreTrainedTokenizerFast, ChatRenderer]:
     """A real model's chat template, used as it is."""
     tokenizer = template_tokenizer(name)
     return tokenizer, make_renderer(tokenizer, "default")
+
+
+def chatml(source: str) -> tuple[PreTrainedTokenizerFast, ChatRenderer]:
+    """A chat template of one's own, in ChatML's tokens."""
+    tokenizer = make_tokenizer(list(_QWEN), list(_QWEN_MARKUP), "<|im_end|>", "<|endoftext|>", source)
+    return tokenizer, make_renderer(tokenizer, "default")

@@ -43,7 +43,7 @@ class ServerOptions:
 def server_command(options: ServerOptions, host: str, port: int) -> tuple[list[str], dict[str, str]]:
     """The command and its environment. Raises EngineError when the package is not installed."""
     _require_installed(options)
-    gpu = _has_gpu()
+    gpu = has_gpu()
     build = {"vllm": _vllm, "sglang": _sglang}[options.kind]
     arguments, variables = build(options, gpu)
     command = [str(options.python), *arguments, "--host", host, "--port", str(port)]
@@ -117,6 +117,6 @@ def _require_installed(options: ServerOptions) -> None:
         )
 
 
-def _has_gpu() -> bool:
+def has_gpu() -> bool:
     """Asked of the machine, as the server's interpreter may be another one than this."""
     return any(Path("/dev").glob("nvidia[0-9]*"))

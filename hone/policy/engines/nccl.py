@@ -1,7 +1,7 @@
 """Weights from the trainer's GPU to the servers' GPUs, without a file in between.
 
     join:     rank 0 is the trainer, the ranks from 1 on are the servers' GPUs; done anew when servers changed
-    publish:  each server is told names, types and shapes, and waits; rank 0 broadcasts one tensor after another
+    publish:  each server is told names, types and shapes, and waits; rank 0 broadcasts tensor after tensor
 
 The requests are those that vLLM 0.32 and SGLang 0.5.15 document, and tests compare them with what a server
 records. The collective itself needs GPUs, and the package of the server's kind installed beside Hone.

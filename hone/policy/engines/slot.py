@@ -96,8 +96,8 @@ class Slot:
         others = set(part.labels) - {label}
         if others:
             raise Unreachable(
-                f"{self.dialect.url} sampled from weights {sorted(others)} and not from {label!r}, which this run "
-                "loaded: it was restarted, or somebody else changed them"
+                f"{self.dialect.url} sampled from weights {sorted(others)} and not from {label!r}, which it "
+                "had: it was restarted, or somebody else changed them"
             )
         return part, np.full(len(part.token_ids), version, np.int32)
 

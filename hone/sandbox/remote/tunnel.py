@@ -139,7 +139,7 @@ class Multiplexer:
 
     async def _outwards(self, joined: Joined, reader: asyncio.StreamReader) -> None:
         while True:
-            pass
+            await self._until(joined, lambda: joined.credit > 0)
             data = await reader.read(min(PIECE, joined.credit))
             if not data:
                 await self._send(HEADER.pack(ENDED, joined.number))

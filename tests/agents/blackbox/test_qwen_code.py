@@ -48,9 +48,9 @@ GOOD = script(READ, EDIT + "\n" + DIFF, "It is fixed: `add` adds.")
 UNUSED = (
     "agent,skill,tool_search,tool_call,notebook_edit,list_agents,get_goal,update_goal,glob,grep_search,cron_create,"
     "cron_delete,cron_list,enter_worktree,exit_worktree,loop_wakeup,monitor,read_mcp_resource,record_artifact,"
-    "report_findings,send_message,task_stop,web_fetch,zoom_image,write_file"
+    "report_findings,send_message,task_stop,web_fetch,zoom_image,write_file,run_shell_command"
 )
-SHORT = ("--system-prompt", "You fix bugs.", "--exclude-tools", UNUSED)
+SHORT = ("--safe-mode", "--system-prompt", "You fix bugs.", "--exclude-tools", UNUSED)
 
 
 def test_it_mends_the_bug_as_published_and_every_token_is_the_engines(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from pydoc_data import topics
 from typing import Any
 
 import numpy as np
@@ -34,7 +35,7 @@ from hone.types import Task, Trajectory, Turn
 
 LIMITS = Limits(memory_mib=1024)
 MODEL = TinyModelSettings(
-    vocab_size=4096, hidden_size=32, layers=1, heads=2, kv_heads=1, head_dim=16, intermediate_size=64
+    vocab_size=6000, hidden_size=32, layers=1, heads=2, kv_heads=1, head_dim=16, intermediate_size=64
 )
 Answer = Callable[[int, str], str]  # (which call of the session, its prompt) -> the reply's text
 
@@ -48,8 +49,8 @@ def require(*programs: str) -> None:
 
 
 def texts() -> list[str]:
-    """What the tokenizer is made for."""
-    return [path.read_text() for path in sorted((Path(__file__).parents[3] / "docs").glob("*.md"))]
+    """What the tokenizer is made for: technical English, so that prompts are short."""
+    return [Path(str(topics.__file__)).read_text()]
 
 
 @functools.cache

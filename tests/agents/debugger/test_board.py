@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from hone.agents.debugger.board import HELLO_MAX, Line, LineBroken, Switchboard, open_switchboard
+from hone.agents.debugger.board import HELLO_MAX, HELLO_S, Line, LineBroken, Switchboard, open_switchboard
 
 
 async def _dial(board: Switchboard, hello: bytes) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
@@ -40,7 +40,8 @@ def test_a_secret_serves_once_and_what_does_not_say_one_is_closed():
                 ]
                 for hello in refused:
                     reader, writer = await _dial(board, hello)
-                    assert await reader.read() == b""
+                    async with asyncio.timeout(HELLO_S / 2):  # at once, and not when its time is over
+                        assert await reader.read() == b""
                     writer.close()
                 assert not line.done()
                 reader, writer = await _dial(board, _frame({"secret": secret}))

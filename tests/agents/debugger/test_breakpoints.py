@@ -60,6 +60,15 @@ def test_after_a_whole_file_is_replaced_a_breakpoint_is_at_its_line_or_gone(
         assert kept >= 1
 
 
+def test_in_a_long_file_breakpoints_outside_of_an_edit_stay_with_their_lines():
+    lines = [f"line {number}" for number in range(10_000)]
+    old = "\n".join(lines)
+    new = "\n".join([*lines[:5000], "one", "two", "three", *lines[5001:]])
+    assert [_shifted(old, new, number) for number in (1, 5000, 5001, 5002, 10_000)] == [
+        1, 5000, None, 5004, 10_002,
+    ]  # fmt: skip
+
+
 def test_breakpoints_of_other_files_stay():
     other = Breakpoint(path="/testbed/b.py", line=3)
     assert shift([other, _at(1)], "/testbed/a.py", []) == (other,)

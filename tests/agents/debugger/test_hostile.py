@@ -109,7 +109,7 @@ def test_forks_run_without_a_debugger_and_nothing_is_left_of_them():
     code = (
         "import os, time\nif os.fork() == 0:\n    os.setsid()\n"
         "    if os.fork() == 0:\n        time.sleep(60)\n"
-        "    print('child'); os._exit(0)\nos.wait()\nprint('parent')\n"
+        "    breakpoint(); print('child'); os._exit(0)\nos.wait()\nprint('parent')\nos._exit(3)\n"
     )
 
     async def scenario(desk: Desk) -> None:
@@ -117,7 +117,8 @@ def test_forks_run_without_a_debugger_and_nothing_is_left_of_them():
         await desk.script(code)
         await desk.pdb("b 6")
         seen = await desk.pdb("c")
-        assert "child\nparent\n" in seen
+        assert "child\nparent\nThe program left with exit code 3" in seen  # seen at once
+        assert "timed out" not in seen
         assert AGAIN in seen
         assert await desk.processes() == idle + 1  # the program that was started again
         await desk.use("eval")

@@ -1,7 +1,7 @@
 """A program that takes SGLang's command line and serves the toy, as far as it needs it.
 
-The model is a folder with a tokenizer; a file `hang` or `fail` in it says what goes wrong. It starts a child of
-its own, as real servers do.
+The model is a folder with a tokenizer; a file `hang` or `fail` in it says what goes wrong. It starts a child
+of its own, as real servers do.
 """
 
 from __future__ import annotations
@@ -31,16 +31,7 @@ class Words:
         return self._tokenizer.decode(ids, **settings)
 
 
-async def main(arguments: list[str]) -> None:
-    model = Path(arguments[arguments.index("--model-path") + 1])
-    port = int(arguments[arguments.index("--port") + 1])
-    context = int(arguments[arguments.index("--context-length") + 1])
-    child = subprocess.Popen(["sleep", "1000"])
-    (model / "pids").write_text(f"{os.getpid()} {child.pid}")
-    if (model / "hang").exists():
-        await asyncio.sleep(1000)
-    if (model / "fail").exists():
-        raise RuntimeError((model / "fail").read_text())
+async def serve(model: Path, port: int, context: int) -> None:
     server = SglangServer(Words(model), context=context)
     await server.start(port)
     stopped = asyncio.Event()
@@ -48,5 +39,18 @@ async def main(arguments: list[str]) -> None:
     await stopped.wait()
 
 
+def main(arguments: list[str]) -> None:
+    model = Path(arguments[arguments.index("--model-path") + 1])
+    port = int(arguments[arguments.index("--port") + 1])
+    context = int(arguments[arguments.index("--context-length") + 1])
+    child = subprocess.Popen(["sleep", "1000"])
+    (model / "pids").write_text(f"{os.getpid()} {child.pid}")
+    if (model / "hang").exists():
+        signal.pause()
+    if (model / "fail").exists():
+        raise RuntimeError((model / "fail").read_text())
+    asyncio.run(serve(model, port, context))
+
+
 if __name__ == "__main__":
-    asyncio.run(main(sys.argv))
+    main(sys.argv)

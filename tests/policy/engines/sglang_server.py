@@ -1,4 +1,4 @@
-"""A server that speaks as SGLang 0.5.15 does, around a toy model; `test_sglang.py` holds it to recorded replies.
+"""A server that speaks as SGLang 0.5.15 does, with a toy model; test_sglang.py holds it to recorded replies.
 
 The toy's next token depends on the last one and on the weights alone, so that a test can say what every
 log-probability must be.
@@ -35,7 +35,7 @@ def toy_weights(folder: Path, seed: int) -> Path:
 
 
 class SglangServer:
-    """`hold` keeps every request at its third token until it is set again; `faults` answer the next ones, in turn.
+    """`hold` keeps every request at its third token until it is set; `faults` answer the next ones, in turn.
 
     Neither touches the requests by which a server is examined, which name no stop tokens.
     """
@@ -117,7 +117,8 @@ class SglangServer:
         ids, parameters = body["input_ids"], body["sampling_params"]
         if len(ids) >= self.context:
             return _error(
-                f"The input ({len(ids)} tokens) is longer than the model's context length ({self.context} tokens)."
+                f"The input ({len(ids)} tokens) is longer than the model's context length "
+                f"({self.context} tokens)."
             )
         if max(ids) >= self.vocabulary:
             return _error(
@@ -272,14 +273,14 @@ class SglangServer:
         return web.json_response({"timestamp": "", "version": "0.5.15.post1", "loads": [load]})
 
     async def _deprecated(self, request: web.Request) -> web.Response:
-        message = "Endpoint '/get_weight_version' or '/weight_version' is deprecated. Please use '/model_info' instead."
+        message = "Endpoint '/get_weight_version' is deprecated. Please use '/model_info' instead."
         body = {"object": "error", "message": message, "type": "404", "param": None, "code": 404}
         return web.json_response(body, status=404)
 
     async def _flush(self, request: web.Request) -> web.Response:
         return web.Response(
-            text="Cache flushed.\nPlease check backend logs for more details. (When there are running or waiting "
-            "requests, the operation will not be performed.)\n"
+            text="Cache flushed.\nPlease check backend logs for more details. (When there are running or "
+            "waiting requests, the operation will not be performed.)\n"
         )
 
     async def _empty(self, request: web.Request) -> web.Response:

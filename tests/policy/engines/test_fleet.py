@@ -222,11 +222,10 @@ def test_closing_fails_who_still_waits(open_toys: OpenFleet):
 
 def test_servers_that_cannot_be_used_are_refused_in_one_sentence(open_toys: OpenFleet, tokenizer):
     async def refusal(change, **settings) -> str:
-        with pytest.raises(EngineError) as caught:
-            async with sglang_servers(tokenizer) as (server,):
-                change(server)
-                async with fleet_over([server], tokenizer, **settings):
-                    pass
+        async with sglang_servers(tokenizer) as (server,):
+            change(server)
+            with pytest.raises(EngineError) as caught:
+                await _open_and_close(server, tokenizer, **settings)
         return str(caught.value)
 
     async def run():
@@ -255,6 +254,11 @@ def test_servers_that_cannot_be_used_are_refused_in_one_sentence(open_toys: Open
     assert "a context of 121 tokens and engine.context_tokens is 122" in short
     assert "hone engine serve MODEL --kind vllm" in kind
     assert "no engine answers at http://127.0.0.1:1" in down
+
+
+async def _open_and_close(server: SglangServer, tokenizer, **settings) -> None:
+    async with fleet_over([server], tokenizer, **settings):
+        pass
 
 
 class _Backwards:

@@ -1,4 +1,4 @@
-"""Servers that a run starts itself, with a toy for a server: they start, are replaced, and never outlive the run."""
+"""Servers that a run starts itself, with a toy for a server: started, replaced, and gone when the run is."""
 
 from __future__ import annotations
 
@@ -189,7 +189,7 @@ def test_a_run_that_is_cancelled_while_a_server_starts_leaves_no_process(
                 pass
 
         starting = asyncio.create_task(start())
-        while not (model / "pids").exists() or len(pids(model)) < 2:
+        while not (model / "pids").exists() or len(pids(model)) < 2:  # noqa: ASYNC110
             await asyncio.sleep(0.05)
         starting.cancel()
         with pytest.raises(asyncio.CancelledError):

@@ -1,4 +1,4 @@
-"""Updates over NCCL: what servers are told, in which order, and what rank 0 sends. No GPU, so no collective."""
+"""Updates over NCCL, but for the collective: what servers are told, in which order, and what rank 0 sends."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_servers_that_changed_meet_anew(open_toys: OpenFleet, model):
             updates = NcclUpdates(fleet, model, SETTINGS, rank_0)
             await updates.publish(1)
             await servers[0].stop()
-            while len(fleet._ready()) == 2:
+            while len(fleet._ready()) == 2:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
             await updates.publish(2)
             return rank_0, fleet.version
@@ -104,7 +104,7 @@ def test_without_a_gpu_it_is_refused_in_one_sentence(open_toys: OpenFleet, model
 
     async def run():
         async with open_toys() as (fleet, _):
-            with pytest.raises(PolicyError, match='weight_sync = "nccl" needs a GPU.*set it to "disk"'):
+            with pytest.raises(PolicyError, match=r'weight_sync = "nccl" needs a GPU.*set it to "disk"'):
                 NcclUpdates(fleet, model, SETTINGS)
 
     asyncio.run(run())

@@ -1,4 +1,4 @@
-"""New weights under way: every token carries the version of the weights that sampled it, and is exactly theirs."""
+"""New weights while replies are under way: every token carries the version of the weights that sampled it."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_a_server_that_does_not_take_the_weights_is_out_until_it_does(
             bad._update = refuse_once  # type: ignore[method-assign]
             await fleet.load_weights(weights(4), 1)
             replies = [await fleet.generate(PROMPT, sampling(), session=f"s{i}") for i in range(4)]
-            while bad.label != "1":  # its keeper brings it up again
+            while bad.label != "1":  # noqa: ASYNC110 - its keeper brings it up again
                 await asyncio.sleep(0.01)
             return replies, len(good.asked), len(bad.asked)
 

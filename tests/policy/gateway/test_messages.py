@@ -12,7 +12,8 @@ from hone.policy.scripted import ScriptedReply
 from tests.policy.gateway.world import DONE, LOOK, TOOLS, open_world
 
 OWN_TOOLS = [
-    {"name": t["function"]["name"], "description": "A tool.", "input_schema": {"type": "object"}} for t in TOOLS
+    {"name": t["function"]["name"], "description": "A tool.", "input_schema": {"type": "object"}}
+    for t in TOOLS
 ]
 QUESTION = {"role": "user", "content": "Fix the bug in `total_price`."}
 REST = {"model": "m", "max_tokens": 100, "system": "You fix bugs.", "tools": OWN_TOOLS}
@@ -37,7 +38,10 @@ def answered(message) -> list[dict]:
         for block in message.content
         if block.type == "tool_use"
     ]
-    said = {"role": "assistant", "content": [block.model_dump(exclude_none=True) for block in message.content]}
+    said = {
+        "role": "assistant",
+        "content": [block.model_dump(exclude_none=True) for block in message.content],
+    }
     for block in said["content"]:
         block.pop("parsed_output", None)
     return [said, {"role": "user", "content": [*blocks, {"type": "text", "text": "Go on."}]}]
@@ -51,7 +55,12 @@ def test_a_conversation_with_thinking_and_parallel_tools_is_one_branch(voice, st
             messages = [QUESTION]
             for _ in range(2):
                 message = await ask(client, messages, stream=stream)
-                assert [block.type for block in message.content] == ["thinking", "text", "tool_use", "tool_use"]
+                assert [block.type for block in message.content] == [
+                    "thinking",
+                    "text",
+                    "tool_use",
+                    "tool_use",
+                ]
                 assert message.content[0].thinking == "Where is it?"
                 called = [(block.name, block.input) for block in message.content[2:]]
                 assert called == [(call.name, call.arguments) for call in LOOK.tool_calls]
@@ -131,7 +140,7 @@ def test_what_cannot_be_served_as_it_was_meant_is_refused(voice, fields):
 def test_a_prompt_that_is_too_long_is_said_in_the_words_that_clients_know(voice):
     async def converse():
         async with open_world(voice, [DONE], context_tokens=100) as world:
-            with pytest.raises(anthropic.BadRequestError, match="prompt is too long: [0-9]+ tokens > 100"):
+            with pytest.raises(anthropic.BadRequestError, match=r"prompt is too long: [0-9]+ tokens > 100"):
                 await ask(client_of(world), [QUESTION], stream=False)
 
     asyncio.run(converse())

@@ -10,7 +10,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pydantic_core import from_json
 
-from hone.policy.gateway.asked import Shown
 from hone.policy.gateway.errors import GatewayError
 from hone.policy.gateway.record import Record
 from hone.policy.gateway.wire.body import BodyReader
@@ -18,7 +17,9 @@ from hone.policy.gateway.wire.memory import Memory
 
 relaxed = settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
 
-TEXTS = st.sampled_from(["", "a", "é\n", '"messages"', '"messages":[', "]", "},{", "\\", "\\\"", "\u2028", "messages"])
+TEXTS = st.sampled_from(
+    ["", "a", "é\n", '"messages"', '"messages":[', "]", "},{", "\\", '\\"', "\u2028", "messages"]
+)
 ITEMS = st.one_of(
     TEXTS,
     st.integers(0, 2),
@@ -68,7 +69,9 @@ def test_a_body_means_what_it_means_alone(steps, head, tail):
     reader, items, head = BodyReader("messages"), list[Any](), dict(head)
     for operation, item, number, how, separators in steps:
         change(items, head, operation, item, number)
-        whole = json.dumps({**head, "messages": items, **tail}, separators=separators, ensure_ascii=number < 5)
+        whole = json.dumps(
+            {**head, "messages": items, **tail}, separators=separators, ensure_ascii=number < 5
+        )
         data = spoil(whole.encode(), how, number)
         try:
             expected = from_json(data, allow_inf_nan=False)
@@ -77,7 +80,8 @@ def test_a_body_means_what_it_means_alone(steps, head, tail):
                 reader.read(data)
             continue
         if isinstance(expected, dict):
-            assert repr(reader.read(data)) == repr({**expected}) or reader.read(data) == expected
+            read, alone = (json.dumps(body, sort_keys=True) for body in (reader.read(data), expected))
+            assert read == alone  # which tells true from 1
         else:
             with pytest.raises(GatewayError):
                 reader.read(data)
@@ -128,8 +132,3 @@ def test_equal_conversations_have_one_place_and_others_have_others(talks):
         assert place.messages() == standing
         assert [m["role"] for m in standing] == [role for role, _ in talk]
     assert len(set(map(id, places.values()))) == len(places)
-
-
-def test_the_rest_of_a_reply_is_given_only_where_its_beginning_was_really_said():
-    assert Record().interrupted([{"role": "user", "content": "x"}]) is None
-    assert Shown(content="", ending="stop").calls == ()  # type: ignore[arg-type]

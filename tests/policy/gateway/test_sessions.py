@@ -103,7 +103,7 @@ def test_a_call_that_is_asked_again_is_sampled_once(voice):
             # in another form, and by another client
             parts = [{**m, "content": [{"type": "text", "text": m["content"]}]} for m in BEGIN]
             also = asyncio.create_task(world.chat_completion(parts, tools=TOOLS, stream=True))
-            while world.session.retries < 2:
+            while world.session.retries < 2:  # noqa: ASYNC110
                 await asyncio.sleep(0)
             first.cancel()  # a client that goes away stops nothing
             world.engine.open.set()
@@ -145,8 +145,8 @@ def test_wherever_a_connection_breaks_the_retry_gets_the_same_reply(voice, cut):
                 )
                 async for chunk in stream:
                     content += chunk.choices[0].delta.content or ""
-            except (openai.APIConnectionError, httpx.TransportError) as error:
-                assert not isinstance(error, httpx.TimeoutException)
+            except (openai.APIConnectionError, httpx.NetworkError, httpx.ProtocolError):
+                pass  # as it should
             reply = await client.chat.completions.create(model="m", messages=BEGIN, tools=TOOLS)
             assert reply.choices[0].message.content == EDIT.content
             assert EDIT.content.startswith(content)
@@ -160,7 +160,9 @@ def test_a_client_that_asks_for_the_rest_of_a_broken_reply_gets_the_rest_of_that
         async with open_world(voice, [EDIT, DONE]) as world:
             await world.chat_completion(BEGIN, tools=TOOLS)
             begun = "I will now ch"
-            resume = f"The connection dropped.\n<previous_response_suffix>\n{begun}\n</previous_response_suffix>"
+            resume = (
+                f"The connection dropped.\n<previous_response_suffix>\n{begun}\n</previous_response_suffix>"
+            )
             asked = [*BEGIN, {"role": "assistant", "content": begun}, {"role": "user", "content": resume}]
             _, body = await world.chat_completion(asked, tools=TOOLS)
             message = body["choices"][0]["message"]
@@ -179,7 +181,11 @@ def test_a_user_who_goes_on_from_half_a_reply_without_quoting_it_gets_a_new_one(
     async def converse():
         async with open_world(voice, [EDIT, DONE]) as world:
             await world.chat_completion(BEGIN, tools=TOOLS)
-            asked = [*BEGIN, {"role": "assistant", "content": "I will now"}, {"role": "user", "content": "Stop."}]
+            asked = [
+                *BEGIN,
+                {"role": "assistant", "content": "I will now"},
+                {"role": "user", "content": "Stop."},
+            ]
             _, body = await world.chat_completion(asked, tools=TOOLS)
             assert body["choices"][0]["message"]["content"] == "Done."
 
@@ -202,7 +208,8 @@ def test_sub_agents_run_at_the_same_time_and_are_side_branches_of_the_same_tree(
             message = body["choices"][0]["message"]
             world.engine.open.clear()
             asking = [
-                asyncio.create_task(world.chat_completion(side(f"explore {i}."), tools=TOOLS)) for i in range(8)
+                asyncio.create_task(world.chat_completion(side(f"explore {i}."), tools=TOOLS))
+                for i in range(8)
             ]
             for _ in range(9):  # all of them are under way at once
                 await world.engine.reached.acquire()
@@ -256,8 +263,12 @@ def test_a_client_that_compacts_its_history_forks_its_main_line(voice):
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_limit_ends_the_session_and_clients_do_not_ask_again(voice, limits, limit, answered, stream):
     async def converse():
-        async with open_world(voice, [DONE.model_copy(update={"content": "x" * 40})] * 5, limits=limits) as world:
-            client = openai.AsyncOpenAI(base_url=world.url, api_key="any")  # which retries what may be retried
+        async with open_world(
+            voice, [DONE.model_copy(update={"content": "x" * 40})] * 5, limits=limits
+        ) as world:
+            client = openai.AsyncOpenAI(
+                base_url=world.url, api_key="any"
+            )  # which retries what may be retried
             messages = list(BEGIN)
             for _ in range(answered):
                 await client.chat.completions.create(model="m", messages=messages)

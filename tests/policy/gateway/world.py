@@ -44,12 +44,15 @@ class Engine(ScriptedEngine):
         self.open = asyncio.Event()
         self.open.set()
         self.asked = 0
+        self.endless = False  # plays its first reply again and again
 
     async def generate(self, prompt_ids: Any, sampling: Sampling, *, session: str) -> Completion:
         self.asked += 1
         self.sampling = sampling
         self.reached.release()
         await self.open.wait()
+        if self.endless:
+            await self.release(session)
         return await super().generate(prompt_ids, sampling, session=session)
 
 

@@ -1,0 +1,114 @@
+"""`hone engine serve`"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+if TYPE_CHECKING:
+    from hone.launch.reporter import Reporter
+
+app = typer.Typer(
+    help="Serve a model to runs and evaluations.", no_args_is_help=True, rich_markup_mode="rich"
+)
+
+
+@app.callback()
+def engine() -> None:
+    """Serve a model to runs and evaluations."""
+
+
+@app.command()
+def serve(
+    model: Annotated[
+        Path, typer.Argument(metavar="MODEL", help="Folder of a Hugging Face model.", show_default=False)
+    ],
+    kind: Annotated[Literal["vllm", "sglang"], typer.Option("--kind", help="What serves it.")] = "vllm",
+    port: Annotated[int, typer.Option("--port", min=1, max=65535, help="Port to listen on.")] = 8000,
+    host: Annotated[
+        str,
+        typer.Option("--host", help="Address to listen on; whoever reaches it can change the weights."),
+    ] = "127.0.0.1",
+    tp: Annotated[int, typer.Option("--tp", min=1, help="GPUs to split the model over.")] = 1,
+    context: Annotated[
+        int | None,
+        typer.Option(
+            "--context",
+            min=1,
+            help="Prompt and reply together, in tokens; default: the model's, 32768 at most.",
+            show_default=False,
+        ),
+    ] = None,
+    dtype: Annotated[
+        Literal["auto", "float32", "bfloat16"],
+        typer.Option("--dtype", help="Precision of the weights; auto: bfloat16 on a GPU, else float32."),
+    ] = "auto",
+    max_batch: Annotated[int, typer.Option("--max-batch", min=1, help="Requests decoded at a time.")] = 256,
+    gpu_memory_fraction: Annotated[
+        float, typer.Option("--gpu-memory-fraction", min=0.01, max=1.0, help="Share of a GPU's memory.")
+    ] = 0.85,
+    weight_sync: Annotated[
+        Literal["disk", "nccl"], typer.Option("--weight-sync", help="How a training will send new weights.")
+    ] = "disk",
+    python: Annotated[
+        Path | None,
+        typer.Option(
+            "--python", metavar="FILE", help="Interpreter that has vLLM or SGLang.", show_default=False
+        ),
+    ] = None,
+    ready_timeout_s: Annotated[
+        float, typer.Option("--ready-timeout-s", min=1, help="Seconds it may take to start.")
+    ] = 900.0,
+) -> None:
+    """Serve a model with vLLM or SGLang, with the flags that Hone needs, until Ctrl-C.
+
+    Says where it is once it is ready and has shown that its log-probabilities mean what they should.
+
+    [bold]Example[/bold]: hone engine serve models/Qwen3-8B --kind vllm --port 8000 --tp 2 --context 32768
+    """
+    import asyncio
+    import sys
+
+    from hone.cli.options import run_stoppable
+    from hone.launch.engine import default_context
+    from hone.launch.engine import serve as run
+    from hone.policy.engines.command import ServerOptions, has_gpu
+    from hone.sandbox.namespaces.runtime import default_cache_dir
+
+    context_tokens = default_context(model) if context is None else context
+    options = ServerOptions(
+        kind=kind,
+        model=model.resolve(),
+        context_tokens=context_tokens,
+        dtype=("bfloat16" if has_gpu() else "float32") if dtype == "auto" else dtype,
+        tensor_parallel=tp,
+        max_batch=max_batch,
+        gpu_memory_fraction=gpu_memory_fraction,
+        weight_sync=weight_sync,
+        python=Path(sys.executable) if python is None else python,
+    )
+    log = default_cache_dir() / "engines" / f"{kind}-{port}.log"
+
+    def job(reporter: Reporter) -> None:
+        def on_ready(url: str) -> None:
+            reporter.note(f"{url} serves {model} (log: {log}). Ctrl-C stops it. To use it, give a command:")
+            reporter.note(
+                f"--set engine.kind={kind} --set 'engine.urls=[\"{url}\"]' "
+                f"--set engine.context_tokens={context_tokens}"
+            )
+
+        with reporter.stage(f"serving {model}") as stage:
+            serving = run(
+                options,
+                host,
+                port,
+                log=log,
+                ready_timeout_s=ready_timeout_s,
+                say=stage.say,
+                on_ready=on_ready,
+            )
+            asyncio.run(serving)
+
+    run_stoppable(job)

@@ -1,0 +1,59 @@
+"""One engine server in the foreground, for others to use."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+from hone.policy.engine import EngineError
+from hone.policy.engines.command import ServerOptions
+from hone.policy.engines.examine import examine
+from hone.policy.engines.http import Http, new_session
+from hone.policy.engines.managed import Managed, require_free
+from hone.policy.engines.open import DIALECTS
+from hone.policy.errors import PolicyError
+from hone.policy.model import load_tokenizer
+
+LONGEST = 32768  # tokens of context that a server gets unless it is told otherwise
+
+
+def default_context(model: Path) -> int:
+    """The model's own context, up to LONGEST tokens. Raises PolicyError for a folder that holds no model."""
+    load_tokenizer(model)  # refuses what is no model folder
+    config = json.loads((model / "config.json").read_text())
+    length = config.get("max_position_embeddings") or config.get("text_config", {}).get(
+        "max_position_embeddings"
+    )
+    if not isinstance(length, int):
+        raise PolicyError(f"{model / 'config.json'} names no max_position_embeddings: give --context")
+    return min(length, LONGEST)
+
+
+async def serve(
+    options: ServerOptions,
+    host: str,
+    port: int,
+    *,
+    log: Path,
+    ready_timeout_s: float,
+    say: Callable[[str], None],
+    on_ready: Callable[[str], None],
+) -> None:
+    """Start a server, see that it is fit for use, and keep it until this is cancelled.
+
+    Raises EngineError when it cannot be started or ends, PolicyError for a folder that holds no model.
+    """
+    tokenizer = load_tokenizer(options.model)
+    require_free(host, port)
+    managed = Managed(
+        f"{options.kind} server", options, log, ready_timeout_s=ready_timeout_s, say=say, address=(host, port)
+    )
+    try:
+        url = await managed.start()
+        async with new_session() as session:
+            await examine(DIALECTS[options.kind](Http(session, url)), tokenizer, options.context_tokens)
+        on_ready(url)
+        raise EngineError(await managed.ended())
+    finally:
+        await managed.stop()

@@ -1,0 +1,113 @@
+"""The scripted engine: what a script says is what the renderer reads, in ids as a model samples them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from hone.policy.chat import Chat
+from hone.policy.engine import EngineError, Sampling
+from hone.policy.errors import PolicyError
+from hone.policy.model import make_renderer
+from hone.policy.scripted import ScriptedCall, ScriptedEngine, ScriptedReply, encode_reply, read_script
+
+WORDS = st.text(alphabet='ab \n.é{}"', max_size=10).map(str.strip)
+BEGIN = [{"role": "user", "content": "Fix it."}]
+relaxed = settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
+
+
+def ask(engine: ScriptedEngine, renderer, messages: list, session: str = "s", **sampling):
+    return asyncio.run(Chat(engine, renderer, Sampling(**sampling), session=session).reply(messages))
+
+
+@relaxed
+@given(
+    content=WORDS,
+    reasoning=WORDS,
+    calls=st.lists(
+        st.tuples(st.sampled_from(["ls", "cat"]), st.dictionaries(WORDS, WORDS, max_size=2)), max_size=2
+    ),
+)
+def test_a_reply_is_read_back_as_it_was_written(tokenizer, renderer, content, reasoning, calls):
+    reply = ScriptedReply(
+        content=content,
+        reasoning=reasoning,
+        tool_calls=tuple(ScriptedCall(name=name, arguments=arguments) for name, arguments in calls),
+    )
+    engine = ScriptedEngine([reply], renderer, tokenizer)
+    read = ask(engine, renderer, BEGIN, max_tokens=10_000)
+    assert (read.content, read.reasoning or "", read.truncated) == (content, reasoning, False)
+    called = [(c["function"]["name"], json.loads(c["function"]["arguments"])) for c in read.tool_calls]
+    assert called == calls
+    assert engine.completions[0].token_ids.tolist() == encode_reply(reply, renderer, tokenizer)
+
+
+def test_what_a_chat_template_cannot_express_is_refused(tokenizer):
+    plain = make_renderer(tokenizer, "default")  # a template without tools
+    with pytest.raises(PolicyError, match="cannot express"):
+        ScriptedEngine([ScriptedReply(tool_calls=(ScriptedCall(name="ls"),))], plain, tokenizer)
+
+
+def test_every_session_hears_the_script_from_its_beginning_and_its_end_is_an_error(tokenizer, renderer):
+    engine = ScriptedEngine([ScriptedReply(content="one"), ScriptedReply(content="two")], renderer, tokenizer)
+    assert [ask(engine, renderer, BEGIN, name).content for name in ("a", "b", "a")] == ["one", "one", "two"]
+    with pytest.raises(EngineError, match="no reply left"):
+        ask(engine, renderer, BEGIN, "a")
+
+
+def test_a_reply_that_waits_for_a_prompt_answers_it_alone(tokenizer, renderer):
+    waiting = ScriptedReply(content="found", when="look at b.py")
+    engine = ScriptedEngine([waiting, ScriptedReply(content="one")], renderer, tokenizer)
+    assert ask(engine, renderer, BEGIN).content == "one"
+    assert ask(engine, renderer, [{"role": "user", "content": "look at b.py"}]).content == "found"
+
+
+def test_faults_and_cuts_are_as_written(tokenizer, renderer):
+    script = [
+        ScriptedReply(error="out of memory"),
+        ScriptedReply(content="cut here", finish="length", drop_after_bytes=7),
+        ScriptedReply(content="a long reply"),
+    ]
+    engine = ScriptedEngine(script, renderer, tokenizer)
+    with pytest.raises(EngineError, match="out of memory"):
+        ask(engine, renderer, BEGIN)
+    reply = ask(engine, renderer, BEGIN)
+    assert (reply.content, reply.truncated) == ("cut here", True)
+    assert (engine.take_drop("s"), engine.take_drop("s")) == (7, None)
+    assert ask(engine, renderer, BEGIN, max_tokens=9).truncated
+
+
+def test_a_script_is_lines_of_json_or_a_toml_file(tmp_path):
+    lines = tmp_path / "session.jsonl"
+    lines.write_text(
+        '{"content": "a", "tool_calls": [{"name": "ls", "arguments": {"x": 1}}]}\n\n{"text": "b"}\n'
+    )
+    toml = tmp_path / "session.toml"
+    toml.write_text(
+        '[[reply]]\ncontent = "a"\ntool_calls = [{name = "ls", arguments = {x = 1}}]\n[[reply]]\ntext = "b"\n'
+    )
+    assert read_script(lines) == read_script(toml)
+    assert [reply.text for reply in read_script(lines)] == [None, "b"]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "sentence"),
+    [
+        ("a.jsonl", '{"content": "a"}\n{"contents": "b"}', "line 2: contents"),
+        ("a.jsonl", "{", "is not jsonl"),
+        ("a.toml", "x = 1", "tables and nothing else"),
+        ("a.toml", "reply = [1", "is not toml"),
+        ("a.toml", "reply = [1]", "reply 1"),
+    ],
+)
+def test_a_script_that_cannot_be_read_is_refused_with_its_place(tmp_path, name, text, sentence):
+    path = tmp_path / name
+    path.write_text(text)
+    with pytest.raises(PolicyError, match=sentence):
+        read_script(path)
+    with pytest.raises(PolicyError, match="cannot be read"):
+        read_script(tmp_path / "missing.jsonl")

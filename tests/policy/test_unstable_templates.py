@@ -1,0 +1,152 @@
+"""Chat templates that render the past by what follows it: every prompt is still what the template writes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import numpy as np
+import pytest
+
+from hone.policy.chat import Chat
+from hone.policy.engine import Sampling
+from hone.policy.errors import PolicyError
+from hone.policy.forks import Fork
+from hone.policy.model import make_renderer
+from tests.policy import families
+from tests.policy.conversations import TOOL, call, user
+from tests.policy.scripted_engine import ScriptedEngine
+
+CALLS = """
+{%- if m.tool_calls %}{% for c in m.tool_calls %}{{ '<tool_call>\n{"name": "' + c.function.name
++ '", "arguments": ' + c.function.arguments | tojson + '}\n</tool_call>' }}{% endfor %}{% endif %}"""
+END = (
+    "{{ '<|im_end|>\n' }}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+HEAD = "{%- for m in messages %}{{ '<|im_start|>' + m.role + '\n' }}"
+STABLE = HEAD + "{{ m.content or '' }}" + CALLS + END
+TOOLS = "{%- if tools %}{{ tools | tojson }}{% endif %}"
+UNSTABLE = {
+    "the latest message is marked": HEAD
+    + "{{ m.content or '' }}{% if loop.last %}{{ ' (latest)' }}{% endif %}"
+    + END,
+    "messages are counted": "{{ messages | length }}" + HEAD + "{{ m.content or '' }}" + END,
+    "tools stand before the last question": "{%- set n = namespace(last=0) %}{% for m in messages %}"
+    "{% if m.role == 'user' %}{% set n.last = loop.index0 %}{% endif %}{% endfor %}"
+    + HEAD.replace(
+        "{{ '<|im", "{% if loop.index0 == n.last and tools %}{{ tools | tojson }}{% endif %}{{ '<|im"
+    )
+    + "{{ m.content or '' }}"
+    + CALLS
+    + END,
+    "calls are left out once there is another question": TOOLS
+    + "{%- set n = namespace(last=0) %}{% for m in messages %}"
+    "{% if m.role == 'user' %}{% set n.last = loop.index0 %}{% endif %}{% endfor %}"
+    + HEAD
+    + "{{ m.content or '' }}{% if loop.index0 > n.last %}"
+    + CALLS
+    + "{% endif %}"
+    + END,
+    "the reply before the last is cut": HEAD
+    + "{{ (m.content or '')[:3] if m.role == 'assistant' and not loop.last else (m.content or '') }}"
+    + END,
+}
+
+
+def prompts(
+    source: str, tools: list[dict] | None, seed: int
+) -> tuple[list[list[int]], list[list[int]], Chat]:
+    """What the engine was given in a conversation, and what the template writes for it as a whole."""
+    tokenizer, renderer = families.chatml(source)
+    rng = np.random.default_rng(seed)
+
+    def draw(index: int) -> list[int]:
+        text = f"reply {index}"
+        if tools and rng.random() < 0.5:
+            item = call(index)["function"]
+            text = "<tool_call>\n" + json.dumps({**item, "arguments": json.loads(item["arguments"])})
+            text += "\n</tool_call>"
+        return [*tokenizer.encode(text), renderer.get_stop_token_ids()[0]]
+
+    engine = ScriptedEngine(draw)
+    chat = Chat(engine, renderer, Sampling(), session="s")
+    messages = [user("Fix the bug.")]
+    whole: list[list[int]] = []
+
+    async def ask() -> None:
+        for i in range(6):
+            whole.append(renderer.render_ids(messages, tools=tools, add_generation_prompt=True))
+            reply = await chat.reply(messages, tools=tools)
+            messages.append({"role": "assistant", "content": reply.content})
+            if reply.tool_calls:
+                messages[-1]["tool_calls"] = list(reply.tool_calls)
+                results = [
+                    {"role": "tool", "content": f"output {i}", "tool_call_id": c["id"]}
+                    for c in reply.tool_calls
+                ]
+                messages.extend(results)
+            if not reply.tool_calls or rng.random() < 0.4:
+                messages.append(user(f"on {i}"))
+
+    asyncio.run(ask())
+    return [list(map(int, prompt)) for prompt in engine.prompts], whole, chat
+
+
+@pytest.mark.parametrize("name", UNSTABLE)
+@pytest.mark.parametrize("seed", range(4))
+def test_a_template_that_looks_ahead_is_rendered_anew(name, seed):
+    source = UNSTABLE[name]
+    tools = [TOOL] if "tools" in source else None
+    given, whole, chat = prompts(source, tools, seed)
+    assert given == whole
+    assert set(chat.forks) <= {Fork.TEMPLATE}
+    if not tools:
+        assert chat.forks
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_template_that_does_not_look_ahead_is_extended(seed):
+    given, whole, chat = prompts(TOOLS + STABLE, [TOOL], seed)
+    assert given == whole
+    assert not chat.forks
+
+
+def test_a_template_that_leaves_out_results_of_tools_is_refused_when_there_is_one():
+    source = TOOLS + STABLE.replace("{{ m.content", "{{ '' if m.role == 'tool' else m.content")
+    _, renderer = families.chatml(source)
+    messages = [user("x"), {"role": "assistant", "content": "", "tool_calls": [call(1)]}]
+    with pytest.raises(PolicyError, match="leaves out messages of the role 'tool'"):
+        renderer.render_ids([*messages, {"role": "tool", "content": "y", "tool_call_id": call(1)["id"]}])
+
+
+@pytest.mark.parametrize(
+    ("source", "why"),
+    [
+        (STABLE, "has no place for tools"),
+        (TOOLS + STABLE.replace("tool_call>", "my_call>"), "in a form that no parser reads back exactly"),
+        (
+            TOOLS + "{% if messages[-1].tool_calls %}{{ raise_exception('no') }}{% endif %}" + STABLE,
+            "fails on tool",
+        ),
+    ],
+)
+def test_tools_are_refused_where_the_template_has_no_form_for_them_that_can_be_read(source, why):
+    tokenizer, renderer = families.chatml(source)
+    chat = Chat(ScriptedEngine(lambda _: [5]), renderer, Sampling(), session="s")
+    with pytest.raises(PolicyError, match=f"{why}.*: use an agent"):
+        asyncio.run(chat.reply([user("x")], tools=[TOOL]))
+    assert not chat.tree.nodes
+    assert tokenizer.name_or_path == ""
+
+
+def test_a_template_that_leaves_out_the_assistant_is_refused():
+    with pytest.raises(PolicyError, match="leaves out what the assistant says"):
+        families.chatml("{{ messages[0].content }}")
+
+
+def test_auto_takes_a_family_only_when_tool_calls_are_the_same_too():
+    tokenizer, _ = families.chatml(TOOLS + STABLE)
+    with pytest.raises(PolicyError, match="or to 'default'"):
+        make_renderer(tokenizer)
+    tokenizer.chat_template = STABLE  # without tools, it is Qwen3's
+    assert make_renderer(tokenizer).get_stop_token_ids()
