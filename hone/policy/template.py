@@ -241,7 +241,7 @@ class TemplateRenderer:
         prompt = self.text(history, tools=tools, generate=True)
         text = self.text([*history, standin.message, *new], tools=tools, generate=True)
         places = [text.find(mark, len(prompt)) for mark in standin.marks]
-        if self._end is None  or -1 in places:
+        if self._end is None or not text.startswith(prompt) or -1 in places:
             return None
         said = max(place + len(mark) for place, mark in zip(places, standin.marks, strict=True))
         end = text.find(self._end, said)

@@ -35,7 +35,7 @@ from hone.types import Task, Trajectory, Turn
 
 LIMITS = Limits(memory_mib=1024)
 MODEL = TinyModelSettings(
-    vocab_size=6000, hidden_size=32, layers=1, heads=2, kv_heads=1, head_dim=16, intermediate_size=64
+    vocab_size=6000, hidden_size=32, layers=1, heads=2, kv_heads=2, head_dim=16, intermediate_size=64
 )
 Answer = Callable[[int, str], str]  # (which call of the session, its prompt) -> the reply's text
 

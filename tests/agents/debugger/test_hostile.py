@@ -109,7 +109,7 @@ def test_forks_run_without_a_debugger_and_nothing_is_left_of_them():
     code = (
         "import os, time\nif os.fork() == 0:\n    os.setsid()\n"
         "    if os.fork() == 0:\n        time.sleep(60)\n"
-        "    breakpoint(); print('child'); os._exit(0)\nos.wait()\nprint('parent')\nos._exit(3)\n"
+        "    breakpoint()\n    print('child')\n    os._exit(0)\nos.wait()\nprint('parent')\nos._exit(3)\n"
     )
 
     async def scenario(desk: Desk) -> None:

@@ -30,6 +30,7 @@ def toy_logprobs(seed: int, last: int, vocabulary: int, temperature: float = 1.0
 
 def toy_weights(folder: Path, seed: int) -> Path:
     folder.mkdir(parents=True)
+    (folder / "model.safetensors").touch()
     (folder / "toy.json").write_text(json.dumps({"seed": seed}))
     return folder
 

@@ -111,12 +111,16 @@ def test_a_server_that_does_not_take_the_weights_is_out_until_it_does(
 
 
 def test_weights_that_no_server_takes_end_the_update_with_the_reason(open_toys: OpenFleet, tmp_path: Path):
+    (tmp_path / "model.safetensors").touch()
+
     async def run():
         async with open_toys(servers=2) as (fleet, _):
+            with pytest.raises(EngineError, match="holds no .*safetensors weights"):
+                await fleet.load_weights(tmp_path / "nowhere", 5)
             with pytest.raises(
                 EngineError, match=r"no engine server took weight version 5.*weights iterator"
             ):
-                await fleet.load_weights(tmp_path / "nowhere", 5)
+                await fleet.load_weights(tmp_path, 5)
 
     asyncio.run(run())
 

@@ -24,6 +24,7 @@ ITEMS = st.one_of(
     TEXTS,
     st.integers(0, 2),
     st.booleans(),
+    st.lists(TEXTS, max_size=2),
     st.dictionaries(TEXTS, st.one_of(TEXTS, st.lists(TEXTS, max_size=2)), max_size=2),
 )
 FIELDS = st.dictionaries(st.sampled_from(["model", "messages ", "x", "é"]), ITEMS, max_size=2)

@@ -119,6 +119,24 @@ def test_a_call_that_is_asked_again_is_sampled_once(voice):
     asyncio.run(converse())
 
 
+def test_a_client_that_leaves_while_its_stream_is_pinged_stops_nothing(voice):
+    async def converse():
+        async with open_world(voice, [DONE], quiet_s=0.001) as world:
+            world.engine.open.clear()
+            body = {"messages": BEGIN, "stream": True}
+            async with world.http.post(f"{world.url}/chat/completions", json=body) as response:
+                assert (await response.content.readline()).startswith(b":")
+                response.close()
+            while len(asyncio.all_tasks()) > 2:  # noqa: ASYNC110
+                await asyncio.sleep(0)  # until only the call is left beside this test
+            world.engine.open.set()
+            _, reply = await world.chat_completion(BEGIN)
+            assert reply["choices"][0]["message"]["content"] == "Done."
+            assert (world.engine.asked, world.session.retries) == (1, 1)
+
+    asyncio.run(converse())
+
+
 def test_a_call_that_failed_is_sampled_when_it_is_asked_again(voice):
     async def converse():
         async with open_world(voice, [ScriptedReply(error="out of memory"), DONE]) as world:

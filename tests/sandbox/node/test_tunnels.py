@@ -189,6 +189,43 @@ def test_a_service_that_is_not_there_is_a_connection_that_ends(tmp_path: Path) -
     asyncio.run(run())
 
 
+def test_a_sandbox_that_is_ending_has_no_connections_however_long_that_takes(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with floor(tmp_path) as made:
+            sandbox = await made.start()
+            ends = await made.dial()
+            assert await say(ends, "hello") == "HELLO"
+            made.provider.may_close.clear()
+            ending = asyncio.create_task(made.client.client.destroy(sandbox.id))
+            assert await ends[0].read() == b""
+            assert made.provider.living
+            made.provider.may_close.set()
+            await ending
+            await sandbox.close()
+
+    asyncio.run(run())
+
+
+def test_connections_that_wait_for_a_client_are_bounded(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with floor(tmp_path) as made:
+            sandbox = await made.start()
+            before = await made.dial()
+            assert await say(before, "hello") == "HELLO"
+            made.wire.up = False
+            made.wire.cut()
+            assert await before[0].read() == b""  # the node knows
+            before[1].close()
+            waiting = [await made.dial() for _ in range(CONNECTIONS_MAX)]
+            one_more = await made.dial()
+            assert await one_more[0].read() == b""
+            made.wire.up = True
+            assert await say(waiting[-1], "patient") == "PATIENT"
+            await sandbox.close()
+
+    asyncio.run(run())
+
+
 def test_more_connections_than_a_sandbox_may_have_are_closed(tmp_path: Path) -> None:
     async def run() -> None:
         async with floor(tmp_path) as made:

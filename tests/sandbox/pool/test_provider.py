@@ -240,6 +240,14 @@ def test_the_connections_of_a_tunnel_end_with_the_lease(tmp_path: Path) -> None:
                 await sandbox.exec("true")
             writer.close()
 
+            sandbox = await provider.start(SandboxSpec(tunnel=path))
+            [inside] = idle.living
+            reader, writer = await asyncio.open_unix_connection(inside.spec.tunnel)
+            assert await reader.readexactly(5) == b"hello"
+            sandbox.lose()  # as told by the pool, whatever the node still thinks
+            await until(lambda: ended == [b"", b""])
+            writer.close()
+
     asyncio.run(run())
 
 

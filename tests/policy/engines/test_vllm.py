@@ -1,0 +1,204 @@
+"""A real vLLM server, one for all tests: its log-probabilities are those of the weights that it was given last."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import pytest
+import torch
+
+from hone.policy.engine import Completion, ContextOverflow, EngineError, Finish, Sampling
+from hone.policy.engines.command import ServerOptions
+from hone.policy.engines.fleet import Fleet
+from hone.policy.engines.http import Http, new_session
+from hone.policy.engines.managed import Managed
+from hone.policy.engines.open import open_servers
+from hone.policy.engines.slot import Witness
+from hone.policy.engines.vllm import Vllm
+from hone.policy.model import load_model, load_tokenizer
+from hone.policy.settings import EngineSettings, ModelSettings
+from hone.policy.tiny import make_tiny
+from tests.policy.conftest import SETTINGS, TEXTS
+
+pytestmark = [
+    pytest.mark.vllm,
+    pytest.mark.e2e,  # by the time it takes
+    pytest.mark.timeout(900),
+    pytest.mark.skipif(importlib.util.find_spec("vllm") is None, reason="vLLM is not installed"),
+]
+CONTEXT = 256
+SHAPE = SETTINGS.model_copy(update={"head_dim": 32})  # vLLM's attention on a CPU knows no smaller one
+Result = TypeVar("Result")
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Three models of one shape with different weights, whose heads share their embeddings' weights."""
+    root = tmp_path_factory.mktemp("models")
+    return [make_tiny(TEXTS, root / f"m{i}", SHAPE.model_copy(update={"seed": i})) for i in range(3)]
+
+
+@pytest.fixture(scope="module")
+def url(models: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    options = ServerOptions(
+        kind="vllm", model=models[0], context_tokens=CONTEXT, dtype="float32", max_batch=32, threads=1
+    )
+    log = tmp_path_factory.mktemp("engine") / "server.log"
+    managed = Managed("vllm", options, log, ready_timeout_s=600.0)
+    with asyncio.Runner() as runner:
+        try:
+            yield runner.run(managed.start())
+        finally:
+            runner.run(managed.stop())
+
+
+Use = Callable[..., Any]
+
+
+@pytest.fixture
+def use(url: str, models: list[Path]) -> Use:
+    """`use(job, **settings)`: run `job(fleet)` on an engine over the shared server, from the first weights on."""
+
+    def run(job: Callable[[Fleet], Coroutine[Any, Any, Result]], **settings: Any) -> Result:
+        async def opened() -> Result:
+            wanted = EngineSettings(kind="vllm", urls=(url,), **{"context_tokens": CONTEXT, **settings})
+            tokenizer = load_tokenizer(models[0])
+            named = ModelSettings(path=models[0])
+            async with open_servers(wanted, named, tokenizer, logs=models[0]) as fleet:
+                await fleet.load_weights(models[0], 0)
+                return await job(fleet)
+
+        return asyncio.run(opened())
+
+    return run
+
+
+def worst(folder: Path, prompt: Sequence[int], reply: Completion, temperature: float, version: int) -> float:
+    """The largest difference between the reply's log-probabilities of one version and the model's own."""
+    ids = torch.tensor([[*prompt, *reply.token_ids.tolist()]])
+    with torch.inference_mode():
+        every = torch.log_softmax(load_model(folder)(ids).logits[0, len(prompt) - 1 : -1] / temperature, -1)
+    own = every.gather(1, ids[0, len(prompt) :, None])[:, 0].numpy()
+    chosen = reply.version == version
+    return float(np.abs(own - reply.logprobs)[chosen].max()) if chosen.any() else 0.0
+
+
+PROMPT = list(range(40, 60))
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.7, 0.0])
+def test_log_probabilities_are_the_models_at_any_temperature(use: Use, models, temperature: float):
+    async def job(fleet: Fleet):
+        sampling = Sampling(temperature=temperature, max_tokens=64, seed=3)
+        return await fleet.generate(PROMPT, sampling, session="s")
+
+    reply = use(job)
+    assert (len(reply.token_ids), reply.finish) == (64, Finish.LENGTH)
+    assert worst(models[0], PROMPT, reply, temperature or 1.0, 0) <= 1e-4
+
+
+def test_replies_end_where_the_caller_says_and_repeat_with_their_seed(use: Use):
+    async def job(fleet: Fleet):
+        free = await fleet.generate(PROMPT, Sampling(max_tokens=32, seed=5), session="s")
+        stop = int(free.token_ids[7])
+        stopped = await fleet.generate(
+            PROMPT, Sampling(max_tokens=32, seed=5, stop_token_ids=(stop,)), session="s"
+        )
+        short = await fleet.generate([50] * (CONTEXT - 2), Sampling(max_tokens=32), session="s")
+        with pytest.raises(ContextOverflow):
+            await fleet.generate([50] * CONTEXT, Sampling(max_tokens=32), session="s")
+        with pytest.raises(EngineError, match="out of vocabulary"):
+            await fleet.generate([10**6], Sampling(max_tokens=32), session="s")
+        return free, stopped, short
+
+    free, stopped, short = use(job)
+    first = free.token_ids.tolist().index(free.token_ids[7])
+    assert stopped.token_ids.tolist() == free.token_ids[: first + 1].tolist()
+    assert stopped.finish is Finish.STOP
+    assert (len(short.token_ids), short.finish) == (2, Finish.LENGTH)
+
+
+def test_a_cut_distribution_has_no_log_probabilities_that_could_be_trained(use: Use):
+    async def job(fleet: Fleet):
+        return await fleet.generate(PROMPT, Sampling(max_tokens=8, top_p=0.5), session="s")
+
+    assert np.isnan(use(job).logprobs).all()
+
+
+def test_after_an_update_every_part_of_the_model_is_new(use: Use, models):
+    async def job(fleet: Fleet):
+        replies = []
+        for version in (1, 2):
+            await fleet.load_weights(models[version], version)
+            replies += await asyncio.gather(
+                *(fleet.generate(PROMPT, Sampling(max_tokens=64, seed=s), session=str(s)) for s in range(8))
+            )
+        return replies
+
+    replies = use(job)
+    for index, reply in enumerate(replies):
+        version = 1 + index // 8
+        assert set(reply.version.tolist()) == {version}
+        assert worst(models[version], PROMPT, reply, 1.0, version) <= 1e-4
+
+
+def test_updates_in_flight_join_no_tokens_of_two_versions_unmarked(use: Use, models):
+    """Replies that are cut again and again: each token is exactly of the weights that it names."""
+
+    async def job(fleet: Fleet):
+        sampling = Sampling(max_tokens=CONTEXT - len(PROMPT))
+        asked = [asyncio.create_task(fleet.generate(PROMPT, sampling, session=str(i))) for i in range(8)]
+        for version in (1, 2):
+            while fleet._slots[0].load < len(asked):  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+            await asyncio.sleep(0.3)  # something is to be cut
+            await fleet.load_weights(models[version], version)
+        return await asyncio.gather(*asked)
+
+    replies = use(job, in_flight_updates=True)
+    assert {len(reply.token_ids) for reply in replies} == {CONTEXT - len(PROMPT)}
+    assert any(len(set(reply.version.tolist())) > 1 for reply in replies)
+    for reply in replies:
+        assert np.all(np.diff(reply.version) >= 0)
+        for version in range(3):
+            assert worst(models[version], PROMPT, reply, 1.0, version) <= 1e-4
+
+
+def test_weights_that_are_not_in_use_after_a_load_are_noticed(use: Use, models):
+    """As they would not be on a server that was started otherwise: its head would keep the old ones."""
+
+    async def job(fleet: Fleet):
+        model = load_model(models[1])
+        with torch.inference_mode():
+            said = torch.log_softmax(model(torch.tensor([PROMPT])).logits[0, -1], -1).numpy()
+        witness = Witness(prompt=tuple(PROMPT), logprobs=said, tolerance=1e-2)
+        await fleet.load_weights(models[1], 1, witness)
+        with pytest.raises(EngineError, match="samples from other weights"):
+            await fleet.load_weights(models[2], 2, witness)
+
+    use(job)
+
+
+def test_a_folder_without_weights_is_told_and_the_server_goes_on(use: Use, models, tmp_path: Path):
+    async def job(fleet: Fleet):
+        with pytest.raises(EngineError, match="holds no .*safetensors weights"):
+            await fleet.load_weights(tmp_path, 5)
+        await fleet.load_weights(models[1], 6)
+        return await fleet.generate(PROMPT, Sampling(max_tokens=16), session="s")
+
+    assert worst(models[1], PROMPT, use(job), 1.0, 6) <= 1e-4
+
+
+def test_what_a_server_says_of_itself(url: str):
+    async def run():
+        async with new_session() as session:
+            return await Vllm(Http(session, url)).facts()
+
+    facts = asyncio.run(run())
+    assert facts.context_tokens == CONTEXT
+    assert facts.label.isdecimal()
