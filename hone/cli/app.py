@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from hone.cli import engine, images, pool, tasks
+from hone.cli import agents, engine, images, pool, tasks
 from hone.cli.compare import compare
 from hone.cli.doctor import doctor
 from hone.cli.errors import FAILED, MISUSE, STOPPED, Stopped, explain
@@ -36,6 +36,7 @@ app.command("eval")(evaluate)
 app.add_typer(tasks.app, name="tasks")
 app.add_typer(images.app, name="images")
 app.add_typer(pool.app, name="pool")
+app.add_typer(agents.app, name="agents")
 app.add_typer(engine.app, name="engine")
 
 

@@ -36,7 +36,7 @@ def publisher(engine: Engine, policy: Policy, settings: EngineSettings, run_dir:
 
     async def publish(version: int) -> None:
         folder = await asyncio.to_thread(folders.write, version)
-        witness = await asyncio.to_thread(testify, policy)
+        witness = await asyncio.to_thread(make_witness, policy)
         await engine.load_weights(folder.resolve(), version, witness)
         await asyncio.to_thread(folders.keep_only, folder)
 
@@ -68,7 +68,7 @@ class WeightFolders:
                 shutil.rmtree(other)
 
 
-def testify(policy: Policy) -> Witness:
+def make_witness(policy: Policy) -> Witness:
     """What the policy's present weights say after a short prompt."""
     import torch
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import trl
 from renderers.base import MODEL_RENDERER_MAP
+from renderers.configs import config_from_name
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
@@ -20,6 +21,7 @@ FOLDER = Path(trl.__file__).parent / "chat_templates"
 TEMPLATES = sorted(path.stem for path in FOLDER.glob("*.jinja") if not path.stem.endswith("_training"))
 # The encoder of gpt-oss brings a vocabulary of its own.
 FAMILIES = sorted(set(MODEL_RENDERER_MAP.values()) - {"gpt-oss"})
+QUIET = [name for name in FAMILIES if "enable_thinking" in type(config_from_name(name)).model_fields]
 _MARKUP = re.compile(r"<[|｜/]?[A-Za-z_:▁~]+[|｜]?>|\[/?[A-Z_]{3,}\]|<\|\"\|>")
 _ENDS = (
     "<|im_end|>",
@@ -97,13 +99,13 @@ def template_tokenizer(name: str) -> PreTrainedTokenizerFast:
 
 
 @cache
-def family(name: str) -> tuple[PreTrainedTokenizerFast, ChatRenderer]:
+def family(name: str, *, thinking: bool = True) -> tuple[PreTrainedTokenizerFast, ChatRenderer]:
     """A family's renderer, on a tokenizer that holds the tokens it asks for."""
     special = ["<|eos|>"]
     while True:
         tokenizer = make_tokenizer(special, [], "<|eos|>", "<|eos|>", None)
         try:
-            return tokenizer, make_renderer(tokenizer, name)
+            return tokenizer, make_renderer(tokenizer, name, thinking=thinking)
         except PolicyError as error:
             missing = re.findall(r"['\"]([^'\"]+)['\"]", str(error).split("''", 1)[1])
             if not missing or missing[0] in special:

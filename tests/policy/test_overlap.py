@@ -84,6 +84,30 @@ def test_a_reply_to_a_call_that_overlapped_is_known_again(tokenizer, renderer):
     assert [call.fork for call in chat.calls[2:]] == [None, None]
 
 
+def test_a_reply_that_comes_while_an_older_one_with_its_text_is_measured_is_the_one_that_is_meant(
+    tokenizer, renderer
+):
+    stop = renderer.get_stop_token_ids()[0]
+    texts = [f"<think>\nwhy {i}\n</think>\n\nsaid" for i in range(3)]
+
+    async def converse():
+        engine = HeldEngine(lambda i: [*tokenizer.encode(texts[i], add_special_tokens=False), stop])
+        chat = Chat(engine, renderer, Sampling(), session="s")
+        said = {"role": "assistant", "content": (await chat.reply(begin())).content}
+        engine.waiting, engine.wanted, engine.open = 0, 2, asyncio.Event()
+        engine.asked.clear()
+        again = asyncio.create_task(chat.reply(begin()))
+        await engine.asked.wait()
+        chat.measure([*begin(), said, {"role": "user", "content": "x"}])
+        engine.open.set()
+        await again
+        await chat.reply([*begin(), said, {"role": "user", "content": "x"}])
+        return engine
+
+    engine = asyncio.run(converse())
+    assert "why 1" in tokenizer.decode(engine.prompts[2])
+
+
 def test_a_cancelled_call_leaves_no_trace(tokenizer, renderer):
     async def converse():
         engine, chat = held(tokenizer, renderer, 2)

@@ -251,3 +251,38 @@ def test_content_that_is_not_text_is_refused(renderer):
     image = {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:"}}]}
     with pytest.raises(PolicyError, match="'image_url'"):
         asyncio.run(chat.reply([image]))
+
+
+def twice(tokenizer, renderer, texts: list[str], form) -> list[int]:
+    """The prompt when the same thing was asked twice and the agent goes on from `form(replies)`."""
+    engine = ScriptedEngine(lambda i: encoded(tokenizer, renderer, texts[i]))
+    chat = chat_with(engine, renderer)
+
+    async def converse():
+        one = await chat.reply(begin(), tools=[TOOL])
+        said = {"role": "assistant", "content": one.content, "tool_calls": list(one.tool_calls)}
+        chat.measure([*begin(), said, {"role": "user", "content": "x"}], tools=[TOOL])
+        two = await chat.reply(begin(), tools=[TOOL])
+        await chat.reply([*begin(), form([one, two]), {"role": "user", "content": "x"}], tools=[TOOL])
+
+    asyncio.run(converse())
+    return list(map(int, engine.prompts[2]))
+
+
+def test_of_replies_with_the_same_text_the_latest_is_meant(tokenizer, renderer):
+    texts = [f"<think>\nwhy {i}\n</think>\n\nsaid" for i in range(3)]
+    prompt = twice(
+        tokenizer, renderer, texts, lambda r: {"role": "assistant", "content": r[1].content, "tool_calls": []}
+    )
+    assert "why 1" in tokenizer.decode(prompt)
+
+
+@pytest.mark.parametrize("chosen", [0, 1])
+def test_of_replies_with_the_same_calls_the_one_whose_ids_are_named_is_meant(tokenizer, renderer, chosen):
+    texts = [f"<think>\nwhy {i}\n</think>\n\n{tool_call('ls')}" for i in range(3)]
+
+    def form(replies):
+        reply = replies[chosen]
+        return {"role": "assistant", "content": reply.content, "tool_calls": list(reply.tool_calls)}
+
+    assert f"why {chosen}" in tokenizer.decode(twice(tokenizer, renderer, texts, form))

@@ -28,10 +28,14 @@ SPEAKERS = {
     **{f"template {name}": partial(families.template, name) for name in families.TEMPLATES},
     **{f"family {name}": partial(families.family, name) for name in families.FAMILIES},
 }
+QUIET = {
+    f"family {name} told not to reason": partial(families.family, name, thinking=False)
+    for name in families.QUIET
+}
 every = pytest.mark.parametrize("name", SPEAKERS)
 
 
-@every
+@pytest.mark.parametrize("name", [*SPEAKERS, *QUIET])
 @settings(
     max_examples=EXAMPLES,
     derandomize=True,
@@ -44,7 +48,7 @@ every = pytest.mark.parametrize("name", SPEAKERS)
     operations=st.lists(st.tuples(st.sampled_from(OPERATIONS), st.integers(0, 100)), min_size=5, max_size=9),
 )
 def test_what_was_sampled_stays_as_it_was_in_the_context_it_was_sampled_in(name, seed, operations):
-    tokenizer, renderer = SPEAKERS[name]()
+    tokenizer, renderer = (SPEAKERS | QUIET)[name]()
     tools = [TOOL] if seed % 3 and takes_tools(renderer) else None
     conversation = Conversation(tokenizer, renderer, np.random.default_rng(seed), tools)
 

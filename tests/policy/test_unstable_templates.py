@@ -111,12 +111,59 @@ def test_a_template_that_does_not_look_ahead_is_extended(seed):
     assert not chat.forks
 
 
+def test_a_template_that_numbers_messages_is_rendered_anew():
+    numbered = "m.role + (loop.index | string if m.role == 'user' else '') +"
+    given, whole, _ = prompts(HEAD.replace("m.role +", numbered) + "{{ m.content }}" + END, None, 0)
+    assert given == whole
+
+
+SHOWN = (
+    "{% if m.reasoning_content and loop.last %}{{ '<think>' + m.reasoning_content + '</think>' }}"
+    "{% elif m.reasoning_content %}{{ '(' + m.reasoning_content + ')' }}{% endif %}{{ m.content }}"
+)
+
+
+@pytest.mark.parametrize("source", [HEAD + SHOWN + END, "{{ messages | length }}" + HEAD + SHOWN + END])
+def test_reasoning_that_a_client_left_out_is_rendered_where_the_template_shows_it(source):
+    tokenizer, renderer = families.chatml(source)
+    stop = renderer.get_stop_token_ids()[0]
+    engine = ScriptedEngine(lambda i: [*tokenizer.encode(f"<think>because {i}</think>reply {i}"), stop])
+    chat = Chat(engine, renderer, Sampling(), session="s")
+    messages = [user("Fix the bug.")]
+
+    async def ask() -> None:
+        for i in range(4):
+            reply = await chat.reply(messages)
+            messages.extend([{"role": "assistant", "content": reply.content}, user(f"on {i}")])
+
+    asyncio.run(ask())
+    last = tokenizer.decode(engine.prompts[3])
+    assert [last.count(f"assistant\n(because {i})reply {i}<|im_end|>") for i in range(3)] == [1] * 3
+    assert chat.forks == {Fork.TEMPLATE: 3}
+
+
 def test_a_template_that_leaves_out_results_of_tools_is_refused_when_there_is_one():
     source = TOOLS + STABLE.replace("{{ m.content", "{{ '' if m.role == 'tool' else m.content")
     _, renderer = families.chatml(source)
     messages = [user("x"), {"role": "assistant", "content": "", "tool_calls": [call(1)]}]
     with pytest.raises(PolicyError, match="leaves out messages of the role 'tool'"):
         renderer.render_ids([*messages, {"role": "tool", "content": "y", "tool_call_id": call(1)["id"]}])
+
+
+def test_a_result_of_a_tool_that_the_template_would_leave_out_is_never_lost_on_the_way():
+    source = TOOLS + STABLE.replace("{{ m.content", "{{ '' if m.role == 'tool' else m.content")
+    tokenizer, renderer = families.chatml(source)
+    stop = renderer.get_stop_token_ids()[0]
+    text = '<tool_call>\n{"name": "bash", "arguments": {}}\n</tool_call>'
+    chat = Chat(ScriptedEngine(lambda _: [*tokenizer.encode(text), stop]), renderer, Sampling(), session="s")
+
+    async def ask() -> None:
+        reply = await chat.reply([user("x")], tools=[TOOL])
+        said = {"role": "assistant", "content": "", "tool_calls": list(reply.tool_calls)}
+        await chat.reply([user("x"), said, {"role": "tool", "content": "y"}], tools=[TOOL])
+
+    with pytest.raises(PolicyError, match="leaves out messages of the role 'tool'"):
+        asyncio.run(ask())
 
 
 @pytest.mark.parametrize(

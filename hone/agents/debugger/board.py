@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import secrets
+import shutil
 import struct
-import tempfile
 from collections.abc import AsyncGenerator, Generator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import ExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
+
+from hone.sandbox.namespaces import owners
 
 HELLO_S = 20.0
 HELLO_MAX, FRAME_MAX = 4 << 10, 8 << 20  # bytes
@@ -100,7 +103,11 @@ class Switchboard:
 
 @asynccontextmanager
 async def open_switchboard() -> AsyncGenerator[Switchboard]:
-    """Listen on a socket in a directory of this user alone, while the context is open."""
+    """Listen on a socket in a directory of this user alone, while the context is open.
+
+    It lies below the state directory: if this process is killed, the next provider that opens removes it. Its
+    path names that directory by a descriptor of this process: an address holds 107 bytes at most.
+    """
     greeting: set[asyncio.Task[None]] = set()
 
     def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -108,8 +115,13 @@ async def open_switchboard() -> AsyncGenerator[Switchboard]:
         greeting.add(task)
         task.add_done_callback(greeting.discard)
 
-    with tempfile.TemporaryDirectory(prefix="hone-debugger-") as folder:
-        board = Switchboard(Path(folder) / "socket")
+    folder = owners.open_state_dir(owners.default_state_dir()) / owners.new_name()
+    folder.mkdir(mode=0o700)
+    with ExitStack() as stack:
+        stack.callback(shutil.rmtree, folder)
+        directory = os.open(folder, os.O_PATH | os.O_DIRECTORY)
+        stack.callback(os.close, directory)
+        board = Switchboard(Path(f"/proc/self/fd/{directory}/debugger"))
         server = await asyncio.start_unix_server(accept, board.path)
         try:
             yield board

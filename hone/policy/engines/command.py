@@ -110,10 +110,9 @@ def _require_installed(options: ServerOptions) -> None:
         except OSError as error:
             raise EngineError(f"engine.python cannot be run: {options.python}: {error.strerror}") from error
     if not found:
-        advice = {"vllm": "pip install vllm", "sglang": "pip install sglang"}[package]
         raise EngineError(
-            f"{package} is not installed for {options.python}: {advice}, or set engine.python to an "
-            "interpreter that has it, or engine.urls to servers that run elsewhere"
+            f"{package} is not installed for {options.python}: install it into an environment of its own and "
+            "set engine.python (--python) to its interpreter, or engine.urls to servers that run elsewhere"
         )
 
 

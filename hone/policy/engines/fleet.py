@@ -172,7 +172,8 @@ class Fleet:
         does not take the weights is brought up again by its keeper; `folder` must stay until the next call
         returns. Raises EngineError when no server takes them, or says what `witness` says.
         """
-        if not any(folder.glob("*.safetensors")):  # a server may not survive the attempt to load that
+        # A server may not survive the attempt to load what is no model.
+        if not await asyncio.to_thread(lambda: any(folder.glob("*.safetensors"))):
             raise EngineError(f"{folder} holds no *.safetensors weights for the engine servers")
         weights = Weights(folder=folder, version=version, witness=witness)
 

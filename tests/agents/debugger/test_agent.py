@@ -15,6 +15,9 @@ import pytest
 
 from hone.agents import AgentRun, AgentSettings, DebuggerAgent, make_agent
 from hone.agents.debugger import Limits
+from hone.agents.debugger.board import open_switchboard
+from hone.agents.debugger.console import MOUNT, open_console
+from hone.agents.debugger.pdb import Pdb
 from hone.launch.agents import open_agent
 from hone.outcomes import Outcome
 from hone.policy.chat import Chat
@@ -32,6 +35,7 @@ from tests.grading.example import make_task
 from tests.policy.conftest import SETTINGS, TEXTS
 from tests.policy.scripted_engine import ScriptedEngine
 from tests.rollout.real import open_parts, tasks
+from tests.sandbox.node.served import NodeProvider, served
 
 pytestmark = pytest.mark.sandbox
 
@@ -300,3 +304,20 @@ def test_a_task_is_solved_by_debugging_and_every_token_is_kept(tmp_path: Path, p
         assert list(done.tree.tokens(turn.node)) == prompt + ids
     assert len(list(done.tree.branches())) == 1  # nothing was rewritten
     assert np.all(done.tree.nodes[done.turns[0].node].logprobs == policy.engine.completions[0].logprobs)
+
+
+def test_a_sandbox_on_another_machine_is_debugged_in_the_same_way(tmp_path: Path):
+    async def main() -> str:
+        async with (
+            served(make_provider(SandboxSettings(state_dir=tmp_path / "own")), tmp_path / "node") as url,
+            NodeProvider(url) as provider,
+            open_switchboard() as board,
+            await provider.start(SandboxSpec(tunnel=board.path, mounts=(MOUNT,))) as sandbox,
+        ):
+            await sandbox.write("app.py", b"x = 1\ny = 2\n")
+            async with open_console(sandbox, board) as console:
+                pdb = Pdb(console, "/testbed", 30.0)
+                await pdb.use("start", "python", "app.py")
+                return (await pdb.use("n", None, None))[0]
+
+    assert "Current frame:\napp.py(2)<module>()" in asyncio.run(main())

@@ -5,12 +5,16 @@ from __future__ import annotations
 import asyncio
 import json
 import struct
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from hone.agents.debugger.board import HELLO_MAX, HELLO_S, Line, LineBroken, Switchboard, open_switchboard
+from hone.sandbox import make_provider
+from hone.sandbox.settings import SandboxSettings
 
 
 async def _dial(board: Switchboard, hello: bytes) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
@@ -63,6 +67,34 @@ def test_a_secret_serves_once_and_what_does_not_say_one_is_closed():
     left: list[Path] = []
     asyncio.run(main())
     assert not left[0].exists()
+
+
+_DYING = """
+import asyncio, os
+from hone.agents.debugger.board import open_switchboard
+
+async def main():
+    async with open_switchboard():
+        os.kill(os.getpid(), 9)
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.sandbox
+def test_what_a_killed_run_left_is_removed_by_the_next_provider(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    subprocess.run([sys.executable, "-c", _DYING], check=False)
+    assert len(list(tmp_path.rglob("debugger"))) == 1
+
+    async def main() -> None:
+        async with make_provider(SandboxSettings()):
+            pass
+
+    asyncio.run(main())
+    assert list(tmp_path.rglob("debugger")) == []
 
 
 @pytest.mark.parametrize(

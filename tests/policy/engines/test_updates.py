@@ -115,7 +115,7 @@ def test_weights_that_no_server_takes_end_the_update_with_the_reason(open_toys: 
 
     async def run():
         async with open_toys(servers=2) as (fleet, _):
-            with pytest.raises(EngineError, match="holds no .*safetensors weights"):
+            with pytest.raises(EngineError, match=r"holds no .*safetensors weights"):
                 await fleet.load_weights(tmp_path / "nowhere", 5)
             with pytest.raises(
                 EngineError, match=r"no engine server took weight version 5.*weights iterator"

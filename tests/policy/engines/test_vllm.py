@@ -1,4 +1,4 @@
-"""A real vLLM server, one for all tests: its log-probabilities are those of the weights that it was given last."""
+"""A real vLLM server, one for all tests: its log-probabilities are those of the weights it was given last."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ Use = Callable[..., Any]
 
 @pytest.fixture
 def use(url: str, models: list[Path]) -> Use:
-    """`use(job, **settings)`: run `job(fleet)` on an engine over the shared server, from the first weights on."""
+    """`use(job, **settings)`: run `job(fleet)` on an engine over the shared server, with the first weights."""
 
     def run(job: Callable[[Fleet], Coroutine[Any, Any, Result]], **settings: Any) -> Result:
         async def opened() -> Result:
@@ -186,7 +186,7 @@ def test_weights_that_are_not_in_use_after_a_load_are_noticed(use: Use, models):
 
 def test_a_folder_without_weights_is_told_and_the_server_goes_on(use: Use, models, tmp_path: Path):
     async def job(fleet: Fleet):
-        with pytest.raises(EngineError, match="holds no .*safetensors weights"):
+        with pytest.raises(EngineError, match=r"holds no .*safetensors weights"):
             await fleet.load_weights(tmp_path, 5)
         await fleet.load_weights(models[1], 6)
         return await fleet.generate(PROMPT, Sampling(max_tokens=16), session="s")

@@ -1,0 +1,58 @@
+"""The command line of the mini-swe-agent package inside sandboxes without a network, through litellm."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from hone.agents.blackbox import load_program
+from hone.outcomes import Outcome
+from hone.policy.gateway import SessionLimits
+from hone.train.samples import tree_samples
+from hone.types import Trajectory
+from tests.agents.blackbox.exactness import assert_exact
+from tests.agents.blackbox.world import ScriptedEngine, call, open_world, script
+from tests.grading.example import make_task
+
+pytestmark = [pytest.mark.sandbox, pytest.mark.blackbox]
+
+LOOK = "THOUGHT: I look. " + call("bash", command="cat stats.py; ls -a ~ . | grep -c mini")
+MEND = "THOUGHT: I mend it. " + call("bash", command="sed -i 's/a - b/a + b/' stats.py && git diff")
+SUBMIT = "THOUGHT: I submit. " + call("bash", command="echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT")
+KINDS = {
+    "mend 🐞 it": (Outcome.RESOLVED, script(LOOK, MEND, SUBMIT)),
+    "look at it": (Outcome.TURN_LIMIT, script(LOOK)),
+    "say nothing": (Outcome.FORMAT_LIMIT, script("I have nothing to run.")),
+}
+
+
+def test_its_endings_are_told_apart_and_every_token_is_the_engines(tmp_path: Path) -> None:
+    def answer(i: int, prompt: str) -> str:
+        asked = prompt.split("Please solve this issue: ")[1][:40]
+        return next(reply(i, prompt) for problem, (_, reply) in KINDS.items() if problem in asked)
+
+    engine = ScriptedEngine(answer)
+
+    async def scenario() -> list[Trajectory]:
+        program, limits = load_program("mini-swe-agent"), SessionLimits(calls=3)
+        async with open_world(tmp_path, program, engine, limits=limits) as world:
+            tasks = [replace(make_task(), problem=problem) for problem in KINDS]
+            return await asyncio.gather(*(world.attempt(task, task.problem) for task in tasks))
+
+    trajectories = dict(zip(KINDS, asyncio.run(scenario()), strict=True))
+    for problem, trajectory in trajectories.items():
+        assert (problem, trajectory.outcome) == (problem, KINDS[problem][0])
+        assert trajectory.metadata["program"]["exit_code"] == 0  # each ended by itself
+        assert_exact(trajectory, engine, problem)
+        assert len(trajectory.turns) == 3
+    mended = trajectories["mend 🐞 it"]
+    assert [turn.action for turn in mended.turns][1] == "bash: sed -i 's/a - b/a + b/' stats.py && git diff"
+    assert "return a - b" in mended.turns[0].observation
+    assert "+    return a + b" in mended.turns[1].observation
+    assert mended.patch.count("diff --git") == 1
+    samples = tree_samples(mended.tree, rollout_id="r", group_id="g", advantage=1.0)
+    assert len(samples) == 1  # its conversation only grows
+    assert float(samples[0].weight.sum()) == mended.tree.sampled_tokens

@@ -1,0 +1,109 @@
+"""Folders of published weights, and how an engine that shares the trainer's gets them."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+import torch
+
+from hone.config import ConfigError, RunSettings
+from hone.launch.policy import Policy, load_policy, open_chats, open_engine
+from hone.launch.weights import WeightFolders, make_witness, publisher
+from hone.policy.engine import Sampling
+from hone.policy.errors import PolicyError
+from hone.policy.local import LocalEngine
+from hone.policy.model import load_model
+from hone.policy.settings import EngineSettings, ModelSettings
+from hone.policy.tiny import make_tiny
+from tests.policy.conftest import SETTINGS, TEXTS
+
+pytestmark = pytest.mark.model
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_tiny(TEXTS, tmp_path_factory.mktemp("model") / "m", SETTINGS)
+
+
+@pytest.fixture
+def settings(folder: Path, tmp_path: Path) -> RunSettings:
+    return RunSettings(run_dir=tmp_path / "run", model=ModelSettings(path=folder))
+
+
+@pytest.fixture
+def policy(settings: RunSettings) -> Policy:
+    return load_policy(settings)
+
+
+def test_a_folder_holds_the_present_weights_whole(policy: Policy, tmp_path: Path):
+    folders = WeightFolders(tmp_path / "weights", policy)
+    with torch.no_grad():
+        policy.model.lm_head.weight.add_(1.0)
+    written = folders.write(3)
+    assert written == tmp_path / "weights" / "v3"
+    read = load_model(written)
+    assert all(torch.equal(a, b) for a, b in zip(policy.model.parameters(), read.parameters(), strict=True))
+    assert (written / "tokenizer.json").is_file()
+
+
+def test_what_a_killed_run_left_is_replaced_and_what_no_server_needs_removed(policy: Policy, tmp_path: Path):
+    root = tmp_path / "weights"
+    folders = WeightFolders(root, policy)
+    folders.write(1)
+    (root / ".writing-v2").mkdir()  # killed while it wrote
+    (root / "v2").mkdir()  # written by a run that was rolled back
+    written = folders.write(2)
+    assert any(written.glob("*.safetensors"))
+    folders.keep_only(written)
+    assert [path.name for path in root.iterdir()] == ["v2"]
+
+
+def test_a_witness_says_what_the_weights_say(policy: Policy):
+    policy.model.train()
+    witness = make_witness(policy)
+    assert policy.model.training
+    policy.model.eval()
+    with torch.inference_mode():
+        logits = policy.model(torch.tensor([witness.prompt])).logits[0, -1]
+    assert torch.allclose(torch.from_numpy(witness.logprobs), torch.log_softmax(logits, -1), atol=1e-6)
+
+
+def test_an_engine_that_shares_the_weights_is_told_their_version(policy: Policy, settings: RunSettings):
+    async def run() -> list[int]:
+        async with open_engine(policy, settings) as engine:
+            assert isinstance(engine, LocalEngine)
+            await publisher(engine, policy, settings.engine, settings.run_dir)(4)
+            reply = await engine.generate([5, 6], Sampling(max_tokens=3), session="s")
+            return reply.version.tolist()
+
+    assert asyncio.run(run()) == [4, 4, 4]
+    assert not (settings.run_dir / "weights").exists()
+
+
+def openai(settings: RunSettings, **changes: object) -> RunSettings:
+    engine = EngineSettings.model_validate(
+        {"kind": "openai", "urls": ["http://127.0.0.1:1/v1"], "model_name": "big", "retries": 0, **changes}
+    )
+    return settings.model_copy(update={"engine": engine})
+
+
+def test_an_engine_without_tokens_samples_for_no_training(policy: Policy, settings: RunSettings):
+    async def run() -> None:
+        async with open_engine(policy, openai(settings)):
+            pass
+
+    with pytest.raises(ConfigError, match=r"gives text without tokens, for `hone eval` only"):
+        asyncio.run(run())
+
+
+def test_a_key_that_is_not_set_is_named(settings: RunSettings, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.delenv("SOME_KEY", raising=False)
+
+    async def run() -> None:
+        async with open_chats(openai(settings, api_key_env="SOME_KEY")):
+            pass
+
+    with pytest.raises(PolicyError, match="environment variable SOME_KEY is not set"):
+        asyncio.run(run())
