@@ -1,9 +1,9 @@
-"""A real vLLM server as the engine: how far its log-probabilities are from the trainer's, and what updates cost.
+"""A real engine server: how far its log-probabilities are from the trainer's, and what updates cost.
 
     python benchmarks/engine_servers.py [--kind vllm] [--versions 3] [--tokens 10000] [--python INTERPRETER]
 
-For each weight version: the weights are published as a training publishes them, `--tokens` tokens are sampled at
-temperature 1, and the model scores them again in one forward pass per reply. The last line is one JSON object.
+For each weight version: the weights are published as a training publishes them, `--tokens` tokens are sampled
+at temperature 1, and the model scores them again, a reply at a time. The last line is one JSON object.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from hone.policy.tiny import make_tiny
 
 TEXTS = [
     "Fix the bug in `total_price`: it returns the wrong value for an empty list.\n",
-    "def count(items):\n    total = 0\n    for item in items:\n        total += item.price\n    return total\n",
+    "def count(items):\n    total = 0\n    for item in items:\n        total += item.price\n",
     "```bash\nsed -i '4s/total += /total -= /' shop.py && git diff\n```",
 ] * 3
 REPLY = 200  # tokens of a reply, at most

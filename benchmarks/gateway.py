@@ -20,7 +20,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import os
 import statistics
 import subprocess
 import sys
@@ -32,6 +31,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import numpy as np
+import psutil
 
 from hone.policy.chat import Chat
 from hone.policy.engine import Completion, Finish, Sampling
@@ -41,7 +41,6 @@ from hone.policy.scripted import ScriptedCall, ScriptedReply, encode_reply
 from hone.policy.settings import TinyModelSettings
 from hone.policy.tiny import make_tokenizer
 
-CORES = sorted(os.sched_getaffinity(0))
 SYSTEM = "You are an agent that fixes bugs in repositories. Read before you write, and run the tests.\n" * 120
 RESULT = "     1\tdef total_price(items, tax):\n     2\t    return sum(item.price for item in items)\n" * 18
 TOOLS = [
@@ -193,7 +192,6 @@ class Server:
         self._process = subprocess.Popen(
             [sys.executable, __file__, "--serve"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
-        os.sched_setaffinity(self._process.pid, {CORES[0]})
         self.port = int(self._line().rpartition(":")[2])
 
     def ask(self, *words: Any) -> Any:
@@ -205,6 +203,10 @@ class Server:
         """A conversation through the gateway."""
         client = await Client.connect(self.port, self.ask("open", service_s))
         return Talk(client.reply, name)
+
+    def cpu_ms(self) -> float:
+        times = psutil.Process(self._process.pid).cpu_times()
+        return (times.user + times.system) * 1e3
 
     def close(self) -> None:
         assert self._process.stdin is not None
@@ -228,6 +230,18 @@ async def added(server: Server, turns: int) -> tuple[float, float]:
     talk = await server.talk(0.0, "alone")
     pairs = [(ms(server.ask("turn")), ms(await talk.turn())) for _ in range(turns)][2:]
     return statistics.median(one for one, _ in pairs), statistics.median(other for _, other in pairs)
+
+
+async def added_cpu(server: Server, turns: int) -> float:
+    """Processor time that the gateway adds to a call, in ms, where a busy machine disturbs latencies."""
+    talk = await server.talk(0.0, "cpu")
+    await talk.turns(2)
+    began = server.cpu_ms()
+    for _ in range(turns):
+        server.ask("turn")
+    between = server.cpu_ms()
+    await talk.turns(turns)
+    return (server.cpu_ms() - between - (between - began)) / turns
 
 
 async def lengths(server: Server, repeats: int) -> tuple[float, float]:
@@ -263,10 +277,10 @@ def rate(talks: list[list[tuple[float, float]]]) -> float:
 
 async def measure(args: argparse.Namespace) -> dict[str, float]:
     server = Server()
-    os.sched_setaffinity(0, {CORES[-1]})
     try:
         direct, through = await added(server, args.turns)
         print(f"one at a time: {direct:.2f} ms directly, {through:.2f} ms through the gateway")
+        cpu = await added_cpu(server, args.turns)
         early, late = await lengths(server, 3)
         print(f"turn 10: {early:.2f} ms, turn 200: {late:.2f} ms")
         calls_direct, calls = await rates(server, args.service_ms / 1e3, args.sessions, 3)
@@ -279,6 +293,7 @@ async def measure(args: argparse.Namespace) -> dict[str, float]:
         "added_ms_p50": round(through - direct, 3),
         "throughput_ratio": round(calls / calls_direct, 4),
         "turn_cost_ratio_200_to_10": round(late / early, 3),
+        "added_cpu_ms": round(cpu, 3),
         "direct_ms_p50": round(direct, 3),
         "turn_10_ms": round(early, 3),
         "turn_200_ms": round(late, 3),

@@ -10,7 +10,16 @@ __all__ = ["docker", "podman", "registry"]
 
 HERE = Path(__file__).parent
 # Servers, services and state machines: run with the tests of real sandboxes, several at a time.
-LONG = ("sandbox/node", "sandbox/pool", "sandbox/images", "sandbox/docker", "attacks", "chaos", "services")
+LONG = (
+    "policy/engines",
+    "sandbox/node",
+    "sandbox/pool",
+    "sandbox/images",
+    "sandbox/docker",
+    "attacks",
+    "chaos",
+    "services",
+)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -20,47 +20,58 @@ def engine() -> None:
     """Serve a model to runs and evaluations."""
 
 
+ModelArgument = Annotated[
+    Path, typer.Argument(metavar="MODEL", help="Folder of a Hugging Face model.", show_default=False)
+]
+KindOption = Annotated[Literal["vllm", "sglang"], typer.Option("--kind", help="What serves it.")]
+PortOption = Annotated[int, typer.Option("--port", min=1, max=65535, help="Port to listen on.")]
+HostOption = Annotated[
+    str, typer.Option("--host", help="Address to listen on; whoever reaches it can change the weights.")
+]
+TpOption = Annotated[int, typer.Option("--tp", min=1, help="GPUs to split the model over.")]
+ContextOption = Annotated[
+    int | None,
+    typer.Option(
+        "--context",
+        min=1,
+        help="Prompt and reply together, in tokens; default: the model's, 32768 at most.",
+        show_default=False,
+    ),
+]
+DtypeOption = Annotated[
+    Literal["auto", "float32", "bfloat16"],
+    typer.Option("--dtype", help="Precision of the weights; auto: bfloat16 on a GPU, else float32."),
+]
+BatchOption = Annotated[int, typer.Option("--max-batch", min=1, help="Requests decoded at a time.")]
+MemoryOption = Annotated[
+    float, typer.Option("--gpu-memory-fraction", min=0.01, max=1.0, help="Share of a GPU's memory.")
+]
+SyncOption = Annotated[
+    Literal["disk", "nccl"], typer.Option("--weight-sync", help="How a training will send new weights.")
+]
+PythonOption = Annotated[
+    Path | None,
+    typer.Option("--python", metavar="FILE", help="Interpreter that has vLLM or SGLang.", show_default=False),
+]
+TimeoutOption = Annotated[
+    float, typer.Option("--ready-timeout-s", min=1, help="Seconds it may take to start.")
+]
+
+
 @app.command()
 def serve(
-    model: Annotated[
-        Path, typer.Argument(metavar="MODEL", help="Folder of a Hugging Face model.", show_default=False)
-    ],
-    kind: Annotated[Literal["vllm", "sglang"], typer.Option("--kind", help="What serves it.")] = "vllm",
-    port: Annotated[int, typer.Option("--port", min=1, max=65535, help="Port to listen on.")] = 8000,
-    host: Annotated[
-        str,
-        typer.Option("--host", help="Address to listen on; whoever reaches it can change the weights."),
-    ] = "127.0.0.1",
-    tp: Annotated[int, typer.Option("--tp", min=1, help="GPUs to split the model over.")] = 1,
-    context: Annotated[
-        int | None,
-        typer.Option(
-            "--context",
-            min=1,
-            help="Prompt and reply together, in tokens; default: the model's, 32768 at most.",
-            show_default=False,
-        ),
-    ] = None,
-    dtype: Annotated[
-        Literal["auto", "float32", "bfloat16"],
-        typer.Option("--dtype", help="Precision of the weights; auto: bfloat16 on a GPU, else float32."),
-    ] = "auto",
-    max_batch: Annotated[int, typer.Option("--max-batch", min=1, help="Requests decoded at a time.")] = 256,
-    gpu_memory_fraction: Annotated[
-        float, typer.Option("--gpu-memory-fraction", min=0.01, max=1.0, help="Share of a GPU's memory.")
-    ] = 0.85,
-    weight_sync: Annotated[
-        Literal["disk", "nccl"], typer.Option("--weight-sync", help="How a training will send new weights.")
-    ] = "disk",
-    python: Annotated[
-        Path | None,
-        typer.Option(
-            "--python", metavar="FILE", help="Interpreter that has vLLM or SGLang.", show_default=False
-        ),
-    ] = None,
-    ready_timeout_s: Annotated[
-        float, typer.Option("--ready-timeout-s", min=1, help="Seconds it may take to start.")
-    ] = 900.0,
+    model: ModelArgument,
+    kind: KindOption = "vllm",
+    port: PortOption = 8000,
+    host: HostOption = "127.0.0.1",
+    tp: TpOption = 1,
+    context: ContextOption = None,
+    dtype: DtypeOption = "auto",
+    max_batch: BatchOption = 256,
+    gpu_memory_fraction: MemoryOption = 0.85,
+    weight_sync: SyncOption = "disk",
+    python: PythonOption = None,
+    ready_timeout_s: TimeoutOption = 900.0,
 ) -> None:
     """Serve a model with vLLM or SGLang, with the flags that Hone needs, until Ctrl-C.
 
@@ -100,15 +111,7 @@ def serve(
             )
 
         with reporter.stage(f"serving {model}") as stage:
-            serving = run(
-                options,
-                host,
-                port,
-                log=log,
-                ready_timeout_s=ready_timeout_s,
-                say=stage.say,
-                on_ready=on_ready,
-            )
-            asyncio.run(serving)
+            told = {"log": log, "ready_timeout_s": ready_timeout_s, "say": stage.say, "on_ready": on_ready}
+            asyncio.run(run(options, host, port, **told))
 
     run_stoppable(job)

@@ -52,6 +52,9 @@ class WeightFolders:
 
     def write(self, version: int) -> Path:
         """Write the policy's present weights, in place of a folder of this version that a killed run left."""
+        from transformers.utils.logging import disable_progress_bar
+
+        disable_progress_bar()  # it would write across the run's own progress
         folder = self._root / f"v{version}"
         partial = self._root / f".writing-{folder.name}"
         shutil.rmtree(partial, ignore_errors=True)

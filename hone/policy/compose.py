@@ -64,6 +64,8 @@ class Composer:
         self._places = places
         self._pieces = _Recent(64)  # so that measuring a prompt and then sending it renders once
         self._renders = _Recent(4)
+        self._asked: Hashable = None
+        self._composed: Composed | None = None
         self._walked: tuple[int | None, Int32] = (None, np.zeros(0, np.int32))  # a node and its path's tokens
 
     def compose(self, messages: Sequence[Message], walk: Walk, tools: Tools) -> Composed:
@@ -71,9 +73,16 @@ class Composer:
 
         Raises PolicyError for what the renderer refuses.
         """
-        return (
-            self._grown(messages, walk, tools) or self._moved(messages, tools) or self._anew(messages, tools)
-        )
+        asked = (len(self._tree.nodes), walk.place, walk.node, _forms(messages[walk.place.depth :]))
+        if asked != self._asked:  # a prompt is measured, then sent
+            self._composed = (
+                self._grown(messages, walk, tools)
+                or self._moved(messages, tools)
+                or self._anew(messages, tools)
+            )
+            self._asked = asked
+        assert self._composed is not None
+        return self._composed
 
     def _grown(self, messages: Sequence[Message], walk: Walk, tools: Tools) -> Composed | None:
         if walk.reply is None or walk.node is None or walk.reply.parent is None:

@@ -57,8 +57,8 @@ def test_a_replay_weighs_the_stored_scores_anew(scored: Path, tmp_path: Path) ->
     again = tmp_path / "again"
     hone("replay", str(scored), "--out", str(again), "--set", "judge.coefficient=0.25")
     (made,), (weighed,) = read_metrics(scored), read_metrics(again)
-    assert weighed["judge/votes"] == made["judge/votes"]
-    assert weighed["reward"] == made["reward"]
+    assert weighed.get("judge/votes") == made.get("judge/votes")
+    assert weighed["reward"] == pytest.approx(made["reward"])  # the order of a sum may differ
 
 
 def test_a_judge_that_does_not_answer_is_told_before_any_rollout(finished: Path, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Training through a real vLLM server that the run starts: it is killed, then the run is, and nothing is lost."""
+"""Training through a real vLLM server of the run: it is killed, then the run is, and nothing is lost."""
 
 from __future__ import annotations
 

@@ -207,14 +207,14 @@ def test_a_renderer_needs_to_see_only_the_end_of_a_prompt(name, monkeypatch):
         conversation = Conversation(tokenizer, renderer, np.random.default_rng(7), tools)
 
         async def converse() -> None:
-            for number in range(12):
+            for number in range(6):
                 await conversation.step("next", number)
 
         asyncio.run(converse())
         return [list(map(int, prompt)) for prompt in conversation.engine.prompts]
 
     shown = prompts()
-    assert len(shown) > 6
+    assert len(shown) > 3
     monkeypatch.setattr(compose, "_WINDOW", 1 << 30)
     assert prompts() == shown
 

@@ -42,7 +42,7 @@ class Slow:
 async def asked(chat: MeteredChat, slow: Slow, name: str) -> asyncio.Task[Reply]:
     """The task of a reply that is under way."""
     task = asyncio.create_task(chat.reply([{"role": "user", "content": name}]))
-    while name not in slow.waiting:
+    while name not in slow.waiting:  # noqa: ASYNC110 - the next step of the loop, not a time
         await asyncio.sleep(0)
     return task
 
@@ -76,7 +76,7 @@ def test_replies_that_are_asked_for_after_the_limit_do_not_hold_it_up() -> None:
     async def scenario() -> None:
         slow = Slow()
         later: list[asyncio.Task[Reply]] = []
-        with pytest.raises(TimeoutError):
+        with pytest.raises(TimeoutError):  # noqa: PT012
             async with asyncio.timeout_at(asyncio.get_running_loop().time() + FAR) as limit:
                 chat = MeteredChat(slow, {}, FAR, limit)
                 one = await asked(chat, slow, "one")

@@ -143,7 +143,10 @@ class BlackboxAgent:
         for path, text in files.items():
             if posixpath.normpath(posixpath.join(workdir, path)).startswith(f"{workdir}/"):
                 raise ScaffoldError(f"{self.program.name}: the file {path} would become part of every patch")
-            await sandbox.write(path, text.encode(), mode=0o600)
+            try:
+                await sandbox.write(path, text.encode(), mode=0o600)
+            except OSError as error:
+                raise AgentFailed(f"{path} cannot be written in this image: {error}") from error
         joined = await sandbox.exec(join_command(PORT, TUNNEL_PATH), timeout_s=_JOIN_S)
         if joined.exit_code != 0:
             raise AgentFailed(
@@ -167,6 +170,7 @@ class BlackboxAgent:
         finally:
             watch.cancel()
             await asyncio.wait([watch])
+            watch.cancelled() or watch.exception()  # seen: of a sandbox that is lost the command above tells
         return result, patience.when() is not None
 
     async def _watch(self, sandbox: Sandbox, session: Session, patience: asyncio.Timeout) -> None:

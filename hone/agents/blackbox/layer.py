@@ -44,10 +44,10 @@ def prepare(program: Program, cache: Path) -> Path:
     try:
         if not target.is_dir():
             _build_once(program, cache, target)
-        recorded = json.loads((target / RECORD).read_text())["tree"]
-    except (OSError, ValueError, KeyError) as error:
+        unchanged = digest_tree(target, RECORD) == _recorded(target)
+    except OSError as error:
         raise ScaffoldError(f"the tools of {program.name} cannot be kept in {target}: {error}") from error
-    if digest_tree(target, RECORD) != recorded:
+    if not unchanged:
         raise ScaffoldError(
             f"the tools in {target} were changed since they were built: remove that directory"
         )
@@ -57,6 +57,14 @@ def prepare(program: Program, cache: Path) -> Path:
 def is_prepared(program: Program, cache: Path) -> bool:
     """Whether its layer is there. Raises ScaffoldError where what it is made of is not."""
     return (cache / f"{program.name}-{_key(program)}").is_dir()
+
+
+def _recorded(layer: Path) -> str:
+    """The digest that was written when the layer was built; "" where it cannot be read."""
+    try:
+        return json.loads((layer / RECORD).read_text())["tree"]
+    except (ValueError, KeyError, TypeError):
+        return ""
 
 
 def _key(program: Program) -> str:

@@ -66,7 +66,13 @@ def _vllm(options: ServerOptions, gpu: bool) -> tuple[list[str], Mapping[str, st
     if gpu:
         arguments += ["--gpu-memory-utilization", str(options.gpu_memory_fraction)]
     else:
-        arguments += ["--enforce-eager"]
+        # A prompt in pieces crashes a server on a CPU once its request has a seed.
+        prefill = [
+            "--no-enable-chunked-prefill",
+            "--max-num-batched-tokens",
+            str(max(options.context_tokens, 8192)),
+        ]
+        arguments += ["--enforce-eager", *prefill]
         arguments += ["--worker-extension-cls", WORKER_EXTENSION]
         variables["PYTHONPATH"] = os.pathsep.join(
             [str(_INSIDE), *filter(None, [os.environ.get("PYTHONPATH")])]

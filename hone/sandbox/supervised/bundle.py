@@ -70,7 +70,7 @@ class Bundle:
 def join_command(port: int, path: str) -> list[str]:
     """The command that makes a port of any sandbox's own loopback lead to a unix socket inside it.
 
-    It ends when the port listens; what it leaves running joins the connections. It needs nothing of the image.
+    It ends when the port listens; what it leaves running joins the connections. The image need hold nothing.
     """
     return [*_PYTHON, "-c", _JOIN, str(port), path]
 

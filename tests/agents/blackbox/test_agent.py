@@ -1,9 +1,13 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 import shutil
-from collections.abc import AsyncGenerator
+import subprocess
+import sys
+import tempfile
+from collections.abc import AsyncGenerator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -11,14 +15,17 @@ from typing import Any
 
 import pytest
 
+from hone.agents import AgentSettings
 from hone.agents.blackbox import agent as agent_module
 from hone.agents.blackbox import load_program
 from hone.agents.scaffold import ScaffoldError
+from hone.launch.agents import open_agent
 from hone.outcomes import Outcome
 from hone.policy.gateway import SessionLimits
-from hone.sandbox import Sandbox
+from hone.sandbox import Sandbox, SandboxSpec, make_provider
+from hone.sandbox.settings import SandboxSettings
 from hone.types import Trajectory, Turn
-from tests.agents.blackbox.world import ScriptedEngine, World, call, open_world, script
+from tests.agents.blackbox.world import LIMITS, ScriptedEngine, World, call, open_world, script
 from tests.grading.example import FIXED, make_task
 
 pytestmark = pytest.mark.sandbox
@@ -309,3 +316,63 @@ def test_a_problem_too_long_for_a_command_line_is_told_in_a_sentence(tmp_path: P
     trajectory = asyncio.run(scenario())
     assert trajectory.outcome is Outcome.SANDBOX_ERROR
     assert "let it read {{ prompt_file }} instead" in (trajectory.error or "")
+
+
+def test_what_a_recipe_says_reaches_the_agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+    async def scenario() -> None:
+        async with client(tmp_path, ScriptedEngine(script(LOOK))) as world:
+            settings = AgentSettings(kind="blackbox", program=str(tmp_path / "client.toml"), turn_limit=2)
+            bare = SandboxSpec(limits=LIMITS)
+            async with open_agent(settings, bare, cache=tmp_path / "agents") as equipped:
+                assert equipped.spec.tunnel is not None
+                assert equipped.spec.tunnel.is_socket()
+                assert [mount.target for mount in equipped.spec.mounts] == ["/srv/hone/agents/client"]
+                world.parts = replace(world.parts, spec=equipped.spec, agent=equipped.agent)
+                trajectory = await world.attempt(make_task())
+            assert trajectory.outcome is Outcome.TURN_LIMIT
+            assert not equipped.spec.tunnel.parent.exists()
+
+    asyncio.run(scenario())
+
+
+@pytest.fixture
+def short() -> Iterator[str]:
+    """A folder whose path leaves room for that of a socket."""
+    with tempfile.TemporaryDirectory() as folder:
+        yield folder
+
+
+def test_what_a_killed_process_leaves_is_removed_by_the_next_provider(tmp_path: Path, short: str) -> None:
+    (tmp_path / "tools").mkdir()
+    more = {"command": '["true"]', "start_timeout_s": 1, "more": ""}
+    (tmp_path / "client.toml").write_text(TOML.format(**more))
+    code = (
+        "import asyncio, os, sys\nfrom hone.agents import AgentSettings\n"
+        "from hone.agents.blackbox import BlackboxAgent\nfrom hone.sandbox import SandboxSpec\n"
+        "agent = BlackboxAgent.of(AgentSettings(kind='blackbox', program=sys.argv[1]))\n"
+        "async def main():\n"
+        "    async with agent.open(SandboxSpec()):\n        os.kill(os.getpid(), 9)\n"
+        "asyncio.run(main())"
+    )
+    places = {"XDG_RUNTIME_DIR": short, "XDG_CACHE_HOME": str(tmp_path / "cache")}
+    killed = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path / "client.toml")], env={**os.environ, **places}, check=False
+    )
+    assert killed.returncode == -9
+    (left,) = (Path(short) / "hone").iterdir()
+    assert (left / "gateway.sock").is_socket()
+
+    async def scenario() -> None:
+        async with make_provider(SandboxSettings(state_dir=Path(short) / "hone")):
+            assert not left.exists()
+
+    asyncio.run(scenario())
+
+
+def test_a_file_that_cannot_be_written_is_no_fault_of_the_policy(tmp_path: Path) -> None:
+    more = '[[files]]\npath = "/proc/nothing"\ntext = ""'
+    trajectory = rollout(tmp_path, ScriptedEngine(GOOD), more=more)
+    assert trajectory.outcome is Outcome.SANDBOX_ERROR
+    assert "/proc/nothing cannot be written in this image" in (trajectory.error or "")

@@ -144,7 +144,7 @@ def test_an_archive_is_taken_only_with_its_digest(tmp_path: Path) -> None:
     layer = prepare(program(ArchiveInstall(kind="archive", source=str(path), sha256=digest)), tmp_path / "c")
     assert os.access(layer / "app" / "bin" / "tool", os.X_OK)
     wrong = program(ArchiveInstall(kind="archive", source=str(path), sha256="0" * 64))
-    with pytest.raises(ScaffoldError, match=f"has the digest {digest}, and not 0000"):
+    with pytest.raises(ScaffoldError, match=f"^{path} has the digest {digest}, and not 0000"):
         prepare(wrong, tmp_path / "c")
     assert not is_prepared(wrong, tmp_path / "c")
 
@@ -165,9 +165,9 @@ def test_an_archive_that_leads_out_is_refused(tmp_path: Path, name: str) -> None
 @pytest.mark.parametrize(
     ("install", "sentence"),
     [
-        (DirectoryInstall(kind="directory", source=Path("/missing")), "/missing is not a directory"),
-        (PipInstall(kind="pip", requirements=Path("/missing.txt")), "cannot read /missing.txt"),
-        (ArchiveInstall(kind="archive", source="/missing.tgz", sha256="0" * 64), "cannot read /missing.tgz"),
+        (DirectoryInstall(kind="directory", source=Path("/missing")), "^/missing is not a directory"),
+        (PipInstall(kind="pip", requirements=Path("/missing.txt")), "^cannot read /missing.txt"),
+        (ArchiveInstall(kind="archive", source="/missing.tgz", sha256="0" * 64), "^cannot read /missing.tgz"),
         (
             NpmInstall(kind="npm", package="p", version="1.0.0", integrity="sha512-A=", lock=Path("/no")),
             "cannot read /no",

@@ -17,7 +17,8 @@ from tests.agents.blackbox.exactness import assert_exact
 from tests.agents.blackbox.world import ScriptedEngine, call, open_world, script
 from tests.grading.example import make_task
 
-pytestmark = [pytest.mark.sandbox, pytest.mark.blackbox]
+# the first of them installs the tools
+pytestmark = [pytest.mark.sandbox, pytest.mark.blackbox, pytest.mark.timeout(900)]
 
 LOOK = "THOUGHT: I look. " + call("bash", command="cat stats.py; ls -a ~ . | grep -c mini")
 MEND = "THOUGHT: I mend it. " + call("bash", command="sed -i 's/a - b/a + b/' stats.py && git diff")

@@ -32,6 +32,8 @@ ending = "submitted"
 code = 0
 """
 
+PRESETS = [load_program(name) for name in presets()]
+
 
 def load(folder: Path, text: str) -> Program:
     path = folder / "tool.toml"
@@ -109,8 +111,8 @@ def test_the_first_exit_that_fits_counts_and_none_is_the_policys_failure(tmp_pat
 
 @given(st.integers(-1, 255), st.text(max_size=50), st.text(max_size=50))
 def test_no_exit_after_a_reply_is_excused_as_infrastructure(code: int, out: str, err: str) -> None:
-    for name in presets():
-        ending = load_program(name).ending(code, out, err)
+    for program in PRESETS:
+        ending = program.ending(code, out, err)
         assert ending is None or OUTCOME_RULES[ending].fault is Fault.POLICY
 
 

@@ -37,7 +37,8 @@ from tests.agents.blackbox.world import (
 from tests.grading.example import FIXED, make_task
 from tests.services.image import base_archive
 
-pytestmark = [pytest.mark.sandbox, pytest.mark.blackbox]
+# the first of them installs the tools
+pytestmark = [pytest.mark.sandbox, pytest.mark.blackbox, pytest.mark.timeout(900)]
 
 FILE = "/testbed/stats.py"
 READ = "Let me look. " + call("read_file", file_path=FILE)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from typing import Any
 
 import pytest
@@ -87,10 +88,9 @@ def test_a_conversation_stays_with_its_server_and_new_ones_go_where_least_is_don
     async def run():
         async with open_toys(servers=3) as (fleet, servers):
             prompts = {f"s{i}": [10 + i] for i in range(12)}
-            for _ in range(4):
-                await asyncio.gather(
-                    *(fleet.generate(prompt, sampling(), session=s) for s, prompt in prompts.items())
-                )
+            for turn in range(4):
+                order = random.Random(turn).sample(sorted(prompts), len(prompts))
+                await asyncio.gather(*(fleet.generate(prompts[s], sampling(), session=s) for s in order))
             return [[body["input_ids"][0] for body in server.asked] for server in servers]
 
     seen = asyncio.run(run())

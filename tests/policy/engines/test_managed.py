@@ -39,8 +39,11 @@ def model(tokenizer, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def python(tmp_path: Path) -> Path:
+    return toy_python(tmp_path / "python")
+
+
+def toy_python(path: Path) -> Path:
     """An interpreter whose SGLang is the toy."""
-    path = tmp_path / "python"
     path.write_text(
         f'#!/bin/sh\n[ "$1" = "-c" ] && exit 0\ncd {ROOT} || exit 1\n'
         f'exec {sys.executable} -m tests.policy.engines.serve_toy "$@"\n'

@@ -62,7 +62,7 @@ Use = Callable[..., Any]
 
 @pytest.fixture
 def use(url: str, models: list[Path]) -> Use:
-    """`use(job, **settings)`: run `job(fleet)` on an engine over the shared server, with the first weights."""
+    """`use(job, **settings)`: run `job(fleet)` on an engine over the shared server, first weights."""
 
     def run(job: Callable[[Fleet], Coroutine[Any, Any, Result]], **settings: Any) -> Result:
         async def opened() -> Result:
@@ -121,6 +121,20 @@ def test_replies_end_where_the_caller_says_and_repeat_with_their_seed(use: Use):
     assert stopped.token_ids.tolist() == free.token_ids[: first + 1].tolist()
     assert stopped.finish is Finish.STOP
     assert (len(short.token_ids), short.finish) == (2, Finish.LENGTH)
+
+
+def test_many_long_prompts_at_once_are_served_with_their_seeds(use: Use, models):
+    async def job(fleet: Fleet):
+        prompts = [[40 + i, *[50] * 190] for i in range(64)]
+        asked = [
+            fleet.generate(prompt, Sampling(max_tokens=4, seed=i), session=str(i))
+            for i, prompt in enumerate(prompts)
+        ]
+        return prompts, await asyncio.gather(*asked), fleet._slots[0].failures
+
+    prompts, replies, failures = use(job, retries=0)
+    assert failures == 0
+    assert max(worst(models[0], p, r, 1.0, 0) for p, r in zip(prompts[:8], replies, strict=False)) <= 1e-4
 
 
 def test_a_cut_distribution_has_no_log_probabilities_that_could_be_trained(use: Use):
