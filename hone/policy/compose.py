@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hone.policy.messages import Tools, call_ids, key_of, reasoning_of
+from hone.policy.messages import Tools, call_ids, key_of, reasoning_of, text_of
 from hone.policy.places import Place, Places, Traits, Walk
 from hone.policy.rendering import ChatRenderer, written_ids
 from hone.types import Int32, Message, TokenTree
@@ -184,8 +184,8 @@ class Composer:
         return self._pieces.get(
             (
                 "extension",
-                tuple(turn.end),
-                tuple(reply),
+                _packed(turn.end),
+                _packed(reply),
                 _forms([said, *following]),
                 turn.traits,
                 tools.name,
@@ -267,11 +267,20 @@ def _reasoned(said: Message, place: Place) -> Message:
     return {**said, "reasoning_content": place.reasoning}
 
 
+def _packed(tokens: Sequence[int]) -> bytes:
+    return np.asarray(tokens, np.int32).tobytes()
+
+
 def _forms(messages: Sequence[Message]) -> Hashable:
     """Everything of the messages that a renderer may read."""
     return tuple(
-        (key_of(m), m.get("content"), reasoning_of(m), *call_ids(m), m.get("tool_call_id"), m.get("name"))
-        if isinstance(m.get("content"), str)
-        else (key_of(m), reasoning_of(m), *call_ids(m), m.get("tool_call_id"), m.get("name"))
-        for m in messages
+        (
+            key_of(message),
+            text_of(message.get("content")),
+            reasoning_of(message),
+            tuple(call_ids(message)),
+            message.get("tool_call_id"),
+            message.get("name"),
+        )
+        for message in messages
     )

@@ -170,7 +170,8 @@ class BlackboxAgent:
         finally:
             watch.cancel()
             await asyncio.wait([watch])
-            watch.cancelled() or watch.exception()  # seen: of a sandbox that is lost the command above tells
+            if not watch.cancelled():
+                watch.exception()  # marks it as seen: that the sandbox is lost, the command above tells, too
         return result, patience.when() is not None
 
     async def _watch(self, sandbox: Sandbox, session: Session, patience: asyncio.Timeout) -> None:

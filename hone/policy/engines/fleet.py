@@ -158,9 +158,7 @@ class Fleet:
         self._notify()
         if self._keepers is not None:
             self._keepers.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._keepers
-            self._keepers = None
+            await asyncio.gather(self._keepers, return_exceptions=True)
         await asyncio.gather(*(slot.host.stop() for slot in self._slots))
 
     # --- weights ---

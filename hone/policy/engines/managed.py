@@ -152,10 +152,13 @@ def _free_port(host: str) -> int:
 
 
 def _why(log: Path, start: int) -> str:
-    """What the end of a server's log, which begins at `start`, says about why it ended."""
-    with log.open("rb") as file:
-        file.seek(max(start, log.stat().st_size - (1 << 16)))
-        tail = file.read().decode(errors="replace")
+    """What the end of a server's log, which begins at `start`, says about why it ended; "" where nothing."""
+    try:
+        with log.open("rb") as file:
+            file.seek(max(start, log.stat().st_size - (1 << 16)))
+            tail = file.read().decode(errors="replace")
+    except OSError:  # somebody removed it
+        return ""
     found = [match for line in tail.splitlines() if (match := _REASON.search(line))]
     if not found:
         return ""

@@ -61,12 +61,17 @@ class Slot:
         self.failures = 0  # attempts in a row to bring it up that failed
         self.dialect: Dialect
         self._servers = servers
+        self._busy = asyncio.Lock()  # one at a time changes what the server is or holds
         self._label = ""
         self._held: Weights | None = None  # what was loaded whole and heard
         self._failed = asyncio.Event()
 
     async def bring_up(self) -> None:
         """Start, examine and load; returns with the server up. Raises EngineError."""
+        async with self._busy:
+            await self._bring_up()
+
+    async def _bring_up(self) -> None:
         self.failures += 1  # until it is up
         url = await self.host.start()
         self.dialect = self._servers.dialect(url)
@@ -82,7 +87,7 @@ class Slot:
         self.whole, self._label = found.whole, found.label
         self.version = int(found.label) if found.label.isdecimal() else 0
         while self.newest is not None and (self._held is not self.newest or self._label != self.newest.label):
-            await self.update(settings.ready_timeout_s)
+            await self._load(settings.ready_timeout_s)
         self._failed.clear()
         self.trouble = ""
         self.failures = 0
@@ -103,6 +108,11 @@ class Slot:
 
     async def update(self, timeout_s: float) -> None:
         """Load `newest` and see that it is in use. Raises EngineError; the server may then hold anything."""
+        async with self._busy:
+            if self._held is not self.newest:  # unless it was replaced meanwhile
+                await self._load(timeout_s)
+
+    async def _load(self, timeout_s: float) -> None:
         assert self.newest is not None, "there is something to load"
         weights, self._held = self.newest, None
         await self.dialect.pause()
