@@ -128,7 +128,7 @@ class Slot:
         """Raise EngineError unless the server says what the weights say."""
         with _understood(self.dialect):
             said = await self.dialect.likeliest(witness.prompt, temperature=1.0)
-        worst = max(abs(logprob - float(witness.logprobs[token])) for token, logprob in said.items())
+            worst = max(abs(logprob - float(witness.logprobs[token])) for token, logprob in said.items())
         if not worst <= witness.tolerance:
             raise EngineError(
                 f"{self.dialect.url} samples from other weights than those it was told to load: its "

@@ -277,9 +277,7 @@ class Session:
     async def _observe(self, following: Sequence[Message] = ()) -> None:
         """Let the observer see what the main line's last calls led to, once, and wait until it has.
 
-        `following` is the main line's next request.
-
-        Being cancelled stops the waiting, not the observer.
+        `following` is the main line's next request. Being cancelled stops the waiting, not the observer.
         """
         exchanges, self._unobserved = self._unobserved, []
         for exchange in exchanges:

@@ -70,7 +70,8 @@ def test_an_update_that_is_not_in_flight_lets_replies_end_first(
             asked = asyncio.create_task(fleet.generate(PROMPT, sampling(), session="s"))
             await server.holding.wait()
             loading = asyncio.create_task(fleet.load_weights(weights(4), 1))
-            await asyncio.sleep(0)
+            while not fleet._holds:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
             later = asyncio.create_task(fleet.generate(PROMPT, sampling(), session="t"))
             server.hold.set()
             await loading
