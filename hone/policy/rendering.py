@@ -116,7 +116,10 @@ class FamilyRenderer:
         tools: Sequence[ToolSpec] | None = None,
         prompt_ids: list[int] | None = None,
     ) -> ParsedResponse:
-        return self._renderer.parse_response(token_ids, tools=enveloped(tools), prompt_ids=prompt_ids)
+        try:
+            return self._renderer.parse_response(token_ids, tools=enveloped(tools), prompt_ids=prompt_ids)
+        except RecursionError:
+            return unreadable(self._tokenizer.decode(token_ids))
 
     def get_stop_token_ids(self) -> list[int]:
         return self._renderer.get_stop_token_ids()
@@ -148,6 +151,14 @@ def written_ids(
         return None
     end = next((i for i in range(len(prompt), len(ids)) if ids[i] in stops), None)
     return None if end is None else ids[len(prompt) : end + 1]
+
+
+def unreadable(text: str) -> ParsedResponse:
+    """A reply nested too deeply for any parser: one tool call that cannot be read."""
+    from renderers.base import ParsedResponse, ParsedToolCall, ToolCallParseStatus
+
+    call = ParsedToolCall(raw=text, status=ToolCallParseStatus.INVALID_JSON)
+    return ParsedResponse(content="", tool_calls=[call])
 
 
 def first_line(error: Exception) -> str:

@@ -26,7 +26,7 @@ from hone.policy.errors import PolicyError
 from hone.policy.literal import LiteralTokenizer
 from hone.policy.messages import enveloped, plain
 from hone.policy.places import Traits
-from hone.policy.rendering import first_line
+from hone.policy.rendering import first_line, unreadable
 from hone.policy.reply import ToolCall, ToolSpec
 from hone.policy.template_tools import ToolForm, tool_form
 from hone.types import Message
@@ -141,7 +141,10 @@ class TemplateRenderer:
         ids = token_ids[:-1] if token_ids and token_ids[-1] in self._stops else token_ids
         end = cast("str", self._tokenizer.decode(prompt_ids[-8:])) if prompt_ids else ""
         prefilled = self._thinking if end.rstrip().endswith("<think>") else None
-        parsed = self._reader.parse_response(ids, tools=enveloped(tools), prompt_ids=prefilled)
+        try:
+            parsed = self._reader.parse_response(ids, tools=enveloped(tools), prompt_ids=prefilled)
+        except RecursionError:
+            return unreadable(cast("str", self._tokenizer.decode(ids)))
         content, reasoning = parsed.content, parsed.reasoning_content
         if reasoning is not None:
             content, reasoning = content.lstrip("\n"), reasoning.strip("\n")

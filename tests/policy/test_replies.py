@@ -81,6 +81,27 @@ def test_a_tool_call_that_cannot_be_read_is_handed_over_as_it_was_written(tokeni
     assert not chat.forks  # the damaged call stays in the context, as it was sampled
 
 
+@pytest.mark.parametrize("depth", [900, 3000])
+def test_a_reply_nested_beyond_what_parsers_take_costs_a_turn_and_not_the_conversation(
+    tokenizer, renderer, depth
+):
+    nested = f'{{"name": "run", "arguments": {{"command": {"[" * depth}{"]" * depth}}}}}'
+    texts = [f"<tool_call>\n{nested}\n</tool_call>", "ok"]
+    engine = ScriptedEngine(lambda i: encoded(tokenizer, renderer, texts[i]))
+    chat = chat_with(engine, renderer)
+
+    async def converse():
+        reply = await chat.reply(begin(), tools=[TOOL])
+        said = {"role": "assistant", "content": reply.content, "tool_calls": list(reply.tool_calls)}
+        answer = {"role": "user", "content": "That cannot be read."}
+        await chat.reply([*begin(), said, answer], tools=[TOOL])
+        return reply
+
+    reply = asyncio.run(converse())
+    assert len(reply.tool_calls) + len(reply.malformed) == 1
+    assert not chat.forks
+
+
 def test_reasoning_is_returned_apart_from_the_text(tokenizer, renderer):
     text = "<think>\nbecause\n</think>\n\nDone."
     chat = chat_with(ScriptedEngine(lambda _: encoded(tokenizer, renderer, text)), renderer)
