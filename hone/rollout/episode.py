@@ -22,6 +22,7 @@ from hone.grading import BrokenTree, GraderError, GradingSettings, extract, star
 from hone.grading.integrity import scan_trajectory
 from hone.outcomes import OUTCOME_RULES, Outcome
 from hone.policy.engine import ContextOverflow, EngineError
+from hone.policy.errors import PolicyError
 from hone.rollout.errors import RolloutError
 from hone.rollout.metering import Conversation, MeteredChat, MeteredSandbox, NoChat
 from hone.rollout.rewards import reward_of
@@ -217,6 +218,11 @@ async def _work(episode: Episode, parts: Parts, sandbox: MeteredSandbox, deadlin
         return Outcome.CONTEXT_LIMIT
     except EngineError as error:
         raise _Ended(Outcome.ENGINE_ERROR, error) from error
+    except PolicyError as error:
+        if not conversation.calls:  # nothing was said yet: the run itself is set up wrongly
+            raise
+        episode.metadata["refused"] = str(error)
+        return Outcome.FORMAT_LIMIT  # a reply that the chat template cannot carry on
     except AgentFailed as error:
         raise _Ended(Outcome.SANDBOX_ERROR, error) from error
     except SandboxError as error:

@@ -14,6 +14,7 @@ from hone.agents import AgentRun, BashAgent
 from hone.grading import GraderError
 from hone.outcomes import Outcome
 from hone.policy.engine import ContextOverflow, EngineError
+from hone.policy.errors import PolicyError
 from hone.policy.reply import Call, Chat, Purpose, Reply
 from hone.rollout.episode import Episode, Parts, run_episode
 from hone.sandbox import Sandbox, SandboxLost
@@ -134,6 +135,18 @@ def test_an_engine_that_fails_or_is_silent_is_an_engine_error(tmp_path: Path, en
     assert (done.outcome, done.reward) == (Outcome.ENGINE_ERROR, None)
     assert done.error == "down" if ending else "no reply within 3 s" in str(done.error)
     assert len(done.turns) == 1
+
+
+def test_a_reply_that_the_chat_template_cannot_carry_on_is_the_policys_doing(tmp_path: Path):
+    chat = asking(gold(tasks(1)[0]), PolicyError("the template takes one call a reply"))
+    done = roll_out(tmp_path, BashAgent(SCAFFOLD), parts=chat)
+    assert (done.outcome, done.reward) == (Outcome.FORMAT_LIMIT, -1.0)
+    assert done.metadata["refused"] == "the template takes one call a reply"
+
+
+def test_a_template_that_refuses_before_anything_was_said_ends_the_run(tmp_path: Path):
+    with pytest.raises(PolicyError, match="no place for tools"):
+        roll_out(tmp_path, BashAgent(SCAFFOLD), parts=asking(PolicyError("no place for tools")))
 
 
 def test_a_time_limit_strikes_after_a_reply_and_not_during_it(tmp_path: Path):
