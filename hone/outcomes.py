@@ -29,7 +29,7 @@ class Outcome(StrEnum):
     CONTEXT_LIMIT = "context_limit"  # the conversation no longer fits the model
     TIME_LIMIT = "time_limit"
     TOKEN_LIMIT = "token_limit"  # noqa: S105 - the budget of sampled tokens is spent
-    FORMAT_LIMIT = "format_limit"  # repeated replies without exactly one action, or one that cannot be rendered
+    FORMAT_LIMIT = "format_limit"  # replies without exactly one action, or one that cannot be rendered
     BROKE_SANDBOX = "broke_sandbox"  # the agent's own command killed its sandbox
     TAMPERED = "tampered"  # the patch tried to influence its own grading
     SANDBOX_ERROR = "sandbox_error"

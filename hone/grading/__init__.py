@@ -12,7 +12,7 @@ from hone.grading.patch import (
 )
 from hone.grading.settings import GradingSettings
 from hone.grading.suite import SuiteRun, run_suite
-from hone.grading.verdict import judge, read_report
+from hone.grading.verdict import make_verdict, read_report
 
 __all__ = [
     "BrokenTree",
@@ -26,7 +26,7 @@ __all__ = [
     "extract",
     "filter_patch",
     "grade",
-    "judge",
+    "make_verdict",
     "open_workspace",
     "parse_patch",
     "read_report",

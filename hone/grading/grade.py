@@ -23,7 +23,7 @@ from hone.grading.rules import COLLECTED, EXACT, Rule
 from hone.grading.run import ENV, REPORT_KIB, RUNNER_MOUNT, WHOLE_REPORT_KIB, Job, run_tests
 from hone.grading.script import grade_by_script
 from hone.grading.settings import GradingSettings
-from hone.grading.verdict import expected_of, failed, judge, read_report
+from hone.grading.verdict import expected_of, failed, make_verdict, read_report
 from hone.sandbox.contract import Limits, Provider, ProviderUnavailable, Sandbox, SandboxLost, SandboxSpec
 from hone.tasks.configuration import FILES, pytest_arguments
 from hone.tasks.errors import TaskError
@@ -88,7 +88,9 @@ def read_patch(task: Task, patch: str, settings: GradingSettings) -> FilteredPat
     except PatchRefused as refusal:
         return failed(task.checks, f"the patch was refused: {refusal}")
     if tampering is not None:
-        return judge(task.checks, {}, finished=False, tampered=tampering.evidence, log=tampering.evidence)
+        return make_verdict(
+            task.checks, {}, finished=False, tampered=tampering.evidence, log=tampering.evidence
+        )
     return filtered
 
 

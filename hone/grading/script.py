@@ -24,7 +24,7 @@ from hone.grading.place import Place
 from hone.grading.rules import EXACT, Edition, Rule, find
 from hone.grading.run import Job, run_tests
 from hone.grading.settings import GradingSettings
-from hone.grading.verdict import STATUS_OF_WORD, expected_of, failed, judge, read_report
+from hone.grading.verdict import STATUS_OF_WORD, expected_of, failed, make_verdict, read_report
 from hone.sandbox.contract import ExecResult, Sandbox
 from hone.tasks.configuration import pytest_arguments
 from hone.types import Task, Verdict
@@ -228,7 +228,7 @@ async def _grade_log(
     forged = [mark for mark in (START, END, EXIT_CODE) if _is_forged(mark, nonce, log)]
     if forged:
         evidence = f"the test output holds a marker that the grader did not write: {forged[0]}"
-        return judge(checks, {}, finished=False, tampered=evidence, log=tail, seconds=result.seconds)
+        return make_verdict(checks, {}, finished=False, tampered=evidence, log=tail, seconds=result.seconds)
     about = {"repo": task.environment.repo, "instance_id": task.id, "version": _version(task)}
     try:
         words = read_log(log.replace(f" {nonce}", ""), parser, edition=Edition.V5, strict=True, **about)
@@ -241,7 +241,7 @@ async def _grade_log(
     if not as_expected:
         tail += "\nthe statuses of the tests are not those that the data set expects"
     rule = Rule.FAIL_ONLY if checks.rule == Rule.FAIL_ONLY else Rule.PASS_AND_FAIL
-    return judge(checks, statuses, finished=as_expected, log=tail, seconds=result.seconds, rule=rule)
+    return make_verdict(checks, statuses, finished=as_expected, log=tail, seconds=result.seconds, rule=rule)
 
 
 def _is_forged(mark: str, nonce: str, log: str) -> bool:

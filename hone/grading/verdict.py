@@ -24,7 +24,7 @@ WORDS = {
 STATUS_OF_WORD = {word: status for status, word in WORDS.items()}
 
 
-def judge(
+def make_verdict(
     checks: Checks,
     statuses: Mapping[str, TestStatus],
     *,
@@ -47,7 +47,7 @@ def judge(
     if not checks.fail_to_pass:
         raise GraderError("a task without fail-to-pass tests cannot be graded")
     if checks.rule == COLLECTED:
-        tests, passed, score = _judge_collected(checks, statuses)
+        tests, passed, score = _count_collected(checks, statuses)
     else:
         words = {test: WORDS[status] for test, status in statuses.items() if status in WORDS}
         report = count(words, checks.fail_to_pass, checks.pass_to_pass, rule=rule, edition=Edition.V5)
@@ -66,7 +66,7 @@ def judge(
     )
 
 
-def _judge_collected(
+def _count_collected(
     checks: Checks, statuses: Mapping[str, TestStatus]
 ) -> tuple[dict[str, TestStatus], bool, float]:
     """Tests, whether all pass and none of those named vanished, and what passed of them."""
@@ -80,7 +80,7 @@ def _judge_collected(
 
 def failed(checks: Checks, reason: str, *, applied: bool = False) -> Verdict:
     """The verdict where no test ran, and the patch is the reason."""
-    return judge(checks, {}, finished=False, log=reason, applied=applied)
+    return make_verdict(checks, {}, finished=False, log=reason, applied=applied)
 
 
 def read_frame(output: bytes, nonce: str, ended: str) -> dict[str, Any] | None:
@@ -130,7 +130,7 @@ def read_report(output: bytes, nonce: str, checks: Checks, *, ended: str, repo: 
         words = {test: WORDS[status] for test, status in statuses.items() if status in WORDS}
         renamed = rename(words, checks.parser, repo=repo)
         statuses = {test: STATUS_OF_WORD[word] for test, word in renamed.items() if word in STATUS_OF_WORD}
-    return judge(
+    return make_verdict(
         checks,
         statuses,
         finished=report["finished"],

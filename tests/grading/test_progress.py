@@ -11,7 +11,7 @@ import pytest
 from hone.grading.errors import BrokenTree, GraderError
 from hone.grading.progress import Progressing, State, potential
 from hone.grading.settings import ProgressSettings
-from hone.grading.verdict import failed, judge
+from hone.grading.verdict import failed, make_verdict
 from hone.sandbox import SandboxLost
 from hone.types import Task, TestStatus, Verdict
 from tests.grading.example import make_task
@@ -25,7 +25,7 @@ def verdict(**statuses: TestStatus) -> Verdict:
     """Everything passes but what is named, by the end of its id."""
     changed = {i: s for name, s in statuses.items() for i in ALL if i.endswith(f"::{name}")}
     assert len(changed) == len(statuses)
-    return judge(CHECKS, {**ALL, **changed})
+    return make_verdict(CHECKS, {**ALL, **changed})
 
 
 def test_a_potential_is_the_fraction_of_what_was_to_be_fixed() -> None:

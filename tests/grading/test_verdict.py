@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hone.grading import GraderError, judge, read_report
+from hone.grading import GraderError, make_verdict, read_report
 from hone.grading.inside.hone_tally import HELLO, Tally
 from hone.types import Checks, TestStatus
 
@@ -23,7 +23,7 @@ _STATUSES = st.dictionaries(st.sampled_from([*F2P, *P2P, "t::other"]), st.sample
 def test_resolved_means_that_every_expected_test_counts_in_an_honest_finished_run(
     statuses: dict[str, TestStatus], finished: bool, tampered: str | None
 ) -> None:
-    verdict = judge(CHECKS, statuses, finished=finished, tampered=tampered)
+    verdict = make_verdict(CHECKS, statuses, finished=finished, tampered=tampered)
     good = [test for test in (*F2P, *P2P) if statuses.get(test) in (TestStatus.PASSED, TestStatus.XFAILED)]
     good += [test for test in P2P if statuses.get(test) is TestStatus.SKIPPED]  # kept, as the harness counts
     assert verdict.resolved == (len(good) == 3 and finished and tampered is None)
@@ -60,7 +60,7 @@ def test_a_runner_that_never_spoke_is_no_verdict(output: bytes) -> None:
 
 def test_a_task_without_failing_tests_is_no_verdict() -> None:
     with pytest.raises(GraderError):
-        judge(dataclasses.replace(CHECKS, fail_to_pass=()), {})
+        make_verdict(dataclasses.replace(CHECKS, fail_to_pass=()), {})
 
 
 KEY = b"k"
