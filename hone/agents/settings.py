@@ -68,7 +68,7 @@ class AgentSettings(Settings):
     command_timeout_s: float | None = Field(default=None, gt=0)
     """Seconds per command, in place of the YAML's `environment.timeout`."""
     shows: Literal["bash", "debugger"] = "bash"
-    """Whose tools `demonstrator` works with."""
+    """Whose tools `demonstrator` works with; `debugger` has prompts of its own, whatever `prompts` says."""
     accuracy: float = Field(default=0.4, ge=0, le=1)
     """Probability that the demonstrator picks the right fix."""
     favourite: float = Field(default=0.6, ge=0, le=1)

@@ -26,6 +26,8 @@ def print_plan(plan: Plan) -> None:
             **{f"  {name}": size for name, size in memory.items()},
         }
     )
+    if plan.unused:
+        console().print(f"[dim]Of the agent's prompts, unused here: {escape(', '.join(plan.unused))}[/dim]")
     for thing in plan.missing:
         console().print(f"[yellow]To be had before it can start[/yellow]: {escape(thing)}")
     console().print("Nothing was started. Run the same command without --dry-run to start.")

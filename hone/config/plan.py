@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from hone.agents.settings import ASKING
+from hone.agents.scaffold import load_scaffold
+from hone.agents.settings import ASKING, AgentSettings
 from hone.config.errors import ConfigError
 from hone.config.judge import as_policy
 from hone.config.run import RunSettings
@@ -38,10 +39,12 @@ class Plan:
     judge: str  # what judges turns; "" where nothing does
     memory_gib: dict[str, float]  # by what holds it
     missing: tuple[str, ...] = ()  # what has to be had before the run can start, and how
+    unused: tuple[str, ...] = ()  # keys of the agent's prompts that mean nothing here
 
 
 def make_plan(settings: RunSettings, command: Command) -> Plan:
-    """Raises ConfigError when the recipe lacks what the command needs, TaskError for a bad file of tasks.
+    """Raises ConfigError when the recipe lacks what the command needs, TaskError for a bad file of tasks,
+    ScaffoldError for bad prompts or a bad program of the agent.
 
     A file of tasks that is not there, and a well-known model that is not, are `missing` and no error.
     """
@@ -70,7 +73,17 @@ def make_plan(settings: RunSettings, command: Command) -> Plan:
         judge="" if judge is None else f"{_model(judge, 'eval')[1]}, {_engine(judge)}",
         memory_gib=memory,
         missing=tuple(_missing(settings, command)),
+        unused=() if command == "sft" else _unused(settings.agent),
     )
+
+
+def _unused(agent: AgentSettings) -> tuple[str, ...]:
+    """Reads what describes the agent."""
+    if agent.kind == "blackbox":
+        from hone.agents.blackbox.program import load_program  # on use: its gateway is a web server
+
+        load_program(agent.program)
+    return load_scaffold(agent.prompts).unused if agent.kind == "bash" else ()
 
 
 def _model(settings: RunSettings, command: Command) -> tuple[Shape | None, str]:

@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Collection, Iterator
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 import tomli_w
@@ -68,6 +69,7 @@ SPEED_ONLY = frozenset(
     }
 )
 """Settings, and groups of them, that say where, how fast or how safely, but not what a run computes."""
+_FILES = ("agent.prompts", "agent.program")
 
 
 def dump(settings: RunSettings) -> str:
@@ -86,8 +88,9 @@ def dump(settings: RunSettings) -> str:
 def fingerprint(settings: RunSettings, groups: Collection[str] = ()) -> str:
     """What a run computes: equal exactly when two runs may share a directory; 64 hexadecimal digits.
 
-    Defaults count like values that were set. `SPEED_ONLY` settings do not count, and neither does the number
-    of training steps while the learning rate does not depend on it: such a run may be continued further.
+    Defaults count like values that were set, and files with prompts and programs by what they hold.
+    `SPEED_ONLY` settings do not count, and neither does the number of training steps while the learning rate
+    does not depend on it: such a run may be continued further.
 
     Args:
         groups: the top-level groups that matter, such as those a command uses; none: all.
@@ -102,7 +105,15 @@ def fingerprint(settings: RunSettings, groups: Collection[str] = ()) -> str:
         if not any(path == other or path.startswith(other + ".") for other in ignored)
         and (not groups or path.partition(".")[0] in groups)
     }
-    return hashlib.sha256(json.dumps(counted, sort_keys=True, default=str).encode()).hexdigest()
+    held = {path: _digest(counted.get(path)) for path in _FILES}
+    return hashlib.sha256(json.dumps([counted, held], sort_keys=True, default=str).encode()).hexdigest()
+
+
+def _digest(path: Any) -> str | None:
+    """Of what a file holds; None for what is no path of a file, such as the name of a preset."""
+    if not isinstance(path, str) or not path or not Path(path).is_file():
+        return None
+    return hashlib.sha256(Path(path).read_bytes()).hexdigest()
 
 
 def _single_settings() -> list[str]:

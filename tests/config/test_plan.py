@@ -1,10 +1,12 @@
 """The numbers behind --dry-run."""
 
 import json
+from importlib import resources
 from pathlib import Path
 
 import pytest
 
+from hone.agents import ScaffoldError
 from hone.config import ConfigError, make_plan, resolve
 from hone.config.shapes import folder_shape, tiny_shape
 from hone.policy.settings import TinyModelSettings
@@ -53,6 +55,25 @@ def test_a_training_needs_room_for_gradients_and_an_evaluation_does_not(recipe: 
 def test_a_scripted_agent_needs_no_model(recipe: Path):
     plan = make_plan(resolve(recipe, ["agent.kind=oracle"]), "eval")
     assert (plan.parameters, plan.tokens) == (None, 0)
+
+
+def test_prompts_and_programs_that_cannot_be_used_are_found_before_anything_starts(
+    recipe: Path, tmp_path: Path
+):
+    yaml = tmp_path / "agent.yaml"
+    yaml.write_text("agent: {sytem_template: x}")
+    with pytest.raises(ScaffoldError, match=r"agent.yaml: .*did you mean 'system_template'"):
+        make_plan(resolve(recipe, [f"agent.prompts={yaml}"]), "train")
+    with pytest.raises(ScaffoldError, match="did you mean 'qwen-code'"):
+        make_plan(resolve(recipe, ["agent.kind=blackbox", "agent.program=qwen-cod"]), "train")
+
+
+def test_keys_of_the_prompts_without_a_meaning_are_told(recipe: Path, tmp_path: Path):
+    yaml = tmp_path / "agent.yaml"
+    shipped = resources.files("hone.agents").joinpath("prompts", "default.yaml").read_text()
+    yaml.write_text(shipped + "\nmodel:\n  cost_tracking: ignore_errors\n")
+    assert make_plan(resolve(recipe, [f"agent.prompts={yaml}"]), "train").unused == ("model.cost_tracking",)
+    assert make_plan(resolve(recipe), "train").unused == ()
 
 
 def test_a_missing_or_broken_model_is_refused(recipe: Path, tmp_path: Path):

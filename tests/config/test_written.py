@@ -128,6 +128,19 @@ def test_a_default_that_is_written_out_is_the_same_run(tmp_path: Path):
     assert fingerprint(resolve(tmp_path / "a.toml")) == fingerprint(resolve(tmp_path / "b.toml"))
 
 
+@pytest.mark.parametrize("setting", ["agent.prompts", "agent.program"])
+def test_other_prompts_under_the_same_name_are_another_run(
+    settings: RunSettings, tmp_path: Path, setting: str
+):
+    file = tmp_path / "file"
+    file.write_text("agent: {}")
+    named = replaced(settings, setting, str(file))
+    before = fingerprint(named)
+    assert fingerprint(named) == before
+    file.write_text("agent: {step_limit: 3}")
+    assert fingerprint(named) != before
+
+
 def test_a_fingerprint_of_some_groups_is_blind_to_the_others(settings: RunSettings):
     other = replaced(settings, "train.loss.clip_low", 0.1)
     assert fingerprint(other, {"tasks", "sft"}) == fingerprint(settings, {"tasks", "sft"})
