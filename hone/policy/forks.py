@@ -26,7 +26,7 @@ def reason(
 ) -> Fork:
     """Why `messages` fork the tree, where they do.
 
-    `walk` is their longest known beginning, `asked` their own place, `tip` the reply sampled last.
+    `walk` is their longest known beginning, `asked` their own place, `tip` the main line's last reply.
     """
     if asked.answered:
         return Fork.RETRY

@@ -67,7 +67,7 @@ class Transcript:
         self._children: dict[int | None, list[int]] = {}
         self._ends: list[int] = []  # tokens down to each node
         self._turns = 0
-        self._tip: Place | None = None
+        self._tip: Place | None = None  # of the main line
         self._tools = Tools.of(None)
 
     def prompt(self, messages: Sequence[Message], tools: Sequence[ToolSpec] | None = None) -> Prompt:
@@ -120,7 +120,9 @@ class Transcript:
         parsed = self._renderer.parse_response(
             tokens.tolist(), tools=prompt.tools.specs, prompt_ids=prompt.end
         )
-        self._tip = self._places.answer(asked, as_message(parsed, node), node, purpose)
+        place = self._places.answer(asked, as_message(parsed, node), node, purpose)
+        if purpose is Purpose.MAIN:
+            self._tip = place
         return Laid(node=node, fork=fork, parsed=parsed)
 
     def _append(self, node: Node) -> int:

@@ -188,7 +188,8 @@ def _shards(path: Path, split: str | None) -> list[Path]:
         raise TaskError(f"cannot read rows from {path}: the folder holds no .parquet file")
     if split is None and len(sets) > 1:
         raise TaskError(
-            f"{path} holds several sets: choose one with --split: {', '.join(filter(None, sets))}"
+            f"{path} holds several sets ({', '.join(filter(None, sets))}): take one with `hone tasks import "
+            "--split`, or give its file"
         )
     chosen = next(iter(sets)) if split is None else split
     if chosen not in sets:

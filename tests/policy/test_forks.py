@@ -92,6 +92,13 @@ def test_a_branch_that_began_as_a_side_call_goes_on_without_another_fork(tokeniz
     assert chat.forks == {Fork.SIDE: 1}
 
 
+def test_what_a_side_call_summarised_is_compacted_for_the_main_line(tokenizer, renderer):
+    aside = [{"role": "system", "content": "Summarise."}, user("said 0, output 0, said 1")]
+    short = [BEGIN[0], user("So far: little."), {"role": "assistant", "content": "Got it."}, user("Go on.")]
+    fork, _ = fork_of(tokenizer, renderer, [(aside, SIDE), (short, {})])
+    assert fork is Fork.COMPACTED
+
+
 def test_a_compacted_history_goes_on_without_another_fork(tokenizer, renderer):
     short = [*BEGIN, MARK, *FIVE[-2:]]
     fork, chat = fork_of(tokenizer, renderer, [(short, {}), ([*short, said(5), user("on")], {})])

@@ -225,7 +225,7 @@ def test_a_folder_of_shards_is_read_in_order_and_one_set_of_it(tmp_path: Path) -
         count = {"train": 2, "test": 1}[split]
         shard = tmp_path / "data" / f"{split}-{number:05}-of-{count:05}.parquet"
         write_rows([{**ROW, "instance_id": f"{split}__{number}-{i}"} for i in range(3)], shard)
-    with pytest.raises(TaskError, match="several sets: choose one with --split: test, train"):
+    with pytest.raises(TaskError, match=r"several sets \(test, train\): take one with `hone tasks import"):
         list(read_rows(tmp_path))
     with pytest.raises(TaskError, match="no set 'dev': test, train"):
         list(read_rows(tmp_path, "dev"))
