@@ -113,6 +113,8 @@ class Batch:
             self._place(row, *sources[id(row)])
         while first < len(self.rows):
             end = self._prefill_group(first)
+            if end == first + 1:
+                self._prefill_long(first)
             self._advance(first, end)
             first = end
         return chosen
@@ -189,6 +191,13 @@ class Batch:
             end += 1
         return end
 
+    def _prefill_long(self, index: int) -> None:
+        """Compute the beginning of a row that is too long for one forward pass, a piece at a time."""
+        row, piece = self.rows[index], self._settings.prefill_tokens
+        while len(row.tokens) - row.cached > piece:
+            self._logits(index, [row], row.cached + piece)
+            row.cached += piece
+
     def _advance(self, first: int, end: int) -> None:
         """Compute what rows [first, end) have not computed yet, and sample the next token of each."""
         rows = self.rows[first:end]
@@ -204,19 +213,23 @@ class Batch:
             row.logprobs.append(logprob)
             row.versions.append(self.version)
 
-    def _logits(self, first: int, rows: Sequence[Row]) -> Tensor:
-        """[len(rows), V]: logits after each row's last token. Shorter rows are padded on the left."""
-        width = max(len(row.tokens) - row.cached for row in rows)
-        length = max(len(row.tokens) for row in rows)
+    def _logits(self, first: int, rows: Sequence[Row], until: int | None = None) -> Tensor:
+        """[len(rows), V]: logits after each row's last token, or its first `until` tokens.
+
+        Shorter rows are padded on the left.
+        """
+        ends = [len(row.tokens) if until is None else until for row in rows]
+        width = max(end - row.cached for row, end in zip(rows, ends, strict=True))
+        length = max(ends)
         self._cache.reserve(length)
         trash = self._cache.capacity
         ids: list[list[int]] = []
         positions: list[list[int]] = []
         columns: list[list[int]] = []
-        for row in rows:
-            new = range(row.cached, len(row.tokens))
+        for row, end in zip(rows, ends, strict=True):
+            new = range(row.cached, end)
             padding = width - len(new)
-            ids.append([0] * padding + row.tokens[row.cached :])
+            ids.append([0] * padding + row.tokens[row.cached : end])
             positions.append([0] * padding + list(new))
             columns.append([trash] * padding + list(new))
         at = torch.tensor(positions, device=self._device)

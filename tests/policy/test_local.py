@@ -78,6 +78,7 @@ def worst_error(model, conversations, samplings) -> tuple[float, int]:
         ({"max_batch": 8}, 5),
         ({"max_batch": 3, "cached_sessions": 2, "prefill_tokens": 64}, 3),  # sessions, rows and room run out
         ({"max_batch": 1, "cached_sessions": 0}, 1),
+        ({"max_batch": 4, "prefill_tokens": 7}, 3),  # prompts in pieces
     ],
 )
 def test_logprobs_are_those_of_a_plain_forward_pass_over_ragged_conversations(model, settings, turns):
@@ -223,6 +224,16 @@ def test_a_later_turn_computes_only_what_is_new(model):
         assert counts == [len(longer)]
 
     serve(model, scenario)
+
+
+def test_a_prompt_longer_than_one_pass_may_be_is_computed_in_pieces(model):
+    counts = forwarded_tokens(model)
+
+    async def scenario(engine):
+        await engine.generate(list(range(100)), Sampling(max_tokens=1), session="a")
+
+    serve(model, scenario, prefill_tokens=32)
+    assert counts == [32, 32, 32, 4]
 
 
 def test_prompts_that_begin_alike_are_computed_once(model):
