@@ -113,8 +113,8 @@ def test_a_folder_of_shards_is_imported_by_set(hone: Hone, tmp_path: Path) -> No
     code, _, said = hone(*begin)
     assert (code, said) == (
         1,
-        f"hone: {tmp_path / 'set'} holds several sets (dev, test): take one with `hone tasks import --split`, "
-        "or give its file\n",
+        f"hone: {tmp_path / 'set'} holds several sets (dev, test): take one with "
+        "`hone tasks import --split`, or give its file\n",
     )
     assert hone(*begin, "--split", "test")[0] == 0
     assert ids(tasks) == [f"t__t-{i}" for i in range(4)]

@@ -180,33 +180,39 @@ def test_whatever_fails_every_token_is_exactly_of_the_weights_it_names(
 ):
     """Sixteen conversations, six updates, servers that fail, hang up and restart at random."""
     chance = random.Random(7)
+    ended: list[asyncio.Queue[None]] = [asyncio.Queue(), asyncio.Queue()]  # replies, for each who waits
 
     async def converse(fleet, name: int) -> list:
         replies = []
         for turn in range(5):
             wanted = Sampling(max_tokens=12, seed=turn, stop_token_ids=STOP)
             replies.append(([5 + name], await fleet.generate([5 + name], wanted, session=str(name))))
+            for queue in ended:
+                queue.put_nowait(None)
         return replies
 
+    async def after(queue: asyncio.Queue[None], replies: int) -> None:
+        for _ in range(replies):
+            await queue.get()
+
     async def disturb(servers: list[SglangServer]) -> None:
-        for _ in range(20):
-            await asyncio.sleep(0.1)
+        while True:
             server = chance.choice(servers)
             if chance.random() < 0.3:
                 await server.restart()
             else:
                 server.faults = [chance.choice([broken, cut])]
+            await after(ended[0], 4)
 
     async def run():
         settings = {"in_flight_updates": in_flight, "retries": 20}
         async with open_toys(servers=3, **settings) as (fleet, servers):
-            await fleet.load_weights(
-                weights(1), 1
-            )  # from here on a server that starts anew is told by its label
+            # From here on a server that starts anew is told by its label.
+            await fleet.load_weights(weights(1), 1)
             trouble = asyncio.create_task(disturb(servers))
             talking = asyncio.gather(*(converse(fleet, i) for i in range(16)))
             for version in range(2, 8):
-                await asyncio.sleep(0.1)
+                await after(ended[1], 10)
                 await fleet.load_weights(weights(version), version)
             said = await talking
             trouble.cancel()
