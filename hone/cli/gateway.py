@@ -124,6 +124,9 @@ def gateway(
         runner.run(serving)
 
 
+_OPEN = "every user of this machine may open and read sessions: see --token-file"
+
+
 def _tell(standing: Standing) -> None:
     """How to point a client at it."""
     gateway, session = standing.gateway, standing.session
