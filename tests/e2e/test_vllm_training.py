@@ -83,7 +83,9 @@ def test_a_training_survives_its_server_and_itself_being_killed(finished: Path, 
     assert second.returncode == 0, errors
     records = read_metrics(run_dir)
     assert [record["step"] for record in records] == [0, 1, 2, 3]
-    assert max(record["logp_gap_max"] for record in records) <= 1e-3
+    gaps = [record["logp_gap_max"] for record in records if "logp_gap_max" in record]  # of steps with a signal
+    assert gaps
+    assert max(gaps) <= 1e-3
     with Ledger.read(run_dir) as ledger:
         balance = ledger.balance()
     assert (balance.trained + balance.masked, balance.in_flight, balance.steps) == (4 * 4 * 4, 0, 4)
