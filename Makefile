@@ -19,9 +19,8 @@ test: install lint ## Lint, types, import floors, and every test; installs the s
 	@scripts/install-services.sh
 	$(PYTEST) -m "not sandbox and not model and not e2e and not vllm and not sglang" -n 2 --dist loadfile
 	$(PYTEST) -m "(sandbox or model) and not e2e and not vllm and not sglang" -n 4 --dist loadfile
-	$(PYTEST) -m "vllm"
-	$(PYTEST) -m "e2e and not vllm"
-	$(BIN)/python benchmarks/soak_sandboxes.py $(if $(CI),--minutes 3,--minutes 0.5 --sandboxes 100)
+	$(PYTEST) -m "(e2e or vllm) and not sglang" -n 2 --dist loadfile
+	$(BIN)/python benchmarks/soak_sandboxes.py $(if $(CI),--minutes 1,--minutes 0.5 --sandboxes 100)
 
 fast: install ## The tests that need no sandbox and no model, in seconds
 	$(PYTEST) -m "not sandbox and not model and not e2e and not vllm and not sglang"

@@ -1,8 +1,7 @@
-"""Training through a real vLLM server of the run: it is killed, then the run is, and nothing is lost."""
+"""Training through a real engine server of the run: it is killed, then the run is, and nothing is lost."""
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import signal
@@ -17,13 +16,9 @@ import pytest
 from hone.rollout.ledger import Ledger
 from hone.train.metrics import read_metrics
 from tests.e2e.small_run import HONE, RECIPE, REPOSITORY, sets
+from tests.policy.engines.real import KINDS, PYTHON
 
-pytestmark = [
-    pytest.mark.e2e,
-    pytest.mark.vllm,
-    pytest.mark.timeout(1500),
-    pytest.mark.skipif(importlib.util.find_spec("vllm") is None, reason="vLLM is not installed"),
-]
+pytestmark = pytest.mark.timeout(1500)
 
 
 def wait_until(condition: Callable[[], bool], run: subprocess.Popen[str], what: str) -> None:
@@ -45,9 +40,18 @@ def alive(processes: list[psutil.Process]) -> list[int]:
     return [process.pid for process in left if process.status() != psutil.STATUS_ZOMBIE]
 
 
-def test_a_training_survives_its_server_and_itself_being_killed(finished: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_training_survives_its_server_and_itself_being_killed(
+    finished: Path, tmp_path: Path, kind: str
+) -> None:
     run_dir = tmp_path / "run"
-    wanted = sets(run_dir, model__path=finished / "start", engine__kind="vllm", train__steps=4)
+    wanted = sets(
+        run_dir,
+        model__path=finished / "start",
+        engine__kind=kind,
+        engine__python=PYTHON[kind],
+        train__steps=4,
+    )
     command = [HONE, "train", str(RECIPE), *wanted]
 
     def start() -> subprocess.Popen[str]:
@@ -83,7 +87,9 @@ def test_a_training_survives_its_server_and_itself_being_killed(finished: Path, 
     assert second.returncode == 0, errors
     records = read_metrics(run_dir)
     assert [record["step"] for record in records] == [0, 1, 2, 3]
-    gaps = [record["logp_gap_max"] for record in records if "logp_gap_max" in record]  # of steps with a signal
+    gaps = [
+        record["logp_gap_max"] for record in records if "logp_gap_max" in record
+    ]  # of steps with a signal
     assert gaps
     assert max(gaps) <= 1e-3
     with Ledger.read(run_dir) as ledger:

@@ -1,9 +1,8 @@
-"""A real vLLM server, one for all tests: its log-probabilities are those of the weights it was given last."""
+"""A real server of each kind: its log-probabilities are those of the weights that it was given last."""
 
 from __future__ import annotations
 
 import asyncio
-import importlib.util
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -17,23 +16,24 @@ from hone.policy.engines.command import ServerOptions
 from hone.policy.engines.fleet import Fleet
 from hone.policy.engines.http import Http, new_session
 from hone.policy.engines.managed import Managed
-from hone.policy.engines.open import open_servers
+from hone.policy.engines.open import DIALECTS, open_servers
 from hone.policy.engines.slot import Witness
-from hone.policy.engines.vllm import Vllm
 from hone.policy.model import load_model, load_tokenizer
 from hone.policy.settings import EngineSettings, ModelSettings
 from hone.policy.tiny import make_tiny
 from tests.policy.conftest import SETTINGS, TEXTS
+from tests.policy.engines.real import KINDS, PYTHON
 
-pytestmark = [
-    pytest.mark.vllm,
-    pytest.mark.e2e,  # by the time it takes
-    pytest.mark.timeout(900),
-    pytest.mark.skipif(importlib.util.find_spec("vllm") is None, reason="vLLM is not installed"),
-]
+pytestmark = pytest.mark.timeout(900)
+UNKNOWN_TOKEN = {"vllm": "out of vocabulary", "sglang": "out of vocabulary"}
 CONTEXT = 256
 SHAPE = SETTINGS.model_copy(update={"head_dim": 32})  # vLLM's attention on a CPU knows no smaller one
 Result = TypeVar("Result")
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def kind(request: pytest.FixtureRequest) -> str:
+    return request.param
 
 
 @pytest.fixture(scope="module")
@@ -44,12 +44,18 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 
 
 @pytest.fixture(scope="module")
-def url(models: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def url(kind: Any, models: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     options = ServerOptions(
-        kind="vllm", model=models[0], context_tokens=CONTEXT, dtype="float32", max_batch=32, threads=1
+        kind=kind,
+        model=models[0],
+        context_tokens=CONTEXT,
+        dtype="float32",
+        max_batch=32,
+        threads=1,
+        python=PYTHON[kind],
     )
     log = tmp_path_factory.mktemp("engine") / "server.log"
-    managed = Managed("vllm", options, log, ready_timeout_s=600.0)
+    managed = Managed(kind, options, log, ready_timeout_s=600.0)
     with asyncio.Runner() as runner:
         try:
             yield runner.run(managed.start())
@@ -61,12 +67,12 @@ Use = Callable[..., Any]
 
 
 @pytest.fixture
-def use(url: str, models: list[Path]) -> Use:
+def use(kind: Any, url: str, models: list[Path]) -> Use:
     """`use(job, **settings)`: run `job(fleet)` on an engine over the shared server, first weights."""
 
     def run(job: Callable[[Fleet], Coroutine[Any, Any, Result]], **settings: Any) -> Result:
         async def opened() -> Result:
-            wanted = EngineSettings(kind="vllm", urls=(url,), **{"context_tokens": CONTEXT, **settings})
+            wanted = EngineSettings(kind=kind, urls=(url,), **{"context_tokens": CONTEXT, **settings})
             tokenizer = load_tokenizer(models[0])
             named = ModelSettings(path=models[0])
             async with open_servers(wanted, named, tokenizer, logs=models[0]) as fleet:
@@ -102,7 +108,7 @@ def test_log_probabilities_are_the_models_at_any_temperature(use: Use, models, t
     assert worst(models[0], PROMPT, reply, temperature or 1.0, 0) <= 1e-4
 
 
-def test_replies_end_where_the_caller_says_and_repeat_with_their_seed(use: Use):
+def test_replies_end_where_the_caller_says_and_repeat_with_their_seed(use: Use, kind: str):
     async def job(fleet: Fleet):
         free = await fleet.generate(PROMPT, Sampling(max_tokens=32, seed=5), session="s")
         stop = int(free.token_ids[7])
@@ -112,7 +118,7 @@ def test_replies_end_where_the_caller_says_and_repeat_with_their_seed(use: Use):
         short = await fleet.generate([50] * (CONTEXT - 2), Sampling(max_tokens=32), session="s")
         with pytest.raises(ContextOverflow):
             await fleet.generate([50] * CONTEXT, Sampling(max_tokens=32), session="s")
-        with pytest.raises(EngineError, match="out of vocabulary"):
+        with pytest.raises(EngineError, match=UNKNOWN_TOKEN[kind]):
             await fleet.generate([10**6], Sampling(max_tokens=32), session="s")
         return free, stopped, short
 
@@ -208,10 +214,10 @@ def test_a_folder_without_weights_is_told_and_the_server_goes_on(use: Use, model
     assert worst(models[1], PROMPT, use(job), 1.0, 6) <= 1e-4
 
 
-def test_what_a_server_says_of_itself(url: str):
+def test_what_a_server_says_of_itself(url: str, kind: str):
     async def run():
         async with new_session() as session:
-            return await Vllm(Http(session, url)).facts()
+            return await DIALECTS[kind](Http(session, url)).facts()
 
     facts = asyncio.run(run())
     assert facts.context_tokens == CONTEXT
