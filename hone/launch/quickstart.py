@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import random
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -94,12 +95,15 @@ async def _measure_demonstrator(
 ) -> dict[str, Any]:
     """How often the demonstrations are right: some of them again, with the same choices, graded."""
     wanted = settings.demonstrations
-    every = max(1, len(demonstrated) // max(1, wanted.graded))
+    # Not every n-th: the kinds of bugs follow each other in turn.
+    chosen = random.Random(f"{settings.seed} graded").sample(
+        demonstrated, min(wanted.graded, len(demonstrated))
+    )
     summary = await run_evaluation(
         settings.model_copy(update={"agent": wanted.agent}),
         testbed,
         reporter,
-        tasks=demonstrated[::every][: wanted.graded],
+        tasks=chosen,
         out=settings.run_dir / "eval" / "demonstrator",
         title="grading demonstrations",
     )
