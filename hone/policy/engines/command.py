@@ -5,9 +5,11 @@ from __future__ import annotations
 import dataclasses
 import importlib.util
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -46,6 +48,8 @@ def server_command(options: ServerOptions, host: str, port: int) -> tuple[list[s
     gpu = has_gpu()
     build = {"vllm": _vllm, "sglang": _sglang}[options.kind]
     arguments, variables = build(options, gpu)
+    if options.kind == "sglang":  # its own choice is the port + 10,000, whether there is such a port or not
+        variables = {**variables, "SGLANG_GRPC_PORT": str(free_port(host))}
     command = [str(options.python), *arguments, "--host", host, "--port", str(port)]
     offline = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "TOKENIZERS_PARALLELISM": "false"}
     return command, {**os.environ, **offline, **variables}
@@ -120,6 +124,13 @@ def _require_installed(options: ServerOptions) -> None:
             f"{package} is not installed for {options.python}: install it into an environment of its own and "
             "set engine.python (--python) to its interpreter, or engine.urls to servers that run elsewhere"
         )
+
+
+def free_port(host: str) -> int:
+    """A port that nothing listened at a moment ago."""
+    with closing(socket.socket()) as probe:
+        probe.bind((host, 0))
+        return probe.getsockname()[1]
 
 
 def has_gpu() -> bool:

@@ -44,7 +44,8 @@ class Draft:
         self._tokens += part.token_ids.tolist()
         self._logprobs.append(part.logprobs)
         self._versions.append(versions)
-        if part.end is End.STOP or (self._tokens and self._tokens[-1] in self._sampling.stop_token_ids):
+        # A server may stop at its model's own end tokens; those that are not the caller's end nothing.
+        if self._tokens and self._tokens[-1] in self._sampling.stop_token_ids:
             self.finish = Finish.STOP
         elif part.end is End.LENGTH or len(self._tokens) >= self._limit:
             self.finish = Finish.LENGTH

@@ -49,6 +49,7 @@ class Servers:
     hosts: Sequence[Host]
     dialect: Callable[[str], Dialect]  # speaks to the server at a URL
     tokenizer: PreTrainedTokenizerBase  # the policy's, which the servers must share
+    vocabulary: int  # ids that the model has a row for; one beyond them takes some servers down
     settings: EngineSettings
 
 
@@ -68,7 +69,7 @@ class Fleet:
 
     def __init__(self, servers: Servers) -> None:
         self._settings = servers.settings
-        self._vocabulary = len(servers.tokenizer)
+        self._vocabulary = servers.vocabulary
         self._slots = [Slot(host, servers) for host in servers.hosts]
         self._homes: OrderedDict[str, Slot] = OrderedDict()
         self._version = 0
@@ -98,7 +99,7 @@ class Fleet:
         or an id out of range.
         """
         prompt = np.asarray(prompt_ids, np.int32)
-        if not len(prompt) or prompt.min() < 0:
+        if not len(prompt) or prompt.min() < 0 or prompt.max() >= self._vocabulary:
             raise ValueError(f"a prompt is one or more token ids from 0 to {self._vocabulary - 1}")
         room = self.context_tokens - len(prompt)
         if room < 1:

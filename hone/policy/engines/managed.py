@@ -17,9 +17,10 @@ import aiohttp
 
 from hone.policy.engine import EngineError
 from hone.policy.engines import guard
-from hone.policy.engines.command import ServerOptions, server_command
+from hone.policy.engines.command import ServerOptions, free_port, server_command
 
 _POLL_S = 0.25
+_TELL_S = 5.0  # between two words about a server that is starting
 _STOP_S = 20.0  # a server that was told to stop is killed after this
 _ALIVE_S = 10.0  # how long a running server may take to say that it is well
 # What a server's log calls the reason of its end; the first one is the cause of the others.
@@ -61,10 +62,10 @@ class Managed:
         if self._process is not None and self._process.returncode is None and await self._well(_ALIVE_S):
             return self._url
         await self.stop()
-        host, port = self._address[0], self._address[1] or _free_port(self._address[0])
+        host, port = self._address[0], self._address[1] or free_port(self._address[0])
         self._url = f"http://{host}:{port}"
         await self._spawn(host, port)
-        began = time.monotonic()
+        began, told = time.monotonic(), 0.0
         while not await self._well(5.0):
             waited = time.monotonic() - began
             assert self._process is not None, "it was just started"
@@ -76,7 +77,9 @@ class Managed:
                     f"{self.name} was not ready within {self._ready_timeout_s:g} s: see {self._log}, or "
                     "raise engine.ready_timeout_s"
                 )
-            self._say(f"{self.name} is starting ({waited:.0f} s)")
+            if waited >= told:
+                self._say(f"{self.name} is starting ({waited:.0f} s)")
+                told = waited + _TELL_S
             await asyncio.sleep(_POLL_S)
         self._say(f"{self.name} is ready after {time.monotonic() - began:.0f} s")
         return self._url
@@ -143,12 +146,6 @@ def require_free(host: str, port: int) -> None:
             raise EngineError(
                 f"port {port} of {host} cannot be used ({error.strerror}): choose another one with --port"
             ) from error
-
-
-def _free_port(host: str) -> int:
-    with closing(socket.socket()) as probe:
-        probe.bind((host, 0))
-        return probe.getsockname()[1]
 
 
 def _why(log: Path, start: int) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
@@ -44,10 +45,21 @@ async def open_servers(
             hosts=_hosts(settings, model, logs, say),
             dialect=lambda url: DIALECTS[settings.kind](Http(session, url, key=key)),
             tokenizer=tokenizer,
+            vocabulary=_vocabulary(model.path, tokenizer),
             settings=settings,
         )
         async with open_fleet(servers) as fleet:
             yield fleet
+
+
+def _vocabulary(model: Path, tokenizer: PreTrainedTokenizerBase) -> int:
+    """How many ids the model has a row for: often more than the tokenizer has tokens."""
+    try:
+        config = json.loads((model / "config.json").read_text())
+    except (OSError, ValueError):  # a folder with a tokenizer alone is enough for servers elsewhere
+        return len(tokenizer)
+    size = config.get("vocab_size") or config.get("text_config", {}).get("vocab_size")
+    return max(size or 0, len(tokenizer))
 
 
 def server_options(settings: EngineSettings, model: ModelSettings) -> ServerOptions:

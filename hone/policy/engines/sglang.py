@@ -1,6 +1,8 @@
 """SGLang's words (0.5.15): `/generate` with ids both ways.
 
-A seed counts only with a server that was started with `--enable-deterministic-inference`.
+A seed counts only with a server that was started with `--enable-deterministic-inference`. A server stops at
+its model's own end tokens whatever it is asked (`ignore_eos` would make it ignore the caller's, too); a reply
+that ends so goes on by another request (`Draft`).
 """
 
 from __future__ import annotations
@@ -116,9 +118,12 @@ def read_part(url: str, reply: Mapping[str, Any]) -> Part:
         raise Unreachable(
             f"{url} gave {len(ids)} tokens with {len(entries)} log-probabilities that do not belong together"
         )
+    end = End(meta["finish_reason"]["type"])
+    if end is End.STOP and not ids:
+        raise Unreachable(f"{url} stopped a reply before its first token")
     return Part(
         token_ids=np.asarray(ids, np.int32),
         logprobs=np.asarray([entry[0] for entry in entries], np.float32),
         labels=(str(meta["weight_version"]),) * len(ids),
-        end=End(meta["finish_reason"]["type"]),
+        end=end,
     )

@@ -39,6 +39,7 @@ async def fleet_over(
             hosts=[Elsewhere(url) for url in urls],
             dialect=lambda url: dialect(Http(session, url)),
             tokenizer=tokenizer,
+            vocabulary=len(tokenizer),
             settings=EngineSettings(kind="sglang", urls=urls, **wanted),
         )
         async with open_fleet(servers) as fleet:

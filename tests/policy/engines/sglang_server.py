@@ -48,6 +48,7 @@ class SglangServer:
         self.context = context
         self.label = "default"
         self.raw_logprobs = False  # as with SGLANG_RETURN_ORIGINAL_LOGPROB=1
+        self.ends: set[int] = set()  # the model's own end tokens
         self.hold: asyncio.Event | None = None
         self.holding = asyncio.Event()  # a request has come as far as its third token
         self.faults: list[Fault] = []
@@ -161,7 +162,7 @@ class SglangServer:
             entries.append([float(said[token]), token, None])
             best = np.argsort(-said)[: body.get("top_logprobs_num", 0)]
             top.append([[float(said[t]), int(t), None] for t in best])
-            if token in stops:
+            if token in stops or (token in self.ends and not parameters.get("ignore_eos")):
                 finish = {"type": "stop", "matched": token}
                 break
             await asyncio.sleep(0)

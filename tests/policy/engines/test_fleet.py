@@ -40,6 +40,19 @@ def strange(request: web.Request) -> web.Response:
     return web.json_response({"choices": []})
 
 
+def test_a_reply_goes_on_after_an_end_token_that_is_not_the_callers(open_toys: OpenFleet, tokenizer):
+    async def run():
+        async with open_toys() as (fleet, (server,)):
+            server.ends = set(range(0, len(tokenizer), 2))
+            reply = await fleet.generate(PROMPT, sampling(max_tokens=20, stop_token_ids=(313,)), session="s")
+            return reply, len(server.asked)
+
+    reply, asked = asyncio.run(run())
+    assert len(reply.token_ids) == 20 or reply.token_ids[-1] == 313
+    assert asked > 1
+    require_exact(PROMPT, reply, {0: 0}, len(tokenizer))
+
+
 @pytest.mark.parametrize("temperature", [1.0, 0.7, 0.0])
 def test_log_probabilities_are_those_of_the_distribution_that_was_sampled(
     open_toys: OpenFleet, tokenizer, temperature
