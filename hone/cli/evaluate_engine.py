@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 
 LOCAL = "local"
 KINDS = ("vllm", "sglang", "openai")
-CONTEXT_TOKENS = 32768  # without a recipe, at most, where the model or the server allows it
+CONTEXT_TOKENS = (
+    32768  # without a recipe: of a server that does not tell, and at most of a model in this process
+)
 REPLY_TOKENS = 4096  # without a recipe, at most, and at most a quarter of the context
 
 EngineOption = Annotated[
@@ -70,7 +72,9 @@ def engine_settings(
         given: Given = {} if engine is None else {"engine.kind": ("--engine", json.dumps(LOCAL))}
         if model is not None:
             given["model.path"] = ("--model", json.dumps(model))
-        return given, _lengths(_positions(Path(model))) if alone and model is not None else []
+        return given, _lengths(
+            min(_positions(Path(model)) or CONTEXT_TOKENS, CONTEXT_TOKENS)
+        ) if alone and model is not None else []
     if not engine.startswith(("http://", "https://")):
         raise Refused(f"--engine {engine} is no address such as http://host:8000, nor `local`")
     from hone.launch.endpoint import find_endpoint
@@ -85,8 +89,8 @@ def engine_settings(
         given["engine.model_name"] = ("--model", json.dumps(served.name if served else model))
     elif folder := _folder(endpoint, served, model, alone=alone):
         given["model.path"] = ("--model", json.dumps(folder))
-    context = served.context_tokens if served else None
-    return given, _lengths(context) if alone else []
+    told = served.context_tokens if served else None
+    return given, _lengths(told or CONTEXT_TOKENS) if alone else []
 
 
 def _chosen(endpoint: Endpoint, model: str | None) -> Served | None:
@@ -142,9 +146,8 @@ def _positions(folder: Path) -> int | None:
     return found if isinstance(found, int) else None
 
 
-def _lengths(context: int | None) -> list[str]:
-    longest = min(context or CONTEXT_TOKENS, CONTEXT_TOKENS)
+def _lengths(context: int) -> list[str]:
     return [
-        f"engine.context_tokens={longest}",
-        f"sampling.max_tokens={min(REPLY_TOKENS, max(1, longest // 4))}",
+        f"engine.context_tokens={context}",
+        f"sampling.max_tokens={min(REPLY_TOKENS, max(1, context // 4))}",
     ]

@@ -111,6 +111,8 @@ def test_the_kind_of_a_server_is_found_out(tmp_path: Path):
         given, _ = settings_of(served.url, kind="openai")
         assert given["engine.urls"] == [served.url + "/v1"]
         assert given["engine.model_name"] == "m"
+    with endpoint(silent, {**card, "owned_by": "sglang", "max_model_len": 100_007}) as served:
+        assert settings_of(served.url)[1] == ["engine.context_tokens=100000", "sampling.max_tokens=4096"]
     with (
         endpoint(silent, {**card, "owned_by": "vllm"}) as served,
         pytest.raises(EngineError, match="lacks the routes that give tokens: start it with `hone engine"),
