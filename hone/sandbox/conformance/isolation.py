@@ -108,11 +108,11 @@ async def a_memory_hog_dies_and_the_sandbox_lives(provider: Provider) -> None:
 
 @check
 async def memory_is_limited_for_all_processes_together(provider: Provider) -> None:
-    hog = "x = b'x' * (40 << 20); open('/tmp/up', 'a').write('1'); import time; time.sleep(1000)"
+    hog = "open('/tmp/begun', 'a').write('1'); x = b'x' * (40 << 20); import time; time.sleep(1000)"
     async with await new(provider, Limits(memory_mib=128, cpus=2)) as sandbox:
         for _ in range(6):
             await sandbox.exec(f'python3 -c "{hog}" >/dev/null 2>&1 &')
-        await until(sandbox, "test $(wc -c < /tmp/up) -ge 3 && test $(pgrep -fc 'x = [b]') -le 3")
+        await until(sandbox, "test $(wc -c < /tmp/begun) -eq 6 && test $(pgrep -fc 'x = [b]') -le 3")
         assert (await sandbox.exec("echo alive")).text == "alive\n"
 
 
