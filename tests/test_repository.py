@@ -77,6 +77,14 @@ def test_make_test_runs_every_check():
     assert (ROOT / ".ci" / "run").read_text().rstrip().endswith("exec make test </dev/null")
 
 
+def test_the_slow_tests_are_where_make_test_looks_for_them():
+    marked = re.compile(r"mark\.(e2e|vllm)\b|engines\.real import")
+    files = [path for path in (ROOT / "tests").rglob("test_*.py") if path.name != Path(__file__).name]
+    found = {path.parent.relative_to(ROOT).as_posix() for path in files if marked.search(path.read_text())}
+    assert found == {"tests/e2e", "tests/policy/engines"}
+    assert f"$(PYTEST) {' '.join(sorted(found))} -m " in (ROOT / "Makefile").read_text()
+
+
 def commands() -> list[tuple[str, str]]:
     """(page, command) of every ```bash block; what only shows output stands in other blocks."""
     found: list[tuple[str, str]] = []

@@ -11,9 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from datasets import Dataset
 from transformers import PreTrainedModel
-from trl import GRPOConfig, GRPOTrainer
 
 from hone.train.settings import BatchSettings, LossSettings
 from hone.types import Sample
@@ -71,6 +69,9 @@ def trl_loss(
     if config.get("beta"):  # TRL loads its own reference model; the test hands in the numbers of another
         model.save_pretrained(out / "reference")
         model.config._name_or_path = str(out / "reference")
+    from datasets import Dataset
+    from trl import GRPOConfig, GRPOTrainer  # on use: seconds of every worker that collects this file
+
     trainer = GRPOTrainer(
         model=model,
         reward_funcs=lambda completions, **_: [0.0] * len(completions),
