@@ -17,9 +17,8 @@ if TYPE_CHECKING:
 
 LOCAL = "local"
 KINDS = ("vllm", "sglang", "openai")
-CONTEXT_TOKENS = (
-    32768  # without a recipe: of a server that does not tell, and at most of a model in this process
-)
+# Without a recipe: of a server that does not tell, and at most of a model in this process.
+CONTEXT_TOKENS = 32768
 REPLY_TOKENS = 4096  # without a recipe, at most, and at most a quarter of the context
 
 EngineOption = Annotated[
@@ -72,9 +71,9 @@ def engine_settings(
         given: Given = {} if engine is None else {"engine.kind": ("--engine", json.dumps(LOCAL))}
         if model is not None:
             given["model.path"] = ("--model", json.dumps(model))
-        return given, _lengths(
-            min(_positions(Path(model)) or CONTEXT_TOKENS, CONTEXT_TOKENS)
-        ) if alone and model is not None else []
+        if not alone or model is None:
+            return given, []
+        return given, _lengths(min(_positions(Path(model)) or CONTEXT_TOKENS, CONTEXT_TOKENS))
     if not engine.startswith(("http://", "https://")):
         raise Refused(f"--engine {engine} is no address such as http://host:8000, nor `local`")
     from hone.launch.endpoint import find_endpoint

@@ -140,10 +140,6 @@ def _tell(standing: Standing) -> None:
         f"  ANTHROPIC_BASE_URL={base}{session.path.removesuffix('/v1')} ANTHROPIC_API_KEY={session.key}",
         f"another one: curl{through} -X POST{bearer} {base}/sessions",
         f"its tokens:  curl{through}{bearer} {base}/sessions/{session.id}/tree",
-        *(
-            ()
-            if standing.token
-            else ("every user of this machine may open and read sessions: see --token-file",)
-        ),
+        *(() if standing.token else (_OPEN,)),
     )
     print("\n".join(lines), flush=True)
