@@ -282,13 +282,36 @@ def test_a_defect_stops_the_step_and_is_written_down(
         assert ledger.balance().dropped == {reason: 1}
 
 
-def test_no_more_rollouts_are_under_way_than_allowed(tmp_path: Path):
+class Meeting(World):
+    """Its first rollouts wait for each other until as many as may be under way are."""
+
+    def __init__(self, together: int) -> None:
+        super().__init__([])
+        self._together = together
+        self._met = asyncio.Event()
+
+    async def run(self, task: Task, sandbox: Sandbox, chat: Chat, run: AgentRun) -> None:
+        self.at_once += 1
+        self.most_at_once = max(self.most_at_once, self.at_once)
+        if self.at_once == self._together:
+            self._met.set()
+        await self._met.wait()
+        self.at_once -= 1
+
+
+def test_as_many_rollouts_are_under_way_as_allowed_and_no_more(tmp_path: Path):
+    running: list[int] = []
+    world = Meeting(together=2)
     with Ledger.open(tmp_path) as ledger:
-        world = World([])
-        asyncio.run(
-            world.dispatcher(tmp_path, ledger, group_size=6, concurrent_episodes=2).collect(0, 0, tasks(2))
+        dispatcher = Dispatcher(
+            world.parts(tmp_path, group_size=6, concurrent_episodes=2),
+            ledger,
+            Store(tmp_path / "rollouts"),
+            seed=0,
+            progress=lambda progress: running.append(progress.running),
         )
-        assert world.most_at_once == 2
+        asyncio.run(asyncio.wait_for(dispatcher.collect(0, 0, tasks(2)), 60))
+    assert (max(running), world.most_at_once) == (2, 2)
 
 
 class Deciding(World):
