@@ -223,10 +223,10 @@ def test_limits_on_turns_tokens_and_time_end_the_rollout() -> None:
 
 def test_a_slow_command_is_an_observation() -> None:
     async def scenario(sandbox: Sandbox) -> None:
-        run = await _run(sandbox, _do("echo begun; sleep 60"), scaffold=replace(TINY, timeout_s=0.3))
+        run = await _run(sandbox, _do("echo begun; sleep 60"), scaffold=replace(TINY, timeout_s=2.0))
         assert run.turns[0].observation == "<timeout>\nbegun\n"
         assert run.submitted
-        old = replace(TINY, timeout_s=0.3, timeout_template="{{action['action']}} stopped: {{output}}")
+        old = replace(TINY, timeout_s=2.0, timeout_template="{{action['action']}} stopped: {{output}}")
         run = await _run(sandbox, _do("echo begun; sleep 60"), scaffold=old)
         assert run.turns[0].observation == "echo begun; sleep 60 stopped: begun\n"
 

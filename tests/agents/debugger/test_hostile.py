@@ -59,7 +59,7 @@ def test_a_program_that_runs_for_ever_is_interrupted_where_it_is():
     async def scenario(desk: Desk) -> None:
         await desk.script("import time\nn = 0\nwhile True:\n    n += 1\n")
         seen = await desk.pdb("c")
-        assert "The command `c` has timed out after 0.5 s. The program was interrupted." in seen
+        assert "The command `c` has timed out after 2 s. The program was interrupted." in seen
         assert "\nCurrent frame:\nprogram.py(" in seen
         assert await desk.pdb("p n > 10") == "Pdb command output:\nTrue\n"
         await desk.pdb("b 4")
@@ -70,7 +70,7 @@ def test_a_program_that_runs_for_ever_is_interrupted_where_it_is():
         await desk.pdb("n")
         assert "program.py(2)<module>()" in await desk.pdb("c")
 
-    at_desk(scenario, timeout_s=0.5)
+    at_desk(scenario, timeout_s=2.0)
 
 
 def test_a_program_that_cannot_be_interrupted_is_killed():
@@ -80,11 +80,11 @@ def test_a_program_that_cannot_be_interrupted_is_killed():
         await desk.script(code)
         before = await desk.processes()
         seen = await desk.pdb("c")
-        assert "has timed out after 0.5 s. The program could not be interrupted and was killed." in seen
+        assert "has timed out after 2 s. The program could not be interrupted and was killed." in seen
         assert AGAIN in seen
         assert await desk.processes() == before
 
-    at_desk(scenario, timeout_s=0.5)
+    at_desk(scenario, timeout_s=2.0)
 
 
 def test_a_flood_is_capped_and_does_not_hold_the_debugger_up():
