@@ -11,14 +11,13 @@ import typer
 
 from hone.cli.errors import Refused
 from hone.cli.options import one_of
+from hone.policy.folder import DEFAULT_CONTEXT, longest_context
 
 if TYPE_CHECKING:
     from hone.launch.endpoint import Endpoint, Served
 
 LOCAL = "local"
 KINDS = ("vllm", "sglang", "openai")
-# Without a recipe: of a server that does not tell, and at most of a model in this process.
-CONTEXT_TOKENS = 32768
 REPLY_TOKENS = 4096  # without a recipe, at most, and at most a quarter of the context
 
 EngineOption = Annotated[
@@ -61,7 +60,7 @@ def engine_settings(
         key_env: environment variable with the server's key.
         alone: no recipe says how long contexts and replies are.
 
-    Raises Refused, and EngineError when the server does not answer.
+    Raises Refused, EngineError when the server does not answer, PolicyError for a folder without a model.
     """
     if kind is not None:
         one_of(kind, KINDS, "kind of engine")
@@ -73,7 +72,7 @@ def engine_settings(
             given["model.path"] = ("--model", json.dumps(model))
         if not alone or model is None:
             return given, []
-        return given, _lengths(min(_positions(Path(model)) or CONTEXT_TOKENS, CONTEXT_TOKENS))
+        return given, _lengths(min(longest_context(Path(model)) or DEFAULT_CONTEXT, DEFAULT_CONTEXT))
     if not engine.startswith(("http://", "https://")):
         raise Refused(f"--engine {engine} is no address such as http://host:8000, nor `local`")
     from hone.launch.endpoint import find_endpoint
@@ -89,7 +88,7 @@ def engine_settings(
     elif folder := _folder(endpoint, served, model, alone=alone):
         given["model.path"] = ("--model", json.dumps(folder))
     told = served.context_tokens if served else None
-    return given, _lengths(told or CONTEXT_TOKENS) if alone else []
+    return given, _lengths(told or DEFAULT_CONTEXT) if alone else []
 
 
 def _chosen(endpoint: Endpoint, model: str | None) -> Served | None:
@@ -134,15 +133,6 @@ def _folder(endpoint: Endpoint, served: Served | None, model: str | None, *, alo
         f"the tokenizer of {name} is needed here to talk to {endpoint.url} in tokens: give its folder with "
         "--model, or go without tokens by --engine-kind openai"
     )
-
-
-def _positions(folder: Path) -> int | None:
-    """The longest context of a model folder; None where it cannot be read, which is told later."""
-    try:
-        found = json.loads((folder / "config.json").read_text()).get("max_position_embeddings")
-    except (OSError, ValueError, AttributeError):
-        return None
-    return found if isinstance(found, int) else None
 
 
 def _lengths(context: int) -> list[str]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from hone.config.errors import ConfigError
+from hone.policy.errors import PolicyError
+from hone.policy.folder import read_config
 from hone.policy.settings import TinyModelSettings
 
 
@@ -74,14 +75,14 @@ def known_shape(name: str) -> Shape | None:
 
 def folder_shape(folder: Path) -> Shape:
     """The shape of a Hugging Face model folder. Raises ConfigError when it is not one."""
-    path = folder / "config.json"
     try:
-        shape = _shape(json.loads(path.read_text()))
-    except FileNotFoundError:
-        raise ConfigError(f"model.path: there is no model in {folder} (no config.json)") from None
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ConfigError(f"model.path: {path} does not describe a model ({error!r})") from None
-    return shape
+        return _shape(read_config(folder))
+    except PolicyError as error:
+        raise ConfigError(f"model.path: {error}") from None
+    except (KeyError, TypeError) as error:
+        raise ConfigError(
+            f"model.path: {folder / 'config.json'} does not describe a model ({error!r})"
+        ) from None
 
 
 def _shape(config: Mapping[str, Any]) -> Shape:

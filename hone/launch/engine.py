@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,21 +12,16 @@ from hone.policy.engines.http import Http, new_session
 from hone.policy.engines.managed import Managed, require_free
 from hone.policy.engines.open import DIALECTS
 from hone.policy.errors import PolicyError
+from hone.policy.folder import DEFAULT_CONTEXT, longest_context
 from hone.policy.model import load_tokenizer
-
-LONGEST = 32768  # tokens of context that a server gets unless it is told otherwise
 
 
 def default_context(model: Path) -> int:
-    """The model's own context, up to LONGEST tokens. Raises PolicyError for a folder that holds no model."""
-    load_tokenizer(model)  # refuses what is no model folder
-    config = json.loads((model / "config.json").read_text())
-    length = config.get("max_position_embeddings") or config.get("text_config", {}).get(
-        "max_position_embeddings"
-    )
-    if not isinstance(length, int):
+    """The model's own context, up to DEFAULT_CONTEXT tokens. Raises PolicyError where it tells none."""
+    length = longest_context(model)
+    if length is None:
         raise PolicyError(f"{model / 'config.json'} names no max_position_embeddings: give --context")
-    return min(length, LONGEST)
+    return min(length, DEFAULT_CONTEXT)
 
 
 async def serve(

@@ -7,12 +7,12 @@ The rule that must not break: a folder that cannot be used is refused here, in o
 # pyright: reportUnknownArgumentType=false, reportUnknownVariableType=false
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from hone.policy.errors import PolicyError
 from hone.policy.families import family_names, family_renderer
+from hone.policy.folder import read_config
 from hone.policy.rendering import ChatRenderer, first_line
 from hone.policy.reply import ToolSpec
 from hone.policy.template import TemplateRenderer
@@ -50,7 +50,7 @@ def load_model(path: Path, dtype: Literal["float32", "bfloat16"] = "float32") ->
     from safetensors import SafetensorError
     from transformers import AutoModelForCausalLM
 
-    _require_config(path)
+    read_config(path)  # refuses what is no model folder
     if not any(path.glob("*.safetensors")):
         raise PolicyError(f"{path} holds no *.safetensors weights: download or convert the model's weights")
     try:
@@ -70,7 +70,7 @@ def load_tokenizer(path: Path) -> PreTrainedTokenizerBase:
     """The tokenizer in folder `path`. Raises PolicyError when there is none or it cannot be read."""
     from transformers import AutoTokenizer
 
-    _require_config(path)
+    read_config(path)  # refuses what is no model folder
     if not any((path / name).is_file() for name in ("tokenizer.json", "tokenizer.model", "vocab.json")):
         raise PolicyError(f"{path} holds no tokenizer: copy tokenizer.json and tokenizer_config.json into it")
     try:
@@ -146,15 +146,3 @@ def _require_template(tokenizer: PreTrainedTokenizerBase) -> None:
             f"the tokenizer {tokenizer.name_or_path!r} has no chat template: add chat_template.jinja to the "
             "model folder, or set model.renderer to the renderer of the model's family"
         )
-
-
-def _require_config(path: Path) -> None:
-    if not path.is_dir():
-        raise PolicyError(f"there is no model folder {path}: give the folder of a Hugging Face model")
-    config = path / "config.json"
-    if not config.is_file():
-        raise PolicyError(f"{path} holds no config.json: give the folder of a Hugging Face model")
-    try:
-        json.loads(config.read_text())
-    except ValueError as error:
-        raise PolicyError(f"{config} is not JSON ({error}): copy it again") from error

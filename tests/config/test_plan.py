@@ -77,7 +77,7 @@ def test_keys_of_the_prompts_without_a_meaning_are_told(recipe: Path, tmp_path: 
 
 
 def test_a_missing_or_broken_model_is_refused(recipe: Path, tmp_path: Path):
-    with pytest.raises(ConfigError, match=r"there is no model in .*gone \(no config.json\)"):
+    with pytest.raises(ConfigError, match=r"there is no model folder .*gone"):
         make_plan(resolve(recipe, [f"model.path={tmp_path / 'gone'}"]), "train")
     (tmp_path / "model" / "config.json").write_text("{}")
     with pytest.raises(ConfigError, match="does not describe a model"):

@@ -10,15 +10,11 @@ from pathlib import Path
 from typing import Any
 
 os.environ.setdefault("MSWEA_SILENT_STARTUP", "1")
-os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")  # it would be fetched otherwise
 
-import litellm
 import yaml
 from minisweagent.agents.default import AgentConfig, DefaultAgent
 from minisweagent.config import builtin_config_dir
 from minisweagent.environments.local import LocalEnvironment, LocalEnvironmentConfig
-from minisweagent.models.litellm_model import LitellmModel
-from minisweagent.models.litellm_textbased_model import LitellmTextbasedModel
 
 from hone.agents.scaffold import SUBMIT
 from hone.outcomes import Outcome
@@ -81,35 +77,6 @@ class Replies:
         )
 
 
-class _Scripted:
-    """Gives the package's own models their replies where they would ask a server."""
-
-    replies: list[Said]
-    end: Said
-    asked: list[list[dict[str, Any]]]
-
-    def _query(self, messages: list[dict[str, Any]], **kwargs: Any) -> litellm.ModelResponse:
-        number = len(self.asked)
-        said = self.replies[number] if number < len(self.replies) else self.end
-        self.asked.append(messages)
-        message: dict[str, Any] = {"role": "assistant", "content": said.content}
-        if said.calls:
-            message["tool_calls"] = tool_calls(said, number)
-        if said.reasoning:
-            message["reasoning_content"] = said.reasoning
-        ended = "length" if said.truncated else "tool_calls" if said.calls else "stop"
-        return litellm.ModelResponse(choices=[{"finish_reason": ended, "index": 0, "message": message}])
-
-    def _calculate_cost(self, response: object) -> dict[str, float]:
-        return {"cost": 0.0}
-
-
-class ToolModel(_Scripted, LitellmModel): ...
-
-
-class TextModel(_Scripted, LitellmTextbasedModel): ...
-
-
 class _Config(LocalEnvironmentConfig):
     timeout: float = 30  # type: ignore[assignment]
 
@@ -125,6 +92,8 @@ class Done:
 
 def run_package(config: Path, replies: list[Said], *, tools: bool, end: Said, **limits: Any) -> Done:
     """The package's agent and model on this host's own shell; `limits` are the agent's, and `timeout`."""
+    from tests.integrations.package_models import TextModel, ToolModel  # here: they take seconds to import
+
     written = yaml.safe_load(config.read_text())
     timeout = limits.pop("timeout", written.get("environment", {}).get("timeout", 30))
     env = written.get("environment", {}).get("env", {})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
@@ -18,6 +17,7 @@ from hone.policy.engines.managed import Managed
 from hone.policy.engines.sglang import Sglang
 from hone.policy.engines.vllm import Vllm
 from hone.policy.errors import PolicyError
+from hone.policy.folder import read_config
 from hone.policy.settings import EngineSettings, ModelSettings
 
 if TYPE_CHECKING:
@@ -54,12 +54,7 @@ async def open_servers(
 
 def _vocabulary(model: Path, tokenizer: PreTrainedTokenizerBase) -> int:
     """How many ids the model has a row for: often more than the tokenizer has tokens."""
-    try:
-        config = json.loads((model / "config.json").read_text())
-    except (OSError, ValueError):  # a folder with a tokenizer alone is enough for servers elsewhere
-        return len(tokenizer)
-    size = config.get("vocab_size") or config.get("text_config", {}).get("vocab_size")
-    return max(size or 0, len(tokenizer))
+    return max(read_config(model).get("vocab_size") or 0, len(tokenizer))
 
 
 def server_options(settings: EngineSettings, model: ModelSettings) -> ServerOptions:

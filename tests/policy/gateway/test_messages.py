@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from typing import TYPE_CHECKING
 
-import anthropic
 import pytest
 
 from hone.policy.reply import Purpose
 from hone.policy.scripted import ScriptedReply
 from tests.policy.gateway.world import DONE, LOOK, TOOLS, open_world
+
+if TYPE_CHECKING:  # it takes seconds to import: whoever collects these tests only need not wait for it
+    import anthropic
 
 OWN_TOOLS = [
     {"name": t["function"]["name"], "description": "A tool.", "input_schema": {"type": "object"}}
@@ -20,6 +23,8 @@ REST = {"model": "m", "max_tokens": 100, "system": "You fix bugs.", "tools": OWN
 
 
 def client_of(world, **named) -> anthropic.AsyncAnthropic:
+    import anthropic
+
     return anthropic.AsyncAnthropic(base_url=world.url.removesuffix("/v1"), api_key="any", **named)
 
 
@@ -138,15 +143,19 @@ def test_what_cannot_be_served_as_it_was_meant_is_refused(voice, fields):
 
 
 def test_a_prompt_that_is_too_long_is_said_in_the_words_that_clients_know(voice):
+    from anthropic import BadRequestError
+
     async def converse():
         async with open_world(voice, [DONE], context_tokens=100) as world:
-            with pytest.raises(anthropic.BadRequestError, match=r"prompt is too long: [0-9]+ tokens > 100"):
+            with pytest.raises(BadRequestError, match=r"prompt is too long: [0-9]+ tokens > 100"):
                 await ask(client_of(world), [QUESTION], stream=False)
 
     asyncio.run(converse())
 
 
 def test_a_stream_is_pinged_until_the_reply_is_there_and_can_still_end_in_an_error(voice):
+    from anthropic import APIStatusError
+
     async def converse():
         async with open_world(voice, [DONE, ScriptedReply(error="out of memory")], quiet_s=0.001) as world:
             world.engine.open.clear()
@@ -157,7 +166,7 @@ def test_a_stream_is_pinged_until_the_reply_is_there_and_can_still_end_in_an_err
                 assert (await events.get_final_message()).content[0].text == "Done."
             world.engine.open.clear()
             asked["messages"] = [QUESTION, QUESTION]
-            with pytest.raises(anthropic.APIStatusError, match="out of memory"):  # noqa: PT012
+            with pytest.raises(APIStatusError, match="out of memory"):  # noqa: PT012
                 async with client.messages.stream(**asked) as events:
                     world.engine.open.set()
                     await events.get_final_message()

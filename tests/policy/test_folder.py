@@ -1,0 +1,36 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from hone.policy.errors import PolicyError
+from hone.policy.folder import longest_context, read_config
+
+
+def folder_with(path: Path, text: str) -> Path:
+    (path / "config.json").write_text(text)
+    return path
+
+
+def test_a_model_that_also_sees_is_described_by_its_language_model(tmp_path: Path):
+    inner = {"vocab_size": 9, "max_position_embeddings": 64}
+    assert (
+        read_config(folder_with(tmp_path, json.dumps({"text_config": inner, "vision_config": {}}))) == inner
+    )
+    assert longest_context(tmp_path) == 64
+    assert longest_context(folder_with(tmp_path, json.dumps(inner))) == 64
+    assert longest_context(folder_with(tmp_path, "{}")) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "message"), [("{", "is not JSON"), ("[1]", "describes no model"), (None, "holds no")]
+)
+def test_a_folder_that_describes_no_model_is_refused(tmp_path: Path, text: str | None, message: str):
+    if text is not None:
+        folder_with(tmp_path, text)
+    with pytest.raises(PolicyError, match=message):
+        read_config(tmp_path)
+    with pytest.raises(PolicyError, match="there is no model folder"):
+        read_config(tmp_path / "gone")
