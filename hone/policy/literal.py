@@ -29,13 +29,22 @@ _Piece = tuple[list[int], list[tuple[int, int]]]  # ids, and the characters that
 _THINKING = ("<think>", "</think>")  # renderers look for them in a reply's text
 
 
+def special_tokens(tokenizer: PreTrainedTokenizerBase) -> list[str]:
+    """Longest first: those with a role (end, padding), and those that are only declared special.
+
+    Many vocabularies, Llama 3's and Mistral's among them, give most of their markers no role.
+    """
+    declared = (token.content for token in tokenizer.added_tokens_decoder.values() if token.special)
+    every = {token for token in (*tokenizer.all_special_tokens, *declared) if token.strip()}
+    return sorted(every, key=lambda token: (-len(token), token))
+
+
 class LiteralTokenizer:
     """A tokenizer that spells marked text letter by letter; everything else is the tokenizer's own."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
         self._tokenizer = tokenizer
-        special = sorted((t for t in tokenizer.all_special_tokens if t.strip()), key=len, reverse=True)
-        self._special = re.compile("|".join(map(re.escape, special)) or "(?!)")
+        self._special = re.compile("|".join(map(re.escape, special_tokens(tokenizer))) or "(?!)")
         self._newline = self._ids("\n")
 
     def __getattr__(self, name: str) -> Any:

@@ -17,6 +17,7 @@ from hone.policy.rendering import ChatRenderer, written_ids
 from hone.policy.reply import Purpose, Reply
 from hone.train.samples import tree_samples
 from hone.types import Message
+from tests.policy.families import special_tokens
 from tests.policy.scripted_engine import ScriptedEngine
 
 TOOL = {
@@ -106,7 +107,7 @@ class Conversation:
         return False
 
     def text(self) -> str:
-        special = self.tokenizer.all_special_tokens
+        special = special_tokens(self.tokenizer)
         return "".join(self.rng.choice([*TEXTS, str(self.rng.choice(special))], self.rng.integers(1, 4)))
 
     def draw(self, index: int) -> list[int]:

@@ -62,7 +62,10 @@ def vocabulary() -> tuple[list[str], list[str]]:
 def make_tokenizer(
     special: list[str], markup: list[str], eos: str, bos: str, source: str | None
 ) -> PreTrainedTokenizerFast:
-    """A byte-level BPE tokenizer that holds these tokens."""
+    """A byte-level BPE tokenizer that holds these tokens.
+
+    As in Llama 3's and Mistral's, most special tokens have no role: nothing but their own mark says it.
+    """
     pieces, merges = vocabulary()
     tokenizer = Tokenizer(models.BPE(vocab={piece: i for i, piece in enumerate(pieces)}, merges=merges))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -74,10 +77,13 @@ def make_tokenizer(
         eos_token=eos,
         bos_token=bos,
         pad_token=eos,
-        extra_special_tokens=special,
         chat_template=source,
         clean_up_tokenization_spaces=False,
     )
+
+
+def special_tokens(tokenizer: PreTrainedTokenizerFast) -> list[str]:
+    return [token.content for token in tokenizer.added_tokens_decoder.values() if token.special]
 
 
 @cache

@@ -222,7 +222,7 @@ def test_a_renderer_needs_to_see_only_the_end_of_a_prompt(name, monkeypatch):
 @every
 def test_special_tokens_that_a_message_mentions_stay_text(name):
     tokenizer, renderer = SPEAKERS[name]()
-    special = [token for token in tokenizer.all_special_tokens if token.strip()]
+    special = families.special_tokens(tokenizer)
     mention = " ".join(special)
     for messages in (
         lambda text: [user(text)],
