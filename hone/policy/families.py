@@ -11,6 +11,12 @@ from hone.policy.rendering import FamilyRenderer, first_line
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
+_HARMONY = "gpt-oss"  # rendered by openai-harmony, which brings its own encoder
+_HARMONY_OPTIONS: dict[str, Any] = {
+    "conversation_start_date": "2025-08-05",  # named in its prompts, which must not change with the day
+    "auto_drop_analysis": False,  # its own switch for past reasoning
+}
+
 
 def family_names() -> list[str]:
     """Every family, in the order in which they are tried."""
@@ -36,9 +42,11 @@ def family_renderer(
     if not thinking and "enable_thinking" not in settings.model_fields:
         return "the prompts of this family cannot tell a model not to reason: set model.thinking = true"
     options: dict[str, Any] = {} if thinking else {"enable_thinking": False}
+    if name == _HARMONY:
+        options |= _HARMONY_OPTIONS
     literal = LiteralTokenizer(tokenizer)
     try:
         renderer = renderers.create_renderer(literal, settings(thinking_retention="all", **options))
     except Exception as error:  # renderers refuse a tokenizer in many ways, assertions included
         return first_line(error)
-    return FamilyRenderer(renderer, literal, name)
+    return FamilyRenderer(renderer, literal, name, own_encoder=name == _HARMONY)

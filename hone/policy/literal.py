@@ -40,11 +40,15 @@ def special_tokens(tokenizer: PreTrainedTokenizerBase) -> list[str]:
 
 
 class LiteralTokenizer:
-    """A tokenizer that spells marked text letter by letter; everything else is the tokenizer's own."""
+    """A tokenizer that spells marked text letter by letter, and knows special tokens without a role as such.
+
+    Everything else is the tokenizer's own.
+    """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
         self._tokenizer = tokenizer
-        self._special = re.compile("|".join(map(re.escape, special_tokens(tokenizer))) or "(?!)")
+        self.all_special_tokens = special_tokens(tokenizer)
+        self._special = re.compile("|".join(map(re.escape, self.all_special_tokens)) or "(?!)")
         self._newline = self._ids("\n")
 
     def __getattr__(self, name: str) -> Any:

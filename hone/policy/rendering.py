@@ -69,12 +69,19 @@ class ChatRenderer(Protocol):
 
 
 class FamilyRenderer:
-    """A renderer of the `renderers` package, with special tokens in messages kept as text."""
+    """A renderer of the `renderers` package, with special tokens in messages kept as text.
 
-    def __init__(self, renderer: Renderer, tokenizer: LiteralTokenizer, name: str) -> None:
+    Args:
+        own_encoder: the renderer does not use the tokenizer for messages, and takes their texts literally.
+    """
+
+    def __init__(
+        self, renderer: Renderer, tokenizer: LiteralTokenizer, name: str, *, own_encoder: bool = False
+    ) -> None:
         self._renderer = renderer
         self._tokenizer = tokenizer
         self._name = name
+        self._own_encoder = own_encoder
 
     def render_ids(
         self,
@@ -125,7 +132,8 @@ class FamilyRenderer:
         return self._renderer.get_stop_token_ids()
 
     def _marked(self, messages: Sequence[Message]) -> list[Any]:
-        return self._tokenizer.mark([plain(message) for message in messages])
+        plainly = [plain(message) for message in messages]
+        return plainly if self._own_encoder else self._tokenizer.mark(plainly)
 
 
 def written_ids(

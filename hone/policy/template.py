@@ -86,7 +86,7 @@ class TemplateRenderer:
         self._stops = cast("list[int]", tokenizer.convert_tokens_to_ids(names))
         self._tools: ToolForm = tool_form(self.text, tokenizer, self._end)
         self._reader = self._tools.reader or renderers.create_renderer(
-            tokenizer, renderers.DefaultRendererConfig()
+            self._tokenizer, renderers.DefaultRendererConfig()
         )
         self._thinking = tokenizer.encode("<think>", add_special_tokens=False)
         self._stable: dict[object, list[Message] | None] = {}

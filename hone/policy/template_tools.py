@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from hone.policy.errors import PolicyError
 from hone.policy.families import family_names, family_renderer
+from hone.policy.literal import LiteralTokenizer
 from hone.policy.messages import enveloped
 from hone.policy.reply import ToolSpec
 from hone.types import Message
@@ -82,8 +83,9 @@ def _readers(tokenizer: PreTrainedTokenizerBase) -> Iterator[Reader]:
     from renderers import DefaultRendererConfig, create_renderer
     from renderers.parsers import TOOL_PARSERS
 
+    literal = LiteralTokenizer(tokenizer)
     for parser in TOOL_PARSERS:
-        yield create_renderer(tokenizer, DefaultRendererConfig(tool_parser=parser))
+        yield create_renderer(literal, DefaultRendererConfig(tool_parser=parser))
     for name in family_names():
         renderer = family_renderer(tokenizer, name)
         if not isinstance(renderer, str):

@@ -5,13 +5,18 @@ from __future__ import annotations
 
 import re
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
+import pytest
 import trl
 from renderers.base import MODEL_RENDERER_MAP
 from renderers.configs import config_from_name
+from tiktoken_ext.openai_public import o200k_harmony
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
+from transformers.convert_slow_tokenizer import TikTokenConverter
 
 from hone.policy.errors import PolicyError
 from hone.policy.model import make_renderer
@@ -19,9 +24,9 @@ from hone.policy.rendering import ChatRenderer
 
 FOLDER = Path(trl.__file__).parent / "chat_templates"
 TEMPLATES = sorted(path.stem for path in FOLDER.glob("*.jinja") if not path.stem.endswith("_training"))
-# The encoder of gpt-oss brings a vocabulary of its own.
-FAMILIES = sorted(set(MODEL_RENDERER_MAP.values()) - {"gpt-oss"})
+FAMILIES = sorted(set(MODEL_RENDERER_MAP.values()))
 QUIET = [name for name in FAMILIES if "enable_thinking" in type(config_from_name(name)).model_fields]
+_O200K = "fb374d419588a4632f3f557e76b4b70aebbca790"  # tiktoken's name for a copy of that vocabulary
 _MARKUP = re.compile(r"<[|｜/]?[A-Za-z_:▁~]+[|｜]?>|\[/?[A-Z_]{3,}\]|<\|\"\|>")
 _ENDS = (
     "<|im_end|>",
@@ -107,6 +112,8 @@ def template_tokenizer(name: str) -> PreTrainedTokenizerFast:
 @cache
 def family(name: str, *, thinking: bool = True) -> tuple[PreTrainedTokenizerFast, ChatRenderer]:
     """A family's renderer, on a tokenizer that holds the tokens it asks for."""
+    if name == "gpt-oss":
+        return _gpt_oss()
     special = ["<|eos|>"]
     while True:
         tokenizer = make_tokenizer(special, [], "<|eos|>", "<|eos|>", None)
@@ -117,6 +124,30 @@ def family(name: str, *, thinking: bool = True) -> tuple[PreTrainedTokenizerFast
             if not missing or missing[0] in special:
                 raise
             special.append(missing[0])
+
+
+def _gpt_oss() -> tuple[PreTrainedTokenizerFast, ChatRenderer]:
+    """Its renderer brings an encoder of its own, so with the real vocabulary; litellm holds a copy of it."""
+    [litellm] = find_spec("litellm").submodule_search_locations  # to import it takes seconds
+    copies = Path(litellm) / "litellm_core_utils" / "tokenizers"
+    with TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TIKTOKEN_CACHE_DIR", str(copies))
+        patch.setenv("TIKTOKEN_ENCODINGS_BASE", folder)
+        (Path(folder) / "o200k_base.tiktoken").symlink_to(copies / _O200K)
+        encoding = o200k_harmony()
+        converter = TikTokenConverter("", encoding["pat_str"])
+        converter.load_tiktoken_bpe = lambda _: encoding["mergeable_ranks"]
+        bpe = converter.converted()
+        names = {number: name for name, number in encoding["special_tokens"].items()}
+        bpe.add_special_tokens([AddedToken(names[i], special=True, normalized=False) for i in sorted(names)])
+        tokenizer = PreTrainedTokenizerFast(
+            tokenizer_object=bpe,
+            eos_token="<|return|>",
+            bos_token="<|startoftext|>",
+            pad_token="<|endoftext|>",
+        )
+        assert all(tokenizer.convert_tokens_to_ids(name) == i for i, name in names.items())
+        return tokenizer, make_renderer(tokenizer, "gpt-oss")
 
 
 @cache

@@ -23,7 +23,7 @@ def serve(model, scenario, **settings):
     async def main():
         engine = LocalEngine(model, EngineSettings(**settings))
         try:
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(240):
                 return await scenario(engine)
         finally:
             await engine.close()

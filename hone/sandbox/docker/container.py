@@ -50,6 +50,7 @@ class Container:
 
     async def _remove(self) -> None:
         await asyncio.wait([self._creating])
-        self._creating.exception()  # whoever created it was told, or is gone
-        await self._engine.remove(self.name)
+        # by its id: an engine killed in the middle of a removal forgets the name, but not the container
+        made = None if self._creating.exception() else self._creating.result()
+        await self._engine.remove(made or self.name)
         await self._resources.aclose()
