@@ -44,10 +44,12 @@ class Dockerd:
         record.unlink()  # a daemon takes a process that nobody has reaped for a living one
 
     def containers(self) -> list[str]:
+        """Those that it finds: killed in the middle of a removal it may list one that it does not."""
         with self.engine.client() as client:
             return [
                 f"container {one['Names']} {one['Status']} {one['Labels']}"
                 for one in client.get("/containers/json?all=1").json()
+                if one["Names"] or client.get(f"/containers/{one['Id']}/json").status_code != 404
             ]
 
 

@@ -50,7 +50,6 @@ class Container:
 
     async def _remove(self) -> None:
         await asyncio.wait([self._creating])
-        # by its id: an engine killed in the middle of a removal forgets the name, but not the container
-        made = None if self._creating.exception() else self._creating.result()
-        await self._engine.remove(made or self.name)
+        self._creating.exception()  # whoever created it was told, or is gone
+        await self._engine.remove(self.name)
         await self._resources.aclose()
