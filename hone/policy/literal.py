@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from hone.types import Message
 
@@ -55,8 +55,18 @@ class LiteralTokenizer:
         return getattr(self._tokenizer, name)
 
     def mark(self, messages: Sequence[Message]) -> list[Message]:
-        """The messages with every special token in their texts marked."""
+        """The messages with every special token marked in their texts, reasoning and tool calls."""
         return [self._marked(message) for message in messages]
+
+    def mark_json(self, value: Any) -> Any:
+        """A value of JSON with every special token in its texts marked."""
+        if isinstance(value, str):
+            return self._mark(value)
+        if isinstance(value, dict):
+            return {self._mark(name): self.mark_json(v) for name, v in cast("dict[str, Any]", value).items()}
+        if isinstance(value, list):
+            return [self.mark_json(inner) for inner in cast("list[Any]", value)]
+        return value
 
     def encode(self, text: str, **options: Any) -> list[int]:
         """The ids of a text that may hold marks; no option other than the tokenizer's own."""
@@ -79,13 +89,19 @@ class LiteralTokenizer:
         }
 
     def _marked(self, message: Message) -> Message:
-        text = message["content"]
-        if _MARKS.search(text):
-            text = _MARKS.sub("\ufffd", text)
-        if self._special.search(text):
-            reply = message["role"] == "assistant"
-            text = self._special.sub(lambda found: _wrap(found[0], reply), text)
-        return message if text is message["content"] else {**message, "content": text}
+        reply = message["role"] == "assistant"
+        marked = {**message, "content": self._mark(message["content"], *(_THINKING if reply else ()))}
+        if "reasoning_content" in message:
+            marked["reasoning_content"] = self._mark(message["reasoning_content"])
+        if "tool_calls" in message:
+            calls = message["tool_calls"]
+            marked["tool_calls"] = [{**call, "function": self.mark_json(call["function"])} for call in calls]
+        return marked
+
+    def _mark(self, text: str, *but: str) -> str:
+        """The text with every special token marked but these."""
+        clean = _MARKS.sub("\ufffd", text)
+        return self._special.sub(lambda f: f[0] if f[0] in but else f"{_OPEN}{f[0]}{_CLOSE}", clean)
 
     def _pieces(self, text: str, *, inside: bool = False) -> Iterator[_Piece]:
         """The ids of each piece of a marked text, and the characters each id stands for."""
@@ -112,7 +128,3 @@ class LiteralTokenizer:
 
     def _ids(self, text: str) -> list[int]:
         return self._tokenizer.encode(text, add_special_tokens=False)
-
-
-def _wrap(token: str, reply: bool) -> str:
-    return token if reply and token in _THINKING else f"{_OPEN}{token}{_CLOSE}"

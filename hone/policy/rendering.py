@@ -92,7 +92,7 @@ class FamilyRenderer:
     ) -> list[int]:
         try:
             return self._renderer.render_ids(
-                self._marked(messages), tools=enveloped(tools), add_generation_prompt=add_generation_prompt
+                self._marked(messages), tools=self._shown(tools), add_generation_prompt=add_generation_prompt
             )
         except Exception as error:  # renderers refuse a conversation in many ways
             raise PolicyError(
@@ -111,7 +111,7 @@ class FamilyRenderer:
     ) -> list[int] | None:
         past = prompt + reply
         for messages in (self._marked(new), self._marked(_named(said, new))):
-            bridged = self._renderer.bridge_to_next_turn(prompt, reply, messages, tools=enveloped(tools))
+            bridged = self._renderer.bridge_to_next_turn(prompt, reply, messages, tools=self._shown(tools))
             if bridged is not None and bridged.token_ids[: len(past)] == past:
                 return bridged.token_ids[len(past) :]
         return None
@@ -134,6 +134,10 @@ class FamilyRenderer:
     def _marked(self, messages: Sequence[Message]) -> list[Any]:
         plainly = [plain(message) for message in messages]
         return plainly if self._own_encoder else self._tokenizer.mark(plainly)
+
+    def _shown(self, tools: Sequence[ToolSpec] | None) -> list[Any] | None:
+        given = enveloped(tools)
+        return given if self._own_encoder else self._tokenizer.mark_json(given)
 
 
 def written_ids(

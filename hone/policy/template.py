@@ -175,7 +175,10 @@ class TemplateRenderer:
             return cast(
                 "str",
                 self._tokenizer.apply_chat_template(
-                    rendered, tools=enveloped(tools), add_generation_prompt=generate, tokenize=False
+                    rendered,
+                    tools=self._tokenizer.mark_json(enveloped(tools)),
+                    add_generation_prompt=generate,
+                    tokenize=False,
                 ),
             )
         except Exception as error:  # jinja errors, and whatever the template itself raises
