@@ -11,6 +11,7 @@ import typer
 
 from hone.cli.errors import Refused
 from hone.cli.options import one_of
+from hone.policy.errors import PolicyError
 from hone.policy.folder import DEFAULT_CONTEXT, longest_context
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ def engine_settings(
         key_env: environment variable with the server's key.
         alone: no recipe says how long contexts and replies are.
 
-    Raises Refused, EngineError when the server does not answer, PolicyError for a folder without a model.
+    Raises Refused, and EngineError when the server does not answer.
     """
     if kind is not None:
         one_of(kind, KINDS, "kind of engine")
@@ -72,7 +73,11 @@ def engine_settings(
             given["model.path"] = ("--model", json.dumps(model))
         if not alone or model is None:
             return given, []
-        return given, _lengths(min(longest_context(Path(model)) or DEFAULT_CONTEXT, DEFAULT_CONTEXT))
+        try:
+            longest = longest_context(Path(model))
+        except PolicyError as error:
+            raise Refused(f"--model: {error}") from None
+        return given, _lengths(min(longest or DEFAULT_CONTEXT, DEFAULT_CONTEXT))
     if not engine.startswith(("http://", "https://")):
         raise Refused(f"--engine {engine} is no address such as http://host:8000, nor `local`")
     from hone.launch.endpoint import find_endpoint

@@ -34,6 +34,7 @@ PROMPT = [5, 6, 7, 8]
 def model(tokenizer, tmp_path: Path) -> Path:
     folder = tmp_path / "model"
     tokenizer.save_pretrained(folder)
+    (folder / "config.json").write_text("{}")
     return folder
 
 
