@@ -55,7 +55,7 @@ class LiteralTokenizer:
         return getattr(self._tokenizer, name)
 
     def mark(self, messages: Sequence[Message]) -> list[Message]:
-        """The messages with every special token marked in their texts, reasoning and tool calls."""
+        """The messages with every special token marked, wherever they hold one."""
         return [self._marked(message) for message in messages]
 
     def mark_json(self, value: Any) -> Any:
@@ -89,14 +89,9 @@ class LiteralTokenizer:
         }
 
     def _marked(self, message: Message) -> Message:
-        reply = message["role"] == "assistant"
-        marked = {**message, "content": self._mark(message["content"], *(_THINKING if reply else ()))}
-        if "reasoning_content" in message:
-            marked["reasoning_content"] = self._mark(message["reasoning_content"])
-        if "tool_calls" in message:
-            calls = message["tool_calls"]
-            marked["tool_calls"] = [{**call, "function": self.mark_json(call["function"])} for call in calls]
-        return marked
+        kept = _THINKING if message["role"] == "assistant" else ()
+        rest = self.mark_json({key: value for key, value in message.items() if key != "content"})
+        return {"content": self._mark(message["content"], *kept), **rest}
 
     def _mark(self, text: str, *but: str) -> str:
         """The text with every special token marked but these."""
