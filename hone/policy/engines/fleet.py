@@ -37,6 +37,7 @@ log = logging.getLogger(__name__)
 
 _SESSIONS = 100_000  # conversations whose server is remembered
 _BACKOFF_S = 0.25  # before the first retry; doubles
+_LONGEST_BACKOFF_S = 8.0
 _ABORT_AGAIN_S = 0.25
 _HOPELESS = 2  # attempts to bring a server up after which an update does not wait for it
 _MIXED = -1  # the version of a fleet whose servers hold different weights
@@ -74,6 +75,7 @@ class Fleet:
         self._homes: OrderedDict[str, Slot] = OrderedDict()
         self._version = 0
         self._holds = 0  # while positive, requests wait
+        self._changing = False  # whether the servers are given new weights
         self._updating = asyncio.Lock()
         self._changed = asyncio.Event()
         self._keepers: asyncio.Task[None] | None = None
@@ -117,16 +119,17 @@ class Fleet:
                     raise EngineError(
                         f"{failures} tries to get a reply failed, the last one so: {error}"
                     ) from error
-                await asyncio.sleep(_BACKOFF_S * 2 ** (failures - 1))
             except Refused as error:
                 if slot.dialect.is_overflow(str(error)):
                     raise ContextOverflow(len(prompt), self.context_tokens) from error
                 raise
             else:
                 draft.add(_told(part, slot, sampling), versions)
+                continue
             finally:
                 slot.load -= 1
                 self._notify()
+            await asyncio.sleep(min(_BACKOFF_S * 2 ** (failures - 1), _LONGEST_BACKOFF_S))
         return draft.completion()
 
     async def release(self, session: str) -> None:
@@ -196,6 +199,7 @@ class Fleet:
             self._holds += 1
             try:
                 await (self._cut() if self._settings.in_flight_updates else self._drained())
+                self._changing = True
                 slots = [slot for slot in self._slots if slot.up]
                 failed = await change(slots)
                 for slot, error in zip(slots, failed, strict=True):
@@ -205,6 +209,7 @@ class Fleet:
                         raise error
                 self._version = version
             finally:
+                self._changing = False
                 self._holds -= 1
                 self._notify()
             await self._some_ready()
@@ -298,7 +303,7 @@ class Fleet:
 
     async def _keep(self, slot: Slot) -> None:
         while True:
-            slot.fail(await slot.watch(lambda: self._holds > 0))
+            slot.fail(await slot.watch(lambda: self._changing))
             self._notify()
             log.warning("engine server %s is out: %s", slot.host.name, slot.trouble)
             delay = 1.0

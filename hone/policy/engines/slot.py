@@ -65,11 +65,20 @@ class Slot:
         self._label = ""
         self._held: Weights | None = None  # what was loaded whole and heard
         self._failed = asyncio.Event()
+        self._asking: set[asyncio.Timeout] = set()  # of each request in flight
+        self._given_up = ""  # why the last ones in flight were
 
     async def bring_up(self) -> None:
-        """Start, examine and load; returns with the server up. Raises EngineError."""
+        """Start, examine and load; returns with the server up. Raises EngineError.
+
+        Requests in flight go on only where it proves to be as it was.
+        """
         async with self._busy:
-            await self._bring_up()
+            try:
+                await self._bring_up()
+            except EngineError as error:
+                self._give_up(str(error))
+                raise
 
     async def _bring_up(self) -> None:
         self.failures += 1  # until it is up
@@ -87,6 +96,7 @@ class Slot:
         self.whole, self._label = found.whole, found.label
         self.version = int(found.label) if found.label.isdecimal() else 0
         while self.newest is not None and (self._held is not self.newest or self._label != self.newest.label):
+            self._give_up("it was restarted, or holds other weights than it had")
             await self._load(settings.ready_timeout_s)
         self._failed.clear()
         self.trouble = ""
@@ -96,8 +106,16 @@ class Slot:
     async def ask(self, ask: Ask, *, timeout_s: float) -> tuple[Part, Int32]:
         """A part of a reply, and the version of each of its tokens. Raises Unreachable, Refused."""
         label, version = self._label, self.version
-        with _understood(self.dialect):
-            part = await self.dialect.ask(ask, timeout_s=timeout_s)
+        patience = asyncio.timeout(None)
+        try:
+            async with patience:
+                self._asking.add(patience)
+                with _understood(self.dialect):
+                    part = await self.dialect.ask(ask, timeout_s=timeout_s)
+        except TimeoutError:
+            raise Unreachable(f"{self.dialect.url} is out: {self._given_up}") from None
+        finally:
+            self._asking.discard(patience)
         others = set(part.labels) - {label}
         if others:
             raise Unreachable(
@@ -150,36 +168,49 @@ class Slot:
         self.trouble = trouble
         self._failed.set()
 
-    async def watch(self, held: Callable[[], bool]) -> str:
+    def _give_up(self, why: str) -> None:
+        """Expect no answer any more to what was asked: each request in flight raises Unreachable."""
+        self._given_up = why
+        for patience in self._asking:
+            patience.reschedule(asyncio.get_running_loop().time())
+
+    async def watch(self, changing: Callable[[], bool]) -> str:
         """Returns why the server is no longer fit for use, as soon as it is seen.
 
-        Nothing is asked of it while `held()`: a server that is being updated may not answer.
+        Nothing is asked of it while `changing()`: a server that is being updated may not answer.
         """
         ended = asyncio.create_task(self.host.ended())
         failed = asyncio.create_task(self._failed.wait())
+        look = asyncio.create_task(self._look(changing))
         try:
             while True:
-                await asyncio.wait({ended, failed}, timeout=POLL_S, return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait({ended, failed, look}, return_when=asyncio.FIRST_COMPLETED)
                 if ended.done():
                     return ended.result()
                 if failed.done():
                     return self.trouble
-                if held():
-                    continue
-                label = self._label
-                try:
-                    await self.dialect.health()
-                    seen = (await self.dialect.facts()).label
-                except EngineError as error:
-                    if held():
-                        continue
-                    return str(error)
-                if seen not in (label, self._label):  # unless an update came in between
-                    return f"the weights of {self.dialect.url} were changed to {seen!r} by somebody else"
+                if trouble := look.result():
+                    return trouble
+                look = asyncio.create_task(self._look(changing))
         finally:
-            ended.cancel()
-            failed.cancel()
-            await asyncio.gather(ended, failed, return_exceptions=True)
+            for task in (ended, failed, look):
+                task.cancel()
+            await asyncio.gather(ended, failed, look, return_exceptions=True)
+
+    async def _look(self, changing: Callable[[], bool]) -> str:
+        """What is wrong with the server after a while; "": nothing that can be seen."""
+        await asyncio.sleep(POLL_S)
+        if changing():
+            return ""
+        label = self._label
+        try:
+            await self.dialect.health()
+            seen = (await self.dialect.facts()).label
+        except EngineError as error:
+            return "" if changing() else str(error)
+        if seen not in (label, self._label):  # unless an update came in between
+            return f"the weights of {self.dialect.url} were changed to {seen!r} by somebody else"
+        return ""
 
 
 @contextmanager

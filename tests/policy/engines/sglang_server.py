@@ -49,6 +49,7 @@ class SglangServer:
         self.label = "default"
         self.raw_logprobs = False  # as with SGLANG_RETURN_ORIGINAL_LOGPROB=1
         self.ends: set[int] = set()  # the model's own end tokens
+        self.sick = False  # answers no request that comes from now on
         self.hold: asyncio.Event | None = None
         self.holding = asyncio.Event()  # a request has come as far as its third token
         self.faults: list[Fault] = []
@@ -69,7 +70,7 @@ class SglangServer:
         ]
 
     async def start(self, port: int = 0) -> None:
-        app = web.Application()
+        app = web.Application(middlewares=[self._refuse_when_sick])
         app.add_routes(
             [
                 web.get("/health", self._empty),
@@ -108,6 +109,10 @@ class SglangServer:
         self.seed, self.label = seed, "default"
         self._open.set()
         await self.start(port)
+
+    @web.middleware
+    async def _refuse_when_sick(self, request: web.Request, handler: Any) -> web.StreamResponse:
+        return web.Response(status=503) if self.sick else await handler(request)
 
     async def _generate(self, request: web.Request) -> web.Response:
         body = await request.json()

@@ -12,6 +12,7 @@ import pytest
 from aiohttp import web
 
 from hone.policy.engine import EngineError, Finish, Sampling
+from hone.policy.engines import fleet as fleet_module
 from hone.policy.engines.slot import Witness
 from tests.policy.engines.conftest import OpenFleet, fleet_over, require_exact
 from tests.policy.engines.sglang_server import SglangServer, sglang_servers, toy_logprobs
@@ -81,6 +82,55 @@ def test_an_update_that_is_not_in_flight_lets_replies_end_first(
     assert (set(before.version.tolist()), set(after.version.tolist())) == ({0}, {1})
     require_exact(PROMPT, before, {0: 0}, len(tokenizer))
     require_exact(PROMPT, after, {1: 4}, len(tokenizer))
+
+
+def test_a_server_that_goes_silent_holds_neither_its_requests_nor_an_update_up(
+    open_toys: OpenFleet, tokenizer, weights: MakeWeights
+):
+    async def run():
+        async with open_toys(servers=2) as (fleet, servers):
+            for server in servers:
+                server.hold = asyncio.Event()
+            asked = asyncio.create_task(fleet.generate(PROMPT, sampling(), session="s"))
+            begun = [asyncio.create_task(server.holding.wait()) for server in servers]
+            await asyncio.wait(begun, return_when=asyncio.FIRST_COMPLETED)
+            (silent,) = (server for server in servers if server.holding.is_set())
+            silent.sick = True  # and it never answers what it holds
+            for server in servers:
+                if server is not silent:
+                    server.hold = None
+            begun[servers.index(silent) - 1].cancel()
+            await fleet.load_weights(weights(4), 1)
+            return await asked
+
+    reply = asyncio.run(asyncio.wait_for(run(), 60))
+    assert set(reply.version.tolist()) == {1}
+    require_exact(PROMPT, reply, {1: 4}, len(tokenizer))
+
+
+def test_a_request_that_waits_to_be_sent_again_holds_no_update_up(
+    open_toys: OpenFleet, weights: MakeWeights, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(fleet_module, "_BACKOFF_S", 1000.0)
+    monkeypatch.setattr(fleet_module, "_LONGEST_BACKOFF_S", 1000.0)
+
+    async def run():
+        async with open_toys() as (fleet, (server,)):
+            failed = asyncio.Event()
+
+            def fail(request: web.Request) -> web.Response:
+                failed.set()
+                return broken(request)
+
+            server.faults = [fail]
+            asked = asyncio.create_task(fleet.generate(PROMPT, sampling(), session="s"))
+            await failed.wait()
+            await fleet.load_weights(weights(4), 1)
+            assert not asked.done()
+            asked.cancel()
+            await asyncio.wait([asked])
+
+    asyncio.run(asyncio.wait_for(run(), 60))
 
 
 def test_a_server_that_does_not_take_the_weights_is_out_until_it_does(
