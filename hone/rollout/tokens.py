@@ -5,7 +5,6 @@
 # pyright: reportMissingTypeStubs=false, reportUnknownParameterType=false
 from __future__ import annotations
 
-import io
 from itertools import pairwise
 from typing import Any
 
@@ -52,14 +51,15 @@ def to_parquet(tree: TokenTree) -> bytes:
         per_token([node.logprobs for node in nodes], np.float32, filled & sampled),
         per_token([node.version for node in nodes], np.int32, filled & sampled),
     ]
-    buffer = io.BytesIO()
+    buffer = pa.BufferOutputStream()
     pq.write_table(pa.table(columns, schema=_TOKENS), buffer, compression="zstd")
-    return buffer.getvalue()
+    return buffer.getvalue().to_pybytes()
 
 
 def from_parquet(data: bytes) -> TokenTree:
     """The tree that was written, bit for bit. Raises ValueError (pyarrow.ArrowInvalid) when it is damaged."""
-    table = pq.read_table(io.BytesIO(data))
+    # Arrow's own threads, which so small a table needs none of, can outlive the interpreter and abort it
+    table = pq.ParquetFile(pa.BufferReader(data)).read(use_threads=False)
     node = table["node"].to_numpy()
     bounds = [*np.flatnonzero(np.diff(node, prepend=-1)).tolist(), len(node)]
     token, logprob, version = (table[name].combine_chunks() for name in ("token", "logprob", "version"))

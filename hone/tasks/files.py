@@ -254,7 +254,7 @@ def _read_parquet(path: Path) -> Iterator[Row | TaskError]:
 
     try:
         with pq.ParquetFile(path) as file:
-            for batch in file.iter_batches(batch_size=BATCH):
+            for batch in file.iter_batches(batch_size=BATCH, use_threads=False):
                 yield from batch.to_pylist()
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise TaskError(f"cannot read rows from {path}: {error}") from None

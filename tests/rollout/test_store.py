@@ -271,3 +271,22 @@ def test_samples_of_one_task_that_end_together_have_directories_of_their_own(
     assert (meta["model"], meta["max_tokens"], meta["instance_id"]) == ("m", 9, "org/repo-1")
     assert_same(store.load(names[0]), example())
     assert store.sweep(names[:1]) == 2
+
+
+COUNT_THREADS = """
+import os, sys
+from pathlib import Path
+sys.path.insert(0, sys.argv[1])
+from hone.rollout.store import Store
+from test_store import example
+store = Store(Path(sys.argv[2]) / "rollouts")
+before = len(os.listdir("/proc/self/task"))
+store.load(store.save(example(), group=0, index=0))
+print(len(os.listdir("/proc/self/task")) - before)
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="threads are counted in /proc")
+def test_a_rollout_is_read_without_threads_that_could_outlive_the_interpreter(tmp_path: Path):
+    command = [sys.executable, "-c", COUNT_THREADS, str(Path(__file__).parent), str(tmp_path)]
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "0\n"
