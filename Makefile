@@ -22,7 +22,7 @@ test: install lint ## Lint, types, import floors, and every test; installs the s
 	$(PYTEST) -m "not sandbox and not model and not e2e and not vllm and not sglang" -n 2 --dist loadfile --no-loadscope-reorder
 	$(PYTEST) -m "(sandbox or model) and not e2e and not vllm and not sglang" -n 4 --dist loadfile --no-loadscope-reorder
 	$(PYTEST) tests/e2e tests/policy/engines -m "(e2e or vllm) and not sglang" -n 2 --dist loadfile --no-loadscope-reorder
-	$(BIN)/python benchmarks/soak_sandboxes.py --minutes 0.5 $(if $(CI),,--sandboxes 100)
+	$(BIN)/python benchmarks/soak_sandboxes.py $(if $(CI),--minutes 1,--minutes 0.5 --sandboxes 100)
 
 fast: install ## The tests that need no sandbox and no model, in seconds
 	$(PYTEST) -m "not sandbox and not model and not e2e and not vllm and not sglang"

@@ -109,9 +109,9 @@ class FamilyRenderer:
         tools: Sequence[ToolSpec] | None,
         traits: Traits,
     ) -> list[int] | None:
-        past = prompt + reply
+        past, shown = prompt + reply, self._shown(tools)
         for messages in (self._marked(new), self._marked(_named(said, new))):
-            bridged = self._renderer.bridge_to_next_turn(prompt, reply, messages, tools=self._shown(tools))
+            bridged = self._renderer.bridge_to_next_turn(prompt, reply, messages, tools=shown)
             if bridged is not None and bridged.token_ids[: len(past)] == past:
                 return bridged.token_ids[len(past) :]
         return None

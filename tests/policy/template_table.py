@@ -60,7 +60,7 @@ family glm-4.5                  extends  extends  -        extends
 family glm-5                    extends  extends  -        extends
 family glm-5.1                  extends  extends  -        extends
 family glm-5.3                  extends  extends  extends  extends
-family gpt-oss              extends  extends  extends  extends
+family gpt-oss                  extends  extends  extends  extends
 family hy3                      extends  extends  -        extends
 family inkling                  extends  extends  extends  extends
 family kimi-k2                  extends  extends  -        extends

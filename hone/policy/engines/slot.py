@@ -171,7 +171,8 @@ class Slot:
     def _give_up(self, why: str) -> None:
         """Expect no answer any more to what was asked: each request in flight raises Unreachable."""
         self._given_up = why
-        for patience in self._asking:
+        asking, self._asking = self._asking, set()  # a request that is ending already cannot be told again
+        for patience in asking:
             patience.reschedule(asyncio.get_running_loop().time())
 
     async def watch(self, changing: Callable[[], bool]) -> str:

@@ -13,6 +13,8 @@ from aiohttp import web
 
 from hone.policy.engine import EngineError, Finish, Sampling
 from hone.policy.engines import fleet as fleet_module
+from hone.policy.engines.dialect import Ask, Part
+from hone.policy.engines.sglang import Sglang
 from hone.policy.engines.slot import Witness
 from tests.policy.engines.conftest import OpenFleet, fleet_over, require_exact
 from tests.policy.engines.sglang_server import SglangServer, sglang_servers, toy_logprobs
@@ -106,6 +108,36 @@ def test_a_server_that_goes_silent_holds_neither_its_requests_nor_an_update_up(
     reply = asyncio.run(asyncio.wait_for(run(), 60))
     assert set(reply.version.tolist()) == {1}
     require_exact(PROMPT, reply, {1: 4}, len(tokenizer))
+
+
+def test_a_request_that_is_slow_to_end_is_given_up_once(tokenizer):
+    may_end = asyncio.Event()
+
+    class SlowToEnd(Sglang):
+        async def ask(self, ask: Ask, *, timeout_s: float) -> Part:
+            try:
+                return await super().ask(ask, timeout_s=timeout_s)
+            except asyncio.CancelledError:
+                await may_end.wait()
+                raise
+
+    async def run():
+        async with (
+            sglang_servers(tokenizer) as (server,),
+            fleet_over([server], tokenizer, SlowToEnd) as fleet,
+        ):
+            server.hold = asyncio.Event()
+            asked = asyncio.create_task(fleet.generate(PROMPT, sampling(), session="s"))
+            await server.holding.wait()
+            server.sick = True
+            (slot,) = fleet._slots
+            while slot.failures < 2:  # noqa: ASYNC110 - it has been found out twice
+                await asyncio.sleep(0.01)
+            server.sick, server.hold = False, None
+            may_end.set()
+            return await asked
+
+    require_exact(PROMPT, asyncio.run(asyncio.wait_for(run(), 60)), {0: 0}, len(tokenizer))
 
 
 def test_a_request_that_waits_to_be_sent_again_holds_no_update_up(
