@@ -6,14 +6,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from hone.policy.literal import LiteralTokenizer
-from hone.policy.rendering import FamilyRenderer, first_line
+from hone.policy.rendering import DAY, FamilyRenderer, first_line
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 _HARMONY = "gpt-oss"  # rendered by openai-harmony, which brings its own encoder
 _HARMONY_OPTIONS: dict[str, Any] = {
-    "conversation_start_date": "2025-08-05",  # named in its prompts, which must not change with the day
+    "conversation_start_date": DAY.isoformat(),
     "auto_drop_analysis": False,  # its own switch for past reasoning
 }
 

@@ -13,6 +13,7 @@ never encodes a sampled token, and it answers None where it cannot extend.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import date
 from typing import TYPE_CHECKING, Any, Protocol
 
 from hone.policy.errors import PolicyError
@@ -24,6 +25,8 @@ from hone.types import Message
 
 if TYPE_CHECKING:
     from renderers import ParsedResponse, Renderer
+
+DAY = date(2024, 7, 26)  # that prompts name, so that they do not change with the day; Llama's own choice
 
 
 class ChatRenderer(Protocol):

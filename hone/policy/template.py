@@ -26,7 +26,7 @@ from hone.policy.errors import PolicyError
 from hone.policy.literal import LiteralTokenizer
 from hone.policy.messages import enveloped, plain
 from hone.policy.places import Traits
-from hone.policy.rendering import first_line, unreadable
+from hone.policy.rendering import DAY, first_line, unreadable
 from hone.policy.reply import ToolCall, ToolSpec
 from hone.policy.template_tools import ToolForm, tool_form
 from hone.types import Message
@@ -41,6 +41,14 @@ _SYSTEM: Message = {"role": "system", "content": "vqxsystem"}
 _REPLY: Message = {"role": "assistant", "content": "vqxreply"}
 _CALL = {"type": "function", "id": "vqxcall12", "function": {"name": "vqxtool", "arguments": {"vqx": "1"}}}
 _RESULT: Message = {"role": "tool", "content": "vqxresult", "tool_call_id": "vqxcall12"}
+_DIRECTIVES = ("a", "A", "b", "B", "d", "-d", "e", "j", "m", "-m", "y", "Y", "H", "I", "M", "S", "p")
+# Takes the place of the function by which a template asks for today's date.
+_CLOCK = (
+    "{% macro strftime_now(format) %}{% set day = format"
+    + "".join(f"|replace('%{d}', '{DAY.strftime(f'%{d}')}')" for d in _DIRECTIVES)
+    + " %}{% if '%' in day %}{{ raise_exception('it asks for the date as ' ~ format) }}{% endif %}"
+    "{{ day }}{% endmacro %}\n"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,12 +179,14 @@ class TemplateRenderer:
         rendered: list[Any] = self._tokenizer.mark([plain(message) for message in messages])
         if self._parts:
             rendered = [{**m, "content": [{"type": "text", "text": m["content"]}]} for m in rendered]
+        shown = self._tokenizer.mark_json(enveloped(tools))
         try:
             return cast(
                 "str",
                 self._tokenizer.apply_chat_template(
                     rendered,
-                    tools=self._tokenizer.mark_json(enveloped(tools)),
+                    tools=shown,
+                    chat_template=_CLOCK + self._tokenizer.get_chat_template(tools=shown),
                     add_generation_prompt=generate,
                     tokenize=False,
                 ),

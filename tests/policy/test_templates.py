@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import datetime
 import os
 import re
@@ -20,6 +21,7 @@ from hone.policy.errors import PolicyError
 from hone.policy.forks import Fork
 from hone.policy.messages import as_message, key_of, reasoning_of
 from hone.policy.model import make_renderer
+from hone.policy.rendering import FamilyRenderer
 from tests.policy import families
 from tests.policy.conversations import TOOL, Conversation, call, sampled, user
 from tests.policy.scripted_engine import ScriptedEngine
@@ -272,8 +274,14 @@ def test_special_tokens_that_are_only_mentioned_stay_text(name, place):
         assert mention in tokenizer.decode(ids)
 
 
-@pytest.mark.parametrize("name", ["gpt-oss", "llama-3"])
-def test_a_familys_prompt_that_names_a_day_is_the_same_every_day(name, monkeypatch):
+DATED = [
+    *(f"family {name}" for name in ("gpt-oss", "llama-3")),
+    *(f"template {name}" for name in ("gptoss", "llama3_2", "muse_glimmer")),
+]
+
+
+@pytest.mark.parametrize("name", DATED)
+def test_a_prompt_that_names_a_day_is_the_same_every_day(name, monkeypatch):
     def prompt(year: int) -> str:
         class Clock(datetime.datetime):
             @classmethod
@@ -281,10 +289,22 @@ def test_a_familys_prompt_that_names_a_day_is_the_same_every_day(name, monkeypat
                 return cls(year, 1, 2, tzinfo=tz)
 
         monkeypatch.setattr("renderers.gpt_oss.datetime", Clock)
-        tokenizer, _ = families.family(name)
-        return tokenizer.decode(
-            make_renderer(tokenizer, name).render_ids([user("x")], add_generation_prompt=True)
-        )
+        monkeypatch.setattr("transformers.utils.chat_template_utils.datetime", Clock)
+        tokenizer, _ = SPEAKERS[name]()
+        kind, called = name.split()
+        renderer = make_renderer(tokenizer, called if kind == "family" else "default")
+        return tokenizer.decode(renderer.render_ids([user("x")], add_generation_prompt=True))
 
     assert prompt(2031) == prompt(2032)
-    assert re.search(r"[Dd]ate: .*20\d\d", prompt(2031))
+    assert re.search(r"[Dd]ate: (2024-07-26|26 Jul 2024)", prompt(2031))
+
+
+def test_auto_finds_the_family_of_a_template_that_names_the_day():
+    tokenizer, family = families.family("llama-3")
+    tokenizer = copy.deepcopy(tokenizer)
+    tokenizer.bos_token = "<|begin_of_text|>"
+    tokenizer.chat_template = (families.FOLDER / "llama3_2.jinja").read_text()
+    found = make_renderer(tokenizer, "auto")
+    said = [user("x"), {"role": "assistant", "content": "y"}]
+    assert isinstance(found, FamilyRenderer)
+    assert found.render_ids(said) == family.render_ids(said)

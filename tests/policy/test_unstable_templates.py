@@ -191,6 +191,11 @@ def test_a_template_that_leaves_out_the_assistant_is_refused():
         families.chatml("{{ messages[0].content }}")
 
 
+def test_a_template_that_asks_for_a_date_in_an_unknown_form_is_refused():
+    with pytest.raises(PolicyError, match="it asks for the date as %c"):
+        families.chatml("{{ strftime_now('%c') }}" + STABLE)
+
+
 def test_auto_takes_a_family_only_when_tool_calls_are_the_same_too():
     tokenizer, _ = families.chatml(TOOLS + STABLE)
     with pytest.raises(PolicyError, match="or to 'default'"):
