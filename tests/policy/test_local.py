@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 
 import numpy as np
 import pytest
@@ -186,6 +187,7 @@ def test_cancelling_a_request_frees_its_row(model):
             engine.generate([1, 2], Sampling(max_tokens=500_000), session="endless")
         )
         waiting = asyncio.create_task(engine.generate([3], Sampling(max_tokens=500_000), session="waiting"))
+        await asyncio.sleep(0)  # both are sent before what follows
         await engine.release("nothing")  # by now the endless one has the only row
         last = asyncio.create_task(engine.generate([4], Sampling(max_tokens=2), session="last"))
         await engine.release("nothing")
@@ -278,16 +280,26 @@ def test_a_new_version_of_the_weights_uses_no_old_keys_and_values(model):
 
 def test_a_request_in_flight_is_computed_again_and_goes_on_with_the_new_version(model):
     counts = forwarded_tokens(model)
+    half, asked = threading.Event(), threading.Event()
+
+    def stop_half_way(*_: object) -> None:
+        if len(counts) == 10:
+            half.set()
+            assert asked.wait(60)
+
+    model.register_forward_pre_hook(stop_half_way)
 
     async def scenario(engine):
-        long = asyncio.create_task(engine.generate([1, 2], Sampling(max_tokens=600), session="long"))
-        await asyncio.sleep(0)  # the long request is sent first, so it has begun when the short one is done
-        await engine.generate([3], Sampling(max_tokens=5), session="short")
-        await engine.set_version(1)
+        long = asyncio.create_task(engine.generate([1, 2], Sampling(max_tokens=20), session="long"))
+        assert await asyncio.to_thread(half.wait, 60)
+        change = asyncio.create_task(engine.set_version(1))
+        await asyncio.sleep(0)  # it is sent
+        asked.set()
+        await change
         return await long
 
     reply = serve(model, scenario)
-    assert len(reply.token_ids) == 600
+    assert len(reply.token_ids) == 20
     assert np.all(np.diff(reply.version) >= 0)
     assert set(reply.version.tolist()) == {0, 1}
     assert max(counts) > 5  # its prompt of 2 and at least 4 sampled tokens, in one pass
@@ -297,7 +309,8 @@ def test_a_request_in_flight_is_computed_again_and_goes_on_with_the_new_version(
 def test_pause_finishes_what_is_in_flight_and_holds_the_rest_until_resume(model):
     async def scenario(engine):
         running = asyncio.create_task(engine.generate([1], Sampling(max_tokens=50), session="running"))
-        await engine.release("nothing")
+        await asyncio.sleep(0)  # it is sent before what follows
+        await engine.release("nothing")  # and begun by now
         await engine.pause()
         assert len((await running).token_ids) == 50
         held = asyncio.create_task(engine.generate([2], Sampling(max_tokens=1), session="held"))
