@@ -86,7 +86,13 @@ def _left_over(owner_pids: list[int], state_dir: Path) -> dict[str, float]:
 
     commands = [line for line in _command_lines().values() if "hone-s" in line and named(line)]
     mounts = Path("/proc/self/mountinfo").read_text().splitlines()
-    groups = [path for path in Path("/sys/fs/cgroup").glob("**/hone/*") if named(path.name)]
+    groups = [
+        child
+        for folder, children, _ in os.walk("/sys/fs/cgroup")  # passes over what ends meanwhile
+        if Path(folder).name == "hone"
+        for child in children
+        if named(child)
+    ]
     return {
         "processes_left": len(commands),
         "mounts_left": len([line for line in mounts if str(state_dir) in line]),

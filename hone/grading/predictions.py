@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from hone.concurrency import in_thread
 from hone.grading.errors import GraderError
 from hone.grading.grade import grade
 from hone.grading.place import has_own_repository
@@ -138,7 +139,7 @@ async def grade_predictions(
             entry = await asyncio.to_thread(_read_entry, folder, prediction.instance_id, key)
             if entry is None:
                 entry, log = await _grade(task, prediction.patch, provider, cache, settings, limits)
-                await asyncio.to_thread(_write, folder, prediction, entry, log, key)
+                await in_thread(_write, folder, prediction, entry, log, key)
         entries[prediction.instance_id] = entry
         if progress:
             progress(prediction.instance_id, entry)
@@ -148,7 +149,7 @@ async def grade_predictions(
             if prediction.instance_id in by_id:
                 group.create_task(one(prediction, by_id[prediction.instance_id]))
     summary = summarise(entries, tasks, [prediction.instance_id for prediction in predictions])
-    await asyncio.to_thread(_write_json, out / "summary.json", summary)
+    await in_thread(_write_json, out / "summary.json", summary)
     return summary
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from hone.agents import load_scaffold
 from hone.agents.settings import ASKING, SCRIPTED
+from hone.concurrency import in_thread
 from hone.config import RunSettings, fingerprint
 from hone.evaluate import runner, sweep
 from hone.evaluate.choice import choose
@@ -105,7 +106,7 @@ async def _sweep(
         title = f"evaluating at temperature {temperature:g}"
         place = out / sweep.directory(temperature)
         summaries[temperature] = await _run(below, testbed, reporter, tasks, place, title, new_chats)
-    return await asyncio.to_thread(sweep.conclude, out, summaries)
+    return await in_thread(sweep.conclude, out, summaries)
 
 
 def at_temperature(settings: RunSettings, temperature: float) -> RunSettings:

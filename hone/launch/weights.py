@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
+from hone.concurrency import in_thread
 from hone.launch.policy import Policy
 from hone.policy.engine import Engine
 from hone.policy.engines.fleet import Fleet
@@ -35,10 +36,10 @@ def publisher(engine: Engine, policy: Policy, settings: EngineSettings, run_dir:
     folders = WeightFolders(run_dir / "weights", policy)
 
     async def publish(version: int) -> None:
-        folder = await asyncio.to_thread(folders.write, version)
+        folder = await in_thread(folders.write, version)
         witness = await asyncio.to_thread(make_witness, policy)
         await engine.load_weights(folder.resolve(), version, witness)
-        await asyncio.to_thread(folders.keep_only, folder)
+        await in_thread(folders.keep_only, folder)
 
     return publish
 

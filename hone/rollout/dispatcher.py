@@ -20,6 +20,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import cast
 
+from hone.concurrency import in_thread
 from hone.grading import open_workspace
 from hone.outcomes import OUTCOME_RULES, Fault, Outcome
 from hone.rollout.episode import Episode, Parts, run_episode
@@ -139,7 +140,7 @@ class Dispatcher:
         """Find what an interrupted collection of this step left behind."""
         if not self._swept:
             named = [entry.directory for entry in self._ledger.entries() if entry.directory]
-            await asyncio.to_thread(self._store.sweep, named)
+            await in_thread(self._store.sweep, named)
             self._swept = True
         for entry in self._ledger.entries(state.step):
             key = (entry.group_id, entry.place)
@@ -147,7 +148,7 @@ class Dispatcher:
             if entry.reason == CONSTANT:
                 state.replaced.add(entry.group_id)
             if entry.disposition is None:
-                trajectory = await asyncio.to_thread(self._reload, entry, state.version)
+                trajectory = await in_thread(self._reload, entry, state.version)
                 if trajectory is not None:
                     state.reusable[key] = trajectory
 
@@ -232,7 +233,9 @@ class Dispatcher:
             self._advance(state, running=1)
             try:
                 trajectory = await run_episode(episode, self._parts)
-                directory = await self._save(trajectory, place)
+                directory = await in_thread(
+                    self._store.save, trajectory, group=place.position, index=place.index
+                )
             except BaseException as error:  # whatever it is, it passes through; the rollout still ends
                 stopped = isinstance(error, asyncio.CancelledError)
                 reason = "cancelled" if stopped else f"crashed: {type(error).__name__}"
@@ -241,16 +244,6 @@ class Dispatcher:
             self._ledger.end(rollout_id, trajectory.outcome, reward=trajectory.reward, directory=directory)
         self._count(state, trajectory)
         return trajectory
-
-    async def _save(self, trajectory: Trajectory, place: _Place) -> str:
-        """A cancellation waits for the thread: nothing is written behind the back of whoever comes next."""
-        save = asyncio.to_thread(self._store.save, trajectory, group=place.position, index=place.index)
-        saving = asyncio.ensure_future(save)
-        try:
-            return await asyncio.shield(saving)
-        except asyncio.CancelledError:
-            await asyncio.wait([saving])
-            raise
 
     def _count(self, state: _Step, trajectory: Trajectory) -> None:
         if OUTCOME_RULES[trajectory.outcome].fault is Fault.INFRASTRUCTURE:

@@ -2,8 +2,9 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
+import threading
 from collections import Counter
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -245,6 +246,38 @@ def test_every_dispatched_rollout_is_in_the_ledger_whatever_fails_or_is_cancelle
 
     with tempfile.TemporaryDirectory(dir=MEMORY) as root, Ledger.open(Path(root)) as ledger:
         asyncio.run(run(Path(root), ledger))
+
+
+def test_a_cancelled_collection_sweeps_nothing_away_from_the_next_one(workspaces: Path, tmp_path: Path):
+    begun, told = threading.Event(), threading.Event()
+
+    class SlowToSweep(Store):
+        def sweep(self, known: Iterable[str]) -> int:
+            begun.set()
+            assert told.wait(60)
+            return super().sweep(known)
+
+    async def run(ledger: Ledger) -> None:
+        parts = World([]).parts(tmp_path)
+        store = tmp_path / "rollouts"
+        first = Dispatcher(parts, ledger, SlowToSweep(store), seed=0)
+        job = asyncio.create_task(first.collect(0, 0, tasks(1)))
+        assert await asyncio.to_thread(begun.wait, 60)
+        job.cancel()
+        done, _ = await asyncio.wait([job], timeout=0.01)
+        if done:  # the next one may begin
+            await Dispatcher(parts, ledger, Store(store), seed=0).collect(0, 0, tasks(1))
+        told.set()
+        with pytest.raises(asyncio.CancelledError):
+            await job
+        groups = await Dispatcher(parts, ledger, Store(store), seed=0).collect(0, 0, tasks(1))
+        commit(ledger, groups)
+
+    (tmp_path / "workspaces").symlink_to(workspaces)
+    with Ledger.open(tmp_path) as ledger:
+        asyncio.run(run(ledger))
+        stored = {entry.directory for entry in ledger.entries(0)}
+        assert {path.name for path in (tmp_path / "rollouts").iterdir()} == stored
 
 
 def test_an_infrastructure_fault_is_dropped_and_its_place_filled_again(tmp_path: Path):

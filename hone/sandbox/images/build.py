@@ -13,8 +13,8 @@ from pathlib import Path
 import aiodocker
 import aiohttp
 
+from hone.concurrency import in_thread
 from hone.sandbox.contract import ProviderUnavailable
-from hone.sandbox.images.files import in_thread
 from hone.sandbox.images.staging import Staging
 
 RESULT = "built"  # the OCI layout that buildah writes in the staging directory

@@ -2,14 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
-from collections.abc import Callable
 from pathlib import Path
-from typing import ParamSpec, TypeVar
-
-Parameters = ParamSpec("Parameters")
-Result = TypeVar("Result")
 
 
 def size_of(directory: Path) -> int:
@@ -31,15 +25,3 @@ def size_of(directory: Path) -> int:
         except FileNotFoundError:
             continue
     return total
-
-
-async def in_thread(
-    function: Callable[Parameters, Result], *args: Parameters.args, **kwargs: Parameters.kwargs
-) -> Result:
-    """Like `asyncio.to_thread`, but a cancelled caller waits until the thread is done with the files."""
-    task = asyncio.ensure_future(asyncio.to_thread(function, *args, **kwargs))
-    try:
-        return await asyncio.shield(task)
-    except asyncio.CancelledError:
-        await asyncio.wait([task])
-        raise

@@ -20,9 +20,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from hone.concurrency import in_thread
 from hone.sandbox.contract import ImageUnavailable
 from hone.sandbox.images import build
-from hone.sandbox.images.files import in_thread
 from hone.sandbox.images.reference import Reference, parse
 from hone.sandbox.images.staging import Staging
 from hone.sandbox.images.unpack import GZIP_MAGIC

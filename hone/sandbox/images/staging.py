@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from pathlib import Path
 
-from hone.sandbox.images.files import in_thread
+from hone.concurrency import in_thread
 from hone.sandbox.images.locks import Lock, lock
 
 

@@ -16,9 +16,10 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Ite
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from hone.concurrency import in_thread
 from hone.sandbox.contract import ImageUnavailable
 from hone.sandbox.images.fetch import LAYOUT, fetch
-from hone.sandbox.images.files import in_thread, size_of
+from hone.sandbox.images.files import size_of
 from hone.sandbox.images.layers import disk_full, unpack_layer
 from hone.sandbox.images.locks import POLL_S, Lock, lock, lock_file, wait_for_one
 from hone.sandbox.images.records import Image, Layer, Record, read_image
