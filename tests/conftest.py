@@ -3,10 +3,15 @@
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from tests.services.fixtures import docker, podman, registry
 
 __all__ = ["docker", "podman", "registry"]
+
+# Outside of CI, hypothesis fails an example above 200 ms; on a busy machine any may take longer.
+settings.register_profile("unhurried", deadline=None)
+settings.load_profile("unhurried")
 
 HERE = Path(__file__).parent
 # Servers, services and state machines: run with the tests of real sandboxes, several at a time.

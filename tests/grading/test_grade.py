@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import re
 from pathlib import Path
 
 import pytest
@@ -125,8 +126,9 @@ def test_half_a_fix_scores_in_part_and_its_log_shows_the_failure(tmp_path: Path)
     task = make_task()
     workspace = prepare(task, tmp_path / "workspaces")
     half = BUGGY.replace("return a - b", "return 3 if (a, b) == (1, 2) else 0")
-    loop = BUGGY.replace("return a - b", "\n    while (a, b) != (1, 2): pass\n    return 3")
-    slow = make_task(timeout_s=1.0)
+    wait = "import time\n    while (a, b) != (1, 2): time.sleep(1)\n    return 3"
+    loop = BUGGY.replace("return a - b", wait)
+    slow = make_task(timeout_s=10.0)  # within which the first test runs, however busy the machine is
     patches = [patch_of(workspace, tmp_path, {"stats.py": text}) for text in (half, loop)]
     partial, endless = _graded([(task, patches[0]), (slow, patches[1])], workspace.parent)
     assert partial.score == pytest.approx(2 / 3)
@@ -134,7 +136,8 @@ def test_half_a_fix_scores_in_part_and_its_log_shows_the_failure(tmp_path: Path)
     assert "assert add(1, 0) == 1" in partial.log
     assert endless.tests["tests/test_hidden.py::test_add"] is TestStatus.PASSED
     assert not endless.resolved
-    assert "stopped after 1 s" in endless.log
+    (stopped,) = re.findall(r"stopped after (\d+) s", endless.log)
+    assert int(stopped) >= 10  # it tells how long they ran, until the last of them was dead
 
 
 class Losing:

@@ -115,7 +115,7 @@ def test_a_turn_limit_keeps_its_name_and_its_fix_is_worth_a_fix(tmp_path: Path):
 
 def test_a_time_limit_grades_the_patch_so_far(tmp_path: Path):
     agent = script(lambda task, _: [gold(task), "sleep 1000"])
-    done = roll_out(tmp_path, agent, time_limit_s=3.0)
+    done = roll_out(tmp_path, agent, time_limit_s=10.0)  # what the first command never takes
     assert (done.outcome, done.reward, len(done.turns)) == (Outcome.TIME_LIMIT, 1.0, 1)
 
 
@@ -131,9 +131,10 @@ def test_a_full_context_grades_the_patch_so_far(tmp_path: Path):
 @pytest.mark.parametrize("ending", [EngineError("down"), None])
 def test_an_engine_that_fails_or_is_silent_is_an_engine_error(tmp_path: Path, ending: Exception | None):
     chat = asking("true", *([ending] if ending else []))
-    done = roll_out(tmp_path, BashAgent(SCAFFOLD), parts=chat, reply_timeout_s=3.0, time_limit_s=2.5)
+    # the limit leaves time for the command, and is over before the silence is
+    done = roll_out(tmp_path, BashAgent(SCAFFOLD), parts=chat, reply_timeout_s=11.0, time_limit_s=10.0)
     assert (done.outcome, done.reward) == (Outcome.ENGINE_ERROR, None)
-    assert done.error == "down" if ending else "no reply within 3 s" in str(done.error)
+    assert done.error == "down" if ending else "no reply within 11 s" in str(done.error)
     assert len(done.turns) == 1
 
 
@@ -154,12 +155,13 @@ def test_a_time_limit_strikes_after_a_reply_and_not_during_it(tmp_path: Path):
         async def reply(self, messages: list[Message], **asked: object) -> Reply:
             reply = await super().reply(messages)
             limit_passed = asyncio.get_running_loop().create_future()
-            asyncio.get_running_loop().call_later(0.5, limit_passed.set_result, None)
+            asyncio.get_running_loop().call_later(3.5, limit_passed.set_result, None)
             await limit_passed
             return reply
 
     chat = {"new_chat": lambda rollout_id, seed: Slow("true")}
-    done = roll_out(tmp_path, BashAgent(SCAFFOLD), parts=chat, time_limit_s=0.1)
+    # long enough that the reply has begun, however the machine stalls
+    done = roll_out(tmp_path, BashAgent(SCAFFOLD), parts=chat, time_limit_s=3.0)
     assert (done.outcome, len(done.turns)) == (Outcome.TIME_LIMIT, 0)
     assert done.messages[-1]["role"] == "assistant"  # what was sampled is kept
 

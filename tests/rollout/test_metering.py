@@ -16,7 +16,7 @@ FAR = 1000.0  # seconds that a test never waits for
 
 
 class Slow:
-    """A conversation whose replies come when the test lets them."""
+    """A conversation whose replies come when the test lets them, which it may do in advance."""
 
     def __init__(self) -> None:
         self.tree = TokenTree()
@@ -32,8 +32,7 @@ class Slow:
         self, messages: list[Message], *, tools: Any = None, purpose: Purpose = Purpose.MAIN
     ) -> Reply:
         name = messages[-1]["content"]
-        self.waiting[name] = asyncio.get_running_loop().create_future()
-        await self.waiting[name]
+        await self.waiting.setdefault(name, asyncio.get_running_loop().create_future())
         return Reply(content=name, node=None)
 
     async def close(self) -> None: ...
@@ -97,9 +96,10 @@ def test_a_silent_engine_is_its_own_fault_with_several_replies_under_way_too() -
         slow = Slow()
         async with asyncio.timeout_at(asyncio.get_running_loop().time() + FAR) as limit:
             chat = MeteredChat(slow, {}, 0.05, limit)
-            one, two = await asked(chat, slow, "one"), await asked(chat, slow, "two")
-            slow.waiting["two"].set_result(None)
-            await two
+            one = await asked(chat, slow, "one")
+            slow.waiting["two"] = asyncio.get_running_loop().create_future()
+            slow.waiting["two"].set_result(None)  # in advance: no stall makes this one late, too
+            assert (await chat.reply([{"role": "user", "content": "two"}])).content == "two"
             with pytest.raises(EngineError, match=r"no reply within 0\.05 s"):
                 await one
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import itertools
 import os
 import shutil
 import signal
@@ -21,6 +22,8 @@ import pytest
 _START_S = 120.0  # on a slow, busy machine
 _DEATH_S = 20.0
 _CGROUPS = Path("/sys/fs/cgroup")
+_PORTS = 1000  # of each worker
+_port_numbers = itertools.count(os.getpid())
 
 
 class ServiceFailed(Exception):
@@ -102,9 +105,17 @@ def remove_control_group(name: str) -> None:
 
 
 def free_port() -> int:
-    """A port of 127.0.0.1 that nothing listens on now."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return server.getsockname()[1]
+    """A port of 127.0.0.1 that nothing listens on, and that nobody takes before its server starts.
+
+    The kernel gives it to no connection, for it chooses above 32767; this process is not given it again, and
+    each worker of pytest-xdist has ports of its own.
+    """
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    for number in itertools.islice(_port_numbers, _PORTS):
+        port = 20_000 + _PORTS * (worker % 10) + number % _PORTS
+        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):  # or it is in use
+            return port
+    raise ServiceFailed("no port of 127.0.0.1 is free")
 
 
 def _wait_for(process: subprocess.Popen[bytes], log: Path, answers: Callable[[], bool]) -> None:
