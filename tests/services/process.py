@@ -97,6 +97,12 @@ def running(
         _kill_what_it_left(folder)
 
 
+def control_groups(part: str) -> list[str]:
+    """Those of every hierarchy with `part` in their names; others may come and go meanwhile."""
+    walk = os.walk(_CGROUPS)
+    return [f"{folder}/{child}" for folder, children, _ in walk for child in children if part in child]
+
+
 def remove_control_group(name: str) -> None:
     """Remove a top control group from every hierarchy, where it is empty."""
     for group in (_CGROUPS / name, *_CGROUPS.glob(f"*/{name}")):

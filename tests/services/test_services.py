@@ -18,7 +18,7 @@ import pytest
 from tests.sandbox.ordinary_user import run_as_ordinary_user
 from tests.services.engines import docker_engine, podman_engine
 from tests.services.image import BASE_IMAGE, base_archive, derive
-from tests.services.process import ServiceFailed, require, running, service_folder
+from tests.services.process import ServiceFailed, control_groups, require, running, service_folder
 from tests.services.registry import image_registry
 
 pytestmark = pytest.mark.sandbox
@@ -47,8 +47,7 @@ def traces(folder: Path) -> list[Any]:
     """Processes, mounts, control groups and files of a service's folder."""
     commands = [" ".join(process.info["cmdline"] or []) for process in psutil.process_iter(["cmdline"])]
     mounts = Path("/proc/self/mountinfo").read_text().splitlines()
-    groups = [str(path) for path in Path("/sys/fs/cgroup").rglob(f"*{folder.name}*")]
-    left = [text for text in commands + mounts + groups if folder.name in text]
+    left = [text for text in commands + mounts if folder.name in text] + control_groups(folder.name)
     return left + ([folder] if folder.exists() else [])
 
 
@@ -77,7 +76,7 @@ def test_an_engine_leaves_nothing_though_a_container_runs(make: Any, end: signal
         engine.service.process.send_signal(end)
     assert not sleeper.is_running() or sleeper.status() == psutil.STATUS_ZOMBIE
     assert traces(engine.service.folder) == []
-    assert list(Path("/sys/fs/cgroup").rglob(f"*{container}*")) == []
+    assert control_groups(container) == []
 
 
 def test_an_image_goes_into_the_registry_and_out(tmp_path: Path) -> None:
