@@ -8,8 +8,8 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Mapping
-from contextlib import closing
+from collections.abc import Generator, Mapping
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -131,6 +131,18 @@ def free_port(host: str) -> int:
     with closing(socket.socket()) as probe:
         probe.bind((host, 0))
         return probe.getsockname()[1]
+
+
+@contextmanager
+def held_port(host: str) -> Generator[int]:
+    """A free port which nobody else is given meanwhile.
+
+    A server may listen at it, for this socket does not; it has to set SO_REUSEADDR, as asyncio and vLLM do.
+    """
+    with closing(socket.socket()) as holder:
+        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        holder.bind((host, 0))
+        yield holder.getsockname()[1]
 
 
 def has_gpu() -> bool:

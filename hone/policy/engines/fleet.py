@@ -281,7 +281,8 @@ class Fleet:
 
     def _doubt(self, slot: Slot, error: EngineError) -> None:
         """A server has failed: nothing is sent to it until its keeper has brought it up again."""
-        slot.fail(str(error))
+        if slot.up:  # else its keeper is at work and knows better what is wrong
+            slot.fail(str(error))
         self._notify()
 
     def _notify(self) -> None:

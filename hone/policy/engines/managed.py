@@ -10,14 +10,14 @@ import socket
 import sys
 import time
 from collections.abc import Callable
-from contextlib import closing, suppress
+from contextlib import closing, nullcontext, suppress
 from pathlib import Path
 
 import aiohttp
 
 from hone.policy.engine import EngineError
 from hone.policy.engines import guard
-from hone.policy.engines.command import ServerOptions, free_port, server_command
+from hone.policy.engines.command import ServerOptions, held_port, server_command
 
 _POLL_S = 0.25
 _TELL_S = 5.0  # between two words about a server that is starting
@@ -62,9 +62,15 @@ class Managed:
         if self._process is not None and self._process.returncode is None and await self._well(_ALIVE_S):
             return self._url
         await self.stop()
-        host, port = self._address[0], self._address[1] or free_port(self._address[0])
-        self._url = f"http://{host}:{port}"
-        await self._spawn(host, port)
+        host, wanted = self._address
+        with nullcontext(wanted) if wanted else held_port(host) as port:
+            self._url = f"http://{host}:{port}"
+            await self._spawn(host, port)
+            await self._ready()
+        return self._url
+
+    async def _ready(self) -> None:
+        """Wait until the server says that it is well. Raises EngineError."""
         began, told = time.monotonic(), 0.0
         while not await self._well(5.0):
             waited = time.monotonic() - began
@@ -82,7 +88,6 @@ class Managed:
                 told = waited + _TELL_S
             await asyncio.sleep(_POLL_S)
         self._say(f"{self.name} is ready after {time.monotonic() - began:.0f} s")
-        return self._url
 
     async def ended(self) -> str:
         """Returns when the process has ended, with the reason that its log gives."""

@@ -209,7 +209,7 @@ class Slot:
             seen = (await self.dialect.facts()).label
         except EngineError as error:
             return "" if changing() else str(error)
-        if seen not in (label, self._label):  # unless an update came in between
+        if not changing() and seen not in (label, self._label):  # unless an update came in between
             return f"the weights of {self.dialect.url} were changed to {seen!r} by somebody else"
         return ""
 

@@ -19,7 +19,7 @@ import psutil
 import pytest
 
 from hone.policy.engine import EngineError, Sampling
-from hone.policy.engines.command import ServerOptions, server_command
+from hone.policy.engines.command import ServerOptions, held_port, server_command
 from hone.policy.engines.fleet import Fleet
 from hone.policy.engines.managed import Managed, require_free
 from hone.policy.engines.open import open_servers
@@ -203,6 +203,28 @@ def test_a_run_that_is_cancelled_while_a_server_starts_leaves_no_process(
     assert gone(pids(model))
 
 
+def test_the_port_of_a_server_that_starts_is_given_to_nobody_else(model, python, tmp_path: Path):
+    (model / "hang").touch()
+    options = ServerOptions(kind="sglang", model=model, context_tokens=64, dtype="float32").on(python)
+
+    async def run() -> int:
+        managed = Managed("toy", options, tmp_path / "toy.log", ready_timeout_s=100.0)
+        starting = asyncio.create_task(managed.start())
+        facts = tmp_path / "toy.json"
+        while not (facts.exists() and (model / "pids").exists()):  # noqa: ASYNC110 - it does not listen yet
+            await asyncio.sleep(0.05)
+        port = int(json.loads(facts.read_text())["url"].rpartition(":")[2])
+        with socket.socket() as other, pytest.raises(OSError, match="in use"):
+            other.bind(("127.0.0.1", port))
+        starting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await starting
+        await managed.stop()
+        return port
+
+    require_free("127.0.0.1", asyncio.run(run()))
+
+
 def test_a_port_that_is_taken_is_named():
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -224,12 +246,9 @@ def test_an_engine_that_is_not_installed_is_told_with_what_to_do(model, tmp_path
 
 
 def test_a_server_keeps_its_address_where_one_is_given(model, python, tmp_path: Path):
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
     options = ServerOptions(kind="sglang", model=model, context_tokens=64, dtype="float32").on(python)
 
-    async def run() -> tuple[str, str]:
+    async def run(port: int) -> tuple[str, str]:
         managed = Managed(
             "toy", options, tmp_path / "toy.log", ready_timeout_s=100.0, address=("127.0.0.1", port)
         )
@@ -238,4 +257,5 @@ def test_a_server_keeps_its_address_where_one_is_given(model, python, tmp_path: 
         finally:
             await managed.stop()
 
-    assert asyncio.run(run()) == (f"http://127.0.0.1:{port}",) * 2
+    with held_port("127.0.0.1") as port:
+        assert asyncio.run(run(port)) == (f"http://127.0.0.1:{port}",) * 2
