@@ -212,10 +212,10 @@ def test_limits_on_turns_tokens_and_time_end_the_rollout() -> None:
         assert (run.ending, len(run.turns)) == (Outcome.TURN_LIMIT, TINY.step_limit)
         run = await _run(sandbox, *forever, tokens=25)
         assert (run.ending, len(run.turns)) == (Outcome.TOKEN_LIMIT, 3)
-        hasty = replace(TINY, wall_time_limit_s=0.01)
-        run = await _run(sandbox, _do("sleep 0.02"), *forever, scaffold=hasty)
+        hasty = replace(TINY, wall_time_limit_s=0.5)  # enough for the first reply to be asked for
+        run = await _run(sandbox, _do("sleep 0.6"), *forever, scaffold=hasty)
         assert (run.ending, len(run.turns)) == (Outcome.TIME_LIMIT, 1)
-        run = await _run(sandbox, _do("sleep 60"), scaffold=replace(TINY, wall_time_limit_s=0.01))
+        run = await _run(sandbox, _do("sleep 60"), scaffold=hasty)
         assert run.ending is Outcome.TIME_LIMIT  # the command did not outlive the limit
 
     _in_sandbox(scenario)

@@ -32,6 +32,7 @@ HEALED_S = 60.0  # in which everything is in order again
 ENDED_S = 100.0  # in which a call that was interrupted ends
 LEAVING_S = 150.0  # in which a client closes what it has
 TTL_S = 4.0  # of leases
+LONG_TTL_S = 12.0  # of those whose pool starts again: a client may pause for four before it asks it
 QUEUE_S = 5.0  # that a start may wait
 UPLOAD_BYTES = 8 << 20
 _REPOSITORY = Path(__file__).parents[2]

@@ -9,12 +9,13 @@ from pathlib import Path
 import pytest
 
 from tests.chaos.servers import frozen, until
-from tests.chaos.stack import TTL_S, Stack, stack
+from tests.chaos.stack import Stack, stack
 from tests.services.process import require
 
 pytestmark = pytest.mark.sandbox
 
 HOUR_S = 3600.0
+TTL_S = 6.0  # of leases: longer than a client pauses before it asks a pool that starts again
 
 
 def jumping(folder: Path) -> Mapping[str, str]:
@@ -33,7 +34,7 @@ def set_clock(folder: Path, offset_s: float) -> None:
 @pytest.fixture(scope="module")
 def floor() -> Iterator[Stack]:
     require()
-    with stack(prepare=jumping) as made:
+    with stack(ttl_s=TTL_S, prepare=jumping) as made:
         yield made
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.chaos.client_process import Ended
-from tests.chaos.stack import UPLOAD_BYTES, Stack, stack
+from tests.chaos.stack import LONG_TTL_S, UPLOAD_BYTES, Stack, stack
 from tests.services.process import require
 
 pytestmark = pytest.mark.sandbox
@@ -53,7 +53,7 @@ def test_a_full_disk_below_the_store_refuses_leases_and_loses_none() -> None:
         mount(folder / "store", "8m")
         return {}
 
-    with stack(prepare=prepare) as floor, floor.caught("exec") as (client, _):
+    with stack(ttl_s=LONG_TTL_S, prepare=prepare) as floor, floor.caught("exec") as (client, _):
         with full(floor.folder / "store"):
             ended = outcome(floor, "start")
             assert "ProviderUnavailable" in ended.raised

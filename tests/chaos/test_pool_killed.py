@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.chaos.stack import CALLS, UPLOAD_BYTES, Stack, stack
+from tests.chaos.stack import CALLS, LONG_TTL_S, UPLOAD_BYTES, Stack, stack
 from tests.services.process import require
 
 pytestmark = pytest.mark.sandbox
@@ -22,7 +22,7 @@ SAID = {
 @pytest.fixture(scope="module")
 def floor() -> Iterator[Stack]:
     require()
-    with stack(queue_s=60.0) as made:
+    with stack(queue_s=60.0, ttl_s=LONG_TTL_S) as made:
         yield made
 
 

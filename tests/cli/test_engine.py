@@ -14,6 +14,7 @@ import pytest
 from hone.policy.tiny import make_tokenizer
 from tests.policy.conftest import SETTINGS, TEXTS
 from tests.policy.engines.test_managed import gone, pids, toy_python
+from tests.services.process import free_port
 
 pytestmark = pytest.mark.model  # by the time it takes
 HONE = str(Path(sys.executable).with_name("hone"))
@@ -34,9 +35,7 @@ def python(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+    return free_port()
 
 
 def words(model: Path, python: Path, port: int, *more: str) -> list[str]:

@@ -46,35 +46,35 @@ def found(pattern: str, lines: list[str]) -> str:
 
 
 def test_a_client_finds_its_way_from_what_is_printed(script):
-    with gateway("--engine", f"scripted:{script}", "--port", "0", "--calls", "1") as lines:
+    words = ("--engine", f"scripted:{script}", "--port", "0", "--calls", "1")
+    with gateway(*words) as lines, httpx.Client(timeout=60) as http:
         root = found(r"listening on (\S+)", lines)
         base = found(r"OPENAI_BASE_URL=(\S+)", lines)
         anthropic = found(r"ANTHROPIC_BASE_URL=(\S+)", lines)
-        asked = httpx.post(f"{base}/chat/completions", json=BODY)
+        asked = http.post(f"{base}/chat/completions", json=BODY)
         assert asked.json()["choices"][0]["message"]["content"] == "first"
         other = {"messages": [*BODY["messages"], {"role": "user", "content": "Again."}]}
-        assert httpx.post(f"{anthropic}/v1/messages", json=other).status_code == 403  # one call, no more
-        created = httpx.post(f"{root}/sessions", json={"limits": {"calls": 2}}).json()
+        assert http.post(f"{anthropic}/v1/messages", json=other).status_code == 403  # one call, no more
+        created = http.post(f"{root}/sessions", json={"limits": {"calls": 2}}).json()
         assert created["limits"]["calls"] == 2
         replies = [
-            httpx.post(f"{root}{created['path']}/chat/completions", json=body).json()
-            for body in (BODY, other)
+            http.post(f"{root}{created['path']}/chat/completions", json=body).json() for body in (BODY, other)
         ]
         assert [r["choices"][0]["message"]["content"] for r in replies] == ["first", "second"]
-        assert httpx.post(f"{root}/sessions", json={"limits": {"call": 2}}).status_code == 400
-        listed = httpx.get(f"{root}/sessions").json()["sessions"]
+        assert http.post(f"{root}/sessions", json={"limits": {"call": 2}}).status_code == 400
+        listed = http.get(f"{root}/sessions").json()["sessions"]
         assert [(session["calls"], session["ended"]) for session in listed] == [(1, "calls"), (2, None)]
         assert created["key"] not in json.dumps(listed)
-        tree = httpx.get(f"{root}/sessions/{created['id']}/tree").json()
+        tree = http.get(f"{root}/sessions/{created['id']}/tree").json()
         sampled = [node for node in tree["nodes"] if node["sampled"]]
         assert [len(node["logprobs"]) for node in sampled] == [len(node["tokens"]) for node in sampled]
         assert [call["node"] for call in tree["calls"]] == [
             i for i, node in enumerate(tree["nodes"]) if node["sampled"]
         ]
         assert [call["purpose"] for call in tree["calls"]] == ["main", "main"]
-        assert httpx.delete(f"{root}/sessions/{created['id']}").status_code == 200
-        assert httpx.get(f"{root}/sessions/{created['id']}/tree").status_code == 404
-        assert httpx.post(f"{root}{created['path']}/chat/completions", json=BODY).status_code == 401
+        assert http.delete(f"{root}/sessions/{created['id']}").status_code == 200
+        assert http.get(f"{root}/sessions/{created['id']}/tree").status_code == 404
+        assert http.post(f"{root}{created['path']}/chat/completions", json=BODY).status_code == 401
 
 
 def test_a_socket_and_a_token_file_keep_sessions_to_those_who_may_see_them(script, tmp_path):
@@ -88,7 +88,7 @@ def test_a_socket_and_a_token_file_keep_sessions_to_those_who_may_see_them(scrip
             given = found(r"Bearer ([^\"]+)", lines)
             assert expected in (None, given)
             with httpx.Client(
-                transport=httpx.HTTPTransport(uds=str(path)), base_url="http://localhost"
+                transport=httpx.HTTPTransport(uds=str(path)), base_url="http://localhost", timeout=60
             ) as client:
                 assert client.get("/sessions").status_code == 401
                 assert client.get("/sessions", headers={"Authorization": "Bearer wrong"}).status_code == 401

@@ -30,7 +30,7 @@ from hone.cli import interrupts
 from hone.cli.app import main
 from hone.cli import app
 {job}
-interrupts.GRACE_S = 0.3
+interrupts.GRACE_S = {grace_s}
 sys.argv = ["hone", "train", "my recipe.toml"]
 
 def command() -> None:
@@ -42,9 +42,11 @@ sys.exit(main())
 """
 
 
-def interrupted(job: str, signals: Sequence[signal.Signals], started_with: str = "") -> tuple[int, str, str]:
+def interrupted(
+    job: str, signals: Sequence[signal.Signals], started_with: str = "", grace_s: float = 50.0
+) -> tuple[int, str, str]:
     process = subprocess.Popen(
-        [sys.executable, "-c", started_with + PROGRAM.format(job=job)],
+        [sys.executable, "-c", started_with + PROGRAM.format(job=job, grace_s=grace_s)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -76,7 +78,7 @@ def test_a_command_in_the_background_of_a_script_stops_as_cleanly(number: signal
 
 
 def test_a_command_that_does_not_stop_by_itself_is_ended():
-    code, _, err = interrupted(STUBBORN, [signal.SIGINT])
+    code, _, err = interrupted(STUBBORN, [signal.SIGINT], grace_s=0.3)
     assert code == 130
     assert "Stopped before everything was tidied up" in err
     assert "hone train 'my recipe.toml'" in err

@@ -1,6 +1,7 @@
 """What a long job shows, on a terminal and in a log."""
 
 import io
+import re
 
 from rich.console import Console
 
@@ -24,12 +25,12 @@ def test_a_log_gets_lines_without_control_characters():
     lines = log.getvalue().splitlines()
     assert "\x1b" not in log.getvalue()
     assert lines[0] == "training ..."
-    assert lines[-2] == "training  3/4  0 s  reward 0.5"
+    assert re.fullmatch(r"training  3/4  \d+ s  reward 0\.5", lines[-2])
     assert lines[-1] == "done [not markup]"
 
 
 def test_a_terminal_gets_bars_and_keeps_one_line_per_stage():
     log = io.StringIO()
     run_stages(TerminalReporter(Console(file=log, width=120, force_terminal=True, color_system=None)))
-    assert "training  3/4  0 s  reward 0.5" in log.getvalue()
-    assert log.getvalue().count("collecting  4  0 s") == 3
+    assert re.search(r"training  3/4  \d+ s  reward 0\.5", log.getvalue())
+    assert len(re.findall(r"collecting  4  \d+ s", log.getvalue())) == 3

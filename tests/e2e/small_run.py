@@ -9,6 +9,7 @@ from pathlib import Path
 REPOSITORY = Path(__file__).parents[2]
 RECIPE = REPOSITORY / "recipes" / "quickstart.toml"
 HONE = Path(sys.executable).with_name("hone")
+TIMEOUT_S = 600.0  # of one command; what takes a minute here may take many on a busy machine
 
 SMALL = {
     "tasks.train": 52,
@@ -28,7 +29,9 @@ SMALL = {
 
 
 def hone(*arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
-    done = subprocess.run([HONE, *arguments], capture_output=True, text=True, timeout=280, cwd=REPOSITORY)
+    done = subprocess.run(
+        [HONE, *arguments], capture_output=True, text=True, timeout=TIMEOUT_S, cwd=REPOSITORY
+    )
     assert not check or done.returncode == 0, done.stderr
     return done
 

@@ -12,17 +12,17 @@ import pytest
 import torch
 
 from hone.rollout.ledger import Disposition, Ledger
-from tests.e2e.small_run import RECIPE, REPOSITORY, hone, sets
+from tests.e2e.small_run import RECIPE, REPOSITORY, TIMEOUT_S, hone, sets
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1500)]  # the first one waits for the quickstart, too
 
 MOMENTS = ("rollout", "optimizer_step", "checkpoint_writing", "between_checkpoint_and_commit")
 
 
 def alone(run_dir: Path, finished: Path) -> list[str]:
-    """Each reply is computed by itself: company in a batch changes the last bits of logits, and so, where two
-    tokens are almost a tie, which of them is drawn."""
-    return sets(run_dir, model__path=finished / "start", engine__max_batch=1)
+    """Each reply is computed by itself, from its first token: company in a batch, or a beginning out of a
+    cache, changes the last bits of logits, and so, where two tokens are almost a tie, which one is drawn."""
+    return sets(run_dir, model__path=finished / "start", engine__max_batch=1, engine__cached_sessions=0)
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +43,7 @@ def test_a_killed_run_goes_on_where_it_was(
         cwd=REPOSITORY,
         capture_output=True,
         text=True,
-        timeout=280,
+        timeout=TIMEOUT_S,
     )
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     with Ledger.read(tmp_path / "run") as ledger:

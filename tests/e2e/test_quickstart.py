@@ -11,9 +11,9 @@ import pytest
 import torch
 
 from hone.train.metrics import read_metrics
-from tests.e2e.small_run import RECIPE, REPOSITORY, hone, sets
+from tests.e2e.small_run import RECIPE, REPOSITORY, TIMEOUT_S, hone, sets
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1500)]
 
 
 def test_the_report_names_what_was_measured(finished: Path) -> None:
@@ -82,7 +82,7 @@ def test_engine_and_trainer_agree_on_every_sampled_token_of_real_rollouts(finish
     """Independent of the trainer's code: plain forward passes over the stored conversations."""
     script = REPOSITORY / "benchmarks" / "exactness.py"
     done = subprocess.run(
-        [sys.executable, script, finished], capture_output=True, text=True, timeout=200, check=True
+        [sys.executable, script, finished], capture_output=True, text=True, timeout=TIMEOUT_S, check=True
     )
     measured = json.loads(done.stdout.splitlines()[-1])["metrics"]
     assert measured["logp_gap_max"] <= 1e-4

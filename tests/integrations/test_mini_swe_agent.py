@@ -253,7 +253,7 @@ def test_a_deadline_strikes_during_a_command_and_a_command_may_end_the_sandbox(
     tmp_path: Path, tokenizer: Any
 ) -> None:
     task, agent = tasks(1)[0], short(tmp_path, command_timeout_s=600)
-    done = roll_out(tmp_path, agent, Policy(tokenizer, lambda: [tool("sleep 1000")]), task, time_limit_s=1.5)
+    done = roll_out(tmp_path, agent, Policy(tokenizer, lambda: [tool("sleep 1000")]), task, time_limit_s=5.0)
     assert (done[0].outcome, len(done[0].turns)) == (Outcome.TIME_LIMIT, 0)
     assert done[0].messages[-1]["tool_calls"][0]["function"]["name"] == "bash"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -270,19 +271,32 @@ def test_every_file_that_the_package_ships_is_read_in_its_own_mode() -> None:
         ("cwd", "/tmp"),
         ("max_consecutive_format_errors", "3"),
         ("wall_time_limit_seconds", "0"),
-        ("elapsed_seconds", "0"),
         ("env", "{'A': 'b'}"),
     ],
 )
+@pytest.mark.parametrize("kind", [BashAgent, MiniSweAgent])
 def test_templates_may_name_what_they_may_name_in_the_package(
-    bench: Bench, tmp_path: Path, key: str, text: str
+    bench: Bench, tmp_path: Path, kind: Any, key: str, text: str
 ) -> None:
+    assert told(bench, tmp_path, kind, key) == text
+
+
+@pytest.mark.parametrize("kind", [BashAgent, MiniSweAgent])
+def test_templates_may_name_the_whole_seconds_that_have_passed(
+    bench: Bench, tmp_path: Path, kind: Any
+) -> None:
+    began = time.monotonic()
+    said = told(bench, tmp_path, kind, "elapsed_seconds")
+    assert said in [str(seconds) for seconds in range(int(time.monotonic() - began) + 1)]
+
+
+def told(bench: Bench, tmp_path: Path, kind: Any, key: str) -> str:
+    """What an observation says whose template names `key` alone."""
     path = tmp_path / "prompts.yaml"
     path.write_text(
         "agent: {system_template: s, instance_template: i, step_limit: 7}\n"
         "environment: {cwd: /tmp, env: {A: b}}\n"
         f"model: {{observation_template: '{{{{ {key} }}}}', format_error_template: '{{{{ error }}}}'}}\n"
     )
-    for kind in (BashAgent, MiniSweAgent):
-        chat = Replies([Said(calls=(call("ls"),))], tools=True, end=Said(calls=(call(f"echo {SUBMIT}"),)))
-        assert bench.run(kind(load_scaffold(str(path))), chat).messages[3]["content"] == text
+    chat = Replies([Said(calls=(call("ls"),))], tools=True, end=Said(calls=(call(f"echo {SUBMIT}"),)))
+    return bench.run(kind(load_scaffold(str(path))), chat).messages[3]["content"]

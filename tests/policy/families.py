@@ -106,7 +106,8 @@ def template_tokenizer(name: str) -> PreTrainedTokenizerFast:
     eos = next((t for t in _ENDS if t in special), "</s>")
     if "deepseek" in name:
         eos = "<｜end▁of▁sentence｜>"
-    return make_tokenizer([*special, *{eos, "<bos>"} - set(special)], markup, eos, "<bos>", source)
+    ends = [token for token in (eos, "<bos>") if token not in special]  # in one order: it decides their ids
+    return make_tokenizer([*special, *ends], markup, eos, "<bos>", source)
 
 
 @cache

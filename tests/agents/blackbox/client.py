@@ -39,9 +39,6 @@ def run(call):
 
 
 def main(behaviour, prompt):
-    if behaviour == "hangs-at-once":
-        print("waiting for a terminal", flush=True)
-        time.sleep(1000)
     messages = [{"role": "user", "content": prompt}]
     while True:
         try:

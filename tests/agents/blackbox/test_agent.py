@@ -53,6 +53,9 @@ code = 0
 LOOK = call("bash", command="cat stats.py")
 FIX = call("bash", command="sed -i 's/a - b/a + b/' stats.py")
 GOOD = script(f"Let me look. {LOOK}", FIX, "Done.")
+WAITS = '["bash", "-c", "echo waiting for a terminal; sleep 1000"]'
+# Seconds, for one that hangs: a client starts and asks in a fraction of them, on a slow, busy machine too.
+TIME_LIMIT_S = 10.0
 
 
 @asynccontextmanager
@@ -126,7 +129,7 @@ def test_a_program_is_heard_turn_by_turn_and_graded(tmp_path: Path) -> None:
             {"command": r"""["bash", "-c", "printf 'version \\140GLIBC_2.99\\047 not found' >&2; exit 1"]"""},
             "needs GLIBC_2.99, which this image's C library has not",
         ),
-        ({"behaviour": "hangs-at-once", "start_timeout_s": 1.0}, "within 1 s: waiting for a terminal"),
+        ({"command": WAITS, "start_timeout_s": 5.0}, "within 5 s: waiting for a terminal"),
     ],
     ids=["ends at once", "fails at once", "is not there", "C library", "hangs at once"],
 )
@@ -161,7 +164,7 @@ def test_a_program_that_breaks_after_a_reply_is_the_policys_doing(
         ("works", SessionLimits(calls=2), Outcome.TURN_LIMIT),
         ("works", SessionLimits(sampled_tokens=1), Outcome.TOKEN_LIMIT),
         ("insists", SessionLimits(calls=2), Outcome.TURN_LIMIT),
-        ("hangs", SessionLimits(seconds=2), Outcome.TIME_LIMIT),
+        ("hangs", SessionLimits(seconds=TIME_LIMIT_S), Outcome.TIME_LIMIT),
     ],
 )
 def test_limits_end_a_rollout_and_what_it_did_so_far_is_graded(
@@ -181,7 +184,7 @@ def test_limits_end_a_rollout_and_what_it_did_so_far_is_graded(
 
 
 def test_a_program_that_hangs_is_ended_by_the_rollouts_time_limit(tmp_path: Path) -> None:
-    trajectory = rollout(tmp_path, ScriptedEngine(GOOD), "hangs", time_limit_s=2.0)
+    trajectory = rollout(tmp_path, ScriptedEngine(GOOD), "hangs", time_limit_s=TIME_LIMIT_S)
     assert trajectory.outcome is Outcome.TIME_LIMIT
     assert len(trajectory.turns) == 1
 

@@ -163,6 +163,7 @@ async def open_world(
     those of real runs, and all else is below `root`."""
     agent = BlackboxAgent(program, limits or SessionLimits(), layers=layers or default_layers())
     watched = Watched(agent)
+    renderer()  # made before the time of any rollout runs, which it would use up
 
     def new_chat(rollout_id: str, seed: int) -> Chat:
         return Chat(engine, renderer(), Sampling(max_tokens=512), session=rollout_id)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import ast
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
 from hone.agents.debugger.board import Switchboard, open_switchboard
@@ -39,14 +39,15 @@ def test_wrong():
     assert scale([1], 1) == 2
 """
 FILES = {"app.py": APP, "tests/test_app.py": TESTS}
+COMMAND_S = 20.0
 
 
 class Desk:
     """One sandbox, its server and the tools on it."""
 
-    def __init__(self, sandbox: Sandbox, board: Switchboard, console: Console, timeout_s: float) -> None:
+    def __init__(self, sandbox: Sandbox, board: Switchboard, console: Console) -> None:
         self.sandbox, self.board, self.console = sandbox, board, console
-        self.tools = Tools(console, "/testbed", timeout_s)
+        self.tools = Tools(console, "/testbed", COMMAND_S)
         self.failed = False
 
     async def use(self, name: str, **arguments: Any) -> str:
@@ -63,6 +64,13 @@ class Desk:
         await self.use("edit", path="program.py", new_code=text)
         return await self.pdb("start", "python", "program.py")
 
+    @contextmanager
+    def hurried(self, timeout_s: float) -> Generator[None]:
+        """A shorter time limit in the block, for commands that are to run into it."""
+        self.tools._timeout_s = self.tools._pdb._timeout_s = timeout_s
+        yield
+        self.tools._timeout_s = self.tools._pdb._timeout_s = COMMAND_S
+
     async def processes(self) -> int:
         """Processes inside beside process 1 and the one that looks, zombies too."""
         listed = await self.sandbox.exec(["python3", "-c", "import os; print(os.listdir('/proc'))"])
@@ -71,7 +79,7 @@ class Desk:
 
 @asynccontextmanager
 async def open_desk(
-    files: Mapping[str, str] = FILES, timeout_s: float = 20.0, spec: SandboxSpec | None = None
+    files: Mapping[str, str] = FILES, spec: SandboxSpec | None = None
 ) -> AsyncGenerator[Desk]:
     async with make_provider(SandboxSettings()) as provider, open_switchboard() as board:
         bare = spec or SandboxSpec()
@@ -80,14 +88,12 @@ async def open_desk(
             for path, text in files.items():
                 await sandbox.write(path, text.encode("utf-8", "surrogateescape"))
             async with open_console(sandbox, board) as console:
-                yield Desk(sandbox, board, console, timeout_s)
+                yield Desk(sandbox, board, console)
 
 
-def at_desk(
-    scenario: Callable[[Desk], Awaitable[None]], files: Mapping[str, str] = FILES, timeout_s: float = 20.0
-) -> None:
+def at_desk(scenario: Callable[[Desk], Awaitable[None]], files: Mapping[str, str] = FILES) -> None:
     async def main() -> None:
-        async with open_desk(files, timeout_s) as desk:
+        async with open_desk(files) as desk:
             await scenario(desk)
 
     asyncio.run(main())

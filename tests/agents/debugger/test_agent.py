@@ -211,7 +211,9 @@ def test_a_cancelled_run_leaves_nothing_that_runs():
             running.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await running
-            assert "hone_debug" not in (await sandbox.exec(look)).text
+            async with asyncio.timeout(60):  # what is killed ends when it is next given a core
+                while "hone_debug" in (await sandbox.exec(look)).text:
+                    continue
 
     asyncio.run(main())
 

@@ -58,19 +58,22 @@ def test_however_a_program_ends_the_session_goes_on():
 def test_a_program_that_runs_for_ever_is_interrupted_where_it_is():
     async def scenario(desk: Desk) -> None:
         await desk.script("import time\nn = 0\nwhile True:\n    n += 1\n")
-        seen = await desk.pdb("c")
+        with desk.hurried(2.0):
+            seen = await desk.pdb("c")
         assert "The command `c` has timed out after 2 s. The program was interrupted." in seen
         assert "\nCurrent frame:\nprogram.py(" in seen
         assert await desk.pdb("p n > 10") == "Pdb command output:\nTrue\n"
         await desk.pdb("b 4")
         assert "program.py(4)<module>()" in await desk.pdb("c")
-        assert "*** KeyboardInterrupt" in await desk.pdb("p [0 for _ in iter(int, 1) if _]")
+        with desk.hurried(2.0):
+            assert "*** KeyboardInterrupt" in await desk.pdb("p [0 for _ in iter(int, 1) if _]")
         assert await desk.pdb("p n > 10") == "Pdb command output:\nTrue\n"
         await desk.script("import time\ntime.sleep(60)\n")
         await desk.pdb("n")
-        assert "program.py(2)<module>()" in await desk.pdb("c")
+        with desk.hurried(2.0):
+            assert "program.py(2)<module>()" in await desk.pdb("c")
 
-    at_desk(scenario, timeout_s=2.0)
+    at_desk(scenario)
 
 
 def test_a_program_that_cannot_be_interrupted_is_killed():
@@ -79,12 +82,13 @@ def test_a_program_that_cannot_be_interrupted_is_killed():
     async def scenario(desk: Desk) -> None:
         await desk.script(code)
         before = await desk.processes()
-        seen = await desk.pdb("c")
-        assert "has timed out after 2 s. The program could not be interrupted and was killed." in seen
+        with desk.hurried(6.0):  # in which it also has to start again
+            seen = await desk.pdb("c")
+        assert "has timed out after 6 s. The program could not be interrupted and was killed." in seen
         assert AGAIN in seen
         assert await desk.processes() == before
 
-    at_desk(scenario, timeout_s=2.0)
+    at_desk(scenario)
 
 
 def test_a_flood_is_capped_and_does_not_hold_the_debugger_up():
@@ -100,9 +104,10 @@ def test_a_flood_is_capped_and_does_not_hold_the_debugger_up():
         assert "bytes omitted" in seen
         assert len(seen) < 12_000
         await desk.script("while True: print('y' * 1000)\n")
-        assert "has timed out" in await desk.pdb("c")
+        with desk.hurried(2.0):
+            assert "has timed out" in await desk.pdb("c")
 
-    at_desk(scenario, timeout_s=2.0)
+    at_desk(scenario)
 
 
 def test_forks_run_without_a_debugger_and_nothing_is_left_of_them():
@@ -178,8 +183,9 @@ def test_counts_of_tests_come_from_pytest_and_not_from_what_is_printed():
         await desk.use("edit", path="test.py", new_code="import os\nprint('5 passed')\nos._exit(0)\n")
         assert (await desk.use("eval")).endswith("The tests did not run to their end (exit code 0).")
         await desk.use("edit", path="test.py", new_code="def test_a():\n    while True: pass\n")
-        assert (await desk.use("eval")).endswith("The tests have timed out after 3 s and were killed.")
+        with desk.hurried(3.0):
+            assert (await desk.use("eval")).endswith("The tests have timed out after 3 s and were killed.")
         await desk.use("edit", path="test.py", new_code="x = 1\n")
         assert (await desk.use("eval")).endswith("Tests: none were found.")
 
-    at_desk(scenario, {"test.py": tests}, timeout_s=3.0)
+    at_desk(scenario, {"test.py": tests})

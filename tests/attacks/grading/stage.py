@@ -154,7 +154,7 @@ def grade_all(
 
     async def run() -> list[Verdict]:
         async with make_provider(SandboxSettings()) as provider:
-            grader = Grader(provider, GradingSettings(concurrency=concurrency, slack_s=5), cache=cache)
+            grader = Grader(provider, GradingSettings(concurrency=concurrency, slack_s=20), cache=cache)
             patches = {name: _patch(attack, cache, scratch) for name, attack in attacks.items()}
             return await asyncio.gather(
                 *(grader.grade(attack.task, patches[name]) for name, attack in attacks.items())

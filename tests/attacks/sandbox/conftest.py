@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import os
 import tarfile
@@ -57,6 +58,7 @@ def stage(
     base = tmp_path_factory.mktemp("hone")
     settings = SandboxSettings(state_dir=base / "state", cache_dir=base.parent / "cache")
     provider = make_provider(settings)
+    gc.collect()  # descriptors are counted: what other tests left is not to be closed in the midst of one
     runner.run(provider.__aenter__())
     yield Stage(runner=runner, provider=provider, spec=SandboxSpec(image=image), state=base / "state")
     runner.run(provider.__aexit__(None, None, None))

@@ -33,7 +33,7 @@ import socket
 def connect(host, port=80):
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family) as s:
-        s.settimeout(2)
+        s.settimeout(20)
         s.connect((host, port))
         return s.recv(5)
 """

@@ -121,7 +121,7 @@ def test_ten_gibibytes_of_output_fill_nothing(stage: Stage) -> None:
             result = await sandbox.exec("head -c 10G /dev/zero", timeout_s=3)
             live: list[int] = []
             await sandbox.exec(
-                "head -c 10G /dev/zero", timeout_s=1, on_output=lambda _, data: live.append(len(data))
+                "head -c 10G /dev/zero", timeout_s=4, on_output=lambda _, data: live.append(len(data))
             )
         assert result.timed_out or result.stdout_bytes == 10 << 30
         assert len(result.stdout) <= (sandbox.spec.limits.output_kib << 10) + 1

@@ -239,7 +239,8 @@ def test_a_growing_file_is_not_downloaded_for_ever(
 
     async def act(sandbox: Sandbox) -> None:
         grow = "while :; do truncate -s +4M grows || truncate -s 0 grows; done"
-        await sandbox.exec(f"({grow}) > /dev/null 2>&1 & until [ -s grows ]; do :; done")
+        large = '[ "$(stat -c %s grows)" -gt $((64 << 20)) ]'  # already, so that no reader comes to its end
+        await sandbox.exec(f"({grow}) > /dev/null 2>&1 & until {large} 2> /dev/null; do :; done")
         async with watched(stage.provider, stage.suited(SandboxSpec())):
             with pytest.raises(REFUSED):
                 await sandbox.download("grows", tmp_path / "out")

@@ -97,12 +97,15 @@ def test_a_server_that_goes_silent_holds_neither_its_requests_nor_an_update_up(
             begun = [asyncio.create_task(server.holding.wait()) for server in servers]
             await asyncio.wait(begun, return_when=asyncio.FIRST_COMPLETED)
             (silent,) = (server for server in servers if server.holding.is_set())
+            loading = asyncio.create_task(fleet.load_weights(weights(4), 1))
+            while not fleet._holds:  # noqa: ASYNC110 - else the other may answer with the old weights yet
+                await asyncio.sleep(0.01)
             silent.sick = True  # and it never answers what it holds
             for server in servers:
                 if server is not silent:
                     server.hold = None
             begun[servers.index(silent) - 1].cancel()
-            await fleet.load_weights(weights(4), 1)
+            await loading
             return await asked
 
     reply = asyncio.run(asyncio.wait_for(run(), 60))
@@ -263,10 +266,13 @@ def test_whatever_fails_every_token_is_exactly_of_the_weights_it_names(
     """Sixteen conversations, six updates, servers that fail, hang up and restart at random."""
     chance = random.Random(7)
     ended: list[asyncio.Queue[None]] = [asyncio.Queue(), asyncio.Queue()]  # replies, for each who waits
+    updated = asyncio.Event()
 
     async def converse(fleet, name: int) -> list:
         replies = []
         for turn in range(5):
+            if turn == 4:
+                await updated.wait()  # or every reply could be there before the first update is
             wanted = Sampling(max_tokens=12, seed=turn, stop_token_ids=STOP)
             replies.append(([5 + name], await fleet.generate([5 + name], wanted, session=str(name))))
             for queue in ended:
@@ -296,6 +302,7 @@ def test_whatever_fails_every_token_is_exactly_of_the_weights_it_names(
             for version in range(2, 8):
                 await after(ended[1], 10)
                 await fleet.load_weights(weights(version), version)
+                updated.set()
             said = await talking
             trouble.cancel()
             return [pair for replies in said for pair in replies], fleet.version
