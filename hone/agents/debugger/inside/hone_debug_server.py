@@ -27,6 +27,7 @@ from hone_debug_wire import Broken, Frames, pack
 PR_SET_DUMPABLE, PR_SET_CHILD_SUBREAPER = 4, 36
 TESTS = "test.py"  # where it stands alone beside the code, it is what is run
 SEARCH_S = 30.0
+EXIT_S = 10.0  # for pytest to end once it has told its counts
 
 
 class Server:
@@ -120,7 +121,7 @@ class Server:
             timed_out = False
         except TimeoutError:
             message, timed_out = None, True
-        code = child.wait(0 if timed_out else SETTLE_S)
+        code = child.wait(0 if timed_out else EXIT_S)
         child.end()
         return {
             "printed": child.written.take(),
