@@ -17,7 +17,11 @@ from tests.services.image import BASE_IMAGE
 def run_on(engine: Engine, state: Path) -> Iterator[Run]:
     """Afterwards nothing may be left: no state, no container."""
     settings = SandboxSettings(
-        provider="docker", docker_url=engine.url, docker_image=BASE_IMAGE, state_dir=state
+        provider="docker",
+        docker_url=engine.url,
+        docker_image=BASE_IMAGE,
+        state_dir=state,
+        start_timeout_s=120,
     )
     with opened(make_provider(settings)) as run:
         yield run

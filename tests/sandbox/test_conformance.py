@@ -32,6 +32,7 @@ def test_namespaces(check: Check, run: Run) -> None:
     run(check)
 
 
+@pytest.mark.timeout(900)  # all of the above at once
 @pytest.mark.skipif(os.geteuid() != 0, reason="the tests above already ran as an ordinary user")
 def test_the_suite_passes_as_an_ordinary_user() -> None:
     command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", __file__]

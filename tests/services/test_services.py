@@ -15,6 +15,7 @@ import httpx
 import psutil
 import pytest
 
+from tests.sandbox.docker.looking import until
 from tests.sandbox.ordinary_user import run_as_ordinary_user
 from tests.services.engines import docker_engine, podman_engine
 from tests.services.image import BASE_IMAGE, base_archive, derive
@@ -51,6 +52,14 @@ def traces(folder: Path) -> list[Any]:
     return left + ([folder] if folder.exists() else [])
 
 
+def has_ended(process: psutil.Process) -> bool:
+    """Also while it is a zombie, which process 1 may reap late."""
+    try:
+        return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:  # reaped in between
+        return True
+
+
 @pytest.mark.parametrize("make", ENGINES)
 def test_an_engine_runs_the_base_image(make: Any) -> None:
     with make() as engine:
@@ -72,9 +81,9 @@ def test_an_engine_leaves_nothing_though_a_container_runs(make: Any, end: signal
             container = start(client, ["sleep", "12345"])
             inspected = client.get(f"/containers/{container}/json").json()
         sleeper = psutil.Process(inspected["State"]["Pid"])
-        assert sleeper.cmdline() == ["sleep", "12345"]
+        until(lambda: sleeper.cmdline() == ["sleep", "12345"])  # an engine answers before it has executed it
         engine.service.process.send_signal(end)
-    assert not sleeper.is_running() or sleeper.status() == psutil.STATUS_ZOMBIE
+    assert has_ended(sleeper)
     assert traces(engine.service.folder) == []
     assert control_groups(container) == []
 
@@ -121,7 +130,7 @@ def test_a_service_ends_with_tests_that_are_killed() -> None:
         folder, pid = tests.stdout.readline().split()
         service = psutil.Process(int(pid))
         tests.kill()
-    service.wait(30)
+    until(lambda: has_ended(service))
     assert sorted(path.name for path in Path(folder).iterdir()) == ["log", "up"]
     shutil.rmtree(folder)
 

@@ -7,6 +7,7 @@ import functools
 import hashlib
 import os
 import stat
+import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -14,6 +15,8 @@ from pathlib import Path
 from hone.sandbox.contract import ProviderUnavailable, SandboxSpec
 from hone.sandbox.remote import archive
 from hone.sandbox.remote.wire import LimitsBody, MountBody, SpecBody
+
+_SETTLED_NS = 2_000_000_000  # the coarsest clock of a file system in use
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +54,10 @@ async def travelling(spec: SandboxSpec) -> TravellingSpec:
 
 
 def _digest(source: Path) -> str:
-    return _digest_of(source, _state(source))
+    state, newest_ns = _state(source)
+    if time.time_ns() - newest_ns < _SETTLED_NS:  # a change that comes now may leave the same times
+        return archive.digest(source)
+    return _digest_of(source, state)
 
 
 @functools.lru_cache(maxsize=10_000)
@@ -60,19 +66,23 @@ def _digest_of(source: Path, state: bytes) -> str:
     return archive.digest(source)
 
 
-def _state(source: Path) -> bytes:
-    """What the file system tells of a tree without reading its files; any change of it changes this."""
+def _state(source: Path) -> tuple[bytes, int]:
+    """What the file system tells of a tree without reading its files, and when it last changed.
+
+    Any change of the tree changes this, unless it comes within the resolution of the file system's clock.
+    """
     top = source.lstat()
-    hasher = hashlib.blake2b(_facts(top))
+    hasher, newest_ns = hashlib.blake2b(_facts(top)), top.st_ctime_ns
     waiting = [os.fspath(source)] if stat.S_ISDIR(top.st_mode) else []
     while waiting:
         with os.scandir(waiting.pop()) as entries:
             for entry in sorted(entries, key=lambda entry: entry.name):
                 info = entry.stat(follow_symlinks=False)
                 hasher.update(os.fsencode(entry.path) + _facts(info))
+                newest_ns = max(newest_ns, info.st_ctime_ns)
                 if stat.S_ISDIR(info.st_mode):
                     waiting.append(entry.path)
-    return hasher.digest()
+    return hasher.digest(), newest_ns
 
 
 def _facts(info: os.stat_result) -> bytes:

@@ -248,9 +248,11 @@ class Pool:
             self._admission.dispatch()
 
     def _lost(self, lease_id: str, generation: int) -> None:
-        """The fleet found that the sandbox of an active slot is gone."""
+        """The fleet found that the sandbox of an active slot is gone; its lease may not be written yet."""
         lease = self._leases.get(lease_id)
-        if lease is not None and lease.generation == generation and lease.state is State.ACTIVE:
+        if lease is None or lease.generation != generation:
+            return
+        if lease.state in (State.STARTING, State.ACTIVE):
             self._slots.pop(lease_id, None)
             self._end(lease, State.LOST)
 

@@ -50,7 +50,9 @@ def answering(
                 self._answer(status, {"Retry-After": "0"}, b"")
             else:
                 answer = httpx.get(
-                    f"http://{then}{self.path}", headers={"Accept": self.headers.get("Accept", "*/*")}
+                    f"http://{then}{self.path}",
+                    headers={"Accept": self.headers.get("Accept", "*/*")},
+                    timeout=60,
                 )
                 kept = {key: answer.headers[key] for key in ("Content-Type", "Docker-Content-Digest",
                         "Docker-Distribution-Api-Version") if key in answer.headers}  # fmt: skip

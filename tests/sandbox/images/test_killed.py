@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from hone.sandbox.images import ImageStore
+from hone.sandbox.images import ImageStore, layers
 from tests.sandbox.images.answering import answering
 from tests.sandbox.images.oci import entry, listing, make_layout, push, tar
 from tests.sandbox.images.traces import left
@@ -25,14 +25,27 @@ pytestmark = pytest.mark.sandbox
 _PULL = """
 import asyncio, sys
 from pathlib import Path
-from hone.sandbox.images import ImageStore
+from hone.sandbox.images import ImageStore, layers
 
+if sys.argv[3:]:
+    layers.unpack.__file__ = sys.argv[3]
 asyncio.run(ImageStore(Path(sys.argv[1]), budget_gib=1).ensure(sys.argv[2]))
+"""
+_SLOWLY = """
+import os, time
+_open = os.open
+
+def _open_slowly(*arguments, **options):
+    time.sleep(0.002)
+    return _open(*arguments, **options)
+
+os.open = _open_slowly
 """
 
 
-def start(directory: Path, name: str) -> subprocess.Popen[bytes]:
-    return subprocess.Popen([sys.executable, "-c", _PULL, str(directory), name])
+def start(directory: Path, name: str, *unpack: Path) -> subprocess.Popen[bytes]:
+    """Pull in another process; `unpack` is the program that unpacks there."""
+    return subprocess.Popen([sys.executable, "-c", _PULL, str(directory), name, *map(str, unpack)])
 
 
 def wait_until(condition: Callable[[], object], process: subprocess.Popen[bytes]) -> None:
@@ -97,7 +110,11 @@ def test_killed_while_it_unpacks(directory: Path, registry: Registry, tmp_path: 
     files = [entry(f"d/{n}", os.urandom(2000)) for n in range(4000)]
     layout = make_layout(tmp_path / "layout", [tar(*files), tar(entry("small", b"x"))])
     name = push(layout, f"{registry.address}/unpacking:v1")
-    process = start(directory, name)
+    slow = tmp_path / "unpack.py"  # works for seconds, so that the kill meets it however quick the machine is
+    first = "from __future__ import annotations\n"
+    head, _, rest = Path(layers.unpack.__file__).read_text().partition(first)
+    slow.write_text(head + first + _SLOWLY + rest)
+    process = start(directory, name, slow)
     wait_until(lambda: list(directory.glob("staging/*/layer-*/d/1*")), process)
     kill(process, directory)
     assert len(list(directory.glob("staging/*/layer-*/d/*"))) < 4000, "what unpacks outlived it"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import json
 import os
@@ -15,7 +16,8 @@ import pytest
 
 from hone.sandbox import ImageUnavailable
 from hone.sandbox.images import Image, ImageStore
-from tests.sandbox.images.oci import entry, gz, make_layout, plain, push, tar
+from hone.sandbox.images.locks import lock_file
+from tests.sandbox.images.oci import digest, entry, gz, make_layout, plain, push, tar
 from tests.sandbox.images.traces import left
 from tests.services.registry import Registry
 
@@ -130,7 +132,8 @@ def test_a_cancelled_caller_leaves_the_pull_to_the_others(
 def test_a_pull_that_nobody_waits_for_ends_and_leaves_nothing(
     store: ImageStore, directory: Path, registry: Registry, tmp_path: Path, word: str
 ) -> None:
-    name = pushed(registry, tmp_path, f"alone-{word}:v1", BASE, large("x"))
+    other = large("x")
+    name = pushed(registry, tmp_path, f"alone-{word}:v1", BASE, other)
 
     async def scenario() -> None:
         reached = asyncio.Event()
@@ -142,7 +145,12 @@ def test_a_pull_that_nobody_waits_for_ends_and_leaves_nothing(
         with pytest.raises(asyncio.CancelledError):
             await task
 
-    asyncio.run(scenario())
+    with contextlib.ExitStack() as stack:
+        if word == "unpacked":  # of one layer, while another process makes the other: the pull is not over
+            making = lock_file(directory / "locks" / f"layer-{digest(other).removeprefix('sha256:')}")
+            assert making is not None
+            stack.enter_context(making)
+        asyncio.run(scenario())
     assert left(directory) == []
     assert asyncio.run(store.ensure(name)).name == name
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import io
+import os
+import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
@@ -124,12 +126,22 @@ def test_a_layer_travels_once_for_many_sandboxes(tmp_path: Path) -> None:
     asyncio.run(run())
 
 
-def test_a_tree_that_changes_gets_another_digest(tmp_path: Path) -> None:
+@pytest.mark.parametrize("settled", [False, True])
+def test_a_tree_that_changes_gets_another_digest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settled: bool
+) -> None:
     tree = _tree(tmp_path, "layer")
     (tree / "sub").mkdir()
+    if settled:
+        _let_an_hour_pass(monkeypatch)
 
-    async def digest() -> str | None:
-        return (await travelling(SandboxSpec(layer=tree))).body.layer
+    def tick() -> None:
+        """Until what changes next gets a later time: the clocks of file systems go by milliseconds."""
+        clock = tmp_path / "clock"
+        clock.touch()
+        began = clock.stat().st_mtime_ns
+        while clock.stat().st_mtime_ns == began:
+            clock.touch()
 
     changes: tuple[Callable[[], object], ...] = (
         lambda: (tree / "file").write_text("TEXT"),  # of the same size
@@ -139,10 +151,41 @@ def test_a_tree_that_changes_gets_another_digest(tmp_path: Path) -> None:
         lambda: (tree / "sub" / "name").unlink(),
     )
     for change in changes:
-        before = asyncio.run(digest())
-        assert asyncio.run(digest()) == before == archive.digest(tree)
+        before = asyncio.run(_layer_digest(tree))
+        assert asyncio.run(_layer_digest(tree)) == before == archive.digest(tree)
+        if settled:
+            tick()
         change()
-        assert asyncio.run(digest()) == archive.digest(tree) != before
+        assert asyncio.run(_layer_digest(tree)) == archive.digest(tree) != before
+
+
+def test_a_tree_is_read_again_only_while_a_change_could_go_unseen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tree, read, digest = _tree(tmp_path, "layer"), list[Path](), archive.digest
+
+    def watched(source: Path) -> str:
+        read.append(source)
+        return digest(source)
+
+    monkeypatch.setattr(archive, "digest", watched)
+    # a file's time may be set to any other, and says nothing: only that of its change does
+    os.utime(tree / "file", ns=(0, 0))
+    for _ in range(3):
+        asyncio.run(_layer_digest(tree))
+    assert len(read) == 3
+    _let_an_hour_pass(monkeypatch)
+    for _ in range(3):
+        asyncio.run(_layer_digest(tree))
+    assert len(read) == 4
+
+
+async def _layer_digest(tree: Path) -> str | None:
+    return (await travelling(SandboxSpec(layer=tree))).body.layer
+
+
+def _let_an_hour_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(time, "time_ns", lambda: int((time.time() + 3600) * 1e9))
 
 
 def test_only_what_a_sandbox_names_may_be_given_to_it(tmp_path: Path) -> None:

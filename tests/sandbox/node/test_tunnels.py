@@ -122,6 +122,13 @@ async def say(ends: Ends, text: str) -> str:
     return (await ends[0].readline()).decode().strip()
 
 
+async def is_let_in(made: Floor) -> bool:
+    """Whether the tunnel takes one more connection."""
+    with contextlib.suppress(ConnectionError):
+        return await say(await made.dial(), "again") == "AGAIN"
+    return False
+
+
 async def until(true: Callable[[], bool]) -> None:
     async with asyncio.timeout(20):
         while not true():  # noqa: ASYNC110
@@ -237,7 +244,9 @@ def test_more_connections_than_a_sandbox_may_have_are_closed(tmp_path: Path) -> 
             assert await one_more[0].read() == b""
             ends[0][1].close()
             await until(lambda: made.service.open == CONNECTIONS_MAX - 1)
-            assert await say(await made.dial(), "again") == "AGAIN"
+            async with asyncio.timeout(20):  # the node hears of it last
+                while not await is_let_in(made):  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
             await sandbox.close()
 
     asyncio.run(run())
@@ -329,7 +338,7 @@ def test_every_byte_arrives_once_in_order_within_the_window(loads: list[tuple[in
     async def run() -> None:
         there, back = asyncio.Queue[bytes](4), asyncio.Queue[bytes](4)
         near, far = Multiplexer(there.put), Multiplexer(back.put)
-        async with asyncio.timeout(60), asyncio.TaskGroup() as group:
+        async with asyncio.timeout(250), asyncio.TaskGroup() as group:  # megabytes may go byte by byte
             carrying = [
                 group.create_task(_pump(there, far, group)),
                 group.create_task(_pump(back, near, group)),

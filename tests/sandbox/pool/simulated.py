@@ -252,6 +252,6 @@ async def serving_pool(
 
 async def until(condition: Callable[[], bool], what: str = "nothing changed") -> None:
     """Poll a condition with a deadline."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not condition():  # noqa: ASYNC110
             await asyncio.sleep(0.01)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import socket
 import sqlite3
 import sys
 from collections import Counter
@@ -18,6 +17,7 @@ from hone.sandbox import LeaseLost, SandboxError
 from hone.sandbox.client.pool import PoolClient
 from hone.sandbox.remote.wire import Beat, LeaseReply, LeaseRequest, SpecBody
 from tests.sandbox.pool.simulated import SimulatedNode, listening, node_app, serving_pool, until
+from tests.services.process import free_port
 
 IDS = ("a", "b", "c")
 
@@ -60,11 +60,6 @@ async def dying_pool(
         if process.returncode is None:
             process.kill()
         await process.wait()
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return listener.getsockname()[1]
 
 
 @pytest.mark.parametrize("moment", ["before", "after"])

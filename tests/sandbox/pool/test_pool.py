@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -20,6 +20,7 @@ from hone.sandbox.contract import (
 from hone.sandbox.pool.clock import LeaseClock
 from hone.sandbox.pool.core import Pool
 from hone.sandbox.pool.fleet import Timing
+from hone.sandbox.pool.store import Store, StoredLease
 from hone.sandbox.remote.wire import Beat, CreateRequest, LeaseReply, LeaseRequest, NodeRequest, SpecBody
 from tests.sandbox.pool.simulated import FAST, SimulatedNode, until
 
@@ -45,10 +46,14 @@ async def opened(
     *,
     timing: Timing = FAST,
     clock: LeaseClock | None = None,
+    open_store: Callable[[Path], Store] = Store,
 ) -> AsyncIterator[Pool]:
     """A pool whose nodes have been asked once."""
     by_url = {f"http://node-{number}": node for number, node in enumerate(nodes)}
-    async with Pool(store, by_url.__getitem__, nodes=list(by_url), timing=timing, clock=clock) as pool:
+    pool = Pool(
+        store, by_url.__getitem__, nodes=list(by_url), timing=timing, clock=clock, open_store=open_store
+    )
+    async with pool:
         alive = [url for url, node in by_url.items() if not node.dead]
         await until(lambda: all(pool.fleet.get(url).unreachable == "" for url in alive))  # type: ignore[union-attr]
         yield pool
@@ -203,13 +208,15 @@ def test_a_request_that_is_cancelled_in_the_queue_leaves_it(tmp_path: Path) -> N
 
 def test_a_lease_without_heartbeats_expires_and_one_with_them_does_not(tmp_path: Path) -> None:
     async def run() -> None:
+        now = 0.0
         node = SimulatedNode()
-        async with opened(tmp_path / "s", [node]) as pool:
+        async with opened(tmp_path / "s", [node], clock=LeaseClock(lambda: now)) as pool:
             await pool.allocate(asking("dead", ttl_s=1.0))
             kept = await pool.allocate(asking("kept", ttl_s=1.0))
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 while node.leases() != ["kept"]:
                     assert pool.heartbeat([beat(kept)]) == []
+                    now += 0.05
                     await asyncio.sleep(0.05)
             await until(lambda: used(pool) == 1)
             assert pool.status().totals["expired"] == 1
@@ -221,13 +228,16 @@ def test_a_lease_without_heartbeats_expires_and_one_with_them_does_not(tmp_path:
 
 def test_a_call_under_way_keeps_its_lease_alive(tmp_path: Path) -> None:
     async def run() -> None:
+        now = 0.0
         node = SimulatedNode()
-        async with opened(tmp_path / "s", [node]) as pool:
+        async with opened(tmp_path / "s", [node], clock=LeaseClock(lambda: now)) as pool:
             await pool.allocate(asking("a", ttl_s=1.0))
             await pool.allocate(asking("b", ttl_s=1.0))
             call = pool.begin_call("a")
+            now = 1.5  # the time of both is over
             await until(lambda: node.leases() == ["a"])
             pool.finish_call(call)
+            now = 3.0
             await until(lambda: node.leases() == [])
 
     asyncio.run(run())
@@ -422,9 +432,38 @@ def test_leases_of_a_node_that_died_are_lost_and_its_place_is_given_back(tmp_pat
     asyncio.run(run())
 
 
+def test_a_lease_whose_sandbox_is_gone_before_it_is_written_down_is_lost(tmp_path: Path) -> None:
+    async def run() -> None:
+        written, told = asyncio.Event(), asyncio.Event()
+
+        class Slow(Store):
+            async def activate(self, lease: StoredLease) -> None:
+                await super().activate(lease)
+                written.set()
+                await told.wait()
+
+        node = SimulatedNode()
+        async with opened(tmp_path / "s", [node], open_store=Slow) as pool:
+            asked = asyncio.create_task(pool.allocate(asking("a")))
+            async with asyncio.timeout(60):
+                await written.wait()
+            node.crash()
+            node.restart()
+            await until(lambda: used(pool) == 0)
+            told.set()
+            with pytest.raises(LeaseLost, match="lost"):
+                await asked
+            await until(lambda: pool.status().totals["lost"] == 1)
+            assert (pool.status().leases, used(pool)) == ([], 0)
+            await pool.allocate(asking("b"))
+            assert node.leases() == ["b"]
+
+    asyncio.run(run())
+
+
 def test_a_node_that_never_comes_back_loses_its_leases_when_its_own_time_has_passed(tmp_path: Path) -> None:
     async def run() -> None:
-        timing = Timing(probe_s=0.1, node_ttl_s=0.5, node_margin_s=0.1, start_timeout_s=1.0)
+        timing = Timing(probe_s=0.1, node_ttl_s=2.0, node_margin_s=0.1, start_timeout_s=5.0)
         node = SimulatedNode()
         async with opened(tmp_path / "s", [node], timing=timing) as pool:
             lease = await pool.allocate(asking("a"))
@@ -437,12 +476,12 @@ def test_a_node_that_never_comes_back_loses_its_leases_when_its_own_time_has_pas
 
 def test_the_pool_renews_sandboxes_beyond_their_nodes_own_time(tmp_path: Path) -> None:
     async def run() -> None:
-        timing = Timing(probe_s=0.1, node_ttl_s=1.0)
+        timing = Timing(probe_s=0.1, node_ttl_s=3.0)
         node = SimulatedNode()
         async with opened(tmp_path / "s", [node], timing=timing) as pool:
             lease = await pool.allocate(asking("a"))
             first = node.boxes[lease.sandbox_id].ends
-            await until(lambda: node.boxes[lease.sandbox_id].ends > first + 2)
+            await until(lambda: node.boxes[lease.sandbox_id].ends > first + 4)
             assert pool.heartbeat([beat(lease)]) == []
 
     asyncio.run(run())

@@ -19,6 +19,7 @@ from hone.sandbox.settings import SandboxSettings
 from tests.sandbox.node.idle import IdleProvider
 from tests.sandbox.node.served import TOKEN, served
 from tests.sandbox.pool.simulated import serving_pool, until
+from tests.services.process import free_port
 
 PATIENT = Timing(probe_s=0.2, probe_timeout_s=30.0, destroy_timeout_s=60.0)  # all share one event loop
 
@@ -28,7 +29,7 @@ def settings_for(url: str, tmp_path: Path, **values: object) -> SandboxSettings:
     token_file.write_text("t")
     token_file.chmod(0o600)
     return SandboxSettings.model_validate(
-        {"provider": "pool", "pool_url": url, "pool_token_file": token_file, "lease_ttl_s": 2.0, **values}
+        {"provider": "pool", "pool_url": url, "pool_token_file": token_file, "lease_ttl_s": 30.0, **values}
     )
 
 
@@ -99,13 +100,14 @@ def test_heartbeats_keep_leases_and_a_silent_client_loses_them(tmp_path: Path) -
     async def run() -> None:
         async with (
             floor(tmp_path) as (idle, url, pool),
-            PoolProvider(settings_for(url, tmp_path, lease_ttl_s=1.0)) as provider,
+            # above the longest stall that the clock of leases counts, and the time between two beats
+            PoolProvider(settings_for(url, tmp_path, lease_ttl_s=3.0)) as provider,
         ):
             sandbox = await provider.start(SandboxSpec())
             lease = pool.begin_call(pool.status().leases[0].lease_id)
             pool.finish_call(lease)
             renewed = lease.expires
-            await until(lambda: lease.expires > renewed + 2)
+            await until(lambda: lease.expires > renewed + 4)
             assert (await sandbox.exec("x")).exit_code == 0
             provider._renewing.cancel()  # its process hangs
             await until(lambda: not idle.living)
@@ -118,7 +120,7 @@ def test_a_lost_lease_ends_what_runs_and_all_that_follows(tmp_path: Path) -> Non
     async def run() -> None:
         async with (
             floor(tmp_path) as (_, url, pool),
-            PoolProvider(settings_for(url, tmp_path, lease_ttl_s=1.0)) as provider,
+            PoolProvider(settings_for(url, tmp_path, lease_ttl_s=3.0)) as provider,
         ):
             sandbox = await provider.start(SandboxSpec())
             running = asyncio.create_task(sandbox.exec(["sleep", "1000"], timeout_s=1000))
@@ -287,10 +289,9 @@ def test_leases_of_a_killed_client_of_this_machine_are_closed_by_the_next_one(tm
 
 def test_a_client_survives_a_restart_of_the_pool(tmp_path: Path) -> None:
     async def run() -> None:
-        idle = IdleProvider()
+        idle, port = IdleProvider(), free_port()
         async with served(idle, tmp_path / "node", max_sandboxes=1) as node_url:
-            async with serving_pool(tmp_path / "s", [node_url], node_token=TOKEN) as (url, pool):
-                port = int(url.rpartition(":")[2])
+            async with serving_pool(tmp_path / "s", [node_url], node_token=TOKEN, port=port) as (url, pool):
                 await until(lambda: not pool.unhealthy())
                 provider = PoolProvider(settings_for(url, tmp_path))
                 await provider.__aenter__()
