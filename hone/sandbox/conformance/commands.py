@@ -206,7 +206,7 @@ async def output_is_told_as_it_arrives(provider: Provider) -> None:
             arrived.set()
 
         command = "echo begun; until [ -e go ]; do sleep 0.01; done; echo wrong >&2; exit 3"
-        async with asyncio.timeout(20), asyncio.TaskGroup() as group:
+        async with asyncio.timeout(60), asyncio.TaskGroup() as group:
             running = group.create_task(sandbox.exec(command, on_output=listen))
             await arrived.wait()  # while the command still runs: it waits for the file
             await sandbox.write("go", b"")

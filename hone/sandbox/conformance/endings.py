@@ -19,10 +19,10 @@ from hone.sandbox.contract import (
 @check
 async def a_timed_out_command_keeps_its_output_so_far(provider: Provider) -> None:
     async with await new(provider) as sandbox:
-        result = await sandbox.exec("echo early; echo late >&2; sleep 1000; echo never", timeout_s=0.5)
+        result = await sandbox.exec("echo early; echo late >&2; sleep 1000; echo never", timeout_s=2)
     assert (result.timed_out, result.exit_code) == (True, -1)
     assert (result.stdout, result.stderr) == (b"early\n", b"late\n")
-    assert result.seconds >= 0.5
+    assert result.seconds >= 2
 
 
 @check
@@ -49,8 +49,8 @@ async def a_timed_out_daemon_that_forked_twice_dies_too(provider: Provider) -> N
     )
     async with await new(provider) as sandbox:
         for _ in range(2):  # alone, and beside a process that stays
-            running = asyncio.ensure_future(sandbox.exec(["python3", "-c", daemon], timeout_s=2))
-            await until(sandbox, "test -s /tmp/daemon && kill -0 $(cat /tmp/daemon)")
+            running = asyncio.ensure_future(sandbox.exec(["python3", "-c", daemon], timeout_s=5))
+            await until(sandbox, "test -s /tmp/daemon")
             assert (await running).timed_out
             assert (await sandbox.exec("kill -0 $(cat /tmp/daemon)")).exit_code == 1
             await sandbox.exec("rm /tmp/daemon; sleep 1004 &")
@@ -72,13 +72,11 @@ async def a_timeout_spares_the_commands_that_began_later(provider: Provider) -> 
     async with await new(provider) as sandbox:
         await sandbox.exec("mkfifo gate")
         first = asyncio.ensure_future(
-            sandbox.exec("(setsid sleep 1005 &) ; touch begun; sleep 1005", timeout_s=2)
+            sandbox.exec("(setsid sleep 1005 &) ; touch begun; sleep 1005", timeout_s=5)
         )
         await until(sandbox, "test -e begun")
-        other = asyncio.ensure_future(
-            sandbox.exec("(setsid sleep 1006 &) ; touch too; cat gate; echo spared")
-        )
-        await until(sandbox, "test -e too")
+        other = asyncio.ensure_future(sandbox.exec("(setsid sleep 1006 &) ; cat gate; echo spared"))
+        await until(sandbox, "pgrep -f '^sleep 1006'")
         assert (await first).timed_out
         assert (await sandbox.exec(["pgrep", "-f", "sleep 1005"])).text == ""
         assert len((await sandbox.exec(["pgrep", "-f", "^sleep 1006"])).text.split()) == 1
@@ -192,7 +190,7 @@ async def an_image_that_cannot_be_served_is_refused_for_good(provider: Provider)
 @check
 async def a_command_that_stops_itself_is_killed_by_its_timeout(provider: Provider) -> None:
     async with await new(provider) as sandbox:
-        result = await sandbox.exec("echo before; kill -STOP $$; echo never", timeout_s=0.5)
+        result = await sandbox.exec("echo before; kill -STOP $$; echo never", timeout_s=2)
         assert (result.timed_out, result.stdout) == (True, b"before\n")
         assert (await sandbox.exec("echo alive")).text == "alive\n"
 
@@ -259,7 +257,7 @@ async def orphans_are_reaped(provider: Provider) -> None:
 @check
 async def a_flood_of_output_ends_with_its_timeout(provider: Provider) -> None:
     async with await new(provider, Limits(output_kib=4)) as sandbox:
-        result = await sandbox.exec("yes", timeout_s=0.5)
+        result = await sandbox.exec("yes", timeout_s=2)
         assert result.timed_out
         assert result.stdout == b"y\n" * 2048
         assert result.stdout_bytes > 4096

@@ -119,7 +119,7 @@ async def memory_is_limited_for_all_processes_together(provider: Provider) -> No
 @check
 async def a_fork_bomb_is_held(provider: Provider) -> None:
     async with await new(provider, Limits(pids=40)) as sandbox:
-        bomb = await sandbox.exec("b() { b | b & }; b; sleep 1000", timeout_s=2)
+        bomb = await sandbox.exec("sleep 1000 & b() { b | b & }; b; wait %1", timeout_s=2)
         assert bomb.timed_out
         assert "hone" not in bomb.text
         await until(sandbox, "echo alive")

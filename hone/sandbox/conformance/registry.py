@@ -26,7 +26,7 @@ async def new(provider: Provider, limits: Limits | None = None) -> Sandbox:
 
 
 async def until(sandbox: Sandbox, command: str, wanted: int = 0) -> None:
-    """Repeat a command until it exits with `wanted`; fail after 20 s."""
-    deadline = time.monotonic() + 20
+    """Repeat a command until it exits with `wanted`; fail after 60 s."""
+    deadline = time.monotonic() + 60
     while (result := await sandbox.exec(command)).exit_code != wanted:
         assert time.monotonic() < deadline, f"{command!r} still gives {result}"
