@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from hone.sandbox import Sandbox, SandboxSpec
+from hone.sandbox import Limits, Sandbox, SandboxSpec
 from tests.attacks.sandbox.stage import Stage, program
 
 # What a process does to be overlooked when its command is killed; each ends in `stay`.
@@ -53,6 +53,15 @@ if os.fork() == 0:
         stay(0.001)
 signal.pause()
 """,
+    "flees as quickly as it can": """
+beat = os.open(arguments[0], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+for _ in range(3):
+    if os.fork() == 0:
+        while True:
+            os.write(beat, b"x")
+            if libc.fork() > 0: libc._exit(0)
+signal.pause()
+""",
     "is stopped": """
 if os.fork() == 0:
     if os.fork() == 0: stay()
@@ -79,6 +88,10 @@ def _code(kind: str) -> str:
     return f"{STAY}\nstaying = {STAY + 'stay()'!r}\n{HIDE[kind]}"
 
 
+# It is in no list of processes for long: one that is killed as it is seen gets away every other time.
+QUICK = "flees as quickly as it can"
+
+
 @pytest.mark.parametrize("company", ["alone", "beside another"])
 @pytest.mark.parametrize("kind", HIDE)
 def test_after_its_time_nothing_of_a_command_runs_that(
@@ -98,10 +111,38 @@ def test_after_its_time_nothing_of_a_command_runs_that(
             if begun == 0:
                 break
         assert begun == 0
-        alive = "for p in /proc/[0-9]*; do [ $p = /proc/1 ] || [ $p = /proc/$$ ] || echo $p; done"
-        assert (await sandbox.exec(alive)).text == other
+        assert await _alive(sandbox) == other
+        for _ in range(4 if kind == QUICK else 0):
+            assert (await sandbox.exec(command, timeout_s=timeout_s)).timed_out
+            assert await _alive(sandbox) == other
 
     stage.play(act)
+
+
+def test_what_flees_is_caught_and_a_command_that_began_later_goes_on_as_it_was(stage: Stage) -> None:
+    async def act(sandbox: Sandbox) -> None:
+        await sandbox.exec("mkfifo /tmp/gate")
+        for _ in range(3):
+            flees = ["python3", "-c", program(_code(QUICK)), "/tmp/beat"]
+            fleeing = asyncio.ensure_future(sandbox.exec(flees, timeout_s=6))
+            await sandbox.exec("until [ -s /tmp/beat ]; do sleep 0.01; done")
+            halts = "sleep 1000 & kill -STOP $!; echo $! > /tmp/halted; cat /tmp/gate; kill -9 $!"
+            later = asyncio.ensure_future(sandbox.exec(halts))
+            await sandbox.exec("until [ -s /tmp/halted ]; do sleep 0.01; done")
+            assert (await fleeing).timed_out
+            assert (await sandbox.exec("cut -d' ' -f3 /proc/$(cat /tmp/halted)/stat")).text == "T\n"
+            await sandbox.exec("rm /tmp/halted /tmp/beat; echo > /tmp/gate")
+            assert (await later).exit_code == 0
+            assert await _alive(sandbox) == ""
+
+    # enough for the dead, which are many until they are reaped, and for the command that begins later
+    stage.play(act, SandboxSpec(limits=Limits(pids=20_000)))
+
+
+async def _alive(sandbox: Sandbox) -> str:
+    """What runs inside beside process 1 and the one that looks."""
+    look = "for p in /proc/[0-9]*; do [ $p = /proc/1 ] || [ $p = /proc/$$ ] || echo $p; done"
+    return (await sandbox.exec(look)).text
 
 
 def _outlives_a_plain_timeout(code: str, beat: Path) -> bool:

@@ -7,42 +7,53 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-
-def parents() -> dict[int, int]:
-    """pid -> parent pid of all processes inside."""
-    found: dict[int, int] = {}
-    for name in os.listdir("/proc"):
-        if name.isdigit():
-            try:
-                with open(f"/proc/{name}/stat", "rb", buffering=0) as file:
-                    line = file.read(512)
-            except OSError:
-                continue
-            found[int(name)] = int(line[line.rindex(b")") + 2 :].split()[1])
-    return found
+_PASSES = 30  # of stopping what is there; more than two or three take something that forks without end
+_LOOKS = 1000  # at what was stopped, until nothing of it is in the middle of its end
 
 
-def below(roots: set[int], above: dict[int, int]) -> set[int]:
-    """`roots` and their descendants, of a snapshot by `parents`."""
-    found, grew = set(roots), True
-    while grew:
-        grew = False
-        for pid, parent in above.items():
-            if parent in found and pid not in found:
-                found.add(pid)
-                grew = True
-    return found
+class Snapshot:
+    """The processes inside, as far as they can be told: they are read one after the other."""
+
+    def __init__(self) -> None:
+        self.parents: dict[int, int] = {}  # pid -> parent pid
+        self.halted: set[int] = set()  # those that were stopped
+        # Whether none came or went meanwhile. Else one may be missing, or be known by a parent that is gone.
+        self.steady = True
+        last = _last_pid()
+        for name in os.listdir("/proc"):
+            if name.isdigit():
+                try:
+                    with open(f"/proc/{name}/stat", "rb", buffering=0) as file:
+                        line = file.read(512)
+                except OSError:
+                    self.steady = False
+                    continue
+                state, parent = line[line.rindex(b")") + 2 :].split(None, 2)[:2]
+                self.parents[int(name)] = int(parent)
+                if state in b"Tt":
+                    self.halted.add(int(name))
+        self.steady = self.steady and _last_pid() == last
+
+    def below(self, roots: set[int]) -> set[int]:
+        """`roots` and their descendants. A subreaper's orphans are among them: no double fork leads out."""
+        found, grew = set(roots), True
+        while grew:
+            grew = False
+            for pid, parent in self.parents.items():
+                if parent in found and pid not in found:
+                    found.add(pid)
+                    grew = True
+        return found
+
+    def all_but(self, roots: set[int]) -> set[int]:
+        """All inside but process 1, and what is in the trees of `roots`."""
+        return set(self.parents) - {1} - self.below(roots)
 
 
-def tree(root: int) -> set[int]:
-    """`root` and its descendants. A subreaper's orphans are among them: a double fork does not lead out."""
-    return below({root}, parents())
-
-
-def all_but(roots: list[int]) -> set[int]:
-    """All inside but process 1, and what is in the trees of `roots`."""
-    above = parents()
-    return set(above) - {os.getpid()} - below(set(roots), above)
+def _last_pid() -> bytes:
+    """The number of the process that was made last inside."""
+    with open("/proc/loadavg", "rb", buffering=0) as file:
+        return file.read(128).split()[-1]
 
 
 def signal_all(pids: set[int], number: int) -> None:
@@ -53,20 +64,45 @@ def signal_all(pids: set[int], number: int) -> None:
             continue
 
 
-def kill_all(find: "Callable[[], set[int]]") -> set[int]:
-    """Kill what `find` returns, again and again until there is no more; return what was killed.
+def kill_everything() -> set[int]:
+    """Kill all inside but process 1, and return them.
 
-    Everything is stopped first, pass by pass, so that no fork runs ahead of the kill.
+    The kernel lets no fork pass while it signals everything (kill(2) with -1): nothing runs ahead.
+    """
+    signal_all({-1}, signal.SIGKILL)
+    return set(Snapshot().parents) - {1}
+
+
+def kill_all(find: "Callable[[Snapshot], set[int]]") -> set[int]:
+    """Kill what `find` finds, as long as there is any; return what was killed.
+
+    All of it is stopped first, pass by pass, so that no fork runs ahead of the kill; and where there is no
+    end of it, everything inside is stopped at once for a moment.
     """
     stopped: set[int] = set()
-    for _ in range(200):
-        new = find() - stopped
-        if not new:
-            break
+    for _ in range(_PASSES):
+        snapshot = Snapshot()
+        new = find(snapshot) - stopped
         signal_all(new, signal.SIGSTOP)
         stopped |= new
+        if snapshot.steady and not new:
+            break
+    else:
+        stopped |= _find_in_a_frozen_world(find)
     signal_all(stopped, signal.SIGKILL)
     return stopped
+
+
+def _find_in_a_frozen_world(find: "Callable[[Snapshot], set[int]]") -> set[int]:
+    """What `find` finds, which stays stopped; the rest goes on, unless it was stopped before."""
+    before = Snapshot()
+    signal_all({-1}, signal.SIGSTOP)
+    snapshot, looks = Snapshot(), 1
+    while not snapshot.steady and looks < _LOOKS:  # nothing is made any more; what was ending ends
+        snapshot, looks = Snapshot(), looks + 1
+    found = find(snapshot)
+    signal_all(set(snapshot.parents) - found - before.halted - {1}, signal.SIGCONT)
+    return found
 
 
 def resident_kib(pid: int) -> int:

@@ -222,8 +222,12 @@ class Supervisor:
 
     def kill(self, job: Job) -> set[int]:
         """Kill a command with all that came from it; returns the processes."""
-        others = [other.pid for other in self.jobs.values() if other is not job]
-        return processes.kill_all(lambda: processes.all_but(others) if job.alone else processes.tree(job.pid))
+        others = {other.pid for other in self.jobs.values() if other is not job}
+        if not job.alone:
+            return processes.kill_all(lambda seen: seen.below({job.pid}))
+        if others:
+            return processes.kill_all(lambda seen: seen.all_but(others))
+        return processes.kill_everything()
 
     def reap(self) -> None:
         """Collect every dead child: commands, and orphans that fell to process 1."""
@@ -280,7 +284,7 @@ class Supervisor:
 
     def watch_memory(self) -> None:
         """Where no cgroup holds memory: kill the largest process while the sum is over the limit."""
-        sizes = {pid: processes.resident_kib(pid) for pid in processes.parents() if pid != 1}
+        sizes = {pid: processes.resident_kib(pid) for pid in processes.Snapshot().parents if pid != 1}
         if sum(sizes.values()) > self.memory_kib:
             processes.signal_all({max(sizes, key=lambda pid: sizes[pid])}, signal.SIGKILL)
 
