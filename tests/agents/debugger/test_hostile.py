@@ -132,6 +132,23 @@ def test_forks_run_without_a_debugger_and_nothing_is_left_of_them():
     at_desk(scenario)
 
 
+def test_what_flees_as_quickly_as_it_can_fork_ends_with_its_program():
+    code = (
+        "import ctypes, os\nlibc = ctypes.CDLL(None)\nfor _ in range(3):\n    if os.fork() == 0:\n"
+        "        while True:\n            if libc.fork() > 0: libc._exit(0)\nos._exit(3)\n"
+    )
+
+    async def scenario(desk: Desk) -> None:
+        idle = await desk.processes()
+        for _ in range(12):
+            await desk.script(code)
+            assert "The program left with exit code 3" in await desk.pdb("c")
+            await desk.use("eval")
+            assert await desk.processes() == idle
+
+    at_desk(scenario)
+
+
 def test_a_server_that_is_killed_is_there_again():
     async def scenario(desk: Desk) -> None:
         await desk.script("import os\nos.kill(os.getppid(), 9)\nimport time; time.sleep(60)\n")

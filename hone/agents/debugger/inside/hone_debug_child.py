@@ -145,12 +145,13 @@ def kill_all_below(root: int) -> None:
     """Kill every descendant of `root`, again and again until there is none: what forks is stopped first."""
     stopped: set[int] = set()
     for _ in range(100):
-        new = descendants(root) - stopped
-        if not new:
-            break
+        found, steady = descendants(root)
+        new = found - stopped
         for pid in new:
             kill(pid, signal.SIGSTOP)
         stopped |= new
+        if steady and not new:
+            break
     for pid in stopped:
         kill(pid, signal.SIGKILL)
 
@@ -162,9 +163,13 @@ def kill(pid: int, number: int) -> None:
         return  # it is gone, or belongs to another user who put it here
 
 
-def descendants(root: int) -> set[int]:
-    """Process ids below `root`, zombies excepted. Orphans are below their subreaper."""
+def descendants(root: int) -> tuple[set[int], bool]:
+    """Process ids below `root`, zombies excepted, and whether none came or went while they were read.
+
+    Orphans are below their subreaper.
+    """
     above: dict[int, int] = {}
+    last, steady = last_pid(), True
     for name in os.listdir("/proc"):
         if not name.isdigit():
             continue
@@ -172,6 +177,7 @@ def descendants(root: int) -> set[int]:
             with open(f"/proc/{name}/stat", "rb") as file:
                 state, parent = file.read().rpartition(b")")[2].split()[:2]
         except (OSError, ValueError):
+            steady = False
             continue
         if state not in (b"Z", b"X"):
             above[int(name)] = int(parent)
@@ -180,7 +186,13 @@ def descendants(root: int) -> set[int]:
         more = {pid for pid, parent in above.items() if parent in found} - found
         found |= more
         grew = bool(more)
-    return found - {root}
+    return found - {root}, steady and last_pid() == last
+
+
+def last_pid() -> bytes:
+    """The number of the process that was made last in this sandbox."""
+    with open("/proc/loadavg", "rb") as file:
+        return file.read().split()[-1]
 
 
 def reap(timeout_s: float) -> None:
