@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from typing import ParamSpec, TypeVar
 
 Parameters = ParamSpec("Parameters")
@@ -22,10 +23,8 @@ async def in_thread(
         return await asyncio.shield(task)
     except asyncio.CancelledError:
         while not task.done():
-            try:
+            with suppress(asyncio.CancelledError):  # again: the thread still cannot be stopped
                 await asyncio.wait([task])
-            except asyncio.CancelledError:
-                continue  # cancelled again: the thread still cannot be stopped
-        if not task.cancelled():
+        if not task.cancelled():  # as it is where the event loop ends
             task.exception()  # the cancellation is what the caller hears of
         raise

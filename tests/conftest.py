@@ -25,9 +25,13 @@ LONG = (
     "chaos",
     "services",
 )
+# Each wait there has a bound of its own; together, or as attacks that are all graded first, they take longer.
+PATIENT = ("attacks/grading", "chaos")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if any(item.path.is_relative_to(HERE / folder) for folder in LONG):
             item.add_marker(pytest.mark.sandbox)
+        if any(item.path.is_relative_to(HERE / folder) for folder in PATIENT):
+            item.add_marker(pytest.mark.timeout(900))

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from hone.sandbox import SandboxSpec, make_provider
 from hone.sandbox.settings import SandboxSettings
+from tests.services.process import control_groups
 
 BUSY = "setsid sleep 1000 & (sleep 1000 &); echo data > file"
 
@@ -86,13 +87,7 @@ def _left_over(owner_pids: list[int], state_dir: Path) -> dict[str, float]:
 
     commands = [line for line in _command_lines().values() if "hone-s" in line and named(line)]
     mounts = Path("/proc/self/mountinfo").read_text().splitlines()
-    groups = [
-        child
-        for folder, children, _ in os.walk("/sys/fs/cgroup")  # passes over what ends meanwhile
-        if Path(folder).name == "hone"
-        for child in children
-        if named(child)
-    ]
+    groups = [group for name in names for group in control_groups(name) if Path(group).parent.name == "hone"]
     return {
         "processes_left": len(commands),
         "mounts_left": len([line for line in mounts if str(state_dir) in line]),

@@ -7,18 +7,14 @@ from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
+from tests.services.process import control_groups
+
 
 def traces(owner_pid: int, state_dir: Path) -> list[str]:
     """Processes, cgroups, directories and mounts that carry the name of an owner process."""
     name = f"-{owner_pid}-"
     found = [f"directory {path}" for path in state_dir.iterdir() if name in path.name]
-    found += [
-        f"cgroup {folder}/{child}"
-        for folder, children, _ in os.walk("/sys/fs/cgroup")  # passes over what ends meanwhile
-        if Path(folder).name == "hone"
-        for child in children
-        if name in child
-    ]
+    found += [f"cgroup {group}" for group in control_groups(name) if Path(group).parent.name == "hone"]
     labels = (f"hone-sandbox:{_namespace()}{name}", f"hone-spawner:{_namespace()}{name}")
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit():

@@ -99,7 +99,7 @@ def running(
 
 def control_groups(part: str) -> list[str]:
     """Those of every hierarchy with `part` in their names; others may come and go meanwhile."""
-    walk = os.walk(_CGROUPS)
+    walk = os.walk(_CGROUPS)  # passes over what ends
     return [f"{folder}/{child}" for folder, children, _ in walk for child in children if part in child]
 
 

@@ -13,11 +13,11 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Iterable, Sequence
-from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from hone.policy.engine import EngineError
+from hone.policy.engines.command import free_port
 from hone.policy.engines.fleet import Fleet
 from hone.policy.engines.http import Http
 from hone.policy.engines.slot import Slot
@@ -107,7 +107,7 @@ class NcclUpdates:
         await asyncio.gather(*(receiver.leave() for receiver in receivers))
         await asyncio.to_thread(self._sender.leave)
         sizes = [await receiver.world_size() for receiver in receivers]
-        meeting = Rendezvous(address=_address(), port=_free_port(), world_size=1 + sum(sizes))
+        meeting = Rendezvous(address=_address(), port=free_port(""), world_size=1 + sum(sizes))
         offsets = [1 + sum(sizes[:index]) for index in range(len(sizes))]
         await asyncio.gather(
             *(
@@ -289,9 +289,3 @@ def _require(answer: Any) -> None:
 def _address() -> str:
     """This machine's address, as others reach it."""
     return socket.gethostbyname(socket.gethostname())
-
-
-def _free_port() -> int:
-    with closing(socket.socket()) as probe:
-        probe.bind(("", 0))
-        return probe.getsockname()[1]
