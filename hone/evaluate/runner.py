@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hone.concurrency import in_thread
 from hone.evaluate import report, results
 from hone.evaluate.errors import EvaluateError
 from hone.evaluate.rollout_page import ROLLOUT_PAGE, rollout_page
@@ -25,6 +24,7 @@ from hone.rollout.episode import Episode, Parts, run_episode
 from hone.rollout.lock import RunLock
 from hone.rollout.store import Store
 from hone.types import Task, Trajectory
+from hone.utils.concurrency import run_in_thread
 
 RESULTS, SUMMARY, REPORT = "results.jsonl", "summary.json", "report.html"
 PREDICTIONS, PREDICTIONS_BY_ID = "preds.jsonl", "preds.json"
@@ -94,9 +94,9 @@ async def evaluate(
             places=asyncio.Semaphore(parts.settings.concurrent_episodes),
             rows=results.read(out / RESULTS),
         )
-        await in_thread(evaluation.store.sweep, results.directories(out / RESULTS))
+        await run_in_thread(evaluation.store.sweep, results.directories(out / RESULTS))
         await _run(evaluation, tasks, progress)
-        return await in_thread(_conclude, evaluation, tasks)
+        return await run_in_thread(_conclude, evaluation, tasks)
 
 
 def claim(out: Path, fingerprint: str, *, resume: bool) -> None:
@@ -210,7 +210,7 @@ async def _sample(evaluation: _Evaluation, task: Task, index: int) -> None:
             seed=seed_of(evaluation.subject.seed, task.id, index),
         )
         trajectory = await run_episode(episode, parts)
-        run_dir = await in_thread(_keep, evaluation, trajectory, index)
+        run_dir = await run_in_thread(_keep, evaluation, trajectory, index)
         result = results.row(trajectory, index, None if group is None else str(group), run_dir)
         results.append(evaluation.out / RESULTS, result)
         evaluation.rows[task.id, index] = result

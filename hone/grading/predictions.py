@@ -18,7 +18,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hone.concurrency import in_thread
 from hone.grading.errors import GraderError
 from hone.grading.grade import grade
 from hone.grading.place import has_own_repository
@@ -29,6 +28,7 @@ from hone.sandbox.contract import Limits, Provider, SandboxError
 from hone.tasks.errors import TaskError
 from hone.tasks.formats import content_hash
 from hone.types import Task
+from hone.utils.concurrency import run_in_thread
 
 GRADER = 1  # counts up whenever equal input may get another verdict
 GOLD = "gold"  # in place of a file: each task's own patch
@@ -139,7 +139,7 @@ async def grade_predictions(
             entry = await asyncio.to_thread(_read_entry, folder, prediction.instance_id, key)
             if entry is None:
                 entry, log = await _grade(task, prediction.patch, provider, cache, settings, limits)
-                await in_thread(_write, folder, prediction, entry, log, key)
+                await run_in_thread(_write, folder, prediction, entry, log, key)
         entries[prediction.instance_id] = entry
         if progress:
             progress(prediction.instance_id, entry)
@@ -149,7 +149,7 @@ async def grade_predictions(
             if prediction.instance_id in by_id:
                 group.create_task(one(prediction, by_id[prediction.instance_id]))
     summary = summarise(entries, tasks, [prediction.instance_id for prediction in predictions])
-    await in_thread(_write_json, out / "summary.json", summary)
+    await run_in_thread(_write_json, out / "summary.json", summary)
     return summary
 
 

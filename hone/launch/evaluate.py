@@ -12,7 +12,6 @@ from typing import Any
 
 from hone.agents import load_scaffold
 from hone.agents.settings import ASKING, SCRIPTED
-from hone.concurrency import in_thread
 from hone.config import RunSettings, fingerprint
 from hone.evaluate import runner, sweep
 from hone.evaluate.choice import choose
@@ -26,6 +25,7 @@ from hone.launch.testbed import Testbed, open_parts, open_testbed
 from hone.tasks.formats import content_hash
 from hone.tasks.sources import load_splits
 from hone.types import Task
+from hone.utils.concurrency import run_in_thread
 
 Chats = Callable[[RunSettings], NewChat | None]  # of the sampling that the settings name
 PROMPTED = ("bash", *SCRIPTED)  # agents whose limits are those of `agent.prompts`
@@ -106,7 +106,7 @@ async def _sweep(
         title = f"evaluating at temperature {temperature:g}"
         place = out / sweep.directory(temperature)
         summaries[temperature] = await _run(below, testbed, reporter, tasks, place, title, new_chats)
-    return await in_thread(sweep.conclude, out, summaries)
+    return await run_in_thread(sweep.conclude, out, summaries)
 
 
 def at_temperature(settings: RunSettings, temperature: float) -> RunSettings:

@@ -7,7 +7,6 @@ import shutil
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-from hone.concurrency import in_thread
 from hone.launch.policy import Policy
 from hone.policy.engine import Engine
 from hone.policy.engines.fleet import Fleet
@@ -15,6 +14,7 @@ from hone.policy.engines.nccl import NcclUpdates
 from hone.policy.engines.slot import Witness
 from hone.policy.local import LocalEngine
 from hone.policy.settings import EngineSettings
+from hone.utils.concurrency import run_in_thread
 
 _TOLERANCE = {
     "float32": 1e-2,
@@ -36,10 +36,10 @@ def publisher(engine: Engine, policy: Policy, settings: EngineSettings, run_dir:
     folders = WeightFolders(run_dir / "weights", policy)
 
     async def publish(version: int) -> None:
-        folder = await in_thread(folders.write, version)
+        folder = await run_in_thread(folders.write, version)
         witness = await asyncio.to_thread(make_witness, policy)
         await engine.load_weights(folder.resolve(), version, witness)
-        await in_thread(folders.keep_only, folder)
+        await run_in_thread(folders.keep_only, folder)
 
     return publish
 

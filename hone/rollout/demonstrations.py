@@ -15,13 +15,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hone.concurrency import in_thread
 from hone.grading import open_workspace
 from hone.policy.reply import ToolSpec
 from hone.rollout.dispatcher import first_error
 from hone.rollout.episode import Episode, Parts, run_demonstration
 from hone.rollout.errors import RolloutError, StoreError
 from hone.types import Message, Task
+from hone.utils.concurrency import run_in_thread
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +46,7 @@ async def record(
     Raises RolloutError when a demonstration fails `parts.settings.attempts` times, StoreError, TaskError.
     """
     wanted = [(task, f"{task.id}-{index // len(tasks)}") for index, task in _in_turn(tasks, count)]
-    known = {d.rollout_id: d for d in await in_thread(_recover, path)}
+    known = {d.rollout_id: d for d in await run_in_thread(_recover, path)}
     places = asyncio.Semaphore(parts.settings.concurrent_episodes)
     progress(sum(rollout_id in known for _, rollout_id in wanted))
 

@@ -20,7 +20,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import cast
 
-from hone.concurrency import in_thread
 from hone.grading import open_workspace
 from hone.outcomes import OUTCOME_RULES, Fault, Outcome
 from hone.rollout.episode import Episode, Parts, run_episode
@@ -29,6 +28,7 @@ from hone.rollout.ledger import Entry, Ledger
 from hone.rollout.rewards import solved
 from hone.rollout.store import Store
 from hone.types import Task, Trajectory
+from hone.utils.concurrency import run_in_thread
 
 CONSTANT = "constant"  # reason of rollouts dropped with a group whose rewards are all equal
 
@@ -140,7 +140,7 @@ class Dispatcher:
         """Find what an interrupted collection of this step left behind."""
         if not self._swept:
             named = [entry.directory for entry in self._ledger.entries() if entry.directory]
-            await in_thread(self._store.sweep, named)
+            await run_in_thread(self._store.sweep, named)
             self._swept = True
         for entry in self._ledger.entries(state.step):
             key = (entry.group_id, entry.place)
@@ -148,7 +148,7 @@ class Dispatcher:
             if entry.reason == CONSTANT:
                 state.replaced.add(entry.group_id)
             if entry.disposition is None:
-                trajectory = await in_thread(self._reload, entry, state.version)
+                trajectory = await run_in_thread(self._reload, entry, state.version)
                 if trajectory is not None:
                     state.reusable[key] = trajectory
 
@@ -233,7 +233,7 @@ class Dispatcher:
             self._advance(state, running=1)
             try:
                 trajectory = await run_episode(episode, self._parts)
-                directory = await in_thread(
+                directory = await run_in_thread(
                     self._store.save, trajectory, group=place.position, index=place.index
                 )
             except BaseException as error:  # whatever it is, it passes through; the rollout still ends

@@ -14,7 +14,6 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from hone.concurrency import in_thread
 from hone.rollout.ledger import MASKED, TRAINED, Disposal, Disposition, Ledger, dropped
 from hone.rollout.rewards import solved
 from hone.rollout.step_rewards import summary
@@ -27,6 +26,7 @@ from hone.train.samples import build_samples
 from hone.train.settings import TrainSettings
 from hone.train.trainer import Trainer
 from hone.types import Sample, Trajectory
+from hone.utils.concurrency import run_in_thread
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +63,7 @@ async def train(run: TrainRun) -> None:
         await run.publish(step + 1)
         disposals = dispose(credit, samples)
         if (step + 1) % run.settings.checkpoint.every == 0 or step + 1 == run.settings.steps:
-            await in_thread(save, run, step, disposals)
+            await run_in_thread(save, run, step, disposals)
         run.metrics.write(step, metrics)  # before the commit: a crash repeats a line rather than lose one
         run.ledger.commit_step(step, disposals)
         run.on_step(step, metrics)
@@ -74,7 +74,7 @@ async def resume(run: TrainRun) -> int:
     path = checkpoint.latest(checkpoints(run.run_dir))
     done = -1
     if path is not None:
-        progress = await in_thread(checkpoint.restore, path, run.trainer)
+        progress = await run_in_thread(checkpoint.restore, path, run.trainer)
         done = progress.step
         if _committed(run.ledger) < done:
             run.ledger.commit_step(done, {i: _disposal(d) for i, d in progress.rollouts.items()})

@@ -13,9 +13,9 @@ from pathlib import Path
 import aiodocker
 import aiohttp
 
-from hone.concurrency import in_thread
 from hone.sandbox.contract import ProviderUnavailable
 from hone.sandbox.images.staging import Staging
+from hone.utils.concurrency import run_in_thread
 
 RESULT = "built"  # the OCI layout that buildah writes in the staging directory
 TIMEOUT_S = 7200.0
@@ -68,7 +68,7 @@ async def _build_by_engine(docker: aiodocker.Docker, directory: Path, made: Stag
         with tarfile.open(context, "w") as archive:
             archive.add(directory, arcname=".")
 
-    await in_thread(pack)
+    await run_in_thread(pack)
     try:
         with context.open("rb") as file:
             async with asyncio.timeout(TIMEOUT_S):

@@ -20,12 +20,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hone.concurrency import in_thread
 from hone.sandbox.contract import ImageUnavailable
 from hone.sandbox.images import build
 from hone.sandbox.images.reference import Reference, parse
 from hone.sandbox.images.staging import Staging
 from hone.sandbox.images.unpack import GZIP_MAGIC
+from hone.utils.concurrency import run_in_thread
 
 DEFAULT_DAEMON = "unix:///var/run/docker.sock"
 _MAX_INDEX_BYTES = 1 << 20
@@ -78,7 +78,7 @@ async def open_source(
     elif text.startswith("docker-daemon:"):
         name = text.removeprefix("docker-daemon:")
         yield from_daemon(name if ":" in name.rpartition("/")[2] else f"{name}:latest", daemon)
-    elif (source := await in_thread(_from_path, Path(text), made)) is not None:
+    elif (source := await run_in_thread(_from_path, Path(text), made)) is not None:
         yield source
     else:
         async with build.built(Path(text), made, daemon) as tag:

@@ -9,8 +9,8 @@ from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from pathlib import Path
 
-from hone.concurrency import in_thread
 from hone.sandbox.images.locks import Lock, lock
+from hone.utils.concurrency import run_in_thread
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +42,7 @@ async def staging(parent: Path) -> AsyncGenerator[Staging]:
     try:
         yield made
     finally:
-        await in_thread(shutil.rmtree, made.directory, ignore_errors=True)
+        await run_in_thread(shutil.rmtree, made.directory, ignore_errors=True)
         held.release()
 
 

@@ -16,7 +16,6 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Ite
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from hone.concurrency import in_thread
 from hone.sandbox.contract import ImageUnavailable
 from hone.sandbox.images.fetch import LAYOUT, fetch
 from hone.sandbox.images.files import size_of
@@ -28,6 +27,7 @@ from hone.sandbox.images.shelf import Shelf, gone, size
 from hone.sandbox.images.skopeo import Say, skopeo
 from hone.sandbox.images.sources import Source, from_registry, open_source
 from hone.sandbox.images.staging import Staging, staging
+from hone.utils.concurrency import run_in_thread
 
 LAYERS_AT_ONCE = 4  # of one image
 OCI_MANIFEST = "application/vnd.oci.image.manifest.v1+json"
@@ -104,7 +104,7 @@ class ImageStore:
         folder, draft_name = file.parent, f".hone-{secrets.token_hex(4)}.part"
         with self.use(image):
             async with staging(self._shelf.staging) as made:
-                await in_thread(self._lay_out, image, made, folder)
+                await run_in_thread(self._lay_out, image, made, folder)
                 try:
                     await skopeo(
                         [
@@ -116,9 +116,9 @@ class ImageStore:
                         lock_fd=made.lock.fd,
                         say=say,
                     )
-                    await in_thread((folder / draft_name).rename, file)
+                    await run_in_thread((folder / draft_name).rename, file)
                 finally:
-                    await in_thread((folder / draft_name).unlink, missing_ok=True)
+                    await run_in_thread((folder / draft_name).unlink, missing_ok=True)
         return image
 
     async def find(self, reference: str) -> Image | None:
@@ -141,7 +141,7 @@ class ImageStore:
         """
         limit = self._budget_bytes if to_bytes is None else to_bytes
         async with staging(self._shelf.staging) as made:
-            return len(await in_thread(self._shelf.tidy, made, limit))
+            return len(await run_in_thread(self._shelf.tidy, made, limit))
 
     @contextlib.contextmanager
     def use(self, image: Image) -> Iterator[None]:
@@ -196,7 +196,7 @@ class ImageStore:
                 yield made
         except BaseException as error:
             async with staging(self._shelf.staging) as made:
-                await in_thread(self._shelf.tidy, made)
+                await run_in_thread(self._shelf.tidy, made)
             if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
                 raise disk_full("the disk is full") from error
             raise
@@ -208,7 +208,7 @@ class ImageStore:
         record = await asyncio.to_thread(read_image, source.name, digest, made.blobs)
         with contextlib.ExitStack() as pins:
             record = await self._unpack(record, source.name, made, pins, say)
-            return await in_thread(shelf.publish, record, name, made, self._budget_bytes)
+            return await run_in_thread(shelf.publish, record, name, made, self._budget_bytes)
 
     async def _unpack(
         self, record: Record, image: str, made: Staging, pins: contextlib.ExitStack, say: Say
@@ -227,7 +227,7 @@ class ImageStore:
                 pins.enter_context(await self._layer(layer, image, made))
             say(f"{next(count)} of {len(record.layers)} layers unpacked")
             path = self._shelf.layer(layer.diff_id)
-            return replace(layer, bytes=sizes.get(layer.diff_id) or await in_thread(size_of, path))
+            return replace(layer, bytes=sizes.get(layer.diff_id) or await run_in_thread(size_of, path))
 
         try:
             async with asyncio.TaskGroup() as group:

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from hone.concurrency import in_thread
+from hone.utils.concurrency import run_in_thread
 
 
 class Work:
@@ -30,7 +30,7 @@ class Work:
 def test_what_the_thread_gives_or_raises_comes_back():
     async def run(work: Work) -> str:
         work.told.set()
-        return await in_thread(work)
+        return await run_in_thread(work)
 
     assert asyncio.run(run(Work())) == "made"
     with pytest.raises(OSError, match="disk full"):
@@ -45,7 +45,7 @@ def test_a_cancelled_caller_waits_for_its_thread_however_often_it_is_cancelled(e
     async def run() -> bool:
         asyncio.get_running_loop().set_exception_handler(lambda _, context: unheard.append(context))
         work = Work(error)
-        calling = asyncio.create_task(in_thread(work))
+        calling = asyncio.create_task(run_in_thread(work))
         assert await asyncio.to_thread(work.begun.wait, 60)
         for _ in range(cancels):
             calling.cancel()
