@@ -1,4 +1,4 @@
-"""The base of every room's settings: frozen, documented, and deaf to nothing."""
+"""The base of every room's settings: frozen and documented; unknown keys are errors."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """An event loop whose clock jumps to the next timer when nothing else is left to do.
 
-Sleeps, time-outs and back-offs of an hour pass at once, and always in the same order: a test that runs on it
-needs no short limits, no patience and no quiet machine. Threads and sockets still work: while a thread runs, or
-data is ready, time stands still.
+Sleeps, time-outs and back-offs of an hour pass at once and always in the same order: a test that runs on it
+needs no short limits and no quiet machine. Threads and sockets still work: while a thread runs or data is
+ready, time stands still.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Waiting for a condition that another process or thread brings about: one helper for every test.
 
-The limit only ends a test that would hang; no test depends on how soon the condition holds. Code on an event loop
-of its own needs none of this: see `tests.virtual_time`.
+The limit only ends a test that would hang; no test depends on how soon the condition holds. Code that runs on
+the test's own event loop needs none of this: see `tests.virtual_time`.
 """
 
 from __future__ import annotations
