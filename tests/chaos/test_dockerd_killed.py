@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from hone.sandbox.namespaces.owners import start_time
 from hone.sandbox.settings import SandboxSettings
+from hone.utils.processes import start_time
 from tests.chaos.servers import until
 from tests.chaos.stack import CALLS, Stack, stack
 from tests.services.engines import Engine, docker_engine

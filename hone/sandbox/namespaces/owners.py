@@ -18,6 +18,7 @@ from pathlib import Path
 
 from hone.sandbox.contract import ProviderUnavailable
 from hone.sandbox.namespaces import cgroups
+from hone.utils.processes import kill_matching, send_signal, start_time
 
 _NAME = re.compile(r"(\d+)-(\d+)-(\d+)-[0-9a-f]{8}")
 _LABEL = re.compile(rb"hone-(?:sandbox|spawner):(\d+-\d+-\d+-[0-9a-f]{8})")
@@ -44,16 +45,6 @@ def open_state_dir(path: Path) -> Path:
     return path
 
 
-def start_time(pid: int) -> int | None:
-    """Start of a process in clock ticks since boot; None when it is dead (a zombie is dead)."""
-    try:
-        line = Path(f"/proc/{pid}/stat").read_text()
-    except (FileNotFoundError, ProcessLookupError):
-        return None
-    fields = line[line.rindex(")") + 2 :].split()
-    return None if fields[0] in "ZX" else int(fields[19])
-
-
 def new_name() -> str:
     """A fresh owner name for the calling process."""
     pid = os.getpid()
@@ -75,7 +66,7 @@ def is_dead(name: str) -> bool:
 
 def reconcile(state_dir: Path, roots: Sequence[Path]) -> int:
     """Kill and remove everything of dead owners; return how many things (processes, groups, directories)."""
-    removed = _kill_labelled()
+    removed = kill_matching(_is_labelled, _SETTLE_S)
     for owner in {name for place in (*roots, state_dir) for name in _dead_names(place)}:
         removed += remove(owner, state_dir, roots)
     return removed
@@ -107,28 +98,9 @@ def _dead_names(directory: Path) -> list[str]:
         return []
 
 
-def _kill_labelled() -> int:
-    """Kill the processes that carry a dead owner's name, and wait until they are gone."""
-    killed: dict[int, int] = {}  # pid -> its descriptor
-    for entry in Path("/proc").iterdir():
-        if not entry.name.isdigit() or not _is_labelled(entry):
-            continue
-        try:
-            fd = os.pidfd_open(int(entry.name))
-            if _is_labelled(entry):  # still the same process, now that the descriptor pins it
-                signal.pidfd_send_signal(fd, signal.SIGKILL)
-                killed[int(entry.name)] = fd
-        except (ProcessLookupError, PermissionError):  # gone meanwhile, or another user's
-            continue
-    deadline = time.monotonic() + _SETTLE_S
-    while any(start_time(pid) is not None for pid in killed) and time.monotonic() < deadline:
-        time.sleep(0.005)
-    for fd in killed.values():
-        os.close(fd)
-    return len(killed)
-
-
-def _is_labelled(process: Path) -> bool:
+def _is_labelled(pid: int) -> bool:
+    """Return whether a process carries a dead owner's name, and this user may kill it."""
+    process = Path(f"/proc/{pid}")
     try:
         match = _LABEL.search((process / "cmdline").read_bytes())
         uid = process.stat().st_uid
@@ -147,11 +119,7 @@ def _remove_groups(owner: Path) -> int:
     for directory in [*inner, owner]:
         deadline = time.monotonic() + _SETTLE_S
         while not cgroups.remove(str(directory)) and time.monotonic() < deadline:
-            for pid in cgroups.members(str(directory)):
-                try:
-                    os.kill(pid, signal.SIGKILL)
-                except ProcessLookupError:
-                    continue
+            send_signal(set(cgroups.members(str(directory))), signal.SIGKILL)
             time.sleep(0.005)
         removed += 1
     return removed

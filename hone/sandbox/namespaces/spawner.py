@@ -32,6 +32,7 @@ from hone.sandbox.contract import Limits
 from hone.sandbox.namespaces import bubblewrap, cgroups, seccomp, snapshots, syscalls
 from hone.sandbox.namespaces.plan import Plan
 from hone.sandbox.namespaces.rootfs import SANDBOX_UIDS, HostUser, become_sandbox, copy_where_needed
+from hone.utils.processes import send_signal
 
 PACKET_MAX = 1 << 17
 GRACE_S = 2.0  # from a closed channel to the kill
@@ -182,8 +183,7 @@ class Spawner:
     def bury(self, child: Child) -> bool:
         """Kill what is left of a dead sandbox and give its groups back. False while something still dies."""
         left = [pid for directory in child.groups for pid in cgroups.members(directory)]
-        for pid in left:
-            kill(pid)
+        send_signal(set(left), signal.SIGKILL)
         if not left:
             self.groups.give_back(child.limits, child.groups)
         return not left
@@ -196,11 +196,8 @@ class Spawner:
 
     def end(self) -> None:
         """Kill every sandbox, then remove their groups, within a bounded time."""
-        for child in self.children.values():
-            if child.pid:
-                kill(child.pid)
-        for pid in self.copies:
-            kill(pid)
+        pids = {child.pid for child in self.children.values()} | set(self.copies)
+        send_signal(pids - {0}, signal.SIGKILL)
         deadline = time.monotonic() + 10.0
         while self.children and time.monotonic() < deadline:
             self.reap()
@@ -224,14 +221,6 @@ def may_become_others() -> bool:
     first_uid, last_uid = SANDBOX_UIDS[0], SANDBOX_UIDS[-1]
     known = any(int(first) <= first_uid and last_uid < int(first) + int(count) for first, _, count in maps)
     return os.geteuid() == 0 and known
-
-
-def kill(pid: int) -> None:
-    """SIGKILL; already dead is as good."""
-    try:
-        os.kill(pid, signal.SIGKILL)
-    except ProcessLookupError:
-        return
 
 
 def read_errors(file: int) -> str:

@@ -24,6 +24,7 @@ from types import CodeType
 
 from hone.sandbox.contract import ProviderUnavailable
 from hone.sandbox.supervised import inside
+from hone.utils import processes
 
 BUNDLE_TARGET = "/opt/hone/supervisor"
 
@@ -115,7 +116,7 @@ def _compile_inside() -> dict[str, CodeType]:
 
 
 def _sources() -> list[Path]:
-    return sorted(Path(inside.__file__).parent.glob("*.py"))
+    return [*sorted(Path(inside.__file__).parent.glob("*.py")), Path(processes.__file__)]
 
 
 def _build(target: Path, executable: Path) -> None:
@@ -144,9 +145,12 @@ def _build(target: Path, executable: Path) -> None:
 
 
 def _loaded_modules(executable: Path) -> dict[str, str]:
-    directory = Path(inside.__file__).parents[1]
-    probe = [str(executable), "-I", "-S", "-B", "-c", _PROBE, str(directory)]
-    done = subprocess.run(probe, capture_output=True, text=True, timeout=60)
+    with tempfile.TemporaryDirectory() as directory:
+        (Path(directory) / "inside").mkdir()
+        for source in _sources():
+            shutil.copy(source, Path(directory) / "inside")
+        probe = [str(executable), "-I", "-S", "-B", "-c", _PROBE, directory]
+        done = subprocess.run(probe, capture_output=True, text=True, timeout=60)
     if done.returncode != 0:
         raise ProviderUnavailable(
             f"the interpreter {executable} cannot load the supervisor: {done.stderr.strip()[-300:]}",

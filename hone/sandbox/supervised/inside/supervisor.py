@@ -16,13 +16,17 @@ import select
 import sys
 import time
 
-from . import files, processes, wire
+from . import files, wire
 from .command import PIPE_MAX, PR_SET_DUMPABLE, Job, NotStarted, Stream, prctl, run_child, spawn
 from .confine import keep_trees_together
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from hone.utils import processes
+else:
+    from . import processes  # the bundle holds a copy of that file
 
 OUTGOING_MAX = 8 << 20  # above this many unsent bytes no further request is read
 WATCH_S = 0.1  # period of the memory watchdog
@@ -166,7 +170,7 @@ class Supervisor:
         elif kind == wire.SPACE_KIND:
             self.send(wire.DATA_KIND, request, files.space(body))
         elif kind == wire.KILL_KIND:
-            processes.signal_all({-1}, signal.SIGKILL)  # all but process 1
+            processes.send_signal({-1}, signal.SIGKILL)  # all but process 1
             self.send(wire.DATA_KIND, request, b"")
 
     # --- commands
@@ -224,10 +228,12 @@ class Supervisor:
         """Kill a command with all that came from it; returns the processes."""
         others = {other.pid for other in self.jobs.values() if other is not job}
         if not job.alone:
-            return processes.kill_all(lambda seen: seen.below({job.pid}))
+            return processes.kill_selected(lambda seen: seen.tree({job.pid}), may_stop_all=True)
         if others:
-            return processes.kill_all(lambda seen: seen.all_but(others))
-        return processes.kill_everything()
+            return processes.kill_selected(
+                lambda seen: set(seen.parents) - {1} - seen.tree(others), may_stop_all=True
+            )
+        return processes.kill_all_but_init()
 
     def reap(self) -> None:
         """Collect every dead child: commands, and orphans that fell to process 1."""
@@ -286,7 +292,7 @@ class Supervisor:
         """Where no cgroup holds memory: kill the largest process while the sum is over the limit."""
         sizes = {pid: processes.resident_kib(pid) for pid in processes.Snapshot().parents if pid != 1}
         if sum(sizes.values()) > self.memory_kib:
-            processes.signal_all({max(sizes, key=lambda pid: sizes[pid])}, signal.SIGKILL)
+            processes.send_signal({max(sizes, key=lambda pid: sizes[pid])}, signal.SIGKILL)
 
 
 def nothing_runs() -> bool:
