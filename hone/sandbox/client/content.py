@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from hone.sandbox import trees
 from hone.sandbox.contract import ProviderUnavailable, SandboxSpec
-from hone.sandbox.remote import archive
 from hone.sandbox.remote.wire import LimitsBody, MountBody, SpecBody
 
 _SETTLED_NS = 2_000_000_000  # the coarsest clock of a file system in use
@@ -56,14 +56,14 @@ async def travelling(spec: SandboxSpec) -> TravellingSpec:
 def _digest(source: Path) -> str:
     state, newest_ns = _state(source)
     if time.time_ns() - newest_ns < _SETTLED_NS:  # a change that comes now may leave the same times
-        return archive.digest(source)
+        return trees.digest(source)
     return _digest_of(source, state)
 
 
 @functools.lru_cache(maxsize=10_000)
 def _digest_of(source: Path, state: bytes) -> str:
     """Asked for at every start, and read anew only when `state` says that the tree was changed."""
-    return archive.digest(source)
+    return trees.digest(source)
 
 
 def _state(source: Path) -> tuple[bytes, int]:

@@ -14,6 +14,7 @@ from typing import IO, TypeVar
 
 import aiohttp
 
+from hone.sandbox import trees
 from hone.sandbox.client import calls
 from hone.sandbox.client.calls import Unreachable
 from hone.sandbox.client.tunnel import ClientTunnel
@@ -27,7 +28,6 @@ from hone.sandbox.contract import (
     SandboxSpec,
     TooLarge,
 )
-from hone.sandbox.remote import archive
 from hone.sandbox.remote.auth import bearer
 from hone.sandbox.remote.errors import raise_for
 from hone.sandbox.remote.wire import (
@@ -220,7 +220,7 @@ class RemoteSandbox(Sandbox):
             await asyncio.to_thread(_unpack_at, file, target)
 
     async def _fetch(self, source: str, file: IO[bytes]) -> None:
-        left = archive.wire_max()
+        left = trees.max_wire_bytes()
         async with calls.request(
             self._session,
             "GET",
@@ -275,7 +275,7 @@ async def _lines(content: aiohttp.StreamReader) -> AsyncIterator[bytes]:
 @contextlib.asynccontextmanager
 async def _packed(source: Path) -> AsyncIterator[IO[bytes]]:
     with tempfile.TemporaryFile() as file:
-        await asyncio.to_thread(archive.pack, source, file)
+        await asyncio.to_thread(trees.pack, source, file)
         file.seek(0)
         yield file
 
@@ -284,7 +284,7 @@ def _unpack_at(file: IO[bytes], target: Path) -> None:
     """Unpack beside the target, then move into place."""
     file.seek(0)
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=".hone-") as folder:
-        content = archive.unpack(file, Path(folder))
+        content = trees.unpack(file, Path(folder))
         if content.is_dir() and (target.exists() or target.is_symlink()):
             raise FileExistsError(f"{target} exists")
         content.rename(target)

@@ -11,6 +11,7 @@ from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
 
+from hone.sandbox import trees
 from hone.sandbox.contract import (
     Health,
     ImageUnavailable,
@@ -139,7 +140,7 @@ class NamespacesProvider:
                 await server.snapshot(plan.id, target)
                 await asyncio.to_thread(snapshots.write_record, target, base.name, plan)
             except BaseException:
-                await asyncio.to_thread(snapshots.remove, target)
+                await asyncio.to_thread(trees.remove, target)
                 raise
 
         try:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import stat
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -97,13 +96,6 @@ def write_record(target: Path, image: str, plan: Plan) -> None:
     """Say of what image a finished snapshot is, and which ones lie below it, the last first."""
     below = [str(Path(path).parent) for path in plan.overlays[0].snapshots]
     (target / _RECORD).write_text(json.dumps({"image": image, "below": below}))
-
-
-def remove(target: Path) -> None:
-    """Remove what there is of a snapshot; its directories may be closed to their owner."""
-    for folder, _, _ in os.walk(target):
-        os.chmod(folder, 0o700)
-    shutil.rmtree(target)
 
 
 def chain(directory: Path, image: str) -> list[str]:

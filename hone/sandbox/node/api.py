@@ -16,12 +16,12 @@ from fastapi.responses import Response, StreamingResponse
 from starlette.routing import Route, WebSocketRoute
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
+from hone.sandbox import trees
 from hone.sandbox.contract import Sandbox, SandboxError, SandboxLost
 from hone.sandbox.node.commands import Lines, run
 from hone.sandbox.node.contents import receive
 from hone.sandbox.node.node import Node
 from hone.sandbox.node.sandboxes import Held
-from hone.sandbox.remote import archive
 from hone.sandbox.remote.auth import presented, require_token
 from hone.sandbox.remote.connected import while_connected
 from hone.sandbox.remote.serving import arriving, body_chunks, read_body, reply
@@ -184,7 +184,7 @@ def _sandbox_routes(node: Node) -> list[Route]:
         if digest not in held.asked.spec.contents():
             raise ValueError("the sandbox has no use for this content")
         async with arriving():
-            await node.contents.put(digest, body_chunks(request, archive.wire_max()))
+            await node.contents.put(digest, body_chunks(request, trees.max_wire_bytes()))
         return reply(Done())
 
     async def start(request: Request) -> Response:
@@ -268,8 +268,8 @@ def _file_routes(node: Node) -> list[Route]:
         async with node.staging() as folder:
             with tempfile.TemporaryFile(dir=folder) as file:
                 async with arriving():
-                    await receive(body_chunks(request, archive.wire_max()), file)
-                content = await asyncio.to_thread(archive.unpack, file, folder)
+                    await receive(body_chunks(request, trees.max_wire_bytes()), file)
+                content = await asyncio.to_thread(trees.unpack, file, folder)
             await sandbox.upload(content, _path(request))
         return reply(Done())
 
@@ -292,8 +292,8 @@ async def _packed_out(node: Node, sandbox: Sandbox, path: str) -> IO[bytes]:
     with contextlib.ExitStack() as on_failure:
         file = on_failure.enter_context(tempfile.TemporaryFile(dir=node.directory))
         async with node.staging() as folder:
-            await sandbox.download(path, folder / archive.TOP)
-            await asyncio.to_thread(archive.pack, folder / archive.TOP, file)
+            await sandbox.download(path, folder / trees.TOP)
+            await asyncio.to_thread(trees.pack, folder / trees.TOP, file)
         on_failure.pop_all()
         return file
 

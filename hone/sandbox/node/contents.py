@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Iterable
 from pathlib import Path
 from typing import IO
 
-from hone.sandbox.remote import archive
+from hone.sandbox import trees
 
 
 class Contents:
@@ -30,7 +30,7 @@ class Contents:
     def path(self, digest: str) -> Path:
         """Raises KeyError when it is not here."""
         self._sizes.move_to_end(digest)
-        return self._directory / digest / archive.TOP
+        return self._directory / digest / trees.TOP
 
     def hold(self, digests: Iterable[str]) -> None:
         """Keep these from being dropped until `release`."""
@@ -87,4 +87,4 @@ def _new_file(path: Path) -> IO[bytes]:
 
 def _unpack(file: IO[bytes], directory: Path) -> None:
     (directory / "archive").unlink()  # the open file stays readable
-    archive.unpack(file, directory)
+    trees.unpack(file, directory)

@@ -10,6 +10,7 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from hone.sandbox import trees
 from hone.sandbox.contract import Provider
 from hone.sandbox.namespaces import owners
 from hone.sandbox.node.contents import Contents
@@ -17,7 +18,6 @@ from hone.sandbox.node.health import Probe
 from hone.sandbox.node.journal import Journal
 from hone.sandbox.node.metrics import Metrics
 from hone.sandbox.node.sandboxes import Sandboxes
-from hone.sandbox.remote import archive
 
 STOP_S = 30.0  # for all sandboxes to end at a shutdown; the provider's own closing ends the rest
 _CONTENTS_MAX = 16 << 30  # bytes of clients' layers and mounts that are kept
@@ -62,7 +62,7 @@ class Node:
         try:
             yield path
         finally:
-            await asyncio.to_thread(archive.remove, path)
+            await asyncio.to_thread(trees.remove, path)
 
     async def stop(self) -> None:
         """Admit nothing more and end every sandbox, by which whatever runs in them ends."""
@@ -84,7 +84,7 @@ async def open_node(provider: Provider, options: NodeOptions, directory: Path) -
                 await node.probe.look()
                 yield node
         finally:
-            await asyncio.to_thread(archive.remove, own)
+            await asyncio.to_thread(trees.remove, own)
 
 
 @contextlib.asynccontextmanager
@@ -105,7 +105,7 @@ def _open_directory(directory: Path) -> Path:
     for entry in list(directory.iterdir()):
         if owners.is_dead(entry.name):
             with contextlib.suppress(FileNotFoundError):  # another node may be removing it too
-                archive.remove(entry)
+                trees.remove(entry)
     own = directory / owners.new_name()
     own.mkdir(mode=0o700)
     return own

@@ -26,7 +26,7 @@ makes something carries the header `Idempotency-Key`; repeating it gives the fir
 command and undoing a create name it by that key; it need not have arrived yet.
 
 Directories of the client's machine (`SandboxSpec.layer`, `.mounts`) are named by the digest of their archive
-(`hone.sandbox.remote.archive`). A sandbox whose spec names any is made without being started: the client asks
+(`hone.sandbox.trees`). A sandbox whose spec names any is made without being started: the client asks
 for the start, gives what the node says is missing, and asks again. What a node was given once it keeps for
 later sandboxes while there is room.
 

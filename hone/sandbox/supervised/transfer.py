@@ -1,4 +1,4 @@
-"""Files and trees over a channel, both ways; small files share frames. What comes out is not trusted."""
+"""Files and trees over a channel, both ways; small files share frames. Nothing that comes out is trusted."""
 
 from __future__ import annotations
 
@@ -10,15 +10,12 @@ import struct
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
 
-from hone.sandbox.contract import SandboxError, TooLarge
-from hone.sandbox.links import leads_out
+from hone.sandbox.contract import SandboxError
 from hone.sandbox.supervised.channel import Channel
 from hone.sandbox.supervised.inside import wire
+from hone.sandbox.trees import BYTES_MAX, TreeWriter, create_file, walk
 
-DOWNLOAD_MAX = 1 << 30  # bytes of one `download`
-_ENTRIES_MAX = 200_000  # of one tree that comes out
 _BATCH_MAX = 1024  # files read with one request
 
 
@@ -32,7 +29,7 @@ class _Entry:
 
 
 async def fetch(channel: Channel, path: bytes, sink: Callable[[bytes], object], limit: int) -> int:
-    """Hand a file to `sink` chunk by chunk; returns its bytes. Raises SandboxError above `limit` bytes."""
+    """Pass a file to `sink` chunk by chunk; return its bytes. Raises SandboxError above `limit` bytes."""
     offset = 0
     while True:
         body = await channel.ask(wire.READ_KIND, wire.READ.pack(offset, wire.CHUNK), path)
@@ -56,12 +53,9 @@ async def upload(channel: Channel, source: Path, target: bytes) -> None:
 
 
 def _changes(source: Path, target: bytes) -> Iterator[bytes]:
-    """The requests that make a copy of a file or tree, each with its kind as first byte."""
-    yield from _changes_of_one(source, target)
-    if source.is_dir() and not source.is_symlink():
-        for path in sorted(source.rglob("*")):
-            name = os.fsencode(path.relative_to(source).as_posix())
-            yield from _changes_of_one(path, posixpath.join(target, name))
+    """Yield the requests that copy a file or tree, each with its kind as first byte."""
+    for name, path in walk(source):
+        yield from _changes_of_one(path, posixpath.join(target, os.fsencode(name)) if name else target)
 
 
 def _changes_of_one(source: Path, target: bytes) -> Iterator[bytes]:
@@ -83,7 +77,7 @@ def _changes_of_one(source: Path, target: bytes) -> Iterator[bytes]:
 
 
 def _take(changes: Iterator[bytes]) -> list[bytes]:
-    """The next of them that make a frame of about CHUNK bytes; none at the end."""
+    """Return the next changes, about CHUNK bytes of them for one frame; none at the end."""
     batch: list[bytes] = []
     size = 0
     while size < wire.CHUNK and (change := next(changes, None)) is not None:
@@ -99,64 +93,53 @@ async def download(channel: Channel, source: bytes, target: Path) -> None:
     """Copy a file (replacing `target`) or a tree (making `target`) out of the sandbox.
 
     Raises FileNotFoundError, FileExistsError; SandboxError for a link that leaves the tree, a special
-    file, a name that is a path, or more than DOWNLOAD_MAX bytes.
+    file, a name that is a path, or more than BYTES_MAX bytes.
     """
     top = (await _list(channel, source))[0]
     if top.kind == b"f":
-        with _create(target, top.mode) as file:
-            await fetch(channel, source, file.write, DOWNLOAD_MAX)
+        target.unlink(missing_ok=True)  # a link there is replaced, not followed
+        with create_file(target, top.mode) as file:
+            await fetch(channel, source, file.write, BYTES_MAX)
     elif top.kind == b"d":
-        await _Download(channel, source, target).run()
+        await _Download(channel, source, TreeWriter(target, max_bytes=BYTES_MAX)).run()
     else:
         raise SandboxError(f"{os.fsdecode(source)} is neither a file nor a directory")
 
 
 class _Download:
-    """A tree on its way out."""
+    """The download of one tree."""
 
-    def __init__(self, channel: Channel, top: bytes, target: Path) -> None:
-        self._channel = channel
-        self._top = top
-        self._target = target
-        self._left = DOWNLOAD_MAX
+    def __init__(self, channel: Channel, top: bytes, writer: TreeWriter) -> None:
+        self._channel, self._top, self._writer = channel, top, writer
         self._small: list[tuple[str, _Entry]] = []  # files that wait to share a frame
         self._small_bytes = 0
 
     async def run(self) -> None:
-        self._target.mkdir()
-        links: list[tuple[str, str]] = []  # made last, so that nothing is ever written through one
         waiting = [""]
-        seen = 0
         while waiting:
             folder = waiting.pop()
-            entries = (await _list(self._channel, self._inside(folder)))[1:]
-            seen += len(entries)
-            if seen > _ENTRIES_MAX:
-                raise TooLarge(f"{os.fsdecode(self._top)} holds more than {_ENTRIES_MAX} files")
-            for entry in entries:
+            self._writer.add_directory(folder)
+            for entry in (await _list(self._channel, self._inside(folder)))[1:]:
                 path = posixpath.join(folder, entry.name)
                 if entry.kind == b"d":
-                    (self._target / path).mkdir()
                     waiting.append(path)
                 elif entry.kind == b"f":
                     await self._copy(path, entry)
-                elif entry.kind == b"l" and not leads_out(folder, entry.link):
-                    links.append((path, entry.link))
+                elif entry.kind == b"l":
+                    self._writer.add_link(path, entry.link)
                 else:
-                    raise SandboxError(
-                        f"refused to download {path!r}: a link out of the tree or a special file"
-                    )
+                    raise SandboxError(f"refused to download {path!r}: a special file")
         await self._copy_small()
-        for path, link in links:
-            (self._target / path).symlink_to(link)
+        self._writer.finish()
 
     def _inside(self, path: str) -> bytes:
         return posixpath.join(self._top, os.fsencode(path))
 
     async def _copy(self, path: str, entry: _Entry) -> None:
         if entry.size >= wire.CHUNK:
-            with _create(self._target / path, entry.mode) as file:
-                self._left -= await fetch(self._channel, self._inside(path), file.write, self._left)
+            with self._writer.add_file(path, entry.mode) as file:
+                limit = self._writer.bytes_left
+                self._writer.take_bytes(await fetch(self._channel, self._inside(path), file.write, limit))
             return
         self._small.append((path, entry))
         self._small_bytes += entry.size
@@ -173,19 +156,19 @@ class _Download:
             contents = wire.unpack(body)
         except (ValueError, struct.error) as error:
             raise SandboxError(f"the sandbox sent unreadable files: {error}") from error
-        self._left -= sum(map(len, contents))
-        if len(contents) != len(files) or self._left < 0:
-            raise SandboxError(f"the sandbox sent more than {DOWNLOAD_MAX} bytes, or not the files asked for")
+        if len(contents) != len(files):
+            raise SandboxError(f"the sandbox sent {len(contents)} files instead of {len(files)}")
+        self._writer.take_bytes(sum(map(len, contents)))
         await asyncio.to_thread(self._store, files, contents)
 
     def _store(self, files: list[tuple[str, _Entry]], contents: list[bytes]) -> None:
         for (path, entry), content in zip(files, contents, strict=True):
-            with _create(self._target / path, entry.mode) as file:
+            with self._writer.add_file(path, entry.mode) as file:
                 file.write(content)
 
 
 async def _list(channel: Channel, path: bytes) -> list[_Entry]:
-    """What `path` is, first; then what the directory holds."""
+    """Return the entry of `path` itself, then those of the directory."""
     body = await channel.ask(wire.LIST_KIND, path)
     try:
         fields = wire.unpack(body)
@@ -198,11 +181,3 @@ async def _list(channel: Channel, path: bytes) -> list[_Entry]:
     if not entries or any("/" in e.name or e.name in ("", ".", "..") or "\0" in e.name for e in entries[1:]):
         raise SandboxError("the sandbox sent a name that is not a plain file name")
     return entries
-
-
-def _create(path: Path, mode: int) -> BinaryIO:
-    """A new file to write to. A link at `path` is replaced, not followed."""
-    path.unlink(missing_ok=True)
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-    os.fchmod(fd, mode & 0o755)  # no setuid, nothing others may write
-    return os.fdopen(fd, "wb")

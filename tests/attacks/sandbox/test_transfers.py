@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from hone.sandbox import Limits, Sandbox, SandboxError, SandboxSpec
-from hone.sandbox.remote import archive
+from hone.sandbox import Limits, Sandbox, SandboxError, SandboxSpec, trees
 from hone.sandbox.supervised import transfer
 from tests.attacks.sandbox.stage import Stage, watched
 
@@ -68,21 +67,21 @@ def test_links_of_an_archive_that_lead_out_together_are_refused(secret: Path) ->
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w") as tar:
         for folder in ("", "/a", "/a/b", "/a/b/c"):
-            info = tarfile.TarInfo(archive.TOP + folder)
+            info = tarfile.TarInfo(trees.TOP + folder)
             info.type, info.mode = tarfile.DIRTYPE, 0o755
             tar.addfile(info)
         for name, link in (("a/b/c/up", "../../.."), ("out", f"a/b/c/up/../../{secret.name}")):
-            info = tarfile.TarInfo(f"{archive.TOP}/{name}")
+            info = tarfile.TarInfo(f"{trees.TOP}/{name}")
             info.type, info.linkname = tarfile.SYMTYPE, link
             tar.addfile(info)
     packed.seek(0)
     with tarfile.open(fileobj=packed) as tar:
         tar.extractall(secret.parent / "control", filter="fully_trusted")
-    assert (secret.parent / "control" / archive.TOP / "out").read_text() == secret.read_text()
+    assert (secret.parent / "control" / trees.TOP / "out").read_text() == secret.read_text()
     packed.seek(0)
     (secret.parent / "got").mkdir()
     with pytest.raises(SandboxError):
-        archive.unpack(packed, secret.parent / "got")
+        trees.unpack(packed, secret.parent / "got")
 
 
 def test_a_download_is_not_written_through_a_link(stage: Stage, tmp_path: Path) -> None:
@@ -235,7 +234,7 @@ def test_a_tree_that_changes_meanwhile_stays_in_its_target(stage: Stage, tmp_pat
 def test_a_growing_file_is_not_downloaded_for_ever(
     stage: Stage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(transfer, "DOWNLOAD_MAX", 32 << 20)  # of 1 GiB, for the sake of time
+    monkeypatch.setattr(transfer, "BYTES_MAX", 32 << 20)  # of 1 GiB, for the sake of time
 
     async def act(sandbox: Sandbox) -> None:
         grow = "while :; do truncate -s +4M grows || truncate -s 0 grows; done"
@@ -251,7 +250,7 @@ def test_a_growing_file_is_not_downloaded_for_ever(
 def test_a_file_that_claims_a_tebibyte_is_not_read(
     stage: Stage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(transfer, "DOWNLOAD_MAX", 32 << 20)  # of 1 GiB, for the sake of time
+    monkeypatch.setattr(transfer, "BYTES_MAX", 32 << 20)  # of 1 GiB, for the sake of time
 
     async def act(sandbox: Sandbox) -> None:
         await sandbox.exec("mkdir tree; truncate -s 1T huge tree/huge")

@@ -12,10 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from hone.sandbox import Mount, SandboxError, SandboxSpec
+from hone.sandbox import Mount, SandboxError, SandboxSpec, trees
 from hone.sandbox.client.content import travelling
 from hone.sandbox.node.contents import Contents
-from hone.sandbox.remote import archive
 from hone.sandbox.remote.auth import bearer
 from hone.sandbox.remote.wire import CreateRequest
 from tests.sandbox.node.idle import IdleProvider
@@ -31,7 +30,7 @@ def _tree(folder: Path, name: str, text: str = "text") -> Path:
 
 def _archive(source: Path) -> bytes:
     file = io.BytesIO()
-    archive.pack(source, file)
+    trees.pack(source, file)
     return file.getvalue()
 
 
@@ -41,7 +40,7 @@ async def _chunks(data: bytes) -> AsyncIterator[bytes]:
 
 
 async def _put(contents: Contents, source: Path) -> str:
-    digest = archive.digest(source)
+    digest = trees.digest(source)
     await contents.put(digest, _chunks(_archive(source)))
     return digest
 
@@ -65,7 +64,7 @@ def test_what_is_given_is_there_under_its_digest(tmp_path: Path) -> None:
 def test_what_has_another_digest_or_is_damaged_leaves_nothing(tmp_path: Path) -> None:
     contents = _contents(tmp_path)
     data = _archive(_tree(tmp_path, "a"))
-    for digest, sent in (("0" * 64, data), (archive.digest(tmp_path / "a"), data[:-600])):
+    for digest, sent in (("0" * 64, data), (trees.digest(tmp_path / "a"), data[:-600])):
         with pytest.raises(ValueError, match="digest"):
             asyncio.run(contents.put(digest, _chunks(sent)))
     hostile = b"not an archive" * 100
@@ -92,7 +91,7 @@ def test_the_least_recently_used_goes_and_what_is_held_stays(tmp_path: Path) -> 
 
     async def _put_held(contents: Contents, folder: Path, name: str) -> str:
         source = _tree(folder, name, name * 4)
-        contents.hold([archive.digest(source)])
+        contents.hold([trees.digest(source)])
         return await _put(contents, source)
 
     asyncio.run(run())
@@ -103,7 +102,7 @@ def test_many_who_give_the_same_at_once_leave_one(tmp_path: Path) -> None:
         contents = _contents(tmp_path)
         source = _tree(tmp_path, "a")
         await asyncio.gather(*(_put(contents, source) for _ in range(8)))
-        assert _kept(tmp_path) == [archive.digest(source)]
+        assert _kept(tmp_path) == [trees.digest(source)]
 
     asyncio.run(run())
 
@@ -152,23 +151,23 @@ def test_a_tree_that_changes_gets_another_digest(
     )
     for change in changes:
         before = asyncio.run(_layer_digest(tree))
-        assert asyncio.run(_layer_digest(tree)) == before == archive.digest(tree)
+        assert asyncio.run(_layer_digest(tree)) == before == trees.digest(tree)
         if settled:
             tick()
         change()
-        assert asyncio.run(_layer_digest(tree)) == archive.digest(tree) != before
+        assert asyncio.run(_layer_digest(tree)) == trees.digest(tree) != before
 
 
 def test_a_tree_is_read_again_only_while_a_change_could_go_unseen(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tree, read, digest = _tree(tmp_path, "layer"), list[Path](), archive.digest
+    tree, read, digest = _tree(tmp_path, "layer"), list[Path](), trees.digest
 
     def watched(source: Path) -> str:
         read.append(source)
         return digest(source)
 
-    monkeypatch.setattr(archive, "digest", watched)
+    monkeypatch.setattr(trees, "digest", watched)
     # a file's time may be set to any other, and says nothing: only that of its change does
     os.utime(tree / "file", ns=(0, 0))
     for _ in range(3):
@@ -194,7 +193,7 @@ def test_only_what_a_sandbox_names_may_be_given_to_it(tmp_path: Path) -> None:
             travels = await travelling(SandboxSpec(layer=_tree(tmp_path, "layer")))
             made = await client.client.create(CreateRequest(spec=travels.body), key="k")
             other = _tree(tmp_path, "other", "other")
-            address = f"{url}/v1/sandboxes/{made.id}/content/{archive.digest(other)}"
+            address = f"{url}/v1/sandboxes/{made.id}/content/{trees.digest(other)}"
             headers = bearer(made.capability)
             async with client.session.put(address, data=_archive(other), headers=headers) as response:
                 assert response.status == 400

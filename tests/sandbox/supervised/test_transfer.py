@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from hone.sandbox import SandboxError
+from hone.sandbox import SandboxError, trees
 from hone.sandbox.supervised import transfer
 from hone.sandbox.supervised.channel import Channel
 from hone.sandbox.supervised.inside import wire
@@ -90,7 +90,7 @@ def test_small_files_come_out_together(tmp_path: Path) -> None:
 def test_what_is_not_as_it_has_to_be_is_refused(
     listing: list[bytes], contents: list[bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(transfer, "DOWNLOAD_MAX", 1000)
+    monkeypatch.setattr(transfer, "BYTES_MAX", 1000)
     (tmp_path / "in").mkdir()
     answers: Answers = {
         wire.LIST_KIND: _listing(*listing),
@@ -112,7 +112,7 @@ def test_unreadable_contents_are_refused(tmp_path: Path) -> None:
 
 
 def test_a_tree_without_end_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transfer, "_ENTRIES_MAX", 20)
+    monkeypatch.setattr(trees, "ENTRIES_MAX", 20)
     answers: Answers = {wire.LIST_KIND: lambda _: TOP + entry(b"deeper", kind=b"d")}
     with pytest.raises(SandboxError, match="more than 20 files"):
         _download(answers, tmp_path / "out")

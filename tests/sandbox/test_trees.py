@@ -1,4 +1,4 @@
-"""Archives: what is packed comes out equal, and nothing hostile comes out at all."""
+"""Packed trees unpack unchanged, and hostile trees and links are refused."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hone.sandbox import SandboxError, TooLarge
-from hone.sandbox.remote import archive
+from hone.sandbox import SandboxError, TooLarge, trees
 
 Change = Callable[[tarfile.TarInfo], None]
 _names = st.binary(min_size=1, max_size=60).filter(lambda n: not {0, 47} & set(n) and n not in (b".", b".."))
@@ -35,7 +34,7 @@ _member = st.tuples(
 
 def _pack(source: Path) -> io.BytesIO:
     file = io.BytesIO()
-    archive.pack(source, file)
+    trees.pack(source, file)
     file.seek(0)
     return file
 
@@ -82,19 +81,19 @@ def _set(**values: object) -> Change:
 
 @given(tree=_trees)
 @settings(deadline=None)
-def test_a_tree_comes_out_equal_and_packs_to_the_same_bytes_again(tree: object) -> None:
+def test_unpacked_tree_packs_to_the_same_bytes(tree: object) -> None:
     with tempfile.TemporaryDirectory() as folder:
         source, out = Path(folder) / "source", Path(folder) / "out"
         _write(tree, source)
         out.mkdir()
-        unpacked = archive.unpack(_pack(source), out)
+        unpacked = trees.unpack(_pack(source), out)
         assert _read(unpacked) == tree
-        assert archive.digest(unpacked) == archive.digest(source)
+        assert trees.digest(unpacked) == trees.digest(source)
 
 
 @given(members=st.lists(_member, max_size=6))
 @settings(deadline=None, max_examples=300)
-def test_whatever_is_sent_nothing_lands_outside_and_errors_are_typed(
+def test_random_archives_write_nothing_outside(
     members: list[tuple[str, bytes, str, int, bytes]],
 ) -> None:
     crafted = _crafted(
@@ -105,7 +104,7 @@ def test_whatever_is_sent_nothing_lands_outside_and_errors_are_typed(
 
 @given(data=st.binary(max_size=3000), cut=st.integers(0, 5000), flip=st.integers(0, 5000))
 @settings(deadline=None, max_examples=300)
-def test_damaged_bytes_are_a_typed_error(data: bytes, cut: int, flip: int) -> None:
+def test_damaged_archives_raise_typed_errors(data: bytes, cut: int, flip: int) -> None:
     whole = bytearray(_crafted(("content/f", _set(), data)).getvalue())
     whole[flip % len(whole)] ^= 0x41
     _unpack_alone(io.BytesIO(bytes(whole[: cut % len(whole)])))
@@ -118,7 +117,7 @@ def _unpack_alone(file: io.BytesIO) -> None:
         directory = Path(folder) / "in"
         directory.mkdir()
         with contextlib.suppress(SandboxError, OSError):
-            archive.unpack(file, directory)
+            trees.unpack(file, directory)
         assert [path.name for path in Path(folder).iterdir()] == ["in"]
         for path in directory.rglob("*"):
             if path.is_symlink():
@@ -152,11 +151,11 @@ def _unpack_alone(file: io.BytesIO) -> None:
         ("content", _set()),
     ],
 )
-def test_a_hostile_member_is_refused(name: str, change: Change, tmp_path: Path) -> None:
+def test_hostile_member_is_refused(name: str, change: Change, tmp_path: Path) -> None:
     directory = tmp_path / "in"
     directory.mkdir()
     with pytest.raises(SandboxError, match="refused"):
-        archive.unpack(_crafted((name, change, b"")), directory)
+        trees.unpack(_crafted((name, change, b"")), directory)
     assert [path.name for path in tmp_path.iterdir()] == ["in"]
     assert sorted(path.name for path in directory.rglob("*")) in (["content"], ["content", "link"])
 
@@ -166,38 +165,36 @@ def test_nothing_is_written_through_a_link(tmp_path: Path) -> None:
     link = ("content/a", _set(type=tarfile.SYMTYPE, linkname="."), b"")
     for name in ("content/a/b", "content/a"):
         with pytest.raises(SandboxError, match="refused"):
-            archive.unpack(_crafted(link, (name, _set(), b"x")), _fresh(tmp_path))
+            trees.unpack(_crafted(link, (name, _set(), b"x")), _fresh(tmp_path))
 
 
-def test_a_header_that_announces_much_is_refused_before_it_is_read(tmp_path: Path) -> None:
+def test_huge_header_is_refused_before_it_is_read(tmp_path: Path) -> None:
     for kind in (tarfile.GNUTYPE_LONGNAME, tarfile.XHDTYPE, tarfile.XGLTYPE):
         member = tarfile.TarInfo("content/x")
         member.type, member.size = kind, 8 << 30
         with pytest.raises(SandboxError, match="refused"):
-            archive.unpack(io.BytesIO(member.tobuf(tarfile.GNU_FORMAT)), _fresh(tmp_path))
+            trees.unpack(io.BytesIO(member.tobuf(tarfile.GNU_FORMAT)), _fresh(tmp_path))
 
 
-def test_more_bytes_or_members_than_allowed_are_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_too_many_bytes_or_members_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = tmp_path / "source"
     source.mkdir()
     for number in range(20):
         (source / str(number)).write_bytes(b"x" * 100)
     packed = _pack(source)
     with pytest.raises(TooLarge):
-        archive.unpack(packed, _fresh(tmp_path), limit=1999)
+        trees.unpack(packed, _fresh(tmp_path), limit=1999)
     with pytest.raises(TooLarge):
-        archive.pack(source, io.BytesIO(), limit=1999)
-    monkeypatch.setattr(archive, "MEMBERS_MAX", 20)
+        trees.pack(source, io.BytesIO(), limit=1999)
+    monkeypatch.setattr(trees, "ENTRIES_MAX", 20)
     packed.seek(0)
     with pytest.raises(TooLarge):
-        archive.unpack(packed, _fresh(tmp_path))
+        trees.unpack(packed, _fresh(tmp_path))
     with pytest.raises(TooLarge):
-        archive.pack(source, io.BytesIO())
+        trees.pack(source, io.BytesIO())
 
 
-def test_what_cannot_travel_is_refused_when_packed(tmp_path: Path) -> None:
+def test_pipes_and_outward_links_are_not_packed(tmp_path: Path) -> None:
     for number, make in enumerate(
         (
             lambda path: os.mkfifo(path / "pipe"),
@@ -209,20 +206,20 @@ def test_what_cannot_travel_is_refused_when_packed(tmp_path: Path) -> None:
         source.mkdir()
         make(source)
         with pytest.raises(SandboxError):
-            archive.pack(source, io.BytesIO())
+            trees.pack(source, io.BytesIO())
 
 
-def test_modes_lose_only_what_lets_others_write(tmp_path: Path) -> None:
+def test_modes_lose_setuid_and_write_for_others(tmp_path: Path) -> None:
     source = tmp_path / "source"
     source.mkdir()
     for name, mode in (("a", 0o4755), ("b", 0o666), ("c", 0o600)):
         (source / name).touch()
         (source / name).chmod(mode)
-    out = archive.unpack(_pack(source), _fresh(tmp_path))
+    out = trees.unpack(_pack(source), _fresh(tmp_path))
     assert [oct((out / name).stat().st_mode & 0o7777) for name in "abc"] == ["0o755", "0o644", "0o600"]
 
 
-def test_a_tree_that_is_too_deep_is_refused_and_can_be_removed(tmp_path: Path) -> None:
+def test_too_deep_tree_is_refused_and_can_be_removed(tmp_path: Path) -> None:
     depth = 1200
     opened = [os.open(tmp_path, os.O_RDONLY)]
     for _ in range(depth):
@@ -231,15 +228,62 @@ def test_a_tree_that_is_too_deep_is_refused_and_can_be_removed(tmp_path: Path) -
     for fd in opened:
         os.close(fd)
     with pytest.raises(TooLarge):
-        archive.pack(tmp_path / "d", io.BytesIO())
-    archive.remove(tmp_path / "d")
+        trees.pack(tmp_path / "d", io.BytesIO())
+    trees.remove(tmp_path / "d")
     assert list(tmp_path.iterdir()) == []
-    members = [
-        ("content" + "/d" * n, _set(type=tarfile.DIRTYPE), b"") for n in range(1, archive.DEPTH_MAX + 2)
-    ]
-    archive.unpack(_crafted(*members[:-1]), _fresh(tmp_path))
+    members = [("content" + "/d" * n, _set(type=tarfile.DIRTYPE), b"") for n in range(1, trees.DEPTH_MAX + 2)]
+    trees.unpack(_crafted(*members[:-1]), _fresh(tmp_path))
     with pytest.raises(SandboxError, match="deeper"):
-        archive.unpack(_crafted(*members), _fresh(tmp_path))
+        trees.unpack(_crafted(*members), _fresh(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("folder", "link", "out"),
+    [
+        ("", "file", False),
+        ("", "a/b/c", False),
+        ("a/b", "../x", False),
+        ("a/b", "../../x", False),
+        ("a/b", "./../../x", False),
+        ("a/b", "../../../x", True),
+        ("", "..", True),
+        ("", "/etc/passwd", True),
+        ("", "", True),
+        ("", "a\0b", True),
+        ("a", "b/../x", True),  # b may be a link
+        ("", "a/b/c/up/../secret", True),
+    ],
+)
+def test_links_out_of_the_tree_are_recognised(folder: str, link: str, out: bool) -> None:
+    assert trees.is_unsafe_symlink(folder, link) is out
+
+
+NAMES = st.sampled_from(["a", "b", "c"])
+LINKS = st.lists(st.sampled_from(["a", "b", "c", "..", "."]), min_size=1, max_size=5).map("/".join)
+
+
+@settings(max_examples=200, deadline=None)
+@given(links=st.dictionaries(st.lists(NAMES, min_size=1, max_size=3).map("/".join), LINKS, max_size=6))
+def test_safe_links_stay_in_the_tree_together(
+    links: dict[str, str], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    top = tmp_path_factory.mktemp("tree")
+    for path, link in links.items():
+        if trees.is_unsafe_symlink(str(Path(path).parent), link):
+            continue
+        place = top / path
+        try:
+            place.parent.mkdir(parents=True, exist_ok=True)
+            if place.parent.resolve() == place.parent:  # as TreeWriter makes them: never through links
+                place.symlink_to(link)
+        except (FileExistsError, NotADirectoryError, OSError):
+            continue
+    for path in top.rglob("*"):
+        try:
+            found = path.resolve(strict=True)
+        except (OSError, RuntimeError):  # it leads nowhere, or in a circle
+            continue
+        assert found.is_relative_to(top), (path, links)
 
 
 def _fresh(tmp_path: Path) -> Path:
