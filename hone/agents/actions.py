@@ -8,7 +8,6 @@ from typing import Any
 
 from hone.agents.scaffold import Mode, Scaffold
 from hone.policy.reply import Reply, ToolCall, ToolSpec
-from hone.types import Message
 
 BASH_TOOL: ToolSpec = {
     "name": "bash",
@@ -47,16 +46,6 @@ def read_actions(scaffold: Scaffold, reply: Reply) -> list[Action]:
         variables = {"error": error, "actions": commands}
         raise FormatError({**variables, "finish_reason": "length" if reply.truncated else "stop"})
     return [Action(command=commands[0])]
-
-
-def spoken(reply: Reply) -> Message:
-    """A reply as a message of the conversation."""
-    message: Message = {"role": "assistant", "content": reply.content}
-    if reply.tool_calls:
-        message["tool_calls"] = list(reply.tool_calls)
-    if reply.reasoning:
-        message["reasoning_content"] = reply.reasoning
-    return message
 
 
 def unreadable_call(raw: str) -> str:

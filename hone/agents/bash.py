@@ -11,7 +11,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from hone.agents.actions import BASH_TOOL, Action, FormatError, read_actions, spoken
+from hone.agents.actions import BASH_TOOL, Action, FormatError, read_actions
 from hone.agents.commands import Ran, run_command
 from hone.agents.contract import AgentRun
 from hone.agents.scaffold import Mode, Scaffold, render
@@ -52,12 +52,12 @@ class BashAgent:
                 variables |= counters(len(run.turns) + 1, started)
                 told = format_error(self.scaffold, error, variables)
                 if self.scaffold.generation == 1:
-                    run.messages.append(spoken(reply))
+                    run.messages.append(reply.to_message())
                 run.messages.append(told)
                 await run.record(turn_of(run, reply, [], [], [told], turn_started))
                 continue
             format_errors = 0
-            run.messages.append(spoken(reply))
+            run.messages.append(reply.to_message())
             ran = await self._run_all(sandbox, actions, started)
             if ran[-1].submits(self.scaffold.submits):
                 run.submitted = True

@@ -18,7 +18,6 @@ import numpy as np
 
 from hone.policy.engine import Engine, Finish, Sampling
 from hone.policy.forks import Fork
-from hone.policy.messages import malformed_calls, tool_calls
 from hone.policy.rendering import ChatRenderer
 from hone.policy.reply import Call, Purpose, Reply, ToolSpec
 from hone.policy.transcript import Transcript
@@ -82,7 +81,7 @@ class Chat:
         )
         call = Call(
             index=len(self.calls),
-            node=laid.node,
+            node=laid.reply.node,
             purpose=purpose,
             fork=laid.fork,
             prompt_tokens=len(prompt.tokens),
@@ -90,12 +89,8 @@ class Chat:
             seconds=time.monotonic() - started,
         )
         self.calls.append(call)
-        return Reply(
-            content=laid.parsed.content,
-            node=laid.node,
-            reasoning=laid.parsed.reasoning_content,
-            tool_calls=tool_calls(laid.parsed, laid.node),
-            malformed=malformed_calls(laid.parsed),
+        return dataclasses.replace(
+            laid.reply,
             truncated=completion.finish is not Finish.STOP,
             prompt_tokens=call.prompt_tokens,
             sampled_tokens=call.sampled_tokens,

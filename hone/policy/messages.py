@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 from hone.policy.errors import PolicyError
-from hone.policy.reply import ToolCall, ToolSpec
+from hone.policy.reply import Reply, ToolSpec
 from hone.types import Message
 
 if TYPE_CHECKING:
@@ -87,36 +87,26 @@ def plain(message: Message) -> Message:
     return result
 
 
-def as_message(parsed: ParsedResponse, node: int) -> Message:
-    """A reply as the assistant's message that an agent keeps."""
-    message: Message = {"role": "assistant", "content": parsed.content}
-    if parsed.reasoning_content:
-        message["reasoning_content"] = parsed.reasoning_content
-    if calls := tool_calls(parsed, node):
-        message["tool_calls"] = list(calls)
-    return message
-
-
-def tool_calls(parsed: ParsedResponse, node: int) -> tuple[ToolCall, ...]:
-    """The well-formed tool calls of a reply, in OpenAI's form; their ids are unique in the tree."""
+def read_reply(parsed: ParsedResponse, node: int) -> Reply:
+    """Return the reply that a renderer has parsed; ids that it gives to tool calls are unique in the tree."""
     from renderers.base import ToolCallParseStatus
 
-    return tuple(
-        {
-            "id": call.id or f"call_{node}_{number}",
-            "type": "function",
-            "function": {"name": call.name, "arguments": json.dumps(call.arguments, ensure_ascii=False)},
-        }
-        for number, call in enumerate(parsed.tool_calls)
-        if call.status == ToolCallParseStatus.OK
+    calls = enumerate(parsed.tool_calls)
+    return Reply(
+        content=parsed.content,
+        node=node,
+        reasoning=parsed.reasoning_content,
+        tool_calls=tuple(
+            {
+                "id": call.id or f"call_{node}_{number}",
+                "type": "function",
+                "function": {"name": call.name, "arguments": json.dumps(call.arguments, ensure_ascii=False)},
+            }
+            for number, call in calls
+            if call.status == ToolCallParseStatus.OK
+        ),
+        malformed=tuple(c.raw for c in parsed.tool_calls if c.status != ToolCallParseStatus.OK),
     )
-
-
-def malformed_calls(parsed: ParsedResponse) -> tuple[str, ...]:
-    """The raw text of the tool calls that cannot be read."""
-    from renderers.base import ToolCallParseStatus
-
-    return tuple(call.raw for call in parsed.tool_calls if call.status != ToolCallParseStatus.OK)
 
 
 def enveloped(tools: Sequence[ToolSpec] | None) -> list[Any] | None:

@@ -33,6 +33,15 @@ class Reply:
     prompt_tokens: int = 0
     sampled_tokens: int = 0
 
+    def to_message(self) -> Message:
+        """Return the assistant message that continues the conversation, reasoning and tool calls included."""
+        message: Message = {"role": "assistant", "content": self.content}
+        if self.reasoning:
+            message["reasoning_content"] = self.reasoning
+        if self.tool_calls:
+            message["tool_calls"] = list(self.tool_calls)
+        return message
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:

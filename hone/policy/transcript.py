@@ -19,14 +19,13 @@ import numpy as np
 from hone.policy.compose import Composer
 from hone.policy.errors import PolicyError
 from hone.policy.forks import Fork, reason
-from hone.policy.messages import Tools, as_message, key_of, reasoning_of
+from hone.policy.messages import Tools, key_of, read_reply, reasoning_of
 from hone.policy.places import Place, Places, Walk
 from hone.policy.rendering import ChatRenderer, written_ids
-from hone.policy.reply import Purpose, ToolSpec
+from hone.policy.reply import Purpose, Reply, ToolSpec
 from hone.types import Float32, Int32, Message, Node, TokenTree
 
 if TYPE_CHECKING:
-    from renderers import ParsedResponse
     from transformers import PreTrainedTokenizerBase
 
 
@@ -44,11 +43,10 @@ class Prompt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Laid:
-    """Where a reply lies in the tree, and what the renderer reads in it."""
+    """A reply in the tree; its `node` is set."""
 
-    node: int
+    reply: Reply
     fork: Fork | None
-    parsed: ParsedResponse
 
 
 class Transcript:
@@ -120,10 +118,11 @@ class Transcript:
         parsed = self._renderer.parse_response(
             tokens.tolist(), tools=prompt.tools.specs, prompt_ids=prompt.end
         )
-        place = self._places.answer(asked, as_message(parsed, node), node, purpose)
+        reply = read_reply(parsed, node)
+        place = self._places.answer(asked, reply.to_message(), node, purpose)
         if purpose is Purpose.MAIN:
             self._tip = place
-        return Laid(node=node, fork=fork, parsed=parsed)
+        return Laid(reply=reply, fork=fork)
 
     def _append(self, node: Node) -> int:
         index = self.tree.append(node)
@@ -182,7 +181,7 @@ def encode_conversation(
             np.zeros(len(ids), np.float32),
             np.full(len(ids), -1, np.int32),
         )
-        said = as_message(laid.parsed, laid.node)
+        said = laid.reply.to_message()
         if said.get("tool_calls"):
             said["tool_calls"] = message["tool_calls"]  # with the ids that the results name
         history.append(said)
@@ -199,7 +198,8 @@ def _demonstrated(
     for new in ((), messages[at + 1 : stop]):
         ids = written_ids(renderer, said, new, tools=tools)
         if ids is not None:
-            read = as_message(renderer.parse_response(ids, tools=tools, prompt_ids=opening), 0)
+            parsed = renderer.parse_response(ids, tools=tools, prompt_ids=opening)
+            read = read_reply(parsed, 0).to_message()
             if key_of(read) == key_of(said) and reasoning_of(read) == reasoning_of(said):
                 return ids
     raise PolicyError(

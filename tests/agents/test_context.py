@@ -11,7 +11,6 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from hone.agents.actions import spoken
 from hone.agents.context import ManagedChat, drop_thinking, head_tail, omitted_marker
 from hone.agents.settings import ContextSettings
 from hone.policy.chat import Chat
@@ -264,7 +263,7 @@ class Loop:
     async def turn(self, reply: str, observation: str) -> Reply:
         self.replies.append(reply)
         answered = await self.chat.reply(self.messages)
-        self.messages += [spoken(answered), {"role": "user", "content": observation}]
+        self.messages += [answered.to_message(), {"role": "user", "content": observation}]
         return answered
 
     def check_tree(self) -> None:

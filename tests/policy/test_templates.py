@@ -19,7 +19,7 @@ from hone.policy.chat import Chat
 from hone.policy.engine import Sampling
 from hone.policy.errors import PolicyError
 from hone.policy.forks import Fork
-from hone.policy.messages import as_message, key_of, reasoning_of
+from hone.policy.messages import key_of, read_reply, reasoning_of
 from hone.policy.model import make_renderer
 from hone.policy.rendering import FamilyRenderer
 from tests.policy import families
@@ -198,7 +198,7 @@ def test_every_prompt_is_what_the_template_writes_for_the_whole_conversation(nam
 
 def reads(renderer, ids: list[int], said: dict, tools: list[dict] | None) -> bool:
     opening = renderer.render_ids([user("x")], tools=tools, add_generation_prompt=True)
-    read = as_message(renderer.parse_response(ids, tools=tools, prompt_ids=opening), 0)
+    read = read_reply(renderer.parse_response(ids, tools=tools, prompt_ids=opening), 0).to_message()
     return key_of(read) == key_of(said) and (reasoning_of(read) or "") == (reasoning_of(said) or "")
 
 

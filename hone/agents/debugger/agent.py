@@ -95,7 +95,7 @@ class DebuggerAgent:
             turn_started = time.monotonic()
             reply = await chat.reply(list(run.messages), tools=self.tools if self._native else None)
             tokens += reply.sampled_tokens
-            run.messages.append(_said(reply))
+            run.messages.append(reply.to_message())
             action, (observation, exit_code) = None, ("", None)
             try:
                 call = find_call(reply, native=self._native)
@@ -146,13 +146,6 @@ class DebuggerAgent:
         if 0 < limits.seconds <= time.monotonic() - started:
             return Outcome.TIME_LIMIT
         return None
-
-
-def _said(reply: Reply) -> Message:
-    message: Message = {"role": "assistant", "content": reply.content}
-    if reply.tool_calls:
-        message["tool_calls"] = list(reply.tool_calls)
-    return message
 
 
 def _turn(

@@ -16,7 +16,7 @@ from minisweagent.models.utils.actions_toolcall import (
 )
 from pydantic import BaseModel
 
-from hone.agents.actions import finish_reason, spoken, unreadable_call
+from hone.agents.actions import finish_reason, unreadable_call
 from hone.agents.scaffold import Mode
 from hone.integrations.mini_swe_agent.rollout import Rollout
 from hone.policy.reply import Reply
@@ -55,10 +55,10 @@ class PolicyModel:
         try:
             actions = self._actions(reply)
         except FormatError as error:
-            error.messages[0]["extra"] |= extra | {"response": sampled | {"message": spoken(reply)}}
+            error.messages[0]["extra"] |= extra | {"response": sampled | {"message": reply.to_message()}}
             self._rollout.end_turn(error.messages, readable=False)
             raise
-        return spoken(reply) | {"extra": {"actions": actions, **extra}}
+        return reply.to_message() | {"extra": {"actions": actions, **extra}}
 
     def _actions(self, reply: Reply) -> list[dict[str, Any]]:
         template = self.config.format_error_template

@@ -8,7 +8,7 @@ from typing import Any
 
 from minisweagent.exceptions import LimitsExceeded
 
-from hone.agents.actions import BASH_TOOL, Action, spoken
+from hone.agents.actions import BASH_TOOL, Action
 from hone.agents.bash import turn_of
 from hone.agents.commands import Ran, run_command
 from hone.agents.contract import AgentRun
@@ -75,7 +75,7 @@ class Rollout:
         The package is about to add `told` to its messages; a reply that it cannot read it never adds.
         """
         assert self._reply is not None, "a turn begins with a reply"
-        self._take([spoken(self._reply), *told] if readable else told)
+        self._take([self._reply.to_message(), *told] if readable else told)
         turn = turn_of(self.run, self._reply, self._actions, self._ran, told, self._started)
         self._ask(lambda: self.run.record(turn))
 

@@ -81,16 +81,6 @@ def show(reply: Reply, *, stop: Sequence[str] = (), calls_allowed: bool = True) 
     )
 
 
-def as_message(reply: Reply) -> Message:
-    """The reply as it stands in the conversation that the policy sees."""
-    message: Message = {"role": "assistant", "content": reply.content}
-    if reply.reasoning:
-        message["reasoning_content"] = reply.reasoning
-    if reply.tool_calls:
-        message["tool_calls"] = list(reply.tool_calls)
-    return message
-
-
 def shown_message(shown: Shown) -> Message:
     """The reply as its client may hand it back."""
     return {"role": "assistant", "content": shown.content, "tool_calls": list(shown.calls)}

@@ -17,7 +17,7 @@ from enum import StrEnum
 
 from hone.policy.engine import ContextOverflow, EngineError
 from hone.policy.errors import PolicyError
-from hone.policy.gateway.asked import Asked, Shown, as_message, show
+from hone.policy.gateway.asked import Asked, Shown, show
 from hone.policy.gateway.errors import GatewayError, Problem, defect, invalid, too_long
 from hone.policy.gateway.purpose import Line, line_of, purpose_of
 from hone.policy.gateway.record import Ask, Exchange, Place, Record
@@ -184,7 +184,7 @@ class Session:
             purpose=purpose,
             started=started,
             ended=time.monotonic(),
-            place=ask.place.add(as_message(reply)),
+            place=ask.place.add(reply.to_message()),
             retries=ask.retries,
         )
         exchange.place.exchange = exchange
