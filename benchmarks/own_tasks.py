@@ -26,11 +26,12 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from benchmarks.parts.packages import PACKAGES, Package, package_repository
+from hone.curate.journal import Journal
 from hone.curate.mining.candidates import select
 from hone.curate.mining.history import walk
-from hone.curate.mining.journal import Journal
-from hone.curate.mining.mine import Report, Workshop, mine, report
+from hone.curate.mining.mine import Report, mine, read_results, report
 from hone.curate.mining.settings import MiningSettings
+from hone.curate.runner import Runner
 from hone.grading.settings import GradingSettings
 from hone.sandbox import make_provider
 from hone.sandbox.settings import SandboxSettings
@@ -54,13 +55,13 @@ def settings(repeats: int) -> MiningSettings:
     )
 
 
-async def mine_package(package: Package, shop: Workshop, repeats: int, scratch: Path) -> Report:
+async def mine_package(package: Package, runner: Runner, repeats: int, scratch: Path) -> Report:
     path = await asyncio.to_thread(package_repository, package.name, package.versions)
     repository = Repository.open(path)
     chosen = select(repository, walk(repository), settings(repeats))
     journal = Journal(scratch / f"{package.name}.partial", {})
-    await mine(repository, chosen, journal, shop, settings=settings(repeats), issues={})
-    return report(chosen, journal.results)
+    await mine(repository, chosen, journal, runner, settings=settings(repeats), issues={})
+    return report(chosen, read_results(journal))
 
 
 async def mine_all(packages: Sequence[Package], repeats: int) -> tuple[list[Task], list[dict[str, Any]]]:
@@ -69,15 +70,15 @@ async def mine_all(packages: Sequence[Package], repeats: int) -> tuple[list[Task
     rows: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory(prefix="hone-own-", ignore_cleanup_errors=True) as folder:
         async with make_provider(SANDBOXES) as provider:
-            shop = Workshop(
+            runner = Runner(
                 provider=provider,
                 cache=Path(folder) / "workspaces",
-                grading=GradingSettings(concurrency=os.cpu_count() or 1),
+                settings=GradingSettings(concurrency=os.cpu_count() or 1),
                 limits=SANDBOXES.limits(),
             )
             for package in packages:
                 started = time.monotonic()
-                found = await mine_package(package, shop, repeats, Path(folder))
+                found = await mine_package(package, runner, repeats, Path(folder))
                 tasks += found.tasks
                 rows.append(row(package, found, time.monotonic() - started))
                 show(rows[-1])

@@ -20,13 +20,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from hone.curate.mining.changelog import readable
 from hone.tasks.python.tool import run_uv
 
 EDITION = "2"  # of how commits are made; another one makes all repositories anew
 FIRST_DATE = 1_600_000_000  # seconds since 1970; releases are a day apart, so that commits never change
 _DOWNLOAD_S = 60.0
 _CHANGELOG = re.compile(r"(changes?|changelog|history|news|versions)(\.(rst|md|txt))?", re.IGNORECASE)
+_LINKS = re.compile(
+    r"\s*[\[(]*:(?:issue|pr|user)[^:]*:`[^`]*`[\])]*|\s*\((?:[\w ,]*#\d+[^)]*|by [^)]*)\)", re.IGNORECASE
+)
 _ENTRY = re.compile(r"^( *)[-*+] +", re.MULTILINE)
 _WHO = {"NAME": "Hone", "EMAIL": "hone@localhost"}
 
@@ -217,7 +219,7 @@ def _entries(section: str) -> Iterator[str]:
     for mark, following in zip(starts, [*starts[1:], None], strict=True):
         text = section[mark.end() : following.start() if following else len(section)]
         paragraph = re.split(r"\n\s*\n", text, maxsplit=1)[0]
-        yield readable(paragraph)
+        yield _LINKS.sub("", " ".join(paragraph.split())).strip(" :")
 
 
 def _git(repository: Path, *arguments: str, date: int = FIRST_DATE) -> None:

@@ -15,9 +15,9 @@ from hone.cli.options import JsonOption, ProviderOption, SettingOption, resolve_
 
 if TYPE_CHECKING:
     from hone.config import RunSettings
+    from hone.curate.journal import Journal
     from hone.curate.mining.candidates import Selection
     from hone.curate.mining.issues import Issue
-    from hone.curate.mining.journal import Journal
     from hone.curate.mining.mine import Report
     from hone.curate.mining.settings import MiningSettings
     from hone.launch.reporter import Reporter
@@ -61,8 +61,8 @@ def mine(
     """Make tasks from the bug fixes in a Python project's own history.
 
     Walks the commits newest first and takes those that fix source and bring tests. Each is tried in fresh
-    sandboxes: its tests must fail before the fix and pass after it, every time. The statement is the commit's
-    message, its change log entry, or the issue it names (--issues), without what gives the fix away. Only
+    sandboxes: its tests must fail before the fix and pass after it, every time. The statement is the issue
+    that the commit names (--issues) or the commit's message, without the parts that reveal the fix. Only
     tasks whose proof holds are written, as `hone tasks validate` gives it.
 
     A run that was stopped leaves the tasks found so far in FILE and goes on from FILE.partial when it is
@@ -71,7 +71,7 @@ def mine(
     [bold]Example[/bold]: hone tasks mine ../my-project -o tasks.jsonl --limit 50 --since 2022-01-01
     """
     from hone.curate.mining.issues import read_issues
-    from hone.curate.mining.mine import report
+    from hone.curate.mining.mine import read_results, report
     from hone.curate.mining.settings import MiningSettings
     from hone.tasks.repository import Repository
 
@@ -87,7 +87,7 @@ def mine(
             lambda reporter: _run(run, repository, selection, journal, settings, known, limit, reporter)
         )
     finally:
-        found = report(selection, journal.results, limit)
+        found = report(selection, read_results(journal), limit)
         _write(found, out)
     journal.remove()
     _print(found, commits, out, as_json=as_json)
@@ -115,7 +115,7 @@ def _select(
 def _journal(
     repo: Path, out: Path, run: RunSettings, settings: MiningSettings, issues: Mapping[int, Issue]
 ) -> Journal:
-    from hone.curate.mining.journal import Journal
+    from hone.curate.journal import Journal
 
     about = {
         "repository": str(repo.resolve()),
@@ -149,18 +149,19 @@ def _run(
     """The candidates that are not in the journal yet, on this machine's sandboxes."""
     import asyncio
 
-    from hone.curate.mining.journal import Result
-    from hone.curate.mining.mine import Workshop, mine
+    from hone.curate.mining.mine import Result, mine, read_results
+    from hone.curate.runner import Runner
     from hone.sandbox import make_provider
     from hone.sandbox.namespaces.runtime import default_cache_dir
 
-    to_try = [each for each in selection.candidates if each.commit.id not in journal.results]
+    known = read_results(journal)
+    to_try = [each for each in selection.candidates if each.commit.id not in known]
     if len(to_try) < len(selection.candidates):
         reporter.note(f"{len(selection.candidates) - len(to_try)} commits were tried before.")
 
     async def work() -> None:
         with reporter.stage("trying commits", len(to_try)) as stage:
-            tasks = sum(result.task is not None for result in journal.results.values())
+            tasks = sum(result.task is not None for result in known.values())
 
             def progress(result: Result) -> None:
                 nonlocal tasks
@@ -173,10 +174,10 @@ def _run(
                     repository,
                     selection,
                     journal,
-                    Workshop(
+                    Runner(
                         provider=maker,
                         cache=default_cache_dir() / "workspaces",
-                        grading=run.grading,
+                        settings=run.grading,
                         limits=run.sandbox.limits(),
                     ),
                     settings=settings,

@@ -6,12 +6,12 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from hone.curate.mining.files import Kind, is_changelog, kind_of, lies_in, packages
+from hone.curate.files import Kind, kind_of, lies_in, packages
 from hone.curate.mining.history import HistoryCommit, diff, merged_messages, texts
 from hone.curate.mining.messages import Likelihood, judge_message, own_text
 from hone.curate.mining.refusal import Reason, Unfit
 from hone.curate.mining.settings import MiningSettings
-from hone.curate.mining.syntax import defines_tests, meaning, words
+from hone.curate.syntax import defines_tests, meaning, words
 from hone.tasks.repository import Repository
 
 
@@ -34,7 +34,6 @@ class Parts:
 
     gold_patch: str
     test_patch: str
-    changelog_patch: str
     source: tuple[str, ...]  # paths of the gold patch
     tests: tuple[str, ...]  # paths of the test patch
     sources_before: Mapping[str, str]  # Python source that changes, as the fix finds it
@@ -42,6 +41,11 @@ class Parts:
     tests_before: Mapping[str, str]
     tests_after: Mapping[str, str]
     known: frozenset[str]  # every word in the Python files before the fix
+
+    @property
+    def test_texts(self) -> dict[str, str]:
+        """The changed test files that are text; the test patch has binary and deleted ones."""
+        return {path: self.tests_after[path] for path in self.tests if path in self.tests_after}
 
 
 def select(repository: Repository, commits: Iterable[HistoryCommit], settings: MiningSettings) -> Selection:
@@ -90,12 +94,10 @@ def take_apart(repository: Repository, commit: HistoryCommit) -> Parts:
     tests = [path for path in changed if kind_of(path) is Kind.TEST]
     python = [path for path in changed if kind_of(path) is Kind.SOURCE]
     data = [path for path in changed if kind_of(path) is Kind.DATA and lies_in(path, folders)]
-    changelogs = [path for path in changed if is_changelog(path) and path not in {*python, *tests}]
     known = texts(repository, commit.base, (path for path in before if path.endswith(".py")))
     return Parts(
         gold_patch=diff(repository, commit, [*python, *data]),
         test_patch=diff(repository, commit, tests),
-        changelog_patch=diff(repository, commit, changelogs, "--unified=100000"),
         source=tuple(sorted([*python, *data])),
         tests=tuple(sorted(tests)),
         sources_before={path: known[path] for path in python if path in known},

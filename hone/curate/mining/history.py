@@ -13,7 +13,10 @@ _COUNTS = re.compile(r"\n?(\d+|-)\t(\d+|-)\t(.*)", re.DOTALL)
 _MARK = "commit:"
 _FORMAT = f"tformat:{_MARK}%H%x00%P%x00%ct%x00%B%x00"
 # What the repository's own configuration could change about a diff is said outright.
-DIFF = ("--no-renames", "--no-ext-diff", "--no-textconv", "--no-color", "--src-prefix=a/", "--dst-prefix=b/")
+DIFF = (
+    *("--binary", "--full-index", "--no-renames", "--no-ext-diff", "--no-textconv", "--no-color"),
+    *("--src-prefix=a/", "--dst-prefix=b/"),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,13 +94,12 @@ def merged_messages(repository: Repository, commit: HistoryCommit) -> list[str]:
     return [text.strip() for text in log.decode("utf-8", "replace").split("\0") if text.strip()]
 
 
-def diff(repository: Repository, commit: HistoryCommit, paths: Iterable[str], *options: str) -> str:
-    """What a commit changes in `paths`, as a patch that git can apply; empty without paths."""
+def diff(repository: Repository, commit: HistoryCommit, paths: Iterable[str]) -> str:
+    """Return the changes of a commit in `paths` as a patch for `git apply`; empty without paths."""
     literal = [f":(literal,top){path}" for path in paths]
     if not literal:
         return ""
-    options = options or ("--binary", "--full-index")
-    patch = repository.git("diff", *DIFF, *options, commit.base, commit.id, "--", *literal)
+    patch = repository.git("diff", *DIFF, commit.base, commit.id, "--", *literal)
     return patch.decode("utf-8", "surrogateescape")
 
 

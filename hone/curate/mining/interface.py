@@ -1,4 +1,4 @@
-"""What hidden tests expect and a statement must therefore say: new names and messages, as the tests use them.
+"""New names and messages that hidden tests expect: an agent cannot guess them, so the statement lists them.
 
 Everything is taken from the tests. The fix only decides which of their names and texts are new.
 """
@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from hone.curate.mining.refusal import Reason, Unfit
-from hone.curate.mining.syntax import defined_names, parse, words
+from hone.curate.syntax import defined_names, parse, words
 
 _SHOWN_CHARS = 100
 _SHOWN_ITEMS = 12
@@ -22,26 +22,27 @@ class Expected:
     messages: tuple[str, ...]
 
 
-def expected(
+def find_expected(
     tests: Mapping[str, str],
     failing: Iterable[str],
+    *,
     sources: Iterable[str],
     known: Collection[str],
-    gold_added: str,
+    gold_patch: str,
     statement: str,
 ) -> Expected:
-    """What the failing tests use that nobody could guess from `statement`.
+    """Return the names and messages that the failing tests use and that `statement` does not tell.
 
     Args:
         tests: path -> text of the changed tests after the fix.
         failing: ids of the tests that the fix makes pass.
-        sources: the texts of the changed source after the fix.
+        sources: texts of the changed source after the fix.
         known: every word in the source and the tests before the fix.
-        gold_added: the added lines of the gold patch.
     Raises:
-        Unfit: the tests use a private name that only the fix defines; nobody can solve that.
+        Unfit: the tests use a private name that only the fix defines, so no agent can solve the task.
     """
     new = {name for text in sources for name in defined_names(text)} - set(known) - words([statement])
+    added = "\n".join(line[1:] for line in gold_patch.splitlines() if line.startswith("+"))
     names: dict[str, None] = {}
     messages: dict[str, None] = {}
     for node in _relevant(tests, failing):
@@ -50,73 +51,67 @@ def expected(
                 raise Unfit(Reason.PRIVATE_NAMES, name)
             if name in new:
                 names.setdefault(shown)
-        for text in _texts(node):
-            if text in gold_added and text not in statement and not set(words([text])) <= set(known):
-                messages.setdefault(text)
-        for text in _matched(node):
-            if text not in statement:
+        for text, is_pattern in _texts(node):
+            is_new = is_pattern or (text in added and not words([text]) <= set(known))
+            if is_new and text not in statement:
                 messages.setdefault(text)
     return Expected(names=tuple(names)[:_SHOWN_ITEMS], messages=tuple(messages)[:_SHOWN_ITEMS])
 
 
-def describe(found: Expected) -> str:
-    """The end of a statement; empty where nothing is expected."""
+def describe(expected: Expected) -> str:
+    """Return the last section of a statement; empty where nothing is expected."""
     parts: list[str] = []
-    if found.names:
-        parts.append("Expected interface:\n\n" + "\n".join(f"- `{name}`" for name in found.names))
-    if found.messages:
-        parts.append("Expected messages:\n\n" + "\n".join(f"- {text}" for text in found.messages))
+    if expected.names:
+        parts.append("Expected interface:\n\n" + "\n".join(f"- `{name}`" for name in expected.names))
+    if expected.messages:
+        parts.append("Expected messages:\n\n" + "\n".join(f"- {text}" for text in expected.messages))
     return "\n\n".join(parts)
 
 
 def _relevant(tests: Mapping[str, str], failing: Iterable[str]) -> Iterator[ast.AST]:
-    """The failing tests, and what stands outside of tests in their files: imports, helpers, fixtures."""
+    """Yield the failing tests, and the imports, helpers and fixtures of their files."""
     by_file: dict[str, set[str]] = {}
     for test in failing:
         path, _, rest = test.partition("::")
         by_file.setdefault(path, set()).add(rest.partition("[")[0].rpartition("::")[2])
     for path, names in by_file.items():
         if path in tests:
-            yield from _kept(parse(tests[path]), names)
+            yield from _without_other_tests(parse(tests[path]), names)
 
 
-def _kept(node: ast.AST, names: set[str]) -> Iterator[ast.AST]:
+def _without_other_tests(node: ast.AST, names: set[str]) -> Iterator[ast.AST]:
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.ClassDef):
-            yield from _kept(child, names)
-        elif isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef) and child.name.startswith("test"):
-            if child.name in names:
-                yield child
-        else:
+            yield from _without_other_tests(child, names)
+        elif not isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef) or (
+            child.name in names or not child.name.startswith("test")
+        ):
             yield child
 
 
 def _uses(root: ast.AST) -> Iterator[tuple[str, str]]:
-    """Names that are reached for outside of the test, and how."""
-    own = {
-        node.id for node in ast.walk(root) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
-    }
-    own |= {node.arg for node in ast.walk(root) if isinstance(node, ast.arg)}
-    own |= {node.name for node in ast.walk(root) if isinstance(node, ast.FunctionDef | ast.ClassDef)}
-    for node in ast.walk(root):
+    """Yield each name that the test takes from elsewhere, and the way it uses it."""
+    nodes = list(ast.walk(root))
+    own = {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+    own |= {node.arg for node in nodes if isinstance(node, ast.arg)}
+    own |= {node.name for node in nodes if isinstance(node, ast.FunctionDef | ast.ClassDef)}
+    for node in nodes:
         if isinstance(node, ast.ImportFrom):
-            for alias in node.names:
-                yield alias.name, f"{'.' * node.level}{node.module or ''}.{alias.name}"
+            origin = "." * node.level + (node.module or "")
+            yield from ((alias.name, f"{origin}.{alias.name}") for alias in node.names)
         elif isinstance(node, ast.Import):
-            for alias in node.names:
-                yield from ((part, alias.name) for part in alias.name.split("."))
+            yield from ((part, alias.name) for alias in node.names for part in alias.name.split("."))
         elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load):
-            yield node.attr, _short(node)
+            yield node.attr, _dotted(node)
         elif isinstance(node, ast.Call):
-            for keyword in node.keywords:
-                if keyword.arg:
-                    yield keyword.arg, f"{_short(node.func)}({keyword.arg}=...)"
+            called = _dotted(node.func)
+            yield from ((k.arg, f"{called}({k.arg}=...)") for k in node.keywords if k.arg)
         elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load) and node.id not in own:
             yield node.id, node.id
 
 
-def _short(node: ast.expr) -> str:
-    """`f(x).name` as `name`: what a value is computed from says nothing about an interface."""
+def _dotted(node: ast.expr) -> str:
+    """Return the dotted name of an expression; of `f(x).name` only `name`."""
     parts: list[str] = []
     while isinstance(node, ast.Attribute):
         parts.append(node.attr)
@@ -126,19 +121,13 @@ def _short(node: ast.expr) -> str:
     return ".".join(reversed(parts)) or "..."
 
 
-def _matched(root: ast.AST) -> Iterator[str]:
-    """Regular expressions that the messages of errors and warnings have to match."""
-    for node in ast.walk(root):
-        if isinstance(node, ast.keyword) and node.arg == "match" and isinstance(node.value, ast.Constant):
-            text = " ".join(str(node.value.value).split())
-            if " " in text and len(text) <= _SHOWN_CHARS:
-                yield text
-
-
-def _texts(root: ast.AST) -> Iterator[str]:
-    """Texts of several words, as messages are."""
+def _texts(root: ast.AST) -> Iterator[tuple[str, bool]]:
+    """Yield strings of several words, and whether an error's message must match them (`match=`)."""
+    patterns = {
+        id(node.value) for node in ast.walk(root) if isinstance(node, ast.keyword) and node.arg == "match"
+    }
     for node in ast.walk(root):
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
             text = " ".join(node.value.split())
             if " " in text and len(text) <= _SHOWN_CHARS:
-                yield text
+                yield text, id(node) in patterns

@@ -6,40 +6,48 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from typing import Any
 
+from hone.curate.environments import commit_environment
+from hone.curate.journal import Journal
 from hone.curate.mining.candidates import Candidate, Parts, Selection, take_apart, test_modules
 from hone.curate.mining.issues import Issue
-from hone.curate.mining.journal import Journal, Result
 from hone.curate.mining.locks import Locks
 from hone.curate.mining.refusal import Reason, Unfit
 from hone.curate.mining.runs import observe
 from hone.curate.mining.settings import MiningSettings
-from hone.curate.mining.statement import Failures, write
-from hone.curate.mining.task import environment, make_task, provisional, with_rewriting
-from hone.curate.validate import validate, with_proof
+from hone.curate.mining.statement import FailingTests, write
+from hone.curate.mining.task import make_task
+from hone.curate.runner import REWRITE, Runner, trial_task
 from hone.grading.errors import GraderError
-from hone.grading.settings import GradingSettings
-from hone.grading.suite import SuiteRun, run_suite
-from hone.sandbox.contract import Limits, Provider, SandboxError
+from hone.grading.suite import SuiteRun
+from hone.sandbox.contract import SandboxError
 from hone.tasks.errors import TaskError
+from hone.tasks.formats import from_dict, to_dict
 from hone.tasks.repository import Repository
 from hone.types import Task
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Workshop:
-    """Where and how the tests run."""
+class Result:
+    """The outcome of one commit: a task, or the reason why there is none."""
 
-    provider: Provider
-    cache: Path  # of the tasks' repositories
-    grading: GradingSettings
-    limits: Limits
+    commit: str
+    task: Task | None = None
+    reason: Reason | None = None
+    detail: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "task": to_dict(self.task) if self.task is not None else None,
+            "reason": self.reason.name if self.reason is not None else None,
+            "detail": self.detail,
+        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """What became of the commits; every one is counted once."""
+    """The outcome of all commits; every one is counted once."""
 
     tasks: tuple[Task, ...]
     candidates: int
@@ -49,45 +57,59 @@ class Report:
     skipped: Mapping[Reason, int]  # never tried
 
 
+def read_results(journal: Journal) -> dict[str, Result]:
+    """Return the results in a journal by commit. Raises TaskError when one cannot be read."""
+    results: dict[str, Result] = {}
+    for commit, row in journal.items():
+        try:
+            task = from_dict(row["task"]) if row["task"] is not None else None
+            reason = Reason[row["reason"]] if row["reason"] is not None else None
+            results[commit] = Result(commit=commit, task=task, reason=reason, detail=row["detail"])
+        except (KeyError, TypeError) as error:
+            raise TaskError(f"the result of commit {commit} in the journal cannot be read: {error}") from None
+    return results
+
+
 async def mine(
     repository: Repository,
     selection: Selection,
     journal: Journal,
-    workshop: Workshop,
+    runner: Runner,
     *,
     settings: MiningSettings,
     issues: Mapping[int, Issue],
     limit: int | None = None,
     progress: Callable[[Result], None] | None = None,
 ) -> None:
-    """Try the candidates in order until `limit` tasks are found, `grading.concurrency` at once.
+    """Try the candidates in order until `limit` tasks are found, `runner.settings.concurrency` at once.
 
-    Every result is in the journal as soon as it is known; what is there already is not done again.
+    Every result is in the journal as soon as it is known; commits in the journal are not tried again.
 
-    Raises GraderError when no sandbox can be had.
+    Raises GraderError when no sandbox starts.
     """
-    miner = _Miner(repository, workshop, settings, issues)
-    queue = iter([each for each in selection.candidates if each.commit.id not in journal.results])
-
-    def found() -> int:
-        return sum(result.task is not None for result in journal.results.values())
+    miner = _Miner(repository, runner, settings, issues)
+    known = read_results(journal)
+    queue = iter([each for each in selection.candidates if each.commit.id not in known])
+    found = sum(result.task is not None for result in known.values())
 
     async def work() -> None:
+        nonlocal found
         for candidate in queue:  # shared: each candidate goes to one worker
-            if limit is not None and found() >= limit:
+            if limit is not None and found >= limit:
                 return
             result = await miner.try_candidate(candidate)
-            journal.add(result)
+            found += result.task is not None
+            journal.put(result.commit, result.to_json())
             if progress:
                 progress(result)
 
     async with asyncio.TaskGroup() as group:
-        for _ in range(workshop.grading.concurrency):
+        for _ in range(runner.settings.concurrency):
             group.create_task(work())
 
 
 def report(selection: Selection, results: Mapping[str, Result], limit: int | None = None) -> Report:
-    """The tasks in the order of the candidates, at most `limit`."""
+    """Return at most `limit` tasks in the order of the candidates, and the counts of the rest."""
     tried = [results[each.commit.id] for each in selection.candidates if each.commit.id in results]
     refused = [result for result in tried if result.reason is not None]
     counts = Counter(result.reason for result in refused if result.reason is not None)
@@ -104,69 +126,48 @@ def report(selection: Selection, results: Mapping[str, Result], limit: int | Non
 
 class _Miner:
     def __init__(
-        self,
-        repository: Repository,
-        workshop: Workshop,
-        settings: MiningSettings,
-        issues: Mapping[int, Issue],
+        self, repository: Repository, runner: Runner, settings: MiningSettings, issues: Mapping[int, Issue]
     ) -> None:
-        self._repository, self._workshop = repository, workshop
+        self._repository, self._runner = repository, runner
         self._settings, self._issues = settings, issues
         self._locks = Locks(repository)
 
     async def try_candidate(self, candidate: Candidate) -> Result:
-        """Raises GraderError when no sandbox can be had."""
+        """Return the proven task or the reason of refusal. Raises GraderError when no sandbox starts."""
         try:
             parts = await asyncio.to_thread(take_apart, self._repository, candidate.commit)
-            modules = test_modules(parts)  # not in a thread, see hone.curate.mining.syntax
-            task = await self._prove(await self._make(candidate, parts, modules))
+            modules = test_modules(parts)  # not in a thread, see hone.curate.syntax
+            task, refusal = await self._runner.prove(
+                await self._make(candidate, parts, modules), self._settings.repeats
+            )
+            if task is None:
+                raise Unfit(Reason.NOT_ADMITTED, refusal)
         except Unfit as unfit:
             return Result(commit=candidate.commit.id, reason=unfit.reason, detail=unfit.detail)
         return Result(commit=candidate.commit.id, task=task)
 
     async def _make(self, candidate: Candidate, parts: Parts, modules: Sequence[str]) -> Task:
-        base = candidate.commit.base
-        locked = await self._locks.lock(base)
-        place = environment(self._repository, base, locked)
-        trial = provisional(candidate, parts, place, self._settings.timeout_s)
-
-        async def run(patch: str, *, telling: bool = False) -> SuiteRun:
-            return await self._run(with_rewriting(trial) if telling else trial, patch, modules)
-
-        observed = await observe(run, parts.gold_patch, self._settings.repeats, self._settings.timeout_s)
-        failures = Failures(tests=observed.compared.fail_to_pass, log=observed.log)
-        statement = write(candidate, parts, failures, self._issues, self._settings.min_statement)
-        return make_task(candidate, parts, place, observed, statement)
-
-    async def _run(self, task: Task, patch: str, files: Sequence[str]) -> SuiteRun:
-        shop = self._workshop
-        try:
-            return await run_suite(
-                task,
-                patch,
-                provider=shop.provider,
-                cache=shop.cache,
-                settings=shop.grading,
-                limits=shop.limits,
-                files=files,
-            )
-        except GraderError as error:
-            if isinstance(error.__cause__, SandboxError):
-                raise  # not this commit's fault: every other would end so
-            reason = Reason.NO_ENVIRONMENT if isinstance(error.__cause__, TaskError) else Reason.DOES_NOT_RUN
-            raise Unfit(reason, str(error)) from error
-
-    async def _prove(self, task: Task) -> Task:
-        shop = self._workshop
-        proof = await validate(
-            [task],
-            shop.provider,
-            workspaces=shop.cache,
-            settings=shop.grading,
-            limits=shop.limits,
-            repeats=self._settings.repeats,
+        settings, base = self._settings, candidate.commit.base
+        environment = commit_environment(self._repository, base, await self._locks.lock(base))
+        trial = trial_task(
+            environment,
+            parts.test_texts,
+            timeout_s=settings.timeout_s,
+            test_patch=parts.test_patch,
+            command=REWRITE,
         )
-        if refusal := proof.refused.get(task.id):
-            raise Unfit(Reason.NOT_ADMITTED, refusal)
-        (proven,) = with_proof([task], proof)
-        return proven
+
+        async def run(patch: str) -> SuiteRun:
+            try:
+                return await self._runner.run(trial, modules, patch)
+            except GraderError as error:
+                if isinstance(error.__cause__, SandboxError):
+                    raise  # every other commit would fail in the same way
+                is_environment = isinstance(error.__cause__, TaskError)
+                reason = Reason.NO_ENVIRONMENT if is_environment else Reason.DOES_NOT_RUN
+                raise Unfit(reason, str(error)) from error
+
+        observed = await observe(run, parts.gold_patch, settings.repeats, settings.timeout_s)
+        failing = FailingTests(ids=observed.compared.fail_to_pass, log=observed.log)
+        statement = write(candidate, parts, failing, self._issues, settings.min_statement)
+        return make_task(candidate, parts, environment, observed, statement)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from hone.curate.mining.refusal import Reason, Unfit
 from hone.grading.suite import SuiteRun
@@ -15,12 +14,7 @@ _MIN_RUNS = 2  # ids that hold the time or a random number show in the second
 Statuses = Mapping[str, TestStatus]
 
 
-class Run(Protocol):
-    """Runs the changed tests after a patch of the source, in a fresh sandbox."""
-
-    def __call__(self, patch: str, *, telling: bool = False) -> Awaitable[SuiteRun]:
-        """`telling`: failing assertions say what they saw."""
-        ...
+Run = Callable[[str], Awaitable[SuiteRun]]  # runs the changed tests after a source patch, in a fresh sandbox
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +60,7 @@ async def observe(run: Run, gold_patch: str, repeats: int, timeout_s: float) -> 
     _check_ran(after[0], timeout_s)
     if not any(status is TestStatus.PASSED for status in after[0].statuses.values()):
         raise Unfit(Reason.GOLD_FAILS, _last_line(after[0].log))
-    before = [await run("", telling=True)]
+    before = [await run("")]
     if before[0].seconds >= timeout_s:
         raise Unfit(Reason.TOO_SLOW, f"without the fix they take {before[0].seconds:.0f} s")
     _check_hopeful(before[0].statuses, after[0].statuses)

@@ -7,16 +7,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hone.curate.mutation.journal import Journal
-from hone.curate.mutation.probes import PROBE, REPORTER, REPORTING, explain, instrument, likely, reached
+from hone.curate.journal import Journal
+from hone.curate.mutation.probes import PROBE, REPORTER, REPORTING, instrument, likely, reached
 from hone.curate.mutation.project import Project
-from hone.curate.mutation.workshop import Workshop
+from hone.curate.runner import REWRITE, Runner, trial_task
 from hone.grading.suite import SuiteRun
 from hone.tasks.errors import TaskError
-from hone.types import TestStatus
+from hone.types import Environment, TestStatus
 
 MAX_FILES = 6  # test files that run on one bug
-_LOUD = ("-s", "--tb=no", "-rN")  # so that the report of what was reached is the end of the log
+MAX_TIMEOUT_S = 900.0  # of a run of all tests
+_REPORT_LAST = ("-s", "--tb=no", "-rN")  # the report of the probes is the end of the log
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +37,7 @@ class Baseline:
         return tuple(sorted(files, key=lambda file: (not likely(path, file), len(self.passing[file]), file)))
 
 
-async def measure(project: Project, workshop: Workshop, journal: Journal) -> Baseline:
+async def measure(project: Project, environment: Environment, runner: Runner, journal: Journal) -> Baseline:
     """Run all tests together, then each file alone, then each file with the code instrumented.
 
     Raises TaskError when no test passes each time, and GraderError when no sandbox came up.
@@ -47,7 +48,7 @@ async def measure(project: Project, workshop: Workshop, journal: Journal) -> Bas
         first[path], total = total, total + len(module.blocks)
     known = journal.get("baseline")
     if known is None:
-        known = await _measured(project, workshop, first)
+        known = await _measured(project, environment, runner, first)
         journal.put("baseline", known)
     baseline = Baseline(
         passing={file: tuple(tests) for file, tests in known["passing"].items()},
@@ -66,28 +67,24 @@ def _why(set_aside: Mapping[str, str]) -> str:
     return next((f"{name} {reason}" for name, reason in set_aside.items()), "none was collected")
 
 
-async def _measured(project: Project, workshop: Workshop, first: Mapping[str, int]) -> dict[str, Any]:
+async def _measured(
+    project: Project, environment: Environment, runner: Runner, first: Mapping[str, int]
+) -> dict[str, Any]:
     files = sorted(project.tests)
-    written = {
+    plain = trial_task(environment, {}, timeout_s=MAX_TIMEOUT_S)
+    rewritten = trial_task(environment, {}, timeout_s=MAX_TIMEOUT_S, command=REWRITE)
+    code = {
         path: instrument(module.source, module.blocks, first[path])
         for path, module in project.modules.items()
     }
-
+    probed = trial_task(environment, {**code, **REPORTING}, timeout_s=MAX_TIMEOUT_S, command=_REPORT_LAST)
     async with asyncio.TaskGroup() as group:
-        whole = group.create_task(workshop.run(files, {}))
-        alone = {
-            file: group.create_task(
-                workshop.run([file], {file: explain(file, project.tests[file]), **REPORTING})
-            )
-            for file in files
-        }
-        probed = {
-            file: group.create_task(workshop.run([file, REPORTER], {**written, **REPORTING}, command=_LOUD))
-            for file in files
-        }
+        whole = group.create_task(runner.run(plain, files))
+        alone = {file: group.create_task(runner.run(rewritten, [file])) for file in files}
+        traced = {file: group.create_task(runner.run(probed, [file, REPORTER])) for file in files}
     runs = {file: task.result() for file, task in alone.items()}
     passing, set_aside = sort_out(files, whole.result(), runs)
-    reach = {file: _bits(task.result()) for file, task in probed.items()}
+    reach = {file: _bits(task.result()) for file, task in traced.items()}
     for file, bits in reach.items():
         if bits is None and file in passing:
             set_aside[file] = "does not tell which code it reaches: its run with probes did not end"

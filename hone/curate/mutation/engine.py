@@ -8,12 +8,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from hone.curate.journal import Journal
 from hone.curate.mutation.baseline import Baseline, measure
-from hone.curate.mutation.journal import Journal
 from hone.curate.mutation.project import Project, find_environment, read_project
 from hone.curate.mutation.reasons import Reason
 from hone.curate.mutation.search import Search
-from hone.curate.mutation.workshop import Workshop
+from hone.curate.runner import Runner
 from hone.grading.settings import GradingSettings
 from hone.sandbox.contract import Limits, Provider
 from hone.tasks.repository import Repository
@@ -89,12 +89,12 @@ async def mutate(
     say("finding what the repository requires")
     environment = await find_environment(source, base, known)
     project = await asyncio.to_thread(read_project, source, base, environment.paths, run["tests"])
-    workshop = Workshop(
-        provider=provider, cache=cache, settings=settings, limits=limits, environment=environment
-    )
+    runner = Runner(provider=provider, cache=cache, settings=settings, limits=limits)
     say(f"running {len(project.tests)} test files of the unchanged repository")
-    baseline = await measure(project, workshop, known)
-    search = Search(project, baseline, workshop, known, seed=seed, repeats=repeats, count=count, say=say)
+    baseline = await measure(project, environment, runner, known)
+    search = Search(
+        project, environment, baseline, runner, known, seed=seed, repeats=repeats, count=count, say=say
+    )
     await search.run(count)
     return _report(search, project, baseline, count)
 

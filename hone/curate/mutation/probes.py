@@ -1,7 +1,6 @@
-"""What is written into a copy of the code so that runs of the tests say more; it never reaches a task.
+"""Coverage by instrumentation: a call of `hit` in each block records the test files that reach it.
 
-A call of `hit` at the head of each block tells which test files reach it. Assertions of the tests that
-compare two values say what they saw.
+Only copies of the code are instrumented; a task never contains a probe.
 """
 
 from __future__ import annotations
@@ -17,7 +16,6 @@ import libcst as cst
 
 from hone.curate.mutation.probe import REPORT
 from hone.curate.mutation.source import Edit, Source, apply, is_text
-from hone.tasks.errors import TaskError
 
 PROBE = "hone_probe.py"  # at the root of the repository, which tests import from
 REPORTER = "test_hone_probe.py"
@@ -26,22 +24,10 @@ REPORTING = {
     REPORTER: "def test_report():\n    import hone_probe\n\n    print(f'\\n{hone_probe.report()}')\n",
 }
 _IMPORT = "__import__('hone_probe')"
-_SIGNS: dict[type[cst.BaseCompOp], str] = {
-    cst.Equal: "==",
-    cst.NotEqual: "!=",
-    cst.LessThan: "<",
-    cst.LessThanEqual: "<=",
-    cst.GreaterThan: ">",
-    cst.GreaterThanEqual: ">=",
-    cst.Is: "is",
-    cst.IsNot: "is not",
-    cst.In: "in",
-    cst.NotIn: "not in",
-}
 
 
 def instrument(source: Source, blocks: Iterable[cst.BaseSuite], first: int) -> str:
-    """The file with a call of `hit` in each block; its blocks are numbered from `first`."""
+    """Return the file with a call of `hit` in each block; its blocks are numbered from `first`."""
     edits = [edit for number, block in enumerate(blocks, first) for edit in _hit(source, block, number)]
     data = apply(source.data, edits)
     assert data is not None, "insertions do not overlap"
@@ -59,44 +45,8 @@ def _hit(source: Source, block: cst.BaseSuite, number: int) -> list[Edit]:
     return [Edit(start, start, f"{call}{source.newline}{source.indentation(statements[0])}")]
 
 
-def explain(path: str, text: str) -> str:
-    """The test file with comparing assertions that say what they saw; lines keep their numbers."""
-    try:
-        source = Source(path, text)
-    except TaskError:
-        return text  # such a file runs as it is; its failures are told without values
-    finder = _Assertions()
-    source.module.visit(finder)
-    edits: list[Edit] = []
-    for node in finder.found:
-        target = node.comparisons[0]
-        start, end = source.span(node)
-        left, right = source.span(node.left), source.span(target.comparator)
-        call = f"{_IMPORT}.compare({_SIGNS[type(target.operator)]!r}, ("
-        for begin, finish, new in (
-            (start, left[0], call),
-            (left[1], right[0], "), ("),
-            (right[1], end, "))"),
-        ):
-            broken = source.data[begin:finish].count(b"\n")
-            edits.append(Edit(begin, finish, new + source.newline * broken))
-    data = apply(source.data, edits)
-    assert data is not None, "assertions do not overlap"
-    return data.decode()
-
-
-class _Assertions(cst.CSTVisitor):
-    def __init__(self) -> None:
-        self.found: list[cst.Comparison] = []
-
-    def visit_Assert(self, node: cst.Assert) -> bool:
-        if isinstance(node.test, cst.Comparison) and len(node.test.comparisons) == 1:
-            self.found.append(node.test)
-        return False
-
-
 def reached(log: str) -> Mapping[str, int] | None:
-    """Test file -> a bit for each block it reaches, from a run's log; None where it has no report."""
+    """Return test file -> bit mask of the blocks it reaches; None where the log has no complete report."""
     for line in log.splitlines():
         if line.startswith(REPORT):
             try:
@@ -108,7 +58,7 @@ def reached(log: str) -> Mapping[str, int] | None:
 
 
 def likely(path: str, test_file: str) -> bool:
-    """Whether a test file is named after a module."""
+    """Return whether a test file is named after a module."""
     stem = PurePosixPath(path).stem
     if stem == "__init__":
         stem = PurePosixPath(path).parent.name

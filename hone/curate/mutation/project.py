@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import re
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from hone.curate.mining.files import Kind, kind_of
-from hone.curate.mining.task import environment as environment_of
+from hone.curate.environments import commit_environment
+from hone.curate.files import Kind, kind_of
+from hone.curate.journal import Journal
 from hone.curate.mutation.candidates import Module
-from hone.curate.mutation.journal import Journal
 from hone.tasks.errors import TaskError
 from hone.tasks.python import Locked, lock
 from hone.tasks.repository import Repository
@@ -129,13 +130,6 @@ async def find_environment(repository: Repository, commit: str, journal: Journal
             tree = Path(folder) / "tree"
             await asyncio.to_thread(repository.checkout, commit, tree)
             locked = await asyncio.to_thread(lock, tree)
-        known = {
-            "requirements": list(locked.requirements),
-            "distribution": locked.distribution,
-            "paths": list(locked.paths),
-            "generated": dict(locked.generated),
-        }
+        known = dataclasses.asdict(locked)
         journal.put("locked", known)
-    lists = {name: tuple(known[name]) for name in ("requirements", "paths")}
-    locked = Locked(distribution=known["distribution"], generated=known["generated"], **lists)
-    return environment_of(repository, commit, locked)
+    return commit_environment(repository, commit, Locked.from_json(known))

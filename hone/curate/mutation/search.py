@@ -10,21 +10,19 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from hone.curate.failures import Failure, parse_failures
+from hone.curate.journal import Journal
 from hone.curate.mutation.baseline import MAX_FILES, Baseline
 from hone.curate.mutation.candidates import Candidate
-from hone.curate.mutation.failures import by_mutation, failures
-from hone.curate.mutation.journal import Journal
-from hone.curate.mutation.probes import PROBE, REPORTING, explain
 from hone.curate.mutation.project import Project
 from hone.curate.mutation.reasons import Reason, weigh
 from hone.curate.mutation.schedule import Schedule, Variety
 from hone.curate.mutation.tasks import make_task
-from hone.curate.mutation.workshop import Workshop
-from hone.curate.statements import leaks, write_statement
-from hone.curate.validate import Report, validate, with_proof
+from hone.curate.runner import REWRITE, Runner, trial_task
+from hone.curate.statements import changed_lines, find_leak, write_statement
 from hone.grading.errors import GraderError
 from hone.grading.suite import SuiteRun
-from hone.types import Task
+from hone.types import Environment, Task
 
 _BATCH = 24  # candidates tried before the next are chosen: not more, lest the choice knows too little
 _MIN_TIMEOUT_S, _SLOWER = 10.0, 6.0  # of a candidate's run, against the unchanged repository
@@ -36,8 +34,9 @@ class Search:
     def __init__(
         self,
         project: Project,
+        environment: Environment,
         baseline: Baseline,
-        workshop: Workshop,
+        runner: Runner,
         journal: Journal,
         *,
         seed: int,
@@ -45,9 +44,8 @@ class Search:
         count: int,
         say: Callable[[str, Sequence[Task]], None],
     ) -> None:
-        self.project, self.baseline, self.workshop, self.journal = project, baseline, workshop, journal
-        self.seed, self.repeats, self._say = seed, repeats, say
-        self._explained: dict[str, str] = {}
+        self.project, self.environment, self.baseline = project, environment, baseline
+        self.runner, self.journal, self.repeats, self._say = runner, journal, repeats, say
         self.tasks: list[Task] = []  # admitted, in the order of their candidates
         self.candidates = self.runs = 0
         self.ran: Counter[str] = Counter()  # operator -> candidates that were run
@@ -97,14 +95,10 @@ class Search:
         if known is not None:
             return known
         files = self._files(candidate)
-        written = {
-            **candidate.after,
-            PROBE: REPORTING[PROBE],
-            **{file: self._explaining(file) for file in files},
-        }
         timeout_s = max(_MIN_TIMEOUT_S, _SLOWER * sum(self.baseline.seconds[file] for file in files))
         try:
-            run = await self.workshop.run(files, written, timeout_s=timeout_s)
+            trial = trial_task(self.environment, candidate.after, timeout_s=timeout_s, command=REWRITE)
+            run = await self.runner.run(trial, files)
         except GraderError as error:
             return {"refused": Reason.NO_VERDICT.name, "said": str(error)}  # another run may have more luck
         if not run.finished and not run.seconds:
@@ -114,27 +108,20 @@ class Search:
         self._say("seeding bugs", self.tasks)
         return result
 
-    def _explaining(self, file: str) -> str:
-        if file not in self._explained:
-            self._explained[file] = explain(file, self.project.tests[file])
-        return self._explained[file]
-
     def _read(self, candidate: Candidate, files: Sequence[str], run: SuiteRun) -> dict[str, Any]:
         expected = [test for file in files for test in self.baseline.passing[file]]
         refused, failing = weigh(expected, run)
         if refused is not None:
             return {"refused": refused.name}
-        found = failures(run.log, failing)
+        found = parse_failures(run.log, failing)
         groups = [found]
         if len(candidate.mutations) > 1:
             noticed = self.schedule.tests_of(candidate)
             if not all(tests & set(failing) for tests in noticed):
                 return {"refused": Reason.PARTLY_HIDDEN.name, "failing": failing}
-            groups = by_mutation(found, noticed)
+            groups = _by_mutation(found, noticed)
         sources = {file: self.project.tests[file] for file in files}
-        statement = write_statement(
-            groups, sources, self.project.packages, f"{self.seed} {candidate.key}", affected=len(failing)
-        )
+        statement = write_statement(groups, sources, self.project.packages)
         return {"files": list(files), "failing": failing, "statement": statement}
 
     def _judge(self, candidate: Candidate, result: Mapping[str, Any]) -> Task | None:
@@ -150,7 +137,7 @@ class Search:
         return make_task(
             candidate,
             result["statement"],
-            environment=self.workshop.environment,
+            environment=self.environment,
             project=self.project,
             baseline=self.baseline,
             files=result["files"],
@@ -162,7 +149,7 @@ class Search:
             return Reason[result["refused"]]
         if result["statement"] is None:
             return Reason.NO_STATEMENT
-        if leaks(result["statement"], candidate.gold_patch):
+        if find_leak(result["statement"], changed_lines(candidate.gold_patch, "+-")):
             return Reason.LEAKS
         if self.variety.full(candidate):
             return Reason.FUNCTION_FULL
@@ -170,9 +157,8 @@ class Search:
 
     async def _prove(self, tasks: Sequence[Task]) -> None:
         """Keep the tasks that validation admits, in their order."""
-        places = asyncio.Semaphore(self.workshop.settings.concurrency)
         async with asyncio.TaskGroup() as group:
-            proofs = [group.create_task(self._proof(task, places)) for task in tasks]
+            proofs = [group.create_task(self._proof(task)) for task in tasks]
         for task, proof in zip(tasks, (proof.result() for proof in proofs), strict=True):
             if proof["refused"] is not None:
                 self.fell[Reason.NOT_ADMITTED] += 1
@@ -182,31 +168,30 @@ class Search:
             self.tasks.append(dataclasses.replace(task, metadata=metadata))
             self.schedule.found(task.metadata["kind"])
 
-    async def _proof(self, task: Task, places: asyncio.Semaphore) -> dict[str, Any]:
-        """What validation says of a task, as the journal keeps it."""
+    async def _proof(self, task: Task) -> dict[str, Any]:
+        """Return the result of validation as the journal keeps it."""
         key = f"proof {task.id}"
         if self.journal.get(key) is None:
-            async with places:
-                report = await self._validated(task)
-            validation = [proven.metadata["validation"] for proven in with_proof([task], report)]
-            proof = {
-                "refused": report.refused.get(task.id),
-                "validation": validation[0] if validation else None,
-            }
-            self.journal.put(key, proof)
+            cache = self.runner.cache / f"proof-{task.id}"
+            try:
+                proven, refusal = await self.runner.prove(task, self.repeats, cache=cache)
+            finally:  # hundreds of repositories would fill the disk
+                await asyncio.to_thread(shutil.rmtree, cache, ignore_errors=True)
+            validation = proven.metadata["validation"] if proven else None
+            self.journal.put(key, {"refused": refusal or None, "validation": validation})
             self._say("proving tasks", self.tasks)
         return self.journal.get(key)
 
-    async def _validated(self, task: Task) -> Report:
-        workspaces = self.workshop.cache / f"proof-{task.id}"
-        try:
-            return await validate(
-                [task],
-                self.workshop.provider,
-                workspaces=workspaces,
-                settings=self.workshop.settings,
-                limits=self.workshop.limits,
-                repeats=self.repeats,
-            )
-        finally:  # hundreds of repositories would fill the disk
-            await asyncio.to_thread(shutil.rmtree, workspaces, ignore_errors=True)
+
+def _by_mutation(failures: Sequence[Failure], noticed: Sequence[frozenset[str]]) -> list[list[Failure]]:
+    """Group failures by the mutation that alone causes them, else by each that contributes.
+
+    Args:
+        noticed: the tests that fail with each mutation alone.
+    """
+    groups: list[list[Failure]] = []
+    for index, tests in enumerate(noticed):
+        others = frozenset[str]().union(*(each for i, each in enumerate(noticed) if i != index))
+        alone = [failure for failure in failures if failure.test in tests - others]
+        groups.append(alone or [failure for failure in failures if failure.test in tests])
+    return groups

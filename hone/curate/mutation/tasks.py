@@ -9,9 +9,9 @@ from pathlib import PurePosixPath
 from hone.curate.mutation.baseline import Baseline
 from hone.curate.mutation.candidates import Candidate
 from hone.curate.mutation.project import Project
-from hone.curate.mutation.workshop import SOURCE
 from hone.types import Checks, Commit, Environment, Task
 
+SOURCE = "mutated"
 _MIN_TIMEOUT_S = 30.0
 _SLOWER = 10.0  # a busy machine, or a wrong fix, may be so much slower than the unchanged repository here
 _MESSAGE = "Current state"  # of the one commit that the agent meets

@@ -6,6 +6,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from hone.tasks.configuration import FILES, pytest_arguments
 from hone.tasks.errors import TaskError
@@ -28,6 +29,12 @@ class Locked:
     )  # path -> text the build writes there
     command: tuple[str, ...] = ()  # the pytest arguments of its own configuration that its tests depend on
     relaxed: tuple[str, ...] = ()  # requirements of the tests that are not met as written
+
+    @classmethod
+    def from_json(cls, fields: Mapping[str, Any]) -> Locked:
+        """Return the record whose `dataclasses.asdict` was written as JSON."""
+        lists = {name: tuple(value) for name, value in fields.items() if isinstance(value, list | tuple)}
+        return cls(**{**fields, **lists})
 
 
 def lock(tree: Path, *, extras: Sequence[str] = (), version: str = "", before: str = "") -> Locked:

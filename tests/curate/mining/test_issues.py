@@ -6,7 +6,7 @@ from hone.curate.mining.issues import read_issues
 from hone.tasks.errors import TaskError
 
 
-def test_exported_issues_are_read_by_number(tmp_path):
+def test_issues_are_read_by_number(tmp_path):
     file = tmp_path / "issues.jsonl"
     rows = [
         {"number": 3, "title": "Wrong", "body": None, "state": "closed"},
@@ -23,18 +23,18 @@ def test_exported_issues_are_read_by_number(tmp_path):
     [
         ("{", "not valid JSON"),
         ("[1]", "must be an object"),
-        ('{"number": "3", "title": "x"}', "needs a whole `number`"),
+        ('{"number": "3", "title": "x"}', "`number` must be a whole number"),
         ('{"number": 3, "title": "x", "body": 4}', "`body`"),
     ],
 )
-def test_a_line_that_is_no_issue_is_named(tmp_path, line, said):
+def test_invalid_issue_is_named(tmp_path, line, said):
     file = tmp_path / "issues.jsonl"
     file.write_text('{"number": 1, "title": "a", "body": ""}\n' + line + "\n")
     with pytest.raises(TaskError, match=said) as caught:
         read_issues(file)
-    assert f"{file}:2" in str(caught.value)
+    assert f"{file}, issue 2" in str(caught.value)
 
 
-def test_a_missing_file_is_said(tmp_path):
-    with pytest.raises(TaskError, match="cannot read issues"):
+def test_missing_file_is_an_error(tmp_path):
+    with pytest.raises(TaskError, match="cannot read rows"):
         read_issues(tmp_path / "none.jsonl")

@@ -10,17 +10,21 @@ import typer
 from typer.testing import CliRunner
 
 from hone.cli.mine import mine as command
+from hone.curate.journal import Journal
 from hone.curate.mining.candidates import select
 from hone.curate.mining.history import walk
-from hone.curate.mining.journal import Journal, Result
-from hone.curate.mining.mine import Report, Workshop, mine, report
+from hone.curate.mining.mine import Report, Result, mine, read_results, report
 from hone.curate.mining.refusal import Reason
 from hone.curate.mining.settings import MiningSettings
+from hone.curate.runner import Runner
 from hone.grading.settings import GradingSettings
 from hone.sandbox import make_provider
 from hone.sandbox.settings import SandboxSettings
+from hone.tasks.curriculum import generate
+from hone.tasks.errors import TaskError
 from hone.tasks.formats import load
 from hone.tasks.repository import Repository
+from hone.tasks.settings import TasksSettings
 from hone.tasks.workspace import prepare
 from tests.curate.mining.projects import BASE, FIXED, TESTS, Project
 
@@ -89,17 +93,17 @@ def run(project: Project, tmp_path, *, limit=None):
 
     async def work():
         async with make_provider(sandboxes) as provider:
-            workshop = Workshop(
+            runner = Runner(
                 provider=provider,
                 cache=tmp_path / "workspaces",
-                grading=GradingSettings(concurrency=2),
+                settings=GradingSettings(concurrency=2),
                 limits=sandboxes.limits(),
             )
             await mine(
                 repository,
                 selection,
                 journal,
-                workshop,
+                runner,
                 settings=settings,
                 issues={},
                 limit=limit,
@@ -107,7 +111,7 @@ def run(project: Project, tmp_path, *, limit=None):
             )
 
     asyncio.run(work())
-    return report(selection, journal.results, limit), tried
+    return report(selection, read_results(journal), limit), tried
 
 
 def test_a_fix_with_tests_becomes_a_proven_task_and_the_rest_falls_with_its_reason(mined):
@@ -181,3 +185,23 @@ def test_the_command_writes_the_tasks_and_says_what_became_of_the_commits(tmp_pa
     assert {row["reason"] for row in told["reasons"]} == set(told["refused"])
     assert [task.id for task in load(out)] == told["tasks"]
     assert sorted(path.name for path in out.parent.iterdir()) == ["tasks.jsonl"]
+
+
+def test_results_are_read_back_from_the_journal(tmp_path):
+    (task,) = generate(TasksSettings(train=1, validation=0, test=0, unseen=0)).train
+    results = {
+        "a": Result(commit="a", task=task),
+        "b": Result(commit="b", reason=Reason.TOO_SLOW, detail="more than 10 s"),
+    }
+    journal = Journal(tmp_path / "partial", {})
+    for commit, result in results.items():
+        journal.put(commit, result.to_json())
+    assert read_results(Journal(tmp_path / "partial", {})) == results
+
+
+@pytest.mark.parametrize("row", [{}, {"task": None, "reason": "NOTHING", "detail": ""}, 3])
+def test_result_that_cannot_be_read_names_its_commit(row):
+    journal = Journal(None, {})
+    journal.put("a", row)
+    with pytest.raises(TaskError, match="commit a in the journal"):
+        read_results(journal)

@@ -32,7 +32,7 @@ def test_a_test_that_passes_once_before_the_fix_is_flaky_and_not_fixed():
 
 
 def watch(before: list[SuiteRun], after: list[SuiteRun], repeats: int = 2):
-    async def run(patch: str, *, telling: bool = False) -> SuiteRun:
+    async def run(patch: str) -> SuiteRun:
         return (after if patch == GOLD else before).pop(0)
 
     return asyncio.run(observe(run, GOLD, repeats, 10.0))

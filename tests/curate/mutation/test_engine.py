@@ -5,7 +5,7 @@ import pytest
 
 from hone.curate.mutation.engine import mutate
 from hone.curate.mutation.reasons import Reason
-from hone.curate.statements import leaks
+from hone.curate.statements import changed_lines, find_leak
 from hone.grading.settings import GradingSettings
 from hone.sandbox import make_provider
 from hone.sandbox.settings import SandboxSettings
@@ -172,7 +172,7 @@ def test_bugs_that_tests_notice_become_proven_tasks(made):
         assert task.checks.fail_to_pass
         assert not set(task.checks.fail_to_pass) & set(task.checks.pass_to_pass)
         assert set(task.checks.test_files) <= {path for path in FILES if path.startswith("tests/")}
-        assert leaks(task.problem, task.checks.gold_patch) is None
+        assert find_leak(task.problem, changed_lines(task.checks.gold_patch, "+-")) is None
 
 
 def test_the_agent_meets_the_bug_in_one_commit_and_the_gold_patch_mends_it(made):

@@ -1,7 +1,7 @@
-"""What Python source says, whatever its form.
+"""The meaning of Python source, independent of its form.
 
-Early releases of Python 3.11 and 3.12 count the depth of syntax trees for all threads together, so parsing in
-two of them fails now and then with a SystemError. Callers parse in the main thread, and `parse` tries again.
+CPython 3.11 and early 3.12 count the depth of syntax trees for all threads together, so parsing in two
+threads sometimes fails with a SystemError. Callers parse in the main thread, and `parse` retries.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _WORD = re.compile(r"[A-Za-z_]\w*")
 
 
 def parse(text: str) -> ast.Module:
-    """Raises SyntaxError, also for what the parser calls by other names."""
+    """Return the syntax tree. Raises SyntaxError for every text that Python cannot parse."""
     for _ in range(_ATTEMPTS):
         try:
             with warnings.catch_warnings():
@@ -27,31 +27,28 @@ def parse(text: str) -> ast.Module:
             continue
         except (ValueError, RecursionError, MemoryError) as error:
             raise SyntaxError(str(error)) from None
-    raise SyntaxError("Python's parser failed again and again")
+    raise SyntaxError(f"Python's parser failed {_ATTEMPTS} times")
 
 
 def meaning(text: str) -> str:
-    """The same for two texts that differ in form, comments, docstrings or the version only.
+    """Return a form that is equal for texts that differ only in layout, comments, docstrings or the version.
 
     Raises SyntaxError.
     """
     module = parse(text)
     for node in ast.walk(module):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-            kept = [
-                statement for statement in node.body if not (_is_text(statement) or _is_version(statement))
-            ]
-            node.body = kept or [ast.Pass()]
+            node.body = [s for s in node.body if not (_is_text(s) or _is_version(s))] or [ast.Pass()]
     return ast.dump(module)
 
 
 def words(texts: Iterable[str]) -> set[str]:
-    """Everything that could be a name."""
+    """Return every word that could be a name."""
     return {word for text in texts for word in _WORD.findall(text)}
 
 
 def defines_tests(text: str) -> bool:
-    """Whether a module holds tests that pytest collects. Raises SyntaxError."""
+    """Return whether a module has tests that pytest collects. Raises SyntaxError."""
     return any(
         isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test")
         for node in ast.walk(parse(text))
@@ -59,33 +56,26 @@ def defines_tests(text: str) -> bool:
 
 
 def defined_names(text: str) -> set[str]:
-    """Functions, classes, parameters, module and class variables, attributes. Raises SyntaxError."""
-    module = parse(text)
-    found: set[str] = set()
-    for node in ast.walk(module):
+    """Return functions, classes, parameters, module and class variables, attributes. Raises SyntaxError."""
+    names: set[str] = set()
+    for node in ast.walk(parse(text)):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            found.add(node.name)
+            names.add(node.name)
         if isinstance(node, ast.arg):
-            found.add(node.arg)
+            names.add(node.arg)
         elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
-            found.add(node.attr)
+            names.add(node.attr)
         elif isinstance(node, ast.Module | ast.ClassDef):
-            found |= set(_assigned(node.body))
-    return found
+            names |= set(_assigned(node.body))
+    return names
 
 
 def _assigned(body: Iterable[ast.stmt]) -> Iterator[str]:
     for statement in body:
-        targets = (
-            statement.targets
-            if isinstance(statement, ast.Assign)
-            else [statement.target]
-            if isinstance(statement, ast.AnnAssign)
-            else []
-        )
-        for target in targets:
-            yield from (node.id for node in ast.walk(target) if isinstance(node, ast.Name))
-        if isinstance(statement, ast.Import | ast.ImportFrom):
+        if isinstance(statement, ast.Assign | ast.AnnAssign):
+            targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
+            yield from (n.id for target in targets for n in ast.walk(target) if isinstance(n, ast.Name))
+        elif isinstance(statement, ast.Import | ast.ImportFrom):
             yield from (alias.asname or alias.name.split(".")[0] for alias in statement.names)
         elif isinstance(statement, ast.If | ast.Try):
             yield from _assigned(statement.body)
@@ -96,6 +86,6 @@ def _is_text(statement: ast.stmt) -> bool:
 
 
 def _is_version(statement: ast.stmt) -> bool:
-    if not isinstance(statement, ast.Assign):
-        return False
-    return all(isinstance(target, ast.Name) and _VERSION.fullmatch(target.id) for target in statement.targets)
+    targets = statement.targets if isinstance(statement, ast.Assign) else []
+    names = [target.id for target in targets if isinstance(target, ast.Name)]
+    return bool(targets) and len(names) == len(targets) and all(map(_VERSION.fullmatch, names))

@@ -32,10 +32,6 @@ _OTHER_DIRECTORIES |= {"ci", "changes", "changelog", "newsfragments", "news", "b
 _OTHER_NAMES = {"setup.py", "noxfile.py", "fabfile.py", "versioneer.py", "manage.py", "dodo.py"}
 _COMPILED = {".c", ".h", ".cc", ".cpp", ".hpp", ".pyx", ".pxd", ".rs", ".f", ".f90", ".cu", ".so", ".pyd"}
 _PROSE = {".rst", ".md", ".adoc"}
-_CHANGELOG = re.compile(
-    r"(changes?|changelog|history|news|releases?|release[-_]notes|whatsnew)\b", re.IGNORECASE
-)
-_FRAGMENTS = {"changes", "changelog", "newsfragments", "news", "changelog.d", "changes.d", "news.d"}
 
 
 def kind_of(path: str) -> Kind:
@@ -61,11 +57,3 @@ def packages(paths: Collection[str]) -> set[str]:
 
 def lies_in(path: str, folders: Collection[str]) -> bool:
     return any(str(parent) in folders for parent in PurePosixPath(path).parents)
-
-
-def is_changelog(path: str) -> bool:
-    """Whether a file tells users what changed, as one file or as one of many fragments."""
-    parts = PurePosixPath(path)
-    if parts.suffix == ".py":
-        return False
-    return _CHANGELOG.match(parts.name) is not None or parts.parent.name.lower() in _FRAGMENTS

@@ -3,9 +3,8 @@ import sys
 
 import pytest
 
-from hone.curate.mutation.failures import by_mutation, failures
-from hone.curate.mutation.probes import PROBE, REPORTING, explain
-from hone.curate.statements import Compared, Failure
+from hone.curate.failures import parse_failures, test_words
+from hone.curate.runner import REWRITE
 from tests.curate.mutation.offered import dedent
 
 TESTS = dedent("""
@@ -67,13 +66,12 @@ PACKAGE = dedent("""
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory):
-    """What a run of the tests above tells, as the grader runs them."""
+    """The failures of a run of these tests with the grader's options."""
     folder = tmp_path_factory.mktemp("tree")
     (folder / "package.py").write_text(PACKAGE)
     (folder / "tests").mkdir()
-    (folder / "tests" / "test_it.py").write_text(explain("tests/test_it.py", TESTS))
-    (folder / PROBE).write_text(REPORTING[PROBE])
-    arguments = ["--assert=plain", "--tb=short", "-q", "-p", "no:cacheprovider", "--rootdir", "."]
+    (folder / "tests" / "test_it.py").write_text(TESTS)
+    arguments = [*REWRITE, "--tb=short", "-q", "-p", "no:cacheprovider", "--rootdir", "."]
     done = subprocess.run(
         [sys.executable, "-m", "pytest", *arguments, "tests"],
         cwd=folder,
@@ -84,11 +82,11 @@ def found(tmp_path_factory):
     )
     names = ["test_values", "test_param[0]", "test_param[1]", "test_error", "test_chained", "test_setup"]
     names += ["TestAll::test_unequal", "test_passes"]
-    found = failures(done.stdout, [f"tests/test_it.py::{name}" for name in names])
+    found = parse_failures(done.stdout, [f"tests/test_it.py::{name}" for name in names])
     return {failure.test.removeprefix("tests/test_it.py::"): failure for failure in found}
 
 
-def test_every_failing_test_is_found_and_no_other(found):
+def test_every_failing_test_is_found(found):
     assert set(found) == {
         "test_values",
         "test_param[1]",
@@ -99,25 +97,32 @@ def test_every_failing_test_is_found_and_no_other(found):
     }
 
 
-def test_a_comparison_tells_both_sides_and_its_line(found):
-    assert found["test_values"].compared == Compared(sign="==", left="1", right="2")
-    assert TESTS.splitlines()[found["test_values"].line - 1].strip() == "assert x == 2"
-    assert not found["test_values"].inside
-    assert found["TestAll::test_unequal"].compared == Compared(sign="==", left="'a'", right="'b'")
+def line(failure):
+    return TESTS.splitlines()[failure.line - 1].strip()
 
 
-def test_of_a_chain_of_errors_the_last_is_told_and_no_frame_of_the_package(found):
-    error = found["test_error"]
-    assert (error.error, error.inside) == ("RuntimeError: cannot parse 'a'", True)
-    assert TESTS.splitlines()[error.line - 1].strip() == 'parse("a")'
-    assert found["test_setup"].error == "IndexError: list index out of range"
+def test_assertion_shows_both_sides_and_its_line(found):
+    assert (line(found["test_values"]), found["test_values"].message) == ("assert x == 2", "assert 1 == 2")
+    assert found["test_param[1]"].message == "assert 1 == 0"
+    assert found["TestAll::test_unequal"].message.startswith("AssertionError: 'a' != 'b'")
 
 
-def failure(test):
-    return Failure(test=test, line=1, error="E", compared=None, inside=True)
+def test_last_error_of_a_chain_is_the_message(found):
+    assert (line(found["test_error"]), found["test_error"].message) == (
+        'parse("a")',
+        "RuntimeError: cannot parse 'a'",
+    )
+    assert found["test_setup"].message == "IndexError: list index out of range"
 
 
-def test_failures_are_grouped_by_the_mutation_that_alone_causes_them():
-    a, b, both = failure("a"), failure("b"), failure("both")
-    assert by_mutation([a, b, both], [{"a", "both"}, {"b", "both"}]) == [[a], [b]]
-    assert by_mutation([both], [{"both"}, {"both"}]) == [[both], [both]]
+@pytest.mark.parametrize(
+    ("test", "words"),
+    [
+        ("tests/test_a.py::TestB::test_take_nth[3]", "take nth"),
+        ("tests/test_a.py::TestB::testReadsNumbers", "reads numbers"),
+        ("tests/test_x.py::TestUrlField::test_no_scheme[a/b::c]", "no scheme"),
+        ("t.py::test", "the basic case"),
+    ],
+)
+def test_test_id_becomes_words(test, words):
+    assert test_words(test) == words

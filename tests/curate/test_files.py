@@ -1,6 +1,6 @@
 import pytest
 
-from hone.curate.mining.files import Kind, is_changelog, kind_of, lies_in, packages
+from hone.curate.files import Kind, kind_of, lies_in, packages
 
 
 @pytest.mark.parametrize(
@@ -26,21 +26,11 @@ from hone.curate.mining.files import Kind, is_changelog, kind_of, lies_in, packa
         ("shop/_speedups.c", Kind.COMPILED),
     ],
 )
-def test_a_path_tells_what_part_of_the_repository_a_file_is(path, kind):
+def test_path_decides_the_kind_of_a_file(path, kind):
     assert kind_of(path) is kind
 
 
-def test_data_belongs_to_the_source_where_it_lies_in_a_package():
+def test_data_in_a_package_belongs_to_the_source():
     folders = packages(["src/shop/__init__.py", "src/shop/prices.py", "deploy/app.yml"])
     assert lies_in("src/shop/locale/de.json", folders)
     assert not lies_in("deploy/app.yml", folders)
-
-
-@pytest.mark.parametrize("path", ["CHANGELOG", "docs/changes.rst", "NEWS.md", "newsfragments/12.bugfix.rst"])
-def test_change_logs_are_recognized_by_name(path):
-    assert is_changelog(path)
-
-
-@pytest.mark.parametrize("path", ["shop/history.py", "README.md", "docs/index.rst"])
-def test_other_files_are_no_change_logs(path):
-    assert not is_changelog(path)

@@ -1,0 +1,151 @@
+"""The part of a failing test that reproduces the failure: imports, helpers, statements up to the failure."""
+
+from __future__ import annotations
+
+import ast
+import re
+import textwrap
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass
+
+from hone.curate.syntax import parse
+
+_LINES = 24  # of the test
+_HELPER_LINES = 10  # of a function, class or constant of the test file
+_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Example:
+    code: str
+    subject: str  # the function of the package that the failing statement calls; "" if none is found
+    parameters: str  # of a parametrized test, such as "1-2"; "" otherwise
+
+
+def find_example(source: str, test: str, line: int, packages: Collection[str]) -> Example | None:
+    """Return the code of a test that leads to `line`; None where no function holds that line.
+
+    Args:
+        source: text of the test file.
+        test: id of the test.
+        line: of the failing statement.
+        packages: top-level names of the packages under test.
+    """
+    try:
+        tree = parse(source)
+    except SyntaxError:
+        return None
+    function = next((node for node in _functions(tree.body) if _holds(node, line)), None)
+    failing = next((node for node in function.body if _holds(node, line)), None) if function else None
+    if function is None or failing is None:
+        return None
+    shown = _shown(function.body[: function.body.index(failing) + 1])
+    helpers = list(_helpers(tree, _names(shown)))
+    imports = list(_imports(tree, _names([*helpers, *shown])))
+    lines = source.splitlines()
+    definitions = [_text(lines, [node]) for node in helpers]
+    parts = ["\n".join(map(ast.unparse, imports)), *definitions, _text(lines, shown)]
+    parameters = re.search(r"\[(.*)\]$", test)
+    return Example(
+        code="\n\n".join(filter(None, parts)),
+        subject=_subject(shown, _own_names(tree, packages)),
+        parameters=parameters[1] if parameters else "",
+    )
+
+
+def _functions(body: Iterable[ast.stmt]) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+    """Yield the functions and methods of a module, without nested functions."""
+    for node in body:
+        if isinstance(node, _FUNCTIONS):
+            yield node
+        elif isinstance(node, ast.ClassDef | ast.If | ast.Try):
+            yield from _functions(node.body)
+
+
+def _shown(statements: list[ast.stmt]) -> list[ast.stmt]:
+    """Of a long test, leave out the assertions that hold, then everything but the failing statement."""
+    for shown in (
+        statements,
+        [s for s in statements[:-1] if not isinstance(s, ast.Assert)] + statements[-1:],
+    ):
+        if sum(map(_height, shown)) <= _LINES:
+            return shown
+    return statements[-1:]
+
+
+def _helpers(tree: ast.Module, names: set[str]) -> Iterator[ast.stmt]:
+    """Yield small definitions of the test file that `names` refer to, in their order."""
+    wanted, chosen = set(names), list[ast.stmt]()
+    for node in reversed(tree.body):  # a helper may use an earlier one
+        if _height(node) <= _HELPER_LINES and _defined(node) & wanted:
+            chosen.append(node)
+            wanted |= _names([node])
+    yield from reversed(chosen)
+
+
+def _defined(node: ast.stmt) -> set[str]:
+    if isinstance(node, (*_FUNCTIONS, ast.ClassDef)):
+        return {node.name}
+    targets = node.targets if isinstance(node, ast.Assign) else []
+    return {target.id for target in targets if isinstance(target, ast.Name)}
+
+
+def _imports(tree: ast.Module, names: set[str]) -> Iterator[ast.stmt]:
+    """Yield the imports of the file, reduced to `names`; an import of everything is always there."""
+    for node in tree.body:
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            used = [alias for alias in node.names if alias.name == "*" or _bound_name(alias) in names]
+            if used:
+                node.names = used
+                yield node
+
+
+def _bound_name(alias: ast.alias) -> str:
+    return alias.asname or alias.name.partition(".")[0]
+
+
+def _own_names(tree: ast.Module, packages: Collection[str]) -> set[str]:
+    """Return the names that the file imports from the packages under test."""
+    own: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and (node.level or (node.module or "").split(".")[0] in packages):
+            own |= {_bound_name(alias) for alias in node.names}
+        elif isinstance(node, ast.Import):
+            own |= {_bound_name(alias) for alias in node.names if alias.name.split(".")[0] in packages}
+    return own
+
+
+def _subject(statements: list[ast.stmt], own: set[str]) -> str:
+    """Return the first function of the package that the last statement calls, else one before it."""
+    for statement in reversed(statements):
+        for node in ast.walk(statement):
+            name = ast.unparse(node.func) if isinstance(node, ast.Call) else ""
+            if name.partition(".")[0] in own and re.fullmatch(r"[\w.]+", name):
+                return name
+    return ""
+
+
+def _text(lines: list[str], nodes: list[ast.stmt]) -> str:
+    """Return the source lines of statements, dedented; lines that two of them share appear once."""
+    numbers = sorted({number for node in nodes for number in range(_first_line(node), _last_line(node) + 1)})
+    return textwrap.dedent("\n".join(lines[number - 1] for number in numbers)).rstrip()
+
+
+def _first_line(node: ast.stmt) -> int:
+    return min([node.lineno, *(decorator.lineno for decorator in getattr(node, "decorator_list", []))])
+
+
+def _last_line(node: ast.stmt) -> int:
+    return node.end_lineno or node.lineno
+
+
+def _height(node: ast.stmt) -> int:
+    return _last_line(node) - _first_line(node) + 1
+
+
+def _holds(node: ast.stmt, line: int) -> bool:
+    return node.lineno <= line <= _last_line(node)
+
+
+def _names(nodes: Iterable[ast.AST]) -> set[str]:
+    return {n.id for node in nodes for n in ast.walk(node) if isinstance(n, ast.Name)}

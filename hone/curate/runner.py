@@ -1,0 +1,87 @@
+"""Runs tests and proves tasks in fresh sandboxes, a bounded number at once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from hone.curate.validate import validate, with_proof
+from hone.grading.settings import GradingSettings
+from hone.grading.suite import SuiteRun, run_suite
+from hone.sandbox.contract import Limits, Provider
+from hone.types import Checks, Environment, Task
+
+REWRITE = ("--assert=rewrite",)  # pytest arguments: failing assertions show their values
+
+
+@dataclass(slots=True, kw_only=True)
+class Runner:
+    """Test runs and proofs, `settings.concurrency` at once."""
+
+    provider: Provider
+    cache: Path  # of the tasks' repositories
+    settings: GradingSettings
+    limits: Limits
+    _slots: asyncio.Semaphore = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._slots = asyncio.Semaphore(self.settings.concurrency)
+
+    async def run(self, task: Task, files: Sequence[str], patch: str = "") -> SuiteRun:
+        """Run test files of a task after a trusted patch. Raises GraderError."""
+        async with self._slots:
+            return await run_suite(
+                task,
+                patch,
+                provider=self.provider,
+                cache=self.cache,
+                settings=self.settings,
+                limits=self.limits,
+                files=files,
+            )
+
+    async def prove(self, task: Task, repeats: int, *, cache: Path | None = None) -> tuple[Task | None, str]:
+        """Return the task with its proof, or None and the reason why validation refuses it.
+
+        Args:
+            cache: of the task's repository; None uses the runner's.
+        """
+        async with self._slots:
+            report = await validate(
+                [task],
+                self.provider,
+                workspaces=cache or self.cache,
+                settings=self.settings,
+                limits=self.limits,
+                repeats=repeats,
+            )
+        proven = with_proof([task], report)
+        return (proven[0], "") if proven else (None, report.refused[task.id])
+
+
+def trial_task(
+    environment: Environment,
+    test_files: Mapping[str, str],
+    *,
+    timeout_s: float,
+    test_patch: str = "",
+    command: tuple[str, ...] = (),
+) -> Task:
+    """Return a task without expected tests, to run test files in an environment.
+
+    Args:
+        test_files: path -> text, written over the tree before the run.
+        command: extra pytest arguments.
+    """
+    checks = Checks(
+        fail_to_pass=(),
+        pass_to_pass=(),
+        test_files=test_files,
+        gold_patch="",
+        test_patch=test_patch,
+        timeout_s=timeout_s,
+        command=command,
+    )
+    return Task(id="trial", problem="", environment=environment, checks=checks, source="trial")
