@@ -55,10 +55,10 @@ from hone.grading.patch import parse_patch
 from hone.grading.rules import count
 from hone.grading.verdict import WORDS
 from hone.sandbox import make_provider
-from hone.sandbox.namespaces.runtime import default_cache_dir
 from hone.tasks.formats import load
 from hone.tasks.workspace import prepare
 from hone.types import Task, TestStatus, Verdict
+from hone.utils.files import default_cache_dir
 
 SORTS = ("fooled", "misread", "refused", "undone", "fault")
 _SHOWN = 3  # tests named in a line

@@ -86,7 +86,7 @@ def serve(
     from hone.launch.engine import default_context
     from hone.launch.engine import serve as run
     from hone.policy.engines.command import ServerOptions, has_gpu
-    from hone.sandbox.namespaces.runtime import default_cache_dir
+    from hone.utils.files import default_cache_dir
 
     context_tokens = default_context(model) if context is None else context
     options = ServerOptions(

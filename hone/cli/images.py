@@ -180,8 +180,8 @@ def _open(
     cache_dir: Path | None, gib: float | None, insecure: list[str] | None, docker_url: str = ""
 ) -> ImageStore:
     from hone.sandbox.images import ImageStore
-    from hone.sandbox.namespaces.runtime import default_cache_dir
     from hone.sandbox.settings import SandboxSettings
+    from hone.utils.files import default_cache_dir
 
     return ImageStore(
         (cache_dir or default_cache_dir()) / "images",

@@ -152,7 +152,7 @@ def _run(
     from hone.curate.mining.mine import Result, mine, read_results
     from hone.curate.runner import Runner
     from hone.sandbox import make_provider
-    from hone.sandbox.namespaces.runtime import default_cache_dir
+    from hone.utils.files import default_cache_dir
 
     known = read_results(journal)
     to_try = [each for each in selection.candidates if each.commit.id not in known]

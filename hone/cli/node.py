@@ -56,11 +56,11 @@ def node(
     import uvloop
 
     from hone.sandbox import make_provider
-    from hone.sandbox.namespaces.runtime import default_cache_dir
     from hone.sandbox.node.node import NodeOptions
     from hone.sandbox.node.run import Listening, run
     from hone.sandbox.remote.auth import read_token
     from hone.sandbox.settings import SandboxSettings
+    from hone.utils.files import default_cache_dir
 
     token = read_token(token_file) if token_file else ""
     serving = run(

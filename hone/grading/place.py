@@ -9,11 +9,11 @@ from pathlib import Path
 
 from hone.grading.settings import GradingSettings
 from hone.sandbox.contract import Mount
-from hone.sandbox.namespaces.runtime import default_cache_dir
 from hone.tasks.errors import TaskError
 from hone.tasks.python import SITE_TARGET, install
 from hone.tasks.workspace import is_local, prepare
 from hone.types import Environment, Task
+from hone.utils.files import default_cache_dir
 
 SITE = SITE_TARGET  # inside: what a repository requires, installed once
 

@@ -11,10 +11,10 @@ from hone.config import RunSettings
 from hone.grading.predictions import Prediction, grade_predictions
 from hone.launch.reporter import Reporter
 from hone.sandbox import make_provider
-from hone.sandbox.namespaces.runtime import default_cache_dir
 from hone.tasks.errors import TaskError
 from hone.tasks.local import localise
 from hone.types import Task
+from hone.utils.files import default_cache_dir
 
 
 def workspaces_dir() -> Path:

@@ -11,6 +11,11 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 
+def default_cache_dir() -> Path:
+    """Return $XDG_CACHE_HOME/hone, else ~/.cache/hone."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "hone"
+
+
 @contextmanager
 def replace_file(path: Path, *, durable: bool = False) -> Iterator[Path]:
     """Yield a path to write to; rename it to `path` when the block succeeds, remove it when it raises.

@@ -16,8 +16,8 @@ from typing import Self
 import httpx
 import psutil
 
-from hone.sandbox.namespaces.runtime import default_cache_dir
 from hone.sandbox.remote.wire import NodeReply, StatusReply
+from hone.utils.files import default_cache_dir
 from tests.chaos.leftovers import belongings
 from tests.sandbox.traces import traces
 from tests.services.process import free_port

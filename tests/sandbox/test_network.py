@@ -13,7 +13,7 @@ import pytest
 
 from hone.sandbox import ExecResult, Sandbox, SandboxSpec, make_provider
 from hone.sandbox.contract import TUNNEL_PATH
-from hone.sandbox.namespaces.network import PROXY_PATH
+from hone.sandbox.network import PROXY_PATH
 from hone.sandbox.settings import SandboxSettings
 
 pytestmark = pytest.mark.sandbox

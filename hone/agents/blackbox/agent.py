@@ -11,10 +11,9 @@ from __future__ import annotations
 import asyncio
 import posixpath
 import re
-import shutil
 from collections import Counter
-from collections.abc import AsyncGenerator, Generator, Mapping
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -29,9 +28,9 @@ from hone.outcomes import Outcome
 from hone.policy.engine import ContextOverflow
 from hone.policy.gateway import Gateway, Limit, Session, SessionLimits, open_gateway
 from hone.policy.reply import Chat
+from hone.sandbox import owners
 from hone.sandbox.contract import TUNNEL_PATH, ExecResult, Mount, Sandbox, SandboxLost, SandboxSpec
-from hone.sandbox.namespaces import owners
-from hone.sandbox.supervised.bundle import join_command
+from hone.sandbox.init.bundle import forward_port_command
 from hone.types import Task
 
 PORT = 41911  # of the sandbox's own loopback
@@ -81,7 +80,7 @@ class BlackboxAgent:
         self.program.require_room(spec.limits)
         layer = await asyncio.to_thread(prepare, self.program, self._layers)
         mounts = (*spec.mounts, Mount(source=layer, target=self.program.layer))
-        with _private_folder() as folder:
+        with owners.private_directory() as folder:
             socket = folder / "gateway.sock"
             async with open_gateway(socket=socket) as self._gateway:
                 yield replace(spec, mounts=mounts, tunnel=socket)
@@ -147,7 +146,7 @@ class BlackboxAgent:
                 await sandbox.write(path, text.encode(), mode=0o600)
             except OSError as error:
                 raise AgentFailed(f"{path} cannot be written in this image: {error}") from error
-        joined = await sandbox.exec(join_command(PORT, TUNNEL_PATH), timeout_s=_JOIN_S)
+        joined = await sandbox.exec(forward_port_command(PORT, TUNNEL_PATH), timeout_s=_JOIN_S)
         if joined.exit_code != 0:
             raise AgentFailed(
                 f"port {PORT} of the sandbox cannot be joined to the gateway: {_last_line(joined)}"
@@ -221,17 +220,6 @@ class BlackboxAgent:
         if result.exit_code in (126, 127):
             return f"{name} cannot be started in this image: {said}; its tools are in {LAYERS}"
         return f"{name} ended with exit code {result.exit_code} before it had a reply of the model: {said}"
-
-
-@contextmanager
-def _private_folder() -> Generator[Path]:
-    """Of this user alone, below the state directory: if this process is killed, the next one removes it."""
-    folder = owners.open_state_dir(owners.default_state_dir()) / owners.new_name()
-    folder.mkdir(mode=0o700)
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder)
 
 
 def _printed(result: ExecResult) -> tuple[str, str]:

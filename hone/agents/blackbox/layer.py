@@ -20,7 +20,7 @@ from hone.agents.blackbox import install, runtime
 from hone.agents.blackbox.files import digest_tree, open_to_all
 from hone.agents.blackbox.program import DirectoryInstall, Program
 from hone.agents.scaffold import ScaffoldError
-from hone.sandbox.namespaces.runtime import default_cache_dir
+from hone.utils.files import default_cache_dir
 
 RECORD = "layer.json"
 _LAYOUT = 1  # raised when the same program gives another layer

@@ -21,7 +21,7 @@ from hone.agents.blackbox.files import unpack
 from hone.agents.blackbox.program import Runtime
 from hone.agents.scaffold import ScaffoldError
 from hone.sandbox.contract import ProviderUnavailable
-from hone.sandbox.supervised.bundle import copy_libraries
+from hone.sandbox.init.bundle import copy_libraries
 
 _ASK_S = 60.0
 _WRAPPER = """#!/bin/sh

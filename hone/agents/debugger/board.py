@@ -10,14 +10,13 @@ import asyncio
 import json
 import os
 import secrets
-import shutil
 import struct
 from collections.abc import AsyncGenerator, Generator
 from contextlib import ExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
-from hone.sandbox.namespaces import owners
+from hone.sandbox import owners
 
 HELLO_S = 20.0
 HELLO_MAX, FRAME_MAX = 4 << 10, 8 << 20  # bytes
@@ -115,10 +114,8 @@ async def open_switchboard() -> AsyncGenerator[Switchboard]:
         greeting.add(task)
         task.add_done_callback(greeting.discard)
 
-    folder = owners.open_state_dir(owners.default_state_dir()) / owners.new_name()
-    folder.mkdir(mode=0o700)
     with ExitStack() as stack:
-        stack.callback(shutil.rmtree, folder)
+        folder = stack.enter_context(owners.private_directory())
         directory = os.open(folder, os.O_PATH | os.O_DIRECTORY)
         stack.callback(os.close, directory)
         board = Switchboard(Path(f"/proc/self/fd/{directory}/debugger"))

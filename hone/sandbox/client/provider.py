@@ -17,6 +17,7 @@ from typing import TypeVar
 
 import aiohttp
 
+from hone.sandbox import owners
 from hone.sandbox.client.content import travelling
 from hone.sandbox.client.pool import PoolClient
 from hone.sandbox.client.sandbox import RemoteSandbox
@@ -30,7 +31,6 @@ from hone.sandbox.contract import (
     SandboxLost,
     SandboxSpec,
 )
-from hone.sandbox.namespaces import owners
 from hone.sandbox.remote.auth import read_token
 from hone.sandbox.remote.process import raise_open_files
 from hone.sandbox.remote.wire import Beat, LeaseReply, LeaseRequest, StatusReply

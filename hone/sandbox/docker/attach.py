@@ -10,7 +10,7 @@ import asyncio
 import struct
 from typing import cast
 
-from hone.sandbox.supervised.channel import Channel
+from hone.sandbox.init.channel import Channel
 
 _HEADER = struct.Struct("!BxxxI")  # stream (1: stdout, 2: stderr), length
 _STDOUT, _STDERR = 1, 2

@@ -10,9 +10,9 @@ from hone.sandbox.contract import ProviderUnavailable, SandboxSpec
 from hone.sandbox.docker.engine import Facts
 from hone.sandbox.docker.images import Image
 from hone.sandbox.docker.ownership import LEASE_LABEL, OWNER_LABEL
-from hone.sandbox.namespaces.network import PROXY_PATH, PROXY_PORT, parse_allowed
+from hone.sandbox.init.bundle import BUNDLE_TARGET, Bundle
+from hone.sandbox.network import PROXY_PATH, PROXY_PORT, parse_allowed
 from hone.sandbox.paths import check_paths
-from hone.sandbox.supervised.bundle import BUNDLE_TARGET, Bundle
 
 Shown = tuple[str, str]  # (path on the host, path inside)
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from hone.sandbox.contract import ProviderUnavailable, SandboxLost
 from hone.sandbox.docker.engine import Engine
-from hone.sandbox.supervised.channel import Channel
+from hone.sandbox.init.channel import Channel
 
 
 class Container:

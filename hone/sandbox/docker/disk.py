@@ -17,8 +17,8 @@ from pathlib import Path
 from hone.sandbox.contract import Limits, SandboxError
 from hone.sandbox.docker.configuration import INODES_PER_MIB
 from hone.sandbox.docker.engine import Engine
-from hone.sandbox.supervised.channel import Channel
-from hone.sandbox.supervised.inside import wire
+from hone.sandbox.init.channel import Channel
+from hone.sandbox.init.in_sandbox import wire
 
 _PERIOD_S = 0.25
 _ASK_S = 2.0  # for a sandbox to tell the free space; a busy one may take longer, and is passed over

@@ -19,7 +19,7 @@ import aiohttp
 
 from hone.sandbox.contract import ProviderUnavailable
 from hone.sandbox.docker.attach import AttachRefused, AttachStream
-from hone.sandbox.supervised.channel import Channel
+from hone.sandbox.init.channel import Channel
 
 OWNER_LABEL = "hone.owner"
 
@@ -30,7 +30,7 @@ _REMOVAL_S = 30.0  # of refusals to remove a container, before that is given up
 _REMOVAL_POLL_S = 0.01
 _UNREACHABLE = 900  # aiodocker's status for an engine that cannot be connected to
 # what Docker and podman say of a directory that is not on their machine
-_UNSEEN = re.compile(r"bind source path does not exist|supervisor/loader\W.*no such file")
+_UNSEEN = re.compile(r"bind source path does not exist|init/loader\W.*no such file")
 _PASSING = ("temporarily", "cannot allocate", "no space left", "too many open files", "timeout", "deadline")
 
 

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 
 from hone.sandbox.contract import SandboxError
 from hone.sandbox.docker.engine import Engine
-from hone.sandbox.supervised.channel import Channel
-from hone.sandbox.supervised.inside import wire
+from hone.sandbox.init.channel import Channel
+from hone.sandbox.init.in_sandbox import wire
 
 _IDS = re.compile(rb"^Uid:\s+(\d+).*^Gid:\s+(\d+)", re.MULTILINE | re.DOTALL)
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from hone.sandbox.docker.engine import OWNER_LABEL, Owned
-from hone.sandbox.namespaces.owners import is_dead
+from hone.sandbox.owners import is_dead
 
 LEASE_LABEL = "hone.lease"  # the sandbox's name under its owner
 _RUN_LABEL = "hone.run"

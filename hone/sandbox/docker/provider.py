@@ -13,16 +13,17 @@ import posixpath
 from collections.abc import Sequence
 from dataclasses import replace
 
+from hone.sandbox import network, owners
 from hone.sandbox.contract import Health, ProviderUnavailable, SandboxLost, SandboxSpec
 from hone.sandbox.docker import configuration, doctor, furnish, images, ownership
 from hone.sandbox.docker.container import Container
 from hone.sandbox.docker.disk import DiskWatch, Size, Watched, measure
 from hone.sandbox.docker.engine import Engine, default_url, open_engine
 from hone.sandbox.images.reference import canonical
-from hone.sandbox.namespaces import network, owners, runtime
+from hone.sandbox.init import bundle
+from hone.sandbox.init.sandbox import InitSandbox
 from hone.sandbox.settings import SandboxSettings
-from hone.sandbox.supervised import bundle
-from hone.sandbox.supervised.sandbox import SupervisedSandbox
+from hone.utils.files import default_cache_dir
 
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
@@ -34,7 +35,7 @@ class DockerProvider:
         self._settings = settings
         self._url = settings.docker_url or default_url()
         self._state_dir = settings.state_dir or owners.default_state_dir()
-        self._cache_dir = settings.cache_dir or runtime.default_cache_dir()
+        self._cache_dir = settings.cache_dir or default_cache_dir()
         self._gate = asyncio.Semaphore(settings.max_concurrent_starts)
         self._containers: dict[str, Container] = {}  # by sandbox id
         self._users: dict[str, furnish.User] = {}  # by image id
@@ -84,7 +85,7 @@ class DockerProvider:
 
     # --- the contract
 
-    async def start(self, spec: SandboxSpec) -> SupervisedSandbox:
+    async def start(self, spec: SandboxSpec) -> InitSandbox:
         name = images.name_of(spec.image, self._settings.docker_image)
         await asyncio.to_thread(configuration.check, spec)
         self._opened()
@@ -107,7 +108,7 @@ class DockerProvider:
             raise ProviderUnavailable("the watchdog over disks ended: open a new provider", retryable=False)
         return self._engine
 
-    async def _start(self, engine: Engine, spec: SandboxSpec, image: images.Image) -> SupervisedSandbox:
+    async def _start(self, engine: Engine, spec: SandboxSpec, image: images.Image) -> InitSandbox:
         self._started += 1
         sandbox_id = f"s{self._started}"
         async with contextlib.AsyncExitStack() as resources:
@@ -128,14 +129,14 @@ class DockerProvider:
 
     async def _furnish(
         self, engine: Engine, sandbox_id: str, container: Container, spec: SandboxSpec, image: images.Image
-    ) -> SupervisedSandbox:
+    ) -> InitSandbox:
         """Boot a container and make it ready for its first command."""
         channel = await container.boot()
         if image.id not in self._users:
             self._users[image.id] = await furnish.identify(channel)
         user = self._users[image.id]
         proxies = network.PROXY_ENV if spec.network else {}
-        sandbox = SupervisedSandbox(
+        sandbox = InitSandbox(
             f"{self._owner}/{sandbox_id}",
             spec,
             channel,

@@ -19,7 +19,7 @@ HOME = "/home/agent"
 _PATH = f"{RUNTIME_TARGET}/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _DIRECTORIES = (
     "etc", "usr", "proc", "dev", "sys", "tmp", "run", "run/hone", "home", "home/agent", "var", "var/tmp",
-    "var/log", "var/lib", "var/cache", "opt", "opt/hone", "opt/hone/supervisor", "opt/hone/python",
+    "var/log", "var/lib", "var/cache", "opt", "opt/hone", "opt/hone/init", "opt/hone/python",
     "opt/hone/venv", "srv", "mnt", "media", "root",
 )  # fmt: skip
 # Directories of /usr remade in the upper layer as the sandbox's own, so that files can be put there.

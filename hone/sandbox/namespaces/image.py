@@ -14,7 +14,7 @@ from hone.sandbox.namespaces.plan import Overlay
 
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _DIRECTORIES = (
-    "etc", "proc", "dev", "sys", "tmp", "run", "run/hone", "opt", "opt/hone", "opt/hone/supervisor",
+    "etc", "proc", "dev", "sys", "tmp", "run", "run/hone", "opt", "opt/hone", "opt/hone/init",
 )  # fmt: skip
 _FILES = {
     "etc/hosts": "127.0.0.1 localhost sandbox\n::1 localhost\n",

@@ -11,7 +11,7 @@ from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
 
-from hone.sandbox import trees
+from hone.sandbox import network, owners, trees
 from hone.sandbox.contract import (
     Health,
     ImageUnavailable,
@@ -20,15 +20,16 @@ from hone.sandbox.contract import (
     SandboxSpec,
 )
 from hone.sandbox.images.store import ImageStore
-from hone.sandbox.namespaces import cgroups, doctor, host, image, network, owners, runtime, snapshots
+from hone.sandbox.init import bundle
+from hone.sandbox.init.channel import Channel
+from hone.sandbox.init.sandbox import InitSandbox
+from hone.sandbox.namespaces import cgroups, doctor, host, image, runtime, snapshots
 from hone.sandbox.namespaces.base import Base
 from hone.sandbox.namespaces.plan import Overlay, Plan
-from hone.sandbox.namespaces.sandbox import NamespacesSandbox
 from hone.sandbox.namespaces.server import SpawnServer
 from hone.sandbox.paths import RESERVED, check_paths
 from hone.sandbox.settings import SandboxSettings
-from hone.sandbox.supervised import bundle
-from hone.sandbox.supervised.channel import Channel
+from hone.utils.files import default_cache_dir
 
 _RESERVED_IN_HOST = (*RESERVED, "/usr", "/etc", "/bin", "/sbin", "/lib", "/lib64")
 
@@ -39,10 +40,10 @@ class NamespacesProvider:
     def __init__(self, settings: SandboxSettings) -> None:
         self._settings = settings
         self._state_dir = settings.state_dir or owners.default_state_dir()
-        self._cache_dir = settings.cache_dir or runtime.default_cache_dir()
+        self._cache_dir = settings.cache_dir or default_cache_dir()
         self._images = ImageStore(self._cache_dir / "images", budget_gib=settings.images_gib)
         self._gate = asyncio.Semaphore(settings.max_concurrent_starts)
-        self._open: dict[str, NamespacesSandbox] = {}
+        self._open: dict[str, InitSandbox] = {}
         self._server: SpawnServer | None = None
         self._bases: dict[str, Base] = {}  # by digest
         self._started, self._forked = 0, 0
@@ -91,7 +92,7 @@ class NamespacesProvider:
 
     # --- the contract
 
-    async def start(self, spec: SandboxSpec) -> NamespacesSandbox:
+    async def start(self, spec: SandboxSpec) -> InitSandbox:
         server = self._server
         if server is None:
             raise ProviderUnavailable("the provider is not open", retryable=False)
@@ -125,7 +126,7 @@ class NamespacesProvider:
 
     async def _start(
         self, server: SpawnServer, plan: Plan, base: Base, spec: SandboxSpec, resources: AsyncExitStack
-    ) -> NamespacesSandbox:
+    ) -> InitSandbox:
         why = ""
 
         async def end() -> None:
@@ -150,7 +151,7 @@ class NamespacesProvider:
             raise
         enforced = doctor.enforced(server.roots)
         env = {**base.env, **(network.PROXY_ENV if spec.network else {})}
-        sandbox = NamespacesSandbox(f"{self._owner}/{plan.id}", spec, channel, enforced, env, end, snapshot)
+        sandbox = InitSandbox(f"{self._owner}/{plan.id}", spec, channel, enforced, env, end, snapshot)
         self._open[plan.id] = sandbox
         try:
             async with asyncio.timeout(self._settings.start_timeout_s):
@@ -182,7 +183,7 @@ class NamespacesProvider:
             raise
         return channel
 
-    async def fork(self, sandbox: NamespacesSandbox) -> NamespacesSandbox:
+    async def fork(self, sandbox: InitSandbox) -> InitSandbox:
         """Another sandbox that begins with the file state of this one; its processes are not taken along."""
         self._forked += 1
         target = self._directory / "snapshots" / str(self._forked)

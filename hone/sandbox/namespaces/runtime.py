@@ -10,7 +10,6 @@ import compileall
 import hashlib
 import importlib.metadata
 import json
-import os
 import platform
 import py_compile
 import shutil
@@ -22,7 +21,7 @@ from pathlib import Path
 from packaging.requirements import Requirement
 
 from hone.sandbox.contract import ProviderUnavailable
-from hone.sandbox.supervised.bundle import build_once
+from hone.sandbox.init.bundle import build_readable
 
 PYTHON_TARGET = "/opt/hone/python"
 RUNTIME_TARGET = "/opt/hone/venv"
@@ -41,27 +40,15 @@ class Runtime:
     library: str | None  # file name of its shared libpython
 
 
-def default_cache_dir() -> Path:
-    """$XDG_CACHE_HOME/hone, else ~/.cache/hone."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "hone"
-
-
 def prepare(cache_dir: Path) -> Runtime:
     """Return the runtime layer, built on first use. Raises ProviderUnavailable when pytest is missing."""
     version = f"python{sys.version_info.major}.{sys.version_info.minor}"
     prefix = None if sys.base_prefix == "/usr" else Path(sys.base_prefix)
     home = f"{PYTHON_TARGET}/bin" if prefix else "/usr/bin"
     distributions = _closure("pytest")
-    key = json.dumps(
-        [
-            platform.python_version(),
-            sys.base_prefix,
-            home,
-            sorted(distributions),
-        ]
-    )
-    name = f"runtime-{hashlib.sha256(key.encode()).hexdigest()[:16]}"
-    directory = build_once(cache_dir, name, lambda target: _build(target, version, home, distributions))
+    key = json.dumps([platform.python_version(), sys.base_prefix, home, sorted(distributions)])
+    target = cache_dir / f"runtime-{hashlib.sha256(key.encode()).hexdigest()[:16]}"
+    directory = build_readable(target, lambda partial: _build(partial, version, home, distributions))
     shared = prefix is not None and sysconfig.get_config_var("Py_ENABLE_SHARED")
     library = str(sysconfig.get_config_var("INSTSONAME")) if shared else None
     return Runtime(directory=directory, python_prefix=prefix, library=library)

@@ -10,9 +10,8 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from hone.sandbox import trees
+from hone.sandbox import owners, trees
 from hone.sandbox.contract import Provider
-from hone.sandbox.namespaces import owners
 from hone.sandbox.node.contents import Contents
 from hone.sandbox.node.health import Probe
 from hone.sandbox.node.journal import Journal

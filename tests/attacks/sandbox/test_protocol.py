@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 
 from hone.sandbox import Limits, Sandbox, SandboxError, SandboxSpec
 from hone.sandbox.contract import Stream
-from hone.sandbox.supervised.channel import Channel
-from hone.sandbox.supervised.inside import wire
-from hone.sandbox.supervised.sandbox import SupervisedSandbox
+from hone.sandbox.init.channel import Channel
+from hone.sandbox.init.in_sandbox import wire
+from hone.sandbox.init.sandbox import InitSandbox
 from tests.attacks.sandbox.stage import Outcomes, Stage, attack, program, watched
 
 # An answer to every request there could be: it exited with 0 and said "forged".
@@ -140,7 +140,7 @@ def _resident_kib() -> int:
 
 
 @asynccontextmanager
-async def taken_over(reply: Callable[[int, int], bytes]) -> AsyncIterator[SupervisedSandbox]:
+async def taken_over(reply: Callable[[int, int], bytes]) -> AsyncIterator[InitSandbox]:
     """A sandbox whose supervisor answers each request (kind, number) with the bytes of `reply`."""
     ours, theirs = socket.socketpair()
     loop = asyncio.get_running_loop()
@@ -163,7 +163,7 @@ async def taken_over(reply: Callable[[int, int], bytes]) -> AsyncIterator[Superv
     spec = SandboxSpec(workdir="/testbed", limits=Limits(output_kib=1))
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(answer())
-        sandbox = SupervisedSandbox("s", spec, channel, {}, {}, closed)
+        sandbox = InitSandbox("s", spec, channel, {}, {}, closed)
         yield sandbox
         await sandbox.close()
 

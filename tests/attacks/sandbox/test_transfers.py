@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from hone.sandbox import Limits, Sandbox, SandboxError, SandboxSpec, trees
-from hone.sandbox.supervised import transfer
+from hone.sandbox.init import transfer
 from tests.attacks.sandbox.stage import Stage, watched
 
 REFUSED = (SandboxError, OSError)

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hone.sandbox.docker.attach import AttachRefused, AttachStream
-from hone.sandbox.supervised.channel import Channel
+from hone.sandbox.init.channel import Channel
 
 HEAD = b"HTTP/1.1 101 UPGRADED\r\nConnection: Upgrade\r\nUpgrade: tcp\r\n\r\n"
 PIECES = st.lists(st.tuples(st.sampled_from([1, 2]), st.binary(max_size=40)), max_size=12)

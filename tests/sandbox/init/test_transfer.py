@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from hone.sandbox import SandboxError, trees
-from hone.sandbox.supervised import transfer
-from hone.sandbox.supervised.channel import Channel
-from hone.sandbox.supervised.inside import wire
+from hone.sandbox.init import transfer
+from hone.sandbox.init.channel import Channel
+from hone.sandbox.init.in_sandbox import wire
 
 Answers = dict[int, Callable[[bytes], bytes]]  # kind of request -> body of the answer
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hone.sandbox.contract import SandboxError
-from hone.sandbox.supervised.channel import Channel
-from hone.sandbox.supervised.inside import wire
+from hone.sandbox.init.channel import Channel
+from hone.sandbox.init.in_sandbox import wire
 from hone.sandbox.trees import BYTES_MAX, TreeWriter, create_file, walk
 
 _BATCH_MAX = 1024  # files read with one request

@@ -10,15 +10,15 @@ from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 
 from hone.sandbox.contract import Command, ExecResult, Sandbox, SandboxLost, SandboxSpec
-from hone.sandbox.supervised import transfer
-from hone.sandbox.supervised.channel import Channel
-from hone.sandbox.supervised.inside import wire
+from hone.sandbox.init import transfer
+from hone.sandbox.init.channel import Channel
+from hone.sandbox.init.in_sandbox import wire
 
 READ_MAX = 256 << 20  # bytes of one `read`; a sparse file may claim any size
 _ANSWER_S = 30.0  # beyond a command's own time, before a silent sandbox is given up
 
 
-class SupervisedSandbox(Sandbox):
+class InitSandbox(Sandbox):
     def __init__(
         self,
         sandbox_id: str,
@@ -27,13 +27,15 @@ class SupervisedSandbox(Sandbox):
         enforced: Mapping[str, str],
         env: Mapping[str, str],
         on_close: Callable[[], Awaitable[None]],
+        on_snapshot: Callable[[Path], Awaitable[None]] | None = None,
     ) -> None:
-        """`env` is what commands see before `spec.env`: the image's own, PATH and HOME at least."""
+        """`env` is the image's own environment, at least PATH and HOME; `spec.env` is added to it."""
         self.id = sandbox_id
         self.spec = spec
         self.enforced = enforced
         self._channel = channel
         self._on_close = on_close
+        self._on_snapshot = on_snapshot
         self._env = {**env, **spec.env}
 
     async def _exec(self, command: Command) -> ExecResult:
@@ -81,6 +83,12 @@ class SupervisedSandbox(Sandbox):
 
     async def download(self, source: str, target: Path) -> None:
         await transfer.download(self._channel, self._inside(source), target)
+
+    async def snapshot(self, target: Path) -> None:
+        if self._on_snapshot is None:
+            await super().snapshot(target)
+        else:
+            await self._on_snapshot(target)
 
     async def close(self) -> None:
         self._channel.abandon("it was closed")

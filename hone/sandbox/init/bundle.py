@@ -1,8 +1,8 @@
-"""The supervisor with an interpreter of its own: one directory that runs in any root file system.
+"""Bundle process 1 of sandboxes with its own interpreter: one directory that runs in any root file system.
 
-It holds the dynamic loader, the libraries, the few standard modules and the compiled supervisor, all copied
-from the running interpreter and started through that loader. So an image needs no Python, and its C library
-may be another or older one. Built once per interpreter into the cache; shown read-only at BUNDLE_TARGET.
+It holds the dynamic loader, libraries, a few standard modules and the compiled modules of `in_sandbox`, all
+copied from the running interpreter and started through that loader. So an image needs no Python, and may have
+another or older C library. Built once per interpreter into the cache; mounted read-only at BUNDLE_TARGET.
 """
 
 from __future__ import annotations
@@ -23,35 +23,36 @@ from pathlib import Path
 from types import CodeType
 
 from hone.sandbox.contract import ProviderUnavailable
-from hone.sandbox.supervised import inside
+from hone.sandbox.init import in_sandbox
 from hone.utils import processes
+from hone.utils.files import build_directory
 
-BUNDLE_TARGET = "/opt/hone/supervisor"
+BUNDLE_TARGET = "/opt/hone/init"
 
 _VERSION = f"python{sys.version_info.major}.{sys.version_info.minor}"
 _PYTHON = (
     *(f"{BUNDLE_TARGET}/loader", "--library-path", f"{BUNDLE_TARGET}/lib"),
     *(f"{BUNDLE_TARGET}/python/bin/{_VERSION}", "-I", "-S", "-X", "utf8"),
 )
-# `modules` holds, marshalled, {name: code} of the package `inside` and {name: file} of extension modules
+# `modules` holds, marshalled, {name: code} of the package `in_sandbox` and {name: file} of extension modules.
 _MAIN = (
     f"import marshal, posix; file = posix.open('{BUNDLE_TARGET}/modules', posix.O_RDONLY | posix.O_CLOEXEC); "
-    "modules, extensions = marshal.loads(posix.read(file, 1 << 20)); exec(modules['inside.start']); "
+    "modules, extensions = marshal.loads(posix.read(file, 1 << 20)); exec(modules['in_sandbox.start']); "
     "main(modules, extensions)"
 )
-# the same for the relay alone, as an ordinary command
+# The same for the relay alone, as an ordinary command.
 _JOIN = (
     f"import marshal, posix, sys; file = posix.open('{BUNDLE_TARGET}/modules', posix.O_RDONLY); "
-    "modules, extensions = marshal.loads(posix.read(file, 1 << 20)); exec(modules['inside.start']); "
-    "sys.meta_path.insert(0, Bundled(modules, extensions)); from inside import relay; "
+    "modules, extensions = marshal.loads(posix.read(file, 1 << 20)); exec(modules['in_sandbox.start']); "
+    "sys.meta_path.insert(0, Bundled(modules, extensions)); from in_sandbox import relay; "
     "relay.start(int(sys.argv[1]), sys.argv[2])"
 )
 _UNCHECKED = py_compile.PycInvalidationMode.UNCHECKED_HASH  # no stat of sources, which are not there
-# Which modules the supervisor loads, on a bare interpreter: {name: file}.
+# Print the modules that process 1 loads on a bare interpreter: {name: file}.
 _PROBE = """
 import sys
 sys.path.append(sys.argv[1])
-import inside.supervisor, inside.relay
+import in_sandbox.init, in_sandbox.relay
 modules = {name: getattr(module, "__file__", None) or "" for name, module in sys.modules.items()}
 import json
 print(json.dumps(modules))
@@ -61,54 +62,45 @@ _LIBRARY_LINE = re.compile(r"^\s*(?:(\S+) => )?(/\S+) \(0x", re.MULTILINE)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bundle:
-    directory: Path  # to be shown, read-only, at BUNDLE_TARGET
+    directory: Path  # to be mounted read-only at BUNDLE_TARGET
 
     def command(self, *arguments: str) -> list[str]:
-        """What starts the supervisor inside, with these arguments."""
+        """Return the command line of process 1 with these arguments."""
         return [*_PYTHON, "-c", _MAIN, *arguments]
 
 
-def join_command(port: int, path: str) -> list[str]:
-    """The command that makes a port of any sandbox's own loopback lead to a unix socket inside it.
+def forward_port_command(port: int, path: str) -> list[str]:
+    """Return the command that forwards a port of a sandbox's own loopback to a unix socket inside it.
 
-    It ends when the port listens; what it leaves running joins the connections. The image need hold nothing.
+    Run it with `Sandbox.exec`, in any image: it ends when the port listens, and leaves a relay running.
     """
     return [*_PYTHON, "-c", _JOIN, str(port), path]
 
 
 def prepare(cache_dir: Path) -> Bundle:
-    """Return the bundle, built on first use. Raises ProviderUnavailable where it cannot be made."""
+    """Return the bundle, built on first use. Raises ProviderUnavailable when it cannot be built."""
     executable = Path(sys.executable).resolve()
     info = executable.stat()
     texts = map(Path.read_text, [Path(__file__), *_sources()])
     key = json.dumps([sys.version, str(executable), info.st_size, info.st_mtime_ns, *texts])
-    name = f"supervisor-{hashlib.sha256(key.encode()).hexdigest()[:16]}"
-    return Bundle(directory=build_once(cache_dir, name, lambda target: _build(target, executable)))
+    target = cache_dir / f"init-{hashlib.sha256(key.encode()).hexdigest()[:16]}"
+    return Bundle(directory=build_readable(target, lambda partial: _build(partial, executable)))
 
 
-def build_once(cache_dir: Path, name: str, build: Callable[[Path], None]) -> Path:
-    """`cache_dir`/`name`, made by `build` in a directory beside it and renamed; readable by every user."""
-    directory = cache_dir / name
-    if directory.is_dir():
-        return directory
-    cache_dir.mkdir(parents=True, exist_ok=True)
-    building = Path(tempfile.mkdtemp(prefix=f".{name}-", dir=cache_dir))
-    try:
-        build(building)
-        for path in [building, *building.rglob("*")]:
+def build_readable(target: Path, build: Callable[[Path], None]) -> Path:
+    """Return `target`, built on first use (see `build_directory`) and readable by every user."""
+
+    def build_and_open(partial: Path, _: int) -> None:
+        build(partial)
+        for path in [partial, *partial.rglob("*")]:
             if not path.is_symlink():
                 path.chmod(0o755 if path.is_dir() or path.stat().st_mode & 0o100 else 0o644)
-        building.rename(directory)
-    except OSError:
-        if not directory.is_dir():  # else someone else's equal one came first
-            raise
-    finally:
-        shutil.rmtree(building, ignore_errors=True)
-    return directory
+
+    return build_directory(target, build_and_open)
 
 
-def _compile_inside() -> dict[str, CodeType]:
-    names = {source: f"inside.{source.stem}".removesuffix(".__init__") for source in _sources()}
+def _compile_modules() -> dict[str, CodeType]:
+    names = {source: f"in_sandbox.{source.stem}".removesuffix(".__init__") for source in _sources()}
     return {
         name: compile(source.read_text(), source.name, "exec", dont_inherit=True, optimize=2)
         for source, name in names.items()
@@ -116,7 +108,7 @@ def _compile_inside() -> dict[str, CodeType]:
 
 
 def _sources() -> list[Path]:
-    return [*sorted(Path(inside.__file__).parent.glob("*.py")), Path(processes.__file__)]
+    return [*sorted(Path(in_sandbox.__file__).parent.glob("*.py")), Path(processes.__file__)]
 
 
 def _build(target: Path, executable: Path) -> None:
@@ -129,7 +121,7 @@ def _build(target: Path, executable: Path) -> None:
     extensions: dict[str, Path] = {}
     for name, file in _loaded_modules(executable).items():
         source = Path(file)
-        if name.startswith("inside") or name == "os.path" or not file:
+        if name.startswith("in_sandbox") or name == "os.path" or not file:
             continue
         if source.suffix == ".so":
             extensions[name] = source
@@ -138,22 +130,22 @@ def _build(target: Path, executable: Path) -> None:
             relative = name.replace(".", "/") + ("/__init__" if source.stem == "__init__" else "")
             compiled = library / f"{relative}.pyc"
             py_compile.compile(file, str(compiled), f"{name}.py", doraise=True, invalidation_mode=_UNCHECKED)
-    inside_at = f"{BUNDLE_TARGET}/{(library / 'lib-dynload').relative_to(target)}"
-    files = {name: f"{inside_at}/{source.name}" for name, source in extensions.items()}
-    (target / "modules").write_bytes(marshal.dumps((_compile_inside(), files)))
+    shown = f"{BUNDLE_TARGET}/{(library / 'lib-dynload').relative_to(target)}"
+    files = {name: f"{shown}/{source.name}" for name, source in extensions.items()}
+    (target / "modules").write_bytes(marshal.dumps((_compile_modules(), files)))
     copy_libraries(target, [executable, *extensions.values()])
 
 
 def _loaded_modules(executable: Path) -> dict[str, str]:
     with tempfile.TemporaryDirectory() as directory:
-        (Path(directory) / "inside").mkdir()
+        (Path(directory) / "in_sandbox").mkdir()
         for source in _sources():
-            shutil.copy(source, Path(directory) / "inside")
+            shutil.copy(source, Path(directory) / "in_sandbox")
         probe = [str(executable), "-I", "-S", "-B", "-c", _PROBE, directory]
         done = subprocess.run(probe, capture_output=True, text=True, timeout=60)
     if done.returncode != 0:
         raise ProviderUnavailable(
-            f"the interpreter {executable} cannot load the supervisor: {done.stderr.strip()[-300:]}",
+            f"the interpreter {executable} cannot load process 1 of sandboxes: {done.stderr.strip()[-300:]}",
             retryable=False,
         )
     modules: dict[str, str] = json.loads(done.stdout)
@@ -162,9 +154,9 @@ def _loaded_modules(executable: Path) -> dict[str, str]:
 
 
 def copy_libraries(target: Path, programs: Sequence[Path]) -> None:
-    """The dynamic loader as `loader`, and every shared library that the programs need in `lib`.
+    """Copy the dynamic loader to `loader` and every shared library that the programs need into `lib`.
 
-    Raises ProviderUnavailable where they cannot be found.
+    Raises ProviderUnavailable when they cannot be found.
     """
     needed: dict[str, str] = {}
     loader = ""

@@ -33,7 +33,7 @@ WATCH_S = 0.1  # period of the memory watchdog
 OPEN_FILES = 8192  # of one process
 
 
-class Supervisor:
+class Init:
     def __init__(
         self, source: int, sink: int, oom_score: int, memory_kib: int, pids: int, file_mib: int
     ) -> None:
@@ -335,4 +335,4 @@ def main() -> None:
         from . import relay
 
         relay.start(int(sys.argv[5]), sys.argv[6])
-    Supervisor(source, sink, oom_score, memory_kib, pids, file_mib).serve()
+    Init(source, sink, oom_score, memory_kib, pids, file_mib).serve()

@@ -18,7 +18,7 @@ class Bundled:
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
         if name in self.modules:
-            return ModuleSpec(name, self, is_package=name == "inside")  # pyright: ignore[reportArgumentType]
+            return ModuleSpec(name, self, is_package=name == "in_sandbox")  # pyright: ignore[reportArgumentType]
         if name in self.extensions:
             file = self.extensions[name]
             return ModuleSpec(name, ExtensionFileLoader(name, file), origin=file)
@@ -33,6 +33,6 @@ class Bundled:
 
 def main(modules: "Mapping[str, CodeType]", extensions: "Mapping[str, str]") -> None:
     sys.meta_path.insert(0, Bundled(modules, extensions))
-    from inside import supervisor
+    from in_sandbox import init
 
-    supervisor.main()
+    init.main()

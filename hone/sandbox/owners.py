@@ -13,7 +13,8 @@ import secrets
 import shutil
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from hone.sandbox.contract import ProviderUnavailable
@@ -45,8 +46,19 @@ def open_state_dir(path: Path) -> Path:
     return path
 
 
+@contextmanager
+def private_directory() -> Iterator[Path]:
+    """Yield a new directory of this user alone; the next provider removes it if this process is killed."""
+    directory = open_state_dir(default_state_dir()) / new_name()
+    directory.mkdir(mode=0o700)
+    try:
+        yield directory
+    finally:
+        shutil.rmtree(directory)
+
+
 def new_name() -> str:
-    """A fresh owner name for the calling process."""
+    """Return a new owner name for the calling process."""
     pid = os.getpid()
     return f"{_pid_namespace()}-{pid}-{start_time(pid)}-{secrets.token_hex(4)}"
 

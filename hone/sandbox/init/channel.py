@@ -10,7 +10,7 @@ import os
 from typing import cast
 
 from hone.sandbox.contract import OnOutput, SandboxError, SandboxLost
-from hone.sandbox.supervised.inside import wire
+from hone.sandbox.init.in_sandbox import wire
 
 _FRAME_MAX = 32 << 20  # bytes; the largest honest reply lists a directory
 
