@@ -50,8 +50,8 @@ from benchmarks.parts.packages import PACKAGES
 from benchmarks.parts.predictions import KINDS, Prediction, make_predictions
 from benchmarks.peers import swebench_harness
 from benchmarks.sandbox import engine_of_our_own
+from hone.environment import parse_patch
 from hone.grading import GradingSettings, grade
-from hone.grading.patch import parse_patch
 from hone.grading.rules import count
 from hone.grading.verdict import WORDS
 from hone.sandbox import make_provider

@@ -58,6 +58,11 @@ class Checks:
     parser: str = "pytest"
     timeout_s: float = 60.0
 
+    @property
+    def named_tests(self) -> tuple[str, ...]:
+        """Every test id that decides whether the task is resolved."""
+        return (*self.fail_to_pass, *self.pass_to_pass)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.parts.predictions import diff
-from hone.grading.patch import parse_patch
+from hone.environment import parse_patch
 from hone.tasks.configuration import FILES, pytest_arguments
 from hone.tasks.python import install
 from hone.types import Task

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.parts.dishonest import DISHONEST
-from hone.grading.patch import parse_patch
+from hone.environment import parse_patch
 from hone.types import Task
 
 Tree = Mapping[str, str | None]  # path -> text; None: it is not there

@@ -162,8 +162,8 @@ def _print(summary: dict[str, Any], out: Path) -> None:
 
 def _grade_log(tasks_file: Path, log: Path, task_id: str | None, edition: str, *, as_json: bool) -> None:
     from hone.cli.output import print_json
+    from hone.grading.report import grade_log
     from hone.grading.rules import Edition
-    from hone.grading.stored import grade_log, harness_report
 
     if task_id is None:
         raise Refused("say with --task which task the log is of")
@@ -174,7 +174,7 @@ def _grade_log(tasks_file: Path, log: Path, task_id: str | None, edition: str, *
         raise Refused(f"{tasks_file} holds no task {task_id}")
     graded = grade_log(found, _read(log), Edition(edition))
     if as_json:
-        print_json(harness_report(task_id, graded))
+        print_json({task_id: graded.entry()})
         return
     report = graded.report
     if report is None:

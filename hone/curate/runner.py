@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from hone.curate.validate import validate, with_proof
+from hone.grading.run import TestRun
 from hone.grading.settings import GradingSettings
-from hone.grading.suite import SuiteRun, run_suite
+from hone.grading.suite import run_suite
 from hone.sandbox.contract import Limits, Provider
 from hone.types import Checks, Environment, Task
 
@@ -29,7 +30,7 @@ class Runner:
     def __post_init__(self) -> None:
         self._slots = asyncio.Semaphore(self.settings.concurrency)
 
-    async def run(self, task: Task, files: Sequence[str], patch: str = "") -> SuiteRun:
+    async def run(self, task: Task, files: Sequence[str], patch: str = "") -> TestRun:
         """Run test files of a task after a trusted patch. Raises GraderError."""
         async with self._slots:
             return await run_suite(

@@ -14,11 +14,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from hone.environment import prepare_workspace
 from hone.evaluate import report, results
 from hone.evaluate.errors import EvaluateError
 from hone.evaluate.rollout_page import ROLLOUT_PAGE, rollout_page
 from hone.evaluate.settings import EvaluateSettings
-from hone.grading import open_workspace
 from hone.rollout.dispatcher import first_error, seed_of
 from hone.rollout.episode import Episode, Parts, run_episode
 from hone.rollout.lock import RunLock
@@ -197,7 +197,7 @@ async def _run(evaluation: _Evaluation, tasks: Sequence[Task], progress: Callabl
 async def _sample(evaluation: _Evaluation, task: Task, index: int) -> None:
     """One sample, again after an infrastructure fault, and its line in the results."""
     parts = evaluation.parts
-    workspace = await open_workspace(task, parts.provider, parts.workspaces)
+    workspace = await prepare_workspace(task, parts.provider, parts.workspaces)
     group = task.metadata.get(evaluation.settings.group_by) or task.environment.repo or None
     for attempt in range(parts.settings.attempts):
         if attempt:

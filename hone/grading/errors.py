@@ -1,21 +1,11 @@
-"""What grading raises."""
+"""Errors of grading."""
 
 from __future__ import annotations
 
-from hone.sandbox.contract import SandboxLost
-
 
 class GraderError(Exception):
-    """No verdict could be had, and the patch did not cause that: an infrastructure fault."""
-
-
-class BrokenTree(SandboxLost):
-    """The agent left a tree that git cannot read, so its sandbox is of no use any more."""
-
-
-class PatchRefused(Exception):
-    """The patch is not graded: it is malformed, or reaches outside the repository."""
+    """There is no verdict, and the patch did not cause that: an infrastructure failure."""
 
 
 class LogRefused(Exception):
-    """A test log does not tell of a whole run, so it gives no verdict."""
+    """A test log is not of a complete run, so it gives no verdict."""

@@ -1,8 +1,8 @@
-"""Grading: a fresh sandbox, the filtered patch, trusted tests, a verdict test by test.
+"""Grade a patch: a fresh sandbox, the filtered patch, trusted tests, a verdict test by test.
 
-GraderError   no verdict, and the patch did not cause it: the sandbox or the runner never came up
-Verdict       everything else; whatever the patch can cause (it does not apply, it kills the test run, it
-              hangs, it eats the memory, it takes the sandbox down) is a verdict that fails
+GraderError   no verdict, and the patch did not cause that: the sandbox or the runner did not start
+Verdict       everything else; whatever a patch can cause (it does not apply, it kills the tests, hangs, uses
+              up the memory, takes the sandbox down) is a verdict that fails
 """
 
 from __future__ import annotations
@@ -13,18 +13,25 @@ import hashlib
 from collections import OrderedDict
 from pathlib import Path
 
-from hone.grading.apply import apply_patch
-from hone.grading.errors import GraderError, PatchRefused
-from hone.grading.integrity import scan_patch
-from hone.grading.logs import BARE_NAMES, reads_pytest
-from hone.grading.patch import FilteredPatch, filter_patch, parse_patch, test_paths
-from hone.grading.place import Place, find_place
-from hone.grading.rules import COLLECTED, EXACT, Rule
-from hone.grading.run import ENV, REPORT_KIB, RUNNER_MOUNT, WHOLE_REPORT_KIB, Job, run_tests
-from hone.grading.script import grade_by_script
+from hone.environment import (
+    EnvironmentFailed,
+    FilteredPatch,
+    PatchRefused,
+    TaskEnvironment,
+    apply_patch,
+    filter_patch,
+    parse_patch,
+    resolve_environment,
+)
+from hone.grading.errors import GraderError
+from hone.grading.integrity import Tampering, scan_patch
+from hone.grading.logs import rename
+from hone.grading.plan import GradingPlan, PytestJob, compile_plan
+from hone.grading.run import TestRun, run_tests, start_sandbox
+from hone.grading.script import run_script
 from hone.grading.settings import GradingSettings
-from hone.grading.verdict import expected_of, failed, make_verdict, read_report
-from hone.sandbox.contract import Limits, Provider, ProviderUnavailable, Sandbox, SandboxLost, SandboxSpec
+from hone.grading.verdict import failed, make_verdict, statuses_of, words_of
+from hone.sandbox.contract import Limits, Provider, Sandbox, SandboxLost
 from hone.tasks.configuration import FILES, pytest_arguments
 from hone.tasks.errors import TaskError
 from hone.tasks.formats import content_hash
@@ -46,142 +53,104 @@ async def grade(
     """Grade one patch against the task's checks.
 
     Args:
-        cache: of the tasks' repositories (`hone.tasks.workspace.prepare`).
+        cache: directory of the tasks' repositories (`hone.tasks.workspace.prepare`).
         limits: of the sandbox.
     Raises:
         GraderError: there is no verdict, and the patch did not cause that.
     """
-    if not task.checks.fail_to_pass:
-        raise GraderError(f"task {task.id} names no test that the fix must make pass, so it cannot be graded")
-    if task.checks.rule not in (*Rule, COLLECTED, EXACT):
-        raise GraderError(f"task {task.id}: there is no rule {task.checks.rule!r}")
-    filtered = await asyncio.to_thread(read_patch, task, patch, settings)
-    if isinstance(filtered, Verdict):
-        return filtered
+    plan = compile_plan(task)
     try:
-        place = await find_place(task, cache, settings)
-    except TaskError as error:
+        filtered, tampering = await asyncio.to_thread(_read_patch, plan, patch, settings)
+        if tampering is not None:
+            evidence = tampering.evidence
+            run = TestRun(statuses={}, finished=False, tampered=evidence, log=evidence)
+            return make_verdict(task.checks, run)
+        environment = await resolve_environment(task, cache, settings)
+        run = await _run_twice(plan, filtered, environment, provider, settings, limits)
+    except PatchRefused as refusal:
+        return failed(task.checks, str(refusal))
+    except (TaskError, EnvironmentFailed) as error:
         raise GraderError(f"task {task.id} cannot be graded: {error}") from error
-    spec = sandbox_spec(task, place, limits, _report_kib(task))
-    for attempt in range(2):
-        sandbox = await start(provider, spec)
+    if plan.renamed:
+        words = rename(words_of(run.statuses), task.checks.parser, repo=task.environment.repo)
+        run = dataclasses.replace(run, statuses=statuses_of(words))
+    return make_verdict(task.checks, run, rule=plan.rule)
+
+
+def _read_patch(
+    plan: GradingPlan, patch: str, settings: GradingSettings
+) -> tuple[FilteredPatch, Tampering | None]:
+    if len(patch.encode("utf-8", "surrogateescape")) > settings.max_patch_kib * 1024:
+        raise PatchRefused(f"the patch is larger than {settings.max_patch_kib} KiB")
+    return filter_patch(patch, plan.protected), scan_patch(parse_patch(patch), plan.task)
+
+
+async def _run_twice(
+    plan: GradingPlan,
+    patch: FilteredPatch,
+    environment: TaskEnvironment,
+    provider: Provider,
+    settings: GradingSettings,
+    limits: Limits,
+) -> TestRun:
+    """Run the tests, again in another sandbox when the first is lost.
+
+    A machine may fail once under any patch; a patch that loses two sandboxes caused it.
+    """
+    whole_report = bool(plan.script) or plan.job.reported is None
+    error = ""
+    for _ in range(2):
+        sandbox = await start_sandbox(
+            provider, plan.job.workdir, environment, limits, whole_report=whole_report
+        )
         try:
-            if task.checks.script:
-                return await grade_by_script(sandbox, task, filtered, place, settings)
-            return await _grade_in(sandbox, task, filtered, place, settings)
+            if plan.script is not None:
+                return await run_script(sandbox, plan, patch, environment, settings)
+            return await _run_files(sandbox, plan, patch, environment, settings)
         except SandboxLost as lost:
-            # A machine may fail once under any patch; a patch that takes two sandboxes down did it.
-            if attempt:
-                return failed(task.checks, f"the tests took their sandbox down, twice: {lost}", applied=True)
+            error = str(lost)
         finally:
             await sandbox.close()
-    raise AssertionError("unreachable")
+    return TestRun(statuses={}, finished=False, log=f"the tests took their sandbox down, twice: {error}")
 
 
-def read_patch(task: Task, patch: str, settings: GradingSettings) -> FilteredPatch | Verdict:
-    """What of a patch may reach the tests; or the verdict, where it is refused or tampers."""
-    if len(patch.encode("utf-8", "surrogateescape")) > settings.max_patch_kib * 1024:
-        return failed(task.checks, f"the patch is larger than {settings.max_patch_kib} KiB")
-    try:
-        filtered = filter_patch(patch, test_paths(task))
-        tampering = scan_patch(parse_patch(patch), task)
-    except PatchRefused as refusal:
-        return failed(task.checks, f"the patch was refused: {refusal}")
-    if tampering is not None:
-        return make_verdict(
-            task.checks, {}, finished=False, tampered=tampering.evidence, log=tampering.evidence
-        )
-    return filtered
-
-
-def sandbox_spec(task: Task, place: Place, limits: Limits, report_kib: int) -> SandboxSpec:
-    return SandboxSpec(
-        image=place.image,
-        workdir=task.environment.workdir,
-        layer=place.layer,
-        env=ENV,
-        mounts=(RUNNER_MOUNT, *place.mounts),
-        limits=dataclasses.replace(limits, output_kib=max(limits.output_kib, report_kib)),
-    )
-
-
-async def start(provider: Provider, spec: SandboxSpec) -> Sandbox:
-    """Raises GraderError."""
-    try:
-        return await provider.start(spec)
-    except ProviderUnavailable as error:
-        raise GraderError(f"no sandbox to grade in: {error}") from error
-
-
-async def _grade_in(
-    sandbox: Sandbox, task: Task, filtered: FilteredPatch, place: Place, settings: GradingSettings
-) -> Verdict:
-    checks = task.checks
-    if checks.parser != BARE_NAMES and not reads_pytest(checks.parser):
-        raise GraderError(
-            f"task {task.id}: its tests are not pytest's ({checks.parser}), so that only a row with an "
-            "evaluation script (edition 5) can be graded"
-        )
-    tests = patched_paths(checks.test_patch)
-    if filtered.text or checks.test_patch:
-        refusal = await apply_patch(
+async def _run_files(
+    sandbox: Sandbox,
+    plan: GradingPlan,
+    patch: FilteredPatch,
+    environment: TaskEnvironment,
+    settings: GradingSettings,
+) -> TestRun:
+    """Run the task's own test files on the patched tree."""
+    if patch.text or plan.checks.test_patch:
+        await apply_patch(
             sandbox,
-            filtered.text,
-            set(filtered.paths),
-            settings,
-            tests=checks.test_patch,
-            test_paths=tests,
-            clean=place.layer is not None,
+            patch.text,
+            set(patch.paths),
+            timeout_s=settings.slack_s,
+            tests=plan.checks.test_patch,
+            test_paths=plan.patched,
+            clean=environment.layer is not None,
         )
-        if refusal is not None:
-            return failed(checks, refusal)
-    ran = await run_tests(sandbox, job_of(task, place), place, settings)
-    return read_report(ran.output, ran.nonce, checks, ended=ran.ended, repo=task.environment.repo)
+    job = configured_job(plan.task, plan.job, environment)
+    return await run_tests(sandbox, job, environment, settings)
 
 
-def job_of(task: Task, place: Place) -> Job:
-    """The tests of a task, as the runner is told of them."""
-    checks = task.checks
-    named = [test.split("::")[0] for test in (*checks.fail_to_pass, *checks.pass_to_pass) if "::" in test]
-    if len(named) < len(checks.fail_to_pass) + len(checks.pass_to_pass):  # some are names without a file
-        named += [path for path in patched_paths(checks.test_patch) if path.endswith(".py")]
-    return Job(
-        workdir=task.environment.workdir,
-        run_files=tuple(dict.fromkeys(named)),
-        expected=expected_of(checks),
-        timeout_s=checks.timeout_s,
-        test_files=checks.test_files,
-        trusted=tuple(path for path in test_paths(task) if path.endswith("/")),
-        command=(*configured(task, place), *checks.command),
-    )
-
-
-def configured(task: Task, place: Place) -> tuple[str, ...]:
-    """What the repository's own configuration of pytest says of how its tests are collected."""
-    if not is_local(task.environment) or place.layer is None:
-        return ()
-    found = {name: place.layer / name for name in FILES}
-    return pytest_arguments(
+def configured_job(task: Task, job: PytestJob, environment: TaskEnvironment) -> PytestJob:
+    """Return the job with the pytest options that the repository's own configuration sets for collection."""
+    if not is_local(task.environment) or environment.layer is None:
+        return job
+    found = {name: environment.layer / name for name in FILES}
+    options = pytest_arguments(
         {name: path.read_text("utf-8", "replace") for name, path in found.items() if path.is_file()}
     )
-
-
-def patched_paths(patch: str) -> tuple[str, ...]:
-    """The files that a trusted patch names. Raises GraderError."""
-    try:
-        return tuple(path for part in parse_patch(patch) for path in part.paths)
-    except PatchRefused as refusal:
-        raise GraderError(f"the task's own tests are no patch: {refusal}") from None
-
-
-def _report_kib(task: Task) -> int:
-    return WHOLE_REPORT_KIB if task.checks.script or expected_of(task.checks) is None else REPORT_KIB
+    return dataclasses.replace(job, command=(*options, *job.command))
 
 
 class Grader:
-    """Grades with bounded concurrency, each (task content, patch) once, in flight too.
+    """Grade with bounded concurrency; calls with an equal task and patch share one verdict.
 
-    A GraderError is not remembered: the next caller tries again.
+    A GraderError is not cached: the next call tries again.
     """
 
     def __init__(
@@ -193,11 +162,9 @@ class Grader:
         limits: Limits = _DEFAULT_LIMITS,
     ) -> None:
         self._provider, self._settings, self._cache, self._limits = provider, settings, cache, limits
-        self._places = asyncio.Semaphore(settings.concurrency)
+        self._slots = asyncio.Semaphore(settings.concurrency)
         self._verdicts: OrderedDict[str, Verdict] = OrderedDict()  # least recently used first
-        self._in_flight: dict[
-            str, tuple[asyncio.Lock, int]
-        ] = {}  # key -> lock, callers that hold or await it
+        self._in_flight: dict[str, tuple[asyncio.Lock, int]] = {}  # key -> lock, callers that use it
 
     async def grade(self, task: Task, patch: str) -> Verdict:
         """Raises GraderError."""
@@ -209,7 +176,7 @@ class Grader:
         try:
             async with lock:
                 if key not in self._verdicts:
-                    async with self._places:
+                    async with self._slots:
                         self._verdicts[key] = await grade(
                             task,
                             patch,

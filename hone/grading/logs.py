@@ -14,6 +14,7 @@ from typing import Any
 from hone.grading.errors import GraderError, LogRefused
 from hone.grading.rules import Edition, Statuses
 from hone.tasks.formats import r2e
+from hone.types import Task
 
 START, END, EXIT_CODE = (
     f">>>>> {words}" for words in ("Start Test Output", "End Test Output", "Test Exit Code")
@@ -65,6 +66,13 @@ def rename(statuses: Statuses, parser: str, **spec: str) -> Statuses:
         return statuses
     lines = [f"{word} {test}" for word in _ORDER for test, status in statuses.items() if status == word]
     return find_parser(parser)("\n".join(lines), SimpleNamespace(**spec))
+
+
+def describe(task: Task) -> dict[str, str]:
+    """Return the facts about a task that some repositories' parsers use."""
+    row = task.metadata.get("row", {})
+    version = str(row.get("version", "")) if isinstance(row, dict) else ""
+    return {"repo": task.environment.repo, "instance_id": task.id, "version": version}
 
 
 def read_log(

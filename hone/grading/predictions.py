@@ -12,15 +12,14 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
-import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from hone.environment.environment import has_own_repository
 from hone.grading.errors import GraderError
 from hone.grading.grade import grade
-from hone.grading.place import has_own_repository
 from hone.grading.report import graded_entry, outcome_of, summarise, ungraded_entry
 from hone.grading.settings import GradingSettings
 from hone.outcomes import Outcome
@@ -29,6 +28,7 @@ from hone.tasks.errors import TaskError
 from hone.tasks.formats import content_hash
 from hone.types import Task
 from hone.utils.concurrency import run_in_thread
+from hone.utils.files import write_file
 
 GRADER = 1  # counts up whenever equal input may get another verdict
 GOLD = "gold"  # in place of a file: each task's own patch
@@ -209,9 +209,4 @@ def _write(folder: Path, prediction: Prediction, entry: dict[str, Any], log: str
 
 def _write_json(path: Path, value: Any) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(path.name + ".partial")
-    with beside.open("w", encoding="utf-8") as file:
-        json.dump(value, file, indent=2)
-        file.flush()
-        os.fsync(file.fileno())
-    beside.replace(path)
+    write_file(path, json.dumps(value, indent=2), durable=True)

@@ -19,9 +19,8 @@ from enum import StrEnum
 from typing import Any
 
 from hone.grading.errors import GraderError
-from hone.grading.rules import Rule, count
 from hone.grading.settings import ProgressSettings
-from hone.grading.verdict import WORDS
+from hone.grading.verdict import count_tests
 from hone.sandbox.contract import SandboxError
 from hone.types import Checks, Task, Turn, Verdict
 
@@ -56,9 +55,7 @@ def potential(verdict: Verdict, checks: Checks) -> float:
     """
     if verdict.tampered is not None or not verdict.applied or (verdict.score == 1 and not verdict.resolved):
         return 0.0
-    rule = Rule(checks.rule) if checks.rule in set(Rule) else Rule.PASS_AND_FAIL
-    words = {test: WORDS[status] for test, status in verdict.tests.items() if status in WORDS}
-    kept = count(words, (), checks.pass_to_pass, rule=rule).pass_to_pass.fraction
+    kept = count_tests(checks, verdict.tests).pass_to_pass.fraction
     return verdict.score if kept == 1 else 0.0
 
 

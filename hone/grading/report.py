@@ -1,12 +1,15 @@
-"""Verdicts as the SWE-bench harness reports them, with the outcome and its evidence beside."""
+"""Verdicts in the SWE-bench harness's report format, with the outcome and its evidence added."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from hone.grading.rules import Edition, Rule, count
-from hone.grading.verdict import WORDS
+from hone.grading.errors import GraderError, LogRefused
+from hone.grading.logs import describe, find_parser, read_log
+from hone.grading.rules import Edition, Report, Resolution, Rule, count
+from hone.grading.verdict import count_tests
 from hone.outcomes import Outcome
 from hone.types import Task, Verdict
 
@@ -14,21 +17,17 @@ SCHEMA_VERSION = 2  # of the harness's summary
 
 
 def outcome_of(verdict: Verdict) -> Outcome:
-    """Of a patch that was graded."""
+    """Return the outcome of a graded patch."""
     if verdict.tampered is not None:
         return Outcome.TAMPERED
     return Outcome.RESOLVED if verdict.resolved else Outcome.UNRESOLVED
 
 
 def graded_entry(task: Task, verdict: Verdict) -> dict[str, Any]:
-    """The entry of one instance in its `report.json`."""
+    """Return the entry of one instance in its `report.json`."""
     return {
-        "patch_is_None": False,
-        "patch_exists": True,
-        "patch_successfully_applied": verdict.applied,
-        "resolved": verdict.resolved,
-        "infra_failure": False,
-        "tests_status": tests_status(task, verdict),
+        **_entry(applied=verdict.applied, resolved=verdict.resolved),
+        "tests_status": _tests_status(count_tests(task.checks, verdict.tests)),
         "outcome": str(outcome_of(verdict)),
         "evidence": verdict.tampered,
         "score": verdict.score,
@@ -38,14 +37,10 @@ def graded_entry(task: Task, verdict: Verdict) -> dict[str, Any]:
 
 
 def ungraded_entry(outcome: Outcome, reason: str | None = None) -> dict[str, Any]:
-    """The same, of an instance without a patch (NO_PATCH) or without a verdict (GRADER_ERROR)."""
+    """Return the entry of an instance without a patch (NO_PATCH) or without a verdict (GRADER_ERROR)."""
     failed = outcome is Outcome.GRADER_ERROR
     return {
-        "patch_is_None": not failed,
-        "patch_exists": failed,
-        "patch_successfully_applied": False,
-        "resolved": False,
-        "infra_failure": failed,
+        **_entry(exists=failed, infra_failure=failed),
         **({"infra_failure_reason": reason} if failed else {}),
         "outcome": str(outcome),
         "evidence": reason,
@@ -53,56 +48,97 @@ def ungraded_entry(outcome: Outcome, reason: str | None = None) -> dict[str, Any
     }
 
 
-def tests_status(task: Task, verdict: Verdict) -> dict[str, dict[str, list[str]]]:
-    """Test ids by list of the task, and whether they count as success by the harness's rule."""
-    checks = task.checks
-    words = {test: WORDS[status] for test, status in verdict.tests.items() if status in WORDS}
-    rule = Rule(checks.rule) if checks.rule in tuple(Rule) else Rule.PASS_AND_FAIL
-    report = count(words, checks.fail_to_pass, checks.pass_to_pass, rule=rule, edition=Edition.V5)
-    empty: dict[str, list[str]] = {"success": [], "failure": []}
+def _entry(
+    *, exists: bool = True, applied: bool = False, resolved: bool = False, infra_failure: bool = False
+) -> dict[str, Any]:
+    return {
+        "patch_is_None": not exists,
+        "patch_exists": exists,
+        "patch_successfully_applied": applied,
+        "resolved": resolved,
+        "infra_failure": infra_failure,
+    }
+
+
+def _tests_status(report: Report) -> dict[str, dict[str, list[str]]]:
     lists = {"FAIL_TO_PASS": report.fail_to_pass, "PASS_TO_PASS": report.pass_to_pass}
-    told = {
+    status = {
         name: {"success": list(counted.success), "failure": list(counted.failure)}
         for name, counted in lists.items()
     }
-    return {**told, "FAIL_TO_FAIL": empty, "PASS_TO_FAIL": empty}
+    empty: dict[str, list[str]] = {"success": [], "failure": []}
+    return {**status, "FAIL_TO_FAIL": empty, "PASS_TO_FAIL": empty}
 
 
 def summarise(
     entries: Mapping[str, Mapping[str, Any]], tasks: Sequence[Task], submitted: Sequence[str]
 ) -> dict[str, Any]:
-    """The harness's run report over all instances, and each one's outcome.
+    """Return the harness's run report over all instances, with each one's outcome.
 
     Args:
         entries: id -> entry of its `report.json`.
-        submitted: ids of the predictions, also of those that no task has.
+        submitted: ids of the predictions, those without a task included.
     """
-    by_outcome = {
-        outcome: sorted(name for name, entry in entries.items() if entry["outcome"] == outcome)
-        for outcome in (
-            Outcome.RESOLVED, Outcome.UNRESOLVED, Outcome.TAMPERED, Outcome.NO_PATCH, Outcome.GRADER_ERROR,
-        )
-    }  # fmt: skip
-    unresolved = sorted([*by_outcome[Outcome.UNRESOLVED], *by_outcome[Outcome.TAMPERED]])
+
+    def ended(*outcomes: Outcome) -> list[str]:
+        return sorted(name for name, entry in entries.items() if entry["outcome"] in outcomes)
+
+    errors, unresolved = ended(Outcome.GRADER_ERROR), ended(Outcome.UNRESOLVED, Outcome.TAMPERED)
+    resolved, known = ended(Outcome.RESOLVED), {task.id for task in tasks}
     ids = {
-        "completed": sorted([*by_outcome[Outcome.RESOLVED], *unresolved]),
-        "incomplete": sorted({task.id for task in tasks} - set(entries)),
-        "empty_patch": by_outcome[Outcome.NO_PATCH],
+        "completed": sorted([*resolved, *unresolved]),
+        "incomplete": sorted(known - set(entries)),
+        "empty_patch": ended(Outcome.NO_PATCH),
         "submitted": sorted(submitted),
-        "resolved": by_outcome[Outcome.RESOLVED],
+        "resolved": resolved,
         "unresolved": unresolved,
-        "tampered": by_outcome[Outcome.TAMPERED],
-        "error": by_outcome[Outcome.GRADER_ERROR],
-        "infra_failure": by_outcome[Outcome.GRADER_ERROR],
+        "tampered": ended(Outcome.TAMPERED),
+        "error": errors,
+        "infra_failure": errors,
         "ambiguous_failure": [],
-        "unknown": sorted(set(submitted) - {task.id for task in tasks}),
+        "unknown": sorted(set(submitted) - known),
     }
     counts = {f"{name}_instances": len(named) for name, named in ids.items() if name != "incomplete"}
     return {
         "total_instances": len(tasks),
         **counts,
         **{f"{name}_ids": named for name, named in ids.items()},
-        "failure_reasons": {name: entries[name]["evidence"] for name in ids["error"]},
+        "failure_reasons": {name: entries[name]["evidence"] for name in errors},
         "schema_version": SCHEMA_VERSION,
         "instances": {name: dict(entry, tests_status=None) for name, entry in sorted(entries.items())},
     }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GradedLog:
+    """Either a report, or why the log gives none."""
+
+    report: Report | None
+    refused: str = ""
+
+    def entry(self) -> dict[str, Any]:
+        """Return the entry of one instance in the harness's `report.json`."""
+        if self.report is None:
+            return _entry()
+        resolved = self.report.resolution is Resolution.FULL
+        return {
+            **_entry(applied=True, resolved=resolved),
+            "tests_status": _tests_status(self.report),
+        }
+
+
+def grade_log(task: Task, text: str, edition: Edition = Edition.V5) -> GradedLog:
+    """Grade a stored test log. Raises GraderError for an unknown parser or rule."""
+    checks = task.checks
+    if checks.rule not in set(Rule):
+        known = ", ".join(Rule)
+        raise GraderError(f"task {task.id}: there is no rule {checks.rule!r}; rules are {known}")
+    parser = find_parser(checks.parser)
+    try:
+        statuses = read_log(text, parser, edition=edition, strict=True, **describe(task))
+    except LogRefused as refusal:
+        return GradedLog(report=None, refused=str(refusal))
+    report = count(
+        statuses, checks.fail_to_pass, checks.pass_to_pass, rule=Rule(checks.rule), edition=edition
+    )
+    return GradedLog(report=report)

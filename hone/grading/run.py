@@ -1,87 +1,139 @@
-"""Runs tests by the trusted runner in a grading sandbox, and brings back its report."""
+"""Run tests with the trusted runner in a grading sandbox, and read its report."""
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import secrets
 import struct
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hone.grading.place import Place
+from hone.environment import TaskEnvironment
+from hone.environment.environment import GIT_ENV
+from hone.grading.errors import GraderError
+from hone.grading.in_sandbox.hone_tally import HELLO, LETTERS, UNUSABLE
+from hone.grading.plan import PytestJob
 from hone.grading.settings import GradingSettings
-from hone.sandbox.contract import Mount, Sandbox
+from hone.sandbox.contract import Limits, Mount, Provider, ProviderUnavailable, Sandbox, SandboxSpec
+from hone.types import TestStatus
 
 RUNNER = "/srv/hone/grader"
-RUNNER_MOUNT = Mount(source=Path(__file__).parent / "inside", target=RUNNER)
-REPORT_KIB = 256  # output that must come back whole: the runner's report on expected tests
-WHOLE_REPORT_KIB = 16384  # the same, on all tests that it collects
+RUNNER_MOUNT = Mount(source=Path(__file__).parent / "in_sandbox", target=RUNNER)
+REPORT_KIB = 256  # output that must come back complete: the runner's report on named tests
+WHOLE_REPORT_KIB = 16384  # the same, on all collected tests, or a script's log
 ENV = {
+    **GIT_ENV,
     "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
     "PYTHONDONTWRITEBYTECODE": "1",
     "PYTHONHASHSEED": "0",
     "LC_ALL": "C.UTF-8",
-    "GIT_CONFIG_GLOBAL": "/dev/null",
-    "GIT_CONFIG_NOSYSTEM": "1",
-    "GIT_CONFIG_COUNT": "1",
-    "GIT_CONFIG_KEY_0": "safe.directory",
-    "GIT_CONFIG_VALUE_0": "*",
 }
+_STATUS = {letter: TestStatus(status) for status, letter in LETTERS.items()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
-    """What the runner is to do; see `hone/grading/inside/hone_runner.py`."""
+class TestRun:
+    """The tests of one run and how it ended."""
 
-    workdir: str
-    run_files: tuple[str, ...]
-    expected: Sequence[str] | None  # tests to tell of; None: all that are collected
-    timeout_s: float
-    test_files: Mapping[str, str] = field(default_factory=dict[str, str])  # written before the run
-    trusted: tuple[str, ...] = ()  # folders whose Python belongs to the tests
-    command: tuple[str, ...] = ()  # further arguments of pytest
+    __test__ = False  # not a test class, whatever pytest thinks of its name
+
+    statuses: Mapping[str, TestStatus]  # by test id; a test that is absent is missing
+    finished: bool = True  # the session ran to its end
+    tampered: str | None = None  # evidence, one sentence
+    log: str = ""  # the end of the output, or why there was none
+    seconds: float = 0.0
+    memory_mib: float = 0.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ran:
-    output: bytes  # of the runner
-    nonce: str  # that frames its report
-    ended: str  # how its command ended, for people
+async def start_sandbox(
+    provider: Provider, workdir: str, environment: TaskEnvironment, limits: Limits, *, whole_report: bool
+) -> Sandbox:
+    """Start a fresh sandbox for tests. Raises GraderError."""
+    report_kib = WHOLE_REPORT_KIB if whole_report else REPORT_KIB
+    spec = SandboxSpec(
+        image=environment.image,
+        workdir=workdir,
+        layer=environment.layer,
+        env=ENV,
+        mounts=(RUNNER_MOUNT, *environment.mounts),
+        limits=dataclasses.replace(limits, output_kib=max(limits.output_kib, report_kib)),
+    )
+    try:
+        return await provider.start(spec)
+    except ProviderUnavailable as error:
+        raise GraderError(f"no sandbox to grade in: {error}") from error
 
 
 async def run_tests(
-    sandbox: Sandbox,
-    job: Job,
-    place: Place,
-    settings: GradingSettings,
-    *,
-    env: Mapping[str, str] | None = None,
-    python: str | None = None,
-) -> Ran:
-    """Raises SandboxLost."""
+    sandbox: Sandbox, job: PytestJob, environment: TaskEnvironment, settings: GradingSettings
+) -> TestRun:
+    """Run the job. Raises GraderError when the runner does not start, and SandboxLost."""
     fields: dict[str, Any] = {
         "workdir": job.workdir,
         "test_files": dict(job.test_files),
         "run_files": list(job.run_files),
         "trusted": list(job.trusted),
-        "expected": None if job.expected is None else list(job.expected),
+        "reported": None if job.reported is None else list(job.reported),
         "command": list(job.command),
         "timeout_s": job.timeout_s,
-        "paths": list(place.paths),
-        "sites": list(place.sites),
-        "bare": place.bare,
+        "paths": list(environment.paths),
+        "sites": list(environment.sites),
+        "bare": environment.bare and job.python is None,
     }
     body = json.dumps(fields).encode()
     nonce = secrets.token_hex(16)
+    start = (job.python,) if job.python else (*environment.wrapper, environment.python)
     result = await sandbox.exec(
-        [*(() if python else place.wrapper), python or place.python, f"{RUNNER}/hone_runner.py"],
+        [*start, f"{RUNNER}/hone_runner.py"],
         stdin=struct.pack("!I", len(body)) + body + nonce.encode(),
         timeout_s=job.timeout_s + settings.slack_s,
-        env=env,
+        env=job.env,
     )
     ended = "timed out" if result.timed_out else f"exit code {result.exit_code}"
     if result.stderr:
         ended += f": {result.stderr[-500:].decode('utf-8', 'replace').strip()}"
-    return Ran(output=result.stdout, nonce=nonce, ended=ended)
+    return read_report(result.stdout, nonce, job, ended)
+
+
+def read_report(output: bytes, nonce: str, job: PytestJob, ended: str) -> TestRun:
+    """Return the run that the runner's standard output reports.
+
+    Output without the runner's greeting raises GraderError: the runner did not start. A greeting without
+    exactly one report framed by `nonce` means that the code under test ended the runner: nothing passed.
+
+    Args:
+        ended: how the runner's command ended, for the log.
+    """
+    if output.startswith(UNUSABLE):
+        reason = output.removeprefix(UNUSABLE).decode("utf-8", "replace").strip()
+        raise GraderError(f"the test runner cannot run in this environment: {reason}")
+    if not output.startswith(HELLO):
+        raise GraderError(
+            f"the test runner did not start ({ended}): {output[:200].decode('utf-8', 'replace')!r}"
+        )
+    frame = nonce.encode() + b" "
+    reports = [line for line in output.split(b"\n") if line.startswith(frame)]
+    if len(reports) != 1:
+        return TestRun(statuses={}, finished=False, log=f"the test run ended without a report ({ended})")
+    report: dict[str, Any] = json.loads(reports[0][len(frame) :])
+    letters = report["statuses"]
+    pairs = letters.items() if job.reported is None else zip(job.reported, letters, strict=True)
+    return TestRun(
+        statuses={test: _STATUS[letter] for test, letter in pairs},
+        finished=report["finished"],
+        tampered=report["tampered"],
+        log=_log_of(report),
+        seconds=report["seconds"],
+        memory_mib=report["memory_kib"] / 1024,
+    )
+
+
+def _log_of(report: Mapping[str, Any]) -> str:
+    if report["timed_out"]:
+        return f"{report['log']}\nthe tests were stopped after {report['seconds']:.0f} s"
+    if not report["finished"]:
+        return f"{report['log']}\nthe test session did not run to its end (exit code {report['exit_code']})"
+    return report["log"]

@@ -10,7 +10,8 @@ from pathlib import Path
 
 from hone.agents import AgentSettings
 from hone.config import RunSettings
-from hone.grading import Grader, extract
+from hone.environment import extract_patch
+from hone.grading import Grader
 from hone.launch.agents import open_agent
 from hone.rollout.episode import Parts
 from hone.rollout.metering import Conversation
@@ -62,7 +63,7 @@ async def open_parts(
             workspaces=testbed.workspaces,
             settings=settings.rollout,
             grading=settings.grading,
-            extract=functools.partial(extract, settings=settings.grading),
+            extract=functools.partial(extract_patch, settings=settings.grading),
             scorers=scorers,
             metadata={
                 "agent": agent.kind,

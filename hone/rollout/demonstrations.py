@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hone.grading import open_workspace
+from hone.environment import prepare_workspace
 from hone.policy.reply import ToolSpec
 from hone.rollout.dispatcher import first_error
 from hone.rollout.episode import Episode, Parts, run_demonstration
@@ -81,7 +81,7 @@ def _in_turn(tasks: Sequence[Task], count: int) -> list[tuple[int, Task]]:
 
 
 async def _demonstrate(task: Task, rollout_id: str, parts: Parts) -> Demonstration:
-    workspace = await open_workspace(task, parts.provider, parts.workspaces)
+    workspace = await prepare_workspace(task, parts.provider, parts.workspaces)
     for attempt in range(parts.settings.attempts):
         episode = Episode(task=task, rollout_id=rollout_id, group_id=task.id, workspace=workspace, seed=0)
         try:

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import cast
 
-from hone.grading import open_workspace
+from hone.environment import prepare_workspace
 from hone.outcomes import OUTCOME_RULES, Fault, Outcome
 from hone.rollout.episode import Episode, Parts, run_episode
 from hone.rollout.errors import RolloutError, StoreError
@@ -177,7 +177,7 @@ class Dispatcher:
         raise ValueError("a position needs at least one candidate")
 
     async def _fill_group(self, state: _Step, position: int, group_id: str, task: Task) -> Group:
-        workspace = await open_workspace(task, self._parts.provider, self._parts.workspaces)
+        workspace = await prepare_workspace(task, self._parts.provider, self._parts.workspaces)
         places = [
             _Place(task=task, workspace=workspace, group_id=group_id, position=position, index=index)
             for index in range(self._settings.group_size)

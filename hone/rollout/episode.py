@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from hone.agents.contract import Agent, AgentFailed, AgentRun
-from hone.grading import BrokenTree, GraderError, GradingSettings, extract, start_agents
+from hone.environment import BrokenTree, extract_patch, start_agent_sandbox
+from hone.grading import GraderError, GradingSettings
 from hone.grading.integrity import scan_trajectory
 from hone.outcomes import OUTCOME_RULES, Outcome
 from hone.policy.engine import ContextOverflow, EngineError
@@ -65,7 +66,7 @@ class Parts:
     settings: RolloutSettings
     metadata: Mapping[str, Any] = field(default_factory=dict[str, Any])  # copied into every trajectory
     grading: GradingSettings = field(default_factory=GradingSettings)
-    extract: Callable[..., Awaitable[str]] = extract  # the patch in the agent's sandbox
+    extract: Callable[..., Awaitable[str]] = extract_patch  # the patch in the agent's sandbox
     scorers: Scorers | None = None  # None: single turns are not scored
 
 
@@ -183,7 +184,7 @@ async def _leased(episode: Episode, parts: Parts) -> AsyncGenerator[MeteredSandb
 async def _start(episode: Episode, parts: Parts) -> Sandbox:
     try:
         async with asyncio.timeout(BACKSTOP_S):
-            return await start_agents(
+            return await start_agent_sandbox(
                 episode.task, episode.workspace, parts.spec, parts.provider, parts.grading
             )
     except TimeoutError:

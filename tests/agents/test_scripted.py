@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from hone.agents import AgentRun, AgentSettings, demonstrator, make_agent
-from hone.grading import Grader, GradingSettings, base_mounts, extract
+from hone.environment import base_mounts, extract_patch
+from hone.grading import Grader, GradingSettings
 from hone.sandbox import SandboxSpec, make_provider
 from hone.sandbox.settings import SandboxSettings
 from hone.tasks.workspace import prepare
@@ -50,7 +51,7 @@ def test_the_oracle_resolves_the_noop_changes_nothing_and_the_demonstrator_does_
                 run = AgentRun(rollout_id="0-0")
                 async with await provider.start(spec) as sandbox:
                     await agent.run(task, sandbox, None, run)  # type: ignore[arg-type]
-                    patch = await extract(sandbox, task)
+                    patch = await extract_patch(sandbox, task)
                 return run, patch, await grader.grade(task, patch)
 
             run, patch, verdict = await rollout("oracle")

@@ -12,7 +12,8 @@ from typing import TypeVar
 
 import pytest
 
-from hone.grading import GraderError, GradingSettings, extract, open_workspace, start_agents
+from hone.environment import extract_patch, prepare_workspace, start_agent_sandbox
+from hone.grading import GraderError, GradingSettings
 from hone.grading.grade import grade
 from hone.sandbox import Provider, SandboxSpec, make_provider
 from hone.sandbox.contract import Limits
@@ -132,8 +133,10 @@ def test_an_agent_meets_one_commit_and_nothing_of_what_came_after(
     task = _task(image)
 
     async def job(provider: Provider) -> tuple[str, str]:
-        workspace = await open_workspace(task, provider, tmp_path)
-        async with await start_agents(task, workspace, SandboxSpec(), provider, GradingSettings()) as sandbox:
+        workspace = await prepare_workspace(task, provider, tmp_path)
+        async with await start_agent_sandbox(
+            task, workspace, SandboxSpec(), provider, GradingSettings()
+        ) as sandbox:
             seen = await sandbox.exec(
                 "git log --all --format=%H; git tag; git remote; git stash list; git reflog;"
                 "git fsck --unreachable --no-reflogs; git status --short;"
@@ -143,7 +146,7 @@ def test_an_agent_meets_one_commit_and_nothing_of_what_came_after(
             assert b"No module named 'calc'" in seen.stderr
             await sandbox.write("/testbed/calc/__init__.py", FIXED.encode())
             await sandbox.exec("git -c user.name=a -c user.email=a@localhost commit -qam mine")
-            return seen.text, await extract(sandbox, task)
+            return seen.text, await extract_patch(sandbox, task)
 
     seen, patch = _run(job)
     assert seen.split() == [image[1], "6"]  # the commit, its three trees and its two files
@@ -159,7 +162,7 @@ def test_a_commit_that_the_image_does_not_hold_is_refused_in_a_sentence(
         task, environment=dataclasses.replace(task.environment, commit="1234567890" * 4)
     )
     with pytest.raises(TaskError, match="holds no repository with commit 1234567890"):
-        _run(lambda provider: open_workspace(wrong, provider, tmp_path))
+        _run(lambda provider: prepare_workspace(wrong, provider, tmp_path))
 
 
 @pytest.mark.parametrize(

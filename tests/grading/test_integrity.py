@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hone.grading import PatchRefused, parse_patch
+from hone.environment import PatchRefused, parse_patch
 from hone.grading.integrity import Tampering, scan_patch
 from hone.types import Commit, Task
 from tests.grading.example import BUGGY, FIXED, VISIBLE, make_task

@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 
-from hone.grading.errors import BrokenTree, GraderError
+from hone.environment import BrokenTree
+from hone.grading.errors import GraderError
 from hone.grading.progress import Progressing, State, potential
+from hone.grading.run import TestRun
 from hone.grading.settings import ProgressSettings
 from hone.grading.verdict import failed, make_verdict
 from hone.sandbox import SandboxLost
@@ -25,7 +27,7 @@ def verdict(**statuses: TestStatus) -> Verdict:
     """Everything passes but what is named, by the end of its id."""
     changed = {i: s for name, s in statuses.items() for i in ALL if i.endswith(f"::{name}")}
     assert len(changed) == len(statuses)
-    return make_verdict(CHECKS, {**ALL, **changed})
+    return make_verdict(CHECKS, TestRun(statuses={**ALL, **changed}))
 
 
 def test_a_potential_is_the_fraction_of_what_was_to_be_fixed() -> None:

@@ -9,13 +9,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hone.grading import GraderError, make_verdict, read_report
-from hone.grading.inside.hone_tally import HELLO, Tally
+from hone.grading import GraderError, TestRun
+from hone.grading.in_sandbox.hone_tally import HELLO, Tally
+from hone.grading.plan import PytestJob
+from hone.grading.run import read_report
+from hone.grading.verdict import make_verdict
 from hone.types import Checks, TestStatus
 
 F2P, P2P = ("t::a", "t::b"), ("t::c",)
 CHECKS = Checks(fail_to_pass=F2P, pass_to_pass=P2P, test_files={}, gold_patch="")
 NONCE = "n" * 32
+JOB = PytestJob(workdir="/testbed", run_files=("t",), reported=CHECKS.named_tests, timeout_s=1)
 _STATUSES = st.dictionaries(st.sampled_from([*F2P, *P2P, "t::other"]), st.sampled_from(TestStatus))
 
 
@@ -23,7 +27,7 @@ _STATUSES = st.dictionaries(st.sampled_from([*F2P, *P2P, "t::other"]), st.sample
 def test_resolved_means_that_every_expected_test_counts_in_an_honest_finished_run(
     statuses: dict[str, TestStatus], finished: bool, tampered: str | None
 ) -> None:
-    verdict = make_verdict(CHECKS, statuses, finished=finished, tampered=tampered)
+    verdict = make_verdict(CHECKS, TestRun(statuses=statuses, finished=finished, tampered=tampered))
     good = [test for test in (*F2P, *P2P) if statuses.get(test) in (TestStatus.PASSED, TestStatus.XFAILED)]
     good += [test for test in P2P if statuses.get(test) is TestStatus.SKIPPED]  # kept, as the harness counts
     assert verdict.resolved == (len(good) == 3 and finished and tampered is None)
@@ -38,7 +42,7 @@ def _report(**changes: object) -> bytes:
 
 
 def _read(output: bytes) -> bool:
-    return read_report(output, NONCE, CHECKS, ended="exit code 0").resolved
+    return make_verdict(CHECKS, read_report(output, NONCE, JOB, "exit code 0")).resolved
 
 
 def test_only_one_report_under_the_nonce_counts() -> None:
@@ -60,7 +64,7 @@ def test_a_runner_that_never_spoke_is_no_verdict(output: bytes) -> None:
 
 def test_a_task_without_failing_tests_is_no_verdict() -> None:
     with pytest.raises(GraderError):
-        make_verdict(dataclasses.replace(CHECKS, fail_to_pass=()), {})
+        make_verdict(dataclasses.replace(CHECKS, fail_to_pass=()), TestRun(statuses={}))
 
 
 KEY = b"k"

@@ -9,7 +9,8 @@ import pytest
 
 from hone.agents import AgentSettings
 from hone.config import RunSettings
-from hone.grading import BrokenTree, GradingSettings, base_mounts
+from hone.environment import BrokenTree, base_mounts
+from hone.grading import GradingSettings
 from hone.launch.testbed import open_parts, open_testbed
 from hone.sandbox import SandboxSpec
 from hone.tasks.workspace import prepare

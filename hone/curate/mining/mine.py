@@ -20,7 +20,7 @@ from hone.curate.mining.statement import FailingTests, write
 from hone.curate.mining.task import make_task
 from hone.curate.runner import REWRITE, Runner, trial_task
 from hone.grading.errors import GraderError
-from hone.grading.suite import SuiteRun
+from hone.grading.run import TestRun
 from hone.sandbox.contract import SandboxError
 from hone.tasks.errors import TaskError
 from hone.tasks.formats import from_dict, to_dict
@@ -157,7 +157,7 @@ class _Miner:
             command=REWRITE,
         )
 
-        async def run(patch: str) -> SuiteRun:
+        async def run(patch: str) -> TestRun:
             try:
                 return await self._runner.run(trial, modules, patch)
             except GraderError as error:

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from hone.curate.mining.refusal import Reason, Unfit
-from hone.grading.suite import SuiteRun
+from hone.grading.run import TestRun
 from hone.types import TestStatus
 
 _MIN_RUNS = 2  # ids that hold the time or a random number show in the second
@@ -14,7 +14,7 @@ _MIN_RUNS = 2  # ids that hold the time or a random number show in the second
 Statuses = Mapping[str, TestStatus]
 
 
-Run = Callable[[str], Awaitable[SuiteRun]]  # runs the changed tests after a source patch, in a fresh sandbox
+Run = Callable[[str], Awaitable[TestRun]]  # runs the changed tests after a source patch, in a fresh sandbox
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +74,7 @@ async def observe(run: Run, gold_patch: str, repeats: int, timeout_s: float) -> 
     return Observed(compared=compared, log=before[0].log, seconds=seconds)
 
 
-def _check_ran(run: SuiteRun, timeout_s: float) -> None:
+def _check_ran(run: TestRun, timeout_s: float) -> None:
     if not run.finished and run.seconds >= timeout_s:
         raise Unfit(Reason.TOO_SLOW, f"more than {timeout_s:g} s")
     if not run.finished or not run.statuses:

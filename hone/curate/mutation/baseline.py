@@ -11,7 +11,7 @@ from hone.curate.journal import Journal
 from hone.curate.mutation.probes import PROBE, REPORTER, REPORTING, instrument, likely, reached
 from hone.curate.mutation.project import Project
 from hone.curate.runner import REWRITE, Runner, trial_task
-from hone.grading.suite import SuiteRun
+from hone.grading.run import TestRun
 from hone.tasks.errors import TaskError
 from hone.types import Environment, TestStatus
 
@@ -97,7 +97,7 @@ async def _measured(
 
 
 def sort_out(
-    files: Sequence[str], whole: SuiteRun, alone: Mapping[str, SuiteRun]
+    files: Sequence[str], whole: TestRun, alone: Mapping[str, TestRun]
 ) -> tuple[dict[str, list[str]], dict[str, str]]:
     """(file -> tests that pass in both runs, test or file -> why it is set aside)"""
     passing: dict[str, list[str]] = {}
@@ -128,7 +128,7 @@ def sort_out(
     return passing, set_aside
 
 
-def _bits(run: SuiteRun) -> int | None:
+def _bits(run: TestRun) -> int | None:
     """What a file's tests reach. What only importing reaches is every test's business, so it counts too."""
     found = reached(run.log)
     if found is None:

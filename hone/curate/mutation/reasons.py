@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from enum import StrEnum
 
-from hone.grading.suite import SuiteRun
+from hone.grading.run import TestRun
 from hone.types import TestStatus
 
 _FAILED = (TestStatus.FAILED, TestStatus.ERROR)
@@ -30,7 +30,7 @@ class Reason(StrEnum):
     NO_VERDICT = "its tests could not be run"
 
 
-def weigh(expected: Sequence[str], run: SuiteRun) -> tuple[Reason | None, list[str]]:
+def weigh(expected: Sequence[str], run: TestRun) -> tuple[Reason | None, list[str]]:
     """Why a bug is none that a task can be made of, or the tests that it makes fail.
 
     Args:

@@ -21,7 +21,7 @@ from hone.curate.mutation.tasks import make_task
 from hone.curate.runner import REWRITE, Runner, trial_task
 from hone.curate.statements import changed_lines, find_leak, write_statement
 from hone.grading.errors import GraderError
-from hone.grading.suite import SuiteRun
+from hone.grading.run import TestRun
 from hone.types import Environment, Task
 
 _BATCH = 24  # candidates tried before the next are chosen: not more, lest the choice knows too little
@@ -108,7 +108,7 @@ class Search:
         self._say("seeding bugs", self.tasks)
         return result
 
-    def _read(self, candidate: Candidate, files: Sequence[str], run: SuiteRun) -> dict[str, Any]:
+    def _read(self, candidate: Candidate, files: Sequence[str], run: TestRun) -> dict[str, Any]:
         expected = [test for file in files for test in self.baseline.passing[file]]
         refused, failing = weigh(expected, run)
         if refused is not None:

@@ -8,7 +8,7 @@ import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from hone.grading.patch import HUNK, FilePatch
+from hone.environment.patch import HUNK, FilePatch
 
 MAX_BINARY = 2 << 20  # unpacked bytes of a patch's binary files that are looked at, all together
 MAX_LINE = 400  # longer lines are looked at in pieces, so that no expression takes quadratic time

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator, Mapping
 from fnmatch import fnmatch
 
 from hone.grading.integrity.changes import Change
+from hone.grading.integrity.patch_context import PatchContext, Tampering
 from hone.grading.integrity.plugins import covers
-from hone.grading.integrity.scene import Scene, Tampering
 
 CONFIGURATION = {
     "pytest.ini", ".pytest.ini", "pytest.toml", ".pytest.toml", "tox.ini", "setup.cfg", "pyproject.toml",
@@ -23,13 +23,13 @@ _NEVER_RUNS = {
 _REDIRECTS = {"-c", "--config-file", "-o", "--override-ini", "--rootdir", "--confcutdir", "--maxfail", "-k"}
 
 
-def configuration_evidence(scene: Scene) -> Iterator[Tampering]:
-    for change in scene.changes:
+def configuration_evidence(context: PatchContext) -> Iterator[Tampering]:
+    for change in context.changes:
         if change.name not in CONFIGURATION or change.deleted:
             continue
         options = _added_options(change)
         for name, look in _LOOKS.items():
-            reason = look(options[name], scene) if options.get(name) else None
+            reason = look(options[name], context) if options.get(name) else None
             if reason is not None:
                 evidence = f"{change.path} changes pytest's {name} so that {reason}"
                 yield Tampering(path=change.path, evidence=evidence)
@@ -62,7 +62,7 @@ def _words(text: str) -> list[str]:
     return re.sub(r"[\[\],\"'\\]", " ", text).split()
 
 
-def _addopts(words: list[str], scene: Scene) -> str | None:
+def _addopts(words: list[str], context: PatchContext) -> str | None:
     pairs = zip(words, [*words[1:], ""], strict=True)
     for word, following in pairs:
         option, _, value = word.partition("=")
@@ -71,11 +71,11 @@ def _addopts(words: list[str], scene: Scene) -> str | None:
         value = value or following
         if option in _NEVER_RUNS or option in _REDIRECTS:
             return f"not every test is run as it was: {word!r}"
-        if option == "-p" and not scene.about_pytest and not _only_off(value):
+        if option == "-p" and not context.about_pytest and not _only_off(value):
             return f"a plugin is loaded: {value!r}"
         if option == "-m" and value.lower() not in ("not", "("):
             return f"unmarked tests are deselected: {value!r}"
-        if option in ("--ignore", "--ignore-glob", "--deselect") and _hides(value, scene):
+        if option in ("--ignore", "--ignore-glob", "--deselect") and _hides(value, context):
             return f"graded tests are left out: {value!r}"
     return None
 
@@ -84,51 +84,51 @@ def _only_off(value: str) -> bool:
     return value.startswith("no:") and value.removeprefix("no:") not in _PLUGINS_OF_CORE
 
 
-def _hides(value: str, scene: Scene) -> bool:
+def _hides(value: str, context: PatchContext) -> bool:
     path, _, name = value.partition("::")
     name = name.split("[")[0].rpartition("::")[2] or name
     return any(
         covers(path, test) and (not name or name in functions or name[:1].isupper())
-        for test, functions in scene.tests.items()
+        for test, functions in context.tests.items()
     )
 
 
-def _python_files(words: list[str], scene: Scene) -> str | None:
-    for test in scene.tests:
+def _python_files(words: list[str], context: PatchContext) -> str | None:
+    for test in context.tests:
         if not any(fnmatch(test.rpartition("/")[2], word) or fnmatch(test, f"*{word}") for word in words):
             return f"{test} is not collected"
     return None
 
 
-def _python_functions(words: list[str], scene: Scene) -> str | None:
-    for test, functions in scene.tests.items():
+def _python_functions(words: list[str], context: PatchContext) -> str | None:
+    for test, functions in context.tests.items():
         for name in functions:
             if name.startswith("test") and not any(name.startswith(w) or fnmatch(name, w) for w in words):
                 return f"{test}::{name} is not collected"
     return None
 
 
-def _python_classes(words: list[str], _scene: Scene) -> str | None:
+def _python_classes(words: list[str], _context: PatchContext) -> str | None:
     if any("Test".startswith(word) or fnmatch("TestX", word) for word in words):
         return None
     return "test classes are not collected"
 
 
-def _testpaths(words: list[str], scene: Scene) -> str | None:
-    if any(word in (".", "*") or covers(word, test) for word in words for test in scene.tests):
+def _testpaths(words: list[str], context: PatchContext) -> str | None:
+    if any(word in (".", "*") or covers(word, test) for word in words for test in context.tests):
         return None
     return "the graded tests lie outside"
 
 
-def _norecursedirs(words: list[str], scene: Scene) -> str | None:
-    for test in scene.tests:
+def _norecursedirs(words: list[str], context: PatchContext) -> str | None:
+    for test in context.tests:
         for folder in test.split("/")[:-1]:
             if any(fnmatch(folder, word.rstrip("/")) for word in words):
                 return f"{test} is not collected"
     return None
 
 
-_LOOKS: Mapping[str, Callable[[list[str], Scene], str | None]] = {
+_LOOKS: Mapping[str, Callable[[list[str], PatchContext], str | None]] = {
     "addopts": _addopts,
     "python_files": _python_files,
     "python_functions": _python_functions,

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import PurePosixPath
 
 from hone.grading.integrity.changes import Change
-from hone.grading.integrity.scene import Scene, Tampering
+from hone.grading.integrity.patch_context import PatchContext, Tampering
 
 _CUSTOMIZE = {"sitecustomize.py", "usercustomize.py"}
 _BYTECODE = (".pyc", ".pyo")
@@ -31,11 +31,11 @@ _TEST_FRAMEWORK = {"_pytest", "conftest", "doctest", "iniconfig", "pluggy", "py"
 _ORDINARY = {"code", "distutils", "idlelib", "lib2to3", "site", "test", "this", "turtledemo"}
 
 
-def name_evidence(scene: Scene) -> Iterator[Tampering]:
-    for change in scene.changes:
-        if any(change.path.startswith(folder) for folder in scene.environments):
+def name_evidence(context: PatchContext) -> Iterator[Tampering]:
+    for change in context.changes:
+        if any(change.path.startswith(folder) for folder in context.environments):
             continue  # a virtual environment in the patch is clumsy; nothing imports from it
-        reason = _startup(change) or _git(change) or _tool(change) or _shadow(change, scene)
+        reason = _startup(change) or _git(change) or _tool(change) or _shadow(change, context)
         if reason is not None:
             yield Tampering(path=change.path, evidence=f"{change.path} {reason}")
 
@@ -75,19 +75,19 @@ def _tool(change: Change) -> str | None:
     return None
 
 
-def _shadow(change: Change, scene: Scene) -> str | None:
+def _shadow(change: Change, context: PatchContext) -> str | None:
     """A new module or package that Python would import in place of one that the tests need."""
     if not change.created or not change.path.endswith(".py"):
         return None
     module = change.path.removesuffix("/__init__.py").removesuffix(".py")
     folder, _, name = module.rpartition("/")
-    if name in scene.own_names and name not in _TEST_FRAMEWORK:
+    if name in context.own_names and name not in _TEST_FRAMEWORK:
         return None
     package = change.name == "__init__.py"
     where = f"{folder}/" if folder else ""
-    if where in scene.roots:
-        known = (sys.stdlib_module_names - _ORDINARY) | _FRAMEWORK | scene.requirements
-    elif any(file.startswith(where) and "/" not in file[len(where) :] for file in scene.tests):
+    if where in context.roots:
+        known = (sys.stdlib_module_names - _ORDINARY) | _FRAMEWORK | context.requirements
+    elif any(file.startswith(where) and "/" not in file[len(where) :] for file in context.tests):
         known = _TEST_FRAMEWORK | _FRAMEWORK
     else:
         return None

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
+from hone.environment import FilePatch
 from hone.grading.integrity.configuration import configuration_evidence
 from hone.grading.integrity.names import name_evidence
+from hone.grading.integrity.patch_context import PatchContext, Tampering, read_context
 from hone.grading.integrity.plugins import plugin_evidence
-from hone.grading.integrity.scene import Scene, Tampering, make_scene
 from hone.grading.integrity.source import source_evidence
 from hone.grading.integrity.suites import suite_evidence
-from hone.grading.patch import FilePatch
 from hone.types import Task
 
-_LOOKS: tuple[Callable[[Scene], Iterator[Tampering]], ...] = (
+_LOOKS: tuple[Callable[[PatchContext], Iterator[Tampering]], ...] = (
     name_evidence,
     suite_evidence,
     plugin_evidence,
@@ -29,5 +29,5 @@ def scan_patch(parts: Sequence[FilePatch], task: Task) -> Tampering | None:
     adds or edits tests, fixtures, dependencies or documents, or reformats what is there, is no evidence.
     Never raises.
     """
-    scene = make_scene(parts, task)
-    return next((found for look in _LOOKS for found in look(scene)), None)
+    context = read_context(parts, task)
+    return next((found for look in _LOOKS for found in look(context)), None)

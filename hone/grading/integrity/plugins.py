@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from fnmatch import fnmatch
 
 from hone.grading.integrity.changes import Change
-from hone.grading.integrity.scene import Scene, Tampering, added_code, is_test_code
+from hone.grading.integrity.patch_context import PatchContext, Tampering, added_code, is_test_code
 
 # Hooks that decide by being there, and those that mostly look on: what these contain tells.
 _DECIDING = (
@@ -46,23 +46,23 @@ _ENTRY_POINT = re.compile(r"\bpytest11\b[^\n]{0,80}")
 _PACKAGING = {"pyproject.toml", "setup.cfg", "setup.py", "entry_points.txt"}
 
 
-def plugin_evidence(scene: Scene) -> Iterator[Tampering]:
-    for change in scene.changes:
+def plugin_evidence(context: PatchContext) -> Iterator[Tampering]:
+    for change in context.changes:
         if change.deleted:
             continue
         reason = None
-        if change.name in _PACKAGING and not scene.about_pytest:
-            reason = _entry_point(change, scene)
+        if change.name in _PACKAGING and not context.about_pytest:
+            reason = _entry_point(change, context)
         if reason is None and change.name == "conftest.py":
-            reason = _hooks(change, scene) or _ignored(change, scene)
-        elif reason is None and change.path.endswith(".py") and not scene.about_pytest:
-            reason = None if _is_test_module(change) else _hooks(change, scene)
+            reason = _hooks(change, context) or _ignored(change, context)
+        elif reason is None and change.path.endswith(".py") and not context.about_pytest:
+            reason = None if _is_test_module(change) else _hooks(change, context)
         if reason is not None:
             yield Tampering(path=change.path, evidence=f"{change.path} {reason}")
 
 
-def _entry_point(change: Change, scene: Scene) -> str | None:
-    found = scene.news(_ENTRY_POINT, "\n".join(change.lines("+")))
+def _entry_point(change: Change, context: PatchContext) -> str | None:
+    found = context.news(_ENTRY_POINT, "\n".join(change.lines("+")))
     return None if found is None else f"registers a plugin of the test runner: {found!r}"
 
 
@@ -71,25 +71,25 @@ def _is_test_module(change: Change) -> bool:
     return is_test_code(change.path) and change.name.startswith("test_")
 
 
-def _hooks(change: Change, scene: Scene) -> str | None:
+def _hooks(change: Change, context: PatchContext) -> str | None:
     code = added_code(change)
-    decides = scene.news(_DECIDES, code)
+    decides = context.news(_DECIDES, code)
     if decides is not None:
         return f"takes over what the test runner does: {decides!r}"
-    changes = scene.news(_CHANGES, code)
-    watches = scene.news(_WATCHES, code)
+    changes = context.news(_CHANGES, code)
+    watches = context.news(_WATCHES, code)
     if changes is not None and (watches is not None or change.name == "conftest.py"):
         return f"has a hook that changes what the test runner collects or reports: {changes!r}"
-    if watches is not None and "collection_modifyitems" in watches and scene.news(_LEAVES_OUT, code):
+    if watches is not None and "collection_modifyitems" in watches and context.news(_LEAVES_OUT, code):
         return f"has a hook that leaves tests out: {watches!r}"
     return None
 
 
-def _ignored(change: Change, scene: Scene) -> str | None:
+def _ignored(change: Change, context: PatchContext) -> str | None:
     folder = change.path.removesuffix("conftest.py")
-    found = scene.news(_COLLECT_IGNORE, added_code(change))
+    found = context.news(_COLLECT_IGNORE, added_code(change))
     for pattern in re.findall(r"[\"']([^\"']+)[\"']", found or ""):
-        for test in scene.tests:
+        for test in context.tests:
             if test.startswith(folder) and covers(pattern, test.removeprefix(folder)):
                 return f"has {test}, a file of tests that are graded, ignored"
     return None

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from hone.grading.integrity.changes import Change
-from hone.grading.integrity.scene import Scene, Tampering, added_code, is_test_code
+from hone.grading.integrity.patch_context import PatchContext, Tampering, added_code, is_test_code
 
 _DOCUMENTS = (".md", ".rst", ".txt", ".html", ".ipynb")
 
@@ -126,17 +126,17 @@ _SUPPORT = tuple(
 )  # fmt: skip
 
 
-def source_evidence(scene: Scene) -> Iterator[Tampering]:
-    for change in scene.changes:
+def source_evidence(context: PatchContext) -> Iterator[Tampering]:
+    for change in context.changes:
         if change.deleted or change.path.endswith(_DOCUMENTS):
             continue
         code = added_code(change)
         for sign in (*_ANYWHERE, *_signs_for(change)):
-            if scene.about_pytest and sign.pytest_may:
+            if context.about_pytest and sign.pytest_may:
                 continue
             if not all(pattern.search(code) for pattern in sign.beside):
                 continue
-            found = scene.news(sign.pattern, code)
+            found = context.news(sign.pattern, code)
             if found is not None:
                 evidence = f"{change.path} {sign.reason}: {found[:80]!r}"
                 yield Tampering(path=change.path, evidence=evidence)

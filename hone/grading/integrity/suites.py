@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from hone.grading.integrity.changes import Change, Hunk
-from hone.grading.integrity.scene import Scene, Tampering, code_lines, squeeze
+from hone.grading.integrity.patch_context import PatchContext, Tampering, code_lines, squeeze
 
 _SKIP = re.compile(
     r"pytest\.mark\.(?:skip|skipif|xfail)\b|\bpytest\.(?:skip|xfail|importorskip)\s*\("
@@ -18,46 +18,46 @@ _NEAR = 400  # lines in which the definition around a line is looked for
 _NOTHING = re.compile(r"(?:pass|\.\.\.|return(?: None)?|assert True|assert 1)\s*")
 
 
-def suite_evidence(scene: Scene) -> Iterator[Tampering]:
-    written = {change.path for change in scene.changes if not change.deleted}
-    for change in scene.changes:
-        reason = _displaced(change, scene, written) or _shadowed(change, scene)
-        if reason is None and change.path in scene.tests and not change.deleted:
-            reason = _silenced(change, scene)
+def suite_evidence(context: PatchContext) -> Iterator[Tampering]:
+    written = {change.path for change in context.changes if not change.deleted}
+    for change in context.changes:
+        reason = _displaced(change, context, written) or _shadowed(change, context)
+        if reason is None and change.path in context.tests and not change.deleted:
+            reason = _silenced(change, context)
         if reason is not None:
             yield Tampering(path=change.path, evidence=reason)
 
 
-def _displaced(change: Change, scene: Scene, written: set[str]) -> str | None:
+def _displaced(change: Change, context: PatchContext, written: set[str]) -> str | None:
     path = change.path
-    inside = [test for test in scene.tests if test == path or test.startswith(f"{path}/")]
+    inside = [test for test in context.tests if test == path or test.startswith(f"{path}/")]
     if change.mode == "120000" and inside:
         return f"{path} becomes a link in the place of {inside[0]}"
-    if change.deleted and path in scene.tests and path not in written:
+    if change.deleted and path in context.tests and path not in written:
         return f"{path}, a file of tests that are graded, is deleted"
     moved = change.before if change.before != path else None
-    if moved in scene.tests and moved not in written:
+    if moved in context.tests and moved not in written:
         return f"{moved}, a file of tests that are graded, is renamed to {path}"
     if (
         not change.deleted
         and not change.created
-        and path in scene.tests
+        and path in context.tests
         and any(h.empties for h in change.hunks)
     ):
         return f"{path}, a file of tests that are graded, is emptied"
     return None
 
 
-def _shadowed(change: Change, scene: Scene) -> str | None:
-    for test in scene.tests:
+def _shadowed(change: Change, context: PatchContext) -> str | None:
+    for test in context.tests:
         if change.created and change.path.startswith(f"{test.removesuffix('.py')}/"):
             return f"{change.path} makes a package that hides the tests in {test}"
     return None
 
 
-def _silenced(change: Change, scene: Scene) -> str | None:
-    functions = scene.tests[change.path]
-    trusted = squeeze(scene.trusted.get(change.path, ""))
+def _silenced(change: Change, context: PatchContext) -> str | None:
+    functions = context.tests[change.path]
+    trusted = squeeze(context.trusted.get(change.path, ""))
     removed = {match[2] for text in change.lines("-") if (match := _DEFINITION.match(text))}
     for hunk in change.hunks:
         lines = hunk.after
@@ -66,7 +66,7 @@ def _silenced(change: Change, scene: Scene) -> str | None:
             match, gutted = _SKIP.search(code), _gutted(lines, index, functions)
             if sign != "+" or not (match or gutted):
                 continue
-            if squeeze(code) in trusted or squeeze(code) in scene.old:
+            if squeeze(code) in trusted or squeeze(code) in context.old:
                 continue
             if match and change.created and "importorskip" in match.group():
                 continue  # a new file of tests says what it needs

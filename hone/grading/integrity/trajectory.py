@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from hone.grading.extraction import BASE_GIT
+from hone.environment.extract import BASE_GIT
 from hone.types import Turn
 
 EXCERPT = 200  # characters of a command that a signal shows

@@ -6,8 +6,8 @@ the patch never touched; test configuration and plugins in the patch are dropped
 an honest session ends resolves nothing; and nothing the patch can do is excused as an infrastructure fault.
 
 What cannot hold: the code under test shares one interpreter with its tests. Code that knows the source of
-`hone/grading/inside` could find the reporting function among the garbage collector's objects, send a whole
-consistent session by itself and exit; or replace a framework function and put it back before the next
+`hone/grading/in_sandbox` could find the reporting function among the garbage collector's objects, send a
+whole consistent session by itself and exit; or replace a framework function and put it back before the next
 check; or change the values that the tests expect, or hand out objects that equal exactly those, read from the
 caller's frame. Detected, as below, are wholesale replacements of pytest's functions and hooks, new plugins,
 replaced test functions, objects that equal everything, results sent twice or out of order, and writes to the

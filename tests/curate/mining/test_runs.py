@@ -4,7 +4,7 @@ import pytest
 
 from hone.curate.mining.refusal import Reason, Unfit
 from hone.curate.mining.runs import compare, observe
-from hone.grading.suite import SuiteRun
+from hone.grading.run import TestRun
 from hone.types import TestStatus
 
 GOLD = "gold"
@@ -31,15 +31,15 @@ def test_a_test_that_passes_once_before_the_fix_is_flaky_and_not_fixed():
     assert (found.fail_to_pass, found.pass_to_pass, found.flaky) == ((), (), ("a",))
 
 
-def watch(before: list[SuiteRun], after: list[SuiteRun], repeats: int = 2):
-    async def run(patch: str) -> SuiteRun:
+def watch(before: list[TestRun], after: list[TestRun], repeats: int = 2):
+    async def run(patch: str) -> TestRun:
         return (after if patch == GOLD else before).pop(0)
 
     return asyncio.run(observe(run, GOLD, repeats, 10.0))
 
 
-def ran(seconds: float = 1.0, *, finished: bool = True, log: str = "", **tests: str) -> SuiteRun:
-    return SuiteRun(statuses=statuses(**tests), finished=finished, log=log, seconds=seconds)
+def ran(seconds: float = 1.0, *, finished: bool = True, log: str = "", **tests: str) -> TestRun:
+    return TestRun(statuses=statuses(**tests), finished=finished, log=log, seconds=seconds)
 
 
 def test_what_was_observed_has_the_log_before_the_fix_and_the_longest_time():

@@ -1,7 +1,7 @@
 import pytest
 
 from hone.curate.mutation.reasons import Reason, weigh
-from hone.grading.suite import SuiteRun
+from hone.grading.run import TestRun
 from hone.types import TestStatus
 
 EXPECTED = [f"t.py::t{i}" for i in range(8)]
@@ -9,7 +9,7 @@ EXPECTED = [f"t.py::t{i}" for i in range(8)]
 
 def run(failing=(), *, missing=(), finished=True, status="failed"):
     statuses = {t: TestStatus(status if t in failing else "passed") for t in EXPECTED if t not in missing}
-    return SuiteRun(statuses=statuses, finished=finished, log="", seconds=1.0)
+    return TestRun(statuses=statuses, finished=finished, log="", seconds=1.0)
 
 
 @pytest.mark.parametrize(
@@ -30,5 +30,5 @@ def test_a_bug_makes_a_task_when_some_tests_fail_and_most_still_pass(ran, reason
 
 
 def test_all_of_a_few_tests_may_fail():
-    few = SuiteRun(statuses={EXPECTED[0]: TestStatus.FAILED}, finished=True, log="", seconds=1.0)
+    few = TestRun(statuses={EXPECTED[0]: TestStatus.FAILED}, finished=True, log="", seconds=1.0)
     assert weigh(EXPECTED[:1], few) == (None, EXPECTED[:1])

@@ -9,9 +9,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from hone.grading import PatchRefused, filter_patch, parse_patch
-from hone.grading import test_paths as paths_of_tests
-from tests.grading.example import git, make_task
+from hone.environment import PatchRefused, filter_patch, parse_patch
+from tests.grading.example import git
 
 _NAMES = st.text(st.sampled_from("ab é\"\\\t\n+-@ '.~"), min_size=1, max_size=6).filter(
     lambda name: name not in (".", "..") and not name.lower().startswith(".git")
@@ -110,17 +109,6 @@ def test_a_protected_path_is_dropped_and_named(path: str) -> None:
     assert filtered.text == _new_file("a.py") + _new_file("b.py")
 
 
-def test_everything_in_the_directories_of_the_tests_is_dropped() -> None:
-    files = ["pkg/tests/deep/test_hidden.py", "src/test_beside.py"]
-    task = make_task(fail_to_pass=tuple(f"{file}::test" for file in files), pass_to_pass=(), test_files={})
-    kept, dropped = (
-        ["src/x.py", "pkg/testsuite.py", "tests.py"],
-        ["pkg/tests/helper.py", "pkg/tests", files[1]],
-    )
-    filtered = filter_patch("".join(map(_new_file, kept + dropped)), paths_of_tests(task))
-    assert (filtered.paths, filtered.removed_paths) == (tuple(kept), tuple(dropped))
-
-
 def test_a_rename_is_dropped_when_either_end_is_protected() -> None:
     rename = "diff --git a/{0} b/{1}\nsimilarity index 100%\nrename from {0}\nrename to {1}\n"
     patch = rename.format("conftest.py", "x.py") + rename.format("y.py", "tests/conftest.py")
@@ -164,27 +152,6 @@ def test_metadata_of_installed_packages_is_dropped() -> None:
     """A test runner finds plugins by it, wherever a module can be imported from."""
     paths = ["x.egg-info/entry_points.txt", "src/x-1.dist-info/METADATA", "docs/egg-info.txt"]
     assert filter_patch("".join(map(_new_file, paths)), []).paths == ("docs/egg-info.txt",)
-
-
-def test_the_files_of_a_test_patch_belong_to_the_tests() -> None:
-    task = make_task(test_patch=_new_file("lib/tests/roots/page.txt") + _new_file("check/all.py"))
-    assert {"lib/tests/roots/page.txt", "lib/tests/", "check/all.py"} <= set(paths_of_tests(task))
-    assert "words" not in paths_of_tests(make_task(test_patch="words\n"))
-
-
-def test_what_the_test_command_of_a_script_names_belongs_to_the_tests() -> None:
-    script = """cd /testbed
-git apply src/other.py
-: '>>>>> Start Test Output'
-./tests/runtests.py --settings=test_sqlite lib/cases/check.py && bin/test -C ../x /usr/bin/env src/fixed.py
-: '>>>>> End Test Output'
-git checkout src/later.py
-"""
-    task = make_task(
-        script=script, gold_patch=_new_file("src/fixed.py"), fail_to_pass=("a",), pass_to_pass=()
-    )
-    named = {"tests/runtests.py", "lib/cases/check.py", "bin/test", "tests/"}
-    assert set(paths_of_tests(task)) == named | {"a", "tests/test_hidden.py", "tests/test_more.py"}
 
 
 def test_a_patch_cut_off_within_its_last_hunk_keeps_what_is_there() -> None:

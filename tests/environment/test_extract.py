@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hone.grading import BrokenTree, GradingSettings, base_mounts, extract, filter_patch
+from hone.environment import BrokenTree, EnvironmentSettings, base_mounts, extract_patch, filter_patch
 from hone.sandbox import ExecResult, Limits, Provider, SandboxSpec, make_provider
 from hone.sandbox.settings import SandboxSettings
 from hone.tasks.workspace import prepare
@@ -80,7 +80,7 @@ async def _run(
         result = await sandbox.exec(command)
         if tree is not None:
             await sandbox.download("/testbed", tree)
-        return result, await extract(sandbox, make_task())
+        return result, await extract_patch(sandbox, make_task())
 
 
 @pytest.fixture(scope="module")
@@ -127,9 +127,9 @@ def test_a_tree_that_git_cannot_turn_into_a_patch_is_the_agents_doing(workspace:
             async with await provider.start(spec) as sandbox:
                 await sandbox.exec("head -c 3000000 /dev/urandom > big.bin")
                 with pytest.raises(BrokenTree, match="larger than 1024 KiB"):
-                    await extract(sandbox, make_task())
-                with pytest.raises(BrokenTree, match="not done"):
-                    await extract(sandbox, make_task(), GradingSettings(extract_timeout_s=0.001))
+                    await extract_patch(sandbox, make_task())
+                with pytest.raises(BrokenTree, match="did not read"):
+                    await extract_patch(sandbox, make_task(), EnvironmentSettings(extract_timeout_s=0.001))
 
     asyncio.run(scenario())
 
@@ -139,7 +139,7 @@ def test_a_sandbox_without_the_base_is_a_programming_error(workspace: Path) -> N
         async with make_provider(SandboxSettings()) as provider:
             sandbox = await provider.start(SandboxSpec(layer=workspace))
             with pytest.raises(RuntimeError, match="base_mounts"):
-                await extract(sandbox, make_task())
+                await extract_patch(sandbox, make_task())
 
     asyncio.run(scenario())
 
@@ -158,9 +158,9 @@ def test_an_intact_extraction_gives_the_same_patch_and_leaves_nothing_changed(wo
                 async with await provider.start(spec) as sandbox:
                     await sandbox.exec(EDIT + command)
                     before = await sandbox.exec(_LISTING, cwd="/")
-                    patch = await extract(sandbox, make_task(), intact=True)
+                    patch = await extract_patch(sandbox, make_task(), intact=True)
                     after = await sandbox.exec(_LISTING, cwd="/")
                     assert after.text == before.text, name
-                    assert patch == await extract(sandbox, make_task()), name
+                    assert patch == await extract_patch(sandbox, make_task()), name
 
     asyncio.run(scenario())

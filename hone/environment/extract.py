@@ -1,7 +1,7 @@
-"""Takes an agent's patch out of its sandbox, whatever the agent did to git there.
+"""Extract an agent's patch from its sandbox, whatever the agent did to git there.
 
-A patch is text in git's format and always valid UTF-8: where a file is not, the patch is in binary form. Line
-ends are content (a file may have CRLF), so store and read patches without newline translation.
+A patch is text in git's format and always valid UTF-8; files that are not UTF-8 appear in binary form. Line
+ends are content (a file may have CRLF): store and read patches without newline translation.
 """
 
 from __future__ import annotations
@@ -9,8 +9,9 @@ from __future__ import annotations
 import secrets
 from pathlib import Path
 
-from hone.grading.errors import BrokenTree
-from hone.grading.settings import GradingSettings
+from hone.environment.environment import GIT_ENV
+from hone.environment.errors import BrokenTree
+from hone.environment.settings import EnvironmentSettings
 from hone.sandbox.contract import ExecResult, Mount, Sandbox
 from hone.types import Task
 
@@ -18,24 +19,14 @@ BASE_GIT = "/srv/hone/base.git"
 
 
 def base_mounts(workspace: Path) -> tuple[Mount, ...]:
-    """What an agent's sandbox must show so that `extract` works: the pristine history, read-only."""
+    """Return the mounts that `extract_patch` needs in a sandbox: the pristine history, read-only."""
     return (Mount(source=workspace / ".git", target=BASE_GIT),)
 
 
-_ENV = {
-    "GIT_CONFIG_GLOBAL": "/dev/null",
-    "GIT_CONFIG_NOSYSTEM": "1",
-    "GIT_CONFIG_COUNT": "1",
-    "GIT_CONFIG_KEY_0": "safe.directory",
-    "GIT_CONFIG_VALUE_0": "*",
-    "GIT_TERMINAL_PROMPT": "0",
-    "LC_ALL": "C",
-}
-
-# Arguments: the pristine .git, workdir, the diff attribute, a new directory, "intact" or nothing. A git
-# directory of our own in a new place borrows the pristine objects, so nothing the agent did to its .git, its
-# configuration, hooks, filters or attributes has any effect. Repositories inside the tree are taken for plain
-# folders by removing their .git; "intact" does so in a copy. Every process here costs a millisecond or two.
+# Arguments: the pristine .git, workdir, the diff attribute, a new directory, "intact" or nothing. A new git
+# directory borrows the pristine objects, so the agent's .git, configuration, hooks, filters and attributes
+# have no effect. Nested repositories become plain folders by removing their .git; "intact" does that in a
+# copy. Every process costs a millisecond or two.
 _EXTRACT = r"""
 set -u -o pipefail
 mkdir -m 700 "$4" "$4/objects" "$4/objects/info" "$4/refs" "$4/info" || exit 91
@@ -62,44 +53,49 @@ git diff-index --cached --binary --full-index --no-renames --no-ext-diff --no-te
     --src-prefix=a/ --dst-prefix=b/ "$base" -- . \
     ':(exclude,glob)**/__pycache__/**' ':(exclude,glob)**/*.pyc' ':(exclude,glob)**/.pytest_cache/**'"""
 
-# Reads to the end, so that git sees no broken pipe.
+# Reads to the end, so that git does not write to a closed pipe.
 _SLICE = "| tail -c +{start} | {{ head -c {size}; cat > /dev/null; }}"
 
 
-async def extract(
-    sandbox: Sandbox, task: Task, settings: GradingSettings | None = None, *, intact: bool = False
+async def extract_patch(
+    sandbox: Sandbox, task: Task, settings: EnvironmentSettings | None = None, *, intact: bool = False
 ) -> str:
-    """The diff between the task's base commit and the tree as the agent left it; "" when nothing changed.
+    """Return the diff between the task's base commit and the agent's tree; "" when nothing changed.
 
-    New, deleted, binary and mode-changed files and the agent's own commits are in it, a rename as a deletion
-    and a new file; ignored files and Python's caches are not. The sandbox must have `base_mounts`.
+    It holds new, deleted, binary and mode-changed files and the agent's own commits; a rename is a deletion
+    and a new file. Ignored files and Python's caches are left out. The agent's own .git and its index stay
+    as they are.
 
-    The agent's own .git, its index included, is never touched. `intact` leaves the whole tree as it is, for
-    an agent that is still at work; without it repositories inside the tree lose their .git.
-
-    Raises BrokenTree (the policy's doing), SandboxLost, and RuntimeError when the base is not mounted.
+    Args:
+        sandbox: started with `base_mounts`.
+        intact: change nothing in the tree, for an agent that is still at work; otherwise repositories
+            inside the tree lose their .git.
+    Raises:
+        BrokenTree: git cannot read the tree, or the patch is too large; the policy caused it.
+        SandboxLost: the sandbox is gone.
+        RuntimeError: the base is not mounted.
     """
     if BASE_GIT not in {mount.target for mount in sandbox.spec.mounts}:
-        raise RuntimeError("the sandbox was not started with grading.base_mounts(workspace)")
-    settings = settings or GradingSettings()
+        raise RuntimeError("the sandbox was not started with base_mounts(workspace)")
+    settings = settings or EnvironmentSettings()
     data = await _diff(sandbox, task, settings, "!diff", intact)
     try:
         return data.decode("utf-8")
-    except UnicodeDecodeError:  # everything as binary: ASCII
+    except UnicodeDecodeError:  # every file in binary form: ASCII
         return (await _diff(sandbox, task, settings, "-diff", intact)).decode("utf-8")
 
 
 async def _diff(
-    sandbox: Sandbox, task: Task, settings: GradingSettings, attribute: str, intact: bool
+    sandbox: Sandbox, task: Task, settings: EnvironmentSettings, attribute: str, intact: bool
 ) -> bytes:
-    chunk = max(1024, sandbox.spec.limits.output_kib * 512)  # what one exec surely returns whole
+    chunk = max(1024, sandbox.spec.limits.output_kib * 512)  # one exec returns this much without truncation
     result = await _run(sandbox, task, settings, attribute, intact)
     if result.stdout_bytes > settings.max_patch_kib * 1024:
         raise BrokenTree(f"the patch is larger than {settings.max_patch_kib} KiB")
     if result.stdout_bytes == len(result.stdout):
         return result.stdout
     parts: list[bytes] = []
-    for start in range(0, result.stdout_bytes, chunk):  # the same tree again, a part at a time
+    for start in range(0, result.stdout_bytes, chunk):  # diff the same tree again, one part at a time
         pipe = _SLICE.format(start=start + 1, size=chunk)
         part = await _run(sandbox, task, settings, attribute, intact, pipe)
         parts.append(part.stdout)
@@ -107,19 +103,19 @@ async def _diff(
 
 
 async def _run(
-    sandbox: Sandbox, task: Task, settings: GradingSettings, attribute: str, intact: bool, pipe: str = ""
+    sandbox: Sandbox, task: Task, settings: EnvironmentSettings, attribute: str, intact: bool, pipe: str = ""
 ) -> ExecResult:
-    own = f"/tmp/patch.{secrets.token_hex(8)}"  # noqa: S108 - a name that nobody inside could prepare
+    own = f"/tmp/patch.{secrets.token_hex(8)}"  # noqa: S108 - no process inside can predict the name
     arguments = [BASE_GIT, task.environment.workdir, attribute, own, "intact" if intact else ""]
     result = await sandbox.exec(
         ["bash", "-c", f"{_EXTRACT} {pipe}", "extract", *arguments],
         cwd="/",
-        env=_ENV,
+        env=GIT_ENV,
         timeout_s=settings.extract_timeout_s,
     )
     if result.timed_out:
-        raise BrokenTree(f"git was not done with the tree after {settings.extract_timeout_s:g} s")
+        raise BrokenTree(f"git did not read the tree within {settings.extract_timeout_s:g} s")
     if result.exit_code != 0:
-        said = result.stderr.decode("utf-8", "replace").strip().splitlines() or ["no message"]
-        raise BrokenTree(f"git cannot read the tree (exit code {result.exit_code}): {said[-1]}")
+        lines = result.stderr.decode("utf-8", "replace").strip().splitlines() or ["no message"]
+        raise BrokenTree(f"git cannot read the tree (exit code {result.exit_code}): {lines[-1]}")
     return result

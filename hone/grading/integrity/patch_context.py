@@ -7,9 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
-from hone.grading.errors import PatchRefused
+from hone.environment import FilePatch, PatchRefused, parse_patch
 from hone.grading.integrity.changes import Change, read_changes
-from hone.grading.patch import FilePatch, parse_patch
 from hone.types import Task
 
 _TEST_FOLDERS = {"test", "tests", "testing", "_testing", "testsuite"}
@@ -29,7 +28,7 @@ class Tampering:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Scene:
+class PatchContext:
     changes: tuple[Change, ...]
     tests: Mapping[str, frozenset[str]]  # file of tests that the task names -> its functions so named
     trusted: Mapping[str, str]  # path -> text of the task's own tests
@@ -48,13 +47,13 @@ class Scene:
         return None
 
 
-def make_scene(parts: Sequence[FilePatch], task: Task) -> Scene:
+def read_context(parts: Sequence[FilePatch], task: Task) -> PatchContext:
     changes = read_changes(parts)
     gold = _changes_of(task.checks.gold_patch)
     old = [line for change in changes for line in change.lines("-")]
     old += [line for change in gold for line in change.lines("+")]
     environment = task.environment
-    return Scene(
+    return PatchContext(
         changes=changes,
         tests=_named_tests(task),
         trusted=task.checks.test_files,

@@ -282,10 +282,10 @@ def main() -> None:
     finished = child.exit_code is not None and tally.finished(child.exit_code) and not timed_out
     if finished:
         tally.check_canaries()
-    if job["expected"] is None:
+    if job["reported"] is None:
         told: Any = {t: LETTERS[tally.status(t)] for t in tally.phases if t not in canaries}
     else:
-        told = "".join(LETTERS[tally.find(test)] for test in job["expected"])
+        told = "".join(LETTERS[tally.find(test)] for test in job["reported"])
     report = {
         "statuses": told,
         "memory_kib": resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss,

@@ -1,4 +1,4 @@
-"""Where the tests of a task run: what a sandbox of it shows, and which Python runs them there."""
+"""What a task's sandboxes show, and the Python that runs the tests there."""
 
 from __future__ import annotations
 
@@ -7,15 +7,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from hone.grading.settings import GradingSettings
+from hone.environment.settings import EnvironmentSettings
 from hone.sandbox.contract import Mount
 from hone.tasks.errors import TaskError
 from hone.tasks.python import SITE_TARGET, install
 from hone.tasks.workspace import is_local, prepare
 from hone.types import Environment, Task
+from hone.utils import git
 from hone.utils.files import default_cache_dir
 
-SITE = SITE_TARGET  # inside: what a repository requires, installed once
+# For git commands of Hone in a sandbox, where the repository may belong to another user.
+GIT_ENV: Mapping[str, str] = {**git.ISOLATED, **git.config({"safe.directory": "*"})}
 
 # Images of SWE-bench keep the tests' interpreter in a conda environment of this name.
 _CONDA = "/opt/miniconda3/envs/testbed/bin"
@@ -23,47 +25,47 @@ _ACTIVATE = ("bash", "-c", f'PATH="{_CONDA}:$PATH"; exec "$@"', "bash")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
-    """A task's environment as a sandbox shows it."""
+class TaskEnvironment:
+    """A task's environment, resolved for sandboxes."""
 
     image: str
     layer: Path | None  # initial content of workdir; None: the image holds the repository
     mounts: tuple[Mount, ...] = ()
-    env: Mapping[str, str] = field(default_factory=dict[str, str])  # of an agent's commands
+    env: Mapping[str, str] = field(default_factory=dict[str, str])  # for the agent's commands
     python: str = "python3"
-    wrapper: tuple[str, ...] = ()  # of the command that runs the tests
-    paths: tuple[str, ...] = ()  # that Python imports the repository's packages from
-    sites: tuple[str, ...] = ()  # directories of installed distributions, beside the interpreter's own
-    bare: bool = True  # whether the interpreter has nothing installed that the tests need
+    wrapper: tuple[str, ...] = ()  # prefix of the command that runs the tests
+    paths: tuple[str, ...] = ()  # import paths of the repository's packages
+    sites: tuple[str, ...] = ()  # directories of installed distributions, besides the interpreter's own
+    bare: bool = True  # the interpreter has nothing installed that the tests need
 
 
-async def find_place(task: Task, cache: Path, settings: GradingSettings) -> Place:
-    """Make what the task's sandboxes show, on first use.
+async def resolve_environment(task: Task, cache: Path, settings: EnvironmentSettings) -> TaskEnvironment:
+    """Return what the task's sandboxes show; repositories and requirements are prepared on first use.
 
     Args:
-        cache: of the tasks' repositories.
+        cache: directory of the tasks' repositories.
     Raises:
-        TaskError: the repository or its commit is not there, or what it requires cannot be installed.
+        TaskError: the repository or its commit is missing, or a requirement cannot be installed.
     """
-    return await asyncio.to_thread(_find, task, cache, settings)
+    return await asyncio.to_thread(_resolve, task, cache, settings)
 
 
-def _find(task: Task, cache: Path, settings: GradingSettings) -> Place:
+def _resolve(task: Task, cache: Path, settings: EnvironmentSettings) -> TaskEnvironment:
     environment = task.environment
     if has_own_repository(environment):
-        return Place(image=environment.image, layer=None, wrapper=_ACTIVATE, bare=False)
+        return TaskEnvironment(image=environment.image, layer=None, wrapper=_ACTIVATE, bare=False)
     layer = prepare(task, cache)
     if not is_local(environment):
-        return Place(image=environment.image, layer=layer)
+        return TaskEnvironment(image=environment.image, layer=layer)
     paths = tuple(f"{environment.workdir}/{path}".rstrip("/") for path in environment.paths)
     if settings.venv is not None:
         return _with_venv(settings.venv, layer, paths)
     site = install(environment, default_cache_dir() / "sites")
-    sites = () if site is None else (SITE,)
-    return Place(
+    sites = () if site is None else (SITE_TARGET,)
+    return TaskEnvironment(
         image="host",
         layer=layer,
-        mounts=() if site is None else (Mount(source=site, target=SITE),),
+        mounts=() if site is None else (Mount(source=site, target=SITE_TARGET),),
         env={"PYTHONPATH": ":".join([*paths, *sites])} if paths or sites else {},
         paths=paths,
         sites=sites,
@@ -71,19 +73,19 @@ def _find(task: Task, cache: Path, settings: GradingSettings) -> Place:
 
 
 def has_own_repository(environment: Environment) -> bool:
-    """Whether the image holds the repository, in workdir."""
+    """Return whether the image holds the repository, in workdir."""
     return environment.image.startswith(("docker://", "rootfs:")) and not environment.history
 
 
-def _with_venv(venv: Path, layer: Path, paths: tuple[str, ...]) -> Place:
-    """A given virtual environment, shown with its interpreter where both lie on this machine."""
+def _with_venv(venv: Path, layer: Path, paths: tuple[str, ...]) -> TaskEnvironment:
+    """Mount a given virtual environment and its interpreter at their paths on this machine."""
     python = venv / "bin" / "python"
     if not (venv / "pyvenv.cfg").is_file() or not python.exists():
         raise TaskError(f"{venv} is no virtual environment: it has no pyvenv.cfg or no bin/python")
     venv = venv.absolute()
     prefix = python.resolve().parent.parent
     shown = [venv] if str(prefix) == "/usr" else [venv, prefix]
-    return Place(
+    return TaskEnvironment(
         image="host",
         layer=layer,
         mounts=tuple(Mount(source=folder, target=str(folder)) for folder in shown),

@@ -1,7 +1,7 @@
-"""What an agent's sandbox of a task shows: the repository as one commit, and nothing that tells of the fix.
+"""Prepare an agent's sandbox: the repository as one commit, and nothing that reveals the fix.
 
-A repository that lies in an image is met as the image's working tree, committed once: no later commit, no
-remote, reflog, stash or alternate is left, and no copy of the project in site-packages or in caches.
+A repository in an image becomes the image's working tree, committed once: later commits, remotes, reflogs,
+stashes and alternates are removed, and so are copies of the project in site-packages and in caches.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ import shutil
 from pathlib import Path
 from typing import IO
 
-from hone.grading.extraction import BASE_GIT, base_mounts
-from hone.grading.place import find_place, has_own_repository
-from hone.grading.settings import GradingSettings
+from hone.environment.environment import GIT_ENV, has_own_repository, resolve_environment
+from hone.environment.extract import BASE_GIT, base_mounts
+from hone.environment.settings import EnvironmentSettings
 from hone.sandbox.contract import ExecResult, Provider, Sandbox, SandboxError, SandboxSpec
 from hone.tasks.errors import TaskError
 from hone.tasks.formats import digest, r2e
@@ -26,8 +26,8 @@ from hone.types import Task
 TIMEOUT_S = 600.0
 _DONE = ".complete"
 
-# Arguments: workdir, a new directory, files that an agent must not see. The tree as it stands becomes the one
-# commit of a new repository; where it is just what is committed, that commit keeps its id.
+# Arguments: workdir, a new directory, files to hide from the agent. The tree as it stands becomes the one
+# commit of a new repository; a tree that equals the committed one keeps the commit's id.
 _TAKE_BASE = r"""
 set -eu
 cd "$1"; hide_files() { shift 2; rm -rf -- "$@"; }; hide_files "$@"
@@ -46,7 +46,7 @@ git symbolic-ref HEAD refs/heads/main && git update-ref refs/heads/main "$base" 
 rm -rf .git/logs .git/hooks
 """
 
-# Arguments: workdir, the pristine git directory, the project as a pattern of names, files to remove.
+# Arguments: workdir, the pristine git directory, a pattern of the project's names, files to remove.
 _HIDE = r"""
 set -u
 cd "$1" || exit 1; hide_files() { shift 3; rm -rf -- "$@"; }; hide_files "$@"
@@ -74,17 +74,20 @@ exit 0
 """
 
 
-async def open_workspace(task: Task, provider: Provider, cache: Path) -> Path:
-    """The directory with the task's repository as the agent meets it; made on first use.
+async def prepare_workspace(task: Task, provider: Provider, cache: Path) -> Path:
+    """Return the directory with the task's repository as the agent gets it; prepared on first use.
 
-    Of an image it holds the git directory alone. Raises TaskError where there is no such repository or
-    commit, and SandboxError where an image cannot be looked into.
+    For a repository in an image it holds the git directory alone.
+
+    Raises:
+        TaskError: there is no such repository or commit.
+        SandboxError: the image cannot be read.
     """
     if not has_own_repository(task.environment):
         return await asyncio.to_thread(prepare, task, cache)
     target = cache / digest([task.environment.image, task.environment.workdir, task.environment.commit])
     if not (target / _DONE).is_file():
-        with await asyncio.to_thread(_locked, cache / f".{target.name}.lock"):
+        with await asyncio.to_thread(_lock, cache / f".{target.name}.lock"):
             if not (target / _DONE).is_file():
                 shutil.rmtree(target, ignore_errors=True)
                 await _take_base(task, provider, target)
@@ -92,8 +95,8 @@ async def open_workspace(task: Task, provider: Provider, cache: Path) -> Path:
     return target
 
 
-def _locked(path: Path) -> IO[str]:
-    """Waits for the others; the kernel releases it when its holder dies."""
+def _lock(path: Path) -> IO[str]:
+    """Return the locked file; closing it, or the death of this process, releases the lock."""
     path.parent.mkdir(parents=True, exist_ok=True)
     file = path.open("w")
     fcntl.flock(file, fcntl.LOCK_EX)
@@ -101,86 +104,72 @@ def _locked(path: Path) -> IO[str]:
 
 
 async def _take_base(task: Task, provider: Provider, target: Path) -> None:
-    environment = task.environment
-    spec = SandboxSpec(image=environment.image, workdir=environment.workdir, env=_GIT_ENV)
+    environment, base = task.environment, "/tmp/base"  # noqa: S108 - in a sandbox of its own
+    no_repository = f"task {task.id}: {environment.image} holds no repository"
+    spec = SandboxSpec(image=environment.image, workdir=environment.workdir, env=GIT_ENV)
     async with await provider.start(spec) as sandbox:
         if environment.commit:
             found = await sandbox.exec(["git", "cat-file", "-e", f"{environment.commit}^{{commit}}"])
             if found.exit_code != 0:
-                raise TaskError(
-                    f"task {task.id}: {environment.image} holds no repository with commit "
-                    f"{environment.commit} in {environment.workdir}"
-                )
+                raise TaskError(f"{no_repository} with commit {environment.commit} in {environment.workdir}")
         made = await sandbox.exec(
-            ["bash", "-c", _TAKE_BASE, "base", environment.workdir, "/tmp/base", *_hidden(task)],  # noqa: S108
+            ["bash", "-c", _TAKE_BASE, "base", environment.workdir, base, *_hidden_files(task)],
             timeout_s=TIMEOUT_S,
         )
         if made.exit_code != 0:
-            raise TaskError(
-                f"task {task.id}: {environment.image} holds no repository that can be read in "
-                f"{environment.workdir}: {_said(made)}"
-            )
+            raise TaskError(f"{no_repository} that git can read in {environment.workdir}: {_last_line(made)}")
         await asyncio.to_thread(target.mkdir, parents=True)
-        await sandbox.download("/tmp/base/.git", target / ".git")  # noqa: S108
+        await sandbox.download(f"{base}/.git", target / ".git")
 
 
-async def start_agents(
-    task: Task, workspace: Path, spec: SandboxSpec, provider: Provider, settings: GradingSettings
+async def start_agent_sandbox(
+    task: Task, workspace: Path, spec: SandboxSpec, provider: Provider, settings: EnvironmentSettings
 ) -> Sandbox:
-    """A sandbox in which an agent may work on the task. Raises SandboxError.
+    """Start a sandbox in which an agent may work on the task. Raises SandboxError.
 
     Args:
-        workspace: from `open_workspace`.
-        spec: everything that is not the task's.
+        workspace: from `prepare_workspace`.
+        spec: everything that does not depend on the task.
     """
     try:
-        place = await find_place(task, workspace.parent, settings)
+        environment = await resolve_environment(task, workspace.parent, settings)
     except TaskError as error:
         raise SandboxError(f"task {task.id}: {error}") from error
     sandbox = await provider.start(
         dataclasses.replace(
             spec,
-            image=place.image,
+            image=environment.image,
             workdir=task.environment.workdir,
-            layer=place.layer,
-            env={**spec.env, **place.env},
-            mounts=(*spec.mounts, *base_mounts(workspace), *place.mounts),
+            layer=environment.layer,
+            env={**spec.env, **environment.env},
+            mounts=(*spec.mounts, *base_mounts(workspace), *environment.mounts),
         )
     )
-    if place.layer is None:
+    if environment.layer is None:
         try:
-            await _hide(sandbox, task)
+            await _hide_fix(sandbox, task)
         except BaseException:
             await sandbox.close()
             raise
     return sandbox
 
 
-async def _hide(sandbox: Sandbox, task: Task) -> None:
+async def _hide_fix(sandbox: Sandbox, task: Task) -> None:
     project = re.sub(r"[-_.]+", "[-_.]", task.environment.repo.rpartition("/")[2]) or "-"
     done = await sandbox.exec(
-        ["bash", "-c", _HIDE, "hide", task.environment.workdir, BASE_GIT, project, *_hidden(task)],
-        env=_GIT_ENV,
+        ["bash", "-c", _HIDE, "hide", task.environment.workdir, BASE_GIT, project, *_hidden_files(task)],
+        env=GIT_ENV,
         timeout_s=TIMEOUT_S,
     )
     if done.exit_code != 0:
-        raise SandboxError(f"task {task.id}: the fix cannot be hidden in its image: {_said(done)}")
+        raise SandboxError(f"task {task.id}: cannot remove the fix from its image: {_last_line(done)}")
 
 
-def _hidden(task: Task) -> tuple[str, ...]:
-    """What a data set's images hold that only its grader may see."""
+def _hidden_files(task: Task) -> tuple[str, ...]:
+    """Return files of a data set's image that only the grader may see."""
     return r2e.HIDDEN if task.checks.parser == r2e.PARSER else ()
 
 
-_GIT_ENV = {
-    "GIT_CONFIG_GLOBAL": "/dev/null",
-    "GIT_CONFIG_NOSYSTEM": "1",
-    "GIT_CONFIG_COUNT": "1",
-    "GIT_CONFIG_KEY_0": "safe.directory",
-    "GIT_CONFIG_VALUE_0": "*",
-}
-
-
-def _said(result: ExecResult) -> str:
+def _last_line(result: ExecResult) -> str:
     lines = result.stderr.decode("utf-8", "replace").strip().splitlines()
     return lines[-1] if lines else f"exit code {result.exit_code}"

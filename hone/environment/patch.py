@@ -1,35 +1,11 @@
-"""Patches, read file by file and cut down to what may reach the tests."""
+"""Parse a unified diff into its files, refusing whatever git might read differently."""
 
 from __future__ import annotations
 
-import posixpath
 import re
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from pathlib import PurePosixPath
 
-from hone.grading.errors import PatchRefused
-from hone.grading.logs import END, START
-from hone.types import Task
-
-# Whatever the name's directory: read by pytest or Python before or beside the tests.
-PROTECTED_NAMES = {
-    "conftest.py",
-    "pytest.ini",
-    ".pytest.ini",
-    "pytest.toml",
-    ".pytest.toml",
-    "tox.ini",
-    "setup.cfg",
-    "pyproject.toml",
-    "sitecustomize.py",
-    "usercustomize.py",
-}
-PROTECTED_SUFFIXES = (".pth", ".pyc", ".pyo")
-TEST_DIRECTORIES = {"test", "tests"}
-PROTECTED_DIRECTORIES = {"__pycache__", ".pytest_cache"}
-PROTECTED_DIRECTORY_SUFFIXES = (".egg-info", ".dist-info")  # entry points of plugins, found beside any module
-_SCRIPTED = re.compile(r"(?<![\w./-])(?:\./)?([\w-][\w.-]*(?:/[\w-][\w.-]*)+)")  # a path below the repository
+from hone.environment.errors import PatchRefused
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,78 +16,6 @@ class FilePatch:
     text: str  # from its header to the next part's
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FilteredPatch:
-    text: str
-    paths: tuple[str, ...]  # that `text` changes
-    removed_paths: tuple[str, ...]  # protected paths whose changes were dropped
-
-
-def test_paths(task: Task) -> tuple[str, ...]:
-    """What belongs to the tests: their files, and all of the `tests` directories they lie in (with a "/").
-
-    They are the files of the tests that the task names, those of its test patch, and what the test command of
-    its script names, which may be the runner itself, unless the reference fix changes that.
-    """
-    checks = task.checks
-    files = {test.split("::")[0] for test in (*checks.fail_to_pass, *checks.pass_to_pass)}
-    files |= set(checks.test_files) | _paths_in(checks.test_patch)
-    command = checks.script.partition(START)[2].partition(END)[0]
-    files |= set(_SCRIPTED.findall(command)) - _paths_in(checks.gold_patch)
-    folders = {
-        f"{parent}/"
-        for file in files
-        for parent in PurePosixPath(file).parents
-        if parent.name in TEST_DIRECTORIES
-    }
-    return tuple(sorted(files | folders))
-
-
-def _paths_in(patch: str) -> set[str]:
-    """The files of a data set's own patch; whoever applies it says so when it is none."""
-    try:
-        return {path for part in parse_patch(patch) for path in part.paths}
-    except PatchRefused:
-        return set()
-
-
-def filter_patch(patch: str, protected: Iterable[str]) -> FilteredPatch:
-    """Drop what touches protected paths: those given, what pytest or Python would read, git's own files.
-
-    Raises PatchRefused for a patch that is malformed, that reaches outside the repository, or that makes a
-    link which does.
-    """
-    protected = set(protected)
-    kept: list[FilePatch] = []
-    removed: list[str] = []
-    for part in parse_patch(patch):
-        if any(is_protected(path, protected) for path in part.paths):
-            removed += part.paths
-        else:
-            _check_link(part)
-            kept.append(part)
-    return FilteredPatch(
-        text="".join(part.text for part in kept),
-        paths=tuple(path for part in kept for path in part.paths),
-        removed_paths=tuple(removed),
-    )
-
-
-def is_protected(path: str, protected: set[str]) -> bool:
-    parts = PurePosixPath(path).parts
-    if any(part.lower().startswith(".git") or part in PROTECTED_DIRECTORIES for part in parts):
-        return True
-    if any(part.endswith(PROTECTED_DIRECTORY_SUFFIXES) for part in parts):
-        return True
-    if parts[-1] in PROTECTED_NAMES or parts[-1].endswith(PROTECTED_SUFFIXES):
-        return True
-    # within a directory of tests; or in the place of a directory above a protected file, which would move it
-    return any(
-        path == entry or entry.startswith(path + "/") or (entry.endswith("/") and path.startswith(entry))
-        for entry in protected
-    )
-
-
 HUNK = re.compile(r"@@ -\d+(?:,(\d+))? \+\d+(?:,(\d+))? @@")
 _EXTENDED = (
     "old mode ", "new mode ", "deleted file mode ", "new file mode ", "copy from ", "copy to ",
@@ -120,9 +24,9 @@ _EXTENDED = (
 
 
 def parse_patch(patch: str) -> list[FilePatch]:
-    """Split a unified diff into its files. Lines before the first file are dropped.
+    """Return the parts of a unified diff, one per file; lines before the first file are dropped.
 
-    Understood are git's format, binary patches included, and plain `---`/`+++` headers. Raises PatchRefused.
+    Reads git's format, binary patches included, and plain `---`/`+++` headers. Raises PatchRefused.
     """
     lines = patch.split("\n")
     if lines and lines[-1] == "":
@@ -140,7 +44,7 @@ def parse_patch(patch: str) -> list[FilePatch]:
         following = _next_header(lines, position)
         if any(line.strip() for line in lines[position:following]):
             raise PatchRefused(
-                f"line {position + 1} of the patch belongs to no file: {lines[position][:80]!r}"
+                f"line {position + 1} of the patch is not part of any file: {lines[position][:80]!r}"
             )
         position = following
     return parts
@@ -160,7 +64,7 @@ def _starts_file(lines: list[str], position: int) -> bool:
 
 
 def _read_header(lines: list[str], position: int) -> tuple[list[str], int]:
-    """The paths of the file part that starts at `position`, and where its body starts."""
+    """Return the paths of the part that starts at `position`, and the position of its body."""
     named: list[str] = []
     git_line = lines[position] if lines[position].startswith("diff --git ") else None
     if git_line is not None:
@@ -187,7 +91,7 @@ def _read_header(lines: list[str], position: int) -> tuple[list[str], int]:
 
 
 def _git_line_paths(line: str) -> list[str] | None:
-    """Both paths of `diff --git a/X b/Y`; None where spaces leave it open (git then names them elsewhere)."""
+    """Return both paths of `diff --git a/X b/Y`; None where spaces make it ambiguous and git repeats them."""
     rest = line.removeprefix("diff --git ")
     if rest.startswith('"'):
         first, second = _split_quoted(rest)
@@ -220,7 +124,7 @@ def _split_quoted(rest: str) -> tuple[str, str]:
 
 
 def _read_body(lines: list[str], position: int) -> int:
-    """Where the hunks, or the binary data, that start at `position` end."""
+    """Return the position after the hunks, or the binary data, that start at `position`."""
     if position < len(lines) and lines[position] == "GIT binary patch":
         while position < len(lines) and not lines[position].startswith("diff --git "):
             position += 1
@@ -232,7 +136,7 @@ def _read_body(lines: list[str], position: int) -> int:
         position += 1
         while old > 0 or new > 0:
             if position == len(lines):
-                return position  # GNU patch takes a hunk whose last lines of context are missing
+                return position  # GNU patch accepts a hunk without its last context lines
             kind = lines[position][:1]
             old -= kind in ("-", " ", "")
             new -= kind in ("+", " ", "")
@@ -242,32 +146,6 @@ def _read_body(lines: list[str], position: int) -> int:
         if position < len(lines) and lines[position].startswith("\\"):
             position += 1
     return position
-
-
-def _check_link(part: FilePatch) -> None:
-    """Refuse a symbolic link that leaves the repository, and anything that is neither a file nor a link."""
-    header = part.text.split("@@", 1)[0]
-    modes = set(re.findall(r"^(?:new file mode|new mode|index [0-9a-f.]+) (\d+)$", header, re.MULTILINE))
-    if modes - {"100644", "100755", "120000"}:
-        raise PatchRefused(f"{part.paths[-1]} is neither a file nor a link (mode {', '.join(sorted(modes))})")
-    if "120000" not in modes:
-        return
-    if "GIT binary patch" in part.text:
-        raise PatchRefused(f"{part.paths[-1]} is a link in binary form")
-    for line in _added_lines(part.text):
-        target = posixpath.normpath(posixpath.join(posixpath.dirname(part.paths[-1]), line))
-        if line.startswith("/") or target == ".." or target.startswith("../"):
-            raise PatchRefused(f"{part.paths[-1]} is a link to {line!r}, outside the repository")
-
-
-def _added_lines(text: str) -> Iterator[str]:
-    """Lines that the hunks of one file's part add."""
-    inside = False
-    for line in text.split("\n"):
-        if HUNK.match(line):
-            inside = True
-        elif inside and line.startswith("+"):
-            yield line[1:]
 
 
 def _without_prefix(path: str, prefix: str) -> str:
@@ -286,7 +164,7 @@ _ESCAPES = {"a": 7, "b": 8, "t": 9, "n": 10, "v": 11, "f": 12, "r": 13, '"': 34,
 
 
 def _unquote(text: str) -> str:
-    """A path as git writes it: C-style quotes where it has unusual bytes."""
+    """Return a path without git's C-style quotes, which it has when its bytes are unusual."""
     if not text.startswith('"'):
         return text
     if len(text) < 2 or not text.endswith('"'):
