@@ -21,8 +21,8 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from hone.agents.debugger.board import open_switchboard
-from hone.agents.debugger.console import MOUNT, open_console
+from hone.agents.debugger.client import MOUNTS, open_client
+from hone.agents.debugger.listener import open_listener
 from hone.agents.debugger.pdb import Pdb
 from hone.sandbox import Sandbox, SandboxSpec, make_provider
 from hone.sandbox.settings import SandboxSettings
@@ -82,14 +82,14 @@ async def peers(sandbox: Sandbox, count: int) -> list[float]:
 
 async def measure(options: argparse.Namespace) -> dict[str, Any]:
     settings = SandboxSettings(provider=options.provider)
-    async with make_provider(settings) as provider, open_switchboard() as board:
-        spec = SandboxSpec(workdir=WORKDIR, tunnel=board.path, mounts=(MOUNT,))
+    async with make_provider(settings) as provider, open_listener() as listener:
+        spec = SandboxSpec(workdir=WORKDIR, tunnel=listener.path, mounts=MOUNTS)
         async with await provider.start(spec) as sandbox:
             for path, text in (("program.py", PROGRAM), ("test_program.py", TEST)):
                 await sandbox.write(path, text.encode())
             await sandbox.write("polled_pdb.py", PEER.read_bytes())
-            async with open_console(sandbox, board) as console:
-                pdb = Pdb(console, WORKDIR, 30.0)
+            async with open_client(sandbox, listener) as client:
+                pdb = Pdb(client, WORKDIR, 30.0)
                 quick = await ours(pdb, options.commands)
                 script = await starts(pdb, "python", "program.py", 10)
                 test = await starts(pdb, "pytest", "test_program.py", 5)

@@ -1,5 +1,7 @@
 """Agents: scaffolds that turn a policy's replies into actions in a sandbox."""
 
+from typing import Any
+
 from hone.agents.bash import BashAgent
 from hone.agents.contract import Agent, AgentRun
 from hone.agents.debugger import DebuggerAgent
@@ -28,11 +30,11 @@ __all__ = [
 
 
 def make_agent(settings: AgentSettings) -> Agent:
-    """The agent that `settings` describe. Raises ScaffoldError."""
+    """Return the agent that `settings` describe. Raises ScaffoldError."""
     if settings.kind == "debugger":
         return DebuggerAgent.of(settings)
     if settings.kind == "blackbox":
-        from hone.agents.blackbox import BlackboxAgent  # on use: its gateway is a web server
+        from hone.agents.blackbox import BlackboxAgent  # imports a web server
 
         return BlackboxAgent.of(settings)
     scaffold = load_scaffold(
@@ -43,11 +45,9 @@ def make_agent(settings: AgentSettings) -> Agent:
     )
     if settings.kind == "bash":
         return BashAgent(scaffold, token_limit=settings.token_limit)
-    if settings.kind == "demonstrator" and settings.shows == "debugger":
-        return DebuggerDemonstrator(
-            pdb=settings.pdb, accuracy=settings.accuracy, favourite=settings.favourite, seed=settings.seed
-        )
-    if settings.kind == "demonstrator":
-        script = demonstrator(accuracy=settings.accuracy, favourite=settings.favourite, seed=settings.seed)
-        return ScriptedAgent(scaffold, script)
-    return ScriptedAgent(scaffold, {"oracle": oracle, "noop": noop}[settings.kind])
+    if settings.kind != "demonstrator":
+        return ScriptedAgent(scaffold, {"oracle": oracle, "noop": noop}[settings.kind])
+    choices: dict[str, Any] = {name: getattr(settings, name) for name in ("accuracy", "favourite", "seed")}
+    if settings.shows == "debugger":
+        return DebuggerDemonstrator(pdb=settings.pdb, **choices)
+    return ScriptedAgent(scaffold, demonstrator(**choices))

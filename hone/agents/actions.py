@@ -1,4 +1,4 @@
-"""What a reply asks for: the commands in it, or what is wrong with it, in mini-swe-agent's words."""
+"""Parse the commands out of a reply; errors are worded as mini-swe-agent words them."""
 
 from __future__ import annotations
 
@@ -18,28 +18,28 @@ BASH_TOOL: ToolSpec = {
         "required": ["command"],
     },
 }
-NOT_JSON = (ValueError, RecursionError)  # what json.loads raises for text that a policy may write
+NOT_JSON = (ValueError, RecursionError)  # raised by json.loads for text that a policy may write
 NO_CALLS = "No tool calls found in the response. Every response MUST include at least one tool call."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Action:
-    command: Any  # text; a tool call may hold anything JSON can
+    command: Any  # text; the arguments of a tool call may hold any JSON value
     call_id: str | None = None  # None: written as text
 
 
 class FormatError(Exception):
-    """A reply that nothing is run for; `variables` are what the format-error template may name."""
+    """The reply cannot be parsed; `variables` are those of the format-error template."""
 
     def __init__(self, variables: dict[str, Any]) -> None:
         super().__init__(variables["error"])
         self.variables = variables
 
 
-def read_actions(scaffold: Scaffold, reply: Reply) -> list[Action]:
-    """At least one action. Raises FormatError when any part of the reply cannot be read."""
+def parse_actions(scaffold: Scaffold, reply: Reply) -> list[Action]:
+    """Return the actions of a reply, at least one. Raises FormatError when any part cannot be parsed."""
     if scaffold.mode is Mode.TOOLS:
-        return _called(reply)
+        return _parse_calls(reply)
     commands = scaffold.actions(reply.content)
     if len(commands) != 1:
         error = f"Expected exactly 1 action, found {len(commands)}."
@@ -48,8 +48,8 @@ def read_actions(scaffold: Scaffold, reply: Reply) -> list[Action]:
     return [Action(command=commands[0])]
 
 
-def unreadable_call(raw: str) -> str:
-    """What is wrong with the text of a tool call that could not be read."""
+def malformed_call_error(raw: str) -> str:
+    """Return the error for the raw text of a malformed tool call."""
     try:
         json.loads(raw)
     except NOT_JSON as error:
@@ -58,20 +58,20 @@ def unreadable_call(raw: str) -> str:
 
 
 def finish_reason(reply: Reply) -> str:
-    """Why the reply ended, as an OpenAI-compatible server would say."""
+    """Return the `finish_reason` that an OpenAI-compatible server would send."""
     if reply.truncated:
         return "length"
     return "tool_calls" if reply.tool_calls else "stop"
 
 
-def _called(reply: Reply) -> list[Action]:
-    wrong = [unreadable_call(raw) for raw in reply.malformed]
-    wrong += [problem for call in reply.tool_calls if (problem := _problem(call))]
-    if not reply.malformed and not reply.tool_calls:
-        wrong.append(NO_CALLS)
-    if wrong:
-        called = bool(reply.malformed or reply.tool_calls)
-        variables = {"error": wrong[0], "actions": [], "has_tool_calls": called}
+def _parse_calls(reply: Reply) -> list[Action]:
+    errors = [malformed_call_error(raw) for raw in reply.malformed]
+    errors += [error for call in reply.tool_calls if (error := _call_error(call))]
+    has_calls = bool(reply.malformed or reply.tool_calls)
+    if not has_calls:
+        errors.append(NO_CALLS)
+    if errors:
+        variables = {"error": errors[0], "actions": [], "has_tool_calls": has_calls}
         raise FormatError({**variables, "finish_reason": finish_reason(reply)})
     return [
         Action(command=json.loads(call["function"]["arguments"])["command"], call_id=call["id"])
@@ -79,15 +79,15 @@ def _called(reply: Reply) -> list[Action]:
     ]
 
 
-def _problem(call: ToolCall) -> str:
-    """What is wrong with a call; "" when nothing is."""
-    name, wrong, arguments = call["function"]["name"], "", None
+def _call_error(call: ToolCall) -> str:
+    """Return what is wrong with a call; "" for a valid one."""
+    name, error, arguments = call["function"]["name"], "", None
     try:
         arguments = json.loads(call["function"]["arguments"])
-    except NOT_JSON as error:
-        wrong = f"Error parsing tool call arguments: {error}."
+    except NOT_JSON as parse_error:
+        error = f"Error parsing tool call arguments: {parse_error}."
     if name != BASH_TOOL["name"]:
-        wrong += f"Unknown tool '{name}'."
+        error += f"Unknown tool '{name}'."
     if not isinstance(arguments, dict) or "command" not in arguments:
-        wrong += "Missing 'command' argument in bash tool call."
-    return wrong
+        error += "Missing 'command' argument in bash tool call."
+    return error

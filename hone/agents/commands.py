@@ -1,4 +1,4 @@
-"""One command in a sandbox, and what an observation says of it, in mini-swe-agent's words."""
+"""Run one command of a policy in a sandbox, with its result in mini-swe-agent's terms."""
 
 from __future__ import annotations
 
@@ -11,22 +11,20 @@ from hone.sandbox.contract import ExecResult, Sandbox
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ran:
-    """What came of a command."""
-
-    output: str
-    exit_code: int  # -1: it timed out, or could not be run
+class CommandResult:
+    output: str  # standard output and standard error, interleaved
+    exit_code: int  # -1: the command timed out or could not be run
     timed_out: bool = False
-    exception: str = ""  # why it has no exit code of its own
+    exception: str = ""  # why the command has no exit code of its own
 
     @property
     def variables(self) -> dict[str, Any]:
-        """What a template finds in `output`."""
-        told = f"An error occurred while executing the command: {self.exception}" if self.exception else ""
-        return {"output": self.output, "returncode": self.exit_code, "exception_info": told}
+        """Return the template variable `output`."""
+        info = f"An error occurred while executing the command: {self.exception}" if self.exception else ""
+        return {"output": self.output, "returncode": self.exit_code, "exception_info": info}
 
     def submits(self, sentinels: Sequence[str]) -> bool:
-        """Whether it hands in the work: it succeeded, and the first line it printed is a sentinel."""
+        """Return whether the command succeeded and the first line of its output is a sentinel."""
         if self.exit_code != 0:
             return False
         lines = self.output.lstrip().splitlines()
@@ -41,23 +39,23 @@ async def run_command(
     timeout_s: float,
     cwd: str | None,
     env: Mapping[str, str],
-) -> Ran:
-    """Run what a policy wrote as a command, whatever that is. Raises SandboxLost."""
-    problem = _unrunnable(command)
+) -> CommandResult:
+    """Run `command`, which may be any JSON value that a policy wrote. Raises SandboxLost."""
+    problem = _argument_error(command)
     if problem:
-        return Ran(output="", exit_code=-1, exception=problem)
+        return CommandResult(output="", exit_code=-1, exception=problem)
     result = await sandbox.exec(
         [*interpreter, command], timeout_s=timeout_s, cwd=cwd, env=env, merge_stderr=True
     )
     output = output_text(result)
     if result.timed_out:
-        slow = str(subprocess.TimeoutExpired(command, timeout_s))
-        return Ran(output=output, exit_code=-1, timed_out=True, exception=slow)
-    return Ran(output=output, exit_code=result.exit_code)
+        exception = str(subprocess.TimeoutExpired(command, timeout_s))
+        return CommandResult(output=output, exit_code=-1, timed_out=True, exception=exception)
+    return CommandResult(output=output, exit_code=result.exit_code)
 
 
 def output_text(result: ExecResult) -> str:
-    """A command's output as text, with a mark where the sandbox cut it (half head, half tail).
+    """Return standard output as text, with a note where the sandbox cut it (half head, half tail).
 
     Line ends are those of Python's text files: `\\r\\n` and `\\r` become `\\n`.
     """
@@ -72,12 +70,12 @@ def output_text(result: ExecResult) -> str:
     return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
-def _unrunnable(command: Any) -> str:
-    """Why no process can be started with this argument; "" when one can."""
+def _argument_error(command: Any) -> str:
+    """Return why no process can be started with this argument, as Python reports it; "" when one can."""
     if not isinstance(command, str):
         return f"expected str, bytes or os.PathLike object, not {type(command).__name__}"
     try:
         command.encode()
-    except UnicodeEncodeError as error:  # half of a surrogate pair, which JSON can spell
+    except UnicodeEncodeError as error:  # half of a surrogate pair, which JSON can encode
         return str(error)
     return "embedded null byte" if "\0" in command else ""

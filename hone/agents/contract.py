@@ -1,4 +1,4 @@
-"""The agent seam: a scaffold that turns replies into actions until it submits or a limit is hit."""
+"""The agent contract: a scaffold that acts on replies until it submits or reaches a limit."""
 
 from __future__ import annotations
 
@@ -13,31 +13,26 @@ from hone.types import Message, Task, Turn
 
 
 class AgentFailed(Exception):
-    """The agent itself could not work, whatever the policy would have said: an infrastructure fault."""
+    """The agent could not work with any policy: an infrastructure fault."""
 
 
 @dataclass(slots=True, kw_only=True)
 class AgentRun:
-    """What an agent leaves behind; filled in as it goes, so that a cancelled or crashed run keeps its turns.
+    """The record of one agent run, filled turn by turn: a cancelled or crashed run keeps its turns."""
 
-    `ending` is None when the agent submitted (the grader decides) and the limit it hit otherwise.
-    `observers` are awaited after each turn, while the sandbox stands as that turn left it. `notes` goes into
-    the trajectory's metadata.
-    """
-
-    rollout_id: str = ""  # set by the episode; scripted agents draw their choices from it
+    rollout_id: str = ""  # set by the episode; scripted agents seed their choices with it
     turns: list[Turn] = field(default_factory=list[Turn])
     messages: list[Message] = field(default_factory=list[Message])
-    tools: Sequence[ToolSpec] = ()  # that the policy was offered beside the messages
+    tools: Sequence[ToolSpec] = ()  # offered to the policy with the messages
     submitted: bool = False
-    ending: Outcome | None = None
-    notes: dict[str, Any] = field(default_factory=dict[str, Any])
+    ending: Outcome | None = None  # the limit reached; None after a submission, which the grader judges
+    notes: dict[str, Any] = field(default_factory=dict[str, Any])  # copied into the trajectory's metadata
     observers: list[Callable[[Turn], Awaitable[None]]] = field(
         default_factory=list[Callable[[Turn], Awaitable[None]]]
-    )
+    )  # awaited after each turn, while the sandbox is as that turn left it
 
     async def record(self, turn: Turn) -> None:
-        """Add a turn, and let the observers see it before the agent goes on."""
+        """Append a turn and await the observers."""
         self.turns.append(turn)
         for observer in self.observers:
             await observer(turn)

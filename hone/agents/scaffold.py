@@ -1,16 +1,16 @@
-"""The bash agent's prompts and limits, read from a YAML in mini-swe-agent's format.
+"""The bash agent's prompts and limits, from a YAML file in mini-swe-agent's format.
 
-Both generations of that format are understood, and each brings its own rules:
+Both generations of that format are supported, each with its own rules:
 
-    1.x  observation template under `agent`; one ```bash block; a reply that cannot be read stays in the
-         conversation; `MINI_SWE_AGENT_FINAL_OUTPUT` submits, too
+    1.x  observation template under `agent`; one ```bash block; an invalid reply stays in the conversation;
+         `MINI_SWE_AGENT_FINAL_OUTPUT` submits, too
     2.x  observation template under `model`; calls of the tool `bash`, or one ```mswea_bash_command block;
-         a reply that cannot be read is left out of the conversation, what was wrong with it is told
+         an invalid reply is left out of the conversation, only its error is added
 
-A file of 2.x asks for text when it says so (`model.action_regex`, a `model.model_class` that ends in
-`textbased`) or when its prompts show the block; otherwise for tool calls. Keys that exist there and have no
-meaning here (a model's name, a price limit, a container's arguments) are accepted and listed in
-`Scaffold.unused`; any other key is an error.
+A 2.x file asks for text if it sets `model.action_regex` or a `model.model_class` that ends in `textbased`, or
+if its prompts show the block; otherwise for tool calls. Keys that have a meaning for the package only (a
+model's name, a price limit, a container's arguments) are listed in `Scaffold.unused`; any other unknown key
+is an error.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ import jinja2
 import yaml
 
 SUBMIT = "COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"
-SUBMIT_1 = "MINI_SWE_AGENT_FINAL_OUTPUT"  # of 1.x, beside the other
+SUBMIT_1 = "MINI_SWE_AGENT_FINAL_OUTPUT"  # 1.x accepts both
 ACTION_REGEX = {1: r"```bash\s*\n(.*?)\n```", 2: r"```mswea_bash_command\s*\n(.*?)\n```"}
 
-_TEMPLATES = {  # key -> (section, ...) in which the two generations put it
+_TEMPLATES = {  # key -> the sections that may hold it
     "system_template": ("agent",),
     "instance_template": ("agent",),
     "action_observation_template": ("agent",),
@@ -58,7 +58,7 @@ _UNUSED = {
     },
 }  # fmt: skip
 _SECTIONS = ("agent", "environment", "model")
-_OFFERED: dict[str, Any] = {  # what templates may name where the file does not: the package's defaults
+_DEFAULTS: dict[str, Any] = {  # the package's; variables of templates that the file does not set
     "step_limit": 0, "cost_limit": 3.0, "wall_time_limit_seconds": 0, "max_consecutive_format_errors": 3,
     "output_path": None, "model_kwargs": {}, "litellm_model_registry": None, "set_cache_control": None,
     "cost_tracking": "default", "multimodal_regex": "",
@@ -67,11 +67,11 @@ _TEXT = re.compile(r"```mswea_bash_command\b")
 
 
 class ScaffoldError(ValueError):
-    """The YAML cannot be used; the message says where and why."""
+    """A prompt or program file cannot be used; the message says where and why."""
 
 
 class Mode(StrEnum):
-    """How a reply asks for commands."""
+    """The form in which a reply asks for commands."""
 
     TEXT = "text"  # one fenced block
     TOOLS = "tools"  # calls of the tool `bash`
@@ -85,7 +85,7 @@ class Scaffold:
     instance_template: str
     observation_template: str
     format_error_template: str
-    timeout_template: str | None = None  # None: a timeout is told through observation_template
+    timeout_template: str | None = None  # None: observation_template serves timeouts, too
     action_regex: str = ACTION_REGEX[1]  # one group: the command
     step_limit: int = 0  # replies; 0: no limit
     max_consecutive_format_errors: int = 3  # 0: no limit
@@ -93,19 +93,19 @@ class Scaffold:
     timeout_s: float = 30  # of one command
     cwd: str | None = None  # None: the task's workdir
     env: Mapping[str, str]
-    interpreter: tuple[str, ...] = ("bash", "-c")  # what is given a command as its last argument
-    written: Mapping[str, Any]  # the file's keys of all sections: templates may name them
-    unused: tuple[str, ...] = ()  # keys of the YAML that mean nothing here
+    interpreter: tuple[str, ...] = ("bash", "-c")  # gets the command as its last argument
+    written: Mapping[str, Any]  # the file's keys of all sections, as template variables
+    unused: tuple[str, ...] = ()  # keys of the YAML without effect here
 
     @property
     def submits(self) -> tuple[str, ...]:
-        """The first lines of output that hand in the work."""
+        """Return the first lines of output that submit."""
         return (SUBMIT, SUBMIT_1) if self.generation == 1 else (SUBMIT,)
 
     def variables(self, workdir: str) -> dict[str, Any]:
-        """What every template may name, beside its own variables."""
+        """Return the variables of every template."""
         return {
-            **_OFFERED,
+            **_DEFAULTS,
             **self.written,
             "step_limit": self.step_limit,
             "max_consecutive_format_errors": self.max_consecutive_format_errors,
@@ -119,10 +119,10 @@ class Scaffold:
         }
 
     def actions(self, reply: str) -> list[str]:
-        """The commands in the text of a reply.
+        """Return the commands in the text of a reply.
 
-        A reply holds none when its one fenced action may be cut short by a fence of its own: when the fence
-        that ends it goes on with one word, or the next fence below it is a closing one.
+        None if a fence inside the only command may have cut it short: the ending fence is followed by one
+        word, or the next fence below it is a closing one.
         """
         found = list(re.finditer(self.action_regex, reply, re.DOTALL))
         if len(found) == 1 and "```" in self.action_regex:
@@ -135,7 +135,7 @@ class Scaffold:
         return [match.group(1).strip() for match in found]
 
     def reply(self, command: str) -> str:
-        """The text that asks for `command`. Raises ScaffoldError when no such text can be written."""
+        """Return a reply that asks for `command`. Raises ScaffoldError for an unusable `action_regex`."""
         text = self.action_regex.replace(r"\s*", "").replace(r"[ \t]*", "").replace(r"\n", "\n")
         text = text.replace("(.*?)", command)
         if self.actions(text) != [command.strip()]:
@@ -144,7 +144,7 @@ class Scaffold:
 
 
 def render(template: str, variables: Mapping[str, Any]) -> str:
-    """Jinja2 with every undefined variable an error."""
+    """Render a Jinja2 template. Raises ScaffoldError, for example for an undefined variable."""
     try:
         return _compiled(template).render(**variables)
     except jinja2.TemplateError as error:
@@ -163,7 +163,7 @@ def load_scaffold(
     time_limit_s: float | None = None,
     command_timeout_s: float | None = None,
 ) -> Scaffold:
-    """Read a shipped scaffold (`default`, `tiny`) or a YAML file; limits given here replace the file's.
+    """Return a shipped scaffold (`default`, `tiny`) or that of a YAML file; arguments override its limits.
 
     Raises ScaffoldError.
     """
@@ -265,7 +265,7 @@ def _scaffold(name: str, sections: dict[str, dict[str, Any]], unused: tuple[str,
 
 
 def _asks_for_text(agent: dict[str, Any], model: dict[str, Any]) -> bool:
-    """Whether a file of 2.x asks for a block of text rather than for tool calls."""
+    """Return whether a 2.x file asks for a block of text rather than for tool calls."""
     if "action_regex" in agent or "action_regex" in model:
         return True
     if str(model.get("model_class", "")).endswith("textbased"):
@@ -289,7 +289,7 @@ def _check(name: str, scaffold: Scaffold) -> None:
     if groups != 1:
         raise ScaffoldError(f"{name}: action_regex must have one group, the command; it has {groups}")
     if scaffold.written.get("multimodal_regex"):
-        raise ScaffoldError(f"{name}: model.multimodal_regex is set, and policies here read text only")
+        raise ScaffoldError(f"{name}: model.multimodal_regex is set, but policies here read text only")
     if scaffold.timeout_s <= 0:
         raise ScaffoldError(f"{name}: environment.timeout must be positive, got {scaffold.timeout_s}")
     for field in ("system", "instance", "observation", "format_error", "timeout"):

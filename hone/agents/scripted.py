@@ -1,10 +1,11 @@
-"""Scripted agents: they answer in the bash agent's format and run through its loop.
+"""Scripted agents: given replies in the policy's place, run through a real agent's loop.
 
-A scripted agent may look at a task's checks; an agent that asks a policy never does.
+Only scripted agents may look at a task's checks.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 import random
 import sys
@@ -23,17 +24,12 @@ Script = Callable[[Task, str], Iterable[str]]  # (task, rollout_id) -> the comma
 
 
 class ScriptedChat:
-    """Answers with one given command after another, and with the submit command when they are used up."""
+    """A chat that returns given replies in order, without an engine."""
 
-    def __init__(self, scaffold: Scaffold, commands: Iterable[str]) -> None:
+    def __init__(self, replies: Iterable[Reply]) -> None:
         self.tree = TokenTree()
-        self._scaffold = scaffold
-        self._commands: Iterator[str] = iter(commands)
-        self._called = 0
-
-    @property
-    def max_prompt_tokens(self) -> int:
-        return sys.maxsize
+        self.max_prompt_tokens = sys.maxsize
+        self._replies = iter(replies)
 
     def measure(self, messages: Sequence[Message], *, tools: Sequence[ToolSpec] | None = None) -> int:
         return 0
@@ -45,42 +41,50 @@ class ScriptedChat:
         tools: Sequence[ToolSpec] | None = None,
         purpose: Purpose = Purpose.MAIN,
     ) -> Reply:
-        command = next(self._commands, f"echo {SUBMIT}")
-        if self._scaffold.mode is Mode.TEXT:
-            return Reply(content=self._scaffold.reply(command), node=None)
-        self._called += 1
-        function = {"name": BASH_TOOL["name"], "arguments": json.dumps({"command": command})}
-        call: ToolCall = {"id": f"call_{self._called}", "type": "function", "function": function}
-        return Reply(content="", node=None, tool_calls=(call,))
+        return next(self._replies)
 
 
 class ScriptedAgent:
-    """The bash agent with a script in the policy's place; the chat it is given is not asked."""
+    """The bash agent with a script in the policy's place."""
 
     def __init__(self, scaffold: Scaffold, script: Script) -> None:
         self._bash = BashAgent(scaffold)
         self._script = script
 
     async def run(self, task: Task, sandbox: Sandbox, chat: Chat | None, run: AgentRun) -> None:
-        commands = self._script(task, run.rollout_id)
-        await self._bash.run(task, sandbox, ScriptedChat(self._bash.scaffold, commands), run)
+        """Ignores `chat`."""
+        replies = command_replies(self._bash.scaffold, self._script(task, run.rollout_id))
+        await self._bash.run(task, sandbox, ScriptedChat(replies), run)
+
+
+def command_replies(scaffold: Scaffold, commands: Iterable[str]) -> Iterator[Reply]:
+    """Yield one reply for each command, in the form that `scaffold` parses; after them, submissions."""
+    for number, command in enumerate(itertools.chain(commands, itertools.repeat(f"echo {SUBMIT}"))):
+        if scaffold.mode is Mode.TEXT:
+            yield Reply(content=scaffold.reply(command), node=None)
+        else:
+            yield call_reply(number, BASH_TOOL["name"], {"command": command})
+
+
+def call_reply(number: int, tool: str, arguments: dict[str, Any]) -> Reply:
+    """Return a reply with one tool call, whose id is made from `number`."""
+    function = {"name": tool, "arguments": json.dumps(arguments)}
+    call: ToolCall = {"id": f"call_{number}", "type": "function", "function": function}
+    return Reply(content="", node=None, tool_calls=(call,))
 
 
 def oracle(task: Task, rollout_id: str) -> list[str]:
-    """Applies the gold patch."""
+    """Apply the gold patch."""
     return [f"git apply <<'END_OF_PATCH'\n{task.checks.gold_patch.rstrip(chr(10))}\nEND_OF_PATCH"]
 
 
 def noop(task: Task, rollout_id: str) -> list[str]:
-    """Submits nothing."""
+    """Submit without a change."""
     return []
 
 
 def demonstrator(*, accuracy: float, favourite: float, seed: int) -> Script:
-    """Reads the faulty module, then runs a fix that is right with probability `accuracy`.
-
-    See `choose_fix`, whose ValueError it raises.
-    """
+    """Return a script that reads the faulty module, then runs the fix that `choose_fix` draws."""
 
     def script(task: Task, rollout_id: str) -> list[str]:
         fix = choose_fix(task, rollout_id, accuracy=accuracy, favourite=favourite, seed=seed)
@@ -92,10 +96,13 @@ def demonstrator(*, accuracy: float, favourite: float, seed: int) -> Script:
 def choose_fix(
     task: Task, rollout_id: str, *, accuracy: float, favourite: float, seed: int
 ) -> dict[str, Any]:
-    """One of `task.metadata["fixes"]` (see `hone.tasks.curriculum.build`), right with probability `accuracy`.
+    """Return one of `task.metadata["fixes"]` (see `hone.tasks.curriculum.build`).
 
-    A wrong one is the first wrong one listed with probability `favourite`, else one of the others. The same
-    seed, task and rollout give the same choice. Raises ValueError for a task without fixes.
+    It is right with probability `accuracy`. A wrong one is the first wrong one listed with probability
+    `favourite`, else one of the others. The same seed, task and rollout give the same choice.
+
+    Raises:
+        ValueError: the task does not list both right and wrong fixes.
     """
     fixes = task.metadata.get("fixes") or []
     right = [fix for fix in fixes if fix["right"]]
@@ -111,7 +118,7 @@ def choose_fix(
 
 
 def _faulty_module(task: Task) -> str:
-    """The first file that the gold patch touches."""
+    """Return the first file that the gold patch changes."""
     for line in task.checks.gold_patch.split("\n"):
         if line.startswith("+++ b/"):
             return line.removeprefix("+++ b/")

@@ -1,4 +1,4 @@
-"""What a run file may say about its agent."""
+"""Settings of the agent."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from pydantic import Field, model_validator
 
 from hone.settings import Settings
 
-ASKING = ("bash", "debugger", "blackbox", "mini-swe-agent")  # agents that ask the policy
+ASKING = ("bash", "debugger", "blackbox", "mini-swe-agent")  # kinds that ask the policy
 SCRIPTED = ("oracle", "noop", "demonstrator")
-ONLY: Mapping[str, tuple[str, ...]] = {  # setting -> the kinds of agents that it has an effect on
+ONLY: Mapping[str, tuple[str, ...]] = {  # setting -> the kinds that it has an effect on
     "program": ("blackbox",),
     "pdb": ("debugger", "demonstrator"),
     "tool_calls": ("debugger",),
@@ -26,14 +26,13 @@ ONLY: Mapping[str, tuple[str, ...]] = {  # setting -> the kinds of agents that i
 
 
 class ContextSettings(Settings):
-    """What a conversation that grows too long is cut down to."""
+    """How a conversation that grows too long is cut."""
 
     policy: Literal["none", "head_tail", "drop_thinking"] = "none"
-    """`none`: nothing is cut. `head_tail`: whole turns are left out of the middle. `drop_thinking`: reasoning
-    of earlier replies is left out."""
+    """`none`: send everything. `head_tail`: omit whole turns from the middle. `drop_thinking`: omit the
+    reasoning of earlier replies."""
     head_ratio: float = Field(default=0.3, ge=0, le=1)
-    """Of `head_tail`: share of the room for turns that goes to the oldest ones; what they leave goes to the
-    newest."""
+    """Of `head_tail`: the share of the available tokens for the oldest turns; the newest get the rest."""
 
     @model_validator(mode="after")
     def _head_has_a_tail(self) -> Self:
@@ -44,20 +43,20 @@ class ContextSettings(Settings):
 
 class AgentSettings(Settings):
     kind: Literal["bash", "debugger", "blackbox", "mini-swe-agent", "oracle", "noop", "demonstrator"] = "bash"
-    """Which agent works on the tasks. `bash`, `debugger`, `blackbox` (a command-line program inside the
-    sandbox) and `mini-swe-agent` (the package) ask the policy; the others are scripted."""
+    """The agent. `bash`, `debugger`, `blackbox` (a command-line program in the sandbox) and `mini-swe-agent`
+    (the package) ask the policy; the others are scripted."""
     program: str = ""
-    """Of `blackbox`: a preset (`qwen-code`, `mini-swe-agent`) or a path to a TOML file that describes it."""
+    """Of `blackbox`: a preset (`qwen-code`, `mini-swe-agent`) or the path of a TOML file."""
     pdb: bool = True
-    """Whether `debugger`, or who shows it, has the tool pdb; false is the rewrite-only ablation."""
+    """Whether `debugger` and its demonstrator have the tool pdb; false is the rewrite-only ablation."""
     tool_calls: Literal["native", "text"] = "native"
-    """How `debugger` calls its tools: `native`, in the model's own format by its renderer; `text`, for models
-    whose chat template knows no tools: told of in the prompt, called in the text of a reply."""
+    """The format of `debugger`'s tool calls: `native`, the model's own, by its renderer; `text`, described in
+    the prompt, for models whose chat template has no tools."""
     context: ContextSettings = ContextSettings()
-    """How conversations are kept within the model's context."""
+    """How conversations are kept within the model's context length."""
     prompts: str = "default"
-    """The YAML with prompts and limits: `default`, `tiny`, or a path to a file in mini-swe-agent's format. Of
-    `mini-swe-agent`, whose `default` is its own `swebench`: the name of a file that the package ships, or a
+    """The YAML file with prompts and limits: `default`, `tiny`, or the path of a file in mini-swe-agent's
+    format. For `mini-swe-agent`: the name of a file that the package ships (`default`: `swebench`), or a
     path."""
     turn_limit: int | None = Field(default=None, ge=0)
     """Replies per rollout, in place of the YAML's `agent.step_limit`; 0: no limit."""
@@ -68,13 +67,13 @@ class AgentSettings(Settings):
     command_timeout_s: float | None = Field(default=None, gt=0)
     """Seconds per command, in place of the YAML's `environment.timeout`."""
     shows: Literal["bash", "debugger"] = "bash"
-    """Whose tools `demonstrator` works with; `debugger` has prompts of its own, whatever `prompts` says."""
+    """The agent that `demonstrator` demonstrates; `debugger` has its own prompts."""
     accuracy: float = Field(default=0.4, ge=0, le=1)
-    """Probability that the demonstrator picks the right fix."""
+    """Probability that the demonstrator chooses the right fix."""
     favourite: float = Field(default=0.6, ge=0, le=1)
-    """Probability that a wrong demonstrator makes its favourite mistake, the first wrong fix listed."""
+    """Probability that a wrong choice is the first wrong fix listed."""
     seed: int = 0
-    """Seed of the demonstrator's choices, drawn anew for each rollout."""
+    """Seed of the demonstrator's choices; each rollout draws its own."""
 
     @model_validator(mode="after")
     def _has_an_effect(self) -> Self:

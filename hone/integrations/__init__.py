@@ -1,1 +1,1 @@
-"""Thin adapters between Hone and packages that people already use."""
+"""Thin adapters to third-party packages."""

@@ -1,10 +1,10 @@
-"""Blocking code in a thread that asks the event loop for what only the loop can do.
+"""Run blocking code in a thread that awaits coroutines in its owner's task.
 
     thread: work(ask) -> ask(make) ----> owner: await make()
                           ... blocks <---- its result
 
-The rule that must not break: what is asked for is awaited in the owner's own task, so that deadlines and
-cancellation reach it; and when the owner goes, the thread goes with it.
+Invariant: the owner's own task awaits each coroutine, so deadlines and cancellation reach it; the thread ends
+with its owner.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 T = TypeVar("T")
-STOP_TIMEOUT_S = 10.0  # for the thread to come to its next question; it computes little between two
+STOP_TIMEOUT_S = 10.0  # for the thread to call `ask` again; it computes little between two calls
 
 
 class Stopped(BaseException):
-    """Raised in the thread where it asks, once nobody is there to answer."""
+    """Raised by `ask` in the thread after its owner has gone."""
 
 
 class Ask(Protocol):
-    """Called in the thread: has `make()` awaited in the owner's task. Raises Stopped."""
+    """Called in the thread: awaits `make()` in the owner's task and returns its result. Raises Stopped."""
 
     def __call__(self, make: Callable[[], Awaitable[T]]) -> T: ...
 
@@ -41,24 +41,24 @@ _STOP = object()
 
 
 async def in_thread(work: Callable[[Ask], T], *, name: str) -> T:
-    """Run `work(ask)` in a thread of its own and return what it returns.
+    """Run `work(ask)` in a new thread; return what it returns and raise what it raises.
 
-    An exception of something asked for is raised here, and Stopped in the thread; so is a cancellation. The
-    thread has ended when this returns or raises, unless it computes on for more than STOP_TIMEOUT_S.
+    An exception of an awaited coroutine, and a cancellation, is raised here; the thread gets Stopped. The
+    thread has ended when this returns, unless it computes for more than STOP_TIMEOUT_S between two calls.
     """
     loop = asyncio.get_running_loop()
-    asked: asyncio.Queue[Callable[[], Awaitable[Any]] | _Ended] = asyncio.Queue()
+    requests: asyncio.Queue[Callable[[], Awaitable[Any]] | _Ended] = asyncio.Queue()
     answers: queue.SimpleQueue[Any] = queue.SimpleQueue()
     over = asyncio.Event()
 
     def ask(make: Callable[[], Awaitable[Any]]) -> Any:
         try:
-            loop.call_soon_threadsafe(asked.put_nowait, make)
+            loop.call_soon_threadsafe(requests.put_nowait, make)
         except RuntimeError:  # the loop is closed
             raise Stopped from None
         answer = answers.get()
         if answer is _STOP:
-            answers.put(_STOP)  # for whoever asks again while unwinding
+            answers.put(_STOP)  # for further calls while the thread unwinds
             raise Stopped
         return answer
 
@@ -68,13 +68,13 @@ async def in_thread(work: Callable[[Ask], T], *, name: str) -> T:
         except BaseException as error:
             ended = _Ended(error=error)
         with contextlib.suppress(RuntimeError):  # the loop is closed
-            loop.call_soon_threadsafe(asked.put_nowait, ended)
+            loop.call_soon_threadsafe(requests.put_nowait, ended)
             loop.call_soon_threadsafe(over.set)
 
     thread = threading.Thread(target=body, name=name, daemon=True)
     thread.start()
     try:
-        while not isinstance(item := await asked.get(), _Ended):
+        while not isinstance(item := await requests.get(), _Ended):
             answers.put(await item())
     finally:
         answers.put(_STOP)

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hone.agents import SUBMIT, AgentRun, BashAgent, Scaffold, load_scaffold
-from hone.agents.actions import FormatError, read_actions
+from hone.agents.actions import FormatError, parse_actions
 from hone.agents.scaffold import SUBMIT_1, Mode
 from hone.outcomes import Outcome
 from hone.policy.reply import Reply
@@ -184,7 +184,7 @@ def test_no_tool_call_whatever_it_holds_ends_in_anything_but_commands_or_a_forma
     reply = Reply(content="", node=None, tool_calls=said, malformed=tuple(malformed))
     actions, refused = [], None
     try:
-        actions = read_actions(scaffold, reply)
+        actions = parse_actions(scaffold, reply)
     except FormatError as error:
         refused = error.variables
     if refused is not None:
@@ -202,7 +202,7 @@ def test_arguments_nested_without_end_are_a_format_error() -> None:
         Reply(content="", node=None, malformed=("[" * 100_000,)),
     ):
         with pytest.raises(FormatError, match="recursion"):
-            read_actions(scaffold, reply)
+            parse_actions(scaffold, reply)
 
 
 def test_limits_on_turns_tokens_and_time_end_the_rollout() -> None:

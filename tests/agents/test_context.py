@@ -40,9 +40,6 @@ class Words:
 
     turn = prompt
 
-    def turns(self, turns: Sequence[list[Message]]) -> list[int]:
-        return [self.turn(turn) for turn in turns]
-
 
 def words(name: str, count: int) -> str:
     return " ".join(f"{name}.{i}" for i in range(count))

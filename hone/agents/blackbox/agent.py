@@ -2,8 +2,8 @@
 
     sandbox: program -> 127.0.0.1:PORT -> unix socket | host: gateway -> session -> Chat
 
-The rule that must not break: what the policy had a say in is its own doing; a program that never asked it
-could not work here, and that is nobody's fault but ours.
+Invariant: a failure after the first reply counts against the policy; a program that never received a reply
+could not work here, which is an infrastructure fault.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ from hone.outcomes import Outcome
 from hone.policy.engine import ContextOverflow
 from hone.policy.gateway import Gateway, Limit, Session, SessionLimits, open_gateway
 from hone.policy.reply import Chat
-from hone.sandbox import owners
 from hone.sandbox.contract import TUNNEL_PATH, ExecResult, Mount, Sandbox, SandboxLost, SandboxSpec
 from hone.sandbox.init.bundle import forward_port_command
+from hone.sandbox.owners import private_directory
 from hone.types import Task
 
 PORT = 41911  # of the sandbox's own loopback
-HOME = "/tmp/.agent"  # noqa: S108 - inside; what the program keeps, out of the workdir and its patch
-GRACE_S = 10.0  # for a program to end by itself after its session is over
-STOP_S = 10.0  # for one to end that was killed
-_JOIN_S = 30.0
+HOME = "/tmp/.agent"  # noqa: S108 - in the sandbox; outside the workdir, so that no patch holds its files
+GRACE_S = 10.0  # for the program to exit after its session has ended
+KILL_TIMEOUT_S = 10.0
+_JOIN_TIMEOUT_S = 30.0
 _NO_LIMIT_S = 7 * 24 * 3600.0
-_KEPT = 4096  # characters of an output's head and tail in the record
+_KEPT = 4096  # characters of the head and of the tail of an output, for the record
 _ARGUMENT_MAX = 131_071  # bytes; MAX_ARG_STRLEN of Linux, without the null
 _LIMITS = {
     Limit.CALLS: Outcome.TURN_LIMIT,
@@ -49,13 +49,10 @@ _LIMITS = {
 
 
 class BlackboxAgent:
-    """See `hone.agents.contract.Agent`. It works while it is open.
-
-    Of `limits`, `calls` counts the replies to side calls too.
-    """
+    """Works only while it is open; see `hone.agents.contract.Agent`."""
 
     def __init__(self, program: Program, limits: SessionLimits, *, layers: Path) -> None:
-        """`layers` keeps the tools of programs, built once."""
+        """`limits.calls` counts auxiliary calls too; `layers` is the directory of built layers."""
         self.program = program
         self._limits = limits
         self._layers = layers
@@ -63,7 +60,7 @@ class BlackboxAgent:
 
     @classmethod
     def of(cls, settings: AgentSettings) -> BlackboxAgent:
-        """Raises ScaffoldError."""
+        """Return the agent that `settings` describe. Raises ScaffoldError."""
         limits = SessionLimits(
             calls=settings.turn_limit or 0,
             sampled_tokens=settings.token_limit,
@@ -73,15 +70,15 @@ class BlackboxAgent:
 
     @asynccontextmanager
     async def open(self, spec: SandboxSpec) -> AsyncGenerator[SandboxSpec]:
-        """Serve sandboxes; yields `spec` with what each of them needs. Raises ScaffoldError.
+        """Serve sandboxes; yields `spec` with the tunnel and the mount that they need.
 
-        The first time, the program's tools are installed, which needs the network.
+        Installs the program's tools on first use, which needs the network. Raises ScaffoldError.
         """
         self.program.require_room(spec.limits)
         layer = await asyncio.to_thread(prepare, self.program, self._layers)
         mounts = (*spec.mounts, Mount(source=layer, target=self.program.layer))
-        with owners.private_directory() as folder:
-            socket = folder / "gateway.sock"
+        with private_directory() as directory:
+            socket = directory / "gateway.sock"
             async with open_gateway(socket=socket) as self._gateway:
                 yield replace(spec, mounts=mounts, tunnel=socket)
             self._gateway = None
@@ -94,8 +91,8 @@ class BlackboxAgent:
         try:
             values = self._values(task, session, chat)
             command, env = self._command(values)
-            await self._furnish(sandbox, task, values)
-            result, stopped = await self._execute(sandbox, session, command, env)
+            await self._prepare(sandbox, task, values)
+            result, killed = await self._execute(sandbox, session, command, env)
         except SandboxLost as error:
             if session.exchanges:
                 raise
@@ -103,10 +100,10 @@ class BlackboxAgent:
         finally:
             await self._gateway.close(session)
         run.notes["program"] = _report(self.program, session, result)
-        self._end(session, run, result, stopped=stopped)
+        self._set_ending(session, run, result, killed=killed)
 
     def _values(self, task: Task, session: Session, chat: Chat) -> dict[str, Any]:
-        """What the program's templates may name."""
+        """Return the values of the placeholders in the program's templates."""
         path = session.path if self.program.wire != "anthropic" else session.path.removesuffix("/v1")
         values: dict[str, Any] = {
             "problem": task.problem,
@@ -134,8 +131,8 @@ class BlackboxAgent:
                 )
         return command, env
 
-    async def _furnish(self, sandbox: Sandbox, task: Task, values: Mapping[str, Any]) -> None:
-        """Write the program's files, and make the port lead to the gateway."""
+    async def _prepare(self, sandbox: Sandbox, task: Task, values: Mapping[str, Any]) -> None:
+        """Write the program's files, and forward the port to the gateway."""
         files = {values["prompt_file"]: values["prompt"]}
         files |= {fill(file.path, values): fill(file.text, values) for file in self.program.files}
         workdir = posixpath.normpath(task.environment.workdir)
@@ -146,35 +143,35 @@ class BlackboxAgent:
                 await sandbox.write(path, text.encode(), mode=0o600)
             except OSError as error:
                 raise AgentFailed(f"{path} cannot be written in this image: {error}") from error
-        joined = await sandbox.exec(forward_port_command(PORT, TUNNEL_PATH), timeout_s=_JOIN_S)
+        joined = await sandbox.exec(forward_port_command(PORT, TUNNEL_PATH), timeout_s=_JOIN_TIMEOUT_S)
         if joined.exit_code != 0:
             raise AgentFailed(
-                f"port {PORT} of the sandbox cannot be joined to the gateway: {_last_line(joined)}"
+                f"port {PORT} of the sandbox cannot be forwarded to the gateway: {_last_line(joined)}"
             )
 
     async def _execute(
         self, sandbox: Sandbox, session: Session, command: list[str], env: dict[str, str]
     ) -> tuple[ExecResult | None, bool]:
-        """Run the program to its end; whether it had to be stopped. None: even that did not end it."""
-        patience = asyncio.timeout(None)
-        watch = asyncio.create_task(self._watch(sandbox, session, patience))
+        """Run the program; return its result (None: even a kill did not end it) and whether it was killed."""
+        deadline = asyncio.timeout(None)
+        watch = asyncio.create_task(self._watch(sandbox, session, deadline))
         result = None
         try:
-            async with patience:
+            async with deadline:
                 limit_s = self._limits.seconds or _NO_LIMIT_S
                 result = await sandbox.exec(command, timeout_s=limit_s, env=env)
         except TimeoutError:
-            if not patience.expired():
+            if not deadline.expired():
                 raise
         finally:
             watch.cancel()
             await asyncio.wait([watch])
             if not watch.cancelled():
-                watch.exception()  # marks it as seen: that the sandbox is lost, the command above tells, too
-        return result, patience.when() is not None
+                watch.exception()  # mark it as retrieved: the command above raises for a lost sandbox
+        return result, deadline.when() is not None
 
-    async def _watch(self, sandbox: Sandbox, session: Session, patience: asyncio.Timeout) -> None:
-        """Stop a program that does not start, or does not see that its session is over."""
+    async def _watch(self, sandbox: Sandbox, session: Session, deadline: asyncio.Timeout) -> None:
+        """Kill a program that never asks, or that keeps running after its session has ended."""
         try:
             async with asyncio.timeout(self.program.run.start_timeout_s):
                 await session.over.wait()
@@ -183,11 +180,13 @@ class BlackboxAgent:
                 await session.over.wait()
         if session.ended is not None:
             await asyncio.sleep(GRACE_S)
-        patience.reschedule(asyncio.get_running_loop().time() + STOP_S)
-        await sandbox.exec(["bash", "-c", "kill -9 -1"], timeout_s=STOP_S)  # all inside, but process 1
+        deadline.reschedule(asyncio.get_running_loop().time() + KILL_TIMEOUT_S)
+        await sandbox.exec(["bash", "-c", "kill -9 -1"], timeout_s=KILL_TIMEOUT_S)  # all but process 1
 
-    def _end(self, session: Session, run: AgentRun, result: ExecResult | None, *, stopped: bool) -> None:
-        """Tell how the run ended: a limit, a submission, a failure of the policy's; raise another's."""
+    def _set_ending(
+        self, session: Session, run: AgentRun, result: ExecResult | None, *, killed: bool
+    ) -> None:
+        """Set the limit, the submission or the policy's failure that ended the run; raise any other error."""
         error = session.error
         if error is not None and not isinstance(error, ContextOverflow):
             raise error
@@ -200,39 +199,39 @@ class BlackboxAgent:
         if error is not None and (result is None or result.exit_code != 0 or not session.exchanges):
             raise error
         if not session.exchanges:
-            raise AgentFailed(self._why_not(result, stopped=stopped))
-        assert result is not None, "a program is stopped when its session is over, or had no call"
-        run.ending = self.program.ending(result.exit_code, *_printed(result))
+            raise AgentFailed(self._start_error(result, killed=killed))
+        assert result is not None, "a program is killed when its session is over, or had no call"
+        run.ending = self.program.ending(result.exit_code, *_outputs(result))
         run.submitted = run.ending is None
 
-    def _why_not(self, result: ExecResult | None, *, stopped: bool) -> str:
-        """One sentence about a program that ended before the policy had its say."""
+    def _start_error(self, result: ExecResult | None, *, killed: bool) -> str:
+        """Return a sentence on a program that ended before its first reply."""
         name = self.program.name
-        said = _last_line(result) if result is not None else ""
-        if result is None or stopped:
-            return f"{name} did not ask the model within {self.program.run.start_timeout_s:g} s: {said}"
-        missing = re.search(r"version `(GLIBC\S*?)' not found", "".join(_printed(result)))
+        last = _last_line(result) if result is not None else ""
+        if result is None or killed:
+            return f"{name} did not ask the model within {self.program.run.start_timeout_s:g} s: {last}"
+        missing = re.search(r"version `(GLIBC\S*?)' not found", "".join(_outputs(result)))
         if missing:
             return (
-                f"{name} needs {missing[1]}, which this image's C library has not: name a runtime that "
+                f"{name} needs {missing[1]}, but this image's C library is older: name a [runtime] that "
                 "brings its own, or use a newer image"
             )
         if result.exit_code in (126, 127):
-            return f"{name} cannot be started in this image: {said}; its tools are in {LAYERS}"
-        return f"{name} ended with exit code {result.exit_code} before it had a reply of the model: {said}"
+            return f"{name} cannot be started in this image: {last}; its tools are in {LAYERS}"
+        return f"{name} ended with exit code {result.exit_code} before its first reply of the model: {last}"
 
 
-def _printed(result: ExecResult) -> tuple[str, str]:
+def _outputs(result: ExecResult) -> tuple[str, str]:
     return result.text, result.stderr.decode("utf-8", "replace")
 
 
 def _last_line(result: ExecResult) -> str:
-    lines = "\n".join(_printed(result)).strip().splitlines()
+    lines = "\n".join(_outputs(result)).strip().splitlines()
     return lines[-1][-300:] if lines else "it printed nothing"
 
 
 def _report(program: Program, session: Session, result: ExecResult | None) -> dict[str, Any]:
-    """What the trajectory tells of the program beside its turns."""
+    """Return the record of the program for the trajectory."""
     report: dict[str, Any] = {
         "name": program.name,
         "exchanges": dict(Counter(str(exchange.purpose) for exchange in session.exchanges)),
@@ -242,11 +241,11 @@ def _report(program: Program, session: Session, result: ExecResult | None) -> di
         return report | {"exit_code": None}
     return report | {
         "exit_code": result.exit_code,
-        "stdout": _shown(result.stdout, result.stdout_bytes),
-        "stderr": _shown(result.stderr, result.stderr_bytes),
+        "stdout": _excerpt(result.stdout, result.stdout_bytes),
+        "stderr": _excerpt(result.stderr, result.stderr_bytes),
     }
 
 
-def _shown(kept: bytes, total: int) -> dict[str, Any]:
+def _excerpt(kept: bytes, total: int) -> dict[str, Any]:
     text = kept.decode("utf-8", "replace")
     return {"head": text[:_KEPT], "tail": text[_KEPT:][-_KEPT:], "bytes": total}

@@ -1,4 +1,4 @@
-"""Archives that a program names, and what a tree of files is."""
+"""Unpack archives with a known digest; digest and mark file trees."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ import httpx
 from hone.agents.scaffold import ScaffoldError
 
 ARCHIVE_MAX = 2 << 30  # bytes
-_TIMEOUT_S = 60.0  # of one read from the network
+_READ_TIMEOUT_S = 60.0
 
 
 def unpack(source: str, sha256: str, target: Path) -> None:
-    """Unpack a tar archive, of an https:// address or a path, into `target`, once its digest is found right.
+    """Unpack a tar archive, from an https:// address or a path, into `target` after checking its digest.
 
-    Raises ScaffoldError: it cannot be had, is another one, or holds what leads out of `target`.
+    Raises:
+        ScaffoldError: it cannot be read, has another digest, or holds a path or link that leaves `target`.
     """
     with tempfile.TemporaryFile() as file:
         digest = hashlib.sha256()
@@ -36,7 +37,7 @@ def unpack(source: str, sha256: str, target: Path) -> None:
         except (OSError, httpx.HTTPError) as error:
             raise ScaffoldError(f"cannot read {source}: {error}") from error
         if digest.hexdigest() != sha256:
-            raise ScaffoldError(f"{source} has the digest {digest.hexdigest()}, and not {sha256}")
+            raise ScaffoldError(f"{source} has the digest {digest.hexdigest()}, not {sha256}")
         file.seek(0)
         try:
             with tarfile.open(fileobj=file) as archive:
@@ -51,13 +52,13 @@ def _pieces(source: str) -> Iterator[bytes]:
             while piece := file.read(1 << 20):
                 yield piece
         return
-    with httpx.stream("GET", source, follow_redirects=True, timeout=_TIMEOUT_S) as answer:
+    with httpx.stream("GET", source, follow_redirects=True, timeout=_READ_TIMEOUT_S) as answer:
         answer.raise_for_status()
         yield from answer.iter_bytes(1 << 20)
 
 
-def mark_programs(tree: Path) -> None:
-    """Make every ELF file executable: archives of some registries forget it."""
+def mark_executables(tree: Path) -> None:
+    """Make every ELF file executable: archives of some registries lose the mode."""
     for path in tree.rglob("*"):
         if path.is_file() and not path.is_symlink():
             with path.open("rb") as file:
@@ -65,15 +66,15 @@ def mark_programs(tree: Path) -> None:
                     path.chmod(0o755)
 
 
-def open_to_all(tree: Path) -> None:
-    """Readable by every user, writable by none but the owner."""
+def make_readable(tree: Path) -> None:
+    """Make a tree readable by every user and writable by its owner only."""
     for path in [tree, *tree.rglob("*")]:
         if not path.is_symlink():
             path.chmod(0o755 if path.is_dir() or path.stat().st_mode & 0o100 else 0o644)
 
 
 def digest_tree(tree: Path, leave_out: str) -> str:
-    """sha256 over the names, kinds, modes and contents of all below `tree` but the file `leave_out`."""
+    """Return the SHA-256 of all names, kinds, modes and contents below `tree` but the file `leave_out`."""
     digest = hashlib.sha256()
     for folder, folders, files in os.walk(tree):
         folders.sort()

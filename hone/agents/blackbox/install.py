@@ -1,84 +1,88 @@
-"""The tools of a program, put into the folder `app` of its layer.
+"""Install a program's tools into the folder `app` of its layer, on the machine that builds the layer.
 
-Only here is the network used, on the machine that builds the layer; no script of a package runs.
+Only here is the network used. No install script of a package runs.
 """
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from hone.agents.blackbox.files import mark_programs, unpack
+from hone.agents.blackbox.files import digest_tree, mark_executables, unpack
 from hone.agents.blackbox.program import ArchiveInstall, DirectoryInstall, Install, NpmInstall, PipInstall
 from hone.agents.scaffold import ScaffoldError
 from hone.tasks.errors import TaskError
 from hone.tasks.python.tool import run_uv
 
-_TIMEOUT_S = 600.0  # of npm
+_NPM_TIMEOUT_S = 600.0
 _QUIET = ("--ignore-scripts", "--no-audit", "--no-fund", "--no-update-notifier", "--loglevel=error")
 
 
 def identify(install: Install) -> list[str]:
-    """What tells one installation from another. Raises ScaffoldError where a file of it is missing."""
-    files = {NpmInstall: "lock", PipInstall: "requirements"}
-    named = getattr(install, files.get(type(install), ""), None)
-    said = [install.model_dump_json(exclude={"lock", "requirements"})]
-    if named is not None:
-        try:
-            said.append(named.read_text())
-        except (OSError, UnicodeDecodeError) as error:
-            raise ScaffoldError(f"cannot read {named}: {error}") from error
-    if isinstance(install, PipInstall):
-        said.append(sys.version)
-    return said
-
-
-def build(install: Install, app: Path, held: Sequence[int]) -> None:
-    """Fill `app`; children keep the file descriptors `held` open. Raises ScaffoldError."""
+    """Return everything that distinguishes installations. Raises ScaffoldError if a file is missing."""
+    parts = [install.model_dump_json(exclude={"lock", "requirements"})]
+    file = None
     if isinstance(install, NpmInstall):
-        _npm(install, app, held)
-        mark_programs(app)
+        file = install.lock
     elif isinstance(install, PipInstall):
-        _pip(install, app, held)
+        file = install.requirements
+        parts.append(sys.version)
+    elif isinstance(install, DirectoryInstall):
+        if not install.source.is_dir():
+            raise ScaffoldError(f"{install.source} is not a directory")
+        parts.append(digest_tree(install.source, ""))
+    if file is not None:
+        try:
+            parts.append(file.read_text())
+        except (OSError, UnicodeDecodeError) as error:
+            raise ScaffoldError(f"cannot read {file}: {error}") from error
+    return parts
+
+
+def build(install: Install, app: Path, lock: int) -> None:
+    """Fill `app`; child processes inherit the descriptor `lock`. Raises ScaffoldError."""
+    if isinstance(install, NpmInstall):
+        _npm(install, app, lock)
+        mark_executables(app)
+    elif isinstance(install, PipInstall):
+        _pip(install, app, lock)
     elif isinstance(install, ArchiveInstall):
         unpack(install.source, install.sha256, app)
     else:
-        _copy(install, app)
+        shutil.copytree(install.source, app, symlinks=True, dirs_exist_ok=True)
 
 
-def _npm(install: NpmInstall, app: Path, held: Sequence[int]) -> None:
-    wanted = {"private": True, "dependencies": {install.package: install.version}}
-    (app / "package.json").write_text(json.dumps(wanted))
+def _npm(install: NpmInstall, app: Path, lock: int) -> None:
+    manifest = {"private": True, "dependencies": {install.package: install.version}}
+    (app / "package.json").write_text(json.dumps(manifest))
     if install.lock is not None:
         shutil.copyfile(install.lock, app / "package-lock.json")
-        _run_npm(["ci", *_QUIET], app, held, install)
+        _run_npm(["ci", *_QUIET], app, lock, install)
     else:
-        _run_npm(["install", "--omit=optional", *_QUIET], app, held, install)
-    listed = json.loads((app / "node_modules" / ".package-lock.json").read_text())["packages"]
-    found = listed.get(f"node_modules/{install.package}", {}).get("integrity")
-    if found != install.integrity:
+        _run_npm(["install", "--omit=optional", *_QUIET], app, lock, install)
+    installed = json.loads((app / "node_modules" / ".package-lock.json").read_text())["packages"]
+    integrity = installed.get(f"node_modules/{install.package}", {}).get("integrity")
+    if integrity != install.integrity:
         raise ScaffoldError(
-            f"{install.package} {install.version} has the integrity {found}, and not {install.integrity}"
+            f"{install.package} {install.version} has the integrity {integrity}, not {install.integrity}"
         )
-    if install.lock is None and len(listed) > 1:
+    if install.lock is None and len(installed) > 1:
         raise ScaffoldError(
-            f"{install.package} {install.version} depends on {len(listed) - 1} other packages: name a "
-            "package-lock.json as install.lock, so that they are always the same"
+            f"{install.package} {install.version} depends on {len(installed) - 1} other packages: name a "
+            "package-lock.json as install.lock to pin their versions"
         )
 
 
-def _run_npm(arguments: Sequence[str], app: Path, held: Sequence[int], install: NpmInstall) -> None:
-    what = f"{install.package} {install.version} cannot be installed"
+def _run_npm(arguments: Sequence[str], app: Path, lock: int, install: NpmInstall) -> None:
+    failure = f"{install.package} {install.version} cannot be installed"
     env = {name: value for name, value in os.environ.items() if name != "NODE_OPTIONS"}
     try:
-        process = subprocess.Popen(
+        done = subprocess.run(
             ["npm", *arguments],
             cwd=app,
             env=env,
@@ -88,38 +92,28 @@ def _run_npm(arguments: Sequence[str], app: Path, held: Sequence[int], install: 
             text=True,
             errors="replace",
             umask=0o022,
-            pass_fds=held,
-            start_new_session=True,
+            pass_fds=[lock],
+            timeout=_NPM_TIMEOUT_S,
+            check=False,
         )
     except FileNotFoundError:
-        raise ScaffoldError(f"{what}: npm is not on this machine's PATH; install Node.js with npm") from None
-    with process:
-        try:
-            _, said = process.communicate(timeout=_TIMEOUT_S)
-        except BaseException as error:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            if isinstance(error, subprocess.TimeoutExpired):
-                raise ScaffoldError(f"{what}: npm was not done after {_TIMEOUT_S:.0f} s") from None
-            raise
-    if process.returncode != 0:
-        errors = [line.removeprefix("npm error ") for line in said.splitlines() if "npm error" in line]
-        told = [line for line in errors if not line.startswith(("code ", "A complete log", "errno "))]
-        raise ScaffoldError(f"{what}: npm says {(told or errors or [said.strip()])[0]!r}")
+        raise ScaffoldError(
+            f"{failure}: npm is not on this machine's PATH; install Node.js with npm"
+        ) from None
+    except subprocess.TimeoutExpired:
+        raise ScaffoldError(f"{failure}: npm did not end within {_NPM_TIMEOUT_S:.0f} s") from None
+    if done.returncode != 0:
+        errors = [line.removeprefix("npm error ") for line in done.stderr.splitlines() if "npm error" in line]
+        useful = [line for line in errors if not line.startswith(("code ", "A complete log", "errno "))]
+        raise ScaffoldError(f"{failure}: npm reports {(useful or errors or [done.stderr.strip()])[0]!r}")
 
 
-def _pip(install: PipInstall, app: Path, held: Sequence[int]) -> None:
+def _pip(install: PipInstall, app: Path, lock: int) -> None:
     command = ["pip", "install", "--quiet", "--no-deps", "--require-hashes", "--only-binary", ":all:"]
     command += ["--link-mode", "copy", "--target", str(app), "--requirements", str(install.requirements)]
     try:
-        run_uv(command, what=f"the packages in {install.requirements} cannot be installed", held=held)
+        run_uv(command, what=f"the packages in {install.requirements} cannot be installed", held=[lock])
     except TaskError as error:
         raise ScaffoldError(str(error)) from error
     (app / ".lock").unlink(missing_ok=True)
-    shutil.rmtree(app / "bin", ignore_errors=True)  # they name this machine's interpreter
-
-
-def _copy(install: DirectoryInstall, app: Path) -> None:
-    if not install.source.is_dir():
-        raise ScaffoldError(f"{install.source} is not a directory")
-    shutil.copytree(install.source, app, symlinks=True, dirs_exist_ok=True)
+    shutil.rmtree(app / "bin", ignore_errors=True)  # these scripts name this machine's interpreter

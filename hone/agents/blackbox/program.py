@@ -1,7 +1,7 @@
-"""What a command-line agent is, as a TOML file says it: how its tools are had, how it is run, how it ends.
+"""The TOML description of a command-line agent: its installation, its command, its exit rules.
 
-Every text in it is a Jinja2 template over `PLACEHOLDERS`; a name that is not among them is an error when the
-file is read, as is a key that means nothing.
+Every text in it is a Jinja2 template over `PLACEHOLDERS`. Unknown keys and placeholders are errors when the
+file is read.
 """
 
 from __future__ import annotations
@@ -9,10 +9,10 @@ from __future__ import annotations
 import difflib
 import re
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from importlib import resources
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal
 
 import jinja2
 from pydantic import AfterValidator, Field, ValidationError, ValidationInfo, field_validator, model_validator
@@ -27,7 +27,7 @@ LAYERS = "/srv/hone/agents"  # inside: where layers are shown, each below the pr
 PLACEHOLDERS: Mapping[str, Any] = {
     "problem": "the task's statement",
     "workdir": "/testbed",
-    "prompt": "the rendered `run.prompt`; not in itself",
+    "prompt": "the rendered `run.prompt`, which cannot name itself",
     "prompt_file": "/tmp/.agent/prompt.txt",  # noqa: S108 - inside
     "base_url": "http://127.0.0.1:1/s/key/v1",
     "key": "the capability of this rollout's session",
@@ -35,13 +35,13 @@ PLACEHOLDERS: Mapping[str, Any] = {
     "home": "/tmp/.agent",  # noqa: S108 - inside
     "layer": f"{LAYERS}/name",
     "turn_limit": 0,  # 0: none
-    "max_prompt_tokens": 1,  # the longest prompt that leaves room for a whole reply
+    "max_prompt_tokens": 1,  # leaves room for a whole reply
 }
-"""Name -> an example, by which templates are tried out."""
+"""Name -> an example value, used to check templates."""
 
 
 def _from_file(value: Any, info: ValidationInfo) -> Any:
-    """A relative path begins at the TOML file; an address stays."""
+    """Resolve a path relative to the TOML file; leave an address as it is."""
     if not str(value) or str(value).startswith("https://"):
         return value
     return type(value)(Path(str(info.context)) / value)
@@ -55,71 +55,71 @@ class NpmInstall(Settings):
     """A package of the npm registry, without its optional dependencies and install scripts."""
 
     kind: Literal["npm"]
-    """How the tools are had."""
+    """Installation method."""
     package: str
     """Its name, such as `@qwen-code/qwen-code`."""
     version: str = Field(pattern=r"^\d+\.\d+\.\d+[\w.+-]*$")
     """Its exact version."""
     integrity: str = Field(pattern=r"^sha512-[A-Za-z0-9+/]+=*$")
-    """The digest of its archive, as `npm view PACKAGE@VERSION dist.integrity` tells it."""
+    """The digest of its archive: the output of `npm view PACKAGE@VERSION dist.integrity`."""
     lock: LocalPath | None = None
-    """A package-lock.json, for a package that depends on others; installed exactly, by `npm ci`. A relative
-    path begins at the TOML file."""
+    """A package-lock.json, for a package that depends on others; `npm ci` installs it exactly. Relative to
+    the TOML file."""
 
 
 class PipInstall(Settings):
-    """Python packages in a folder of their own, beside the interpreter that comes with them."""
+    """Python packages in their own directory, with their own interpreter."""
 
     kind: Literal["pip"]
-    """How the tools are had."""
+    """Installation method."""
     requirements: LocalPath
-    """A requirements.txt with the version and the hashes of every package, dependencies included (made by
-    `uv pip compile --generate-hashes`). A relative path begins at the TOML file."""
+    """A requirements.txt with the version and the hashes of every package and dependency (made by `uv pip
+    compile --generate-hashes`). Relative to the TOML file."""
 
 
 class ArchiveInstall(Settings):
     """A tar archive, compressed or not."""
 
     kind: Literal["archive"]
-    """How the tools are had."""
+    """Installation method."""
     source: Source
-    """An https:// address, or a path, which begins at the TOML file."""
+    """An https:// address, or a path relative to the TOML file."""
     sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
     """The digest of the archive."""
 
 
 class DirectoryInstall(Settings):
-    """A directory of this machine, copied as it is."""
+    """A directory of this machine, copied unchanged."""
 
     kind: Literal["directory"]
-    """How the tools are had."""
+    """Installation method."""
     source: LocalPath
-    """The directory. A relative path begins at the TOML file."""
+    """The directory, relative to the TOML file."""
 
 
 Install = Annotated[NpmInstall | PipInstall | ArchiveInstall | DirectoryInstall, Field(discriminator="kind")]
 
 
 class Runtime(Settings):
-    """The interpreter that runs the tools, with its shared libraries, so that an image needs none."""
+    """The interpreter of the tools, with its shared libraries, so that images need none."""
 
     program: Literal["node", "python3"]
-    """`node`: the one on PATH of the machine that builds the layer. `python3`: the interpreter that runs
-    Hone. Inside it is `{{ layer }}/bin/node` or `{{ layer }}/bin/python3`."""
+    """`node`: the first on PATH of the machine that builds the layer. `python3`: the interpreter that runs
+    Hone. In the sandbox: `{{ layer }}/bin/node` or `{{ layer }}/bin/python3`."""
     version: str = Field(default="", pattern=r"^(\d+(\.\d+)*)?$")
-    """The oldest version that will do, such as `20`; default: any."""
+    """The oldest version that works, such as `20`; default: any."""
     archive: Source = ""
-    """Of `node`: an archive with bin/node to take in place of this machine's; an https:// address, or a
-    path, which begins at the TOML file."""
+    """Of `node`: an archive with bin/node that replaces this machine's; an https:// address, or a path
+    relative to the TOML file."""
     sha256: str = Field(default="", pattern=r"^([0-9a-f]{64})?$")
     """The digest of `archive`."""
 
     @model_validator(mode="after")
     def _archive_is_pinned(self) -> Runtime:
         if bool(self.archive) != bool(self.sha256):
-            raise ValueError("archive and sha256 go together")
+            raise ValueError("archive and sha256 must be set together")
         if self.archive and self.program != "node":
-            raise ValueError("only node is taken from an archive")
+            raise ValueError("only node can come from an archive")
         return self
 
 
@@ -129,17 +129,16 @@ class Run(Settings):
     command: tuple[str, ...] = Field(min_length=1)
     """The argument list; run in the task's workdir, as the sandbox's user."""
     prompt: str
-    """What the agent is told; may use `{{ problem }}` and `{{ workdir }}`. It is `{{ prompt }}` elsewhere,
-    and the content of the file `{{ prompt_file }}`."""
+    """The agent's instructions; may use `{{ problem }}` and `{{ workdir }}`. Other texts name it
+    `{{ prompt }}`; the file `{{ prompt_file }}` holds it, too."""
     env: dict[str, str] = Field(default_factory=dict[str, str])
-    """Variables of the command, over the sandbox's own. Nothing of the host's is among them."""
+    """Environment variables of the command, added to the sandbox's own; none comes from the host."""
     model: str = "policy"
-    """What the agent calls the model, `{{ model }}`; the gateway has only one."""
+    """The model's name for the agent, `{{ model }}`; the gateway serves only one model."""
     start_timeout_s: float = Field(default=120.0, gt=0)
-    """Seconds in which it must have asked the model for the first time; else it counts as one that cannot
-    start here."""
+    """Seconds until the first request to the model; a program without one counts as unable to start."""
     memory_mib: int = Field(default=0, ge=0)
-    """Memory that it needs beside the task's own; a sandbox with a lower limit is refused."""
+    """Memory that it needs in addition to the task; a sandbox with a lower limit is refused."""
     pids: int = Field(default=0, ge=0)
     """Processes and threads that it needs; a sandbox with a lower limit is refused."""
 
@@ -148,7 +147,7 @@ class File(Settings):
     """A file that is written before the command runs."""
 
     path: str
-    """Where, such as `{{ home }}/settings.json`; not in the workdir, for there it would be in the patch."""
+    """Its path, such as `{{ home }}/settings.json`; outside the workdir, as it would be part of the patch."""
     text: str
     """Its content."""
 
@@ -165,16 +164,16 @@ _ENDINGS = {
 
 
 class Exit(Settings):
-    """A way in which the command may end. The first one that fits counts; where none does, it failed."""
+    """An exit rule. The first that matches counts; a command that matches none has failed."""
 
     ending: Literal[
         "submitted", "turn_limit", "token_limit", "time_limit", "context_limit", "format_limit", "failed"
     ]
-    """What it means. `failed` is the policy's doing: it had its say before the program broke."""
+    """The meaning. `failed` counts against the policy, which had replied before the program broke."""
     code: int | None = None
     """The exit code; default: any."""
     output: str = ""
-    """A regular expression that is found in its standard output, or in its standard error; default: any."""
+    """A regular expression that its standard output or standard error contains; default: any."""
 
     @field_validator("output")
     @classmethod
@@ -182,12 +181,12 @@ class Exit(Settings):
         try:
             re.compile(value)
         except re.error as error:
-            raise ValueError(f"{value!r} is no regular expression: {error}") from error
+            raise ValueError(f"{value!r} is not a regular expression: {error}") from error
         return value
 
     @property
     def outcome(self) -> Outcome | None:
-        """None: it submitted."""
+        """Return the outcome; None for a submission."""
         return _ENDINGS[self.ending]
 
 
@@ -195,55 +194,59 @@ class Program(Settings):
     """A command-line agent."""
 
     name: str = Field(pattern=r"^[a-z0-9][a-z0-9._-]{0,63}$")
-    """Its name: of its layer, in sandboxes and in records."""
+    """The name of the program, its layer and its records."""
     wire: Literal["openai", "responses", "anthropic"]
-    """What it speaks: OpenAI's chat completions or responses (`{{ base_url }}` ends with /v1), or Anthropic's
-    messages (it does not)."""
+    """Its API: OpenAI's chat completions or responses (`{{ base_url }}` ends with /v1), or Anthropic's
+    messages (no /v1)."""
     install: Install
-    """How its tools are had."""
+    """The installation of its tools."""
     runtime: Runtime | None = None
-    """What runs them; default: they run by themselves."""
+    """Their interpreter; default: none."""
     run: Run
-    """How it is run."""
+    """The command of one rollout."""
     files: tuple[File, ...] = ()
-    """What it finds written."""
+    """Files written before the command runs."""
     exits: tuple[Exit, ...] = Field(min_length=1)
-    """How it may end, in this order."""
+    """Exit rules, tried in this order."""
 
     @property
     def layer(self) -> str:
-        """Where its tools are inside."""
+        """Return the path of its layer in sandboxes."""
         return f"{LAYERS}/{self.name}"
 
     def require_room(self, limits: Limits) -> None:
-        """Raise ScaffoldError unless sandboxes with these limits have room for it."""
+        """Raise ScaffoldError if sandboxes with these limits have too little memory or too few processes."""
         for name in ("memory_mib", "pids"):
             needed, given = getattr(self.run, name), getattr(limits, name)
             if given < needed:
                 raise ScaffoldError(
-                    f"{self.name} needs {name} = {needed} beside what tasks need, and sandboxes have "
+                    f"{self.name} needs {name} = {needed} in addition to the task, but sandboxes have "
                     f"{given}: raise sandbox.{name}"
                 )
 
     def ending(self, code: int, *outputs: str) -> Outcome | None:
-        """What an exit means; None: it submitted."""
+        """Return the outcome of an exit; None for a submission."""
         for exit in self.exits:
             if exit.code in (None, code) and any(re.search(exit.output, output) for output in outputs):
                 return exit.outcome
         return Outcome.BROKE_SANDBOX
 
 
+_MODELS = (Program, NpmInstall, PipInstall, ArchiveInstall, DirectoryInstall, Runtime, Run, File, Exit)
+_KEYS = sorted({name for model in _MODELS for name in model.model_fields})
+
+
 def presets() -> list[str]:
-    """The names of the programs that come with Hone."""
+    """Return the names of the programs that Hone ships."""
     names = (file.name for file in _shipped().iterdir())
     return sorted(name.removesuffix(".toml") for name in names if name.endswith(".toml"))
 
 
 def load_program(name: str) -> Program:
-    """Read a preset, or the TOML file at a path. Raises ScaffoldError: one sentence, where and why."""
+    """Return a preset, or the program of the TOML file at a path. Raises ScaffoldError with one sentence."""
     if not name:
         raise ScaffoldError(
-            f"no program is named: set agent.program to {' or '.join(presets())}, or to a path to a TOML file"
+            f"agent.program is empty: set it to {' or '.join(presets())}, or to a path to a TOML file"
         )
     path = Path(name)
     if "/" not in name and not name.endswith(".toml"):
@@ -251,8 +254,8 @@ def load_program(name: str) -> Program:
         if not path.is_file():
             near = difflib.get_close_matches(name, presets(), n=1, cutoff=0)[0]
             raise ScaffoldError(
-                f"no program named {name!r}; did you mean {near!r}? There are {', '.join(presets())}, and "
-                "paths to a TOML file"
+                f"no program named {name!r}; did you mean {near!r}? Use one of {', '.join(presets())}, or a "
+                "path to a TOML file"
             )
     try:
         document = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -263,13 +266,13 @@ def load_program(name: str) -> Program:
     try:
         program = Program.model_validate(document, context=str(path.parent.absolute()))
     except ValidationError as error:
-        raise ScaffoldError(f"{name}: {_sentence(error)}") from error
-    _rehearse(name, program)
+        raise ScaffoldError(f"{name}: {_describe(error)}") from error
+    _check_templates(name, program)
     return program
 
 
 def fill(template: str, values: Mapping[str, Any]) -> str:
-    """A template with its placeholders filled in; a name that is not among `values` is a TemplateError."""
+    """Return the rendered template. Raises TemplateError for an unknown placeholder."""
     return jinja2.Template(template, undefined=jinja2.StrictUndefined, keep_trailing_newline=True).render(
         values
     )
@@ -279,14 +282,14 @@ def _shipped() -> Any:
     return resources.files("hone.agents.blackbox") / "presets"
 
 
-def _rehearse(name: str, program: Program) -> None:
-    """Render every template once, so that one that cannot be rendered is found before any rollout."""
-    spelled = {"run.prompt": program.run.prompt}
-    spelled |= {f"run.command[{i}]": text for i, text in enumerate(program.run.command)}
-    spelled |= {f"run.env.{key}": text for key, text in program.run.env.items()}
+def _check_templates(name: str, program: Program) -> None:
+    """Render every template once, before any rollout. Raises ScaffoldError for one that does not render."""
+    templates = {"run.prompt": program.run.prompt}
+    templates |= {f"run.command[{i}]": text for i, text in enumerate(program.run.command)}
+    templates |= {f"run.env.{key}": text for key, text in program.run.env.items()}
     for i, file in enumerate(program.files):
-        spelled |= {f"files[{i}].path": file.path, f"files[{i}].text": file.text}
-    for where, text in spelled.items():
+        templates |= {f"files[{i}].path": file.path, f"files[{i}].text": file.text}
+    for where, text in templates.items():
         try:
             fill(text, PLACEHOLDERS)
         except jinja2.TemplateError as error:
@@ -295,41 +298,17 @@ def _rehearse(name: str, program: Program) -> None:
             ) from error
 
 
-def _sentence(error: ValidationError) -> str:
-    """The first thing that is wrong; a misspelt key tells more than the one that is missing for it."""
+def _describe(error: ValidationError) -> str:
+    """Return the first error as a sentence; an unknown key comes before the missing key that it causes."""
     errors = error.errors()
     first = next((one for one in errors if one["type"] == "extra_forbidden"), errors[0])
     path = [part for part in first["loc"] if part not in ("npm", "pip", "archive", "directory")]
     where = ".".join(map(str, path))
     if first["type"] == "extra_forbidden":
-        near = _nearest(str(path[-1]), *_models(list(first["loc"][:-1])))
+        near = difflib.get_close_matches(str(path[-1]), _KEYS, n=1, cutoff=0)[0]
         return f"unknown key {where!r}; did you mean {near!r}?"
     if first["type"] == "missing":
         return f"{where} is missing"
     if first["type"] in ("union_tag_not_found", "union_tag_invalid"):
         return f"{where}.kind must be npm, pip, archive or directory"
     return f"{where}: {first['msg'].removeprefix('Value error, ')}"
-
-
-def _nearest(key: str, *models: type[Settings]) -> str:
-    valid = [name for model in models for name in model.model_fields]
-    return difflib.get_close_matches(key, valid, n=1, cutoff=0)[0]
-
-
-def _models(path: list[int | str]) -> list[type[Settings]]:
-    """The models that a part of the file, named as pydantic names it, may be."""
-    models: list[type[Settings]] = [Program]
-    for part in path:
-        fields = [model.model_fields[part] for model in models if part in model.model_fields]
-        if fields:
-            models = [model for field in fields for model in _inside(field.annotation)]
-        elif isinstance(part, str):  # the tag of a union
-            models = [model for model in models if part in get_args(model.model_fields["kind"].annotation)]
-    return models
-
-
-def _inside(annotation: Any) -> Iterator[type[Settings]]:
-    if isinstance(annotation, type) and issubclass(annotation, Settings):
-        yield annotation
-    for argument in get_args(annotation):
-        yield from _inside(argument)

@@ -1,11 +1,11 @@
-"""An interpreter of this machine made portable: it runs in any root file system with the same kernel.
+"""Make an interpreter of this machine portable: it runs in any root file system with the same kernel.
 
-    bin/PROGRAM       a script: the loader, the libraries, the program
-    libexec/PROGRAM   the program itself          (Python: python/bin, beside its standard library)
+    bin/PROGRAM       a script that starts the program by the loader, with the libraries
+    libexec/PROGRAM   the program itself          (Python: python/bin, next to its standard library)
     lib, loader       every shared library, the C library too, and the dynamic loader
 
-So an image needs neither the interpreter nor a C library that fits it, and what the program starts sees no
-variable of ours.
+An image then needs neither the interpreter nor a compatible C library, and child processes inherit no
+variable of Hone's.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ from hone.agents.scaffold import ScaffoldError
 from hone.sandbox.contract import ProviderUnavailable
 from hone.sandbox.init.bundle import copy_libraries
 
-_ASK_S = 60.0
+_VERSION_TIMEOUT_S = 60.0
 _WRAPPER = """#!/bin/sh
 exec {layer}/loader --library-path {layer}/lib {layer}/{program} {arguments} "$@"
 """
-# Node takes /proc/self/exe, the loader, for itself, and starts that as its children.
+# Node starts its children by /proc/self/exe, which is the loader.
 _OWN_PATH = "process.execPath = process.argv[0] = '{layer}/bin/node';\n"
 _OWN_SITE = "import site\nsite.addsitedir('{layer}/app')\n"
-_NOT_NEEDED = {
+_OMITTED = {
     "__pycache__", "config-*", "ensurepip", "idlelib", "lib2to3", "site-packages", "dist-packages", "test",
     "tests", "tkinter", "turtledemo",
 }  # fmt: skip
 
 
 def identify(runtime: Runtime | None) -> str:
-    """What tells one build of the interpreter from another. Raises ScaffoldError where it is not here."""
+    """Return a text that distinguishes interpreters. Raises ScaffoldError if the interpreter is missing."""
     if runtime is None:
         return ""
     if runtime.archive:
@@ -47,23 +47,27 @@ def identify(runtime: Runtime | None) -> str:
     return f"{path} {info.st_size} {info.st_mtime_ns} {sys.version if runtime.program == 'python3' else ''}"
 
 
-def build(runtime: Runtime, target: Path, scratch: Path, layer: str) -> None:
-    """Put the interpreter into `target`, which will be shown as `layer`. Raises ScaffoldError."""
+def build(runtime: Runtime, target: Path, layer: str) -> None:
+    """Put the interpreter into `target`, which will be mounted at `layer`. Raises ScaffoldError."""
+    unpacked = target / ".unpacked"
     if runtime.archive:
-        unpack(runtime.archive, runtime.sha256, scratch)
-        found = sorted(scratch.glob("bin/node")) + sorted(scratch.glob("*/bin/node"))
+        unpack(runtime.archive, runtime.sha256, unpacked)
+        found = sorted(unpacked.glob("bin/node")) + sorted(unpacked.glob("*/bin/node"))
         if not found:
             raise ScaffoldError(f"{runtime.archive} holds no bin/node")
         program = found[0]
     else:
         program = _find(runtime)
-    _require_version(runtime, program)
-    build_one = _build_node if runtime.program == "node" else _build_python
+    _check_version(runtime, program)
     (target / "bin").mkdir()
     try:
-        build_one(program, target, layer)
+        if runtime.program == "node":
+            _build_node(program, target, layer)
+        else:
+            _build_python(program, target, layer)
     except ProviderUnavailable as error:
         raise ScaffoldError(str(error)) from error
+    shutil.rmtree(unpacked, ignore_errors=True)
 
 
 def _find(runtime: Runtime) -> Path:
@@ -78,15 +82,17 @@ def _find(runtime: Runtime) -> Path:
     return Path(found).resolve()
 
 
-def _require_version(runtime: Runtime, program: Path) -> None:
-    said = subprocess.run([program, "--version"], capture_output=True, text=True, timeout=_ASK_S).stdout
-    found = re.search(r"\d+(\.\d+)*", said)
+def _check_version(runtime: Runtime, program: Path) -> None:
+    output = subprocess.run(
+        [program, "--version"], capture_output=True, text=True, timeout=_VERSION_TIMEOUT_S, check=False
+    ).stdout
+    found = re.search(r"\d+(\.\d+)*", output)
     if found is None:
-        raise ScaffoldError(f"{program} does not tell its version: {said.strip()!r}")
+        raise ScaffoldError(f"{program} --version prints no version: {output.strip()!r}")
     if runtime.version and _numbers(found.group()) < _numbers(runtime.version):
         raise ScaffoldError(
-            f"{program} is {runtime.program} {found.group()}, and {runtime.version} or newer is needed: "
-            "install one, and let it be the first on PATH"
+            f"{program} is {runtime.program} {found.group()}, but {runtime.version} or newer is needed: "
+            "install it and put it first on PATH"
         )
 
 
@@ -103,10 +109,10 @@ def _build_node(program: Path, target: Path, layer: str) -> None:
 
 
 def _build_python(program: Path, target: Path, layer: str) -> None:
-    """Its standard library lies beside it, where it looks; `app` is its only other place of modules."""
+    """Copy the standard library next to the program; `app` is its only other source of modules."""
     version = f"python{sys.version_info.major}.{sys.version_info.minor}"
     library = target / "python" / "lib" / version
-    shutil.copytree(sysconfig.get_path("stdlib"), library, ignore=shutil.ignore_patterns(*_NOT_NEEDED))
+    shutil.copytree(sysconfig.get_path("stdlib"), library, ignore=shutil.ignore_patterns(*_OMITTED))
     extensions = library / "lib-dynload"
     if not extensions.is_dir():
         platform = Path(sysconfig.get_path("platstdlib")) / "lib-dynload"

@@ -1,4 +1,4 @@
-"""What a session of the gateway heard, told as the turns of an agent."""
+"""Record the exchanges of a gateway session as the turns of an agent."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from hone.types import Message, Turn
 
 
 class Recorder:
-    """Records each exchange of the main line as a turn, and the messages of that line.
+    """Records each exchange of the main conversation as a turn, with its messages.
 
-    A line that the client rewrote (it compacted its history) is recorded from its new beginning.
+    A conversation that the client rewrote (compacted) is recorded again from its new beginning.
     """
 
     def __init__(self, run: AgentRun) -> None:
         self._run = run
-        self._line: list[Message] = []  # the last request and its reply
+        self._conversation: list[Message] = []  # the last request and its reply
 
     async def record(self, exchange: Exchange) -> None:
-        """To be awaited while the sandbox stands as this exchange left it. Raises what observers raise."""
-        asked = exchange.messages
-        begins = self._line if asked[: len(self._line)] == self._line else []
+        """Await this while the sandbox is as the exchange left it. Raises what observers raise."""
+        request = exchange.messages
+        continues = request[: len(self._conversation)] == self._conversation
         reply = exchange.place.message
-        self._run.messages.extend([*asked[len(begins) :], reply])
-        self._line = [*asked, reply]
+        self._run.messages.extend([*request[len(self._conversation) if continues else 0 :], reply])
+        self._conversation = [*request, reply]
         turn = Turn(
             index=len(self._run.turns),
             node=exchange.reply.node,
@@ -43,27 +43,27 @@ class Recorder:
 
 
 def action_text(calls: Iterable[ToolCall]) -> str | None:
-    """Tool calls for people: `name: command` for one that runs a command, else `name {arguments}`."""
+    """Return tool calls for display: `name: command` for one that runs a command, else `name {arguments}`."""
     lines = [_call_text(call["function"]["name"], call["function"]["arguments"]) for call in calls]
     return "\n".join(lines) or None
 
 
 def _call_text(name: str, arguments: str) -> str:
     try:
-        given = json.loads(arguments)
-    except ValueError:
-        given = None
-    if isinstance(given, dict) and isinstance(given.get("command"), str):
-        return f"{name}: {given['command']}"
+        values = json.loads(arguments)
+    except (ValueError, RecursionError):
+        values = None
+    if isinstance(values, dict) and isinstance(values.get("command"), str):
+        return f"{name}: {values['command']}"
     return f"{name} {arguments}"
 
 
 def observation(exchange: Exchange) -> str:
-    """What the next request says after this reply; "" where there is none, or it leaves the reply out."""
-    said: list[str] = []
+    """Return the answers to this reply in the next request; "" if it is missing or leaves out the reply."""
+    answers: list[str] = []
     for message in reversed(exchange.followed_by):
         if message["role"] == "assistant":
             same = key_of(message) == key_of(exchange.place.message)
-            return "\n".join(reversed(said)) if same else ""
-        said.append(str(message.get("content") or ""))
+            return "\n".join(reversed(answers)) if same else ""
+        answers.append(str(message.get("content") or ""))
     return ""

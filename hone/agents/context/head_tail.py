@@ -1,17 +1,17 @@
-"""Head and tail of a conversation: whole turns are left out of the middle, never the newest.
+"""Keep the head and the tail of a conversation: omit whole turns from the middle, never the newest.
 
-The algorithm and its numbers are those that OpenClaw's SWE-RL publishes. With B the budget, F the tokens of
-the system prompt and the problem, M those of the marker that stands for what is left out:
+The algorithm and its numbers are those of OpenClaw's SWE-RL. With B the budget, F the tokens of the system
+prompt and the problem, M those of the marker in place of the omitted turns:
 
     available = B - F - M        head <= int(head_ratio * available)        tail <= available - head
 
 The head takes turns from the oldest until one does not fit, the tail from the newest until one does not fit.
-What differs, on purpose: the newest turn is never left out (one that fits by itself takes its room from the
-head; one that does not is cut in the middle of its observations, which say so); what the head leaves unused
-goes to the tail; and the result is within the budget or there is none.
+Deliberate differences: the newest turn always stays (one that fits by itself takes its room from the head;
+one that does not is cut in the middle of its observations, with a note); the tail gets the tokens that the
+head leaves unused; and the result never exceeds the budget.
 
-Example: context 16,384 less 4,096 for the reply is a budget of 12,288; with F + M = 788 there are 11,500
-available, of which 3,450 go to the head and 8,050 to the tail.
+Example: a context of 16,384 minus 4,096 for the reply is a budget of 12,288; with F + M = 788, 11,500 are
+available: 3,450 for the head and 8,050 for the tail.
 """
 
 from __future__ import annotations
@@ -22,27 +22,23 @@ from typing import Protocol
 from hone.policy.engine import ContextOverflow
 from hone.types import Message
 
-Turn = list[Message]  # a reply and all that was answered to it, tool results too
+Turn = list[Message]  # a reply and all answers to it, tool results too
 
 
 class Counter(Protocol):
-    """How long messages are, in tokens."""
+    """Counts tokens."""
 
     def prompt(self, messages: Sequence[Message]) -> int:
-        """Of the prompt that these messages make."""
+        """Return the tokens of the prompt of these messages."""
         ...
 
     def turn(self, turn: Turn) -> int:
-        """That a turn adds to any prompt."""
-        ...
-
-    def turns(self, turns: Sequence[Turn]) -> list[int]:
-        """`turn` of each."""
+        """Return the tokens that a turn adds to any prompt."""
         ...
 
 
 def omitted_marker(turns: int) -> Message:
-    """Stands where `turns` turns were left out."""
+    """Return the message in place of `turns` omitted turns."""
     text = f"[... {turns} turn(s) of interaction history omitted due to context window limit ...]"
     return {"role": "user", "content": text}
 
@@ -55,15 +51,18 @@ def head_tail(
     head_ratio: float = 0.3,
     merge: bool = False,
 ) -> list[Message]:
-    """The conversation, cut down to `budget` tokens as its turns add up.
+    """Return the conversation cut to `budget` tokens, counted turn by turn.
 
-    Invariants: the messages before the first reply and the newest turn stay; order is kept; one marker says
-    how many turns are missing, and there is none when none are. `merge` writes the marker below the user's
-    message before it, for templates that allow no two of them in a row. Raises ContextOverflow when what has
-    to stay does not fit.
+    Invariants: the messages before the first reply and the newest turn stay; the order is kept; one marker
+    gives the number of omitted turns, if there are any.
+
+    Args:
+        merge: append the marker to the user message before it, for templates that refuse two in a row.
+    Raises:
+        ContextOverflow: the messages that must stay do not fit.
     """
     fixed, turns = split_turns(messages)
-    costs = counter.turns(turns)
+    costs = [counter.turn(turn) for turn in turns]
     base = counter.prompt(fixed)
     if base + sum(costs) <= budget:
         return list(messages)
@@ -91,7 +90,7 @@ def head_tail(
 
 
 def split_turns(messages: Sequence[Message]) -> tuple[list[Message], list[Turn]]:
-    """What comes before the first reply (system prompt, problem), and the turns after it."""
+    """Return the messages before the first reply (system prompt, problem), and the turns after them."""
     roles = [message["role"] for message in messages]
     starts = [i for i in range(1, len(roles)) if roles[i] == "assistant" and roles[i - 1] != "assistant"]
     ends = [*starts[1:], len(messages)]
@@ -100,9 +99,9 @@ def split_turns(messages: Sequence[Message]) -> tuple[list[Message], list[Turn]]
 
 
 def cut_turn(turn: Turn, room: int, counter: Counter) -> Turn:
-    """The turn with its longest observations cut in the middle, all to one length, until it takes `room`.
+    """Return the turn with its longest observations cut in the middle, all to one length, to fit `room`.
 
-    One that does not fit even with nothing left of them is returned so.
+    A turn that does not fit with empty observations is returned with empty observations.
     """
     longest = max((len(message["content"]) for message in turn if _observes(message)), default=0)
     least = counter.turn(_cut_all(turn, 0))
@@ -116,7 +115,7 @@ def cut_turn(turn: Turn, room: int, counter: Counter) -> Turn:
 
 
 def _fill(costs: Sequence[int], room: int) -> int:
-    """How many fit, in order, before the first that does not."""
+    """Return how many fit, in order, before the first that does not."""
     used = 0
     for count, cost in enumerate(costs):
         used += cost
@@ -144,7 +143,7 @@ def _cut_all(turn: Turn, keep: int) -> Turn:
 
 
 def _cut(text: str, keep: int) -> str:
-    """Head and tail of a text, `keep` characters of it in all, unless that saves next to nothing."""
+    """Return head and tail of a text, `keep` characters together, unless the note is longer than the cut."""
     note = f"[... {len(text) - keep} characters omitted due to context window limit ...]"
     if len(text) <= keep + len(note):
         return text

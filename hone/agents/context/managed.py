@@ -1,15 +1,16 @@
-"""Chats whose conversations are kept within the model's context, for every agent alike.
+"""Keep an agent's conversation within the model's context.
 
-The agent keeps its whole history; the policy is asked with what the context policy leaves of it. Each rewrite
-is a fork of the token tree, so every reply is trained in exactly the context that it saw, and once.
+The agent keeps its whole history; the policy is asked with the messages that a context policy leaves of it.
+Each rewrite is a fork of the token tree, so every reply is trained once, in exactly the context that it saw.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Sequence
 
 from hone.agents.context.head_tail import Turn, head_tail
-from hone.agents.context.thinking import drop_thinking
 from hone.agents.contract import Agent, AgentRun
 from hone.agents.settings import ContextSettings
 from hone.policy.engine import ContextOverflow
@@ -20,7 +21,7 @@ from hone.types import Message, Task
 
 SYSTEM: Message = {"role": "system", "content": "S"}
 USER: Message = {"role": "user", "content": "U"}
-ATTEMPTS = 8  # at the most that fits, to within a hundredth
+ATTEMPTS = 8  # of the bisection: finds the largest fit to within 1 %
 
 
 class ManagedAgent:
@@ -35,7 +36,7 @@ class ManagedAgent:
 
 
 class ManagedChat:
-    """A chat that is asked with what a context policy leaves of the messages; `chat` sees nothing else."""
+    """A chat that sends `chat` the messages that a context policy leaves."""
 
     def __init__(self, chat: Chat, settings: ContextSettings) -> None:
         self.tree = chat.tree
@@ -48,7 +49,7 @@ class ManagedChat:
         return self._chat.max_prompt_tokens
 
     def measure(self, messages: Sequence[Message], *, tools: Sequence[ToolSpec] | None = None) -> int:
-        return self._chat.measure(self.managed(messages, tools, Purpose.MAIN), tools=tools)
+        return self._chat.measure(self._cut(messages, tools, Purpose.MAIN), tools=tools)
 
     async def reply(
         self,
@@ -57,14 +58,12 @@ class ManagedChat:
         tools: Sequence[ToolSpec] | None = None,
         purpose: Purpose = Purpose.MAIN,
     ) -> Reply:
-        """Raises ContextOverflow, beside what `chat` raises, when the messages cannot be cut down enough."""
-        asked = self.managed(messages, tools, purpose)
-        return await self._chat.reply(asked, tools=tools, purpose=purpose)
+        """Raises what `chat` raises, and ContextOverflow when the messages cannot be cut enough."""
+        return await self._chat.reply(self._cut(messages, tools, purpose), tools=tools, purpose=purpose)
 
-    def managed(
+    def _cut(
         self, messages: Sequence[Message], tools: Sequence[ToolSpec] | None, purpose: Purpose
     ) -> list[Message]:
-        """What the policy is asked with. Raises ContextOverflow."""
         if self._settings.policy == "none":
             return list(messages)
         if self._settings.policy == "drop_thinking":
@@ -72,35 +71,49 @@ class ManagedChat:
         return self._cutters[purpose].cut(messages, tools)
 
 
+def drop_thinking(messages: Sequence[Message]) -> list[Message]:
+    """Return the conversation without the reasoning of all replies but the newest.
+
+    A reply whose `reasoning_content` is "" stands for its tokens without their reasoning; one without the key
+    would stand for all of them.
+    """
+    replies = [index for index, message in enumerate(messages) if message["role"] == "assistant"]
+    old = set(replies[:-1])
+    return [
+        {**message, "reasoning_content": ""} if index in old else message
+        for index, message in enumerate(messages)
+    ]
+
+
 class _Cutter:
-    """Cuts one conversation, again and again as it grows."""
+    """Cuts one growing conversation to the prompts that a chat takes."""
 
     def __init__(self, chat: Chat, head_ratio: float) -> None:
         self._chat = chat
         self._head_ratio = head_ratio
         self._costs = TurnCosts(chat)
-        self._long = False  # whether it was cut last time
-        self._merge: bool | None = None  # whether the template forbids two user messages in a row
+        self._was_cut = False
+        self._merge: bool | None = None  # whether the template refuses two user messages in a row
 
     def cut(self, messages: Sequence[Message], tools: Sequence[ToolSpec] | None) -> list[Message]:
-        """What fits the chat's prompts. Raises ContextOverflow.
+        """Return what fits. Raises ContextOverflow.
 
-        A conversation that was cut before is not measured whole again, so that a turn always costs the same.
+        A conversation that was cut before is not measured whole again: the cost of a turn does not grow.
         """
         budget = self._chat.max_prompt_tokens
-        if not self._long and self._chat.measure(messages, tools=tools) <= budget:
+        if not self._was_cut and self._chat.measure(messages, tools=tools) <= budget:
             return list(messages)
         if self._merge is None:
-            self._merge = _forbids_two_users(self._chat)
+            self._merge = _refuses_two_users(self._chat)
         self._costs.use(tools, system=messages[0]["role"] == "system")
-        kept = self._fitted(messages, tools, budget)
-        self._long = kept != list(messages)
+        kept = self._largest_fit(messages, tools, budget)
+        self._was_cut = kept != list(messages)
         return kept
 
-    def _fitted(
+    def _largest_fit(
         self, messages: Sequence[Message], tools: Sequence[ToolSpec] | None, budget: int
     ) -> list[Message]:
-        """The most that fits as measured whole; where turns cost more together than one by one, bisected."""
+        """Bisect the limit for `head_tail`: turns may cost more together than one by one."""
         best: list[Message] | None = None
         low, high, limit, tokens = 0, budget, budget, 0
         for _ in range(ATTEMPTS):
@@ -136,40 +149,35 @@ class _Cutter:
 class TurnCosts:
     """`hone.agents.context.head_tail.Counter` by a chat's own template and tokenizer.
 
-    A turn is measured once, in a conversation of its own: what S, U, turn has beyond S, U.
+    Each turn is measured once, in a short conversation: the tokens that it adds to S, U.
     """
 
     def __init__(self, chat: Chat) -> None:
         self._chat = chat
         self._tools: list[ToolSpec] | None = None
-        self._dummy: list[Message] = []
-        self._bare = 0  # tokens of the dummy
-        self._known: list[tuple[Turn, int]] = []  # turns of the last conversation, in order
+        self._prefix: list[Message] = []
+        self._prefix_tokens = 0
+        self._known: dict[bytes, int] = {}  # digest of a turn -> its tokens
 
     def use(self, tools: Sequence[ToolSpec] | None, *, system: bool) -> None:
         """Count for conversations with these tools, with or without a system prompt."""
-        dummy, shown = [SYSTEM, USER] if system else [USER], list(tools) if tools else None
-        if (dummy, shown) != (self._dummy, self._tools):
-            self._dummy, self._tools, self._known = dummy, shown, []
-            self._bare = self.prompt(dummy)
+        prefix, offered = [SYSTEM, USER] if system else [USER], list(tools) if tools else None
+        if (prefix, offered) != (self._prefix, self._tools):
+            self._prefix, self._tools, self._known = prefix, offered, {}
+            self._prefix_tokens = self.prompt(prefix)
 
     def prompt(self, messages: Sequence[Message]) -> int:
         return self._chat.measure(messages, tools=self._tools)
 
     def turn(self, turn: Turn) -> int:
-        return max(0, self.prompt([*self._dummy, *turn]) - self._bare)
-
-    def turns(self, turns: Sequence[Turn]) -> list[int]:
-        for index, turn in enumerate(turns):
-            if index < len(self._known) and self._known[index][0] != turn:
-                del self._known[index:]
-            if index == len(self._known):
-                self._known.append(([dict(message) for message in turn], self.turn(turn)))
-        return [cost for _, cost in self._known[: len(turns)]]
+        key = hashlib.sha256(json.dumps(turn, sort_keys=True).encode()).digest()
+        if key not in self._known:
+            self._known[key] = max(0, self.prompt([*self._prefix, *turn]) - self._prefix_tokens)
+        return self._known[key]
 
 
-def _forbids_two_users(chat: Chat) -> bool:
-    """Whether the chat template refuses two messages of the user in a row."""
+def _refuses_two_users(chat: Chat) -> bool:
+    """Return whether the chat template refuses two user messages in a row."""
     try:
         chat.measure([USER, USER])
     except PolicyError:

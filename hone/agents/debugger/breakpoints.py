@@ -1,4 +1,4 @@
-"""Breakpoints, kept outside of the debugger, so that they survive edits and new sessions."""
+"""Breakpoints, stored outside the sandbox so that they survive edits and new sessions."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ class Breakpoint:
     condition: str = ""
     temporary: bool = False
     enabled: bool = True
-    ignore: int = 0  # how often it is passed before it stops the program
+    ignore: int = 0  # hits to pass before the program stops
 
 
-def read(told: Any) -> tuple[Breakpoint, ...]:
-    """What a server tells of its breakpoints; what is none is left out."""
+def parse(sent: Any) -> tuple[Breakpoint, ...]:
+    """Return the breakpoints that a server sent; invalid entries are dropped."""
     found: list[Breakpoint] = []
-    for each in told if isinstance(told, list) else []:
+    for each in sent if isinstance(sent, list) else []:
         if isinstance(each, dict) and isinstance(each.get("path"), str) and isinstance(each.get("line"), int):
             found.append(
                 Breakpoint(
@@ -39,10 +39,10 @@ def read(told: Any) -> tuple[Breakpoint, ...]:
 def shift(
     breakpoints: Sequence[Breakpoint], path: str, kept: Sequence[Sequence[int]]
 ) -> tuple[Breakpoint, ...]:
-    """Breakpoints after an edit of `path`: each stays with its line; those of lines that are gone go.
+    """Return the breakpoints after an edit of `path`: each moves with its line or is removed with it.
 
-    `kept` lists the runs of lines that the edit left as they were: (first line before, first line after,
-    how many).
+    Args:
+        kept: the runs of unchanged lines: (first line before, first line after, count).
 
     Example: lines 4 and 5 of 9 became three: kept = [(1, 1, 3), (6, 7, 4)]; a breakpoint at 8 moves to 9.
     """
@@ -59,7 +59,7 @@ def shift(
 
 
 def listing(breakpoints: Sequence[Breakpoint], workdir: str) -> str:
-    """One line for each, in the order of files and lines."""
+    """Return one line of text per breakpoint, sorted by file and line."""
     if not breakpoints:
         return "No breakpoints are set."
     ordered = sorted(breakpoints, key=lambda each: (each.path, each.line))
@@ -78,5 +78,5 @@ def _line(each: Breakpoint, workdir: str) -> str:
 
 
 def shown(path: str, workdir: str) -> str:
-    """A path as an agent reads it: relative to the working directory where it lies below it."""
+    """Return a path relative to the working directory if it is below it."""
     return path.removeprefix(workdir.rstrip("/") + "/")

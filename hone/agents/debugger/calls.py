@@ -1,6 +1,7 @@
-"""The tool call of a reply: in the model's own format as its renderer reads it, or in one of two as text.
+"""Parse the tool call of a reply, and check its arguments.
 
-Which of the two it is, is a setting; neither is tried where the other is set.
+A call is in the model's own format, which its renderer parses, or in one of two text formats. The setting
+`agent.tool_calls` chooses; the other one is never tried.
 """
 
 from __future__ import annotations
@@ -10,82 +11,134 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from hone.policy.reply import Reply
+from hone.policy.reply import Reply, ToolSpec
 
 NO_CALL = "Empty tool name in action: "
 _FUNCTION = re.compile(r"<function=([^>\s]*)>(.*?)</function>", re.DOTALL)
 _PARAMETER = re.compile(r"<parameter=([^>\s]+)>(.*?)</parameter>", re.DOTALL)
+_KINDS = {"string": "text", "integer": "a number", "boolean": "true or false"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolUse:
     name: str
-    arguments: Any  # an object, where it is well formed
-    id: str | None = None  # of a native call, which its result has to name
+    arguments: Any  # an object, if the call is valid
 
 
-class Unreadable(ValueError):
-    """A reply holds no tool call that can be read; the message is the observation."""
+class CallError(ValueError):
+    """A reply holds no valid tool call; the message is the observation."""
 
 
-def find_call(reply: Reply, *, native: bool) -> ToolUse:
-    """The call that a reply makes: its last one. Raises Unreadable."""
-    if native:
-        return _native(reply)
-    return _textual(reply)
+def parse_call(reply: Reply, *, native: bool) -> ToolUse:
+    """Return the last call of a reply. Raises CallError."""
+    return _native_call(reply) if native else _text_call(reply)
 
 
-def _native(reply: Reply) -> ToolUse:
+def _native_call(reply: Reply) -> ToolUse:
     if reply.tool_calls:
-        call = reply.tool_calls[-1]
-        function = call["function"]
+        function = reply.tool_calls[-1]["function"]
         try:
             arguments: Any = json.loads(function["arguments"] or "{}")
-        except ValueError:
+        except (ValueError, RecursionError):
             arguments = function["arguments"]
-        return ToolUse(name=str(function["name"]), arguments=arguments, id=call["id"])
+        return ToolUse(name=str(function["name"]), arguments=arguments)
     if reply.malformed:
-        raise Unreadable(f"{NO_CALL}the tool call cannot be read: {reply.malformed[-1][:200]}")
-    raise Unreadable(_nothing(reply))
+        raise CallError(f"{NO_CALL}the tool call cannot be read: {reply.malformed[-1][:200]}")
+    raise _no_call(reply)
 
 
-def _textual(reply: Reply) -> ToolUse:
+def _text_call(reply: Reply) -> ToolUse:
     text = reply.content
     end = text.rfind("</tool_call>")
     start = text.rfind("<tool_call>", 0, max(end, 0))
-    if end >= 0 and start >= 0:
-        inner = text[start + len("<tool_call>") : end]
-        functions = _FUNCTION.findall(inner)
-        return _function(*functions[-1]) if functions else _json(inner)
-    functions = _FUNCTION.findall(text)
-    if not functions:
-        raise Unreadable(_nothing(reply))
-    return _function(*functions[-1])
+    inside = text[start + len("<tool_call>") : end] if end >= 0 and start >= 0 else None
+    functions = _FUNCTION.findall(text if inside is None else inside)
+    if functions:
+        return _function_call(*functions[-1])
+    if inside is None:
+        raise _no_call(reply)
+    return _json_call(inside)
 
 
-def _json(text: str) -> ToolUse:
+def _json_call(text: str) -> ToolUse:
     try:
         call = json.loads(text)
     except (ValueError, RecursionError):
-        raise Unreadable(f"{NO_CALL}the tool call is no JSON: {text.strip()[:200]}") from None
+        raise CallError(f"{NO_CALL}the tool call is no JSON: {text.strip()[:200]}") from None
     if not isinstance(call, dict) or not isinstance(call.get("name"), str) or not call["name"]:
-        raise Unreadable(f"{NO_CALL}the tool call has no name: {text.strip()[:200]}")
+        raise CallError(f"{NO_CALL}the tool call has no name: {text.strip()[:200]}")
     return ToolUse(name=call["name"], arguments=call.get("arguments") or {})
 
 
-def _function(name: str, body: str) -> ToolUse:
+def _function_call(name: str, body: str) -> ToolUse:
     if not name:
-        raise Unreadable(f"{NO_CALL}the tool call has no name")
-    parameters = {key: _unframed(value) for key, value in _PARAMETER.findall(body)}
+        raise CallError(f"{NO_CALL}the tool call has no name")
+    # Only the line breaks next to the tags are dropped: indentation is part of the value.
+    parameters = {key: value.removeprefix("\n").removesuffix("\n") for key, value in _PARAMETER.findall(body)}
     return ToolUse(name=name, arguments=parameters)
 
 
-def _unframed(value: str) -> str:
-    """A parameter's text without the line breaks next to its tags: indentation belongs to it."""
-    return value.removeprefix("\n").removesuffix("\n")
-
-
-def _nothing(reply: Reply) -> str:
+def _no_call(reply: Reply) -> CallError:
     if reply.truncated:
-        return f"{NO_CALL}the reply was cut off before it held a whole tool call. Think less at a time."
-    return f"{NO_CALL}the reply holds no tool call. Call exactly one tool in each reply."
+        return CallError(
+            f"{NO_CALL}the reply was cut off before it held a whole tool call. Think less at a time."
+        )
+    return CallError(f"{NO_CALL}the reply holds no tool call. Call exactly one tool in each reply.")
+
+
+def check_arguments(spec: ToolSpec, arguments: Any) -> dict[str, Any]:
+    """Return a value for each argument of the tool; None for one that is not given. Raises CallError.
+
+    Numbers and booleans may be given as text, as in formats without types.
+    """
+    if not isinstance(arguments, dict):
+        raise CallError(f"they must be an object, not {type(arguments).__name__}")
+    properties: dict[str, Any] = spec["parameters"]["properties"]
+    for name in arguments:
+        if name not in properties:
+            takes = ", ".join(properties) or "none"
+            raise CallError(f"there is no argument {name!r} (it takes: {takes})")
+    values = {name: _typed(name, schema, arguments.get(name)) for name, schema in properties.items()}
+    for name in spec["parameters"].get("required", ()):
+        if values[name] is None:
+            raise CallError(f"{name!r} is missing")
+    return values
+
+
+def _typed(name: str, schema: dict[str, Any], value: Any) -> Any:
+    kind = schema["type"]
+    if isinstance(value, str):
+        if kind == "string":
+            return _choice(name, schema, value)
+        value = parse_literal(value.strip())
+    if value is None or (kind == "boolean" and isinstance(value, bool)):
+        return value
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if kind == "integer" and is_number and float(value).is_integer():
+        return int(value)
+    raise CallError(f"{name!r} must be {_KINDS[kind]}, got {value!r}")
+
+
+def _choice(name: str, schema: dict[str, Any], value: str) -> str | None:
+    choices = schema.get("enum")
+    if not choices:
+        return value
+    lowered = value.lower()
+    if lowered in ("", "none", "null"):
+        return None
+    if lowered not in choices:
+        raise CallError(f"{name!r} must be {' or '.join(map(repr, choices))}, got {value!r}")
+    return lowered
+
+
+def parse_literal(text: str) -> Any:
+    """Return the value of `true`, `false`, `none`, `null`, an integer or a float; any other text itself."""
+    constants = {"true": True, "false": False, "none": None, "null": None}
+    if text.lower() in constants:
+        return constants[text.lower()]
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text

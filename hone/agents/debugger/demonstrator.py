@@ -1,17 +1,13 @@
-"""Someone who knows the bug, at work with the debugger's tools: what a model is taught to imitate."""
+"""The debugger agent with a script in the policy's place: examples for supervised fine-tuning."""
 
 from __future__ import annotations
 
-import json
-import sys
-from collections.abc import Iterable, Sequence
-
 from hone.agents.contract import AgentRun
 from hone.agents.debugger.agent import DebuggerAgent
-from hone.agents.scripted import choose_fix
-from hone.policy.reply import Chat, Purpose, Reply, ToolSpec
+from hone.agents.scripted import ScriptedChat, call_reply, choose_fix
+from hone.policy.reply import Chat
 from hone.sandbox.contract import Sandbox
-from hone.types import Message, Task, TokenTree
+from hone.types import Task
 
 
 class DebuggerDemonstrator(DebuggerAgent):
@@ -22,37 +18,11 @@ class DebuggerDemonstrator(DebuggerAgent):
         self._accuracy, self._favourite, self._seed = accuracy, favourite, seed
 
     async def run(self, task: Task, sandbox: Sandbox, chat: Chat, run: AgentRun) -> None:
-        """The chat it is given is not asked."""
+        """Ignores `chat`."""
         fix = choose_fix(
             task, run.rollout_id, accuracy=self._accuracy, favourite=self._favourite, seed=self._seed
         )
         rewrite = {"path": fix["path"], "start": fix["line"], "end": fix["line"], "new_code": fix["code"]}
         calls = [("view", {"path": fix["path"]}), ("rewrite", rewrite), ("submit", {})]
-        await super().run(task, sandbox, _ScriptedCalls(calls), run)
-
-
-class _ScriptedCalls:
-    """Answers with one given tool call after another."""
-
-    def __init__(self, calls: Iterable[tuple[str, dict[str, object]]]) -> None:
-        self.tree = TokenTree()
-        self._calls = enumerate(calls)
-
-    @property
-    def max_prompt_tokens(self) -> int:
-        return sys.maxsize
-
-    def measure(self, messages: Sequence[Message], *, tools: Sequence[ToolSpec] | None = None) -> int:
-        return 0
-
-    async def reply(
-        self,
-        messages: list[Message],
-        *,
-        tools: Sequence[ToolSpec] | None = None,
-        purpose: Purpose = Purpose.MAIN,
-    ) -> Reply:
-        number, (name, arguments) = next(self._calls)
-        function = {"name": name, "arguments": json.dumps(arguments)}
-        call = {"id": f"call_{number}", "type": "function", "function": function}
-        return Reply(content="", node=None, tool_calls=(call,))
+        replies = (call_reply(number, tool, arguments) for number, (tool, arguments) in enumerate(calls))
+        await super().run(task, sandbox, ScriptedChat(replies), run)

@@ -1,13 +1,14 @@
-"""The tool pdb: one command, one answer of the server, one observation."""
+"""The tool pdb: one command per call, one request to the server, one observation."""
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from typing import Any
 
 from hone.agents.debugger import breakpoints
 from hone.agents.debugger.breakpoints import Breakpoint, listing, shown
-from hone.agents.debugger.console import Console, ServerLost
+from hone.agents.debugger.client import Client, ServerLost
 
 ONE_COMMAND = "Multiple commands are not supported. Only the first command will be executed."
 RESTARTING = "Reached the end of the program. Restarting the debugging session."
@@ -18,67 +19,67 @@ NOT_RUNNING = (
 )
 _RESTARTS = ("start", "restart", "run")
 _FAILED = "Failure calling pdb:\n"
-# After these, an error of pdb's means that the command itself was wrong.
+# An error after one of these means that the command itself was wrong.
 _LISTED_AFTER = {"b", "break", "tbreak", "cl", "clear", "condition", "ignore", "enable", "disable"}
 _OWN_ERRORS = _LISTED_AFTER | {
     "unt", "until", "j", "jump", "u", "up", "d", "down", "undisplay",
     "q", "quit", "exit", "EOF", "interact", "debug", "commands", "source",
 }  # fmt: skip
-_STEPS = {"n", "next", "s", "step"}  # after which pdb's own two lines say enough
+_STEPS = {"n", "next", "s", "step"}  # pdb prints the new line itself: no context is added
 
 
 class Pdb:
-    """The debugging session of one rollout, as its agent sees it."""
+    """The debugging session of one rollout."""
 
-    def __init__(self, console: Console, workdir: str, timeout_s: float) -> None:
+    def __init__(self, client: Client, workdir: str, timeout_s: float) -> None:
         self.breakpoints: tuple[Breakpoint, ...] = ()
-        self._console, self._workdir, self._timeout_s = console, workdir, timeout_s
+        self._client, self._workdir, self.timeout_s = client, workdir, timeout_s
         self._program: dict[str, str] | None = None
         self._running = False
         self._stale = False  # the code was edited since the program was started
         self._frame: Any = None
 
     def edited(self, path: str, kept: list[list[int]]) -> None:
-        """A file was changed: breakpoints move along, and the program is started again before it goes on."""
+        """Move the breakpoints after an edit; the next command restarts the program."""
         self.breakpoints = breakpoints.shift(self.breakpoints, path, kept)
         self._stale = self._running
 
     def ended(self) -> None:
-        """Nothing runs any more; what was to be known of the session is kept."""
+        """Note that no program runs; breakpoints and the program to run are kept."""
         self._running = self._stale = False
         self._frame = None
 
     async def use(self, command: str, runner: str | None, file: str | None) -> tuple[str, bool]:
-        """The observation, and whether the command could be carried out. Raises SandboxLost."""
+        """Return the observation, and whether the command succeeded. Raises SandboxLost."""
         command = command.strip()
         if not command:
             return f"{_FAILED}Empty commands are not allowed.", False
-        command, note = _first(command)
+        command, note = _first_command(command)
         word = _word(command)
         starts = word in _RESTARTS
-        if starts and word == command and (refusal := self._choose(command, runner, file)):
+        if starts and word == command and (refusal := self._set_program(command, runner, file)):
             return f"{_FAILED}{refusal}", False
         if not starts and runner and file:
             self._program = {"runner": runner, "file": file}
         if self._program is None or (not self._running and not (starts or (runner and file))):
             return f"{_FAILED}{NOT_RUNNING}", False
         try:
-            answer = await self._console.ask(
+            answer = await self._client.ask(
                 "pdb",
-                3 * self._timeout_s,
+                3 * self.timeout_s,
                 program=self._program,
-                breakpoints=[_told(each) for each in self.breakpoints],
+                breakpoints=[dataclasses.asdict(each) for each in self.breakpoints],
                 fresh=starts or self._stale,
                 line=None if starts else command,
-                timeout_s=self._timeout_s,
+                timeout_s=self.timeout_s,
             )
         except ServerLost as lost:
             self.ended()
             return f"{_FAILED}The debugger was lost: {lost}. Start the session again.", False
         return self._observe(answer, command, note, starts)
 
-    def _choose(self, command: str, runner: str | None, file: str | None) -> str | None:
-        """Take over what to run. Returns what is missing."""
+    def _set_program(self, command: str, runner: str | None, file: str | None) -> str | None:
+        """Set the program to run. Returns an error if an argument is missing."""
         if runner and file:
             self._program = {"runner": runner, "file": file.strip()}
         elif runner or file:
@@ -97,10 +98,10 @@ class Pdb:
         parts = [note] if note else []
         started, done = answer.get("started"), answer.get("command")
         if started is not None:
-            self._take(started)
+            self._take_breakpoints(started)
             if started["ending"] is not None:
                 self.ended()
-                return f"{_FAILED}{_said(started)}\n{_why(started, 'start', self._timeout_s)}", False
+                return f"{_FAILED}{_output(started)}\n{_ending_text(started, 'start', self.timeout_s)}", False
             if starts or not stale:
                 parts.append(self._started(started))
             else:
@@ -112,35 +113,35 @@ class Pdb:
             parts.append(text)
         return "\n".join(parts), ok
 
-    def _take(self, reply: dict[str, Any]) -> None:
-        self.breakpoints = breakpoints.read(reply.get("breakpoints"))
+    def _take_breakpoints(self, reply: dict[str, Any]) -> None:
+        self.breakpoints = breakpoints.parse(reply.get("breakpoints"))
 
     def _started(self, reply: dict[str, Any]) -> str:
         return (
-            f"PDB session started with: {entry_point(self._program or {})}\n{_said(reply)}\n"
+            f"PDB session started with: {entry_point(self._program or {})}\n{_output(reply)}\n"
             f"Breakpoints:\n{listing(self.breakpoints, self._workdir)}\n\n"
             f"Context around the current frame:\n{reply.get('context')}\n"
         )
 
     def _done(self, reply: dict[str, Any], command: str) -> tuple[str, bool]:
-        word, said = _word(command), _said(reply)
-        self._take(reply)
+        word, output = _word(command), _output(reply)
+        self._take_breakpoints(reply)
         if reply["ending"] is not None:
             return self._over(reply, command), reply["ending"] == "ended"
-        timed_out = f"\n{_why(reply, command, self._timeout_s)}" if reply["timed_out"] else ""
-        if word in _OWN_ERRORS and said.startswith("*** "):
-            return f"Invalid pdb command: {command}\n{said}{timed_out}", False
+        timed_out = f"\n{_ending_text(reply, command, self.timeout_s)}" if reply["timed_out"] else ""
+        if word in _OWN_ERRORS and output.startswith("*** "):
+            return f"Invalid pdb command: {command}\n{output}{timed_out}", False
         if command in ("b", "break"):
             return f"Breakpoints:\n{listing(self.breakpoints, self._workdir)}\n", True
         if command in ("cl", "clear"):
-            return f"{said}\n", True
-        text = f"Pdb command output:\n{said}{timed_out}\n"
+            return f"{output}\n", True
+        text = f"Pdb command output:\n{output}{timed_out}\n"
         if word in _LISTED_AFTER:
             text += f"\nAll breakpoints:\n{listing(self.breakpoints, self._workdir)}\n"
         return text + self._moved(reply, word), not reply["timed_out"]
 
     def _moved(self, reply: dict[str, Any], word: str) -> str:
-        """The frame and its lines, where the command led to another place."""
+        """Return the frame and the lines around it if the command changed the frame, else ""."""
         frame, before = reply.get("frame"), self._frame
         self._frame = frame
         if frame == before or not isinstance(frame, dict):
@@ -154,22 +155,22 @@ class Pdb:
         return text
 
     def _over(self, reply: dict[str, Any], command: str) -> str:
-        """The program ended under a command; what it is like to have it started again."""
-        why = _why(reply, command, self._timeout_s)
-        text = "\n".join(filter(None, (f"Pdb command output:\n{_said(reply)}", why, RESTARTING))) + "\n"
+        """Return the observation of a command that ended the program, which was then restarted."""
+        ending = _ending_text(reply, command, self.timeout_s)
+        text = "\n".join(filter(None, (f"Pdb command output:\n{_output(reply)}", ending, RESTARTING))) + "\n"
         again = reply.get("again") or {}
         if again.get("ending") is None and "error" not in again:
-            self._take(again)
+            self._take_breakpoints(again)
             self._frame = None
-            return f"{text}{_said(again)}\n{self._moved(again, 'start')}"
+            return f"{text}{_output(again)}\n{self._moved(again, 'start')}"
         self.ended()
         if "error" in again:
             return f"{text}{_FAILED}{again['error']}"
-        return f"{text}{_FAILED}{_said(again)}\n{_why(again, 'start', self._timeout_s)}"
+        return f"{text}{_FAILED}{_output(again)}\n{_ending_text(again, 'start', self.timeout_s)}"
 
 
 def entry_point(program: dict[str, str]) -> str:
-    """The command that a person would have typed for the same."""
+    """Return the equivalent shell command."""
     file = program.get("file", "")
     if program.get("runner") == "python":
         return f"python -m pdb {file}"
@@ -178,8 +179,8 @@ def entry_point(program: dict[str, str]) -> str:
     return f"python -m pdb -m pytest -sq {file}"
 
 
-def _first(command: str) -> tuple[str, str]:
-    """The first of several commands, and a note where there were more. What is printed may hold a `;`."""
+def _first_command(command: str) -> tuple[str, str]:
+    """Return the first of several commands, and a note if there are more; `p` may print a `;`."""
     if _word(command) in ("p", "pp") or command.startswith("print("):
         return command, ""
     first = re.split(r"[\n;]", command)[0].strip()
@@ -187,25 +188,21 @@ def _first(command: str) -> tuple[str, str]:
 
 
 def _word(command: str) -> str:
-    """The command's name, as pdb reads it."""
+    """Return the command's name, as pdb parses it."""
     found = re.match(r"[A-Za-z]+|.", command.strip())
     return found.group() if found else ""
 
 
-def _told(each: Breakpoint) -> dict[str, Any]:
-    return {name: getattr(each, name) for name in Breakpoint.__slots__}
-
-
-def _said(reply: dict[str, Any]) -> str:
-    """What the program printed, then what the debugger said."""
-    printed, said = str(reply.get("printed", "")), str(reply.get("said", ""))
-    if printed and said and not printed.endswith("\n"):
+def _output(reply: dict[str, Any]) -> str:
+    """Return the program's output, then the debugger's."""
+    printed, debugger = str(reply.get("printed", "")), str(reply.get("debugger", ""))
+    if printed and debugger and not printed.endswith("\n"):
         printed += "\n"
-    return (printed + said).strip("\n")
+    return (printed + debugger).strip("\n")
 
 
-def _why(reply: dict[str, Any], command: str, timeout_s: float) -> str:
-    """What there is to say of how a command came back, beyond what it printed."""
+def _ending_text(reply: dict[str, Any], command: str, timeout_s: float) -> str:
+    """Return a sentence on a timeout or an exit; "" if the program just stopped."""
     ending, code = reply["ending"], reply.get("code")
     if ending == "killed":
         return (

@@ -1,4 +1,4 @@
-"""What the agent is told at the start: its role, its tools where no chat template has them, its task."""
+"""The first messages: role, tools if no chat template describes them, and task."""
 
 from __future__ import annotations
 
@@ -51,8 +51,10 @@ The program doesn't behave as intended. Investigate the repository, figure out t
 the code to fix the issue."""
 
 
-def opening(problem: str, tree: str, tools: Sequence[ToolSpec], *, pdb: bool, native: bool) -> list[Message]:
-    """The system message, with the repository's tree, and the task."""
+def first_messages(
+    problem: str, tree: str, tools: Sequence[ToolSpec], *, pdb: bool, native: bool
+) -> list[Message]:
+    """Return the system message, with the repository's tree, and the task."""
     parts = [_DEBUG if pdb else _REWRITE]
     if not native:
         parts.append(_TEXT_CALLS.format(tools="\n".join(json.dumps(tool) for tool in tools)))

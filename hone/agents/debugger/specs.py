@@ -1,4 +1,4 @@
-"""The tools: their names, what a model is told of them, and the arguments that they take."""
+"""The specifications of the tools, as the model sees them."""
 
 from __future__ import annotations
 
@@ -125,75 +125,6 @@ SUBMIT = {
 }
 
 
-def specs(*, pdb: bool) -> list[ToolSpec]:
-    """The tools of the agent; without pdb, those of its ablation."""
+def tool_specs(*, pdb: bool) -> list[ToolSpec]:
+    """Return the agent's tools; without pdb, those of the ablation."""
     return [*([PDB] if pdb else []), VIEW, EDIT, REWRITE, GREP, LISTDIR, EVAL, SUBMIT]
-
-
-class BadArguments(ValueError):
-    """A call does not fit its tool; the message says how."""
-
-
-def checked(spec: ToolSpec, arguments: Any) -> dict[str, Any]:
-    """A call's arguments as the tool takes them; None stands for one that is not given. Raises BadArguments.
-
-    Numbers and booleans may be spelled as text, as formats without types have them.
-    """
-    if not isinstance(arguments, dict):
-        raise BadArguments(f"they must be an object, not {type(arguments).__name__}")
-    properties: dict[str, Any] = spec["parameters"]["properties"]
-    for name in arguments:
-        if name not in properties:
-            takes = ", ".join(properties) or "none"
-            raise BadArguments(f"there is no argument {name!r} (it takes: {takes})")
-    values = {name: _typed(name, kind, arguments.get(name)) for name, kind in properties.items()}
-    for name in spec["parameters"].get("required", ()):
-        if values[name] is None:
-            raise BadArguments(f"{name!r} is missing")
-    return values
-
-
-def _typed(name: str, schema: dict[str, Any], value: Any) -> Any:
-    kind = schema["type"]
-    if value is None:
-        return None
-    if kind == "string":
-        if isinstance(value, str):
-            return _chosen(name, schema, value)
-        raise BadArguments(f"{name!r} must be text, got {value!r}")
-    if isinstance(value, str):
-        value = convert(value.strip())
-    if value is None or (kind == "boolean" and isinstance(value, bool)):
-        return value
-    if kind == "integer" and not isinstance(value, bool):
-        if isinstance(value, int):
-            return value
-        if isinstance(value, float) and value.is_integer():
-            return int(value)
-    raise BadArguments(
-        f"{name!r} must be {'a number' if kind == 'integer' else 'true or false'}, got {value!r}"
-    )
-
-
-def _chosen(name: str, schema: dict[str, Any], value: str) -> str | None:
-    choices = schema.get("enum")
-    if choices and value.lower() in ("", "none", "null"):
-        return None
-    if choices and value.lower() not in choices:
-        raise BadArguments(f"{name!r} must be {' or '.join(map(repr, choices))}, got {value!r}")
-    return value.lower() if choices else value
-
-
-def convert(text: str) -> Any:
-    """Text as the value that it spells: true, false, none or null, an integer, a float; else itself."""
-    lowered = text.lower()
-    if lowered in ("true", "false"):
-        return lowered == "true"
-    if lowered in ("none", "null"):
-        return None
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
-    return text

@@ -1,4 +1,4 @@
-"""The tools of one rollout: a checked call in, an observation out."""
+"""The tools of one rollout: each takes checked arguments and returns an observation."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from hone.agents.debugger.breakpoints import Breakpoint
-from hone.agents.debugger.console import Console, ServerLost
+from hone.agents.debugger.client import Client, ServerLost
 from hone.agents.debugger.pdb import Pdb
 
-TOOL_S = 30.0  # for one of the tools that only touch files
-MATCHES = 100
+TOOL_TIMEOUT_S = 30.0  # of a tool that only reads or writes files
+MATCHES_MAX = 100  # by default
 
-Result = tuple[str, int]  # the observation, and an exit code: 0 where the tool did what it was asked
+Result = tuple[str, int]  # the observation, and the exit code: 0 on success
 
 
 class Tools:
-    """Raises SandboxLost, whatever is called."""
+    """Every tool raises SandboxLost."""
 
-    def __init__(self, console: Console, workdir: str, timeout_s: float) -> None:
-        self._console, self._timeout_s = console, timeout_s
-        self._pdb = Pdb(console, workdir, timeout_s)
+    def __init__(self, client: Client, workdir: str, timeout_s: float) -> None:
+        self._client, self.timeout_s = client, timeout_s
+        self.pdb = Pdb(client, workdir, timeout_s)
         self._by_name: dict[str, Callable[..., Awaitable[Result]]] = {
             "pdb": self._use_pdb,
             "view": self._view,
@@ -33,22 +33,22 @@ class Tools:
         }
 
     async def use(self, name: str, arguments: dict[str, Any]) -> Result:
-        """The result of a tool other than submit, with arguments as `specs.checked` gives them."""
+        """Run a tool other than submit; see `hone.agents.debugger.calls.check_arguments`."""
         try:
             return await self._by_name[name](**arguments)
         except ServerLost as lost:
-            self._pdb.ended()
+            self.pdb.ended()
             return f"The tool {name} was lost with the server that it runs in: {lost}. Try again.", 1
 
     async def tree(self) -> str:
-        """The repository's top, for the prompt."""
+        """Return the top of the repository for the prompt; "" if it cannot be listed."""
         try:
-            return str((await self._console.ask("listdir", TOOL_S, path=".", depth=1)).get("tree", ""))
+            return str((await self._client.ask("listdir", TOOL_TIMEOUT_S, path=".", depth=1)).get("tree", ""))
         except ServerLost:
             return ""
 
     async def _use_pdb(self, command: str, runner: str | None, file: str | None) -> Result:
-        text, ok = await self._pdb.use(command, runner, file)
+        text, ok = await self.pdb.use(command, runner, file)
         return text, int(not ok)
 
     async def _view(
@@ -56,7 +56,7 @@ class Tools:
     ) -> Result:
         if not path.strip():
             return "Invalid file path. Please specify a valid file path.", 1
-        found = await self._console.ask("view", TOOL_S, path=path, start=start, end=end)
+        found = await self._client.ask("view", TOOL_TIMEOUT_S, path=path, start=start, end=end)
         if "error" in found:
             return f"View failed. Error message:\n{found['error']}", 1
         if "tree" in found:
@@ -64,7 +64,7 @@ class Tools:
         if found["total"] == 0:
             return f"The file `{path}` is empty.", 0
         numbered = include_line_numbers_and_breakpoints is not False
-        return view_text(path, found, self._pdb.breakpoints if numbered else None), 0
+        return view_text(path, found, self.pdb.breakpoints if numbered else None), 0
 
     async def _edit(self, path: str, start: int | None, end: int | None, new_code: str) -> Result:
         return await self._change("Edit", path, start, end, new_code, create=True)
@@ -73,43 +73,43 @@ class Tools:
         return await self._change("Rewrite", path, start, end, new_code, create=False)
 
     async def _change(
-        self, what: str, path: str, start: int | None, end: int | None, new_code: str, *, create: bool
+        self, tool: str, path: str, start: int | None, end: int | None, new_code: str, *, create: bool
     ) -> Result:
-        done = await self._console.ask(
-            "rewrite", TOOL_S, path=path, start=start, end=end, new_code=new_code, create=create
+        done = await self._client.ask(
+            "rewrite", TOOL_TIMEOUT_S, path=path, start=start, end=end, new_code=new_code, create=create
         )
         if "error" in done:
-            return f"{what} failed. Error message:\n{done['error']}\n", 1
-        self._pdb.edited(done["path"], done["kept"])
+            return f"{tool} failed. Error message:\n{done['error']}\n", 1
+        self.pdb.edited(done["path"], done["kept"])
         return f"The file `{path}` has been updated successfully.\n\nDiff:\n\n{done['diff']}", 0
 
     async def _grep(self, pattern: str, path: str | None, max_results: int | None) -> Result:
         if not pattern:
             return "Pattern cannot be empty.", 1
-        limit = MATCHES if max_results is None else max(1, min(max_results, 10 * MATCHES))
-        found = await self._console.ask("grep", TOOL_S, pattern=pattern, path=path or "", limit=limit)
+        limit = MATCHES_MAX if max_results is None else max(1, min(max_results, 10 * MATCHES_MAX))
+        found = await self._client.ask("grep", TOOL_TIMEOUT_S, pattern=pattern, path=path or "", limit=limit)
         if "error" in found:
             return f"Grep error: {found['error']}", 1
         return grep_text(pattern, path, found), 0
 
     async def _listdir(self, path: str | None, depth: int | None) -> Result:
-        found = await self._console.ask(
-            "listdir", TOOL_S, path=path or ".", depth=1 if depth is None else depth
+        found = await self._client.ask(
+            "listdir", TOOL_TIMEOUT_S, path=path or ".", depth=1 if depth is None else depth
         )
         if "error" in found:
             return f"Error listing directory '{path or '.'}': {found['error']}", 1
         return found["tree"], 0
 
     async def _eval(self) -> Result:
-        ran = await self._console.ask("eval", self._timeout_s, timeout_s=self._timeout_s)
-        self._pdb.ended()
+        ran = await self._client.ask("eval", self.timeout_s, timeout_s=self.timeout_s)
+        self.pdb.ended()
         if "error" in ran:
             return f"Eval failed. Error message:\n{ran['error']}", 1
-        return eval_text(ran, self._timeout_s), ran["exit_code"] if isinstance(ran["exit_code"], int) else -1
+        return eval_text(ran, self.timeout_s), ran["exit_code"] if isinstance(ran["exit_code"], int) else -1
 
 
 def view_text(path: str, found: dict[str, Any], breakpoints: tuple[Breakpoint, ...] | None) -> str:
-    """A file's lines in a fence; `breakpoints` None: without numbers and marks."""
+    """Return a file's lines in a fence; without numbers and marks if `breakpoints` is None."""
     lines, first = found["lines"], found["first"]
     last, note = first + len(lines) - 1, ""
     if breakpoints is not None:
@@ -144,7 +144,7 @@ def grep_text(pattern: str, path: str | None, found: dict[str, Any]) -> str:
 
 
 def eval_text(ran: dict[str, Any], timeout_s: float) -> str:
-    """What the tests printed, without what differs from run to run; then what pytest itself counted."""
+    """Return the tests' output without times and versions, then the counts that pytest reported."""
     lines = [
         re.sub(r" in \d+(\.\d+)?s( \([\d:]+\))?(?=$| =)", "", line)
         for line in str(ran["printed"]).strip("\n").split("\n")
@@ -156,5 +156,5 @@ def eval_text(ran: dict[str, Any], timeout_s: float) -> str:
         return f"{text}\nThe tests have timed out after {timeout_s:g} s and were killed."
     if not isinstance(counts, dict):
         return f"{text}\nThe tests did not run to their end (exit code {ran['exit_code']})."
-    told = ", ".join(f"{number} {outcome}" for outcome, number in sorted(counts.items()))
-    return f"{text}\nTests: {told or 'none were found'}."
+    shown_counts = ", ".join(f"{number} {outcome}" for outcome, number in sorted(counts.items()))
+    return f"{text}\nTests: {shown_counts or 'none were found'}."

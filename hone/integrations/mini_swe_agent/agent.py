@@ -3,9 +3,8 @@
     DefaultAgent.run -> model.query -> Chat.reply           (the policy, token-exact)
                      -> env.execute -> Sandbox.exec
 
-The package parses replies, renders templates, counts limits and decides when it is over; Hone answers what it
-asks for. No request is turned into text and back on the way: the chat that any other agent has is asked, so
-the token tree holds what the engine sampled.
+The package parses replies, renders templates, counts limits and decides when to stop. It asks the same chat
+as every other agent, without a server in between: the token tree holds exactly what the engine sampled.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ import jinja2
 from minisweagent.agents.default import AgentConfig, DefaultAgent
 from minisweagent.config import builtin_config_dir
 
-from hone.agents.bash import rehearse
+from hone.agents.bash import check_templates
 from hone.agents.contract import AgentRun
 from hone.agents.scaffold import Scaffold, ScaffoldError, load_scaffold
 from hone.agents.settings import AgentSettings
@@ -35,7 +34,7 @@ from hone.types import Task
 
 ENDINGS = {
     "Submitted": None,  # the grader decides
-    "LimitsExceeded": Outcome.TURN_LIMIT,  # a policy of one's own has no price, so it was the steps
+    "LimitsExceeded": Outcome.TURN_LIMIT,  # not the cost limit: the policy's replies cost nothing
     "TimeExceeded": Outcome.TIME_LIMIT,
     "RepeatedFormatError": Outcome.FORMAT_LIMIT,
     TOKEN_LIMIT: Outcome.TOKEN_LIMIT,
@@ -45,9 +44,11 @@ ENDINGS = {
 class MiniSweAgent:
     """Stateless; see `hone.agents.contract.Agent`.
 
-    `trajectories` is where each rollout's `<rollout id>__<time_ns>.traj.json` is written, in the package's
-    own format; None: nowhere. The rollout's notes name it. Raises ScaffoldError for a YAML of the package's
-    first generation.
+    Args:
+        trajectories: the directory for each rollout's `<rollout id>__<time_ns>.traj.json`, in the package's
+            format, which the rollout's notes name; None: write none.
+    Raises:
+        ScaffoldError: the YAML is of the package's first generation.
     """
 
     def __init__(self, scaffold: Scaffold, *, token_limit: int = 0, trajectories: Path | None = None) -> None:
@@ -56,13 +57,13 @@ class MiniSweAgent:
                 "mini-swe-agent 2 takes model.observation_template, not agent.action_observation_template: "
                 'use agent.kind = "bash" for prompts of version 1'
             )
-        rehearse(scaffold)
+        check_templates(scaffold)
         self._scaffold = scaffold
         self._token_limit = token_limit
         self._trajectories = trajectories
 
     async def run(self, task: Task, sandbox: Sandbox, chat: Chat, run: AgentRun) -> None:
-        """Raises SandboxLost, EngineError, ContextOverflow; the thread has ended by then."""
+        """Raises SandboxLost, EngineError, ContextOverflow, after the thread has ended."""
 
         def work(ask: Ask) -> str:
             rollout = Rollout(ask, sandbox, chat, run, self._scaffold, token_limit=self._token_limit)
@@ -76,7 +77,7 @@ class MiniSweAgent:
         run.ending = ENDINGS[status]
 
     def _work(self, rollout: Rollout, task: Task) -> str:
-        """The package's exit status."""
+        """Return the package's exit status."""
         model = PolicyModel(rollout)
         environment = SandboxEnvironment(rollout)
         agent = DefaultAgent(model, environment, **_agent_config(self._scaffold))
@@ -87,7 +88,7 @@ class MiniSweAgent:
             rollout.run.notes["mini_swe_agent"] = self._note(agent, task, rollout.run.rollout_id)
 
     def _note(self, agent: DefaultAgent, task: Task, rollout_id: str) -> dict[str, Any]:
-        """Write the trajectory, and say what a rollout's metadata keeps of it."""
+        """Write the trajectory; return its summary for the rollout's notes."""
         path = None
         if self._trajectories is not None:
             path = self._trajectories / f"{rollout_id.replace('/', '_')}__{time.time_ns()}.traj.json"
@@ -97,7 +98,7 @@ class MiniSweAgent:
 
 
 def make_mini_swe_agent(settings: AgentSettings, *, trajectories: Path | None = None) -> MiniSweAgent:
-    """The agent that `settings` describe; `default` prompts are the package's `swebench`.
+    """Return the agent that `settings` describe; `default` prompts are the package's `swebench`.
 
     Raises ScaffoldError.
     """
@@ -111,7 +112,7 @@ def make_mini_swe_agent(settings: AgentSettings, *, trajectories: Path | None = 
 
 
 def _prompts(name: str) -> Path | str:
-    """A YAML of the package by its name, or a path."""
+    """Return the path of one of the package's YAML files, or `name` itself if it is a path."""
     if os.sep in name or name.endswith((".yaml", ".yml")):
         return name
     shipped = {path.stem: path for path in sorted(Path(builtin_config_dir).rglob("*.yaml"))}

@@ -13,7 +13,7 @@ from hone.integrations.mini_swe_agent.rollout import Rollout
 
 
 class SandboxEnvironmentConfig(BaseModel):
-    """What the YAML says under `environment`."""
+    """The section `environment` of the YAML."""
 
     cwd: str
     env: dict[str, str]
@@ -22,7 +22,7 @@ class SandboxEnvironmentConfig(BaseModel):
 
 
 class SandboxEnvironment:
-    """One sandbox, already started; whoever started it closes it."""
+    """One running sandbox; the caller closes it."""
 
     def __init__(self, rollout: Rollout) -> None:
         scaffold = rollout.scaffold
@@ -35,17 +35,17 @@ class SandboxEnvironment:
         self._rollout = rollout
 
     def execute(self, action: dict[str, Any], cwd: str = "") -> dict[str, Any]:
-        """Run a command. Raises Submitted when its output hands in the work."""
+        """Run a command. Raises Submitted when its output submits."""
         config = self.config
-        ran = self._rollout.execute(
+        result = self._rollout.execute(
             action.get("command", ""), timeout_s=config.timeout, cwd=cwd or config.cwd, env=config.env
         )
-        if ran.submits(self._rollout.scaffold.submits):
+        if result.submits(self._rollout.scaffold.submits):
             self._rollout.end_turn([])
-            submission = "".join(ran.output.lstrip().splitlines(keepends=True)[1:])
+            submission = "".join(result.output.lstrip().splitlines(keepends=True)[1:])
             extra = {"exit_status": "Submitted", "submission": submission}
             raise Submitted({"role": "exit", "content": submission, "extra": extra})
-        return ran.variables
+        return result.variables
 
     def get_template_vars(self, **kwargs: Any) -> dict[str, Any]:
         return recursive_merge(self.config.model_dump(), platform.uname()._asdict(), kwargs)

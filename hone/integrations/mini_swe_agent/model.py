@@ -16,14 +16,14 @@ from minisweagent.models.utils.actions_toolcall import (
 )
 from pydantic import BaseModel
 
-from hone.agents.actions import finish_reason, unreadable_call
+from hone.agents.actions import finish_reason, malformed_call_error
 from hone.agents.scaffold import Mode
 from hone.integrations.mini_swe_agent.rollout import Rollout
 from hone.policy.reply import Reply
 
 
 class PolicyModelConfig(BaseModel):
-    """What the YAML says under `model`, as far as it concerns messages."""
+    """The keys of the YAML's section `model` that concern messages."""
 
     model_name: str
     model_kwargs: dict[str, Any]
@@ -33,7 +33,7 @@ class PolicyModelConfig(BaseModel):
 
 
 class PolicyModel:
-    """Asks the rollout's chat; parses and formats with the package's own functions."""
+    """Asks the rollout's chat; the package's own functions parse and format."""
 
     def __init__(self, rollout: Rollout) -> None:
         scaffold = rollout.scaffold
@@ -48,7 +48,7 @@ class PolicyModel:
         self._tools = scaffold.mode is Mode.TOOLS
 
     def query(self, messages: Sequence[dict[str, Any]], **kwargs: Any) -> dict[str, Any]:
-        """The reply as the package's message. Raises FormatError, which carries what the policy is told."""
+        """Return the reply as the package's message. Raises FormatError, which holds the answer to it."""
         reply = self._rollout.query(messages)
         sampled = {"node": reply.node, "prompt_tokens": reply.prompt_tokens, "tokens": reply.sampled_tokens}
         extra = {"response": sampled, "cost": 0.0, "timestamp": time.time()}
@@ -71,9 +71,13 @@ class PolicyModel:
                 template_kwargs=ended,
             )
         ended = {"finish_reason": finish_reason(reply)}
-        if reply.malformed:  # a server would have dropped it without a word
-            wrong = {"error": unreadable_call(reply.malformed[0]), "actions": [], "has_tool_calls": True}
-            text = Template(template, undefined=StrictUndefined).render(**wrong, **ended)
+        if reply.malformed:  # a server would have dropped it silently
+            variables = {
+                "error": malformed_call_error(reply.malformed[0]),
+                "actions": [],
+                "has_tool_calls": True,
+            }
+            text = Template(template, undefined=StrictUndefined).render(**variables, **ended)
             raise FormatError({"role": "user", "content": text, "extra": {"interrupt_type": "FormatError"}})
         calls = [
             SimpleNamespace(id=call["id"], function=SimpleNamespace(**call["function"]))
@@ -90,21 +94,21 @@ class PolicyModel:
         outputs: list[dict[str, Any]],
         template_vars: dict[str, Any] | None = None,
     ) -> list[dict[str, Any]]:
-        """What the policy is told of its commands; it ends the turn."""
+        """Return the answers to the commands, and end the turn."""
         template = self.config.observation_template
         if self._tools:
-            told = format_toolcall_observation_messages(
+            answers = format_toolcall_observation_messages(
                 actions=message["extra"]["actions"],
                 outputs=outputs,
                 observation_template=template,
                 template_vars=template_vars,
             )
         else:
-            told = format_observation_messages(
+            answers = format_observation_messages(
                 outputs, observation_template=template, template_vars=template_vars
             )
-        self._rollout.end_turn(told)
-        return told
+        self._rollout.end_turn(answers)
+        return answers
 
     def get_template_vars(self, **kwargs: Any) -> dict[str, Any]:
         return self.config.model_dump()

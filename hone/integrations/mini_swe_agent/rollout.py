@@ -1,4 +1,4 @@
-"""What one rollout of the package asks of Hone, and what is recorded of it. Lives in the package's thread."""
+"""One rollout of the package, in the package's thread: its requests to Hone and its record."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 from minisweagent.exceptions import LimitsExceeded
 
 from hone.agents.actions import BASH_TOOL, Action
-from hone.agents.bash import turn_of
-from hone.agents.commands import Ran, run_command
+from hone.agents.bash import bash_step
+from hone.agents.commands import CommandResult, run_command
 from hone.agents.contract import AgentRun
 from hone.agents.scaffold import Mode, Scaffold
 from hone.integrations.bridge import Ask
@@ -19,7 +19,7 @@ from hone.sandbox.contract import Sandbox
 from hone.types import Message
 
 TOKEN_LIMIT = "TokenLimitExceeded"  # noqa: S105 - an exit status beside the package's own
-SENT = ("role", "content", "tool_calls", "tool_call_id", "reasoning_content")  # of a message; not its `extra`
+SENT = ("role", "content", "tool_calls", "tool_call_id", "reasoning_content")  # keys of a message
 
 
 class Rollout:
@@ -37,25 +37,25 @@ class Rollout:
         self._tools = [BASH_TOOL] if scaffold.mode is Mode.TOOLS else None
         self._token_limit = token_limit
         self._tokens = self._seen = 0
-        self._reply: Reply | None = None  # of the turn under way
+        self._reply: Reply | None = None  # of the current turn
         self._actions: list[Action] = []
-        self._ran: list[Ran] = []
+        self._results: list[CommandResult] = []
         self._started = 0.0
 
     def query(self, messages: Sequence[dict[str, Any]]) -> Reply:
-        """The policy's next reply; it begins a turn. Raises LimitsExceeded when no tokens are left."""
+        """Begin a turn; return the policy's reply. Raises LimitsExceeded when no tokens are left."""
         self.catch_up(messages)
         if 0 < self._token_limit <= self._tokens:
             extra = {"exit_status": TOKEN_LIMIT, "submission": ""}
             raise LimitsExceeded({"role": "exit", "content": TOKEN_LIMIT, "extra": extra})
-        self._started, self._actions, self._ran = time.monotonic(), [], []
+        self._started, self._actions, self._results = time.monotonic(), [], []
         asked = list(self.run.messages)
         self._reply = self._ask(lambda: self._chat.reply(asked, tools=self._tools))
         self._tokens += self._reply.sampled_tokens
         return self._reply
 
-    def execute(self, command: Any, *, timeout_s: float, cwd: str, env: dict[str, str]) -> Ran:
-        ran = self._ask(
+    def execute(self, command: Any, *, timeout_s: float, cwd: str, env: dict[str, str]) -> CommandResult:
+        result = self._ask(
             lambda: run_command(
                 self._sandbox,
                 command,
@@ -66,21 +66,24 @@ class Rollout:
             )
         )
         self._actions.append(Action(command=command))
-        self._ran.append(ran)
-        return ran
+        self._results.append(result)
+        return result
 
-    def end_turn(self, told: Sequence[dict[str, Any]], *, readable: bool = True) -> None:
-        """Record the turn under way, while the sandbox stands as it left it.
+    def end_turn(self, answers: Sequence[dict[str, Any]], *, readable: bool = True) -> None:
+        """Record the current turn, while the sandbox is as it left it.
 
-        The package is about to add `told` to its messages; a reply that it cannot read it never adds.
+        Args:
+            answers: the messages that the package is about to append.
+            readable: False for a reply that it cannot parse, which it does not append.
         """
         assert self._reply is not None, "a turn begins with a reply"
-        self._take([self._reply.to_message(), *told] if readable else told)
-        turn = turn_of(self.run, self._reply, self._actions, self._ran, told, self._started)
+        self._take([self._reply.to_message(), *answers] if readable else answers)
+        step = bash_step(self._actions, self._results, answers)
+        turn = step.turn(self.run, self._reply, time.monotonic() - self._started)
         self._ask(lambda: self.run.record(turn))
 
     def catch_up(self, messages: Sequence[dict[str, Any]]) -> None:
-        """Take over the messages that the package has and the record lacks."""
+        """Record the messages of the package that are not yet in the record."""
         self._take(messages[self._seen :])
 
     def _take(self, messages: Sequence[dict[str, Any]]) -> None:

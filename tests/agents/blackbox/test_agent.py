@@ -122,12 +122,12 @@ def test_a_program_is_heard_turn_by_turn_and_graded(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "why"),
     [
-        ({"command": '["true"]'}, "exit code 0 before it had a reply of the model"),
+        ({"command": '["true"]'}, "exit code 0 before its first reply of the model"),
         ({"command": '["bash", "-c", "echo out of luck >&2; exit 9"]'}, "exit code 9 .*: out of luck"),
         ({"command": '["{{ layer }}/app/missing"]'}, "cannot be started in this image: .*missing"),
         (
             {"command": r"""["bash", "-c", "printf 'version \\140GLIBC_2.99\\047 not found' >&2; exit 1"]"""},
-            "needs GLIBC_2.99, which this image's C library has not",
+            "needs GLIBC_2.99, but this image's C library is older",
         ),
         ({"command": WAITS, "start_timeout_s": 5.0}, "within 5 s: waiting for a terminal"),
     ],

@@ -82,7 +82,7 @@ def test_a_layer_that_was_changed_since_is_refused(tools: Path, tmp_path: Path, 
         (layer / "app" / "link").symlink_to("lib")
     else:
         (layer / RECORD).write_text(json.dumps({"tree": "0"}))
-    with pytest.raises(ScaffoldError, match="were changed since they were built: remove that directory"):
+    with pytest.raises(ScaffoldError, match="were changed after they were built: remove that directory"):
         prepare(wanted, tmp_path / "cache")
 
 
@@ -110,7 +110,7 @@ def test_what_a_killed_builder_left_does_not_become_a_layer(tools: Path, tmp_pat
         "from hone.agents.blackbox import layer, prepare\n"
         "from tests.agents.blackbox.test_layer import program\n"
         "from hone.agents.blackbox.program import DirectoryInstall\n"
-        "layer.open_to_all = lambda target: os.kill(os.getpid(), 9)\n"
+        "layer.make_readable = lambda target: os.kill(os.getpid(), 9)\n"
         "prepare(program(DirectoryInstall(kind='directory', source=Path(sys.argv[1]))), Path(sys.argv[2]))"
     )
     cache = tmp_path / "cache"
@@ -122,7 +122,7 @@ def test_what_a_killed_builder_left_does_not_become_a_layer(tools: Path, tmp_pat
     assert not is_prepared(wanted, cache)
     layer = prepare(wanted, cache)
     assert (layer / "app" / "tool").is_file()
-    assert [path for path in cache.iterdir() if path.name.endswith((".partial", ".scratch"))] == []
+    assert [path for path in cache.iterdir() if path.name.endswith(".partial")] == []
 
 
 def archive(path: Path, *members: tarfile.TarInfo | tuple[str, bytes]) -> str:
@@ -144,7 +144,7 @@ def test_an_archive_is_taken_only_with_its_digest(tmp_path: Path) -> None:
     layer = prepare(program(ArchiveInstall(kind="archive", source=str(path), sha256=digest)), tmp_path / "c")
     assert os.access(layer / "app" / "bin" / "tool", os.X_OK)
     wrong = program(ArchiveInstall(kind="archive", source=str(path), sha256="0" * 64))
-    with pytest.raises(ScaffoldError, match=f"^{path} has the digest {digest}, and not 0000"):
+    with pytest.raises(ScaffoldError, match=f"^{path} has the digest {digest}, not 0000"):
         prepare(wrong, tmp_path / "c")
     assert not is_prepared(wrong, tmp_path / "c")
 
@@ -186,7 +186,7 @@ def test_an_interpreter_that_is_not_here_or_too_old_is_told_in_a_sentence(
 ) -> None:
     install = DirectoryInstall(kind="directory", source=tools)
     old = program(install, Runtime(program="python3", version="99.1"))
-    with pytest.raises(ScaffoldError, match=r"is python3 3\.\d+\.\d+, and 99\.1 or newer is needed"):
+    with pytest.raises(ScaffoldError, match=r"is python3 3\.\d+\.\d+, but 99\.1 or newer is needed"):
         prepare(old, tmp_path / "cache")
     monkeypatch.setenv("PATH", "/nowhere")
     with pytest.raises(ScaffoldError, match="node is not on this machine's PATH"):

@@ -65,7 +65,7 @@ def test_relative_paths_begin_at_the_file(tmp_path: Path) -> None:
         ('kind = "directory"', 'kind = "brew"', "install.kind must be npm, pip, archive or directory"),
         ('kind = "directory"', 'kind = "npm"', "unknown key 'install.source'; did you mean"),
         ('ending = "submitted"', 'ending = "done"', "exits.2.ending: Input should be 'submitted'"),
-        ('output = "no reply"', 'output = "("', "exits.1.output: '(' is no regular expression"),
+        ('output = "no reply"', 'output = "("', "exits.1.output: '(' is not a regular expression"),
         ('name = "tool"', 'name = "../tool"', "name: String should match"),
         ("{{ problem }}", "{{ problm }}", "run.prompt: 'problm' is undefined; the placeholders are problem,"),
         ("{{ layer }}", "{% layer", "run.command[0]: "),
@@ -73,7 +73,7 @@ def test_relative_paths_begin_at_the_file(tmp_path: Path) -> None:
         (
             "[run]",
             '[runtime]\nprogram = "node"\narchive = "https://a/node.tgz"\n[run]',
-            "runtime: archive and sha256 go together",
+            "runtime: archive and sha256 must be set together",
         ),
     ],
 )
@@ -90,7 +90,7 @@ def test_what_is_wrong_with_a_file_is_told_in_one_sentence(
 @pytest.mark.parametrize(
     ("name", "sentence"),
     [
-        ("", "no program is named: set agent.program to mini-swe-agent or qwen-code"),
+        ("", "agent.program is empty: set it to mini-swe-agent or qwen-code"),
         ("qwen-cod", "no program named 'qwen-cod'; did you mean 'qwen-code'?"),
         ("missing/tool.toml", "cannot read the program in missing/tool.toml"),
     ],

@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 
 from hone.agents import AgentRun, AgentSettings, DebuggerAgent, make_agent
-from hone.agents.debugger import Limits
-from hone.agents.debugger.board import open_switchboard
-from hone.agents.debugger.console import MOUNT, open_console
+from hone.agents.debugger.client import MOUNTS, open_client
+from hone.agents.debugger.listener import open_listener
 from hone.agents.debugger.pdb import Pdb
+from hone.agents.loop import Limits
 from hone.launch.agents import open_agent
 from hone.outcomes import Outcome
 from hone.policy.chat import Chat
@@ -78,7 +78,7 @@ def work(chat: Replies, *, limits: Limits | None = None, **options: Any) -> Agen
     """One run in a sandbox with one file."""
 
     async def main() -> AgentRun:
-        agent, run = DebuggerAgent(limits=limits or Limits(), **options), AgentRun()
+        agent, run = DebuggerAgent(limits=limits or Limits(turns=80), **options), AgentRun()
         async with (
             make_provider(SandboxSettings()) as provider,
             agent.open(SandboxSpec()) as spec,
@@ -174,12 +174,12 @@ def test_limits_on_turns_tokens_and_time_end_the_rollout():
 def test_settings_make_the_agent_and_its_limits():
     agent = make_agent(AgentSettings(kind="debugger"))
     assert isinstance(agent, DebuggerAgent)
-    assert agent.limits == Limits(turns=80, tokens=0, seconds=0.0, command_timeout_s=30.0)
+    assert (agent.limits, agent.command_timeout_s) == (Limits(turns=80), 30.0)
     agent = make_agent(
         AgentSettings(kind="debugger", pdb=False, turn_limit=0, token_limit=7, command_timeout_s=5.0)
     )
     assert isinstance(agent, DebuggerAgent)
-    assert agent.limits == Limits(turns=0, tokens=7, command_timeout_s=5.0)
+    assert (agent.limits, agent.command_timeout_s) == (Limits(tokens=7), 5.0)
     assert agent.tools[0]["name"] == "view"
     with pytest.raises(ValueError, match="tool_calls has no effect"):
         AgentSettings(kind="bash", tool_calls="text")
@@ -313,12 +313,12 @@ def test_a_sandbox_on_another_machine_is_debugged_in_the_same_way(tmp_path: Path
         async with (
             served(make_provider(SandboxSettings(state_dir=tmp_path / "own")), tmp_path / "node") as url,
             NodeProvider(url) as provider,
-            open_switchboard() as board,
-            await provider.start(SandboxSpec(tunnel=board.path, mounts=(MOUNT,))) as sandbox,
+            open_listener() as listener,
+            await provider.start(SandboxSpec(tunnel=listener.path, mounts=MOUNTS)) as sandbox,
         ):
             await sandbox.write("app.py", b"x = 1\ny = 2\n")
-            async with open_console(sandbox, board) as console:
-                pdb = Pdb(console, "/testbed", 30.0)
+            async with open_client(sandbox, listener) as client:
+                pdb = Pdb(client, "/testbed", 30.0)
                 await pdb.use("start", "python", "app.py")
                 return (await pdb.use("n", None, None))[0]
 

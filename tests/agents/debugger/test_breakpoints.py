@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import hone.agents.debugger as package
-from hone.agents.debugger.breakpoints import Breakpoint, listing, read, shift
-from hone.agents.debugger.inside.hone_debug_files import kept_lines, replaced
-from hone.agents.debugger.inside.hone_places import first_statement, unbreakable
+from hone.agents.debugger.breakpoints import Breakpoint, listing, parse, shift
+from hone.agents.debugger.in_sandbox.hone_debug_files import kept_lines, replaced
+from hone.agents.debugger.in_sandbox.hone_debug_lines import breakpoint_error, first_statement
 
-INSIDE = Path(package.__file__).parent / "inside"
+IN_SANDBOX = Path(package.__file__).parent / "in_sandbox"
 NUMBERS = st.lists(st.integers(0, 60), unique=True, max_size=25)
 
 
@@ -94,14 +94,14 @@ def test_breakpoints_are_listed_with_what_is_special_about_them():
     )
 )
 def test_whatever_a_sandbox_tells_of_breakpoints_can_be_read(told: object):
-    for each in read(told):
+    for each in parse(told):
         assert isinstance(each.path, str)
         assert isinstance(each.line, int)
 
 
 def test_where_a_breakpoint_cannot_stop_another_line_is_named():
     source = '@cache\ndef f(\n    x,\n):\n    """Doc."""\n    return x\n\n\nclass A:\n    # why\n    y = 1\n'
-    told = {line: unbreakable(source, line) for line in range(1, 13)}
+    told = {line: breakpoint_error(source, line) for line in range(1, 13)}
     assert {line for line, why in told.items() if why is None} == {1, 3, 4, 5, 6, 11}
     assert "Try line 6 instead" in str(told[2])
     assert "Try line 11 instead, the first statement inside it" in str(told[9])
@@ -109,9 +109,9 @@ def test_where_a_breakpoint_cannot_stop_another_line_is_named():
     assert first_statement(source, "f") == 6
     assert first_statement(source, "f", 1) == 6
     assert first_statement(source, "g") is None
-    assert unbreakable("def f(:", 1) is None
+    assert breakpoint_error("def f(:", 1) is None
 
 
 def test_what_runs_in_sandboxes_can_be_read_by_python_3_8():
-    for path in INSIDE.glob("*.py"):
+    for path in IN_SANDBOX.glob("*.py"):
         ast.parse(path.read_text(), feature_version=(3, 8))

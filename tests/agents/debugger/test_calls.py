@@ -10,16 +10,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hone.agents.debugger.calls import ToolUse, Unreadable, find_call
-from hone.agents.debugger.specs import BadArguments, checked, convert, specs
+from hone.agents.debugger.calls import CallError, ToolUse, check_arguments, parse_call, parse_literal
+from hone.agents.debugger.specs import tool_specs
 from hone.policy.reply import Reply
 
-TOOLS = {tool["name"]: tool for tool in specs(pdb=True)}
+TOOLS = {tool["name"]: tool for tool in tool_specs(pdb=True)}
 FREE = st.text(st.characters(codec="utf-8"), max_size=30)
 
 
 def _text(content: str) -> ToolUse:
-    return find_call(Reply(content=content, node=None), native=False)
+    return parse_call(Reply(content=content, node=None), native=False)
 
 
 def _native(*calls: tuple[str, str], **more: Any) -> ToolUse:
@@ -27,23 +27,23 @@ def _native(*calls: tuple[str, str], **more: Any) -> ToolUse:
         {"id": f"call_{n}", "type": "function", "function": {"name": name, "arguments": arguments}}
         for n, (name, arguments) in enumerate(calls)
     )
-    return find_call(Reply(content="", node=None, tool_calls=made, **more), native=True)
+    return parse_call(Reply(content="", node=None, tool_calls=made, **more), native=True)
 
 
 def test_the_tools_are_those_of_a_debugger_and_without_pdb_those_of_its_ablation():
     assert list(TOOLS) == ["pdb", "view", "edit", "rewrite", "grep", "listdir", "eval", "submit"]
-    assert [tool["name"] for tool in specs(pdb=False)] == list(TOOLS)[1:]
+    assert [tool["name"] for tool in tool_specs(pdb=False)] == list(TOOLS)[1:]
 
 
 def test_the_last_native_call_is_the_one():
-    assert _native(("view", '{"path": "a"}'), ("eval", "")) == ToolUse(name="eval", arguments={}, id="call_1")
+    assert _native(("view", '{"path": "a"}'), ("eval", "")) == ToolUse(name="eval", arguments={})
     assert _native(("view", "{not json")).arguments == "{not json"
-    with pytest.raises(Unreadable, match=r"^Empty tool name in action: the tool call cannot be read: <tool"):
+    with pytest.raises(CallError, match=r"^Empty tool name in action: the tool call cannot be read: <tool"):
         _native(malformed=("<tool_call>{",))
-    with pytest.raises(Unreadable, match=r"^Empty tool name in action: .*cut off"):
+    with pytest.raises(CallError, match=r"^Empty tool name in action: .*cut off"):
         _native(truncated=True)
-    with pytest.raises(Unreadable, match=r"^Empty tool name in action: the reply holds no tool call"):
-        find_call(Reply(content='<tool_call>{"name": "eval"}</tool_call>', node=None), native=True)
+    with pytest.raises(CallError, match=r"^Empty tool name in action: the reply holds no tool call"):
+        parse_call(Reply(content='<tool_call>{"name": "eval"}</tool_call>', node=None), native=True)
 
 
 def test_the_last_complete_textual_call_is_the_one():
@@ -58,7 +58,7 @@ def test_the_last_complete_textual_call_is_the_one():
     for content in (function, f"<tool_call>\n{function}\n</tool_call>", f"{function}<function=view>"):
         found = _text(f"I will do that.\n{content}")
         assert (found.name, found.arguments["new_code"]) == ("rewrite", "    x = 1")
-        assert checked(TOOLS["rewrite"], found.arguments) == {
+        assert check_arguments(TOOLS["rewrite"], found.arguments) == {
             "path": "a.py",
             "start": 3,
             "end": None,
@@ -73,7 +73,7 @@ def test_the_last_complete_textual_call_is_the_one():
         "</tool_call><tool_call>",
         "<function=></function>",
     ):
-        with pytest.raises(Unreadable, match=r"^Empty tool name in action: "):
+        with pytest.raises(CallError, match=r"^Empty tool name in action: "):
             _text(wrong)
 
 
@@ -85,7 +85,7 @@ def test_a_call_in_json_survives_the_trip_through_text(before: str, name: str, a
 
 @given(st.text(st.sampled_from('<tool_call>/{}"name:rgumets=function parete[1]'), max_size=80))
 def test_no_text_breaks_the_parser(text: str):
-    with contextlib.suppress(Unreadable):
+    with contextlib.suppress(CallError):
         assert _text(text).name
 
 
@@ -107,16 +107,16 @@ def test_no_text_breaks_the_parser(text: str):
     ],
 )
 def test_arguments_that_do_not_fit_are_refused_with_the_reason(tool: str, arguments: Any, told: str):
-    with pytest.raises(BadArguments, match=told):
-        checked(TOOLS[tool], arguments)
+    with pytest.raises(CallError, match=told):
+        check_arguments(TOOLS[tool], arguments)
 
 
 def test_values_may_be_spelled_as_text():
     spelled = {"path": "a", "start": "3", "end": "none", "include_line_numbers_and_breakpoints": "False"}
-    assert checked(TOOLS["view"], spelled) == {
+    assert check_arguments(TOOLS["view"], spelled) == {
         "path": "a",
         "start": 3,
         "end": None,
         "include_line_numbers_and_breakpoints": False,
     }
-    assert [convert(text) for text in ("true", "None", "7", "1.5", "x")] == [True, None, 7, 1.5, "x"]
+    assert [parse_literal(text) for text in ("true", "None", "7", "1.5", "x")] == [True, None, 7, 1.5, "x"]

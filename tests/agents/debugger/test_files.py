@@ -4,81 +4,81 @@ from __future__ import annotations
 
 import pytest
 
-from tests.agents.debugger.desk import FILES, Desk, at_desk
+from tests.agents.debugger.session import FILES, ToolSession, run_session
 
 pytestmark = pytest.mark.sandbox
 
 
 def test_a_file_is_viewed_with_its_lines_numbered():
-    async def scenario(desk: Desk) -> None:
-        assert await desk.use("view", path="app.py", start=4, end=5) == (
+    async def scenario(tools: ToolSession) -> None:
+        assert await tools.use("view", path="app.py", start=4, end=5) == (
             "Viewing `app.py`, lines 4-5 of 12 total lines.\n\n"
             "```\n     4 def scale(values, factor):\n     5     total = 0\n```\n\n"
         )
-        await desk.pdb("start", "python", "app.py")
-        await desk.pdb("b app.py:5")
-        assert await desk.use("view", path="app.py", start=4, end=5) == (
+        await tools.pdb("start", "python", "app.py")
+        await tools.pdb("b app.py:5")
+        assert await tools.use("view", path="app.py", start=4, end=5) == (
             "Viewing `app.py`, lines 4-5 of 12 total lines. B indicates breakpoint before a certain line of "
             "code.\n\n```\n     4 def scale(values, factor):\nB    5     total = 0\n```\n\n"
         )
-        plain = await desk.use(
+        plain = await tools.use(
             "view", path="app.py", start=4, end=5, include_line_numbers_and_breakpoints=False
         )
         assert "```\ndef scale(values, factor):\n    total = 0\n```" in plain
-        long = await desk.use("view", path="long.txt")
+        long = await tools.use("view", path="long.txt")
         assert long.startswith("Viewing `long.txt`, lines 1-110 of 300 total lines.")
         assert long.endswith("```\n\n\n... (truncated, showing first 110 lines of the selected range)\n")
-        assert "lines 200-300 of 300" in await desk.use("view", path="long.txt", start=200)
-        assert await desk.use("view", path="empty.py") == "The file `empty.py` is empty."
-        assert await desk.use("view", path="tests") == "/testbed/tests\n|-- test_app.py"
+        assert "lines 200-300 of 300" in await tools.use("view", path="long.txt", start=200)
+        assert await tools.use("view", path="empty.py") == "The file `empty.py` is empty."
+        assert await tools.use("view", path="tests") == "/testbed/tests\n|-- test_app.py"
 
     files = {"long.txt": "".join(f"{n}\n" for n in range(300)), "empty.py": ""}
-    at_desk(scenario, {**FILES, **files})
+    run_session(scenario, {**FILES, **files})
 
 
 def test_what_cannot_be_viewed_is_told():
-    async def scenario(desk: Desk) -> None:
-        await desk.sandbox.exec("mkfifo pipe; ln -s /dev/zero zero; head -c 20000000 /dev/zero > big")
-        assert await desk.use("view", path="none.py") == (
+    async def scenario(tools: ToolSession) -> None:
+        await tools.sandbox.exec("mkfifo pipe; ln -s /dev/zero zero; head -c 20000000 /dev/zero > big")
+        assert await tools.use("view", path="none.py") == (
             "View failed. Error message:\n`none.py`: No such file or directory."
         )
-        assert desk.failed
+        assert tools.failed
         for path in ("pipe", "zero", "big", "binary.bin"):
-            assert (await desk.use("view", path=path)).startswith("View failed. Error message:\n`")
-        assert "Invalid start index: `99`. It should be between 1 and 12." in await desk.use(
+            assert (await tools.use("view", path=path)).startswith("View failed. Error message:\n`")
+        assert "Invalid start index: `99`. It should be between 1 and 12." in await tools.use(
             "view", path="app.py", start=99
         )
-        assert "start index `5` is greater than end index `3`" in await desk.use(
+        assert "start index `5` is greater than end index `3`" in await tools.use(
             "view", path="app.py", start=5, end=3
         )
-        assert await desk.use("view", path=" ") == "Invalid file path. Please specify a valid file path."
+        assert await tools.use("view", path=" ") == "Invalid file path. Please specify a valid file path."
 
-    at_desk(scenario, {**FILES, "binary.bin": "a\0b"})
+    run_session(scenario, {**FILES, "binary.bin": "a\0b"})
 
 
 def test_lines_are_rewritten_and_the_change_is_shown():
-    async def scenario(desk: Desk) -> None:
-        assert await desk.use(
+    async def scenario(tools: ToolSession) -> None:
+        assert await tools.use(
             "rewrite", path="app.py", start=7, end=7, new_code="        total += value"
         ) == (
             "The file `app.py` has been updated successfully.\n\nDiff:\n\n--- original\n+++ current\n"
             "@@ -4,7 +4,7 @@\n def scale(values, factor):\n     total = 0\n     for value in values:\n"
             "-        total += value * factor\n+        total += value\n     return total\n \n \n"
         )
-        assert (await desk.sandbox.read("app.py")).count(b"\n") == 12
-        await desk.use("rewrite", path="app.py", start=1, end=3, new_code="")
-        await desk.use("rewrite", path="app.py", start=99, new_code="# the end\n")
-        text = (await desk.sandbox.read("app.py")).decode()
+        assert (await tools.sandbox.read("app.py")).count(b"\n") == 12
+        await tools.use("rewrite", path="app.py", start=1, end=3, new_code="")
+        await tools.use("rewrite", path="app.py", start=99, new_code="# the end\n")
+        text = (await tools.sandbox.read("app.py")).decode()
         assert text.startswith("def scale(")
         assert text.endswith("2))\n# the end\n")
-        await desk.use("rewrite", path="app.py", new_code="x = 1")
-        assert await desk.sandbox.read("app.py") == b"x = 1"
-        await desk.use("rewrite", path="dos.py", start=2, new_code="b = 3\nc = 4")
-        assert await desk.sandbox.read("dos.py") == b"a = 1\r\nb = 3\r\nc = 4\r\n\xff\r\n"
-        assert "updated successfully" in await desk.use("edit", path="new/place.py", new_code="y = 2\n")
-        assert await desk.sandbox.read("new/place.py") == b"y = 2\n"
+        await tools.use("rewrite", path="app.py", new_code="x = 1")
+        assert await tools.sandbox.read("app.py") == b"x = 1"
+        await tools.use("rewrite", path="dos.py", start=2, new_code="b = 3\nc = 4")
+        assert await tools.sandbox.read("dos.py") == b"a = 1\r\nb = 3\r\nc = 4\r\n\xff\r\n"
+        assert "updated successfully" in await tools.use("edit", path="new/place.py", new_code="y = 2\n")
+        assert await tools.sandbox.read("new/place.py") == b"y = 2\n"
 
-    at_desk(scenario, {**FILES, "dos.py": "a = 1\r\nb = 2\r\n\udcff\r\n"})
+    run_session(scenario, {**FILES, "dos.py": "a = 1\r\nb = 2\r\n\udcff\r\n"})
 
 
 def test_a_rewrite_that_cannot_be_done_changes_nothing():
@@ -93,56 +93,58 @@ def test_a_rewrite_that_cannot_be_done_changes_nothing():
         ({"path": "app.py", "end": 3}, "end is given without start"),
     ]
 
-    async def scenario(desk: Desk) -> None:
-        await desk.sandbox.exec("ln -s /etc/hostname away")
-        before = (await desk.sandbox.exec("md5sum app.py tests/* /etc/hostname")).text
+    async def scenario(tools: ToolSession) -> None:
+        await tools.sandbox.exec("ln -s /etc/hostname away")
+        before = (await tools.sandbox.exec("md5sum app.py tests/* /etc/hostname")).text
         for arguments, told in wrong:
-            seen = await desk.use("rewrite", new_code="x", **arguments)
+            seen = await tools.use("rewrite", new_code="x", **arguments)
             assert seen.startswith("Rewrite failed. Error message:\n")
             assert told in seen
-        assert (await desk.sandbox.exec("md5sum app.py tests/* /etc/hostname")).text == before
+        assert (await tools.sandbox.exec("md5sum app.py tests/* /etc/hostname")).text == before
 
-    at_desk(scenario)
+    run_session(scenario)
 
 
 def test_files_are_searched_and_listed():
-    async def scenario(desk: Desk) -> None:
-        assert await desk.use("grep", pattern=r"^def \w+") == (
+    async def scenario(tools: ToolSession) -> None:
+        assert await tools.use("grep", pattern=r"^def \w+") == (
             "Found 3 matches:\n\n=== app.py ===\n   4: def scale(values, factor):\n\n"
             "=== tests/test_app.py ===\n   4: def test_scale():\n   8: def test_wrong():"
         )
-        limited = await desk.use("grep", pattern="def", path="tests/*.py", max_results=1)
+        limited = await tools.use("grep", pattern="def", path="tests/*.py", max_results=1)
         assert limited == (
             "Showing first 1 matches (search limit reached):\n\n=== tests/test_app.py ===\n"
             "   4: def test_scale():"
         )
-        assert await desk.use("grep", pattern="zebra") == (
+        assert await tools.use("grep", pattern="zebra") == (
             "No matches found for pattern 'zebra' in repository."
         )
-        assert await desk.use("grep", pattern="x", path="app.py; touch /tmp/ran") == (
+        assert await tools.use("grep", pattern="x", path="app.py; touch /tmp/ran") == (
             "Grep error: `app.py; touch /tmp/ran` does not exist."
         )
-        assert "is no regular expression" in await desk.use("grep", pattern="(")
-        assert await desk.use("grep", pattern="") == "Pattern cannot be empty."
-        assert await desk.use("listdir", depth=2) == ("/testbed\n|-- app.py\n|-- tests/\n    |-- test_app.py")
-        assert "Depth must be 1 or greater" in await desk.use("listdir", depth=0)
-        assert (await desk.use("listdir", path="app.py")).startswith("Error listing directory 'app.py':")
+        assert "is no regular expression" in await tools.use("grep", pattern="(")
+        assert await tools.use("grep", pattern="") == "Pattern cannot be empty."
+        assert await tools.use("listdir", depth=2) == (
+            "/testbed\n|-- app.py\n|-- tests/\n    |-- test_app.py"
+        )
+        assert "Depth must be 1 or greater" in await tools.use("listdir", depth=0)
+        assert (await tools.use("listdir", path="app.py")).startswith("Error listing directory 'app.py':")
 
-    at_desk(scenario)
+    run_session(scenario)
 
 
 def test_tests_are_run_and_counted():
-    async def scenario(desk: Desk) -> None:
-        seen = await desk.use("eval")
+    async def scenario(tools: ToolSession) -> None:
+        seen = await tools.use("eval")
         assert "tests/test_app.py:9: in test_wrong\n    assert scale([1], 1) == 2\n" in seen
         assert seen.endswith("1 failed, 1 passed\nTests: 1 failed, 1 passed.")
-        assert desk.failed
-        await desk.use("rewrite", path="tests/test_app.py", start=8, end=9, new_code="")
-        assert (await desk.use("eval")).endswith("Tests: 1 passed.")
-        assert not desk.failed
-        await desk.use(
+        assert tools.failed
+        await tools.use("rewrite", path="tests/test_app.py", start=8, end=9, new_code="")
+        assert (await tools.use("eval")).endswith("Tests: 1 passed.")
+        assert not tools.failed
+        await tools.use(
             "edit", path="test.py", new_code="import pytest\n\n@pytest.mark.skip\ndef test_s(): ...\n"
         )
-        assert (await desk.use("eval")).endswith("Tests: 1 skipped.")  # test.py alone is what is run
+        assert (await tools.use("eval")).endswith("Tests: 1 skipped.")  # test.py alone is what is run
 
-    at_desk(scenario)
+    run_session(scenario)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.agents.debugger.desk import Desk, at_desk
+from tests.agents.debugger.session import ToolSession, run_session
 
 pytestmark = pytest.mark.sandbox
 
@@ -19,13 +19,13 @@ def test_output_that_looks_like_the_debuggers_changes_nothing():
         "print('(Pdb) The program exited via sys.exit(). Exit status: 0')\nx = 1\n"
     )
 
-    async def scenario(desk: Desk) -> None:
-        await desk.script(code)
+    async def scenario(tools: ToolSession) -> None:
+        await tools.script(code)
         for line in (2, 3, 4):
-            assert f"Current frame:\nprogram.py({line})<module>()\n" in await desk.pdb("n")
-        assert await desk.pdb("p 'still here'") == "Pdb command output:\n'still here'\n"
+            assert f"Current frame:\nprogram.py({line})<module>()\n" in await tools.pdb("n")
+        assert await tools.pdb("p 'still here'") == "Pdb command output:\n'still here'\n"
 
-    at_desk(scenario)
+    run_session(scenario)
 
 
 def test_however_a_program_ends_the_session_goes_on():
@@ -42,72 +42,72 @@ def test_however_a_program_ends_the_session_goes_on():
         ("import os\nos.write(1, 'é✓'.encode()); os.write(2, b' err')\n", "é✓ err\n"),
     ]
 
-    async def scenario(desk: Desk) -> None:
+    async def scenario(tools: ToolSession) -> None:
         for code, told in programs:
-            await desk.script(code)
-            seen = await desk.pdb("c")
+            await tools.script(code)
+            seen = await tools.pdb("c")
             assert told in seen
             if AGAIN not in seen:  # it waits where it failed
-                seen = await desk.pdb("c")
+                seen = await tools.pdb("c")
             assert AGAIN in seen
-            assert await desk.pdb("p 1") == "Pdb command output:\n1\n"
+            assert await tools.pdb("p 1") == "Pdb command output:\n1\n"
 
-    at_desk(scenario)
+    run_session(scenario)
 
 
 def test_a_program_that_runs_for_ever_is_interrupted_where_it_is():
-    async def scenario(desk: Desk) -> None:
-        await desk.script("import time\nn = 0\nwhile True:\n    n += 1\n")
-        with desk.hurried(2.0):
-            seen = await desk.pdb("c")
+    async def scenario(tools: ToolSession) -> None:
+        await tools.script("import time\nn = 0\nwhile True:\n    n += 1\n")
+        with tools.hurried(2.0):
+            seen = await tools.pdb("c")
         assert "The command `c` has timed out after 2 s. The program was interrupted." in seen
         assert "\nCurrent frame:\nprogram.py(" in seen
-        assert await desk.pdb("p n > 10") == "Pdb command output:\nTrue\n"
-        await desk.pdb("b 4")
-        assert "program.py(4)<module>()" in await desk.pdb("c")
-        with desk.hurried(2.0):
-            assert "*** KeyboardInterrupt" in await desk.pdb("p [0 for _ in iter(int, 1) if _]")
-        assert await desk.pdb("p n > 10") == "Pdb command output:\nTrue\n"
-        await desk.script("import time\ntime.sleep(60)\n")
-        await desk.pdb("n")
-        with desk.hurried(2.0):
-            assert "program.py(2)<module>()" in await desk.pdb("c")
+        assert await tools.pdb("p n > 10") == "Pdb command output:\nTrue\n"
+        await tools.pdb("b 4")
+        assert "program.py(4)<module>()" in await tools.pdb("c")
+        with tools.hurried(2.0):
+            assert "*** KeyboardInterrupt" in await tools.pdb("p [0 for _ in iter(int, 1) if _]")
+        assert await tools.pdb("p n > 10") == "Pdb command output:\nTrue\n"
+        await tools.script("import time\ntime.sleep(60)\n")
+        await tools.pdb("n")
+        with tools.hurried(2.0):
+            assert "program.py(2)<module>()" in await tools.pdb("c")
 
-    at_desk(scenario)
+    run_session(scenario)
 
 
 def test_a_program_that_cannot_be_interrupted_is_killed():
     code = "import signal\nsignal.pthread_sigmask(signal.SIG_BLOCK, range(1, 65))\nwhile True: pass\n"
 
-    async def scenario(desk: Desk) -> None:
-        await desk.script(code)
-        before = await desk.processes()
-        with desk.hurried(6.0):  # in which it also has to start again
-            seen = await desk.pdb("c")
+    async def scenario(tools: ToolSession) -> None:
+        await tools.script(code)
+        before = await tools.processes()
+        with tools.hurried(6.0):  # in which it also has to start again
+            seen = await tools.pdb("c")
         assert "has timed out after 6 s. The program could not be interrupted and was killed." in seen
         assert AGAIN in seen
-        assert await desk.processes() == before
+        assert await tools.processes() == before
 
-    at_desk(scenario)
+    run_session(scenario)
 
 
 def test_a_flood_is_capped_and_does_not_hold_the_debugger_up():
-    async def scenario(desk: Desk) -> None:
-        await desk.script(
+    async def scenario(tools: ToolSession) -> None:
+        await tools.script(
             "import os\nos.write(1, b'first')\nfor i in range(2000):\n    os.write(1, b'x' * 9999)\n"
         )
-        seen = await desk.pdb("c")
+        seen = await tools.pdb("c")
         assert "first" in seen
         assert "bytes omitted" in seen
         assert len(seen) < 12_000
-        seen = await desk.pdb("p 'y' * 10**7")
+        seen = await tools.pdb("p 'y' * 10**7")
         assert "bytes omitted" in seen
         assert len(seen) < 12_000
-        await desk.script("while True: print('y' * 1000)\n")
-        with desk.hurried(2.0):
-            assert "has timed out" in await desk.pdb("c")
+        await tools.script("while True: print('y' * 1000)\n")
+        with tools.hurried(2.0):
+            assert "has timed out" in await tools.pdb("c")
 
-    at_desk(scenario)
+    run_session(scenario)
 
 
 def test_forks_run_without_a_debugger_and_nothing_is_left_of_them():
@@ -117,19 +117,19 @@ def test_forks_run_without_a_debugger_and_nothing_is_left_of_them():
         "    breakpoint()\n    print('child')\n    os._exit(0)\nos.wait()\nprint('parent')\nos._exit(3)\n"
     )
 
-    async def scenario(desk: Desk) -> None:
-        idle = await desk.processes()
-        await desk.script(code)
-        await desk.pdb("b 6")
-        seen = await desk.pdb("c")
+    async def scenario(tools: ToolSession) -> None:
+        idle = await tools.processes()
+        await tools.script(code)
+        await tools.pdb("b 6")
+        seen = await tools.pdb("c")
         assert "child\nparent\nThe program left with exit code 3" in seen  # seen at once
         assert "timed out" not in seen
         assert AGAIN in seen
-        assert await desk.processes() == idle + 1  # the program that was started again
-        await desk.use("eval")
-        assert await desk.processes() == idle
+        assert await tools.processes() == idle + 1  # the program that was started again
+        await tools.use("eval")
+        assert await tools.processes() == idle
 
-    at_desk(scenario)
+    run_session(scenario)
 
 
 def test_what_flees_as_quickly_as_it_can_fork_ends_with_its_program():
@@ -138,26 +138,26 @@ def test_what_flees_as_quickly_as_it_can_fork_ends_with_its_program():
         "        while True:\n            if libc.fork() > 0: libc._exit(0)\nos._exit(3)\n"
     )
 
-    async def scenario(desk: Desk) -> None:
-        idle = await desk.processes()
+    async def scenario(tools: ToolSession) -> None:
+        idle = await tools.processes()
         for _ in range(12):
-            await desk.script(code)
-            assert "The program left with exit code 3" in await desk.pdb("c")
-            await desk.use("eval")
-            assert await desk.processes() == idle
+            await tools.script(code)
+            assert "The program left with exit code 3" in await tools.pdb("c")
+            await tools.use("eval")
+            assert await tools.processes() == idle
 
-    at_desk(scenario)
+    run_session(scenario)
 
 
 def test_a_server_that_is_killed_is_there_again():
-    async def scenario(desk: Desk) -> None:
-        await desk.script("import os\nos.kill(os.getppid(), 9)\nimport time; time.sleep(60)\n")
-        seen = await desk.pdb("c")
+    async def scenario(tools: ToolSession) -> None:
+        await tools.script("import os\nos.kill(os.getppid(), 9)\nimport time; time.sleep(60)\n")
+        seen = await tools.pdb("c")
         assert seen.startswith("Failure calling pdb:\nThe debugger was lost: ")
-        assert "import os" in await desk.use("view", path="program.py")
-        assert "PDB session started with" in await desk.pdb("start", "python", "app.py")
+        assert "import os" in await tools.use("view", path="program.py")
+        assert "PDB session started with" in await tools.pdb("start", "python", "app.py")
 
-    at_desk(scenario)
+    run_session(scenario)
 
 
 def test_the_program_finds_no_secret():
@@ -173,36 +173,36 @@ print('looked', [name for name in os.environ if 'SECRET' in name.upper()])
 print(open(f'/proc/{parent}/cmdline').read().replace(chr(0), ' '))
 """
 
-    async def scenario(desk: Desk) -> None:
-        await desk.script(code)
-        printed = (await desk.pdb("c")).partition("Reached the end")[0]
+    async def scenario(tools: ToolSession) -> None:
+        await tools.script(code)
+        printed = (await tools.pdb("c")).partition("Reached the end")[0]
         assert printed.startswith("Pdb command output:\nlooked []\n")  # and nothing was readable
         assert printed.endswith("hone_debug_server.py \n")
 
-    at_desk(scenario)
+    run_session(scenario)
 
 
 def test_an_alias_of_a_command_that_is_refused_is_refused():
-    async def scenario(desk: Desk) -> None:
-        await desk.pdb("start", "python", "app.py")
-        await desk.pdb("alias away q")
-        assert "is not available here" in await desk.pdb("away")
-        assert await desk.pdb("p 1") == "Pdb command output:\n1\n"
+    async def scenario(tools: ToolSession) -> None:
+        await tools.pdb("start", "python", "app.py")
+        await tools.pdb("alias away q")
+        assert "is not available here" in await tools.pdb("away")
+        assert await tools.pdb("p 1") == "Pdb command output:\n1\n"
 
-    at_desk(scenario)
+    run_session(scenario)
 
 
 def test_counts_of_tests_come_from_pytest_and_not_from_what_is_printed():
     tests = "def test_a():\n    print('18 passed in 0.01s')\n    assert 0\n"
 
-    async def scenario(desk: Desk) -> None:
-        assert (await desk.use("eval")).endswith("\nTests: 1 failed.")
-        await desk.use("edit", path="test.py", new_code="import os\nprint('5 passed')\nos._exit(0)\n")
-        assert (await desk.use("eval")).endswith("The tests did not run to their end (exit code 0).")
-        await desk.use("edit", path="test.py", new_code="def test_a():\n    while True: pass\n")
-        with desk.hurried(3.0):
-            assert (await desk.use("eval")).endswith("The tests have timed out after 3 s and were killed.")
-        await desk.use("edit", path="test.py", new_code="x = 1\n")
-        assert (await desk.use("eval")).endswith("Tests: none were found.")
+    async def scenario(tools: ToolSession) -> None:
+        assert (await tools.use("eval")).endswith("\nTests: 1 failed.")
+        await tools.use("edit", path="test.py", new_code="import os\nprint('5 passed')\nos._exit(0)\n")
+        assert (await tools.use("eval")).endswith("The tests did not run to their end (exit code 0).")
+        await tools.use("edit", path="test.py", new_code="def test_a():\n    while True: pass\n")
+        with tools.hurried(3.0):
+            assert (await tools.use("eval")).endswith("The tests have timed out after 3 s and were killed.")
+        await tools.use("edit", path="test.py", new_code="x = 1\n")
+        assert (await tools.use("eval")).endswith("Tests: none were found.")
 
-    at_desk(scenario, {"test.py": tests})
+    run_session(scenario, {"test.py": tests})

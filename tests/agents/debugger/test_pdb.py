@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.agents.debugger.desk import APP, Desk, at_desk
+from tests.agents.debugger.session import APP, ToolSession, run_session
 
 pytestmark = pytest.mark.sandbox
 
@@ -57,35 +57,35 @@ NOTHING_RUNS = "Failure calling pdb:\nPDB session is not running. Please start i
 
 
 def test_a_session_reads_as_pdb_does():
-    async def scenario(desk: Desk) -> None:
-        assert await desk.pdb("start", "python", "app.py") == STARTED
-        assert await desk.pdb("b app.py:7, value > 1") == (
+    async def scenario(tools: ToolSession) -> None:
+        assert await tools.pdb("start", "python", "app.py") == STARTED
+        assert await tools.pdb("b app.py:7, value > 1") == (
             "Pdb command output:\nBreakpoint 1 at /testbed/app.py:7\n\n"
             "All breakpoints:\nline 7 in app.py (if value > 1)\n"
         )
-        assert await desk.pdb("c") == HIT
-        assert await desk.pdb("p value, total") == "Pdb command output:\n(2, 2)\n"
-        assert await desk.pdb("n") == (
+        assert await tools.pdb("c") == HIT
+        assert await tools.pdb("p value, total") == "Pdb command output:\n(2, 2)\n"
+        assert await tools.pdb("n") == (
             "Pdb command output:\n> /testbed/app.py(6)scale()\n-> for value in values:\n\n"
             "Current frame:\napp.py(6)scale()\n"
         )
-        assert await desk.pdb("w") == (
+        assert await tools.pdb("w") == (
             "Pdb command output:\n  /testbed/app.py(12)<module>()\n-> print(scale([1, 2, 3], 2))\n"
             "> /testbed/app.py(6)scale()\n-> for value in values:\n"
         )
-        assert await desk.pdb("b") == "Breakpoints:\nline 7 in app.py (if value > 1)\n"
-        assert await desk.pdb("cl app.py:7") == (
+        assert await tools.pdb("b") == "Breakpoints:\nline 7 in app.py (if value > 1)\n"
+        assert await tools.pdb("cl app.py:7") == (
             "Pdb command output:\nDeleted breakpoint 1 at /testbed/app.py:7\n\n"
             "All breakpoints:\nNo breakpoints are set.\n"
         )
-        assert (await desk.pdb("c")).startswith(ENDED)
-        assert not desk.failed
-        assert await desk.pdb("n") == (
+        assert (await tools.pdb("c")).startswith(ENDED)
+        assert not tools.failed
+        assert await tools.pdb("n") == (
             "Pdb command output:\n> /testbed/app.py(4)<module>()\n-> def scale(values, factor):\n\n"
             "Current frame:\napp.py(4)<module>()\n"
         )
 
-    at_desk(scenario)
+    run_session(scenario)
 
 
 COMMANDS = {
@@ -113,102 +113,102 @@ COMMANDS = {
 
 
 def test_each_command_of_pdb_works():
-    async def scenario(desk: Desk) -> None:
-        await desk.pdb("start", "python", "app.py")
-        await desk.pdb("b scale")
-        await desk.pdb("c")
+    async def scenario(tools: ToolSession) -> None:
+        await tools.pdb("start", "python", "app.py")
+        await tools.pdb("b scale")
+        await tools.pdb("c")
         for command, told in COMMANDS.items():
-            assert (await desk.pdb(command)).startswith(f"Pdb command output:\n{told}")
+            assert (await tools.pdb(command)).startswith(f"Pdb command output:\n{told}")
 
-    at_desk(scenario)
+    run_session(scenario)
 
 
 def test_a_command_that_cannot_be_carried_out_is_answered_by_a_sentence():
-    async def scenario(desk: Desk) -> None:
-        assert (await desk.pdb("n")).startswith(NOTHING_RUNS)
-        assert await desk.pdb(" ") == "Failure calling pdb:\nEmpty commands are not allowed."
-        assert "'file' parameter is REQUIRED" in await desk.pdb("start", "python")
-        assert "'runner' parameter is REQUIRED" in await desk.pdb("start", None, "app.py")
-        assert "REQUIRED with command='start'" in await desk.pdb("start")
-        assert desk.failed
-        assert await desk.pdb("start", "python", "none.py") == (
+    async def scenario(tools: ToolSession) -> None:
+        assert (await tools.pdb("n")).startswith(NOTHING_RUNS)
+        assert await tools.pdb(" ") == "Failure calling pdb:\nEmpty commands are not allowed."
+        assert "'file' parameter is REQUIRED" in await tools.pdb("start", "python")
+        assert "'runner' parameter is REQUIRED" in await tools.pdb("start", None, "app.py")
+        assert "REQUIRED with command='start'" in await tools.pdb("start")
+        assert tools.failed
+        assert await tools.pdb("start", "python", "none.py") == (
             "Failure calling pdb:\n`none.py` does not exist."
         )
-        await desk.pdb("start", "python", "app.py")
+        await tools.pdb("start", "python", "app.py")
         for command in ("q", "quit", "exit", "interact", "debug f()", "commands 1"):
-            told = await desk.pdb(command)
+            told = await tools.pdb(command)
             assert told.startswith(f"Invalid pdb command: {command}\n*** The command ")
-            assert desk.failed
-        assert await desk.pdb("b app.py:4") == (
+            assert tools.failed
+        assert await tools.pdb("b app.py:4") == (
             "Invalid pdb command: b app.py:4\n*** Line 4 is a function definition: 'def scale(values, "
             "factor):'. It runs when the function is defined, not when it is called. Try line 5 instead, the "
             "first statement inside it."
         )
-        assert "Line 3 is a blank line. Try line 4 instead" in await desk.pdb("b app.py:3")
-        assert "Line 99 is out of range" in await desk.pdb("b 99")
-        assert "'none.py' not found" in await desk.pdb("b none.py:1")
-        assert await desk.pdb("p 1\np 2; p 3") == "Pdb command output:\n*** SyntaxError: invalid syntax\n"
-        assert await desk.pdb("n; n") == (
+        assert "Line 3 is a blank line. Try line 4 instead" in await tools.pdb("b app.py:3")
+        assert "Line 99 is out of range" in await tools.pdb("b 99")
+        assert "'none.py' not found" in await tools.pdb("b none.py:1")
+        assert await tools.pdb("p 1\np 2; p 3") == "Pdb command output:\n*** SyntaxError: invalid syntax\n"
+        assert await tools.pdb("n; n") == (
             "Multiple commands are not supported. Only the first command will be executed.\n"
             "Pdb command output:\n> /testbed/app.py(4)<module>()\n-> def scale(values, factor):\n\n"
             "Current frame:\napp.py(4)<module>()\n"
         )
 
-    at_desk(scenario)
+    run_session(scenario)
 
 
 def test_breakpoints_survive_edits_and_new_sessions():
-    async def scenario(desk: Desk) -> None:
-        await desk.pdb("start", "python", "app.py")
-        await desk.pdb("b scale")
-        await desk.pdb("b app.py:7, value == 2")
-        await desk.use("rewrite", path="app.py", start=1, end=1, new_code="import sys\n\nUNIT = 1\n")
-        assert "B    7     total = 0" in await desk.use("view", path="app.py")
-        hit = await desk.pdb("c")
+    async def scenario(tools: ToolSession) -> None:
+        await tools.pdb("start", "python", "app.py")
+        await tools.pdb("b scale")
+        await tools.pdb("b app.py:7, value == 2")
+        await tools.use("rewrite", path="app.py", start=1, end=1, new_code="import sys\n\nUNIT = 1\n")
+        assert "B    7     total = 0" in await tools.use("view", path="app.py")
+        hit = await tools.pdb("c")
         assert hit.startswith(
             "The code was edited: the program was started again before this command.\n"
             "Pdb command output:\n> /testbed/app.py(7)scale()\n-> total = 0\n"
         )
-        assert "> /testbed/app.py(9)scale()" in await desk.pdb("c")
-        assert await desk.pdb("p value") == "Pdb command output:\n2\n"
-        await desk.use("rewrite", path="app.py", start=7, end=7, new_code="    total = 10")
-        assert await desk.pdb("b") == (
+        assert "> /testbed/app.py(9)scale()" in await tools.pdb("c")
+        assert await tools.pdb("p value") == "Pdb command output:\n2\n"
+        await tools.use("rewrite", path="app.py", start=7, end=7, new_code="    total = 10")
+        assert await tools.pdb("b") == (
             "The code was edited: the program was started again before this command.\n"
             "Breakpoints:\nline 9 in app.py (if value == 2)\n"
         )
-        again = await desk.pdb("start", "pytest", "tests/test_app.py")
+        again = await tools.pdb("start", "pytest", "tests/test_app.py")
         assert "Breakpoints:\nline 9 in app.py (if value == 2)\n" in again
-        assert await desk.pdb("cl") == "All breakpoints have been cleared.\n"
-        assert "No breakpoints are set." in await desk.pdb("restart")
-        await desk.pdb("tbreak scale")
-        assert "app.py(7)scale()" in await desk.pdb("c")
-        assert await desk.pdb("b") == "Breakpoints:\nNo breakpoints are set.\n"
+        assert await tools.pdb("cl") == "All breakpoints have been cleared.\n"
+        assert "No breakpoints are set." in await tools.pdb("restart")
+        await tools.pdb("tbreak scale")
+        assert "app.py(7)scale()" in await tools.pdb("c")
+        assert await tools.pdb("b") == "Breakpoints:\nNo breakpoints are set.\n"
 
-    at_desk(scenario)
+    run_session(scenario)
 
 
 def test_a_test_is_met_at_its_first_line():
-    async def scenario(desk: Desk) -> None:
-        told = await desk.pdb("start", "pytest", "tests/test_app.py")
+    async def scenario(tools: ToolSession) -> None:
+        told = await tools.pdb("start", "pytest", "tests/test_app.py")
         assert told.startswith(
             "PDB session started with: python -m pdb -m pytest -sq tests/test_app.py\n"
             "> /testbed/tests/test_app.py(5)test_scale()\n-> assert scale([1, 2], 3) == 9\nBreakpoints:\n"
         )
-        assert (await desk.pdb("s")).startswith("Pdb command output:\n--Call--\n> /testbed/app.py(4)scale()")
-        assert "1 failed, 1 passed" in await desk.pdb("c")
-        told = await desk.pdb("start", "pytest", "tests/test_app.py::test_wrong")
+        assert (await tools.pdb("s")).startswith("Pdb command output:\n--Call--\n> /testbed/app.py(4)scale()")
+        assert "1 failed, 1 passed" in await tools.pdb("c")
+        told = await tools.pdb("start", "pytest", "tests/test_app.py::test_wrong")
         assert told.startswith(
             "PDB session started with: "
             "python -m pytest -sq tests/test_app.py::test_wrong --trace --tb=short\n"
             "> /testbed/tests/test_app.py(9)test_wrong()\n"
         )
-        assert "AssertionError: assert 1 == 2" in await desk.pdb("n")
-        assert "--Return--" in await desk.pdb("n")
-        ended = await desk.pdb("n")  # nothing of pytest's own is stepped through
+        assert "AssertionError: assert 1 == 2" in await tools.pdb("n")
+        assert "--Return--" in await tools.pdb("n")
+        ended = await tools.pdb("n")  # nothing of pytest's own is stepped through
         assert "1 failed" in ended
         assert "Reached the end of the program. Restarting the debugging session." in ended
 
-    at_desk(scenario)
+    run_session(scenario)
 
 
 def test_tests_of_classes_and_of_parameters_are_met_each():
@@ -217,29 +217,29 @@ def test_tests_of_classes_and_of_parameters_are_met_each():
         "        x = 1\n\n@pytest.mark.parametrize('n', [1, 2])\ndef test_each(n):\n    assert n\n"
     )
 
-    async def scenario(desk: Desk) -> None:
-        assert "(6)test_old()" in await desk.pdb("start", "pytest", "test_t.py::TestOld::test_old")
-        assert "(10)test_each()" in await desk.pdb("start", "pytest", "test_t.py::test_each")
-        assert "(10)test_each()" in await desk.pdb("c")
-        assert await desk.pdb("p n") == "Pdb command output:\n2\n"
+    async def scenario(tools: ToolSession) -> None:
+        assert "(6)test_old()" in await tools.pdb("start", "pytest", "test_t.py::TestOld::test_old")
+        assert "(10)test_each()" in await tools.pdb("start", "pytest", "test_t.py::test_each")
+        assert "(10)test_each()" in await tools.pdb("c")
+        assert await tools.pdb("p n") == "Pdb command output:\n2\n"
 
-    at_desk(scenario, {"test_t.py": tests})
+    run_session(scenario, {"test_t.py": tests})
 
 
 def test_an_uncaught_exception_is_looked_at_where_it_was_raised():
-    async def scenario(desk: Desk) -> None:
-        await desk.script("def f(x):\n    return 1 / x\n\nf(0)\n")
-        told = await desk.pdb("c")
+    async def scenario(tools: ToolSession) -> None:
+        await tools.script("def f(x):\n    return 1 / x\n\nf(0)\n")
+        told = await tools.pdb("c")
         assert told.startswith(
             'Pdb command output:\nTraceback (most recent call last):\n  File "/testbed/pro'
         )
         assert "ZeroDivisionError: division by zero\nUncaught exception. Entering post mortem" in told
         assert "Current frame:\nprogram.py(2)f()\n" in told
-        assert await desk.pdb("p x") == "Pdb command output:\n0\n"
-        assert "program.py(4)<module>()" in await desk.pdb("u")
-        assert "Reached the end of the program." in await desk.pdb("c")
+        assert await tools.pdb("p x") == "Pdb command output:\n0\n"
+        assert "program.py(4)<module>()" in await tools.pdb("u")
+        assert "Reached the end of the program." in await tools.pdb("c")
 
-    at_desk(scenario)
+    run_session(scenario)
 
 
 @pytest.mark.parametrize(
@@ -250,48 +250,50 @@ def test_an_uncaught_exception_is_looked_at_where_it_was_raised():
     ],
 )
 def test_a_program_that_cannot_be_started_says_why(code: str, told: str):
-    async def scenario(desk: Desk) -> None:
-        seen = await desk.pdb("start", "python", "bad.py")
+    async def scenario(tools: ToolSession) -> None:
+        seen = await tools.pdb("start", "python", "bad.py")
         assert seen.startswith("Failure calling pdb:\n")
         assert told in seen
-        assert (await desk.pdb("n")).startswith(NOTHING_RUNS)
+        assert (await tools.pdb("n")).startswith(NOTHING_RUNS)
 
-    at_desk(scenario, {"bad.py": code})
+    run_session(scenario, {"bad.py": code})
 
 
 def test_tests_that_do_not_exist_and_a_python_without_pytest_are_told():
-    async def scenario(desk: Desk) -> None:
-        seen = await desk.pdb("start", "pytest", "tests/test_app.py::test_none")
+    async def scenario(tools: ToolSession) -> None:
+        seen = await tools.pdb("start", "pytest", "tests/test_app.py::test_none")
         assert seen.startswith("Failure calling pdb:\n")
         assert "not found: /testbed/tests/test_app.py::test_none" in seen
-        await desk.sandbox.write("pytest.py", b"raise ModuleNotFoundError(\"No module named 'pytest'\")\n")
-        seen = await desk.pdb("start", "pytest", "tests/test_app.py")
+        await tools.sandbox.write("pytest.py", b"raise ModuleNotFoundError(\"No module named 'pytest'\")\n")
+        seen = await tools.pdb("start", "pytest", "tests/test_app.py")
         assert seen.startswith("Failure calling pdb:\nModuleNotFoundError: No module named 'pytest'")
-        assert "The tests did not run to their end (exit code 1)" in await desk.use("eval")
+        assert "The tests did not run to their end (exit code 1)" in await tools.use("eval")
 
-    at_desk(scenario)
+    run_session(scenario)
 
 
 def test_breakpoint_in_the_code_stops_there():
-    async def scenario(desk: Desk) -> None:
-        await desk.script("import pdb\nbreakpoint()\nx = 1\npdb.set_trace()\ny = 2\n")
-        assert "program.py(3)<module>()" in await desk.pdb("c")
-        assert "program.py(5)<module>()" in await desk.pdb("c")
+    async def scenario(tools: ToolSession) -> None:
+        await tools.script("import pdb\nbreakpoint()\nx = 1\npdb.set_trace()\ny = 2\n")
+        assert "program.py(3)<module>()" in await tools.pdb("c")
+        assert "program.py(5)<module>()" in await tools.pdb("c")
         tests = "def test_it():\n    import pdb\n    x = 1\n    pdb.set_trace()\n    assert x\n"
-        await desk.use("edit", path="test_it.py", new_code=tests)
-        await desk.pdb("start", "pytest", "test_it.py")
-        assert "test_it.py(5)test_it()" in await desk.pdb("c")
+        await tools.use("edit", path="test_it.py", new_code=tests)
+        await tools.pdb("start", "pytest", "test_it.py")
+        assert "test_it.py(5)test_it()" in await tools.pdb("c")
 
-    at_desk(scenario, {"app.py": APP})
+    run_session(scenario, {"app.py": APP})
 
 
 def test_an_edit_of_a_module_counts_at_once_whatever_was_compiled_before():
-    async def scenario(desk: Desk) -> None:
+    async def scenario(tools: ToolSession) -> None:
         for operator in "+-*":
-            await desk.use("edit", path="module.py", new_code=f"def f():\n    return 7 {operator} 3\n")
-            await desk.sandbox.exec("touch -d @1700000000 module.py")  # all that tells compiled code apart
-            await desk.pdb("start", "pytest", "test_module.py")
-            assert await desk.pdb("p f()") == f"Pdb command output:\n{eval(f'7 {operator} 3')}\n"
-        assert (await desk.use("eval")).endswith("Tests: 1 failed.")
+            await tools.use("edit", path="module.py", new_code=f"def f():\n    return 7 {operator} 3\n")
+            await tools.sandbox.exec("touch -d @1700000000 module.py")  # all that tells compiled code apart
+            await tools.pdb("start", "pytest", "test_module.py")
+            assert await tools.pdb("p f()") == f"Pdb command output:\n{eval(f'7 {operator} 3')}\n"
+        assert (await tools.use("eval")).endswith("Tests: 1 failed.")
 
-    at_desk(scenario, {"test_module.py": "from module import f\n\n\ndef test_f():\n    assert f() == 4\n"})
+    run_session(
+        scenario, {"test_module.py": "from module import f\n\n\ndef test_f():\n    assert f() == 4\n"}
+    )

@@ -8,9 +8,10 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapp
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
-from hone.agents.debugger.board import Switchboard, open_switchboard
-from hone.agents.debugger.console import MOUNT, Console, open_console
-from hone.agents.debugger.specs import checked, specs
+from hone.agents.debugger.calls import check_arguments
+from hone.agents.debugger.client import MOUNTS, Client, open_client
+from hone.agents.debugger.listener import Listener, open_listener
+from hone.agents.debugger.specs import tool_specs
 from hone.agents.debugger.tools import Tools
 from hone.sandbox import Sandbox, SandboxSpec, make_provider
 from hone.sandbox.settings import SandboxSettings
@@ -42,17 +43,17 @@ FILES = {"app.py": APP, "tests/test_app.py": TESTS}
 COMMAND_S = 20.0
 
 
-class Desk:
+class ToolSession:
     """One sandbox, its server and the tools on it."""
 
-    def __init__(self, sandbox: Sandbox, board: Switchboard, console: Console) -> None:
-        self.sandbox, self.board, self.console = sandbox, board, console
-        self.tools = Tools(console, "/testbed", COMMAND_S)
+    def __init__(self, sandbox: Sandbox, listener: Listener, client: Client) -> None:
+        self.sandbox, self.listener, self.client = sandbox, listener, client
+        self.tools = Tools(client, "/testbed", COMMAND_S)
         self.failed = False
 
     async def use(self, name: str, **arguments: Any) -> str:
-        spec = next(each for each in specs(pdb=True) if each["name"] == name)
-        text, code = await self.tools.use(name, checked(spec, arguments))
+        spec = next(each for each in tool_specs(pdb=True) if each["name"] == name)
+        text, code = await self.tools.use(name, check_arguments(spec, arguments))
         self.failed = code != 0
         return text
 
@@ -67,9 +68,9 @@ class Desk:
     @contextmanager
     def hurried(self, timeout_s: float) -> Generator[None]:
         """A shorter time limit in the block, for commands that are to run into it."""
-        self.tools._timeout_s = self.tools._pdb._timeout_s = timeout_s
+        self.tools.timeout_s = self.tools.pdb.timeout_s = timeout_s
         yield
-        self.tools._timeout_s = self.tools._pdb._timeout_s = COMMAND_S
+        self.tools.timeout_s = self.tools.pdb.timeout_s = COMMAND_S
 
     async def processes(self) -> int:
         """Processes inside beside process 1 and the one that looks, zombies too."""
@@ -78,22 +79,19 @@ class Desk:
 
 
 @asynccontextmanager
-async def open_desk(
-    files: Mapping[str, str] = FILES, spec: SandboxSpec | None = None
-) -> AsyncGenerator[Desk]:
-    async with make_provider(SandboxSettings()) as provider, open_switchboard() as board:
-        bare = spec or SandboxSpec()
-        held = SandboxSpec(tunnel=board.path, mounts=(*bare.mounts, MOUNT), env=bare.env, limits=bare.limits)
-        async with await provider.start(held) as sandbox:
+async def open_session(files: Mapping[str, str] = FILES) -> AsyncGenerator[ToolSession]:
+    async with make_provider(SandboxSettings()) as provider, open_listener() as listener:
+        spec = SandboxSpec(tunnel=listener.path, mounts=MOUNTS)
+        async with await provider.start(spec) as sandbox:
             for path, text in files.items():
                 await sandbox.write(path, text.encode("utf-8", "surrogateescape"))
-            async with open_console(sandbox, board) as console:
-                yield Desk(sandbox, board, console)
+            async with open_client(sandbox, listener) as client:
+                yield ToolSession(sandbox, listener, client)
 
 
-def at_desk(scenario: Callable[[Desk], Awaitable[None]], files: Mapping[str, str] = FILES) -> None:
+def run_session(scenario: Callable[[ToolSession], Awaitable[None]], files: Mapping[str, str] = FILES) -> None:
     async def main() -> None:
-        async with open_desk(files) as desk:
-            await scenario(desk)
+        async with open_session(files) as session:
+            await scenario(session)
 
     asyncio.run(main())

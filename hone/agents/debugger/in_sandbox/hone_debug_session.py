@@ -1,4 +1,4 @@
-"""One debugging session: a program under its debugger, started again when it ends."""
+"""One debugging session: a program under its debugger, restarted when it ends."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from typing import Any
 from hone_debug_child import SETTLE_S, Child  # beside this file
 from hone_debug_files import Refused, resolve
 
-HERE = os.path.dirname(os.path.abspath(__file__))
+DEBUGGEE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "hone_debuggee.py")
 
 
 class Session:
-    """`program` is {"runner": "python" | "pytest", "file": path, maybe with ::test}."""
+    """`program` is {"runner": "python" | "pytest", "file": path, optionally with ::test}."""
 
     def __init__(self, workdir: str, program: dict[str, str], env: dict[str, str]) -> None:
         self.workdir, self.program, self.env = workdir, program, env
@@ -27,13 +27,13 @@ class Session:
         return self.child is not None
 
     def start(self, breakpoints: list[dict[str, Any]], timeout_s: float) -> dict[str, Any]:
-        """Start the program anew. The reply is a stop, or tells why there was none. Raises Refused."""
+        """Start or restart the program. Returns its first stop or why there was none. Raises Refused."""
         self.stop()
         file = self.program["file"].partition("::")[0]
         if not os.path.exists(resolve(self.workdir, file)):
             raise Refused(f"`{file}` does not exist.")
         self.state = {"breakpoints": breakpoints}
-        self.child = Child([sys.executable, f"{HERE}/hone_debuggee.py"], self.workdir, self.env)
+        self.child = Child([sys.executable, DEBUGGEE], self.workdir, self.env)
         self.child.send({**self.program, "workdir": self.workdir, "breakpoints": breakpoints})
         reply = self.await_stop(timeout_s)
         if reply["ending"] is not None:
@@ -41,9 +41,9 @@ class Session:
         return reply
 
     def command(self, line: str, timeout_s: float) -> dict[str, Any]:
-        """What a command comes to; a program that ended is started again."""
+        """Run a command; restart a program that ended."""
         assert self.child is not None
-        with contextlib.suppress(OSError):  # its channel is closed: so it is found below
+        with contextlib.suppress(OSError):  # the channel is closed: `await_stop` finds out how
             self.child.send({"line": line})
         reply = self.await_stop(timeout_s)
         if reply["ending"] is not None:
@@ -56,7 +56,7 @@ class Session:
         return reply
 
     def await_stop(self, timeout_s: float) -> dict[str, Any]:
-        """Until the program stops, ends or is out of time: then it is interrupted, and at last killed."""
+        """Wait until the program stops or ends; after `timeout_s`, interrupt it, and then kill it."""
         child = self.child
         assert child is not None
         timed_out = False
@@ -84,16 +84,17 @@ class Session:
     def reply(
         self, message: dict[str, Any], ending: str | None, *, timed_out: bool, code: Any = None
     ) -> dict[str, Any]:
-        """
-        ending: None for a stop; "ended" (the program ran to its end), "exited" (it left by itself, without
-        its debugger), "closed" (it runs on, with the debugger's channel closed), "killed" (it could not be
+        """Return the answer to the client.
+
+        ending: None for a stop; "ended" (the program ran to its end), "exited" (it exited without its
+        debugger), "closed" (it runs on, but closed the debugger's channel), "killed" (it could not be
         interrupted), "failed" (it could not be run).
         """
         assert self.child is not None
         self.child.drain()
         return {
             "printed": self.child.written.take(),
-            "said": str(message.get("said", "")),
+            "debugger": str(message.get("output", "")),
             "ending": ending,
             "code": code,
             "timed_out": timed_out,

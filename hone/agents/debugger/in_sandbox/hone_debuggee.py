@@ -1,4 +1,4 @@
-"""The debugged program: `python hone_debuggee.py CHANNEL`, started by the server."""
+"""The program under the debugger: the server starts `python hone_debuggee.py CHANNEL`."""
 
 from __future__ import annotations
 
@@ -12,9 +12,8 @@ import traceback
 import types
 from typing import Any
 
-from hone_debug_child import INTERRUPT  # beside this file
-from hone_debug_wire import Frames
-from hone_debugger import OURS, Debugger
+from hone_debug_wire import INTERRUPT, Messages  # beside this file
+from hone_debugger import OWN_FILES, Debugger
 
 
 def run_script(debugger: Debugger, path: str) -> int:
@@ -35,33 +34,33 @@ def run_script(debugger: Debugger, path: str) -> int:
     except BaseException:
         kind, error, trace = sys.exc_info()
         sys.settrace(None)
-        debugger.message("".join(traceback.format_exception(kind, error, without_ours(trace))).rstrip())
+        debugger.message("".join(traceback.format_exception(kind, error, program_traceback(trace))).rstrip())
         debugger.message("Uncaught exception. Entering post mortem debugging")
         debugger.message("Running 'cont' or 'step' will restart the program")
         debugger.reset()
-        debugger.interaction(None, without_ours(trace))  # type: ignore[arg-type]
+        debugger.interaction(None, program_traceback(trace))  # type: ignore[arg-type]
         return 1
     return 0
 
 
-def without_ours(trace: types.TracebackType | None) -> types.TracebackType | None:
-    """A traceback from the program's own first frame on."""
+def program_traceback(trace: types.TracebackType | None) -> types.TracebackType | None:
+    """Return the part of a traceback that begins at the program's own first frame."""
     while trace is not None and trace.tb_next is not None:
         file = trace.tb_frame.f_code.co_filename
-        if not file.startswith(OURS) and file != "<string>":
+        if not file.startswith(OWN_FILES) and file != "<string>":
             break
         trace = trace.tb_next
     return trace
 
 
 class Stops:
-    """A plugin of pytest: the debugger stops where a test begins, at the first one or at each."""
+    """A pytest plugin that stops where a test begins: the first one, or each."""
 
     def __init__(self, debugger: Debugger, each: bool) -> None:
         self.debugger, self.each, self.first = debugger, each, True
 
     def pytest_configure(self, config: Any) -> None:
-        pdb.set_trace = self.debugger.set_trace  # type: ignore[assignment]  # pytest's own reads a terminal
+        pdb.set_trace = self.debugger.set_trace  # type: ignore[assignment]  # pytest's reads a terminal
 
     def pytest_runtest_call(self, item: Any) -> None:
         if self.first or self.each:
@@ -83,7 +82,7 @@ def run_pytest(debugger: Debugger, target: str) -> int:
 
 
 def main() -> None:
-    number = fcntl.fcntl(int(sys.argv[1]), fcntl.F_DUPFD_CLOEXEC, 100)  # out of a program's way
+    number = fcntl.fcntl(int(sys.argv[1]), fcntl.F_DUPFD_CLOEXEC, 100)  # low numbers stay free
     os.close(int(sys.argv[1]))
     channel = socket.socket(fileno=number)
     job = receive_job(channel)
@@ -99,24 +98,24 @@ def main() -> None:
         code = (run_pytest if job["runner"] == "pytest" else run_script)(debugger, job["file"])
     except Exception as error:
         debugger.message("".join(traceback.format_exception_only(type(error), error)).rstrip())
-        debugger.tell("failed")
+        debugger.send("failed")
         os._exit(1)
-    debugger.tell("ended", code=code)
+    debugger.send("ended", code=code)
     sys.exit(code)
 
 
 def receive_job(channel: socket.socket) -> dict[str, Any]:
-    frames = Frames()
+    messages = Messages()
     while True:
         data = channel.recv(1 << 16)
         if not data:
             os._exit(1)
-        for message in frames.feed(data):
+        for message in messages.feed(data):
             return message
 
 
 def forked(channel: socket.socket) -> None:
-    """In a fork of the program: it runs on without a debugger."""
+    """Run in a fork of the program: turn the debugger off."""
     sys.settrace(None)
     channel.close()
 

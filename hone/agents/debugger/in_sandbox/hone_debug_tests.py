@@ -1,7 +1,7 @@
-"""The visible tests, run and counted: `python hone_tests.py [PATH ...] CHANNEL`, started by the server.
+"""Run the visible tests: the server starts `python hone_debug_tests.py [PATH ...] CHANNEL`.
 
-The counts come from pytest's own reports over a private channel, and not from what is printed. The tests run
-beside the code that they test, so that code can forge the counts: they are for the agent's eyes alone.
+The counts come from pytest's reports over a private channel, not from the output. Code under test can still
+forge them; only its own agent sees them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from hone_debug_wire import pack  # beside this file
 
 
 class Counts:
-    """A plugin of pytest: each test under the worst of what its phases came to."""
+    """A pytest plugin that counts each test under the worst outcome of its phases."""
 
     RANK = ("passed", "xpassed", "xfailed", "skipped", "failed", "error")
 

@@ -1,11 +1,10 @@
 """The debugger: pdb, driven over a private channel instead of a terminal.
 
-Each time the program stops, what the last command said goes out with the frame, its lines and the
-breakpoints; then the next command comes in. Whatever the program writes goes to its own standard output, and
-is never taken for the debugger's.
+At each stop it sends the output of the last command, the frame, the lines around it and the breakpoints, and
+receives the next command. The program's output goes to its own standard output and is never mixed with the
+debugger's.
 
-The program is free to find the channel and to write to it: it can spoil what the agent sees of itself, and
-nothing else.
+The program can find the channel and write to it. That only spoils what its own agent observes.
 """
 
 from __future__ import annotations
@@ -20,19 +19,19 @@ import sys
 import types
 from typing import Any
 
-from hone_debug_child import KEPT, Output  # beside this file
-from hone_debug_wire import Frames, pack
-from hone_places import first_statement, unbreakable
+from hone_debug_lines import breakpoint_error, first_statement  # beside this file
+from hone_debug_output import KEPT, Output
+from hone_debug_wire import Messages, pack
 
 CONTEXT = 11  # lines shown around the current one
 NOT_HERE = "The command %s is not available here."
-# Stepping passes through these without stopping; breakpoints in them are met.
-PASSED_THROUGH = ["_pytest", "_pytest.*", "pluggy", "pluggy.*", "importlib", "importlib.*"]
-OURS = (bdb.__file__, pdb.__file__, os.path.dirname(os.path.abspath(__file__)) + os.sep)  # files begin so
+# Stepping does not stop in these modules; breakpoints do.
+SKIPPED_MODULES = ["_pytest", "_pytest.*", "pluggy", "pluggy.*", "importlib", "importlib.*"]
+OWN_FILES = (bdb.__file__, pdb.__file__, os.path.dirname(os.path.abspath(__file__)) + os.sep)  # prefixes
 
 
-class Written(io.TextIOBase):
-    """What the debugger says, capped as a program's output is."""
+class CappedText(io.TextIOBase):
+    """The debugger's output, capped like a program's."""
 
     def __init__(self) -> None:
         self.output = Output()
@@ -48,37 +47,38 @@ class Written(io.TextIOBase):
 
 class Debugger(pdb.Pdb):
     def __init__(self, channel: socket.socket, workdir: str) -> None:
-        self.said = Written()
+        self.capped = CappedText()
         super().__init__(
             stdin=io.StringIO(""),  # type: ignore[arg-type]
-            stdout=self.said,  # type: ignore[arg-type]
+            stdout=self.capped,  # type: ignore[arg-type]
             nosigint=True,
             readrc=False,
-            skip=PASSED_THROUGH,
+            skip=SKIPPED_MODULES,
         )
         self.channel, self.workdir = channel, workdir
-        self.frames = Frames()
+        self.messages = Messages()
         self.pid = os.getpid()
         self.busy = False  # evaluating a command
-        self.armed: types.CodeType | None = None  # stop where this begins
-        self.test: types.CodeType | None = None  # that runs: behind its end, nothing is stepped through
+        self.armed: types.CodeType | None = None  # stop at the first line of this code
+        self.test: types.CodeType | None = None  # the running test: stepping ends with it
 
     # --- the channel
 
-    def tell(self, event: str, **more: Any) -> None:
+    def send(self, event: str, **more: Any) -> None:
+        """Send an event with the debugger's output and the breakpoints."""
         for stream in (sys.stdout, sys.stderr):
             try:
                 stream.flush()
             except Exception:  # the program may have closed or replaced it
                 continue
-        message = {"event": event, "said": self.said.output.take(), "breakpoints": self.all_breakpoints()}
+        message = {"event": event, "output": self.capped.output.take(), "breakpoints": self.all_breakpoints()}
         try:
             self.channel.sendall(pack({**message, **more}))
         except OSError:
-            os._exit(1)  # the program closed the channel: there is nobody to ask
+            os._exit(1)  # the program closed the channel
 
-    def hear(self) -> str:
-        """The next command. A process that nobody commands any more has no use."""
+    def receive(self) -> str:
+        """Return the next command; exit when the channel is closed."""
         while True:
             try:
                 data = self.channel.recv(1 << 16)
@@ -86,11 +86,11 @@ class Debugger(pdb.Pdb):
                 data = b""
             if not data:
                 os._exit(1)
-            for message in self.frames.feed(data):
+            for message in self.messages.feed(data):
                 return str(message["line"])
 
     def cmdloop(self, intro: Any = None) -> None:
-        if os.getpid() != self.pid:  # a fork: it has no debugger of its own
+        if os.getpid() != self.pid:  # a fork: only the program itself is debugged
             sys.settrace(None)
             return
         self.preloop()
@@ -98,8 +98,8 @@ class Debugger(pdb.Pdb):
         while not stop:
             linecache.checkcache()
             self.run_queue()
-            self.tell("stopped", frame=self.place(), context=self.context())
-            line = self.precmd(self.hear())
+            self.send("stopped", frame=self.place(), context=self.context())
+            line = self.precmd(self.receive())
             self.busy = True
             try:
                 stop = self.onecmd(line)
@@ -111,14 +111,14 @@ class Debugger(pdb.Pdb):
         self.postloop()
 
     def run_queue(self) -> None:
-        """What pdb itself has put there to be run at its prompt; what an alias has put there is dropped."""
+        """Run the commands that pdb has queued; drop those of an alias."""
         queue, self.cmdqueue = self.cmdqueue, []
         for line in queue:
             if line.startswith("_pdbcmd"):
                 self.onecmd(line)
 
     def interrupted(self, number: int, frame: types.FrameType | None) -> None:
-        """Handler of the signal that asks a program to stop that runs for too long."""
+        """Handle the signal that interrupts a program which runs for too long."""
         if os.getpid() != self.pid:
             return
         if self.busy:
@@ -132,30 +132,30 @@ class Debugger(pdb.Pdb):
             above.f_trace, above = None, above.f_back
         self.message("Program interrupted.")
         self.interaction(frame, None)
-        if self.breaks or self.stoplineno != -1:  # anything but `continue` with nothing to stop at
+        if self.breaks or self.stoplineno != -1:  # not a `continue` without breakpoints
             self.trace_from(frame)
 
     def inside_debugger(self, frame: types.FrameType | None) -> bool:
         while frame is not None and frame is not self.botframe:
-            if frame.f_code.co_filename.startswith(OURS):
+            if frame.f_code.co_filename.startswith(OWN_FILES):
                 return True
             frame = frame.f_back
         return False
 
     def set_trace(self, frame: types.FrameType | None = None, **_: Any) -> None:
-        """What `breakpoint()` calls: stop at the next line."""
+        """Stop at the next line; `breakpoint()` calls this."""
         self.set_step()
         self.trace_from(frame or sys._getframe().f_back)
 
     def trace_from(self, frame: types.FrameType | None) -> None:
-        """Trace what runs now and what it returns to, up to where the program began."""
+        """Trace `frame` and its callers, up to the program's first."""
         while frame is not None and frame is not self.botframe:
             frame.f_trace = self.trace_dispatch
             frame = frame.f_back
         sys.settrace(self.trace_dispatch)
 
     def get_stack(self, f: types.FrameType | None, t: types.TracebackType | None) -> Any:
-        """The program's frames, without those that run it."""
+        """Return the program's frames, without those that run it."""
         stack, index = super().get_stack(f, t)
         above = 0
         while above < index and self.runs_program(stack[above][0]):
@@ -165,7 +165,7 @@ class Debugger(pdb.Pdb):
     def runs_program(self, frame: types.FrameType) -> bool:
         name = frame.f_globals.get("__name__", "")
         file = frame.f_code.co_filename
-        return file.startswith(OURS) or file == "<string>" or bool(self.is_skipped_module(name))
+        return file.startswith(OWN_FILES) or file == "<string>" or bool(self.is_skipped_module(name))
 
     # --- where it stands
 
@@ -217,7 +217,7 @@ class Debugger(pdb.Pdb):
     # --- commands that differ from pdb's
 
     def lookupmodule(self, filename: str) -> str | None:
-        """Paths are relative to the working directory, too."""
+        """Return the file of a path, which may be relative to the working directory."""
         path = os.path.join(self.workdir, filename)
         return self.canonic(path) if os.path.isfile(path) else super().lookupmodule(filename)
 
@@ -239,9 +239,9 @@ class Debugger(pdb.Pdb):
         return self.do_break(arg, True)
 
     def locate(self, where: str) -> tuple[str, int] | str | None:
-        """Where a breakpoint goes: (file, line); why it cannot; or None where pdb is to say.
+        """Return (file, line) of a breakpoint, or an error; None leaves the answer to pdb.
 
-        A function is its first statement, so that a breakpoint is always one of a line.
+        The place of a function is its first statement, so that every breakpoint has a line.
         """
         name, colon, number = where.rpartition(":")
         if not colon and not where.isdigit():
@@ -251,7 +251,7 @@ class Debugger(pdb.Pdb):
         file = self.lookupmodule(name.strip()) if colon else self.canonic(self.curframe.f_code.co_filename)  # type: ignore[union-attr]
         if not file:
             return None
-        wrong = unbreakable("".join(linecache.getlines(file)), int(number))
+        wrong = breakpoint_error("".join(linecache.getlines(file)), int(number))
         return wrong or (file, int(number))
 
     def locate_function(self, name: str, file: str = "") -> tuple[str, int] | None:
@@ -307,7 +307,7 @@ class Debugger(pdb.Pdb):
         return traced
 
     def follow(self) -> None:
-        """Trace what is called from here on, without stopping before a breakpoint."""
+        """Trace later calls, without stopping before a breakpoint."""
         self.reset()
         self.botframe = sys._getframe(1)
         self._set_stopinfo(self.botframe, None, -1)  # type: ignore[attr-defined]

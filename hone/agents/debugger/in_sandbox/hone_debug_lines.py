@@ -1,12 +1,12 @@
-"""Where in a file a breakpoint can stop a program, as its syntax tree tells."""
+"""Find the lines of a file where a breakpoint can stop a program, by its syntax tree."""
 
 from __future__ import annotations
 
 import ast
 
 
-def unbreakable(source: str, line: int) -> str | None:
-    """Why no breakpoint can stop at a line, with one that can; None: it can, or the source cannot be read."""
+def breakpoint_error(source: str, line: int) -> str | None:
+    """Return why no breakpoint can stop at a line, and a line to take instead; None if one can."""
     lines = source.split("\n")
     if not 1 <= line <= len(lines):
         return f"Line {line} is out of range: the file has {len(lines)} lines."
@@ -36,7 +36,7 @@ def unbreakable(source: str, line: int) -> str | None:
 
 
 def first_statement(source: str, name: str, line: int = 0) -> int | None:
-    """The first line inside the function `name` (of the one at `line`, decorators included, where given)."""
+    """Return the first line inside the function `name`, which begins at `line` (0: anywhere)."""
     try:
         tree = ast.parse(source)
     except (SyntaxError, ValueError):
@@ -50,6 +50,6 @@ def first_statement(source: str, name: str, line: int = 0) -> int | None:
 
 
 def first_of(body: list[ast.stmt]) -> int:
-    """The line of the first statement that is no docstring, where there is one."""
+    """Return the line of the first statement after the docstring."""
     documented = isinstance(body[0], ast.Expr) and isinstance(getattr(body[0], "value", None), ast.Constant)
     return body[1].lineno if documented and len(body) > 1 else body[0].lineno

@@ -1,7 +1,7 @@
-"""The debugger's side of the sandbox: `python -I hone_debug_server.py`, with the job as JSON on its input.
+"""The server in the sandbox: `python -I hone_debug_server.py`, with the job as JSON on standard input.
 
-It dials out to the tunnel, says the rollout's secret, and answers one request at a time, in order. Programs
-that it runs are its children, and die with it; it is not dumpable, so that they cannot read the secret.
+It connects to the tunnel, sends the rollout's secret, and answers one request at a time, in order. Programs
+that it runs are its children and die with it. It is not dumpable, so that they cannot read the secret.
 """
 
 from __future__ import annotations
@@ -16,43 +16,52 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+sys.path.insert(0, "/srv/hone/processes")
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 
 import hone_debug_files as files
-from hone_debug_child import SETTLE_S, Child, kill
+from hone_debug_child import Child
 from hone_debug_files import Refused
-from hone_debug_session import HERE, Session
-from hone_debug_wire import Broken, Frames, pack
+from hone_debug_session import Session
+from hone_debug_wire import Broken, Messages, pack
 
 PR_SET_DUMPABLE, PR_SET_CHILD_SUBREAPER = 4, 36
-TESTS = "test.py"  # where it stands alone beside the code, it is what is run
-SEARCH_S = 30.0
-EXIT_S = 10.0  # for pytest to end once it has told its counts
+TESTS = "test.py"  # run alone if it exists
+SEARCH_TIMEOUT_S = 30.0
+HERE = os.path.dirname(os.path.abspath(__file__))
+EXIT_TIMEOUT_S = 10.0  # for pytest, after it has sent its counts
+
+
+class SearchTimeout(Exception):
+    """A search was stopped."""
 
 
 class Server:
     def __init__(self, workdir: str) -> None:
         self.workdir = workdir
-        # What is compiled is never kept: an edit within one second would be hidden by it.
+        # A cached .pyc would hide an edit within the same second.
         self.env = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
         self.session: Session | None = None
 
-    def serve(self, line: socket.socket) -> None:
-        """Until the other end hangs up. Between requests, a program's output is taken as it comes."""
-        frames = Frames()
+    def serve(self, connection: socket.socket) -> None:
+        """Answer requests until the other end hangs up; read the program's output between them."""
+        messages = Messages()
         while True:
             child = self.session.child if self.session is not None else None
-            watched: list[Any] = [line, *([child.output] if child is not None and child.output_open else [])]
+            watched: list[Any] = [
+                connection,
+                *([child.output] if child is not None and child.output_open else []),
+            ]
             ready = select.select(watched, [], [])[0]
-            if line not in ready:
+            if connection not in ready:
                 assert child is not None
-                child.take_output()
+                child.read_output()
                 continue
-            data = line.recv(1 << 16)
+            data = connection.recv(1 << 16)
             if not data:
                 return
-            for request in frames.feed(data):
-                line.sendall(pack({**self.answer(request), "id": request["id"]}))
+            for request in messages.feed(data):
+                connection.sendall(pack({**self.answer(request), "id": request["id"]}))
 
     def answer(self, request: dict[str, Any]) -> dict[str, Any]:
         try:
@@ -60,7 +69,7 @@ class Server:
             return operation(**request["arguments"])
         except Refused as refusal:
             return {"error": str(refusal)}
-        except OSError as error:  # no process, no memory, no room: the program's doing
+        except OSError as error:  # for example no memory or no space: the program has used them up
             return {"error": f"{error.strerror or error}"}
 
     def on_pdb(
@@ -71,9 +80,9 @@ class Server:
         line: str | None,
         timeout_s: float,
     ) -> dict[str, Any]:
-        """Run a pdb command; before that, where asked for or needed, start the program anew.
+        """Run a pdb command; start the program first if `fresh` or if it does not run.
 
-        Returns "started" (a reply of `Session.start`) and "command" (one of `Session.command`).
+        Returns "started" (see `Session.start`) and "command" (see `Session.command`).
         """
         result: dict[str, Any] = {}
         if fresh or self.session is None or not self.session.running or self.session.program != program:
@@ -97,31 +106,28 @@ class Server:
         return files.listdir(self.workdir, path, depth)
 
     def on_grep(self, pattern: str, path: str, limit: int) -> dict[str, Any]:
-        """Searched in a fork: a regular expression may never come to an end."""
-        theirs, ours = os.pipe()
-        pid = os.fork()
-        if pid == 0:
-            os.close(theirs)
-            search(ours, lambda: files.grep(self.workdir, pattern, path, limit, SEARCH_S))
-        os.close(ours)
+        """A signal stops a search that takes too long; a regular expression may never finish."""
         try:
-            return read_result(theirs, time.monotonic() + SEARCH_S + SETTLE_S)
-        finally:
-            kill(pid, signal.SIGKILL)
-            os.waitpid(pid, 0)
-            os.close(theirs)
+            signal.setitimer(signal.ITIMER_REAL, SEARCH_TIMEOUT_S)
+            try:
+                return files.grep(self.workdir, pattern, path, limit)
+            finally:
+                signal.setitimer(signal.ITIMER_REAL, 0)
+        except SearchTimeout:
+            message = f"The search took longer than {SEARCH_TIMEOUT_S:g} s: search in a smaller place."
+            raise Refused(message) from None
 
     def on_eval(self, timeout_s: float) -> dict[str, Any]:
-        """Run the visible tests. A debugged program ends first, so that the two do not meet."""
+        """Run the visible tests, after ending a program under the debugger."""
         self.stop()
         paths = [TESTS] if os.path.isfile(os.path.join(self.workdir, TESTS)) else []
-        child = Child([sys.executable, f"{HERE}/hone_tests.py", *paths], self.workdir, self.env)
+        child = Child([sys.executable, f"{HERE}/hone_debug_tests.py", *paths], self.workdir, self.env)
         try:
             message = child.receive(time.monotonic() + timeout_s)
             timed_out = False
         except TimeoutError:
             message, timed_out = None, True
-        code = child.wait(0 if timed_out else EXIT_S)
+        code = child.wait(0 if timed_out else EXIT_TIMEOUT_S)
         child.end()
         return {
             "printed": child.written.take(),
@@ -135,37 +141,13 @@ class Server:
             self.session.stop()
 
 
-def search(sink: int, find: Callable[[], dict[str, Any]]) -> None:
-    """In a fork: write what `find` returns, and end."""
-    try:
-        try:
-            result = find()
-        except Refused as refusal:
-            result = {"error": str(refusal)}
-        data = json.dumps(result).encode()
-        while data:
-            data = data[os.write(sink, data) :]
-    finally:
-        os._exit(0)
+def search_timed_out(number: int, frame: Any) -> None:
+    """Handle SIGALRM."""
+    raise SearchTimeout
 
 
-def read_result(source: int, deadline: float) -> dict[str, Any]:
-    data = b""
-    while True:
-        left = deadline - time.monotonic()
-        if left <= 0 or not select.select([source], [], [], left)[0]:
-            raise Refused(f"The search took longer than {SEARCH_S:g} s.")
-        piece = os.read(source, 1 << 16)
-        if not piece:
-            break
-        data += piece
-    if not data:
-        raise Refused("The search was killed.")
-    return json.loads(data)
-
-
-def keep_to_itself() -> None:
-    """Not dumpable: nothing inside reads its memory; and the parent of its programs' orphans."""
+def protect_process() -> None:
+    """Make this process not dumpable (its memory is private) and the reaper of its programs' orphans."""
     import _ctypes  # `ctypes` costs several milliseconds more
 
     prctl = _ctypes.dlsym(_ctypes.dlopen(None, 0), "prctl")  # pyright: ignore[reportArgumentType]
@@ -175,21 +157,21 @@ def keep_to_itself() -> None:
 
 
 def main() -> None:
-    keep_to_itself()
+    protect_process()
     job = json.loads(sys.stdin.buffer.read())
     null = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(null, 0)  # the job was readable there
+    os.dup2(null, 0)  # the job could be read again there
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    line = socket.socket(socket.AF_UNIX)
-    line.connect(job["tunnel"])
-    hello = {"secret": job["secret"], "python": ".".join(map(str, sys.version_info[:3]))}
-    line.sendall(pack(hello))
+    signal.signal(signal.SIGALRM, search_timed_out)
+    connection = socket.socket(socket.AF_UNIX)
+    connection.connect(job["tunnel"])
+    connection.sendall(job["secret"].encode())
     server = Server(job["workdir"])
     os.chdir(job["workdir"])
     try:
-        server.serve(line)
+        server.serve(connection)
     except (Broken, OSError) as error:
-        print(f"the line broke: {error}", file=sys.stderr)
+        print(f"the connection broke: {error}", file=sys.stderr)
     finally:
         server.stop()
 

@@ -1,4 +1,4 @@
-"""Files as the agent's tools see them: view, rewrite, grep, listdir. Nothing here opens a shell."""
+"""The file tools: view, rewrite, grep, listdir. None of them starts a shell."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import glob
 import os
 import re
 import stat
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -17,11 +16,11 @@ SHOWN_MAX = 110  # lines shown at once
 ENTRIES_MAX = 500  # lines of a directory tree
 MATCH_MAX = 300  # characters shown of a matching line
 DIFF_MAX = 20000  # characters
-PASSED_OVER = {".git", "__pycache__", "node_modules"}  # directories that are not searched
+SKIPPED = {".git", "__pycache__", "node_modules"}  # directories that are neither searched nor listed
 
 
 class Refused(Exception):
-    """What the agent asked for cannot be done; the message is for it."""
+    """The request cannot be done; the agent gets the message."""
 
 
 def resolve(workdir: str, path: str) -> str:
@@ -31,14 +30,14 @@ def resolve(workdir: str, path: str) -> str:
 
 
 def read_lines(path: str, shown: str) -> list[str]:
-    """A text file's lines, without their ends. Raises Refused."""
+    """Return a text file's lines, without their ends. Raises Refused."""
     return read_text(path, shown).split("\n")
 
 
 def read_text(path: str, shown: str) -> str:
-    """Bytes that are no UTF-8 survive a rewrite as surrogates. Raises Refused."""
+    """Return a file's text; invalid UTF-8 becomes surrogates, which a rewrite keeps. Raises Refused."""
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # a pipe without a writer is not waited for
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # do not wait for the writer of a pipe
     except OSError as error:
         raise Refused(f"`{shown}`: {error.strerror}.") from None
     info = os.fstat(fd)
@@ -54,7 +53,7 @@ def read_text(path: str, shown: str) -> str:
 
 
 def view(workdir: str, path: str, start: int | None, end: int | None) -> dict[str, Any]:
-    """Lines start..end of a file, at most SHOWN_MAX; of a directory, its tree."""
+    """Return lines start..end of a file, at most SHOWN_MAX, or the tree of a directory."""
     full = resolve(workdir, path)
     if os.path.isdir(full):
         return {"tree": tree(full, 1)}
@@ -81,10 +80,7 @@ def view(workdir: str, path: str, start: int | None, end: int | None) -> dict[st
 def rewrite(
     workdir: str, path: str, start: int | None, end: int | None, new_code: str, create: bool
 ) -> dict[str, Any]:
-    """Replace lines start..end, or all; returns the diff and which lines are where now.
-
-    `kept` lists runs of lines that stayed: [first line before, first line now, how many].
-    """
+    """Replace lines start..end, or all. Returns the diff, and `kept`: see `kept_lines`."""
     full = os.path.realpath(resolve(workdir, path))
     if not full.startswith(os.path.join(os.path.realpath(workdir), "")):
         raise Refused(f"`{path}` is outside of the working directory.")
@@ -108,7 +104,7 @@ def rewrite(
 
 
 def replaced(old: str, start: int | None, end: int | None, new_code: str) -> str:
-    """`old` with lines start..end replaced; past the last line, with what is new added to it."""
+    """Return `old` with lines start..end replaced; a start past the last line appends."""
     if start is None:
         return new_code
     code = new_code.replace("\r\n", "\n")
@@ -135,7 +131,7 @@ def diff(old: str, new: str) -> str:
 
 
 def kept_lines(before: list[str], after: list[str]) -> list[list[int]]:
-    """Runs of lines that an edit left as they were: [first line before, first line after, how many]."""
+    """Return the runs of unchanged lines: [first line before, first line after, count] each."""
     head = 0
     while head < min(len(before), len(after)) and before[head] == after[head]:
         head += 1
@@ -183,7 +179,7 @@ def branches(folder: str, depth: int, indent: str) -> Iterator[str]:
     except OSError as error:
         yield f"{indent}|-- [{error.strerror}]"
         return
-    entries = [entry for entry in entries if entry.name not in PASSED_OVER]
+    entries = [entry for entry in entries if entry.name not in SKIPPED]
     for entry in entries:
         is_folder = entry.is_dir(follow_symlinks=False)
         yield f"{indent}|-- {entry.name}{'/' if is_folder else ''}"
@@ -195,21 +191,18 @@ def branches(folder: str, depth: int, indent: str) -> Iterator[str]:
 # --- search
 
 
-def grep(workdir: str, pattern: str, path: str, limit: int, timeout_s: float) -> dict[str, Any]:
-    """Lines that a regular expression finds: [path, line number, text] each, at most `limit`."""
+def grep(workdir: str, pattern: str, path: str, limit: int) -> dict[str, Any]:
+    """Return the first `limit` lines that match: [path, line number, text] each."""
     try:
         wanted = re.compile(pattern)
     except re.error as error:
         raise Refused(f"`{pattern}` is no regular expression: {error}.") from None
-    deadline = time.monotonic() + timeout_s
     matches: list[Any] = []
     for name in searched(workdir, path):
-        if time.monotonic() > deadline:
-            raise Refused(f"The search took longer than {timeout_s:g} s: search in a smaller place.")
         try:
             lines = read_lines(name, name)
         except Refused:
-            continue  # binary, too large or gone: not searched, as grep -I does not
+            continue  # binary, too large or gone: skipped, as grep -I does
         shown = os.path.relpath(name, workdir) if name.startswith(workdir) else name
         for number, line in enumerate(lines, start=1):
             if wanted.search(line):
@@ -229,6 +222,6 @@ def searched(workdir: str, path: str) -> Iterator[str]:
             yield place
             continue
         for folder, folders, names in os.walk(place):
-            folders[:] = sorted(name for name in folders if name not in PASSED_OVER)
+            folders[:] = sorted(name for name in folders if name not in SKIPPED)
             for name in sorted(names):
                 yield os.path.join(folder, name)

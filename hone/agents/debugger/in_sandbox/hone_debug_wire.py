@@ -1,0 +1,41 @@
+"""The protocol between the server and its programs: one JSON object per line, and a signal."""
+
+from __future__ import annotations
+
+import json
+import signal
+from typing import Any
+
+MESSAGE_MAX = 8 << 20  # bytes
+INTERRUPT = signal.SIGRTMIN + 10  # tells a program under the debugger to stop
+
+
+class Broken(Exception):
+    """The stream holds something that is not a message; nothing after it can be parsed."""
+
+
+def pack(message: dict[str, Any]) -> bytes:
+    line = json.dumps(message).encode() + b"\n"
+    if len(line) > MESSAGE_MAX:
+        raise ValueError(f"the message has {len(line)} bytes; the limit is {MESSAGE_MAX}")
+    return line
+
+
+class Messages:
+    """Parses messages from bytes that arrive in pieces."""
+
+    def __init__(self) -> None:
+        self.rest = b""
+
+    def feed(self, data: bytes) -> list[dict[str, Any]]:
+        """Return the messages that `data` completes. Raises Broken."""
+        *lines, self.rest = (self.rest + data).split(b"\n")
+        if len(self.rest) > MESSAGE_MAX:
+            raise Broken(f"a message of more than {MESSAGE_MAX} bytes")
+        try:
+            messages = [json.loads(line) for line in lines]
+        except (ValueError, RecursionError) as error:
+            raise Broken(str(error)) from None
+        if not all(isinstance(message, dict) for message in messages):
+            raise Broken("a message that is not an object")
+        return messages
