@@ -77,7 +77,7 @@ class Module:
             for operator in OPERATORS:
                 if not isinstance(site.node, operator.kinds):
                     continue
-                for change in operator.changes(site):
+                for change in operator.changes(site, site.node):
                     yield Mutation(
                         path=self.source.path,
                         operator=operator.name,

@@ -6,12 +6,12 @@ Left out: annotations, docstrings, decorators, imports, assertions, messages of 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import libcst as cst
 
-from hone.curate.mutation.source import Source, is_text
+from hone.curate.mutation.source import Change, Source, is_text
 
 _SILENT_FUNCTIONS = {"__repr__", "__del__", "__getstate__", "__sizeof__"}
 _SILENT_CALLS = {"print", "warn", "debug", "info", "warning", "exception", "log", "getLogger"}
@@ -59,6 +59,25 @@ class Site:
     scope: Scope
     block: int | None  # number of the innermost block of a function; None outside of functions
     source: Source
+
+    def replace(self, node: cst.CSTNode, text: str) -> Change:
+        """Return the change of a node's text."""
+        return (self.source.replace(node, text),)
+
+    def replace_inner(self, node: cst.BaseExpression, text: str) -> Change:
+        """Return the change of an expression's text; its own parentheses stay."""
+        return self.replace(node, f"({text})" if node.lpar else text)
+
+    def replace_operator(
+        self, operator: cst.CSTNode, others: Mapping[type[cst.CSTNode], str]
+    ) -> Iterator[Change]:
+        """Yield the change of an operator to the other one of its kind, if there is one."""
+        if other := others.get(type(operator)):
+            yield self.replace(operator, other)
+
+    def remove(self) -> Change:
+        """Return the removal of this statement's lines."""
+        return (self.source.remove_statement(self.node, self.siblings),)
 
     def inside(self, *kinds: type[cst.CSTNode]) -> Site | None:
         """The nearest site of such a kind around this one, within the same function."""

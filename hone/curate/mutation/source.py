@@ -82,10 +82,13 @@ class Source:
         others = [s for s in siblings if s is not statement and not is_text(s)]
         if not others:
             return self.replace(statement, "pass")
-        start, end = self.span(statement)
-        start = self.data.rfind(b"\n", 0, start) + 1
+        return Edit(*self.lines(statement), "")
+
+    def lines(self, node: cst.CSTNode) -> tuple[int, int]:
+        """Return the bytes from the start of the node's first line to the end of its last line."""
+        start, end = self.span(node)
         after = self.data.find(b"\n", end)
-        return Edit(start, len(self.data) if after < 0 else after + 1, "")
+        return self.data.rfind(b"\n", 0, start) + 1, len(self.data) if after < 0 else after + 1
 
 
 def is_text(statement: cst.CSTNode) -> bool:

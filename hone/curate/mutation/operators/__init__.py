@@ -1,17 +1,8 @@
-"""All operators, grouped by what they get wrong."""
+"""All operators, in modules by the kind of mistake."""
 
 from __future__ import annotations
 
 from hone.curate.mutation.operators import calls, conditions, errors, names, statements, values
-from hone.curate.mutation.operators.operator import Operator
+from hone.curate.mutation.operators.operator import OPERATORS, Operator
 
-OPERATORS: tuple[Operator, ...] = (
-    *conditions.OPERATORS,
-    *values.OPERATORS,
-    *calls.OPERATORS,
-    *names.OPERATORS,
-    *statements.OPERATORS,
-    *errors.OPERATORS,
-)
-
-__all__ = ["OPERATORS", "Operator"]
+__all__ = ["OPERATORS", "Operator", "calls", "conditions", "errors", "names", "statements", "values"]

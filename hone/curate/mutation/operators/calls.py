@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import libcst as cst
 
-from hone.curate.mutation.operators.operator import Operator
+from hone.curate.mutation.operators.operator import operator
 from hone.curate.mutation.sites import Site, last_name
 from hone.curate.mutation.source import Change, Edit
 
@@ -54,21 +54,22 @@ _BUILTIN = {"min", "max", "any", "all", "map", "filter"}  # those that need no i
 _OTHER.update({"extend": "append", "strip": "rstrip", "sorted": "list", "sum": "max", "pop": "get"})
 
 
-def swapped_arguments(site: Site) -> Iterator[Change]:
+@operator(cst.Call)
+def swapped_arguments(site: Site, node: cst.Call) -> Iterator[Change]:
     """Two neighbouring positional arguments change places."""
-    node = site.node
-    assert isinstance(node, cst.Call)
     plain = [argument.value for argument in node.args if not argument.star and not argument.keyword]
     for one, other in itertools.pairwise(plain):
         yield site.source.swap(one, other)
 
 
-def dropped_keyword(site: Site) -> Iterator[Change]:
+@operator(cst.Call)
+def dropped_keyword(site: Site, node: cst.Call) -> Iterator[Change]:
     """A keyword argument is forgotten."""
     yield from _dropped(site, keyword=True)
 
 
-def dropped_argument(site: Site) -> Iterator[Change]:
+@operator(cst.Call)
+def dropped_argument(site: Site, node: cst.Call) -> Iterator[Change]:
     """The last positional argument is forgotten, where there are several."""
     yield from _dropped(site, keyword=False)
 
@@ -88,52 +89,47 @@ def _dropped(site: Site, *, keyword: bool) -> Iterator[Change]:
             yield (Edit(source.span(argument)[0], source.span(node.args[1])[0], ""),)
 
 
-def dropped_wrapper(site: Site) -> Iterator[Change]:
+@operator(cst.Call)
+def dropped_wrapper(site: Site, node: cst.Call) -> Iterator[Change]:
     """`sorted(x)` becomes `x`."""
-    node = site.node
-    assert isinstance(node, cst.Call)
     if not isinstance(node.func, cst.Name) or node.func.value not in _WRAPPERS:
         return
     if node.args and not node.args[0].star and not node.args[0].keyword:
         inner = node.args[0].value
         code = site.source.code(inner)
         simple = bool(inner.lpar) or isinstance(inner, cst.Name | cst.Attribute | cst.Call | cst.Subscript)
-        yield (site.source.replace(node, code if simple and not node.lpar else f"({code})"),)
+        yield site.replace(node, code if simple and not node.lpar else f"({code})")
 
 
-def dropped_method(site: Site) -> Iterator[Change]:
+@operator(cst.Call)
+def dropped_method(site: Site, node: cst.Call) -> Iterator[Change]:
     """`x.strip()` becomes `x`."""
-    node = site.node
-    assert isinstance(node, cst.Call)
     if isinstance(node.func, cst.Attribute) and node.func.attr.value in _METHODS:
         code = site.source.code(node.func.value)
-        yield (site.source.replace(node, f"({code})" if node.lpar else code),)
+        yield site.replace_inner(node, code)
 
 
-def wrong_method(site: Site) -> Iterator[Change]:
+@operator(cst.Call)
+def wrong_method(site: Site, node: cst.Call) -> Iterator[Change]:
     """`append` for `extend`, `lower` for `upper`, and the like."""
-    node = site.node
-    assert isinstance(node, cst.Call)
     if isinstance(node.func, cst.Attribute):
         other = _OTHER.get(node.func.attr.value)
         if other and other not in ("list", "dict"):
-            yield (site.source.replace(node.func.attr, other),)
+            yield site.replace(node.func.attr, other)
 
 
-def wrong_function(site: Site) -> Iterator[Change]:
+@operator(cst.Call)
+def wrong_function(site: Site, node: cst.Call) -> Iterator[Change]:
     """`min` for `max`, `any` for `all`, and the like, of functions that need no import."""
-    node = site.node
-    assert isinstance(node, cst.Call)
     if isinstance(node.func, cst.Name):
         other = _OTHER.get(node.func.value)
         if other and (other in _BUILTIN or other in ("list", "isinstance", "issubclass")):
-            yield (site.source.replace(node.func, other),)
+            yield site.replace(node.func, other)
 
 
-def dropped_copy(site: Site) -> Iterator[Change]:
+@operator(cst.Subscript)
+def dropped_copy(site: Site, node: cst.Subscript) -> Iterator[Change]:
     """`x[:]` becomes `x`, so that two names stand for one list."""
-    node = site.node
-    assert isinstance(node, cst.Subscript)
     index = node.slice[0].slice
     if (
         len(node.slice) == 1
@@ -141,14 +137,15 @@ def dropped_copy(site: Site) -> Iterator[Change]:
         and not (index.lower or index.upper or index.step)
     ):
         code = site.source.code(node.value)
-        yield (site.source.replace(node, f"({code})" if node.lpar else code),)
+        yield site.replace_inner(node, code)
 
 
-def dropped_super(site: Site) -> Iterator[Change]:
+@operator(cst.Expr)
+def dropped_super(site: Site, node: cst.Expr) -> Iterator[Change]:
     """The line that calls the method of the base class is forgotten."""
     line = site.statement
-    if line is not None and isinstance(site.node, cst.Expr) and _calls_super(site.node.value):
-        yield (site.source.remove_statement(line.node, line.siblings),)
+    if line is not None and isinstance(node, cst.Expr) and _calls_super(node.value):
+        yield line.remove()
 
 
 def _calls_super(node: cst.BaseExpression) -> bool:
@@ -157,16 +154,3 @@ def _calls_super(node: cst.BaseExpression) -> bool:
         and isinstance(node.func, cst.Attribute)
         and last_name(node.func.value) == "super"
     )
-
-
-OPERATORS = (
-    Operator("swapped_arguments", (cst.Call,), swapped_arguments),
-    Operator("dropped_keyword", (cst.Call,), dropped_keyword),
-    Operator("dropped_argument", (cst.Call,), dropped_argument),
-    Operator("dropped_wrapper", (cst.Call,), dropped_wrapper),
-    Operator("dropped_method", (cst.Call,), dropped_method),
-    Operator("wrong_method", (cst.Call,), wrong_method),
-    Operator("wrong_function", (cst.Call,), wrong_function),
-    Operator("dropped_copy", (cst.Subscript,), dropped_copy),
-    Operator("dropped_super", (cst.Expr,), dropped_super),
-)

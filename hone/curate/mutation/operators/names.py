@@ -7,23 +7,22 @@ from collections.abc import Iterator
 
 import libcst as cst
 
-from hone.curate.mutation.operators.operator import Operator
+from hone.curate.mutation.operators.operator import operator
 from hone.curate.mutation.sites import Site, last_name
 from hone.curate.mutation.source import Change
 
 _NEAREST = 2  # other names offered for one
 
 
-def wrong_variable(site: Site) -> Iterator[Change]:
+@operator(cst.Name)
+def wrong_variable(site: Site, node: cst.Name) -> Iterator[Change]:
     """Another variable of the function, bound before."""
-    node = site.node
-    assert isinstance(node, cst.Name)
     parent = site.parent.node if site.parent else None
     if isinstance(parent, cst.Return) or (isinstance(parent, cst.Call) and parent.func is node):
         return
     if any(name == node.value for name, _ in site.scope.bound):
         for other in _others(site, node):
-            yield (site.source.replace(node, other),)
+            yield site.replace(node, other)
 
 
 def _others(site: Site, node: cst.CSTNode) -> list[str]:
@@ -33,42 +32,39 @@ def _others(site: Site, node: cst.CSTNode) -> list[str]:
     return earlier[::-1][:_NEAREST]
 
 
-def wrong_return(site: Site) -> Iterator[Change]:
+@operator(cst.Return)
+def wrong_return(site: Site, node: cst.Return) -> Iterator[Change]:
     """Another variable of the function is returned, or nothing."""
-    node = site.node
-    assert isinstance(node, cst.Return)
     if node.value is None or last_name(node.value) == "None":
         return
     if isinstance(node.value, cst.Name):
         for other in _others(site, node.value):
-            yield (site.source.replace(node.value, other),)
-    yield (site.source.replace(node.value, "None"),)
+            yield site.replace(node.value, other)
+    yield site.replace(node.value, "None")
 
 
-def negated_return(site: Site) -> Iterator[Change]:
+@operator(cst.Return)
+def negated_return(site: Site, node: cst.Return) -> Iterator[Change]:
     """The opposite of a truth value is returned."""
-    node = site.node
-    assert isinstance(node, cst.Return)
     if isinstance(node.value, cst.Comparison | cst.BooleanOperation):
-        yield (site.source.replace(node.value, f"not ({site.source.code(node.value)})"),)
+        yield site.replace(node.value, f"not ({site.source.code(node.value)})")
 
 
-def wrong_attribute(site: Site) -> Iterator[Change]:
+@operator(cst.Attribute)
+def wrong_attribute(site: Site, node: cst.Attribute) -> Iterator[Change]:
     """Another attribute that the class sets on `self`."""
-    node = site.node
-    assert isinstance(node, cst.Attribute)
     names = site.scope.attributes
     parent = site.parent.node if site.parent else None
     called = isinstance(parent, cst.Call) and parent.func is node
     if last_name(node.value) == "self" and node.attr.value in names and not called:
         at = names.index(node.attr.value)
         for other in (names[at - 1], names[(at + 1) % len(names)]):
-            yield (site.source.replace(node.attr, other),)
+            yield site.replace(node.attr, other)
 
 
-def swapped_targets(site: Site) -> Iterator[Change]:
+@operator(cst.For, cst.CompFor, cst.Assign)
+def swapped_targets(site: Site, node: cst.For | cst.CompFor | cst.Assign) -> Iterator[Change]:
     """`for key, value in ...` binds its two names the other way round; so does `a, b = ...`."""
-    node = site.node
     target = node.target if isinstance(node, cst.For | cst.CompFor) else None
     if isinstance(node, cst.Assign) and len(node.targets) == 1 and not isinstance(node.value, cst.Tuple):
         target = node.targets[0].target
@@ -76,12 +72,3 @@ def swapped_targets(site: Site) -> Iterator[Change]:
         names = [e.value for e in target.elements if isinstance(e.value, cst.Name)]
         for one, other in itertools.pairwise(names):
             yield site.source.swap(one, other)
-
-
-OPERATORS = (
-    Operator("wrong_variable", (cst.Name,), wrong_variable),
-    Operator("wrong_return", (cst.Return,), wrong_return),
-    Operator("negated_return", (cst.Return,), negated_return),
-    Operator("wrong_attribute", (cst.Attribute,), wrong_attribute),
-    Operator("swapped_targets", (cst.For, cst.CompFor, cst.Assign), swapped_targets),
-)

@@ -6,30 +6,32 @@ from collections.abc import Iterator
 
 import libcst as cst
 
-from hone.curate.mutation.operators.operator import Operator
+from hone.curate.mutation.operators.operator import operator
 from hone.curate.mutation.sites import Site, last_name
 from hone.curate.mutation.source import Change, Edit
 
 _LEAVES = (cst.Return, cst.Continue, cst.Break, cst.Raise)
 
 
-def removed_assignment(site: Site) -> Iterator[Change]:
+@operator(cst.Assign, cst.AugAssign)
+def removed_assignment(site: Site, node: cst.Assign | cst.AugAssign) -> Iterator[Change]:
     """An assignment to something that already has a value is forgotten."""
-    line, node = site.statement, site.node
+    line = site.statement
     if line is None or _initialises(site):
         return
     if isinstance(node, cst.Assign) and isinstance(node.targets[0].target, cst.Name):
         name, start = node.targets[0].target.value, site.source.span(node)[0]
         if not any(bound == name and at < start for bound, at in site.scope.bound):
             return  # the first binding: without it the name is unknown
-    yield (site.source.remove_statement(line.node, line.siblings),)
+    yield line.remove()
 
 
-def removed_initialisation(site: Site) -> Iterator[Change]:
+@operator(cst.Assign)
+def removed_initialisation(site: Site, node: cst.Assign) -> Iterator[Change]:
     """An attribute is not set when the object is made."""
     line = site.statement
     if line is not None and _initialises(site):
-        yield (site.source.remove_statement(line.node, line.siblings),)
+        yield line.remove()
 
 
 def _initialises(site: Site) -> bool:
@@ -41,47 +43,45 @@ def _initialises(site: Site) -> bool:
     )
 
 
-def removed_call(site: Site) -> Iterator[Change]:
+@operator(cst.Expr)
+def removed_call(site: Site, node: cst.Expr) -> Iterator[Change]:
     """A call whose result nobody uses is forgotten."""
-    line, node = site.statement, site.node
-    assert isinstance(node, cst.Expr)
+    line = site.statement
     if line is None or not isinstance(node.value, cst.Call | cst.Yield | cst.Await):
         return
     if not (isinstance(node.value, cst.Call) and "super" in site.source.code(node.value.func)):
-        yield (site.source.remove_statement(line.node, line.siblings),)
+        yield line.remove()
 
 
-def removed_guard(site: Site) -> Iterator[Change]:
+@operator(cst.If)
+def removed_guard(site: Site, node: cst.If) -> Iterator[Change]:
     """An `if` that leaves the function or the loop is forgotten, or it leaves no more."""
-    node = site.node
-    assert isinstance(node, cst.If)
     if node.orelse or site.source.code(node).startswith("elif"):
         return
     last = node.body.body[-1]
     small = last.body[-1] if isinstance(last, cst.SimpleStatementLine) else last
     if isinstance(small, _LEAVES):
-        yield (site.source.remove_statement(node, site.siblings),)
+        yield site.remove()
 
 
-def removed_condition(site: Site) -> Iterator[Change]:
+@operator(cst.If)
+def removed_condition(site: Site, node: cst.If) -> Iterator[Change]:
     """What an `if` guards is done always."""
-    node = site.node
-    assert isinstance(node, cst.If)
     if node.orelse is None:
-        yield (site.source.replace(node.test, "True"),)
+        yield site.replace(node.test, "True")
 
 
-def loop_control(site: Site) -> Iterator[Change]:
+@operator(cst.Break, cst.Continue)
+def loop_control(site: Site, node: cst.Break | cst.Continue) -> Iterator[Change]:
     """`break` and `continue` change places, or stand for nothing."""
-    node = site.node
-    yield (site.source.replace(node, "continue" if isinstance(node, cst.Break) else "break"),)
-    yield (site.source.replace(node, "pass"),)
+    yield site.replace(node, "continue" if isinstance(node, cst.Break) else "break")
+    yield site.replace(node, "pass")
 
 
-def statement_into_loop(site: Site) -> Iterator[Change]:
+@operator(cst.For, cst.While)
+def statement_into_loop(site: Site, node: cst.For | cst.While) -> Iterator[Change]:
     """The line after a loop is indented into it."""
-    node, source = site.node, site.source
-    assert isinstance(node, cst.For | cst.While)
+    source = site.source
     siblings = list(site.siblings)
     at = siblings.index(node) + 1
     if node.orelse or not isinstance(node.body, cst.IndentedBlock) or at >= len(siblings):
@@ -94,32 +94,18 @@ def statement_into_loop(site: Site) -> Iterator[Change]:
         yield (Edit(end, end, indented), source.remove_statement(following, siblings))
 
 
-def yield_whole(site: Site) -> Iterator[Change]:
+@operator(cst.Yield)
+def yield_whole(site: Site, node: cst.Yield) -> Iterator[Change]:
     """`yield from x` yields x as one item."""
-    node = site.node
-    assert isinstance(node, cst.Yield)
     if isinstance(node.value, cst.From):
-        yield (site.source.replace(node.value, site.source.code(node.value.item)),)
+        yield site.replace(node.value, site.source.code(node.value.item))
 
 
-def stopped_early(site: Site) -> Iterator[Change]:
+@operator(cst.Expr)
+def stopped_early(site: Site, node: cst.Expr) -> Iterator[Change]:
     """The loop ends at its first item: `yield` becomes the last thing that happens in it."""
-    line, node = site.statement, site.node
-    assert isinstance(node, cst.Expr)
+    line = site.statement
     if line is not None and isinstance(node.value, cst.Yield) and site.inside(cst.For, cst.While):
         indented = f"{site.source.newline}{site.source.indentation(line.node)}break"
         end = site.source.span(line.node)[1]
         yield (Edit(end, end, indented),)
-
-
-OPERATORS = (
-    Operator("removed_assignment", (cst.Assign, cst.AugAssign), removed_assignment),
-    Operator("removed_initialisation", (cst.Assign,), removed_initialisation),
-    Operator("removed_call", (cst.Expr,), removed_call),
-    Operator("removed_guard", (cst.If,), removed_guard),
-    Operator("removed_condition", (cst.If,), removed_condition),
-    Operator("loop_control", (cst.Break, cst.Continue), loop_control),
-    Operator("statement_into_loop", (cst.For, cst.While), statement_into_loop),
-    Operator("yield_whole", (cst.Yield,), yield_whole),
-    Operator("stopped_early", (cst.Expr,), stopped_early),
-)

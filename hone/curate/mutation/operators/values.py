@@ -8,7 +8,7 @@ from typing import TypeGuard
 
 import libcst as cst
 
-from hone.curate.mutation.operators.operator import Operator
+from hone.curate.mutation.operators.operator import operator
 from hone.curate.mutation.sites import Site, last_name, parameters
 from hone.curate.mutation.source import Change, Edit
 
@@ -38,13 +38,11 @@ _FLIPPED = {"True": "False", "False": "True"}
 _PERCENT = {"%r": "%s", "%d": "%s", "%i": "%s"}
 
 
-def arithmetic(site: Site) -> Iterator[Change]:
+@operator(cst.BinaryOperation, cst.AugAssign)
+def arithmetic(site: Site, node: cst.BinaryOperation | cst.AugAssign) -> Iterator[Change]:
     """`+` becomes `-`, `//` becomes `/` and so on, in assignments too."""
-    node = site.node
-    assert isinstance(node, cst.BinaryOperation | cst.AugAssign)
-    other = _ARITHMETIC.get(type(node.operator))
-    if other and not _is_text_format(node):
-        yield (site.source.replace(node.operator, other),)
+    if not _is_text_format(node):
+        yield from site.replace_operator(node.operator, _ARITHMETIC)
 
 
 def _is_text_format(node: cst.CSTNode) -> bool:
@@ -53,34 +51,33 @@ def _is_text_format(node: cst.CSTNode) -> bool:
     )
 
 
-def dropped_term(site: Site) -> Iterator[Change]:
+@operator(cst.BinaryOperation)
+def dropped_term(site: Site, node: cst.BinaryOperation) -> Iterator[Change]:
     """One side of an arithmetic operation is forgotten."""
-    node = site.node
-    assert isinstance(node, cst.BinaryOperation)
     if not _is_text_format(node):
         for kept in (node.left, node.right):
             code = site.source.code(kept)
-            yield (site.source.replace(node, f"({code})" if node.lpar else code),)
+            yield site.replace_inner(node, code)
 
 
-def dropped_sign(site: Site) -> Iterator[Change]:
+@operator(cst.UnaryOperation)
+def dropped_sign(site: Site, node: cst.UnaryOperation) -> Iterator[Change]:
     """`-x` becomes `x`."""
-    node = site.node
-    assert isinstance(node, cst.UnaryOperation)
     if isinstance(node.operator, cst.Minus | cst.BitInvert):
         yield (Edit(*site.source.span(node.operator), ""),)
 
 
-def off_by_one(site: Site) -> Iterator[Change]:
+@operator(cst.Slice, cst.Index, cst.Call, cst.Comparison)
+def off_by_one(site: Site, node: cst.Slice | cst.Index | cst.Call | cst.Comparison) -> Iterator[Change]:
     """A bound of a slice, an index or an argument of `range` is one too large or too small."""
-    for bound in _bounds(site.node):
+    for bound in _bounds(node):
         if isinstance(bound, cst.Integer):
             yield from _neighbours(site, bound)
         elif isinstance(bound, cst.Name | cst.Call | cst.Attribute):
             for step in ("- 1", "+ 1"):
-                yield (site.source.replace(bound, f"{site.source.code(bound)} {step}"),)
+                yield site.replace(bound, f"{site.source.code(bound)} {step}")
         elif _is_next_to(bound):
-            yield (site.source.replace(bound, site.source.code(bound.left)),)
+            yield site.replace(bound, site.source.code(bound.left))
 
 
 def _bounds(node: cst.CSTNode) -> list[cst.BaseExpression]:
@@ -108,60 +105,56 @@ def _is_next_to(bound: cst.BaseExpression) -> TypeGuard[cst.BinaryOperation]:
 def _neighbours(site: Site, number: cst.Integer) -> Iterator[Change]:
     if number.value.isdigit():
         for step in (1, -1):
-            yield (site.source.replace(number, str(int(number.value) + step)),)
+            yield site.replace(number, str(int(number.value) + step))
 
 
-def dropped_bound(site: Site) -> Iterator[Change]:
+@operator(cst.Slice)
+def dropped_bound(site: Site, node: cst.Slice) -> Iterator[Change]:
     """A slice loses its lower or upper bound, or its step."""
-    node = site.node
-    assert isinstance(node, cst.Slice)
     for bound in (node.lower, node.upper, node.step):
         if bound is not None:
-            yield (site.source.replace(bound, ""),)
+            yield site.replace(bound, "")
 
 
-def wrong_constant(site: Site) -> Iterator[Change]:
+@operator(cst.Name, cst.Integer, cst.Float)
+def wrong_constant(site: Site, node: cst.Name | cst.Integer | cst.Float) -> Iterator[Change]:
     """True, False, None and numbers take another value."""
-    node = site.node
     if isinstance(node, cst.Name):
         other = _FLIPPED.get(node.value) or {"None": "False"}.get(node.value)
         if other:
-            yield (site.source.replace(node, other),)
+            yield site.replace(node, other)
     elif isinstance(node, cst.Integer):
         parent = site.parent.node if site.parent else None
         if not isinstance(parent, cst.Index | cst.Slice):
             yield from _neighbours(site, node)
     elif isinstance(node, cst.Float):
-        yield (site.source.replace(node, repr(float(node.value) * 10)),)
+        yield site.replace(node, repr(float(node.value) * 10))
 
 
-def wrong_text(site: Site) -> Iterator[Change]:
+@operator(cst.SimpleString)
+def wrong_text(site: Site, node: cst.SimpleString) -> Iterator[Change]:
     """A string has the wrong case, loses its last character, or is not empty."""
-    node = site.node
-    assert isinstance(node, cst.SimpleString)
     if "\\" in node.raw_value or node.prefix not in ("", "u"):
         return
     inside, quote = node.raw_value, node.quote
     for other in (inside.swapcase(), inside[:-1]) if inside else (" ",):
         if other != inside:
-            yield (site.source.replace(node, f"{node.prefix}{quote}{other}{quote}"),)
+            yield site.replace(node, f"{node.prefix}{quote}{other}{quote}")
 
 
-def default_value(site: Site) -> Iterator[Change]:
+@operator(cst.Param)
+def default_value(site: Site, node: cst.Param) -> Iterator[Change]:
     """A parameter has another default value."""
-    node = site.node
-    assert isinstance(node, cst.Param)
     if isinstance(node.default, cst.Name) and node.default.value in (*_FLIPPED, "None"):
         other = _FLIPPED.get(node.default.value, "True")
-        yield (site.source.replace(node.default, other),)
+        yield site.replace(node.default, other)
     elif isinstance(node.default, cst.Integer):
         yield from _neighbours(site, node.default)
 
 
-def mutable_default(site: Site) -> Iterator[Change]:
+@operator(cst.FunctionDef)
+def mutable_default(site: Site, node: cst.FunctionDef) -> Iterator[Change]:
     """`x=None` and `if x is None: x = []` become `x=[]`, shared by all calls."""
-    node = site.node
-    assert isinstance(node, cst.FunctionDef)
     if not isinstance(node.body, cst.IndentedBlock):
         return
     defaults = {p.name.value: p.default for p in parameters(node.params) if p.default is not None}
@@ -195,34 +188,20 @@ def _fresh_value(statement: cst.CSTNode) -> tuple[str, cst.BaseExpression] | Non
     return (name, value) if fresh and last_name(statement.test.left) == name else None
 
 
-def wrong_format(site: Site) -> Iterator[Change]:
+@operator(cst.FormattedStringExpression, cst.SimpleString)
+def wrong_format(site: Site, node: cst.FormattedStringExpression | cst.SimpleString) -> Iterator[Change]:
     """A format loses its conversion or specification; `%r` becomes `%s`."""
-    node = site.node
     source = site.source
     if isinstance(node, cst.FormattedStringExpression):
         expression = source.code(node.expression)
         if node.conversion or node.format_spec:
-            yield (source.replace(node, f"{{{expression}}}"),)
+            yield site.replace(node, f"{{{expression}}}")
         else:
-            yield (source.replace(node, f"{{{expression}!r}}"),)
+            yield site.replace(node, f"{{{expression}!r}}")
     elif isinstance(node, cst.SimpleString):
         for pattern, other in _PERCENT.items():
             if pattern in node.value:
-                yield (source.replace(node, node.value.replace(pattern, other, 1)),)
+                yield site.replace(node, node.value.replace(pattern, other, 1))
         for field in re.finditer(r"\{[^{}]*[!:][^{}]*\}", node.value):
             plain = re.sub(r"[!:].*\}", "}", field.group())
-            yield (source.replace(node, node.value.replace(field.group(), plain, 1)),)
-
-
-OPERATORS = (
-    Operator("arithmetic", (cst.BinaryOperation, cst.AugAssign), arithmetic),
-    Operator("dropped_term", (cst.BinaryOperation,), dropped_term),
-    Operator("dropped_sign", (cst.UnaryOperation,), dropped_sign),
-    Operator("off_by_one", (cst.Slice, cst.Index, cst.Call, cst.Comparison), off_by_one),
-    Operator("dropped_bound", (cst.Slice,), dropped_bound),
-    Operator("wrong_constant", (cst.Name, cst.Integer, cst.Float), wrong_constant),
-    Operator("wrong_text", (cst.SimpleString,), wrong_text),
-    Operator("default_value", (cst.Param,), default_value),
-    Operator("mutable_default", (cst.FunctionDef,), mutable_default),
-    Operator("wrong_format", (cst.FormattedStringExpression, cst.SimpleString), wrong_format),
-)
+            yield site.replace(node, node.value.replace(field.group(), plain, 1))
