@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import fcntl
 import json
 import tempfile
 from pathlib import Path
@@ -14,8 +13,10 @@ from hone.tasks.python import Locked, lock
 from hone.tasks.repository import Repository
 from hone.tasks.workspace import LOCAL, is_local
 from hone.types import Commit, Environment, Task
+from hone.utils.files import build_directory
 
 _ENDINGS = ("", ".git", ".bundle")
+_LOCK = "lock.json"
 
 
 def localise(task: Task, root: Path, *, locks: Path | None) -> Task:
@@ -79,22 +80,15 @@ def lock_commit(repository: Repository, commit: str, locks: Path) -> Locked:
     """
     full = repository.commit(commit)
     day = repository.git("log", "-1", "--format=%cs", full).decode().strip()
-    locks.mkdir(parents=True, exist_ok=True)
-    path = locks / f"{digest([str(repository.path.resolve()), full])}.json"
-    with (locks / f".{path.stem}.lock").open("w") as held:
-        fcntl.flock(held, fcntl.LOCK_EX)
-        if path.is_file():
-            return _from_json(path.read_text("utf-8"))
-        with tempfile.TemporaryDirectory(prefix="hone-tree-") as folder:
-            repository.checkout(full, Path(folder) / "tree")
-            locked = lock(Path(folder) / "tree", before=day)
-        beside = path.with_suffix(".partial")
-        beside.write_text(json.dumps(dataclasses.asdict(locked)), "utf-8")
-        beside.replace(path)
-        return locked
+    folder = build_directory(
+        locks / digest([str(repository.path.resolve()), full]),
+        lambda partial, _: _write_lock(repository, full, day, partial / _LOCK),
+    )
+    return Locked.from_json(json.loads((folder / _LOCK).read_text("utf-8")))
 
 
-def _from_json(text: str) -> Locked:
-    fields = json.loads(text)
-    lists = {name: tuple(value) for name, value in fields.items() if isinstance(value, list)}
-    return Locked(**{**fields, **lists})
+def _write_lock(repository: Repository, commit: str, day: str, path: Path) -> None:
+    with tempfile.TemporaryDirectory(prefix="hone-tree-") as folder:
+        repository.checkout(commit, Path(folder) / "tree")
+        locked = lock(Path(folder) / "tree", before=day)
+    path.write_text(json.dumps(dataclasses.asdict(locked)), "utf-8")

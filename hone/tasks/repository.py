@@ -4,21 +4,13 @@ from __future__ import annotations
 
 import subprocess
 import tempfile
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from hone.tasks.errors import TaskError
+from hone.utils import git
 
-ENV = {
-    "PATH": "/usr/local/bin:/usr/bin:/bin",
-    "HOME": "/nonexistent",
-    "LC_ALL": "C",
-    "GIT_CONFIG_GLOBAL": "/dev/null",
-    "GIT_CONFIG_NOSYSTEM": "1",
-    "GIT_TERMINAL_PROMPT": "0",
-    "GIT_OPTIONAL_LOCKS": "0",
-    "GIT_NO_REPLACE_OBJECTS": "1",
-}
 # What a repository's own configuration could make git run, or write, is set aside.
 _SAFE = (
     *("-c", "safe.directory=*"),
@@ -34,14 +26,20 @@ _SAFE = (
 _TIMEOUT_S = 600.0
 
 
-def run_git(*arguments: str, stdin: bytes = b"", cwd: Path | None = None) -> bytes:
-    """What a git command prints. Raises TaskError with its last line."""
+def run_git(
+    *arguments: str, stdin: bytes = b"", cwd: Path | None = None, env: Mapping[str, str] | None = None
+) -> bytes:
+    """Return the output of a git command. Raises TaskError with its last line.
+
+    Args:
+        env: variables besides `hone.utils.git.HOST`.
+    """
     try:
         done = subprocess.run(
             ["git", *_SAFE, *arguments],
             input=stdin,
             capture_output=True,
-            env=ENV,
+            env={**git.HOST, **(env or {})},
             cwd=cwd,
             umask=0o022,
             timeout=_TIMEOUT_S,

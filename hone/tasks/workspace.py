@@ -3,74 +3,50 @@
 from __future__ import annotations
 
 import dataclasses
-import fcntl
-import shutil
 import stat
-import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
 
 from hone.tasks.errors import TaskError
 from hone.tasks.formats import digest
-from hone.tasks.repository import Repository, clone_commit
+from hone.tasks.repository import Repository, clone_commit, run_git
 from hone.types import Commit, Environment, Task
+from hone.utils.files import build_directory
+from hone.utils.git import config, identity
 
 BRANCH = "main"
-LOCAL = "repo:"  # begins the image of a task whose repository lies on this machine
-_WHO = "Hone <hone@localhost>"
-_FIRST_DATE = 1_700_000_000  # seconds since 1970; commits are an hour apart, so that hashes never change
-_ENV = {
-    "PATH": "/usr/bin:/bin",
-    "GIT_CONFIG_GLOBAL": "/dev/null",
-    "GIT_CONFIG_NOSYSTEM": "1",
-    "LC_ALL": "C",
-    **{f"GIT_{who}_{what}": value for who in ("AUTHOR", "COMMITTER")
-       for what, value in (("NAME", "Hone"), ("EMAIL", "hone@localhost"), ("DATE", f"{_FIRST_DATE} +0000"))},
-}  # fmt: skip
+LOCAL = "repo:"  # prefix of the image of a task whose repository is on this machine
+_FIRST_DATE = 1_700_000_000  # Unix time; commits are an hour apart, so that hashes never change
+_IDENTITY = identity("Hone", "hone@localhost", date=f"{_FIRST_DATE} +0000")
 
-# For commands in a sandbox: the repository may belong to another user there, and an agent may want to commit.
-GIT_ENV: Mapping[str, str] = {
-    "GIT_CONFIG_COUNT": "3",
-    "GIT_CONFIG_KEY_0": "safe.directory",
-    "GIT_CONFIG_VALUE_0": "*",
-    "GIT_CONFIG_KEY_1": "user.name",
-    "GIT_CONFIG_VALUE_1": "agent",
-    "GIT_CONFIG_KEY_2": "user.email",
-    "GIT_CONFIG_VALUE_2": "agent@localhost",
-}
+# For commands in a sandbox, where another user may own the repository and the agent may commit.
+GIT_ENV: Mapping[str, str] = config(
+    {"safe.directory": "*", "user.name": "agent", "user.email": "agent@localhost"}
+)
 
 
 def prepare(task: Task, cache: Path) -> Path:
-    """The directory with the task's git repository, for `SandboxSpec.layer`; made on first use.
+    """Return the directory with the task's git repository, for `SandboxSpec.layer`; built on first use.
 
-    Of a `repo:` environment it holds the one commit that the agent meets: none before, none after, no remote,
-    reflog, stash or alternate. That commit keeps its id, unless the environment's history changes its files.
+    The repository of a `repo:` environment holds only the commit that the agent sees: no earlier or later
+    commit, remote, reflog, stash or alternate. That commit keeps its id, unless the environment's history
+    changes its files. Every user can read the directory. Blocks; in async code, call it in a thread.
 
-    It is complete or absent whatever kills the maker, and callers in other threads and processes get the same
-    one. Every user can read it. Blocks; call it in a thread from async code.
-
-    Raises TaskError when the history is empty or cannot be made into commits, when a repository or a commit
-    is not there, and for an image, which holds its own repository.
+    Raises TaskError when the history is empty or cannot be replayed, when a repository or a commit does not
+    exist, and for an image, which holds its own repository.
     """
     target = cache / environment_hash(task.environment)
-    if target.is_dir():
-        return target
-    if not is_local(task.environment):
-        tree(task)  # raises on a history that cannot be replayed
+    make = _clone_repository if is_local(task.environment) else _make_repository
     try:
-        cache.mkdir(parents=True, exist_ok=True)
-        with (cache / ".lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)  # released by the kernel when its holder dies
-            if not target.is_dir():
-                partial = cache / ".partial"  # whatever it holds now, its maker is dead
-                shutil.rmtree(partial, ignore_errors=True)
-                (_clone_repository if is_local(task.environment) else _make_repository)(task, partial)
-                partial.rename(target)
+        if not is_local(task.environment):
+            _replay(task.environment.history)
+        return build_directory(target, lambda partial, _: make(task.environment, partial))
+    except TaskError as error:
+        raise TaskError(f"task {task.id}: {error}") from None
     except OSError as error:
         raise TaskError(
             f"task {task.id}: cannot make its repository below {cache}: {error.strerror}"
         ) from error
-    return target
 
 
 def environment_hash(environment: Environment) -> str:
@@ -85,90 +61,91 @@ def is_local(environment: Environment) -> bool:
 
 
 def tree(task: Task) -> dict[str, str]:
-    """The files that the agent meets, path -> text.
+    """Return the files that the agent sees, path -> text.
 
-    Raises TaskError when the history is empty, leaves the repository or deletes what is not there.
+    Raises TaskError when the history is empty, leaves the repository or deletes a file that does not exist.
     """
+    try:
+        return _replay(task.environment.history)
+    except TaskError as error:
+        raise TaskError(f"task {task.id}: {error}") from None
+
+
+def _replay(history: Sequence[Commit]) -> dict[str, str]:
     files: dict[str, str] = {}
-    for number, commit in enumerate(task.environment.history, start=1):
+    for number, commit in enumerate(history, start=1):
         for name, text in commit.files.items():
-            _checked(task, name, f"commit {number}")
+            _check_path(name, f"commit {number}")
             if text is not None:
                 files[name] = text
             elif files.pop(name, None) is None:
-                raise TaskError(f"task {task.id}: commit {number} deletes {name!r}, which is not there")
+                raise TaskError(f"commit {number} deletes {name!r}, which does not exist")
     if not files:
-        raise TaskError(f"task {task.id}: its repository is empty; give its environment a history of commits")
+        raise TaskError("its repository is empty; give its environment a history of commits")
     return files
 
 
-def _checked(task: Task, name: str, what: str = "its history") -> str:
-    """`name`, if it is a path in a repository. Raises TaskError."""
+def _check_path(name: str, where: str) -> None:
+    """Raise TaskError unless `name` is a path inside a repository."""
     path = PurePosixPath(name)
     inside = path.parts and not path.is_absolute() and not {"..", ".git"} & set(map(str.lower, path.parts))
     if not inside or str(path) != name or set(name) & {"\n", "\0"}:
-        raise TaskError(f"task {task.id}: {what} writes to {name!r}, not a path in a repository")
-    return name
+        raise TaskError(f"{where} writes to {name!r}, not a path in a repository")
 
 
-def _make_repository(task: Task, target: Path) -> None:
-    target.mkdir(mode=0o755)
-    target.chmod(0o755)  # mkdir's mode is cut by the umask
-    _git(task, target, ["init", "--quiet", "--template=", f"--initial-branch={BRANCH}"])
+def _make_repository(environment: Environment, target: Path) -> None:
+    target.chmod(0o755)  # the umask may have removed bits
     try:
-        stream = b"".join(_commit_stream(commit, i) for i, commit in enumerate(task.environment.history))
+        stream = b"".join(_commit_stream(commit, i) for i, commit in enumerate(environment.history))
     except UnicodeEncodeError as error:
-        raise TaskError(f"task {task.id}: its history holds text that UTF-8 cannot encode") from error
-    load = ["-c", "fastimport.unpackLimit=0", "fast-import", "--quiet", "--done"]
-    _git(task, target, load, stream + b"done\n")
-    _git(task, target, ["checkout", "--quiet", "--force", BRANCH])
+        raise TaskError("its history holds text that UTF-8 cannot encode") from error
+    _git(target, "init", "--quiet", "--template=", f"--initial-branch={BRANCH}")
+    load = ("-c", "fastimport.unpackLimit=0", "fast-import", "--quiet", "--done")
+    _git(target, *load, stdin=stream + b"done\n")
+    _git(target, "checkout", "--quiet", "--force", BRANCH)
 
 
-def _clone_repository(task: Task, target: Path) -> None:
-    """The commit of a local repository, with what the environment's history changes in it."""
-    environment = task.environment
+def _clone_repository(environment: Environment, target: Path) -> None:
+    """Write the commit of a local repository, with the changes of the environment's history."""
     changes = {path: text for commit in environment.history for path, text in commit.files.items()}
-    try:
-        repository = Repository.open(Path(environment.image.removeprefix(LOCAL)).expanduser())
-        if changes:
-            repository.checkout(environment.commit or "HEAD", target)
-        else:
-            clone_commit(repository, environment.commit or "HEAD", target)
-    except TaskError as error:
-        raise TaskError(f"task {task.id}: {error}") from None
+    repository = Repository.open(Path(environment.image.removeprefix(LOCAL)).expanduser())
     if changes:
-        _commit_changed(task, target, changes)
-    _git(task, target, ["checkout", "--quiet", "--force", BRANCH])
+        repository.checkout(environment.commit or "HEAD", target)
+        _commit_changed(target, changes, environment.history[0].message)
+    else:
+        clone_commit(repository, environment.commit or "HEAD", target)
+    _git(target, "checkout", "--quiet", "--force", BRANCH)
     target.chmod(0o755)
 
 
-def _commit_changed(task: Task, target: Path, changes: Mapping[str, str | None]) -> None:
-    """Make the tree in `target` the one commit of a new repository: what it was before stays nowhere."""
+def _commit_changed(target: Path, changes: Mapping[str, str | None], message: str) -> None:
+    """Make the changed tree the only commit of a new repository; the unchanged tree is stored nowhere."""
     for name, text in changes.items():
-        path = target / _checked(task, name)
+        _check_path(name, "its history")
+        path = target / name
         if text is None:
             try:
                 path.unlink()
             except OSError:
-                raise TaskError(f"task {task.id}: its history deletes {name!r}, which is not there") from None
+                raise TaskError(f"its history deletes {name!r}, which does not exist") from None
         else:
             path.parent.mkdir(parents=True, exist_ok=True)
             mode = stat.S_IMODE(path.stat().st_mode) if path.is_file() else 0o644
             path.unlink(missing_ok=True)
             path.write_bytes(text.encode("utf-8", "surrogateescape"))
             path.chmod(mode)
-    _git(task, target, ["init", "--quiet", "--template=", f"--initial-branch={BRANCH}"])
+    _git(target, "init", "--quiet", "--template=", f"--initial-branch={BRANCH}")
     (target / ".git" / "info").mkdir()
     (target / ".git" / "info" / "attributes").write_text("* -text -eol -ident -filter\n")
-    _git(task, target, ["add", "--all", "--force"])
-    message = task.environment.history[0].message
-    _git(task, target, ["commit", "--quiet", "--no-verify", "--allow-empty-message", f"--message={message}"])
+    _git(target, "add", "--all", "--force")
+    _git(target, "commit", "--quiet", "--no-verify", "--allow-empty-message", f"--message={message}")
 
 
 def _commit_stream(commit: Commit, index: int) -> bytes:
-    """One commit in git fast-import's format (git-fast-import(1))."""
+    """Return one commit in the format of git-fast-import(1)."""
     parts = [
-        f"commit refs/heads/{BRANCH}\ncommitter {_WHO} {_FIRST_DATE + 3600 * index} +0000\n".encode(),
+        f"commit refs/heads/{BRANCH}\n".encode(),
+        f"committer Hone <hone@localhost> {_FIRST_DATE + 3600 * index} +0000\n".encode(),
         _data(commit.message),
         *(_file_stream(path, text) for path, text in sorted(commit.files.items())),
         b"\n",
@@ -188,21 +165,8 @@ def _data(text: str) -> bytes:
     return b"data %d\n%s\n" % (len(raw), raw)
 
 
-def _git(task: Task, folder: Path, arguments: Sequence[str], stdin: bytes = b"") -> None:
-    command = [
-        "/usr/bin/git",
-        "-c",
-        "core.hooksPath=/dev/null",
-        "-c",
-        "core.logAllRefUpdates=false",
-        *arguments,
-    ]
+def _git(folder: Path, *arguments: str, stdin: bytes = b"") -> None:
     try:
-        done = subprocess.run(
-            command, cwd=folder, env=_ENV, input=stdin, capture_output=True, umask=0o022, check=False
-        )
-    except FileNotFoundError:
-        raise TaskError("git is missing: install it as /usr/bin/git (apt-get install git)") from None
-    if done.returncode != 0:
-        said = done.stderr.decode("utf-8", "replace").strip() or f"exit code {done.returncode}"
-        raise TaskError(f"task {task.id}: git cannot make its repository: {said.splitlines()[-1]}")
+        run_git(*arguments, stdin=stdin, cwd=folder, env=_IDENTITY)
+    except TaskError as error:
+        raise TaskError(f"git cannot make its repository: {error}") from None

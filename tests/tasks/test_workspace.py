@@ -85,9 +85,9 @@ def test_concurrent_callers_get_one_directory_that_is_made_once(tmp_path, monkey
     made = []
     make = workspace._make_repository
 
-    def counted(task, target):
+    def counted(environment, target):
         made.append(target)
-        make(task, target)
+        make(environment, target)
 
     monkeypatch.setattr(workspace, "_make_repository", counted)
     with ThreadPoolExecutor(8) as pool:
@@ -99,8 +99,8 @@ def test_concurrent_callers_get_one_directory_that_is_made_once(tmp_path, monkey
 def _prepare_until_told(cache: Path, pipe) -> None:
     run = workspace._git
 
-    def halting(task, folder, arguments, stdin=b""):
-        run(task, folder, arguments, stdin)
+    def halting(folder, *arguments, stdin=b""):
+        run(folder, *arguments, stdin=stdin)
         pipe.send(arguments[0])
         pipe.recv()
 
@@ -124,7 +124,7 @@ def test_a_maker_killed_in_the_middle_leaves_nothing_half_made_and_blocks_nobody
     assert not target.exists()
     assert prepare(TASK, tmp_path) == target
     assert git(target, "status", "--porcelain") == ""
-    assert sorted(p.name for p in tmp_path.iterdir()) == sorted([".lock", target.name])
+    assert sorted(p.name for p in tmp_path.iterdir()) == sorted([f".{target.name}.lock", target.name])
 
 
 @pytest.mark.parametrize(

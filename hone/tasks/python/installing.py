@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import platform
 import re
 import shutil
@@ -16,6 +15,7 @@ from hone.tasks.formats import digest
 from hone.tasks.python.files import canonical
 from hone.tasks.python.tool import TIMEOUT_S, run_uv
 from hone.types import Environment
+from hone.utils.files import build_directory
 
 SITE_TARGET = "/srv/hone/site"  # where sandboxes are shown the directory
 
@@ -42,22 +42,12 @@ def install(environment: Environment, cache: Path) -> Path | None:
     own = canonical(environment.distribution.partition("==")[0])
     if any(canonical(pin.partition("==")[0]) == own for pin in environment.requirements):
         raise TaskError(f"{own} is among its own requirements: a release of it would be imported instead")
-    target = cache / f"site-{_name(environment)}"
-    if target.is_dir():
-        return target
     try:
-        cache.mkdir(parents=True, exist_ok=True)
-        with (cache / f".{target.name}.lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)  # released by the kernel when its holders die
-            if not target.is_dir():
-                partial = cache / f".{target.name}.partial"  # whatever it holds now, its maker is dead
-                shutil.rmtree(partial, ignore_errors=True)
-                partial.mkdir()
-                _make(environment, partial, lock.fileno())
-                partial.rename(target)
+        return build_directory(
+            cache / f"site-{_name(environment)}", lambda partial, lock: _make(environment, partial, lock)
+        )
     except OSError as error:
         raise TaskError(f"cannot install what the repository needs below {cache}: {error}") from error
-    return target
 
 
 def _name(environment: Environment) -> str:
