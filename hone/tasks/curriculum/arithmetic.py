@@ -15,25 +15,21 @@ LIST_AND_NUMBER = (([7, 9, 12], 3), ([5], 4), ([8, 2], 2), ([], 6), ([3, 1], 0),
 def wrong_operator(draw: Draw) -> Bug:
     f, a, b, c = draw.names(4)
     t = draw.local()
-    bad, right = draw.pick((("-", "+"), ("+", "-"), ("+", "*"), ("-", "*")))
+    bad, right = draw.pick(("-", "+"), ("+", "-"), ("+", "*"), ("-", "*"))
     shape = draw.pick(
-        (
-            Shape(f"def {f}({a}, {b}):\n    return {a}@{b}", (a, b), PAIRS, a),
-            Shape(f"def {f}({a}, {b}):\n    {t} = {a}@{b}\n    return {t}", (a, b), PAIRS, a),
-            Shape(f"def {f}({a}, {b}, {c}):\n    {t} = {a}@{b}\n    return {t} * {c}", (a, b, c), TRIPLES, a),
-            Shape(
-                f"def {f}({a}, {b}):\n    return [item@{b} for item in {a}]",
-                (a, b),
-                LIST_AND_NUMBER,
-                f"each item of {a}",
-            ),
-        )
+        Shape(f"def {f}({a}, {b}):\n    return {a}@{b}", PAIRS, a),
+        Shape(f"def {f}({a}, {b}):\n    {t} = {a}@{b}\n    return {t}", PAIRS, a),
+        Shape(f"def {f}({a}, {b}, {c}):\n    {t} = {a}@{b}\n    return {t} * {c}", TRIPLES, a),
+        Shape(
+            f"def {f}({a}, {b}):\n    return [item@{b} for item in {a}]",
+            LIST_AND_NUMBER,
+            f"each item of {a}",
+        ),
     )
     x = shape.subject
     does = {"+": f"adds {b} to {x}", "-": f"subtracts {b} from {x}", "*": f"multiplies {x} by {b}"}
     should = {"+": f"add {b} to {x}", "-": f"subtract {b} from {x}", "*": f"multiply {x} by {b}"}
     return Bug(
-        function=f,
         shape=shape,
         bad=f" {bad} ",
         right=f" {right} ",
@@ -47,16 +43,16 @@ def off_by_one(draw: Draw) -> Bug:
     f, a, b = draw.names(3)
     t = draw.local()
     shape, bad, right, wrong, actual, expected = draw.pick(
-        _wrong_range_cases(f, a, t) + _wrong_end_cases(f, a, b)
+        *_wrong_range_cases(f, a, t) + _wrong_end_cases(f, a, b)
     )
-    return Bug(function=f, shape=shape, bad=bad, right=right, wrong=wrong, actual=actual, expected=expected)
+    return Bug(shape=shape, bad=bad, right=right, wrong=wrong, actual=actual, expected=expected)
 
 
 def _wrong_range_cases(f: str, a: str, t: str) -> tuple[tuple[Any, ...], ...]:
     """Each: shape, bad, right, wrong, actual, expected."""
     return (
         (
-            Shape(f"def {f}({a}):\n    return list(range(1, {a}@", (a,), NUMBERS),
+            Shape(f"def {f}({a}):\n    return list(range(1, {a}@", NUMBERS),
             "))",
             " + 1))",
             (" - 1))", " + 2))"),
@@ -67,7 +63,6 @@ def _wrong_range_cases(f: str, a: str, t: str) -> tuple[tuple[Any, ...], ...]:
             Shape(
                 f"def {f}({a}):\n    {t} = 0\n    for item in range({a}@:\n        {t} += item\n"
                 f"    return {t}",
-                (a,),
                 NUMBERS,
             ),
             ")",
@@ -77,7 +72,7 @@ def _wrong_range_cases(f: str, a: str, t: str) -> tuple[tuple[Any, ...], ...]:
             f"it should sum the numbers up to {a} and include {a}",
         ),
         (
-            Shape(f"def {f}({a}):\n    return list(range({a}@", (a,), NUMBERS),
+            Shape(f"def {f}({a}):\n    return list(range({a}@", NUMBERS),
             " + 1))",
             "))",
             (" - 1))", " + 2))"),
@@ -91,11 +86,7 @@ def _wrong_end_cases(f: str, a: str, b: str) -> tuple[tuple[Any, ...], ...]:
     """As `_wrong_range_cases`."""
     return (
         (
-            Shape(
-                f"def {f}({a}, {b}):\n    return abs({b} - {a}@",
-                (a, b),
-                ((2, 6), (5, 5), (1, 9), (0, 3)),
-            ),
+            Shape(f"def {f}({a}, {b}):\n    return abs({b} - {a}@", ((2, 6), (5, 5), (1, 9), (0, 3))),
             ")",
             " + 1)",
             (" - 1)", " + 2)"),
@@ -105,7 +96,6 @@ def _wrong_end_cases(f: str, a: str, b: str) -> tuple[tuple[Any, ...], ...]:
         (
             Shape(
                 f"def {f}({a}, {b}):\n    return {a}[:{b}@",
-                (a, b),
                 (([4, 7, 9, 2], 2), ([5, 6, 8], 3), ([1, 2, 3, 4], 1), ([], 2)),
             ),
             " - 1]",
@@ -117,7 +107,6 @@ def _wrong_end_cases(f: str, a: str, b: str) -> tuple[tuple[Any, ...], ...]:
         (
             Shape(
                 f"def {f}({a}, {b}):\n    return {a}[{b}@",
-                (a, b),
                 (([4, 7, 9, 2], 2), ([5, 6, 8], 1), ([1, 2, 3, 4], 3), ([6, 6], 1)),
             ),
             "]",
@@ -135,49 +124,43 @@ COMPARISONS = {"<": "less than", "<=": "at most", ">": "more than", ">=": "at le
 def wrong_comparison(draw: Draw) -> Bug:
     f, a, b = draw.names(3)
     k = draw.digits(1)[0]
-    bad, right = draw.pick([(x, y) for x in COMPARISONS for y in COMPARISONS if x != y])
+    bad, right = draw.pick(*[(x, y) for x in COMPARISONS for y in COMPARISONS if x != y])
     around = ((3, 5), (5, 5), (7, 5), (0, 0), (9, 1))
     shape, actual, expected = draw.pick(
         (
-            (
-                Shape(f"def {f}({a}, {b}):\n    return {a}@{b}", (a, b), around, f"{a} is {{}} {b}"),
-                "it gives True when",
-                "it should give True when",
+            Shape(f"def {f}({a}, {b}):\n    return {a}@{b}", around, f"{a} is {{}} {b}"),
+            "it gives True when",
+            "it should give True when",
+        ),
+        (
+            Shape(
+                f"def {f}({a}, {b}):\n    if {a}@{b}:\n        return 0\n    return {a} + 1",
+                around,
+                f"{a} is {{}} {b}",
             ),
-            (
-                Shape(
-                    f"def {f}({a}, {b}):\n    if {a}@{b}:\n        return 0\n    return {a} + 1",
-                    (a, b),
-                    around,
-                    f"{a} is {{}} {b}",
-                ),
-                "it gives 0 when",
-                "it should give 0 when",
+            "it gives 0 when",
+            "it should give 0 when",
+        ),
+        (
+            Shape(
+                f"def {f}({a}):\n    return {a}@{k}",
+                ((k,), (k - 1,), (k + 1,), (-3,), (12,)),
+                f"{a} is {{}} {k}",
             ),
-            (
-                Shape(
-                    f"def {f}({a}):\n    return {a}@{k}",
-                    (a,),
-                    ((k,), (k - 1,), (k + 1,), (-3,), (12,)),
-                    f"{a} is {{}} {k}",
-                ),
-                "it gives True when",
-                "it should give True when",
+            "it gives True when",
+            "it should give True when",
+        ),
+        (
+            Shape(
+                f"def {f}({a}, {b}):\n    return [item for item in {a} if item@{b}]",
+                (([3, 5, 7], 5), ([2, 4], 4), ([9, 1], 3), ([], 1), ([6, 6], 6)),
+                f"that are {{}} {b}",
             ),
-            (
-                Shape(
-                    f"def {f}({a}, {b}):\n    return [item for item in {a} if item@{b}]",
-                    (a, b),
-                    (([3, 5, 7], 5), ([2, 4], 4), ([9, 1], 3), ([], 1), ([6, 6], 6)),
-                    f"that are {{}} {b}",
-                ),
-                "it keeps the items",
-                "it should keep the items",
-            ),
-        )
+            "it keeps the items",
+            "it should keep the items",
+        ),
     )
     return Bug(
-        function=f,
         shape=shape,
         bad=f" {bad} ",
         right=f" {right} ",
@@ -192,30 +175,23 @@ def swapped_arguments(draw: Draw) -> Bug:
     k = draw.digits(1)[0]
     numbers = ((2, 5), (3, 2), (7, 4), (4, 4), (1, 3))
     called, cases, helper = draw.pick(
-        (
-            ("pow", numbers, ""),
-            ("divmod", ((7, 2), (9, 4), (3, 5), (4, 4), (12, 5)), ""),
-            (g, numbers, f"def {g}({x}, {y}):\n    return {x} - {y}"),
-            (g, numbers, f"def {g}({x}, {y}):\n    return {x} * {k} + {y}"),
-            (g, ((4, 2), (1, 3), (5, 5), (2, 6)), f"def {g}({x}, {y}):\n    return list(range({x}, {y}))"),
-        )
+        ("pow", numbers, ""),
+        ("divmod", ((7, 2), (9, 4), (3, 5), (4, 4), (12, 5)), ""),
+        (g, numbers, f"def {g}({x}, {y}):\n    return {x} - {y}"),
+        (g, numbers, f"def {g}({x}, {y}):\n    return {x} * {k} + {y}"),
+        (g, ((4, 2), (1, 3), (5, 5), (2, 6)), f"def {g}({x}, {y}):\n    return list(range({x}, {y}))"),
     )
     code = draw.pick(
-        (
-            f"def {f}({a}, {b}):\n    return {called}(@)",
-            f"def {f}({a}, {b}):\n    {t} = {called}(@)\n    return {t}",
-            f"def {f}({a}, {b}):\n    if not {a}:\n        return {a}\n    return {called}(@)",
-        )
+        f"def {f}({a}, {b}):\n    return {called}(@)",
+        f"def {f}({a}, {b}):\n    {t} = {called}(@)\n    return {t}",
+        f"def {f}({a}, {b}):\n    if not {a}:\n        return {a}\n    return {called}(@)",
     )
     actual, expected = draw.pick(
-        (
-            (f"it calls {called} with {b} and then {a}", f"it should pass {a} first and {b} second"),
-            (f"it mixes up what it passes to {called}", f"it should pass {a} before {b}"),
-        )
+        (f"it calls {called} with {b} and then {a}", f"it should pass {a} first and {b} second"),
+        (f"it mixes up what it passes to {called}", f"it should pass {a} before {b}"),
     )
     return Bug(
-        function=f,
-        shape=Shape(code, (a, b), cases),
+        shape=Shape(code, cases),
         bad=f"{b}, {a}",
         right=f"{a}, {b}",
         fix=Substitution(pattern=r"(\(.*\), \(.*\))", replacement=r"(\2, \1)"),
@@ -237,29 +213,22 @@ def wrong_default(draw: Draw) -> Bug:
     bad, right = draw.digits(2)
     calls = ((4,), (7,), (3, 2), (5, 1))
     shape = draw.pick(
-        (
-            Shape(f"def {f}({a}, {b}=@):\n    return {a} * {b}", (a, b), calls),
-            Shape(f"def {f}({a}, {b}=@):\n    return {a} - {b}", (a, b), calls),
-            Shape(
-                f"def {f}({a}, {c}, {b}=@):\n    return {a} + {c} * {b}",
-                (a, c, b),
-                ((4, 1), (7, 3), (3, 2, 2), (5, 0, 6)),
-            ),
-            Shape(
-                f"def {f}({a}, {b}=@):\n    return [item + {b} for item in {a}]",
-                (a, b),
-                (([4],), ([7, 1],), ([3, 2], 2), ([],)),
-            ),
-        )
+        Shape(f"def {f}({a}, {b}=@):\n    return {a} * {b}", calls),
+        Shape(f"def {f}({a}, {b}=@):\n    return {a} - {b}", calls),
+        Shape(
+            f"def {f}({a}, {c}, {b}=@):\n    return {a} + {c} * {b}",
+            ((4, 1), (7, 3), (3, 2, 2), (5, 0, 6)),
+        ),
+        Shape(
+            f"def {f}({a}, {b}=@):\n    return [item + {b} for item in {a}]",
+            (([4],), ([7, 1],), ([3, 2], 2), ([],)),
+        ),
     )
     actual, expected = draw.pick(
-        (
-            (f"it takes {bad} for {b} when {b} is not given", f"it should take {right}"),
-            (f"it uses the default {bad} for {b}", f"it should use the default {right}"),
-        )
+        (f"it takes {bad} for {b} when {b} is not given", f"it should take {right}"),
+        (f"it uses the default {bad} for {b}", f"it should use the default {right}"),
     )
     return Bug(
-        function=f,
         shape=shape,
         bad=str(bad),
         right=str(right),
@@ -273,43 +242,40 @@ def wrong_default(draw: Draw) -> Bug:
 def wrong_constant(draw: Draw) -> Bug:
     f, a, b = draw.names(3)
     t = draw.local()
-    constant = draw.pick(("LIMIT", "STEP", "BASE"))
+    constant = draw.pick("LIMIT", "STEP", "BASE")
     bad, right = draw.digits(2)
     numbers = ((4,), (11,), (7,), (right,), (bad,), (0,))
     above = tuple((n,) for n in range(1, 12))
     lists = (([4, 1],), ([7],), ([],), ([3, 5, 2],))
     shape, task = draw.pick(
+        (Shape(f"def {f}({a}):\n    return {a} * @", numbers), f"multiply {a} by {right}"),
         (
-            (Shape(f"def {f}({a}):\n    return {a} * @", (a,), numbers), f"multiply {a} by {right}"),
-            (
-                Shape(f"def {f}({a}):\n    {t} = {a} + @\n    return {t}", (a,), numbers),
-                f"add {right} to {a}",
-            ),
-            (
-                Shape(f"def {f}({a}, {b}):\n    return {a} + {b} * @", (a, b), PAIRS),
-                f"multiply {b} by {right}",
-            ),
-            (
-                Shape(f"def {f}({a}):\n    return [item * @ for item in {a}]", (a,), lists),
-                f"multiply each item of {a} by {right}",
-            ),
-            (
-                Shape(f"def {f}({a}):\n    if {a} > @:\n        return 0\n    return {a}", (a,), above),
-                f"give 0 when {a} is more than {right}",
-            ),
-            (
-                Shape(f"{constant} = @\n\ndef {f}({a}):\n    return {a} - {constant}", (a,), numbers),
-                f"subtract {right} from {a}",
-            ),
-        )
+            Shape(f"def {f}({a}):\n    {t} = {a} + @\n    return {t}", numbers),
+            f"add {right} to {a}",
+        ),
+        (
+            Shape(f"def {f}({a}, {b}):\n    return {a} + {b} * @", PAIRS),
+            f"multiply {b} by {right}",
+        ),
+        (
+            Shape(f"def {f}({a}):\n    return [item * @ for item in {a}]", lists),
+            f"multiply each item of {a} by {right}",
+        ),
+        (
+            Shape(f"def {f}({a}):\n    if {a} > @:\n        return 0\n    return {a}", above),
+            f"give 0 when {a} is more than {right}",
+        ),
+        (
+            Shape(f"{constant} = @\n\ndef {f}({a}):\n    return {a} - {constant}", numbers),
+            f"subtract {right} from {a}",
+        ),
     )
     return Bug(
-        function=f,
         shape=shape,
         bad=str(bad),
         right=str(right),
         fix=Substitution(pattern="[0-9]", replacement=str(right)),
         wrong=_other_digits(draw, right, bad),
-        actual=draw.pick((f"it uses the number {bad}", f"it works with {bad}")),
+        actual=draw.pick(f"it uses the number {bad}", f"it works with {bad}"),
         expected=f"it should {task}",
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
@@ -24,12 +25,26 @@ LOCALS = ("total", "result")
 
 
 class Shape(NamedTuple):
-    """One way to write a function: its source, its parameters, and arguments to call it with."""
+    """One way to write a function: its source and arguments to call it with."""
 
     code: str  # MARK where the bug sits; a line that is only MARK (and indentation) is one the bug left out
-    parameters: tuple[str, ...]
     cases: Sequence[tuple[Any, ...]]
-    subject: str = ""  # what the issue calls the thing worked on, where shapes differ in it
+    subject: str = ""  # of the issue's sentences, where shapes differ in it
+
+    @property
+    def function(self) -> str:
+        """The name of the function."""
+        return self._signature()[1]
+
+    @property
+    def parameters(self) -> tuple[str, ...]:
+        """The names of its parameters."""
+        return tuple(part.split("=")[0].strip() for part in self._signature()[2].split(","))
+
+    def _signature(self) -> re.Match[str]:
+        found = re.search(r"^def (\w+)\((.*)\):$", self.code, re.MULTILINE)
+        assert found is not None, self.code
+        return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +65,6 @@ class Bug:
     clauses about "it".
     """
 
-    function: str
     shape: Shape
     bad: str
     right: str
@@ -79,9 +93,9 @@ class Draw:
         return [self.name() for _ in range(count)]
 
     def local(self) -> str:
-        return self.pick(LOCALS)
+        return self.pick(*LOCALS)
 
-    def pick(self, options: Sequence[T]) -> T:
+    def pick(self, *options: T) -> T:
         return self.random.choice(options[: self._variety])
 
     def digits(self, count: int) -> list[int]:

@@ -59,8 +59,8 @@ def build(
         raise Rejected("the edit changes another place than the bug's")
     cases = _cases(bug, layout)
     wrong = _wrong_edits(bug, layout, cases)
-    visible = visible_tests(layout, bug.function, cases.passing[0] if cases.passing else None)
-    hidden = hidden_tests(layout.module, bug.function, [*cases.failing, *cases.passing])
+    visible = visible_tests(layout, bug.shape.function, cases.passing[0] if cases.passing else None)
+    hidden = hidden_tests(layout.module, bug.shape.function, [*cases.failing, *cases.passing])
     path, visible_path = f"{layout.module}.py", f"tests/test_{layout.module}.py"
     hidden_ids = test_ids(HIDDEN_PATH, hidden)
     fixes = [_fix(candidate, path, text, is_right=candidate is right) for candidate in (right, *wrong)]
@@ -78,7 +78,7 @@ def build(
         metadata={
             "split": split,
             "family": family.__name__,
-            "names": [layout.module, bug.function, *bug.shape.parameters],
+            "names": [layout.module, bug.shape.function, *bug.shape.parameters],
             "fixes": fixes,
         },
     )
@@ -96,8 +96,8 @@ def _fix(candidate: Edit, path: str, text: str, *, is_right: bool) -> dict[str, 
 
 def _cases(bug: Bug, layout: Layout) -> _Cases:
     modules = {**layout.modules, layout.module: layout.fixed}
-    wanted = results(modules, layout.module, bug.function, bug.shape.cases)
-    buggy = results(layout.modules, layout.module, bug.function, bug.shape.cases)
+    wanted = results(modules, layout.module, bug.shape.function, bug.shape.cases)
+    buggy = results(layout.modules, layout.module, bug.shape.function, bug.shape.cases)
     cases = _Cases([], [])
     for arguments, right, found in zip(bug.shape.cases, wanted, buggy, strict=True):
         if right == right:  # false where the right function raises: nothing to test there
@@ -121,13 +121,13 @@ def _wrong_edits(bug: Bug, layout: Layout, cases: _Cases) -> list[Edit]:
 
 def _passes(source: str, bug: Bug, layout: Layout, cases: Sequence[Case]) -> bool:
     modules = {**layout.modules, layout.module: source}
-    found: list[Any] = results(modules, layout.module, bug.function, [case.arguments for case in cases])
+    found: list[Any] = results(modules, layout.module, bug.shape.function, [case.arguments for case in cases])
     return found == [case.value for case in cases]
 
 
 def _issue(bug: Bug, module: str, draw: Draw) -> str:
-    issue = draw.pick(ISSUES)
-    return issue.format(module=module, function=bug.function, actual=bug.actual, expected=bug.expected)
+    issue = draw.pick(*ISSUES)
+    return issue.format(module=module, function=bug.shape.function, actual=bug.actual, expected=bug.expected)
 
 
 def _history(bug: Bug, layout: Layout, visible_path: str, visible: str) -> tuple[Commit, ...]:
@@ -138,7 +138,7 @@ def _history(bug: Bug, layout: Layout, visible_path: str, visible: str) -> tuple
     commits = [
         Commit(message="Start", files={**start, **others}),
         Commit(message=f"Add {path}", files={path: layout.before}),
-        Commit(message=f"Add {bug.function}", files={path: layout.modules[layout.module]}),
+        Commit(message=f"Add {bug.shape.function}", files={path: layout.modules[layout.module]}),
         Commit(message="Add tests", files={"tests/__init__.py": "", visible_path: visible}),
     ]
     return tuple(commits if layout.before else commits[:1] + commits[2:])

@@ -13,15 +13,14 @@ LISTS = (([4, 7, 9],), ([5],), ([],), ([2, 2, 6, 1],))
 def missing_return(draw: Draw) -> Bug:
     f, a, b = draw.names(3)
     t = draw.local()
-    op = draw.pick("+-*")
-    shape, bad, right, wrong, what = draw.pick(_missing_return_cases(f, a, b, t, op))
+    op = draw.pick(*"+-*")
+    shape, bad, right, wrong, what = draw.pick(*_missing_return_cases(f, a, b, t, op))
     return Bug(
-        function=f,
         shape=shape,
         bad=bad,
         right=right,
         wrong=wrong,
-        actual=draw.pick(("it gives None", "it gives nothing back")),
+        actual=draw.pick("it gives None", "it gives nothing back"),
         expected=f"it should return {what}",
     )
 
@@ -30,14 +29,14 @@ def _missing_return_cases(f: str, a: str, b: str, t: str, op: str) -> tuple[tupl
     """Each: shape, bad, right, wrong, what."""
     return (
         (
-            Shape(f"def {f}({a}, {b}):\n    {t} = {a} {op} {b}\n@{t}", (a, b), PAIRS),
+            Shape(f"def {f}({a}, {b}):\n    {t} = {a} {op} {b}\n@{t}", PAIRS),
             "    ",
             "    return ",
             ("    return -", "    return not ", "    yield "),
             t,
         ),
         (
-            Shape(f"def {f}({a}, {b}):\n@{a} {op} {b}", (a, b), PAIRS),
+            Shape(f"def {f}({a}, {b}):\n@{a} {op} {b}", PAIRS),
             "    ",
             "    return ",
             ("    return -", "    return not ", "    yield "),
@@ -46,7 +45,6 @@ def _missing_return_cases(f: str, a: str, b: str, t: str, op: str) -> tuple[tupl
         (
             Shape(
                 f"def {f}({a}, {b}):\n    if {a} > {b}:\n        return {a}\n@{b}",
-                (a, b),
                 ((7, 3), (3, 7), (1, 4), (0, 2), (9, 2)),
             ),
             "    ",
@@ -55,11 +53,7 @@ def _missing_return_cases(f: str, a: str, b: str, t: str, op: str) -> tuple[tupl
             f"{b} when {a} is not more than {b}",
         ),
         (
-            Shape(
-                f"def {f}({a}):\n    {t} = 0\n    for item in {a}:\n        {t} += item\n    @",
-                (a,),
-                LISTS,
-            ),
+            Shape(f"def {f}({a}):\n    {t} = 0\n    for item in {a}:\n        {t} += item\n    @", LISTS),
             "",
             f"return {t}",
             ("return item", f"return {a}", f"print({t})"),
@@ -68,7 +62,6 @@ def _missing_return_cases(f: str, a: str, b: str, t: str, op: str) -> tuple[tupl
         (
             Shape(
                 f"def {f}({a}, {b}):\n    {t} = [item for item in {a} if item > {b}]\n    @",
-                (a, b),
                 (([4, 7], 5), ([1], 0), ([], 3), ([6, 8], 2)),
             ),
             "",
@@ -82,12 +75,11 @@ def _missing_return_cases(f: str, a: str, b: str, t: str, op: str) -> tuple[tupl
 def inverted_condition(draw: Draw) -> Bug:
     f, a, b = draw.names(3)
     flip = draw.chance(0.5)
-    shape, plain, negated, wrong, verb, when = draw.pick(_inverted_condition_cases(f, a, b))
+    shape, plain, negated, wrong, verb, when = draw.pick(*_inverted_condition_cases(f, a, b))
     bad, right = (negated, plain) if flip else (plain, negated)
     wrong_when, right_when = reversed(when) if flip else when
     third, _, object_ = verb.partition(" ")
     return Bug(
-        function=f,
         shape=shape,
         bad=bad,
         right=right,
@@ -105,11 +97,7 @@ def _inverted_condition_cases(f: str, a: str, b: str) -> tuple[tuple[Any, ...], 
     same = ((3, 3), (4, 5), (0, 0), (6, 2))
     return (
         (
-            Shape(
-                f"def {f}({a}, {b}):\n    @{a}:\n        return {b}\n    return len({a}) + {b} + 1",
-                (a, b),
-                lists,
-            ),
+            Shape(f"def {f}({a}, {b}):\n    @{a}:\n        return {b}\n    return len({a}) + {b} + 1", lists),
             "if ",
             "if not ",
             ("if None is ", "if 1 or ", "while "),
@@ -117,7 +105,7 @@ def _inverted_condition_cases(f: str, a: str, b: str) -> tuple[tuple[Any, ...], 
             ("filled", "empty"),
         ),
         (
-            Shape(f"def {f}({a}, {b}):\n    return {a}@{b}", (a, b), among),
+            Shape(f"def {f}({a}, {b}):\n    return {a}@{b}", among),
             " in ",
             " not in ",
             (" == ", " != ", " is "),
@@ -125,7 +113,7 @@ def _inverted_condition_cases(f: str, a: str, b: str) -> tuple[tuple[Any, ...], 
             (f"in {b}", f"missing from {b}"),
         ),
         (
-            Shape(f"def {f}({a}, {b}):\n    return [item for item in {a} @ {b}]", (a, b), several),
+            Shape(f"def {f}({a}, {b}):\n    return [item for item in {a} @ {b}]", several),
             "if item in",
             "if item not in",
             ("if item ==", "if item !=", "if item is"),
@@ -133,11 +121,7 @@ def _inverted_condition_cases(f: str, a: str, b: str) -> tuple[tuple[Any, ...], 
             (f"in {b}", f"missing from {b}"),
         ),
         (
-            Shape(
-                f"def {f}({a}, {b}):\n    if {a}@{b}:\n        return 0\n    return {a} + {b} + 1",
-                (a, b),
-                same,
-            ),
+            Shape(f"def {f}({a}, {b}):\n    if {a}@{b}:\n        return 0\n    return {a} + {b} + 1", same),
             " == ",
             " != ",
             (" > ", " < ", " >= "),
@@ -154,42 +138,39 @@ def wrong_initial_value(draw: Draw) -> Bug:
     numbers = (([4, 7],), ([5],), ([],), ([2, 3, 1],))
     started = (([4, 7], 3), ([5], 2), ([], 6), ([2, 1], 0), ([3], 1))
     loop = f"    for item in {a}:\n        {t}"
-    zero_or_one = draw.pick("01")
+    zero_or_one = draw.pick(*"01")
     other = "1" if zero_or_one == "0" else "0"
     shape, bad, right, wrong, what = draw.pick(
         (
-            (
-                Shape(f"def {f}({a}):\n    {t} = @\n{loop} += item\n    return {t}", (a,), numbers),
-                draw.pick(("1", str(k))),
-                "0",
-                ("2", "-1", a),
-                f"sum {a}",
-            ),
-            (
-                Shape(f"def {f}({a}):\n    {t} = @\n{loop} *= item\n    return {t}", (a,), numbers),
-                draw.pick(("0", str(k))),
-                "1",
-                ("-1", "10", "2"),
-                f"multiply the items of {a}",
-            ),
-            (
-                Shape(f"def {f}({a}, {b}):\n    {t} = @\n{loop} += item\n    return {t}", (a, b), started),
-                zero_or_one,
-                b,
-                (other, a, f"-{b}"),
-                f"sum {a}",
-            ),
-            (
-                Shape(f"def {f}({a}, {b}):\n    {t} = @\n{loop} -= item\n    return {t}", (a, b), started),
-                zero_or_one,
-                b,
-                (other, a, f"-{b}"),
-                f"subtract the items of {a}",
-            ),
-        )
+            Shape(f"def {f}({a}):\n    {t} = @\n{loop} += item\n    return {t}", numbers),
+            draw.pick("1", str(k)),
+            "0",
+            ("2", "-1", a),
+            f"sum {a}",
+        ),
+        (
+            Shape(f"def {f}({a}):\n    {t} = @\n{loop} *= item\n    return {t}", numbers),
+            draw.pick("0", str(k)),
+            "1",
+            ("-1", "10", "2"),
+            f"multiply the items of {a}",
+        ),
+        (
+            Shape(f"def {f}({a}, {b}):\n    {t} = @\n{loop} += item\n    return {t}", started),
+            zero_or_one,
+            b,
+            (other, a, f"-{b}"),
+            f"sum {a}",
+        ),
+        (
+            Shape(f"def {f}({a}, {b}):\n    {t} = @\n{loop} -= item\n    return {t}", started),
+            zero_or_one,
+            b,
+            (other, a, f"-{b}"),
+            f"subtract the items of {a}",
+        ),
     )
     return Bug(
-        function=f,
         shape=shape,
         bad=bad,
         right=right,
@@ -203,22 +184,19 @@ def wrong_initial_value(draw: Draw) -> Bug:
 def missing_edge_case(draw: Draw) -> Bug:
     f, a, b = draw.names(3)
     k, other = draw.digits(2)
-    answer = draw.pick(("0", "1", str(k)))
+    answer = draw.pick("0", "1", str(k))
     empty = (([],), ([4, 6],), ([5],), ([2, 8, 3],))
     zero = ((7, 2), (5, 0), (9, 3), (0, 0), (8, 5))
     last_call, last_name = r".*(\(.*\))", r".* \(.*\)"
     code, parameters, cases, pattern, tested, when = draw.pick(
-        (
-            (f"max({a})", (a,), empty, last_call, a, f"{a} is empty"),
-            (f"sum({a}) // len({a})", (a,), empty, last_call, a, f"{a} is empty"),
-            (f"{b} + {a}[0]", (a, b), [(x, 3) for (x,) in empty], r".* \(.*\)\[0\]", a, f"{a} is empty"),
-            (f"{a} // {b}", (a, b), zero, last_name, b, f"{b} is 0"),
-            (f"{a} % {b}", (a, b), zero, last_name, b, f"{b} is 0"),
-        )
+        (f"max({a})", (a,), empty, last_call, a, f"{a} is empty"),
+        (f"sum({a}) // len({a})", (a,), empty, last_call, a, f"{a} is empty"),
+        (f"{b} + {a}[0]", (a, b), [(x, 3) for (x,) in empty], r".* \(.*\)\[0\]", a, f"{a} is empty"),
+        (f"{a} // {b}", (a, b), zero, last_name, b, f"{b} is 0"),
+        (f"{a} % {b}", (a, b), zero, last_name, b, f"{b} is 0"),
     )
     return Bug(
-        function=f,
-        shape=Shape(f"def {f}({', '.join(parameters)}):\n    return @", parameters, cases),
+        shape=Shape(f"def {f}({', '.join(parameters)}):\n    return @", cases),
         bad=code,
         right=f"{code} if {tested} else {answer}",
         fix=Substitution(pattern=pattern, replacement=rf"& if \1 else {answer}"),
@@ -227,6 +205,6 @@ def missing_edge_case(draw: Draw) -> Bug:
             rf"& if \1 else {other if other != int(answer) else 0}",
             r"& if \1 else None",
         ),
-        actual=draw.pick(("it fails", "it stops with an error")),
+        actual=draw.pick("it fails", "it stops with an error"),
         expected=f"it should give {answer} when {when}",
     )

@@ -87,11 +87,11 @@ def _helper(bug: Bug, draw: Draw, functions: Mapping[str, str]) -> tuple[Helper 
         return None, {}
     name, x, y = draw.names(3)
     if functions:
-        other, function = draw.pick(list(functions.items()))
+        other, function = draw.pick(*list(functions.items()))
         source = f"def {name}({x}):\n    return {function}({x})\n"
         return Helper(name=name, source=source, arguments=(draw.digits(1)[0],)), {other: function}
     if draw.chance(0.3):
-        source = f"def {name}({x}, {y}):\n    return {x} {draw.pick('+-*')} {y}\n"
+        source = f"def {name}({x}, {y}):\n    return {x} {draw.pick(*'+-*')} {y}\n"
         return Helper(name=name, source=source, arguments=tuple(draw.digits(2))), {}
     source = f"def {name}({x}):\n    return {_body(x, draw)}\n"
     return Helper(name=name, source=source, arguments=(draw.digits(1)[0],)), {}
@@ -99,4 +99,4 @@ def _helper(bug: Bug, draw: Draw, functions: Mapping[str, str]) -> tuple[Helper 
 
 def _body(x: str, draw: Draw) -> str:
     k = draw.digits(1)[0]
-    return draw.pick((x, f"{x} + {k}", f"{x} * {k}", f"{x} - 1", f"[{x}]", f"-{x}"))
+    return draw.pick(x, f"{x} + {k}", f"{x} * {k}", f"{x} - 1", f"[{x}]", f"-{x}")

@@ -15,40 +15,27 @@ def wrong_index(draw: Draw) -> Bug:
     with_number = (([4, 7, 9, 2], 3), ([5, 1, 8, 3, 6], 2), ([6, 6, 6, 6], 1), ([1, 2, 3, 4], 4))
     rows = (([[4, 7, 9, 2], [1, 2, 3, 5, 8]],), ([[5, 1, 8, 3, 6]],), ([],), ([[6, 6, 6, 6]],))
     shape, verb = draw.pick(
+        (Shape(f"def {f}({a}):\n    return {a}[@]", lists, f"item of {a}"), "give"),
         (
-            (Shape(f"def {f}({a}):\n    return {a}[@]", (a,), lists, f"item of {a}"), "give"),
-            (
-                Shape(
-                    f"def {f}({a}, {b}):\n    {t} = {a}[@]\n    return {t} + {b}",
-                    (a, b),
-                    with_number,
-                    f"item of {a}",
-                ),
-                f"add {b} to",
-            ),
-            (
-                Shape(f"def {f}({a}, {b}):\n    return {a}[@] * {b}", (a, b), with_number, f"item of {a}"),
-                f"multiply {b} by",
-            ),
-            (
-                Shape(
-                    f"def {f}({a}):\n    return [item[@] for item in {a}]",
-                    (a,),
-                    rows,
-                    f"part of each item of {a}",
-                ),
-                "give",
-            ),
-        )
+            Shape(f"def {f}({a}, {b}):\n    {t} = {a}[@]\n    return {t} + {b}", with_number, f"item of {a}"),
+            f"add {b} to",
+        ),
+        (
+            Shape(f"def {f}({a}, {b}):\n    return {a}[@] * {b}", with_number, f"item of {a}"),
+            f"multiply {b} by",
+        ),
+        (
+            Shape(f"def {f}({a}):\n    return [item[@] for item in {a}]", rows, f"part of each item of {a}"),
+            "give",
+        ),
     )
     return Bug(
-        function=f,
         shape=shape,
         bad=bad,
         right=right,
         fix=Substitution(pattern=r"\[-*[0-9]\]", replacement=f"[{right}]"),
         wrong=[f"[{place}]" for place in (*PLACES, "-2") if place not in (bad, right)],
-        actual=draw.pick(("it takes the wrong item", f"it takes the {PLACES[bad]} {shape.subject}")),
+        actual=draw.pick("it takes the wrong item", f"it takes the {PLACES[bad]} {shape.subject}"),
         expected=f"it should {verb} the {PLACES[right]} one",
     )
 
@@ -72,29 +59,25 @@ def wrong_method(draw: Draw) -> Bug:
     searches = (([4, 7, 4], 4), ([5, 5, 5], 5), ([1, 2], 2), ([3, 9, 6, 6], 6))
     rows = (([[4, 7], [1]],), ([[5]],), ([],), ([[2, 3], [], [6]],))
     group, shape, verb = draw.pick(
+        (METHODS, Shape(f"def {f}({a}):\n    return {a}.@()", texts), f"give {a}"),
         (
-            (METHODS, Shape(f"def {f}({a}):\n    return {a}.@()", (a,), texts), f"give {a}"),
-            (
-                METHODS,
-                Shape(
-                    f"def {f}({a}):\n    return [item.@() for item in {a}]",
-                    (a,),
-                    [([text],) for (text,) in texts] + [([],)],
-                ),
-                f"give the items of {a}",
+            METHODS,
+            Shape(
+                f"def {f}({a}):\n    return [item.@() for item in {a}]",
+                [([text],) for (text,) in texts] + [([],)],
             ),
-            (ENDS, Shape(f"def {f}({a}, {b}):\n    return {a}.@({b})", (a, b), ends), f"give True when {a}"),
-            (SEARCHES, Shape(f"def {f}({a}, {b}):\n    return {a}.@({b})", (a, b), searches), "give"),
-            (
-                ADDERS,
-                Shape(
-                    f"def {f}({a}):\n    {t} = []\n    for item in {a}:\n        {t}.@(item)\n    return {t}",
-                    (a,),
-                    rows,
-                ),
-                "",
+            f"give the items of {a}",
+        ),
+        (ENDS, Shape(f"def {f}({a}, {b}):\n    return {a}.@({b})", ends), f"give True when {a}"),
+        (SEARCHES, Shape(f"def {f}({a}, {b}):\n    return {a}.@({b})", searches), "give"),
+        (
+            ADDERS,
+            Shape(
+                f"def {f}({a}):\n    {t} = []\n    for item in {a}:\n        {t}.@(item)\n    return {t}",
+                rows,
             ),
-        )
+            "",
+        ),
     )
     bad, right = draw.random.sample(list(group), 2)
     others = {
@@ -105,12 +88,11 @@ def wrong_method(draw: Draw) -> Bug:
     wrong = [name for name in group if name not in (bad, right)] or list(others[id(group)])
     meaning = {name: " ".join(f"{verb} {text.format(a=a, b=b)}".split()) for name, text in group.items()}
     return Bug(
-        function=f,
         shape=shape,
         bad=bad,
         right=right,
         fix=Substitution(pattern="[a-z]*(", replacement=f"{right}("),
         wrong=[f"{name}(" for name in wrong],
-        actual=draw.pick(("it gives the wrong result", f"it uses {bad}")),
+        actual=draw.pick("it gives the wrong result", f"it uses {bad}"),
         expected=f"it should {meaning[right]}",
     )

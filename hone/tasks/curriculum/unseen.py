@@ -9,40 +9,30 @@ from hone.tasks.curriculum.bug import Bug, Draw, Shape
 def wrong_variable(draw: Draw) -> Bug:
     f, a, b, c = draw.names(4)
     t = draw.local()
-    op = draw.pick("+-*")
+    op = draw.pick(*"+-*")
     word = {"+": f"add {b} to {a}", "-": f"subtract {b} from {a}", "*": f"multiply {a} by {b}"}[op]
     shape, bad = draw.pick(
+        (Shape(f"def {f}({a}, {b}, {c}):\n    return {a} {op} @", TRIPLES), c),
         (
-            (Shape(f"def {f}({a}, {b}, {c}):\n    return {a} {op} @", (a, b, c), TRIPLES), c),
-            (
-                Shape(
-                    f"def {f}({a}, {b}, {c}):\n    {t} = {a} {op} @\n    return {t} + {c}", (a, b, c), TRIPLES
-                ),
-                c,
+            Shape(f"def {f}({a}, {b}, {c}):\n    {t} = {a} {op} @\n    return {t} + {c}", TRIPLES),
+            c,
+        ),
+        (
+            Shape(
+                f"def {f}({a}, {b}, {c}):\n    if {c} > 2:\n        return {c}\n    return {a} {op} @",
+                TRIPLES,
             ),
-            (
-                Shape(
-                    f"def {f}({a}, {b}, {c}):\n    if {c} > 2:\n        return {c}\n    return {a} {op} @",
-                    (a, b, c),
-                    TRIPLES,
-                ),
-                c,
+            c,
+        ),
+        (
+            Shape(
+                f"def {f}({a}, {b}, {c}):\n    return [item {op} @ for item in {a}]",
+                [(*case, number) for case, number in zip(LIST_AND_NUMBER, (1, 4, 5, 2, 0, 7), strict=True)],
             ),
-            (
-                Shape(
-                    f"def {f}({a}, {b}, {c}):\n    return [item {op} @ for item in {a}]",
-                    (a, b, c),
-                    [
-                        (*case, number)
-                        for case, number in zip(LIST_AND_NUMBER, (1, 4, 5, 2, 0, 7), strict=True)
-                    ],
-                ),
-                c,
-            ),
-        )
+            c,
+        ),
     )
     return Bug(
-        function=f,
         shape=shape,
         bad=bad,
         right=b,
@@ -56,18 +46,15 @@ def missing_call(draw: Draw) -> Bug:
     f, a, b, g, x = draw.names(5)
     t = draw.local()
     k = draw.digits(1)[0]
-    body = draw.pick((f"{x} * {k}", f"{x} + {k}", f"{x} - {k}"))
+    body = draw.pick(f"{x} * {k}", f"{x} + {k}", f"{x} - {k}")
     cases = ((7, 3), (10, 4), (9, 2), (4, 0), (2, 2))
     shape = draw.pick(
-        (
-            Shape(f"def {f}({a}, {b}):\n    return @ + {b}", (a, b), cases),
-            Shape(f"def {f}({a}, {b}):\n    {t} = @ - {b}\n    return {t}", (a, b), cases),
-            Shape(f"def {f}({a}, {b}):\n    if {b} > 2:\n        return {b}\n    return @", (a, b), cases),
-            Shape(f"def {f}({a}, {b}):\n    {t} = {b} * 2\n    return {t} + @", (a, b), cases),
-        )
+        Shape(f"def {f}({a}, {b}):\n    return @ + {b}", cases),
+        Shape(f"def {f}({a}, {b}):\n    {t} = @ - {b}\n    return {t}", cases),
+        Shape(f"def {f}({a}, {b}):\n    if {b} > 2:\n        return {b}\n    return @", cases),
+        Shape(f"def {f}({a}, {b}):\n    {t} = {b} * 2\n    return {t} + @", cases),
     )
     return Bug(
-        function=f,
         shape=shape,
         bad=a,
         right=f"{g}({a})",
