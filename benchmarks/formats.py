@@ -20,8 +20,9 @@ from pathlib import Path
 from typing import Any
 
 from hone.tasks.files import import_rows, read_rows, write_rows
-from hone.tasks.formats import FORMATS, load, save, to_dict
+from hone.tasks.formats import FORMATS, save, to_dict
 from hone.tasks.formats.rows import Row
+from hone.tasks.sources import load_all
 from hone.types import Checks, Commit, Environment, Task
 
 PUBLISHED = Path(__file__).parents[2] / "shared" / "data" / "rows"
@@ -229,7 +230,7 @@ def differences(name: str, rows: list[Row], folder: Path) -> Iterator[str]:
     yield from (str(refusal) for refusal in imported.refused)
     yield from ["a row was taken for a repeated one"] * imported.repeated
     save(imported.tasks, folder / "tasks.jsonl")
-    tasks = load(folder / "tasks.jsonl")
+    tasks = load_all(folder / "tasks.jsonl")
     if tuple(tasks) != imported.tasks:
         yield "the tasks changed in Hone's file"
     written = [format.write(task) for task in tasks]

@@ -55,7 +55,7 @@ from hone.grading import GradingSettings, grade
 from hone.grading.rules import count
 from hone.grading.verdict import WORDS
 from hone.sandbox import make_provider
-from hone.tasks.formats import load
+from hone.tasks.sources import load_all
 from hone.tasks.workspace import prepare
 from hone.types import Task, TestStatus, Verdict
 from hone.utils.files import default_cache_dir
@@ -268,7 +268,7 @@ def show(cases: Sequence[Case], differences: Sequence[Difference]) -> dict[str, 
 
 def run(options: argparse.Namespace, folder: Path) -> tuple[dict[str, Any], bool]:
     """The result, and whether there is no fault in it."""
-    mined = load(options.tasks) if options.tasks else asyncio.run(mine_all(PACKAGES, repeats=2))[0]
+    mined = load_all(options.tasks) if options.tasks else asyncio.run(mine_all(PACKAGES, repeats=2))[0]
     tasks = pick(mined, options.harness_tasks)
     repositories = {task.environment.repo for task in tasks}
     say(f"{len(tasks)} of {len(mined)} tasks, of {len(repositories)} repositories")

@@ -73,6 +73,7 @@ def mine(
     from hone.curate.mining.issues import read_issues
     from hone.curate.mining.mine import read_results, report
     from hone.curate.mining.settings import MiningSettings
+    from hone.tasks.formats import save
     from hone.tasks.repository import Repository
 
     run = resolve_provider(provider, [f"grading.concurrency={os.cpu_count() or 1}", *(sets or [])])
@@ -88,7 +89,8 @@ def mine(
         )
     finally:
         found = report(selection, read_results(journal), limit)
-        _write(found, out)
+        if found.tasks:
+            save(found.tasks, out)
     journal.remove()
     _print(found, commits, out, as_json=as_json)
     return 0 if found.tasks else FAILED
@@ -187,16 +189,6 @@ def _run(
                 )
 
     asyncio.run(work())
-
-
-def _write(found: Report, out: Path) -> None:
-    """Beside and renamed; the file of results so far has another name than the one that `save` uses."""
-    from hone.tasks.formats import save
-
-    if found.tasks:
-        beside = out.with_name(f".{out.name}.new")
-        save(found.tasks, beside)
-        beside.replace(out)
 
 
 def _as_json(found: Report, commits: int, out: Path) -> dict[str, object]:

@@ -70,6 +70,8 @@ def mutate(
 
     hone tasks mutate ../my-project --tests tests/unit --seed 7 -o more.jsonl
     """
+    from hone.tasks.formats import save
+
     settings = resolve_provider(provider, [f"grading.concurrency={os.cpu_count() or 1}", *(sets or [])])
     journal = out.with_name(f"{out.name}.partial")
     options = {"count": count, "seed": seed, "commit": commit, "tests": tests, "repeats": repeat}
@@ -82,7 +84,7 @@ def mutate(
 
     report = run_stoppable(job)
     if report.tasks:
-        _write(report.tasks, out)
+        save(report.tasks, out)
     journal.unlink(missing_ok=True)
     _print(report, out, count, as_json=as_json)
     return 0 if report.tasks else FAILED
@@ -90,24 +92,17 @@ def mutate(
 
 def _keeper(out: Path, count: int) -> Callable[[Sequence[Task]], None]:
     """Writes the tasks whenever there are more of them, so that nothing is lost when the run is stopped."""
+    from hone.tasks.formats import save
+
     written = 0
 
     def keep(tasks: Sequence[Task]) -> None:
         nonlocal written
         if len(tasks) > written:
             written = len(tasks)
-            _write(tasks[:count], out)
+            save(tasks[:count], out)
 
     return keep
-
-
-def _write(tasks: Sequence[Task], out: Path) -> None:
-    """Beside and renamed; the file of results so far has another name than the one that `save` uses."""
-    from hone.tasks.formats import save
-
-    beside = out.with_name(f".{out.name}.new")
-    save(tasks, beside)
-    beside.replace(out)
 
 
 def _as_json(report: MutationReport, out: Path) -> dict[str, Any]:

@@ -192,9 +192,10 @@ def export(
     [bold]Example[/bold]: hone tasks export tasks.jsonl --format slime -o train.jsonl --lists lists
     """
     from hone.tasks.files import write_lists, write_rows
-    from hone.tasks.formats import FORMATS, load
+    from hone.tasks.formats import FORMATS
+    from hone.tasks.sources import load_all
 
-    tasks = load(tasks_file)
+    tasks = load_all(tasks_file)
     writer = FORMATS[one_of(format, ROW_FORMATS, "format")]
     write_rows([writer.write(task) for task in tasks], out)
     if lists is not None:

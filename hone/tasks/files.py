@@ -15,6 +15,7 @@ from hone.tasks.errors import TaskError
 from hone.tasks.formats import Format, content_hash, detect
 from hone.tasks.formats.rows import Row, parse, plain
 from hone.types import Task
+from hone.utils.files import replace_file
 
 _SHOWN = 5  # refusals in an error
 BATCH = 128  # rows in memory at once; those of some data sets take a megabyte each
@@ -102,16 +103,12 @@ def write_rows(rows: Iterable[Row], path: Path) -> None:
     Raises TaskError where Parquet, which gives each column one type, would change a row.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(path.name + ".partial")
-    try:
+    with replace_file(path) as partial:
         if path.suffix == ".parquet":
-            _write_parquet(list(rows), beside, path)
+            _write_parquet(list(rows), partial, path)
         else:
-            with beside.open("w", encoding="utf-8") as file:
+            with partial.open("w", encoding="utf-8") as file:
                 file.writelines(json.dumps(row, allow_nan=False) + "\n" for row in rows)
-        beside.replace(path)
-    finally:
-        beside.unlink(missing_ok=True)
 
 
 def write_lists(tasks: Iterable[Task], folder: Path) -> None:
@@ -260,7 +257,7 @@ def _read_parquet(path: Path) -> Iterator[Row | TaskError]:
         raise TaskError(f"cannot read rows from {path}: {error}") from None
 
 
-def _write_parquet(rows: list[Row], beside: Path, path: Path) -> None:
+def _write_parquet(rows: list[Row], partial: Path, path: Path) -> None:
     """A column that a row lacks is null there; any other change is an error."""
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -280,7 +277,7 @@ def _write_parquet(rows: list[Row], beside: Path, path: Path) -> None:
                 f"cannot keep; export to a .jsonl file instead"
             )
     try:
-        pq.write_table(pa.table(columns), beside)
+        pq.write_table(pa.table(columns), partial)
     except pa.ArrowException as error:
         raise TaskError(f"cannot write {path}: {error}; export to a .jsonl file instead") from None
 

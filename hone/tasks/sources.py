@@ -77,24 +77,29 @@ def check_complete(task: Task) -> None:
             )
 
 
-def _complete(path: Path) -> list[Task]:
-    """Every task of a file, or of a data set by its name on the hub.
+def load_all(source: str | Path) -> list[Task]:
+    """Return every task of a file or of a hub data set, in any known format.
 
-    A row that cannot be used is an error: a run must not lose tasks unnoticed.
+    Raises TaskError when a row cannot be used or occurs twice: a run must not lose tasks unnoticed.
     """
-    imported = tasks_of(read_source(str(path)), path)
+    imported = tasks_of(read_source(str(source)), source)
     if imported.refused:
         raise TaskError(
-            f"{path} holds rows that cannot be used: {imported.refusals()}. Leave them out with "
-            f"`hone tasks import`, or mend them"
+            f"{source} holds rows that cannot be used: {imported.refusals()}. Leave them out with "
+            f"`hone tasks import`, or correct them"
         )
     if imported.repeated:
         raise TaskError(
-            f"{path} holds {imported.repeated} rows twice: leave them out with `hone tasks import`"
+            f"{source} holds {imported.repeated} rows twice: leave them out with `hone tasks import`"
         )
-    for task in imported.tasks:
-        check_complete(task)
     return list(imported.tasks)
+
+
+def _complete(source: str | Path) -> list[Task]:
+    tasks = load_all(source)
+    for task in tasks:
+        check_complete(task)
+    return tasks
 
 
 def _sets(path: Path) -> Splits:

@@ -5,74 +5,86 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import types
+import typing
 from collections.abc import Iterable, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from hone.tasks.errors import TaskError
 from hone.tasks.formats.rows import parse
-from hone.types import Checks, Commit, Environment, Task
+from hone.types import Task
+from hone.utils.files import replace_file
 
-_LISTS = ("fail_to_pass", "pass_to_pass", "command")  # of Checks
-_ENVIRONMENT_LISTS = ("requirements", "paths")
+_MAX_TIMEOUT_S = 1e9
 
 
 def to_dict(task: Task) -> dict[str, Any]:
-    """The task as JSON values, if its metadata are JSON values (`to_line` makes sure)."""
-    data = {field.name: getattr(task, field.name) for field in dataclasses.fields(Task)}
-    data["environment"] = {
-        "image": task.environment.image,
-        "workdir": task.environment.workdir,
-        "history": [{"message": c.message, "files": dict(c.files)} for c in task.environment.history],
-        "repo": task.environment.repo,
-        "commit": task.environment.commit,
-        "requirements": list(task.environment.requirements),
-        "distribution": task.environment.distribution,
-        "paths": list(task.environment.paths),
-    }
-    checks = {field.name: getattr(task.checks, field.name) for field in dataclasses.fields(Checks)}
-    for name in _LISTS:
-        checks[name] = list(checks[name])
-    data["checks"] = {**checks, "test_files": dict(task.checks.test_files)}
-    data["metadata"] = dict(task.metadata)
-    return data
+    """Return the task as JSON values, if its metadata are JSON values; `to_line` checks that."""
+    fields = {field.name: _plain(getattr(task, field.name)) for field in dataclasses.fields(Task)}
+    return {**fields, "metadata": dict(task.metadata)}
+
+
+def _plain(value: Any) -> Any:
+    if dataclasses.is_dataclass(value):
+        return {field.name: _plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    if isinstance(value, tuple):
+        return [_plain(item) for item in typing.cast(tuple[Any, ...], value)]
+    return dict(value) if isinstance(value, Mapping) else value
 
 
 def from_dict(data: Any) -> Task:
-    """The task that `to_dict` wrote. Raises TaskError on missing, unknown or ill-typed fields."""
-    fields = _fields(Task, data, "task")
-    environment = _fields(Environment, fields["environment"], "environment")
-    history = [
-        _fields(Commit, commit, "commit") for commit in _list(environment.get("history", []), "history")
-    ]
-    checks = _fields(Checks, fields["checks"], "checks")
-    _texts(fields, ("id", "problem", "source"))
-    _texts(environment, ("image", "workdir", "repo", "commit", "distribution"))
-    _texts(checks, ("gold_patch", "test_patch", "script", "rule", "parser"))
-    for commit in history:
-        _texts(commit, ("message",))
-        _files(commit["files"], deletions=True)
-    _files(checks["test_files"], deletions=False)
-    if not isinstance(fields.get("metadata", {}), dict):
-        raise TaskError("`metadata` must be an object")
-    timeout_s = checks.get("timeout_s", 60.0)
-    if isinstance(timeout_s, bool) or not isinstance(timeout_s, int | float) or not 0 < timeout_s < 1e9:
-        raise TaskError(f"`timeout_s` must be a positive number of seconds, got {timeout_s!r}")
-    for name in _LISTS:
-        if name in checks:
-            checks[name] = tuple(_strings(checks[name], name))
-    for name in _ENVIRONMENT_LISTS:
-        if name in environment:
-            environment[name] = tuple(_strings(environment[name], name))
-    checks["timeout_s"] = float(timeout_s)
-    environment["history"] = tuple(Commit(**commit) for commit in history)
-    fields["environment"] = Environment(**environment)
-    fields["checks"] = Checks(**checks)
-    return Task(**fields)
+    """Return the task that `to_dict` wrote. Raises TaskError for missing, unknown or ill-typed fields."""
+    task: Task = _record(Task, data, "task")
+    if not 0 < task.checks.timeout_s < _MAX_TIMEOUT_S:
+        raise TaskError(f"`timeout_s` must be a positive number of seconds, got {task.checks.timeout_s!r}")
+    return task
+
+
+def _record(kind: type, data: Any, name: str) -> Any:
+    """Return a dataclass with fields of the types that it declares."""
+    if not isinstance(data, dict):
+        raise TaskError(f"{name} must be an object, got {type(data).__name__}")
+    fields = dataclasses.fields(kind)
+    unknown = sorted(set(data) - {field.name for field in fields})
+    required = [f.name for f in fields if f.default is f.default_factory is dataclasses.MISSING]
+    missing = [field for field in required if field not in data]
+    if unknown or missing:
+        named = (("unknown", unknown), ("missing", missing))
+        wrong = "; ".join(f"{what}: {', '.join(names)}" for what, names in named if names)
+        raise TaskError(f"{name} has wrong fields ({wrong})")
+    hints = _hints(kind)
+    return kind(**{field: _value(hints[field], value, field) for field, value in data.items()})
+
+
+@cache
+def _hints(kind: type) -> dict[str, Any]:
+    return typing.get_type_hints(kind)
+
+
+def _value(hint: Any, value: Any, name: str) -> Any:
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if hint is Any or (origin is types.UnionType and value is None and types.NoneType in arguments):
+        return value
+    if origin is types.UnionType:
+        return _value(arguments[0], value, name)
+    if dataclasses.is_dataclass(hint):
+        return _record(typing.cast(type, hint), value, name)
+    if origin is tuple and isinstance(value, list):
+        return tuple(_value(arguments[0], item, f"each of {name}") for item in value)
+    if origin is Mapping and isinstance(value, dict) and all(isinstance(key, str) for key in value):
+        return {key: _value(arguments[1], item, f"{name}[{key}]") for key, item in value.items()}
+    if hint is float and isinstance(value, int | float) and not isinstance(value, bool):
+        return float(value)
+    if hint is str and isinstance(value, str):
+        return value
+    wanted = {tuple: "a list", Mapping: "an object", str: "a text", float: "a number"}
+    raise TaskError(f"`{name}` must be {wanted[origin or hint]}, got {value!r}")
 
 
 def to_line(task: Task) -> str:
-    """One line of JSON, without its end. Raises TaskError when JSON cannot keep the metadata as they are."""
+    """Return one line of JSON without its end. Raises TaskError when JSON would change the metadata."""
     data = to_dict(task)
     try:
         line = json.dumps(data, allow_nan=False)
@@ -81,101 +93,29 @@ def to_line(task: Task) -> str:
         raise TaskError(f"task {task.id} cannot be written as JSON: {error}") from None
     if again != data:
         raise TaskError(
-            f"task {task.id} cannot be written as JSON: its metadata hold tuples or keys not text"
+            f"task {task.id} cannot be written as JSON: its metadata hold tuples or keys that are not text"
         )
     return line
 
 
 def from_line(line: str) -> Task:
-    """The task of one line. Raises TaskError."""
+    """Return the task of one line. Raises TaskError."""
     return from_dict(parse(line))
 
 
-def load(path: Path) -> list[Task]:
-    """Every task of a JSONL file.
-
-    Raises TaskError, with file and line where one is at fault; a repeated id and an empty file are faults.
-    """
-    tasks: dict[str, Task] = {}
-    try:
-        with path.open(encoding="utf-8") as lines:
-            for number, line in enumerate(lines, start=1):
-                if not line.strip():
-                    continue
-                try:
-                    task = from_line(line)
-                except TaskError as error:
-                    raise TaskError(f"{path}:{number}: {error}") from None
-                if task.id in tasks:
-                    raise TaskError(f"{path}:{number}: the id {task.id} was already used above")
-                tasks[task.id] = task
-    except OSError as error:
-        raise TaskError(f"cannot read tasks from {path}: {error.strerror}") from None
-    except UnicodeDecodeError as error:
-        raise TaskError(f"cannot read tasks from {path}: it is not UTF-8 text ({error.reason})") from None
-    if not tasks:
-        raise TaskError(f"{path} holds no tasks")
-    return list(tasks.values())
-
-
 def save(tasks: Iterable[Task], path: Path) -> None:
-    """Write tasks as JSONL, beside and renamed, so that the file is never half written."""
+    """Write tasks as JSONL, atomically. Raises TaskError when JSON would change the metadata of one."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(path.name + ".partial")
-    try:
-        with beside.open("w", encoding="utf-8") as file:
-            file.writelines(to_line(task) + "\n" for task in tasks)
-        beside.replace(path)
-    finally:
-        beside.unlink(missing_ok=True)
+    with replace_file(path) as partial, partial.open("w", encoding="utf-8") as file:
+        file.writelines(to_line(task) + "\n" for task in tasks)
 
 
 def content_hash(task: Task) -> str:
-    """What the task is, whatever it is called: problem, environment and checks; 64 hexadecimal digits."""
+    """Return a hash of problem, environment and checks, whatever the task is called; 64 hex digits."""
     data = to_dict(task)
     return digest({name: data[name] for name in ("problem", "environment", "checks")})
 
 
 def digest(data: Any) -> str:
-    """SHA-256 of JSON values, independent of the order of keys."""
+    """Return the SHA-256 of JSON values, independent of the order of keys."""
     return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()
-
-
-def _fields(record: type, data: Any, what: str) -> dict[str, Any]:
-    if not isinstance(data, dict):
-        raise TaskError(f"{what} must be an object, got {type(data).__name__}")
-    fields = dataclasses.fields(record)
-    unknown = sorted(set(data) - {field.name for field in fields})
-    required = [f.name for f in fields if f.default is f.default_factory is dataclasses.MISSING]
-    missing = [name for name in required if name not in data]
-    if unknown or missing:
-        found = [f"unknown: {', '.join(unknown)}"] * bool(unknown) + [
-            f"missing: {', '.join(missing)}"
-        ] * bool(missing)
-        raise TaskError(f"{what} has wrong fields ({'; '.join(found)})")
-    return dict(data)
-
-
-def _list(value: Any, name: str) -> list[Any]:
-    if not isinstance(value, list):
-        raise TaskError(f"`{name}` must be a list, got {value!r}")
-    return value
-
-
-def _strings(value: Any, name: str) -> list[str]:
-    if not all(isinstance(item, str) for item in _list(value, name)):
-        raise TaskError(f"`{name}` must be a list of texts, got {value!r}")
-    return value
-
-
-def _texts(fields: Mapping[str, Any], names: Iterable[str]) -> None:
-    for name in names:
-        if name in fields and not isinstance(fields[name], str):
-            raise TaskError(f"`{name}` must be a text, got {fields[name]!r}")
-
-
-def _files(files: Any, *, deletions: bool) -> None:
-    if not isinstance(files, dict) or not all(
-        isinstance(text, str) or (deletions and text is None) for text in files.values()
-    ):
-        raise TaskError("files must be an object of path and text")

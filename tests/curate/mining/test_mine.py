@@ -22,9 +22,9 @@ from hone.sandbox import make_provider
 from hone.sandbox.settings import SandboxSettings
 from hone.tasks.curriculum import generate
 from hone.tasks.errors import TaskError
-from hone.tasks.formats import load
 from hone.tasks.repository import Repository
 from hone.tasks.settings import TasksSettings
+from hone.tasks.sources import load_all
 from hone.tasks.workspace import prepare
 from tests.curate.mining.projects import BASE, FIXED, TESTS, Project
 
@@ -183,7 +183,7 @@ def test_the_command_writes_the_tasks_and_says_what_became_of_the_commits(tmp_pa
     assert (told["commits"], told["candidates"], told["admitted"]) == (4, 4, 1)
     assert told["refused"] == {"no_fail_to_pass": 1, "gold_fails": 1, "does_not_run": 1}
     assert {row["reason"] for row in told["reasons"]} == set(told["refused"])
-    assert [task.id for task in load(out)] == told["tasks"]
+    assert [task.id for task in load_all(out)] == told["tasks"]
     assert sorted(path.name for path in out.parent.iterdir()) == ["tasks.jsonl"]
 
 
