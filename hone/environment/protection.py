@@ -10,12 +10,10 @@ from pathlib import PurePosixPath
 
 from hone.environment.errors import PatchRefused
 from hone.environment.patch import HUNK, FilePatch, parse_patch
+from hone.tasks.configuration import FILES
 
 # Read by pytest or Python before or beside the tests, in any directory.
-PROTECTED_NAMES = {
-    "conftest.py", "pytest.ini", ".pytest.ini", "pytest.toml", ".pytest.toml", "tox.ini", "setup.cfg",
-    "pyproject.toml", "sitecustomize.py", "usercustomize.py",
-}  # fmt: skip
+PROTECTED_NAMES = {*FILES, "conftest.py", "sitecustomize.py", "usercustomize.py"}
 PROTECTED_SUFFIXES = (".pth", ".pyc", ".pyo")
 PROTECTED_DIRECTORIES = {"__pycache__", ".pytest_cache"}
 PROTECTED_DIRECTORY_SUFFIXES = (".egg-info", ".dist-info")  # hold plugins' entry points, beside any module

@@ -1,7 +1,7 @@
-"""Test logs of the SWE-bench harness: read with its own parsers, or refused with the reason.
+"""Read test logs of the SWE-bench harness with its own parsers, or refuse them with a reason.
 
-A log is text that the patch under test could write to. It is read only where a data set demands it, and what
-speaks against it is looked for: markers more than once, a failing exit code beside no failing test.
+The patch under test can write to a log, so a log is used only where a data set requires it. Repeated markers
+and a failing exit code without a failing test are refused.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ _BROKEN = {
     ">>>>> Tests Errored": "the tests could not be run",
     ">>>>> Tests Timed Out": "the tests ran out of time",
 }
-BARE_NAMES = "parse_log_sympy"  # names test functions without their files; pytest can run them, too
-OWN = "pytest"  # names tests by pytest's own ids, which no parser made
+BARE_NAMES = "parse_log_sympy"  # names test functions without their files; pytest can run them
+OWN = "pytest"  # pytest's own ids, without a parser
 Parser = Callable[[str, Any], dict[str, str]]
 
 
 def find_parser(name: str) -> Parser:
-    """R2E-Gym's parser, or one of the `swebench` package by its name there. Raises GraderError."""
+    """Return R2E-Gym's parser, or one of the `swebench` package by name. Raises GraderError."""
     if name == r2e.PARSER:
         return lambda log, _: r2e.parse_log(log)
     try:
@@ -47,20 +47,20 @@ def find_parser(name: str) -> Parser:
 
 _PYTEST = ("parse_log_pytest", "parse_log_pytest_options", "parse_log_pytest_v2", "parse_log_seaborn",
            "parse_log_matplotlib")  # fmt: skip
-# As pytest's summary orders them: of two tests that a parser takes for one, the worse counts.
+# The order of pytest's summary: when a parser merges two tests, the worse status counts.
 _PASSED = ("PASSED", "XFAIL", "SKIPPED")
 _ORDER = ("PASSED", "SKIPPED", "XFAIL", "ERROR", "FAILED")
 
 
 def reads_pytest(parser: str) -> bool:
-    """Whether the test ids of a parser are made from pytest's."""
+    """Return whether a parser derives its test ids from pytest's."""
     return parser == OWN or find_parser(parser) in map(find_parser, _PYTEST)
 
 
 def rename(statuses: Statuses, parser: str, **spec: str) -> Statuses:
-    """Statuses by the names that a parser of the harness makes of pytest's ids.
+    """Return statuses by the names that a parser of the harness derives from pytest's ids.
 
-    It is asked to read a summary of them: some cut ids at a space, others cut paths out of parameters.
+    The parser reads a summary of them: some cut ids at a space, others remove paths from parameters.
     """
     if parser == OWN:
         return statuses
@@ -83,40 +83,39 @@ def read_log(
     strict: bool = False,
     **spec: str,
 ) -> Statuses:
-    """What the tests of a log came to. Raises LogRefused when it does not tell of a whole run.
+    """Return the statuses in a log. Raises LogRefused for a log of an incomplete run.
 
     Args:
-        text: of `test_output.txt`, whole.
-        strict: also refuse a log whose markers stand more than once, as a forged one would; the harness takes
-            the first ones.
-        spec: what parsers of some repositories look at: `repo`, `version`, `instance_id`.
+        text: the complete `test_output.txt`.
+        strict: also refuse a log with repeated markers, which may be forged; the harness uses the first.
+        spec: `repo`, `version` and `instance_id`, which parsers of some repositories use; see `describe`.
     """
     for marker, reason in _BROKEN.items():
         if marker in text:
             raise LogRefused(reason)
     if START not in text or END not in text:
-        raise LogRefused("the test output has no beginning or no end")
+        raise LogRefused("the test output lacks its start or end marker")
     if strict and (text.count(START) > 1 or text.count(END) > 1):
-        raise LogRefused("the markers of the test output stand more than once")
-    about = SimpleNamespace(**spec)
-    statuses = parser(text.split(START)[1].split(END)[0], about)
+        raise LogRefused("the markers of the test output appear more than once")
+    about, inside = SimpleNamespace(**spec), text.split(START)[1].split(END)[0]
+    statuses = parser(inside, about)
     if strict:
-        statuses = _worst(text.split(START)[1].split(END)[0], parser, about, statuses)
+        statuses = _worst(inside, parser, about, statuses)
     if edition is Edition.V4:
         return statuses
     if not statuses:  # some runners write around the markers
         statuses = parser(text, about)
-    if not statuses and not _says_that_tests_ran(text):
-        raise LogRefused("no test is told of, and nothing says that any ran")
+    if not statuses and not _shows_that_tests_ran(text):
+        raise LogRefused("the log names no test, and nothing shows that any ran")
     code = re.search(rf"{re.escape(EXIT_CODE)}:\s*(-?\d+)", text)
-    told_failed = any(status in ("FAILED", "ERROR") for status in statuses.values())
-    if statuses and not told_failed and code is not None and int(code[1]) != 0:
-        raise LogRefused(f"the tests ended with exit code {code[1]}, and no failing test is told of")
+    any_failed = any(status in ("FAILED", "ERROR") for status in statuses.values())
+    if statuses and not any_failed and code is not None and int(code[1]) != 0:
+        raise LogRefused(f"the tests ended with exit code {code[1]}, but the log names no failing test")
     return statuses
 
 
 def _worst(text: str, parser: Parser, about: SimpleNamespace, statuses: Statuses) -> Statuses:
-    """Of a test that lines tell of differently the worse: who failed cannot say later that it passed."""
+    """Return the worst status of each test: a failed test cannot print later that it passed."""
     worst = dict(statuses)
     for line in text.splitlines():
         for test, status in parser(line, about).items():
@@ -125,8 +124,8 @@ def _worst(text: str, parser: Parser, about: SimpleNamespace, statuses: Statuses
     return worst
 
 
-def _says_that_tests_ran(text: str) -> bool:
-    """Some runners tell of failing tests only; the package knows what they print when a run ends."""
+def _shows_that_tests_ran(text: str) -> bool:
+    """Return whether the log holds a runner's last line; some runners list failing tests only."""
     from swebench.harness.grading import SUITE_RAN
 
     return SUITE_RAN.search(text) is not None

@@ -1,10 +1,10 @@
-"""Grades files of predictions, as the SWE-bench harness takes them: many at once, each once, resumable.
+"""Grade a file of predictions in the SWE-bench harness's format: concurrently, each once, resumable.
 
-DIR/<instance_id>/report.json       the harness's schema, with outcome, evidence and score beside
-DIR/<instance_id>/patch.diff        what was graded
-DIR/<instance_id>/test_output.txt   the end of what the tests printed, or why none ran
-DIR/<instance_id>/graded.json       what the verdict depends on; equal: it is not graded again
-DIR/summary.json                    the harness's run report over all
+DIR/<instance_id>/report.json       the harness's schema, with outcome, evidence and score added
+DIR/<instance_id>/patch.diff        the graded patch
+DIR/<instance_id>/test_output.txt   the end of the tests' output, or why none ran
+DIR/<instance_id>/graded.json       hash of the verdict's inputs; an equal one is not graded again
+DIR/summary.json                    the harness's run report over all instances
 """
 
 from __future__ import annotations
@@ -30,27 +30,27 @@ from hone.types import Task
 from hone.utils.concurrency import run_in_thread
 from hone.utils.files import write_file
 
-GRADER = 1  # counts up whenever equal input may get another verdict
-GOLD = "gold"  # in place of a file: each task's own patch
+GRADER = 1  # raised when equal inputs may get another verdict
+GOLD = "gold"  # instead of a file: each task's reference patch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prediction:
     instance_id: str
-    patch: str  # "" where the model gave none
+    patch: str  # "" without a patch
     model: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Predictions:
-    """Every row is one of these."""
+    """The rows of a file: predictions, or reasons why a row is refused."""
 
     predictions: tuple[Prediction, ...]
-    refused: tuple[str, ...]  # a sentence each
+    refused: tuple[str, ...]  # one sentence each
 
 
 def read_predictions(path: Path, tasks: Sequence[Task]) -> Predictions:
-    """A .jsonl file, a .json file with a list or with an object by id, or the word `gold`.
+    """Read a .jsonl file, a .json file with a list or with an object by id, or the word `gold`.
 
     Raises TaskError when the file cannot be read.
     """
@@ -62,7 +62,7 @@ def read_predictions(path: Path, tasks: Sequence[Task]) -> Predictions:
     for number, row in enumerate(_rows(path), start=1):
         prediction = row if isinstance(row, str) else _prediction(row)
         if isinstance(prediction, Prediction) and prediction.instance_id in found:
-            prediction = f"{prediction.instance_id} was predicted before"
+            prediction = f"{prediction.instance_id} has an earlier prediction"
         if isinstance(prediction, str):
             refused.append(f"{path}: row {number}: {prediction}")
         else:
@@ -71,13 +71,13 @@ def read_predictions(path: Path, tasks: Sequence[Task]) -> Predictions:
 
 
 def _rows(path: Path) -> list[Any]:
-    """The rows; a text stands for one that cannot be read."""
+    """Return the rows; a string is the reason why a row cannot be read."""
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as error:
         raise TaskError(f"cannot read predictions from {path}: {error.strerror}") from None
     except UnicodeDecodeError as error:
-        raise TaskError(f"cannot read predictions from {path}: no UTF-8 text ({error.reason})") from None
+        raise TaskError(f"cannot read predictions from {path}: not UTF-8 text ({error.reason})") from None
     if path.suffix != ".json":
         return [_parsed(line) for line in text.split("\n") if line.strip()]
     try:
@@ -87,7 +87,7 @@ def _rows(path: Path) -> list[Any]:
     if isinstance(rows, dict):
         return [{"instance_id": name, **row} if isinstance(row, dict) else row for name, row in rows.items()]
     if not isinstance(rows, list):
-        raise TaskError(f"cannot read predictions from {path}: it holds neither a list nor an object")
+        raise TaskError(f"cannot read predictions from {path}: it must hold a list or an object")
     return rows
 
 
@@ -100,12 +100,12 @@ def _parsed(line: str) -> Any:
 
 def _prediction(row: Any) -> Prediction | str:
     if not isinstance(row, dict) or not isinstance(row.get("instance_id"), str) or not row["instance_id"]:
-        return "a prediction is an object with an `instance_id`"
+        return "a prediction must be an object with an `instance_id`"
     name, patch = row["instance_id"], row.get("model_patch")
     if name in (".", "..") or "/" in name or "\0" in name:
         return f"the id {name!r} cannot name a directory"
     if patch is not None and not isinstance(patch, str):
-        return f"the `model_patch` of {name} is no text"
+        return f"the `model_patch` of {name} is not a string"
     model = row.get("model_name_or_path")
     return Prediction(instance_id=name, patch=patch or "", model=model if isinstance(model, str) else "")
 
@@ -121,19 +121,19 @@ async def grade_predictions(
     limits: Limits,
     progress: Callable[[str, Mapping[str, Any]], None] | None = None,
 ) -> dict[str, Any]:
-    """Grade what has not been graded, `settings.concurrency` at a time; returns the summary.
+    """Grade the predictions that are not graded yet, and return the summary.
 
-    A prediction whose verdict could not be had is reported as `grader_error`, and tried again the next time.
+    A prediction without a verdict is reported as `grader_error`; the next call grades it again.
 
     Args:
         progress: called with each id and its entry.
     """
     by_id = {task.id: task for task in tasks}
-    places = asyncio.Semaphore(settings.concurrency)
+    slots = asyncio.Semaphore(settings.concurrency)
     entries: dict[str, Mapping[str, Any]] = {}
 
     async def one(prediction: Prediction, task: Task) -> None:
-        async with places:
+        async with slots:
             folder = out / prediction.instance_id
             key = _key(task, prediction.patch, await _digest(task, provider), settings)
             entry = await asyncio.to_thread(_read_entry, folder, prediction.instance_id, key)
@@ -156,7 +156,7 @@ async def grade_predictions(
 async def _grade(
     task: Task, patch: str, provider: Provider, cache: Path, settings: GradingSettings, limits: Limits
 ) -> tuple[dict[str, Any], str]:
-    """An entry, and the log."""
+    """Return the entry of the report, and the log."""
     if not patch.strip():
         return ungraded_entry(Outcome.NO_PATCH), ""
     started = asyncio.get_running_loop().time()
@@ -172,12 +172,12 @@ async def _grade(
 
 
 async def _digest(task: Task, provider: Provider) -> str:
-    """Of the image, so that a verdict on another one of the same name is not taken over."""
+    """Return the image's digest: a changed image of the same name is graded again."""
     if not has_own_repository(task.environment):
         return ""
     try:
         return await provider.digest(task.environment.image)
-    except SandboxError:  # the grading meets it, too, and reports it
+    except SandboxError:  # the grading reports it
         return ""
 
 
@@ -187,7 +187,7 @@ def _key(task: Task, patch: str, image: str, settings: GradingSettings) -> str:
 
 
 def _read_entry(folder: Path, name: str, key: str) -> dict[str, Any] | None:
-    """What an earlier run found, if it was of the same task, patch and image, and was whole."""
+    """Return the complete entry of an earlier run with the same task, patch and image, or None."""
     try:
         if json.loads((folder / "graded.json").read_text())["key"] != key:
             return None
@@ -197,7 +197,7 @@ def _read_entry(folder: Path, name: str, key: str) -> dict[str, Any] | None:
 
 
 def _write(folder: Path, prediction: Prediction, entry: dict[str, Any], log: str, key: str) -> None:
-    """`graded.json` last: with it the rest is whole."""
+    """Write the results; `graded.json` comes last and marks them as complete."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "graded.json").unlink(missing_ok=True)
     (folder / "patch.diff").write_bytes(prediction.patch.encode("utf-8", "surrogateescape"))

@@ -1,13 +1,12 @@
-"""Turn progress: how much of the hidden tests passes on the tree as each turn left it.
+"""Turn progress: the share of the hidden tests that pass after each turn.
 
-    turn -> patch, while the sandbox stands as the turn left it -> graded while the agent goes on -> potential
+    turn -> patch, before the next turn -> graded while the agent continues -> potential
 
 As a reward, the potential is used for shaping (A. Ng, D. Harada, S. Russell, "Policy invariance under reward
 transformations", 1999): F = gamma * potential(after) - potential(before). With gamma = 1 the rewards of a
-rollout add up to the potential of its last state less that of its first, whatever the way between them.
+rollout sum to the potential of its last state minus that of its first.
 
-The rule that must not break: measuring changes nothing that the agent can see, and no failure to measure
-fails the rollout.
+Invariant: measuring changes nothing that the agent can see, and a failed measurement never fails the rollout.
 """
 
 from __future__ import annotations
@@ -28,11 +27,11 @@ Grade = Callable[[Task, str], Awaitable[Verdict]]  # as `hone.grading.Grader.gra
 
 
 class Measured(StrEnum):
-    """What came of measuring the state after a turn."""
+    """Result of measuring the state after a turn."""
 
     OK = "ok"
-    UNREADABLE = "unreadable"  # no patch could be read out of the sandbox
-    NO_VERDICT = "no_verdict"  # the grader failed, or was too slow
+    UNREADABLE = "unreadable"  # the patch could not be read from the sandbox
+    NO_VERDICT = "no_verdict"  # the grader failed or was too slow
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,17 +40,16 @@ class State:
 
     step_index: int  # the turn's index
     status: Measured
-    changed: bool  # whether the turn changed the patch
-    score: float | None  # the potential, in [0, 1]; None: not known
+    changed: bool  # the turn changed the patch
+    score: float | None  # the potential, in [0, 1]; None: unknown
     error: str | None = None
 
 
 def potential(verdict: Verdict, checks: Checks) -> float:
-    """Fraction of the fail-to-pass tests that pass, in [0, 1].
+    """Return the share of the fail-to-pass tests that pass, in [0, 1].
 
-    0 when any pass-to-pass test is broken, the patch does not apply, the run was tampered with, or it has
-    every test pass and is not resolved all the same (it did not end as it should): a state that could not be
-    handed in is worth nothing, however many hidden tests it passes.
+    It is 0 when a pass-to-pass test fails, the patch does not apply, the run was tampered with, or every test
+    passes but the run did not finish: a state that cannot be submitted is worth nothing.
     """
     if verdict.tampered is not None or not verdict.applied or (verdict.score == 1 and not verdict.resolved):
         return 0.0
@@ -60,10 +58,10 @@ def potential(verdict: Verdict, checks: Checks) -> float:
 
 
 def shaping(potentials: Sequence[float | None], *, before: float | None, gamma: float) -> list[float]:
-    """The reward of each turn: gamma * potential after it - potential before it.
+    """Return the reward of each turn: gamma * potential after it - potential before it.
 
-    `before` is the potential of the untouched task. A potential that is not known (None) is taken to be the
-    one before it, so that no turn gains or loses by a failure to measure.
+    `before` is the potential of the unchanged task. An unknown potential (None) counts as unchanged, so that
+    a failure to measure rewards and penalises no turn.
 
     Example: shaping([0.0, 0.5, None, 1.0], before=0.0, gamma=1) -> [0.0, 0.5, 0.0, 0.5].
     """
@@ -77,7 +75,7 @@ def shaping(potentials: Sequence[float | None], *, before: float | None, gamma: 
 
 
 def progress_record(initial: float | None, states: Sequence[State]) -> dict[str, Any]:
-    """The progress of a rollout as it is stored with it; `shaping` makes rewards of it."""
+    """Return the progress of a rollout as it is stored; `shaping` turns it into rewards."""
     return {"enabled": True, "initial_score": initial, "steps": [asdict(state) for state in states]}
 
 
@@ -87,10 +85,11 @@ class _Patch:
     error: str | None = None
 
 
-class Progressing:
-    """The states of one rollout; its gradings are tasks of `tasks`.
+class ProgressTracker:
+    """Measures the states of one rollout; its gradings are tasks of `tasks`.
 
-    `read` takes the patch out of the agent's sandbox and leaves everything there as it was.
+    Args:
+        read: returns the patch in the agent's sandbox without changing anything there.
     """
 
     def __init__(
@@ -103,26 +102,26 @@ class Progressing:
         read: Callable[[], Awaitable[str]],
     ) -> None:
         self._task, self._settings, self._tasks, self._grade, self._read = task, settings, tasks, grade, read
-        self._gradings: dict[str, asyncio.Task[float | str]] = {}  # patch -> potential, or why there is none
+        self._gradings: dict[str, asyncio.Task[float | str]] = {}  # patch -> potential, or the error
         self._seen: list[tuple[Turn, _Patch]] = []
         self._begin("")
 
     async def observe(self, turn: Turn) -> None:
-        """Take the patch as this turn left it and begin to grade it; without a command nothing changed."""
+        """Read the patch after this turn and start to grade it; a turn without a command changes nothing."""
         patch = self._seen[-1][1] if self._seen else _Patch(text="")
         if turn.action is not None:
             try:
                 patch = _Patch(text=await self._read())
-            except SandboxError as failure:  # the agent's next command meets it too, if it lasts
+            except SandboxError as failure:  # a lasting failure also fails the agent's next command
                 patch = _Patch(text=None, error=f"{type(failure).__name__}: {failure}")
         if patch.text is not None:
             self._begin(patch.text)
         self._seen.append((turn, patch))
 
     async def settle(self) -> tuple[float | None, list[State]]:
-        """The potential of the untouched task and every state, by turn.
+        """Return the potential of the unchanged task and the state after every turn.
 
-        Waits `progress.wait_s` seconds at most for what is still being graded.
+        Waits at most `progress.wait_s` seconds for gradings under way.
         """
         await asyncio.wait(self._gradings.values(), timeout=self._settings.wait_s)
         self.abandon()
@@ -137,7 +136,7 @@ class Progressing:
         return initial if isinstance(initial, float) else None, states
 
     def abandon(self) -> None:
-        """Give up the gradings that are still under way."""
+        """Cancel the gradings under way."""
         for task in self._gradings.values():
             task.cancel()
 

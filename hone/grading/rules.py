@@ -1,7 +1,7 @@
-"""When a task counts as resolved: the pass rules of the SWE-bench harness, as pure functions.
+"""The pass rules of the SWE-bench harness, as pure functions.
 
-They take what a parser read from a log, {test: status}, and the tests a task names. Two editions are in use
-and differ; `Edition` says in what. Source: the `swebench` package, versions 4.1 and 5.0.2.
+Input: {test: status} as a log parser returns it, and the tests that a task names. `Edition` states how the
+two editions in use differ. Source: the `swebench` package, versions 4.1 and 5.0.2.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ from enum import StrEnum
 
 Statuses = Mapping[str, str]  # test id -> PASSED, FAILED, ERROR, SKIPPED or XFAIL, as the parsers write them
 
-# Rules beside the harness's. What a test's status counts for is `Rule.PASS_AND_FAIL` in both.
-COLLECTED = "collected"  # all tests that a run collects must pass, and none that is named be missing
-EXACT = "exact"  # the statuses of all tests are those of the task's `metadata["expected"]`
+# Further rules of data sets; single tests count as in `Rule.PASS_AND_FAIL`.
+COLLECTED = "collected"  # all collected tests must pass, and no named test may be missing
+EXACT = "exact"  # the statuses of all tests equal the task's `metadata["expected"]`
 _PASSING = frozenset({"PASSED", "XFAIL"})
 
 
 class Edition(StrEnum):
-    """Which harness is followed.
+    """Edition of the harness.
 
-    V5 counts a skipped test that was to be fixed as failed, and one that was to stay as kept; it finds ids
-    whose parameters were cut off by their beginning. V4 leaves a skipped test out of the count.
+    V5 counts a skipped fail-to-pass test as failed and a skipped pass-to-pass test as kept, and matches ids
+    that are cut off in their parameters by their beginning. V4 does not count skipped tests.
     """
 
     V4 = "4"
@@ -36,20 +36,20 @@ class Rule(StrEnum):
 
 class Resolution(StrEnum):
     FULL = "RESOLVED_FULL"
-    PARTIAL = "RESOLVED_PARTIAL"  # some of what was to be fixed, and nothing broken
+    PARTIAL = "RESOLVED_PARTIAL"  # some fail-to-pass tests pass, and all pass-to-pass tests do
     NO = "RESOLVED_NO"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counted:
-    """The tests of one list of a task; a test in neither tuple is left out of the count."""
+    """The tests of one list of a task; a test in neither tuple does not count."""
 
     success: tuple[str, ...]
     failure: tuple[str, ...]
 
     @property
     def fraction(self) -> float:
-        """Of those counted; 1 when none is."""
+        """Success among the counted tests; 1 when none counts."""
         total = len(self.success) + len(self.failure)
         return len(self.success) / total if total else 1.0
 
@@ -74,7 +74,7 @@ def count(
     rule: Rule = Rule.PASS_AND_FAIL,
     edition: Edition = Edition.V5,
 ) -> Report:
-    """Sort the tests that a task names by whether they count as success.
+    """Return which of a task's tests count as success.
 
     >>> count({"a": "PASSED", "b": "SKIPPED"}, ["a"], ["b"]).resolution
     <Resolution.FULL: 'RESOLVED_FULL'>
@@ -86,9 +86,9 @@ def count(
 
 
 def find(test: str, statuses: Statuses) -> str | None:
-    """The status of a test. An id cut off inside its parameters is matched by its beginning (edition 5).
+    """Return the status of a test, or None. Edition 5 matches a cut-off id by its beginning.
 
-    Only one with more `[` than `]` is taken for cut off, and only where all candidates agree on passing.
+    An id is cut off when it has more `[` than `]`; its candidates must agree on whether they pass.
     """
     if test in statuses:
         return statuses[test]
@@ -112,7 +112,7 @@ def _count(
 def _succeeds(
     test: str, statuses: Statuses, rule: Rule, edition: Edition, *, skipped_is: bool
 ) -> bool | None:
-    """None: left out of the count."""
+    """Return None for a test that does not count."""
     if rule is Rule.FAIL_ONLY:
         return statuses.get(test) != "FAILED"
     status = find(test, statuses) if edition is Edition.V5 else statuses.get(test)

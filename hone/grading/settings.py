@@ -1,4 +1,4 @@
-"""What a run file may say about grading, and about rewards for single turns."""
+"""Settings of grading, and of rewards for single turns."""
 
 from __future__ import annotations
 
@@ -17,56 +17,56 @@ class GradingSettings(EnvironmentSettings):
 
 
 class JudgeSettings(Settings):
-    """The process reward model: another model that says of each turn whether it was a good step."""
+    """The process reward model: another model that scores each turn."""
 
     enabled: bool = False
-    """Judge every turn that ran a command."""
+    """Judge every turn that runs a command."""
 
     model: ModelSettings | None = None
-    """Which model judges; default: the one that training starts from, which stays as it was then."""
+    """The judge's model. Default: the model that training starts from, unchanged."""
 
     engine: EngineSettings = EngineSettings(context_tokens=16384)
-    """What samples its votes; never the policy's engine, whose weights change."""
+    """The judge's engine; never the policy's, whose weights change."""
 
     votes: int = Field(default=3, ge=1)
-    """Votes per turn, drawn independently; a turn's score is the mean of the valid ones, or 0 without any."""
+    """Independent votes per turn; a turn's score is the mean of the valid votes, or 0 without any."""
 
     coefficient: float = Field(default=1.0, ge=0)
-    """What a score of 1 is worth in reward; 0: scores are recorded and train nothing."""
+    """Reward of a score of 1; 0 records scores without training on them."""
 
     temperature: float = Field(default=1.0, ge=0)
-    """Of a vote; at 0 all votes of a turn are the same."""
+    """Sampling temperature of a vote; at 0 all votes of a turn are equal."""
 
     max_tokens: int = Field(default=4096, gt=0)
-    """Longest vote, its reasoning included, in tokens; a longer one is invalid."""
+    """Maximum length of a vote with its reasoning, in tokens; a longer vote is invalid."""
 
     concurrency: int = Field(default=32, ge=1)
-    """Votes of the whole run that are drawn at the same time; further ones wait."""
+    """Maximum concurrent votes of the run."""
 
     timeout_s: float = Field(default=120.0, gt=0)
-    """Seconds that one vote may take from the moment it is begun."""
+    """Time limit for one vote, in seconds."""
 
     wait_s: float = Field(default=300.0, gt=0)
-    """Seconds that a rollout that has ended waits for its last votes; what is not in by then is no vote."""
+    """Time that a finished rollout waits for its last votes, in seconds; later votes do not count."""
 
     history_steps: int = Field(default=8, ge=0)
-    """Earlier steps that the judge is shown."""
+    """Number of earlier steps in the judge's prompt."""
 
     issue_characters: int = Field(default=8000, gt=0)
-    """Of the issue, how much the judge is shown; head and tail, in characters."""
+    """Length of the issue in the judge's prompt, in characters; longer texts keep head and tail."""
 
     result_characters: int = Field(default=4000, gt=0)
-    """Of the result of the judged step, how much the judge is shown; head and tail, in characters."""
+    """Length of the judged step's result in the prompt, in characters; longer texts keep head and tail."""
 
     history_result_characters: int = Field(default=1000, gt=0)
-    """Of the command and of the result of each earlier step, how much is shown; in characters."""
+    """Length of each earlier step's command, and of its result, in the prompt; in characters."""
 
     skip_submit: bool = True
-    """Leave out the turn that hands in the work: the hidden tests judge it."""
+    """Do not judge the turn that submits the work: the hidden tests do."""
 
     @property
     def rewards(self) -> bool:
-        """Whether its scores are part of any reward."""
+        """Whether its scores are part of a reward."""
         return self.enabled and self.coefficient > 0
 
     @model_validator(mode="after")
@@ -77,31 +77,31 @@ class JudgeSettings(Settings):
             raise ValueError("judge.model has no effect on judge.engine.kind = 'openai': remove it")
         elif self.max_tokens >= self.engine.context_tokens:
             raise ValueError(
-                f"a vote of max_tokens = {self.max_tokens} leaves no room for a prompt in "
+                f"judge.max_tokens = {self.max_tokens} leaves no room for a prompt in "
                 f"judge.engine.context_tokens = {self.engine.context_tokens}: lower one or raise the other"
             )
         return self
 
 
 class ProgressSettings(Settings):
-    """Turn progress: the hidden tests on the patch as it stood after each turn that changed it."""
+    """Turn progress: the hidden tests on the patch after each turn that changed it."""
 
     enabled: bool = False
-    """Grade the state after every turn. It costs a grading per new state; equal patches are graded once."""
+    """Grade the state after every turn; each new state costs one grading, equal patches are graded once."""
 
     coefficient: float = Field(default=1.0, ge=0)
-    """What progress from no hidden test to all of them is worth in reward; 0: recorded only."""
+    """Reward of progress from no hidden test to all of them; 0 only records it."""
 
     gamma: float = Field(default=1.0, gt=0, le=1)
     """Discount per turn in the reward gamma * potential(after) - potential(before)."""
 
     wait_s: float = Field(default=300.0, gt=0)
-    """Seconds that a rollout that has ended waits for its last gradings; a state that is not graded by then
-    counts as no change."""
+    """Time that a finished rollout waits for its last gradings, in seconds; an ungraded state counts as no
+    change."""
 
     @property
     def rewards(self) -> bool:
-        """Whether progress is part of any reward."""
+        """Whether progress is part of a reward."""
         return self.enabled and self.coefficient > 0
 
     @model_validator(mode="after")
@@ -112,7 +112,7 @@ class ProgressSettings(Settings):
 
 
 def _refuse_set(settings: Settings, group: str) -> None:
-    """A group that is off must be as it is by default; a resolved recipe names groups of groups empty."""
+    """Raise ValueError for a value set in a disabled group; a resolved recipe contains empty subgroups."""
     for name, field in type(settings).model_fields.items():
         inner = isinstance(field.default, Settings)
         given = getattr(settings, name) != field.default if inner else name in settings.model_fields_set

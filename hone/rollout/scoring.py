@@ -16,8 +16,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 from hone.agents.contract import AgentRun
-from hone.grading.judge import Judge, Judging, prm_record
-from hone.grading.progress import Grade, Progressing, progress_record
+from hone.grading.judge import Judge, TurnJudge, prm_record
+from hone.grading.progress import Grade, ProgressTracker, progress_record
 from hone.grading.settings import JudgeSettings, ProgressSettings
 from hone.rollout.step_rewards import weigh
 from hone.types import Task, Trajectory, Turn
@@ -44,16 +44,18 @@ class Scoring:
         self, scorers: Scorers, tasks: asyncio.TaskGroup, task: Task, run: AgentRun, seed: int, grade: Grade
     ) -> None:
         self._scorers, self._tasks, self._task, self._run, self._grade = scorers, tasks, task, run, grade
-        self._judging: Judging | None = None
-        self._progressing: Progressing | None = None
+        self._judging: TurnJudge | None = None
+        self._progressing: ProgressTracker | None = None
         if scorers.judge is not None:
-            self._judging = Judging(scorers.judge, tasks, issue=task.problem, name=run.rollout_id, seed=seed)
+            self._judging = TurnJudge(
+                scorers.judge, tasks, issue=task.problem, name=run.rollout_id, seed=seed
+            )
             run.observers.append(self._judge)
 
     def watch(self, read: Read) -> None:
         """The agent's sandbox is there: measure progress in it from now on."""
         if self._scorers.progress.enabled:
-            self._progressing = Progressing(
+            self._progressing = ProgressTracker(
                 self._task, self._scorers.progress, self._tasks, grade=self._grade, read=read
             )
             self._run.observers.append(self._progressing.observe)

@@ -250,7 +250,7 @@ def test_a_stored_log_is_graded_as_the_harness_does(hone: Hone, tmp_path: Path):
     assert told["tests_status"]["PASS_TO_PASS"] == {"success": [], "failure": ["t.py::b"]}
     log.write_text("PASSED t.py::a\n")
     _, said, _ = hone(*asked, "o__n-1")
-    assert said == "o__n-1: not resolved: the test output has no beginning or no end.\n"
+    assert said == "o__n-1: not resolved: the test output lacks its start or end marker.\n"
     assert hone(*asked, "o__n-2")[0] == 2
     assert hone("grade", "--tasks", tasks, "--log", tmp_path / "none", "--task", "o__n-1")[0] == 2
     assert hone(*asked, "o__n-1", "--edition", "3")[0] == 2

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from hone.grading.judge import Evidence, Judge, Judgement, Judging, control_tokens
+from hone.grading.judge import Evidence, Judge, Judgement, TurnJudge, control_tokens
 from hone.grading.settings import JudgeSettings
 from hone.policy.chat import Chat
 from hone.policy.engine import Completion, ContextOverflow, Finish, Sampling
@@ -154,7 +154,7 @@ def judged(
 ) -> list[Judgement]:
     async def run() -> list[Judgement]:
         async with asyncio.TaskGroup() as tasks:
-            judging = Judging(judge, tasks, issue=issue, name="r", seed=seed)
+            judging = TurnJudge(judge, tasks, issue=issue, name="r", seed=seed)
             for one in turns:
                 judging.observe(one, submits=False)
             return await judging.settle()

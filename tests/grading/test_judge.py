@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hone.grading.judge import Judging, clip, prm_record
+from hone.grading.judge import TurnJudge, clip, prm_record
 from hone.grading.settings import JudgeSettings
 from hone.policy.engine import Completion, ContextOverflow, EngineError, Finish
 from hone.policy.settings import EngineSettings
@@ -89,7 +89,7 @@ def test_the_turn_that_submits_is_left_out_by_default(skip_submit: bool) -> None
     async def run() -> list[int]:
         async with asyncio.TaskGroup() as tasks:
             judge = judge_of(ScriptedJudge(naive), skip_submit=skip_submit)
-            judging = Judging(judge, tasks, issue="", name="r", seed=1)
+            judging = TurnJudge(judge, tasks, issue="", name="r", seed=1)
             judging.observe(turn(0), submits=False)
             judging.observe(turn(1), submits=True)
             return [judgement.step_index for judgement in await judging.settle()]
@@ -188,7 +188,7 @@ def test_votes_are_drawn_at_once_but_never_more_than_allowed() -> None:
     async def run() -> None:
         async with asyncio.TaskGroup() as tasks:
             judge = judge_of(engine, concurrency=4)
-            ones = [Judging(judge, tasks, issue="", name=f"r{i}", seed=i) for i in range(3)]
+            ones = [TurnJudge(judge, tasks, issue="", name=f"r{i}", seed=i) for i in range(3)]
             for judging in ones:
                 judging.observe(turn(0), submits=False)  # returns at once
             await engine.arrived(4)
@@ -208,7 +208,7 @@ def test_cancelling_leaves_no_task_behind() -> None:
     async def run() -> None:
         async def rollout() -> None:
             async with asyncio.TaskGroup() as tasks:
-                judging = Judging(judge_of(engine), tasks, issue="", name="r", seed=1)
+                judging = TurnJudge(judge_of(engine), tasks, issue="", name="r", seed=1)
                 judging.observe(turn(0), submits=False)
                 await judging.settle()
 

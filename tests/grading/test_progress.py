@@ -10,7 +10,7 @@ import pytest
 
 from hone.environment import BrokenTree
 from hone.grading.errors import GraderError
-from hone.grading.progress import Progressing, State, potential
+from hone.grading.progress import ProgressTracker, State, potential
 from hone.grading.run import TestRun
 from hone.grading.settings import ProgressSettings
 from hone.grading.verdict import failed, make_verdict
@@ -84,7 +84,7 @@ def measure(
     async def run() -> tuple[float | None, list[State]]:
         async with asyncio.TaskGroup() as tasks:
             given = ProgressSettings(enabled=True, **settings)
-            watch = Progressing(make_task(), given, tasks, grade=bench.grade, read=bench.read)
+            watch = ProgressTracker(make_task(), given, tasks, grade=bench.grade, read=bench.read)
             for i in range(turns):
                 await watch.observe(turn(i, action=None if i == without_command else "x"))
             return await watch.settle()
@@ -135,7 +135,7 @@ def test_cancelling_leaves_no_task_behind() -> None:
         async def rollout() -> None:
             async with asyncio.TaskGroup() as tasks:
                 settings = ProgressSettings(enabled=True)
-                watch = Progressing(make_task(), settings, tasks, grade=bench.grade, read=bench.read)
+                watch = ProgressTracker(make_task(), settings, tasks, grade=bench.grade, read=bench.read)
                 await watch.observe(turn(0))
                 seen.set()
                 await watch.settle()

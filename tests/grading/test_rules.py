@@ -78,11 +78,11 @@ def _log(inside: str, *, before: str = "", after: str = "") -> str:
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("PASSED t.py::a", "no beginning"),
+        ("PASSED t.py::a", "lacks its start"),
         (_log("PASSED t.py::a", before=">>>>> Patch Apply Failed"), "did not apply"),
         (_log("PASSED t.py::a", after=">>>>> Tests Timed Out"), "out of time"),
-        (_log(""), "nothing says that any ran"),
-        (_log("Executed 0 of 0"), "nothing says that any ran"),
+        (_log(""), "nothing shows that any ran"),
+        (_log("Executed 0 of 0"), "nothing shows that any ran"),
         (_log("PASSED t.py::a", after=f"{EXIT_CODE}: 1"), "exit code 1"),
         (_log("PASSED t.py::a") + _log("FAILED t.py::a"), "more than once"),
     ],

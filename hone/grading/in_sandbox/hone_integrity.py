@@ -1,7 +1,7 @@
-"""Detects, from within the test process, code under test that changes the framework or equals everything.
+"""Detect, inside the test process, code under test that changes the framework or equals everything.
 
-An attacker in the same interpreter who knows this file can undo it. It is the second line; the first is that
-results need a session that ran to its end, without contradictions, with its canaries failed.
+An attacker in the same interpreter who knows this file can undo it. It is the second line of defence; the
+first requires a session that ran to its end, without contradictions, with its canaries failed.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 
 EQUAL = "@hone_equal"  # no source text can spell this name
 
-Entry = tuple[str, Mapping[str, Any], str, Any, Any]  # where, namespace, name, value, its code
+Entry = tuple[str, Mapping[str, Any], str, Any, Any]  # owner, namespace, name, value, its code
 
 _WRAPPER = type(object.__eq__)
 _CORE = (
@@ -31,11 +31,11 @@ _WATCHED = (types.FunctionType, types.BuiltinFunctionType, staticmethod, classme
 
 
 class Watch:
-    """Remembers the functions, classes and hooks of the test framework, and tells what has changed."""
+    """Record the test framework's functions, classes and hooks, and report changes."""
 
     def __init__(self, plugins: Any, helpers: list[Entry]) -> None:
         self.plugins, self.known = plugins, list(plugins.get_plugins())
-        self.helpers = helpers  # of the tests; it grows
+        self.helpers = helpers  # functions of the tests; it grows
         self.core: list[Entry] = []
         self.rest: list[Entry] = [
             ("builtins", vars(builtins), name, value, code) for name, value, code in _watched(vars(builtins))
@@ -48,10 +48,11 @@ class Watch:
         self.call = plugins._inner_hookexec
 
     def changed(self, *, thorough: bool) -> str | None:
-        """The name of something that was replaced, or None.
+        """Return the name of a replaced part, or None.
 
-        `thorough` looks at builtins, unittest and the set of plugins, too; a test may patch those while it
-        runs, and must have restored them when it is over.
+        Args:
+            thorough: also check builtins, unittest and the set of plugins, which a test may patch while it
+                runs and must restore.
         """
         for entries in (self.core, self.rest, self.helpers) if thorough else (self.core,):
             for where, namespace, name, value, code in entries:
@@ -67,7 +68,7 @@ class Watch:
     def new_plugin(self) -> str | None:
         known = set(map(id, self.known))
         for plugin in self.plugins.get_plugins():
-            own = type(plugin).__module__.split(".")[0] == "_pytest"  # pytest adds some while it runs
+            own = type(plugin).__module__.split(".")[0] == "_pytest"  # pytest adds some during the run
             if id(plugin) not in known and not own and not _is_conftest(plugin):
                 return f"the set of plugins, by adding {type(plugin).__name__}"
         return None
@@ -96,10 +97,10 @@ def _is_conftest(plugin: object) -> bool:
 def checked_equality(
     report: Callable[[str], None], is_honest: Callable[[type, str], bool]
 ) -> Callable[[Any, Any], Any]:
-    """`a == b` for assertions; calls `report` when it holds because one of them is equal to everything.
+    """Return `a == b` for assertions; it calls `report` when one of the values equals everything.
 
     Args:
-        is_honest: whether a class that is, by the file its equality was compiled from, may be.
+        is_honest: (class, file that its equality was compiled from) -> whether it may equal everything.
     """
 
     def equal(a: Any, b: Any) -> Any:
@@ -107,7 +108,7 @@ def checked_equality(
         try:
             holds = bool(result)
         except Exception:
-            return result  # an array: it has no truth value as a whole
+            return result  # an array has no truth value
         if holds:
             for liar in (_liar(a, b, 4), _liar(b, a, 4)):
                 if liar is not None and not is_honest(liar, _file_of(liar)):
@@ -118,14 +119,14 @@ def checked_equality(
 
 
 def _liar(value: Any, other: Any, depth: int) -> type | None:
-    """The class of an object within `value` whose own `__eq__` also accepts something unlike `other`."""
+    """Return the class of an object in `value` whose own `__eq__` also accepts a value unlike `other`."""
     cls = type(value)
     if _own_equality(cls):
         for unlike in (_unlike(other), object()):
             try:
                 accepted = bool(value == unlike)
             except Exception:
-                return None  # it tells values apart, if only by failing
+                return None  # it distinguishes values, by failing
             if not accepted:
                 return None
         return cls
@@ -139,7 +140,7 @@ def _liar(value: Any, other: Any, depth: int) -> type | None:
 
 
 def check_unittest(equality: Callable[[Any, Any], Any]) -> None:
-    """Let what `assertEqual` of a unittest's case finds equal be looked at, too."""
+    """Make unittest's `assertEqual` use the checked equality."""
     assert_equal = unittest.TestCase.assertEqual
 
     def assertEqual(self: Any, first: Any, second: Any, msg: Any = None) -> None:
@@ -150,7 +151,7 @@ def check_unittest(equality: Callable[[Any, Any], Any]) -> None:
 
 
 def _file_of(cls: type) -> str:
-    """That the equality of a class was compiled from; "" where it was not."""
+    """Return the file that a class's equality was compiled from; "" for a built-in one."""
     for base in type.__getattribute__(cls, "__mro__"):
         found = type.__getattribute__(base, "__dict__").get("__eq__")
         if found is not None:
@@ -159,7 +160,7 @@ def _file_of(cls: type) -> str:
 
 
 def _own_equality(cls: type) -> bool:
-    """Whether a class decides for itself what it equals; read past any metaclass that would lie about it."""
+    """Return whether a class defines its own equality; bypasses a metaclass that hides it."""
     for base in type.__getattribute__(cls, "__mro__"):
         found = type.__getattribute__(base, "__dict__").get("__eq__")
         if found is not None:
@@ -168,7 +169,7 @@ def _own_equality(cls: type) -> bool:
 
 
 def _unlike(value: Any) -> Any:
-    """Something that no honest object equals when it equals `value`."""
+    """Return a value that no honest object equals if it equals `value`."""
     if type(value) is bool:
         return not value
     if type(value) in (int, float, complex):

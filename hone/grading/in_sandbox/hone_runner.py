@@ -4,14 +4,14 @@
     imports pytest, restores the test files, forks    waits for the gate
     makes itself untraceable, reads the nonce,
     says hello, opens the gate                        imports the code under test, runs pytest
-    checks and tallies records  <--- channel -------  sends records, each with the run's key
+    checks and counts records  <--- channel -------  sends records, each with the run's key
     prints one line, framed by the nonce              exits
 
-The rules that must not break: no code of the repository runs in the parent, nor before the gate opens; the
-child never holds the nonce or the parent's output. What the child prints is for people and is never parsed.
+Invariants: no code of the repository runs in the parent or before the gate opens; the child never holds the
+nonce or the parent's output; the child's output is a log for people and is never parsed.
 
-Standard library and pytest only, Python 3.8 and later: an image brings its own. Standard input: the job as
-length-prefixed JSON, then the nonce, 32 bytes.
+Uses the standard library and pytest only, Python 3.8 or later: an image has its own interpreter. Standard
+input: the job as length-prefixed JSON, then the nonce, 32 bytes.
 """
 
 from __future__ import annotations
@@ -33,11 +33,10 @@ from hone_tally import HELLO, LETTERS, UNUSABLE, Tally  # beside this file
 NONCE_BYTES = 32
 KEY_BYTES = 16
 LOG_BYTES = 16384  # of the test run's output, kept from its end
-RECORD_BYTES = 16 << 20  # one record may be so long
-CHANNEL_BYTES = 64 << 20  # all of them together
+RECORD_BYTES = 16 << 20  # longest record
+CHANNEL_BYTES = 64 << 20  # all records together
 
-
-# Entry points of these would report to, or run tests in, other processes, order them anew or run them again.
+# Plugins that report to other processes, run tests in them, reorder tests or repeat them.
 UNWANTED = (
     "xdist", "pytest_cov", "pytest_randomly", "random_order", "pytest_rerunfailures", "flaky", "pytest_sugar",
     "pytest_forked", "pytest_html", "pytest_metadata", "pytest_json", "allure", "pytest_reportlog", "hone.",
@@ -45,18 +44,18 @@ UNWANTED = (
 
 
 def read_exactly(size: int) -> bytes:
-    """From standard input, and not a byte more: what follows is read later."""
+    """Read exactly `size` bytes from standard input; later reads get the rest."""
     data = b""
     while len(data) < size:
         piece = os.read(0, size - len(data))
         if not piece:
-            raise EOFError("the job on standard input is cut short")
+            raise EOFError("the job on standard input is incomplete")
         data += piece
     return data
 
 
 def restore(workdir: str, files: dict[str, str]) -> None:
-    """Write trusted files, replacing whatever link or directory a patch may have put in their way."""
+    """Write trusted files; links and directories that a patch put in their place are replaced."""
     for name, text in files.items():
         parts = name.split("/")
         if name.startswith("/") or any(part in ("", ".", "..") for part in parts):
@@ -80,7 +79,7 @@ def restore(workdir: str, files: dict[str, str]) -> None:
 
 
 def read_sources(workdir: str, files: list[str], folders: list[str]) -> dict[str, bytes]:
-    """Path -> text of the tests, and of all Python in the folders that belong to them, where it is there."""
+    """Return path -> text of the existing tests and of all Python files in the tests' directories."""
     paths = [os.path.join(workdir, name) for name in files]
     for folder in folders:
         for place, _, names in os.walk(os.path.join(workdir, folder)):
@@ -92,18 +91,18 @@ def read_sources(workdir: str, files: list[str], folders: list[str]) -> dict[str
             with open(path, "rb") as file:
                 sources[path] = file.read()
         except OSError:
-            continue  # its tests will be missing
+            continue  # its tests are reported as missing
     return sources
 
 
-def check_place(workdir: str, paths: list[str], version: tuple[Any, ...]) -> None:
-    """End with a word where results would mean nothing."""
+def check_environment(workdir: str, paths: list[str], version: tuple[Any, ...]) -> None:
+    """Exit with a reason when results would be meaningless."""
     if version < (7,):
-        give_up(f"pytest is {'.'.join(map(str, version))}, and 7 or later is needed")
+        give_up(f"pytest is {'.'.join(map(str, version))}, but 7 or later is required")
     below = tuple(os.path.join(folder, "") for folder in (workdir, *paths))
     for module in list(sys.modules.values()):
         if str(getattr(module, "__file__", "")).startswith(below):
-            give_up(f"the test runner needs {module.__name__}, which is the repository's own")
+            give_up(f"the test runner needs {module.__name__}, which the repository replaces")
 
 
 def give_up(reason: str) -> NoReturn:
@@ -112,7 +111,7 @@ def give_up(reason: str) -> NoReturn:
 
 
 def find_plugins(folders: list[str], workdir: str) -> list[str]:
-    """Modules of the pytest plugins installed in `folders`: what is there was there before the patch."""
+    """Return the modules of pytest plugins installed in `folders`, which the patch cannot change."""
     found = []
     for folder in folders:
         if (folder + "/").startswith(workdir + "/") or not os.path.isdir(folder):
@@ -132,8 +131,8 @@ def find_plugins(folders: list[str], workdir: str) -> list[str]:
 
 
 def make_untraceable() -> None:
-    """PR_SET_DUMPABLE = 0: no process of the same user may trace this one or open its memory."""
-    import _ctypes  # `ctypes` costs several milliseconds more
+    """Forbid processes of the same user to trace this one or open its memory (PR_SET_DUMPABLE = 0)."""
+    import _ctypes  # `ctypes` takes several milliseconds longer
 
     prctl = _ctypes.dlsym(_ctypes.dlopen(None, 0), "prctl")  # pyright: ignore[reportArgumentType]
     if _ctypes.call_function(prctl, (4, 0, 0, 0, 0)):
@@ -143,7 +142,7 @@ def make_untraceable() -> None:
 def start_child(
     job: dict[str, Any], sources: dict[str, bytes], key: bytes, canaries: list[str]
 ) -> tuple[int, int, int, int]:
-    """Fork the test process behind a gate. Returns its pid, the gate, its log and its channel."""
+    """Fork the test process, which waits at a gate; return its pid, the gate, its log and its channel."""
     gate_read, gate = os.pipe()
     log, log_write = os.pipe()
     channel, channel_write = os.pipe()
@@ -173,7 +172,7 @@ def start_child(
 
 
 class Child:
-    """The test process, seen from the parent: its records go to the tally, the end of its output is kept."""
+    """The test process as its parent sees it: records go to the tally, the end of the output is kept."""
 
     def __init__(self, pid: int, log: int, channel: int, tally: Tally) -> None:
         self.pid, self.log, self.channel, self.tally = pid, log, channel, tally
@@ -184,9 +183,9 @@ class Child:
             os.set_blocking(fd, False)
 
     def watch(self, timeout_s: float) -> bool:
-        """Read until the child is gone, and kill it at the timeout. Returns whether that was needed.
+        """Read until the child exits; kill it at the timeout. Return whether it timed out.
 
-        What a process that it left behind writes after that is nobody's result.
+        Output of processes that it left behind is ignored.
         """
         deadline = time.monotonic() + timeout_s
         timed_out = False
@@ -207,9 +206,9 @@ class Child:
         return timed_out
 
     def read(self, wait_s: float) -> bool:
-        """Take what is there, waiting for it at most `wait_s`. False when there was nothing."""
+        """Read available data, waiting at most `wait_s`; return whether there was any."""
         if not self.open:
-            time.sleep(min(wait_s, 0.001))  # both streams closed: it ends now, or it hides until the timeout
+            time.sleep(min(wait_s, 0.001))  # both streams are closed: the child exits now, or at the timeout
             return False
         ready = select.select(self.open, [], [], wait_s)[0]
         for fd in ready:
@@ -238,7 +237,7 @@ class Child:
             self.kill()
 
     def kill(self) -> None:
-        """The child's process group, which is named after it."""
+        """Kill the child's process group."""
         try:
             os.killpg(self.pid, signal.SIGKILL)
         except ProcessLookupError:
@@ -246,7 +245,7 @@ class Child:
 
 
 def main() -> None:
-    os.closerange(3, os.sysconf("SC_OPEN_MAX"))  # whatever started this may have left something open
+    os.closerange(3, os.sysconf("SC_OPEN_MAX"))  # inherited from the caller
     (size,) = struct.unpack("!I", read_exactly(4))
     job = json.loads(read_exactly(size))
     workdir = job["workdir"]
@@ -256,16 +255,14 @@ def main() -> None:
     for name in ("PYTEST_ADDOPTS", "PYTEST_PLUGINS"):
         os.environ.pop(name, None)
     os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
-    if any(
-        os.path.isdir(os.path.join(site, "pytest")) for site in job["sites"]
-    ):  # the repository's own choice
+    if any(os.path.isdir(os.path.join(site, "pytest")) for site in job["sites"]):  # the repository's version
         sys.path[:] = [entry for entry in sys.path if not entry.endswith("-packages")]
     sys.path += job["sites"]
     try:
-        import hone_session  # with pytest, which the child then has already
+        import hone_session  # imports pytest before the fork
     except Exception as error:
         give_up(f"pytest cannot be imported ({type(error).__name__}: {error})")
-    check_place(workdir, job["paths"], hone_session.pytest.version_tuple)
+    check_environment(workdir, job["paths"], hone_session.pytest.version_tuple)
     job["plugins"] = find_plugins(job["sites"] or ([] if job["bare"] else sys.path), workdir)
 
     key = os.urandom(KEY_BYTES).hex().encode()
@@ -283,11 +280,11 @@ def main() -> None:
     if finished:
         tally.check_canaries()
     if job["reported"] is None:
-        told: Any = {t: LETTERS[tally.status(t)] for t in tally.phases if t not in canaries}
+        statuses: Any = {t: LETTERS[tally.status(t)] for t in tally.phases if t not in canaries}
     else:
-        told = "".join(LETTERS[tally.find(test)] for test in job["reported"])
+        statuses = "".join(LETTERS[tally.find(test)] for test in job["reported"])
     report = {
-        "statuses": told,
+        "statuses": statuses,
         "memory_kib": resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss,
         "finished": finished,
         "tampered": tally.tampered,

@@ -1,8 +1,8 @@
 """The child of the trusted runner: runs pytest on trusted tests, in one process with the code under test.
 
-Test modules, and what they import from the folders of tests, are compiled from text that was read before any
-code of the repository ran, so rewriting them on disk changes nothing. Two canaries, tests that must fail, run
-first and last under random names: whoever makes tests pass wholesale makes them pass too. `hone_integrity`
+Test modules and their imports from the tests' directories are compiled from text that was read before any
+code of the repository ran, so rewriting them on disk has no effect. Two canaries, tests that must fail, run
+first and last under random names: code that makes all tests pass also makes them pass. `hone_integrity`
 watches pytest itself.
 """
 
@@ -23,7 +23,7 @@ from typing import Any
 
 import hone_integrity  # beside this file
 import pytest
-from _pytest import unittest as _unittest  # noqa: F401 - loaded before the repository is on the path
+from _pytest import unittest as _unittest  # noqa: F401 - import before the repository is on the path
 from _pytest.reports import TestReport
 
 Send = Callable[..., None]
@@ -34,13 +34,13 @@ def {name}():
     {body}
 """
 BODIES = ('assert value["answer"] == 42', 'raise AssertionError("must fail")')
-# The test framework of the runner stays, whatever the repository brings along.
+# The runner's own test framework, which the repository must not replace.
 KEPT = ("pytest", "_pytest", "pluggy", "iniconfig", "hone_session", "hone_integrity", "hone_runner")
 DISABLED = ("cacheprovider", "pastebin", "stepwise", "junitxml", "faulthandler")
 
 
 def name_canaries() -> list[str]:
-    """Ids of the canaries, new in every run."""
+    """Return random ids for the canaries."""
     names = random.SystemRandom()
     stems = [f"{names.getrandbits(32):08x}" for _ in BODIES]
     return [f"test_{stem}.py::test_{stem}" for stem in stems]
@@ -49,8 +49,8 @@ def name_canaries() -> list[str]:
 def run(
     job: dict[str, Any], sources: dict[str, bytes], key: bytes, canaries: list[str], channel: int
 ) -> None:
-    """Run the session, send its records to the descriptor `channel`, and end the process."""
-    exit_process, say = os._exit, print
+    """Run the session, send its records to the descriptor `channel`, and exit the process."""
+    exit_process, log = os._exit, print
     send = sender(channel, key)
     plugins = load_plugins(job["plugins"])
     plugin = Plugin(job["workdir"], sources, canaries, send)
@@ -61,14 +61,14 @@ def run(
         arguments += ["-p", f"no:{name}"]
     for name in plugins:
         arguments += ["-p", name]
-    # Only what exists is named: pytest runs nothing at all when one of its arguments is missing.
+    # Existing files only: pytest runs nothing when one of its arguments is missing.
     files = [name for name in job["run_files"] if os.path.join(job["workdir"], name) in sources]
-    gc.freeze()  # what was imported until now needs no looking at in each collection
+    gc.freeze()  # the garbage collector skips the modules imported so far
     status = 3
     try:
         status = int(pytest.main(arguments + list(job["command"]) + files, plugins=[plugin]))
-    except BaseException as error:  # whatever the code under test raises, the session ends with a word
-        say("the test session was broken off by", type(error).__name__, error, flush=True)
+    except BaseException as error:  # any exception of the code under test ends the session
+        log("the test session was stopped by", type(error).__name__, error, flush=True)
     send("end", status)
     try:
         sys.stdout.flush()
@@ -77,22 +77,22 @@ def run(
 
 
 def load_plugins(names: list[str]) -> list[str]:
-    """Import installed plugins while nothing of the repository can take their names."""
+    """Import installed plugins before the repository is on the path; return the imported ones."""
     loaded = []
     for name in names:
         try:
             importlib.import_module(name)
             loaded.append(name)
         except Exception as error:
-            print(f"the plugin {name} is left out: {type(error).__name__}: {error}", flush=True)
+            print(f"the plugin {name} is skipped: {type(error).__name__}: {error}", flush=True)
     return loaded
 
 
 def prepare_imports(job: dict[str, Any], plugin: Plugin) -> None:
-    """Let the repository's own packages be found first, and trusted modules come from their text.
+    """Make the repository's packages importable first, and load trusted modules from their text.
 
-    What the runner itself has imported and the repository or its requirements bring along in a version of
-    their own is forgotten, so that tests get theirs.
+    Modules that the runner imported and the repository or its requirements also provide are unloaded, so
+    that tests get the repository's version.
     """
     first = [*job["paths"], job["workdir"]]
     runner = {
@@ -114,7 +114,7 @@ def prepare_imports(job: dict[str, Any], plugin: Plugin) -> None:
 
 
 class TrustedFinder:
-    """Finds modules of trusted files; their code comes from the text that was read before."""
+    """Find modules of trusted files; their code comes from the text that was read before."""
 
     def __init__(self, plugin: Plugin) -> None:
         self.plugin = plugin
@@ -148,7 +148,7 @@ class TrustedLoader(SourceFileLoader):
 
 
 def sender(channel: int, key: bytes) -> Send:
-    """Writes records to the channel. It keeps the functions it needs, lest they are replaced."""
+    """Return a function that writes records to the channel; it keeps its own references to os and json."""
     write, dumps = os.write, json.dumps
 
     def send(*record: Any) -> None:
@@ -160,17 +160,17 @@ def sender(channel: int, key: bytes) -> Send:
 
 
 class Plugin:
-    """Reports to the channel, loads trusted modules, plants canaries. Its hooks run before all others."""
+    """Report to the channel, load trusted modules and add canaries. Its hooks run before all others."""
 
     def __init__(self, workdir: str, sources: dict[str, bytes], canaries: list[str], send: Send) -> None:
         self.workdir, self.sources, self.canaries, self.send = workdir, sources, canaries, send
         self.trusted = {os.path.relpath(path, workdir) for path in sources}
         self.codes: set[int] = set()  # ids of the code objects of trusted modules
-        self.kept: list[types.CodeType] = []  # so that no id in `codes` is used again
-        self.defined: dict[int, Any] = {}  # functions as trusted modules left them, by id, kept alive
+        self.kept: list[types.CodeType] = []  # kept alive, so that no id in `codes` is reused
+        self.defined: dict[int, Any] = {}  # functions of trusted modules, by id, kept alive
         self.functions: dict[str, Any] = {}  # test id -> code of its function, as collected
         self.watch: hone_integrity.Watch | None = None
-        self.helpers: list[hone_integrity.Entry] = []  # functions of trusted modules that are no tests
+        self.helpers: list[hone_integrity.Entry] = []  # functions of trusted modules that are not tests
         self.words = b"\n".join(sources.values()).decode("utf-8", "replace")
         self.equality = hone_integrity.checked_equality(
             lambda evidence: send("tampered", evidence), self.is_named_by_tests
@@ -183,9 +183,9 @@ class Plugin:
         self.kept += nested
 
     def remember(self, module: types.ModuleType) -> None:
-        """What a helper module defines: tests put back what they replace of it."""
+        """Record the functions of a helper module; tests must restore those that they replace."""
         for name, value in list(vars(module).items()):
-            # by its type, since an object that stands for another may raise when it is asked for anything
+            # `type`, because a proxy object may raise on any attribute access
             if type(value) is types.FunctionType and id(value.__code__) in self.codes:
                 self.helpers.append((module.__name__, vars(module), name, value, value.__code__))
 
@@ -223,16 +223,16 @@ class Plugin:
         self.send("collected", list(self.functions))
 
     def is_named_by_tests(self, cls: type, file: str) -> bool:
-        """Whether a class that is equal to everything is one that the tests themselves use, such as mock.ANY.
+        """Return whether the tests themselves use a class that equals everything, such as mock.ANY.
 
         Args:
-            file: that its equality was compiled from.
+            file: source file of its equality.
         """
         inside = file.startswith(self.workdir + "/") and file not in self.sources
         return not inside and cls.__name__.lstrip("_") in self.words
 
     def is_defined(self, item: pytest.Item) -> bool:
-        """Whether a test's function is one that its module, or a decorator within it, made."""
+        """Return whether a test's function comes from its module or from a decorator in it."""
         code = code_of(item)
         method = getattr(item, "obj", None)
         function = getattr(method, "__func__", method)
@@ -250,7 +250,7 @@ class Plugin:
             return
         outcome: str = report.outcome
         if outcome == "skipped" and hasattr(report, "wasxfail"):
-            # pytest.xfail() called by the code under test is a failure; the mark on a trusted test is not
+            # pytest.xfail() in the code under test is a failure; a mark on a trusted test is not
             outcome = "xfailed" if "xfail" in report.keywords else "failed"
         elif outcome == "skipped" and self.skipped_by_repository(report):
             outcome = "failed"
@@ -258,7 +258,7 @@ class Plugin:
         self.check(thorough=report.when == "teardown")
 
     def skipped_by_repository(self, report: TestReport) -> bool:
-        """Whether the code under test, and not a test, raised the exception that skips."""
+        """Return whether the code under test, not a test, raised the exception that skips."""
         if not isinstance(report.longrepr, tuple):
             return False
         path = os.path.join(self.workdir, str(report.longrepr[0]))
@@ -269,7 +269,7 @@ class Plugin:
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         self.check(thorough=True)
         reporter = session.config.pluginmanager.get_plugin("terminalreporter")
-        if reporter is not None:  # the canaries' failures would only puzzle the reader of the log
+        if reporter is not None:  # hide the canaries' failures in the log
             failed = reporter.stats.get("failed", [])
             failed[:] = [report for report in failed if report.nodeid not in self.canaries]
 
@@ -284,7 +284,7 @@ def code_of(item: pytest.Item) -> Any:
 
 
 class TrustedModule(pytest.Module):
-    """A test module executed from given text, under the name that pytest's default import mode gives it."""
+    """A test module executed from given text, under the name of pytest's default import mode."""
 
     plugin: Plugin
     text: bytes
@@ -315,7 +315,7 @@ class TrustedModule(pytest.Module):
 
 
 def functions_of(module: types.ModuleType) -> Iterator[Any]:
-    """What a module has that can be a test: its values, and those of its classes and of their bases."""
+    """Yield possible tests of a module: its values, and those of its classes and their bases."""
     for value in list(vars(module).values()):
         yield value
         if isinstance(value, type):
@@ -324,7 +324,7 @@ def functions_of(module: types.ModuleType) -> Iterator[Any]:
 
 
 def module_name(path: str) -> tuple[str, str]:
-    """(dotted name, directory for sys.path): the first directory upwards that is no package is the root."""
+    """Return (dotted name, directory for sys.path): the nearest parent that is not a package."""
     folder, file = os.path.split(path)
     name = file.removesuffix(".py")
     while os.path.isfile(os.path.join(folder, "__init__.py")):
@@ -334,7 +334,7 @@ def module_name(path: str) -> tuple[str, str]:
 
 
 def compile_trusted(text: bytes, path: str) -> types.CodeType:
-    """Compile a test module with the comparisons inside its assertions made by `hone_integrity`."""
+    """Compile a test module whose assertions compare with `hone_integrity`'s equality."""
     tree = ast.parse(text, path)
     for node in ast.walk(tree):
         if isinstance(node, ast.Assert):

@@ -1,22 +1,22 @@
-"""What the test process reports, checked and added up; what an honest one cannot send is tampering."""
+"""Check and count the test process's records; a record that no honest session sends is tampering."""
 
 from __future__ import annotations
 
 import json
 
 HELLO = b"hone-grader: ready\n"
-UNUSABLE = b"hone-grader: unusable: "  # and why this runner cannot run in this place; nothing was run
+UNUSABLE = b"hone-grader: unusable: "  # then the reason; no test ran
 
-# A test's status in the report, one letter each, in the order of the expected ids.
+# Statuses in the report, one letter per test, in the order of the reported ids.
 LETTERS = {"passed": "p", "failed": "f", "error": "e", "skipped": "s", "xfailed": "x", "missing": "m"}
 WORST_FIRST = ("missing", "error", "failed", "skipped", "xfailed", "passed")
 
 
 class Tally:
-    """What the child's records amount to. What an honest session cannot send is evidence of tampering.
+    """The statuses in the child's records, and evidence of tampering.
 
-    An honest session sends `collected` (every id, canaries included), then for each id `setup`, `call` unless
-    the setup failed or skipped, `teardown`, and at last `end` with pytest's exit status.
+    An honest session sends `collected` (every id, canaries included); for each id `setup`, `call` unless the
+    setup failed or skipped, `teardown`; finally `end` with pytest's exit status.
     """
 
     def __init__(self, key: bytes, canaries: list[str]) -> None:
@@ -24,7 +24,7 @@ class Tally:
         self.phases: dict[str, dict[str, str]] = {}  # id -> phase -> outcome, of collected ids
         self.failed_subtests: set[str] = set()
         self.collected = False
-        self.end: int | None = None  # the exit status that the session announced
+        self.end: int | None = None  # the exit status that the session reported
         self.tampered: str | None = None  # the first evidence
 
     def blame(self, evidence: str) -> None:
@@ -32,10 +32,10 @@ class Tally:
             self.tampered = str(evidence)
 
     def line(self, line: bytes) -> None:
-        """Take in one record, `KEY JSON`."""
+        """Add one record, `KEY JSON`."""
         key, _, body = line.partition(b" ")
         if key != self.key:
-            self.blame("something other than the test runner wrote to its result channel")
+            self.blame("code other than the test runner wrote to its result channel")
             return
         try:
             kind, *values = json.loads(body)
@@ -97,10 +97,10 @@ class Tally:
         return "error" if call == "passed" and teardown == "failed" else call
 
     def find(self, test: str) -> str:
-        """The status of a test as data sets name it; `hone.grading.rules.find` tells of ids that are cut off.
+        """Return the status of a test by the name that data sets use.
 
-        A name without a file, as some repositories' own runners print it, is that of a test function. One
-        without its parameters (`exact` in none of those collected) stands for all of them: the worst counts.
+        A name without a file is that of a test function, with any parameters: the worst status counts. An id
+        that is cut off in its parameters is matched by its beginning; see `hone.grading.rules.find`.
         """
         if test in self.phases:
             return self.status(test)
@@ -109,20 +109,20 @@ class Tally:
         elif test.count("[") > test.count("]"):
             named = [each for each in self.phases if each.startswith(test)]
             if len({self.status(each) in ("passed", "xfailed") for each in named}) > 1:
-                return "missing"  # which of them is meant cannot be told
+                return "missing"  # the id is ambiguous
         else:
             named = []
         statuses = {self.status(each) for each in named}
         return next((status for status in WORST_FIRST if status in statuses), "missing")
 
     def finished(self, exit_code: int) -> bool:
-        """Whether the session ran to its end: each test has all its phases, and the exit codes agree."""
+        """Return whether the session is complete: every test has all phases, and the exit codes agree."""
         if not self.collected or self.end is None or exit_code != self.end or self.end not in (0, 1):
             return False
         return all("teardown" in phases for phases in self.phases.values())
 
     def check_canaries(self) -> None:
-        """To be asked of a finished session: the tests that must fail did, and the exit status says so."""
+        """Report tampering in a finished session: a canary that did not fail, a contradicting exit status."""
         for canary in self.canaries:
             status = self.status(canary)
             if status not in ("failed", "error", "skipped"):

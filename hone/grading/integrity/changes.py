@@ -1,4 +1,4 @@
-"""One file's part of a patch, taken apart into lines."""
+"""The changes of a patch, file by file and line by line."""
 
 from __future__ import annotations
 
@@ -10,18 +10,17 @@ from dataclasses import dataclass
 
 from hone.environment.patch import HUNK, FilePatch
 
-MAX_BINARY = 2 << 20  # unpacked bytes of a patch's binary files that are looked at, all together
-MAX_LINE = 400  # longer lines are looked at in pieces, so that no expression takes quadratic time
+MAX_BINARY = 2 << 20  # bytes read of all binary files of a patch, unpacked
+MAX_LINE = 400  # longer lines are split, so that no regular expression takes quadratic time
 
-_OPAQUE = b"\0"  # content that cannot be read
+_OPAQUE = b"\0"  # stands for content that cannot be read
 Line = tuple[str, str]  # "+", "-" or " ", and the text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hunk:
-    section: str  # the line that git shows beside the numbers, mostly the enclosing definition
     lines: tuple[Line, ...]
-    empties: bool  # nothing of the file is left by it
+    empties: bool  # it leaves the file empty
 
     @property
     def after(self) -> list[Line]:
@@ -31,10 +30,10 @@ class Hunk:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
     path: str  # where the file is after the patch; where it was, if the patch deletes it
-    before: str | None  # None: the patch makes the file
+    before: str | None  # path before the patch; None: the patch creates the file
     deleted: bool
-    mode: str | None  # that the patch gives it
-    binary: bytes | None  # the new content, or what is new in it, of a file in git's binary form
+    mode: str | None  # the new mode; None: unchanged
+    binary: bytes | None  # of a file in git's binary form: its new content, or the part that is new
     hunks: tuple[Hunk, ...]
 
     @property
@@ -43,7 +42,7 @@ class Change:
 
     @property
     def created(self) -> bool:
-        """Whether there is a file at `path` that was not there before."""
+        """Whether the patch puts a new file at `path`."""
         return not self.deleted and self.path != self.before
 
     def lines(self, sign: str) -> list[str]:
@@ -83,14 +82,7 @@ def _read_hunks(text: str) -> tuple[Hunk, ...]:
             hunks.append((match, []))
         elif hunks and line[:1] in ("+", "-", " "):
             hunks[-1][1].extend((line[0], piece) for piece in _pieces(line[1:].removesuffix("\r")))
-    return tuple(
-        Hunk(
-            section=match.string[match.end() :].strip(),
-            lines=tuple(lines),
-            empties="+0,0 @@" in match.group(),
-        )
-        for match, lines in hunks
-    )
+    return tuple(Hunk(lines=tuple(lines), empties="+0,0 @@" in match.group()) for match, lines in hunks)
 
 
 def _pieces(line: str) -> list[str]:
@@ -98,21 +90,16 @@ def _pieces(line: str) -> list[str]:
 
 
 def _text_hunk(data: bytes) -> tuple[Hunk, ...]:
-    """The lines of a file that is text, though the patch has it in binary form."""
+    """Return the lines of a text file that the patch has in binary form."""
     if b"\0" in data:
         return ()
     text = data.decode("utf-8", "replace").splitlines()
-    return (
-        Hunk(
-            section="",
-            lines=tuple(("+", piece) for line in text for piece in _pieces(line)),
-            empties=not data,
-        ),
-    )
+    lines = tuple(("+", piece) for line in text for piece in _pieces(line))
+    return (Hunk(lines=lines, empties=not data),)
 
 
 def _read_binary(text: str, limit: int) -> bytes:
-    """The first, forward, half of git's binary form: a content, or a delta, of which only what it inserts."""
+    """Return the new content in git's binary form; of a delta only the bytes that it inserts."""
     _, _, body = text.partition("\nGIT binary patch\n")
     kind, _, rest = body.partition("\n")
     if limit <= 0:
@@ -134,9 +121,9 @@ def _read_binary(text: str, limit: int) -> bytes:
 
 
 def _inserted(delta: bytes) -> bytes:
-    """What a delta brings along, a line each, without what it copies from the file it starts from."""
+    """Return the bytes that a git delta inserts, one insertion per line, without the bytes it copies."""
     position = 0
-    for _ in range(2):  # both sizes, each with the high bit set but in its last byte
+    for _ in range(2):  # both sizes; the high bit is set in all bytes of a size except the last
         while position < len(delta) and delta[position] & 0x80:
             position += 1
         position += 1

@@ -1,4 +1,4 @@
-"""Evidence in pytest's configuration: tests deselected or ignored, plugins loaded."""
+"""Evidence in pytest's configuration: deselected or ignored tests, loaded plugins."""
 
 from __future__ import annotations
 
@@ -9,10 +9,8 @@ from fnmatch import fnmatch
 from hone.grading.integrity.changes import Change
 from hone.grading.integrity.patch_context import PatchContext, Tampering
 from hone.grading.integrity.plugins import covers
+from hone.tasks.configuration import FILES
 
-CONFIGURATION = {
-    "pytest.ini", ".pytest.ini", "pytest.toml", ".pytest.toml", "tox.ini", "setup.cfg", "pyproject.toml",
-}  # fmt: skip
 _OPTION = re.compile(r"\s*[\"']?([A-Za-z_][\w.-]*)[\"']?\s*[=:](?!=)\s*(.*)$")
 _PLUGINS_OF_CORE = {"main", "python", "runner", "unittest", "skipping", "terminal", "fixtures", "reports"}
 _NEVER_RUNS = {
@@ -25,22 +23,24 @@ _REDIRECTS = {"-c", "--config-file", "-o", "--override-ini", "--rootdir", "--con
 
 def configuration_evidence(context: PatchContext) -> Iterator[Tampering]:
     for change in context.changes:
-        if change.name not in CONFIGURATION or change.deleted:
+        if change.name not in FILES or change.deleted:
             continue
         options = _added_options(change)
-        for name, look in _LOOKS.items():
-            reason = look(options[name], context) if options.get(name) else None
+        for name, check in _CHECKS.items():
+            reason = check(options[name], context) if options.get(name) else None
             if reason is not None:
                 evidence = f"{change.path} changes pytest's {name} so that {reason}"
                 yield Tampering(path=change.path, evidence=evidence)
 
 
 def _added_options(change: Change) -> dict[str, list[str]]:
-    """Option -> the words that are new in its value."""
+    """Return option -> the new words in its value."""
     known = {word for text in change.lines("-") for word in _words(text)}
     added: dict[str, list[str]] = {}
     for hunk in change.hunks:
-        name = "addopts" if change.name.endswith("pytest.ini") else ""  # where a hunk begins within a value
+        name = (
+            "addopts" if change.name.endswith("pytest.ini") else ""
+        )  # the option of a hunk that starts inside a value
         for sign, text in hunk.after:
             match = (
                 None
@@ -76,7 +76,7 @@ def _addopts(words: list[str], context: PatchContext) -> str | None:
         if option == "-m" and value.lower() not in ("not", "("):
             return f"unmarked tests are deselected: {value!r}"
         if option in ("--ignore", "--ignore-glob", "--deselect") and _hides(value, context):
-            return f"graded tests are left out: {value!r}"
+            return f"graded tests are excluded: {value!r}"
     return None
 
 
@@ -101,34 +101,31 @@ def _python_files(words: list[str], context: PatchContext) -> str | None:
 
 
 def _python_functions(words: list[str], context: PatchContext) -> str | None:
-    for test, functions in context.tests.items():
-        for name in functions:
-            if name.startswith("test") and not any(name.startswith(w) or fnmatch(name, w) for w in words):
-                return f"{test}::{name} is not collected"
+    names = ((test, name) for test, functions in context.tests.items() for name in functions)
+    for test, name in names:
+        if name.startswith("test") and not any(name.startswith(w) or fnmatch(name, w) for w in words):
+            return f"{test}::{name} is not collected"
     return None
 
 
 def _python_classes(words: list[str], _context: PatchContext) -> str | None:
-    if any("Test".startswith(word) or fnmatch("TestX", word) for word in words):
-        return None
-    return "test classes are not collected"
+    collected = any("Test".startswith(word) or fnmatch("TestX", word) for word in words)
+    return None if collected else "test classes are not collected"
 
 
 def _testpaths(words: list[str], context: PatchContext) -> str | None:
-    if any(word in (".", "*") or covers(word, test) for word in words for test in context.tests):
-        return None
-    return "the graded tests lie outside"
+    inside = any(word in (".", "*") or covers(word, test) for word in words for test in context.tests)
+    return None if inside else "the graded tests lie outside"
 
 
 def _norecursedirs(words: list[str], context: PatchContext) -> str | None:
     for test in context.tests:
-        for folder in test.split("/")[:-1]:
-            if any(fnmatch(folder, word.rstrip("/")) for word in words):
-                return f"{test} is not collected"
+        if any(fnmatch(folder, word.rstrip("/")) for folder in test.split("/")[:-1] for word in words):
+            return f"{test} is not collected"
     return None
 
 
-_LOOKS: Mapping[str, Callable[[list[str], PatchContext], str | None]] = {
+_CHECKS: Mapping[str, Callable[[list[str], PatchContext], str | None]] = {
     "addopts": _addopts,
     "python_files": _python_files,
     "python_functions": _python_functions,

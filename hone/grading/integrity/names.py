@@ -1,4 +1,4 @@
-"""Evidence in the names and kinds of files: what Python, git or a shell reads by itself."""
+"""Evidence in the names and types of files: files that Python, git or a shell loads automatically."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hone.grading.integrity.patch_context import PatchContext, Tampering
 
 _CUSTOMIZE = {"sitecustomize.py", "usercustomize.py"}
 _BYTECODE = (".pyc", ".pyo")
-_WEIGHTS = (b"PK\x03\x04", b"\x80")  # how files of a neural network's weights begin
+_WEIGHTS = (b"PK\x03\x04", b"\x80")  # first bytes of PyTorch weight files, also named .pth
 _GIT_HOOKS = {
     "applypatch-msg", "fsmonitor-watchman", "post-applypatch", "post-checkout", "post-commit",
     "post-index-change", "post-merge", "pre-applypatch", "pre-commit", "reference-transaction",
@@ -27,14 +27,14 @@ _FRAMEWORK = {
     "py", "pytest", "pytest_asyncio", "pytest_cov", "pytest_mock", "pytest_timeout", "scipy", "xdist",
 }  # fmt: skip
 _TEST_FRAMEWORK = {"_pytest", "conftest", "doctest", "iniconfig", "pluggy", "py", "pytest", "unittest"}
-# Of the standard library, but also ordinary names for a folder of a project, which no test runner imports.
+# Standard library modules that are also common directory names and that no test runner imports.
 _ORDINARY = {"code", "distutils", "idlelib", "lib2to3", "site", "test", "this", "turtledemo"}
 
 
 def name_evidence(context: PatchContext) -> Iterator[Tampering]:
     for change in context.changes:
         if any(change.path.startswith(folder) for folder in context.environments):
-            continue  # a virtual environment in the patch is clumsy; nothing imports from it
+            continue  # nothing imports from a virtual environment in the patch
         reason = _startup(change) or _git(change) or _tool(change) or _shadow(change, context)
         if reason is not None:
             yield Tampering(path=change.path, evidence=f"{change.path} {reason}")
@@ -76,7 +76,7 @@ def _tool(change: Change) -> str | None:
 
 
 def _shadow(change: Change, context: PatchContext) -> str | None:
-    """A new module or package that Python would import in place of one that the tests need."""
+    """Return why a new module or package would replace one that the tests import, or None."""
     if not change.created or not change.path.endswith(".py"):
         return None
     module = change.path.removesuffix("/__init__.py").removesuffix(".py")

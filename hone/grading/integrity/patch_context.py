@@ -1,4 +1,4 @@
-"""What the looks at a patch have in common: its changes, the tests of the task, what is not news."""
+"""The shared input of all scanners: the patch's changes, the task's tests, and code that is not new."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _DEALS_WITH_PYTEST = re.compile(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tampering:
-    """What a patch does to its own grading."""
+    """One attempt of a patch to influence its grading."""
 
     path: str
     evidence: str  # one sentence, which names the file
@@ -30,17 +30,17 @@ class Tampering:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PatchContext:
     changes: tuple[Change, ...]
-    tests: Mapping[str, frozenset[str]]  # file of tests that the task names -> its functions so named
+    tests: Mapping[str, frozenset[str]]  # test file of the task -> names of its test functions
     trusted: Mapping[str, str]  # path -> text of the task's own tests
     roots: tuple[str, ...]  # directories that Python imports from, "" or ending in "/"
-    requirements: frozenset[str]  # import names, by guess, of what is installed beside the project
-    own_names: frozenset[str]  # import names, by guess, of the project itself
-    about_pytest: bool  # a project whose own domain is the test runner
-    old: str  # what the patch removes, and what the reference fix adds: none of it is news
-    environments: tuple[str, ...]  # directories of virtual environments that the patch carries along
+    requirements: frozenset[str]  # guessed import names of the installed requirements
+    own_names: frozenset[str]  # guessed import names of the project itself
+    about_pytest: bool  # the project itself is about pytest
+    old: str  # code that the patch removes or the reference fix adds: not new
+    environments: tuple[str, ...]  # virtual environments that the patch adds
 
-    def news(self, pattern: re.Pattern[str], text: str) -> str | None:
-        """The first match in `text` that is nowhere in what the patch removes, white space aside."""
+    def first_new(self, pattern: re.Pattern[str], text: str) -> str | None:
+        """Return the first match in `text` that is not in `old`, ignoring white space."""
         for found in {match.group(): None for match in pattern.finditer(text)}:
             if squeeze(found) not in self.old:
                 return found.strip()
@@ -84,12 +84,12 @@ def is_test_code(path: str) -> bool:
 
 
 def squeeze(text: str) -> str:
-    """Text without what a formatter changes: white space and the kind of quotes."""
+    """Return text without white space and with one kind of quotes, which formatters change."""
     return re.sub(r"\s+", "", text).replace("'", '"')
 
 
 def code_lines(lines: Iterable[str]) -> Iterator[str]:
-    """Lines without comments, and without docstrings that are all there."""
+    """Yield lines without comments and complete docstrings."""
     quoted = ""
     held: list[str] = []
     for line in lines:
@@ -104,11 +104,11 @@ def code_lines(lines: Iterable[str]) -> Iterator[str]:
             yield re.sub(r"(?:^|\s)#.*$", "", line)
         elif text.count(opening[1]) == 1:
             quoted, held = opening[1], [line]
-    yield from held  # never closed, so it was no beginning
+    yield from held  # never closed, so it was not a docstring
 
 
 def added_code(change: Change) -> str:
-    """What the change adds to a Python file, without comments and docstrings."""
+    """Return the code that the change adds to a Python file, without comments and docstrings."""
     return "\n".join(
         line for hunk in change.hunks for line in code_lines(text for kind, text in hunk.lines if kind == "+")
     )
@@ -118,7 +118,7 @@ def _changes_of(patch: str) -> tuple[Change, ...]:
     try:
         return read_changes(parse_patch(patch))
     except PatchRefused:
-        return ()  # a data set's own patch, which may be in a form of its own
+        return ()  # a data set's own patch may have its own format
 
 
 def _named_tests(task: Task) -> dict[str, frozenset[str]]:
@@ -145,7 +145,7 @@ def _import_name(requirement: str) -> str:
 
 
 def _about_pytest(task: Task, gold: Sequence[Change]) -> bool:
-    """Whether the project's own files, or the reference fix, deal with the test runner."""
+    """Return whether the project's files or the reference fix use pytest's interfaces."""
     if any(_NAMED_AFTER_PYTEST.search(name) for name in _own_names(task)):
         return True
     texts = [

@@ -1,4 +1,4 @@
-"""Evidence in conftest.py files and plugins: hooks of pytest that change outcomes, collection or reports."""
+"""Evidence in conftest.py and plugins: pytest hooks that change outcomes, collection or reports."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from fnmatch import fnmatch
 from hone.grading.integrity.changes import Change
 from hone.grading.integrity.patch_context import PatchContext, Tampering, added_code, is_test_code
 
-# Hooks that decide by being there, and those that mostly look on: what these contain tells.
+# Deciding hooks are evidence by themselves; of observing hooks, their bodies are examined.
 _DECIDING = (
     "runtest_protocol|runtestloop|pyfunc_call|report_teststatus|ignore_collect|pycollect_makemodule"
     "|pycollect_makeitem|load_initial_conftests|cmdline_main|cmdline_preparse"
 )
-_WATCHING = (
+_OBSERVING = (
     "runtest_makereport|runtest_logreport|runtest_call|runtest_setup|collection_modifyitems|sessionstart"
     "|sessionfinish|itemcollected|collection_finish|terminal_summary|configure|unconfigure|make_collect_report"
     "|generate_tests|collectreport|plugin_registered|exception_interact|deselected"
@@ -29,7 +29,7 @@ def _hook(names: str) -> re.Pattern[str]:
     )
 
 
-_DECIDES, _WATCHES = _hook(_DECIDING), _hook(_WATCHING)
+_DECIDES, _OBSERVES = _hook(_DECIDING), _hook(_OBSERVING)
 _CHANGES = re.compile(
     r"\.outcome\s*=(?!=)|[\"']outcome[\"']|\bforce_result\b|\.longrepr\s*=(?!=)|\bexcinfo\s*=(?!=)|\bwasxfail\b"
     r"|\bTestReport\b|\bexitstatus\s*=(?!=)|\bitems\[[^\]\n]{0,99}\]\s*=(?!\s*(?:sorted|list\(reversed))"
@@ -62,32 +62,32 @@ def plugin_evidence(context: PatchContext) -> Iterator[Tampering]:
 
 
 def _entry_point(change: Change, context: PatchContext) -> str | None:
-    found = context.news(_ENTRY_POINT, "\n".join(change.lines("+")))
+    found = context.first_new(_ENTRY_POINT, "\n".join(change.lines("+")))
     return None if found is None else f"registers a plugin of the test runner: {found!r}"
 
 
 def _is_test_module(change: Change) -> bool:
-    """Whether pytest would take it for a module of tests, whose hooks it does not call."""
+    """Return whether pytest treats the file as a test module, whose hooks it does not call."""
     return is_test_code(change.path) and change.name.startswith("test_")
 
 
 def _hooks(change: Change, context: PatchContext) -> str | None:
     code = added_code(change)
-    decides = context.news(_DECIDES, code)
+    decides = context.first_new(_DECIDES, code)
     if decides is not None:
         return f"takes over what the test runner does: {decides!r}"
-    changes = context.news(_CHANGES, code)
-    watches = context.news(_WATCHES, code)
+    changes = context.first_new(_CHANGES, code)
+    watches = context.first_new(_OBSERVES, code)
     if changes is not None and (watches is not None or change.name == "conftest.py"):
         return f"has a hook that changes what the test runner collects or reports: {changes!r}"
-    if watches is not None and "collection_modifyitems" in watches and context.news(_LEAVES_OUT, code):
-        return f"has a hook that leaves tests out: {watches!r}"
+    if watches is not None and "collection_modifyitems" in watches and context.first_new(_LEAVES_OUT, code):
+        return f"has a hook that excludes tests: {watches!r}"
     return None
 
 
 def _ignored(change: Change, context: PatchContext) -> str | None:
     folder = change.path.removesuffix("conftest.py")
-    found = context.news(_COLLECT_IGNORE, added_code(change))
+    found = context.first_new(_COLLECT_IGNORE, added_code(change))
     for pattern in re.findall(r"[\"']([^\"']+)[\"']", found or ""):
         for test in context.tests:
             if test.startswith(folder) and covers(pattern, test.removeprefix(folder)):
@@ -96,6 +96,6 @@ def _ignored(change: Change, context: PatchContext) -> str | None:
 
 
 def covers(pattern: str, path: str) -> bool:
-    """Whether a path, a directory or a glob names `path` or something above it."""
+    """Return whether a path, a directory or a glob matches `path` or one of its parents."""
     pattern = pattern.removeprefix("./").rstrip("/")
     return path == pattern or path.startswith(f"{pattern}/") or fnmatch(path, pattern)

@@ -1,4 +1,4 @@
-"""Evidence in the test files that the task names: gone, moved, emptied, shadowed, skipped."""
+"""Evidence in the task's test files: deleted, moved, emptied, shadowed or skipped tests."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _SKIP = re.compile(
     r"|\.skipTest\s*\(|\braise SkipTest\b|__test__\s*=\s*False|__unittest_skip__"
 )
 _DEFINITION = re.compile(r"(\s*)(?:async\s+)?(?:def|class)\s+(\w+)")
-_NEAR = 400  # lines in which the definition around a line is looked for
+_NEAR = 400  # lines searched for the definition around a line
 _NOTHING = re.compile(r"(?:pass|\.\.\.|return(?: None)?|assert True|assert 1)\s*")
 
 
@@ -69,7 +69,7 @@ def _silenced(change: Change, context: PatchContext) -> str | None:
             if squeeze(code) in trusted or squeeze(code) in context.old:
                 continue
             if match and change.created and "importorskip" in match.group():
-                continue  # a new file of tests says what it needs
+                continue  # a new test file may state its requirements
             if match and not _own_test(hunk, index, removed):
                 return f"{change.path} has graded tests skipped: {text.strip()!r}"
             if gutted is not None and not change.created:
@@ -78,7 +78,7 @@ def _silenced(change: Change, context: PatchContext) -> str | None:
 
 
 def _own_test(hunk: Hunk, index: int, removed: set[str]) -> bool:
-    """Whether the line at `index` belongs to a test that the patch adds, and not in place of another."""
+    """Return whether the line at `index` belongs to a test that the patch adds without replacing one."""
     lines = hunk.after
     text = lines[index][1]
     indent = len(text) - len(text.lstrip())
@@ -101,7 +101,7 @@ def _own_test(hunk: Hunk, index: int, removed: set[str]) -> bool:
 
 
 def _gutted(lines: list[tuple[str, str]], index: int, functions: frozenset[str]) -> str | None:
-    """The graded test whose body, which starts at the added line `index`, is now nothing."""
+    """Return the graded test whose body starts at the added line `index` and is empty, or None."""
     text = lines[index][1]
     inline = re.match(r"\s*(?:async\s+)?def\s+(\w+)\s*\(.*\).*?:\s*(\S.*)$", text)
     if inline is not None:

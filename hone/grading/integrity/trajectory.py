@@ -1,4 +1,4 @@
-"""Signals in an agent's commands that it looked for the answer elsewhere: for the report, no boundary."""
+"""Signals that an agent searched for the fix outside the repository; for reports, not a boundary."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ from hone.environment.extract import BASE_GIT
 from hone.types import Turn
 
 EXCERPT = 200  # characters of a command that a signal shows
-MAX_COMMAND = 20_000  # characters of a command that are looked at
+MAX_COMMAND = 20_000  # characters read of a command
 
 
 class SignalKind(StrEnum):
-    HIDDEN_PATH = "hidden_path"  # the grader's and the extraction's own places
+    HIDDEN_PATH = "hidden_path"  # paths of the grader and of the patch extraction
     GIT_HISTORY = "git_history"  # commits other than the one the agent works on
-    PACKAGE_DOWNLOAD = "package_download"  # a released version of something, perhaps with the fix
-    CODE_HOST = "code_host"  # where the project and its fix are published
-    NETWORK = "network"  # any other way out
+    PACKAGE_DOWNLOAD = "package_download"  # a released package, which may hold the fix
+    CODE_HOST = "code_host"  # a host of the project's published source
+    NETWORK = "network"  # any other network access
     INSTALLED_COPY = "installed_copy"  # another copy of the project on the machine
-    ENVIRONMENT = "environment"  # the variables, memory or descriptors of other processes
+    ENVIRONMENT = "environment"  # variables, memory or descriptors of other processes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Signal:
-    turn: int  # its index
+    turn: int  # index of the turn
     kind: SignalKind
-    excerpt: str  # of the command, around what was found
+    excerpt: str  # of the command, around the match
 
 
-_START = (  # of a command, whatever is set for it
+_START = (  # start of a command, with variables set for it
     r"(?:^|[;&|(`\n{]|\$\(|\b(?:sudo|then|do|else|xargs|time|exec|env)\s|\btimeout\s+\S{1,20}\s)\s{0,20}"
     r"(?:\w{1,50}=\S{0,200}\s{1,20}){0,5}"
 )
@@ -92,7 +92,7 @@ _PATTERNS: tuple[tuple[SignalKind, str], ...] = (
     ),
 )  # fmt: skip
 _COMPILED = tuple((kind, re.compile(pattern, re.MULTILINE)) for kind, pattern in _PATTERNS)
-# What is written to a file is no command: `cat > notes.md <<'EOF'`.
+# Text written to a file is not a command: `cat > notes.md <<'EOF'`.
 _WRITTEN = re.compile(
     r"^([^\n]{0,300}\b(?:cat|tee)\b[^\n|]{0,300}<<-?[ \t]*[\"']?(\w{1,50})[\"']?[^\n|]{0,300})\n"
     r".*?^[ \t]*\2[ \t]*$",
@@ -101,10 +101,9 @@ _WRITTEN = re.compile(
 
 
 def scan_trajectory(turns: Sequence[Turn]) -> tuple[Signal, ...]:
-    """What the commands of a trajectory say of where the agent looked; each kind at most once a turn.
+    """Return signals in a trajectory's commands, each kind at most once per turn. Never raises.
 
-    A signal is a hint for people. An agent that installs a tool or reads its own processes gives one, too.
-    Never raises.
+    A signal is a hint: an agent that installs a tool or reads its own processes also causes one.
     """
     return tuple(signal for turn in turns if turn.action for signal in _signals(turn.index, turn.action))
 

@@ -1,6 +1,6 @@
-"""The process reward model: a judge that scores each turn, and that the judged text cannot speak to."""
+"""The process reward model: a judge that scores each turn, protected from prompt injection."""
 
-from hone.grading.judge.judge import Judge, JudgeChat, Judging
+from hone.grading.judge.judge import Judge, JudgeChat, TurnJudge
 from hone.grading.judge.prompt import Evidence, judge_messages
 from hone.grading.judge.quote import Quoter, clip, control_tokens
 from hone.grading.judge.votes import Judgement, Status, Vote, prm_record, read_score
@@ -10,9 +10,9 @@ __all__ = [
     "Judge",
     "JudgeChat",
     "Judgement",
-    "Judging",
     "Quoter",
     "Status",
+    "TurnJudge",
     "Vote",
     "clip",
     "control_tokens",

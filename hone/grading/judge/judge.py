@@ -1,9 +1,9 @@
 """The judge of a run, and the judgements of one rollout.
 
-    turn -> prompt -> m votes at once -> Judgement            while the agent goes on with its next turn
+    turn -> prompt -> m concurrent votes -> Judgement            while the agent continues with its next turn
 
-The rule that must not break: whatever a judge does (fail, hang, talk nonsense), the rollout is none the
-worse; what it did is recorded with the turn, by the turn's index.
+Invariant: a judge that fails, hangs or answers nonsense never fails the rollout; its failure is recorded with
+the turn.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from typing import Protocol
 
-from hone.grading.judge.prompt import Evidence, Question
+from hone.grading.judge.prompt import Evidence, JudgePrompt
 from hone.grading.judge.quote import Quoter
 from hone.grading.judge.votes import Judgement, Vote, failed_vote, vote_of
 from hone.grading.settings import JudgeSettings
@@ -25,7 +25,7 @@ CLOSE_TIMEOUT_S = 10.0
 
 
 class JudgeChat(Protocol):
-    """One vote's conversation with the judge's model; `hone.policy.chat.Chat` is one."""
+    """The conversation of one vote with the judge's model, such as `hone.policy.chat.Chat`."""
 
     @property
     def max_prompt_tokens(self) -> int: ...
@@ -38,10 +38,11 @@ class JudgeChat(Protocol):
 
 
 class Judge:
-    """Stateless but for its bound on votes under way; one judge serves all rollouts of a run.
+    """Serves all rollouts of a run and bounds their concurrent votes.
 
-    `new_chat(name, seed)` opens a conversation with the judge's model, never with the policy. `control` are
-    the control tokens of its tokenizer (`hone.grading.judge.quote.control_tokens`).
+    Args:
+        new_chat: (name, seed) -> a conversation with the judge's model, never with the policy.
+        control: control tokens of its tokenizer; see `hone.grading.judge.quote.control_tokens`.
     """
 
     def __init__(
@@ -54,38 +55,39 @@ class Judge:
         self.settings = settings
         self._new_chat = new_chat
         self._quoter = Quoter(control)
-        self._places = asyncio.Semaphore(settings.concurrency)
+        self._slots = asyncio.Semaphore(settings.concurrency)
 
-    def question(self, evidence: Evidence, *, secret: str) -> Question:
-        return Question(evidence, self._quoter, self.settings, secret=secret)
+    def prompt(self, evidence: Evidence, *, secret: str) -> JudgePrompt:
+        return JudgePrompt(evidence, self._quoter, self.settings, secret=secret)
 
-    async def vote(self, question: Question, *, name: str, seed: int) -> Vote:
-        """One vote; `name` is its conversation's. Raises nothing that a judge's engine can cause."""
-        async with self._places:
+    async def vote(self, prompt: JudgePrompt, *, name: str, seed: int) -> Vote:
+        """Return one vote; `name` is its conversation's. Errors of the engine become a failed vote."""
+        async with self._slots:
             started = time.monotonic()
             try:
                 async with asyncio.timeout(self.settings.timeout_s):
-                    return await self._ask(question, name, seed, started)
+                    return await self._ask(prompt, name, seed, started)
             except TimeoutError:
                 error = f"no vote within {self.settings.timeout_s:g} s"
             except (EngineError, ContextOverflow) as failure:
                 error = f"{type(failure).__name__}: {failure}"
             return failed_vote(error, latency_ms=_ms_since(started))
 
-    async def _ask(self, question: Question, name: str, seed: int, started: float) -> Vote:
+    async def _ask(self, prompt: JudgePrompt, name: str, seed: int, started: float) -> Vote:
         chat = self._new_chat(name, seed)
         try:
-            messages = question.messages(lambda asked: chat.measure(asked) <= chat.max_prompt_tokens)
+            messages = prompt.messages(lambda asked: chat.measure(asked) <= chat.max_prompt_tokens)
             reply = await chat.reply(messages)
         finally:
             await _close(chat)
         return vote_of(reply.content, truncated=reply.truncated, latency_ms=_ms_since(started))
 
 
-class Judging:
-    """The judgements of one rollout; its votes are tasks of `tasks`.
+class TurnJudge:
+    """Judges the turns of one rollout; its votes are tasks of `tasks`.
 
-    `seed` is the rollout's; vote v draws with seed * 1000 + v.
+    Args:
+        seed: the rollout's; vote v samples with seed * 1000 + v.
     """
 
     def __init__(self, judge: Judge, tasks: asyncio.TaskGroup, *, issue: str, name: str, seed: int) -> None:
@@ -98,7 +100,7 @@ class Judging:
         self._votes: dict[int, list[asyncio.Task[Vote]]] = {}
 
     def observe(self, turn: Turn, *, submits: bool) -> None:
-        """Begin to judge a turn; returns at once. One without a command has nothing to be judged by."""
+        """Start to judge a turn, without waiting; a turn without a command is not judged."""
         if turn.action is None:
             return
         evidence = Evidence(issue=self._issue, history=tuple(self._history), turn=turn)
@@ -106,34 +108,34 @@ class Judging:
         if submits and self._judge.settings.skip_submit:
             return
         name = f"{self._name}-judge-{turn.index}"
-        question = self._judge.question(evidence, secret=f"{name} {self._seed}")
+        prompt = self._judge.prompt(evidence, secret=f"{name} {self._seed}")
         votes = range(self._judge.settings.votes)
         self._votes[turn.index] = [
             self._tasks.create_task(
-                self._judge.vote(question, name=f"{name}-{vote}", seed=self._seed * 1000 + vote)
+                self._judge.vote(prompt, name=f"{name}-{vote}", seed=self._seed * 1000 + vote)
             )
             for vote in votes
         ]
 
     async def settle(self) -> list[Judgement]:
-        """Every judgement, by turn; waits `judge.wait_s` seconds at most for what is still under way."""
+        """Return every judgement, by turn; wait at most `judge.wait_s` seconds for votes under way."""
         under_way = [task for tasks in self._votes.values() for task in tasks]
         if under_way:
             await asyncio.wait(under_way, timeout=self._judge.settings.wait_s)
             self.abandon()
             await asyncio.wait(under_way)
         return [
-            Judgement(step_index=index, votes=tuple(map(self._drawn, tasks)))
+            Judgement(step_index=index, votes=tuple(map(self._vote_of, tasks)))
             for index, tasks in sorted(self._votes.items())
         ]
 
     def abandon(self) -> None:
-        """Give up the votes that are still under way."""
+        """Cancel the votes under way."""
         for tasks in self._votes.values():
             for task in tasks:
                 task.cancel()
 
-    def _drawn(self, task: asyncio.Task[Vote]) -> Vote:
+    def _vote_of(self, task: asyncio.Task[Vote]) -> Vote:
         if task.cancelled():
             waited = self._judge.settings.wait_s
             return failed_vote(f"no vote within {waited:g} s of the rollout's end", latency_ms=1000 * waited)
@@ -145,7 +147,7 @@ async def _close(chat: JudgeChat) -> None:
         async with asyncio.timeout(CLOSE_TIMEOUT_S):
             await chat.close()
     except (EngineError, TimeoutError):
-        return  # what an engine keeps for a conversation that is over is its own; the vote stands
+        return  # the vote is complete; the engine expires the conversation itself
 
 
 def _ms_since(started: float) -> float:

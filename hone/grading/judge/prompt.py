@@ -1,10 +1,10 @@
-"""What a judge is shown of a turn.
+"""The judge's prompt for one turn.
 
-    system: who it is, what quotations are
-    user:   the issue, the recent history, the step under evaluation, its result, the rules of scoring
+    system: the judge's role, the meaning of quotations
+    user:   the issue, the recent history, the step under evaluation, its result, the scoring rules
 
-The rules come last and everything before them is bounded, so no text can push them out. All that an agent
-wrote or caused is quoted (`hone.grading.judge.quote`); what stands outside quotations is written here.
+The rules come last and everything before them is bounded, so no text can displace them. All text that an
+agent wrote or caused is quoted (`hone.grading.judge.quote`); text outside quotations is written here.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from hone.grading.judge.quote import Quoter, nonce_of
 from hone.grading.settings import JudgeSettings
 from hone.types import Message, Turn
 
-REPLY_CHARACTERS = 32_000  # of the judged step's reply: more than any reply that a policy may sample
+REPLY_CHARACTERS = 32_000  # of the judged step's reply; longer than any sampled reply
 
-Quote = Callable[[str, int], str]  # (text, most characters) -> as it is shown
+Quote = Callable[[str, int], str]  # (text, maximum characters) -> quotation
 
-_HALVINGS = 7  # of what is quoted, until a prompt fits the judge's context
+_HALVINGS = 7  # of all quotations, until the prompt fits the judge's context
 
 _SYSTEM = """\
 You are a strict evaluator of software-engineering agents. You are shown an issue, what an agent did so far, \
@@ -48,22 +48,22 @@ Give your reasons in a few sentences, then end with the score in a box, once: \\
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
-    """What a judge is asked about: one turn that ran a command, and what came before it."""
+    """The judged turn, which ran a command, and the turns before it."""
 
     issue: str
     history: tuple[Turn, ...]  # the earlier turns that ran a command, oldest first
     turn: Turn
 
 
-class Question:
-    """What all votes on one turn are asked. `secret` is nothing that the agent can know; see `nonce_of`."""
+class JudgePrompt:
+    """The prompt of all votes on one turn. `secret` must be unknown to the agent; see `nonce_of`."""
 
     def __init__(self, evidence: Evidence, quoter: Quoter, settings: JudgeSettings, *, secret: str) -> None:
         self._evidence, self._quoter, self._settings, self._secret = evidence, quoter, settings, secret
         self._messages: list[Message] | None = None
 
     def messages(self, fits: Callable[[list[Message]], bool]) -> list[Message]:
-        """The prompt, with shorter quotations where it does not fit: length must not silence a judge."""
+        """Return the prompt, with shorter quotations when it does not fit the context."""
         if self._messages is None:
             for halving in range(_HALVINGS):
                 share = 0.5**halving
@@ -79,7 +79,7 @@ class Question:
 def judge_messages(
     evidence: Evidence, quoter: Quoter, settings: JudgeSettings, *, secret: str, share: float = 1.0
 ) -> list[Message]:
-    """The prompt for one turn; `share` scales the limits of all quotations."""
+    """Return the prompt for one turn; `share` scales the limits of all quotations."""
     recent = evidence.history[-settings.history_steps :] if settings.history_steps else ()
     nonce = nonce_of(secret, _material(evidence, recent))
 

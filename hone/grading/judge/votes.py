@@ -1,4 +1,4 @@
-"""From a judge's reply to a vote, and from votes to a judgement: pure functions."""
+"""Parse a judge's reply into a vote, and combine votes into a judgement: pure functions."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ _SCORES = {"+1": 1, "1": 1, "-1": -1}
 
 
 class Status(StrEnum):
-    """What came of judging a turn."""
+    """Result of judging a turn."""
 
     OK = "ok"  # at least one valid vote
-    INVALID_RESULT = "invalid_result"  # replies, but no valid vote among them
-    EXCEPTION = "exception"  # no reply at all: the judge failed or was too slow
+    INVALID_RESULT = "invalid_result"  # replies without a valid vote
+    EXCEPTION = "exception"  # no reply: the judge failed or was too slow
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Vote:
     score: int  # +1 or -1; 0: invalid
     latency_ms: float
-    raw_text: str  # the reply without its reasoning; head and tail where it is long
-    ok: bool  # whether it counts
+    raw_text: str  # the reply without its reasoning; long replies keep head and tail
+    ok: bool  # it counts
     error: str | None = None  # why there is no reply
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judgement:
-    """What a judge found of one turn."""
+    """The votes on one turn."""
 
     step_index: int  # the turn's index
     votes: tuple[Vote, ...]
@@ -49,12 +49,12 @@ class Judgement:
 
     @property
     def score(self) -> float:
-        """Mean of the valid votes, in [-1, 1]; 0 without any."""
+        """The mean of the valid votes, in [-1, 1]; 0 without any."""
         valid = [vote.score for vote in self.votes if vote.ok]
         return sum(valid) / len(valid) if valid else 0.0
 
     def record(self) -> dict[str, Any]:
-        """As it is stored with the rollout."""
+        """Return the record that is stored with the rollout."""
         valid = [vote.score for vote in self.votes if vote.ok]
         return {
             "status": self.status.value,
@@ -68,7 +68,7 @@ class Judgement:
 
 
 def prm_record(judgements: Sequence[Judgement]) -> dict[str, Any]:
-    """The judgements of a rollout as they are stored with it; `step_scores` goes with `step_details`."""
+    """Return the stored record of a rollout's judgements; `step_scores` is parallel to `step_details`."""
     scores = [judgement.score for judgement in judgements]
     return {
         "enabled": True,
@@ -79,10 +79,10 @@ def prm_record(judgements: Sequence[Judgement]) -> dict[str, Any]:
 
 
 def read_score(reply: str) -> int | None:
-    r"""+1 or -1 where the judge says so in one voice, None otherwise.
+    r"""Return +1 or -1 when all boxed marks of the judge's answer agree, otherwise None.
 
-    What stands behind a bar is a quotation and says nothing; what comes before the end of the reasoning is no
-    answer. Every boxed mark in the rest must be +1 (or 1), or every one -1.
+    Lines behind a bar are quotations and do not count, nor does text before the end of the reasoning. Every
+    boxed mark in the rest must be +1 (or 1), or every one -1.
 
     Example: read_score("Relevant and right. \\boxed{+1}") -> 1; "\\boxed{+1} ... \\boxed{-1}" -> None.
     """
@@ -93,11 +93,12 @@ def read_score(reply: str) -> int | None:
 
 
 def vote_of(reply: str, *, truncated: bool, latency_ms: float) -> Vote:
-    """A reply that was cut short is no vote: its conclusion is missing."""
+    """Return the vote of a reply; a truncated reply is invalid, because its conclusion is missing."""
     score = None if truncated else read_score(reply)
     text = clip(reply, STORED_CHARACTERS)
     return Vote(score=score or 0, latency_ms=latency_ms, raw_text=text, ok=score is not None)
 
 
 def failed_vote(error: str, *, latency_ms: float) -> Vote:
+    """Return the vote of a judge that did not reply."""
     return Vote(score=0, latency_ms=latency_ms, raw_text="", ok=False, error=error)
