@@ -41,8 +41,8 @@ def doctor(
             ("ok", "green") if check.ok else (("missing", "red") if check.required else ("less", "yellow"))
         )
         out.print(Text.assemble((f"{mark:<9}", style), (f"{check.name:<22}", "bold"), check.detail))
-        if not check.ok and check.mend:
-            out.print(Text(f"{'':<9}{'':<22}mend it with: {check.mend}"), soft_wrap=True)
+        if not check.ok and check.fix:
+            out.print(Text(f"{'':<9}{'':<22}fix it with: {check.fix}"), soft_wrap=True)
     out.print()
     missing = [check.name for check in health.checks if check.required and not check.ok]
     less = [check.name for check in health.checks if not check.required and not check.ok]

@@ -252,7 +252,7 @@ class Check:
     name: str
     ok: bool
     detail: str  # what is enforced, or what is missing
-    mend: str = ""  # the command that mends it
+    fix: str = ""  # the command that fixes it
     required: bool = True  # False: Hone runs without it, with less
 
 
@@ -273,7 +273,7 @@ class Provider(Protocol):
         ...
 
     async def health(self) -> Health:
-        """Probe for real: what is enforced, what is missing, and what mends it."""
+        """Probe for real: what is enforced, what is missing, and how to fix it."""
         ...
 
     async def images(self) -> list[str]:

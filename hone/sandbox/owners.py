@@ -1,8 +1,8 @@
-"""Who owns what on this machine, and the removal of what dead owners left.
+"""Track which process owns which resources on this machine, and remove those of dead owners.
 
-An owner is one open provider. Its name tells its process (pid namespace, pid, start time), so that anyone can
-see whether it still lives; the name is on its directory, its cgroups and the command lines of its sandboxes.
-The rule that must not break: nothing of an owner that lives, or that cannot be judged from here, is touched.
+An owner is one open provider. Its name contains its process (PID namespace, PID, start time), so that every
+process can tell whether it is alive; directories, cgroups and command lines of sandboxes carry the name.
+Invariant: resources of a live owner, or of one in another PID namespace, are never touched.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from hone.utils.processes import kill_matching, send_signal, start_time
 
 _NAME = re.compile(r"(\d+)-(\d+)-(\d+)-[0-9a-f]{8}")
 _LABEL = re.compile(rb"hone-(?:sandbox|spawner):(\d+-\d+-\d+-[0-9a-f]{8})")
-_SETTLE_S = 5.0  # the most that a kill is waited for
-_TRIES, _PAUSE_S = 20, 0.05  # to remove a directory
+_KILL_TIMEOUT_S = 5.0
+_TRIES, _PAUSE_S = 20, 0.05  # of removing a directory
 
 
 def default_state_dir() -> Path:
-    """$XDG_RUNTIME_DIR/hone, else /tmp/hone-<uid>."""
+    """Return $XDG_RUNTIME_DIR/hone, else /tmp/hone-<uid>."""
     runtime = os.environ.get("XDG_RUNTIME_DIR")
     return Path(runtime) / "hone" if runtime else Path(f"/tmp/hone-{os.getuid()}")  # noqa: S108
 
 
 def open_state_dir(path: Path) -> Path:
-    """Make the state directory, or refuse one that another user could write to."""
+    """Return the state directory, made if missing; refuse one that another user could write to."""
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
     info = path.lstat()
     if not path.is_dir() or path.is_symlink() or info.st_uid != os.geteuid() or info.st_mode & 0o022:
@@ -68,7 +68,7 @@ def _pid_namespace() -> int:
 
 
 def is_dead(name: str) -> bool:
-    """True only when the owner's process is known to be gone."""
+    """Return True only when the owner's process is known to be gone."""
     match = _NAME.fullmatch(name)
     if match is None:
         return False
@@ -77,15 +77,15 @@ def is_dead(name: str) -> bool:
 
 
 def reconcile(state_dir: Path, roots: Sequence[Path]) -> int:
-    """Kill and remove everything of dead owners; return how many things (processes, groups, directories)."""
-    removed = kill_matching(_is_labelled, _SETTLE_S)
+    """Remove everything of dead owners; return the number of processes, cgroups and directories removed."""
+    removed = kill_matching(_is_labelled, _KILL_TIMEOUT_S)
     for owner in {name for place in (*roots, state_dir) for name in _dead_names(place)}:
         removed += remove(owner, state_dir, roots)
     return removed
 
 
 def remove(owner: str, state_dir: Path, roots: Sequence[Path]) -> int:
-    """Remove the groups (killing what lives in them) and the directory of one owner; return their number."""
+    """Remove the cgroups (killing their processes) and the directory of one owner; return their number."""
     removed = sum(_remove_groups(root / owner) for root in roots if (root / owner).is_dir())
     if (state_dir / owner).exists():
         _remove_tree(state_dir / owner)
@@ -94,7 +94,7 @@ def remove(owner: str, state_dir: Path, roots: Sequence[Path]) -> int:
 
 
 def _remove_tree(directory: Path) -> None:
-    """Another process may be removing it too; and what is just ending may still write there, for a moment."""
+    """Remove a directory in which an ending process, or another clean-up, may still change entries."""
     for _ in range(_TRIES):
         shutil.rmtree(directory, ignore_errors=True)
         if not directory.exists():
@@ -103,7 +103,7 @@ def _remove_tree(directory: Path) -> None:
 
 
 def _dead_names(directory: Path) -> list[str]:
-    """Names of dead owners that have an entry in `directory`."""
+    """Return the dead owners that have an entry in `directory`."""
     try:
         return [entry.name for entry in directory.iterdir() if is_dead(entry.name)]
     except FileNotFoundError:
@@ -111,7 +111,7 @@ def _dead_names(directory: Path) -> list[str]:
 
 
 def _is_labelled(pid: int) -> bool:
-    """Return whether a process carries a dead owner's name, and this user may kill it."""
+    """Return whether a process carries a dead owner's name and this user may kill it."""
     process = Path(f"/proc/{pid}")
     try:
         match = _LABEL.search((process / "cmdline").read_bytes())
@@ -122,14 +122,14 @@ def _is_labelled(pid: int) -> bool:
 
 
 def _remove_groups(owner: Path) -> int:
-    """Kill what lives in an owner's cgroups and remove them."""
+    """Remove an owner's cgroups, killing the processes in them; return their number."""
     removed = 0
     try:
         inner = [entry for entry in owner.iterdir() if entry.is_dir()]
-    except FileNotFoundError:  # another provider, which opened at the same time, was quicker
+    except FileNotFoundError:  # another provider that opened at the same time removed it
         return 0
     for directory in [*inner, owner]:
-        deadline = time.monotonic() + _SETTLE_S
+        deadline = time.monotonic() + _KILL_TIMEOUT_S
         while not cgroups.remove(str(directory)) and time.monotonic() < deadline:
             send_signal(set(cgroups.members(str(directory))), signal.SIGKILL)
             time.sleep(0.005)

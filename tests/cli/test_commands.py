@@ -288,7 +288,7 @@ def test_doctor_says_what_is_missing_and_what_mends_it(
     monkeypatch.setenv("PATH", str(tmp_path))
     code, out, _ = hone("doctor")
     assert code == 1
-    assert "mend it with: " in out
+    assert "fix it with: " in out
     assert "Not ready: bubblewrap" in out
 
 

@@ -30,14 +30,14 @@ def test_a_group_serves_the_next_sandbox_of_equal_limits_and_no_other(owner: str
     groups = cgroups.Groups(cgroups.find_roots(), owner)
     small, large = Limits(memory_mib=64), Limits(memory_mib=128)
     first = groups.take(small)
-    groups.give_back(small, first)
+    groups.release(small, first)
     other = groups.take(large)
     assert other != first
     assert groups.take(small) == first
     second = groups.take(small)  # the first is in use
     assert second not in (first, other)
     for limits, directories in ((small, first), (small, second), (large, other)):
-        groups.give_back(limits, directories)
+        groups.release(limits, directories)
     groups.close()
 
 
@@ -46,7 +46,7 @@ def test_only_so_many_stay_idle(owner: str) -> None:
     groups = cgroups.Groups(roots, owner)
     taken = [groups.take(Limits()) for _ in range(70)]
     for directories in taken:
-        groups.give_back(Limits(), directories)
+        groups.release(Limits(), directories)
     kept = {path for base in set(roots.values()) for path in Path(base, owner).iterdir() if path.is_dir()}
     assert len(kept) == 64 * len(set(roots.values()))
     groups.close()

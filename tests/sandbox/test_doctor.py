@@ -38,7 +38,7 @@ def test_without_bubblewrap_the_doctor_says_how_to_install_it(
     monkeypatch.setenv("PATH", str(tmp_path))
     health = asyncio.run(make_provider(_settings(tmp_path)).health())
     assert not health.ok
-    assert health.checks[0].mend == "apt-get install bubblewrap"
+    assert health.checks[0].fix == "apt-get install bubblewrap"
 
 
 def test_without_bubblewrap_nothing_runs_unisolated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -74,7 +74,7 @@ def test_blocked_user_namespaces_are_named_with_the_switch(tmp_path: Path) -> No
     *checks, ok = json.loads(done.stdout)
     assert not ok
     broken = next(check for check in checks if not check["ok"])
-    assert broken["mend"] == "sysctl -w user.max_user_namespaces=15000"
+    assert broken["fix"] == "sysctl -w user.max_user_namespaces=15000"
 
 
 @pytest.mark.sandbox
@@ -95,7 +95,7 @@ def test_an_ordinary_user_without_cgroups_is_told_what_is_weaker() -> None:
     held = {check["name"]: check for check in checks}
     assert held["limit: memory"]["detail"] == "rlimit and watchdog"
     assert held["limit: cpus"]["detail"] == "whole cores, by affinity"
-    assert "Delegate=yes" in held["limit: cpus"]["mend"]
+    assert "Delegate=yes" in held["limit: cpus"]["fix"]
 
 
 _CORES = """

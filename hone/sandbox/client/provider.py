@@ -211,8 +211,8 @@ class PoolProvider:
             async with self._connected() as (_, pool):
                 status = await pool.status()
         except ProviderUnavailable as error:
-            mend = "start it with hone pool, or set sandbox.pool_url and sandbox.pool_token_file"
-            return Health(checks=(Check(name="pool", ok=False, detail=str(error), mend=mend),))
+            fix = "start it with hone pool, or set sandbox.pool_url and sandbox.pool_token_file"
+            return Health(checks=(Check(name="pool", ok=False, detail=str(error), fix=fix),))
         return Health(checks=_checks(self._settings.pool_url, status))
 
     async def images(self) -> list[str]:
@@ -257,6 +257,6 @@ def _checks(url: str, status: StatusReply) -> tuple[Check, ...]:
             name="pool: nodes",
             ok=bool(active),
             detail="; ".join([f"{len(active)} of {len(status.nodes)} active, room for {room}", *others]),
-            mend="start one with hone node, and name it in hone pool --nodes",
+            fix="start one with hone node, and name it in hone pool --nodes",
         ),
     )

@@ -162,7 +162,7 @@ class DockerProvider:
             self._containers.pop(sandbox_id, None)
 
     async def health(self) -> Health:
-        return await doctor.examine(self._settings)
+        return await doctor.health(DockerProvider(self._settings), self._url, self._settings.docker_image)
 
     async def images(self) -> list[str]:
         return ["host", *map(canonical, await self._opened().image_names())]

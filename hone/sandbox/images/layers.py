@@ -77,7 +77,7 @@ def _read(reply: bytes) -> tuple[str, str]:
 def _error(kind: str, detail: str, layer: str, max_bytes: int, budget_bytes: int) -> ProviderUnavailable:
     match kind:
         case "not started":
-            return ProviderUnavailable(doctor.explain(detail), retryable=doctor.is_passing(detail))
+            return doctor.start_error(detail)
         case "disk_full":
             return disk_full(f"the disk is full while {layer} is unpacked")
         case "too_large" if max_bytes == budget_bytes:

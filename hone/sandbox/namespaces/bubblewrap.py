@@ -1,4 +1,4 @@
-"""The command line of bubblewrap: the namespaces, what is masked, and what becomes process 1."""
+"""Command line of bubblewrap: namespaces, masked paths and process 1."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ import os
 from hone.sandbox.namespaces import seccomp
 from hone.sandbox.namespaces.plan import Plan
 
-# What of /proc tells of the host or reaches it; sys, irq, bus, sysrq-trigger bubblewrap makes read-only.
+# Paths in /proc that expose the host; bubblewrap itself makes sys, irq, bus and sysrq-trigger read-only.
 _MASKED_FILES = (
     "interrupts", "kallsyms", "kcore", "key-users", "keys", "kmsg", "latency_stats", "sched_debug",
     "timer_list",
 )  # fmt: skip
 _MASKED_DIRECTORIES = ("acpi", "asound", "scsi")
-_SHOWN_SYS = "/sys/devices/system/cpu"  # what language runtimes ask for; the rest of /sys is not there
+_SHOWN_SYS = "/sys/devices/system/cpu"  # read by language runtimes; the rest of /sys is absent
 
 
 def command(plan: Plan, root: str) -> list[str]:
-    """argv of bubblewrap for a root file system mounted at `root`, its /dev with it.
+    """Return the argv of bubblewrap for a root file system mounted at `root`, including /dev.
 
-    The seccomp program is left in an inheritable memory file.
+    The seccomp program is passed in an inheritable memory file.
     """
     program = os.memfd_create("seccomp", 0)
     os.write(program, seccomp.program(fixed_cores=plan.cores > 0))
@@ -28,17 +28,25 @@ def command(plan: Plan, root: str) -> list[str]:
     return [
         plan.bwrap,
         *("--unshare-user", "--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts"),
-        *("--unshare-cgroup-try", "--uid", str(plan.uid), "--gid", str(plan.gid), "--hostname", "sandbox"),
-        *("--dev-bind", root, "/"),  # what must hold no devices is mounted so already
+        *(
+            "--unshare-cgroup-try",
+            "--uid",
+            str(plan.base.uid),
+            "--gid",
+            str(plan.base.gid),
+            "--hostname",
+            "sandbox",
+        ),
+        *("--dev-bind", root, "/"),  # its mounts have nodev already
         *("--proc", "/proc", *masks()),
         *("--chdir", "/", "--cap-drop", "ALL", "--clearenv", "--seccomp", str(program)),
-        *("--die-with-parent", "--new-session", "--as-pid-1", "--", *plan.supervisor),
+        *("--die-with-parent", "--new-session", "--as-pid-1", "--", *plan.init),
     ]
 
 
 @functools.cache
 def masks() -> list[str]:
-    """Options that mask what is there to be masked on this machine."""
+    """Return the options that mask the paths that exist on this machine."""
     words: list[str] = []
     for name in _MASKED_FILES:
         if os.path.exists(f"/proc/{name}"):

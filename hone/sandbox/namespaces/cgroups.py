@@ -1,7 +1,7 @@
-"""Control groups: the kernel's own limits on memory, processes and cpu, where this user may set them.
+"""Control groups: limits on memory, processes and CPU, where this user may set them.
 
-Version 1 keeps one tree per controller, version 2 one for all; both become a map from controller to
-directory. Groups are called `hone/<owner>/<number>`, so that whoever finds one knows whose it is.
+cgroup v1 has one tree per controller, v2 one for all; both become a map from controller to directory. Groups
+are named `hone/<owner>/<number>`, so that a clean-up can tell whether their owner is alive.
 """
 
 from __future__ import annotations
@@ -13,17 +13,18 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from hone.sandbox.contract import Limits
+from hone.sandbox.namespaces.syscalls import write_file as _write
 
 CONTROLLERS = ("memory", "pids", "cpu")
 _PERIOD_US = 100_000
-# The groups above the sandboxes weigh as this many processes. Left at one, all sandboxes together would get
-# the time of a single process, and on a busy machine every start and command would wait for it.
+# CPU weight of the groups above the sandboxes, in processes. With 1, all sandboxes together would get the
+# time of one process, and on a busy machine every start and command would wait for it.
 _WEIGHT = 8
-_IDLE_MAX = 64  # groups kept for the next sandboxes of an owner
+_IDLE_MAX = 64  # empty groups kept for reuse, per owner
 
 
 def find_roots() -> dict[str, str]:
-    """controller -> writable directory `.../hone` (made if need be); controllers we cannot use are absent."""
+    """Return {controller: writable directory .../hone}, made if missing; unusable controllers are absent."""
     roots: dict[str, str] = {}
     for line in Path("/proc/self/mountinfo").read_text().splitlines():
         left, right = line.split(" - ", 1)
@@ -40,7 +41,7 @@ def find_roots() -> dict[str, str]:
 
 
 def _make_root(parent: str) -> str | None:
-    """`parent`/hone, or None where this user may not create it."""
+    """Return `parent`/hone, or None if this user may not create it."""
     base = f"{parent}/hone"
     try:
         os.makedirs(base, 0o755, exist_ok=True)
@@ -50,7 +51,7 @@ def _make_root(parent: str) -> str | None:
 
 
 def _find_unified(mountpoint: str) -> dict[str, str]:
-    """Version 2: the top of the tree, or else this process's own group if it was delegated to it."""
+    """Return the v2 controllers of the top of the tree, else of this process's own group if delegated."""
     own = next(
         (line[3:] for line in Path("/proc/self/cgroup").read_text().splitlines() if line[:3] == "0::"), "/"
     )
@@ -66,7 +67,7 @@ def _find_unified(mountpoint: str) -> dict[str, str]:
             base = _make_root(parent)
             if base:
                 _delegate(base, wanted)
-        except OSError:  # EBUSY: processes live in this group itself; the next candidate may do
+        except OSError:  # EBUSY: the group itself has processes; try the next one
             continue
         if base:
             return dict.fromkeys(wanted, base)
@@ -74,16 +75,11 @@ def _find_unified(mountpoint: str) -> dict[str, str]:
 
 
 def _delegate(directory: str, controllers: Iterable[str]) -> None:
-    Path(f"{directory}/cgroup.subtree_control").write_text(" ".join(f"+{name}" for name in controllers))
-
-
-def _put(path: str, text: str) -> None:
-    with open(path, "w") as file:
-        file.write(text)
+    _write(f"{directory}/cgroup.subtree_control", " ".join(f"+{name}" for name in controllers))
 
 
 def open_owner(roots: Mapping[str, str], owner: str) -> None:
-    """Make the groups that an owner's sandboxes will be in."""
+    """Make the groups above an owner's sandboxes."""
     for controller, base in roots.items():
         os.makedirs(f"{base}/{owner}", 0o755, exist_ok=True)
         unified = os.path.exists(f"{base}/cgroup.controllers")
@@ -92,13 +88,13 @@ def open_owner(roots: Mapping[str, str], owner: str) -> None:
         if controller == "cpu":
             name, normal = ("cpu.weight", 100) if unified else ("cpu.shares", 1024)
             for directory in (base, f"{base}/{owner}"):
-                _put(f"{directory}/{name}", str(_WEIGHT * normal))
+                _write(f"{directory}/{name}", str(_WEIGHT * normal))
 
 
 class Groups:
-    """The groups that sandboxes of an opened owner live in, one in each tree.
+    """Pool of the groups of an owner's sandboxes, one group per tree.
 
-    An empty one serves the next sandbox of equal limits: to make and remove them costs a millisecond.
+    An empty group is reused by the next sandbox with equal limits: making and removing one costs 1 ms.
     """
 
     def __init__(self, roots: Mapping[str, str], owner: str) -> None:
@@ -107,12 +103,12 @@ class Groups:
         self._made = 0
 
     def take(self, limits: Limits) -> list[str]:
-        """Directories of groups that hold these limits and no process."""
+        """Return directories of groups with these limits and no process."""
         idle = self._idle.get(limits)
         return idle.pop() if idle else self._make(limits)
 
-    def give_back(self, limits: Limits, directories: list[str]) -> None:
-        """`directories` hold no process any more."""
+    def release(self, limits: Limits, directories: list[str]) -> None:
+        """Keep or remove groups, which have no process any more."""
         if sum(map(len, self._idle.values())) < _IDLE_MAX:
             self._idle.setdefault(limits, []).append(directories)
         else:
@@ -120,7 +116,7 @@ class Groups:
                 remove(directory)
 
     def close(self) -> None:
-        """Remove the idle ones, and the owner's own above them."""
+        """Remove the idle groups and the owner's group above them."""
         for groups in self._idle.values():
             for directory in itertools.chain(*groups):
                 remove(directory)
@@ -142,31 +138,31 @@ def _set(directory: str, controller: str, limits: Limits, *, unified: bool) -> N
     memory = str(limits.memory_mib << 20)
     quota = int(limits.cpus * _PERIOD_US)
     if controller == "pids":
-        _put(f"{directory}/pids.max", str(limits.pids + 2))  # bubblewrap and the supervisor are not its own
+        _write(f"{directory}/pids.max", str(limits.pids + 2))  # bubblewrap and process 1 come on top
     elif controller == "memory" and unified:
-        _put(f"{directory}/memory.max", memory)
+        _write(f"{directory}/memory.max", memory)
         if os.path.exists(f"{directory}/memory.swap.max"):
-            _put(f"{directory}/memory.swap.max", "0")
+            _write(f"{directory}/memory.swap.max", "0")
     elif controller == "memory":
-        _put(f"{directory}/memory.limit_in_bytes", memory)
+        _write(f"{directory}/memory.limit_in_bytes", memory)
         if os.path.exists(f"{directory}/memory.memsw.limit_in_bytes"):
-            _put(f"{directory}/memory.memsw.limit_in_bytes", memory)
+            _write(f"{directory}/memory.memsw.limit_in_bytes", memory)
     elif unified:
-        _put(f"{directory}/cpu.max", f"{quota} {_PERIOD_US}")
+        _write(f"{directory}/cpu.max", f"{quota} {_PERIOD_US}")
     else:
-        _put(f"{directory}/cpu.cfs_quota_us", str(quota))
+        _write(f"{directory}/cpu.cfs_quota_us", str(quota))
 
 
 def enter(directories: Iterable[str]) -> None:
-    """Move the calling process, of one thread, into the groups."""
+    """Move the calling process, which has one thread, into the groups."""
     for directory in directories:
-        # A thread that moves itself waits for nothing; a whole process waits until no other forks: 10 ms.
-        alone = f"{directory}/tasks"
-        _put(alone if os.path.exists(alone) else f"{directory}/cgroup.procs", "0")
+        # Moving one thread is immediate; moving a process waits until no other process forks: 10 ms.
+        tasks = f"{directory}/tasks"
+        _write(tasks if os.path.exists(tasks) else f"{directory}/cgroup.procs", "0")
 
 
 def members(directory: str) -> list[int]:
-    """Process ids in the group; none when it is gone."""
+    """Return the process ids in the group; none when it is gone."""
     try:
         return [int(pid) for pid in Path(f"{directory}/cgroup.procs").read_text().split()]
     except FileNotFoundError:
@@ -174,7 +170,7 @@ def members(directory: str) -> list[int]:
 
 
 def remove(directory: str) -> bool:
-    """Remove an empty group. False while something still lives in it."""
+    """Remove a group; return False while processes are in it."""
     try:
         os.rmdir(directory)
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""Image `host`: the host's system directories, a small /etc, and Hone's own Python with pytest."""
+"""Base of image `host`: the host's system directories, a minimal /etc, and Hone's Python with pytest."""
 
 from __future__ import annotations
 
@@ -9,11 +9,10 @@ import sysconfig
 from pathlib import Path
 
 from hone.sandbox.contract import DEFAULT_WORKDIR
-from hone.sandbox.namespaces.base import Base
-from hone.sandbox.namespaces.plan import Overlay
+from hone.sandbox.namespaces.plan import Base, Overlay
 from hone.sandbox.namespaces.runtime import PYTHON_TARGET, RUNTIME_TARGET, Runtime
 
-UID = 1000  # `agent`, as commands see themselves
+UID = 1000  # of user `agent` inside
 HOME = "/home/agent"
 
 _PATH = f"{RUNTIME_TARGET}/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -22,12 +21,12 @@ _DIRECTORIES = (
     "var/log", "var/lib", "var/cache", "opt", "opt/hone", "opt/hone/init", "opt/hone/python",
     "opt/hone/venv", "srv", "mnt", "media", "root",
 )  # fmt: skip
-# Directories of /usr remade in the upper layer as the sandbox's own, so that files can be put there.
+# Directories of /usr remade in the upper layer, so that the sandbox's user can write to them.
 _OWN_IN_USR = (
     "bin", "sbin", "lib", "lib64", "share", "include", "src", "local", "local/bin", "local/sbin", "local/lib",
     "local/include", "local/share", "local/etc", "lib/python3", "lib/python3/dist-packages",
 )  # fmt: skip
-# Public by nature on every distribution; accounts, hosts, keys and proxies of the host are not among them.
+# Files of /etc without secrets on every distribution: no accounts, hosts, keys or proxies of the host.
 _COPIED = (
     "alternatives", "bash.bashrc", "debian_version", "inputrc", "ld.so.cache", "ld.so.conf", "ld.so.conf.d",
     "localtime", "magic", "magic.mime", "mime.types", "os-release", "pki/tls/certs", "profile", "protocols",
@@ -46,13 +45,13 @@ _WRITTEN = {
 
 
 def base(etc: Path, runtime: Runtime) -> Base:
-    """The host's system over `etc`, as `build_etc` made it."""
+    """Return the base of the host's system directories with `etc` from `build_etc`."""
     links: dict[str, str] = {}
     links_in_usr: dict[str, str] = {}
     shown = [(str(runtime.directory), RUNTIME_TARGET)]
     if runtime.python_prefix:
         shown.append((str(runtime.python_prefix), PYTHON_TARGET))
-    if runtime.library:  # the interpreter's own search path names its place on the host, which is not shown
+    if runtime.library:  # the interpreter's search path names its directory on the host, which is not mounted
         for folder in ("lib", *_shadowing(runtime.library)):
             links_in_usr[f"{folder}/{runtime.library}"] = f"{PYTHON_TARGET}/lib/{runtime.library}"
     for name in ("bin", "sbin", "lib", "lib32", "libx32", "lib64"):
@@ -86,7 +85,7 @@ def base(etc: Path, runtime: Runtime) -> Base:
 
 
 def _shadowing(library: str) -> list[str]:
-    """Directories of /usr with the system's own build of a library, which the linker would take first."""
+    """Return directories of /usr with another build of a library, which the linker would find first."""
     folders = [f"lib/{sysconfig.get_config_var('MULTIARCH')}", "lib64"]
     return [
         folder

@@ -1,4 +1,4 @@
-"""Images other than `host`: unpacked layers, and the user whom their configuration names."""
+"""Bases of unpacked images, with the user that their configuration names."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from pathlib import Path
 
 from hone.sandbox.contract import DEFAULT_WORKDIR, ImageUnavailable
 from hone.sandbox.namespaces import syscalls
-from hone.sandbox.namespaces.base import Base
-from hone.sandbox.namespaces.plan import Overlay
+from hone.sandbox.namespaces.plan import Base, Overlay
 
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _DIRECTORIES = (
@@ -25,10 +24,12 @@ _ACCOUNTS_MAX = 1 << 20  # bytes of /etc/passwd or /etc/group that are read
 
 
 def base(name: str, layers: Sequence[Path], env: Mapping[str, str], workdir: str, user: str) -> Base:
-    """An image of these layers, lowest first, with ENV, WORKDIR and USER of its configuration.
+    """Return the base of an image: its layers, lowest first, and ENV, WORKDIR and USER of its configuration.
 
-    All its files belong to that user, who has no capabilities and no other user beside it.
-    Raises ImageUnavailable when the image does not know the user.
+    All files belong to that user, the only one inside, without capabilities.
+
+    Raises:
+        ImageUnavailable: the image does not define the user.
     """
     passwd, group = _accounts(layers, "passwd"), _accounts(layers, "group")
     uid, gid, home = _find_user(name, user or "0", passwd, group)
@@ -49,7 +50,7 @@ def base(name: str, layers: Sequence[Path], env: Mapping[str, str], workdir: str
 
 
 def _accounts(layers: Sequence[Path], name: str) -> list[list[str]]:
-    """Lines of the topmost /etc/NAME, split at colons."""
+    """Return the lines of the topmost /etc/NAME, split at colons."""
     for layer in reversed(layers):
         root = os.open(layer, os.O_PATH | os.O_DIRECTORY)
         try:
@@ -69,13 +70,13 @@ def _accounts(layers: Sequence[Path], name: str) -> list[list[str]]:
 def _find_user(
     image: str, user: str, passwd: list[list[str]], group: list[list[str]]
 ) -> tuple[int, int, str]:
-    """uid, gid and home of a USER: a name or number, with or without `:group` (OCI image specification)."""
+    """Return uid, gid and home of USER: a name or number, optionally with `:group` (OCI specification)."""
     name, _, group_name = user.partition(":")
     users = [row for row in passwd if len(row) >= 6 and row[2].isdigit() and row[3].isdigit()]
     account = next((row for row in users if name in (row[0], row[2])), None)
     if account is None and not name.isdigit():
         raise ImageUnavailable(
-            f"{image} runs as user {name!r}, whom its /etc/passwd does not name", problem="damaged_image"
+            f"{image} runs as user {name!r}, which its /etc/passwd does not define", problem="damaged_image"
         )
     uid = int(account[2]) if account else int(name)
     gid = int(account[3]) if account else 0
@@ -84,7 +85,7 @@ def _find_user(
         row = next((row for row in groups if group_name in (row[0], row[2])), None)
         if row is None and not group_name.isdigit():
             raise ImageUnavailable(
-                f"{image} runs as group {group_name!r}, whom its /etc/group does not name",
+                f"{image} runs as group {group_name!r}, which its /etc/group does not define",
                 problem="damaged_image",
             )
         gid = int(row[2]) if row else int(group_name)

@@ -1,4 +1,4 @@
-"""The namespaces provider: images turned into plans, and the sandboxes that a spawn server makes of them."""
+"""The namespaces provider: turns specs into plans, of which a spawn server makes sandboxes."""
 
 from __future__ import annotations
 
@@ -24,8 +24,7 @@ from hone.sandbox.init import bundle
 from hone.sandbox.init.channel import Channel
 from hone.sandbox.init.sandbox import InitSandbox
 from hone.sandbox.namespaces import cgroups, doctor, host, image, runtime, snapshots
-from hone.sandbox.namespaces.base import Base
-from hone.sandbox.namespaces.plan import Overlay, Plan
+from hone.sandbox.namespaces.plan import Base, Overlay, Plan
 from hone.sandbox.namespaces.server import SpawnServer
 from hone.sandbox.paths import RESERVED, check_paths
 from hone.sandbox.settings import SandboxSettings
@@ -35,7 +34,7 @@ _RESERVED_IN_HOST = (*RESERVED, "/usr", "/etc", "/bin", "/sbin", "/lib", "/lib64
 
 
 class NamespacesProvider:
-    """Entering it removes what dead owners left and starts the spawn server."""
+    """Sandboxes on this machine. Entering removes leftovers of dead owners and starts the spawn server."""
 
     def __init__(self, settings: SandboxSettings) -> None:
         self._settings = settings
@@ -71,24 +70,25 @@ class NamespacesProvider:
         return self
 
     async def __aexit__(self, *exc: object) -> None:
-        server, self._server = self._server, None  # nothing is started from now on
+        server, self._server = self._server, None  # refuses starts from now on
         assert server is not None
         async with AsyncExitStack() as stack:
             stack.push_async_callback(self._remove, server)
             await asyncio.gather(*(sandbox.close() for sandbox in list(self._open.values())))
 
     async def _remove(self, server: SpawnServer) -> None:
-        """To its end even when it is cancelled: nobody else removes what a living owner has."""
-        removing = asyncio.create_task(self._end_and_remove(server))
+        """Shielded from cancellation: only the owner may remove its resources."""
+
+        async def close_and_remove() -> None:
+            await server.close()
+            await asyncio.to_thread(owners.remove, self._owner, self._state_dir, _group_roots())
+
+        removing = asyncio.create_task(close_and_remove())
         try:
             await asyncio.shield(removing)
         except asyncio.CancelledError:
             await removing
             raise
-
-    async def _end_and_remove(self, server: SpawnServer) -> None:
-        await server.close()
-        await asyncio.to_thread(owners.remove, self._owner, self._state_dir, _group_roots())
 
     # --- the contract
 
@@ -107,7 +107,7 @@ class NamespacesProvider:
                 return await self._start(server, plan, base, spec, resources.pop_all())
 
     async def _find_base(self, image_name: str, resources: AsyncExitStack) -> Base:
-        """The image, held while `resources` are open."""
+        """Return the base of an image, which is not evicted while `resources` are open."""
         if image_name == "host":
             return self._host
         doctor.require_image_kernel()
@@ -116,7 +116,7 @@ class NamespacesProvider:
         found = await self._images.ensure(image_name)
         try:
             resources.enter_context(self._images.use(found))
-        except ImageUnavailable:  # evicted since: once more
+        except ImageUnavailable:  # evicted meanwhile
             found = await self._images.ensure(image_name)
             resources.enter_context(self._images.use(found))
         if found.digest not in self._bases:
@@ -127,11 +127,11 @@ class NamespacesProvider:
     async def _start(
         self, server: SpawnServer, plan: Plan, base: Base, spec: SandboxSpec, resources: AsyncExitStack
     ) -> InitSandbox:
-        why = ""
+        error = ""
 
         async def end() -> None:
-            nonlocal why
-            why = await server.end(plan.id) or why
+            nonlocal error
+            error = await server.end(plan.id) or error
             self._open.pop(plan.id, None)
             await resources.aclose()
 
@@ -139,7 +139,7 @@ class NamespacesProvider:
             target.mkdir(mode=0o700, parents=True)
             try:
                 await server.snapshot(plan.id, target)
-                await asyncio.to_thread(snapshots.write_record, target, base.name, plan)
+                await asyncio.to_thread(snapshots.write_record, target, plan.base)
             except BaseException:
                 await asyncio.to_thread(trees.remove, target)
                 raise
@@ -158,8 +158,7 @@ class NamespacesProvider:
                 await channel.ready
         except SandboxLost as lost:
             await sandbox.close()
-            why = why or str(lost)
-            raise ProviderUnavailable(doctor.explain(why), retryable=doctor.is_passing(why)) from None
+            raise doctor.start_error(error or str(lost)) from None
         except TimeoutError:
             await sandbox.close()
             raise ProviderUnavailable(
@@ -171,7 +170,7 @@ class NamespacesProvider:
         return sandbox
 
     async def _send(self, server: SpawnServer, plan: Plan) -> Channel:
-        """Have the plan built; the channel to its process 1."""
+        """Send a plan to the server; return the channel to process 1 of the sandbox."""
         ours, theirs = socket.socketpair()
         try:
             with theirs:
@@ -184,7 +183,7 @@ class NamespacesProvider:
         return channel
 
     async def fork(self, sandbox: InitSandbox) -> InitSandbox:
-        """Another sandbox that begins with the file state of this one; its processes are not taken along."""
+        """Start a sandbox with a copy of the files of `sandbox`, without its processes."""
         self._forked += 1
         target = self._directory / "snapshots" / str(self._forked)
         await sandbox.snapshot(target)
@@ -198,7 +197,7 @@ class NamespacesProvider:
         roots: Mapping[str, str],
         sockets: list[tuple[str, str]],
     ) -> Plan:
-        """Raises ValueError or an OSError for a spec that makes no sense."""
+        """Raises ValueError or OSError for an invalid spec."""
         check_paths(spec, _RESERVED_IN_HOST if spec.image == "host" else RESERVED)
         limits = spec.limits
         overlays = list(base.overlays)
@@ -207,37 +206,30 @@ class NamespacesProvider:
             overlays.append(Overlay(target=spec.workdir, name="workdir", lowers=lowers, translated=True))
         if spec.snapshot:
             below = snapshots.chain(spec.snapshot, base.name)
-            overlays = [replace(overlay, snapshots=snapshots.of(below, overlay.name)) for overlay in overlays]
-        # what no control group holds is left to the supervisor
+            overlays = [
+                replace(overlay, snapshots=snapshots.directories(below, overlay.name)) for overlay in overlays
+            ]
+        # process 1 enforces the limits for which there is no cgroup
         watched_kib = 0 if "memory" in roots else limits.memory_mib << 10
         limited_pids = 0 if "pids" in roots else limits.pids
         relay = (str(network.PROXY_PORT), network.PROXY_PATH) if spec.network else ()
+        shown = [(str(self._bundle.directory), bundle.BUNDLE_TARGET), *base.shown]
         label = f"hone-sandbox:{self._owner}/{sandbox_id}"
         return Plan(
             id=sandbox_id,
             owner=self._owner,
             bwrap=self._bwrap,
-            uid=base.uid,
-            gid=base.gid,
+            base=replace(base, env={}, overlays=overlays, shown=shown),
             workdir=spec.workdir,
-            directories=base.directories,
-            links=base.links,
-            files=base.files,
-            overlays=overlays,
-            copied=None,
-            shown=[(str(self._bundle.directory), bundle.BUNDLE_TARGET), *base.shown],
             mounts=[(str(mount.source.resolve()), posixpath.normpath(mount.target)) for mount in spec.mounts],
             sockets=sockets,
-            memory_mib=limits.memory_mib,
-            pids=limits.pids,
-            cpus=limits.cpus,
-            disk_mib=limits.disk_mib,
+            limits=limits,
             cores=0 if "cpu" in roots else math.ceil(limits.cpus),
-            supervisor=self._bundle.command(label, str(watched_kib), str(limited_pids), "0", *relay),
+            init=self._bundle.command(label, str(watched_kib), str(limited_pids), "0", *relay),
         )
 
     async def health(self) -> Health:
-        return await doctor.examine(self._settings)
+        return await doctor.health(NamespacesProvider(self._settings))
 
     async def images(self) -> list[str]:
         return ["host", *(found.name for found in await self._images.list())]

@@ -1,8 +1,8 @@
-"""What a sandbox sees: built in the child that becomes bubblewrap, inside fresh user and mount namespaces.
+"""Build a sandbox's root file system in the child that becomes bubblewrap, in new user and mount namespaces.
 
-One size-capped tmpfs holds everything that can be written: the upper layers of the overlays and /dev/shm. The
-lower layers are an image's or the host's system directories, read-only. All of it exists in this mount
-namespace only, so it is gone with the sandbox's last process.
+One size-limited tmpfs holds all writable files: the upper layers of the overlays and /dev/shm. The lower
+layers are read-only directories of an image or the host. All mounts exist in this mount namespace only, so
+the kernel removes them with the sandbox's last process.
 """
 
 from __future__ import annotations
@@ -11,18 +11,20 @@ import errno
 import os
 import random
 import shutil
+import signal
 import socket
 import stat
 from dataclasses import replace
 
 from hone.sandbox.namespaces import cgroups, syscalls
 from hone.sandbox.namespaces.bubblewrap import command
-from hone.sandbox.namespaces.plan import Overlay, Plan
+from hone.sandbox.namespaces.plan import Base, Overlay, Plan
+from hone.sandbox.namespaces.syscalls import write_file
 
-# Users on the host that sandboxes run as in turn, when Hone runs as root: numbers that no service manager
-# hands out. Several, for the kernel counts some things by user (watchers of files, memory of pipes).
+# Host UIDs of sandboxes when Hone runs as root, which no service manager assigns. Several, because the kernel
+# counts some resources per user (inotify watches, pipe memory).
 SANDBOX_UIDS = range(60706, 60738)
-_WATCHERS_MAX = 32  # inotify instances of one sandbox; the kernel's own limit is 128 of a user
+_WATCHERS_MAX = 32  # inotify instances of one sandbox; the kernel's limit is 128 per user
 
 _DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
 _DEVICE_LINKS = {
@@ -30,25 +32,25 @@ _DEVICE_LINKS = {
     "stderr": "/proc/self/fd/2",
 }  # fmt: skip
 
-_STAGE = "/tmp"  # covered by the private tmpfs, in this mount namespace only  # noqa: S108
+_STAGE = "/tmp"  # the private tmpfs is mounted over it, in this mount namespace only  # noqa: S108
 _ROOT = f"{_STAGE}/root"
 
 
 class HostUser:
-    """A user of SANDBOX_UIDS (only as root), and the maps by which files of others appear as its own."""
+    """One of SANDBOX_UIDS, with user namespaces that map the owners of host files to it. Only as root."""
 
     def __init__(self, uid: int) -> None:
         self.uid = uid
         self._maps: dict[tuple[int, int], int] = {}
 
     def map_of(self, uid: int, gid: int) -> int:
-        """Descriptor of the user namespace that shows `uid`, `gid` as this user."""
+        """Return a descriptor of the user namespace that maps `uid`, `gid` to this user."""
         if (uid, gid) not in self._maps:
             self._maps[uid, gid] = self._make(uid, gid)
         return self._maps[uid, gid]
 
     def prepare(self, plan: Plan) -> None:
-        """Make what the plan needs: in the server once, not in each child."""
+        """Make the maps that the plan needs, in the server, so that later children share them."""
         for path in _translated(plan):
             info = os.stat(path)
             self.map_of(info.st_uid, info.st_gid)
@@ -60,7 +62,7 @@ class HostUser:
             try:
                 syscalls.unshare(syscalls.CLONE_NEWUSER)
                 os.write(ready_write, b"x")
-                _wait_for_a_signal()
+                signal.pause()
             finally:
                 os._exit(1)
         os.close(ready_write)
@@ -68,28 +70,18 @@ class HostUser:
             if os.read(ready, 1) != b"x":
                 raise OSError("cannot make a user namespace")
             for name, number in (("uid_map", uid), ("gid_map", gid)):
-                _put(f"/proc/{pid}/{name}", f"{number} {self.uid} 1")
+                write_file(f"/proc/{pid}/{name}", f"{number} {self.uid} 1")
             return os.open(f"/proc/{pid}/ns/user", os.O_RDONLY | os.O_CLOEXEC)
         finally:
             os.close(ready)
-            os.kill(pid, 9)
+            os.kill(pid, signal.SIGKILL)
             os.waitpid(pid, 0)
 
 
-def _wait_for_a_signal() -> None:
-    import signal
-
-    signal.pause()
-
-
-def _put(path: str, text: str) -> None:
-    with open(path, "w") as file:
-        file.write(text)
-
-
 def _translated(plan: Plan) -> list[str]:
-    lowers = [path for overlay in plan.overlays if overlay.translated for path in overlay.lowers]
-    snapshots = [path for overlay in plan.overlays for path in overlay.snapshots]
+    overlays = plan.base.overlays
+    lowers = [path for overlay in overlays if overlay.translated for path in overlay.lowers]
+    snapshots = [path for overlay in overlays for path in overlay.snapshots]
     return lowers + snapshots + [source for source, _ in plan.mounts]
 
 
@@ -101,12 +93,12 @@ def become_sandbox(
     user: HostUser | None,
     upper_to: socket.socket,
 ) -> None:
-    """Turn the calling process, a fresh fork, into bubblewrap. Returns only by raising OSError.
+    """Turn the calling process, a new fork, into bubblewrap. Returns only by raising OSError.
 
     Args:
         channel: becomes standard input; `errors` standard output and error.
-        user: whom it runs as, given as root; None as an ordinary user, who stays.
-        upper_to: is sent a descriptor of the directory that holds the upper layers, for snapshots.
+        user: the user to become, as root; None keeps an ordinary user.
+        upper_to: receives a descriptor of the directory of the upper layers, for snapshots.
     """
     cgroups.enter(groups)
     os.dup2(channel, 0)
@@ -118,7 +110,7 @@ def become_sandbox(
         os.sched_setaffinity(0, random.sample(usable, min(plan.cores, len(usable))))
     syscalls.leave_session_keyring()
     if user is not None:
-        # what lies below a private home is opened while we may; then the rights are given up
+        # open paths below private directories while root, then drop the privileges
         trees = _Trees(plan, user)
         os.setgroups([])
         os.setresgid(user.uid, user.uid, user.uid)
@@ -135,34 +127,34 @@ def become_sandbox(
 
 
 def _enter_namespaces() -> None:
-    """Own user and mount namespaces, in which this process may mount."""
+    """Enter new user and mount namespaces, in which this process may mount."""
     uid, gid = os.geteuid(), os.getegid()
     syscalls.unshare(syscalls.CLONE_NEWUSER | syscalls.CLONE_NEWNS)
-    _put("/proc/self/setgroups", "deny")
-    _put("/proc/self/uid_map", f"0 {uid} 1")
-    _put("/proc/self/gid_map", f"0 {gid} 1")
-    _put("/proc/sys/user/max_user_namespaces", "1")  # bubblewrap's; the agent gets none of its own
-    _put("/proc/sys/user/max_inotify_instances", str(_WATCHERS_MAX))
+    write_file("/proc/self/setgroups", "deny")
+    write_file("/proc/self/uid_map", f"0 {uid} 1")
+    write_file("/proc/self/gid_map", f"0 {gid} 1")
+    write_file("/proc/sys/user/max_user_namespaces", "1")  # for bubblewrap; none is left for the agent
+    write_file("/proc/sys/user/max_inotify_instances", str(_WATCHERS_MAX))
 
 
 class _Trees:
-    """Detached mounts of every host path that the plan shows, as descriptors."""
+    """Descriptors of detached mounts of all host paths in the plan."""
 
     def __init__(self, plan: Plan, user: HostUser | None) -> None:
         self.copied = syscalls.clone_tree(plan.copied) if plan.copied else None
         self.lowers: dict[str, list[int]] = {}  # name of the overlay -> its snapshots and lowers
-        for overlay in plan.overlays:
+        for overlay in plan.base.overlays:
             lowers = [_clone_as_own(path, user) for path in overlay.snapshots]
             owner = user if overlay.translated else None
             self.lowers[overlay.name] = lowers + [_clone_as_own(path, owner) for path in overlay.lowers]
         self.devices = [(name, syscalls.clone_tree(f"/dev/{name}", device=True)) for name in _DEVICES]
-        self.shown = [(target, syscalls.clone_tree(source)) for source, target in plan.shown]
+        self.shown = [(target, syscalls.clone_tree(source)) for source, target in plan.base.shown]
         self.shown += [(target, _clone_as_own(source, user)) for source, target in plan.mounts]
         self.shown += [(target, syscalls.clone_tree(source)) for source, target in plan.sockets]
 
 
 def _clone_as_own(path: str, user: HostUser | None) -> int:
-    """As root, files of the path's owner become the sandbox's; as a user they already are."""
+    """Clone a mount so that files of the path's owner belong to the sandbox's user."""
     if user is None:
         return syscalls.clone_tree(path)
     info = os.stat(path)
@@ -170,12 +162,12 @@ def _clone_as_own(path: str, user: HostUser | None) -> int:
 
 
 def copy_where_needed(plan: Plan, user: HostUser | None) -> Plan:
-    """The plan, with an overlay of the workdir replaced by a copy where it could not be made writable.
+    """Return the plan with the overlay of workdir replaced by a copy where this machine cannot mount it.
 
-    An overlay needs two things that are young: file systems that translate owners (as root; not overlayfs
-    itself), and user attributes on tmpfs (Linux 6.6), to replace a directory of the layer.
+    An overlay needs file systems that translate owners (as root; overlayfs itself does not), and user
+    attributes on tmpfs (Linux 6.6), to replace a directory of the layer.
     """
-    workdir = next((overlay for overlay in plan.overlays if overlay.name == "workdir"), None)
+    workdir = next((overlay for overlay in plan.base.overlays if overlay.name == "workdir"), None)
     if workdir is None:
         return plan
     possible = kernel() >= (6, 6)
@@ -188,25 +180,26 @@ def copy_where_needed(plan: Plan, user: HostUser | None) -> Plan:
             possible = False
     if possible:
         return plan
-    others = [overlay for overlay in plan.overlays if overlay is not workdir]
-    return replace(plan, overlays=others, copied=workdir.lowers[-1])
+    others = [overlay for overlay in plan.base.overlays if overlay is not workdir]
+    return replace(plan, base=replace(plan.base, overlays=others), copied=workdir.lowers[-1])
 
 
 def kernel() -> tuple[int, int]:
-    """Major and minor version of the running kernel."""
+    """Return major and minor version of the running kernel."""
     major, minor = os.uname().release.split(".")[:2]
     return int(major), int(minor)
 
 
 def _build(plan: Plan, trees: _Trees) -> None:
     syscalls.mount("none", "/", "", syscalls.MS_REC | syscalls.MS_PRIVATE)
-    size = f"size={plan.disk_mib}m,nr_inodes={plan.disk_mib * 256},mode=0755"
+    disk_mib = plan.limits.disk_mib
+    size = f"size={disk_mib}m,nr_inodes={disk_mib * 256},mode=0755"
     syscalls.mount("tmpfs", _STAGE, "tmpfs", syscalls.MS_NOSUID | syscalls.MS_NODEV, size)
     for name in ("root", "shm", "upper", "work", "lower", "top"):
         os.mkdir(f"{_STAGE}/{name}")
     os.chmod(f"{_STAGE}/shm", 0o1777)  # noqa: S103
-    _make_top(plan)
-    for overlay in plan.overlays:
+    _make_top(plan.base)
+    for overlay in plan.base.overlays:
         _mount_overlay(overlay, trees)
     os.close(_open_directory(plan.workdir))
     if trees.copied is not None:
@@ -215,7 +208,7 @@ def _build(plan: Plan, trees: _Trees) -> None:
         syscalls.attach(trees.copied, copied)
         shutil.copytree(copied, _ROOT + plan.workdir, symlinks=True, dirs_exist_ok=True)
     _make_devices(trees)
-    # A mount point can be neither renamed nor removed, its parents can: so the parents become mount points.
+    # A mount point cannot be renamed or removed, but its parents can: so they become mount points, too.
     for parent in ("/opt", "/opt/hone"):
         syscalls.mount(_ROOT + parent, _ROOT + parent, "", syscalls.MS_BIND)
     for target, fd in trees.shown:
@@ -226,21 +219,21 @@ def _build(plan: Plan, trees: _Trees) -> None:
     syscalls.mount("none", f"{_ROOT}/opt/hone", "", flags | syscalls.MS_NOSUID | syscalls.MS_NODEV)
 
 
-def _make_top(plan: Plan) -> None:
-    """The topmost lower layer of the root: what every sandbox has, whatever its image."""
+def _make_top(base: Base) -> None:
+    """Make the topmost lower layer of the root: directories, files and links of the base."""
     top = f"{_STAGE}/top"
-    for name in plan.directories:
+    for name in base.directories:
         os.mkdir(f"{top}/{name}")
-    for name in {"tmp", "var/tmp"} & set(plan.directories):
+    for name in {"tmp", "var/tmp"} & set(base.directories):
         os.chmod(f"{top}/{name}", 0o1777)  # noqa: S103
-    for name, text in plan.files.items():
-        _put(f"{top}/{name}", text)
-    for name, target in plan.links.items():
+    for name, text in base.files.items():
+        write_file(f"{top}/{name}", text)
+    for name, target in base.links.items():
         os.symlink(target, f"{top}/{name}")
 
 
 def _make_devices(trees: _Trees) -> None:
-    """/dev: what bubblewrap's own has (its `--dev` costs a millisecond and a second user namespace)."""
+    """Make /dev as bubblewrap's `--dev` does, which would cost 1 ms and a second user namespace."""
     directory = f"{_ROOT}/dev"
     flags = syscalls.MS_NOSUID | syscalls.MS_NODEV
     syscalls.mount("tmpfs", directory, "tmpfs", flags, "size=64k,nr_inodes=64,mode=0755")
@@ -259,7 +252,7 @@ def _make_devices(trees: _Trees) -> None:
 
 
 def _mount_overlay(overlay: Overlay, trees: _Trees) -> None:
-    """Lowers, from the top: snapshots, for the root what every sandbox has, then the image or the host."""
+    """Mount an overlay. Its lowers from the top: snapshots, `_make_top` for the root, the image or host."""
     paths: list[str] = []
     for number, fd in enumerate(trees.lowers[overlay.name]):
         paths.append(f"{_STAGE}/lower/{overlay.name}{number}")
@@ -284,7 +277,7 @@ def _mount_overlay(overlay: Overlay, trees: _Trees) -> None:
 
 
 def _mode(path: str) -> int:
-    """st_mode without following a link; 0 when absent."""
+    """Return st_mode of a path or link; 0 when absent."""
     try:
         return os.lstat(path).st_mode
     except FileNotFoundError:
@@ -292,7 +285,7 @@ def _mode(path: str) -> int:
 
 
 def _open_directory(path: str) -> int:
-    """A directory of the sandbox, made where it is missing; links of the image lead nowhere but into it."""
+    """Open a directory of the sandbox, made if missing; links of the image cannot lead out of its root."""
     root = os.open(_ROOT, os.O_PATH)
     directory, so_far = os.dup(root), ""
     for name in filter(None, path.split("/")):

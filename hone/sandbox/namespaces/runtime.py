@@ -1,7 +1,7 @@
-"""The interpreter of image `host`: Hone's own Python, and a small layer with pytest and what it needs.
+"""Python of image `host`: the running interpreter, and a virtual environment with pytest.
 
-Nothing is installed per sandbox. The layer is a virtual environment laid out by hand: copied once from the
-running environment into the cache, compiled with unchecked hashes (no stat of sources), renamed into place.
+Nothing is installed per sandbox. The environment is copied once from the running one into the cache and
+compiled with unchecked hashes (no stat of sources).
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ sys.exit(console_main())
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Runtime:
-    directory: Path  # the layer, shown at RUNTIME_TARGET
-    python_prefix: Path | None  # what is shown at PYTHON_TARGET; None when the system's Python serves
+    directory: Path  # the virtual environment, mounted at RUNTIME_TARGET
+    python_prefix: Path | None  # mounted at PYTHON_TARGET; None for the system's Python
     library: str | None  # file name of its shared libpython
 
 
 def prepare(cache_dir: Path) -> Runtime:
-    """Return the runtime layer, built on first use. Raises ProviderUnavailable when pytest is missing."""
+    """Return the runtime, built on first use. Raises ProviderUnavailable when pytest is missing."""
     version = f"python{sys.version_info.major}.{sys.version_info.minor}"
     prefix = None if sys.base_prefix == "/usr" else Path(sys.base_prefix)
     home = f"{PYTHON_TARGET}/bin" if prefix else "/usr/bin"
@@ -55,7 +55,7 @@ def prepare(cache_dir: Path) -> Runtime:
 
 
 def _closure(name: str) -> dict[str, importlib.metadata.Distribution]:
-    """`name==version` -> distribution, of a package and all it requires here."""
+    """Return {name==version: distribution} of a package and all its requirements on this machine."""
     found: dict[str, importlib.metadata.Distribution] = {}
     waiting = [name]
     while waiting:
@@ -63,8 +63,7 @@ def _closure(name: str) -> dict[str, importlib.metadata.Distribution]:
             distribution = importlib.metadata.distribution(waiting.pop())
         except importlib.metadata.PackageNotFoundError as error:
             raise ProviderUnavailable(
-                f"{error.name} is not installed beside Hone, so sandboxes would have no test runner; "
-                "run: pip install pytest",
+                f"{error.name}, which sandboxes need, is not installed beside Hone; run: pip install pytest",
                 retryable=False,
             ) from error
         key = f"{distribution.name}=={distribution.version}"

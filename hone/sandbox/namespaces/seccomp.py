@@ -1,9 +1,9 @@
-"""The system calls that a sandbox may not make: a classic BPF program for seccomp(2), given to bubblewrap.
+"""Deny list of system calls for sandboxes: a classic BPF program for seccomp(2), passed to bubblewrap.
 
-A deny list on top of namespaces, dropped capabilities and no_new_privs: it takes away what ordinary programs
-never need and where the kernel's own holes have been (new namespaces and mounts, keyrings, BPF, io_uring,
-tracing, handles, odd socket families). Calls get EPERM, unknown ways in (another architecture's numbers)
-ENOSYS. Numbers of calls: the kernel's syscall tables; classic BPF: Documentation/networking/filter.rst.
+It comes on top of namespaces, dropped capabilities and no_new_privs, and removes calls that ordinary programs
+never need and where kernels have had holes (new namespaces and mounts, keyrings, BPF, io_uring, tracing, file
+handles, rare socket families). Denied calls return EPERM, calls of another architecture ENOSYS. Numbers: the
+kernel's syscall tables; classic BPF: Documentation/networking/filter.rst.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dataclasses import dataclass
 _CLONE_NEW = 0x7E020080  # every CLONE_NEW* flag: time, ns (mount), cgroup, uts, ipc, user, pid, net
 _TERMINAL_INJECTION = (0x5412, 0x541C)  # ioctl TIOCSTI, TIOCLINUX
 _SOCKETS = (socket.AF_UNIX, socket.AF_INET, socket.AF_INET6)
-_NETLINK, _NETLINK_ROUTE = 16, 0  # the one netlink protocol that programs use: to list interfaces
+_NETLINK, _NETLINK_ROUTE = 16, 0  # the only netlink protocol that programs use: to list interfaces
 
 # name -> number on (x86_64, aarch64); None where the architecture has no such call
 _DENIED: dict[str, tuple[int | None, int | None]] = {
@@ -72,13 +72,15 @@ Instruction = tuple[int, int, int, int]  # code, jump if true, jump if false, op
 
 @functools.cache
 def program(*, fixed_cores: bool = False, machine: str | None = None) -> bytes:
-    """The filter for this machine. Raises OSError(ENOSYS) on an architecture it is not written for.
+    """Return the BPF program. Raises OSError(ENOSYS) for an unsupported architecture.
 
-    With `fixed_cores` processes cannot choose the cores that they run on.
+    Args:
+        fixed_cores: deny changes of the CPU affinity.
+        machine: architecture as uname gives it; default this machine's.
     """
     machine = machine or os.uname().machine
     if machine not in _ARCHITECTURES:
-        raise OSError(errno.ENOSYS, f"the seccomp filter is not written for {machine}")
+        raise OSError(errno.ENOSYS, f"the seccomp filter supports x86_64 and aarch64, not {machine}")
     arch = _ARCHITECTURES[machine]
     deny, missing = (_RETURN, 0, 0, _ERRNO | errno.EPERM), (_RETURN, 0, 0, _ERRNO | errno.ENOSYS)
     allow = (_RETURN, 0, 0, _ALLOW)
@@ -90,7 +92,7 @@ def program(*, fixed_cores: bool = False, machine: str | None = None) -> bytes:
     ]
     if machine == "x86_64":
         code += [(_JUMP_ABOVE, 0, 1, _X32_BIT), missing]
-    # clone3 hides its flags behind a pointer; without it the C library takes clone
+    # clone3 passes its flags by pointer; without it the C library falls back to clone
     code += [(_JUMP_EQUAL, 0, 1, arch.clone3), missing]
     for numbers in [*_DENIED.values(), *([_SET_AFFINITY] if fixed_cores else [])]:
         number = numbers[arch.column]
@@ -107,7 +109,7 @@ def program(*, fixed_cores: bool = False, machine: str | None = None) -> bytes:
 
 
 def _only_families(call: int) -> list[Instruction]:
-    """Deny `call` but for the families of _SOCKETS, and netlink but for its routing protocol."""
+    """Allow `call` only for the families in _SOCKETS and the routing protocol of netlink."""
     count = len(_SOCKETS)
     tests = [(_JUMP_EQUAL, count + 3 - index, 0, int(family)) for index, family in enumerate(_SOCKETS)]
     return [

@@ -1,4 +1,4 @@
-"""The owner's side of the spawn server: its process, the messages to it, the events from it."""
+"""Client of the spawn server: starts its process, sends messages and receives events."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ from typing import Any
 
 from hone.sandbox.contract import ProviderUnavailable, SandboxError, SandboxLost
 from hone.sandbox.namespaces.plan import Plan
+from hone.sandbox.namespaces.spawner import GONE
 
-ANSWER_S = 20.0  # for the server to start, to end, and to end a sandbox
+ANSWER_S = 20.0  # limit for the server to start, to exit, and to remove a sandbox
 _SNAPSHOT_S = 600.0
 _PACKAGE_ROOT = Path(__file__).parents[3]
-# without `site`: the server needs the standard library and this package only, and stays small
+# Without `site`, because the server needs only the standard library and this package.
 _CODE = (
     "import sys; sys.path.append(sys.argv[1]); "
     "from hone.sandbox.namespaces.spawner import main; main(sys.argv[3:])"
@@ -25,7 +26,7 @@ _CODE = (
 
 
 class SpawnServer:
-    """Opened by `open`; `roots` are then the control groups it may use (see `cgroups.find_roots`)."""
+    """One spawn server. After `open`, `roots` are the cgroups that it may use (see `cgroups.find_roots`)."""
 
     def __init__(self, owner: str) -> None:
         self.roots: dict[str, str] = {}
@@ -33,13 +34,13 @@ class SpawnServer:
         self._process: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
         self._sending = asyncio.Lock()
-        self._exited: dict[str, asyncio.Future[str]] = {}  # sandbox -> what went wrong with it
+        self._exited: dict[str, asyncio.Future[str]] = {}  # sandbox -> its error
         self._copied: dict[str, asyncio.Future[str]] = {}  # target of a snapshot -> its error
 
     async def open(self) -> None:
-        """Raises ProviderUnavailable when the server does not start."""
+        """Start the server. Raises ProviderUnavailable."""
         self._control = await asyncio.to_thread(self._start)
-        asyncio.get_running_loop().add_reader(self._control, self._listen)
+        asyncio.get_running_loop().add_reader(self._control, self._receive)
 
     def _start(self) -> socket.socket:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -65,12 +66,12 @@ class SpawnServer:
         return ours
 
     async def close(self) -> None:
-        """Hang up, on which the server ends every sandbox and itself; kill it when it does not."""
-        self._hang_up("the provider was closed")
+        """Close the control socket, upon which the server kills its sandboxes and exits; else kill it."""
+        self._disconnect("the provider was closed")
         if self._process is not None:
             await asyncio.to_thread(_wait, self._process)
 
-    def _hang_up(self, why: str) -> None:
+    def _disconnect(self, why: str) -> None:
         if self._control is not None:
             asyncio.get_running_loop().remove_reader(self._control)
             self._control.close()
@@ -79,8 +80,8 @@ class SpawnServer:
             if not future.done():
                 future.set_result(why)
 
-    def _listen(self) -> None:
-        """Readable: an event of the server, or its end."""
+    def _receive(self) -> None:
+        """Handle an event of the server, or its end."""
         assert self._control is not None
         try:
             data = self._control.recv(1 << 17)
@@ -89,7 +90,7 @@ class SpawnServer:
         except ConnectionError:
             data = b""
         if not data:
-            self._hang_up("the spawn server died")
+            self._disconnect("the spawn server died")
             return
         event: dict[str, Any] = json.loads(data)
         if event["event"] == "copied":
@@ -99,8 +100,8 @@ class SpawnServer:
         if future is not None and not future.done():
             future.set_result(event["error"])
 
-    async def _tell(self, message: dict[str, Any], *fds: int) -> None:
-        """Send one packet, waiting while the server's queue is full."""
+    async def _send(self, message: dict[str, Any], *fds: int) -> None:
+        """Send one packet; wait while the server's queue is full."""
         data = json.dumps(message).encode()
         loop = asyncio.get_running_loop()
         async with self._sending:
@@ -120,39 +121,39 @@ class SpawnServer:
         )
 
     async def start(self, plan: Plan, channel: int) -> None:
-        """Have a sandbox made, with `channel` as its end of the channel."""
+        """Start a sandbox with the descriptor `channel` as its end of the channel."""
         self._exited[plan.id] = asyncio.get_running_loop().create_future()
         try:
-            await self._tell({"op": "start", "plan": plan.to_json()}, channel)
+            await self._send({"op": "start", "plan": plan.to_json()}, channel)
         except BaseException:
             del self._exited[plan.id]
             raise
 
     async def end(self, sandbox: str) -> str:
-        """Wait until the server has removed the last trace of a sandbox; return what went wrong with it."""
+        """Wait until nothing of a sandbox is left; return its error, or ""."""
         exited = self._exited.get(sandbox)
         if exited is None:
             return ""
         if not exited.done() and self._control is not None:
-            await self._tell({"op": "close", "id": sandbox})
+            await self._send({"op": "close", "id": sandbox})
         async with asyncio.timeout(ANSWER_S):
             why = await asyncio.shield(exited)
         self._exited.pop(sandbox, None)
         return why
 
     async def snapshot(self, sandbox: str, target: Path) -> None:
-        """Have the upper layers copied into an existing directory. Raises SandboxLost, SandboxError."""
+        """Copy the upper layers into an existing directory. Raises SandboxLost, SandboxError."""
         copied = self._copied[str(target)] = asyncio.get_running_loop().create_future()
         try:
-            await self._tell({"op": "snapshot", "id": sandbox, "target": str(target)})
+            await self._send({"op": "snapshot", "id": sandbox, "target": str(target)})
             async with asyncio.timeout(_SNAPSHOT_S):
                 error = await copied
         finally:
             del self._copied[str(target)]
-        if error == "it is gone":
+        if error == GONE:
             raise SandboxLost(error)
         if error:
-            raise SandboxError(f"no snapshot could be taken: {error}")
+            raise SandboxError(f"the snapshot failed: {error}")
 
 
 def _wait(server: subprocess.Popen[bytes]) -> None:

@@ -1,7 +1,7 @@
-"""Snapshots: the upper layers of a sandbox, copied to a directory that lies over the lowers of later ones.
+"""Snapshots: copies of a sandbox's upper layers, which become lower layers of later sandboxes.
 
-The tree belongs to an attacker who may change it meanwhile, so it is walked by descriptors, links are copied
-and never followed, and its size and depth are bounded.
+An attacker may change the tree during the copy. So it is walked by descriptors, links are copied but never
+followed, and size and depth are bounded.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import stat
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from hone.sandbox.namespaces.plan import Plan
+from hone.sandbox.namespaces.plan import Base
 
 _OPAQUE = "user.overlay.opaque"
 _DEPTH_MAX = 200
@@ -29,17 +29,17 @@ class _Budget:
 def copy_tree(source: int, target: str, most: int) -> None:
     """Copy the directory behind descriptor `source` into the existing directory `target`.
 
-    Whiteouts and opaque directories of overlayfs are kept as they are; sockets and pipes are left out.
+    Keeps whiteouts and opaque directories of overlayfs; omits sockets and pipes.
 
     Raises:
-        OSError: more than `most` bytes, or deeper than any real tree.
+        OSError: more than `most` bytes or _DEPTH_MAX levels.
     """
     _copy_directory(source, target, _Budget(most), 0)
 
 
 def _copy_directory(source: int, target: str, budget: _Budget, depth: int) -> None:
     if depth > _DEPTH_MAX:
-        raise OSError(f"its directories are nested deeper than {_DEPTH_MAX}")
+        raise OSError(f"directories are nested deeper than {_DEPTH_MAX}")
     for name in os.listdir(source):
         info = os.stat(name, dir_fd=source, follow_symlinks=False)
         path = f"{target}/{name}"
@@ -81,7 +81,7 @@ def _copy_file(source: int, name: str, path: str, budget: _Budget) -> None:
         while copied := os.sendfile(outer, inner, None, _CHUNK):  # type: ignore[call-overload]
             budget.left -= copied
             if budget.left < 0:
-                raise OSError("it holds more than its limit on disk")
+                raise OSError("the files are larger than the disk limit")
     finally:
         os.close(inner)
         os.close(outer)
@@ -92,14 +92,14 @@ def _finish(path: str, info: os.stat_result) -> None:
     os.utime(path, ns=(info.st_atime_ns, info.st_mtime_ns))
 
 
-def write_record(target: Path, image: str, plan: Plan) -> None:
-    """Say of what image a finished snapshot is, and which ones lie below it, the last first."""
-    below = [str(Path(path).parent) for path in plan.overlays[0].snapshots]
-    (target / _RECORD).write_text(json.dumps({"image": image, "below": below}))
+def write_record(target: Path, base: Base) -> None:
+    """Mark a snapshot as finished; record its image and the snapshots below it, latest first."""
+    below = [str(Path(path).parent) for path in base.overlays[0].snapshots]
+    (target / _RECORD).write_text(json.dumps({"image": base.name, "below": below}))
 
 
 def chain(directory: Path, image: str) -> list[str]:
-    """This snapshot and those below it. Raises ValueError when it is of another image or unfinished."""
+    """Return this snapshot and those below it. Raises ValueError if it is of another image or unfinished."""
     try:
         record = json.loads((directory / _RECORD).read_text())
     except FileNotFoundError:
@@ -109,6 +109,6 @@ def chain(directory: Path, image: str) -> list[str]:
     return [str(directory.resolve()), *record["below"]]
 
 
-def of(below: list[str], overlay: str) -> list[str]:
-    """The directories that a chain has for an overlay. A snapshot without a workdir layer has none for it."""
+def directories(below: list[str], overlay: str) -> list[str]:
+    """Return the directories of a chain of snapshots for an overlay; some have none for the workdir."""
     return [f"{directory}/{overlay}" for directory in below if Path(directory, overlay).is_dir()]

@@ -1,15 +1,15 @@
-"""The spawn server: a small process that forks sandboxes, so that a trainer of many gigabytes never has to.
+"""The spawn server: a small process that forks sandboxes, because forking a trainer of many GiB is slow.
 
-`main([OWNER, OWNER_PID])` in a fresh interpreter, with a SOCK_SEQPACKET control socket as standard
-input. One JSON message per packet:
+`main([OWNER, OWNER_PID])` in a new interpreter, with a SOCK_SEQPACKET control socket as standard input. One
+JSON message per packet:
 
     -> {"op": "start", "plan": {...}} with the sandbox's channel as passed descriptor
     -> {"op": "close", "id": ...}       a sandbox ends when its channel closes; this sets a deadline
     -> {"op": "snapshot", "id": ..., "target": ...}   copy its upper layers into this directory
     <- {"event": "copied", "id": ..., "target": ..., "error": ...}
-    <- {"event": "exited", "id": ..., "error": ...}   everything of the sandbox is gone
+    <- {"event": "exited", "id": ..., "error": ...}   nothing of the sandbox is left
 
-It ends with its owner, however the owner ends, and takes every sandbox with it.
+When its owner ends, for whatever reason, it kills all sandboxes and exits.
 """
 
 from __future__ import annotations
@@ -36,26 +36,27 @@ from hone.utils.processes import send_signal
 
 PACKET_MAX = 1 << 17
 GRACE_S = 2.0  # from a closed channel to the kill
-_ERROR_MAX = 4000
+GONE = "the sandbox is gone"
+_ERROR_MAX = 4000  # bytes
 
 
 @dataclass(slots=True)
 class Child:
-    """One sandbox as the server knows it."""
+    """The server's record of one sandbox."""
 
     id: str
     pid: int  # of bubblewrap, the parent of process 1; 0 once reaped
     limits: Limits
-    groups: list[str]  # that hold these limits
-    errors: int  # memory file that holds what went wrong
-    uppers: socket.socket  # from it comes a descriptor of the upper layers
+    groups: list[str]  # cgroups with these limits
+    errors: int  # memory file with the error message
+    uppers: socket.socket  # receives a descriptor of the upper layers
     upper: int = -1
     kill_at: float | None = None
 
 
 @dataclass(slots=True)
 class Copy:
-    """A process that takes a snapshot."""
+    """A process that copies a snapshot."""
 
     id: str
     target: str
@@ -71,7 +72,7 @@ class Spawner:
     users: Iterator[HostUser | None] = field(default_factory=lambda: host_users())
 
     def serve(self, owner_fd: int, wake: int) -> None:
-        """Until the owner hangs up or dies."""
+        """Serve until the owner closes the control socket or dies."""
         while True:
             waiting = any(child.kill_at is not None or child.pid == 0 for child in self.children.values())
             ready, _, _ = select.select([self.control, owner_fd, wake], [], [], 0.01 if waiting else None)
@@ -83,7 +84,7 @@ class Spawner:
             self.sweep()
 
     def receive(self) -> bool:
-        """Handle one message. False when the owner has hung up."""
+        """Handle one message; return False when the owner has closed the control socket."""
         try:
             data, fds, _, _ = socket.recv_fds(self.control, PACKET_MAX, 1, socket.MSG_CMSG_CLOEXEC)
         except ConnectionError:
@@ -101,15 +102,14 @@ class Spawner:
 
     def start(self, plan: Plan, channel: int) -> None:
         errors = os.memfd_create("errors", os.MFD_CLOEXEC)
-        limits = Limits(memory_mib=plan.memory_mib, pids=plan.pids, cpus=plan.cpus, disk_mib=plan.disk_mib)
         groups: list[str] = []
         pid = 0
         user = next(self.users)
-        seccomp.program(fixed_cores=plan.cores > 0)  # remembered: made here once, not in each child
+        seccomp.program(fixed_cores=plan.cores > 0)  # cached here, not in each child
         bubblewrap.masks()
         uppers, uppers_inside = socket.socketpair()
         try:
-            groups = self.groups.take(limits)
+            groups = self.groups.take(plan.limits)
             plan = copy_where_needed(plan, user)
             if user is not None:
                 user.prepare(plan)
@@ -121,13 +121,13 @@ class Spawner:
                 run_child(plan, groups, channel, errors, user, uppers_inside)
         uppers_inside.close()
         os.close(channel)
-        self.children[plan.id] = Child(plan.id, pid, limits, groups, errors, uppers)
+        self.children[plan.id] = Child(plan.id, pid, plan.limits, groups, errors, uppers)
 
     def snapshot(self, sandbox: str, target: str) -> None:
-        """Copy in a process of its own; `reap` reports its end."""
+        """Copy in a separate process; `reap` reports its end."""
         child = self.children.get(sandbox)
         if child is None or child.pid == 0:
-            self.tell({"event": "copied", "id": sandbox, "target": target, "error": "it is gone"})
+            self.tell({"event": "copied", "id": sandbox, "target": target, "error": GONE})
             return
         if child.upper < 0:
             _, fds, _, _ = socket.recv_fds(child.uppers, 1, 1, socket.MSG_CMSG_CLOEXEC)
@@ -141,7 +141,7 @@ class Spawner:
                 snapshots.copy_tree(child.upper, target, child.limits.disk_mib << 20)
                 code = 0
             except BaseException as error:
-                os.write(errors, str(error).encode() or b"it failed")
+                os.write(errors, str(error).encode() or b"the copy failed")
             finally:
                 os._exit(code)
         self.copies[pid] = Copy(sandbox, target, errors)
@@ -149,11 +149,11 @@ class Spawner:
     def tell(self, event: dict[str, str]) -> None:
         try:
             self.control.send(json.dumps(event).encode())
-        except OSError:  # the owner is gone; the next turn of the loop ends the server
+        except OSError:  # the owner is gone; `serve` returns at its next turn
             return
 
     def reap(self) -> None:
-        """Collect dead children; orphans of killed sandboxes are among them."""
+        """Collect dead children, including orphans of killed sandboxes."""
         by_pid = {child.pid: child for child in self.children.values()}
         while True:
             try:
@@ -170,22 +170,22 @@ class Spawner:
                 self.tell(event | {"error": read_errors(copy.errors)})
 
     def sweep(self) -> None:
-        """Kill what is past its grace; report the sandboxes whose last trace is gone."""
+        """Kill sandboxes past their deadline; report those of which nothing is left."""
         now = time.monotonic()
         for child in list(self.children.values()):
             if child.pid and child.kill_at is not None and now >= child.kill_at:
                 os.kill(child.pid, signal.SIGKILL)  # process 1 dies with it
                 child.kill_at = None
-            if child.pid == 0 and self.bury(child):
+            if child.pid == 0 and self.clean_up(child):
                 del self.children[child.id]
                 self.report(child)
 
-    def bury(self, child: Child) -> bool:
-        """Kill what is left of a dead sandbox and give its groups back. False while something still dies."""
+    def clean_up(self, child: Child) -> bool:
+        """Kill the rest of a dead sandbox and release its groups; return False while a process is left."""
         left = [pid for directory in child.groups for pid in cgroups.members(directory)]
         send_signal(set(left), signal.SIGKILL)
         if not left:
-            self.groups.give_back(child.limits, child.groups)
+            self.groups.release(child.limits, child.groups)
         return not left
 
     def report(self, child: Child) -> None:
@@ -207,24 +207,24 @@ class Spawner:
 
 
 def host_users() -> Iterator[HostUser | None]:
-    """Whom sandboxes run as, in turn, beginning anywhere; None for ever where this user cannot be another."""
-    if not may_become_others():
+    """Cycle through sandbox UIDs in random order; yield None if this process cannot change user."""
+    if not can_change_user():
         return itertools.repeat(None)
     users = [HostUser(uid) for uid in SANDBOX_UIDS]
     random.shuffle(users)
     return itertools.cycle(users)
 
 
-def may_become_others() -> bool:
-    """Whether this is root, and of a machine rather than of a user namespace that lacks SANDBOX_UIDS."""
+def can_change_user() -> bool:
+    """Return whether this is root in a user namespace that maps SANDBOX_UIDS."""
     maps = [line.split() for line in Path("/proc/self/uid_map").read_text().splitlines()]
     first_uid, last_uid = SANDBOX_UIDS[0], SANDBOX_UIDS[-1]
-    known = any(int(first) <= first_uid and last_uid < int(first) + int(count) for first, _, count in maps)
-    return os.geteuid() == 0 and known
+    mapped = any(int(first) <= first_uid and last_uid < int(first) + int(count) for first, _, count in maps)
+    return os.geteuid() == 0 and mapped
 
 
 def read_errors(file: int) -> str:
-    """What was written to a memory file, which is closed."""
+    """Return the text in a memory file and close it."""
     text = os.pread(file, _ERROR_MAX, 0).decode("utf-8", "replace").strip()
     os.close(file)
     return text
@@ -238,8 +238,8 @@ def run_child(
     user: HostUser | None,
     uppers: socket.socket,
 ) -> None:
-    """The forked side of `start`: become the sandbox, or say why not and exit."""
-    gc.disable()  # a collection would touch, and so copy, every page that the server has
+    """In the forked child: become the sandbox, or write the error and exit."""
+    gc.disable()  # a collection would touch, and so copy, every page of the server
     try:
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -258,7 +258,7 @@ def main(arguments: list[str]) -> None:
     null = os.open("/dev/null", os.O_RDWR)
     os.dup2(null, 0)
     syscalls.become_subreaper()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole terminal group; the owner decides
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C signals the whole terminal group; the owner decides
     wake, wake_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
     signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)

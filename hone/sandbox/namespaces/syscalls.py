@@ -1,4 +1,4 @@
-"""The few Linux calls Python does not offer, as functions that raise OSError."""
+"""Linux system calls that Python lacks, as functions that raise OSError."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _AT_FDCWD, _AT_EMPTY_PATH, _AT_RECURSIVE = -100, 0x1000, 0x8000
 _OPEN_TREE_CLONE, _MOVE_MOUNT_F_EMPTY_PATH, _MOVE_MOUNT_T_EMPTY_PATH = 1, 4, 0x40
 _PR_SET_DUMPABLE, _PR_SET_CHILD_SUBREAPER = 4, 36
 _KEYCTL_JOIN_SESSION_KEYRING = 1
-# numbers of the calls younger than 5.2 are the same on every architecture
+# System calls since Linux 5.2 have the same number on every architecture.
 _OPEN_TREE, _MOVE_MOUNT, _OPENAT2, _MOUNT_SETATTR = 428, 429, 437, 442
 _RESOLVE_NO_MAGICLINKS, _RESOLVE_IN_ROOT = 0x02, 0x10
 _KEYCTL = {"x86_64": 250, "aarch64": 219}
@@ -44,6 +44,12 @@ def _check(result: int, what: str) -> int:
     return result
 
 
+def write_file(path: str, text: str) -> None:
+    """Write to a file of /proc or a cgroup, in one call."""
+    with open(path, "w") as file:
+        file.write(text)
+
+
 def unshare(flags: int) -> None:
     """Move this process into new namespaces."""
     _check(_libc.unshare(flags), "unshare")
@@ -56,10 +62,12 @@ def mount(source: str, target: str, kind: str, flags: int, options: str = "") ->
 
 
 def clone_tree(path: str, *, userns_fd: int | None = None, device: bool = False) -> int:
-    """A detached read-only copy of the mount at `path`, as a descriptor to `attach`.
+    """Return a descriptor of a detached read-only copy of the mount at `path`, for `attach`.
 
-    With `userns_fd` its owners are translated by that user namespace's map (an id-mapped mount); file
-    systems that cannot do this raise OSError(EINVAL). A `device` can be opened, and written to.
+    Args:
+        userns_fd: translate file owners by this user namespace's map (an id-mapped mount); file systems that
+            cannot do this raise OSError(EINVAL).
+        device: a device node, which can be opened and written to.
     """
     recursive = _AT_RECURSIVE if userns_fd is None else 0
     flags = _OPEN_TREE_CLONE | os.O_CLOEXEC | recursive
@@ -90,7 +98,7 @@ def clone_tree(path: str, *, userns_fd: int | None = None, device: bool = False)
 
 
 def attach(fd: int, target: str | int) -> None:
-    """Mount a tree from `clone_tree` at `target`, a path or a descriptor, and close its descriptor."""
+    """Mount a tree from `clone_tree` at `target`, a path or a descriptor, and close the tree's descriptor."""
     if isinstance(target, int):
         flags, directory, path = _MOVE_MOUNT_F_EMPTY_PATH | _MOVE_MOUNT_T_EMPTY_PATH, target, b""
     else:
@@ -100,7 +108,7 @@ def attach(fd: int, target: str | int) -> None:
 
 
 def open_in_root(root_fd: int, path: str, flags: int) -> int:
-    """openat2(2) that takes `root_fd` for the root directory: neither links nor `..` lead out of it."""
+    """Open a path with `root_fd` as the root directory (openat2(2)): neither links nor `..` escape it."""
     how = _OpenHow(flags=flags | os.O_CLOEXEC, resolve=_RESOLVE_IN_ROOT | _RESOLVE_NO_MAGICLINKS)
     size = ctypes.c_size_t(ctypes.sizeof(how))
     result = _libc.syscall(_OPENAT2, root_fd, os.fsencode(path), ctypes.byref(how), size)
@@ -108,17 +116,17 @@ def open_in_root(root_fd: int, path: str, flags: int) -> int:
 
 
 def set_dumpable() -> None:
-    """Let this process write its own uid_map again after it changed its user."""
+    """Allow this process to write its uid_map again after a change of user."""
     _check(_libc.prctl(_PR_SET_DUMPABLE, 1, 0, 0, 0), "prctl")
 
 
 def become_subreaper() -> None:
-    """Orphans among the descendants become children of this process."""
+    """Make orphaned descendants children of this process."""
     _check(_libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0), "prctl")
 
 
 def leave_session_keyring() -> None:
-    """Start with an empty kernel keyring, not the owner's. Kernels without keyrings have none to leave."""
+    """Start with an empty kernel keyring instead of the owner's, if the kernel has keyrings."""
     number = _KEYCTL.get(os.uname().machine)
     if number is not None:
         _libc.syscall(number, _KEYCTL_JOIN_SESSION_KEYRING, None)

@@ -194,4 +194,4 @@ def test_health_tells_an_image_without_a_test_runner(
     (tools,) = [check for check in health.checks if check.name == "tools"]
     assert (health.ok, tools.ok) == (False, False)
     assert "bare:1" in tools.detail
-    assert "sandbox.docker_image" in tools.mend
+    assert "sandbox.docker_image" in tools.fix

@@ -187,7 +187,7 @@ def test_a_wrong_token_or_no_pool_is_said_at_once(tmp_path: Path) -> None:
             await PoolProvider(settings_for("", tmp_path)).__aenter__()
         health = await PoolProvider(settings_for("http://127.0.0.1:9", tmp_path)).health()
         assert not health.ok
-        assert "hone pool" in health.checks[0].mend
+        assert "hone pool" in health.checks[0].fix
 
     asyncio.run(run())
 
