@@ -12,7 +12,7 @@ from pathlib import Path
 import uvloop
 
 from hone.sandbox.node.node import NodeOptions
-from hone.sandbox.node.run import run
+from hone.sandbox.node.server import run
 from hone.sandbox.remote.process import Listening
 from tests.sandbox.node.idle import IdleProvider
 

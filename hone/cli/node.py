@@ -10,7 +10,7 @@ import typer
 from hone.cli.errors import Refused
 
 if TYPE_CHECKING:
-    from hone.sandbox.remote.serving import Tls
+    from hone.utils.http_server import Tls
 
 ProviderOption = Annotated[
     Literal["namespaces", "docker"], typer.Option("--provider", help="What makes the sandboxes.")
@@ -57,8 +57,9 @@ def node(
 
     from hone.sandbox import make_provider
     from hone.sandbox.node.node import NodeOptions
-    from hone.sandbox.node.run import Listening, run
+    from hone.sandbox.node.server import run
     from hone.sandbox.remote.auth import read_token
+    from hone.sandbox.remote.process import Listening
     from hone.sandbox.settings import SandboxSettings
     from hone.utils.files import default_cache_dir
 
@@ -75,7 +76,7 @@ def node(
 
 
 def _tls(certificate: Path | None, key: Path | None, client_ca: Path | None) -> Tls | None:
-    from hone.sandbox.remote.serving import Tls
+    from hone.utils.http_server import Tls
 
     if (certificate is None) != (key is None) or (client_ca and not certificate):
         raise Refused("--tls-cert and --tls-key go together, and --tls-client-ca needs both")

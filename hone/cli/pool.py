@@ -10,7 +10,7 @@ import typer
 from hone.cli.options import JsonOption
 
 if TYPE_CHECKING:
-    from hone.sandbox.pool.run import PoolOptions
+    from hone.sandbox.pool.server import PoolOptions
     from hone.sandbox.remote.process import Listening
     from hone.sandbox.remote.wire import StatusReply
 
@@ -70,10 +70,10 @@ def pool(
         return
     from hone.cli.errors import Refused
     from hone.sandbox.client.tls import ClientTls
-    from hone.sandbox.pool.run import PoolOptions
+    from hone.sandbox.pool.server import PoolOptions
     from hone.sandbox.remote.auth import read_token
     from hone.sandbox.remote.process import Listening
-    from hone.sandbox.remote.serving import Tls
+    from hone.utils.http_server import Tls
 
     if (tls_cert is None) != (tls_key is None) or (tls_client_ca and not tls_cert):
         raise Refused("--tls-cert and --tls-key go together, and --tls-client-ca needs both")
@@ -96,7 +96,7 @@ def _serve(options: PoolOptions, listening: Listening) -> None:
 
     import uvloop
 
-    from hone.sandbox.pool.run import run
+    from hone.sandbox.pool.server import run
 
     def tell(url: str) -> None:
         print(f"listening on {url}", file=sys.stderr, flush=True)

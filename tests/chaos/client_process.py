@@ -13,14 +13,14 @@ import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-import aiohttp
 from pydantic import BaseModel
 
 from hone.sandbox import Sandbox, SandboxSpec
-from hone.sandbox.client import calls
+from hone.sandbox.client.connection import connect
 from hone.sandbox.client.provider import PoolProvider
-from hone.sandbox.remote.auth import bearer, read_token
+from hone.sandbox.remote.auth import read_token
 from hone.sandbox.settings import SandboxSettings
+from hone.utils.http_client import new_session
 
 COMMAND_S = 120.0  # that a command may take
 _REPOSITORY = "git init -q . && git -c user.name=n -c user.email=e commit -q --allow-empty -m first"
@@ -52,17 +52,10 @@ async def upload(sandbox: Sandbox, source: Path) -> str:
 async def evaluate(settings: SandboxSettings, lease_id: str, marker: str) -> str:
     """As clients of the SWE env pool server do."""
     assert settings.pool_token_file is not None
-    headers = bearer(read_token(settings.pool_token_file)) | {"Content-Type": "application/json"}
     body = Evaluate(lease_id=lease_id, patch=_PATCH, eval_script=f"sleep {marker}").model_dump_json()
-    async with aiohttp.ClientSession() as session:
-        reply = await calls.call(
-            session,
-            "POST",
-            f"{settings.pool_url}/evaluate",
-            headers=headers,
-            timeout_s=2 * COMMAND_S,
-            data=body.encode(),
-        )
+    async with new_session() as session:
+        pool = connect(session, settings.pool_url, read_token(settings.pool_token_file))
+        reply = await pool.request("POST", "/evaluate", body=body.encode(), timeout_s=2 * COMMAND_S)
     return reply.decode()
 
 

@@ -1,18 +1,14 @@
-"""What clients ask of a pool server."""
+"""Client of a pool server."""
 
 from __future__ import annotations
 
-import asyncio
-import random
 from collections.abc import Sequence
 
 import aiohttp
 
-from hone.sandbox.client import calls
-from hone.sandbox.client.calls import Unreachable
+from hone.sandbox.client.connection import Unreachable, connect
 from hone.sandbox.client.tls import ClientTls
 from hone.sandbox.contract import ProviderUnavailable, QueueTimeout
-from hone.sandbox.remote.auth import bearer
 from hone.sandbox.remote.wire import (
     Beat,
     HeartbeatReply,
@@ -21,95 +17,72 @@ from hone.sandbox.remote.wire import (
     LeaseRequest,
     StatusReply,
 )
+from hone.utils.clock import monotonic
+from hone.utils.http_client import new_session
+from hone.utils.retry import backoff_delays, retry
 
-START_S = 720.0  # the most that a start may take once it has left the queue
+START_S = 720.0  # the longest start once a request has left the queue
 CLOSE_S = 120.0
 ASK_S = 15.0
-_PAUSE_S = 0.1  # before the second try; twice as long before each one after it
-_PAUSE_MAX_S = 5.0
-_TRIES = 5  # that the server may answer with an error that may pass
+_REFUSALS = 5  # retryable errors that the server may answer with before `allocate` gives up
 _BEATS_MAX = 10_000  # of one request
 
 
 class PoolClient:
-    """One pool server. Every method raises what the server raised, and `calls.Unreachable`."""
+    """One pool server. Every method raises what the server raised, and `Unreachable`."""
 
     def __init__(self, session: aiohttp.ClientSession, url: str, token: str) -> None:
-        self._session = session
-        self._url = url.rstrip("/")
-        self._headers = bearer(token)
+        self._http = connect(session, url, token)
 
     async def allocate(self, request: LeaseRequest) -> LeaseReply:
-        """Wait for a lease.
+        """Wait for a lease, for up to `wait_s`.
 
-        The same lease is asked for again within `wait_s`: while the server cannot be reached, for it may be
-        restarting, and some times when it says that trying again may help.
+        Asks for the same lease again while the server is unreachable (it may be restarting), and up to
+        _REFUSALS times after other retryable errors.
         """
-        now = asyncio.get_running_loop().time
-        deadline = now() + request.wait_s
-        pause, tries_left = _PAUSE_S, _TRIES
-        while True:
-            left = max(0.0, deadline - now())
-            try:
-                return await self._allocate(request.model_copy(update={"wait_s": left}), left + START_S)
-            except ProviderUnavailable as error:
-                tries_left -= not isinstance(error, Unreachable)
-                may_help = error.retryable and not isinstance(error, QueueTimeout)
-                if not may_help or not tries_left or now() + pause >= deadline:
-                    raise
-            await asyncio.sleep(pause * random.uniform(0.5, 1.5))
-            pause = min(2 * pause, _PAUSE_MAX_S)
+        deadline = monotonic() + request.wait_s
+        refusals = 0
 
-    async def _allocate(self, request: LeaseRequest, timeout_s: float) -> LeaseReply:
-        body = request.model_dump_json().encode()
-        reply = await calls.call(
-            self._session,
-            "POST",
-            f"{self._url}/v1/leases",
-            headers=self._headers,
-            timeout_s=timeout_s,
-            data=body,
-        )
-        return LeaseReply.model_validate_json(reply)
+        async def attempt() -> LeaseReply:
+            left_s = max(0.0, deadline - monotonic())
+            body = request.model_copy(update={"wait_s": left_s}).model_dump_json().encode()
+            reply = await self._http.request("POST", "/v1/leases", body=body, timeout_s=left_s + START_S)
+            return LeaseReply.model_validate_json(reply)
+
+        def transient(error: Exception) -> bool:
+            nonlocal refusals
+            if not isinstance(error, ProviderUnavailable) or isinstance(error, QueueTimeout):
+                return False
+            refusals += not isinstance(error, Unreachable)
+            return error.retryable and refusals < _REFUSALS and monotonic() < deadline
+
+        delays = backoff_delays(0.1, max_s=5.0, jitter=0.5)
+        return await retry(attempt, attempts=1_000_000, delays=delays, transient=transient)
 
     async def heartbeat(self, beats: Sequence[Beat]) -> list[str]:
-        """Renew; returns the ids of leases that are lost."""
+        """Renew leases; return the ids of those that are lost."""
         lost: list[str] = []
         for first in range(0, len(beats), _BEATS_MAX):
             body = HeartbeatRequest(leases=list(beats[first : first + _BEATS_MAX])).model_dump_json()
-            reply = await calls.call_again(
-                self._session,
-                "POST",
-                f"{self._url}/v1/heartbeats",
-                headers=self._headers,
-                timeout_s=ASK_S,
-                data=body.encode(),
+            reply = await self._http.request(
+                "POST", "/v1/heartbeats", body=body.encode(), timeout_s=ASK_S, idempotent=True
             )
             lost += HeartbeatReply.model_validate_json(reply).lost
         return lost
 
     async def close(self, lease_id: str) -> None:
-        """End a lease and its sandbox; safe when it ended before, or was never made."""
-        await self._delete(f"leases/{lease_id}")
+        """End a lease and its sandbox; no error when it ended before, or was never made."""
+        await self._http.request("DELETE", f"/v1/leases/{lease_id}", timeout_s=CLOSE_S, idempotent=True)
 
     async def close_owner(self, owner: str) -> None:
         """End all leases of an owner."""
-        await self._delete(f"owners/{owner}")
-
-    async def _delete(self, what: str) -> None:
-        await calls.call_again(
-            self._session, "DELETE", f"{self._url}/v1/{what}", headers=self._headers, timeout_s=CLOSE_S
-        )
+        await self._http.request("DELETE", f"/v1/owners/{owner}", timeout_s=CLOSE_S, idempotent=True)
 
     async def status(self) -> StatusReply:
-        data = await calls.call(
-            self._session, "GET", f"{self._url}/v1/status", headers=self._headers, timeout_s=ASK_S
-        )
-        return StatusReply.model_validate_json(data)
+        return StatusReply.model_validate_json(await self._http.request("GET", "/v1/status", timeout_s=ASK_S))
 
 
 async def ask_status(url: str, token: str, tls: ClientTls) -> StatusReply:
-    """The status of a pool, asked once. Raises ProviderUnavailable."""
-    connector = aiohttp.TCPConnector(ssl=tls.context())
-    async with aiohttp.ClientSession(connector=connector) as session:
+    """Return the status of a pool, over a connection of its own. Raises ProviderUnavailable."""
+    async with new_session(context=tls.context()) as session:
         return await PoolClient(session, url, token).status()

@@ -35,6 +35,7 @@ from hone.sandbox.remote.auth import read_token
 from hone.sandbox.remote.process import raise_open_files
 from hone.sandbox.remote.wire import Beat, LeaseReply, LeaseRequest, StatusReply
 from hone.sandbox.settings import SandboxSettings
+from hone.utils.http_client import new_session
 
 _BEATS_PER_TTL = 4
 _log = logging.getLogger(__name__)
@@ -129,8 +130,7 @@ class PoolProvider:
             raise ProviderUnavailable("the provider pool needs sandbox.pool_url", retryable=False)
         token_file = self._settings.pool_token_file
         token = await asyncio.to_thread(read_token, token_file) if token_file else ""
-        connector = aiohttp.TCPConnector(limit=0, ssl=self._tls.context())  # starts wait on connections
-        async with aiohttp.ClientSession(connector=connector) as session:
+        async with new_session(context=self._tls.context()) as session:
             yield session, PoolClient(session, self._settings.pool_url, token)
 
     async def __aexit__(self, *exc: object) -> None:

@@ -15,8 +15,7 @@ from typing import IO, TypeVar
 import aiohttp
 
 from hone.sandbox import trees
-from hone.sandbox.client import calls
-from hone.sandbox.client.calls import Unreachable
+from hone.sandbox.client.connection import Unreachable, connect
 from hone.sandbox.client.tunnel import ClientTunnel
 from hone.sandbox.contract import (
     Command,
@@ -28,8 +27,7 @@ from hone.sandbox.contract import (
     SandboxSpec,
     TooLarge,
 )
-from hone.sandbox.remote.auth import bearer
-from hone.sandbox.remote.errors import raise_for
+from hone.sandbox.remote.errors import from_body
 from hone.sandbox.remote.wire import (
     EXEC_LINE,
     IDEMPOTENCY_HEADER,
@@ -75,9 +73,7 @@ class RemoteSandbox(Sandbox):
         self.id = sandbox_id
         self.spec = spec
         self.enforced = enforced
-        self._session = session
-        self._url = f"{node_url.rstrip('/')}/v1/sandboxes/{sandbox_id}"
-        self._headers = bearer(capability)
+        self._node = connect(session, f"{node_url.rstrip('/')}/v1/sandboxes/{sandbox_id}", capability)
         self._on_close = on_close
         self._closed = self._given_back = False
         self._tunnel: ClientTunnel | None = None
@@ -87,11 +83,8 @@ class RemoteSandbox(Sandbox):
 
         Raises ProviderUnavailable, and what packing raises.
         """
-        url = f"{self._url}/start"
         for _ in range(3):  # once to learn what is missing, once more should the node drop one meanwhile
-            data = await calls.call_again(
-                self._session, "POST", url, headers=self._headers, timeout_s=START_S
-            )
+            data = await self._node.request("POST", "/start", timeout_s=START_S, idempotent=True)
             reply = StartReply.model_validate_json(data)
             if not reply.missing:
                 self.spec = dataclasses.replace(self.spec, workdir=reply.workdir)
@@ -99,13 +92,13 @@ class RemoteSandbox(Sandbox):
                 return
             for digest in reply.missing:
                 async with _packed(contents[digest].resolve()) as file:
-                    await self._send(f"content/{digest}", file, {})
-        raise ProviderUnavailable(f"{self._url} does not keep what it is given", retryable=True)
+                    await self._send(f"/content/{digest}", file, {})
+        raise ProviderUnavailable(f"{self._node.url} does not keep what it is given", retryable=True)
 
     async def attach(self) -> None:
         """Join the tunnel, where its spec names one. Raises SandboxLost, ProviderUnavailable."""
         if self.spec.tunnel is not None:
-            tunnel = ClientTunnel(self._session, f"{self._url}/tunnel", self._headers, self.spec.tunnel)
+            tunnel = ClientTunnel(self._node, self.spec.tunnel)
             await tunnel.open()
             self._tunnel = tunnel
 
@@ -135,35 +128,27 @@ class RemoteSandbox(Sandbox):
         return ExecResult(**reply.model_dump(exclude={"ok"}))
 
     async def _exec_keyed(self, body: bytes, timeout_s: float) -> ExecReply:
-        url = f"{self._url}/exec"
-        headers = self._headers | {IDEMPOTENCY_HEADER: secrets.token_hex(16)}
+        headers = {IDEMPOTENCY_HEADER: secrets.token_hex(16)}
         try:
-            data = await calls.call_again(
-                self._session, "POST", url, headers=headers, timeout_s=timeout_s, data=body
+            data = await self._node.request(
+                "POST", "/exec", body=body, headers=headers, timeout_s=timeout_s, idempotent=True
             )
         except asyncio.CancelledError:
             with contextlib.suppress(ProviderUnavailable, SandboxLost):
-                await calls.call(self._session, "DELETE", url, headers=headers, timeout_s=_CANCEL_S)
+                await self._node.request("DELETE", "/exec", headers=headers, timeout_s=_CANCEL_S)
             raise
         return ExecReply.model_validate_json(data)
 
     async def _exec_live(self, body: bytes, timeout_s: float, on_output: OnOutput) -> ExecReply:
-        async with calls.request(
-            self._session,
-            "POST",
-            f"{self._url}/exec",
-            headers=self._headers,
-            timeout_s=timeout_s,
-            data=body,
-        ) as response:
+        async with self._node.stream("POST", "/exec", body=body, timeout_s=timeout_s) as response:
             async for line in _lines(response.content):
                 said = EXEC_LINE.validate_json(line)
                 if isinstance(said, ExecReply):
                     return said
                 if isinstance(said, ErrorBody):
-                    raise_for(said)
+                    raise from_body(said)
                 on_output(said.stream, said.data)
-        raise Unreachable(f"{self._url} ended its output without a result")
+        raise Unreachable(f"{self._node.url} ended its output without a result")
 
     # --- files
 
@@ -171,46 +156,24 @@ class RemoteSandbox(Sandbox):
         """A file's content. Raises FileNotFoundError, IsADirectoryError, SandboxError."""
         self._check_open()
         return await self._reached(
-            calls.call_again(
-                self._session,
-                "GET",
-                f"{self._url}/files",
-                headers=self._headers,
-                timeout_s=FILES_S,
-                params={"path": path},
-            )
+            self._node.request("GET", "/files", params={"path": path}, timeout_s=FILES_S, idempotent=True)
         )
 
     async def write(self, path: str, data: bytes, *, mode: int = 0o644) -> None:
         self._check_open()
+        params = {"path": path, "mode": f"{mode:o}"}
         await self._reached(
-            calls.call_again(
-                self._session,
-                "PUT",
-                f"{self._url}/files",
-                headers=self._headers,
-                timeout_s=FILES_S,
-                data=data,
-                params={"path": path, "mode": f"{mode:o}"},
-            )
+            self._node.request("PUT", "/files", body=data, params=params, timeout_s=FILES_S, idempotent=True)
         )
 
     async def upload(self, source: Path, target: str) -> None:
         """Copy a host file or tree. Raises OSError, TooLarge, and SandboxError for what does not travel."""
         self._check_open()
         async with _packed(source) as file:
-            await self._reached(self._send("archive", file, {"path": target}))
+            await self._reached(self._send("/archive", file, {"path": target}))
 
-    async def _send(self, where: str, file: IO[bytes], params: Mapping[str, str]) -> None:
-        await calls.call(
-            self._session,
-            "PUT",
-            f"{self._url}/{where}",
-            headers=self._headers,
-            timeout_s=FILES_S,
-            data=file,
-            params=params,
-        )
+    async def _send(self, path: str, file: IO[bytes], params: Mapping[str, str]) -> None:
+        await self._node.request("PUT", path, body=file, params=params, timeout_s=FILES_S)
 
     async def download(self, source: str, target: Path) -> None:
         """Copy a file (replacing `target`) or a tree (making `target`), whole or not at all."""
@@ -221,13 +184,8 @@ class RemoteSandbox(Sandbox):
 
     async def _fetch(self, source: str, file: IO[bytes]) -> None:
         left = trees.max_wire_bytes()
-        async with calls.request(
-            self._session,
-            "GET",
-            f"{self._url}/archive",
-            headers=self._headers,
-            timeout_s=FILES_S,
-            params={"path": source},
+        async with self._node.stream(
+            "GET", "/archive", params={"path": source}, timeout_s=FILES_S
         ) as response:
             async for chunk in response.content.iter_chunked(1 << 18):
                 left -= len(chunk)

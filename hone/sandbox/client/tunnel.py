@@ -6,15 +6,16 @@ import asyncio
 import contextlib
 import itertools
 import logging
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import aiohttp
 
-from hone.sandbox.client.calls import Unreachable
+from hone.sandbox.client.connection import Unreachable
 from hone.sandbox.contract import SandboxLost
 from hone.sandbox.remote.tunnel import FRAME_MAX, Joined, Multiplexer, ProtocolBroken
+from hone.utils.http_client import HttpClient
 
 CONNECT_S = 20.0
 HEARTBEAT_S = 60.0
@@ -28,10 +29,8 @@ _Line = aiohttp.ClientWebSocketResponse
 class ClientTunnel:
     """Attached until it is closed: when its line breaks, connections end, and it attaches again."""
 
-    def __init__(
-        self, session: aiohttp.ClientSession, url: str, headers: Mapping[str, str], service: Path
-    ) -> None:
-        self._session, self._url, self._headers, self._service = session, url, headers, service
+    def __init__(self, node: HttpClient, service: Path) -> None:
+        self._node, self._url, self._service = node, f"{node.url}/tunnel", service
         self._task: asyncio.Task[None] | None = None
 
     async def open(self) -> None:
@@ -52,8 +51,8 @@ class ClientTunnel:
     async def _attach(self) -> _Line:
         try:
             async with asyncio.timeout(CONNECT_S):
-                return await self._session.ws_connect(
-                    self._url, headers=self._headers, heartbeat=HEARTBEAT_S, max_msg_size=FRAME_MAX + 1
+                return await self._node.session.ws_connect(
+                    self._url, headers=self._node.headers, heartbeat=HEARTBEAT_S, max_msg_size=FRAME_MAX + 1
                 )
         except aiohttp.WSServerHandshakeError as error:
             if error.status in _GONE:

@@ -11,20 +11,17 @@ from typing import IO, Any
 from urllib.parse import parse_qs
 
 import psutil
-from fastapi.requests import Request
-from fastapi.responses import Response, StreamingResponse
-from starlette.routing import Route, WebSocketRoute
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+from starlette.routing import BaseRoute, Route, WebSocketRoute
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from hone.sandbox import trees
-from hone.sandbox.contract import Sandbox, SandboxError, SandboxLost
+from hone.sandbox.contract import Sandbox, SandboxError, SandboxLost, Unauthorized
 from hone.sandbox.node.commands import Lines, run
 from hone.sandbox.node.contents import receive
 from hone.sandbox.node.node import Node
 from hone.sandbox.node.sandboxes import Held
-from hone.sandbox.remote.auth import presented, require_token
-from hone.sandbox.remote.connected import while_connected
-from hone.sandbox.remote.serving import arriving, body_chunks, read_body, reply
 from hone.sandbox.remote.tunnel import ProtocolBroken
 from hone.sandbox.remote.wire import (
     IDEMPOTENCY_HEADER,
@@ -36,6 +33,15 @@ from hone.sandbox.remote.wire import (
     RenewRequest,
     StartReply,
     Wire,
+)
+from hone.utils.http_server import (
+    body_timeout,
+    is_same_token,
+    model_response,
+    presented_token,
+    read_body,
+    stream_body,
+    while_connected,
 )
 
 JSON_MAX = 1 << 20  # bytes of a request that carries no data
@@ -52,26 +58,32 @@ class Done(Wire):
     ok: bool = True
 
 
-def make_routes(node: Node) -> list[Route]:
-    """Endpoints of one sandbox take its capability or the server's token, the others the latter alone.
+def make_routes(node: Node) -> list[BaseRoute]:
+    """Return the endpoints, those that are used most first.
 
-    Plain routes, and bodies that pydantic itself reads and writes: FastAPI's own parsing takes longer than
-    all else that a command costs here. The routes that are used most come first.
+    Endpoints of one sandbox accept its capability or the server's token, the others the latter alone.
     """
-    return [*_command_routes(node), *_file_routes(node), *_sandbox_routes(node), *_server_routes(node)]
+    return [
+        *_command_routes(node),
+        *_file_routes(node),
+        *_sandbox_routes(node),
+        *_server_routes(node),
+        _tunnel_route(node),
+    ]
 
 
 def _find(node: Node, request: Request) -> Held:
-    return node.sandboxes.find(request.path_params["sandbox_id"], presented(request))
+    return node.sandboxes.find(request.path_params["sandbox_id"], presented_token(request))
 
 
-def _trusted(token: str) -> Callable[[Endpoint], Endpoint]:
-    """Wraps endpoints that take the server's token only."""
-    check = require_token(token)
+def require_server_token(node: Node) -> Callable[[Endpoint], Endpoint]:
+    """Return a decorator for endpoints that accept the server's token only."""
+    token = node.options.token
 
     def wrap(endpoint: Endpoint) -> Endpoint:
         async def guarded(request: Request) -> Response:
-            await check(request)
+            if token and not is_same_token(presented_token(request), token):
+                raise Unauthorized("the token is missing or wrong")
             return await endpoint(request)
 
         return guarded
@@ -80,7 +92,7 @@ def _trusted(token: str) -> Callable[[Endpoint], Endpoint]:
 
 
 def _server_routes(node: Node) -> list[Route]:
-    trusted = _trusted(node.options.token)
+    trusted = require_server_token(node)
 
     async def show(request: Request) -> Response:
         memory = psutil.virtual_memory()
@@ -94,11 +106,11 @@ def _server_routes(node: Node) -> list[Route]:
             sandboxes=[held.row() for held in node.sandboxes],
             accepting=node.sandboxes.accepting,
         )
-        return reply(facts)
+        return model_response(facts)
 
     async def renew(request: Request) -> Response:
         asked = RenewRequest.model_validate_json(await read_body(request, JSON_MAX))
-        return reply(RenewReply(lost=node.sandboxes.renew(asked.ids, asked.ttl_s)))
+        return model_response(RenewReply(lost=node.sandboxes.renew(asked.ids, asked.ttl_s)))
 
     async def create(request: Request) -> Response:
         body = await read_body(request, JSON_MAX)
@@ -114,7 +126,7 @@ def _server_routes(node: Node) -> list[Route]:
         if made is not None:
             created = CreateReply.model_validate_json(made)
             await node.sandboxes.end(node.sandboxes.find(created.id, created.capability))
-        return reply(Done())
+        return model_response(Done())
 
     return [
         Route("/v1/node", trusted(show), methods=["GET"]),
@@ -124,12 +136,12 @@ def _server_routes(node: Node) -> list[Route]:
     ]
 
 
-def make_tunnel_route(node: Node) -> WebSocketRoute:
+def _tunnel_route(node: Node) -> WebSocketRoute:
     """Where a client attaches to the tunnel of its sandbox."""
 
     async def attach(websocket: WebSocket) -> None:
         try:
-            held = node.sandboxes.find(websocket.path_params["sandbox_id"], presented(websocket))
+            held = node.sandboxes.find(websocket.path_params["sandbox_id"], presented_token(websocket))
             node.sandboxes.use(held)
             if held.tunnel is None:
                 raise SandboxLost("its spec names no tunnel")
@@ -183,20 +195,22 @@ def _sandbox_routes(node: Node) -> list[Route]:
         digest = request.path_params["digest"]
         if digest not in held.asked.spec.contents():
             raise ValueError("the sandbox has no use for this content")
-        async with arriving():
-            await node.contents.put(digest, body_chunks(request, trees.max_wire_bytes()))
-        return reply(Done())
+        async with body_timeout():
+            await node.contents.put(digest, stream_body(request, trees.max_wire_bytes()))
+        return model_response(Done())
 
     async def start(request: Request) -> Response:
         held = _find(node, request)
         if missing := await node.sandboxes.start(held):
-            return reply(StartReply(missing=missing, workdir="", enforced={}))
+            return model_response(StartReply(missing=missing, workdir="", enforced={}))
         sandbox = node.sandboxes.use(held)
-        return reply(StartReply(missing=[], workdir=sandbox.spec.workdir, enforced=dict(sandbox.enforced)))
+        return model_response(
+            StartReply(missing=[], workdir=sandbox.spec.workdir, enforced=dict(sandbox.enforced))
+        )
 
     async def close(request: Request) -> Response:
         await node.sandboxes.end(_find(node, request))
-        return reply(Done())
+        return model_response(Done())
 
     return [
         Route("/v1/sandboxes/{sandbox_id}/content/{digest}", give, methods=["PUT"]),
@@ -224,7 +238,7 @@ def _command_routes(node: Node) -> list[Route]:
     async def cancel(request: Request) -> Response:
         held = _find(node, request)
         await node.journal.cancel((held.id, _key(request)))
-        return reply(Done())
+        return model_response(Done())
 
     return [
         Route("/v1/sandboxes/{sandbox_id}/exec", execute, methods=["POST"]),
@@ -261,17 +275,17 @@ def _file_routes(node: Node) -> list[Route]:
         sandbox = node.sandboxes.use(_find(node, request))
         mode = int(_query(request, "mode", "644"), 8)
         await sandbox.write(_path(request), await read_body(request, FILE_MAX), mode=mode)
-        return reply(Done())
+        return model_response(Done())
 
     async def upload(request: Request) -> Response:
         sandbox = node.sandboxes.use(_find(node, request))
         async with node.staging() as folder:
             with tempfile.TemporaryFile(dir=folder) as file:
-                async with arriving():
-                    await receive(body_chunks(request, trees.max_wire_bytes()), file)
+                async with body_timeout():
+                    await receive(stream_body(request, trees.max_wire_bytes()), file)
                 content = await asyncio.to_thread(trees.unpack, file, folder)
             await sandbox.upload(content, _path(request))
-        return reply(Done())
+        return model_response(Done())
 
     async def download(request: Request) -> Response:
         sandbox = node.sandboxes.use(_find(node, request))

@@ -9,16 +9,16 @@ from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from fastapi.responses import Response
 from pydantic import BaseModel
 from starlette.requests import ClientDisconnect
+from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from hone.sandbox.contract import ExecResult, OnOutput, Sandbox, Stream, TooLarge
 from hone.sandbox.node.metrics import Metrics
-from hone.sandbox.remote.connected import while_connected
 from hone.sandbox.remote.errors import to_body
 from hone.sandbox.remote.wire import ExecReply, ExecRequest, OutputLine
+from hone.utils.http_server import while_connected
 
 BEHIND_MAX = 64 << 20  # bytes of output that a slow reader may leave waiting here
 SEND_S = 60.0  # a reader that takes nothing for so long is given up

@@ -12,19 +12,18 @@ import os
 import secrets
 from typing import TypeVar
 
-from fastapi import APIRouter, Depends
-from fastapi.requests import Request
-from fastapi.responses import JSONResponse, Response
 from pydantic import BaseModel, Field
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
 
 from hone.sandbox.contract import DEFAULT_WORKDIR, ExecResult, ProviderUnavailable, Sandbox, TooLarge
+from hone.sandbox.node.api import require_server_token
 from hone.sandbox.node.commands import observe
 from hone.sandbox.node.node import Node
 from hone.sandbox.node.sandboxes import Held
-from hone.sandbox.remote.auth import presented, require_token
-from hone.sandbox.remote.connected import while_connected
-from hone.sandbox.remote.serving import read_body
 from hone.sandbox.remote.wire import CreateRequest, LimitsBody, SpecBody
+from hone.utils.http_server import presented_token, read_body, while_connected
 
 IDLE_S = 3600.0
 BODY_MAX = 96 << 20  # bytes; a patch may be large
@@ -69,51 +68,51 @@ class Evaluate(Of):
 Body = TypeVar("Body", bound=BaseModel)
 
 
-def make_router(node: Node) -> APIRouter:
-    router = APIRouter()
-    trusted = [Depends(require_token(node.options.token))]
+def make_routes(node: Node) -> list[Route]:
+    trusted = require_server_token(node)
 
-    @router.get("/images", dependencies=trusted)
-    async def images() -> Response:
+    async def images(request: Request) -> Response:
         names = node.probe.images
         return JSONResponse({"ok": True, "images": names, "count": len(names)})
 
-    @router.get("/status", dependencies=trusted)
-    async def status() -> Response:
+    async def status(request: Request) -> Response:
         containers = {held.id: _facts(held) for held in node.sandboxes}
         return JSONResponse({"ok": True, "active_containers": len(containers), "containers": containers})
 
-    @router.post("/container/create", dependencies=trusted)
     async def create(request: Request) -> Response:
         asked = await _read(request, Create)
         held = await while_connected(request.receive, _create(node, asked))
         return JSONResponse({"ok": True, "container_id": held.id, "name": _name(held)})
 
-    @router.post("/container/exec")
     async def execute(request: Request) -> Response:
         asked = await _read(request, Exec)
         sandbox = _find(node, request, asked, asked.timeout)
         return JSONResponse(await while_connected(request.receive, _exec(node, sandbox, asked)))
 
-    @router.post("/container/diff")
     async def diff(request: Request) -> Response:
         asked = await _read(request, Diff)
         sandbox = _find(node, request, asked, GIT_S)
         return JSONResponse(await while_connected(request.receive, _diff(node, sandbox, asked)))
 
-    @router.post("/container/evaluate")
     async def evaluate(request: Request) -> Response:
         asked = await _read(request, Evaluate)
         sandbox = _find(node, request, asked, GIT_S + asked.timeout)
         return JSONResponse(await while_connected(request.receive, _evaluate(node, sandbox, asked)))
 
-    @router.post("/container/destroy")
     async def destroy(request: Request) -> Response:
         asked = await _read(request, Of)
-        await node.sandboxes.end(node.sandboxes.find(asked.container_id, presented(request)))
+        await node.sandboxes.end(node.sandboxes.find(asked.container_id, presented_token(request)))
         return JSONResponse({"ok": True})
 
-    return router
+    return [
+        Route("/images", trusted(images)),
+        Route("/status", trusted(status)),
+        Route("/container/create", trusted(create), methods=["POST"]),
+        Route("/container/exec", execute, methods=["POST"]),
+        Route("/container/diff", diff, methods=["POST"]),
+        Route("/container/evaluate", evaluate, methods=["POST"]),
+        Route("/container/destroy", destroy, methods=["POST"]),
+    ]
 
 
 async def _read(request: Request, model: type[Body]) -> Body:
@@ -121,7 +120,7 @@ async def _read(request: Request, model: type[Body]) -> Body:
 
 
 def _find(node: Node, request: Request, asked: Of, for_s: float) -> Sandbox:
-    return node.sandboxes.use(node.sandboxes.find(asked.container_id, presented(request)), for_s)
+    return node.sandboxes.use(node.sandboxes.find(asked.container_id, presented_token(request)), for_s)
 
 
 def _name(held: Held) -> str:

@@ -32,9 +32,9 @@ from hone.sandbox.contract import (
 from hone.sandbox.node.contents import Contents
 from hone.sandbox.node.metrics import Metrics
 from hone.sandbox.node.tunnels import NodeTunnel, open_tunnel
-from hone.sandbox.remote.auth import is_same, new_capability
 from hone.sandbox.remote.errors import to_body
 from hone.sandbox.remote.wire import CreateRequest, SandboxRow, SpecBody
+from hone.utils.http_server import is_same_token
 
 START_S = 600.0  # the most that a start may take
 CLOSE_S = 30.0  # one try to destroy a sandbox
@@ -114,7 +114,7 @@ class Sandboxes:
         held = self._held.get(sandbox_id)
         if held is None:
             raise SandboxLost("it has ended, or was never on this node")
-        if self._token and not (is_same(token, self._token) or is_same(token, held.capability)):
+        if self._token and not (is_same_token(token, self._token) or is_same_token(token, held.capability)):
             raise Unauthorized("the token is missing, or of another sandbox")
         return held
 
@@ -134,7 +134,9 @@ class Sandboxes:
         Raises ProviderUnavailable.
         """
         self._admit(asked.spec)
-        held = Held(id=secrets.token_hex(12), capability=new_capability(), asked=asked, idle_s=idle_s)
+        held = Held(
+            id=secrets.token_hex(12), capability=secrets.token_urlsafe(32), asked=asked, idle_s=idle_s
+        )
         self._held[held.id] = held
         needed = asked.spec.contents()
         self._contents.hold(needed)

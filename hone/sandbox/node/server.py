@@ -1,71 +1,89 @@
-"""The node server: the endpoints of a node, listening."""
+"""The node server: its HTTP application and its process."""
 
 from __future__ import annotations
 
-import asyncio
+from collections.abc import Callable
 from pathlib import Path
-from socket import socket
 
 import prometheus_client
-from fastapi import APIRouter, Depends, FastAPI
-from fastapi.requests import Request
-from fastapi.responses import JSONResponse, Response
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from hone.sandbox.contract import Provider
+from hone.sandbox.contract import Provider, ProviderUnavailable
 from hone.sandbox.node import api, exec_server
 from hone.sandbox.node.node import Node, NodeOptions, open_node
-from hone.sandbox.remote.auth import is_same, presented, require_token
-from hone.sandbox.remote.serving import BoundedRequests, Tls, handle_errors, serve
+from hone.sandbox.remote.errors import EXPECTED, error_response, to_body
+from hone.sandbox.remote.process import Listening
+from hone.utils.http_server import (
+    LimitConcurrency,
+    is_same_token,
+    make_app,
+    presented_token,
+    serving,
+    stop_event,
+)
 
 _STATES = ("waiting", "starting", "running", "ending")
 
 
-def make_app(node: Node) -> ASGIApp:
-    app = FastAPI(openapi_url=None)
-    app.router.routes.extend([*api.make_routes(node), api.make_tunnel_route(node)])
-    app.include_router(exec_server.make_router(node))
-    app.include_router(_watching(node))
-    handle_errors(app, node.metrics.refuse)
-    return BoundedRequests(app, node.options.max_requests, node.metrics.refuse)
+def make_node_app(node: Node) -> ASGIApp:
+    limit = node.options.max_requests
+
+    def respond(error: Exception) -> Response:
+        node.metrics.refuse(to_body(error)[1].code)
+        return error_response(error)
+
+    def busy() -> Response:
+        return respond(ProviderUnavailable(f"{limit} requests are running already", retryable=True))
+
+    routes = [*api.make_routes(node), *exec_server.make_routes(node), *_monitoring_routes(node)]
+    app = make_app(routes, error_response=respond, expected=EXPECTED)
+    return LimitConcurrency(app, limit=limit, busy=busy, exempt=("/healthz", "/metrics"))
 
 
-def _watching(node: Node) -> APIRouter:
-    router = APIRouter()
+def _monitoring_routes(node: Node) -> list[Route]:
     token = node.options.token
 
-    @router.get("/healthz")
     async def healthz(request: Request) -> Response:
-        """For anyone, whether the provider works, as the newest probe found; with the token, why not."""
+        """Tell anyone whether the newest probe succeeded; with the token, also why not."""
         why = node.probe.failure()
         body: dict[str, object] = {
             "ok": not why,
             "running_containers": str(node.sandboxes.states()["running"]),
         }
-        if why and (not token or is_same(presented(request), token)):
+        if why and (not token or is_same_token(presented_token(request), token)):
             body["error"] = why
         return JSONResponse(body, 503 if why else 200)
 
-    @router.get("/metrics", dependencies=[Depends(require_token(token))])
-    async def metrics() -> Response:
+    async def metrics(request: Request) -> Response:
         states = node.sandboxes.states()
         for state in _STATES:
             node.metrics.sandboxes.labels(state).set(states[state])
         text = prometheus_client.generate_latest(node.metrics.registry)
         return Response(text, media_type=prometheus_client.CONTENT_TYPE_LATEST)
 
-    return router
+    return [Route("/healthz", healthz), Route("/metrics", api.require_server_token(node)(metrics))]
 
 
-async def run_node(
+async def run(
     provider: Provider,
     options: NodeOptions,
-    listener: socket,
+    listening: Listening,
     *,
     directory: Path,
-    stop: asyncio.Event,
-    tls: Tls | None = None,
+    on_listening: Callable[[str], None],
 ) -> None:
-    """Serve until `stop` is set, then end everything that was started. Raises ProviderUnavailable."""
-    async with open_node(provider, options, directory) as node:
-        await serve(make_app(node), listener, stop=stop, on_stop=node.stop, tls=tls)
+    """Serve until SIGTERM or SIGINT, then end every sandbox. `on_listening` gets the server's URL.
+
+    Raises ProviderUnavailable when the options cannot be used, or the provider does not open.
+    """
+    with listening.open(options.token) as listener:
+        stop = stop_event()
+        on_listening(listening.url(listener))
+        async with (
+            open_node(provider, options, directory) as node,
+            serving(make_node_app(node), [listener], on_stop=node.stop, tls=listening.tls),
+        ):
+            await stop.wait()

@@ -6,25 +6,24 @@ lease made here lives for 30 minutes after the latest call on it.
 
 from __future__ import annotations
 
+import json
 import secrets
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Annotated, Any
 
 import aiohttp
-from fastapi.requests import Request
-from fastapi.responses import JSONResponse, Response
 from pydantic import BaseModel, ConfigDict, Field
-from starlette.requests import ClientDisconnect
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from hone.sandbox.client.calls import Unreachable
+from hone.sandbox.client.connection import Unreachable
 from hone.sandbox.contract import DEFAULT_WORKDIR, SandboxLost
 from hone.sandbox.pool.core import Pool
-from hone.sandbox.remote.auth import bearer
-from hone.sandbox.remote.connected import while_connected
-from hone.sandbox.remote.serving import read_body
 from hone.sandbox.remote.wire import LeaseRequest, LimitsBody, SpecBody
+from hone.utils.http_client import HttpClient, HttpError
+from hone.utils.http_server import read_body, while_connected
 
 OWNER = "swe-env"
 _LEASE_S = 1800.0
@@ -96,17 +95,16 @@ class _Passing:
         try:
             assert lease.grant is not None
             body = asked.model_dump(exclude={"lease_id"}) | {"container_id": lease.grant.id}
-            async with self.session.post(
-                f"{lease.node_url.rstrip('/')}/container/{endpoint}",
-                json=body,
-                headers=bearer(self.node_token),
-                timeout=aiohttp.ClientTimeout(total=timeout_s),
-            ) as response:
-                return Response(await response.read(), response.status, media_type="application/json")
-        except (aiohttp.ClientError, TimeoutError) as error:
-            raise Unreachable(f"{lease.node_url} did not answer: {error or 'in time'}") from error
+            node = HttpClient(self.session, lease.node_url, token=self.node_token)
+            data, status = json.dumps(body).encode(), 200
+            reply = await node.request("POST", f"/container/{endpoint}", body=data, timeout_s=timeout_s)
+        except HttpError as error:
+            if error.status is None:
+                raise Unreachable(str(error)) from error
+            reply, status = error.body, error.status
         finally:
             self.pool.finish_call(lease)
+        return Response(reply, status, media_type="application/json")
 
 
 def _lease_routes(pool: Pool) -> list[Route]:

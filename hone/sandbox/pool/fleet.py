@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from hone.sandbox.client.calls import Unreachable
+from hone.sandbox.client.connection import Unreachable
 from hone.sandbox.contract import ImageUnavailable, ProviderUnavailable, SandboxError, SandboxLost
 from hone.sandbox.pool.clock import Monotonic
 from hone.sandbox.pool.nodes import Key, Node, NodeApi, Slot

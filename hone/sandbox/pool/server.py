@@ -1,27 +1,38 @@
-"""The pool server's HTTP: the version 1 endpoints of `hone.sandbox.remote.wire`.
-
-Plain routes, and bodies that pydantic itself reads and writes: each lease costs three requests here, and
-FastAPI's own parsing would take longer than all else together.
-"""
+"""The pool server: the version 1 endpoints of `hone.sandbox.remote.wire`, and its process."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
 import aiohttp
-from fastapi import FastAPI
-from fastapi.requests import HTTPConnection, Request
-from fastapi.responses import JSONResponse, Response
 from prometheus_client import CONTENT_TYPE_LATEST
 from pydantic import TypeAdapter
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp
 
+from hone.sandbox.client.node import NodeClient
+from hone.sandbox.client.tls import ClientTls
 from hone.sandbox.contract import ProviderUnavailable, Unauthorized
 from hone.sandbox.pool import compatible
 from hone.sandbox.pool.core import Pool
-from hone.sandbox.remote.auth import is_same, presented
-from hone.sandbox.remote.connected import while_connected
-from hone.sandbox.remote.serving import BoundedRequests, error_reply, handle_errors, read_body, reply
+from hone.sandbox.remote.errors import EXPECTED, error_response, to_body
+from hone.sandbox.remote.process import Listening
 from hone.sandbox.remote.wire import HeartbeatReply, HeartbeatRequest, LeaseRequest, Name, NodeRequest
+from hone.utils.http_client import new_session
+from hone.utils.http_server import (
+    LimitConcurrency,
+    RequireToken,
+    make_app,
+    model_response,
+    read_body,
+    serving,
+    stop_event,
+    while_connected,
+)
 
 _BODY_MAX = 8 << 20  # bytes; 10,000 heartbeats take a fifth
 _REQUESTS = 20_000  # at a time; most of them wait in the queue
@@ -29,45 +40,40 @@ _OPEN_PATH = "/healthz"
 _NAME: TypeAdapter[str] = TypeAdapter(Name)
 
 
-def make_app(pool: Pool, session: aiohttp.ClientSession, *, token: str, node_token: str) -> ASGIApp:
-    """The application over an open pool; `session` is for calls that are passed on to nodes."""
-    app = FastAPI(openapi_url=None)
-    handle_errors(app, pool.metrics.count_error)
-    app.router.routes.extend(
-        [
-            *_lease_routes(pool),
-            *compatible.routes(pool, session, node_token=node_token),
-            *_operation_routes(pool),
-        ]
-    )
-    return Guarded(BoundedRequests(app, _REQUESTS, pool.metrics.count_error), token)
+def make_pool_app(pool: Pool, session: aiohttp.ClientSession, *, token: str, node_token: str) -> ASGIApp:
+    """Return the application of an open pool; `session` is for requests that it forwards to nodes."""
 
+    def respond(error: Exception) -> Response:
+        pool.metrics.count_error(to_body(error)[1].code)
+        return error_response(error)
 
-class Guarded:
-    """ASGI middleware: nothing but _OPEN_PATH is answered without the token; "" lets all pass."""
+    def busy() -> Response:
+        return respond(ProviderUnavailable(f"{_REQUESTS} requests are running already", retryable=True))
 
-    def __init__(self, app: ASGIApp, token: str) -> None:
-        self._app, self._token = app, token
+    def denied() -> Response:
+        return error_response(Unauthorized("the token is missing or wrong"))
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        guarded = scope["type"] == "http" and scope["path"] != _OPEN_PATH
-        if guarded and self._token and not is_same(presented(HTTPConnection(scope)), self._token):
-            await error_reply(Unauthorized("the token is missing or wrong"))(scope, receive, send)
-        else:
-            await self._app(scope, receive, send)
+    routes = [
+        *_lease_routes(pool),
+        *compatible.routes(pool, session, node_token=node_token),
+        *_operation_routes(pool),
+    ]
+    app = make_app(routes, error_response=respond, expected=EXPECTED)
+    limited = LimitConcurrency(app, limit=_REQUESTS, busy=busy, exempt=(_OPEN_PATH, "/metrics"))
+    return RequireToken(limited, token=token, denied=denied, exempt=(_OPEN_PATH,))
 
 
 def _lease_routes(pool: Pool) -> list[Route]:
     async def allocate(request: Request) -> Response:
         asked = LeaseRequest.model_validate_json(await read_body(request, _BODY_MAX))
-        return reply(await while_connected(request.receive, pool.allocate(asked)))
+        return model_response(await while_connected(request.receive, pool.allocate(asked)))
 
     async def heartbeat(request: Request) -> Response:
         asked = HeartbeatRequest.model_validate_json(await read_body(request, _BODY_MAX))
-        return reply(HeartbeatReply(lost=pool.heartbeat(asked.leases)))
+        return model_response(HeartbeatReply(lost=pool.heartbeat(asked.leases)))
 
     async def look(request: Request) -> Response:
-        return reply(pool.look(request.path_params["lease_id"]))
+        return model_response(pool.look(request.path_params["lease_id"]))
 
     async def close(request: Request) -> Response:
         generation = request.query_params.get("generation")
@@ -97,7 +103,7 @@ def _operation_routes(pool: Pool) -> list[Route]:
         return Response(pool.metrics.text(), media_type=CONTENT_TYPE_LATEST)
 
     async def status(request: Request) -> Response:
-        return reply(pool.status())
+        return model_response(pool.status())
 
     async def put_node(request: Request) -> Response:
         await pool.put_node(NodeRequest.model_validate_json(await read_body(request, _BODY_MAX)))
@@ -115,3 +121,34 @@ def _operation_routes(pool: Pool) -> list[Route]:
         Route("/v1/nodes", put_node, methods=["POST"]),
         Route("/v1/nodes", remove_node, methods=["DELETE"]),
     ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolOptions:
+    store: Path
+    token: str = ""  # that clients present; "" lets everyone in
+    nodes: tuple[str, ...] = ()
+    node_token: str = ""
+    node_tls: ClientTls = field(default_factory=ClientTls)
+    max_per_node: int = 0  # sandboxes; 0: the node's own capacity
+
+
+async def run(options: PoolOptions, listening: Listening, *, on_listening: Callable[[str], None]) -> None:
+    """Serve until SIGTERM or SIGINT; leases outlive the process. `on_listening` gets the server's URL.
+
+    Raises ProviderUnavailable when the options cannot be used.
+    """
+    with listening.open(options.token) as listener:
+        stop = stop_event()
+        on_listening(listening.url(listener))
+        async with new_session(context=options.node_tls.context()) as session:
+            pool = Pool(
+                options.store,
+                lambda url: NodeClient(session, url, options.node_token),
+                nodes=options.nodes,
+                max_sandboxes=options.max_per_node,
+            )
+            async with pool:
+                app = make_pool_app(pool, session, token=options.token, node_token=options.node_token)
+                async with serving(app, [listener], on_stop=pool.stop, tls=listening.tls):
+                    await stop.wait()

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import errno
 import os
-from typing import NoReturn
 
 from pydantic import ValidationError
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
 
 from hone.sandbox.contract import (
     ImageUnavailable,
@@ -25,6 +26,7 @@ from hone.sandbox.contract import (
     Unauthorized,
 )
 from hone.sandbox.remote.wire import ErrorBody
+from hone.utils.http_server import BodyTooLarge, model_response
 
 INTERNAL = "the server met an error that it did not expect; its log says more"
 _STATUS: dict[type[SandboxError], int] = {
@@ -55,8 +57,20 @@ _ERRNO: dict[type[OSError], int] = {  # of those that were raised with a sentenc
 }
 
 
+EXPECTED = (SandboxError, BodyTooLarge, OSError, ValueError)  # exceptions that are no defect of the server
+
+
+def error_response(error: BaseException) -> Response:
+    status, body = to_body(error)
+    return model_response(body, status)
+
+
 def to_body(error: BaseException) -> tuple[int, ErrorBody]:
-    """The HTTP status and the body that tell a client of an exception."""
+    """Return the HTTP status and the body that describe an exception."""
+    if isinstance(error, HTTPException):  # no such path, or not with this method
+        return error.status_code, ErrorBody(error=str(error.detail), code="bad_request", retryable=False)
+    if isinstance(error, BodyTooLarge):
+        error = TooLarge(str(error))
     if isinstance(error, SandboxError):
         kind = next(kind for kind in type(error).__mro__ if kind in _STATUS)
         problem = error.problem if isinstance(error, ImageUnavailable) else ""
@@ -71,21 +85,21 @@ def to_body(error: BaseException) -> tuple[int, ErrorBody]:
     return 500, ErrorBody(error=INTERNAL, code="internal", retryable=False)
 
 
-def raise_for(body: ErrorBody) -> NoReturn:
-    """Raise what the server raised: the same class, with the same message.
+def from_body(body: ErrorBody) -> Exception:
+    """Return the exception that the server raised: the same class, with the same message.
 
     A code that this version does not know, "internal" among them, is a SandboxError.
     """
     if body.code == "os_error":
-        raise OSError(body.errno, body.error)  # the constructor picks FileNotFoundError and its like
+        return OSError(body.errno, body.error)  # the constructor picks FileNotFoundError and its like
     if body.code == "bad_request":
-        raise ValueError(body.error)
+        return ValueError(body.error)
     if body.code == ImageUnavailable.code and body.problem:
-        raise ImageUnavailable(body.error, problem=body.problem, retryable=body.retryable)
+        return ImageUnavailable(body.error, problem=body.problem, retryable=body.retryable)
     kind = _BY_CODE.get(body.code, SandboxError)
     if issubclass(kind, ProviderUnavailable):
-        raise kind(body.error, retryable=body.retryable)
-    raise kind(body.error)
+        return kind(body.error, retryable=body.retryable)
+    return kind(body.error)
 
 
 def _sentence(error: ValueError) -> str:

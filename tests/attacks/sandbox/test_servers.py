@@ -16,8 +16,8 @@ from urllib.parse import urlsplit
 import aiohttp
 
 from hone.sandbox import SandboxSpec, make_provider
-from hone.sandbox.remote.auth import bearer
 from hone.sandbox.settings import SandboxSettings
+from hone.utils.http_client import bearer
 from tests.attacks.sandbox.stage import attack, control
 from tests.sandbox.node.served import TOKEN, served
 from tests.sandbox.pool.simulated import serving_pool, until

@@ -6,11 +6,8 @@ import asyncio
 import contextlib
 import dataclasses
 import secrets
-import socket
 from collections.abc import AsyncIterator
 from pathlib import Path
-
-import aiohttp
 
 from hone.sandbox import Health, Provider, SandboxSpec
 from hone.sandbox.client.content import travelling
@@ -18,9 +15,10 @@ from hone.sandbox.client.node import NodeClient
 from hone.sandbox.client.sandbox import RemoteSandbox
 from hone.sandbox.client.tls import ClientTls
 from hone.sandbox.node.node import NodeOptions, open_node
-from hone.sandbox.node.server import make_app
-from hone.sandbox.remote.serving import serve
+from hone.sandbox.node.server import make_node_app
 from hone.sandbox.remote.wire import CreateRequest
+from hone.utils.http_client import new_session
+from hone.utils.http_server import address, listen, serving
 
 TOKEN = "the-token-of-the-server"
 TTL_S = 30.0
@@ -30,12 +28,12 @@ TTL_S = 30.0
 async def served(provider: Provider, state_dir: Path, **options: int) -> AsyncIterator[str]:
     """The address of a node over a provider, until the block ends."""
     node_options = NodeOptions(provider_name="test", token=TOKEN, **options)
-    listener = socket.create_server(("127.0.0.1", 0), backlog=1024)
-    stop = asyncio.Event()
-    async with open_node(provider, node_options, state_dir) as node, asyncio.TaskGroup() as group:
-        group.create_task(serve(make_app(node), listener, stop=stop, on_stop=node.stop))
-        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
-        stop.set()
+    listener = listen("127.0.0.1", 0)
+    async with (
+        open_node(provider, node_options, state_dir) as node,
+        serving(make_node_app(node), [listener], on_stop=node.stop),
+    ):
+        yield address(listener)
 
 
 class NodeProvider:
@@ -93,7 +91,7 @@ class NodeProvider:
 
     async def __aenter__(self) -> NodeProvider:
         self._open: set[str] = set()
-        self.session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0, ssl=self._tls.context()))
+        self.session = new_session(context=self._tls.context())
         self.client = NodeClient(self.session, self._url, TOKEN)
         self._renewing = asyncio.create_task(self._renew())
         return self

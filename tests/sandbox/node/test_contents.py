@@ -15,8 +15,8 @@ import pytest
 from hone.sandbox import Mount, SandboxError, SandboxSpec, trees
 from hone.sandbox.client.content import travelling
 from hone.sandbox.node.contents import Contents
-from hone.sandbox.remote.auth import bearer
 from hone.sandbox.remote.wire import CreateRequest
+from hone.utils.http_client import bearer
 from tests.sandbox.node.idle import IdleProvider
 from tests.sandbox.node.served import NodeProvider, served
 

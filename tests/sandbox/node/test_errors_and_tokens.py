@@ -23,8 +23,9 @@ from hone.sandbox import (
     Unauthorized,
 )
 from hone.sandbox.remote import auth
-from hone.sandbox.remote.errors import INTERNAL, raise_for, to_body
+from hone.sandbox.remote.errors import INTERNAL, from_body, to_body
 from hone.sandbox.remote.wire import ErrorBody, ExecRequest
+from hone.utils.http_server import is_same_token, presented_token
 
 ERRORS = (
     SandboxError("a"),
@@ -50,7 +51,7 @@ def test_an_error_arrives_as_it_was_raised(error: Exception) -> None:
     status, body = to_body(error)
     assert 400 <= status < 600
     with pytest.raises(type(error)) as raised:
-        raise_for(ErrorBody.model_validate_json(body.model_dump_json()))
+        raise from_body(ErrorBody.model_validate_json(body.model_dump_json()))
     assert type(raised.value) is type(error)
     assert str(raised.value) == str(error)
     for name in ("retryable", "problem", "errno"):
@@ -72,7 +73,7 @@ def test_an_unexpected_error_says_nothing_of_the_servers_inside() -> None:
         status, body = to_body(error)
         assert (status, body.code, body.error) == (500, "internal", INTERNAL)
     with pytest.raises(SandboxError, match="did not expect"):
-        raise_for(body)
+        raise from_body(body)
 
 
 def test_the_name_of_a_file_of_the_server_does_not_leave_it() -> None:
@@ -141,7 +142,7 @@ def _basic(text: str) -> dict[str, str]:
     ],
 )
 def test_a_token_may_come_in_a_header_or_in_the_address(headers: dict[str, str], query: str) -> None:
-    assert auth.is_same(auth.presented(_request(headers, query)), "s3cret")
+    assert is_same_token(presented_token(_request(headers, query)), "s3cret")
 
 
 @pytest.mark.parametrize(
@@ -158,13 +159,13 @@ def test_a_token_may_come_in_a_header_or_in_the_address(headers: dict[str, str],
     ],
 )
 def test_any_other_token_is_refused(headers: dict[str, str], query: str) -> None:
-    assert not auth.is_same(auth.presented(_request(headers, query)), "s3cret")
+    assert not is_same_token(presented_token(_request(headers, query)), "s3cret")
 
 
 @given(given_text=st.text())
 def test_no_text_but_the_token_itself_is_the_token(given_text: str) -> None:
-    assert auth.is_same(given_text, "s3cret") == (given_text == "s3cret")
-    assert not auth.is_same(given_text, "")
+    assert is_same_token(given_text, "s3cret") == (given_text == "s3cret")
+    assert not is_same_token(given_text, "")
 
 
 def test_without_a_token_only_loopback_is_listened_on() -> None:

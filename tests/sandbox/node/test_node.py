@@ -14,8 +14,8 @@ import pytest
 from hone.sandbox import ProviderUnavailable, SandboxLost, SandboxSpec, TooLarge, Unauthorized
 from hone.sandbox.client.node import NodeClient
 from hone.sandbox.client.sandbox import RemoteSandbox
-from hone.sandbox.remote.auth import bearer
 from hone.sandbox.remote.wire import CreateReply, CreateRequest, SpecBody
+from hone.utils.http_client import bearer
 from tests.sandbox.node.idle import IdleProvider
 from tests.sandbox.node.served import TOKEN, served
 

@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 
 from hone.sandbox import SandboxSpec
 from hone.sandbox.client.sandbox import RemoteSandbox
-from hone.sandbox.remote.auth import bearer
 from hone.sandbox.remote.tunnel import (
     CONNECTIONS_MAX,
     CREDIT,
@@ -31,6 +30,7 @@ from hone.sandbox.remote.tunnel import (
     Multiplexer,
     ProtocolBroken,
 )
+from hone.utils.http_client import bearer
 from tests.sandbox.node.idle import IdleProvider
 from tests.sandbox.node.served import NodeProvider, served
 
@@ -262,9 +262,9 @@ def test_a_tunnel_is_opened_by_the_capability_of_a_sandbox_that_has_one(
     async def run() -> None:
         async with floor(tmp_path) as made:
             sandbox = await (made.start() if tunnel else made.client.start_default())
-            headers = sandbox._headers if capability is None else bearer(capability)
+            headers = sandbox._node.headers if capability is None else bearer(capability)
             with pytest.raises(aiohttp.WSServerHandshakeError) as refused:
-                await made.client.session.ws_connect(f"{sandbox._url}{name}/tunnel", headers=headers)
+                await made.client.session.ws_connect(f"{sandbox._node.url}{name}/tunnel", headers=headers)
             assert refused.value.status == 403
             await sandbox.close()
 
@@ -275,7 +275,9 @@ def test_a_client_that_sends_more_than_it_may_is_hung_up_on(tmp_path: Path) -> N
     async def run() -> None:
         async with floor(tmp_path) as made:
             sandbox = await made.client.start(SandboxSpec(tunnel=made.path))
-            line = await made.client.session.ws_connect(f"{sandbox._url}/tunnel", headers=sandbox._headers)
+            line = await made.client.session.ws_connect(
+                f"{sandbox._node.url}/tunnel", headers=sandbox._node.headers
+            )
             ends = await made.dial()  # reaches this line: the newest holds the tunnel
             opened = await line.receive_bytes()
             kind, number = HEADER.unpack(opened)

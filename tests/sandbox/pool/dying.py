@@ -17,7 +17,7 @@ import aiohttp
 
 from hone.sandbox.client.node import NodeClient
 from hone.sandbox.pool.core import Pool
-from hone.sandbox.pool.server import make_app
+from hone.sandbox.pool.server import make_pool_app
 from hone.sandbox.pool.store import Statement, Store
 from tests.sandbox.pool.simulated import FAST, listening
 
@@ -51,7 +51,7 @@ async def main() -> None:
             timing=FAST,
             open_store=DyingStore,
         ) as pool,
-        listening(make_app(pool, session, token="t", node_token="n"), port) as url,
+        listening(make_pool_app(pool, session, token="t", node_token="n"), port) as url,
     ):
         print(url, flush=True)
         await asyncio.Event().wait()

@@ -4,26 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-import socket
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import aiohttp
-from fastapi import FastAPI
-from fastapi.requests import Request
-from fastapi.responses import JSONResponse, Response
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from hone.sandbox.client.calls import Unreachable
+from hone.sandbox.client.connection import Unreachable
 from hone.sandbox.client.node import NodeClient
 from hone.sandbox.contract import ProviderUnavailable, SandboxLost
 from hone.sandbox.pool.core import Pool
 from hone.sandbox.pool.fleet import Timing
-from hone.sandbox.pool.server import make_app
-from hone.sandbox.remote import serving
+from hone.sandbox.pool.server import make_pool_app
+from hone.sandbox.remote.errors import EXPECTED, error_response
 from hone.sandbox.remote.wire import (
     IDEMPOTENCY_HEADER,
     CreateReply,
@@ -33,6 +32,9 @@ from hone.sandbox.remote.wire import (
     RenewRequest,
     SandboxRow,
 )
+from hone.utils import http_server
+from hone.utils.http_client import new_session
+from hone.utils.http_server import model_response
 
 FAST = Timing(
     probe_s=0.2,
@@ -174,64 +176,53 @@ class SimulatedNode:
         return [box_id for box_id in ids if box_id not in self.boxes]
 
 
-def node_app(node: SimulatedNode) -> FastAPI:
-    app = FastAPI()
-    serving.handle_errors(app, lambda code: None)
-
-    @app.post("/v1/sandboxes")
+def node_app(node: SimulatedNode) -> Starlette:
     async def create(request: Request) -> Response:
         asked = CreateRequest.model_validate_json(await request.body())
-        return serving.reply(await node.create(asked, key=request.headers[IDEMPOTENCY_HEADER]))
+        return model_response(await node.create(asked, key=request.headers[IDEMPOTENCY_HEADER]))
 
-    @app.delete("/v1/sandboxes/{sandbox_id}")
-    async def destroy(sandbox_id: str) -> Response:
-        await node.destroy(sandbox_id)
+    async def destroy(request: Request) -> Response:
+        await node.destroy(request.path_params["sandbox_id"])
         return JSONResponse({"ok": True})
 
-    @app.delete("/v1/sandboxes")
     async def give_back(request: Request) -> Response:
         reply = node.keys.pop(request.headers[IDEMPOTENCY_HEADER], None)
         if reply is not None:
             node.boxes.pop(reply.id, None)
         return JSONResponse({"ok": True})
 
-    @app.post("/v1/renewals")
     async def renew(request: Request) -> Response:
         asked = RenewRequest.model_validate_json(await request.body())
-        return serving.reply(RenewReply(lost=await node.renew(asked.ids, asked.ttl_s)))
+        return model_response(RenewReply(lost=await node.renew(asked.ids, asked.ttl_s)))
 
-    @app.get("/v1/node")
-    async def info() -> Response:
-        return serving.reply(await node.info())
+    async def info(request: Request) -> Response:
+        return model_response(await node.info())
 
-    @app.post("/container/{endpoint}")
-    async def compatible(endpoint: str, request: Request) -> Response:
+    async def compatible(request: Request) -> Response:
         body = await request.json()
         assert body["container_id"] in node.living()
+        endpoint = request.path_params["endpoint"]
         return JSONResponse({"ok": True, "returncode": 0, "output": endpoint, "asked": body})
 
-    return app
+    routes = [
+        Route("/v1/sandboxes", create, methods=["POST"]),
+        Route("/v1/sandboxes/{sandbox_id}", destroy, methods=["DELETE"]),
+        Route("/v1/sandboxes", give_back, methods=["DELETE"]),
+        Route("/v1/renewals", renew, methods=["POST"]),
+        Route("/v1/node", info),
+        Route("/container/{endpoint}", compatible, methods=["POST"]),
+    ]
+    return http_server.make_app(routes, error_response=error_response, expected=EXPECTED)
 
 
 @asynccontextmanager
 async def listening(
     app: ASGIApp, port: int = 0, on_stop: Callable[[], Awaitable[None]] | None = None
 ) -> AsyncIterator[str]:
-    """Serve an application on a (free) port of this machine; gives its address."""
-    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)  # asyncio: no delay
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    listener.bind(("127.0.0.1", port))
-    listener.listen(4096)
-    stop = asyncio.Event()
-
-    async def nothing() -> None: ...
-
-    server = asyncio.create_task(serving.serve(app, listener, stop=stop, on_stop=on_stop or nothing))
-    try:
-        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
-    finally:
-        stop.set()
-        await server
+    """Serve an application while the block runs; gives its address."""
+    with http_server.listen("127.0.0.1", port) as listener:
+        async with http_server.serving(app, [listener], on_stop=on_stop):
+            yield http_server.address(listener)
 
 
 @asynccontextmanager
@@ -239,13 +230,13 @@ async def serving_pool(
     store: Path, nodes: Sequence[str], *, node_token: str = "n", timing: Timing = FAST, port: int = 0
 ) -> AsyncIterator[tuple[str, Pool]]:
     """A pool server with the token "t" over nodes that are reached by HTTP; gives its address."""
-    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
+    async with new_session() as session:
 
         def connect(url: str) -> NodeClient:
             return NodeClient(session, url, node_token)
 
         async with Pool(store, connect, nodes=nodes, timing=timing) as pool:
-            app = make_app(pool, session, token="t", node_token=node_token)
+            app = make_pool_app(pool, session, token="t", node_token=node_token)
             async with listening(app, port, pool.stop) as url:
                 yield url, pool
 
