@@ -20,7 +20,7 @@ SCRIPTED = ("oracle", "noop", "demonstrator")
 # Without a recipe: the tasks are those of --tasks alone, in sandboxes roomy enough for whole repositories.
 ALONE = (
     *ROOMY,
-    *(f"tasks.{name}=0" for name in ("train", "validation", "test", "unseen")),
+    *(f"tasks.{name}=0" for name in ("train", "test", "unseen")),
 )
 
 AgentOption = Annotated[

@@ -166,7 +166,7 @@ def _set_sizes(settings: RunSettings) -> dict[str, int]:
         return dict.fromkeys(("train", "validation", "test", "test_unseen"), 0)
     if tasks.source != CURRICULUM or tasks.evaluation or tasks.select != SelectSettings():
         return {name: len(members) for name, members in load_splits(tasks).named()}
-    sizes = (tasks.train, tasks.validation, tasks.test, tasks.unseen)
+    sizes = (tasks.train, 0, tasks.test, tasks.unseen)
     return dict(zip(("train", "validation", "test", "test_unseen"), sizes, strict=True))
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import subprocess
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -109,6 +110,26 @@ class Repository:
     def read(self, commit: str, path: str) -> bytes:
         """A file as it is at a commit. Raises TaskError."""
         return self.git("cat-file", "blob", f"{self.commit(commit)}:{path}")
+
+    def texts(self, commit: str, paths: Iterable[str]) -> dict[str, str]:
+        """Return the files among `paths` that exist at a commit and are UTF-8 text, path -> text."""
+        paths = [path for path in paths if "\n" not in path]
+        names = "".join(f"{commit}:{path}\n" for path in paths).encode("utf-8", "surrogateescape")
+        stream = self.git("cat-file", "--batch", stdin=names)
+        found: dict[str, str] = {}
+        at = 0
+        for path in paths:
+            end = stream.index(b"\n", at)
+            header = stream[at:end].rsplit(b" ", 2)
+            at = end + 1
+            if header[-1] == b"missing":
+                continue
+            size = int(header[-1])
+            body, at = stream[at : at + size], at + size + 1
+            if header[-2] == b"blob":
+                with suppress(UnicodeDecodeError):
+                    found[path] = body.decode("utf-8")
+        return found
 
     def checkout(self, commit: str, target: Path) -> None:
         """Write the tree of a commit into the empty or absent directory `target`, without a git directory."""

@@ -44,8 +44,6 @@ class TasksSettings(Settings):
     """Which tasks of `source` are used; those of `evaluation` all are."""
     train: int = Field(default=512, ge=0)
     """Number of tasks in the training set (curriculum only)."""
-    validation: int = Field(default=64, ge=0)
-    """Number of tasks in the validation set (curriculum only)."""
     test: int = Field(default=160, ge=0)
     """Number of tasks in the test set, of the families seen in training (curriculum only)."""
     unseen: int = Field(default=40, ge=0)

@@ -31,7 +31,7 @@ def hone(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> 
 @pytest.fixture
 def recipe(tmp_path: Path) -> Path:
     path = tmp_path / "run.toml"
-    path.write_text('[agent]\nprompts = "tiny"\n[tasks]\ntrain = 4\nvalidation = 1\ntest = 2\nunseen = 1\n')
+    path.write_text('[agent]\nprompts = "tiny"\n[tasks]\ntrain = 4\ntest = 2\nunseen = 1\n')
     return path
 
 
@@ -185,7 +185,7 @@ def test_a_task_hides_what_the_agent_never_sees_until_asked(hone: Hone, recipe: 
 def test_generated_tasks_are_the_recipes_tasks(hone: Hone, recipe: Path, tmp_path: Path):
     code, out, _ = hone("tasks", "generate", recipe, "--out", tmp_path / "tasks.jsonl")
     assert code == 0
-    assert "4 train, 1 validation, 2 test, 1 test_unseen" in out
+    assert "4 train, 0 validation, 2 test, 1 test_unseen" in out
     _, again, _ = hone(
         "tasks", "show", recipe, "test-0001", "--set", f"tasks.source={tmp_path / 'tasks.jsonl'}"
     )

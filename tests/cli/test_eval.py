@@ -306,8 +306,7 @@ def test_without_a_recipe_or_a_directory_what_is_missing_is_named(
 def test_flags_stand_on_top_of_a_recipe(hone: Hone, tmp_path: Path):
     recipe = tmp_path / "r.toml"
     recipe.write_text(
-        f'run_dir = "{tmp_path}/run"\n[agent]\nprompts = "tiny"\n[tasks]\ntrain = 0\nvalidation = 0\n'
-        "test = 3\nunseen = 0\n"
+        f'run_dir = "{tmp_path}/run"\n[agent]\nprompts = "tiny"\n[tasks]\ntrain = 0\ntest = 3\nunseen = 0\n'
     )
     asked = ("eval", recipe, "--agent", "noop", "--slice", ":1", "--json")
     code, said, _ = hone(*asked)

@@ -170,7 +170,7 @@ def test_flags_stand_in_place_of_what_a_recipe_says_of_another_agent_or_engine(h
     recipe.write_text(
         '[agent]\nkind = "debugger"\npdb = false\n[agent.context]\npolicy = "drop_thinking"\n'
         '[engine]\nkind = "vllm"\ncontext_tokens = 4096\ntensor_parallel = 4\n'
-        "[tasks]\ntrain = 0\nvalidation = 0\ntest = 2\nunseen = 0\n"
+        "[tasks]\ntrain = 0\ntest = 2\nunseen = 0\n"
     )
     with endpoint(mends, TEXT) as served:
         code, said, err = hone("eval", recipe, "--agent", "bash", "--engine", served.url, "--dry-run")

@@ -14,7 +14,7 @@ from hone.tasks.settings import TasksSettings
 from hone.tasks.workspace import prepare
 from hone.types import Environment, TestStatus, Verdict
 
-GOOD, OTHER = generate(TasksSettings(train=2, validation=0, test=0, unseen=0)).train
+GOOD, OTHER = generate(TasksSettings(train=2, test=0, unseen=0)).train
 SETTINGS = GradingSettings(concurrency=2)
 
 

@@ -13,7 +13,6 @@ TIMEOUT_S = 600.0  # of one command; what takes a minute here may take many on a
 
 SMALL = {
     "tasks.train": 52,
-    "tasks.validation": 2,
     "tasks.test": 12,
     "tasks.unseen": 4,
     "demonstrations.rollouts": 40,

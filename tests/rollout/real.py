@@ -26,7 +26,7 @@ SCAFFOLD = load_scaffold("tiny")
 
 @functools.cache
 def tasks(number: int) -> tuple[Task, ...]:
-    return tuple(generate(TasksSettings(train=number, validation=0, test=0, unseen=0)).train)
+    return tuple(generate(TasksSettings(train=number, test=0, unseen=0)).train)
 
 
 def script(commands: Callable[[Task, str], Iterable[str]]) -> ScriptedAgent:

@@ -42,7 +42,7 @@ def buggy_source(task: Task) -> str:
 def test_the_same_seed_gives_the_same_tasks_and_another_seed_others(splits):
     again = generate(FULL)
     assert [to_line(task) for task in every_task(again)] == [to_line(task) for task in every_task(splits)]
-    other = generate(TasksSettings(train=14, validation=0, test=0, unseen=0, seed=1))
+    other = generate(TasksSettings(train=14, test=0, unseen=0, seed=1))
     assert {content_hash(t) for t in other.train}.isdisjoint(content_hash(t) for t in splits.train)
 
 
@@ -52,25 +52,25 @@ def test_the_test_sets_do_not_depend_on_the_size_of_the_training_set(splits):
 
 
 def test_the_sets_have_the_sizes_asked_for_and_every_family(splits):
-    assert [len(tasks) for _, tasks in splits.named()] == [512, 64, 160, 40]
+    assert [len(tasks) for _, tasks in splits.named()] == [512, 0, 160, 40]
     trained = {family.__name__ for family in TRAINED_FAMILIES}
     unseen = {family.__name__ for family in UNSEEN_FAMILIES}
     assert len(trained) >= 12
     assert len(unseen) >= 2
-    for name, tasks in splits.named():
-        assert {t.metadata["family"] for t in tasks} == (unseen if name == "test_unseen" else trained)
+    for tasks, families in ((splits.train, trained), (splits.test, trained), (splits.test_unseen, unseen)):
+        assert {t.metadata["family"] for t in tasks} == families
 
 
 def test_no_content_and_no_combination_of_names_crosses_sets(splits):
     check_disjoint(splits)
-    held_out = {tuple(t.metadata["names"]) for t in (*splits.test, *splits.test_unseen, *splits.validation)}
+    held_out = {tuple(t.metadata["names"]) for t in (*splits.test, *splits.test_unseen)}
     assert held_out.isdisjoint(tuple(t.metadata["names"]) for t in splits.train)
-    assert len({content_hash(t) for t in every_task(splits)}) == 776
+    assert len({content_hash(t) for t in every_task(splits)}) == 712
 
 
 def test_names_do_not_cross_sets_even_where_words_are_so_few_that_draws_must_be_repeated(monkeypatch):
     monkeypatch.setattr("hone.tasks.curriculum.bug.WORDS", WORDS[:20])
-    splits = generate(TasksSettings(train=800, validation=0, test=300, unseen=0))
+    splits = generate(TasksSettings(train=800, test=300, unseen=0))
     assert {tuple(t.metadata["names"]) for t in splits.test}.isdisjoint(
         tuple(t.metadata["names"]) for t in splits.train
     )
@@ -256,4 +256,4 @@ def test_a_task_twice_in_one_set_and_an_unseen_family_seen_in_training_are_caugh
 def test_more_tasks_than_there_are_names_for_is_one_clear_error(splits, monkeypatch):
     monkeypatch.setattr("hone.tasks.curriculum.sets.ATTEMPTS", 0)
     with pytest.raises(TaskError, match="wrong_operator"):
-        generate(TasksSettings(train=0, validation=0, test=1, unseen=0))
+        generate(TasksSettings(train=0, test=1, unseen=0))

@@ -134,7 +134,7 @@ def test_a_run_uses_the_selected_tasks_of_its_file_in_their_sets(tmp_path: Path)
 
 
 def test_the_curriculum_can_be_selected_from_too() -> None:
-    small = {"train": 6, "validation": 0, "test": 2, "unseen": 1}
+    small = {"train": 6, "test": 2, "unseen": 1}
     whole = load_splits(TasksSettings(**small))
     part = load_splits(TasksSettings(**small, select=SelectSettings(limit=3)))
     assert (part.train, part.test) == (whole.train[:3], ())

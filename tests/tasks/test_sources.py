@@ -9,7 +9,7 @@ from hone.tasks.settings import TasksSettings
 from hone.tasks.sources import check_complete, check_proven, load_splits
 from hone.types import Environment
 
-SMALL = TasksSettings(train=6, validation=2, test=3, unseen=2)
+SMALL = TasksSettings(train=6, test=3, unseen=2)
 
 
 def test_the_curriculum_saved_to_a_file_gives_the_same_sets(tmp_path):

@@ -140,7 +140,7 @@ def test_an_evaluation_file_becomes_the_test_set_and_shares_nothing_with_trainin
 def test_the_curriculum_can_be_measured_on_a_file(tmp_path: Path) -> None:
     evaluation = tmp_path / "tasks.jsonl"
     save([a_task()], evaluation)
-    splits = load_splits(TasksSettings(train=2, validation=0, test=2, unseen=0, evaluation=evaluation))
+    splits = load_splits(TasksSettings(train=2, test=2, unseen=0, evaluation=evaluation))
     assert (len(splits.train), [t.id for t in splits.test]) == (2, ["pandas-dev__pandas-1"])
 
 
@@ -168,3 +168,17 @@ def test_a_task_of_a_local_repository_needs_its_commit(tmp_path: Path) -> None:
     save([task], tmp_path / "tasks.jsonl")
     with pytest.raises(TaskError, match="names no commit of /r/it"):
         load_splits(TasksSettings(source=str(tmp_path / "tasks.jsonl")))
+
+
+@pytest.mark.parametrize("split", ["train", "validation", "test"])
+def test_family_of_the_unseen_set_is_in_no_other_set(split: str) -> None:
+    seen, unseen, without = (
+        dataclasses.replace(a_task(), id=name, problem=name, environment=Environment(image="host"))
+        for name in ("seen", "unseen", "without")
+    )
+    seen = dataclasses.replace(seen, metadata={"family": "off_by_one"})
+    unseen = dataclasses.replace(unseen, metadata={"family": "off_by_one"})
+    with pytest.raises(TaskError, match=r"unseen \(test_unseen\) is of the family off_by_one"):
+        check_disjoint(Splits(**{split: (seen,), "test_unseen": (unseen,)}))
+    other_family = dataclasses.replace(unseen, metadata={"family": "wrong_variable"})
+    check_disjoint(Splits(**{split: (seen, without), "test_unseen": (other_family,)}))

@@ -15,7 +15,7 @@ from hone.tasks.settings import TasksSettings
 from hone.tasks.workspace import GIT_ENV, prepare, tree
 from hone.types import Commit, Environment, Task
 
-TASK = generate(TasksSettings(train=1, validation=0, test=0, unseen=0)).train[0]
+TASK = generate(TasksSettings(train=1, test=0, unseen=0)).train[0]
 
 
 def with_history(*commits: dict[str, str | None]) -> Task:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from hone.curate.files import Kind, kind_of, lies_in, packages
-from hone.curate.mining.history import HistoryCommit, diff, merged_messages, texts
+from hone.curate.mining.history import HistoryCommit, diff, merged_messages
 from hone.curate.mining.messages import Likelihood, judge_message, own_text
 from hone.curate.mining.refusal import Reason, Unfit
 from hone.curate.mining.settings import MiningSettings
@@ -94,16 +94,16 @@ def take_apart(repository: Repository, commit: HistoryCommit) -> Parts:
     tests = [path for path in changed if kind_of(path) is Kind.TEST]
     python = [path for path in changed if kind_of(path) is Kind.SOURCE]
     data = [path for path in changed if kind_of(path) is Kind.DATA and lies_in(path, folders)]
-    known = texts(repository, commit.base, (path for path in before if path.endswith(".py")))
+    known = repository.texts(commit.base, (path for path in before if path.endswith(".py")))
     return Parts(
         gold_patch=diff(repository, commit, [*python, *data]),
         test_patch=diff(repository, commit, tests),
         source=tuple(sorted([*python, *data])),
         tests=tuple(sorted(tests)),
         sources_before={path: known[path] for path in python if path in known},
-        sources_after=texts(repository, commit.id, python),
+        sources_after=repository.texts(commit.id, python),
         tests_before={path: known[path] for path in tests if path in known},
-        tests_after=texts(repository, commit.id, tests),
+        tests_after=repository.texts(commit.id, tests),
         known=frozenset(words(known.values())),
     )
 

@@ -101,26 +101,3 @@ def diff(repository: Repository, commit: HistoryCommit, paths: Iterable[str]) ->
         return ""
     patch = repository.git("diff", *DIFF, commit.base, commit.id, "--", *literal)
     return patch.decode("utf-8", "surrogateescape")
-
-
-def texts(repository: Repository, commit: str, paths: Iterable[str]) -> dict[str, str]:
-    """The files among `paths` that are there at a commit and are UTF-8 text."""
-    paths = [path for path in paths if "\n" not in path]
-    names = "".join(f"{commit}:{path}\n" for path in paths).encode("utf-8", "surrogateescape")
-    stream = repository.git("cat-file", "--batch", stdin=names)
-    found: dict[str, str] = {}
-    at = 0
-    for path in paths:
-        end = stream.index(b"\n", at)
-        about = stream[at:end].rsplit(b" ", 2)
-        at = end + 1
-        if about[-1] == b"missing":
-            continue
-        size = int(about[-1])
-        body, at = stream[at : at + size], at + size + 1
-        if about[-2] == b"blob":
-            try:
-                found[path] = body.decode("utf-8")
-            except UnicodeDecodeError:
-                continue
-    return found

@@ -8,7 +8,6 @@ import re
 import tempfile
 from pathlib import Path, PurePosixPath
 
-from hone.curate.mining.history import texts
 from hone.curate.mining.refusal import Reason, Unfit
 from hone.tasks.errors import TaskError
 from hone.tasks.formats import digest
@@ -57,9 +56,9 @@ class Locks:
         named = [
             path for path in modules if "version" in path or path.endswith(("__init__.py", "__about__.py"))
         ]
-        versions = texts(self._repository, commit, named)
+        versions = self._repository.texts(commit, named)
         lines = {path: _VERSION_LINE.findall(text) for path, text in versions.items()}
-        return digest([texts(self._repository, commit, packaging), lines, modules, self._version(commit)])
+        return digest([self._repository.texts(commit, packaging), lines, modules, self._version(commit)])
 
     def _lock(self, commit: str) -> Locked | Unfit:
         with tempfile.TemporaryDirectory(prefix="hone-mine-") as folder:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import json
 import warnings
@@ -13,6 +12,7 @@ from functools import cached_property
 from hone.curate.mutation.operators import OPERATORS
 from hone.curate.mutation.sites import Walk
 from hone.curate.mutation.source import Change, Source, apply
+from hone.tasks.diffs import file_diff
 from hone.tasks.errors import TaskError
 
 
@@ -50,7 +50,7 @@ class Candidate:
     @cached_property
     def gold_patch(self) -> str:
         """The fix as a unified diff: the bug taken back."""
-        return diff(self.after, self.before)
+        return "".join(file_diff(path, self.after[path], self.before[path]) for path in sorted(self.after))
 
     @cached_property
     def key(self) -> str:
@@ -109,19 +109,3 @@ def _compiles(data: bytes) -> bool:
     except (SyntaxError, ValueError, RecursionError):
         return False
     return True
-
-
-def diff(before: Mapping[str, str], after: Mapping[str, str]) -> str:
-    """A unified diff that git applies; lines keep their ends."""
-    return "".join(_file_diff(path, before[path], after[path]) for path in sorted(before))
-
-
-def _file_diff(path: str, before: str, after: str) -> str:
-    lines = difflib.unified_diff(_lines(before), _lines(after), f"a/{path}", f"b/{path}")
-    parts = [line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines]
-    return f"diff --git a/{path} b/{path}\n{''.join(parts)}" if parts else ""
-
-
-def _lines(text: str) -> list[str]:
-    """Split at line feeds only, as git does."""
-    return [line + "\n" for line in text.split("\n")[:-1]] + [rest for rest in text.split("\n")[-1:] if rest]

@@ -53,7 +53,9 @@ def read_project(
     Raises:
         TaskError: there is no test, or no source.
     """
-    texts, left_out = _texts(repository, commit)
+    python = sorted(path for path in repository.files(commit) if path.endswith(".py"))
+    texts = repository.texts(commit, python)
+    left_out = {path: f"{path}: not UTF-8" for path in python if path not in texts}
     tests = {path: text for path, text in texts.items() if _is_test(path, chosen)}
     support = {p: t for p, t in texts.items() if p not in tests and _supports(p, tests)}
     modules: dict[str, Module] = {}
@@ -71,18 +73,6 @@ def read_project(
         raise TaskError(f"{repository.path} has no Python source outside of its tests")
     packages = frozenset(_top_level(path, paths) for path in modules)
     return Project(modules=modules, tests=tests, support=support, left_out=left_out, packages=packages)
-
-
-def _texts(repository: Repository, commit: str) -> tuple[dict[str, str], dict[str, str]]:
-    texts: dict[str, str] = {}
-    left_out: dict[str, str] = {}
-    for path in sorted(repository.files(commit)):
-        if path.endswith(".py"):
-            try:
-                texts[path] = repository.read(commit, path).decode("utf-8")
-            except UnicodeDecodeError:
-                left_out[path] = f"{path}: not UTF-8"
-    return texts, left_out
 
 
 def _is_test(path: str, chosen: Sequence[str] | None) -> bool:

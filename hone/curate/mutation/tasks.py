@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import PurePosixPath
@@ -54,16 +55,8 @@ def make_task(
 
 def buggy(environment: Environment, candidate: Candidate) -> Environment:
     """The environment whose one commit has the bug."""
-    return Environment(
-        image=environment.image,
-        workdir=environment.workdir,
-        history=(*environment.history, Commit(message=_MESSAGE, files=dict(candidate.after))),
-        repo=environment.repo,
-        commit=environment.commit,
-        requirements=environment.requirements,
-        distribution=environment.distribution,
-        paths=environment.paths,
-    )
+    bug = Commit(message=_MESSAGE, files=dict(candidate.after))
+    return dataclasses.replace(environment, history=(*environment.history, bug))
 
 
 def support(project: Project, files: Sequence[str]) -> dict[str, str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import random
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -12,6 +11,7 @@ from hone.tasks.curriculum.bug import Bug, Draw
 from hone.tasks.curriculum.edit import Edit
 from hone.tasks.curriculum.layout import Layout, edit, place
 from hone.tasks.curriculum.suite import Case, hidden_tests, test_ids, visible_tests
+from hone.tasks.diffs import file_diff
 from hone.types import Checks, Commit, Environment, Task
 
 SOURCE = "curriculum"
@@ -72,7 +72,7 @@ def build(
             fail_to_pass=tuple(hidden_ids[: len(cases.failing)]),
             pass_to_pass=(*hidden_ids[len(cases.failing) :], *test_ids(visible_path, visible)),
             test_files={"tests/__init__.py": "", visible_path: visible, HIDDEN_PATH: hidden},
-            gold_patch=unified_diff(path, text, layout.fixed),
+            gold_patch=file_diff(path, text, layout.fixed),
         ),
         source=SOURCE,
         metadata={
@@ -142,10 +142,3 @@ def _history(bug: Bug, layout: Layout, visible_path: str, visible: str) -> tuple
         Commit(message="Add tests", files={"tests/__init__.py": "", visible_path: visible}),
     ]
     return tuple(commits if layout.before else commits[:1] + commits[2:])
-
-
-def unified_diff(path: str, before: str, after: str) -> str:
-    """A patch of one file that `git apply` takes."""
-    old, new = before.splitlines(keepends=True), after.splitlines(keepends=True)
-    lines = difflib.unified_diff(old, new, f"a/{path}", f"b/{path}")
-    return f"diff --git a/{path} b/{path}\n" + "".join(lines)

@@ -44,7 +44,6 @@ def generate(settings: TasksSettings) -> Splits:
     sets = {
         "test": (TRAINED_FAMILIES, settings.test),
         "test_unseen": (UNSEEN_FAMILIES, settings.unseen),
-        "validation": (TRAINED_FAMILIES, settings.validation),
         "train": (TRAINED_FAMILIES, settings.train),
     }
     made = {

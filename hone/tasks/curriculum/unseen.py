@@ -1,4 +1,4 @@
-"""Families that no training or validation task belongs to; their fixes resemble trained ones."""
+"""Families that occur in no training task; their fixes resemble trained ones."""
 
 from __future__ import annotations
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import difflib
 import hashlib
 
+from hone.tasks.diffs import git_lines
 from hone.tasks.errors import TaskError
 from hone.tasks.formats.pytest_ids import test_names
 from hone.tasks.formats.rows import Row, text
@@ -66,16 +67,11 @@ def _id(row: Row) -> str:
 
 def _diff(before: str, after: str) -> str:
     """The whole file as one hunk."""
-    old, new = _lines(before), _lines(after.rstrip("\n") + "\n")
+    old, new = git_lines(before), git_lines(after.rstrip("\n") + "\n")
     whole = len(old) + len(new)
     return "".join(difflib.unified_diff(old, new, f"a/{SOLUTION}", f"b/{SOLUTION}", n=whole))
 
 
 def _after(patch: str) -> str:
     """The file after a patch made by `_diff`."""
-    return "".join(line[1:] for line in _lines(patch)[3:] if line[0] in " +")
-
-
-def _lines(source: str) -> list[str]:
-    """As git counts them: a form feed or a carriage return ends no line."""
-    return [line + "\n" for line in source.removesuffix("\n").split("\n")]
+    return "".join(line[1:] for line in git_lines(patch)[3:] if line[0] in " +")

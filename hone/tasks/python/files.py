@@ -124,11 +124,6 @@ def _logical_lines(text: str) -> Iterator[str]:
             yield plain
 
 
-def canonical(name: str) -> str:
-    """A distribution's, extra's or group's name as it is compared."""
-    return str(canonicalize_name(name))
-
-
 def _names(text: str | None) -> tuple[str, ...]:
     names: Iterable[str] = (text or "").split(",")
-    return tuple(canonical(name.strip()) for name in names if name.strip())
+    return tuple(canonicalize_name(name.strip()) for name in names if name.strip())

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from packaging.utils import canonicalize_name
+
 from hone.tasks.errors import TaskError
-from hone.tasks.python.files import Needs, canonical, parse_all, parse_line
+from hone.tasks.python.files import Needs, parse_all, parse_line
 from hone.tasks.python.poetry import poetry_groups
 from hone.tasks.python.project import Project
 
@@ -22,19 +24,19 @@ def groups(pyproject: Mapping[str, Any], project: Project) -> dict[str, Needs]:
     tool = pyproject.get("tool", {})
     named: list[tuple[str, Needs]] = list(project.extras.items())
     written = pyproject.get("dependency-groups", {})
-    standard = {canonical(name): lines for name, lines in written.items()}
+    standard: dict[str, Any] = {canonicalize_name(name): lines for name, lines in written.items()}
     named += [(name, _standard(standard, name, ())) for name in standard]
     pdm = tool.get("pdm", {}).get("dev-dependencies", {})
     named += [(name, parse_all(lines, _WHERE)) for name, lines in pdm.items()]
     named.append(("dev", parse_all(tool.get("uv", {}).get("dev-dependencies", ()), _WHERE)))
     for name, environment in tool.get("hatch", {}).get("envs", {}).items():
         lines = [*environment.get("dependencies", ()), *environment.get("extra-dependencies", ())]
-        own = Needs(extras=tuple(map(canonical, environment.get("features", ()))))
+        own = Needs(extras=tuple(map(canonicalize_name, environment.get("features", ()))))
         usual = {"hatch-test": "test", "default": "dev"}.get(name) or name
         named.append((usual, parse_all(lines, _WHERE) | own))
     named += poetry_groups(tool.get("poetry", {}))
     for name, needs in named:
-        found[canonical(name)] = found.get(canonical(name), Needs()) | needs
+        found[canonicalize_name(name)] = found.get(canonicalize_name(name), Needs()) | needs
     return found
 
 
@@ -47,7 +49,7 @@ def _standard(groups: Mapping[str, Any], name: str, above: tuple[str, ...]) -> N
         if isinstance(item, str):
             needs |= parse_line(item, _WHERE)
         elif isinstance(item, dict) and isinstance(item.get("include-group"), str):
-            needs |= _standard(groups, canonical(item["include-group"]), (*above, name))
+            needs |= _standard(groups, canonicalize_name(item["include-group"]), (*above, name))
         else:
             raise TaskError(f"{_WHERE}: the dependency group {name!r} holds {item!r}, not a requirement")
     return needs

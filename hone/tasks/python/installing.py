@@ -10,9 +10,10 @@ import sys
 import sysconfig
 from pathlib import Path
 
+from packaging.utils import canonicalize_name
+
 from hone.tasks.errors import TaskError
 from hone.tasks.formats import digest
-from hone.tasks.python.files import canonical
 from hone.tasks.python.tool import TIMEOUT_S, run_uv
 from hone.types import Environment
 from hone.utils.files import build_directory
@@ -39,8 +40,8 @@ def install(environment: Environment, cache: Path) -> Path | None:
     for pin in filter(None, (*environment.requirements, environment.distribution)):
         if not _PIN.fullmatch(pin):
             raise TaskError(f"{pin!r} is not a pinned requirement: write name==version")
-    own = canonical(environment.distribution.partition("==")[0])
-    if any(canonical(pin.partition("==")[0]) == own for pin in environment.requirements):
+    own = canonicalize_name(environment.distribution.partition("==")[0])
+    if any(canonicalize_name(pin.partition("==")[0]) == own for pin in environment.requirements):
         raise TaskError(f"{own} is among its own requirements: a release of it would be imported instead")
     try:
         return build_directory(

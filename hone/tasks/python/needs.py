@@ -8,8 +8,10 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from packaging.utils import canonicalize_name
+
 from hone.tasks.errors import TaskError
-from hone.tasks.python.files import Needs, canonical, parse_line, parse_lines, read_requirements
+from hone.tasks.python.files import Needs, parse_line, parse_lines, read_requirements
 from hone.tasks.python.groups import groups
 from hone.tasks.python.project import Project, read_ini, read_toml
 
@@ -38,7 +40,7 @@ def tests_need(tree: Path, project: Project, extras: Sequence[str]) -> Needs:
     """
     known = groups(read_toml(tree / "pyproject.toml"), project)
     found = Needs()
-    for name in map(canonical, extras):
+    for name in map(canonicalize_name, extras):
         if name not in known:
             has = ", ".join(sorted(known)) or "none"
             raise TaskError(f"the repository has no extra or dependency group {name!r}; it has: {has}")
@@ -75,7 +77,7 @@ def _files(tree: Path, names: Sequence[str]) -> Needs:
 
 
 def _without_tools(needs: Needs) -> Needs:
-    names = ((r, canonical(r.name)) for r in needs.requirements)
+    names = ((r, canonicalize_name(r.name)) for r in needs.requirements)
     left = tuple(r for r, name in names if name not in _TOOLS and "sphinx" not in name)
     return dataclasses.replace(needs, requirements=left)
 
@@ -119,16 +121,16 @@ def _tox(tree: Path) -> Needs:
 
 def _with_own_extras(needs: Needs, project: Project, known: Mapping[str, Needs]) -> Needs:
     """With what `project[extra]` stands for, in place of the project's own name."""
-    own = canonical(project.name)
+    own = canonicalize_name(project.name)
     seen: set[str] = set()
     waiting = list(needs.extras)
     result = Needs(constraints=needs.constraints, unmet=needs.unmet)
     fresh = needs
     while True:
-        waiting += [e for r in fresh.requirements if canonical(r.name) == own for e in r.extras]
-        others = tuple(r for r in fresh.requirements if canonical(r.name) != own)
+        waiting += [e for r in fresh.requirements if canonicalize_name(r.name) == own for e in r.extras]
+        others = tuple(r for r in fresh.requirements if canonicalize_name(r.name) != own)
         result |= Needs(requirements=others)
-        names = {canonical(name) for name in waiting} - seen
+        names = {canonicalize_name(name) for name in waiting} - seen
         if not names:
             return result
         seen |= names

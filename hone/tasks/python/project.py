@@ -15,9 +15,10 @@ from typing import Any
 
 from packaging.metadata import parse_email
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from packaging.utils import canonicalize_name
 
 from hone.tasks.errors import TaskError
-from hone.tasks.python.files import Needs, canonical, parse_all
+from hone.tasks.python.files import Needs, parse_all
 from hone.tasks.python.tool import run_uv
 
 IMAGE = "give its tasks an image (docker://NAME or rootfs:DIR) that holds it installed"
@@ -155,5 +156,5 @@ def _project(
         fits = True  # who wrote it has not read it either
     if not fits:
         raise TaskError(f"{name} needs Python {python}, Hone runs on {platform.python_version()}: {IMAGE}")
-    by_name = {canonical(extra): needed for extra, needed in extras.items()}
+    by_name: dict[str, Needs] = {canonicalize_name(extra): needed for extra, needed in extras.items()}
     return Project(name=name, version=version, needs=needs, extras=by_name)

@@ -9,10 +9,11 @@ from pathlib import Path
 
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
+from packaging.utils import canonicalize_name
 
 from hone.tasks.configuration import HINDERING
 from hone.tasks.errors import TaskError
-from hone.tasks.python.files import Needs, canonical
+from hone.tasks.python.files import Needs
 from hone.tasks.python.tool import run_uv
 
 _RUNNER = ("pytest", "pluggy", "iniconfig")  # Hone's test runner brings its own
@@ -35,9 +36,9 @@ def resolve(
 
     Raises TaskError when it cannot be resolved.
     """
-    never = {*_RUNNER, *HINDERING, canonical(name)}
-    own = [r for r in needed.requirements if canonical(r.name) not in never]
-    theirs = [r for r in tests.requirements if canonical(r.name) not in never]
+    never = {*_RUNNER, *HINDERING, canonicalize_name(name)}
+    own = [r for r in needed.requirements if canonicalize_name(r.name) not in never]
+    theirs = [r for r in tests.requirements if canonicalize_name(r.name) not in never]
     if not own and not theirs:
         return (), tests.unmet
     try:
@@ -45,7 +46,7 @@ def resolve(
         return found, tests.unmet
     except TaskError:
         changed = [r for r in theirs if _loosened(r) != r] + [
-            r for r in tests.constraints if canonical(r.name) not in never
+            r for r in tests.constraints if canonicalize_name(r.name) not in never
         ]
         if not changed:
             raise
@@ -65,7 +66,7 @@ def _compile(
         runner = [f"{name}=={importlib.metadata.version(name)}" for name in _RUNNER]
         if before:
             runner = ["pytest>=7"]
-        allowed = [str(r) for r in constraints if canonical(r.name) not in _RUNNER]
+        allowed = [str(r) for r in constraints if canonicalize_name(r.name) not in _RUNNER]
         bounds.write_text("".join(f"{line}\n" for line in [*runner, *allowed]))
         # a condition that never holds takes a package out of the resolution, wherever it is asked for
         without = [name for name in never if name and name not in _RUNNER]
@@ -90,7 +91,7 @@ def _pinned(line: str, *, runner: bool) -> str | None:
     pin, _, via = (part.strip() for part in line.partition("#"))
     name, _, version = pin.partition("==")
     askers = {asker.strip() for asker in via.removeprefix("via").split(",")}
-    if not pin or (not runner and (canonical(name) in _RUNNER or askers <= set(_RUNNER))):
+    if not pin or (not runner and (canonicalize_name(name) in _RUNNER or askers <= set(_RUNNER))):
         return None
     if not version or "@" in pin:
         raise TaskError(f"{_WHAT}: {pin} has no version on a package index")

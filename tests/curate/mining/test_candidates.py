@@ -4,7 +4,7 @@ import pytest
 
 from hone.curate.mining.candidates import select, take_apart
 from hone.curate.mining.candidates import test_modules as modules_of
-from hone.curate.mining.history import texts, walk
+from hone.curate.mining.history import walk
 from hone.curate.mining.messages import Likelihood
 from hone.curate.mining.refusal import Reason, Unfit
 from hone.curate.mining.settings import MiningSettings
@@ -168,5 +168,5 @@ def test_the_repositorys_own_configuration_does_not_change_patches(project):
 
 def test_texts_are_those_files_that_are_there_and_are_text(project):
     commit = project.commit("More", {"a.py": "ä\n", "b.bin": b"\xff", "empty.py": ""})
-    found = texts(Repository.open(project.folder), commit, ["a.py", "b.bin", "none.py", "empty.py"])
+    found = Repository.open(project.folder).texts(commit, ["a.py", "b.bin", "none.py", "empty.py"])
     assert found == {"a.py": "ä\n", "empty.py": ""}

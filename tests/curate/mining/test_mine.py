@@ -188,7 +188,7 @@ def test_the_command_writes_the_tasks_and_says_what_became_of_the_commits(tmp_pa
 
 
 def test_results_are_read_back_from_the_journal(tmp_path):
-    (task,) = generate(TasksSettings(train=1, validation=0, test=0, unseen=0)).train
+    (task,) = generate(TasksSettings(train=1, test=0, unseen=0)).train
     results = {
         "a": Result(commit="a", task=task),
         "b": Result(commit="b", reason=Reason.TOO_SLOW, detail="more than 10 s"),

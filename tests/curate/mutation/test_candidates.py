@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hone.curate.mutation.candidates import Module, combine, diff
+from hone.curate.mutation.candidates import Module, combine
+from hone.tasks.diffs import file_diff
 from hone.tasks.errors import TaskError
 from tests.curate.mutation.offered import all_offered
 
@@ -37,7 +38,7 @@ def test_git_makes_of_the_diff_what_it_was_made_of(tmp_path_factory, one, other,
     after = newline.join(other) + newline * other_ends
     if not before or not after or before == after:
         return
-    patch = diff({"a.py": before}, {"a.py": after})
+    patch = file_diff("a.py", before, after)
     assert git_apply(tmp_path_factory.mktemp("tree"), {"a.py": before}, patch) == {"a.py": after}
 
 
