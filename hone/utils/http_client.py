@@ -14,6 +14,7 @@ from typing import IO, Any, cast
 import aiohttp
 
 from hone.utils.retry import backoff_delays, retry
+from hone.utils.sockets import keep_alive
 
 CONNECT_S = 10.0
 _ATTEMPTS = 7  # of an idempotent request; the delays between them add up to 7 s
@@ -207,11 +208,6 @@ class HttpClient:
 
 
 def _new_socket(info: tuple[Any, ...]) -> socket.socket:
-    """Return a socket that notices a dead peer within about a minute, however long it waits for a reply."""
-    family, kind, protocol = info[:3]
-    sock = socket.socket(family, kind, protocol)
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 30)
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 10)
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3)
+    sock = socket.socket(*info[:3])
+    keep_alive(sock)
     return sock

@@ -25,6 +25,8 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from hone.utils.sockets import keep_alive
+
 BODY_S = 600.0  # the longest that the body of a request may take to arrive
 CLIENT_GONE = 499  # status of a request whose client disconnected; never sent
 GRACE_S = 5.0  # for replies to leave once everything else has stopped
@@ -210,8 +212,9 @@ def listen(host: str, port: int) -> socket.socket:
     """Return a listening TCP socket; port 0 takes a free one. Raises OSError."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.create_server((host, port), family=family, backlog=_BACKLOG)
-    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # inherited; a reply is two small packets
-    return listener
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # a reply is two small packets
+    keep_alive(listener)
+    return listener  # whose connections inherit its options
 
 
 def address(listener: socket.socket, *, tls: bool = False) -> str:
@@ -246,8 +249,8 @@ async def serving(
         http="httptools",
         ws="websockets-sansio",
         ws_per_message_deflate=False,
-        ws_ping_interval=30.0,
-        ws_ping_timeout=60.0,
+        ws_max_size=1 << 20,
+        ws_ping_interval=None,  # a peer that does not read answers no ping; TCP finds dead ones
         lifespan="off",
         timeout_keep_alive=_KEEP_ALIVE_S,
         access_log=False,  # addresses may hold tokens

@@ -1,45 +1,40 @@
-"""The client's end of a sandbox's tunnel: what connects inside is joined to a unix socket of this machine."""
+"""The client's end of a sandbox's tunnel: connects each connection from inside to a local unix socket."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import itertools
 import logging
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
 from pathlib import Path
 
 import aiohttp
 
 from hone.sandbox.client.connection import Unreachable
 from hone.sandbox.contract import SandboxLost
-from hone.sandbox.remote.tunnel import FRAME_MAX, Joined, Multiplexer, ProtocolBroken
+from hone.sandbox.remote.tunnel import MESSAGE_MAX, OPEN, PROTOCOL, relay
 from hone.utils.http_client import HttpClient
+from hone.utils.retry import backoff_delays
 
 CONNECT_S = 20.0
-HEARTBEAT_S = 60.0
-_PAUSES_S = (0.1, 0.5, 2.0, 5.0)  # between tries to attach again; the last one repeats
-_GONE = (403, 404)  # answers after which there is nothing to attach to any more
+_REFUSALS = range(400, 500)  # HTTP statuses after which attaching again is pointless
 _log = logging.getLogger(__name__)
 
-_Line = aiohttp.ClientWebSocketResponse
+_Socket = aiohttp.ClientWebSocketResponse
 
 
 class ClientTunnel:
-    """Attached until it is closed: when its line breaks, connections end, and it attaches again."""
+    """Attached until it is closed; after a network failure it attaches again."""
 
     def __init__(self, node: HttpClient, service: Path) -> None:
-        self._node, self._url, self._service = node, f"{node.url}/tunnel", service
+        self._node, self._service = node, service
         self._task: asyncio.Task[None] | None = None
 
     async def open(self) -> None:
         """Attach, and serve in a task. Raises SandboxLost, Unreachable."""
-        line = await self._attach()
-        self._task = asyncio.create_task(self._serve(line))
+        self._task = asyncio.create_task(self._serve(await self._attach()))
 
     def cancel(self) -> None:
-        """End every connection, soon."""
+        """Start to end every connection."""
         if self._task is not None:
             self._task.cancel()
 
@@ -48,76 +43,66 @@ class ClientTunnel:
         if self._task is not None:
             await asyncio.wait({self._task})
 
-    async def _attach(self) -> _Line:
+    async def _attach(self) -> _Socket:
+        """Return an idle WebSocket of the node."""
+        url = f"{self._node.url}/tunnel"
+        if self._node.session.closed:
+            raise SandboxLost("its client is closed")
         try:
             async with asyncio.timeout(CONNECT_S):
                 return await self._node.session.ws_connect(
-                    self._url, headers=self._node.headers, heartbeat=HEARTBEAT_S, max_msg_size=FRAME_MAX + 1
+                    url, headers=self._node.headers, protocols=(PROTOCOL,), max_msg_size=MESSAGE_MAX + 1
                 )
         except aiohttp.WSServerHandshakeError as error:
-            if error.status in _GONE:
+            if error.status in _REFUSALS:
                 raise SandboxLost("its node has no such sandbox, or it has no tunnel") from error
-            raise Unreachable(f"{self._url} refused with status {error.status}") from error
+            raise Unreachable(f"{url} refused with HTTP {error.status}") from error
         except (aiohttp.ClientError, OSError) as error:
-            raise Unreachable(f"{self._url} cannot be reached: {error}") from error
+            raise Unreachable(f"{url} is unreachable: {error}") from error
 
-    async def _serve(self, line: _Line) -> None:
-        """Runs until cancelled, or the sandbox is gone."""
-        while True:
-            try:
-                await self._carry(line)
-                line = await self._attach_again()
-            except SandboxLost:
-                return
-            except ProtocolBroken as broken:
-                _log.warning("the tunnel %s stays closed: %s", self._url, broken)
-                return
+    async def _serve(self, idle: _Socket) -> None:
+        """Run until cancelled, or the sandbox is gone."""
+        async with asyncio.TaskGroup() as group:
+            while True:
+                message = await idle.receive()
+                if message.type is aiohttp.WSMsgType.TEXT and message.data == OPEN:
+                    group.create_task(self._connect(idle))
+                else:
+                    await _close(idle)
+                try:
+                    idle = await self._attach_again()
+                except SandboxLost:
+                    return
 
-    async def _attach_again(self) -> _Line:
+    async def _attach_again(self) -> _Socket:
         """Raises SandboxLost."""
-        for pause in itertools.chain(_PAUSES_S, itertools.repeat(_PAUSES_S[-1])):
-            try:
+        for delay_s in backoff_delays(0.1, factor=4.0, max_s=5.0):
+            with contextlib.suppress(Unreachable):
                 return await self._attach()
-            except Unreachable:
-                await asyncio.sleep(pause)
+            await asyncio.sleep(delay_s)
         raise AssertionError("unreachable")
 
-    async def _carry(self, line: _Line) -> None:
-        """Until the line breaks. Raises ProtocolBroken."""
-        multiplexer, broken = Multiplexer(line.send_bytes), None
-        async with _closing(line), asyncio.TaskGroup() as group:
-            try:
-                async for message in line:
-                    if message.type is aiohttp.WSMsgType.ERROR:
-                        break
-                    if message.type is not aiohttp.WSMsgType.BINARY:
-                        raise ProtocolBroken("a message that is not binary")
-                    if (joined := multiplexer.take(message.data)) is not None:
-                        group.create_task(self._join(multiplexer, joined))
-            except ProtocolBroken as error:
-                broken = error
-            finally:
-                multiplexer.end()
-        if broken is not None:
-            raise broken
+    async def _connect(self, socket: _Socket) -> None:
+        """Carry one connection between the node and the service."""
 
-    async def _join(self, multiplexer: Multiplexer, joined: Joined) -> None:
+        async def receive() -> bytes:
+            message = await socket.receive()
+            if message.type is not aiohttp.WSMsgType.BINARY:
+                raise ConnectionResetError("the node closed the connection")
+            return message.data
+
         try:
             async with asyncio.timeout(CONNECT_S):
                 reader, writer = await asyncio.open_unix_connection(self._service)
-        except (OSError, TimeoutError) as error:
-            _log.warning("the service %s cannot be reached: %s", self._service, error)
-            await multiplexer.reset(joined)
-            return
-        await multiplexer.carry(joined, reader, writer)
+            await relay(reader, writer, socket.send_bytes, receive)
+        except OSError as error:
+            _log.warning("the service %s is unreachable: %s", self._service, error)
+        finally:
+            await _close(socket)
 
 
-@asynccontextmanager
-async def _closing(line: _Line) -> AsyncGenerator[None]:
-    """Close a line at the end, without waiting for the other end to agree."""
-    try:
-        yield
-    finally:
-        with contextlib.suppress(Exception):
-            async with asyncio.timeout(1.0):
-                await line.close()
+async def _close(socket: _Socket) -> None:
+    """Close a WebSocket without waiting long for the node to agree."""
+    with contextlib.suppress(Exception):
+        async with asyncio.timeout(1.0):
+            await socket.close()

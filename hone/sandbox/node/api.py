@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import tempfile
 from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import IO, Any
@@ -22,7 +21,8 @@ from hone.sandbox.node.commands import Lines, run
 from hone.sandbox.node.contents import receive
 from hone.sandbox.node.node import Node
 from hone.sandbox.node.sandboxes import Held
-from hone.sandbox.remote.tunnel import ProtocolBroken
+from hone.sandbox.remote.errors import error_response, to_body
+from hone.sandbox.remote.tunnel import PROTOCOL
 from hone.sandbox.remote.wire import (
     IDEMPOTENCY_HEADER,
     CreateReply,
@@ -51,7 +51,6 @@ _CHUNK = 1 << 18
 _MIB = 1 << 20
 
 Endpoint = Callable[[Request], Coroutine[Any, Any, Response]]
-_log = logging.getLogger(__name__)
 
 
 class Done(Wire):
@@ -137,45 +136,26 @@ def _server_routes(node: Node) -> list[Route]:
 
 
 def _tunnel_route(node: Node) -> WebSocketRoute:
-    """Where a client attaches to the tunnel of its sandbox."""
+    """Where a client attaches WebSockets to the tunnel of its sandbox."""
 
     async def attach(websocket: WebSocket) -> None:
         try:
+            if PROTOCOL not in websocket.scope["subprotocols"]:
+                raise ValueError(f"a tunnel needs the WebSocket protocol {PROTOCOL}: update the client")
             held = node.sandboxes.find(websocket.path_params["sandbox_id"], presented_token(websocket))
             node.sandboxes.use(held)
             if held.tunnel is None:
                 raise SandboxLost("its spec names no tunnel")
-        except SandboxError as error:
-            node.metrics.refuse(error.code)
-            await websocket.close()  # which a client sees as status 403
+        except (SandboxError, ValueError) as error:
+            node.metrics.refuse(to_body(error)[1].code)
+            await websocket.send_denial_response(error_response(error))
             return
-        await websocket.accept()
-
-        async def send(frame: bytes) -> None:
-            try:
-                await websocket.send_bytes(frame)
-            except (WebSocketDisconnect, RuntimeError) as error:  # the latter: it was closed from here
-                raise ConnectionResetError("the client's line is closed") from error
-
-        try:
-            await held.tunnel.attach(send, _frames(websocket))
-        except (ProtocolBroken, WebSocketDisconnect) as error:
-            _log.info("the tunnel of sandbox %s was left: %r", held.id, error)
+        await websocket.accept(PROTOCOL)
+        await held.tunnel.attach(websocket)
         with contextlib.suppress(RuntimeError, WebSocketDisconnect):  # it is closed already
             await websocket.close()
 
     return WebSocketRoute("/v1/sandboxes/{sandbox_id}/tunnel", attach)
-
-
-async def _frames(websocket: WebSocket) -> AsyncIterator[bytes]:
-    """Raises WebSocketDisconnect when the client leaves, ProtocolBroken for what is no frame."""
-    while True:
-        message = await websocket.receive()
-        if message["type"] == "websocket.disconnect":
-            return
-        if not (frame := message.get("bytes")):
-            raise ProtocolBroken("a message that is not binary")
-        yield frame
 
 
 def _created(held: Held) -> bytes:

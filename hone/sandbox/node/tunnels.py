@@ -1,109 +1,142 @@
-"""The node's end of tunnels: one socket for each sandbox that has one, joined to the client that holds it.
+"""The node's end of tunnels: a unix socket for each sandbox that has one (see `hone.sandbox.remote.tunnel`).
 
-The provider shows the socket inside as it shows any service of this machine. What connects before the client
-has attached, or while it attaches again after its line broke, waits for it; a line that breaks ends the
-connections that it carried.
+The provider mounts the socket into the sandbox like any service of this machine.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import itertools
 import os
 import socket
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from hone.sandbox.remote.tunnel import CONNECTIONS_MAX, Multiplexer
+from starlette.types import Message
+from starlette.websockets import WebSocket, WebSocketDisconnect
 
-ATTACH_S = 20.0  # that a connection waits for the client
+from hone.sandbox.remote.tunnel import CONNECTIONS_MAX, OPEN, relay
+
+ATTACH_S = 20.0  # how long a connection waits for an idle WebSocket
+
+
+class _Line:
+    """A WebSocket of the client. `first` is done early only when the client leaves while it is idle."""
+
+    def __init__(self, websocket: WebSocket) -> None:
+        self._websocket = websocket
+        self.ended = asyncio.Event()
+        self.first = asyncio.create_task(websocket.receive())
+        self._pending: asyncio.Task[Message] | None = self.first
+
+    async def open(self) -> None:
+        with _closed_as_os_error():
+            await self._websocket.send_text(OPEN)
+
+    async def send(self, data: bytes) -> None:
+        with _closed_as_os_error():
+            await self._websocket.send_bytes(data)
+
+    async def receive(self) -> bytes:
+        pending, self._pending = self._pending, None
+        message = await (pending or self._websocket.receive())
+        data = message.get("bytes")
+        if data is None:
+            raise ConnectionResetError("the client closed the connection")
+        return data
 
 
 class NodeTunnel:
-    """The tunnel of one sandbox. `path` is the service that its provider is given."""
+    """The tunnel of one sandbox. `path` is the socket for its provider.
+
+    Invariant: at most one WebSocket is idle. The client opens another one only when the last one was used or
+    broke, so a new one replaces the old one.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._numbers = itertools.count(1)
-        self._line: Multiplexer | None = None
+        self._idle: _Line | None = None
         self._attached = asyncio.Event()
-        self._closed = asyncio.Event()
-        self._attaching: asyncio.Task[None] | None = None
-        self._joining: set[asyncio.Task[None]] = set()
+        self._turn = asyncio.Lock()  # connections take idle WebSockets in the order of their arrival
+        self._connections: set[asyncio.Task[None]] = set()
+        self._closed = False
 
-    async def attach(self, send: Callable[[bytes], Awaitable[None]], frames: AsyncIterator[bytes]) -> None:
-        """Carry connections over this line, in place of the one before, until it or the tunnel ends.
-
-        Raises ProtocolBroken.
-        """
-        if self._attaching is not None:
-            self._attaching.cancel()
-            await asyncio.wait({self._attaching})
-        if self._closed.is_set():
-            return
-        self._attaching = asyncio.create_task(self._read(Multiplexer(send), frames))
-        closing = asyncio.create_task(self._closed.wait())
-        attaching = self._attaching
-        try:
-            await asyncio.wait({attaching, closing}, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            attaching.cancel()
-            closing.cancel()
-            await asyncio.wait({attaching, closing})
-        if not attaching.cancelled():
-            attaching.result()
-
-    async def _read(self, line: Multiplexer, frames: AsyncIterator[bytes]) -> None:
-        self._line = line
+    async def attach(self, websocket: WebSocket) -> None:
+        """Offer a WebSocket to the next connection; return when that has ended, or the client has left."""
+        line = _Line(websocket)
+        if self._idle is not None:
+            self._idle.ended.set()
+        if self._closed:
+            line.ended.set()
+        self._idle = line
         self._attached.set()
+        ended = asyncio.create_task(line.ended.wait())
         try:
-            async for frame in frames:
-                line.take(frame)
+            await asyncio.wait({line.first, ended}, return_when=asyncio.FIRST_COMPLETED)
+            if self._idle is line:
+                self._idle = None
+            else:
+                await ended
         finally:
-            if self._line is line:
-                self._attached.clear()
-                self._line = None
-            line.end()
+            for task in (line.first, ended):
+                task.cancel()
+            await asyncio.wait({line.first, ended})
 
     def accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """A connection from inside."""
-        if len(self._joining) >= CONNECTIONS_MAX:
+        """Carry a connection from inside."""
+        if len(self._connections) >= CONNECTIONS_MAX:
             writer.close()
             return
-        task = asyncio.create_task(self._join(reader, writer))
-        self._joining.add(task)
-        task.add_done_callback(self._joining.discard)
+        task = asyncio.create_task(self._carry(reader, writer))
+        self._connections.add(task)
+        task.add_done_callback(self._connections.discard)
 
-    async def _join(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             async with asyncio.timeout(ATTACH_S):
-                await self._attached.wait()
-            line = self._line
-            if line is None or line.full:
-                return
-            joined = line.begin(next(self._numbers))
-            await line.open(joined)
-            await line.carry(joined, reader, writer)
+                line = await self._take_idle()
+            try:
+                await line.open()
+                await relay(reader, writer, line.send, line.receive)
+            finally:
+                line.ended.set()
         except (TimeoutError, OSError):
-            return  # nobody attached, or the line broke: closed below
+            return  # no client, or it has just left
         finally:
             writer.close()
 
+    async def _take_idle(self) -> _Line:
+        async with self._turn:
+            while self._idle is None:
+                self._attached.clear()
+                await self._attached.wait()
+            line, self._idle = self._idle, None
+            return line
+
     async def close(self) -> None:
-        """End every connection, and the line that carries them."""
-        self._closed.set()
-        for task in self._joining:
+        """End every connection and WebSocket."""
+        self._closed = True
+        if self._idle is not None:
+            self._idle.ended.set()
+        for task in self._connections:
             task.cancel()
-        await asyncio.gather(*self._joining, return_exceptions=True)
+        await asyncio.gather(*self._connections, return_exceptions=True)
+
+
+@contextlib.contextmanager
+def _closed_as_os_error() -> Generator[None]:
+    try:
+        yield
+    except (WebSocketDisconnect, RuntimeError) as error:  # the latter when it was closed from here
+        raise ConnectionResetError("the client closed the connection") from error
 
 
 @asynccontextmanager
 async def open_tunnel(directory: Path, name: str) -> AsyncGenerator[NodeTunnel]:
-    """Listen on a socket in `directory` while the context is open.
+    """Listen on a socket in `directory` while the block runs.
 
-    Its path names the directory by a descriptor of this process: an address holds 107 bytes at most.
+    The path names the directory by a file descriptor of this process: an address holds at most 107 bytes.
     """
     with contextlib.ExitStack() as stack:
         folder = os.open(directory, os.O_PATH | os.O_DIRECTORY)

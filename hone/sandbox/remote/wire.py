@@ -30,7 +30,7 @@ Directories of the client's machine (`SandboxSpec.layer`, `.mounts`) are named b
 for the start, gives what the node says is missing, and asks again. What a node was given once it keeps for
 later sandboxes while there is room.
 
-The connections of a sandbox's tunnel are carried over one WebSocket (`hone.sandbox.remote.tunnel`).
+Each connection of a sandbox's tunnel travels over a WebSocket of its own (`hone.sandbox.remote.tunnel`).
 """
 
 from __future__ import annotations
