@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Installs the services that tests start for themselves: a Docker engine, podman, an image registry and the
-# tools around them. Starts none and enables none at boot. Instant when nothing is missing.
+# tools around them, Node.js, and the command-line agents that tests run. Starts no service and enables none at
+# boot. Instant when nothing is missing.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 source scripts/packages.sh
@@ -18,6 +19,8 @@ buildah         buildah         buildah             buildah    buildah
 ip              iproute2        iproute             iproute2   iproute2
 pgrep           procps          procps-ng           procps-ng  procps-ng
 patch           patch           patch               patch      patch
+node            nodejs          nodejs              nodejs     nodejs
+npm             npm             nodejs-npm          npm        npm
 '
 if command -v apt-get >/dev/null; then column=1
 elif command -v dnf >/dev/null; then column=2
@@ -33,31 +36,39 @@ while read -r -a row; do
     missing+=("$program")
     [ "$package" = - ] || packages+=("$package")
 done <<< "$table"
-[ ${#missing[@]} -gt 0 ] || exit 0
 
-if [ "$(id -u)" -ne 0 ]; then
-    say "not root: tests that start ${missing[*]} are skipped"
-    exit 0
+# --- services
+
+install_services() {
+    # Debian starts what it installs unless this file forbids it
+    policy=/usr/sbin/policy-rc.d
+    if [ "$column" -eq 1 ] && ! [ -e "$policy" ]; then
+        printf '#!/bin/sh\nexit 101\n' > "$policy"
+        chmod 755 "$policy"
+        trap 'rm -f "$policy"' EXIT
+    fi
+    install_system "${packages[@]}"
+    if command -v systemctl >/dev/null; then
+        units=()
+        for program in "${missing[@]}"; do
+            case $program in
+                dockerd) units+=(docker.service docker.socket containerd.service) ;;
+                docker-registry) units+=(docker-registry.service) ;;
+                podman) units+=(podman.{service,socket} podman-auto-update.{service,timer} podman-restart.service) ;;
+            esac
+        done
+        for unit in "${units[@]}"; do
+            systemctl disable --quiet "$unit" || true # not every distribution has each
+        done
+    fi
+}
+
+if [ ${#missing[@]} -gt 0 ]; then
+    if [ "$(id -u)" -eq 0 ]; then install_services
+    else say "not root: tests that start ${missing[*]} are skipped"
+    fi
 fi
 
-# Debian starts what it installs unless this file forbids it
-policy=/usr/sbin/policy-rc.d
-if [ "$column" -eq 1 ] && ! [ -e "$policy" ]; then
-    printf '#!/bin/sh\nexit 101\n' > "$policy"
-    chmod 755 "$policy"
-    trap 'rm -f "$policy"' EXIT
-fi
-install_system "${packages[@]}"
-if command -v systemctl >/dev/null; then
-    units=()
-    for program in "${missing[@]}"; do
-        case $program in
-            dockerd) units+=(docker.service docker.socket containerd.service) ;;
-            docker-registry) units+=(docker-registry.service) ;;
-            podman) units+=(podman.{service,socket} podman-auto-update.{service,timer} podman-restart.service) ;;
-        esac
-    done
-    for unit in "${units[@]}"; do
-        systemctl disable --quiet "$unit" || true # not every distribution has each
-    done
-fi
+for agent in qwen-code mini-swe-agent; do
+    .venv/bin/hone agents prepare "$agent" >/dev/null || say "tests of $agent are skipped, and fail under CI"
+done

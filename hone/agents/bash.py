@@ -1,8 +1,8 @@
 """The bash agent: run the commands of each reply; their output is the next message.
 
 A reply holds one fenced block or calls of the tool `bash`, as its prompts ask (`hone.agents.scaffold`). The
-agent submits when a command succeeds and its output begins with the submit sentinel; what the command's text
-says does not matter.
+agent submits when a command succeeds and its output begins with the submit sentinel; the text of the command
+does not matter.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Context policies: pure over messages, and around a chat that keeps every token."""
+"""Context policies over messages, and in a chat that keeps every token."""
 
 from __future__ import annotations
 
@@ -91,9 +91,7 @@ SIZES = st.lists(
 
 @relaxed
 @given(sizes=SIZES, budget=st.integers(0, 600), ratio=st.floats(0, 1), merge=st.booleans())
-def test_nothing_is_over_budget_out_of_order_or_miscounted_and_the_newest_stays(
-    sizes: list[tuple[int, ...]], budget: int, ratio: float, merge: bool
-) -> None:
+def test_head_tail_invariants(sizes: list[tuple[int, ...]], budget: int, ratio: float, merge: bool) -> None:
     messages, counter = conversation(sizes), Words()
     try:
         kept = head_tail(messages, budget=budget, counter=counter, head_ratio=ratio, merge=merge)
@@ -134,15 +132,15 @@ def test_nothing_is_over_budget_out_of_order_or_miscounted_and_the_newest_stays(
     budget=st.integers(60, 900),
     ratio=st.sampled_from([0.3, 0.3, 0.0, 0.5, 1.0]),
 )
-def test_it_is_the_published_algorithm_wherever_no_mend_applies(
+def test_head_tail_is_the_published_algorithm(
     sizes: list[tuple[int, int]], budget: int, ratio: float
 ) -> None:
     messages, counter = conversation(sizes), Words()
     expected = published(messages, budget, ratio)
-    assume(counter.prompt(expected) <= budget)  # a mend: it may be over
-    assume(expected[-1] == messages[-1])  # a mend: it may drop the newest
+    assume(counter.prompt(expected) <= budget)  # a difference: it may exceed the budget
+    assume(expected[-1] == messages[-1])  # a difference: it may omit the newest turn
     kept = head_tail(messages, budget=budget, counter=counter, head_ratio=ratio)
-    if kept != expected:  # the one mend left: what the head leaves goes to the tail
+    if kept != expected:  # the last difference: the tail gets the unused tokens of the head
         at = next(i for i, m in enumerate(expected) if m["content"].startswith("[..."))
         assert kept[:at] == expected[:at]
         assert len(kept) > len(expected)
@@ -151,7 +149,7 @@ def test_it_is_the_published_algorithm_wherever_no_mend_applies(
         assert counter.prompt(kept) - counter.prompt(expected) <= left
 
 
-def test_the_published_example_of_a_context_of_16384() -> None:
+def test_published_example_of_a_context_of_16384() -> None:
     budget = 16384 - 4096
     assert budget == 12288
     fixed = 784 - MARKER_TOKENS - 6  # with the marker and three messages' own tokens: 784, of 500 to 800
@@ -169,7 +167,7 @@ def test_the_published_example_of_a_context_of_16384() -> None:
     assert kept[at] == {"role": "user", "content": text}
 
 
-def test_what_the_head_leaves_goes_to_the_tail() -> None:
+def test_tail_gets_the_unused_tokens_of_the_head() -> None:
     sizes = [(10, 300), *[(10, 30)] * 30]  # the first turn is too long for the head
     messages = conversation(sizes)
     kept = head_tail(messages, budget=500, counter=Words())
@@ -177,7 +175,7 @@ def test_what_the_head_leaves_goes_to_the_tail() -> None:
     assert Words().prompt(published(messages, 500, 0.3)) < 380
 
 
-def test_the_newest_observation_is_kept_whole_if_it_can_be_and_cut_in_the_middle_if_not() -> None:
+def test_newest_observation_is_cut_only_if_needed() -> None:
     messages = conversation([(5, 20), (5, 20), (5, 400)])
     kept = head_tail(messages, budget=460, counter=Words())
     assert kept[-1] == messages[-1]
@@ -191,23 +189,23 @@ def test_the_newest_observation_is_kept_whole_if_it_can_be_and_cut_in_the_middle
         head_tail(messages, budget=40, counter=Words())
 
 
-def test_of_several_observations_only_the_longest_are_cut() -> None:
+def test_only_the_longest_observations_are_cut() -> None:
     messages = conversation([(5, 20), (5, 10, 500, 10)])
     kept = head_tail(messages, budget=150, counter=Words())
     assert kept[-3:-1] != messages[-3:-1]
     assert (kept[-3], kept[-1]) == (messages[-3], messages[-1])
 
 
-def test_a_turn_ends_where_the_next_reply_begins_whatever_lies_between() -> None:
+def test_turn_ends_at_the_next_reply() -> None:
     messages = conversation([(5, 20, 20, 20)] * 8)
-    told = {"role": "user", "content": words("told", 4)}
-    messages.insert(6, told)  # what a format error says, after the first turn's observations
+    error = {"role": "user", "content": words("error", 4)}
+    messages.insert(6, error)  # a format error after the first turn's observations
     kept = head_tail(messages, budget=300, counter=Words(), head_ratio=0.5)
     assert kept[2:7] == messages[2:7]  # the first turn, whole
     assert [m["role"] for m in kept[7:]] == ["user", *["assistant", "tool", "tool", "tool"] * 2]
 
 
-def test_reasoning_is_dropped_from_all_replies_but_the_newest() -> None:
+def test_reasoning_is_dropped_from_all_but_the_newest_reply() -> None:
     messages: list[Message] = [
         {"role": "user", "content": "fix"},
         {"role": "assistant", "content": "a", "reasoning_content": "why a"},
@@ -266,12 +264,12 @@ class Loop:
     def check_tree(self) -> None:
         """Each reply lies behind exactly the prompt that the engine was given, and is trained once."""
         tree, nodes = self.inner.tree, [call.node for call in self.inner.calls]
-        for node, prompt, said in zip(nodes, self.engine.prompts, self.engine.completions, strict=True):
+        for node, prompt, completion in zip(nodes, self.engine.prompts, self.engine.completions, strict=True):
             assert node is not None
             parent = tree.nodes[node].parent
             assert parent is not None
             assert tree.tokens(parent).tolist() == prompt
-            assert tree.nodes[node].tokens.tolist() == said.token_ids.tolist()
+            assert tree.nodes[node].tokens.tolist() == completion.token_ids.tolist()
         samples = tree_samples(tree, rollout_id="r", group_id="g", advantage=1.0)
         trained = sum(int((sample.weight > 0).sum()) for sample in samples)
         assert trained == tree.sampled_tokens == sum(len(c.token_ids) for c in self.engine.completions)
@@ -280,21 +278,21 @@ class Loop:
 @pytest.mark.parametrize("renderer", ["qwen3", "default"])
 @settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
 @given(sizes=st.lists(st.tuples(st.integers(0, 6), st.integers(0, 60)), min_size=1, max_size=25))
-def test_each_reply_is_trained_in_the_context_it_saw_which_is_never_over_budget(
+def test_replies_are_trained_in_their_cut_context(
     tokenizer: Any, renderer: str, sizes: list[tuple[int, int]]
 ) -> None:
     loop = Loop(tokenizer, ContextSettings(policy="head_tail"), renderer=renderer)
 
     async def converse() -> None:
         for number, (reply, observation) in enumerate(sizes):
-            await loop.turn(f"{number} {words('said', reply)}", f"{number} {'seven ' * observation}")
+            await loop.turn(f"{number} {words('reply', reply)}", f"{number} {'seven ' * observation}")
 
     asyncio.run(converse())
     assert all(len(prompt) <= loop.chat.max_prompt_tokens for prompt in loop.engine.prompts)
     loop.check_tree()
 
 
-def test_a_turn_costs_the_same_however_long_the_conversation_is(tokenizer: Any) -> None:
+def test_cost_of_a_turn_does_not_grow(tokenizer: Any) -> None:
     loop = Loop(tokenizer, ContextSettings(policy="head_tail"))
     measured = list[int]()
     measure = loop.inner.measure
@@ -315,7 +313,7 @@ def test_a_turn_costs_the_same_however_long_the_conversation_is(tokenizer: Any) 
     assert max(measured[40:]) <= max(measured[20:40])
 
 
-def test_a_short_conversation_and_one_without_a_policy_are_sent_as_they_are(tokenizer: Any) -> None:
+def test_short_conversation_is_sent_unchanged(tokenizer: Any) -> None:
     async def converse(loop: Loop) -> None:
         for number in range(8):
             await loop.turn(f"{number} one", "seven " * 10)
@@ -330,7 +328,7 @@ def test_a_short_conversation_and_one_without_a_policy_are_sent_as_they_are(toke
         asyncio.run(converse(loop))
 
 
-def test_a_conversation_that_was_cut_and_begins_anew_is_whole_again(tokenizer: Any) -> None:
+def test_new_conversation_after_a_cut_is_complete(tokenizer: Any) -> None:
     loop = Loop(tokenizer, ContextSettings(policy="head_tail"))
 
     async def converse() -> None:
@@ -347,7 +345,7 @@ def test_a_conversation_that_was_cut_and_begins_anew_is_whole_again(tokenizer: A
     loop.check_tree()
 
 
-def test_where_two_user_messages_in_a_row_are_forbidden_the_marker_joins_the_one_before_it(
+def test_marker_is_merged_if_the_template_requires_it(
     tokenizer: Any,
 ) -> None:
     strict = make_tokenizer(TEXTS, TinyModelSettings())
@@ -362,7 +360,7 @@ def test_where_two_user_messages_in_a_row_are_forbidden_the_marker_joins_the_one
         loop.check_tree()
 
 
-def test_replies_without_their_reasoning_fork_the_tree_and_are_trained_with_it(tokenizer: Any) -> None:
+def test_drop_thinking_forks_and_trains_with_reasoning(tokenizer: Any) -> None:
     loop = Loop(tokenizer, ContextSettings(policy="drop_thinking"), room=2000)
 
     async def converse() -> None:
@@ -380,7 +378,7 @@ def test_replies_without_their_reasoning_fork_the_tree_and_are_trained_with_it(t
     loop.check_tree()
 
 
-def test_the_budget_holds_where_turns_cost_more_together_than_one_by_one() -> None:
+def test_budget_holds_if_turns_cost_more_together() -> None:
     class Dear:
         """A template that adds a token to each message for every one before it."""
 

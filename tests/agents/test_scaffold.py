@@ -1,4 +1,4 @@
-"""Prompts and limits from a YAML in mini-swe-agent's format."""
+"""Prompts and limits from a YAML file in mini-swe-agent's format."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def _write(folder: Path, text: str) -> str:
     return str(path)
 
 
-def test_the_places_of_both_generations_are_read(tmp_path: Path) -> None:
+def test_keys_of_both_generations_are_read(tmp_path: Path) -> None:
     one = load_scaffold(_write(tmp_path, ONE))
     assert (one.step_limit, one.timeout_s, one.cwd) == (20, 180, "/testbed")
     assert one.env == {"PAGER": "cat", "TQDM_DISABLE": "1"}
@@ -66,7 +66,7 @@ def test_the_places_of_both_generations_are_read(tmp_path: Path) -> None:
     assert two.actions("```bash\nls\n```") == []
 
 
-def test_each_generation_has_its_own_rules(tmp_path: Path) -> None:
+def test_generations_differ_in_their_rules(tmp_path: Path) -> None:
     one = load_scaffold(_write(tmp_path, ONE))
     assert (one.generation, one.mode, one.submits) == (1, Mode.TEXT, (SUBMIT, SUBMIT_1))
     assert one.actions("```bash\n\nls\n```") == ["ls"]
@@ -91,9 +91,7 @@ model: {observation_template: "{{output.output}}", format_error_template: "{{err
         (("_template: S", '_template: "Say:\\n```mswea_bash_command\\nls\\n```"'), Mode.TEXT),
     ],
 )
-def test_a_file_of_2_asks_for_tool_calls_unless_it_asks_for_text(
-    tmp_path: Path, change: tuple[str, str], mode: Mode
-) -> None:
+def test_mode_of_a_version_2_file(tmp_path: Path, change: tuple[str, str], mode: Mode) -> None:
     scaffold = load_scaffold(_write(tmp_path, BARE.replace(*change) if change[0] else BARE))
     assert (scaffold.mode, scaffold.interpreter) == (mode, ("bash", "-lc"))
     for kind in ("bash", "oracle"):
@@ -108,12 +106,12 @@ def test_a_file_of_2_asks_for_tool_calls_unless_it_asks_for_text(
         (r"```bash[ \t]*\n(.*?)\n```", "```bash\nls -l\n```"),
     ],
 )
-def test_a_scripted_agent_writes_the_form_that_the_file_reads(tmp_path: Path, regex: str, text: str) -> None:
+def test_scripted_reply_has_the_form_of_the_file(tmp_path: Path, regex: str, text: str) -> None:
     path = _write(tmp_path, BARE.replace("model: {", f"model: {{action_regex: '{regex}', "))
     assert load_scaffold(path).reply("ls -l") == text
 
 
-def test_a_form_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
+def test_unwritable_action_form_is_refused(tmp_path: Path) -> None:
     path = _write(tmp_path, BARE.replace("model: {", "model: {action_regex: '[<](run|do)[>]', "))
     with pytest.raises(ScaffoldError, match="does not find the command"):
         load_scaffold(path).reply("ls -l")
@@ -121,7 +119,7 @@ def test_a_form_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["default", "tiny"])
 @pytest.mark.parametrize("kind", ["bash", "oracle", "noop", "demonstrator"])
-def test_the_shipped_prompts_serve_every_agent(name: str, kind: str) -> None:
+def test_shipped_prompts_serve_every_agent(name: str, kind: str) -> None:
     make_agent(AgentSettings.model_validate({"kind": kind, "prompts": name}))
     assert load_scaffold(name).unused == ()
 
@@ -146,12 +144,14 @@ def test_the_shipped_prompts_serve_every_agent(name: str, kind: str) -> None:
         ((ONE, "agent: 3"), "must be a mapping"),
     ],
 )
-def test_a_bad_file_is_refused_with_the_reason(tmp_path: Path, change: tuple[str, str], message: str) -> None:
+def test_invalid_file_is_refused_with_the_reason(
+    tmp_path: Path, change: tuple[str, str], message: str
+) -> None:
     with pytest.raises(ScaffoldError, match=message.replace("(", "\\(")):
         load_scaffold(_write(tmp_path, ONE.replace(*change)))
 
 
-def test_a_name_that_does_not_exist_is_refused_with_those_that_do(tmp_path: Path) -> None:
+def test_unknown_prompts_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ScaffoldError, match="default, tiny"):
         load_scaffold("tinny")
     with pytest.raises(ScaffoldError, match="cannot read"):
@@ -161,19 +161,19 @@ def test_a_name_that_does_not_exist_is_refused_with_those_that_do(tmp_path: Path
 @pytest.mark.parametrize(
     "template", ["{{task}}", "{{output.returncode}}", "found {{actions|length}}", "was too slow: {{output}}"]
 )
-def test_a_variable_that_does_not_exist_is_found_before_any_rollout(tmp_path: Path, template: str) -> None:
+def test_undefined_template_variable_is_refused(tmp_path: Path, template: str) -> None:
     path = _write(tmp_path, ONE.replace(template, "{{nothing}}"))
     with pytest.raises(ScaffoldError, match="'nothing' is undefined"):
         make_agent(AgentSettings(prompts=path))
 
 
-def test_settings_replace_the_limits_of_the_file(tmp_path: Path) -> None:
+def test_settings_override_the_limits_of_the_file(tmp_path: Path) -> None:
     scaffold = load_scaffold(_write(tmp_path, ONE), turn_limit=2, time_limit_s=9.0, command_timeout_s=4.0)
     assert (scaffold.step_limit, scaffold.wall_time_limit_s, scaffold.timeout_s) == (2, 9.0, 4.0)
 
 
 @given(st.text(st.characters(exclude_characters="`"), min_size=1).filter(lambda text: text.strip()))
-def test_a_command_survives_the_trip_through_a_reply(command: str) -> None:
+def test_command_round_trips_through_a_reply(command: str) -> None:
     scaffold = load_scaffold("tiny")
     assert scaffold.actions(f"I will do this.\n\n{scaffold.reply(command)}\n") == [command.strip()]
 
@@ -196,5 +196,5 @@ def test_a_command_survives_the_trip_through_a_reply(command: str) -> None:
         ("see\n```\nthis\n```\n```bash\nls\n```", ["ls"]),
     ],
 )
-def test_actions_are_the_whole_fenced_commands(reply: str, actions: list[str]) -> None:
+def test_actions_are_complete_fenced_commands(reply: str, actions: list[str]) -> None:
     assert load_scaffold("default").actions(reply) == actions

@@ -34,7 +34,7 @@ def _task(tmp_path: Path) -> tuple[Task, Path]:
 
 
 @pytest.mark.sandbox
-def test_the_oracle_resolves_the_noop_changes_nothing_and_the_demonstrator_does_as_drawn(
+def test_scripted_agents_resolve_or_not_as_scripted(
     tmp_path: Path,
 ) -> None:
     task, workspace = _task(tmp_path)
@@ -70,7 +70,7 @@ def test_the_oracle_resolves_the_noop_changes_nothing_and_the_demonstrator_does_
     asyncio.run(scenario())
 
 
-def test_the_demonstrator_is_right_and_wrong_as_often_as_told(tmp_path: Path) -> None:
+def test_demonstrator_draws_with_the_given_probabilities(tmp_path: Path) -> None:
     task = replace(make_task(gold_patch="--- a/stats.py\n+++ b/stats.py\n"), metadata={"fixes": FIXES})
     script = demonstrator(accuracy=0.4, favourite=0.6, seed=3)
     drawn = [list(script(task, str(i)))[1] for i in range(4000)]
@@ -84,7 +84,7 @@ def test_the_demonstrator_is_right_and_wrong_as_often_as_told(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("fixes", [None, [], FIXES[:1], FIXES[1:2]])
-def test_a_task_without_right_and_wrong_fixes_has_no_demonstrator(fixes: list[object] | None) -> None:
+def test_demonstrator_needs_right_and_wrong_fixes(fixes: list[object] | None) -> None:
     task = replace(make_task(), metadata={"fixes": fixes})
     with pytest.raises(ValueError, match="lists no right or no wrong fix"):
         demonstrator(accuracy=0.5, favourite=0.5, seed=0)(task, "0")

@@ -1,4 +1,4 @@
-"""What a run file may say about its agent, and what it may not."""
+"""Validation of the agent's settings."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from hone.agents.settings import AgentSettings, ContextSettings
         ({"context": {"head_ratio": 0.5}}, "head_ratio has no effect on policy = 'none'"),
     ],
 )
-def test_a_setting_that_the_agent_would_ignore_is_refused(given: dict[str, Any], message: str) -> None:
+def test_setting_without_effect_is_refused(given: dict[str, Any], message: str) -> None:
     with pytest.raises(ValidationError, match=message):
         AgentSettings.model_validate(given)
 
 
-def test_every_setting_of_agents_is_one_that_some_kind_uses() -> None:
+def test_settings_accept_the_kinds_that_use_them() -> None:
     AgentSettings(kind="blackbox", program="qwen-code", turn_limit=3, token_limit=10)
     AgentSettings(kind="debugger", pdb=False, context=ContextSettings(policy="head_tail", head_ratio=0.2))
     AgentSettings(kind="demonstrator", accuracy=1.0, favourite=0.1, prompts="tiny", seed=5)

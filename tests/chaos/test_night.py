@@ -91,7 +91,7 @@ def test_every_rollout_of_a_bad_night_is_accounted_for_and_nothing_is_left(tmp_p
         for trajectory in (t for group in groups for t in group.trajectories):
             assert OUTCOME_RULES[trajectory.outcome].fault is not Fault.INFRASTRUCTURE
             sampled = [node for node in trajectory.tree.nodes if node.sampled]
-            said = engine.said.get(trajectory.rollout_id, [])
+            said = engine.completions.get(trajectory.rollout_id, [])
             assert [node.tokens.tolist() for node in sampled] == [c.token_ids.tolist() for c in said]
             samples = tree_samples(trajectory.tree, rollout_id="r", group_id="g", advantage=1.0)
             assert sum(int((s.weight > 0).sum()) for s in samples) == sum(len(n.tokens) for n in sampled)

@@ -31,7 +31,7 @@ OUTCOMES = {
 
 
 @dataclass(frozen=True)
-class Said:
+class GivenReply:
     """One reply, before either side has made a message of it."""
 
     content: str = ""
@@ -44,17 +44,17 @@ def call(command: Any, tool: str = "bash") -> tuple[str, str]:
     return tool, json.dumps({"command": command})
 
 
-def tool_calls(said: Said, number: int) -> list[dict[str, Any]]:
+def tool_calls(given: GivenReply, number: int) -> list[dict[str, Any]]:
     return [
         {"id": f"call_{number}_{i}", "type": "function", "function": {"name": name, "arguments": arguments}}
-        for i, (name, arguments) in enumerate(said.calls)
+        for i, (name, arguments) in enumerate(given.calls)
     ]
 
 
 class Replies:
     """Hone's side: a chat that gives the replies in order, and submits when they are used up."""
 
-    def __init__(self, replies: list[Said], *, tools: bool, end: Said) -> None:
+    def __init__(self, replies: list[GivenReply], *, tools: bool, end: GivenReply) -> None:
         self.tree, self.asked, self.tools = TokenTree(), list[list[Message]](), tools
         self._replies, self._end = replies, end
         self.max_prompt_tokens = 1 << 30
@@ -64,15 +64,15 @@ class Replies:
 
     async def reply(self, messages: list[Message], *, tools: object = None, **asked: object) -> Reply:
         number = len(self.asked)
-        said = self._replies[number] if number < len(self._replies) else self._end
+        given = self._replies[number] if number < len(self._replies) else self._end
         self.asked.append([dict(message) for message in messages])
         assert bool(tools) == self.tools
         return Reply(
-            content=said.content,
+            content=given.content,
             node=None,
-            reasoning=said.reasoning,
-            tool_calls=tuple(tool_calls(said, number)),
-            truncated=said.truncated,
+            reasoning=given.reasoning,
+            tool_calls=tuple(tool_calls(given, number)),
+            truncated=given.truncated,
             sampled_tokens=10,
         )
 
@@ -90,7 +90,9 @@ class Done:
     data: dict[str, Any] = field(repr=False)
 
 
-def run_package(config: Path, replies: list[Said], *, tools: bool, end: Said, **limits: Any) -> Done:
+def run_package(
+    config: Path, replies: list[GivenReply], *, tools: bool, end: GivenReply, **limits: Any
+) -> Done:
     """The package's agent and model on this host's own shell; `limits` are the agent's, and `timeout`."""
     from tests.integrations.package_models import TextModel, ToolModel  # here: they take seconds to import
 
@@ -118,19 +120,19 @@ def run_package(config: Path, replies: list[Said], *, tools: bool, end: Said, **
 
 
 def clean(message: dict[str, Any]) -> Message:
-    """What a model is shown of a message."""
+    """Return the keys of a message that a model sees."""
     kept = ("role", "content", "tool_calls", "tool_call_id", "reasoning_content")
     shown = {key: message[key] for key in kept if message.get(key)}
     shown["content"] = message.get("content") or ""
     return shown
 
 
-def ending(config: Path, *, tools: bool) -> Said:
+def ending(config: Path, *, tools: bool) -> GivenReply:
     """The reply that submits."""
     command = f"echo {SUBMIT}"
     if tools:
-        return Said(calls=(call(command),))
+        return GivenReply(calls=(call(command),))
     regex = yaml.safe_load(config.read_text())["model"].get(
         "action_regex", "```mswea_bash_command\n(.*?)\n```"
     )
-    return Said(content="Done.\n\n" + re.sub(r"\(\.\*\?\)", lambda _: command, regex))
+    return GivenReply(content="Done.\n\n" + re.sub(r"\(\.\*\?\)", lambda _: command, regex))

@@ -11,26 +11,26 @@ import litellm
 from minisweagent.models.litellm_model import LitellmModel
 from minisweagent.models.litellm_textbased_model import LitellmTextbasedModel
 
-from tests.integrations.package import Said, tool_calls
+from tests.integrations.package import GivenReply, tool_calls
 
 
 class _Scripted:
     """Gives the package's own models their replies where they would ask a server."""
 
-    replies: list[Said]
-    end: Said
+    replies: list[GivenReply]
+    end: GivenReply
     asked: list[list[dict[str, Any]]]
 
     def _query(self, messages: list[dict[str, Any]], **kwargs: Any) -> litellm.ModelResponse:
         number = len(self.asked)
-        said = self.replies[number] if number < len(self.replies) else self.end
+        given = self.replies[number] if number < len(self.replies) else self.end
         self.asked.append(messages)
-        message: dict[str, Any] = {"role": "assistant", "content": said.content}
-        if said.calls:
-            message["tool_calls"] = tool_calls(said, number)
-        if said.reasoning:
-            message["reasoning_content"] = said.reasoning
-        ended = "length" if said.truncated else "tool_calls" if said.calls else "stop"
+        message: dict[str, Any] = {"role": "assistant", "content": given.content}
+        if given.calls:
+            message["tool_calls"] = tool_calls(given, number)
+        if given.reasoning:
+            message["reasoning_content"] = given.reasoning
+        ended = "length" if given.truncated else "tool_calls" if given.calls else "stop"
         return litellm.ModelResponse(choices=[{"finish_reason": ended, "index": 0, "message": message}])
 
     def _calculate_cost(self, response: object) -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""The package as the agent: whole rollouts, token-exact, ten at once, and every way they can end."""
+"""Rollouts of the package: exact tokens, ten at once, and every ending."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ import json
 import threading
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from minisweagent.agents import default
 
 from hone.agents import AgentSettings, ScaffoldError, load_scaffold
 from hone.agents.context import ManagedAgent
@@ -28,7 +30,7 @@ from hone.sandbox import SandboxLost, SandboxSpec
 from hone.tasks.workspace import prepare
 from hone.train.samples import tree_samples
 from hone.types import Task, Trajectory
-from tests.integrations.package import SHIPPED, Said, call, run_package
+from tests.integrations.package import SHIPPED, GivenReply, call, run_package
 from tests.policy.scripted_engine import ScriptedEngine
 from tests.rollout.real import gold, open_parts, tasks
 
@@ -37,7 +39,7 @@ pytestmark = pytest.mark.sandbox
 SUBMIT = "echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"
 SHORT = """
 agent: {system_template: "Work.", instance_template: "{{ task }}", step_limit: STEPS}
-environment: {timeout: 20}
+environment: {timeout: 120}
 model:
   observation_template: "{{ output.returncode }} {{ output.output[:2000] }}"
   format_error_template: "{{ error }}"
@@ -54,7 +56,7 @@ def tool(command: str) -> str:
 
 
 class Policy:
-    """A chat for each rollout over an engine of its own, which says what `says(task)` lists, then submits."""
+    """Makes a chat for each rollout; its engine returns the replies `says(task)` and then submits."""
 
     def __init__(self, tokenizer: Any, says: Callable[[], Sequence[str]], *, room: int = 100_000) -> None:
         self.renderer = make_renderer(tokenizer, "qwen3")
@@ -75,13 +77,13 @@ class Policy:
         return self.chats[rollout_id]
 
     def check(self, done: Trajectory) -> None:
-        """The tree holds the ids that this rollout's engine was given and produced, and trains each once."""
+        """Assert that the tree holds the engine's prompts and completions, and trains each token once."""
         engine, chat = self.engines[done.rollout_id], self.chats[done.rollout_id]
         assert done.tree is chat.tree
-        said = [node for node in done.tree.nodes if node.sampled]
-        assert len(said) == len(engine.prompts) == len(done.turns)
+        sampled = [node for node in done.tree.nodes if node.sampled]
+        assert len(sampled) == len(engine.prompts) == len(done.turns)
         for node, prompt, completion, turn in zip(
-            said, engine.prompts, engine.completions, done.turns, strict=True
+            sampled, engine.prompts, engine.completions, done.turns, strict=True
         ):
             assert node.parent is not None
             assert done.tree.tokens(node.parent).tolist() == prompt
@@ -132,9 +134,7 @@ def short(tmp_path: Path, *, steps: int = 20, **settings: Any) -> MiniSweAgent:
     return make_mini_swe_agent(AgentSettings.model_validate(given))
 
 
-def test_ten_at_once_mend_their_task_and_can_be_trained_on_to_the_token(
-    tmp_path: Path, tokenizer: Any
-) -> None:
+def test_ten_concurrent_rollouts_resolve_with_exact_tokens(tmp_path: Path, tokenizer: Any) -> None:
     task = tasks(1)[0]
     agent = make_mini_swe_agent(AgentSettings(kind="mini-swe-agent"), trajectories=tmp_path / "trajectories")
     replies = [
@@ -160,7 +160,7 @@ def test_ten_at_once_mend_their_task_and_can_be_trained_on_to_the_token(
     assert len(list((tmp_path / "trajectories").iterdir())) == 10
 
 
-def test_its_trajectory_file_is_the_packages_own(tmp_path: Path, tokenizer: Any) -> None:
+def test_trajectory_file_has_the_format_of_the_package(tmp_path: Path, tokenizer: Any) -> None:
     agent = make_mini_swe_agent(AgentSettings(kind="mini-swe-agent"), trajectories=tmp_path / "trajectories")
     policy = Policy(tokenizer, lambda: [tool("echo a")])
     done = roll_out(tmp_path, agent, policy, tasks(1)[0])[0]
@@ -169,7 +169,7 @@ def test_its_trajectory_file_is_the_packages_own(tmp_path: Path, tokenizer: Any)
     data = json.loads((tmp_path / "trajectories" / note["trajectory"]).read_text())
     facts = {key: data["info"][key] for key in ("mini_version", "exit_status", "model_stats")}
     assert note == {**facts, "trajectory": note["trajectory"]}
-    replies, end = [Said(calls=(call("echo a"),))], Said(calls=(call(SUBMIT),))
+    replies, end = [GivenReply(calls=(call("echo a"),))], GivenReply(calls=(call(SUBMIT),))
     own = run_package(SHIPPED["swebench"], replies, tools=True, end=end).data
     assert data["instance_id"] == done.task_id
     assert set(data) == {*own, "instance_id"}
@@ -183,7 +183,7 @@ def test_its_trajectory_file_is_the_packages_own(tmp_path: Path, tokenizer: Any)
         assert set(mine.get("extra", {})) == set(theirs.get("extra", {}))
 
 
-def test_limits_keep_their_names(tmp_path: Path, tokenizer: Any) -> None:
+def test_limits_map_to_outcomes(tmp_path: Path, tokenizer: Any) -> None:
     task, forever = tasks(1)[0], [tool("true")] * 30
 
     def ends(says: Sequence[str], **settings: Any) -> tuple[Outcome, int]:
@@ -197,10 +197,20 @@ def test_limits_keep_their_names(tmp_path: Path, tokenizer: Any) -> None:
     sampled = len(tokenizer.encode(forever[0], add_special_tokens=False)) + 1
     assert ends(forever, token_limit=3 * sampled - 1) == (Outcome.TOKEN_LIMIT, 3)
     assert ends(["words"] * 9) == (Outcome.FORMAT_LIMIT, 3)
-    assert ends([tool("sleep 1.1"), *forever], time_limit_s=1) == (Outcome.TIME_LIMIT, 1)
 
 
-def test_a_policy_for_long_conversations_is_around_its_chat_too(tmp_path: Path, tokenizer: Any) -> None:
+def test_time_limit_ends_the_rollout(tmp_path: Path, tokenizer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    policy = Policy(tokenizer, lambda: [tool("true")] * 30)
+
+    def seconds() -> float:  # 100 for each reply
+        return 100.0 * sum(len(engine.prompts) for engine in policy.engines.values())
+
+    monkeypatch.setattr(default, "time", SimpleNamespace(time=seconds))
+    done = roll_out(tmp_path, short(tmp_path, time_limit_s=250), policy, tasks(1)[0])[0]
+    assert (done.outcome, len(done.turns)) == (Outcome.TIME_LIMIT, 3)
+
+
+def test_context_policy_applies_to_the_package(tmp_path: Path, tokenizer: Any) -> None:
     agent = ManagedAgent(short(tmp_path), ContextSettings(policy="head_tail"))
     policy = Policy(tokenizer, lambda: [tool(f"echo {n}; seq 1 60") for n in range(12)], room=1500)
     done = roll_out(tmp_path, agent, policy, tasks(1)[0])[0]
@@ -212,7 +222,7 @@ def test_a_policy_for_long_conversations_is_around_its_chat_too(tmp_path: Path, 
 
 
 class Fails(Policy):
-    """The second reply is `ending`: raised, or awaited."""
+    """Raises or awaits `ending` as the second reply."""
 
     def __init__(self, tokenizer: Any, ending: Exception | Callable[[], Awaitable[Any]]) -> None:
         super().__init__(tokenizer, lambda: [tool("echo a")])
@@ -238,24 +248,20 @@ class Fails(Policy):
     [
         (EngineError("down"), Outcome.ENGINE_ERROR),
         (ContextOverflow(9, 8), Outcome.CONTEXT_LIMIT),
-        (lambda: asyncio.Event().wait(), Outcome.ENGINE_ERROR),
     ],
 )
-def test_a_failing_or_silent_engine_ends_it_and_what_was_done_is_kept(
+def test_failing_engine_ends_the_rollout_and_keeps_turns(
     tmp_path: Path, tokenizer: Any, ending: Any, outcome: Outcome
 ) -> None:
-    done = roll_out(tmp_path, short(tmp_path), Fails(tokenizer, ending), tasks(1)[0], reply_timeout_s=3.0)[0]
+    done = roll_out(tmp_path, short(tmp_path), Fails(tokenizer, ending), tasks(1)[0])[0]
     assert (done.outcome, len(done.turns)) == (outcome, 1)
     assert [message["role"] for message in done.messages] == ["system", "user", "assistant", "tool"]
 
 
-def test_a_deadline_strikes_during_a_command_and_a_command_may_end_the_sandbox(
-    tmp_path: Path, tokenizer: Any
-) -> None:
+def test_deadline_and_lost_sandbox_end_the_rollout(tmp_path: Path, tokenizer: Any) -> None:
     task, agent = tasks(1)[0], short(tmp_path, command_timeout_s=600)
     done = roll_out(tmp_path, agent, Policy(tokenizer, lambda: [tool("sleep 1000")]), task, time_limit_s=5.0)
     assert (done[0].outcome, len(done[0].turns)) == (Outcome.TIME_LIMIT, 0)
-    assert done[0].messages[-1]["tool_calls"][0]["function"]["name"] == "bash"
 
     class Closes:
         """An agent whose sandbox is lost before its first command."""
@@ -269,7 +275,7 @@ def test_a_deadline_strikes_during_a_command_and_a_command_may_end_the_sandbox(
     assert done[0].outcome is Outcome.BROKE_SANDBOX
 
 
-def test_a_cancelled_rollout_leaves_no_thread(tmp_path: Path, tokenizer: Any) -> None:
+def test_cancelled_rollout_leaves_no_thread(tmp_path: Path, tokenizer: Any) -> None:
     reached = asyncio.Event()
 
     async def never() -> Any:
@@ -295,7 +301,7 @@ def test_a_cancelled_rollout_leaves_no_thread(tmp_path: Path, tokenizer: Any) ->
     asyncio.run(main())
 
 
-def test_prompts_are_the_packages_by_name_and_others_by_path(tmp_path: Path) -> None:
+def test_prompts_are_named_or_given_by_path(tmp_path: Path) -> None:
     with pytest.raises(
         ScaffoldError, match="no prompts named 'tiny': use one of default, mini, mini_textbased"
     ):

@@ -1,4 +1,4 @@
-"""Message for message what the mini-swe-agent package does: the bash agent, and the package over Hone."""
+"""The bash agent, and the package over Hone, equal the mini-swe-agent package message by message."""
 
 from __future__ import annotations
 
@@ -19,14 +19,23 @@ from hone.outcomes import Outcome
 from hone.sandbox import Sandbox, SandboxSpec, make_provider
 from hone.sandbox.settings import SandboxSettings
 from tests.grading.example import make_task
-from tests.integrations.package import OUTCOMES, SHIPPED, Replies, Said, call, clean, ending, run_package
+from tests.integrations.package import (
+    OUTCOMES,
+    SHIPPED,
+    GivenReply,
+    Replies,
+    call,
+    clean,
+    ending,
+    run_package,
+)
 
 pytestmark = pytest.mark.sandbox
 relaxed = settings(
-    max_examples=25,
+    max_examples=settings.default.max_examples // 3,  # each runs three sessions
     deadline=None,
     suppress_health_check=list(HealthCheck),
-    phases=(Phase.explicit, Phase.generate),  # a session takes too long to be shrunk
+    phases=(Phase.explicit, Phase.generate),  # shrinking takes too long
 )
 
 TOOLS, TEXT = ("mini", "swebench"), ("default", "mini_textbased", "swebench_backticks", "swebench_xml")
@@ -59,7 +68,7 @@ CALLS = st.one_of(
     st.sampled_from(["nul\0", "half \ud800 pair"]).map(call),
 )
 IN_TOOLS = st.builds(
-    Said,
+    GivenReply,
     content=WORDS,
     calls=st.lists(CALLS, max_size=3).map(tuple),
     truncated=st.sampled_from([False, False, False, True]),
@@ -67,14 +76,14 @@ IN_TOOLS = st.builds(
 )
 
 
-def written(open_: str, close: str) -> st.SearchStrategy[Said]:
+def written(open_: str, close: str) -> st.SearchStrategy[GivenReply]:
     block = COMMANDS.filter(bool).map(lambda command: f"{open_}{command}{close}")
     after = st.sampled_from(["", "\n", " I look first.", "\n\né漢\n```python\nx\n```\n"])
     texts = st.tuples(WORDS, st.lists(block, max_size=2).map("\n".join), after).map("".join)
     strange = st.sampled_from(
         [f"{open_}{close}", f"{open_}ls", "```bash\nls\n```", "<command>ls</command>", "```\nls\n```"]
     )
-    return st.builds(Said, content=texts | strange, truncated=st.sampled_from([False, False, True]))
+    return st.builds(GivenReply, content=texts | strange, truncated=st.sampled_from([False, False, True]))
 
 
 FENCED = written("```mswea_bash_command\n", "\n```")
@@ -105,7 +114,7 @@ def bench() -> Iterator[Bench]:
         runner.run(provider.__aexit__(None, None, None))
 
 
-def compare(bench: Bench, name: str, replies: list[Said], **limits: Any) -> AgentRun:
+def compare(bench: Bench, name: str, replies: list[GivenReply], **limits: Any) -> AgentRun:
     """The package and both of Hone's agents, on the same replies; returns the bash agent's run."""
     config = SHIPPED[name]
     tools = name in TOOLS
@@ -144,8 +153,8 @@ def facts(turn: Any) -> tuple[Any, ...]:
 @pytest.mark.parametrize("name", TOOLS)
 @relaxed
 @given(replies=st.lists(IN_TOOLS, max_size=5), step_limit=st.sampled_from([0, 3]))
-def test_sessions_of_tool_calls_go_as_the_package_has_them(
-    bench: Bench, name: str, replies: list[Said], step_limit: int
+def test_tool_call_sessions_equal_the_package(
+    bench: Bench, name: str, replies: list[GivenReply], step_limit: int
 ) -> None:
     compare(bench, name, replies, step_limit=step_limit)
 
@@ -153,7 +162,7 @@ def test_sessions_of_tool_calls_go_as_the_package_has_them(
 @pytest.mark.parametrize("name", TEXT)
 @relaxed
 @given(data=st.data(), step_limit=st.sampled_from([0, 3]), errors=st.sampled_from([0, 2, 3]))
-def test_sessions_of_text_go_as_the_package_has_them(
+def test_text_sessions_equal_the_package(
     bench: Bench, name: str, data: st.DataObject, step_limit: int, errors: int
 ) -> None:
     strategy = TAGGED if name == "swebench_xml" else FENCED
@@ -161,10 +170,12 @@ def test_sessions_of_text_go_as_the_package_has_them(
     compare(bench, name, replies, step_limit=step_limit, max_consecutive_format_errors=errors)
 
 
-def test_what_each_command_prints_reads_the_same(bench: Bench) -> None:
-    run = compare(bench, "mini", [Said(calls=tuple(call(command) for command in TRIED[:-1]))])
+def test_observations_equal_the_package(bench: Bench) -> None:
+    run = compare(bench, "mini", [GivenReply(calls=tuple(call(command) for command in TRIED[:-1]))])
     assert len([message for message in run.messages if message["role"] == "tool"]) == len(TRIED) - 1
-    run = compare(bench, "mini_textbased", [Said(content=block(command)) for command in TRIED if command])
+    run = compare(
+        bench, "mini_textbased", [GivenReply(content=block(command)) for command in TRIED if command]
+    )
     assert run.turns[-1].action == TRIED[-1]
 
 
@@ -172,37 +183,37 @@ def block(command: str) -> str:
     return f"```mswea_bash_command\n{command}\n```"
 
 
-def test_a_session_with_everything_in_it(bench: Bench) -> None:
+def test_mixed_session_equals_the_package(bench: Bench) -> None:
     replies = [
-        Said(content="I look.", calls=(call("echo a"), call("exit 2"), call("echo c"))),
-        Said(content="no call"),
-        Said(calls=(("bash", '{"command"'),), truncated=True),
-        Said(calls=(call("ls", "edit"),)),
+        GivenReply(content="I look.", calls=(call("echo a"), call("exit 2"), call("echo c"))),
+        GivenReply(content="no call"),
+        GivenReply(calls=(("bash", '{"command"'),), truncated=True),
+        GivenReply(calls=(call("ls", "edit"),)),
     ]
     run = compare(bench, "swebench", replies[:3])
     assert [turn.exit_code for turn in run.turns] == [2, None, None, 0]
     assert run.turns[0].action == "echo a\nexit 2\necho c"
     roles = [message["role"] for message in run.messages]
-    # what the package cannot read it leaves out, and says what was wrong
+    # the package omits invalid replies and adds their errors
     assert roles == ["system", "user", "assistant", "tool", "tool", "tool", "user", "user", "assistant"]
     assert [message.get("tool_call_id") for message in run.messages[3:6]] == [f"call_0_{i}" for i in range(3)]
     run = compare(bench, "swebench", replies)
     assert run.ending is Outcome.FORMAT_LIMIT
 
 
-def test_the_commands_after_one_that_submits_are_not_run(bench: Bench) -> None:
+def test_commands_after_a_submission_are_not_run(bench: Bench) -> None:
     calls = (call("echo a"), call(f"echo {SUBMIT}"), call("sleep 600"))
-    run = compare(bench, "mini", [Said(calls=calls)])
+    run = compare(bench, "mini", [GivenReply(calls=calls)])
     assert run.submitted
     assert run.turns[0].action == f"echo a\necho {SUBMIT}"
     assert run.messages[-1]["role"] == "assistant"
 
 
 @pytest.mark.parametrize("command", [3, None, {"a": 1}, ["ls"]])
-def test_what_is_no_text_is_no_command(bench: Bench, command: Any) -> None:
+def test_command_that_is_not_text_is_an_error(bench: Bench, command: Any) -> None:
     config = SHIPPED["mini"]
     for kind in (BashAgent, MiniSweAgent):
-        replies = Replies([Said(calls=(call(command),))], tools=True, end=ending(config, tools=True))
+        replies = Replies([GivenReply(calls=(call(command),))], tools=True, end=ending(config, tools=True))
         run = bench.run(kind(scaffold_of("mini")), replies)
         assert run.turns[0].exit_code == -1
         assert f"expected str, bytes or os.PathLike object, not {type(command).__name__}" in (
@@ -212,34 +223,22 @@ def test_what_is_no_text_is_no_command(bench: Bench, command: Any) -> None:
 
 
 @pytest.mark.parametrize("name", ["mini", "mini_textbased"])
-def test_a_slow_command_is_told_in_the_packages_words(bench: Bench, name: str) -> None:
-    command = "echo begun; sleep 60"
+def test_timeout_message_equals_the_package(bench: Bench, name: str) -> None:
+    command = "sleep 600"
     slow = (
-        Said(content=f"```mswea_bash_command\n{command}\n```")
+        GivenReply(content=f"```mswea_bash_command\n{command}\n```")
         if name in TEXT
-        else Said(calls=(call(command),))
+        else GivenReply(calls=(call(command),))
     )
-    run = compare(bench, name, [slow], timeout=2.0)
-    assert "timed out after 2.0 seconds" in run.messages[3]["content"]
-    assert "begun" in run.messages[3]["content"]
+    run = compare(bench, name, [slow], timeout=1.0)
+    assert "timed out after 1.0 seconds" in run.messages[3]["content"]
 
 
-def test_a_limit_on_time_ends_either_before_its_next_reply(bench: Bench) -> None:
-    slow = [Said(calls=(call("sleep 1.1"),))]
-    config = SHIPPED["mini"]
-    done = run_package(config, slow, tools=True, end=ending(config, tools=True), wall_time_limit_seconds=1)
-    assert (done.status, done.calls) == ("TimeExceeded", 1)
-    for kind in (BashAgent, MiniSweAgent):
-        agent = kind(load_scaffold(str(config), time_limit_s=1))
-        run = bench.run(agent, Replies(slow, tools=True, end=ending(config, tools=True)))
-        assert (run.ending, len(run.turns)) == (Outcome.TIME_LIMIT, 1)
-
-
-def test_the_one_stated_difference_a_command_that_its_own_fence_would_cut_short_is_not_run(
+def test_command_cut_by_its_own_fence_is_not_run(
     bench: Bench,
 ) -> None:
     fence = "```mswea_bash_command"
-    nested = Said(content=f"{fence}\ncat <<E\n```\ninner\n```\nE\n```")
+    nested = GivenReply(content=f"{fence}\ncat <<E\n```\ninner\n```\nE\n```")
     config = SHIPPED["mini_textbased"]
     done = run_package(config, [nested], tools=False, end=ending(config, tools=False))
     assert "<returncode>0</returncode>" in done.messages[3]["content"]  # the package runs the first half
@@ -248,10 +247,12 @@ def test_the_one_stated_difference_a_command_that_its_own_fence_would_cut_short_
         Replies([nested], tools=False, end=ending(config, tools=False)),
     )
     assert run.turns[0].action is None
-    compare(bench, "mini_textbased", [Said(content=f"{fence}\necho x\n```\nlike this\n```python\nx\n```")])
+    compare(
+        bench, "mini_textbased", [GivenReply(content=f"{fence}\necho x\n```\nlike this\n```python\nx\n```")]
+    )
 
 
-def test_every_file_that_the_package_ships_is_read_in_its_own_mode() -> None:
+def test_mode_of_every_file_that_the_package_ships() -> None:
     modes = {name: load_scaffold(str(SHIPPED[name])).mode for name in SHIPPED if name != "swebench_modal"}
     assert {name for name, mode in modes.items() if mode is Mode.TEXT} == set(TEXT)
     assert {name for name, mode in modes.items() if mode is Mode.TOOLS} == {*TOOLS, "programbench"}
@@ -275,28 +276,28 @@ def test_every_file_that_the_package_ships_is_read_in_its_own_mode() -> None:
     ],
 )
 @pytest.mark.parametrize("kind", [BashAgent, MiniSweAgent])
-def test_templates_may_name_what_they_may_name_in_the_package(
+def test_templates_have_the_variables_of_the_package(
     bench: Bench, tmp_path: Path, kind: Any, key: str, text: str
 ) -> None:
-    assert told(bench, tmp_path, kind, key) == text
+    assert observe(bench, tmp_path, kind, key) == text
 
 
 @pytest.mark.parametrize("kind", [BashAgent, MiniSweAgent])
-def test_templates_may_name_the_whole_seconds_that_have_passed(
-    bench: Bench, tmp_path: Path, kind: Any
-) -> None:
+def test_templates_may_name_elapsed_seconds(bench: Bench, tmp_path: Path, kind: Any) -> None:
     began = time.monotonic()
-    said = told(bench, tmp_path, kind, "elapsed_seconds")
-    assert said in [str(seconds) for seconds in range(int(time.monotonic() - began) + 1)]
+    given = observe(bench, tmp_path, kind, "elapsed_seconds")
+    assert given in [str(seconds) for seconds in range(int(time.monotonic() - began) + 1)]
 
 
-def told(bench: Bench, tmp_path: Path, kind: Any, key: str) -> str:
-    """What an observation says whose template names `key` alone."""
+def observe(bench: Bench, tmp_path: Path, kind: Any, key: str) -> str:
+    """Return an observation whose template is the variable `key` alone."""
     path = tmp_path / "prompts.yaml"
     path.write_text(
         "agent: {system_template: s, instance_template: i, step_limit: 7}\n"
         "environment: {cwd: /tmp, env: {A: b}}\n"
         f"model: {{observation_template: '{{{{ {key} }}}}', format_error_template: '{{{{ error }}}}'}}\n"
     )
-    chat = Replies([Said(calls=(call("ls"),))], tools=True, end=Said(calls=(call(f"echo {SUBMIT}"),)))
+    chat = Replies(
+        [GivenReply(calls=(call("ls"),))], tools=True, end=GivenReply(calls=(call(f"echo {SUBMIT}"),))
+    )
     return bench.run(kind(load_scaffold(str(path))), chat).messages[3]["content"]

@@ -1,4 +1,4 @@
-"""Black-box agents: command-line programs that nobody changed, described by a TOML file."""
+"""Black-box agents: unmodified command-line programs, each described by a TOML file."""
 
 from hone.agents.blackbox.agent import BlackboxAgent
 from hone.agents.blackbox.layer import is_prepared, prepare

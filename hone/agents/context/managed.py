@@ -118,7 +118,13 @@ class _Cutter:
         low, high, limit, tokens = 0, budget, budget, 0
         for _ in range(ATTEMPTS):
             try:
-                kept = self._head_tail(messages, limit)
+                kept = head_tail(
+                    messages,
+                    budget=limit,
+                    counter=self._costs,
+                    head_ratio=self._head_ratio,
+                    merge=bool(self._merge),
+                )
             except ContextOverflow:
                 if limit == budget:
                     raise
@@ -135,15 +141,6 @@ class _Cutter:
         if best is None:
             raise ContextOverflow(tokens, budget)
         return best
-
-    def _head_tail(self, messages: Sequence[Message], budget: int) -> list[Message]:
-        return head_tail(
-            messages,
-            budget=budget,
-            counter=self._costs,
-            head_ratio=self._head_ratio,
-            merge=bool(self._merge),
-        )
 
 
 class TurnCosts:

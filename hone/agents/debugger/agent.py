@@ -2,8 +2,8 @@
 
     reply -> parse_call -> check_arguments -> tool -> observation
 
-Code under test can forge what the tools return; only the agent's own messages are made of it. The grader
-judges the final state of the repository in another sandbox.
+Code under test can forge the tools' results, which only its own agent sees. The grader judges the final state
+of the repository in another sandbox.
 """
 
 from __future__ import annotations

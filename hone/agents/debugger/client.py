@@ -77,29 +77,27 @@ class Client:
 
     async def start(self) -> None:
         """Start the server. Raises SandboxLost, and ProviderUnavailable if it does not connect."""
-        stack = AsyncExitStack()
-        secret, connected = stack.enter_context(self._listener.expect())
-        job = {"tunnel": TUNNEL_PATH, "secret": secret, "workdir": self._sandbox.spec.workdir}
-        running = asyncio.create_task(
-            self._sandbox.exec(_COMMAND, stdin=json.dumps(job).encode(), timeout_s=LIFE_S)
-        )
-        stack.push_async_callback(_cancel, running)
-        try:
-            async with asyncio.timeout(START_TIMEOUT_S):
-                await asyncio.wait({connected, running}, return_when=asyncio.FIRST_COMPLETED)
+        async with AsyncExitStack() as stack:
+            secret, connected = stack.enter_context(self._listener.expect())
+            job = {"tunnel": TUNNEL_PATH, "secret": secret, "workdir": self._sandbox.spec.workdir}
+            running = asyncio.create_task(
+                self._sandbox.exec(_COMMAND, stdin=json.dumps(job).encode(), timeout_s=LIFE_S)
+            )
+            stack.push_async_callback(_cancel, running)
+            done, _ = await asyncio.wait(
+                {connected, running}, timeout=START_TIMEOUT_S, return_when=asyncio.FIRST_COMPLETED
+            )
+            if not done:
+                raise ProviderUnavailable(
+                    f"the debugger did not start in the sandbox within {START_TIMEOUT_S:.0f} s",
+                    retryable=True,
+                )
             if not connected.done():
                 raise ProviderUnavailable(
                     f"the debugger cannot be started in the sandbox: {_exit_reason(running)}", retryable=False
                 )
-        except TimeoutError:
-            await stack.aclose()
-            raise ProviderUnavailable(
-                f"the debugger did not start in the sandbox within {START_TIMEOUT_S:.0f} s", retryable=True
-            ) from None
-        except BaseException:
-            await stack.aclose()
-            raise
-        self._server, self._running, self._connection = stack, running, connected.result()
+            self._running, self._connection = running, connected.result()
+            self._server = stack.pop_all()
 
     async def _restart(self, reason: str) -> None:
         await self.close()

@@ -18,6 +18,7 @@ NOT_RUNNING = (
     "  pdb(command='start', runner='pytest', file='tests/test_app.py')"
 )
 _RESTARTS = ("start", "restart", "run")
+RESTART_TIMEOUT_S = 120.0  # to interrupt or kill a program and start it again
 _FAILED = "Failure calling pdb:\n"
 # An error after one of these means that the command itself was wrong.
 _LISTED_AFTER = {"b", "break", "tbreak", "cl", "clear", "condition", "ignore", "enable", "disable"}
@@ -66,7 +67,7 @@ class Pdb:
         try:
             answer = await self._client.ask(
                 "pdb",
-                3 * self.timeout_s,
+                2 * self.timeout_s + RESTART_TIMEOUT_S,
                 program=self._program,
                 breakpoints=[dataclasses.asdict(each) for each in self.breakpoints],
                 fresh=starts or self._stale,

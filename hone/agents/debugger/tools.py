@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -25,8 +26,8 @@ class Tools:
         self._by_name: dict[str, Callable[..., Awaitable[Result]]] = {
             "pdb": self._use_pdb,
             "view": self._view,
-            "edit": self._edit,
-            "rewrite": self._rewrite,
+            "edit": functools.partial(self._rewrite, create=True),
+            "rewrite": functools.partial(self._rewrite, create=False),
             "grep": self._grep,
             "listdir": self._listdir,
             "eval": self._eval,
@@ -43,9 +44,12 @@ class Tools:
     async def tree(self) -> str:
         """Return the top of the repository for the prompt; "" if it cannot be listed."""
         try:
-            return str((await self._client.ask("listdir", TOOL_TIMEOUT_S, path=".", depth=1)).get("tree", ""))
+            return str((await self._files("listdir", path=".", depth=1)).get("tree", ""))
         except ServerLost:
             return ""
+
+    async def _files(self, tool: str, **arguments: Any) -> dict[str, Any]:
+        return await self._client.ask("files", TOOL_TIMEOUT_S, tool=tool, **arguments)
 
     async def _use_pdb(self, command: str, runner: str | None, file: str | None) -> Result:
         text, ok = await self.pdb.use(command, runner, file)
@@ -56,7 +60,7 @@ class Tools:
     ) -> Result:
         if not path.strip():
             return "Invalid file path. Please specify a valid file path.", 1
-        found = await self._client.ask("view", TOOL_TIMEOUT_S, path=path, start=start, end=end)
+        found = await self._files("view", path=path, start=start, end=end)
         if "error" in found:
             return f"View failed. Error message:\n{found['error']}", 1
         if "tree" in found:
@@ -66,20 +70,10 @@ class Tools:
         numbered = include_line_numbers_and_breakpoints is not False
         return view_text(path, found, self.pdb.breakpoints if numbered else None), 0
 
-    async def _edit(self, path: str, start: int | None, end: int | None, new_code: str) -> Result:
-        return await self._change("Edit", path, start, end, new_code, create=True)
-
-    async def _rewrite(self, path: str, start: int | None, end: int | None, new_code: str) -> Result:
-        return await self._change("Rewrite", path, start, end, new_code, create=False)
-
-    async def _change(
-        self, tool: str, path: str, start: int | None, end: int | None, new_code: str, *, create: bool
-    ) -> Result:
-        done = await self._client.ask(
-            "rewrite", TOOL_TIMEOUT_S, path=path, start=start, end=end, new_code=new_code, create=create
-        )
+    async def _rewrite(self, *, create: bool, path: str, **arguments: Any) -> Result:
+        done = await self._files("rewrite", path=path, create=create, **arguments)
         if "error" in done:
-            return f"{tool} failed. Error message:\n{done['error']}\n", 1
+            return f"{'Edit' if create else 'Rewrite'} failed. Error message:\n{done['error']}\n", 1
         self.pdb.edited(done["path"], done["kept"])
         return f"The file `{path}` has been updated successfully.\n\nDiff:\n\n{done['diff']}", 0
 
@@ -93,9 +87,7 @@ class Tools:
         return grep_text(pattern, path, found), 0
 
     async def _listdir(self, path: str | None, depth: int | None) -> Result:
-        found = await self._client.ask(
-            "listdir", TOOL_TIMEOUT_S, path=path or ".", depth=1 if depth is None else depth
-        )
+        found = await self._files("listdir", path=path or ".", depth=1 if depth is None else depth)
         if "error" in found:
             return f"Error listing directory '{path or '.'}': {found['error']}", 1
         return found["tree"], 0

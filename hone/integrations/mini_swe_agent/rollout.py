@@ -18,7 +18,7 @@ from hone.policy.reply import Chat, Reply
 from hone.sandbox.contract import Sandbox
 from hone.types import Message
 
-TOKEN_LIMIT = "TokenLimitExceeded"  # noqa: S105 - an exit status beside the package's own
+TOKEN_LIMIT = "TokenLimitExceeded"  # noqa: S105 - not one of the package's own
 SENT = ("role", "content", "tool_calls", "tool_call_id", "reasoning_content")  # keys of a message
 
 

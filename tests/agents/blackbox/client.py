@@ -1,6 +1,6 @@
-"""A small command-line agent of the standard library: in a sandbox, it runs the `bash` calls that it is told.
+"""A small command-line agent (standard library only) that runs the `bash` calls of the model.
 
-Arguments: how it behaves (see `main`), then the prompt.
+Arguments: its behaviour (see `main`), then the prompt.
 """
 
 import json
@@ -44,9 +44,9 @@ def main(behaviour, prompt):
         try:
             reply = ask(messages)
         except (urllib.error.URLError, OSError) as error:
-            said = error.read().decode() if isinstance(error, urllib.error.HTTPError) else str(error)
-            print(said, file=sys.stderr)
-            if behaviour == "shortens" and "context_length_exceeded" in said:
+            output = error.read().decode() if isinstance(error, urllib.error.HTTPError) else str(error)
+            print(output, file=sys.stderr)
+            if behaviour == "shortens" and "context_length_exceeded" in output:
                 messages[1:] = []
                 messages[0] = {"role": "user", "content": "go on"}
                 continue
@@ -60,7 +60,7 @@ def main(behaviour, prompt):
         if behaviour == "hangs":
             time.sleep(1000)
         if behaviour == "floods":
-            for _ in range(200):
+            for _ in range(20):
                 sys.stdout.write("x" * (1 << 20))
         if behaviour == "leaves-daemons":
             for _ in range(5):

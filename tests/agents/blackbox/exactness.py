@@ -1,4 +1,4 @@
-"""What every rollout must hold to: its tree is what the engine was asked and said, and nothing else."""
+"""The token tree of a rollout holds exactly the prompts and completions of its engine."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from tests.agents.blackbox.world import ScriptedEngine
 
 
 def assert_exact(trajectory: Trajectory, engine: ScriptedEngine, rollout_id: str = "r0") -> None:
-    """One sampled node per completion, with its ids, log-probabilities and versions, below its prompt."""
+    """Assert one sampled node per completion, with its ids, logprobs and versions, below its prompt."""
     tree = trajectory.tree
     sampled = [i for i, node in enumerate(tree.nodes) if node.sampled]
-    prompts, said = engine.asked[rollout_id], engine.said[rollout_id]
-    assert len(sampled) == len(said)
-    for index, prompt, completion in zip(sampled, prompts, said, strict=True):
+    prompts, completions = engine.asked[rollout_id], engine.completions[rollout_id]
+    assert len(sampled) == len(completions)
+    for index, prompt, completion in zip(sampled, prompts, completions, strict=True):
         node = tree.nodes[index]
         assert node.parent is not None
         assert tree.tokens(node.parent).tolist() == prompt

@@ -1,3 +1,5 @@
+"""The black-box agent: turns, outcomes, limits and isolation of a small command-line program."""
+
 from __future__ import annotations
 
 import asyncio
@@ -54,8 +56,7 @@ LOOK = call("bash", command="cat stats.py")
 FIX = call("bash", command="sed -i 's/a - b/a + b/' stats.py")
 GOOD = script(f"Let me look. {LOOK}", FIX, "Done.")
 WAITS = '["bash", "-c", "echo waiting for a terminal; sleep 1000"]'
-# Seconds, for one that hangs: a client starts and asks in a fraction of them, on a slow, busy machine too.
-TIME_LIMIT_S = 10.0
+TIME_LIMIT_S = 60.0  # of a client that hangs after its first reply
 
 
 @asynccontextmanager
@@ -88,7 +89,7 @@ def rollout(root: Path, engine: ScriptedEngine, *behaviour: str, **options: Any)
     return asyncio.run(scenario())
 
 
-def test_a_program_is_heard_turn_by_turn_and_graded(tmp_path: Path) -> None:
+def test_program_is_recorded_turn_by_turn_and_graded(tmp_path: Path) -> None:
     seen: list[str] = []
 
     async def look(sandbox: Sandbox, turn: Turn) -> None:
@@ -129,11 +130,11 @@ def test_a_program_is_heard_turn_by_turn_and_graded(tmp_path: Path) -> None:
             {"command": r"""["bash", "-c", "printf 'version \\140GLIBC_2.99\\047 not found' >&2; exit 1"]"""},
             "needs GLIBC_2.99, but this image's C library is older",
         ),
-        ({"command": WAITS, "start_timeout_s": 5.0}, "within 5 s: waiting for a terminal"),
+        ({"command": WAITS, "start_timeout_s": 1.0}, "did not ask the model within 1 s: "),
     ],
-    ids=["ends at once", "fails at once", "is not there", "C library", "hangs at once"],
+    ids=["exits", "fails", "missing", "C library", "hangs"],
 )
-def test_a_program_that_never_asks_is_no_fault_of_the_policy(
+def test_program_that_never_asks_is_an_infrastructure_fault(
     tmp_path: Path, options: dict[str, Any], why: str
 ) -> None:
     trajectory = rollout(tmp_path, ScriptedEngine(GOOD), **options)
@@ -148,11 +149,9 @@ def test_a_program_that_never_asks_is_no_fault_of_the_policy(
         ("works", call("bash", command="kill -9 -1")),
         ("works", call("bash", command="kill -9 $PPID")),
     ],
-    ids=["its own defect", "all is killed", "the program is killed"],
+    ids=["own defect", "kill all", "kill program"],
 )
-def test_a_program_that_breaks_after_a_reply_is_the_policys_doing(
-    tmp_path: Path, behaviour: str, reply: str
-) -> None:
+def test_crash_after_a_reply_counts_against_the_policy(tmp_path: Path, behaviour: str, reply: str) -> None:
     trajectory = rollout(tmp_path, ScriptedEngine(script(reply)), behaviour)
     assert (trajectory.outcome, trajectory.reward) == (Outcome.BROKE_SANDBOX, -1.0)
     assert len(trajectory.turns) == 1
@@ -164,17 +163,19 @@ def test_a_program_that_breaks_after_a_reply_is_the_policys_doing(
         ("works", SessionLimits(calls=2), Outcome.TURN_LIMIT),
         ("works", SessionLimits(sampled_tokens=1), Outcome.TOKEN_LIMIT),
         ("insists", SessionLimits(calls=2), Outcome.TURN_LIMIT),
-        ("hangs", SessionLimits(seconds=TIME_LIMIT_S), Outcome.TIME_LIMIT),
+        pytest.param(
+            "hangs", SessionLimits(seconds=TIME_LIMIT_S), Outcome.TIME_LIMIT, marks=pytest.mark.full
+        ),
     ],
 )
-def test_limits_end_a_rollout_and_what_it_did_so_far_is_graded(
+def test_limit_ends_a_rollout_and_its_patch_is_graded(
     tmp_path: Path,
     behaviour: str,
     limits: SessionLimits,
     outcome: Outcome,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(agent_module, "GRACE_S", 0.2)  # for the one that does not see that it is over
+    monkeypatch.setattr(agent_module, "GRACE_S", 0.2)  # this client ignores the end of its session
     trajectory = rollout(tmp_path, ScriptedEngine(script(FIX, LOOK)), behaviour, limits=limits)
     assert trajectory.outcome is outcome
     assert len(trajectory.turns) == (2 if limits.calls else 1)
@@ -183,13 +184,14 @@ def test_limits_end_a_rollout_and_what_it_did_so_far_is_graded(
         assert trajectory.verdict.resolved
 
 
-def test_a_program_that_hangs_is_ended_by_the_rollouts_time_limit(tmp_path: Path) -> None:
+@pytest.mark.full
+def test_hanging_program_ends_at_the_rollout_time_limit(tmp_path: Path) -> None:
     trajectory = rollout(tmp_path, ScriptedEngine(GOOD), "hangs", time_limit_s=TIME_LIMIT_S)
     assert trajectory.outcome is Outcome.TIME_LIMIT
     assert len(trajectory.turns) == 1
 
 
-def test_an_exit_rule_names_a_limit(tmp_path: Path) -> None:
+def test_exit_rule_maps_to_a_limit(tmp_path: Path) -> None:
     command = '["bash", "-c", "python3 {{ layer }}/app/client.py works x; exit 3"]'
     trajectory = rollout(tmp_path, ScriptedEngine(GOOD), command=command)
     assert trajectory.outcome is Outcome.TURN_LIMIT
@@ -197,7 +199,7 @@ def test_an_exit_rule_names_a_limit(tmp_path: Path) -> None:
     assert trajectory.verdict.resolved
 
 
-def test_an_engine_that_fails_ends_the_rollout_at_once_and_blames_nobody(tmp_path: Path) -> None:
+def test_engine_failure_ends_the_rollout_as_infrastructure(tmp_path: Path) -> None:
     trajectory = rollout(tmp_path, ScriptedEngine(GOOD, fails_at=1), "insists")
     assert (trajectory.outcome, trajectory.reward) == (Outcome.ENGINE_ERROR, None)
     assert trajectory.error == "the scripted engine is down"
@@ -207,7 +209,7 @@ def test_an_engine_that_fails_ends_the_rollout_at_once_and_blames_nobody(tmp_pat
 @pytest.mark.parametrize(
     ("behaviour", "outcome"), [("works", Outcome.CONTEXT_LIMIT), ("shortens", Outcome.NO_PATCH)]
 )
-def test_a_full_context_ends_a_program_that_does_not_shorten_its_history(
+def test_full_context_ends_a_program_that_does_not_compact(
     tmp_path: Path, behaviour: str, outcome: Outcome
 ) -> None:
     engine = ScriptedEngine(
@@ -217,18 +219,18 @@ def test_a_full_context_ends_a_program_that_does_not_shorten_its_history(
     assert rollout(tmp_path, engine, behaviour).outcome is outcome
 
 
-def test_floods_and_daemons_neither_fill_the_record_nor_keep_a_rollout(tmp_path: Path) -> None:
+def test_floods_are_capped_and_daemons_do_not_delay_the_end(tmp_path: Path) -> None:
     for behaviour in ("floods", "leaves-daemons"):
         (tmp_path / behaviour).mkdir()
         trajectory = rollout(tmp_path / behaviour, ScriptedEngine(script(FIX, "Done.")), behaviour)
         assert trajectory.outcome is Outcome.RESOLVED
-        said = trajectory.metadata["program"]["stdout"]
-        assert len(said["head"]) + len(said["tail"]) <= 2 * 4096
+        output = trajectory.metadata["program"]["stdout"]
+        assert len(output["head"]) + len(output["tail"]) <= 2 * 4096
         if behaviour == "floods":
-            assert said["bytes"] == 2 * 200 << 20  # all of it, after each of two replies
+            assert output["bytes"] == 2 * 20 << 20  # after each of two replies
 
 
-def test_what_an_observer_of_turns_raises_ends_the_rollout(tmp_path: Path) -> None:
+def test_exception_of_an_observer_ends_the_rollout(tmp_path: Path) -> None:
     async def fail(sandbox: Sandbox, turn: Turn) -> None:
         raise RuntimeError("the observer cannot go on")
 
@@ -241,7 +243,7 @@ def test_what_an_observer_of_turns_raises_ends_the_rollout(tmp_path: Path) -> No
     asyncio.run(scenario())
 
 
-def test_a_cancelled_rollout_leaves_no_session_and_no_sandbox(tmp_path: Path) -> None:
+def test_cancelled_rollout_leaves_no_session_and_no_sandbox(tmp_path: Path) -> None:
     async def scenario() -> None:
         begun = asyncio.Event()
 
@@ -262,7 +264,7 @@ def test_a_cancelled_rollout_leaves_no_session_and_no_sandbox(tmp_path: Path) ->
     asyncio.run(scenario())
 
 
-def test_a_program_sees_nothing_of_the_host_and_cannot_use_another_sessions_key(
+def test_program_sees_neither_the_host_nor_other_sessions(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "a secret of the host")
@@ -283,7 +285,7 @@ def test_a_program_sees_nothing_of_the_host_and_cannot_use_another_sessions_key(
     assert "401" in trajectory.turns[1].observation
 
 
-def test_what_a_program_keeps_for_itself_is_not_in_the_patch(tmp_path: Path) -> None:
+def test_files_of_the_program_are_not_in_the_patch(tmp_path: Path) -> None:
     more = '[[files]]\npath = "{{ home }}/settings.json"\ntext = "{{ model | tojson }}"'
     show = call("bash", command="cat /tmp/.agent/settings.json /tmp/.agent/prompt.txt")
     trajectory = rollout(tmp_path, ScriptedEngine(script(show, "Done.")), more=more)
@@ -291,13 +293,13 @@ def test_what_a_program_keeps_for_itself_is_not_in_the_patch(tmp_path: Path) -> 
     assert (trajectory.outcome, trajectory.patch) == (Outcome.NO_PATCH, "")
 
 
-def test_a_file_in_the_workdir_is_refused(tmp_path: Path) -> None:
+def test_program_file_in_the_workdir_is_refused(tmp_path: Path) -> None:
     more = '[[files]]\npath = "{{ workdir }}/../testbed/notes"\ntext = ""'
     with pytest.raises(ScaffoldError, match="would become part of every patch"):
         rollout(tmp_path, ScriptedEngine(GOOD), more=more)
 
 
-def test_a_sandbox_without_room_is_refused_before_any_rollout(tmp_path: Path) -> None:
+def test_sandbox_with_too_little_memory_is_refused(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with client(tmp_path, ScriptedEngine(GOOD)) as world:
             agent = world.watched.agent
@@ -311,7 +313,7 @@ def test_a_sandbox_without_room_is_refused_before_any_rollout(tmp_path: Path) ->
     asyncio.run(scenario())
 
 
-def test_a_problem_too_long_for_a_command_line_is_told_in_a_sentence(tmp_path: Path) -> None:
+def test_problem_longer_than_an_argument_is_an_error(tmp_path: Path) -> None:
     async def scenario() -> Trajectory:
         async with client(tmp_path, ScriptedEngine(GOOD)) as world:
             return await world.attempt(replace(make_task(), problem="x" * 140_000))
@@ -321,7 +323,7 @@ def test_a_problem_too_long_for_a_command_line_is_told_in_a_sentence(tmp_path: P
     assert "let it read {{ prompt_file }} instead" in (trajectory.error or "")
 
 
-def test_what_a_recipe_says_reaches_the_agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_settings_of_a_recipe_reach_the_agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
     async def scenario() -> None:
@@ -342,12 +344,12 @@ def test_what_a_recipe_says_reaches_the_agent(tmp_path: Path, monkeypatch: pytes
 
 @pytest.fixture
 def short() -> Iterator[str]:
-    """A folder whose path leaves room for that of a socket."""
+    """Yield a directory with a path short enough for a socket."""
     with tempfile.TemporaryDirectory() as folder:
         yield folder
 
 
-def test_what_a_killed_process_leaves_is_removed_by_the_next_provider(tmp_path: Path, short: str) -> None:
+def test_next_provider_removes_the_socket_of_a_killed_process(tmp_path: Path, short: str) -> None:
     (tmp_path / "tools").mkdir()
     more = {"command": '["true"]', "start_timeout_s": 1, "more": ""}
     (tmp_path / "client.toml").write_text(TOML.format(**more))
@@ -374,7 +376,7 @@ def test_what_a_killed_process_leaves_is_removed_by_the_next_provider(tmp_path: 
     asyncio.run(scenario())
 
 
-def test_a_file_that_cannot_be_written_is_no_fault_of_the_policy(tmp_path: Path) -> None:
+def test_unwritable_file_is_an_infrastructure_fault(tmp_path: Path) -> None:
     more = '[[files]]\npath = "/proc/nothing"\ntext = ""'
     trajectory = rollout(tmp_path, ScriptedEngine(GOOD), more=more)
     assert trajectory.outcome is Outcome.SANDBOX_ERROR

@@ -1,3 +1,5 @@
+"""Layers with the tools of programs: built once, checked, from pinned archives."""
+
 from __future__ import annotations
 
 import hashlib
@@ -49,7 +51,7 @@ def tools(tmp_path: Path) -> Path:
     return folder
 
 
-def test_a_layer_is_made_once_per_content_and_readable_by_all(tools: Path, tmp_path: Path) -> None:
+def test_layer_is_built_once_per_content_and_readable_by_all(tools: Path, tmp_path: Path) -> None:
     wanted = program(DirectoryInstall(kind="directory", source=tools))
     cache = tmp_path / "cache"
     assert not is_prepared(wanted, cache)
@@ -68,7 +70,7 @@ def test_a_layer_is_made_once_per_content_and_readable_by_all(tools: Path, tmp_p
 
 
 @pytest.mark.parametrize("change", ["content", "new file", "mode", "link", "record"])
-def test_a_layer_that_was_changed_since_is_refused(tools: Path, tmp_path: Path, change: str) -> None:
+def test_changed_layer_is_refused(tools: Path, tmp_path: Path, change: str) -> None:
     wanted = program(DirectoryInstall(kind="directory", source=tools))
     layer = prepare(wanted, tmp_path / "cache")
     if change == "content":
@@ -86,7 +88,7 @@ def test_a_layer_that_was_changed_since_is_refused(tools: Path, tmp_path: Path, 
         prepare(wanted, tmp_path / "cache")
 
 
-def test_builders_at_once_make_one_layer(
+def test_concurrent_builders_make_one_layer(
     tools: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wanted, made, built = program(DirectoryInstall(kind="directory", source=tools)), [], []
@@ -104,7 +106,7 @@ def test_builders_at_once_make_one_layer(
     assert built == [1]
 
 
-def test_what_a_killed_builder_left_does_not_become_a_layer(tools: Path, tmp_path: Path) -> None:
+def test_partial_layer_of_a_killed_builder_is_discarded(tools: Path, tmp_path: Path) -> None:
     code = (
         "import os, sys\nfrom pathlib import Path\n"
         "from hone.agents.blackbox import layer, prepare\n"
@@ -138,7 +140,7 @@ def archive(path: Path, *members: tarfile.TarInfo | tuple[str, bytes]) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-def test_an_archive_is_taken_only_with_its_digest(tmp_path: Path) -> None:
+def test_archive_with_another_digest_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "tool.tar.gz"
     digest = archive(path, ("bin/tool", b"#!/bin/sh\n"))
     layer = prepare(program(ArchiveInstall(kind="archive", source=str(path), sha256=digest)), tmp_path / "c")
@@ -150,7 +152,7 @@ def test_an_archive_is_taken_only_with_its_digest(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["../outside", "link"])
-def test_an_archive_that_leads_out_is_refused(tmp_path: Path, name: str) -> None:
+def test_archive_that_leaves_the_layer_is_refused(tmp_path: Path, name: str) -> None:
     info = tarfile.TarInfo(name)
     if name == "link":
         info.type, info.linkname = tarfile.SYMTYPE, "/etc/passwd"
@@ -174,14 +176,12 @@ def test_an_archive_that_leads_out_is_refused(tmp_path: Path, name: str) -> None
         ),
     ],
 )
-def test_tools_that_are_not_there_are_told_in_a_sentence(
-    tmp_path: Path, install: object, sentence: str
-) -> None:
+def test_missing_tools_are_an_error(tmp_path: Path, install: object, sentence: str) -> None:
     with pytest.raises(ScaffoldError, match=sentence):
         prepare(program(install), tmp_path)
 
 
-def test_an_interpreter_that_is_not_here_or_too_old_is_told_in_a_sentence(
+def test_missing_or_old_interpreter_is_an_error(
     tools: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     install = DirectoryInstall(kind="directory", source=tools)
@@ -196,9 +196,9 @@ def test_an_interpreter_that_is_not_here_or_too_old_is_told_in_a_sentence(
         prepare(program(npm), tmp_path / "cache")
 
 
-def test_an_interpreter_comes_from_an_archive_where_one_is_named(tools: Path, tmp_path: Path) -> None:
+def test_interpreter_comes_from_the_named_archive(tools: Path, tmp_path: Path) -> None:
     path = tmp_path / "node.tar.gz"
-    node = Path("/bin/sleep").resolve().read_bytes()  # tells a version, and needs libraries
+    node = Path("/bin/sleep").resolve().read_bytes()  # prints a version and needs libraries
     digest = archive(path, ("node-v22/bin/node", node))
     runtime = Runtime(program="node", archive=str(path), sha256=digest, version="8")
     layer = prepare(program(DirectoryInstall(kind="directory", source=tools), runtime), tmp_path / "cache")

@@ -1,4 +1,4 @@
-"""The command line of the mini-swe-agent package inside sandboxes without a network, through litellm."""
+"""The command line of the mini-swe-agent package in sandboxes without a network, through litellm."""
 
 from __future__ import annotations
 
@@ -8,29 +8,27 @@ from pathlib import Path
 
 import pytest
 
-from hone.agents.blackbox import load_program
 from hone.outcomes import Outcome
 from hone.policy.gateway import SessionLimits
 from hone.train.samples import tree_samples
 from hone.types import Trajectory
 from tests.agents.blackbox.exactness import assert_exact
-from tests.agents.blackbox.world import ScriptedEngine, call, open_world, script
+from tests.agents.blackbox.world import ScriptedEngine, call, open_world, published, script
 from tests.grading.example import make_task
 
-# the first of them installs the tools
-pytestmark = [pytest.mark.sandbox, pytest.mark.blackbox, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.sandbox, pytest.mark.blackbox]
 
 LOOK = "THOUGHT: I look. " + call("bash", command="cat stats.py; ls -a ~ . | grep -c mini")
-MEND = "THOUGHT: I mend it. " + call("bash", command="sed -i 's/a - b/a + b/' stats.py && git diff")
+FIX = "THOUGHT: I fix it. " + call("bash", command="sed -i 's/a - b/a + b/' stats.py && git diff")
 SUBMIT = "THOUGHT: I submit. " + call("bash", command="echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT")
 KINDS = {
-    "mend 🐞 it": (Outcome.RESOLVED, script(LOOK, MEND, SUBMIT)),
+    "fix 🐞 it": (Outcome.RESOLVED, script(LOOK, FIX, SUBMIT)),
     "look at it": (Outcome.TURN_LIMIT, script(LOOK)),
     "say nothing": (Outcome.FORMAT_LIMIT, script("I have nothing to run.")),
 }
 
 
-def test_its_endings_are_told_apart_and_every_token_is_the_engines(tmp_path: Path) -> None:
+def test_mini_swe_agent_outcomes_and_tokens_are_exact(tmp_path: Path) -> None:
     def answer(i: int, prompt: str) -> str:
         asked = prompt.split("Please solve this issue: ")[1][:40]
         return next(reply(i, prompt) for problem, (_, reply) in KINDS.items() if problem in asked)
@@ -38,7 +36,7 @@ def test_its_endings_are_told_apart_and_every_token_is_the_engines(tmp_path: Pat
     engine = ScriptedEngine(answer)
 
     async def scenario() -> list[Trajectory]:
-        program, limits = load_program("mini-swe-agent"), SessionLimits(calls=3)
+        program, limits = published("mini-swe-agent"), SessionLimits(calls=3)
         async with open_world(tmp_path, program, engine, limits=limits) as world:
             tasks = [replace(make_task(), problem=problem) for problem in KINDS]
             return await asyncio.gather(*(world.attempt(task, task.problem) for task in tasks))
@@ -49,11 +47,11 @@ def test_its_endings_are_told_apart_and_every_token_is_the_engines(tmp_path: Pat
         assert trajectory.metadata["program"]["exit_code"] == 0  # each ended by itself
         assert_exact(trajectory, engine, problem)
         assert len(trajectory.turns) == 3
-    mended = trajectories["mend 🐞 it"]
-    assert [turn.action for turn in mended.turns][1] == "bash: sed -i 's/a - b/a + b/' stats.py && git diff"
-    assert "return a - b" in mended.turns[0].observation
-    assert "+    return a + b" in mended.turns[1].observation
-    assert mended.patch.count("diff --git") == 1
-    samples = tree_samples(mended.tree, rollout_id="r", group_id="g", advantage=1.0)
+    fixed = trajectories["fix 🐞 it"]
+    assert [turn.action for turn in fixed.turns][1] == "bash: sed -i 's/a - b/a + b/' stats.py && git diff"
+    assert "return a - b" in fixed.turns[0].observation
+    assert "+    return a + b" in fixed.turns[1].observation
+    assert fixed.patch.count("diff --git") == 1
+    samples = tree_samples(fixed.tree, rollout_id="r", group_id="g", advantage=1.0)
     assert len(samples) == 1  # its conversation only grows
-    assert float(samples[0].weight.sum()) == mended.tree.sampled_tokens
+    assert float(samples[0].weight.sum()) == fixed.tree.sampled_tokens

@@ -1,3 +1,5 @@
+"""Program files: validation, templates and exit rules."""
+
 from __future__ import annotations
 
 import json
@@ -42,14 +44,14 @@ def load(folder: Path, text: str) -> Program:
 
 
 @pytest.mark.parametrize("name", ["qwen-code", "mini-swe-agent"])
-def test_the_programs_that_come_with_hone_can_be_read(name: str) -> None:
+def test_presets_load(name: str) -> None:
     assert name in presets()
     program = load_program(name)
     assert program.name == name
     assert program.layer == f"/srv/hone/agents/{name}"
 
 
-def test_relative_paths_begin_at_the_file(tmp_path: Path) -> None:
+def test_paths_are_relative_to_the_file(tmp_path: Path) -> None:
     program = load(tmp_path, GOOD)
     assert program.install.source == tmp_path / "tools"  # type: ignore[union-attr]
 
@@ -77,7 +79,7 @@ def test_relative_paths_begin_at_the_file(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_what_is_wrong_with_a_file_is_told_in_one_sentence(
+def test_invalid_program_file_is_an_error_in_one_sentence(
     tmp_path: Path, old: str, new: str, sentence: str
 ) -> None:
     assert old in GOOD
@@ -95,13 +97,13 @@ def test_what_is_wrong_with_a_file_is_told_in_one_sentence(
         ("missing/tool.toml", "cannot read the program in missing/tool.toml"),
     ],
 )
-def test_a_program_that_is_not_there_is_told_in_one_sentence(name: str, sentence: str) -> None:
+def test_missing_program_is_an_error(name: str, sentence: str) -> None:
     with pytest.raises(ScaffoldError) as error:
         load_program(name)
     assert sentence in str(error.value)
 
 
-def test_the_first_exit_that_fits_counts_and_none_is_the_policys_failure(tmp_path: Path) -> None:
+def test_first_matching_exit_rule_counts(tmp_path: Path) -> None:
     program = load(tmp_path, GOOD)
     assert program.ending(0, "", "") is None
     assert program.ending(53, "no reply", "") is Outcome.TURN_LIMIT
@@ -110,20 +112,20 @@ def test_the_first_exit_that_fits_counts_and_none_is_the_policys_failure(tmp_pat
 
 
 @given(st.integers(-1, 255), st.text(max_size=50), st.text(max_size=50))
-def test_no_exit_after_a_reply_is_excused_as_infrastructure(code: int, out: str, err: str) -> None:
+def test_no_exit_rule_maps_to_infrastructure(code: int, out: str, err: str) -> None:
     for program in PRESETS:
         ending = program.ending(code, out, err)
         assert ending is None or OUTCOME_RULES[ending].fault is Fault.POLICY
 
 
 @given(st.text())
-def test_what_fills_a_placeholder_is_never_read_as_a_template(text: str) -> None:
+def test_placeholder_value_is_never_rendered_as_a_template(text: str) -> None:
     assert fill("<{{ problem }}>", {"problem": text}) == f"<{text}>"
 
 
-@pytest.mark.parametrize(("context", "told"), [(12_288, 12_288), (40_000, 33_000), (131_072, 131_072)])
-def test_the_settings_of_qwen_code_tell_it_the_models_context(context: int, told: int) -> None:
+@pytest.mark.parametrize(("context", "expected"), [(12_288, 12_288), (40_000, 33_000), (131_072, 131_072)])
+def test_qwen_code_settings_contain_the_context_length(context: int, expected: int) -> None:
     (file,) = load_program("qwen-code").files
     settings = json.loads(fill(file.text, {"max_prompt_tokens": context}))
-    assert settings["model"]["generationConfig"]["contextWindowSize"] == told
+    assert settings["model"]["generationConfig"]["contextWindowSize"] == expected
     assert not settings["telemetry"]["enabled"]

@@ -1,4 +1,4 @@
-"""qwen-code as it is published, in sandboxes without a network, asking a scripted engine."""
+"""The published qwen-code in sandboxes without a network, with a scripted engine."""
 
 from __future__ import annotations
 
@@ -23,29 +23,28 @@ from hone.train.samples import tree_samples
 from hone.train.settings import TrainSettings
 from hone.train.trainer import policy_trainer
 from hone.types import Task, Trajectory
-from tests.agents.blackbox.broken_line import broken_line
+from tests.agents.blackbox.broken_forward import broken_forward
 from tests.agents.blackbox.exactness import assert_exact
 from tests.agents.blackbox.world import (
     MODEL,
     ScriptedEngine,
     call,
     open_world,
-    qwen_code,
+    published,
     script,
     texts,
 )
 from tests.grading.example import FIXED, make_task
 from tests.services.image import base_archive
 
-# the first of them installs the tools
-pytestmark = [pytest.mark.sandbox, pytest.mark.blackbox, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.sandbox, pytest.mark.blackbox]
 
 FILE = "/testbed/stats.py"
 READ = "Let me look. " + call("read_file", file_path=FILE)
 EDIT = call("edit", file_path=FILE, old_string="return a - b", new_string="return a + b")
 DIFF = call("run_shell_command", command="git diff", is_background=False)
 GOOD = script(READ, EDIT + "\n" + DIFF, "It is fixed: `add` adds.")
-# the same program with a short system prompt and two tools, so that tests take seconds
+# a short system prompt and two tools, so that tests take seconds
 UNUSED = (
     "agent,skill,tool_search,tool_call,notebook_edit,list_agents,get_goal,update_goal,glob,grep_search,cron_create,"
     "cron_delete,cron_list,enter_worktree,exit_worktree,loop_wakeup,monitor,read_mcp_resource,record_artifact,"
@@ -54,22 +53,22 @@ UNUSED = (
 SHORT = ("--safe-mode", "--system-prompt", "You fix bugs.", "--exclude-tools", UNUSED)
 
 
-def test_it_mends_the_bug_as_published_and_every_token_is_the_engines(tmp_path: Path) -> None:
+def test_qwen_code_fixes_the_bug_with_exact_tokens(tmp_path: Path) -> None:
     engine = ScriptedEngine(GOOD)
 
     async def scenario() -> Trajectory:
-        async with open_world(tmp_path, qwen_code(), engine) as world:
+        async with open_world(tmp_path, published("qwen-code"), engine) as world:
             return await world.attempt(make_task())
 
     trajectory = asyncio.run(scenario())
     assert trajectory.outcome is Outcome.RESOLVED
     assert trajectory.patch.count("diff --git") == 1  # no folder of its own, no cache
     assert_exact(trajectory, engine)
-    look, mend, end = (turn.action for turn in trajectory.turns)
+    look, fix, end = (turn.action for turn in trajectory.turns)
     assert look == 'read_file {"file_path": "/testbed/stats.py"}'
-    assert mend is not None
-    assert mend.startswith("edit {")
-    assert mend.endswith("\nrun_shell_command: git diff")
+    assert fix is not None
+    assert fix.startswith("edit {")
+    assert fix.endswith("\nrun_shell_command: git diff")
     assert end is None
     assert "return a - b" in trajectory.turns[0].observation
     assert "has been updated" in trajectory.turns[1].observation
@@ -86,10 +85,10 @@ def big_task() -> Task:
     return replace(task, environment=replace(task.environment, history=(start, last)))
 
 
-def test_a_dropped_connection_and_a_compaction_leave_every_token_as_sampled_and_trained_once(
+def test_dropped_connection_and_compaction_keep_every_token(
     tmp_path: Path,
 ) -> None:
-    snapshot = "<analysis>Much was read.</analysis>\n<state_snapshot>Mend add in stats.py.</state_snapshot>"
+    snapshot = "<analysis>Much was read.</analysis>\n<state_snapshot>Fix add in stats.py.</state_snapshot>"
     count = call("read_file", file_path="/testbed/numbers.txt")
     turns = iter([count, READ, READ, EDIT, "Fixed."])
 
@@ -103,11 +102,11 @@ def test_a_dropped_connection_and_a_compaction_leave_every_token_as_sampled_and_
         return not cuts and b"tool_calls" in back and b"stats.py" in back
 
     async def scenario() -> Trajectory:
-        async with open_world(tmp_path, qwen_code(*SHORT), engine) as world:
+        async with open_world(tmp_path, published("qwen-code", *SHORT), engine) as world:
             spec = world.parts.spec
             assert spec.tunnel is not None
             line = spec.tunnel.parent / "line"
-            async with broken_line(line, spec.tunnel, amid_the_second_call, cuts):
+            async with broken_forward(line, spec.tunnel, amid_the_second_call, cuts):
                 world.parts = replace(world.parts, spec=replace(spec, tunnel=line))
                 return await world.attempt(big_task())
 
@@ -122,12 +121,12 @@ def test_a_dropped_connection_and_a_compaction_leave_every_token_as_sampled_and_
     assert trajectory.metadata["forks"]["compacted"] >= 1
     assert [turn.reply for turn in trajectory.turns] == ["", "Let me look.", "Let me look.", "", "Fixed."]
     before, after = (engine.asked["r0"][i] for i in (1, 3))
-    assert len(after) < len(before)  # the history is gone from the context
+    assert len(after) < len(before)  # without the history
 
     samples = tree_samples(trajectory.tree, rollout_id="r0", group_id="g", advantage=1.0)
     trained = sum(float(sample.weight.sum()) for sample in samples)
-    assert trained == sum(len(completion.token_ids) for completion in engine.said["r0"])
-    assert len(samples) >= 3  # what came before, the summary, what came after
+    assert trained == sum(len(completion.token_ids) for completion in engine.completions["r0"])
+    assert len(samples) >= 3  # before the compaction, the summary, and after it
     model = load_model(make_tiny(texts(), tmp_path / "model", MODEL))
     head = model.lm_head.weight.detach().clone()
     metrics = policy_trainer(model, TrainSettings(), temperature=1.0).step(samples)
@@ -135,14 +134,14 @@ def test_a_dropped_connection_and_a_compaction_leave_every_token_as_sampled_and_
     assert not torch.equal(model.lm_head.weight, head)
 
 
-def test_ten_at_once_are_each_their_own(tmp_path: Path) -> None:
+def test_ten_concurrent_rollouts_do_not_mix(tmp_path: Path) -> None:
     kinds = {
-        "mend it": (Outcome.RESOLVED, GOOD),
+        "fix it": (Outcome.RESOLVED, GOOD),
         "leave it": (Outcome.NO_PATCH, script("There is nothing to do.")),
         "look at it": (Outcome.TURN_LIMIT, script(READ)),
         "say nothing": (Outcome.FORMAT_LIMIT, script("")),
     }
-    problems = ["mend it"] * 5 + ["leave it"] * 3 + ["look at it", "say nothing"]
+    problems = ["fix it"] * 5 + ["leave it"] * 3 + ["look at it", "say nothing"]
 
     def answer(i: int, prompt: str) -> str:
         asked = prompt.split("## Problem Statement")[1][:40]
@@ -152,7 +151,7 @@ def test_ten_at_once_are_each_their_own(tmp_path: Path) -> None:
 
     async def scenario() -> list[Trajectory]:
         limits = SessionLimits(calls=3)
-        async with open_world(tmp_path, qwen_code(*SHORT), engine, limits=limits) as world:
+        async with open_world(tmp_path, published("qwen-code", *SHORT), engine, limits=limits) as world:
             tasks = [replace(make_task(), problem=problem) for problem in problems]
             return await asyncio.gather(*(world.attempt(task, f"r{i}") for i, task in enumerate(tasks)))
 
@@ -166,7 +165,7 @@ def test_ten_at_once_are_each_their_own(tmp_path: Path) -> None:
             assert len(trajectory.turns) == 1
 
 
-def test_an_image_needs_neither_node_nor_python(tmp_path: Path) -> None:
+def test_image_needs_neither_node_nor_python(tmp_path: Path) -> None:
     root = tmp_path / "root"
     with tarfile.open(base_archive()) as archive:
         (layer,) = json.load(archive.extractfile("manifest.json"))[0]["Layers"]  # type: ignore[arg-type]
@@ -178,7 +177,7 @@ def test_an_image_needs_neither_node_nor_python(tmp_path: Path) -> None:
 
     async def scenario() -> str:
         engine = ScriptedEngine(script(READ, EDIT, "Fixed."))
-        async with open_world(tmp_path, qwen_code(*SHORT), engine) as world:
+        async with open_world(tmp_path, published("qwen-code", *SHORT), engine) as world:
             workspace = prepare_workspace(make_task(), tmp_path / "workspaces")
             spec = replace(world.parts.spec, image=f"rootfs:{root}", workdir="/testbed", layer=workspace)
             async with await world.parts.provider.start(spec) as sandbox:

@@ -1,11 +1,10 @@
-"""What tests of black-box agents are made of: real sandboxes, gateway and grader, and a scripted engine."""
+"""Rollouts of black-box agents with real sandboxes, gateway and grader, and a scripted engine."""
 
 from __future__ import annotations
 
 import functools
 import json
 import os
-import shutil
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -16,9 +15,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hone.agents.blackbox import BlackboxAgent, Program, load_program
+from hone.agents.blackbox import BlackboxAgent, Program, is_prepared, load_program
 from hone.agents.blackbox.layer import default_layers
 from hone.agents.contract import AgentRun
+from hone.agents.scaffold import ScaffoldError
 from hone.grading import Grader, GradingSettings
 from hone.policy.chat import Chat
 from hone.policy.engine import Completion, ContextOverflow, EngineError, Finish, Sampling
@@ -40,16 +40,24 @@ MODEL = TinyModelSettings(
 Answer = Callable[[int, str], str]  # (which call of the session, its prompt) -> the reply's text
 
 
-def require(*programs: str) -> None:
-    """End the test where a program is missing: skipped, but failed under CI."""
-    missing = [program for program in programs if shutil.which(program) is None]
-    if missing:
+def published(name: str, *arguments: str) -> Program:
+    """Return a preset with further arguments; skip the test (fail it under CI) if it is not installed."""
+    program = load_program(name)
+    try:
+        reason = "" if is_prepared(program, default_layers()) else f"the tools of {name} are not installed"
+    except ScaffoldError as error:
+        reason = str(error)
+    if reason:
         end = pytest.fail if os.environ.get("CI") == "true" else pytest.skip
-        end(f"{', '.join(missing)} is missing on this machine")
+        end(f"{reason}: run scripts/install-services.sh")
+    command = program.run.command
+    first_option = next(i for i, word in enumerate(command) if word.startswith("--"))
+    changed = (*command[:first_option], *arguments, *command[first_option:])
+    return program.model_copy(update={"run": program.run.model_copy(update={"command": changed})})
 
 
 def texts() -> list[str]:
-    """What the tokenizer is made for: technical English, so that prompts are short."""
+    """Return the text that the tokenizer is made from: technical English, so that prompts are short."""
     return [Path(str(topics.__file__)).read_text()]
 
 
@@ -64,44 +72,44 @@ def renderer() -> Any:
 
 
 def call(name: str, **arguments: Any) -> str:
-    """A tool call as Qwen3 writes it."""
+    """Return a tool call in the format of Qwen3."""
     return f"<tool_call>\n{json.dumps({'name': name, 'arguments': arguments})}\n</tool_call>"
 
 
 def script(*replies: str) -> Answer:
-    """One reply after another; the last one again and again."""
+    """Return the replies in order, and then the last one again and again."""
     return lambda i, prompt: replies[min(i, len(replies) - 1)]
 
 
 @dataclass
 class ScriptedEngine:
-    """Answers what the script says, in tokens with log-probabilities; remembers what was asked and said."""
+    """Returns the texts of a script as tokens with logprobs; records prompts and completions."""
 
     answer: Answer
     context_tokens: int = 100_000
     version: int = 7
     fails_at: int | None = None
     asked: dict[str, list[list[int]]] = field(default_factory=dict[str, list[list[int]]])
-    said: dict[str, list[Completion]] = field(default_factory=dict[str, list[Completion]])
+    completions: dict[str, list[Completion]] = field(default_factory=dict[str, list[Completion]])
 
     async def generate(self, prompt_ids: Any, sampling: Sampling, *, session: str) -> Completion:
-        prompts, said = self.asked.setdefault(session, []), self.said.setdefault(session, [])
-        if len(said) == self.fails_at:
+        prompts, completions = self.asked.setdefault(session, []), self.completions.setdefault(session, [])
+        if len(completions) == self.fails_at:
             raise EngineError("the scripted engine is down")
         if len(prompt_ids) >= self.context_tokens:
             raise ContextOverflow(len(prompt_ids), self.context_tokens)
-        text = self.answer(len(said), tokenizer().decode(list(prompt_ids)))
+        text = self.answer(len(completions), tokenizer().decode(list(prompt_ids)))
         ids = np.asarray(
             [*tokenizer().encode(text, add_special_tokens=False), sampling.stop_token_ids[0]], np.int32
         )
         completion = Completion(
             token_ids=ids,
-            logprobs=-(np.arange(len(ids), dtype=np.float32) / 512 + len(said) / 8 + 7),
+            logprobs=-(np.arange(len(ids), dtype=np.float32) / 512 + len(completions) / 8 + 7),
             version=np.full(len(ids), self.version, np.int32),
             finish=Finish.STOP,
         )
         prompts.append([int(token) for token in prompt_ids])
-        said.append(completion)
+        completions.append(completion)
         return completion
 
     async def release(self, session: str) -> None: ...
@@ -118,7 +126,7 @@ class ScriptedEngine:
 
 
 class Watched:
-    """The agent, with observers of its turns, which are shown its sandbox."""
+    """The agent with observers of its turns, which get its sandbox."""
 
     def __init__(self, agent: BlackboxAgent) -> None:
         self.agent = agent
@@ -131,7 +139,7 @@ class Watched:
 
 @dataclass
 class World:
-    """Open parts; `attempt` runs a rollout."""
+    """The open parts of a run; `attempt` runs a rollout."""
 
     parts: Parts
     engine: ScriptedEngine
@@ -159,11 +167,10 @@ async def open_world(
     layers: Path | None = None,
     **rollout: Any,
 ) -> AsyncGenerator[World]:
-    """Real sandboxes, gateway and grading; `layers` is where tools of programs are kept, by default with
-    those of real runs, and all else is below `root`."""
+    """Open sandboxes, gateway and grader below `root`; `layers` is by default that of real runs."""
     agent = BlackboxAgent(program, limits or SessionLimits(), layers=layers or default_layers())
     watched = Watched(agent)
-    renderer()  # made before the time of any rollout runs, which it would use up
+    renderer()  # slow to make: not within the time limit of a rollout
 
     def new_chat(rollout_id: str, seed: int) -> Chat:
         return Chat(engine, renderer(), Sampling(max_tokens=512), session=rollout_id)
@@ -182,16 +189,3 @@ async def open_world(
             settings=RolloutSettings(**rollout),
         )
         yield World(parts=parts, engine=engine, watched=watched)
-
-
-def with_arguments(program: Program, *arguments: str) -> Program:
-    """The program with further arguments, before all others."""
-    command = program.run.command
-    at = next(i for i, word in enumerate(command) if word.startswith("--"))
-    run = program.run.model_copy(update={"command": (*command[:at], *arguments, *command[at:])})
-    return program.model_copy(update={"run": run})
-
-
-def qwen_code(*arguments: str) -> Program:
-    require("node", "npm")
-    return with_arguments(load_program("qwen-code"), *arguments)

@@ -1,4 +1,4 @@
-"""The debugger's tools at work in a real sandbox, as tests use them."""
+"""The debugger's tools on a server in a real sandbox."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ def test_wrong():
     assert scale([1], 1) == 2
 """
 FILES = {"app.py": APP, "tests/test_app.py": TESTS}
-COMMAND_S = 20.0
+COMMAND_S = 120.0
 
 
 class ToolSession:
-    """One sandbox, its server and the tools on it."""
+    """A sandbox, its server and the tools on it."""
 
     def __init__(self, sandbox: Sandbox, listener: Listener, client: Client) -> None:
         self.sandbox, self.listener, self.client = sandbox, listener, client
@@ -61,19 +61,19 @@ class ToolSession:
         return await self.use("pdb", command=command, runner=runner, file=file)
 
     async def script(self, text: str) -> str:
-        """Start a program of this text."""
+        """Start a program with this text."""
         await self.use("edit", path="program.py", new_code=text)
         return await self.pdb("start", "python", "program.py")
 
     @contextmanager
-    def hurried(self, timeout_s: float) -> Generator[None]:
-        """A shorter time limit in the block, for commands that are to run into it."""
+    def short_timeout(self, timeout_s: float) -> Generator[None]:
+        """Set a short time limit for commands that must exceed it."""
         self.tools.timeout_s = self.tools.pdb.timeout_s = timeout_s
         yield
         self.tools.timeout_s = self.tools.pdb.timeout_s = COMMAND_S
 
     async def processes(self) -> int:
-        """Processes inside beside process 1 and the one that looks, zombies too."""
+        """Return the number of processes inside but process 1 and this command, zombies included."""
         listed = await self.sandbox.exec(["python3", "-c", "import os; print(os.listdir('/proc'))"])
         return sum(name.isdigit() for name in ast.literal_eval(listed.text)) - 2
 

@@ -1,4 +1,4 @@
-"""Breakpoints move with their lines, whatever is edited."""
+"""Breakpoints move with their lines when files are edited."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _shifted(old: str, new: str, line: int) -> int | None:
 
 
 @given(NUMBERS, st.data())
-def test_a_breakpoint_stays_with_its_line_when_lines_are_replaced(names: list[int], data: st.DataObject):
+def test_breakpoint_moves_with_its_line(names: list[int], data: st.DataObject):
     """Against a reference that finds the line again by its text, which is unique."""
     lines = [f"line {name}" for name in names]
     start = data.draw(st.integers(1, len(lines) + 2))
@@ -46,9 +46,7 @@ def test_a_breakpoint_stays_with_its_line_when_lines_are_replaced(names: list[in
 
 
 @given(NUMBERS, NUMBERS)
-def test_after_a_whole_file_is_replaced_a_breakpoint_is_at_its_line_or_gone(
-    before: list[int], now: list[int]
-):
+def test_breakpoint_survives_a_new_file_if_its_line_does(before: list[int], now: list[int]):
     old, new = ("\n".join(f"line {name}" for name in names) for names in (before, now))
     kept = 0
     for number, name in enumerate(before, start=1):
@@ -60,7 +58,7 @@ def test_after_a_whole_file_is_replaced_a_breakpoint_is_at_its_line_or_gone(
         assert kept >= 1
 
 
-def test_in_a_long_file_breakpoints_outside_of_an_edit_stay_with_their_lines():
+def test_breakpoints_outside_an_edit_of_a_long_file_move():
     lines = [f"line {number}" for number in range(10_000)]
     old = "\n".join(lines)
     new = "\n".join([*lines[:5000], "one", "two", "three", *lines[5001:]])
@@ -74,7 +72,7 @@ def test_breakpoints_of_other_files_stay():
     assert shift([other, _at(1)], "/testbed/a.py", []) == (other,)
 
 
-def test_breakpoints_are_listed_with_what_is_special_about_them():
+def test_breakpoints_are_listed_with_their_options():
     marks = [_at(9, temporary=True), _at(4, condition="x > 1", enabled=False, ignore=2)]
     assert listing(marks, "/testbed") == (
         "line 4 in a.py (if x > 1, disabled, passed 2 times first)\nline 9 in a.py (once)"
@@ -93,25 +91,25 @@ def test_breakpoints_are_listed_with_what_is_special_about_them():
         ),
     )
 )
-def test_whatever_a_sandbox_tells_of_breakpoints_can_be_read(told: object):
-    for each in parse(told):
+def test_any_message_on_breakpoints_can_be_parsed(sent: object):
+    for each in parse(sent):
         assert isinstance(each.path, str)
         assert isinstance(each.line, int)
 
 
-def test_where_a_breakpoint_cannot_stop_another_line_is_named():
+def test_refused_breakpoint_names_another_line():
     source = '@cache\ndef f(\n    x,\n):\n    """Doc."""\n    return x\n\n\nclass A:\n    # why\n    y = 1\n'
-    told = {line: breakpoint_error(source, line) for line in range(1, 13)}
-    assert {line for line, why in told.items() if why is None} == {1, 3, 4, 5, 6, 11}
-    assert "Try line 6 instead" in str(told[2])
-    assert "Try line 11 instead, the first statement inside it" in str(told[9])
-    assert "Line 10 is a comment. Try line 11 instead" in str(told[10])
+    errors = {line: breakpoint_error(source, line) for line in range(1, 13)}
+    assert {line for line, error in errors.items() if error is None} == {1, 3, 4, 5, 6, 11}
+    assert "Try line 6 instead" in str(errors[2])
+    assert "Try line 11 instead, the first statement inside it" in str(errors[9])
+    assert "Line 10 is a comment. Try line 11 instead" in str(errors[10])
     assert first_statement(source, "f") == 6
     assert first_statement(source, "f", 1) == 6
     assert first_statement(source, "g") is None
     assert breakpoint_error("def f(:", 1) is None
 
 
-def test_what_runs_in_sandboxes_can_be_read_by_python_3_8():
+def test_files_for_sandboxes_are_valid_python_3_8():
     for path in IN_SANDBOX.glob("*.py"):
         ast.parse(path.read_text(), feature_version=(3, 8))

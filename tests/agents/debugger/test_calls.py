@@ -1,4 +1,4 @@
-"""From a reply to a tool call with checked arguments."""
+"""Parsing of tool calls and checks of their arguments."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ def _native(*calls: tuple[str, str], **more: Any) -> ToolUse:
     return parse_call(Reply(content="", node=None, tool_calls=made, **more), native=True)
 
 
-def test_the_tools_are_those_of_a_debugger_and_without_pdb_those_of_its_ablation():
+def test_ablation_has_every_tool_but_pdb():
     assert list(TOOLS) == ["pdb", "view", "edit", "rewrite", "grep", "listdir", "eval", "submit"]
     assert [tool["name"] for tool in tool_specs(pdb=False)] == list(TOOLS)[1:]
 
 
-def test_the_last_native_call_is_the_one():
+def test_last_native_call_counts():
     assert _native(("view", '{"path": "a"}'), ("eval", "")) == ToolUse(name="eval", arguments={})
     assert _native(("view", "{not json")).arguments == "{not json"
     with pytest.raises(CallError, match=r"^Empty tool name in action: the tool call cannot be read: <tool"):
@@ -46,7 +46,7 @@ def test_the_last_native_call_is_the_one():
         parse_call(Reply(content='<tool_call>{"name": "eval"}</tool_call>', node=None), native=True)
 
 
-def test_the_last_complete_textual_call_is_the_one():
+def test_last_complete_text_call_counts():
     call = '<tool_call>\n{"name": "view", "arguments": {"path": "a.py"}}\n</tool_call>'
     assert _text(f'<tool_call>{{"name": "eval"}}</tool_call> then\n{call}\n<tool_call>{{') == ToolUse(
         name="view", arguments={"path": "a.py"}
@@ -78,19 +78,19 @@ def test_the_last_complete_textual_call_is_the_one():
 
 
 @given(FREE, st.sampled_from(list(TOOLS)), st.dictionaries(FREE, FREE | st.integers() | st.none()))
-def test_a_call_in_json_survives_the_trip_through_text(before: str, name: str, arguments: dict[str, Any]):
+def test_json_call_round_trips_through_text(before: str, name: str, arguments: dict[str, Any]):
     call = json.dumps({"name": name, "arguments": arguments}).replace("<", "\\u003c")
     assert _text(f"{before}<tool_call>{call}</tool_call>") == ToolUse(name=name, arguments=arguments)
 
 
 @given(st.text(st.sampled_from('<tool_call>/{}"name:rgumets=function parete[1]'), max_size=80))
-def test_no_text_breaks_the_parser(text: str):
+def test_any_text_is_a_call_or_a_call_error(text: str):
     with contextlib.suppress(CallError):
         assert _text(text).name
 
 
 @pytest.mark.parametrize(
-    ("tool", "arguments", "told"),
+    ("tool", "arguments", "expected"),
     [
         ("view", {}, "'path' is missing"),
         ("view", {"path": None}, "'path' is missing"),
@@ -106,14 +106,14 @@ def test_no_text_breaks_the_parser(text: str):
         ("eval", "text", "they must be an object, not str"),
     ],
 )
-def test_arguments_that_do_not_fit_are_refused_with_the_reason(tool: str, arguments: Any, told: str):
-    with pytest.raises(CallError, match=told):
+def test_invalid_arguments_are_refused_with_the_reason(tool: str, arguments: Any, expected: str):
+    with pytest.raises(CallError, match=expected):
         check_arguments(TOOLS[tool], arguments)
 
 
-def test_values_may_be_spelled_as_text():
-    spelled = {"path": "a", "start": "3", "end": "none", "include_line_numbers_and_breakpoints": "False"}
-    assert check_arguments(TOOLS["view"], spelled) == {
+def test_text_values_are_converted():
+    values = {"path": "a", "start": "3", "end": "none", "include_line_numbers_and_breakpoints": "False"}
+    assert check_arguments(TOOLS["view"], values) == {
         "path": "a",
         "start": 3,
         "end": None,

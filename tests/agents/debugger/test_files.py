@@ -1,4 +1,4 @@
-"""The tools that look at files and change them, in a real sandbox."""
+"""The file tools and eval in a real sandbox."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.agents.debugger.session import FILES, ToolSession, run_session
 pytestmark = pytest.mark.sandbox
 
 
-def test_a_file_is_viewed_with_its_lines_numbered():
+def test_view_numbers_lines():
     async def scenario(tools: ToolSession) -> None:
         assert await tools.use("view", path="app.py", start=4, end=5) == (
             "Viewing `app.py`, lines 4-5 of 12 total lines.\n\n"
@@ -36,7 +36,7 @@ def test_a_file_is_viewed_with_its_lines_numbered():
     run_session(scenario, {**FILES, **files})
 
 
-def test_what_cannot_be_viewed_is_told():
+def test_view_of_an_unreadable_file_is_an_error():
     async def scenario(tools: ToolSession) -> None:
         await tools.sandbox.exec("mkfifo pipe; ln -s /dev/zero zero; head -c 20000000 /dev/zero > big")
         assert await tools.use("view", path="none.py") == (
@@ -56,7 +56,7 @@ def test_what_cannot_be_viewed_is_told():
     run_session(scenario, {**FILES, "binary.bin": "a\0b"})
 
 
-def test_lines_are_rewritten_and_the_change_is_shown():
+def test_rewrite_replaces_lines_and_shows_the_diff():
     async def scenario(tools: ToolSession) -> None:
         assert await tools.use(
             "rewrite", path="app.py", start=7, end=7, new_code="        total += value"
@@ -81,7 +81,7 @@ def test_lines_are_rewritten_and_the_change_is_shown():
     run_session(scenario, {**FILES, "dos.py": "a = 1\r\nb = 2\r\n\udcff\r\n"})
 
 
-def test_a_rewrite_that_cannot_be_done_changes_nothing():
+def test_refused_rewrite_changes_nothing():
     wrong: list[tuple[dict[str, object], str]] = [
         ({"path": "none.py"}, "`none.py`: No such file or directory."),
         ({"path": "tests"}, "`tests` is not a regular file."),
@@ -96,16 +96,16 @@ def test_a_rewrite_that_cannot_be_done_changes_nothing():
     async def scenario(tools: ToolSession) -> None:
         await tools.sandbox.exec("ln -s /etc/hostname away")
         before = (await tools.sandbox.exec("md5sum app.py tests/* /etc/hostname")).text
-        for arguments, told in wrong:
+        for arguments, expected in wrong:
             seen = await tools.use("rewrite", new_code="x", **arguments)
             assert seen.startswith("Rewrite failed. Error message:\n")
-            assert told in seen
+            assert expected in seen
         assert (await tools.sandbox.exec("md5sum app.py tests/* /etc/hostname")).text == before
 
     run_session(scenario)
 
 
-def test_files_are_searched_and_listed():
+def test_grep_and_listdir():
     async def scenario(tools: ToolSession) -> None:
         assert await tools.use("grep", pattern=r"^def \w+") == (
             "Found 3 matches:\n\n=== app.py ===\n   4: def scale(values, factor):\n\n"
@@ -133,7 +133,7 @@ def test_files_are_searched_and_listed():
     run_session(scenario)
 
 
-def test_tests_are_run_and_counted():
+def test_eval_runs_and_counts_tests():
     async def scenario(tools: ToolSession) -> None:
         seen = await tools.use("eval")
         assert "tests/test_app.py:9: in test_wrong\n    assert scale([1], 1) == 2\n" in seen
@@ -145,6 +145,6 @@ def test_tests_are_run_and_counted():
         await tools.use(
             "edit", path="test.py", new_code="import pytest\n\n@pytest.mark.skip\ndef test_s(): ...\n"
         )
-        assert (await tools.use("eval")).endswith("Tests: 1 skipped.")  # test.py alone is what is run
+        assert (await tools.use("eval")).endswith("Tests: 1 skipped.")  # only test.py runs
 
     run_session(scenario)

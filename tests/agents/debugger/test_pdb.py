@@ -1,4 +1,4 @@
-"""The tool pdb in a real sandbox: what each command comes to, word for word."""
+"""The tool pdb in a real sandbox: the exact observation of each command."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ Reached the end of the program. Restarting the debugging session.
 NOTHING_RUNS = "Failure calling pdb:\nPDB session is not running. Please start it first using command='start'"
 
 
-def test_a_session_reads_as_pdb_does():
+def test_output_is_that_of_pdb():
     async def scenario(tools: ToolSession) -> None:
         assert await tools.pdb("start", "python", "app.py") == STARTED
         assert await tools.pdb("b app.py:7, value > 1") == (
@@ -117,13 +117,13 @@ def test_each_command_of_pdb_works():
         await tools.pdb("start", "python", "app.py")
         await tools.pdb("b scale")
         await tools.pdb("c")
-        for command, told in COMMANDS.items():
-            assert (await tools.pdb(command)).startswith(f"Pdb command output:\n{told}")
+        for command, text in COMMANDS.items():
+            assert (await tools.pdb(command)).startswith(f"Pdb command output:\n{text}")
 
     run_session(scenario)
 
 
-def test_a_command_that_cannot_be_carried_out_is_answered_by_a_sentence():
+def test_invalid_command_is_answered_with_an_error():
     async def scenario(tools: ToolSession) -> None:
         assert (await tools.pdb("n")).startswith(NOTHING_RUNS)
         assert await tools.pdb(" ") == "Failure calling pdb:\nEmpty commands are not allowed."
@@ -136,8 +136,8 @@ def test_a_command_that_cannot_be_carried_out_is_answered_by_a_sentence():
         )
         await tools.pdb("start", "python", "app.py")
         for command in ("q", "quit", "exit", "interact", "debug f()", "commands 1"):
-            told = await tools.pdb(command)
-            assert told.startswith(f"Invalid pdb command: {command}\n*** The command ")
+            text = await tools.pdb(command)
+            assert text.startswith(f"Invalid pdb command: {command}\n*** The command ")
             assert tools.failed
         assert await tools.pdb("b app.py:4") == (
             "Invalid pdb command: b app.py:4\n*** Line 4 is a function definition: 'def scale(values, "
@@ -187,17 +187,17 @@ def test_breakpoints_survive_edits_and_new_sessions():
     run_session(scenario)
 
 
-def test_a_test_is_met_at_its_first_line():
+def test_debugger_stops_at_the_first_line_of_a_test():
     async def scenario(tools: ToolSession) -> None:
-        told = await tools.pdb("start", "pytest", "tests/test_app.py")
-        assert told.startswith(
+        text = await tools.pdb("start", "pytest", "tests/test_app.py")
+        assert text.startswith(
             "PDB session started with: python -m pdb -m pytest -sq tests/test_app.py\n"
             "> /testbed/tests/test_app.py(5)test_scale()\n-> assert scale([1, 2], 3) == 9\nBreakpoints:\n"
         )
         assert (await tools.pdb("s")).startswith("Pdb command output:\n--Call--\n> /testbed/app.py(4)scale()")
         assert "1 failed, 1 passed" in await tools.pdb("c")
-        told = await tools.pdb("start", "pytest", "tests/test_app.py::test_wrong")
-        assert told.startswith(
+        text = await tools.pdb("start", "pytest", "tests/test_app.py::test_wrong")
+        assert text.startswith(
             "PDB session started with: "
             "python -m pytest -sq tests/test_app.py::test_wrong --trace --tb=short\n"
             "> /testbed/tests/test_app.py(9)test_wrong()\n"
@@ -211,7 +211,7 @@ def test_a_test_is_met_at_its_first_line():
     run_session(scenario)
 
 
-def test_tests_of_classes_and_of_parameters_are_met_each():
+def test_debugger_stops_in_test_classes_and_parameters():
     tests = (
         "import unittest\nimport pytest\n\nclass TestOld(unittest.TestCase):\n    def test_old(self):\n"
         "        x = 1\n\n@pytest.mark.parametrize('n', [1, 2])\ndef test_each(n):\n    assert n\n"
@@ -226,15 +226,15 @@ def test_tests_of_classes_and_of_parameters_are_met_each():
     run_session(scenario, {"test_t.py": tests})
 
 
-def test_an_uncaught_exception_is_looked_at_where_it_was_raised():
+def test_uncaught_exception_is_inspected_where_it_was_raised():
     async def scenario(tools: ToolSession) -> None:
         await tools.script("def f(x):\n    return 1 / x\n\nf(0)\n")
-        told = await tools.pdb("c")
-        assert told.startswith(
+        text = await tools.pdb("c")
+        assert text.startswith(
             'Pdb command output:\nTraceback (most recent call last):\n  File "/testbed/pro'
         )
-        assert "ZeroDivisionError: division by zero\nUncaught exception. Entering post mortem" in told
-        assert "Current frame:\nprogram.py(2)f()\n" in told
+        assert "ZeroDivisionError: division by zero\nUncaught exception. Entering post mortem" in text
+        assert "Current frame:\nprogram.py(2)f()\n" in text
         assert await tools.pdb("p x") == "Pdb command output:\n0\n"
         assert "program.py(4)<module>()" in await tools.pdb("u")
         assert "Reached the end of the program." in await tools.pdb("c")
@@ -243,23 +243,23 @@ def test_an_uncaught_exception_is_looked_at_where_it_was_raised():
 
 
 @pytest.mark.parametrize(
-    ("code", "told"),
+    ("code", "text"),
     [
         ("def f(:\n", "SyntaxError: invalid syntax"),
         ("x = '\udc80'\n", "SyntaxError"),
     ],
 )
-def test_a_program_that_cannot_be_started_says_why(code: str, told: str):
+def test_program_with_a_syntax_error_reports_it(code: str, text: str):
     async def scenario(tools: ToolSession) -> None:
         seen = await tools.pdb("start", "python", "bad.py")
         assert seen.startswith("Failure calling pdb:\n")
-        assert told in seen
+        assert text in seen
         assert (await tools.pdb("n")).startswith(NOTHING_RUNS)
 
     run_session(scenario, {"bad.py": code})
 
 
-def test_tests_that_do_not_exist_and_a_python_without_pytest_are_told():
+def test_missing_tests_and_missing_pytest_are_errors():
     async def scenario(tools: ToolSession) -> None:
         seen = await tools.pdb("start", "pytest", "tests/test_app.py::test_none")
         assert seen.startswith("Failure calling pdb:\n")
@@ -285,11 +285,13 @@ def test_breakpoint_in_the_code_stops_there():
     run_session(scenario, {"app.py": APP})
 
 
-def test_an_edit_of_a_module_counts_at_once_whatever_was_compiled_before():
+def test_edit_of_a_module_takes_effect_despite_cached_code():
     async def scenario(tools: ToolSession) -> None:
         for operator in "+-*":
             await tools.use("edit", path="module.py", new_code=f"def f():\n    return 7 {operator} 3\n")
-            await tools.sandbox.exec("touch -d @1700000000 module.py")  # all that tells compiled code apart
+            await tools.sandbox.exec(
+                "touch -d @1700000000 module.py"
+            )  # cached code is recognised by the time alone
             await tools.pdb("start", "pytest", "test_module.py")
             assert await tools.pdb("p f()") == f"Pdb command output:\n{eval(f'7 {operator} 3')}\n"
         assert (await tools.use("eval")).endswith("Tests: 1 failed.")

@@ -14,7 +14,7 @@ from hone_debug_output import Output  # beside this file
 from hone_debug_wire import INTERRUPT, Broken, Messages, pack
 
 PIECE = 1 << 16
-SETTLE_S = 2.0  # for a program to stop after an interrupt, or to end after it has said so
+SETTLE_S = 10.0  # for a program to stop after an interrupt, or to exit after it closed its channel
 
 
 class Child:

@@ -43,8 +43,8 @@ def read_text(path: str, shown: str) -> str:
     info = os.fstat(fd)
     if not stat.S_ISREG(info.st_mode) or info.st_size > FILE_MAX:
         os.close(fd)
-        what = f"larger than {FILE_MAX >> 20} MiB" if stat.S_ISREG(info.st_mode) else "not a regular file"
-        raise Refused(f"`{shown}` is {what}.")
+        reason = f"larger than {FILE_MAX >> 20} MiB" if stat.S_ISREG(info.st_mode) else "not a regular file"
+        raise Refused(f"`{shown}` is {reason}.")
     with os.fdopen(fd, "rb") as file:
         data = file.read(FILE_MAX)
     if b"\0" in data:

@@ -21,10 +21,10 @@ def breakpoint_error(source: str, line: int) -> str | None:
                 isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef))
                 and node.lineno == line
             ):
-                what = "class" if isinstance(node, ast.ClassDef) else "function"
+                kind = "class" if isinstance(node, ast.ClassDef) else "function"
                 better = first_of(node.body)
                 return (
-                    f"Line {line} is a {what} definition: {text!r}. It runs when the {what} is defined, not "
+                    f"Line {line} is a {kind} definition: {text!r}. It runs when the {kind} is defined, not "
                     f"when it is called. Try line {better} instead, the first statement inside it."
                 )
         return None

@@ -29,6 +29,7 @@ PR_SET_DUMPABLE, PR_SET_CHILD_SUBREAPER = 4, 36
 TESTS = "test.py"  # run alone if it exists
 SEARCH_TIMEOUT_S = 30.0
 HERE = os.path.dirname(os.path.abspath(__file__))
+FILE_TOOLS = {"view": files.view, "rewrite": files.rewrite, "listdir": files.listdir}
 EXIT_TIMEOUT_S = 10.0  # for pytest, after it has sent its counts
 
 
@@ -48,10 +49,9 @@ class Server:
         messages = Messages()
         while True:
             child = self.session.child if self.session is not None else None
-            watched: list[Any] = [
-                connection,
-                *([child.output] if child is not None and child.output_open else []),
-            ]
+            watched: list[Any] = [connection]
+            if child is not None and child.output_open:
+                watched.append(child.output)
             ready = select.select(watched, [], [])[0]
             if connection not in ready:
                 assert child is not None
@@ -94,19 +94,11 @@ class Server:
             result["command"] = self.session.command(line, timeout_s)
         return {**result, "running": self.session.running}
 
-    def on_view(self, path: str, start: int | None, end: int | None) -> dict[str, Any]:
-        return files.view(self.workdir, path, start, end)
-
-    def on_rewrite(
-        self, path: str, start: int | None, end: int | None, new_code: str, create: bool
-    ) -> dict[str, Any]:
-        return files.rewrite(self.workdir, path, start, end, new_code, create)
-
-    def on_listdir(self, path: str, depth: int) -> dict[str, Any]:
-        return files.listdir(self.workdir, path, depth)
+    def on_files(self, tool: str, **arguments: Any) -> dict[str, Any]:
+        return FILE_TOOLS[tool](self.workdir, **arguments)
 
     def on_grep(self, pattern: str, path: str, limit: int) -> dict[str, Any]:
-        """A signal stops a search that takes too long; a regular expression may never finish."""
+        """Search files; a signal stops a regular expression that does not finish."""
         try:
             signal.setitimer(signal.ITIMER_REAL, SEARCH_TIMEOUT_S)
             try:

@@ -12,6 +12,7 @@ from hone_debug_child import SETTLE_S, Child  # beside this file
 from hone_debug_files import Refused, resolve
 
 DEBUGGEE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "hone_debuggee.py")
+RESTART_TIMEOUT_S = 60.0  # at least, for the first stop after a restart
 
 
 class Session:
@@ -50,7 +51,7 @@ class Session:
             breakpoints = [each for each in self.state["breakpoints"] if not each["temporary"]]
             self.stop()
             try:
-                reply["again"] = self.start(breakpoints, timeout_s)
+                reply["again"] = self.start(breakpoints, max(timeout_s, RESTART_TIMEOUT_S))
             except Refused as refusal:
                 reply["again"] = {"error": str(refusal)}
         return reply

@@ -7,7 +7,7 @@ import signal
 from typing import Any
 
 MESSAGE_MAX = 8 << 20  # bytes
-INTERRUPT = signal.SIGRTMIN + 10  # tells a program under the debugger to stop
+INTERRUPT = signal.SIGRTMIN + 10  # stops a program under the debugger
 
 
 class Broken(Exception):

@@ -1,4 +1,4 @@
-"""A unix socket that passes everything on to another one, and cuts some connections amid a reply."""
+"""A unix socket that forwards to another one and breaks some connections in the middle of a reply."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from pathlib import Path
 
 
 @asynccontextmanager
-async def broken_line(
+async def broken_forward(
     path: Path, service: Path, cut: Callable[[bytes], bool], cuts: list[bytes]
 ) -> AsyncGenerator[None]:
-    """Joins `path` to `service`; a connection ends once `cut(what came back so far)`, which `cuts` gets."""
+    """Forward `path` to `service`; break a connection when `cut(data so far)`; append the data to `cuts`."""
 
     async def join(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         upstream, sink = await asyncio.open_unix_connection(service)
