@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from hone.sandbox import make_provider
-from hone.sandbox.conformance.suite import Run, opened
+from hone.sandbox.conformance.suite import Run, open_provider
 from hone.sandbox.settings import SandboxSettings
 from tests.services.engines import Engine
 from tests.services.image import BASE_IMAGE
@@ -23,7 +23,7 @@ def run_on(engine: Engine, state: Path) -> Iterator[Run]:
         state_dir=state,
         start_timeout_s=120,
     )
-    with opened(make_provider(settings)) as run:
+    with open_provider(make_provider(settings)) as run:
         yield run
     assert list(state.iterdir()) == []
     with engine.client() as client:

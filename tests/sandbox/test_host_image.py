@@ -8,8 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from hone.sandbox import Provider, make_provider
-from hone.sandbox.conformance.registry import new
-from hone.sandbox.conformance.suite import Run, opened
+from hone.sandbox.conformance.suite import Run, open_provider, start
 from hone.sandbox.settings import SandboxSettings
 
 pytestmark = pytest.mark.sandbox
@@ -19,13 +18,13 @@ pytestmark = pytest.mark.sandbox
 def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
     base = tmp_path_factory.mktemp("hone")
     settings = SandboxSettings(state_dir=base / "state", cache_dir=base / "cache")
-    with opened(make_provider(settings)) as run:
+    with open_provider(make_provider(settings)) as run:
         yield run
 
 
 def test_homes_are_empty_and_secrets_of_the_system_missing(run: Run) -> None:
     async def look(provider: Provider) -> None:
-        async with await new(provider) as sandbox:
+        async with await start(provider) as sandbox:
             for path in ("/etc/shadow", "/etc/sudoers"):
                 assert (await sandbox.exec(["test", "-e", path])).exit_code == 1, path
             assert (await sandbox.exec("ls -A /root /home /mnt /media /srv /boot 2>/dev/null")).text == (
@@ -37,7 +36,7 @@ def test_homes_are_empty_and_secrets_of_the_system_missing(run: Run) -> None:
 
 def test_commands_are_an_ordinary_users_and_see_three_variables(run: Run) -> None:
     async def look(provider: Provider) -> None:
-        async with await new(provider) as sandbox:
+        async with await start(provider) as sandbox:
             assert (await sandbox.exec("id -u")).text != "0\n"
             seen = (await sandbox.exec(["env"])).text.splitlines()
         assert sorted(line.split("=")[0] for line in seen) == ["HOME", "LANG", "PATH"]
@@ -50,7 +49,7 @@ def test_the_interpreter_is_hones_own_build_with_its_extension_modules(run: Run)
     extensions = "import _ctypes, _sqlite3, _ssl, _struct, lzma, zlib"
 
     async def look(provider: Provider) -> None:
-        async with await new(provider) as sandbox:
+        async with await start(provider) as sandbox:
             ran = await sandbox.exec(["python3", "-c", f"{look_up}; {extensions}"])
         assert ran.exit_code == 0, ran.stderr
         assert ran.text.startswith(sys.version.split("(")[0])

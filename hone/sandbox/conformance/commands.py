@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 
-from hone.sandbox.conformance.registry import check, new, until
+from hone.sandbox.conformance.suite import assert_usable, check, start, wait_for_exit_code
 from hone.sandbox.contract import (
     Limits,
     Provider,
@@ -15,7 +15,7 @@ from hone.sandbox.contract import (
 
 @check
 async def a_shell_command_runs_in_bash(provider: Provider) -> None:
-    async with await new(provider) as sandbox:
+    async with await start(provider) as sandbox:
         result = await sandbox.exec("x=(1 2 3); echo ${#x[@]}; echo oops >&2")
     assert (result.exit_code, result.stdout, result.stderr) == (0, b"3\n", b"oops\n")
     assert (result.stdout_bytes, result.stderr_bytes, result.timed_out) == (2 + 0, 5, False)
@@ -24,28 +24,28 @@ async def a_shell_command_runs_in_bash(provider: Provider) -> None:
 @check
 async def an_argument_list_reaches_the_program_unchanged(provider: Provider) -> None:
     words = ["a b", "$HOME", "*", "", "quote\"'", "line\nbreak", "--flag", "é"]
-    async with await new(provider) as sandbox:
+    async with await start(provider) as sandbox:
         result = await sandbox.exec(["printf", "%s\\0", *words])
     assert result.stdout.decode().split("\0")[:-1] == words
 
 
 @check
 async def a_failing_command_returns_its_exit_code(provider: Provider) -> None:
-    async with await new(provider) as sandbox:
+    async with await start(provider) as sandbox:
         for code in (1, 2, 77, 255):
             assert (await sandbox.exec(f"exit {code}")).exit_code == code
 
 
 @check
-async def a_command_killed_by_a_signal_exits_with_128_plus_its_number(provider: Provider) -> None:
-    async with await new(provider) as sandbox:
+async def a_command_killed_by_signal_n_exits_with_128_plus_n(provider: Provider) -> None:
+    async with await start(provider) as sandbox:
         assert (await sandbox.exec("kill -TERM $$")).exit_code == 143
         assert (await sandbox.exec(["bash", "-c", "kill -KILL $$"])).exit_code == 137
 
 
 @check
 async def a_missing_program_is_exit_code_127_with_a_reason(provider: Provider) -> None:
-    async with await new(provider) as sandbox:
+    async with await start(provider) as sandbox:
         result = await sandbox.exec(["no-such-program"])
     assert result.exit_code == 127
     assert b"no-such-program" in result.stderr
@@ -53,17 +53,9 @@ async def a_missing_program_is_exit_code_127_with_a_reason(provider: Provider) -
 
 @check
 async def standard_input_is_delivered_and_then_ends(provider: Provider) -> None:
-    async with await new(provider) as sandbox:
+    async with await start(provider) as sandbox:
         assert (await sandbox.exec("cat", stdin=b"one\0two\xff")).stdout == b"one\0two\xff"
         assert (await sandbox.exec("cat")).stdout == b""
-
-
-@check
-async def a_patch_of_twelve_megabytes_goes_through_standard_input(provider: Provider) -> None:
-    data = bytes(range(256)) * (12 << 12)
-    async with await new(provider) as sandbox:
-        result = await sandbox.exec("wc -c", stdin=data)
-    assert int(result.stdout) == len(data) == 12 << 20
 
 
 @check
@@ -72,8 +64,9 @@ async def commands_start_in_workdir_unless_told_otherwise(provider: Provider) ->
         assert (await sandbox.exec("pwd")).text == "/srv/project\n"
         assert (await sandbox.exec("pwd", cwd="/tmp")).text == "/tmp\n"  # noqa: S108
         missing = await sandbox.exec("pwd", cwd="/nowhere")
-    assert missing.exit_code == 126
-    assert b"/nowhere" in missing.stderr
+        assert (missing.exit_code, missing.stdout) == (126, b"")
+        assert b"/nowhere" in missing.stderr
+        await assert_usable(sandbox)
 
 
 @check
@@ -86,20 +79,20 @@ async def the_environment_holds_path_home_and_what_was_given(provider: Provider)
     own = await names(SandboxSpec(), {})  # the image's
     assert {"HOME", "PATH"} <= set(own)
     given = SandboxSpec(env={"SPEC": "1", "BOTH": "spec"})
-    seen = await names(given, {"CALL": "x=y\nz", "BOTH": "call"})
-    assert seen == own | {"SPEC": "1", "BOTH": "call", "CALL": "x=y\nz"}
+    call = {"CALL": "x=y\nz", "BOTH": "call", "EMPTY": "", "ODD": "é ' \" $HOME \\"}
+    assert await names(given, call) == own | {"SPEC": "1"} | call
 
 
 @check
 async def merged_streams_keep_their_order(provider: Provider) -> None:
-    async with await new(provider) as sandbox:
+    async with await start(provider) as sandbox:
         result = await sandbox.exec("echo 1; echo 2 >&2; echo 3", merge_stderr=True)
     assert (result.stdout, result.stderr) == (b"1\n2\n3\n", b"")
 
 
 @check
 async def output_may_be_any_bytes(provider: Provider) -> None:
-    async with await new(provider) as sandbox:
+    async with await start(provider) as sandbox:
         result = await sandbox.exec(["printf", "\\377\\000\\376"])
     assert result.stdout == b"\xff\x00\xfe"
     assert result.text == "\ufffd\0\ufffd"
@@ -107,7 +100,11 @@ async def output_may_be_any_bytes(provider: Provider) -> None:
 
 @check
 async def long_output_keeps_head_and_tail_and_counts_all(provider: Provider) -> None:
-    async with await new(provider, Limits(output_kib=4)) as sandbox:
+    async with await start(provider, Limits(output_kib=4)) as sandbox:
+        for size in (2047, 2048, 2049, 4096):
+            assert len((await sandbox.exec(f"head -c {size} /dev/zero")).stdout) == size
+        over = await sandbox.exec("head -c 4097 /dev/zero")
+        assert (len(over.stdout), over.stdout_bytes) == (4096, 4097)
         result = await sandbox.exec("seq 1 300000; seq 1 300000 >&2")
     whole = "".join(f"{n}\n" for n in range(1, 300001)).encode()
     for stream, total in ((result.stdout, result.stdout_bytes), (result.stderr, result.stderr_bytes)):
@@ -116,89 +113,55 @@ async def long_output_keeps_head_and_tail_and_counts_all(provider: Provider) -> 
 
 
 @check
-async def output_within_the_cap_is_whole(provider: Provider) -> None:
-    async with await new(provider, Limits(output_kib=4)) as sandbox:
-        for size in (2047, 2048, 2049, 4096):
-            assert len((await sandbox.exec(f"head -c {size} /dev/zero")).stdout) == size
-        over = await sandbox.exec("head -c 4097 /dev/zero")
-    assert (len(over.stdout), over.stdout_bytes) == (4096, 4097)
-
-
-@check
 async def a_flood_of_output_does_not_fill_memory(provider: Provider) -> None:
-    async with await new(provider, Limits(memory_mib=128)) as sandbox:
-        result = await sandbox.exec("head -c 1000000000 /dev/zero", timeout_s=120)
-    assert result.stdout_bytes == 1_000_000_000
+    async with await start(provider, Limits(memory_mib=128)) as sandbox:
+        result = await sandbox.exec("head -c 500000000 /dev/zero", timeout_s=120)
+    assert result.stdout_bytes == 500_000_000
     assert len(result.stdout) <= 256 << 10
 
 
 @check
 async def commands_run_concurrently_in_one_sandbox(provider: Provider) -> None:
-    async with await new(provider) as sandbox:
+    async with await start(provider, Limits(pids=512, memory_mib=1024)) as sandbox:
         await sandbox.exec("mkfifo a b")
         one = sandbox.exec("echo ping > a; cat b")
         two = sandbox.exec("cat a; echo pong > b")
-        many = [sandbox.exec(f"echo {n}") for n in range(20)]
+        many = [sandbox.exec(["printf", "%s", str(n)]) for n in range(100)]
         results = await asyncio.gather(one, two, *many)
-    assert [r.text.strip() for r in results] == ["pong", "ping", *map(str, range(20))]
+    assert [r.text.strip() for r in results] == ["pong", "ping", *map(str, range(100))]
 
 
 @check
-async def input_that_nobody_reads_does_not_hold_up_a_command(provider: Provider) -> None:
-    async with await new(provider) as sandbox:
+async def unread_input_does_not_hold_up_a_command(provider: Provider) -> None:
+    async with await start(provider) as sandbox:
         result = await sandbox.exec("exec 0<&-; echo done", stdin=b"x" * (2 << 20))
     assert (result.exit_code, result.stdout) == (0, b"done\n")
 
 
 @check
-async def a_directory_that_is_missing_fails_the_command_alone(provider: Provider) -> None:
-    async with await new(provider) as sandbox:
-        result = await sandbox.exec("echo ran", cwd="/no/such/place")
-        assert result.exit_code != 0
-        assert b"/no/such/place" in result.stderr
-        assert result.stdout == b""
-        assert (await sandbox.exec("echo ran")).text == "ran\n"
-
-
-@check
-async def an_argument_longer_than_the_system_takes_fails_the_command_alone(provider: Provider) -> None:
-    async with await new(provider) as sandbox:
+async def an_argument_that_is_too_long_fails_the_command_alone(provider: Provider) -> None:
+    async with await start(provider) as sandbox:
         fits = await sandbox.exec(["bash", "-c", "echo ${#1}", "bash", "x" * 100_000])
         assert fits.text == "100000\n"
         result = await sandbox.exec(["echo", "x" * (1 << 20)])
         assert result.exit_code != 0
         assert result.stderr
-        assert (await sandbox.exec("echo ran")).text == "ran\n"
-
-
-@check
-async def values_of_the_environment_may_hold_any_text(provider: Provider) -> None:
-    values = {"LINES_": "one\ntwo", "EQUALS": "a=b=c", "EMPTY": "", "ODD": "é ' \" $HOME \\"}
-    async with await new(provider) as sandbox:
-        for name, value in values.items():
-            result = await sandbox.exec(["printenv", "-0", name], env=values)
-            assert result.stdout == value.encode() + b"\0", name
+        await assert_usable(sandbox)
 
 
 @check
 async def a_command_is_waited_for_after_it_closed_its_output(provider: Provider) -> None:
-    async with await new(provider) as sandbox:
+    async with await start(provider) as sandbox:
         result = await sandbox.exec("exec >&- 2>&-; sleep 0.3; touch after; exit 5")
         assert result.exit_code == 5
+        assert result.seconds >= 0.3
         assert (await sandbox.exec("ls")).text == "after\n"
 
 
 @check
-async def the_time_a_command_took_is_told(provider: Provider) -> None:
-    async with await new(provider) as sandbox:
-        result = await sandbox.exec("sleep 0.4")
-    assert 0.4 <= result.seconds < 20
-
-
-@check
-async def output_is_told_as_it_arrives(provider: Provider) -> None:
+async def output_is_reported_as_it_arrives(provider: Provider) -> None:
     pieces: list[tuple[str, bytes]] = []
-    async with await new(provider) as sandbox:
+    async with await start(provider) as sandbox:
         arrived = asyncio.Event()
 
         def listen(stream: str, data: bytes) -> None:
@@ -216,23 +179,23 @@ async def output_is_told_as_it_arrives(provider: Provider) -> None:
 
 
 @check
-async def all_of_a_long_output_is_told_though_the_result_keeps_its_ends(provider: Provider) -> None:
-    told = 0
+async def a_listener_receives_all_of_a_long_output(provider: Provider) -> None:
+    received = 0
 
     def listen(stream: str, data: bytes) -> None:
-        nonlocal told
-        told += len(data)
+        nonlocal received
+        received += len(data)
 
-    async with await new(provider, Limits(output_kib=4)) as sandbox:
+    async with await start(provider, Limits(output_kib=4)) as sandbox:
         result = await sandbox.exec("head -c 30000000 /dev/zero", on_output=listen)
-    assert told == result.stdout_bytes == 30_000_000
+    assert received == result.stdout_bytes == 30_000_000
     assert len(result.stdout) == 4096
 
 
 @check
 async def input_and_output_flow_at_the_same_time(provider: Provider) -> None:
     data = bytes(range(256)) * (8 << 12)
-    async with await new(provider) as sandbox:
+    async with await start(provider) as sandbox:
         result = await sandbox.exec("cat", stdin=data)
     half = 128 << 10
     assert result.stdout_bytes == len(data) == 8 << 20
@@ -241,7 +204,7 @@ async def input_and_output_flow_at_the_same_time(provider: Provider) -> None:
 
 @check
 async def merged_output_is_capped_as_one_stream(provider: Provider) -> None:
-    async with await new(provider, Limits(output_kib=4)) as sandbox:
+    async with await start(provider, Limits(output_kib=4)) as sandbox:
         command = "echo first >&2; seq 1 20000; seq 1 20000 >&2; echo last"
         result = await sandbox.exec(command, merge_stderr=True)
     assert len(result.stdout) == 4096
@@ -251,34 +214,26 @@ async def merged_output_is_capped_as_one_stream(provider: Provider) -> None:
 
 
 @check
-async def a_hundred_commands_run_at_once(provider: Provider) -> None:
-    async with await new(provider, Limits(pids=512, memory_mib=1024)) as sandbox:
-        commands = [sandbox.exec(["printf", "%s", str(n)]) for n in range(100)]
-        results = await asyncio.gather(*commands)
-    assert [int(result.stdout) for result in results] == list(range(100))
-
-
-@check
 async def there_is_no_terminal(provider: Provider) -> None:
-    async with await new(provider) as sandbox:
+    async with await start(provider) as sandbox:
         result = await sandbox.exec("test -t 0 || test -t 1 || test -t 2 || (exec 3<>/dev/tty)")
     assert result.exit_code != 0
 
 
 @check
-async def what_cannot_be_executed_fails_the_command_alone(provider: Provider) -> None:
-    async with await new(provider) as sandbox:
+async def a_program_that_is_not_executable_is_exit_code_126(provider: Provider) -> None:
+    async with await start(provider) as sandbox:
         await sandbox.write("plain", b"text")
         for program in ("./plain", "/tmp"):  # noqa: S108
             result = await sandbox.exec([program])
             assert (result.exit_code, result.stdout) == (126, b"")
             assert program.encode() in result.stderr
-        assert (await sandbox.exec("echo ran")).text == "ran\n"
+        await assert_usable(sandbox)
 
 
 @check
-async def text_that_no_program_can_be_given_is_refused(provider: Provider) -> None:
-    async with await new(provider) as sandbox:
+async def null_bytes_in_commands_are_refused(provider: Provider) -> None:
+    async with await start(provider) as sandbox:
         for attempt in (
             sandbox.exec(["echo", "a\0b"]),
             sandbox.exec("echo", env={"NAME": "a\0b"}),
@@ -288,34 +243,34 @@ async def text_that_no_program_can_be_given_is_refused(provider: Provider) -> No
                 assert (await attempt).exit_code != 0
             except ValueError:
                 continue
-        assert (await sandbox.exec("echo ran")).text == "ran\n"
+        await assert_usable(sandbox)
 
 
 @check
 async def text_that_is_not_unicode_arrives_or_is_refused(provider: Provider) -> None:
-    async with await new(provider) as sandbox:
+    async with await start(provider) as sandbox:
         try:
             result = await sandbox.exec(["printf", "%s", os.fsdecode(b"\xff\xfe")])
             assert result.stdout == b"\xff\xfe"
         except ValueError:
             pass
-        assert (await sandbox.exec("echo ran")).text == "ran\n"
+        await assert_usable(sandbox)
 
 
 @check
-async def a_sandbox_knows_its_id_and_its_workdir(provider: Provider) -> None:
-    async with await new(provider) as one, await new(provider) as two:
+async def sandboxes_report_their_id_and_workdir(provider: Provider) -> None:
+    async with await start(provider) as one, await start(provider) as two:
         assert one.id
         assert one.id != two.id
         assert (await one.exec("pwd")).text == f"{one.spec.workdir}\n"
 
 
 @check
-async def a_command_that_closed_its_output_takes_none_of_anothers(provider: Provider) -> None:
-    async with await new(provider) as sandbox, asyncio.TaskGroup() as group:
+async def a_command_with_closed_output_gets_none_of_anothers(provider: Provider) -> None:
+    async with await start(provider) as sandbox, asyncio.TaskGroup() as group:
         wait = "until [ -e begun0 -a -e begun1 -a -e begun2 ]; do sleep 0.01; done"
         closed = group.create_task(sandbox.exec(f"exec >&- 2>&-; touch closed; {wait}"))
-        await until(sandbox, "test -e closed")
+        await wait_for_exit_code(sandbox, "test -e closed")
         floods = [f"yes {n} | (head -c 1000000; touch begun{n}; head -c 30000000)" for n in range(3)]
         others = [group.create_task(sandbox.exec(flood)) for flood in floods]
     assert closed.result().stdout_bytes == 0

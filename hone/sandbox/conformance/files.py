@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import tempfile
 from pathlib import Path
 
-from hone.sandbox.conformance.registry import check, new
+import pytest
+
+from hone.sandbox.conformance.suite import check, start
 from hone.sandbox.contract import (
     Mount,
     Provider,
@@ -18,7 +21,7 @@ from hone.sandbox.contract import (
 @check
 async def files_are_written_and_read_as_bytes(provider: Provider) -> None:
     data = bytes(range(256))
-    async with await new(provider) as sandbox:
+    async with await start(provider) as sandbox:
         await sandbox.write("deep/er/file.bin", data, mode=0o755)
         assert await sandbox.read("/testbed/deep/er/file.bin") == data
         assert (await sandbox.exec("stat -c %a deep/er/file.bin")).text == "755\n"
@@ -27,16 +30,8 @@ async def files_are_written_and_read_as_bytes(provider: Provider) -> None:
 
 
 @check
-async def files_over_ten_megabytes_pass_both_ways(provider: Provider) -> None:
-    data = bytes(range(251)) * 60_000
-    async with await new(provider) as sandbox:
-        await sandbox.write("big", data)
-        assert await sandbox.read("big") == data
-
-
-@check
-async def reading_what_is_not_a_file_raises(provider: Provider) -> None:
-    async with await new(provider) as sandbox:
+async def reading_a_path_that_is_no_file_raises(provider: Provider) -> None:
+    async with await start(provider) as sandbox:
         await sandbox.exec("mkfifo pipe")
         wrong: tuple[tuple[str, type[Exception]], ...] = (
             ("missing", FileNotFoundError),
@@ -46,11 +41,8 @@ async def reading_what_is_not_a_file_raises(provider: Provider) -> None:
             ("null\0byte", OSError),
         )
         for path, kind in wrong:
-            try:
+            with pytest.raises(kind):
                 await sandbox.read(path)
-            except kind:
-                continue
-            raise AssertionError(f"{path} was read")
 
 
 @check
@@ -61,7 +53,7 @@ async def trees_travel_in_and_out(provider: Provider) -> None:
         (source / "sub" / "run.sh").write_bytes(b"#!/bin/sh\necho ran\n")
         (source / "sub" / "run.sh").chmod(0o755)
         (source / "link").symlink_to("sub/run.sh")
-        async with await new(provider) as sandbox:
+        async with await start(provider) as sandbox:
             await sandbox.upload(source, "tree")
             assert (await sandbox.exec("./tree/link")).text == "ran\n"
             await sandbox.exec("echo more > tree/sub/more")
@@ -77,15 +69,12 @@ async def trees_travel_in_and_out(provider: Provider) -> None:
 @check
 async def a_download_refuses_links_that_leave_the_tree(provider: Provider) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        async with await new(provider) as sandbox:
+        async with await start(provider) as sandbox:
             for number, link in enumerate(("/etc/passwd", "../../x", "sub/../../x")):
                 await sandbox.exec(f"mkdir -p t{number}/sub && ln -s {link} t{number}/out")
-                try:
+                with pytest.raises(SandboxError):
                     await sandbox.download(f"t{number}", Path(folder) / str(number))
-                except SandboxError:
-                    assert not (Path(folder) / str(number) / "out").is_symlink()
-                    continue
-                raise AssertionError(f"a link to {link} came out")
+                assert not (Path(folder) / str(number) / "out").is_symlink()
 
 
 @check
@@ -113,7 +102,7 @@ async def git_works_in_a_layer(provider: Provider) -> None:
         layer = Path(folder) / "layer"
         layer.mkdir()
         identity = "-c user.name=a -c user.email=a@b"
-        async with await new(provider) as sandbox:
+        async with await start(provider) as sandbox:
             setup = f"git init -q && echo one > f && git add . && git {identity} commit -qm one"
             assert (await sandbox.exec(setup)).exit_code == 0
             layer.rmdir()
@@ -151,20 +140,20 @@ def _contents(folder: str) -> dict[str, str]:
 
 
 @check
-async def system_directories_can_be_written_and_the_writes_vanish(provider: Provider) -> None:
+async def system_directories_are_writable_for_one_sandbox(provider: Provider) -> None:
     paths = ("/usr/local/bin/hone-probe", "/usr/bin/hone-probe", "/etc/hone-probe", "/opt/hone-probe")
-    async with await new(provider) as sandbox:
+    async with await start(provider) as sandbox:
         for path in paths:
             assert (await sandbox.exec(["touch", path])).exit_code == 0, path
-    async with await new(provider) as sandbox:
+    async with await start(provider) as sandbox:
         for path in paths:
             assert (await sandbox.exec(["test", "-e", path])).exit_code == 1, path
             assert not _exists_on_host(path)
 
 
 @check
-async def python_and_pytest_are_there(provider: Provider) -> None:
-    async with await new(provider) as sandbox:
+async def python_and_pytest_are_installed(provider: Provider) -> None:
+    async with await start(provider) as sandbox:
         await sandbox.write("test_x.py", b"def test_x():\n    assert 1 + 1 == 2\n")
         for command in ("python3 -m pytest -q", "python -m pytest -q", "pytest -q"):
             result = await sandbox.exec(command)
@@ -176,7 +165,7 @@ async def python_and_pytest_are_there(provider: Provider) -> None:
 async def names_of_files_may_be_odd(provider: Provider) -> None:
     names = ["two words", "line\nbreak", "-rf", "é", "$(touch x)", "q'\"", "n" * 255, "...", "*"]
     with tempfile.TemporaryDirectory() as folder:
-        async with await new(provider) as sandbox:
+        async with await start(provider) as sandbox:
             for name in names:
                 await sandbox.write(f"odd/{name}", name.encode())
             assert await sandbox.read("odd/line\nbreak") == b"line\nbreak"
@@ -187,59 +176,43 @@ async def names_of_files_may_be_odd(provider: Provider) -> None:
 
 
 @check
-async def writing_where_a_directory_stands_raises_and_spares_it(provider: Provider) -> None:
-    async with await new(provider) as sandbox:
+async def writing_to_a_directory_raises_and_keeps_it(provider: Provider) -> None:
+    async with await start(provider) as sandbox:
         await sandbox.write("folder/file", b"kept")
         for path in ("folder", "folder/file/below"):
-            try:
+            with pytest.raises(OSError):  # noqa: PT011
                 await sandbox.write(path, b"lost")
-            except OSError:
-                continue
-            raise AssertionError(f"{path} was written")
         assert await sandbox.read("folder/file") == b"kept"
 
 
 @check
-async def a_shorter_file_replaces_a_longer_one_whole(provider: Provider) -> None:
-    async with await new(provider) as sandbox:
-        await sandbox.write("file", b"a long first version\n")
-        await sandbox.write("file", b"short\n")
-        assert await sandbox.read("file") == b"short\n"
-
-
-@check
 async def files_travel_concurrently_without_mixing(provider: Provider) -> None:
-    sizes = [0, 1, 4095, 65_537, 1 << 20, (1 << 20) + 1, 3 << 20]
+    sizes = [0, 1, 4095, 65_537, 1 << 20, (1 << 20) + 1, 15_060_000]
     data = {f"f{i}": bytes([i]) * size for i, size in enumerate(sizes)}
-    async with await new(provider) as sandbox:
+    async with await start(provider) as sandbox:
         await asyncio.gather(*(sandbox.write(name, content) for name, content in data.items()))
         read = await asyncio.gather(*(sandbox.read(name) for name in data))
         assert list(read) == list(data.values())
 
 
 @check
-async def a_link_planted_inside_leads_a_write_nowhere_outside(provider: Provider) -> None:
+async def a_write_through_a_link_stays_inside(provider: Provider) -> None:
     with tempfile.TemporaryDirectory() as folder:
         victim = Path(folder) / "victim"
         victim.write_text("untouched")
-        async with await new(provider) as sandbox:
+        async with await start(provider) as sandbox:
             await sandbox.exec(["ln", "-s", str(victim), "trap"])
             await sandbox.exec(["ln", "-s", folder, "trapdoor"])
             for path in ("trap", "trapdoor/victim", "trapdoor/other"):
-                try:
+                with contextlib.suppress(OSError):
                     await sandbox.write(path, b"reached")
-                except OSError:
-                    continue
         assert _contents(folder) == {"victim": "untouched"}
 
 
 @check
-async def an_upload_that_is_missing_on_the_host_raises(provider: Provider) -> None:
-    async with await new(provider) as sandbox:
+async def uploading_a_missing_file_raises(provider: Provider) -> None:
+    async with await start(provider) as sandbox:
         for path in ("/no/such/file", "/no/such/../tree"):
-            try:
+            with pytest.raises(FileNotFoundError):
                 await sandbox.upload(Path(path), "target")
-            except FileNotFoundError:
-                continue
-            raise AssertionError(f"{path} was uploaded")
         assert (await sandbox.exec("ls")).text == ""

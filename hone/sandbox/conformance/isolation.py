@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import tempfile
 from pathlib import Path
 
-from hone.sandbox.conformance.registry import check, new, until
+from hone.sandbox.conformance.suite import assert_usable, check, start, wait_for_exit_code
 from hone.sandbox.contract import (
     Limits,
     Provider,
@@ -24,7 +25,7 @@ async def there_is_no_network(provider: Provider) -> None:
         "    except OSError: pass\n"
         "print([n for _, n in socket.if_nameindex()])\n"
     )
-    async with await new(provider) as sandbox:
+    async with await start(provider) as sandbox:
         assert (await sandbox.exec(["python3", "-c", probe])).text == "['lo']\n"
         assert (await sandbox.exec("getent hosts example.com")).exit_code != 0
 
@@ -37,7 +38,7 @@ async def loopback_serves_inside(provider: Provider) -> None:
         "b = socket.create_connection(a.getsockname()); b.sendall(b'hi')\n"
         "print(a.accept()[0].recv(2))\n"
     )
-    async with await new(provider) as sandbox:
+    async with await start(provider) as sandbox:
         assert (await sandbox.exec(["python3", "-c", probe])).text == "b'hi'\n"
 
 
@@ -47,7 +48,7 @@ async def the_hosts_files_are_not_visible(provider: Provider) -> None:
         for folder in (Path(shared), Path(private)):
             folder.chmod(0o755)
             (folder / "secret").write_text("s3cret")
-        async with await new(provider) as sandbox:
+        async with await start(provider) as sandbox:
             for path in (shared, f"{shared}/secret", private, f"{private}/secret"):
                 assert (await sandbox.exec(["test", "-e", path])).exit_code == 1, path
 
@@ -56,7 +57,7 @@ async def the_hosts_files_are_not_visible(provider: Provider) -> None:
 async def the_hosts_environment_is_not_visible(provider: Provider) -> None:
     os.environ["HONE_CONFORMANCE_PROBE"] = "s3cret"
     try:
-        async with await new(provider) as sandbox:
+        async with await start(provider) as sandbox:
             seen = await sandbox.exec("env -0; cat /proc/[0-9]*/environ /proc/[0-9]*/cmdline")
     finally:
         del os.environ["HONE_CONFORMANCE_PROBE"]
@@ -67,21 +68,21 @@ async def the_hosts_environment_is_not_visible(provider: Provider) -> None:
 @check
 async def no_open_file_of_the_host_is_inherited(provider: Provider) -> None:
     probe = "import os; print(sorted(os.listdir('/proc/self/fd')))"  # 3 is the listing itself
-    async with await new(provider) as sandbox:
+    async with await start(provider) as sandbox:
         assert (await sandbox.exec(["python3", "-c", probe])).text == "['0', '1', '2', '3']\n"
 
 
 @check
 async def settings_of_the_system_cannot_be_changed(provider: Provider) -> None:
     settings = ("/proc/sys/kernel/core_pattern", "/proc/sys/vm/overcommit_memory", "/proc/sysrq-trigger")
-    async with await new(provider) as sandbox:
+    async with await start(provider) as sandbox:
         for path in settings:
             assert (await sandbox.exec(f"cat {path} > value; cat value > {path}")).exit_code != 0, path
 
 
 @check
 async def only_its_own_processes_are_visible(provider: Provider) -> None:
-    async with await new(provider) as sandbox:
+    async with await start(provider) as sandbox:
         pids = (await sandbox.exec("cd /proc && echo [0-9]*")).text.split()
     assert "1" in pids
     assert len(pids) <= 4
@@ -89,7 +90,7 @@ async def only_its_own_processes_are_visible(provider: Provider) -> None:
 
 @check
 async def commands_have_no_privileges(provider: Provider) -> None:
-    async with await new(provider) as sandbox:
+    async with await start(provider) as sandbox:
         status = (await sandbox.exec("cat /proc/self/status")).text
     for line in ("CapPrm", "CapEff", "CapBnd", "CapAmb"):
         assert f"{line}:\t0000000000000000\n" in status
@@ -97,32 +98,34 @@ async def commands_have_no_privileges(provider: Provider) -> None:
 
 
 @check
-async def a_memory_hog_dies_and_the_sandbox_lives(provider: Provider) -> None:
+async def a_command_that_exceeds_memory_dies_alone(provider: Provider) -> None:
     hog = "x = []\nwhile True: x.append(b'x' * (1 << 20))"
-    async with await new(provider, Limits(memory_mib=96)) as sandbox:
+    async with await start(provider, Limits(memory_mib=96)) as sandbox:
         result = await sandbox.exec(["python3", "-c", hog], timeout_s=60)
         assert not result.timed_out
         assert result.exit_code != 0
-        assert (await sandbox.exec("echo alive")).text == "alive\n"
+        await assert_usable(sandbox)
 
 
 @check
 async def memory_is_limited_for_all_processes_together(provider: Provider) -> None:
     hog = "open('/tmp/begun', 'a').write('1'); x = b'x' * (40 << 20); import time; time.sleep(1000)"
-    async with await new(provider, Limits(memory_mib=128, cpus=2)) as sandbox:
+    async with await start(provider, Limits(memory_mib=128, cpus=2)) as sandbox:
         for _ in range(6):
             await sandbox.exec(f'python3 -c "{hog}" >/dev/null 2>&1 &')
-        await until(sandbox, "test $(wc -c < /tmp/begun) -eq 6 && test $(pgrep -fc 'x = [b]') -le 3")
-        assert (await sandbox.exec("echo alive")).text == "alive\n"
+        await wait_for_exit_code(
+            sandbox, "test $(wc -c < /tmp/begun) -eq 6 && test $(pgrep -fc 'x = [b]') -le 3"
+        )
+        await assert_usable(sandbox)
 
 
 @check
-async def a_fork_bomb_is_held(provider: Provider) -> None:
-    async with await new(provider, Limits(pids=40)) as sandbox:
+async def a_fork_bomb_is_contained(provider: Provider) -> None:
+    async with await start(provider, Limits(pids=40)) as sandbox:
         bomb = await sandbox.exec("sleep 1000 & b() { b | b & }; b; wait %1", timeout_s=2)
         assert bomb.timed_out
         assert "hone" not in bomb.text
-        await until(sandbox, "echo alive")
+        await wait_for_exit_code(sandbox, "echo alive")
 
 
 @check
@@ -136,14 +139,14 @@ async def no_more_processes_than_allowed_exist(provider: Provider) -> None:
         "except OSError: print(n)\n"
         "os.kill(0, signal.SIGKILL)\n"
     )
-    async with await new(provider, Limits(pids=20)) as sandbox:
+    async with await start(provider, Limits(pids=20)) as sandbox:
         result = await sandbox.exec(["python3", "-u", "-c", grow], timeout_s=20)
     assert 10 <= int(result.text) < 20
 
 
 @check
-async def a_disk_filler_meets_the_end_of_its_disk(provider: Provider) -> None:
-    async with await new(provider, Limits(disk_mib=16)) as sandbox:
+async def disk_space_is_limited(provider: Provider) -> None:
+    async with await start(provider, Limits(disk_mib=16)) as sandbox:
         for folder in ("testbed", "tmp", "dev/shm", "usr/local", ".", "opt"):
             path = f"/{folder}/fill"
             result = await sandbox.exec(f"head -c 40000000 /dev/zero > {path}")
@@ -154,34 +157,32 @@ async def a_disk_filler_meets_the_end_of_its_disk(provider: Provider) -> None:
 
 
 @check
-async def a_maker_of_empty_files_is_ended(provider: Provider) -> None:
-    async with await new(provider, Limits(disk_mib=16)) as sandbox:
-        try:
+async def empty_files_are_limited(provider: Provider) -> None:
+    async with await start(provider, Limits(disk_mib=16)) as sandbox:
+        with contextlib.suppress(SandboxLost):  # a watchdog may end all of it
             result = await sandbox.exec("i=0; while : > f$i; do i=$((i+1)); done", timeout_s=120)
             assert not result.timed_out
             assert int((await sandbox.exec("ls -U | wc -l")).stdout) < 100_000
-        except SandboxLost:  # a watchdog may end all of it
-            pass
-    async with await new(provider) as another:
-        assert (await another.exec("echo alive")).text == "alive\n"
+    async with await start(provider) as another:
+        await assert_usable(another)
 
 
 @check
-async def what_is_enforced_is_reported(provider: Provider) -> None:
-    async with await new(provider) as sandbox:
+async def enforced_limits_are_reported(provider: Provider) -> None:
+    async with await start(provider) as sandbox:
         held = dict(sandbox.enforced)
     assert {"memory", "pids", "cpus", "disk", "output", "network", "isolation"} <= set(held)
     assert all(held.values())
 
 
 @check
-async def health_is_probed_for_real(provider: Provider) -> None:
+async def health_is_good(provider: Provider) -> None:
     health = await provider.health()
     assert health.ok, [check for check in health.checks if not check.ok]
 
 
 @check
-async def reconciling_spares_what_lives(provider: Provider) -> None:
-    async with await new(provider) as sandbox:
+async def reconciling_keeps_live_sandboxes(provider: Provider) -> None:
+    async with await start(provider) as sandbox:
         await provider.reconcile()
-        assert (await sandbox.exec("echo alive")).text == "alive\n"
+        await assert_usable(sandbox)

@@ -1,29 +1,80 @@
-"""Run the checks: open a provider for them, by name or a third party's, over any image."""
+"""The registry of checks, what they share, and how they are run with a provider.
+
+Checks use `assert` and `pytest.raises`, and `pytest.skip` for a feature that the provider does not have.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import importlib
-from collections.abc import Callable, Iterator, Mapping
+import time
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import replace
 
-from hone.sandbox.conformance.registry import Check
-from hone.sandbox.contract import DEFAULT_WORKDIR, Health, Provider, Sandbox, SandboxSpec
+from hone.sandbox.contract import (
+    DEFAULT_WORKDIR,
+    ExecResult,
+    Health,
+    Limits,
+    Provider,
+    Sandbox,
+    SandboxSpec,
+)
 
+Check = Callable[[Provider], Awaitable[None]]
 Run = Callable[[Check], None]
-_CHECK_S = 300.0  # one check, on a slow machine
+CHECKS: list[Check] = []
+_CHECK_S = 300.0  # limit of one check, on a slow machine
+_WAIT_S = 60.0
 
 
-class Over:
-    """A provider whose image `host` is another one."""
+def check(function: Check) -> Check:
+    CHECKS.append(function)
+    return function
+
+
+async def start(provider: Provider, limits: Limits | None = None) -> Sandbox:
+    return await provider.start(SandboxSpec(limits=limits or Limits()))
+
+
+async def wait_for_exit_code(sandbox: Sandbox, command: str, exit_code: int = 0) -> None:
+    """Repeat a command until it exits with `exit_code`; fail after a minute."""
+    deadline = time.monotonic() + _WAIT_S
+    while (result := await sandbox.exec(command)).exit_code != exit_code:
+        assert time.monotonic() < deadline, f"{command!r} still gives {result}"
+
+
+async def run_into_timeout(
+    sandbox: Sandbox, command: str | list[str], ready: bytes = b"", *, stdin: bytes = b""
+) -> ExecResult:
+    """Return the result of a command that timed out after it had written `ready` to stdout.
+
+    The command runs again with twice the timeout when it was not ready: a busy machine only takes longer.
+    """
+    for doubling in range(8):
+        timeout_s = 0.5 * 2**doubling
+        result = await sandbox.exec(command, timeout_s=timeout_s, stdin=stdin)
+        assert (result.timed_out, result.exit_code) == (True, -1), result
+        assert result.seconds >= timeout_s
+        if ready in result.stdout:
+            return result
+    raise AssertionError(f"{command!r} did not write {ready!r} in {timeout_s} s")
+
+
+async def assert_usable(sandbox: Sandbox) -> None:
+    assert (await sandbox.exec("echo alive")).text == "alive\n"
+
+
+class WithImage:
+    """A provider that uses `image` wherever a spec asks for `host`."""
 
     def __init__(self, provider: Provider, image: str) -> None:
         self._provider = provider
         self._image = image
 
     async def start(self, spec: SandboxSpec) -> Sandbox:
-        """Start over the image, in the directory that the checks expect whatever the image names."""
+        """Start in the directory that the checks expect, whatever directory the image names."""
         if spec.image == "host":
             spec = replace(spec, image=self._image, workdir=spec.workdir or DEFAULT_WORKDIR)
         return await self._provider.start(spec)
@@ -40,7 +91,7 @@ class Over:
     async def reconcile(self) -> int:
         return await self._provider.reconcile()
 
-    async def __aenter__(self) -> Over:
+    async def __aenter__(self) -> WithImage:
         await self._provider.__aenter__()
         return self
 
@@ -49,7 +100,7 @@ class Over:
 
 
 def find_provider(name: str, values: Mapping[str, str]) -> Provider:
-    """The provider that `name` stands for, not yet open.
+    """Return the provider of this name, not yet open.
 
     Args:
         name: as in the setting `provider`, or MODULE:FUNCTION of a function that returns one.
@@ -69,8 +120,8 @@ def find_provider(name: str, values: Mapping[str, str]) -> Provider:
 
 
 @contextlib.contextmanager
-def opened(provider: Provider) -> Iterator[Run]:
-    """Open a provider; gives a function that runs one check with it, for at most five minutes."""
+def open_provider(provider: Provider) -> Iterator[Run]:
+    """Open a provider; yield a function that runs one check with it, for at most five minutes."""
 
     async def run(check: Check) -> None:
         async with asyncio.timeout(_CHECK_S):

@@ -8,12 +8,12 @@ from collections.abc import Iterator
 import pytest
 
 from hone.sandbox.conformance import CHECKS, Check
-from hone.sandbox.conformance.suite import Over, Run, find_provider, opened
+from hone.sandbox.conformance.suite import Run, WithImage, find_provider, open_provider
 
 
 @pytest.fixture(scope="session")
 def run(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
-    """Runs a check with the provider that the command line names."""
+    """Return a function that runs a check with the provider of the command line."""
     name, image = pytestconfig.option.provider, pytestconfig.option.image
     values = dict(_setting(text) for text in pytestconfig.option.sandbox_set)
     if ":" in name:
@@ -24,7 +24,7 @@ def run(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -
         provider = find_provider(name, values)
     except (ValueError, ImportError, AttributeError) as error:
         pytest.exit(f"--provider {name}: {error}", returncode=pytest.ExitCode.USAGE_ERROR)
-    with opened(provider if image == "host" else Over(provider, image)) as run:
+    with open_provider(provider if image == "host" else WithImage(provider, image)) as run:
         yield run
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from hone.sandbox import Limits, Sandbox, SandboxLost, SandboxSpec, make_provider
-from hone.sandbox.conformance.registry import until
+from hone.sandbox.conformance.suite import wait_for_exit_code
 from hone.sandbox.settings import SandboxSettings
 
 pytestmark = pytest.mark.sandbox
@@ -37,7 +37,9 @@ def test_a_writer_of_many_files_is_killed_and_its_sandbox_lives(settings: Sandbo
     async def scenario(busy: Sandbox, idle: Sandbox) -> None:
         result = await busy.exec(FILL, timeout_s=60)
         assert (result.exit_code, result.timed_out) == (137, False)
-        await until(busy, "rm -f fill* && sleep 1")  # again, where a look at what lay there before kills it
+        await wait_for_exit_code(
+            busy, "rm -f fill* && sleep 1"
+        )  # again, where a look at what lay there before kills it
         assert (await busy.exec("ls; sleep 1; echo alive")).text == "alive\n"
 
     _inside(settings, scenario)
@@ -46,7 +48,7 @@ def test_a_writer_of_many_files_is_killed_and_its_sandbox_lives(settings: Sandbo
 def test_a_writer_in_the_background_is_killed_too(settings: SandboxSettings) -> None:
     async def scenario(busy: Sandbox, idle: Sandbox) -> None:
         await busy.exec(f"setsid bash -c '{FILL}' >/dev/null 2>&1 &")
-        await until(busy, "pgrep -f fil[l]", wanted=1)
+        await wait_for_exit_code(busy, "pgrep -f fil[l]", exit_code=1)
 
     _inside(settings, scenario)
 
