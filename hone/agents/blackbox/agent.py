@@ -56,7 +56,7 @@ class BlackboxAgent:
         self.program = program
         self._limits = limits
         self._layers = layers
-        self._gateway: Gateway | None = None
+        self.gateway: Gateway | None = None  # while open
 
     @classmethod
     def of(cls, settings: AgentSettings) -> BlackboxAgent:
@@ -79,15 +79,15 @@ class BlackboxAgent:
         mounts = (*spec.mounts, Mount(source=layer, target=self.program.layer))
         with private_directory() as directory:
             socket = directory / "gateway.sock"
-            async with open_gateway(socket=socket) as self._gateway:
+            async with open_gateway(socket=socket) as self.gateway:
                 yield replace(spec, mounts=mounts, tunnel=socket)
-            self._gateway = None
+            self.gateway = None
 
     async def run(self, task: Task, sandbox: Sandbox, chat: Chat, run: AgentRun) -> None:
         """Raises AgentFailed, SandboxLost, EngineError, ContextOverflow, and what observers raise."""
-        if self._gateway is None:
+        if self.gateway is None:
             raise RuntimeError("the black-box agent is not open")
-        session = self._gateway.open(chat, limits=self._limits, on_exchange=Recorder(run).record)
+        session = self.gateway.open(chat, limits=self._limits, on_exchange=Recorder(run).record)
         try:
             values = self._values(task, session, chat)
             command, env = self._command(values)
@@ -98,7 +98,7 @@ class BlackboxAgent:
                 raise
             raise AgentFailed(f"the sandbox was lost while {self.program.name} started: {error}") from error
         finally:
-            await self._gateway.close(session)
+            await self.gateway.close(session)
         run.notes["program"] = _report(self.program, session, result)
         self._set_ending(session, run, result, killed=killed)
 

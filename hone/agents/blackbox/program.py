@@ -152,17 +152,6 @@ class File(Settings):
     """Its content."""
 
 
-_ENDINGS = {
-    "submitted": None,
-    "turn_limit": Outcome.TURN_LIMIT,
-    "token_limit": Outcome.TOKEN_LIMIT,
-    "time_limit": Outcome.TIME_LIMIT,
-    "context_limit": Outcome.CONTEXT_LIMIT,
-    "format_limit": Outcome.FORMAT_LIMIT,
-    "failed": Outcome.BROKE_SANDBOX,
-}
-
-
 class Exit(Settings):
     """An exit rule. The first that matches counts; a command that matches none has failed."""
 
@@ -187,7 +176,9 @@ class Exit(Settings):
     @property
     def outcome(self) -> Outcome | None:
         """Return the outcome; None for a submission."""
-        return _ENDINGS[self.ending]
+        if self.ending == "submitted":
+            return None
+        return Outcome.BROKE_SANDBOX if self.ending == "failed" else Outcome(self.ending)
 
 
 class Program(Settings):

@@ -13,7 +13,6 @@ from collections.abc import Sequence
 from hone.agents.context.head_tail import Turn, head_tail
 from hone.agents.contract import Agent, AgentRun
 from hone.agents.settings import ContextSettings
-from hone.policy.engine import ContextOverflow
 from hone.policy.errors import PolicyError
 from hone.policy.reply import Chat, Purpose, Reply, ToolSpec
 from hone.sandbox.contract import Sandbox
@@ -21,7 +20,6 @@ from hone.types import Message, Task
 
 SYSTEM: Message = {"role": "system", "content": "S"}
 USER: Message = {"role": "user", "content": "U"}
-ATTEMPTS = 8  # of the bisection: finds the largest fit to within 1 %
 
 
 class ManagedAgent:
@@ -106,41 +104,20 @@ class _Cutter:
         if self._merge is None:
             self._merge = _refuses_two_users(self._chat)
         self._costs.use(tools, system=messages[0]["role"] == "system")
-        kept = self._largest_fit(messages, tools, budget)
-        self._was_cut = kept != list(messages)
-        return kept
-
-    def _largest_fit(
-        self, messages: Sequence[Message], tools: Sequence[ToolSpec] | None, budget: int
-    ) -> list[Message]:
-        """Bisect the limit for `head_tail`: turns may cost more together than one by one."""
-        best: list[Message] | None = None
-        low, high, limit, tokens = 0, budget, budget, 0
-        for _ in range(ATTEMPTS):
-            try:
-                kept = head_tail(
-                    messages,
-                    budget=limit,
-                    counter=self._costs,
-                    head_ratio=self._head_ratio,
-                    merge=bool(self._merge),
-                )
-            except ContextOverflow:
-                if limit == budget:
-                    raise
-                low = limit
-            else:
-                tokens = self._chat.measure(kept, tools=tools)
-                if tokens <= budget:
-                    best, low = kept, limit
-                else:
-                    high = limit
-            if high - low <= 1:
-                break
-            limit = (low + high) // 2
-        if best is None:
-            raise ContextOverflow(tokens, budget)
-        return best
+        limit = budget
+        while True:
+            kept = head_tail(
+                messages,
+                budget=limit,
+                counter=self._costs,
+                head_ratio=self._head_ratio,
+                merge=self._merge,
+            )
+            excess = self._chat.measure(kept, tools=tools) - budget
+            if excess <= 0:
+                self._was_cut = kept != list(messages)
+                return kept
+            limit -= (excess + 3) // 4  # turns cost more together than one by one
 
 
 class TurnCosts:

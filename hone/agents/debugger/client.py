@@ -73,7 +73,7 @@ class Client:
         answer = await connection.receive()
         if answer.get("id") != self._requests:
             raise ConnectionBroken("it sent an answer without a request")
-        return _encodable(answer)
+        return answer
 
     async def start(self) -> None:
         """Start the server. Raises SandboxLost, and ProviderUnavailable if it does not connect."""
@@ -133,14 +133,3 @@ def _exit_reason(running: asyncio.Task[ExecResult]) -> str:
     result = running.result()
     stderr = result.stderr[-300:].decode("utf-8", "replace").strip()
     return f"it ended with exit code {result.exit_code}{': ' + stderr if stderr else ''}"
-
-
-def _encodable(answer: Any) -> Any:
-    """Return the same JSON value, with text that UTF-8 can encode."""
-    if isinstance(answer, str):
-        return answer.encode("utf-8", "replace").decode()
-    if isinstance(answer, list):
-        return [_encodable(item) for item in answer]
-    if isinstance(answer, dict):
-        return {str(key): _encodable(value) for key, value in answer.items()}
-    return answer

@@ -44,9 +44,10 @@ class Connection:
             raise ConnectionBroken(f"it hung up: {error}") from error
 
     async def receive(self) -> dict[str, Any]:
-        """Return the next message. Raises ConnectionBroken."""
+        """Return the next message, with text that UTF-8 can encode. Raises ConnectionBroken."""
         try:
             message = json.loads(await self._reader.readuntil(b"\n"))
+            message = json.loads(json.dumps(message, ensure_ascii=False).encode("utf-8", "replace"))
         except asyncio.LimitOverrunError:
             raise ConnectionBroken(f"it sent a message of more than {MESSAGE_MAX} bytes") from None
         except (OSError, asyncio.IncompleteReadError) as error:

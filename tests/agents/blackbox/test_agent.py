@@ -24,7 +24,7 @@ from hone.agents.scaffold import ScaffoldError
 from hone.launch.agents import open_agent
 from hone.outcomes import Outcome
 from hone.policy.gateway import SessionLimits
-from hone.sandbox import Sandbox, SandboxSpec, make_provider
+from hone.sandbox import Sandbox, SandboxLost, SandboxSpec, make_provider
 from hone.sandbox.settings import SandboxSettings
 from hone.types import Trajectory, Turn
 from tests.agents.blackbox.world import LIMITS, ScriptedEngine, World, call, open_world, script
@@ -259,7 +259,8 @@ def test_cancelled_rollout_leaves_no_session_and_no_sandbox(tmp_path: Path) -> N
             with pytest.raises(asyncio.CancelledError):
                 await task
             assert world.gateway.sessions == []
-            assert world.parts.provider._open == {}
+            with pytest.raises(SandboxLost):
+                await world.watched.sandboxes[0].exec("true")
 
     asyncio.run(scenario())
 

@@ -92,8 +92,8 @@ def test_concurrent_builders_make_one_layer(
     tools: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wanted, made, built = program(DirectoryInstall(kind="directory", source=tools)), [], []
-    real = layer_module._build
-    monkeypatch.setattr(layer_module, "_build", lambda *args: (built.append(1), real(*args)))
+    real = layer_module.make_readable
+    monkeypatch.setattr(layer_module, "make_readable", lambda tree: (built.append(1), real(tree)))
     threads = [
         threading.Thread(target=lambda: made.append(prepare(wanted, tmp_path / "cache"))) for _ in range(8)
     ]

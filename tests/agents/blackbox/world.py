@@ -131,8 +131,10 @@ class Watched:
     def __init__(self, agent: BlackboxAgent) -> None:
         self.agent = agent
         self.observers: list[Callable[[Sandbox, Turn], Awaitable[None]]] = []
+        self.sandboxes: list[Sandbox] = []
 
     async def run(self, task: Task, sandbox: Sandbox, chat: Any, run: AgentRun) -> None:
+        self.sandboxes.append(sandbox)
         run.observers += [functools.partial(observer, sandbox) for observer in self.observers]
         await self.agent.run(task, sandbox, chat, run)
 
@@ -147,7 +149,7 @@ class World:
 
     @property
     def gateway(self) -> Gateway:
-        gateway = self.watched.agent._gateway
+        gateway = self.watched.agent.gateway
         assert gateway is not None
         return gateway
 

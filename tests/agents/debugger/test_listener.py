@@ -108,3 +108,12 @@ def test_invalid_message_breaks_the_connection(sent: bytes) -> None:
             await Connection(reader, None).receive()  # type: ignore[arg-type]
 
     run(main())
+
+
+def test_text_of_a_message_can_be_encoded() -> None:
+    async def main() -> None:
+        reader = asyncio.StreamReader(limit=MESSAGE_MAX)
+        reader.feed_data(b'{"text": "\\ud800"}\n')
+        assert await Connection(reader, None).receive() == {"text": "?"}  # type: ignore[arg-type]
+
+    run(main())
