@@ -21,6 +21,8 @@ PROTECTED_DIRECTORY_SUFFIXES = (".egg-info", ".dist-info")  # hold plugins' entr
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FilteredPatch:
+    """A patch without its changes of protected paths."""
+
     text: str
     paths: tuple[str, ...]  # changed by `text`
     removed_paths: tuple[str, ...]  # protected paths whose changes were dropped
@@ -51,6 +53,7 @@ def filter_patch(patch: str, protected: Iterable[str]) -> FilteredPatch:
 
 
 def is_protected(path: str, protected: set[str]) -> bool:
+    """Return whether a patch may not change `path`; see `filter_patch`."""
     parts = PurePosixPath(path).parts
     if any(part.lower().startswith(".git") or part in PROTECTED_DIRECTORIES for part in parts):
         return True

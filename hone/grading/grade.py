@@ -12,6 +12,7 @@ import dataclasses
 import hashlib
 from collections import OrderedDict
 from pathlib import Path
+from weakref import WeakValueDictionary
 
 from hone.environment import (
     EnvironmentFailed,
@@ -147,6 +148,14 @@ def configured_job(task: Task, job: PytestJob, environment: TaskEnvironment) -> 
     return dataclasses.replace(job, command=(*options, *job.command))
 
 
+class _InFlight:
+    """The callers of one (task, patch): the first grades, the others wait for the lock and its verdict."""
+
+    def __init__(self) -> None:
+        self.lock = asyncio.Lock()
+        self.verdict: Verdict | None = None
+
+
 class Grader:
     """Grade with bounded concurrency; calls with an equal task and patch share one verdict.
 
@@ -164,33 +173,28 @@ class Grader:
         self._provider, self._settings, self._cache, self._limits = provider, settings, cache, limits
         self._slots = asyncio.Semaphore(settings.concurrency)
         self._verdicts: OrderedDict[str, Verdict] = OrderedDict()  # least recently used first
-        self._in_flight: dict[str, tuple[asyncio.Lock, int]] = {}  # key -> lock, callers that use it
+        self._in_flight: WeakValueDictionary[str, _InFlight] = WeakValueDictionary()
 
     async def grade(self, task: Task, patch: str) -> Verdict:
-        """Raises GraderError."""
-        key = hashlib.sha256(
-            f"{content_hash(task)}\0".encode() + patch.encode("utf-8", "surrogateescape")
-        ).hexdigest()
-        lock, callers = self._in_flight.get(key, (asyncio.Lock(), 0))
-        self._in_flight[key] = (lock, callers + 1)
-        try:
-            async with lock:
-                if key not in self._verdicts:
-                    async with self._slots:
-                        self._verdicts[key] = await grade(
-                            task,
-                            patch,
-                            provider=self._provider,
-                            cache=self._cache,
-                            settings=self._settings,
-                            limits=self._limits,
-                        )
-                self._verdicts.move_to_end(key)
-                return self._verdicts[key]
-        finally:
-            lock, callers = self._in_flight.pop(key)
-            if callers > 1:
-                self._in_flight[key] = (lock, callers - 1)
-            else:
+        """Return the verdict. Raises GraderError."""
+        text = f"{content_hash(task)}\0{patch}"
+        key = hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()
+        shared = self._in_flight.setdefault(key, _InFlight())
+        async with shared.lock:
+            if shared.verdict is None:
+                shared.verdict = self._verdicts.pop(key, None) or await self._grade(task, patch)
+                self._verdicts[key] = shared.verdict
                 while len(self._verdicts) > self._settings.cached_verdicts:
                     self._verdicts.popitem(last=False)
+            return shared.verdict
+
+    async def _grade(self, task: Task, patch: str) -> Verdict:
+        async with self._slots:
+            return await grade(
+                task,
+                patch,
+                provider=self._provider,
+                cache=self._cache,
+                settings=self._settings,
+                limits=self._limits,
+            )

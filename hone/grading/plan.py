@@ -48,6 +48,8 @@ class Script:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PytestCommand:
+    """The pytest run in a script's test command."""
+
     python: tuple[str, ...]  # the command that starts its interpreter
     arguments: tuple[str, ...]  # options that decide what is collected
     files: tuple[str, ...]
@@ -56,6 +58,8 @@ class PytestCommand:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GradingPlan:
+    """What the grader derives from a task, independent of patch and sandbox."""
+
     task: Task
     job: PytestJob
     protected: tuple[str, ...]  # paths of the tests, which a patch may not change; directories end in "/"

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,9 @@ from hone.grading.settings import GradingSettings
 from hone.outcomes import Outcome
 from hone.sandbox.contract import Limits, Provider, SandboxError
 from hone.tasks.errors import TaskError
+from hone.tasks.files import read_rows
 from hone.tasks.formats import content_hash
+from hone.tasks.formats.rows import parse
 from hone.types import Task
 from hone.utils.concurrency import run_in_thread
 from hone.utils.files import write_file
@@ -60,53 +62,40 @@ def read_predictions(path: Path, tasks: Sequence[Task]) -> Predictions:
     found: dict[str, Prediction] = {}
     refused: list[str] = []
     for number, row in enumerate(_rows(path), start=1):
-        prediction = row if isinstance(row, str) else _prediction(row)
-        if isinstance(prediction, Prediction) and prediction.instance_id in found:
-            prediction = f"{prediction.instance_id} has an earlier prediction"
-        if isinstance(prediction, str):
-            refused.append(f"{path}: row {number}: {prediction}")
+        try:
+            prediction = _prediction(row)
+            if prediction.instance_id in found:
+                raise TaskError(f"{prediction.instance_id} has an earlier prediction")
+        except TaskError as error:
+            refused.append(f"{path}: row {number}: {error}")
         else:
             found[prediction.instance_id] = prediction
     return Predictions(predictions=tuple(found.values()), refused=tuple(refused))
 
 
-def _rows(path: Path) -> list[Any]:
-    """Return the rows; a string is the reason why a row cannot be read."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise TaskError(f"cannot read predictions from {path}: {error.strerror}") from None
-    except UnicodeDecodeError as error:
-        raise TaskError(f"cannot read predictions from {path}: not UTF-8 text ({error.reason})") from None
-    if path.suffix != ".json":
-        return [_parsed(line) for line in text.split("\n") if line.strip()]
-    try:
-        rows = json.loads(text)
-    except (json.JSONDecodeError, RecursionError) as error:
-        raise TaskError(f"cannot read predictions from {path}: not valid JSON: {error}") from None
-    if isinstance(rows, dict):
-        return [{"instance_id": name, **row} if isinstance(row, dict) else row for name, row in rows.items()]
-    if not isinstance(rows, list):
-        raise TaskError(f"cannot read predictions from {path}: it must hold a list or an object")
-    return rows
+def _rows(path: Path) -> Iterable[Any]:
+    if path.suffix == ".json":
+        try:
+            rows = parse(path.read_bytes())
+        except (OSError, TaskError) as error:
+            raise TaskError(f"cannot read predictions from {path}: {error}") from None
+        if isinstance(rows, dict):
+            return [
+                {"instance_id": name, **row} if isinstance(row, dict) else row for name, row in rows.items()
+            ]
+    return read_rows(path)
 
 
-def _parsed(line: str) -> Any:
-    try:
-        return json.loads(line)
-    except (json.JSONDecodeError, RecursionError) as error:
-        return f"not valid JSON: {error}"
-
-
-def _prediction(row: Any) -> Prediction | str:
+def _prediction(row: Any) -> Prediction:
+    if isinstance(row, TaskError):
+        raise row
     if not isinstance(row, dict) or not isinstance(row.get("instance_id"), str) or not row["instance_id"]:
-        return "a prediction must be an object with an `instance_id`"
-    name, patch = row["instance_id"], row.get("model_patch")
+        raise TaskError("a prediction must be an object with an `instance_id`")
+    name, patch, model = row["instance_id"], row.get("model_patch"), row.get("model_name_or_path")
     if name in (".", "..") or "/" in name or "\0" in name:
-        return f"the id {name!r} cannot name a directory"
+        raise TaskError(f"the id {name!r} cannot name a directory")
     if patch is not None and not isinstance(patch, str):
-        return f"the `model_patch` of {name} is not a string"
-    model = row.get("model_name_or_path")
+        raise TaskError(f"the `model_patch` of {name} is not a string")
     return Prediction(instance_id=name, patch=patch or "", model=model if isinstance(model, str) else "")
 
 

@@ -80,19 +80,19 @@ def summarise(
         submitted: ids of the predictions, those without a task included.
     """
 
-    def ended(*outcomes: Outcome) -> list[str]:
+    def ids_with(*outcomes: Outcome) -> list[str]:
         return sorted(name for name, entry in entries.items() if entry["outcome"] in outcomes)
 
-    errors, unresolved = ended(Outcome.GRADER_ERROR), ended(Outcome.UNRESOLVED, Outcome.TAMPERED)
-    resolved, known = ended(Outcome.RESOLVED), {task.id for task in tasks}
+    errors, unresolved = ids_with(Outcome.GRADER_ERROR), ids_with(Outcome.UNRESOLVED, Outcome.TAMPERED)
+    resolved, known = ids_with(Outcome.RESOLVED), {task.id for task in tasks}
     ids = {
         "completed": sorted([*resolved, *unresolved]),
         "incomplete": sorted(known - set(entries)),
-        "empty_patch": ended(Outcome.NO_PATCH),
+        "empty_patch": ids_with(Outcome.NO_PATCH),
         "submitted": sorted(submitted),
         "resolved": resolved,
         "unresolved": unresolved,
-        "tampered": ended(Outcome.TAMPERED),
+        "tampered": ids_with(Outcome.TAMPERED),
         "error": errors,
         "infra_failure": errors,
         "ambiguous_failure": [],

@@ -10,6 +10,8 @@ from hone.settings import Settings
 
 
 class GradingSettings(EnvironmentSettings):
+    """Grading of patches."""
+
     concurrency: int = Field(default=4, ge=1)
     """Maximum concurrent gradings."""
     cached_verdicts: int = Field(default=4096, ge=0)

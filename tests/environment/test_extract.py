@@ -1,4 +1,4 @@
-"""What the agent leaves behind becomes a patch, whatever it did to git."""
+"""The agent's tree becomes a patch, whatever the agent did to git."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return prepare(make_task(), tmp_path_factory.mktemp("workspaces"))
 
 
-def test_no_damage_to_git_hides_an_edit(workspace: Path) -> None:
+def test_damaged_git_hides_no_edit(workspace: Path) -> None:
     async def scenario() -> None:
         async with make_provider(SandboxSettings()) as provider:
             _, plain = await _run(provider, workspace, EDIT + "true")
@@ -101,7 +101,7 @@ def test_no_damage_to_git_hides_an_edit(workspace: Path) -> None:
     asyncio.run(scenario())
 
 
-def test_the_patch_makes_the_agents_tree_out_of_the_base(workspace: Path, tmp_path: Path) -> None:
+def test_patch_turns_the_base_into_the_agents_tree(workspace: Path, tmp_path: Path) -> None:
     async def scenario() -> None:
         async with make_provider(SandboxSettings()) as provider:
             for i, (name, command) in enumerate(CHANGES.items()):
@@ -120,7 +120,7 @@ def test_the_patch_makes_the_agents_tree_out_of_the_base(workspace: Path, tmp_pa
     asyncio.run(scenario())
 
 
-def test_a_tree_that_git_cannot_turn_into_a_patch_is_the_agents_doing(workspace: Path) -> None:
+def test_unreadable_tree_is_the_policys_failure(workspace: Path) -> None:
     async def scenario() -> None:
         async with make_provider(SandboxSettings()) as provider:
             spec = SandboxSpec(layer=workspace, mounts=base_mounts(workspace))
@@ -134,7 +134,7 @@ def test_a_tree_that_git_cannot_turn_into_a_patch_is_the_agents_doing(workspace:
     asyncio.run(scenario())
 
 
-def test_a_sandbox_without_the_base_is_a_programming_error(workspace: Path) -> None:
+def test_sandbox_without_base_mount_is_an_error(workspace: Path) -> None:
     async def scenario() -> None:
         async with make_provider(SandboxSettings()) as provider:
             sandbox = await provider.start(SandboxSpec(layer=workspace))
@@ -148,7 +148,7 @@ _LISTING = r"""cd /testbed && find . -printf '%p %y %m %s %T@ %i %l\n' | sort; l
 find . -type f -exec sha256sum {} + | sort"""
 
 
-def test_an_intact_extraction_gives_the_same_patch_and_leaves_nothing_changed(workspace: Path) -> None:
+def test_intact_extraction_changes_nothing(workspace: Path) -> None:
     async def scenario() -> None:
         async with make_provider(SandboxSettings()) as provider:
             for name, command in {**CHANGES, **SABOTAGE, "no tree": "cd / && rm -rf /testbed"}.items():

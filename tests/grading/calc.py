@@ -1,4 +1,4 @@
-"""A repository of one function with a bug, its fix and its new test, as SWE-bench has them."""
+"""A repository with one function, a bug, its fix and its new test, in SWE-bench's form."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A small task by hand, and patches made by the real git."""
+"""A small handwritten task, and patches made by git."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A judge on a real tokenizer and chat template, whose model is a script: as naive as a model can be."""
+"""A judge with a real tokenizer and chat template and a scripted, maximally naive model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Debugging tasks: the score is what passes of what is collected, and all of it must."""
+"""Debugging tasks: the score is the passing share of all collected tests."""
 
 from __future__ import annotations
 
@@ -61,13 +61,13 @@ def _graded(tmp_path: Path, *patches: str) -> list[Verdict]:
     return asyncio.run(scenario())
 
 
-def test_the_score_is_what_passes_of_what_is_collected(tmp_path: Path) -> None:
+def test_score_is_the_passing_share_of_collected_tests(tmp_path: Path) -> None:
     fixed, buggy = _graded(tmp_path, _patch("    return a * 2"), "")
     assert (fixed.resolved, fixed.score, len(fixed.tests)) == (True, 1.0, 4)
     assert (buggy.resolved, buggy.score) == (False, 0.5)  # double(2) is right by chance
 
 
-def test_tests_that_vanish_or_are_skipped_do_not_resolve(tmp_path: Path) -> None:
+def test_missing_or_skipped_tests_are_unresolved(tmp_path: Path) -> None:
     skipping, ending = _graded(
         tmp_path,
         _patch("    import pytest", "    pytest.skip('later')"),

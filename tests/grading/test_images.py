@@ -1,4 +1,4 @@
-"""Tasks whose repository lies in an image: what agents meet, and how a data set's script grades them."""
+"""Tasks with their repository in an image: agents' sandboxes, and grading by a data set's script."""
 
 from __future__ import annotations
 
@@ -127,9 +127,7 @@ def _grade(task: Task, patch: str, tmp_path: Path) -> Verdict:
     )
 
 
-def test_an_agent_meets_one_commit_and_nothing_of_what_came_after(
-    image: tuple[Path, str], tmp_path: Path
-) -> None:
+def test_agent_sees_one_commit_and_no_fix(image: tuple[Path, str], tmp_path: Path) -> None:
     task = _task(image)
 
     async def job(provider: Provider) -> tuple[str, str]:
@@ -154,9 +152,7 @@ def test_an_agent_meets_one_commit_and_nothing_of_what_came_after(
     assert _grade(task, patch, tmp_path).resolved
 
 
-def test_a_commit_that_the_image_does_not_hold_is_refused_in_a_sentence(
-    image: tuple[Path, str], tmp_path: Path
-) -> None:
+def test_commit_missing_in_the_image_is_refused(image: tuple[Path, str], tmp_path: Path) -> None:
     task = _task(image)
     wrong = dataclasses.replace(
         task, environment=dataclasses.replace(task.environment, commit="1234567890" * 4)
@@ -168,9 +164,7 @@ def test_a_commit_that_the_image_does_not_hold_is_refused_in_a_sentence(
 @pytest.mark.parametrize(
     "command", [PYTEST, f"{PYTEST} || true", ""], ids=["out of band", "by its log", "without a script"]
 )
-def test_the_fix_resolves_and_nothing_else_does(
-    image: tuple[Path, str], tmp_path: Path, command: str
-) -> None:
+def test_only_the_fix_resolves_an_image_task(image: tuple[Path, str], tmp_path: Path, command: str) -> None:
     task = _task(image, command) if command else _task(image, script="")
     gold, empty = _grade(task, GOLD, tmp_path), _grade(task, "", tmp_path)
     assert gold.resolved, gold.log
@@ -182,9 +176,7 @@ def test_the_fix_resolves_and_nothing_else_does(
     assert not _grade(task, forged, tmp_path).resolved
 
 
-def test_markers_in_the_output_that_the_grader_did_not_write_are_tampering(
-    image: tuple[Path, str], tmp_path: Path
-) -> None:
+def test_forged_marker_in_the_output_is_tampering(image: tuple[Path, str], tmp_path: Path) -> None:
     lines = FORGER.splitlines()
     body = "".join(f"+{line}\n" for line in lines[2:])
     patch = GOLD.splitlines(keepends=True)[:3]
@@ -203,16 +195,14 @@ def test_markers_in_the_output_that_the_grader_did_not_write_are_tampering(
         ({"rule": "best_effort"}, "there is no rule 'best_effort'"),
     ],
 )
-def test_a_task_that_cannot_be_graded_is_no_verdict(
+def test_ungradable_task_gives_no_verdict(
     image: tuple[Path, str], tmp_path: Path, changes: dict[str, str], sentence: str
 ) -> None:
     with pytest.raises(GraderError, match=sentence):
         _grade(_task(image, **changes), GOLD, tmp_path)
 
 
-def test_a_test_command_that_hangs_fails_when_its_time_is_over(
-    image: tuple[Path, str], tmp_path: Path
-) -> None:
+def test_hanging_test_command_fails_at_its_timeout(image: tuple[Path, str], tmp_path: Path) -> None:
     verdict = _grade(_task(image, "sleep 1000", timeout_s=1.0), GOLD, tmp_path)
     assert not verdict.resolved
     assert "stopped after 1 s" in verdict.log

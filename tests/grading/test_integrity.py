@@ -1,4 +1,4 @@
-"""Evidence of tampering: found where a patch tries to influence its grading, and in no honest patch."""
+"""Tampering patches are found, and honest patches are not."""
 
 from __future__ import annotations
 
@@ -306,9 +306,7 @@ def found(patch: str, task: Task | None = None) -> Tampering | None:
 
 
 @pytest.mark.parametrize("case", EVIDENCE)
-def test_a_patch_that_reaches_for_its_grading_is_found_out(
-    case: str, repository: Path, tmp_path: Path
-) -> None:
+def test_tampering_patch_is_found(case: str, repository: Path, tmp_path: Path) -> None:
     tampering = found(patch_of(repository, tmp_path, EVIDENCE[case]))
     assert tampering is not None
     assert tampering.path in tampering.evidence
@@ -317,7 +315,7 @@ def test_a_patch_that_reaches_for_its_grading_is_found_out(
 
 
 @pytest.mark.parametrize("case", HONEST)
-def test_an_honest_patch_is_not_accused(case: str, repository: Path, tmp_path: Path) -> None:
+def test_honest_patch_is_no_tampering(case: str, repository: Path, tmp_path: Path) -> None:
     files = {"stats.py": FIXED, **HONEST[case]}
     assert found(patch_of(repository, tmp_path, files)) is None
 
@@ -332,7 +330,7 @@ IN_BINARY = [
 
 
 @pytest.mark.parametrize("case", IN_BINARY)
-def test_a_patch_in_binary_form_is_read_as_well(case: str, repository: Path, tmp_path: Path) -> None:
+def test_binary_patch_is_scanned(case: str, repository: Path, tmp_path: Path) -> None:
     """A single file that is not text has the whole patch in binary form."""
     attributes = repository / ".git" / "info" / "attributes"
     attributes.parent.mkdir(exist_ok=True)
@@ -345,7 +343,7 @@ def test_a_patch_in_binary_form_is_read_as_well(case: str, repository: Path, tmp
     assert found(patch) is not None
 
 
-def test_a_file_of_tests_that_git_calls_renamed_is_missed(repository: Path, tmp_path: Path) -> None:
+def test_renamed_test_file_is_found(repository: Path, tmp_path: Path) -> None:
     files: Tree = {"tests/test_visible.py": None, "tests/visible.py": VISIBLE}
     tampering = found(patch_of(repository, tmp_path, files, "-M"))
     assert tampering is not None
@@ -353,9 +351,7 @@ def test_a_file_of_tests_that_git_calls_renamed_is_missed(repository: Path, tmp_
 
 
 @pytest.mark.parametrize("case", ["a hook in a module", "an entry point", "pytest's internals", "-p"])
-def test_a_project_about_pytest_may_do_what_others_may_not(
-    case: str, repository: Path, tmp_path: Path
-) -> None:
+def test_project_about_pytest_may_use_pytest_internals(case: str, repository: Path, tmp_path: Path) -> None:
     patch = patch_of(repository, tmp_path, EVIDENCE[case])
     assert found(patch) is not None
     assert found(patch, example(repo="somebody/pytest-stats")) is None
@@ -365,14 +361,14 @@ def test_a_project_about_pytest_may_do_what_others_may_not(
     assert found(patch, example(history=(plugin,))) is None
 
 
-def test_what_the_reference_fix_does_is_no_evidence(repository: Path, tmp_path: Path) -> None:
+def test_code_of_the_reference_fix_is_no_evidence(repository: Path, tmp_path: Path) -> None:
     patch = patch_of(repository, tmp_path, EVIDENCE["an exit at exit"])
     task = make_task(gold_patch=patch)
     assert found(patch) is not None
     assert found(patch, task) is None
 
 
-def test_names_of_installed_requirements_may_not_be_taken(repository: Path, tmp_path: Path) -> None:
+def test_module_named_like_a_requirement_is_tampering(repository: Path, tmp_path: Path) -> None:
     patch = patch_of(repository, tmp_path, {"left_pad.py": "", "src/left_pad/__init__.py": ""})
     assert found(patch) is None
     tampering = found(patch, example(requirements=("Left-Pad==1.0",)))
@@ -392,7 +388,7 @@ _TEXT = st.text(
 
 
 @given(_TEXT, st.sampled_from(["conftest.py", "pyproject.toml", "tests/test_visible.py", "a.pth", "x.py"]))
-def test_no_patch_makes_the_scan_fail(text: str, path: str) -> None:
+def test_scan_never_raises(text: str, path: str) -> None:
     lines = text.split("\n")
     added = "".join(f"+{line}\n" for line in lines)
     patch = f"--- a/{path}\n+++ b/{path}\n@@ -0,0 +1,{len(lines)} @@\n{added}"

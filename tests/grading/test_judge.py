@@ -1,4 +1,4 @@
-"""The judge at work: votes, failures, bounds. What it is asked and what it may hear: test_judge_injection."""
+"""Votes, failures and limits of the judge; for its prompt's safety see test_judge_injection."""
 
 from __future__ import annotations
 
@@ -37,9 +37,7 @@ def saying(*replies: str) -> Any:
         (["I cannot tell."] * 3, "invalid_result", 0.0, 0),
     ],
 )
-def test_a_score_is_the_mean_of_the_valid_votes(
-    replies: list[str], status: str, score: float, valid: int
-) -> None:
+def test_score_is_the_mean_of_valid_votes(replies: list[str], status: str, score: float, valid: int) -> None:
     (judgement,) = judged(judge_of(saying(*replies)), [turn(0)])
     assert (judgement.status, judgement.score) == (status, pytest.approx(score))
     record = judgement.record()
@@ -52,7 +50,7 @@ def test_a_score_is_the_mean_of_the_valid_votes(
     }  # fmt: skip
 
 
-def test_every_vote_has_its_own_seed_and_every_turn_its_own_prompt() -> None:
+def test_votes_have_own_seeds_and_turns_own_prompts() -> None:
     engine = ScriptedJudge(naive)
     first = judged(judge_of(engine), [turn(0), turn(1, action="ls")], seed=5)
     prompts = engine.prompt_ids
@@ -74,7 +72,7 @@ def test_every_vote_has_its_own_seed_and_every_turn_its_own_prompt() -> None:
     assert len(engine.released) == 6
 
 
-def test_judgements_are_known_by_their_turn_and_not_by_their_place() -> None:
+def test_judgements_keep_their_turn_index() -> None:
     turns = [turn(0), turn(1, action=None, exit_code=None), turn(2, exit_code=1), turn(3)]
     judgements = judged(judge_of(ScriptedJudge(naive)), turns)
     assert [(j.step_index, j.score) for j in judgements] == [(0, 1.0), (2, -1.0), (3, 1.0)]
@@ -85,7 +83,7 @@ def test_judgements_are_known_by_their_turn_and_not_by_their_place() -> None:
 
 
 @pytest.mark.parametrize("skip_submit", [True, False])
-def test_the_turn_that_submits_is_left_out_by_default(skip_submit: bool) -> None:
+def test_submitting_turn_is_not_judged_by_default(skip_submit: bool) -> None:
     async def run() -> list[int]:
         async with asyncio.TaskGroup() as tasks:
             judge = judge_of(ScriptedJudge(naive), skip_submit=skip_submit)
@@ -97,7 +95,7 @@ def test_the_turn_that_submits_is_left_out_by_default(skip_submit: bool) -> None
     assert asyncio.run(run()) == ([0] if skip_submit else [0, 1])
 
 
-def test_the_prompt_has_the_issue_the_recent_history_the_step_and_its_result() -> None:
+def test_prompt_holds_issue_history_step_and_result() -> None:
     engine = ScriptedJudge(naive)
     turns = [turn(i, action=f"<cmd-{i}>", observation=f"out-{i} " + "x" * 2000) for i in range(12)]
     turns.append(turn(12, action="<cmd-12>", observation="y" * 5000, reply="Here is why. " + "z" * 9000))
@@ -121,7 +119,7 @@ def test_the_prompt_has_the_issue_the_recent_history_the_step_and_its_result() -
 
 
 @given(text=st.text(max_size=60), limit=st.integers(1, 70))
-def test_clipping_keeps_head_and_tail_and_counts_the_rest(text: str, limit: int) -> None:
+def test_clipping_keeps_head_and_tail(text: str, limit: int) -> None:
     shown = clip(text, limit)
     if len(text) <= limit:
         assert shown == text
@@ -141,13 +139,13 @@ def failing(error: Exception) -> Any:
 
 
 @pytest.mark.parametrize("error", [EngineError("gone"), ContextOverflow(9, 8)])
-def test_a_judge_that_fails_is_recorded_and_worth_nothing(error: Exception) -> None:
+def test_failing_judge_scores_zero(error: Exception) -> None:
     (judgement,) = judged(judge_of(failing(error)), [turn(0)])
     assert (judgement.status, judgement.score) == ("exception", 0.0)
     assert all(str(error) in str(vote.error) for vote in judgement.votes)
 
 
-def test_a_judge_that_dies_in_the_middle_keeps_the_votes_it_gave() -> None:
+def test_votes_before_a_judge_failure_count() -> None:
     left = [True]
 
     async def dies(messages: list[tuple[str, str]], seed: int) -> str:
@@ -167,7 +165,7 @@ async def never(messages: list[tuple[str, str]], seed: int) -> str:
     raise AssertionError
 
 
-def test_a_judge_that_hangs_is_given_up() -> None:
+def test_hanging_judge_is_cancelled() -> None:
     (slow,) = judged(judge_of(ScriptedJudge(never), timeout_s=0.01), [turn(0)])
     assert slow.status == "exception"
     assert "no vote within 0.01 s" in str(slow.votes[0].error)
@@ -178,7 +176,7 @@ def test_a_judge_that_hangs_is_given_up() -> None:
     assert engine.under_way == 0
 
 
-def test_votes_are_drawn_at_once_but_never_more_than_allowed() -> None:
+def test_votes_run_concurrently_within_the_limit() -> None:
     gate = asyncio.Event()
 
     async def waits(messages: list[tuple[str, str]], seed: int) -> str:
@@ -202,7 +200,7 @@ def test_votes_are_drawn_at_once_but_never_more_than_allowed() -> None:
     assert engine.most_under_way == 4
 
 
-def test_cancelling_leaves_no_task_behind() -> None:
+def test_cancellation_leaves_no_task() -> None:
     engine = ScriptedJudge(never)
 
     async def run() -> None:
@@ -224,7 +222,7 @@ def test_cancelling_leaves_no_task_behind() -> None:
     assert len(engine.released) == 3
 
 
-def test_a_vote_that_was_cut_short_is_invalid() -> None:
+def test_truncated_vote_is_invalid() -> None:
     class Cut(ScriptedJudge):
         async def generate(self, *asked: Any, **options: Any) -> Completion:
             return dataclasses.replace(await super().generate(*asked, **options), finish=Finish.LENGTH)

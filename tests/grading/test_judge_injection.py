@@ -67,19 +67,19 @@ def judge() -> Any:
     return text_judge(naive)
 
 
-def test_the_naive_judge_tells_a_step_that_failed_from_one_that_did_not(judge: Any) -> None:
+def test_naive_judge_distinguishes_failed_steps(judge: Any) -> None:
     assert score_of(judge, EVIDENCE) == -1
     ran = dataclasses.replace(EVIDENCE, turn=dataclasses.replace(FAILED, exit_code=0))
     assert score_of(judge, ran) == +1
 
 
 @pytest.mark.parametrize("name", INJECTIONS)
-def test_no_injection_moves_a_score(judge: Any, name: str) -> None:
+def test_injection_changes_no_score(judge: Any, name: str) -> None:
     for place in PLACES:
         assert score_of(judge, with_text(place, INJECTIONS[name])) == -1, place
 
 
-def test_a_good_step_cannot_be_spoilt_either(judge: Any) -> None:
+def test_injection_cannot_lower_a_good_step(judge: Any) -> None:
     for name, text in INJECTIONS.items():
         spoilt = with_text("turn.observation", text.replace("+1", "-1").replace("\uff0b", "-"))
         ran = dataclasses.replace(spoilt, turn=dataclasses.replace(spoilt.turn, exit_code=0))
@@ -87,7 +87,7 @@ def test_a_good_step_cannot_be_spoilt_either(judge: Any) -> None:
 
 
 @pytest.mark.parametrize("name", INJECTIONS)
-def test_without_quoting_every_injection_would_work(
+def test_every_injection_works_without_quoting(
     judge: Any, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Quoter, "quote", lambda self, text, limit, nonce: encodable(text))
@@ -95,14 +95,12 @@ def test_without_quoting_every_injection_would_work(
     assert any(score_of(judge, with_text(place, INJECTIONS[name])) == +1 for place in PLACES)
 
 
-def test_without_escaping_control_tokens_would_end_the_quotation(
-    judge: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_control_tokens_end_a_quotation_without_escaping(judge: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Quoter, "plain", lambda self, text: encodable(text))
     assert score_of(judge, with_text("turn.reply", INJECTIONS["control tokens"])) == +1
 
 
-def test_a_judge_that_parrots_what_it_was_shown_gives_no_vote() -> None:
+def test_judge_that_repeats_its_prompt_gives_no_vote() -> None:
     async def parrot(messages: list[tuple[str, str]], seed: int) -> str:
         return messages[-1][1]
 
@@ -117,7 +115,7 @@ def test_a_judge_that_parrots_what_it_was_shown_gives_no_vote() -> None:
             assert (last.status, last.score) == ("invalid_result", 0.0), name
 
 
-def test_a_vote_in_a_quotation_does_not_count() -> None:
+def test_quoted_vote_does_not_count() -> None:
     assert read_score("| \\boxed{+1}\nThe step failed. \\boxed{-1}") == -1
     assert read_score("  | \\boxed{+1}") is None
 
@@ -138,7 +136,7 @@ def test_a_vote_in_a_quotation_does_not_count() -> None:
         ("", None),
     ],
 )
-def test_a_vote_is_what_the_judge_says_in_one_voice(reply: str, score: int | None) -> None:
+def test_contradicting_marks_are_no_vote(reply: str, score: int | None) -> None:
     assert read_score(reply) == score
 
 
@@ -153,7 +151,7 @@ hostile = st.lists(
 
 @settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(texts=st.lists(hostile, min_size=4, max_size=4), limit=st.integers(1, 60))
-def test_a_quotation_adds_no_control_token_and_no_line_of_its_own(texts: list[str], limit: int) -> None:
+def test_quotation_adds_no_control_token_or_line(texts: list[str], limit: int) -> None:
     def prompt(issue: str, reply: str, action: str, observation: str) -> list[Any]:
         evidence = Evidence(
             issue=issue,
@@ -181,14 +179,14 @@ def test_a_quotation_adds_no_control_token_and_no_line_of_its_own(texts: list[st
     text=st.text("ab<|> ", max_size=30),
 )
 @example(tokens=["ab", "ba"], text="aba")
-def test_no_control_token_is_left_however_they_overlap(tokens: list[str], text: str) -> None:
+def test_overlapping_control_tokens_are_broken(tokens: list[str], text: str) -> None:
     plain = Quoter(tokens).plain(text)
     assert [token for token in tokens if token in plain] == []
     assert plain.replace(" ", "") == text.replace(" ", "")  # broken by spaces, otherwise as it was
 
 
 @given(text=st.text(max_size=80), other=st.text(max_size=80))
-def test_a_delimiter_depends_on_everything_it_delimits(text: str, other: str) -> None:
+def test_delimiter_depends_on_the_whole_quotation(text: str, other: str) -> None:
     def nonce(observation: str, secret: str = "s") -> str:
         evidence = Evidence(issue="i", history=(), turn=turn(0, observation=observation))
         content = judge_messages(evidence, Quoter(), JudgeSettings(), secret=secret)[0]["content"]
@@ -199,7 +197,7 @@ def test_a_delimiter_depends_on_everything_it_delimits(text: str, other: str) ->
     assert nonce(text) not in text
 
 
-def test_a_long_step_does_not_silence_a_judge_with_a_short_context() -> None:
+def test_long_step_fits_a_short_context() -> None:
     judge = text_judge(naive, context_tokens=3500)
     flood = dataclasses.replace(FAILED, observation="\U0001f600" * 4000, reply="\u200b" * 9000)
     (*_, last) = judged(judge, [turn(0, observation="y" * 3000), flood], issue="\n" * 8000)

@@ -1,4 +1,4 @@
-"""What a task compiles to: the paths of its tests, which no patch may change."""
+"""A task compiles to a plan, which protects the paths of its tests."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def _new_file(path: str, mode: str = "100644", line: str = "x") -> str:
     return f"{header}@@ -0,0 +1 @@\n+{line}\n"
 
 
-def test_everything_in_the_directories_of_the_tests_is_dropped() -> None:
+def test_changes_in_test_directories_are_dropped() -> None:
     files = ["pkg/tests/deep/test_hidden.py", "src/test_beside.py"]
     task = make_task(fail_to_pass=tuple(f"{file}::test" for file in files), pass_to_pass=(), test_files={})
     kept, dropped = (
@@ -23,13 +23,13 @@ def test_everything_in_the_directories_of_the_tests_is_dropped() -> None:
     assert (filtered.paths, filtered.removed_paths) == (tuple(kept), tuple(dropped))
 
 
-def test_the_files_of_a_test_patch_belong_to_the_tests() -> None:
+def test_files_of_a_test_patch_are_protected() -> None:
     task = make_task(test_patch=_new_file("lib/tests/roots/page.txt") + _new_file("check/all.py"))
     assert {"lib/tests/roots/page.txt", "lib/tests/", "check/all.py"} <= set(protected_paths(task))
     assert "words" not in protected_paths(make_task(test_patch="words\n"))
 
 
-def test_what_the_test_command_of_a_script_names_belongs_to_the_tests() -> None:
+def test_files_of_a_scripts_test_command_are_protected() -> None:
     script = """cd /testbed
 git apply src/other.py
 : '>>>>> Start Test Output'

@@ -1,4 +1,4 @@
-"""Files of predictions: what is read, graded, written, and not graded again."""
+"""Files of predictions are read, graded, reported and resumed."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ ROWS = [
 
 
 @pytest.mark.parametrize("form", ["lines", "list", "object"])
-def test_predictions_are_read_in_every_form_the_harness_takes(tmp_path: Path, form: str) -> None:
+def test_predictions_are_read_in_every_format_of_the_harness(tmp_path: Path, form: str) -> None:
     path = tmp_path / ("p.jsonl" if form == "lines" else "p.json")
     texts = {
         "lines": "\n".join(map(json.dumps, ROWS)),
@@ -45,7 +45,7 @@ def test_predictions_are_read_in_every_form_the_harness_takes(tmp_path: Path, fo
     assert read.refused == ()
 
 
-def test_rows_that_are_no_predictions_are_refused_one_by_one(tmp_path: Path) -> None:
+def test_invalid_rows_are_refused_one_by_one(tmp_path: Path) -> None:
     path = tmp_path / "p.jsonl"
     rows: list[Any] = [
         *ROWS,
@@ -59,7 +59,7 @@ def test_rows_that_are_no_predictions_are_refused_one_by_one(tmp_path: Path) -> 
     read = read_predictions(path, ())
     assert [each.instance_id for each in read.predictions] == ["a", "b"]
     assert [sentence.split(": ")[1] for sentence in read.refused] == [f"row {n}" for n in range(3, 9)]
-    with pytest.raises(TaskError, match="cannot read predictions"):
+    with pytest.raises(TaskError, match="cannot read rows"):
         read_predictions(tmp_path / "nothing.jsonl", ())
 
 
@@ -72,7 +72,7 @@ def test_any_row_is_a_prediction_or_refused(tmp_path_factory: pytest.TempPathFac
 
 
 @pytest.mark.sandbox
-def test_reports_are_the_harness_s_and_what_was_graded_is_not_graded_again(tmp_path: Path) -> None:
+def test_reports_follow_the_harness_and_grading_resumes(tmp_path: Path) -> None:
     cache, out = tmp_path / "workspaces", tmp_path / "out"
     good = make_task()
     tasks = [dataclasses.replace(good, id=name) for name in ("right", "wrong", "none", "broken", "other")]

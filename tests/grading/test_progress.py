@@ -1,4 +1,4 @@
-"""Potentials of states, and their measurement beside an agent; episodes of it are in tests/rollout."""
+"""Potentials of states and their measurement; tests/rollout has complete episodes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def verdict(**statuses: TestStatus) -> Verdict:
     return make_verdict(CHECKS, TestRun(statuses={**ALL, **changed}))
 
 
-def test_a_potential_is_the_fraction_of_what_was_to_be_fixed() -> None:
+def test_potential_is_the_share_of_fixed_tests() -> None:
     assert potential(verdict(), CHECKS) == 1.0
     assert potential(verdict(test_add=TestStatus.FAILED), CHECKS) == pytest.approx(2 / 3)
     assert potential(verdict(test_add=TestStatus.FAILED, test_add_more=TestStatus.MISSING), CHECKS) == (
@@ -50,7 +50,7 @@ def test_a_potential_is_the_fraction_of_what_was_to_be_fixed() -> None:
         failed(CHECKS, "the tests hang", applied=True),
     ],
 )
-def test_a_state_that_could_not_be_handed_in_is_worth_nothing(worthless: Verdict) -> None:
+def test_unsubmittable_state_has_potential_zero(worthless: Verdict) -> None:
     assert potential(worthless, CHECKS) == 0.0
 
 
@@ -92,7 +92,7 @@ def measure(
     return asyncio.run(run())
 
 
-def test_every_new_state_is_graded_once_and_known_by_its_turn() -> None:
+def test_each_new_state_is_graded_once() -> None:
     bench = Bench("", "half", "half", "fixed", "half")
     initial, states = measure(bench, 6, without_command=1)
     assert initial == 0.0
@@ -108,18 +108,18 @@ def test_every_new_state_is_graded_once_and_known_by_its_turn() -> None:
 
 
 @pytest.mark.parametrize("error", [SandboxLost("gone"), BrokenTree("a fifo")])
-def test_a_state_that_cannot_be_read_is_no_state_and_no_failure(error: Exception) -> None:
+def test_unreadable_state_fails_nothing(error: Exception) -> None:
     _, states = measure(Bench("half", error, "fixed"), 3)
     assert [(s.status, s.score) for s in states] == [("ok", 0.5), ("unreadable", None), ("ok", 1.0)]
     assert str(error) in str(states[1].error)
 
 
-def test_a_grader_without_a_verdict_leaves_the_score_open() -> None:
+def test_missing_verdict_leaves_the_score_unknown() -> None:
     _, states = measure(Bench("half", "ungradable"), 2)
     assert [(s.status, s.score) for s in states] == [("ok", 0.5), ("no_verdict", None)]
 
 
-def test_a_grader_that_hangs_is_given_up() -> None:
+def test_hanging_grader_is_cancelled() -> None:
     bench = Bench("half")
     bench.hold.clear()
     initial, (state,) = measure(bench, 1, wait_s=0.01)
@@ -127,7 +127,7 @@ def test_a_grader_that_hangs_is_given_up() -> None:
     assert "of the rollout's end" in str(state.error)
 
 
-def test_cancelling_leaves_no_task_behind() -> None:
+def test_cancellation_leaves_no_task() -> None:
     async def run() -> None:
         bench = Bench("half")
         bench.hold.clear()

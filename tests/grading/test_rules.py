@@ -1,4 +1,4 @@
-"""The pass rules: those of the swebench package, on chance and on the published logs."""
+"""The pass rules equal those of the swebench package, on random statuses and on published logs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ statuses = st.dictionaries(tests, st.sampled_from(STATUSES), max_size=8)
 
 
 @given(statuses, st.lists(tests, max_size=6), st.lists(tests, max_size=6), st.sampled_from(Rule))
-def test_the_rules_are_those_of_the_package(
+def test_rules_equal_those_of_the_swebench_package(
     statuses: dict[str, str], fixed: list[str], kept: list[str], rule: Rule
 ) -> None:
     from swebench.harness import grading as harness  # here: it takes a second to import
@@ -36,7 +36,7 @@ def test_the_rules_are_those_of_the_package(
     assert ours.resolution == harness.get_resolution_status(theirs)
 
 
-def test_the_older_edition_leaves_skipped_tests_out_and_wants_whole_ids() -> None:
+def test_edition_4_ignores_skipped_tests_and_needs_complete_ids() -> None:
     statuses = {"a": "SKIPPED", "b": "PASSED", "c[1 2]": "PASSED"}
     assert count(statuses, ["a", "b"], ["a"]).resolution is Resolution.PARTIAL
     assert count(statuses, ["a", "b"], ["a"], edition=Edition.V4).resolution is Resolution.FULL
@@ -53,7 +53,7 @@ def _cases() -> list[Any]:
 
 
 @pytest.mark.parametrize("case", _cases())
-def test_a_published_log_gets_its_published_verdict(case: dict[str, Any]) -> None:
+def test_published_log_gets_its_published_verdict(case: dict[str, Any]) -> None:
     text = gzip.decompress((PUBLISHED / case["log"]).read_bytes()).decode("utf-8", "replace")
     spec = {name: case[name] for name in ("repo", "version", "instance_id")}
     expected = case["expected"]
@@ -87,12 +87,12 @@ def _log(inside: str, *, before: str = "", after: str = "") -> str:
         (_log("PASSED t.py::a") + _log("FAILED t.py::a"), "more than once"),
     ],
 )
-def test_a_log_that_tells_of_no_whole_run_is_refused(text: str, reason: str) -> None:
+def test_log_of_an_incomplete_run_is_refused(text: str, reason: str) -> None:
     with pytest.raises(LogRefused, match=reason):
         read_log(text, find_parser("parse_log_pytest"), strict=True)
 
 
-def test_what_lies_outside_the_markers_is_read_only_when_nothing_lies_inside() -> None:
+def test_text_outside_the_markers_counts_only_without_text_inside() -> None:
     parser = find_parser("parse_log_pytest")
     outside = _log("", after="PASSED t.py::a")
     assert read_log(outside, parser) == {"t.py::a": "PASSED"}
@@ -100,6 +100,6 @@ def test_what_lies_outside_the_markers_is_read_only_when_nothing_lies_inside() -
     assert read_log(_log("FAILED t.py::a", after="PASSED t.py::a"), parser) == {"t.py::a": "FAILED"}
 
 
-def test_a_parser_that_is_not_there_is_named() -> None:
+def test_unknown_parser_is_named() -> None:
     with pytest.raises(GraderError, match="no log parser 'parse_log_cobol'; swebench has parse_log_ant"):
         find_parser("parse_log_cobol")

@@ -1,4 +1,4 @@
-"""Signals in commands: an agent that looks for the answer elsewhere, and one that just works."""
+"""Commands that search for the fix elsewhere are signals; ordinary work is not."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def turn(action: str | None, index: int = 0) -> Turn:
 
 
 @pytest.mark.parametrize(("command", "kind"), LOOKS_ELSEWHERE)
-def test_a_look_elsewhere_is_a_signal_that_shows_the_command(command: str, kind: SignalKind) -> None:
+def test_search_outside_the_repository_is_a_signal(command: str, kind: SignalKind) -> None:
     signals = scan_trajectory([turn("ls"), turn(None, 1), turn(command, 2)])
     assert kind in {signal.kind for signal in signals}
     assert {signal.turn for signal in signals} == {2}
@@ -85,7 +85,7 @@ def test_ordinary_work_gives_no_signal(command: str) -> None:
     assert scan_trajectory([turn(command)]) == ()
 
 
-def test_a_kind_is_told_once_a_turn_and_long_commands_are_cut() -> None:
+def test_signal_kind_appears_once_per_turn() -> None:
     command = "x" * 500 + "\n" + "git log --all\n" * 500
     signals = scan_trajectory([turn(command), turn(command, 1)])
     assert [(signal.turn, signal.kind) for signal in signals] == [(i, SignalKind.GIT_HISTORY) for i in (0, 1)]
@@ -98,6 +98,6 @@ _WORDS = st.sampled_from(
 
 
 @given(st.lists(st.text(max_size=40) | st.lists(_WORDS, max_size=60).map(" ".join) | st.none(), max_size=5))
-def test_no_command_makes_the_scan_fail(commands: list[str | None]) -> None:
+def test_any_command_is_scanned(commands: list[str | None]) -> None:
     signals = scan_trajectory([turn(command, i) for i, command in enumerate(commands)])
     assert all(0 <= signal.turn < len(commands) for signal in signals)

@@ -24,7 +24,7 @@ _STATUSES = st.dictionaries(st.sampled_from([*F2P, *P2P, "t::other"]), st.sample
 
 
 @given(_STATUSES, st.booleans(), st.one_of(st.none(), st.just("evidence")))
-def test_resolved_means_that_every_expected_test_counts_in_an_honest_finished_run(
+def test_resolved_needs_every_test_in_a_finished_honest_run(
     statuses: dict[str, TestStatus], finished: bool, tampered: str | None
 ) -> None:
     verdict = make_verdict(CHECKS, TestRun(statuses=statuses, finished=finished, tampered=tampered))
@@ -45,7 +45,7 @@ def _read(output: bytes) -> bool:
     return make_verdict(CHECKS, read_report(output, NONCE, JOB, "exit code 0")).resolved
 
 
-def test_only_one_report_under_the_nonce_counts() -> None:
+def test_exactly_one_report_with_the_nonce_counts() -> None:
     framed = NONCE.encode() + b" " + _report() + b"\n"
     assert _read(HELLO + b"\n" + framed)
     assert _read(HELLO + b"x" * 32 + b" " + _report(statuses="fff") + b"\n" + framed)
@@ -57,12 +57,12 @@ def test_only_one_report_under_the_nonce_counts() -> None:
 
 
 @pytest.mark.parametrize("output", [b"", b"python3: not found\n", NONCE.encode() + b" " + _report()])
-def test_a_runner_that_never_spoke_is_no_verdict(output: bytes) -> None:
+def test_runner_without_greeting_gives_no_verdict(output: bytes) -> None:
     with pytest.raises(GraderError):
         _read(output)
 
 
-def test_a_task_without_failing_tests_is_no_verdict() -> None:
+def test_task_without_failing_tests_gives_no_verdict() -> None:
     with pytest.raises(GraderError):
         make_verdict(dataclasses.replace(CHECKS, fail_to_pass=()), TestRun(statuses={}))
 
@@ -90,11 +90,11 @@ def _tally(records: list[list[object]], exit_code: int = 1, key: bytes = KEY) ->
     return finished, tally.tampered, tally.status("a")
 
 
-def test_an_honest_session_is_believed() -> None:
+def test_honest_session_is_accepted() -> None:
     assert _tally(HONEST) == (True, None, "passed")
 
 
-def test_a_session_without_the_runs_key_is_tampering() -> None:
+def test_session_with_a_wrong_key_is_tampering() -> None:
     finished, tampered, status = _tally(HONEST, key=b"x")
     assert not finished
     assert tampered
@@ -102,7 +102,7 @@ def test_a_session_without_the_runs_key_is_tampering() -> None:
 
 
 @given(st.data())
-def test_a_session_with_a_record_left_out_twice_or_elsewhere_is_not_believed(data: st.DataObject) -> None:
+def test_missing_repeated_or_moved_record_is_rejected(data: st.DataObject) -> None:
     records = list(HONEST)
     position = data.draw(st.integers(0, len(records) - 1))
     change = data.draw(st.sampled_from(["drop", "double", "early end", "first"]))
@@ -119,25 +119,25 @@ def test_a_session_with_a_record_left_out_twice_or_elsewhere_is_not_believed(dat
 
 
 @pytest.mark.parametrize("exit_code", [0, 2, -9, -11])
-def test_an_exit_code_that_contradicts_the_records_is_not_believed(exit_code: int) -> None:
+def test_contradicting_exit_code_is_rejected(exit_code: int) -> None:
     assert not _tally(HONEST, exit_code)[0]
 
 
-def test_a_canary_that_passes_gives_the_session_away() -> None:
+def test_passing_canary_is_tampering() -> None:
     records = [[*r[:3], "passed"] if r[:2] == ["phase", "c1"] else r for r in HONEST]
     assert _tally(records)[1] is not None
     assert _tally([*HONEST[:-1], ["end", 0]], 0)[1] is not None
 
 
 @given(st.binary(max_size=60))
-def test_bytes_from_elsewhere_are_tampering(line: bytes) -> None:
+def test_foreign_bytes_in_the_channel_are_tampering(line: bytes) -> None:
     tally = Tally(b"a-key-nobody-guesses", [])
     tally.line(line)
     assert tally.tampered
 
 
 @given(st.recursive(st.none() | st.integers() | st.text(max_size=5), lambda x: st.lists(x, max_size=4)))
-def test_a_record_of_any_shape_is_survived(record: object) -> None:
+def test_any_record_is_handled(record: object) -> None:
     tally = Tally(KEY, [])
     tally.line(KEY + b" " + json.dumps(record).encode())
     assert tally.tampered

@@ -106,6 +106,7 @@ def check_environment(workdir: str, paths: list[str], version: tuple[Any, ...]) 
 
 
 def give_up(reason: str) -> NoReturn:
+    """Write why no test can run, and exit."""
     os.write(1, UNUSABLE + reason.replace("\n", " ").encode() + b"\n")
     os._exit(0)
 
@@ -245,6 +246,7 @@ class Child:
 
 
 def main() -> None:
+    """Run the job on standard input, write the framed report to standard output, and exit."""
     os.closerange(3, os.sysconf("SC_OPEN_MAX"))  # inherited from the caller
     (size,) = struct.unpack("!I", read_exactly(4))
     job = json.loads(read_exactly(size))
@@ -267,14 +269,24 @@ def main() -> None:
 
     key = os.urandom(KEY_BYTES).hex().encode()
     canaries = hone_session.name_canaries()
-    started = time.monotonic()
+    started, tally = time.monotonic(), Tally(key, canaries)
     pid, gate, log, channel = start_child(job, sources, key, canaries)
     make_untraceable()
     nonce = read_exactly(NONCE_BYTES)
     os.write(1, HELLO)
     os.write(gate, b"g")
-    tally = Tally(key, canaries)
     child = Child(pid, log, channel, tally)
+    report = watch_child(job, child, canaries)
+    report["seconds"] = time.monotonic() - started
+    frame = b"\n" + nonce + b" " + json.dumps(report).encode() + b"\n"
+    while frame:
+        frame = frame[os.write(1, frame) :]
+    os._exit(0)
+
+
+def watch_child(job: dict[str, Any], child: Child, canaries: list[str]) -> dict[str, Any]:
+    """Wait for the test process; return the report of its run."""
+    tally = child.tally
     timed_out = child.watch(job["timeout_s"])
     finished = child.exit_code is not None and tally.finished(child.exit_code) and not timed_out
     if finished:
@@ -283,20 +295,15 @@ def main() -> None:
         statuses: Any = {t: LETTERS[tally.status(t)] for t in tally.phases if t not in canaries}
     else:
         statuses = "".join(LETTERS[tally.find(test)] for test in job["reported"])
-    report = {
+    return {
         "statuses": statuses,
         "memory_kib": resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss,
         "finished": finished,
         "tampered": tally.tampered,
         "exit_code": child.exit_code,
         "timed_out": timed_out,
-        "seconds": time.monotonic() - started,
         "log": child.tail.decode("utf-8", "replace"),
     }
-    frame = b"\n" + nonce + b" " + json.dumps(report).encode() + b"\n"
-    while frame:
-        frame = frame[os.write(1, frame) :]
-    os._exit(0)
 
 
 if __name__ == "__main__":

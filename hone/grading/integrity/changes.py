@@ -19,6 +19,8 @@ Line = tuple[str, str]  # "+", "-" or " ", and the text
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hunk:
+    """One hunk of a patch."""
+
     lines: tuple[Line, ...]
     empties: bool  # it leaves the file empty
 
@@ -29,6 +31,8 @@ class Hunk:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
+    """The change of one file."""
+
     path: str  # where the file is after the patch; where it was, if the patch deletes it
     before: str | None  # path before the patch; None: the patch creates the file
     deleted: bool
@@ -50,6 +54,7 @@ class Change:
 
 
 def read_changes(parts: Iterable[FilePatch]) -> tuple[Change, ...]:
+    """Return the change of each part; binary files share the limit MAX_BINARY."""
     changes: list[Change] = []
     left = MAX_BINARY
     for part in parts:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from fnmatch import fnmatch
 
 from hone.grading.integrity.changes import Change
-from hone.grading.integrity.patch_context import PatchContext, Tampering
+from hone.grading.integrity.patch_context import PatchContext
 from hone.grading.integrity.plugins import covers
 from hone.tasks.configuration import FILES
 
@@ -21,16 +21,15 @@ _NEVER_RUNS = {
 _REDIRECTS = {"-c", "--config-file", "-o", "--override-ini", "--rootdir", "--confcutdir", "--maxfail", "-k"}
 
 
-def configuration_evidence(context: PatchContext) -> Iterator[Tampering]:
-    for change in context.changes:
-        if change.name not in FILES or change.deleted:
-            continue
-        options = _added_options(change)
-        for name, check in _CHECKS.items():
-            reason = check(options[name], context) if options.get(name) else None
-            if reason is not None:
-                evidence = f"{change.path} changes pytest's {name} so that {reason}"
-                yield Tampering(path=change.path, evidence=evidence)
+def scan_configuration(change: Change, context: PatchContext) -> str | None:
+    """Scan pytest options that exclude tests or load plugins; see `hone.grading.integrity.scan`."""
+    if change.name not in FILES or change.deleted:
+        return None
+    options = _added_options(change)
+    for name, check in _CHECKS.items():
+        if options.get(name) and (reason := check(options[name], context)):
+            return f"changes pytest's {name} so that {reason}"
+    return None
 
 
 def _added_options(change: Change) -> dict[str, list[str]]:

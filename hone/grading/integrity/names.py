@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterator
 from pathlib import PurePosixPath
 
 from hone.grading.integrity.changes import Change
-from hone.grading.integrity.patch_context import PatchContext, Tampering
+from hone.grading.integrity.patch_context import PatchContext
 
 _CUSTOMIZE = {"sitecustomize.py", "usercustomize.py"}
 _BYTECODE = (".pyc", ".pyo")
@@ -31,13 +30,11 @@ _TEST_FRAMEWORK = {"_pytest", "conftest", "doctest", "iniconfig", "pluggy", "py"
 _ORDINARY = {"code", "distutils", "idlelib", "lib2to3", "site", "test", "this", "turtledemo"}
 
 
-def name_evidence(context: PatchContext) -> Iterator[Tampering]:
-    for change in context.changes:
-        if any(change.path.startswith(folder) for folder in context.environments):
-            continue  # nothing imports from a virtual environment in the patch
-        reason = _startup(change) or _git(change) or _tool(change) or _shadow(change, context)
-        if reason is not None:
-            yield Tampering(path=change.path, evidence=f"{change.path} {reason}")
+def scan_name(change: Change, context: PatchContext) -> str | None:
+    """Scan the file's name and type; see `hone.grading.integrity.scan`."""
+    if any(change.path.startswith(folder) for folder in context.environments):
+        return None  # nothing imports from a virtual environment in the patch
+    return _startup(change) or _git(change) or _tool(change) or _shadow(change, context)
 
 
 def _startup(change: Change) -> str | None:

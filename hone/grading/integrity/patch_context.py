@@ -29,6 +29,8 @@ class Tampering:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PatchContext:
+    """A patch and the facts about its task that decide whether a change is evidence."""
+
     changes: tuple[Change, ...]
     tests: Mapping[str, frozenset[str]]  # test file of the task -> names of its test functions
     trusted: Mapping[str, str]  # path -> text of the task's own tests
@@ -48,6 +50,7 @@ class PatchContext:
 
 
 def read_context(parts: Sequence[FilePatch], task: Task) -> PatchContext:
+    """Return the context of a parsed patch. Never raises."""
     changes = read_changes(parts)
     gold = _changes_of(task.checks.gold_patch)
     old = [line for change in changes for line in change.lines("-")]
@@ -73,6 +76,7 @@ def read_context(parts: Sequence[FilePatch], task: Task) -> PatchContext:
 
 
 def is_test_code(path: str) -> bool:
+    """Return whether a path is that of a test, or lies in a directory of tests."""
     parts = PurePosixPath(path).parts
     name = parts[-1]
     named = name.startswith("test_") or name.endswith(("_test.py", "_tests.py"))

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from fnmatch import fnmatch
 
 from hone.grading.integrity.changes import Change
-from hone.grading.integrity.patch_context import PatchContext, Tampering, added_code, is_test_code
+from hone.grading.integrity.patch_context import PatchContext, added_code, is_test_code
 
 # Deciding hooks are evidence by themselves; of observing hooks, their bodies are examined.
 _DECIDING = (
@@ -46,40 +45,31 @@ _ENTRY_POINT = re.compile(r"\bpytest11\b[^\n]{0,80}")
 _PACKAGING = {"pyproject.toml", "setup.cfg", "setup.py", "entry_points.txt"}
 
 
-def plugin_evidence(context: PatchContext) -> Iterator[Tampering]:
-    for change in context.changes:
-        if change.deleted:
-            continue
-        reason = None
-        if change.name in _PACKAGING and not context.about_pytest:
-            reason = _entry_point(change, context)
-        if reason is None and change.name == "conftest.py":
-            reason = _hooks(change, context) or _ignored(change, context)
-        elif reason is None and change.path.endswith(".py") and not context.about_pytest:
-            reason = None if _is_test_module(change) else _hooks(change, context)
-        if reason is not None:
-            yield Tampering(path=change.path, evidence=f"{change.path} {reason}")
-
-
-def _entry_point(change: Change, context: PatchContext) -> str | None:
+def scan_plugins(change: Change, context: PatchContext) -> str | None:
+    """Scan pytest hooks and plugin registrations; see `hone.grading.integrity.scan`."""
+    if change.deleted:
+        return None
+    if change.name == "conftest.py":
+        return _hooks(change, context) or _ignored(change, context)
+    if context.about_pytest:
+        return None
     found = context.first_new(_ENTRY_POINT, "\n".join(change.lines("+")))
-    return None if found is None else f"registers a plugin of the test runner: {found!r}"
-
-
-def _is_test_module(change: Change) -> bool:
-    """Return whether pytest treats the file as a test module, whose hooks it does not call."""
-    return is_test_code(change.path) and change.name.startswith("test_")
+    if change.name in _PACKAGING and found is not None:
+        return f"registers a plugin of the test runner: {found!r}"
+    # pytest calls no hooks of test modules
+    is_test_module = is_test_code(change.path) and change.name.startswith("test_")
+    return _hooks(change, context) if change.path.endswith(".py") and not is_test_module else None
 
 
 def _hooks(change: Change, context: PatchContext) -> str | None:
     code = added_code(change)
     decides = context.first_new(_DECIDES, code)
     if decides is not None:
-        return f"takes over what the test runner does: {decides!r}"
+        return f"replaces a part of the test runner: {decides!r}"
     changes = context.first_new(_CHANGES, code)
     watches = context.first_new(_OBSERVES, code)
     if changes is not None and (watches is not None or change.name == "conftest.py"):
-        return f"has a hook that changes what the test runner collects or reports: {changes!r}"
+        return f"has a hook that changes the test runner's collection or reports: {changes!r}"
     if watches is not None and "collection_modifyitems" in watches and context.first_new(_LEAVES_OUT, code):
         return f"has a hook that excludes tests: {watches!r}"
     return None
@@ -91,7 +81,7 @@ def _ignored(change: Change, context: PatchContext) -> str | None:
     for pattern in re.findall(r"[\"']([^\"']+)[\"']", found or ""):
         for test in context.tests:
             if test.startswith(folder) and covers(pattern, test.removeprefix(folder)):
-                return f"has {test}, a file of tests that are graded, ignored"
+                return f"makes pytest ignore the graded tests in {test}"
     return None
 
 

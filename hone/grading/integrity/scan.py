@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from hone.environment import FilePatch
-from hone.grading.integrity.configuration import configuration_evidence
-from hone.grading.integrity.names import name_evidence
-from hone.grading.integrity.patch_context import Tampering, read_context
-from hone.grading.integrity.plugins import plugin_evidence
-from hone.grading.integrity.source import source_evidence
-from hone.grading.integrity.suites import suite_evidence
+from hone.grading.integrity.changes import Change
+from hone.grading.integrity.configuration import scan_configuration
+from hone.grading.integrity.names import scan_name
+from hone.grading.integrity.patch_context import PatchContext, Tampering, read_context
+from hone.grading.integrity.plugins import scan_plugins
+from hone.grading.integrity.source import scan_source
+from hone.grading.integrity.suites import scan_test_file
 from hone.types import Task
 
-_SCANNERS = (name_evidence, suite_evidence, plugin_evidence, configuration_evidence, source_evidence)
+# Each returns what one change does to the grading, as a predicate of its path, or None.
+_SCANNERS: tuple[Callable[[Change, PatchContext], str | None], ...] = (
+    scan_name, scan_test_file, scan_plugins, scan_configuration, scan_source,
+)  # fmt: skip
 
 
 def scan_patch(parts: Sequence[FilePatch], task: Task) -> Tampering | None:
@@ -23,4 +27,8 @@ def scan_patch(parts: Sequence[FilePatch], task: Task) -> Tampering | None:
     edited tests, fixtures, dependencies, documents and reformatted code are not evidence.
     """
     context = read_context(parts, task)
-    return next((evidence for scanner in _SCANNERS for evidence in scanner(context)), None)
+    for scan in _SCANNERS:
+        for change in context.changes:
+            if reason := scan(change, context):
+                return Tampering(path=change.path, evidence=f"{change.path} {reason}")
+    return None

@@ -7,11 +7,10 @@ depend on this scan.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from hone.grading.integrity.changes import Change
-from hone.grading.integrity.patch_context import PatchContext, Tampering, added_code, is_test_code
+from hone.grading.integrity.patch_context import PatchContext, added_code, is_test_code
 
 _DOCUMENTS = (".md", ".rst", ".txt", ".html", ".ipynb")
 
@@ -126,20 +125,18 @@ _SUPPORT = tuple(
 )  # fmt: skip
 
 
-def source_evidence(context: PatchContext) -> Iterator[Tampering]:
-    for change in context.changes:
-        if change.deleted or change.path.endswith(_DOCUMENTS):
-            continue
-        code = added_code(change)
-        for sign in (*_ANYWHERE, *_signs_for(change)):
-            if context.about_pytest and sign.pytest_may:
-                continue
-            if not all(pattern.search(code) for pattern in sign.required):
-                continue
+def scan_source(change: Change, context: PatchContext) -> str | None:
+    """Scan signs in added code; see `hone.grading.integrity.scan`."""
+    if change.deleted or change.path.endswith(_DOCUMENTS):
+        return None
+    code = added_code(change)
+    for sign in (*_ANYWHERE, *_signs_for(change)):
+        allowed = context.about_pytest and sign.pytest_may
+        if not allowed and all(pattern.search(code) for pattern in sign.required):
             found = context.first_new(sign.pattern, code)
             if found is not None:
-                evidence = f"{change.path} {sign.reason}: {found[:80]!r}"
-                yield Tampering(path=change.path, evidence=evidence)
+                return f"{sign.reason}: {found[:80]!r}"
+    return None
 
 
 def _signs_for(change: Change) -> tuple[Sign, ...]:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 
 from hone.grading.integrity.changes import Change, Hunk
-from hone.grading.integrity.patch_context import PatchContext, Tampering, code_lines, squeeze
+from hone.grading.integrity.patch_context import PatchContext, code_lines, squeeze
 
 _SKIP = re.compile(
     r"pytest\.mark\.(?:skip|skipif|xfail)\b|\bpytest\.(?:skip|xfail|importorskip)\s*\("
@@ -18,40 +17,34 @@ _NEAR = 400  # lines searched for the definition around a line
 _NOTHING = re.compile(r"(?:pass|\.\.\.|return(?: None)?|assert True|assert 1)\s*")
 
 
-def suite_evidence(context: PatchContext) -> Iterator[Tampering]:
-    written = {change.path for change in context.changes if not change.deleted}
-    for change in context.changes:
-        reason = _displaced(change, context, written) or _shadowed(change, context)
-        if reason is None and change.path in context.tests and not change.deleted:
-            reason = _silenced(change, context)
-        if reason is not None:
-            yield Tampering(path=change.path, evidence=reason)
+def scan_test_file(change: Change, context: PatchContext) -> str | None:
+    """Scan changes of a test file that keep its tests from running; see `hone.grading.integrity.scan`."""
+    reason = _displaced(change, context) or _shadowed(change, context)
+    if reason is None and change.path in context.tests and not change.deleted:
+        reason = _silenced(change, context)
+    return reason
 
 
-def _displaced(change: Change, context: PatchContext, written: set[str]) -> str | None:
+def _displaced(change: Change, context: PatchContext) -> str | None:
     path = change.path
+    written = {each.path for each in context.changes if not each.deleted}
     inside = [test for test in context.tests if test == path or test.startswith(f"{path}/")]
     if change.mode == "120000" and inside:
-        return f"{path} becomes a link in the place of {inside[0]}"
+        return f"becomes a link in the place of {inside[0]}"
     if change.deleted and path in context.tests and path not in written:
-        return f"{path}, a file of tests that are graded, is deleted"
-    moved = change.before if change.before != path else None
-    if moved in context.tests and moved not in written:
-        return f"{moved}, a file of tests that are graded, is renamed to {path}"
-    if (
-        not change.deleted
-        and not change.created
-        and path in context.tests
-        and any(h.empties for h in change.hunks)
-    ):
-        return f"{path}, a file of tests that are graded, is emptied"
+        return "holds graded tests and is deleted"
+    if change.before != path and change.before in context.tests and change.before not in written:
+        return f"is the new name of {change.before}, whose graded tests are renamed to {path}"
+    edited = not change.deleted and not change.created
+    if edited and path in context.tests and any(hunk.empties for hunk in change.hunks):
+        return "holds graded tests and is emptied"
     return None
 
 
 def _shadowed(change: Change, context: PatchContext) -> str | None:
     for test in context.tests:
         if change.created and change.path.startswith(f"{test.removesuffix('.py')}/"):
-            return f"{change.path} makes a package that hides the tests in {test}"
+            return f"makes a package that hides the tests in {test}"
     return None
 
 
@@ -71,9 +64,9 @@ def _silenced(change: Change, context: PatchContext) -> str | None:
             if match and change.created and "importorskip" in match.group():
                 continue  # a new test file may state its requirements
             if match and not _own_test(hunk, index, removed):
-                return f"{change.path} has graded tests skipped: {text.strip()!r}"
+                return f"skips graded tests: {text.strip()!r}"
             if gutted is not None and not change.created:
-                return f"{change.path} leaves the graded test {gutted} without a body"
+                return f"leaves the graded test {gutted} without a body"
     return None
 
 

@@ -26,6 +26,8 @@ class Status(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Vote:
+    """One reply of the judge, scored."""
+
     score: int  # +1 or -1; 0: invalid
     latency_ms: float
     raw_text: str  # the reply without its reasoning; long replies keep head and tail

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.attacks.grading.stage import Attack, Outcomes, at_call, outcomes
+from tests.attacks.grading.attack import Attack, Outcomes, at_call, outcomes
 
 ATTACKS: dict[str, Attack] = {
     "equals everything": at_call("return type('E', (), {'__eq__': lambda self, other: True})()", "test_add"),
@@ -54,5 +54,5 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Outcomes:
 
 
 @pytest.mark.parametrize("attack", ATTACKS)
-def test_an_attack_resolves_nothing(attack: str, seen: Outcomes) -> None:
+def test_attack_is_not_resolved(attack: str, seen: Outcomes) -> None:
     seen.check(attack, caught=CAUGHT)

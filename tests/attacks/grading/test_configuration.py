@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.attacks.grading.stage import BUGGY, Attack, Outcomes, at_import, outcomes
+from tests.attacks.grading.attack import BUGGY, Attack, Outcomes, at_import, outcomes
 from tests.attacks.grading.test_results import PASSES
 
 EXIT = "import os\nos._exit(0)\n"
@@ -133,7 +133,7 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Outcomes:
 
 
 @pytest.mark.parametrize("attack", ATTACKS)
-def test_an_attack_resolves_nothing(attack: str, seen: Outcomes) -> None:
+def test_attack_is_not_resolved(attack: str, seen: Outcomes) -> None:
     seen.check(attack)
 
 
@@ -141,9 +141,9 @@ def test_an_attack_resolves_nothing(attack: str, seen: Outcomes) -> None:
     "attack",
     ["conftest.py", "pytest.ini", "every configuration", "an entry point", "bytecode", "a path file"],
 )
-def test_files_that_configure_tests_change_no_result(attack: str, seen: Outcomes) -> None:
-    assert seen.unread[attack].tests == seen.unread["the environment of a shell"].tests
+def test_configuration_in_a_patch_changes_no_result(attack: str, seen: Outcomes) -> None:
+    assert seen.unscanned[attack].tests == seen.unscanned["the environment of a shell"].tests
 
 
-def test_the_history_of_the_repository_holds_no_fix(seen: Outcomes) -> None:
-    assert "the fix is in the history" not in seen.unread["git history"].log
+def test_repository_history_holds_no_fix(seen: Outcomes) -> None:
+    assert "the fix is in the history" not in seen.unscanned["git history"].log

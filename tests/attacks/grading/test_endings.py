@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.attacks.grading.stage import Attack, Outcomes, at_call, at_import, outcomes
+from tests.attacks.grading.attack import Attack, Outcomes, at_call, at_import, outcomes
 
 HASTY = 1.5  # seconds for tests that never end
 
@@ -98,5 +98,5 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Outcomes:
 
 
 @pytest.mark.parametrize("attack", ATTACKS)
-def test_an_attack_resolves_nothing(attack: str, seen: Outcomes) -> None:
+def test_attack_is_not_resolved(attack: str, seen: Outcomes) -> None:
     seen.check(attack, caught=CAUGHT)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.attacks.grading.stage import TRIVIAL, Attack, Outcomes, outcomes
+from tests.attacks.grading.attack import TRIVIAL, Attack, Outcomes, outcomes
 
 
 def raw(patch: str) -> Attack:
@@ -67,5 +67,5 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Outcomes:
 
 
 @pytest.mark.parametrize("attack", ATTACKS)
-def test_an_attack_resolves_nothing(attack: str, seen: Outcomes) -> None:
+def test_attack_is_not_resolved(attack: str, seen: Outcomes) -> None:
     seen.check(attack)

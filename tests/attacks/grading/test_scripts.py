@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from hone.types import Task
-from tests.attacks.grading.stage import (
+from tests.attacks.grading.attack import (
     BUGGY,
     FIXED,
     HIDDEN,
@@ -157,7 +157,7 @@ if nonce:
     print(f">>>>> End Test Output {nonce.decode()}", flush=True)"""
     ),
 }
-# Only the reading finds what prints the whole output of an honest run, and then ends it.
+# Only the scan finds code that prints the complete output of an honest run and then exits.
 IMITATES = f"""import os
 {RESULTS}
 print("Ran 2 tests in 0.000s, OK", flush=True)
@@ -172,7 +172,7 @@ ATTACKS = {
     "patches unittest (pytest)": Attack(files=importing(PATCHES_UNITTEST), task=by_pytest()),
     "patches unittest (log)": Attack(files=importing(PATCHES_UNITTEST), task=by_log()),
 }
-READ_ONLY = {
+SCAN_ONLY = {
     "imitates the log (log)",
     "patches unittest (log)",
     "has a false unittest (log)",
@@ -204,11 +204,11 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Outcomes:
 
 
 @pytest.mark.parametrize("attack", ATTACKS)
-def test_an_attack_resolves_nothing(attack: str, seen: Outcomes) -> None:
-    seen.check(attack, read_only=READ_ONLY, caught=CAUGHT)
+def test_attack_is_not_resolved(attack: str, seen: Outcomes) -> None:
+    seen.check(attack, scan_only=SCAN_ONLY, caught=CAUGHT)
 
 
-def test_honest_patches_are_resolved(tmp_path_factory: pytest.TempPathFactory) -> None:
-    verdicts = grade_all(HONEST, tmp_path_factory.mktemp("honest"), reading=True)
+def test_honest_patches_of_script_tasks_are_resolved(tmp_path_factory: pytest.TempPathFactory) -> None:
+    verdicts = grade_all(HONEST, tmp_path_factory.mktemp("honest"), scan=True)
     assert {name: verdict.log for name, verdict in verdicts.items() if not verdict.resolved} == {}
     assert not any(verdict.tampered for verdict in verdicts.values())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.attacks.grading.stage import (
+from tests.attacks.grading.attack import (
     BUGGY,
     HIDDEN,
     TRIVIAL,
@@ -164,7 +164,7 @@ CAUGHT = {
     "changes a helper",
     "changes a helper's code",
 }
-READ_ONLY = {"changes the expected values", "changes the expected values when it is called"}
+SCAN_ONLY = {"changes the expected values", "changes the expected values when it is called"}
 
 
 @pytest.fixture(scope="module")
@@ -173,5 +173,5 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Outcomes:
 
 
 @pytest.mark.parametrize("attack", ATTACKS)
-def test_an_attack_resolves_nothing(attack: str, seen: Outcomes) -> None:
-    seen.check(attack, read_only=READ_ONLY, caught=CAUGHT)
+def test_attack_is_not_resolved(attack: str, seen: Outcomes) -> None:
+    seen.check(attack, scan_only=SCAN_ONLY, caught=CAUGHT)

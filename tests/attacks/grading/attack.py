@@ -1,4 +1,4 @@
-"""The task that is attacked, and a grader that attacks are sent to."""
+"""The attacked task, and helpers that grade attacks in real sandboxes."""
 
 from __future__ import annotations
 
@@ -91,9 +91,9 @@ TRIVIAL += "class Case:\n    def test_case(self): pass\n"
 
 
 def make_task(*only: str, timeout_s: float = 10.0) -> Task:
-    """Six hidden tests fail for the bug, and three more pass; `only` leaves the tests so named to be fixed.
+    """Return a task with seven failing and three passing tests; `only` selects the failing ones by name.
 
-    With fewer to win there is more that an attack of one kind could win by.
+    With fewer tests to win, an attack of one kind can win the whole task.
     """
     wanted = [f"tests/test_hidden.py::{name}" for name in IN_HIDDEN] + ["tests/test_more.py::test_add_more"]
     return Task(
@@ -130,45 +130,45 @@ def make_task(*only: str, timeout_s: float = 10.0) -> Task:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attack:
-    files: Files | None = None  # what the patch leaves, beside what the task has
-    patch: str | None = None  # or the patch itself
+    files: Files | None = None  # the patched tree, as changes of the task's
+    patch: str | None = None  # the patch itself, instead of `files`
     task: Task = dataclasses.field(default_factory=make_task)
 
 
 def at_import(code: str, *only: str, timeout_s: float = 10.0) -> Attack:
-    """stats.py runs `code` when it is imported."""
+    """Return an attack that runs `code` when stats.py is imported."""
     return Attack(files={"stats.py": f"{code}\n\n{BUGGY}"}, task=make_task(*only, timeout_s=timeout_s))
 
 
 def at_call(code: str, *only: str, timeout_s: float = 10.0) -> Attack:
-    """add() does `code`, in place of a right answer."""
+    """Return an attack in which add() runs `code` instead of returning the right answer."""
     text = BUGGY.replace("return a - b", code)
     return Attack(files={"stats.py": text}, task=make_task(*only, timeout_s=timeout_s))
 
 
 def grade_all(
-    attacks: Mapping[str, Attack], scratch: Path, *, reading: bool, concurrency: int = 3
+    attacks: Mapping[str, Attack], scratch: Path, *, scan: bool, concurrency: int = 3
 ) -> dict[str, Verdict]:
-    """Grade patches in real sandboxes; with `reading` off, none is looked at before it is run."""
+    """Grade patches in real sandboxes; without `scan`, no patch is scanned before it runs."""
     cache = scratch / "workspaces"
 
     async def run() -> list[Verdict]:
         async with make_provider(SandboxSettings()) as provider:
             grader = Grader(provider, GradingSettings(concurrency=concurrency, slack_s=20), cache=cache)
-            patches = {name: _patch(attack, cache, scratch) for name, attack in attacks.items()}
+            patches = {name: patch_of(attack, cache, scratch) for name, attack in attacks.items()}
             return await asyncio.gather(
                 *(grader.grade(attack.task, patches[name]) for name, attack in attacks.items())
             )
 
     with pytest.MonkeyPatch.context() as patching:
-        if not reading:
+        if not scan:
             patching.setattr(
                 importlib.import_module("hone.grading.grade"), "scan_patch", lambda parts, task: None
             )
         return dict(zip(attacks, asyncio.run(run()), strict=True))
 
 
-def _patch(attack: Attack, cache: Path, scratch: Path) -> str:
+def patch_of(attack: Attack, cache: Path, scratch: Path) -> str:
     if attack.patch is not None:
         return attack.patch
     assert attack.files is not None
@@ -183,7 +183,7 @@ def _patch(attack: Attack, cache: Path, scratch: Path) -> str:
 
 
 def _write(path: Path, text: str | None) -> None:
-    """None deletes, "-> X" links to X, a text that begins with "#!" can be executed."""
+    """Write a file; None deletes it, "-> X" makes a link to X, "#!..." makes it executable."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
     else:
@@ -203,21 +203,21 @@ def _write(path: Path, text: str | None) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcomes:
-    unread: Mapping[str, Verdict]  # with the reading of patches off
-    as_graded: Mapping[str, Verdict]  # with it, of those that were resolved without
+    unscanned: Mapping[str, Verdict]  # without the scan of patches
+    scanned: Mapping[str, Verdict]  # with it, of those that were resolved without
 
-    def check(self, attack: str, *, read_only: Collection[str] = (), caught: Collection[str] = ()) -> None:
-        """It is not resolved, nor without the reading if not `read_only`; if `caught`, its run shows why."""
-        verdict = self.unread[attack]
-        assert verdict.resolved == (attack in read_only), verdict.log
+    def check(self, attack: str, *, scan_only: Collection[str] = (), caught: Collection[str] = ()) -> None:
+        """Check that an attack is not resolved: by the scan if in `scan_only`, by its run if in `caught`."""
+        verdict = self.unscanned[attack]
+        assert verdict.resolved == (attack in scan_only), verdict.log
         assert (verdict.tampered is not None) == (attack in caught), verdict.tampered or verdict.log
         if verdict.resolved:
-            assert not self.as_graded[attack].resolved
-            assert self.as_graded[attack].tampered
+            assert not self.scanned[attack].resolved
+            assert self.scanned[attack].tampered
 
 
 def outcomes(attacks: Mapping[str, Attack], scratch: Path) -> Outcomes:
-    """The reading only ever refuses, so what is not resolved without it need not be run again."""
-    unread = grade_all(attacks, scratch, reading=False)
-    won = {name: attack for name, attack in attacks.items() if unread[name].resolved}
-    return Outcomes(unread=unread, as_graded=grade_all(won, scratch, reading=True) if won else {})
+    """Grade attacks without the scan, and those that win again with it: the scan only refuses."""
+    unscanned = grade_all(attacks, scratch, scan=False)
+    won = {name: attack for name, attack in attacks.items() if unscanned[name].resolved}
+    return Outcomes(unscanned=unscanned, scanned=grade_all(won, scratch, scan=True) if won else {})
