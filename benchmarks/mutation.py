@@ -56,7 +56,7 @@ async def seed(package: str, count: int, repeats: int) -> tuple[MutationReport, 
 
 
 def show_progress(step: Step) -> None:
-    print(f"{len(step.tasks)} tasks: {step.said}", file=sys.stderr)
+    print(f"{len(step.tasks)} tasks: {step.message}", file=sys.stderr)
 
 
 def row(package: str, count: int, report: MutationReport, seconds: float) -> dict[str, Any]:
@@ -69,7 +69,7 @@ def row(package: str, count: int, report: MutationReport, seconds: float) -> dic
         "candidates": report.candidates,
         "ran": report.ran,
         "kinds": dict(report.kinds),
-        "fell": {str(reason): number for reason, number in report.fell.items()},
+        "fell": {str(reason): number for reason, number in report.rejected.items()},
         "refused": dict(report.refused),
         "operators": sum(bool(tasks) for _, tasks in report.operators.values()),
     }

@@ -79,7 +79,7 @@ def mutate(
     def job(reporter: Reporter) -> MutationReport:
         from hone.launch.mutate import mutate as seed_bugs
 
-        found = _keeper(out, count)
+        found = _checkpoint_writer(out, count)
         return seed_bugs(settings, repo, reporter, journal=journal, found=found, **options)
 
     report = run_stoppable(job)
@@ -90,7 +90,7 @@ def mutate(
     return 0 if report.tasks else FAILED
 
 
-def _keeper(out: Path, count: int) -> Callable[[Sequence[Task]], None]:
+def _checkpoint_writer(out: Path, count: int) -> Callable[[Sequence[Task]], None]:
     """Writes the tasks whenever there are more of them, so that nothing is lost when the run is stopped."""
     from hone.tasks.formats import save
 
@@ -110,14 +110,14 @@ def _as_json(report: MutationReport, out: Path) -> dict[str, Any]:
         "file": str(out) if report.tasks else None,
         "modules": report.modules,
         "tests": report.tests,
-        "set_aside": dict(report.set_aside),
-        "left_out": dict(report.left_out),
+        "set_aside": dict(report.excluded_tests),
+        "left_out": dict(report.excluded_files),
         "offered": report.offered,
         "unreached": report.unreached,
         "candidates": report.candidates,
         "ran": report.ran,
         "admitted": len(report.tasks),
-        "fell": {reason.name.lower(): number for reason, number in report.fell.items()},
+        "fell": {reason.name.lower(): number for reason, number in report.rejected.items()},
         "operators": {name: {"ran": ran, "tasks": kept} for name, (ran, kept) in report.operators.items()},
         "kinds": dict(report.kinds),
         "refused": dict(report.refused),
@@ -132,12 +132,12 @@ def _print(report: MutationReport, out: Path, count: int, *, as_json: bool) -> N
         print_json(_as_json(report, out))
         return
     print_table(("operator", "ran", "tasks"), [(name, *counts) for name, counts in report.operators.items()])
-    if report.fell:
-        print_table(("bugs", "no task because"), [(n, reason.value) for reason, n in report.fell.items()])
-    for name, reason in list(report.set_aside.items())[:_SHOWN]:
+    if report.rejected:
+        print_table(("bugs", "no task because"), [(n, reason.value) for reason, n in report.rejected.items()])
+    for name, reason in list(report.excluded_tests.items())[:_SHOWN]:
         typer.echo(f"Set aside: {name} {reason}.")
-    if len(report.set_aside) > _SHOWN:
-        typer.echo(f"Set aside: {len(report.set_aside) - _SHOWN} more; --json names them all.")
+    if len(report.excluded_tests) > _SHOWN:
+        typer.echo(f"Set aside: {len(report.excluded_tests) - _SHOWN} more; --json names them all.")
     kinds = ", ".join(f"{number} {kind}" for kind, number in report.kinds.items())
     where = f"{out}: " if report.tasks else ""
     short = f", {count} were asked for" if len(report.tasks) < count else ""

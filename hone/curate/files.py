@@ -1,4 +1,4 @@
-"""The files of a repository, told apart by their names."""
+"""Kinds of files in a repository, by their paths."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from pathlib import PurePosixPath
 
 class Kind(StrEnum):
     SOURCE = "source"  # Python that users of the project import
-    TEST = "test"  # tests, and whatever lies below their directories
-    DATA = "data"  # belongs to the source where it lies in a package, else to neither part
+    TEST = "test"  # tests, and every file below their directories
+    DATA = "data"  # part of the source if it is in a package
     COMPILED = "compiled"
-    OTHER = "other"  # documentation, change log, CI, packaging, tools: in neither part
+    OTHER = "other"  # documentation, change log, CI, packaging, tools: in no patch
 
 
 _TEST_DIRECTORIES = {
@@ -35,7 +35,7 @@ _PROSE = {".rst", ".md", ".adoc"}
 
 
 def kind_of(path: str) -> Kind:
-    """What part of the repository a file is, by its path alone."""
+    """Return the kind of a file, by its path alone."""
     parts = PurePosixPath(path)
     folders, suffix = parts.parts[:-1], parts.suffix
     if _TEST_DIRECTORIES & set(folders) or folders[:1] == ("testing",) or _TEST_NAME.fullmatch(parts.name):
@@ -51,9 +51,9 @@ def kind_of(path: str) -> Kind:
 
 
 def packages(paths: Collection[str]) -> set[str]:
-    """The directories that are Python packages, of all files of a tree."""
+    """Return the directories of a tree that are Python packages."""
     return {str(PurePosixPath(path).parent) for path in paths if PurePosixPath(path).name == "__init__.py"}
 
 
-def lies_in(path: str, folders: Collection[str]) -> bool:
+def is_inside(path: str, folders: Collection[str]) -> bool:
     return any(str(parent) in folders for parent in PurePosixPath(path).parents)

@@ -1,6 +1,6 @@
-"""Admission: a task is used only when its gold patch resolves it every time and no patch never does.
+"""Admission: a task is admitted when its gold patch resolves it in every run and the empty patch in none.
 
-Nothing is assumed: every grading runs in a fresh sandbox, none is taken from a cache.
+Every grading runs in a fresh sandbox; no cached verdict is used.
 """
 
 from __future__ import annotations
@@ -25,31 +25,31 @@ _SHOWN = 3  # tests named in a sentence
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Admission:
-    """What n gradings of the gold patch and n of the empty patch said about one task."""
+    """The verdicts of n gradings of the gold patch and n of the empty patch."""
 
     task_id: str
     gold: tuple[Verdict, ...] = ()
     empty: tuple[Verdict, ...] = ()
-    error: str | None = None  # why there are no verdicts: the task is broken, or the grader failed
+    error: str | None = None  # why there are no verdicts: the task is invalid, or the grader failed
 
     @property
     def flaky(self) -> tuple[str, ...]:
-        """Tests that changed from run to run."""
+        """Tests whose status differs between runs."""
         return tuple(sorted({*_unstable(self.gold), *_unstable(self.empty)}))
 
     @property
     def seconds(self) -> float:
-        """The longest that its tests ran."""
+        """The longest test run."""
         return max((verdict.seconds for verdict in (*self.gold, *self.empty)), default=0.0)
 
     @property
     def memory_mib(self) -> float:
-        """The most that one process of its tests had."""
+        """The peak memory of one test process."""
         return max((verdict.memory_mib for verdict in (*self.gold, *self.empty)), default=0.0)
 
     @property
     def refusal(self) -> str | None:
-        """Why the task may not be used, in one sentence; None: it is admitted."""
+        """Why the task is refused, in one sentence; None when it is admitted."""
         if self.error is not None:
             return f"no verdict: {self.error}"
         n, gold, empty = len(self.gold), _resolved(self.gold), _resolved(self.empty)
@@ -76,12 +76,12 @@ class Report:
 
     @property
     def refused(self) -> dict[str, str]:
-        """Task id -> reason."""
+        """The reason by task id."""
         return {a.task_id: a.refusal for a in self.admissions if a.refusal is not None}
 
 
 def with_proof(tasks: Sequence[Task], report: Report) -> list[Task]:
-    """The admitted tasks; `metadata.validation` says how often and how long they ran."""
+    """Return the admitted tasks with `metadata.validation`: repeats, seconds and memory of their runs."""
     proofs = {admission.task_id: admission for admission in report.admissions if admission.refusal is None}
     return [
         dataclasses.replace(
@@ -112,18 +112,18 @@ async def validate(
 ) -> Report:
     """Grade each task's gold patch and the empty patch `repeats` times, `settings.concurrency` at once.
 
-    A task that is broken or cannot be graded is refused with its error; it does not end the validation.
+    A task that is invalid or cannot be graded is refused with its error; the others continue.
 
     Args:
         workspaces: cache of the tasks' repositories.
-        progress: called with each admission as it is known.
+        progress: called with each admission.
     """
     if repeats < 1:
         raise ValueError(f"repeats must be at least 1, got {repeats}")
-    places = asyncio.Semaphore(settings.concurrency)
+    slots = asyncio.Semaphore(settings.concurrency)
 
     async def verdict(task: Task, patch: str) -> Verdict:
-        async with places:
+        async with slots:
             return await grade(
                 task, patch, provider=provider, cache=workspaces, settings=settings, limits=limits
             )
@@ -132,8 +132,8 @@ async def validate(
         try:
             check_complete(task)
             if not task.checks.gold_patch:
-                raise TaskError(f"task {task.id}: its data set gives no gold patch to prove it with")
-            # One after the other: the gradings of other tasks fill the places.
+                raise TaskError(f"task {task.id}: its data set has no gold patch to validate it with")
+            # one after the other: the gradings of other tasks fill the slots
             gold = [await verdict(task, task.checks.gold_patch) for _ in range(repeats)]
             empty = [await verdict(task, "") for _ in range(repeats)]
             admission = Admission(task_id=task.id, gold=tuple(gold), empty=tuple(empty))
@@ -153,7 +153,7 @@ def _resolved(verdicts: Sequence[Verdict]) -> int:
 
 
 def _failing(verdicts: Sequence[Verdict]) -> list[str]:
-    """Tests that did not pass in some run, or the log's last line where every one did."""
+    """Return the tests that did not pass in some run, or the last log line where every test passed."""
     tests = {test for v in verdicts for test, status in v.tests.items() if status is not TestStatus.PASSED}
     logs = [v.log.strip().splitlines()[-1] for v in verdicts if not v.resolved and v.log.strip()]
     return sorted(tests) or logs[:1]

@@ -43,7 +43,7 @@ def mutate(
                 admitted = min(count, len(step.tasks))
                 stage.advance(admitted - shown)
                 shown = admitted
-                stage.say(step.said)
+                stage.say(step.message)
 
             async with make_provider(settings.sandbox) as provider:
                 report = await seed_bugs(

@@ -1,6 +1,6 @@
 import pytest
 
-from hone.curate.files import Kind, kind_of, lies_in, packages
+from hone.curate.files import Kind, is_inside, kind_of, packages
 
 
 @pytest.mark.parametrize(
@@ -32,5 +32,5 @@ def test_path_decides_the_kind_of_a_file(path, kind):
 
 def test_data_in_a_package_belongs_to_the_source():
     folders = packages(["src/shop/__init__.py", "src/shop/prices.py", "deploy/app.yml"])
-    assert lies_in("src/shop/locale/de.json", folders)
-    assert not lies_in("deploy/app.yml", folders)
+    assert is_inside("src/shop/locale/de.json", folders)
+    assert not is_inside("deploy/app.yml", folders)

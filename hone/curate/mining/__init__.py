@@ -1,4 +1,4 @@
-"""Tasks from the history of a project: bug fixes that came with tests.
+"""Tasks from the bug fixes in a project's history that changed tests.
 
 history -> candidates -> parts (source, tests) -> runs before and after -> statement -> task -> proof
 """

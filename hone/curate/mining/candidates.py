@@ -1,4 +1,4 @@
-"""Which commits are tried: small fixes of Python source that come with tests, the clear ones first."""
+"""Selection of commits: small changes of Python source and tests, likely fixes first."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from hone.curate.files import Kind, kind_of, lies_in, packages
+from hone.curate.files import Kind, is_inside, kind_of, packages
 from hone.curate.mining.history import HistoryCommit, diff, merged_messages
-from hone.curate.mining.messages import Likelihood, judge_message, own_text
-from hone.curate.mining.refusal import Reason, Unfit
+from hone.curate.mining.messages import Likelihood, classify_message, strip_tool_text
+from hone.curate.mining.refusal import CommitRejected, Reason
 from hone.curate.mining.settings import MiningSettings
 from hone.curate.syntax import defines_tests, meaning, words
 from hone.tasks.repository import Repository
@@ -18,26 +18,26 @@ from hone.tasks.repository import Repository
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
     commit: HistoryCommit
-    message: str  # of the commit, or of what it merges where it says nothing itself
+    message: str  # of the commit, or of the merged commits where a merge has none of its own
     likelihood: Likelihood
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:
-    candidates: tuple[Candidate, ...]  # in the order in which they are tried
-    skipped: Mapping[Reason, int]  # commits that are not tried
+    candidates: tuple[Candidate, ...]  # in the order of trial
+    skipped: Mapping[Reason, int]  # commits that are not tried, by reason
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Parts:
-    """A commit's change, taken apart."""
+class CommitParts:
+    """The change of a commit, split into source and tests."""
 
     gold_patch: str
     test_patch: str
     source: tuple[str, ...]  # paths of the gold patch
     tests: tuple[str, ...]  # paths of the test patch
-    sources_before: Mapping[str, str]  # Python source that changes, as the fix finds it
-    sources_after: Mapping[str, str]  # the same, as the fix leaves it
+    sources_before: Mapping[str, str]  # changed Python source before the fix
+    sources_after: Mapping[str, str]  # the same after the fix
     tests_before: Mapping[str, str]
     tests_after: Mapping[str, str]
     known: frozenset[str]  # every word in the Python files before the fix
@@ -49,15 +49,17 @@ class Parts:
 
 
 def select(repository: Repository, commits: Iterable[HistoryCommit], settings: MiningSettings) -> Selection:
-    """Choose by names, sizes and messages alone; nothing is read yet."""
+    """Select commits by paths, sizes and messages; no file is read."""
     skipped: Counter[Reason] = Counter()
     chosen: list[Candidate] = []
     for commit in commits:
         try:
             chosen.append(_candidate(repository, commit, settings))
-        except Unfit as unfit:
-            skipped[unfit.reason] += 1
-    chosen.sort(key=lambda candidate: candidate.likelihood is Likelihood.UNCLEAR)  # stable: newest first
+        except CommitRejected as rejection:
+            skipped[rejection.reason] += 1
+    chosen.sort(
+        key=lambda candidate: candidate.likelihood is Likelihood.UNCLEAR
+    )  # a stable sort: newest first within each
     return Selection(candidates=tuple(chosen), skipped=skipped)
 
 
@@ -66,36 +68,36 @@ def _candidate(repository: Repository, commit: HistoryCommit, settings: MiningSe
     for change in commit.changes:
         sizes[kind_of(change.path)].append(change.lines)
     if not sizes[Kind.SOURCE]:
-        raise Unfit(Reason.NO_SOURCE)
+        raise CommitRejected(Reason.NO_SOURCE)
     if not sizes[Kind.TEST]:
-        raise Unfit(Reason.NO_TESTS)
+        raise CommitRejected(Reason.NO_TESTS)
     message = commit.message
-    if commit.parents > 1 and not own_text(message):
+    if commit.parents > 1 and not strip_tool_text(message):
         message = "\n\n".join([message.partition("\n")[0], *merged_messages(repository, commit)[:5]])
-    likelihood = judge_message(message)
+    likelihood = classify_message(message)
     if isinstance(likelihood, Reason):
-        raise Unfit(likelihood)
+        raise CommitRejected(likelihood)
     if sizes[Kind.COMPILED]:
-        raise Unfit(Reason.COMPILED)
+        raise CommitRejected(Reason.COMPILED)
     limits = (
         (Kind.SOURCE, settings.max_source_files, settings.max_source_lines),
         (Kind.TEST, settings.max_test_files, settings.max_test_lines),
     )
     if any(len(sizes[kind]) > files or sum(sizes[kind]) > lines for kind, files, lines in limits):
-        raise Unfit(Reason.TOO_LARGE)
+        raise CommitRejected(Reason.TOO_LARGE)
     return Candidate(commit=commit, message=message, likelihood=likelihood)
 
 
-def take_apart(repository: Repository, commit: HistoryCommit) -> Parts:
-    """Read what a commit changes. Blocks while git runs. Raises TaskError from git."""
+def split_commit(repository: Repository, commit: HistoryCommit) -> CommitParts:
+    """Read the change of a commit. Blocks while git runs. Raises TaskError when git fails."""
     before, after = repository.files(commit.base), repository.files(commit.id)
     folders = packages([*before, *after])
     changed = [change.path for change in commit.changes]
     tests = [path for path in changed if kind_of(path) is Kind.TEST]
     python = [path for path in changed if kind_of(path) is Kind.SOURCE]
-    data = [path for path in changed if kind_of(path) is Kind.DATA and lies_in(path, folders)]
+    data = [path for path in changed if kind_of(path) is Kind.DATA and is_inside(path, folders)]
     known = repository.texts(commit.base, (path for path in before if path.endswith(".py")))
-    return Parts(
+    return CommitParts(
         gold_patch=diff(repository, commit, [*python, *data]),
         test_patch=diff(repository, commit, tests),
         source=tuple(sorted([*python, *data])),
@@ -108,21 +110,21 @@ def take_apart(repository: Repository, commit: HistoryCommit) -> Parts:
     )
 
 
-def test_modules(parts: Parts) -> tuple[str, ...]:
-    """The changed files that hold tests: those to run. Raises Unfit when the change cannot make a task."""
+def test_modules(parts: CommitParts) -> tuple[str, ...]:
+    """Return the changed test files. Raises CommitRejected when the change cannot become a task."""
     python = {*parts.sources_before, *parts.sources_after}
     try:
         if python >= set(parts.source) and all(_same(parts, path) for path in python):
-            raise Unfit(Reason.SAME_CODE)
+            raise CommitRejected(Reason.SAME_CODE)
     except SyntaxError as error:
-        raise Unfit(Reason.NOT_PYTHON, str(error)) from None
+        raise CommitRejected(Reason.NOT_PYTHON, str(error)) from None
     modules = [path for path, text in parts.tests_after.items() if path.endswith(".py") and _has_tests(text)]
     if not modules:
-        raise Unfit(Reason.NO_TEST_MODULE)
+        raise CommitRejected(Reason.NO_TEST_MODULE)
     return tuple(sorted(modules))
 
 
-def _same(parts: Parts, path: str) -> bool:
+def _same(parts: CommitParts, path: str) -> bool:
     before, after = parts.sources_before.get(path), parts.sources_after.get(path)
     if before is None or after is None:
         return False  # a new or deleted module
@@ -133,4 +135,4 @@ def _has_tests(text: str) -> bool:
     try:
         return defines_tests(text)
     except SyntaxError:
-        return False  # written for another Python: it cannot be run either
+        return False  # written for another Python version

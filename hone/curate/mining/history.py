@@ -1,4 +1,4 @@
-"""The history of a repository along first parents, and the texts of its files."""
+"""The history of a repository along first parents."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hone.tasks.repository import Repository
 _COUNTS = re.compile(r"\n?(\d+|-)\t(\d+|-)\t(.*)", re.DOTALL)
 _MARK = "commit:"
 _FORMAT = f"tformat:{_MARK}%H%x00%P%x00%ct%x00%B%x00"
-# What the repository's own configuration could change about a diff is said outright.
+# Explicit options, so that the repository's configuration cannot change a diff.
 DIFF = (
     *("--binary", "--full-index", "--no-renames", "--no-ext-diff", "--no-textconv", "--no-color"),
     *("--src-prefix=a/", "--dst-prefix=b/"),
@@ -22,25 +22,25 @@ DIFF = (
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileChange:
     path: str
-    lines: int  # added and deleted; 0 for a binary file
+    lines: int  # added plus deleted; 0 for a binary file
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HistoryCommit:
-    """One commit and what it changes against its first parent."""
+    """One commit and its changes against the first parent."""
 
     id: str
     base: str  # id of its first parent
     parents: int
-    date: str  # of its commit, ISO 8601, UTC
+    date: str  # committer date, ISO 8601, UTC
     message: str
     changes: tuple[FileChange, ...]
 
 
 def walk(repository: Repository, branch: str = "HEAD", since: datetime | None = None) -> list[HistoryCommit]:
-    """The commits of a branch, newest first; a merge counts as one commit. Those without parent are left out.
+    """Return the commits of a branch that have a parent, newest first; a merge counts as one commit.
 
-    Raises TaskError when there is no such branch.
+    Raises TaskError when the branch does not exist.
     """
     tip = repository.commit(branch)
     bound = [f"--since={int(since.timestamp())}"] if since else []
@@ -79,7 +79,7 @@ def _parse(tokens: list[str]) -> Iterator[HistoryCommit]:
 
 
 def merged_messages(repository: Repository, commit: HistoryCommit) -> list[str]:
-    """The messages of what a merge brings in, oldest first; of other commits none."""
+    """Return the messages of the commits that a merge brings in, oldest first; none for other commits."""
     if commit.parents < 2:
         return []
     log = repository.git(

@@ -9,7 +9,7 @@ import ast
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from hone.curate.mining.refusal import Reason, Unfit
+from hone.curate.mining.refusal import CommitRejected, Reason
 from hone.curate.syntax import defined_names, parse, words
 
 _SHOWN_CHARS = 100
@@ -31,7 +31,7 @@ def find_expected(
     gold_patch: str,
     statement: str,
 ) -> Expected:
-    """Return the names and messages that the failing tests use and that `statement` does not tell.
+    """Return the names and messages that the failing tests use and that `statement` does not contain.
 
     Args:
         tests: path -> text of the changed tests after the fix.
@@ -39,7 +39,7 @@ def find_expected(
         sources: texts of the changed source after the fix.
         known: every word in the source and the tests before the fix.
     Raises:
-        Unfit: the tests use a private name that only the fix defines, so no agent can solve the task.
+        CommitRejected: the tests use a private name that only the fix defines: no agent can solve that.
     """
     new = {name for text in sources for name in defined_names(text)} - set(known) - words([statement])
     added = "\n".join(line[1:] for line in gold_patch.splitlines() if line.startswith("+"))
@@ -48,7 +48,7 @@ def find_expected(
     for node in _relevant(tests, failing):
         for name, shown in _uses(node):
             if name in new and name.startswith("_") and not name.endswith("__"):
-                raise Unfit(Reason.PRIVATE_NAMES, name)
+                raise CommitRejected(Reason.PRIVATE_NAMES, name)
             if name in new:
                 names.setdefault(shown)
         for text, is_pattern in _texts(node):

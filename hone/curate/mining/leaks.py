@@ -16,7 +16,7 @@ _LINK = re.compile(r"<?https?://\S*/(?:pull|commit|compare|merge_requests|releas
 _REFERENCE = re.compile(r"(\w+:?\s+)?(\S*#|gh-)\d+\W*", re.IGNORECASE)  # `Closes #12.`
 _DIFF = re.compile(r"^\s*(diff --git |@@ .*@@|(---|\+\+\+) [ab]/|```diff|```patch)", re.MULTILINE)
 _CODE_NAME = re.compile(r"[a-z0-9][A-Z]|_|^[A-Z]{2,}$")
-_CHANGE = re.compile(  # begins a paragraph that tells what was done, not what was wrong
+_CHANGE = re.compile(  # start of a paragraph about the change instead of the bug
     r"[-*+_ ]*(also,? )?((adds?|uses?|replaces?|changes?|moves?|makes?|removes?|updates?|renames?|"
     r"refactors?|simplify|introduces?|extracts?|tests?|fixed by|instead,)\b|"
     r"(the|this|my) (fix|patch|commit|change|pr)\b)",

@@ -1,4 +1,4 @@
-"""What the trees of a history need, found once for all trees that say the same about it."""
+"""Locked requirements of the commits in a history, resolved once for all trees with equal metadata."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import re
 import tempfile
 from pathlib import Path, PurePosixPath
 
-from hone.curate.mining.refusal import Reason, Unfit
+from hone.curate.mining.refusal import CommitRejected, Reason
 from hone.tasks.errors import TaskError
 from hone.tasks.formats import digest
 from hone.tasks.python import Locked, lock
@@ -24,34 +24,34 @@ _METADATA = (
     "PKG-INFO",
     "*.lock",
 )
-_DEEPEST = 3  # directories below which no file says what a project needs
+_DEEPEST = 3  # path components of the deepest packaging file
 _VERSION_LINE = re.compile(r"^.*version.*=.*$", re.MULTILINE | re.IGNORECASE)
 _TAG = re.compile(r"\d+(?:\.\d+)+(?:\.?(?:a|b|rc|post|dev)\d+)?")
 
 
-class Locks:
-    """Locks trees of one repository, one at a time."""
+class LockCache:
+    """Resolves and caches the requirements of commits, one at a time."""
 
     def __init__(self, repository: Repository) -> None:
         self._repository = repository
-        self._known: dict[str, Locked | Unfit] = {}
+        self._known: dict[str, Locked | CommitRejected] = {}
         self._mutex = asyncio.Lock()
 
     async def lock(self, commit: str) -> Locked:
-        """Raises Unfit when what the tree needs cannot be had."""
+        """Return the requirements of a commit. Raises CommitRejected when they cannot be resolved."""
         async with self._mutex:
             key = await asyncio.to_thread(self._key, commit)
             if key not in self._known:
                 self._known[key] = await asyncio.to_thread(self._lock, commit)
         found = self._known[key]
-        if isinstance(found, Unfit):
-            raise Unfit(found.reason, found.detail)
+        if isinstance(found, CommitRejected):
+            raise CommitRejected(found.reason, found.detail)
         return found
 
     def _key(self, commit: str) -> str:
-        """What decides over a lock: packaging files, where modules lie, and where the version stands."""
+        """Return a hash of everything that a lock depends on: packaging files, modules and the version."""
         files = self._repository.files(commit)
-        packaging = [path for path in files if _says_needs(path)]
+        packaging = [path for path in files if _is_packaging_file(path)]
         modules = [path for path in files if path.endswith(".py") and path.count("/") < _DEEPEST]
         named = [
             path for path in modules if "version" in path or path.endswith(("__init__.py", "__about__.py"))
@@ -60,26 +60,26 @@ class Locks:
         lines = {path: _VERSION_LINE.findall(text) for path, text in versions.items()}
         return digest([self._repository.texts(commit, packaging), lines, modules, self._version(commit)])
 
-    def _lock(self, commit: str) -> Locked | Unfit:
+    def _lock(self, commit: str) -> Locked | CommitRejected:
         with tempfile.TemporaryDirectory(prefix="hone-mine-") as folder:
             tree = Path(folder) / "tree"
             try:
                 self._repository.checkout(commit, tree)
                 return lock(tree, version=self._version(commit))
             except TaskError as error:
-                return Unfit(Reason.NO_ENVIRONMENT, str(error))
+                return CommitRejected(Reason.NO_ENVIRONMENT, str(error))
 
     def _version(self, commit: str) -> str:
-        """Of the last release, for builds that ask version control."""
+        """Return the version of the last tag, for builds that ask version control."""
         try:
             tag = self._repository.git("describe", "--tags", "--abbrev=0", "--match=*[0-9].[0-9]*", commit)
         except TaskError:
-            return ""  # git ends so when there is no tag
+            return ""  # git fails so when there is no tag
         found = _TAG.search(tag.decode("utf-8", "replace"))
         return found[0] if found else ""
 
 
-def _says_needs(path: str) -> bool:
+def _is_packaging_file(path: str) -> bool:
     parts = PurePosixPath(path)
     in_requirements = "requirements" in parts.parts[:-1]
     by_name = any(fnmatch.fnmatch(parts.name, pattern) for pattern in _METADATA)

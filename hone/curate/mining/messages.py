@@ -1,4 +1,4 @@
-"""What a commit's message says it is, and the text of it that people wrote for people."""
+"""Classification of commit messages."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hone.curate.mining.refusal import Reason
 
 
 class Likelihood(StrEnum):
-    CLEAR = "clear"  # it says that it fixes something
+    CLEAR = "clear"  # it mentions a bug or a fix
     UNCLEAR = "unclear"
 
 
@@ -60,8 +60,8 @@ _CLEAR = re.compile(
 _REFERENCE = re.compile(r"(?:/issues/|\b(?:gh-|issue[ #]*|bug[ #]*)|(?<![\w&/])#)(\d{1,7})\b(?!\.\d)", re.I)
 
 
-def own_text(message: str) -> str:
-    """A message without what tools added: the line of a merge, trailers, the number of the pull request."""
+def strip_tool_text(message: str) -> str:
+    """Return a message without the text that tools add: merge line, trailers, pull request number."""
     lines = [line.rstrip() for line in message.replace("\r", "").splitlines()]
     lines = [line for line in lines if not _TRAILER.fullmatch(line.strip())]
     if lines and _MERGE.fullmatch(lines[0]):
@@ -71,9 +71,9 @@ def own_text(message: str) -> str:
     return f"{_NUMBERS.sub('', title).strip()}\n{body}".strip()
 
 
-def judge_message(message: str) -> Likelihood | Reason:
-    """Whether a commit with such a message is likely a fix, may be one, or is something else."""
-    text = own_text(message)
+def classify_message(message: str) -> Likelihood | Reason:
+    """Return how likely the message describes a fix, or the reason why it describes another kind of work."""
+    text = strip_tool_text(message)
     title = text.partition("\n")[0]
     first = message.partition("\n")[0]
     if (
@@ -90,7 +90,7 @@ def judge_message(message: str) -> Likelihood | Reason:
 
 
 def references(message: str) -> list[int]:
-    """Numbers of issues that a message names, in order, each once. A merge's own number comes last."""
+    """Return the issue numbers that a message names, each once; the number of a merge comes last."""
     first, _, rest = message.partition("\n")
     ordered = f"{rest}\n{first}" if _MERGE.fullmatch(first) else message
     return list(dict.fromkeys(int(number) for number in _REFERENCE.findall(ordered)))

@@ -10,10 +10,10 @@ from typing import Any
 
 from hone.curate.environments import commit_environment
 from hone.curate.journal import Journal
-from hone.curate.mining.candidates import Candidate, Parts, Selection, take_apart, test_modules
+from hone.curate.mining.candidates import Candidate, CommitParts, Selection, split_commit, test_modules
 from hone.curate.mining.issues import Issue
-from hone.curate.mining.locks import Locks
-from hone.curate.mining.refusal import Reason, Unfit
+from hone.curate.mining.locks import LockCache
+from hone.curate.mining.refusal import CommitRejected, Reason
 from hone.curate.mining.runs import observe
 from hone.curate.mining.settings import MiningSettings
 from hone.curate.mining.statement import FailingTests, write
@@ -130,23 +130,23 @@ class _Miner:
     ) -> None:
         self._repository, self._runner = repository, runner
         self._settings, self._issues = settings, issues
-        self._locks = Locks(repository)
+        self._locks = LockCache(repository)
 
     async def try_candidate(self, candidate: Candidate) -> Result:
         """Return the proven task or the reason of refusal. Raises GraderError when no sandbox starts."""
         try:
-            parts = await asyncio.to_thread(take_apart, self._repository, candidate.commit)
+            parts = await asyncio.to_thread(split_commit, self._repository, candidate.commit)
             modules = test_modules(parts)  # not in a thread, see hone.curate.syntax
             task, refusal = await self._runner.prove(
                 await self._make(candidate, parts, modules), self._settings.repeats
             )
             if task is None:
-                raise Unfit(Reason.NOT_ADMITTED, refusal)
-        except Unfit as unfit:
-            return Result(commit=candidate.commit.id, reason=unfit.reason, detail=unfit.detail)
+                raise CommitRejected(Reason.NOT_ADMITTED, refusal)
+        except CommitRejected as rejection:
+            return Result(commit=candidate.commit.id, reason=rejection.reason, detail=rejection.detail)
         return Result(commit=candidate.commit.id, task=task)
 
-    async def _make(self, candidate: Candidate, parts: Parts, modules: Sequence[str]) -> Task:
+    async def _make(self, candidate: Candidate, parts: CommitParts, modules: Sequence[str]) -> Task:
         settings, base = self._settings, candidate.commit.base
         environment = commit_environment(self._repository, base, await self._locks.lock(base))
         trial = trial_task(
@@ -165,7 +165,7 @@ class _Miner:
                     raise  # every other commit would fail in the same way
                 is_environment = isinstance(error.__cause__, TaskError)
                 reason = Reason.NO_ENVIRONMENT if is_environment else Reason.DOES_NOT_RUN
-                raise Unfit(reason, str(error)) from error
+                raise CommitRejected(reason, str(error)) from error
 
         observed = await observe(run, parts.gold_patch, settings.repeats, settings.timeout_s)
         failing = FailingTests(ids=observed.compared.fail_to_pass, log=observed.log)

@@ -1,15 +1,15 @@
-"""The tests of a fix, run without and with it."""
+"""Runs of the changed tests without and with a fix."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from hone.curate.mining.refusal import Reason, Unfit
+from hone.curate.mining.refusal import CommitRejected, Reason
 from hone.grading.run import TestRun
 from hone.types import TestStatus
 
-_MIN_RUNS = 2  # ids that hold the time or a random number show in the second
+_MIN_RUNS = 2  # a second run shows test ids that contain the time or a random number
 
 Statuses = Mapping[str, TestStatus]
 
@@ -18,23 +18,23 @@ Run = Callable[[str], Awaitable[TestRun]]  # runs the changed tests after a sour
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Compared:
-    """What runs without and with the fix say about each test."""
+class TestComparison:
+    """The tests by their results without and with the fix."""
 
-    fail_to_pass: tuple[str, ...]  # never passing before, always after
-    pass_to_pass: tuple[str, ...]  # always passing
-    flaky: tuple[str, ...]  # not the same in all runs before, or in all runs after
+    fail_to_pass: tuple[str, ...]  # never pass before, always pass after
+    pass_to_pass: tuple[str, ...]  # always pass
+    flaky: tuple[str, ...]  # differ between the runs before, or between the runs after
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Observed:
-    compared: Compared
-    log: str  # of a run before the fix, where failing assertions say what they saw
+class Observation:
+    compared: TestComparison
+    log: str  # of a run before the fix, with rewritten assertions
     seconds: float  # the longest run
 
 
-def compare(before: Sequence[Statuses], after: Sequence[Statuses]) -> Compared:
-    """Tests in the order of the first run with the fix."""
+def compare(before: Sequence[Statuses], after: Sequence[Statuses]) -> TestComparison:
+    """Sort the tests by their results, in the order of the first run with the fix."""
     fail_to_pass: list[str] = []
     pass_to_pass: list[str] = []
     flaky: list[str] = []
@@ -48,47 +48,49 @@ def compare(before: Sequence[Statuses], after: Sequence[Statuses]) -> Compared:
                 fail_to_pass.append(test)
             elif then == {TestStatus.PASSED}:
                 pass_to_pass.append(test)
-    return Compared(fail_to_pass=tuple(fail_to_pass), pass_to_pass=tuple(pass_to_pass), flaky=tuple(flaky))
+    return TestComparison(
+        fail_to_pass=tuple(fail_to_pass), pass_to_pass=tuple(pass_to_pass), flaky=tuple(flaky)
+    )
 
 
-async def observe(run: Run, gold_patch: str, repeats: int, timeout_s: float) -> Observed:
+async def observe(run: Run, gold_patch: str, repeats: int, timeout_s: float) -> Observation:
     """Run the tests `repeats` times, at least twice, without and with the fix.
 
-    Ends early where no task can come of it. Raises Unfit, and GraderError when no sandbox came up.
+    Raises CommitRejected as soon as no task can be made of them, GraderError when no sandbox starts.
     """
     after = [await run(gold_patch)]
     _check_ran(after[0], timeout_s)
     if not any(status is TestStatus.PASSED for status in after[0].statuses.values()):
-        raise Unfit(Reason.GOLD_FAILS, _last_line(after[0].log))
+        raise CommitRejected(Reason.GOLD_FAILS, _last_line(after[0].log))
     before = [await run("")]
     if before[0].seconds >= timeout_s:
-        raise Unfit(Reason.TOO_SLOW, f"without the fix they take {before[0].seconds:.0f} s")
-    _check_hopeful(before[0].statuses, after[0].statuses)
+        raise CommitRejected(Reason.TOO_SLOW, f"without the fix they take {before[0].seconds:.0f} s")
+    _check_fix_helps(before[0].statuses, after[0].statuses)
     for _ in range(max(repeats, _MIN_RUNS) - 1):
         after.append(await run(gold_patch))
         before.append(await run(""))
     compared = compare([each.statuses for each in before], [each.statuses for each in after])
     if not compared.fail_to_pass:
-        raise Unfit(Reason.UNSTABLE, ", ".join(compared.flaky[:3]))
+        raise CommitRejected(Reason.UNSTABLE, ", ".join(compared.flaky[:3]))
     seconds = max(each.seconds for each in (*before, *after))
-    return Observed(compared=compared, log=before[0].log, seconds=seconds)
+    return Observation(compared=compared, log=before[0].log, seconds=seconds)
 
 
 def _check_ran(run: TestRun, timeout_s: float) -> None:
     if not run.finished and run.seconds >= timeout_s:
-        raise Unfit(Reason.TOO_SLOW, f"more than {timeout_s:g} s")
+        raise CommitRejected(Reason.TOO_SLOW, f"more than {timeout_s:g} s")
     if not run.finished or not run.statuses:
-        raise Unfit(Reason.DOES_NOT_RUN, _last_line(run.log))
+        raise CommitRejected(Reason.DOES_NOT_RUN, _last_line(run.log))
 
 
-def _check_hopeful(before: Statuses, after: Statuses) -> None:
+def _check_fix_helps(before: Statuses, after: Statuses) -> None:
     compared = compare([before], [after])
     if compared.fail_to_pass:
         return
     failing = [test for test, status in after.items() if status in (TestStatus.FAILED, TestStatus.ERROR)]
     if failing:
-        raise Unfit(Reason.GOLD_FAILS, failing[0])
-    raise Unfit(Reason.NO_FAIL_TO_PASS)
+        raise CommitRejected(Reason.GOLD_FAILS, failing[0])
+    raise CommitRejected(Reason.NO_FAIL_TO_PASS)
 
 
 def _last_line(log: str) -> str:

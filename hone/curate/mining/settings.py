@@ -1,4 +1,4 @@
-"""What may be said about mining."""
+"""Settings of mining."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from hone.settings import Settings
 
 
 class MiningSettings(Settings):
-    """Which commits are tried, and what a task may take."""
+    """Limits on the commits that are tried."""
 
     max_source_files: int = Field(default=6, ge=1)
     """Source files that a fix may change."""
@@ -23,4 +23,4 @@ class MiningSettings(Settings):
     timeout_s: float = Field(default=120.0, gt=0)
     """Seconds that one run of the changed test files may take."""
     min_statement: int = Field(default=100, ge=0)
-    """Letters below which a statement is completed by what the failing tests say."""
+    """Letters below which a statement is completed by a failing test."""

@@ -9,11 +9,11 @@ from pathlib import PurePosixPath
 
 from hone.curate.failures import parse_failures
 from hone.curate.mining import interface
-from hone.curate.mining.candidates import Candidate, Parts
+from hone.curate.mining.candidates import Candidate, CommitParts
 from hone.curate.mining.issues import Issue
 from hone.curate.mining.leaks import Fix, read_fix, without_fix
-from hone.curate.mining.messages import own_text, references
-from hone.curate.mining.refusal import Reason, Unfit
+from hone.curate.mining.messages import references, strip_tool_text
+from hone.curate.mining.refusal import CommitRejected, Reason
 from hone.curate.statements import find_leak, list_failures, write_statement
 from hone.curate.syntax import words
 
@@ -37,12 +37,12 @@ class FailingTests:
 
 def write(
     candidate: Candidate,
-    parts: Parts,
+    parts: CommitParts,
     failing: FailingTests,
     issues: Mapping[int, Issue],
     min_letters: int,
 ) -> Statement:
-    """Return the statement of a candidate. Raises Unfit when every possible text would reveal the fix.
+    """Return the statement of a candidate. Raises CommitRejected when every text would reveal the fix.
 
     Args:
         issues: exported issues by number.
@@ -56,7 +56,7 @@ def write(
         written["interface"] = expected
     text = "\n\n".join(written.values()).strip()
     if leak := find_leak(text, fix.lines):
-        raise Unfit(Reason.NO_STATEMENT, f"it repeats {leak!r}")
+        raise CommitRejected(Reason.NO_STATEMENT, f"it repeats {leak!r}")
     return Statement(text=text, sources=tuple(written))
 
 
@@ -72,11 +72,11 @@ def _from_issue(candidate: Candidate, issues: Mapping[int, Issue], fix: Fix) -> 
 
 
 def _from_commit(candidate: Candidate, fix: Fix) -> dict[str, str]:
-    text = without_fix(_PREFIX.sub("", own_text(candidate.message), count=1), fix, is_commit=True)
+    text = without_fix(_PREFIX.sub("", strip_tool_text(candidate.message), count=1), fix, is_commit=True)
     return {"commit": text} if text else {}
 
 
-def _from_tests(parts: Parts, failing: FailingTests, fix: Fix) -> str:
+def _from_tests(parts: CommitParts, failing: FailingTests, fix: Fix) -> str:
     failures = parse_failures(failing.log, failing.ids)
     packages = {part for path in parts.source for part in PurePosixPath(path).with_suffix("").parts}
     text = write_statement([failures], parts.tests_after, packages - _NOT_PACKAGES)
@@ -85,7 +85,7 @@ def _from_tests(parts: Parts, failing: FailingTests, fix: Fix) -> str:
     return list_failures(failing.ids, failures)
 
 
-def _expected(parts: Parts, failing: FailingTests, statement: str) -> interface.Expected:
+def _expected(parts: CommitParts, failing: FailingTests, statement: str) -> interface.Expected:
     return interface.find_expected(
         parts.tests_after,
         failing.ids,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 
-from hone.curate.mining.candidates import Candidate, Parts
-from hone.curate.mining.runs import Observed
+from hone.curate.mining.candidates import Candidate, CommitParts
+from hone.curate.mining.runs import Observation
 from hone.curate.mining.statement import Statement
 from hone.types import Checks, Environment, Task
 
@@ -15,7 +15,11 @@ _SLOWER = 5.0  # factor by which a busy machine may be slower than this one
 
 
 def make_task(
-    candidate: Candidate, parts: Parts, environment: Environment, observed: Observed, statement: Statement
+    candidate: Candidate,
+    parts: CommitParts,
+    environment: Environment,
+    observed: Observation,
+    statement: Statement,
 ) -> Task:
     """Return the task to make the change that a commit made."""
     compared = observed.compared

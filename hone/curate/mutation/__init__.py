@@ -1,6 +1,6 @@
-"""Own tasks by mutation: small bugs seeded into a repository, kept where its own tests notice them.
+"""Tasks by mutation: small bugs seeded into a repository and kept where its own tests detect them.
 
     operators -> candidates -> a run of the tests that reach them -> tasks with a statement
 
-Nothing is guessed: which tests pass, which code they reach and which bugs they notice is found by running.
+Test runs determine which tests pass, which code they reach and which bugs they detect.
 """

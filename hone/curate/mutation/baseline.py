@@ -1,4 +1,4 @@
-"""What holds before any bug is seeded: which tests always pass, which code each test file reaches."""
+"""The tests of the unchanged repository: which always pass, and which code each test file reaches."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hone.curate.journal import Journal
-from hone.curate.mutation.probes import PROBE, REPORTER, REPORTING, instrument, likely, reached
+from hone.curate.mutation.probes import PROBE, REPORTER, REPORTING, instrument, is_named_after, reached
 from hone.curate.mutation.project import Project
 from hone.curate.runner import REWRITE, Runner, trial_task
 from hone.grading.run import TestRun
@@ -23,24 +23,28 @@ _REPORT_LAST = ("-s", "--tb=no", "-rN")  # the report of the probes is the end o
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Baseline:
     passing: Mapping[str, tuple[str, ...]]  # test file -> ids of its tests that always pass
-    set_aside: Mapping[str, str]  # test, or file of tests -> why it is not used
+    excluded_tests: Mapping[str, str]  # test or test file -> why it is not used
     seconds: Mapping[str, float]  # test file -> its running time
-    reach: Mapping[str, int]  # test file -> a bit for each block that it reaches
+    reach: Mapping[str, int]  # test file -> bit mask of the blocks that it reaches
     first: Mapping[str, int]  # path of a module -> number of its first block
     blocks: Mapping[str, int]  # path of a module -> how many blocks it has
 
-    def notice(self, path: str, block: int | None) -> tuple[str, ...]:
-        """The test files that reach a block of a module, or any of them, the most telling first."""
+    def files_reaching(self, path: str, block: int | None) -> tuple[str, ...]:
+        """Return the test files that reach a block of a module (None: any block), the most specific first."""
         first = self.first[path]
         bits = (1 << self.blocks[path]) - 1 << first if block is None else 1 << first + block
         files = [file for file, reached in self.reach.items() if reached & bits and self.passing.get(file)]
-        return tuple(sorted(files, key=lambda file: (not likely(path, file), len(self.passing[file]), file)))
+        return tuple(
+            sorted(files, key=lambda file: (not is_named_after(path, file), len(self.passing[file]), file))
+        )
 
 
-async def measure(project: Project, environment: Environment, runner: Runner, journal: Journal) -> Baseline:
+async def measure_baseline(
+    project: Project, environment: Environment, runner: Runner, journal: Journal
+) -> Baseline:
     """Run all tests together, then each file alone, then each file with the code instrumented.
 
-    Raises TaskError when no test passes each time, and GraderError when no sandbox came up.
+    Raises TaskError when no test passes in every run, and GraderError when no sandbox starts.
     """
     first: dict[str, int] = {}
     total = 0
@@ -52,19 +56,19 @@ async def measure(project: Project, environment: Environment, runner: Runner, jo
         journal.put("baseline", known)
     baseline = Baseline(
         passing={file: tuple(tests) for file, tests in known["passing"].items()},
-        set_aside=known["set_aside"],
+        excluded_tests=known["set_aside"],
         seconds=known["seconds"],
         reach={file: int(bits, 16) for file, bits in known["reach"].items()},
         first=first,
         blocks={path: len(module.blocks) for path, module in project.modules.items()},
     )
     if not any(baseline.passing.values()):
-        raise TaskError(f"no test passes on the unchanged repository: {_why(baseline.set_aside)}")
+        raise TaskError(f"no test passes on the unchanged repository: {_why(baseline.excluded_tests)}")
     return baseline
 
 
-def _why(set_aside: Mapping[str, str]) -> str:
-    return next((f"{name} {reason}" for name, reason in set_aside.items()), "none was collected")
+def _why(excluded_tests: Mapping[str, str]) -> str:
+    return next((f"{name} {reason}" for name, reason in excluded_tests.items()), "none was collected")
 
 
 async def _measured(
@@ -83,36 +87,36 @@ async def _measured(
         alone = {file: group.create_task(runner.run(rewritten, [file])) for file in files}
         traced = {file: group.create_task(runner.run(probed, [file, REPORTER])) for file in files}
     runs = {file: task.result() for file, task in alone.items()}
-    passing, set_aside = sort_out(files, whole.result(), runs)
+    passing, excluded_tests = select_stable_tests(files, whole.result(), runs)
     reach = {file: _bits(task.result()) for file, task in traced.items()}
     for file, bits in reach.items():
         if bits is None and file in passing:
-            set_aside[file] = "does not tell which code it reaches: its run with probes did not end"
+            excluded_tests[file] = "does not report the code it reaches: its run with probes did not finish"
     return {
         "passing": {file: tests for file, tests in passing.items() if reach[file] is not None},
-        "set_aside": set_aside,
+        "set_aside": excluded_tests,
         "seconds": {file: run.seconds for file, run in runs.items()},
         "reach": {file: f"{bits:x}" for file, bits in reach.items() if bits is not None},
     }
 
 
-def sort_out(
+def select_stable_tests(
     files: Sequence[str], whole: TestRun, alone: Mapping[str, TestRun]
 ) -> tuple[dict[str, list[str]], dict[str, str]]:
-    """(file -> tests that pass in both runs, test or file -> why it is set aside)"""
+    """Return file -> tests that pass in both runs, and test or file -> why it is excluded."""
     passing: dict[str, list[str]] = {}
-    set_aside: dict[str, str] = {}
+    excluded_tests: dict[str, str] = {}
     for file in files:
         run = alone[file]
         tests = dict.fromkeys(
             test for each in (whole, run) for test in each.statuses if test.split("::")[0] == file
         )
         if not run.finished:
-            set_aside[file] = f"does not run alone: {_last_line(run.log)}"
+            excluded_tests[file] = f"does not run alone: {_last_line(run.log)}"
             continue
         if not tests:
             errors = [line.strip() for line in run.log.splitlines() if "while it was imported" in line]
-            set_aside[file] = f"cannot be collected: {errors[-1]}" if errors else "has no tests"
+            excluded_tests[file] = f"cannot be collected: {errors[-1]}" if errors else "has no tests"
             continue
         passing[file] = []
         for test in tests:
@@ -122,14 +126,14 @@ def sort_out(
             if set(results) == {TestStatus.PASSED}:
                 passing[file].append(test)
             elif TestStatus.PASSED in results:
-                set_aside[test] = "passes in one run and not in the other"
+                excluded_tests[test] = "passes in one run and not in the other"
             elif set(results) & {TestStatus.FAILED, TestStatus.ERROR, TestStatus.MISSING}:
-                set_aside[test] = "does not pass on the unchanged repository"
-    return passing, set_aside
+                excluded_tests[test] = "does not pass on the unchanged repository"
+    return passing, excluded_tests
 
 
 def _bits(run: TestRun) -> int | None:
-    """What a file's tests reach. What only importing reaches is every test's business, so it counts too."""
+    """Return the blocks that the tests of a file reach, those reached while importing included."""
     found = reached(run.log)
     if found is None:
         return None

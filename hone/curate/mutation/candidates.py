@@ -1,4 +1,4 @@
-"""Candidates: single bugs that the operators offer, and bugs made of several of them."""
+"""Candidates: single mutations, and combinations of several."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from hone.curate.mutation.operators import OPERATORS
-from hone.curate.mutation.sites import Walk
+from hone.curate.mutation.sites import SiteFinder
 from hone.curate.mutation.source import Change, Source, apply
 from hone.tasks.diffs import file_diff
 from hone.tasks.errors import TaskError
@@ -22,18 +22,18 @@ class Mutation:
 
     path: str
     operator: str
-    function: str  # qualified name, such as "Parser.parse"; of a constant, its own
-    line: int  # of the original text, where the change begins
+    function: str  # qualified name, such as "Parser.parse", or the name of a constant
+    line: int  # first changed line of the original text
     block: int | None  # number of the block in its file; None outside of functions
     change: Change
 
 
 @dataclass(frozen=True, kw_only=True)
 class Candidate:
-    """One bug: a mutation, or several that go together."""
+    """One bug: a mutation or a combination of several."""
 
     mutations: tuple[Mutation, ...]
-    before: Mapping[str, str]  # path -> text, of the files it changes
+    before: Mapping[str, str]  # path -> text of the changed files
     after: Mapping[str, str]
 
     @property
@@ -49,30 +49,30 @@ class Candidate:
 
     @cached_property
     def gold_patch(self) -> str:
-        """The fix as a unified diff: the bug taken back."""
+        """The fix as a unified diff."""
         return "".join(file_diff(path, self.after[path], self.before[path]) for path in sorted(self.after))
 
     @cached_property
     def key(self) -> str:
-        """What the bug is, whichever operators made it; 16 hexadecimal digits."""
+        """A hash of the changed files, 16 hex digits: equal bugs of different operators have equal keys."""
         texts = json.dumps(dict(sorted(self.after.items())))
         return hashlib.sha256(texts.encode()).hexdigest()[:16]
 
 
 class Module:
-    """A file of the repository, its blocks, and the mutations it offers."""
+    """A file of the repository with its blocks and possible mutations."""
 
     def __init__(self, path: str, text: str) -> None:
         """Raises TaskError when the file cannot be parsed."""
         self.source = Source(path, text)
         try:
-            self._walk = Walk(self.source)
+            self._walk = SiteFinder(self.source)
         except RecursionError:
             raise TaskError(f"{path}: nested too deeply") from None
         self.blocks = self._walk.blocks
 
     def mutations(self) -> Iterator[Mutation]:
-        """Every change that an operator offers; some do nothing, some do not compile."""
+        """Yield every mutation of the file; some change nothing or do not compile."""
         for site in self._walk.sites:
             for operator in OPERATORS:
                 if not isinstance(site.node, operator.kinds):
@@ -89,7 +89,7 @@ class Module:
 
 
 def combine(modules: Mapping[str, Module], mutations: Sequence[Mutation]) -> Candidate | None:
-    """The bug of these mutations; None where nothing changes, two overlap, or it does not compile."""
+    """Return the combined bug; None where nothing changes, two mutations overlap, or it does not compile."""
     before: dict[str, str] = {}
     after: dict[str, str] = {}
     for path in sorted({mutation.path for mutation in mutations}):

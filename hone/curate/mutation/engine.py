@@ -1,4 +1,4 @@
-"""Own tasks by mutation: a repository in, proven tasks and the reasons of the rest out."""
+"""Mutation: a repository in, proven tasks and reasons out."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hone.curate.journal import Journal
-from hone.curate.mutation.baseline import Baseline, measure
+from hone.curate.mutation.baseline import Baseline, measure_baseline
 from hone.curate.mutation.project import Project, find_environment, read_project
 from hone.curate.mutation.reasons import Reason
 from hone.curate.mutation.search import Search
@@ -22,28 +22,28 @@ from hone.types import Task
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MutationReport:
-    """What became of the candidates; each is counted once."""
+    """The outcome of all candidates; each is counted once."""
 
     tasks: tuple[Task, ...]
-    modules: int  # files that bugs were seeded in
-    tests: int  # that pass each time on the unchanged repository
-    set_aside: Mapping[str, str]  # test, or file of tests -> why it is not used
-    left_out: Mapping[str, str]  # Python file -> why no bug was seeded in it
-    offered: int  # changes that the operators offer
+    modules: int  # files that were mutated
+    tests: int  # that always pass on the unchanged repository
+    excluded_tests: Mapping[str, str]  # test or test file -> why it is not used
+    excluded_files: Mapping[str, str]  # Python file -> why it was not mutated
+    offered: int  # possible mutations
     unreached: int  # of those, in code that no test reaches
-    candidates: int  # that were looked at, bugs of several changes included
+    candidates: int  # considered, combinations included
     ran: int  # whose tests were run
-    fell: Mapping[Reason, int]  # candidates that are no task
+    rejected: Mapping[Reason, int]  # candidates without a task, by reason
     operators: Mapping[str, tuple[int, int]]  # name -> (candidates run, tasks)
     kinds: Mapping[str, int]  # single, compound, cross-file -> tasks
-    refused: Mapping[str, str]  # id of a task that was not admitted -> why
+    refused: Mapping[str, str]  # id of a task that validation refused -> reason
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """How far it is."""
+    """The progress of a run."""
 
-    said: str
+    message: str
     tasks: Sequence[Task]  # admitted so far
 
 
@@ -64,17 +64,17 @@ async def mutate(
 ) -> MutationReport:
     """Seed bugs into a commit until `count` tasks are admitted, or no candidate is left.
 
-    The same arguments give the same tasks. What is in the journal is not run again.
+    The same arguments give the same tasks. Runs whose results are in the journal are not repeated.
 
     Args:
         cache: of the tasks' repositories.
-        tests: directories, files or patterns of the tests that are used; None: all that pytest would collect.
+        tests: directories, files or patterns of the tests to use; None: all that pytest would collect.
         repeats: gradings of each gold patch, and of each empty patch, for admission.
-        journal: file that keeps what runs have shown; None: it is not kept.
-        progress: called often, with what is being done and what was found.
+        journal: file that keeps the results of test runs; None: they are not kept.
+        progress: called after each step with the tasks so far.
     Raises:
         TaskError: the repository, its tests or the journal cannot be used.
-        GraderError: no sandbox came up while the unchanged repository was measured.
+        GraderError: no sandbox starts.
     """
     source = await asyncio.to_thread(Repository.open, repository)
     base = await asyncio.to_thread(source.commit, commit)
@@ -82,18 +82,18 @@ async def mutate(
     run["tests"] = sorted(tests) if tests else None
     known = Journal(journal, run)
 
-    def say(said: str, tasks: Sequence[Task] = ()) -> None:
+    def notify(message: str, tasks: Sequence[Task] = ()) -> None:
         if progress:
-            progress(Step(said=said, tasks=tasks))
+            progress(Step(message=message, tasks=tasks))
 
-    say("finding what the repository requires")
+    notify("finding what the repository requires")
     environment = await find_environment(source, base, known)
     project = await asyncio.to_thread(read_project, source, base, environment.paths, run["tests"])
     runner = Runner(provider=provider, cache=cache, settings=settings, limits=limits)
-    say(f"running {len(project.tests)} test files of the unchanged repository")
-    baseline = await measure(project, environment, runner, known)
+    notify(f"running {len(project.tests)} test files of the unchanged repository")
+    baseline = await measure_baseline(project, environment, runner, known)
     search = Search(
-        project, environment, baseline, runner, known, seed=seed, repeats=repeats, count=count, say=say
+        project, environment, baseline, runner, known, seed=seed, repeats=repeats, count=count, notify=notify
     )
     await search.run(count)
     return _report(search, project, baseline, count)
@@ -103,18 +103,20 @@ def _report(search: Search, project: Project, baseline: Baseline, count: int) ->
     tasks = search.tasks[:count]
     admitted = Counter(name for task in tasks for name in task.metadata["operators"])
     repeated = search.schedule.repeated
-    fell = search.fell + Counter({Reason.REPEATED: repeated, Reason.SURPLUS: len(search.tasks) - len(tasks)})
+    rejected = search.rejected + Counter(
+        {Reason.REPEATED: repeated, Reason.SURPLUS: len(search.tasks) - len(tasks)}
+    )
     return MutationReport(
         tasks=tuple(tasks),
         modules=len(project.modules),
         tests=sum(map(len, baseline.passing.values())),
-        set_aside=baseline.set_aside,
-        left_out=project.left_out,
+        excluded_tests=baseline.excluded_tests,
+        excluded_files=project.excluded_files,
         offered=search.offered,
         unreached=search.unreached,
         candidates=search.candidates + repeated,
         ran=search.runs,
-        fell=dict(fell.most_common()),
+        rejected=dict(rejected.most_common()),
         operators={name: (ran, admitted[name]) for name, ran in sorted(search.ran.items())},
         kinds=Counter(task.metadata["kind"] for task in tasks),
         refused=search.refused,

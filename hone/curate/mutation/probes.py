@@ -57,7 +57,7 @@ def reached(log: str) -> Mapping[str, int] | None:
     return None
 
 
-def likely(path: str, test_file: str) -> bool:
+def is_named_after(path: str, test_file: str) -> bool:
     """Return whether a test file is named after a module."""
     stem = PurePosixPath(path).stem
     if stem == "__init__":

@@ -1,4 +1,4 @@
-"""The files of a commit: those that bugs may be seeded in, and its tests."""
+"""The files of a commit: source that may be mutated, and tests."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ _NO_SOURCE |= {"_compat.py"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Project:
-    modules: Mapping[str, Module]  # path -> what bugs may be seeded in
-    tests: Mapping[str, str]  # path -> text, of the test files
-    support: Mapping[str, str]  # path -> text, of what lies beside them and is no test: conftest.py, helpers
-    left_out: Mapping[str, str]  # path -> why it is not in `modules`
+    modules: Mapping[str, Module]  # path -> source that may be mutated
+    tests: Mapping[str, str]  # path -> text of the test files
+    support: Mapping[str, str]  # path -> text of conftest.py and helpers beside the tests
+    excluded_files: Mapping[str, str]  # path -> why it is not in `modules`
 
-    packages: frozenset[str]  # top-level names that the modules are imported by
+    packages: frozenset[str]  # top-level names under which the modules are imported
 
 
 def read_project(
@@ -48,14 +48,14 @@ def read_project(
     """Read the Python files of a commit.
 
     Args:
-        paths: directories that Python imports from; only what lies below them is source.
+        paths: directories that Python imports from; only files below them are source.
         chosen: directories, files or patterns of tests; None: all files that pytest would collect.
     Raises:
         TaskError: there is no test, or no source.
     """
     python = sorted(path for path in repository.files(commit) if path.endswith(".py"))
     texts = repository.texts(commit, python)
-    left_out = {path: f"{path}: not UTF-8" for path in python if path not in texts}
+    excluded_files = {path: f"{path}: not UTF-8" for path in python if path not in texts}
     tests = {path: text for path, text in texts.items() if _is_test(path, chosen)}
     support = {p: t for p, t in texts.items() if p not in tests and _supports(p, tests)}
     modules: dict[str, Module] = {}
@@ -65,14 +65,16 @@ def read_project(
         try:
             modules[path] = Module(path, text)
         except TaskError as error:
-            left_out[path] = str(error)
+            excluded_files[path] = str(error)
     if not tests:
         which = f"matches {', '.join(chosen)}" if chosen else "is called test_*.py or *_test.py"
         raise TaskError(f"{repository.path} has no tests: no file {which}")
     if not modules:
         raise TaskError(f"{repository.path} has no Python source outside of its tests")
     packages = frozenset(_top_level(path, paths) for path in modules)
-    return Project(modules=modules, tests=tests, support=support, left_out=left_out, packages=packages)
+    return Project(
+        modules=modules, tests=tests, support=support, excluded_files=excluded_files, packages=packages
+    )
 
 
 def _is_test(path: str, chosen: Sequence[str] | None) -> bool:
@@ -82,7 +84,7 @@ def _is_test(path: str, chosen: Sequence[str] | None) -> bool:
 
 
 def _matches(path: str, pattern: str) -> bool:
-    """A file itself, a pattern of files, or any test below a directory."""
+    """Return whether a pattern names the file, matches it, or is a directory above a test file."""
     file = PurePosixPath(path)
     if path == pattern or (any(c in pattern for c in "*?[") and file.match(pattern)):
         return True
@@ -91,7 +93,7 @@ def _matches(path: str, pattern: str) -> bool:
 
 
 def _supports(path: str, tests: Mapping[str, str]) -> bool:
-    """Whether a file belongs to the tests without being one."""
+    """Return whether a file is a helper of the tests."""
     return kind_of(path) is Kind.TEST and any(
         PurePosixPath(test).is_relative_to(PurePosixPath(path).parent) for test in tests
     )
@@ -105,7 +107,7 @@ def _is_source(path: str, paths: Sequence[str]) -> bool:
 
 
 def _top_level(path: str, paths: Sequence[str]) -> str:
-    """The name that a module is imported by, up to its first dot."""
+    """Return the first component of the name under which a module is imported."""
     file = PurePosixPath(path)
     roots = [root for root in paths if file.is_relative_to(root or ".")]
     deepest = max(roots, key=len)
@@ -113,7 +115,7 @@ def _top_level(path: str, paths: Sequence[str]) -> str:
 
 
 async def find_environment(repository: Repository, commit: str, journal: Journal) -> Environment:
-    """Resolved once, and the same again when the run is continued."""
+    """Return the environment; its requirements are resolved once and kept in the journal."""
     known = journal.get("locked")
     if known is None:
         with tempfile.TemporaryDirectory(prefix="hone-mutate-") as folder:

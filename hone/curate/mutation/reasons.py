@@ -1,4 +1,4 @@
-"""Why a candidate is no task."""
+"""Reasons why a candidate does not become a task."""
 
 from __future__ import annotations
 
@@ -9,29 +9,29 @@ from hone.grading.run import TestRun
 from hone.types import TestStatus
 
 _FAILED = (TestStatus.FAILED, TestStatus.ERROR)
-_FEW = 3  # so many tests may fail whatever share of the run they are
+_FEW = 3  # this many tests may fail, whatever their share of the run
 
 
 class Reason(StrEnum):
-    """Why a candidate is no task."""
+    """Reasons why a candidate does not become a task."""
 
-    REPEATED = "the same as another, or it does not compile"
-    FUNCTION_FULL = "its function has had its share"
-    UNNOTICED = "no test fails"
-    DID_NOT_END = "the tests do not end, or end their process"
+    REPEATED = "equal to another bug, or does not compile"
+    FUNCTION_FULL = "its function has enough tasks"
+    UNDETECTED = "no test fails"
+    DID_NOT_END = "the tests do not finish, or end their process"
     NOT_COLLECTED = "tests can no longer be collected"
     TOO_BROKEN = "more than half of the tests fail"
     PARTLY_HIDDEN = "one of its changes hides another"
-    ALIKE = "too much like one that was found"
-    NO_STATEMENT = "no failing test can be told"
-    LEAKS = "its statement would tell the fix"
-    NOT_ADMITTED = "not admitted by validation"
-    SURPLUS = "more than were asked for"
+    ALIKE = "too similar to another task"
+    NO_STATEMENT = "no failing test makes an example"
+    LEAKS = "its statement would reveal the fix"
+    NOT_ADMITTED = "validation refuses the task"
+    SURPLUS = "more tasks than requested"
     NO_VERDICT = "its tests could not be run"
 
 
-def weigh(expected: Sequence[str], run: TestRun) -> tuple[Reason | None, list[str]]:
-    """Why a bug is none that a task can be made of, or the tests that it makes fail.
+def classify_run(expected: Sequence[str], run: TestRun) -> tuple[Reason | None, list[str]]:
+    """Return the reason to reject a bug or None, and the tests that it makes fail.
 
     Args:
         expected: the tests of the run that pass without the bug.
@@ -45,7 +45,7 @@ def weigh(expected: Sequence[str], run: TestRun) -> tuple[Reason | None, list[st
         return Reason.NOT_COLLECTED, []
     failing = [test for test in expected if run.statuses[test] in _FAILED]
     if not failing:
-        return Reason.UNNOTICED, []
+        return Reason.UNDETECTED, []
     if len(failing) > max(_FEW, len(expected) / 2):
         return Reason.TOO_BROKEN, []
     return None, failing

@@ -1,4 +1,4 @@
-"""In which order candidates are tried, so that what is found is varied; the seed alone decides it."""
+"""The order of candidates: varied, and determined by the seed."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from dataclasses import dataclass
 
 from hone.curate.mutation.candidates import Candidate, Module, Mutation, combine
 
-_COMPOUND, _CROSS_FILE = 0.15, 0.10  # of what is found, where there is enough to make them of
-_TRIES = 20  # draws for one bug of several
+_COMPOUND, _CROSS_FILE = 0.15, 0.10  # target shares of the tasks
+_TRIES = 20  # draws per combination
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Noticed:
-    """A single mutation that tests notice, and which do."""
+class DetectedMutation:
+    """A single mutation and the tests that detect it."""
 
     mutation: Mutation
     tests: frozenset[str]
 
 
 def ordered(mutations: Iterable[Mutation], rng: random.Random) -> list[Mutation]:
-    """Operators take turns; of each operator, functions take turns; the rest is chance."""
+    """Interleave operators, and functions within each operator; shuffle the rest."""
     by_operator: dict[str, dict[tuple[str, str], list[Mutation]]] = {}
     for mutation in mutations:
         functions = by_operator.setdefault(mutation.operator, {})
@@ -33,18 +33,18 @@ def ordered(mutations: Iterable[Mutation], rng: random.Random) -> list[Mutation]
         rng.shuffle(groups)
         for group in groups:
             rng.shuffle(group)
-        queues.append(list(_in_turns(groups)))
+        queues.append(list(_interleave(groups)))
     rng.shuffle(queues)
-    return list(_in_turns(queues))
+    return list(_interleave(queues))
 
 
-def _in_turns(queues: Sequence[Sequence[Mutation]]) -> Iterator[Mutation]:
+def _interleave(queues: Sequence[Sequence[Mutation]]) -> Iterator[Mutation]:
     for at in range(max(map(len, queues), default=0)):
         yield from (queue[at] for queue in queues if at < len(queue))
 
 
-class Variety:
-    """Refuses what is too much like what was found."""
+class DiversityFilter:
+    """Rejects candidates that are similar to tasks already found."""
 
     def __init__(self, per_function: int) -> None:
         self._per_function = per_function
@@ -52,49 +52,49 @@ class Variety:
         self._seen: set[tuple[object, ...]] = set()
 
     def full(self, candidate: Candidate) -> bool:
-        """Whether each function that it changes has had its share."""
+        """Return whether every function that the candidate changes has enough tasks."""
         return all(
             self._functions[mutation.path, mutation.function] >= self._per_function
             for mutation in candidate.mutations
         )
 
     def take(self, candidate: Candidate, failing: Iterable[str]) -> bool:
-        """Count it as found; False where one by the same operators in the same place fails the same tests."""
+        """Add a candidate; return False where operators, functions and failing tests equal a known one's."""
         places = tuple(sorted((m.path, m.function, m.operator) for m in candidate.mutations))
-        sort = (places, frozenset(failing))
-        if sort in self._seen:
+        signature = (places, frozenset(failing))
+        if signature in self._seen:
             return False
-        self._seen.add(sort)
+        self._seen.add(signature)
         self._functions.update((m.path, m.function) for m in candidate.mutations)
         return True
 
 
 class Schedule:
-    """Hands out candidates: singles in order, and bugs made of singles that tests noticed."""
+    """Yields candidates: single mutations in order, and combinations of detected ones."""
 
     def __init__(
         self, modules: Mapping[str, Module], singles: Iterable[Mutation], rng: random.Random
     ) -> None:
         self._modules, self._rng = modules, rng
         self._singles = iter(ordered(singles, rng))
-        self._noticed: list[Noticed] = []
-        self._seen: set[str] = set()  # keys of candidates handed out
-        self._found: Counter[str] = Counter()  # by kind
-        self.repeated = 0  # candidates that another operator offered, too, or that are no bugs
+        self._detected: list[DetectedMutation] = []
+        self._seen: set[str] = set()  # keys of returned candidates
+        self._tasks: Counter[str] = Counter()  # tasks by kind
+        self.repeated = 0  # candidates that are duplicates or no valid bugs
 
-    def noticed(self, mutation: Mutation, tests: Iterable[str]) -> None:
-        self._noticed.append(Noticed(mutation=mutation, tests=frozenset(tests)))
+    def add_detected(self, mutation: Mutation, tests: Iterable[str]) -> None:
+        self._detected.append(DetectedMutation(mutation=mutation, tests=frozenset(tests)))
 
-    def found(self, kind: str) -> None:
-        self._found[kind] += 1
+    def count_task(self, kind: str) -> None:
+        self._tasks[kind] += 1
 
     def batch(self, size: int) -> list[Candidate]:
-        """The next candidates, fewer than `size` only at the end."""
+        """Return the next candidates; fewer than `size` only at the end."""
         chosen: list[Candidate] = []
         wanted = {"compound": _COMPOUND, "cross-file": _CROSS_FILE}
         for kind, share in wanted.items():
-            if self._found[kind] <= share * self._found.total():
-                chosen += self._several(kind, max(1, round(share * size)))
+            if self._tasks[kind] <= share * self._tasks.total():
+                chosen += self._combinations(kind, max(1, round(share * size)))
         while len(chosen) < size:
             mutation = next(self._singles, None)
             if mutation is None:
@@ -107,17 +107,17 @@ class Schedule:
         return chosen
 
     def tests_of(self, candidate: Candidate) -> list[frozenset[str]]:
-        """The tests that notice each mutation of a bug of several."""
-        known = {noticed.mutation: noticed.tests for noticed in self._noticed}
+        """Return the tests that detect each mutation of a combination."""
+        known = {detected.mutation: detected.tests for detected in self._detected}
         return [known[mutation] for mutation in candidate.mutations]
 
-    def _several(self, kind: str, count: int) -> list[Candidate]:
+    def _combinations(self, kind: str, count: int) -> list[Candidate]:
         chosen: list[Candidate] = []
         for _ in range(_TRIES * count):
-            if len(self._noticed) < 2 or len(chosen) == count:
+            if len(self._detected) < 2 or len(chosen) == count:
                 break
-            one = self._rng.choice(self._noticed)
-            others = [each for each in self._noticed if _goes_with(one, each, kind)]
+            one = self._rng.choice(self._detected)
+            others = [each for each in self._detected if _can_combine(one, each, kind)]
             if not others:
                 continue
             number = 2 if kind == "cross-file" or self._rng.random() < 0.7 else 3
@@ -135,8 +135,8 @@ class Schedule:
         return candidate
 
 
-def _goes_with(one: Noticed, other: Noticed, kind: str) -> bool:
-    """Two places of one file, or of two files that the same tests notice."""
+def _can_combine(one: DetectedMutation, other: DetectedMutation, kind: str) -> bool:
+    """Return whether two mutations are of one file, or of two files that the same tests detect."""
     if one.mutation is other.mutation:
         return False
     if kind == "cross-file":

@@ -1,4 +1,4 @@
-"""The search for bugs that tests notice: batch by batch, the same for the same seed."""
+"""The search for bugs that tests detect: batch by batch, deterministic for a seed."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from hone.curate.journal import Journal
 from hone.curate.mutation.baseline import MAX_FILES, Baseline
 from hone.curate.mutation.candidates import Candidate
 from hone.curate.mutation.project import Project
-from hone.curate.mutation.reasons import Reason, weigh
-from hone.curate.mutation.schedule import Schedule, Variety
+from hone.curate.mutation.reasons import Reason, classify_run
+from hone.curate.mutation.schedule import DiversityFilter, Schedule
 from hone.curate.mutation.tasks import make_task
 from hone.curate.runner import REWRITE, Runner, trial_task
 from hone.curate.statements import changed_lines, find_leak, write_statement
@@ -24,12 +24,15 @@ from hone.grading.errors import GraderError
 from hone.grading.run import TestRun
 from hone.types import Environment, Task
 
-_BATCH = 24  # candidates tried before the next are chosen: not more, lest the choice knows too little
-_MIN_TIMEOUT_S, _SLOWER = 10.0, 6.0  # of a candidate's run, against the unchanged repository
+_BATCH = 24  # candidates per batch; the choice of a batch uses the results of the earlier ones
+_MIN_TIMEOUT_S, _SLOWER = (
+    10.0,
+    6.0,
+)  # limits of a candidate's run; the factor is against the unchanged repository
 
 
 class Search:
-    """The candidates of one run, batch by batch: what is chosen next depends on whole batches only."""
+    """The candidates of one run. The next batch depends only on complete earlier batches."""
 
     def __init__(
         self,
@@ -42,54 +45,56 @@ class Search:
         seed: int,
         repeats: int,
         count: int,
-        say: Callable[[str, Sequence[Task]], None],
+        notify: Callable[[str, Sequence[Task]], None],
     ) -> None:
         self.project, self.environment, self.baseline = project, environment, baseline
-        self.runner, self.journal, self.repeats, self._say = runner, journal, repeats, say
-        self.tasks: list[Task] = []  # admitted, in the order of their candidates
+        self.runner, self.journal, self.repeats, self._notify = runner, journal, repeats, notify
+        self.tasks: list[Task] = []  # admitted, in the order of the candidates
         self.candidates = self.runs = 0
         self.ran: Counter[str] = Counter()  # operator -> candidates that were run
-        self.fell: Counter[Reason] = Counter()
-        self.refused: dict[str, str] = {}  # id of a task that was not admitted -> why
+        self.rejected: Counter[Reason] = Counter()
+        self.refused: dict[str, str] = {}  # id of a task that validation refused -> reason
         mutations = [m for _, module in sorted(project.modules.items()) for m in module.mutations()]
-        reached = [m for m in mutations if baseline.notice(m.path, m.block)]
+        reached = [m for m in mutations if baseline.files_reaching(m.path, m.block)]
         self.offered, self.unreached = len(mutations), len(mutations) - len(reached)
         functions = len({(m.path, m.function) for m in reached})
-        self.variety = Variety(per_function=max(3, 2 * count // max(1, functions)))
+        self.variety = DiversityFilter(per_function=max(3, 2 * count // max(1, functions)))
         self.schedule = Schedule(project.modules, reached, random.Random(f"{seed}"))
 
     async def run(self, count: int) -> None:
-        """Until `count` tasks are admitted, or no candidate is left. Raises GraderError."""
+        """Search until `count` tasks are admitted or no candidate is left. Raises GraderError."""
         while len(self.tasks) < count and await self._step():
             continue
 
     async def _step(self) -> bool:
-        """Try a batch and prove what it finds. False when no candidate is left.
+        """Run a batch and validate its tasks. Return False when no candidate is left.
 
-        Raises GraderError when not one of the batch could be run.
+        Raises GraderError when no candidate of the batch could be run.
         """
         batch = await asyncio.to_thread(self.schedule.batch, _BATCH)
         self.candidates += len(batch)
         fresh = [candidate for candidate in batch if not self.variety.full(candidate)]
-        self.fell[Reason.FUNCTION_FULL] += len(batch) - len(fresh)
+        self.rejected[Reason.FUNCTION_FULL] += len(batch) - len(fresh)
         async with asyncio.TaskGroup() as group:
             runs = [group.create_task(self._try(candidate)) for candidate in fresh]
         results = [run.result() for run in runs]
         if results and all(result.get("refused") == Reason.NO_VERDICT.name for result in results):
-            raise GraderError(f"no test run came to an end: {results[0]['said']}")
+            raise GraderError(f"no test run finished: {results[0]['detail']}")
         judged = [self._judge(candidate, result) for candidate, result in zip(fresh, results, strict=True)]
         await self._prove([task for task in judged if task is not None])
         return bool(batch)
 
     def _files(self, candidate: Candidate) -> list[str]:
-        """The test files that run: of each mutation, the most telling of those that reach it."""
+        """Return the test files to run: for each mutation the most specific ones that reach it."""
         files = [
-            file for m in candidate.mutations for file in self.baseline.notice(m.path, m.block)[:MAX_FILES]
+            file
+            for m in candidate.mutations
+            for file in self.baseline.files_reaching(m.path, m.block)[:MAX_FILES]
         ]
         return sorted(set(files))
 
     async def _try(self, candidate: Candidate) -> dict[str, Any]:
-        """What the tests say of a candidate, as the journal keeps it."""
+        """Return the result of a candidate's test run as the journal keeps it."""
         key = f"run {candidate.key}"
         known = self.journal.get(key)
         if known is not None:
@@ -100,26 +105,27 @@ class Search:
             trial = trial_task(self.environment, candidate.after, timeout_s=timeout_s, command=REWRITE)
             run = await self.runner.run(trial, files)
         except GraderError as error:
-            return {"refused": Reason.NO_VERDICT.name, "said": str(error)}  # another run may have more luck
+            # not in the journal: a later run may succeed
+            return {"refused": Reason.NO_VERDICT.name, "detail": str(error)}
         if not run.finished and not run.seconds:
-            return {"refused": Reason.NO_VERDICT.name, "said": run.log}
+            return {"refused": Reason.NO_VERDICT.name, "detail": run.log}
         result = self._read(candidate, files, run)
         self.journal.put(key, result)
-        self._say("seeding bugs", self.tasks)
+        self._notify("seeding bugs", self.tasks)
         return result
 
     def _read(self, candidate: Candidate, files: Sequence[str], run: TestRun) -> dict[str, Any]:
         expected = [test for file in files for test in self.baseline.passing[file]]
-        refused, failing = weigh(expected, run)
+        refused, failing = classify_run(expected, run)
         if refused is not None:
             return {"refused": refused.name}
         found = parse_failures(run.log, failing)
         groups = [found]
         if len(candidate.mutations) > 1:
-            noticed = self.schedule.tests_of(candidate)
-            if not all(tests & set(failing) for tests in noticed):
+            detected = self.schedule.tests_of(candidate)
+            if not all(tests & set(failing) for tests in detected):
                 return {"refused": Reason.PARTLY_HIDDEN.name, "failing": failing}
-            groups = _by_mutation(found, noticed)
+            groups = _by_mutation(found, detected)
         sources = {file: self.project.tests[file] for file in files}
         statement = write_statement(groups, sources, self.project.packages)
         return {"files": list(files), "failing": failing, "statement": statement}
@@ -129,10 +135,10 @@ class Search:
         self.ran.update(candidate.operators)
         failing = result.get("failing", [])
         if failing and candidate.kind == "single" and "refused" not in result:
-            self.schedule.noticed(candidate.mutations[0], failing)
+            self.schedule.add_detected(candidate.mutations[0], failing)
         reason = self._refusal(candidate, result)
         if reason is not None:
-            self.fell[reason] += 1
+            self.rejected[reason] += 1
             return None
         return make_task(
             candidate,
@@ -156,17 +162,17 @@ class Search:
         return None if self.variety.take(candidate, result["failing"]) else Reason.ALIKE
 
     async def _prove(self, tasks: Sequence[Task]) -> None:
-        """Keep the tasks that validation admits, in their order."""
+        """Add the tasks that validation admits, in their order."""
         async with asyncio.TaskGroup() as group:
             proofs = [group.create_task(self._proof(task)) for task in tasks]
         for task, proof in zip(tasks, (proof.result() for proof in proofs), strict=True):
             if proof["refused"] is not None:
-                self.fell[Reason.NOT_ADMITTED] += 1
+                self.rejected[Reason.NOT_ADMITTED] += 1
                 self.refused[task.id] = proof["refused"]
                 continue
             metadata = {**task.metadata, "validation": proof["validation"]}
             self.tasks.append(dataclasses.replace(task, metadata=metadata))
-            self.schedule.found(task.metadata["kind"])
+            self.schedule.count_task(task.metadata["kind"])
 
     async def _proof(self, task: Task) -> dict[str, Any]:
         """Return the result of validation as the journal keeps it."""
@@ -179,19 +185,19 @@ class Search:
                 await asyncio.to_thread(shutil.rmtree, cache, ignore_errors=True)
             validation = proven.metadata["validation"] if proven else None
             self.journal.put(key, {"refused": refusal or None, "validation": validation})
-            self._say("proving tasks", self.tasks)
+            self._notify("proving tasks", self.tasks)
         return self.journal.get(key)
 
 
-def _by_mutation(failures: Sequence[Failure], noticed: Sequence[frozenset[str]]) -> list[list[Failure]]:
+def _by_mutation(failures: Sequence[Failure], detected: Sequence[frozenset[str]]) -> list[list[Failure]]:
     """Group failures by the mutation that alone causes them, else by each that contributes.
 
     Args:
-        noticed: the tests that fail with each mutation alone.
+        detected: the tests that fail with each mutation alone.
     """
     groups: list[list[Failure]] = []
-    for index, tests in enumerate(noticed):
-        others = frozenset[str]().union(*(each for i, each in enumerate(noticed) if i != index))
+    for index, tests in enumerate(detected):
+        others = frozenset[str]().union(*(each for i, each in enumerate(detected) if i != index))
         alone = [failure for failure in failures if failure.test in tests - others]
         groups.append(alone or [failure for failure in failures if failure.test in tests])
     return groups

@@ -1,6 +1,6 @@
-"""Where a bug may be seeded: the nodes of a file, less what no test should hinge on.
+"""The nodes of a file that operators may change.
 
-Left out: annotations, docstrings, decorators, imports, assertions, messages of errors and logs, `__repr__`,
+Excluded: annotations, docstrings, decorators, imports, assertions, messages of errors and logs, `__repr__`,
 `if TYPE_CHECKING`, the block of a script, dunder constants, overloads.
 """
 
@@ -28,7 +28,7 @@ _OPAQUE = (
     cst.BaseParenthesizableWhitespace,
     cst.TypeAlias,
 )
-_OUTSIDE = (  # what may hold functions, outside of any
+_OUTSIDE = (  # nodes outside of functions that may contain functions
     cst.ClassDef,
     cst.If,
     cst.Else,
@@ -42,17 +42,17 @@ _OUTSIDE = (  # what may hold functions, outside of any
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scope:
-    """A function, or the value of a constant outside of any."""
+    """A function, or a constant outside of functions."""
 
     name: str  # qualified, such as "Parser.parse"
     function: cst.FunctionDef | None  # None: a constant
-    bound: tuple[tuple[str, int], ...] = ()  # its own names, and from which byte on each is bound
-    attributes: tuple[str, ...] = ()  # of `self`, that the class sets
+    bound: tuple[tuple[str, int], ...] = ()  # local names, each with the offset where it is bound
+    attributes: tuple[str, ...] = ()  # that the class assigns to `self`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Site:
-    """A node, where it stands."""
+    """A node in its context."""
 
     node: cst.CSTNode
     parent: Site | None
@@ -80,7 +80,7 @@ class Site:
         return (self.source.remove_statement(self.node, self.siblings),)
 
     def inside(self, *kinds: type[cst.CSTNode]) -> Site | None:
-        """The nearest site of such a kind around this one, within the same function."""
+        """Return the nearest enclosing site of these kinds in the same function, or None."""
         site = self.parent
         while site is not None and not isinstance(site.node, kinds):
             if isinstance(site.node, cst.FunctionDef | cst.Lambda):
@@ -96,19 +96,19 @@ class Site:
 
     @property
     def statement(self) -> Site | None:
-        """The line that holds nothing but this small statement; None where it shares the line."""
+        """The line of this small statement; None where it shares the line with another."""
         line = self.parent
         if line is None or not isinstance(line.node, cst.SimpleStatementLine) or len(line.node.body) != 1:
             return None
         return line
 
 
-class Walk:
-    """One pass over a file: its sites, and its blocks in order."""
+class SiteFinder:
+    """Finds the sites and blocks of a file in one pass."""
 
     def __init__(self, source: Source) -> None:
         self.source = source
-        self.blocks: list[cst.BaseSuite] = []  # of functions; the index is the number of the block
+        self.blocks: list[cst.BaseSuite] = []  # of functions, by number
         self.sites: list[Site] = []
         self._outside(source.module, "", ())
 
@@ -118,7 +118,7 @@ class Walk:
                 self._function(child, prefix, attributes)
             elif isinstance(child, cst.ClassDef):
                 self._outside(child.body, f"{prefix}{child.name.value}.", self_attributes(child))
-            elif isinstance(child, cst.If) and _is_aside(child):
+            elif isinstance(child, cst.If) and _is_guard(child):
                 continue
             elif isinstance(child, cst.Assign | cst.AnnAssign):
                 self._constant(child, prefix)
@@ -144,7 +144,7 @@ class Walk:
         self._walk(node.body, top, scope, None)
 
     def _walk(self, node: cst.CSTNode, parent: Site | None, scope: Scope, block: int | None) -> None:
-        if isinstance(node, _OPAQUE) or is_text(node) or (isinstance(node, cst.If) and _is_aside(node)):
+        if isinstance(node, _OPAQUE) or is_text(node) or (isinstance(node, cst.If) and _is_guard(node)):
             return
         if isinstance(node, cst.FunctionDef):
             self._function(node, f"{scope.name}.", scope.attributes)
@@ -160,12 +160,12 @@ class Walk:
             self.blocks.append(node)
         site = Site(node=node, parent=parent, scope=scope, block=block, source=self.source)
         self.sites.append(site)
-        for child in _below(node):
+        for child in _evaluated_children(node):
             self._walk(child, site, scope, block)
 
 
-def _below(node: cst.CSTNode) -> Sequence[cst.CSTNode]:
-    """The children that are read or run when the node is; names that are only bound are not."""
+def _evaluated_children(node: cst.CSTNode) -> Sequence[cst.CSTNode]:
+    """Return the children that are evaluated with the node, without names that are only bound."""
     match node:
         case cst.Attribute():
             return [node.value]
@@ -193,8 +193,8 @@ def _below(node: cst.CSTNode) -> Sequence[cst.CSTNode]:
             return node.children
 
 
-def _is_aside(node: cst.If) -> bool:
-    """`if TYPE_CHECKING:` and `if __name__ == "__main__":`"""
+def _is_guard(node: cst.If) -> bool:
+    """Return whether the node is `if TYPE_CHECKING:` or `if __name__ == "__main__":`."""
     test = node.test
     if isinstance(test, cst.Comparison):
         test = test.left
@@ -202,7 +202,7 @@ def _is_aside(node: cst.If) -> bool:
 
 
 def last_name(node: cst.CSTNode) -> str:
-    """`a.b.name(...)` -> "name"; "" for anything that has none."""
+    """Return the last name of an expression, "name" of `a.b.name(...)`; "" if it has none."""
     if isinstance(node, cst.Call):
         return last_name(node.func)
     if isinstance(node, cst.Attribute):
@@ -211,7 +211,7 @@ def last_name(node: cst.CSTNode) -> str:
 
 
 def parameters(given: cst.Parameters) -> list[cst.Param]:
-    """Those that have a name of their own; `*rest` and `**rest` are left out."""
+    """Return the parameters of a function without `*args` and `**kwargs`."""
     return [*given.posonly_params, *given.params, *given.kwonly_params]
 
 
@@ -228,7 +228,7 @@ def _bindings(function: cst.FunctionDef, source: Source) -> tuple[tuple[str, int
 
 
 class _Bindings(cst.CSTVisitor):
-    """Names that a function itself binds, with the end of the first statement part that does so."""
+    """Names that a function binds, each with the end offset of the first binding."""
 
     def __init__(self, source: Source) -> None:
         self.source = source
@@ -276,7 +276,7 @@ class _Bindings(cst.CSTVisitor):
 
 
 def self_attributes(node: cst.ClassDef) -> tuple[str, ...]:
-    """Names that the class assigns to `self`."""
+    """Return the attributes that the class assigns to `self`."""
     finder = _Attributes()
     node.visit(finder)
     return tuple(finder.found)

@@ -1,4 +1,4 @@
-"""A parsed Python file and edits of its text; what no edit names stays as it is, byte for byte."""
+"""A parsed Python file and edits of its text. Bytes outside of the edits never change."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ BOM = "\ufeff"
 
 
 class Edit(NamedTuple):
-    """The bytes from `start` to `end` of a file's UTF-8 text become `new`."""
+    """Replaces the bytes from `start` to `end` of a file's UTF-8 text by `new`."""
 
     start: int
     end: int
     new: str
 
 
-Change = tuple[Edit, ...]  # the edits of one file that make one bug
+Change = tuple[Edit, ...]  # the edits of one file for one mutation
 
 
 class Source:
-    """One file, and where each node lies in it. Offsets are in bytes of its UTF-8 text."""
+    """One file and the positions of its nodes, as byte offsets into its UTF-8 text."""
 
     def __init__(self, path: str, text: str) -> None:
-        """Raises TaskError when the file cannot be edited safely: it is no Python, or its lines end oddly."""
+        """Parse a file. Raises TaskError for text that is not Python or has unusual line ends."""
         if text.startswith(BOM) or "\r" in text.replace("\r\n", "") or "\f" in text:
-            raise TaskError(f"{path}: a byte order mark or odd line ends; files like this are left alone")
+            raise TaskError(f"{path}: a byte order mark or unusual line ends; such files are not mutated")
         try:
             wrapper = MetadataWrapper(cst.parse_module(text), unsafe_skip_copy=True)
             self._spans = wrapper.resolve(ByteSpanPositionProvider)
@@ -41,7 +41,7 @@ class Source:
         self.newline = self.module.default_newline
 
     def span(self, node: cst.CSTNode) -> tuple[int, int]:
-        """From the first to past the last byte of a node, with its own parentheses and decorators."""
+        """Return the start and end offset of a node, its parentheses and decorators included."""
         first, last = node, node
         if isinstance(node, cst.BaseExpression) and node.lpar:
             first, last = node.lpar[0], node.rpar[-1]
@@ -56,16 +56,16 @@ class Source:
         return span
 
     def code(self, node: cst.CSTNode) -> str:
-        """The node's text as it is written, with its parentheses."""
+        """Return the source text of a node with its parentheses."""
         start, end = self.span(node)
         return self.data[start:end].decode()
 
     def line(self, offset: int) -> int:
-        """The number of the line that holds a byte, from 1."""
+        """Return the line number of a byte, from 1."""
         return self.data.count(b"\n", 0, offset) + 1
 
     def indentation(self, node: cst.CSTNode) -> str:
-        """The white space before the node on its line."""
+        """Return the white space before the node on its line."""
         start = self.span(node)[0]
         line = self.data[self.data.rfind(b"\n", 0, start) + 1 : start]
         return line[: len(line) - len(line.lstrip())].decode()
@@ -78,7 +78,7 @@ class Source:
         return self.replace(one, self.code(other)), self.replace(other, self.code(one))
 
     def remove_statement(self, statement: cst.CSTNode, siblings: Sequence[cst.CSTNode]) -> Edit:
-        """Delete the whole lines of a statement; a block that has no other keeps `pass`."""
+        """Delete the lines of a statement, or replace it by `pass` where the block has no other."""
         others = [s for s in siblings if s is not statement and not is_text(s)]
         if not others:
             return self.replace(statement, "pass")
@@ -92,7 +92,7 @@ class Source:
 
 
 def is_text(statement: cst.CSTNode) -> bool:
-    """Whether a statement is only a string: a docstring or a comment in disguise."""
+    """Return whether a statement is only a string, such as a docstring."""
     if not isinstance(statement, cst.SimpleStatementLine) or len(statement.body) != 1:
         return False
     small = statement.body[0]
@@ -100,7 +100,7 @@ def is_text(statement: cst.CSTNode) -> bool:
 
 
 def apply(data: bytes, edits: Iterable[Edit]) -> bytes | None:
-    """The edited text; None where two of the edits touch the same bytes."""
+    """Return the edited text; None where two edits overlap."""
     parts: list[bytes] = []
     at = 0
     for edit in sorted(edits):

@@ -1,4 +1,4 @@
-"""From a bug that tests notice to a task."""
+"""From a detected bug to a task."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from hone.types import Checks, Commit, Environment, Task
 
 SOURCE = "mutated"
 _MIN_TIMEOUT_S = 30.0
-_SLOWER = 10.0  # a busy machine, or a wrong fix, may be so much slower than the unchanged repository here
-_MESSAGE = "Current state"  # of the one commit that the agent meets
+_SLOWER = 10.0  # factor for a busy machine or a slow wrong fix
+_MESSAGE = "Current state"  # of the only commit that the agent sees
 
 
 def make_task(
@@ -28,19 +28,19 @@ def make_task(
     files: Sequence[str],
     failing: Sequence[str],
 ) -> Task:
-    """The task to take the bug back.
+    """Return the task to fix the bug.
 
     Args:
         environment: of the unchanged repository.
         files: the test files that were run.
-        failing: the tests of them that the bug makes fail.
+        failing: their tests that the bug makes fail.
     """
     passing = [test for file in files for test in baseline.passing[file] if test not in set(failing)]
     seconds = sum(baseline.seconds[file] for file in files)
     return Task(
         id=f"{environment.repo.replace('/', '__')}-{candidate.key[:10]}",
         problem=statement,
-        environment=buggy(environment, candidate),
+        environment=with_bug(environment, candidate),
         checks=Checks(
             fail_to_pass=tuple(failing),
             pass_to_pass=tuple(passing),
@@ -53,14 +53,14 @@ def make_task(
     )
 
 
-def buggy(environment: Environment, candidate: Candidate) -> Environment:
-    """The environment whose one commit has the bug."""
+def with_bug(environment: Environment, candidate: Candidate) -> Environment:
+    """Return the environment with the bug in its only commit."""
     bug = Commit(message=_MESSAGE, files=dict(candidate.after))
     return dataclasses.replace(environment, history=(*environment.history, bug))
 
 
 def support(project: Project, files: Sequence[str]) -> dict[str, str]:
-    """What test files may import from their own directories and those above."""
+    """Return the helpers in the directories of the test files and above."""
     folders = {parent for file in files for parent in PurePosixPath(file).parents}
     return {path: text for path, text in project.support.items() if PurePosixPath(path).parent in folders}
 

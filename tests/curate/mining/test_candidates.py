@@ -2,11 +2,11 @@ from datetime import UTC, datetime
 
 import pytest
 
-from hone.curate.mining.candidates import select, take_apart
+from hone.curate.mining.candidates import select, split_commit
 from hone.curate.mining.candidates import test_modules as modules_of
 from hone.curate.mining.history import walk
 from hone.curate.mining.messages import Likelihood
-from hone.curate.mining.refusal import Reason, Unfit
+from hone.curate.mining.refusal import CommitRejected, Reason
 from hone.curate.mining.settings import MiningSettings
 from hone.tasks.errors import TaskError
 from hone.tasks.repository import Repository, run_git
@@ -25,7 +25,7 @@ def chosen(project: Project, **settings: int):
     return select(repository, walk(repository), MiningSettings.model_validate(settings))
 
 
-def test_the_history_is_walked_newest_first_with_what_each_commit_changes(project):
+def test_history_is_newest_first_with_changes(project):
     fix = project.commit("Fix the total\n\nIt was wrong.", FIX)
     project.commit("Ünïcode \\ in a name", {"shop/pré fixe.py": "x = 1\n"})
     newest, second = walk(Repository.open(project.folder))
@@ -37,19 +37,19 @@ def test_the_history_is_walked_newest_first_with_what_each_commit_changes(projec
     }
 
 
-def test_the_walk_begins_on_the_day_that_is_given(project):
+def test_history_starts_at_a_day(project):
     project.commit("Old", {"a.py": "1\n"})
     newer = project.commit("New", {"a.py": "2\n"})
     day = datetime.fromtimestamp(1_600_000_000 + 86_400 * 3 - 60, UTC)
     assert [commit.id for commit in walk(Repository.open(project.folder), since=day)] == [newer]
 
 
-def test_a_branch_that_is_not_there_is_said(project):
+def test_missing_branch_is_an_error(project):
     with pytest.raises(TaskError, match="has no commit nowhere"):
         walk(Repository.open(project.folder), "nowhere")
 
 
-def test_a_merge_is_one_commit_with_the_message_of_what_it_merges(project):
+def test_merge_is_one_commit_with_the_merged_messages(project):
     project.git("checkout", "--quiet", "-b", "topic")
     project.commit("Fix the total", FIX)
     project.git("checkout", "--quiet", "main")
@@ -57,17 +57,17 @@ def test_a_merge_is_one_commit_with_the_message_of_what_it_merges(project):
     (found,) = chosen(project).candidates
     assert found.commit.parents == 2
     assert found.message == "Merge branch 'topic'\n\nFix the total"
-    assert take_apart(Repository.open(project.folder), found.commit).source == ("shop/prices.py",)
+    assert split_commit(Repository.open(project.folder), found.commit).source == ("shop/prices.py",)
 
 
-def test_a_bundle_is_as_good_as_a_folder(project, tmp_path):
+def test_bundle_works_like_a_folder(project, tmp_path):
     fix = project.commit("Fix the total", FIX)
     run_git("bundle", "create", str(tmp_path / "shop.bundle"), "--all", "HEAD", cwd=project.folder)
     repository = Repository.open(tmp_path / "shop.bundle")
     assert [each.id for each in walk(repository)] == [fix]
 
 
-def test_clear_fixes_come_before_unclear_ones_and_newer_before_older(project):
+def test_clear_and_newer_fixes_come_first(project):
     names = {}
     for number, title in enumerate(["Fix one", "Support two", "Three is wrong", "Four"]):
         files = {"shop/prices.py": f"x = {number}\n", "tests/test_prices.py": f"y = {number}\n"}
@@ -89,13 +89,13 @@ def test_clear_fixes_come_before_unclear_ones_and_newer_before_older(project):
         ("Fix it", {**FIX, **{f"shop/m{n}.py": "x = 1\n" for n in range(6)}}, Reason.TOO_LARGE),
     ],
 )
-def test_what_is_no_small_fix_with_tests_is_counted_by_its_reason(project, message, files, reason):
+def test_unsuitable_commits_are_counted_by_reason(project, message, files, reason):
     project.commit(message, files)
     found = chosen(project)
     assert (found.candidates, dict(found.skipped)) == ((), {reason: 1})
 
 
-def test_a_commit_is_taken_apart_into_source_and_tests_and_the_rest_is_left_out(project):
+def test_commit_is_split_into_source_and_tests(project):
     files = {
         **FIX,
         "shop/names.json": "{}\n",
@@ -106,7 +106,7 @@ def test_a_commit_is_taken_apart_into_source_and_tests_and_the_rest_is_left_out(
     project.commit("Fix the total", files)
     repository = Repository.open(project.folder)
     (found,) = chosen(project).candidates
-    parts = take_apart(repository, found.commit)
+    parts = split_commit(repository, found.commit)
     assert parts.source == ("shop/names.json", "shop/prices.py")
     assert parts.tests == ("tests/data/logo.bin", "tests/test_prices.py")
     assert modules_of(parts) == ("tests/test_prices.py",)
@@ -115,13 +115,13 @@ def test_a_commit_is_taken_apart_into_source_and_tests_and_the_rest_is_left_out(
     assert {"total", "prices"} <= parts.known
 
 
-def test_both_patches_together_make_the_tree_of_the_fix(project, tmp_path):
+def test_both_patches_make_the_tree_of_the_fix(project, tmp_path):
     project.commit(
         "Fix it", {**FIX, "tests/data/logo.bin": b"\x00\xff\r\n", "shop/crlf.py": "a = 1\r\nb = 2\r\n"}
     )
     repository = Repository.open(project.folder)
     (found,) = chosen(project).candidates
-    parts = take_apart(repository, found.commit)
+    parts = split_commit(repository, found.commit)
     repository.checkout(found.commit.base, tmp_path / "tree")
     for patch in (parts.test_patch, parts.gold_patch):
         run_git("apply", "-", stdin=patch.encode("utf-8", "surrogateescape"), cwd=tmp_path / "tree")
@@ -141,32 +141,32 @@ def test_both_patches_together_make_the_tree_of_the_fix(project, tmp_path):
         ({"shop/prices.py": FIXED, "tests/data.json": "{}"}, Reason.NO_TEST_MODULE),
     ],
 )
-def test_what_cannot_be_a_task_is_found_out_before_anything_runs(project, files, reason):
+def test_unsuitable_change_is_rejected_before_any_run(project, files, reason):
     project.commit("Fix it", files)
     (found,) = chosen(project).candidates
-    with pytest.raises(Unfit) as caught:
-        modules_of(take_apart(Repository.open(project.folder), found.commit))
+    with pytest.raises(CommitRejected) as caught:
+        modules_of(split_commit(Repository.open(project.folder), found.commit))
     assert caught.value.reason is reason
 
 
-def test_a_new_version_alone_is_no_fix(tmp_path):
+def test_version_change_is_not_a_fix(tmp_path):
     project = Project(tmp_path / "it", {**BASE, "shop/__init__.py": '__version__ = "1.0"\n'})
     project.commit("Fix it", {"shop/__init__.py": '__version__ = "1.1"\n', "tests/test_prices.py": TESTS})
     (found,) = chosen(project).candidates
-    with pytest.raises(Unfit, match="only form, comments or the version"):
-        modules_of(take_apart(Repository.open(project.folder), found.commit))
+    with pytest.raises(CommitRejected, match="only layout, comments or the version"):
+        modules_of(split_commit(Repository.open(project.folder), found.commit))
 
 
-def test_the_repositorys_own_configuration_does_not_change_patches(project):
+def test_repository_configuration_does_not_change_patches(project):
     project.commit("Fix the total", FIX)
     for name, value in (("diff.noprefix", "true"), ("diff.external", "false"), ("color.ui", "always")):
         project.git("config", name, value)
     (found,) = chosen(project).candidates
-    patch = take_apart(Repository.open(project.folder), found.commit).gold_patch
+    patch = split_commit(Repository.open(project.folder), found.commit).gold_patch
     assert patch.startswith("diff --git a/shop/prices.py b/shop/prices.py\n")
 
 
-def test_texts_are_those_files_that_are_there_and_are_text(project):
+def test_texts_skip_missing_and_binary_files(project):
     commit = project.commit("More", {"a.py": "ä\n", "b.bin": b"\xff", "empty.py": ""})
     found = Repository.open(project.folder).texts(commit, ["a.py", "b.bin", "none.py", "empty.py"])
     assert found == {"a.py": "ä\n", "empty.py": ""}

@@ -1,7 +1,7 @@
 import pytest
 
 from hone.curate.mining.interface import describe, find_expected
-from hone.curate.mining.refusal import Reason, Unfit
+from hone.curate.mining.refusal import CommitRejected, Reason
 
 SOURCE = """
 class Price:
@@ -63,7 +63,7 @@ def test_pattern_of_an_error_message_is_listed():
 
 
 def test_new_private_name_makes_the_commit_unfit():
-    with pytest.raises(Unfit) as caught:
+    with pytest.raises(CommitRejected) as caught:
         of("def test_a():\n    Price()._rate()\n", "test_a")
     assert (caught.value.reason, caught.value.detail) == (Reason.PRIVATE_NAMES, "_rate")
 

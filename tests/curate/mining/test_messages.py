@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hone.curate.mining.messages import Likelihood, judge_message, own_text, references
+from hone.curate.mining.messages import Likelihood, classify_message, references, strip_tool_text
 from hone.curate.mining.refusal import Reason
 
 
@@ -17,13 +17,13 @@ from hone.curate.mining.refusal import Reason
         "Merge pull request #7 from me/branch\n\nPrices no longer crash on None",
     ],
 )
-def test_messages_that_speak_of_a_bug_are_clear(message):
-    assert judge_message(message) is Likelihood.CLEAR
+def test_message_about_a_bug_is_clear(message):
+    assert classify_message(message) is Likelihood.CLEAR
 
 
 @pytest.mark.parametrize("message", ["Totals of nested prices", "Support tuples", "Add a currency"])
-def test_messages_that_could_be_anything_are_unclear(message):
-    assert judge_message(message) is Likelihood.UNCLEAR
+def test_ambiguous_message_is_unclear(message):
+    assert classify_message(message) is Likelihood.UNCLEAR
 
 
 @pytest.mark.parametrize(
@@ -41,16 +41,16 @@ def test_messages_that_could_be_anything_are_unclear(message):
         ("Fix tests on Windows", Reason.NO_FIX),
     ],
 )
-def test_messages_of_other_work_are_told_apart(message, reason):
-    assert judge_message(message) is reason
+def test_message_of_other_work_is_rejected(message, reason):
+    assert classify_message(message) is reason
 
 
-def test_what_tools_add_to_a_message_goes():
+def test_text_added_by_tools_is_removed():
     message = (
         "Merge pull request #7 from me/branch\n\nFix totals (#7)\n\nThey were off by one.\n\n"
         "Co-authored-by: Somebody <a@b.c>\nSigned-off-by: Me <me@b.c>\nChange-Id: I123\n"
     )
-    assert own_text(message) == "Fix totals\n\nThey were off by one."
+    assert strip_tool_text(message) == "Fix totals\n\nThey were off by one."
 
 
 @pytest.mark.parametrize(
@@ -62,18 +62,18 @@ def test_what_tools_add_to_a_message_goes():
         ("Fix total(3) being wrong", "Fix total(3) being wrong"),
     ],
 )
-def test_the_numbers_of_a_title_go_and_its_code_stays(title, kept):
-    assert own_text(title) == kept
+def test_issue_numbers_of_a_title_are_removed(title, kept):
+    assert strip_tool_text(title) == kept
 
 
-def test_issues_that_a_message_names_are_found_and_the_number_of_its_merge_comes_last():
+def test_references_are_found_with_the_merge_number_last():
     assert references("Merge pull request #70 from me/x\n\nFix it, closes #12 and gh-13") == [12, 13, 70]
     assert references("See https://tracker.example/me/it/issues/5 and issue601") == [5, 601]
     assert references("Since version 1.5, colour #fff and a&#39;b") == []
 
 
 @given(st.text())
-def test_any_message_can_be_judged(message):
-    assert isinstance(judge_message(message), Likelihood | Reason)
-    assert len(own_text(message)) <= len(message)
+def test_any_message_can_be_classified(message):
+    assert isinstance(classify_message(message), Likelihood | Reason)
+    assert len(strip_tool_text(message)) <= len(message)
     references(message)

@@ -114,7 +114,7 @@ def run(project: Project, tmp_path, *, limit=None):
     return report(selection, read_results(journal), limit), tried
 
 
-def test_a_fix_with_tests_becomes_a_proven_task_and_the_rest_falls_with_its_reason(mined):
+def test_fix_with_tests_becomes_a_proven_task(mined):
     found = mined.report
     assert found.candidates == found.tried == 4
     assert found.refused == {Reason.NO_FAIL_TO_PASS: 1, Reason.GOLD_FAILS: 1, Reason.DOES_NOT_RUN: 1}
@@ -130,19 +130,19 @@ def test_a_fix_with_tests_becomes_a_proven_task_and_the_rest_falls_with_its_reas
     assert task.metadata["validation"]["repeats"] == 2
 
 
-def test_the_agents_repository_holds_neither_the_fix_nor_its_tests(mined):
+def test_repository_holds_neither_the_fix_nor_its_tests(mined):
     workspace = prepare(mined.report.tasks[0], mined.folder / "workspaces")
     texts = [path.read_bytes() for path in workspace.rglob("*") if path.is_file()]
     assert not any(b"for price in prices" in text or b"test_of_three" in text for text in texts)
     assert not (workspace / "tests" / "prices.json").exists()
 
 
-def test_a_later_run_does_only_what_is_left(mined):
+def test_continued_run_tries_only_new_commits(mined):
     again, tried = run(mined.project, mined.folder)
     assert (again, tried) == (mined.report, [])
 
 
-def test_no_more_is_tried_once_the_limit_is_reached(mined):
+def test_limit_stops_the_run(mined):
     worse = {
         "shop/prices.py": FIXED.replace("sum(", "-sum("),
         "tests/test_prices.py": TESTS.replace("6", "-6"),
@@ -152,7 +152,7 @@ def test_no_more_is_tried_once_the_limit_is_reached(mined):
     assert (len(limited.tasks), limited.candidates, tried) == (1, 5, [])
 
 
-def test_flaky_tests_are_set_aside_and_named(tmp_path):
+def test_flaky_tests_are_excluded_and_named(tmp_path):
     project = Project(tmp_path / "shop", PLAIN)
     project.commit(TITLE, {"shop/prices.py": FIXED, "tests/test_prices.py": TESTS + FLAKY})
     found, _ = run(project, tmp_path)
@@ -169,7 +169,7 @@ def app() -> typer.Typer:
     return made
 
 
-def test_the_command_writes_the_tasks_and_says_what_became_of_the_commits(tmp_path, monkeypatch):
+def test_command_writes_tasks_and_reports_commits(tmp_path, monkeypatch):
     project = make_project(tmp_path / "shop")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     out = tmp_path / "out" / "tasks.jsonl"

@@ -2,7 +2,7 @@ import asyncio
 
 import pytest
 
-from hone.curate.mining.refusal import Reason, Unfit
+from hone.curate.mining.refusal import CommitRejected, Reason
 from hone.curate.mining.runs import compare, observe
 from hone.grading.run import TestRun
 from hone.types import TestStatus
@@ -14,7 +14,7 @@ def statuses(**tests: str):
     return {name: TestStatus(status) for name, status in tests.items()}
 
 
-def test_tests_are_sorted_by_what_all_runs_say():
+def test_tests_are_sorted_by_all_runs():
     before = [statuses(a="failed", b="passed", c="passed", d="passed", f="skipped")] * 2
     after = [
         statuses(a="passed", b="passed", c="failed", d="passed", e="passed", f="passed"),
@@ -26,7 +26,7 @@ def test_tests_are_sorted_by_what_all_runs_say():
     assert found.flaky == ("d",)
 
 
-def test_a_test_that_passes_once_before_the_fix_is_flaky_and_not_fixed():
+def test_test_that_passes_once_before_the_fix_is_flaky():
     found = compare([statuses(a="failed"), statuses(a="passed")], [statuses(a="passed")] * 2)
     assert (found.fail_to_pass, found.pass_to_pass, found.flaky) == ((), (), ("a",))
 
@@ -42,7 +42,7 @@ def ran(seconds: float = 1.0, *, finished: bool = True, log: str = "", **tests: 
     return TestRun(statuses=statuses(**tests), finished=finished, log=log, seconds=seconds)
 
 
-def test_what_was_observed_has_the_log_before_the_fix_and_the_longest_time():
+def test_observation_has_the_log_before_the_fix_and_the_longest_time():
     seen = watch([ran(log="E no", a="failed"), ran(a="failed")], [ran(3.0, a="passed"), ran(a="passed")])
     assert (seen.compared.fail_to_pass, seen.log, seen.seconds) == (("a",), "E no", 3.0)
 
@@ -59,19 +59,19 @@ def test_what_was_observed_has_the_log_before_the_fix_and_the_longest_time():
         ([ran(a="failed"), ran(a="passed")], [ran(a="passed"), ran(a="passed")], Reason.UNSTABLE),
     ],
 )
-def test_a_commit_whose_tests_prove_nothing_is_refused_with_the_reason(before, after, reason):
-    with pytest.raises(Unfit) as caught:
+def test_commit_whose_tests_prove_nothing_is_rejected(before, after, reason):
+    with pytest.raises(CommitRejected) as caught:
         watch(before, after)
     assert caught.value.reason is reason
 
 
-def test_even_once_means_twice_so_that_ids_with_the_time_in_them_show():
+def test_tests_run_at_least_twice():
     seen = watch(
         [ran(a="failed")] * 2, [ran(a="passed", t1="passed"), ran(a="passed", t2="passed")], repeats=1
     )
     assert (seen.compared.fail_to_pass, seen.compared.flaky) == (("a",), ("t1", "t2"))
 
 
-def test_before_the_fix_the_tests_may_not_even_be_collected():
+def test_tests_may_be_uncollectable_before_the_fix():
     seen = watch([ran(finished=False)] * 2, [ran(a="passed")] * 2)
     assert seen.compared.fail_to_pass == ("a",)

@@ -1,9 +1,9 @@
 import pytest
 
-from hone.curate.mining.candidates import select, take_apart
+from hone.curate.mining.candidates import select, split_commit
 from hone.curate.mining.history import walk
 from hone.curate.mining.issues import Issue
-from hone.curate.mining.refusal import Reason, Unfit
+from hone.curate.mining.refusal import CommitRejected, Reason
 from hone.curate.mining.settings import MiningSettings
 from hone.curate.mining.statement import FailingTests, write
 from hone.tasks.repository import Repository
@@ -18,7 +18,7 @@ def written(tmp_path, message: str, *, issues=None, min_letters: int = 0, log: s
     project.commit(message, files)
     repository = Repository.open(project.folder)
     (candidate,) = select(repository, walk(repository), MiningSettings()).candidates
-    parts = take_apart(repository, candidate.commit)
+    parts = split_commit(repository, candidate.commit)
     return write(candidate, parts, FailingTests(ids=FAILING, log=log), issues or {}, min_letters)
 
 
@@ -84,6 +84,6 @@ def test_names_that_the_tests_expect_are_listed(tmp_path):
 def test_statement_that_must_reveal_the_fix_is_refused(tmp_path):
     source = BASE["shop/prices.py"] + "\n\nMESSAGE = '''\nthis is an entirely new message\n'''\n"
     tests = TESTS.replace("== 6", "== 6, 'this is an entirely new message'")
-    with pytest.raises(Unfit) as caught:
+    with pytest.raises(CommitRejected) as caught:
         written(tmp_path, "Fix total", **{"shop/prices.py": source, "tests/test_prices.py": tests})
     assert caught.value.reason is Reason.NO_STATEMENT

@@ -33,7 +33,7 @@ lines = st.lists(st.text(st.characters(exclude_categories=["Cs", "Cc"]), max_siz
 
 @settings(max_examples=25, deadline=None)
 @given(lines, lines, st.sampled_from(["\n", "\r\n"]), st.booleans(), st.booleans())
-def test_git_makes_of_the_diff_what_it_was_made_of(tmp_path_factory, one, other, newline, ends, other_ends):
+def test_git_applies_the_diff(tmp_path_factory, one, other, newline, ends, other_ends):
     before = newline.join(one) + newline * ends
     after = newline.join(other) + newline * other_ends
     if not before or not after or before == after:
@@ -42,7 +42,7 @@ def test_git_makes_of_the_diff_what_it_was_made_of(tmp_path_factory, one, other,
     assert git_apply(tmp_path_factory.mktemp("tree"), {"a.py": before}, patch) == {"a.py": after}
 
 
-def test_the_gold_patch_takes_the_bug_back(tmp_path):
+def test_gold_patch_reverts_the_bug(tmp_path):
     modules = {"one.py": Module("one.py", TEXT), "two.py": Module("two.py", OTHER)}
     singles = [m for module in modules.values() for m in module.mutations()]
     for number, mutation in enumerate(singles):
@@ -52,7 +52,7 @@ def test_the_gold_patch_takes_the_bug_back(tmp_path):
             assert fixed == dict(candidate.before)
 
 
-def test_mutations_of_two_places_or_two_files_go_together(tmp_path):
+def test_mutations_of_two_places_or_files_combine(tmp_path):
     modules = {"one.py": Module("one.py", TEXT), "two.py": Module("two.py", OTHER)}
     (less,) = [m for m in modules["one.py"].mutations() if m.operator == "comparison_boundary"]
     (plus,) = [m for m in modules["one.py"].mutations() if m.operator == "arithmetic"]
@@ -65,7 +65,7 @@ def test_mutations_of_two_places_or_two_files_go_together(tmp_path):
     assert git_apply(tmp_path, across.after, across.gold_patch) == {"one.py": TEXT, "two.py": OTHER}
 
 
-def test_mutations_that_overlap_or_do_not_compile_make_no_candidate():
+def test_overlapping_mutations_make_no_candidate():
     modules = {"one.py": Module("one.py", TEXT)}
     boundary, inverse = (
         next(m for m in modules["one.py"].mutations() if m.operator == name)
@@ -76,6 +76,6 @@ def test_mutations_that_overlap_or_do_not_compile_make_no_candidate():
 
 
 @pytest.mark.parametrize("text", ["\ufeffx = 1\n", "x = 1\ry = 2\n", "x = (\n"])
-def test_files_that_cannot_be_edited_safely_are_refused(text):
+def test_unsafe_files_are_refused(text):
     with pytest.raises(TaskError, match=r"one\.py: "):
         Module("one.py", text)

@@ -162,7 +162,7 @@ def made(tmp_path_factory):
 pytestmark = pytest.mark.sandbox
 
 
-def test_bugs_that_tests_notice_become_proven_tasks(made):
+def test_detected_bugs_become_proven_tasks(made):
     _, repository, report, _ = made
     assert len(report.tasks) == COUNT
     assert report.ran >= COUNT
@@ -175,7 +175,7 @@ def test_bugs_that_tests_notice_become_proven_tasks(made):
         assert find_leak(task.problem, changed_lines(task.checks.gold_patch, "+-")) is None
 
 
-def test_the_agent_meets_the_bug_in_one_commit_and_the_gold_patch_mends_it(made):
+def test_repository_has_one_commit_and_the_gold_patch_fixes_it(made):
     folder, repository, report, _ = made
     for task in report.tasks:
         workspace = prepare(task, folder / "workspaces")
@@ -190,9 +190,9 @@ def test_the_agent_meets_the_bug_in_one_commit_and_the_gold_patch_mends_it(made)
             assert (workspace / path).read_text() == (repository / path).read_text()
 
 
-def test_tests_that_fail_anyway_are_set_aside_and_code_that_no_test_reaches_has_no_bugs(made):
+def test_failing_tests_and_unreached_code_are_not_used(made):
     _, _, report, _ = made
-    assert list(report.set_aside) == ["tests/test_prices.py::test_broken_already"]
+    assert list(report.excluded_tests) == ["tests/test_prices.py::test_broken_already"]
     assert report.unreached > 0
     for task in report.tasks:
         assert "untested" not in task.metadata["functions"]
@@ -200,13 +200,13 @@ def test_tests_that_fail_anyway_are_set_aside_and_code_that_no_test_reaches_has_
         assert "tests/test_prices.py::test_broken_already" not in named
 
 
-def test_every_candidate_is_accounted_for(made):
+def test_every_candidate_is_counted_once(made):
     _, _, report, _ = made
-    assert report.candidates == len(report.tasks) + sum(report.fell.values())
-    assert set(report.fell) <= set(Reason)
+    assert report.candidates == len(report.tasks) + sum(report.rejected.values())
+    assert set(report.rejected) <= set(Reason)
 
 
-def test_a_run_that_goes_on_starts_no_sandbox_for_what_is_known_and_finds_the_same(made):
+def test_continued_run_repeats_no_test_run(made):
     folder, repository, report, starts = made
     again, more = run(repository, folder, journal=folder / "journal")
     assert starts > 2 * COUNT
@@ -220,7 +220,7 @@ def test_another_seed_finds_other_bugs(made):
     assert {task.id for task in other.tasks} != {task.id for task in report.tasks[:2]}
 
 
-def test_only_the_tests_that_were_asked_for_are_used(made):
+def test_only_the_chosen_tests_are_used(made):
     folder, repository, _, _ = made
     report, _ = run(repository, folder, count=1, tests=["tests/test_cart.py"])
     (task,) = report.tasks
@@ -238,11 +238,11 @@ def test_only_the_tests_that_were_asked_for_are_used(made):
         ),
     ],
 )
-def test_a_repository_that_cannot_be_used_is_refused_in_a_sentence(tmp_path, files, said):
+def test_unusable_repository_is_an_error(tmp_path, files, said):
     with pytest.raises(TaskError, match=said):
         run(make_repository(tmp_path / "repository", files), tmp_path)
 
 
-def test_a_folder_that_is_no_repository_is_refused(tmp_path):
+def test_folder_without_a_repository_is_an_error(tmp_path):
     with pytest.raises(TaskError, match="is no git repository"):
         run(tmp_path, tmp_path)

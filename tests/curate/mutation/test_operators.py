@@ -301,13 +301,13 @@ BLOCKS = [
 
 
 @pytest.mark.parametrize(("operator", "line", "becomes"), LINES)
-def test_an_operator_changes_a_line_as_it_says(operator, line, becomes):
+def test_operator_changes_a_line(operator, line, becomes):
     text = f"def g(a, b, c, n, f):\n    {line}\n"
     assert f"def g(a, b, c, n, f):\n    {becomes}\n" in offered(operator, text)
 
 
 @pytest.mark.parametrize(("operator", "block", "becomes"), BLOCKS)
-def test_an_operator_changes_a_block_as_it_says(operator, block, becomes):
+def test_operator_changes_a_block(operator, block, becomes):
     assert dedent(becomes) in offered(operator, dedent(block))
 
 
@@ -353,7 +353,7 @@ if __name__ == "__main__":
 '''
 
 
-def test_annotations_docstrings_messages_and_scripts_are_left_alone():
+def test_annotations_docstrings_and_scripts_are_not_mutated():
     assert {mutation.operator for mutation, _ in all_offered(LEFT_ALONE)} == {"removed_raise"}
 
 
@@ -379,7 +379,7 @@ class Parser( Base ):
 
 
 @pytest.mark.parametrize("newline", ["\n", "\r\n"])
-def test_what_no_change_touches_stays_byte_for_byte(newline):
+def test_bytes_outside_of_a_mutation_stay(newline):
     text = MIXED.replace("\n", newline)
     module_of = dict(all_offered(text))
     assert len(module_of) > 40
@@ -391,7 +391,7 @@ def test_what_no_change_touches_stays_byte_for_byte(newline):
         assert "\n" not in after.replace("\r\n", "") or newline == "\n"
 
 
-def test_a_mutation_names_its_function_and_its_line():
+def test_mutation_names_its_function_and_line():
     found = {
         (m.operator, m.function, m.line) for m, _ in all_offered(MIXED) if m.operator == "arithmetic"
     } | {

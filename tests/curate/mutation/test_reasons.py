@@ -1,6 +1,6 @@
 import pytest
 
-from hone.curate.mutation.reasons import Reason, weigh
+from hone.curate.mutation.reasons import Reason, classify_run
 from hone.grading.run import TestRun
 from hone.types import TestStatus
 
@@ -18,17 +18,17 @@ def run(failing=(), *, missing=(), finished=True, status="failed"):
         (run(EXPECTED[:2]), None, EXPECTED[:2]),
         (run(EXPECTED[:2], status="error"), None, EXPECTED[:2]),
         (run(EXPECTED[:4]), None, EXPECTED[:4]),
-        (run(), Reason.UNNOTICED, []),
-        (run(EXPECTED[:2], status="skipped"), Reason.UNNOTICED, []),
+        (run(), Reason.UNDETECTED, []),
+        (run(EXPECTED[:2], status="skipped"), Reason.UNDETECTED, []),
         (run(EXPECTED[:5]), Reason.TOO_BROKEN, []),
         (run(EXPECTED[:2], finished=False), Reason.DID_NOT_END, []),
         (run(EXPECTED[:2], missing=EXPECTED[7:]), Reason.NOT_COLLECTED, []),
     ],
 )
-def test_a_bug_makes_a_task_when_some_tests_fail_and_most_still_pass(ran, reason, failing):
-    assert weigh(EXPECTED, ran) == (reason, failing)
+def test_bug_that_fails_some_tests_becomes_a_task(ran, reason, failing):
+    assert classify_run(EXPECTED, ran) == (reason, failing)
 
 
 def test_all_of_a_few_tests_may_fail():
     few = TestRun(statuses={EXPECTED[0]: TestStatus.FAILED}, finished=True, log="", seconds=1.0)
-    assert weigh(EXPECTED[:1], few) == (None, EXPECTED[:1])
+    assert classify_run(EXPECTED[:1], few) == (None, EXPECTED[:1])

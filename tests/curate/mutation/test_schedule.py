@@ -1,7 +1,7 @@
 import random
 
 from hone.curate.mutation.candidates import Module
-from hone.curate.mutation.schedule import Schedule, Variety, ordered
+from hone.curate.mutation.schedule import DiversityFilter, Schedule, ordered
 
 ONE = """def f(a, b):
     if a < b and a:
@@ -22,20 +22,20 @@ def schedule(seed=0):
 
 
 def drain(schedule, size=4):
-    """Every candidate, of which each single is noticed by the tests of its function."""
+    """Every candidate, of which each single is detected by the tests of its function."""
     batches = []
     while batch := schedule.batch(size):
         batches.append(batch)
         for candidate in batch:
-            schedule.found(candidate.kind)
+            schedule.count_task(candidate.kind)
             if candidate.kind == "single":
-                schedule.noticed(candidate.mutations[0], ["shared", candidate.mutations[0].function])
+                schedule.add_detected(candidate.mutations[0], ["shared", candidate.mutations[0].function])
         if len(batches) > 60:
             break
     return [candidate for batch in batches for candidate in batch]
 
 
-def test_operators_take_turns_and_so_do_functions():
+def test_operators_and_functions_are_interleaved():
     names = [mutation.operator for mutation in ordered(SINGLES, random.Random(1))]
     kinds = len(set(names))
     assert len(set(names[:kinds])) == kinds
@@ -43,14 +43,14 @@ def test_operators_take_turns_and_so_do_functions():
     assert set(arithmetic[:3]) == {"f", "g", "h"}
 
 
-def test_the_seed_alone_decides_the_order():
+def test_seed_decides_the_order():
     first, again, other = (
         [candidate.key for candidate in drain(schedule(seed))] for seed in ("one", "one", "two")
     )
     assert first == again != other
 
 
-def test_no_bug_is_handed_out_twice_and_bugs_of_several_are_made_of_noticed_ones():
+def test_no_candidate_is_repeated_and_combinations_use_detected_bugs():
     candidates = drain(schedule())
     assert len({candidate.key for candidate in candidates}) == len(candidates)
     kinds = [candidate.kind for candidate in candidates]
@@ -61,8 +61,8 @@ def test_no_bug_is_handed_out_twice_and_bugs_of_several_are_made_of_noticed_ones
         assert len(paths) == (2 if candidate.kind == "cross-file" else 1)
 
 
-def test_what_fails_the_same_tests_in_the_same_way_is_taken_once():
-    variety = Variety(per_function=2)
+def test_similar_candidates_are_taken_once():
+    variety = DiversityFilter(per_function=2)
     candidates = [c for c in drain(schedule()) if c.mutations[0].function == "f" and c.kind == "single"]
     one, same = [c for c in candidates if c.operators == ("wrong_variable",)][:2]
     other, last = [c for c in candidates if c.operators == ("wrong_return",)][:2]

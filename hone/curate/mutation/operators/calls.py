@@ -49,8 +49,10 @@ _PAIRS = (
     ("map", "filter"),
     ("zip", "zip_longest"),
 )
-_OTHER = {b: a for a, b in reversed(_PAIRS)} | dict(reversed(_PAIRS))  # of several, the first pair counts
-_BUILTIN = {"min", "max", "any", "all", "map", "filter"}  # those that need no import
+_OTHER = {b: a for a, b in reversed(_PAIRS)} | dict(
+    reversed(_PAIRS)
+)  # of two pairs with one name, the first counts
+_BUILTIN = {"min", "max", "any", "all", "map", "filter"}  # functions that need no import
 _OTHER.update({"extend": "append", "strip": "rstrip", "sorted": "list", "sum": "max", "pop": "get"})
 
 
@@ -64,13 +66,13 @@ def swapped_arguments(site: Site, node: cst.Call) -> Iterator[Change]:
 
 @operator(cst.Call)
 def dropped_keyword(site: Site, node: cst.Call) -> Iterator[Change]:
-    """A keyword argument is forgotten."""
+    """A keyword argument is dropped."""
     yield from _dropped(site, keyword=True)
 
 
 @operator(cst.Call)
 def dropped_argument(site: Site, node: cst.Call) -> Iterator[Change]:
-    """The last positional argument is forgotten, where there are several."""
+    """The last positional argument is dropped, where there are several."""
     yield from _dropped(site, keyword=False)
 
 
@@ -142,7 +144,7 @@ def dropped_copy(site: Site, node: cst.Subscript) -> Iterator[Change]:
 
 @operator(cst.Expr)
 def dropped_super(site: Site, node: cst.Expr) -> Iterator[Change]:
-    """The line that calls the method of the base class is forgotten."""
+    """The line that calls the method of the base class is dropped."""
     line = site.statement
     if line is not None and isinstance(node, cst.Expr) and _calls_super(node.value):
         yield line.remove()

@@ -1,4 +1,4 @@
-"""Bugs in what decides: comparisons, boolean operators, branches."""
+"""Bugs in conditions: comparisons, boolean operators, branches."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def boolean_operator(site: Site, node: cst.BooleanOperation) -> Iterator[Change]
 
 @operator(cst.BooleanOperation)
 def dropped_operand(site: Site, node: cst.BooleanOperation) -> Iterator[Change]:
-    """One side of `and` or `or` is forgotten."""
+    """One side of `and` or `or` is dropped."""
     for kept in (node.left, node.right):
         yield site.replace_inner(node, site.source.code(kept))
 
@@ -72,7 +72,7 @@ def dropped_operand(site: Site, node: cst.BooleanOperation) -> Iterator[Change]:
 def negated_condition(site: Site, node: cst.If | cst.While | cst.IfExp) -> Iterator[Change]:
     """The condition of `if`, `while` or a conditional expression is negated."""
     if isinstance(node.test, cst.Comparison) and len(node.test.comparisons) == 1:
-        return  # that is what `comparison_inverse` does
+        return  # see `comparison_inverse`
     if isinstance(node.test, cst.UnaryOperation) and isinstance(node.test.operator, cst.Not):
         yield site.replace_inner(node.test, site.source.code(node.test.expression))
     elif isinstance(node.test, cst.Name | cst.Attribute | cst.Call | cst.Subscript) or node.test.lpar:
@@ -83,7 +83,7 @@ def negated_condition(site: Site, node: cst.If | cst.While | cst.IfExp) -> Itera
 
 @operator(cst.UnaryOperation)
 def dropped_not(site: Site, node: cst.UnaryOperation) -> Iterator[Change]:
-    """A `not` inside a larger expression is forgotten."""
+    """A `not` inside a larger expression is dropped."""
     parent = site.parent.node if site.parent else None
     if isinstance(node.operator, cst.Not) and not isinstance(parent, cst.If | cst.While | cst.IfExp):
         yield site.replace_inner(node, site.source.code(node.expression))
@@ -102,7 +102,7 @@ def swapped_branches(site: Site, node: cst.If | cst.IfExp) -> Iterator[Change]:
 
 @operator(cst.If)
 def dropped_branch(site: Site, node: cst.If) -> Iterator[Change]:
-    """An `elif` or `else` is forgotten."""
+    """An `elif` or `else` is dropped."""
     branch = node.orelse
     if branch is None or (isinstance(branch, cst.Else) and not isinstance(branch.body, cst.IndentedBlock)):
         return

@@ -1,4 +1,4 @@
-"""Bugs in errors: the wrong class, a handler that takes too much or too little, none raised."""
+"""Bugs in exceptions: the wrong class, a handler that is too wide or too narrow, none raised."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _WIDE = ("Exception", "BaseException")
 
 @operator(cst.Raise, cst.ExceptHandler)
 def wrong_exception(site: Site, node: cst.Raise | cst.ExceptHandler) -> Iterator[Change]:
-    """An error of another class is raised, or waited for."""
+    """An exception of another class is raised or caught."""
     named = None
     if isinstance(node, cst.Raise):
         named = node.exc.func if isinstance(node.exc, cst.Call) else node.exc
@@ -44,14 +44,14 @@ def wrong_exception(site: Site, node: cst.Raise | cst.ExceptHandler) -> Iterator
 
 @operator(cst.ExceptHandler)
 def widened_handler(site: Site, node: cst.ExceptHandler) -> Iterator[Change]:
-    """A handler takes every error."""
+    """A handler catches every exception."""
     if node.type is not None and last_name(node.type) not in _WIDE:
         yield site.replace(node.type, "Exception")
 
 
 @operator(cst.ExceptHandler)
 def narrowed_handler(site: Site, node: cst.ExceptHandler) -> Iterator[Change]:
-    """A handler of several errors forgets one of them."""
+    """A handler of several exceptions drops one of them."""
     if isinstance(node.type, cst.Tuple) and len(node.type.elements) > 1:
         codes = [site.source.code(element.value) for element in node.type.elements]
         for at in range(len(codes)):
@@ -61,7 +61,7 @@ def narrowed_handler(site: Site, node: cst.ExceptHandler) -> Iterator[Change]:
 
 @operator(cst.Raise)
 def removed_raise(site: Site, node: cst.Raise) -> Iterator[Change]:
-    """An error is not raised."""
+    """An exception is not raised."""
     yield site.replace(node, "pass")
 
 

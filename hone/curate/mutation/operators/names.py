@@ -11,12 +11,12 @@ from hone.curate.mutation.operators.operator import operator
 from hone.curate.mutation.sites import Site, last_name
 from hone.curate.mutation.source import Change
 
-_NEAREST = 2  # other names offered for one
+_NEAREST = 2  # alternatives per name
 
 
 @operator(cst.Name)
 def wrong_variable(site: Site, node: cst.Name) -> Iterator[Change]:
-    """Another variable of the function, bound before."""
+    """A name becomes another local variable that is bound before."""
     parent = site.parent.node if site.parent else None
     if isinstance(parent, cst.Return) or (isinstance(parent, cst.Call) and parent.func is node):
         return
@@ -26,7 +26,7 @@ def wrong_variable(site: Site, node: cst.Name) -> Iterator[Change]:
 
 
 def _others(site: Site, node: cst.CSTNode) -> list[str]:
-    """The names that were bound last before a node."""
+    """Return the names bound last before a node."""
     at = site.source.span(node)[0]
     earlier = [name for name, bound in site.scope.bound if bound <= at and name != last_name(node)]
     return earlier[::-1][:_NEAREST]
@@ -52,7 +52,7 @@ def negated_return(site: Site, node: cst.Return) -> Iterator[Change]:
 
 @operator(cst.Attribute)
 def wrong_attribute(site: Site, node: cst.Attribute) -> Iterator[Change]:
-    """Another attribute that the class sets on `self`."""
+    """An attribute becomes another one that the class assigns to `self`."""
     names = site.scope.attributes
     parent = site.parent.node if site.parent else None
     called = isinstance(parent, cst.Call) and parent.func is node
@@ -64,7 +64,7 @@ def wrong_attribute(site: Site, node: cst.Attribute) -> Iterator[Change]:
 
 @operator(cst.For, cst.CompFor, cst.Assign)
 def swapped_targets(site: Site, node: cst.For | cst.CompFor | cst.Assign) -> Iterator[Change]:
-    """`for key, value in ...` binds its two names the other way round; so does `a, b = ...`."""
+    """`for key, value in ...` or `a, b = ...` swaps its names."""
     target = node.target if isinstance(node, cst.For | cst.CompFor) else None
     if isinstance(node, cst.Assign) and len(node.targets) == 1 and not isinstance(node.value, cst.Tuple):
         target = node.targets[0].target

@@ -1,4 +1,4 @@
-"""Bugs in statements: one is missing, or stands in the wrong place."""
+"""Bugs in statements: one is missing or misplaced."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ _LEAVES = (cst.Return, cst.Continue, cst.Break, cst.Raise)
 
 @operator(cst.Assign, cst.AugAssign)
 def removed_assignment(site: Site, node: cst.Assign | cst.AugAssign) -> Iterator[Change]:
-    """An assignment to something that already has a value is forgotten."""
+    """An assignment to something that already has a value is dropped."""
     line = site.statement
     if line is None or _initialises(site):
         return
     if isinstance(node, cst.Assign) and isinstance(node.targets[0].target, cst.Name):
         name, start = node.targets[0].target.value, site.source.span(node)[0]
         if not any(bound == name and at < start for bound, at in site.scope.bound):
-            return  # the first binding: without it the name is unknown
+            return  # the first binding: the name would be undefined
     yield line.remove()
 
 
 @operator(cst.Assign)
 def removed_initialisation(site: Site, node: cst.Assign) -> Iterator[Change]:
-    """An attribute is not set when the object is made."""
+    """`__init__` does not set an attribute."""
     line = site.statement
     if line is not None and _initialises(site):
         yield line.remove()
@@ -45,7 +45,7 @@ def _initialises(site: Site) -> bool:
 
 @operator(cst.Expr)
 def removed_call(site: Site, node: cst.Expr) -> Iterator[Change]:
-    """A call whose result nobody uses is forgotten."""
+    """A call whose result is unused is dropped."""
     line = site.statement
     if line is None or not isinstance(node.value, cst.Call | cst.Yield | cst.Await):
         return
@@ -55,7 +55,7 @@ def removed_call(site: Site, node: cst.Expr) -> Iterator[Change]:
 
 @operator(cst.If)
 def removed_guard(site: Site, node: cst.If) -> Iterator[Change]:
-    """An `if` that leaves the function or the loop is forgotten, or it leaves no more."""
+    """An `if` that leaves the function or the loop is dropped."""
     if node.orelse or site.source.code(node).startswith("elif"):
         return
     last = node.body.body[-1]
@@ -66,14 +66,14 @@ def removed_guard(site: Site, node: cst.If) -> Iterator[Change]:
 
 @operator(cst.If)
 def removed_condition(site: Site, node: cst.If) -> Iterator[Change]:
-    """What an `if` guards is done always."""
+    """The body of an `if` always runs."""
     if node.orelse is None:
         yield site.replace(node.test, "True")
 
 
 @operator(cst.Break, cst.Continue)
 def loop_control(site: Site, node: cst.Break | cst.Continue) -> Iterator[Change]:
-    """`break` and `continue` change places, or stand for nothing."""
+    """`break` becomes `continue`, `continue` becomes `break`, or either becomes `pass`."""
     yield site.replace(node, "continue" if isinstance(node, cst.Break) else "break")
     yield site.replace(node, "pass")
 
@@ -103,7 +103,7 @@ def yield_whole(site: Site, node: cst.Yield) -> Iterator[Change]:
 
 @operator(cst.Expr)
 def stopped_early(site: Site, node: cst.Expr) -> Iterator[Change]:
-    """The loop ends at its first item: `yield` becomes the last thing that happens in it."""
+    """The loop ends after its first `yield`."""
     line = site.statement
     if line is not None and isinstance(node.value, cst.Yield) and site.inside(cst.For, cst.While):
         indented = f"{site.source.newline}{site.source.indentation(line.node)}break"

@@ -53,7 +53,7 @@ def _is_text_format(node: cst.CSTNode) -> bool:
 
 @operator(cst.BinaryOperation)
 def dropped_term(site: Site, node: cst.BinaryOperation) -> Iterator[Change]:
-    """One side of an arithmetic operation is forgotten."""
+    """One side of an arithmetic operation is dropped."""
     if not _is_text_format(node):
         for kept in (node.left, node.right):
             code = site.source.code(kept)
@@ -93,7 +93,7 @@ def _bounds(node: cst.CSTNode) -> list[cst.BaseExpression]:
 
 
 def _is_next_to(bound: cst.BaseExpression) -> TypeGuard[cst.BinaryOperation]:
-    """`n + 1`, `n - 1`"""
+    """Return whether the node is `n + 1` or `n - 1`."""
     return (
         isinstance(bound, cst.BinaryOperation)
         and isinstance(bound.operator, cst.Add | cst.Subtract)
@@ -133,7 +133,7 @@ def wrong_constant(site: Site, node: cst.Name | cst.Integer | cst.Float) -> Iter
 
 @operator(cst.SimpleString)
 def wrong_text(site: Site, node: cst.SimpleString) -> Iterator[Change]:
-    """A string has the wrong case, loses its last character, or is not empty."""
+    """A string swaps its case, loses its last character, or becomes a space where it was empty."""
     if "\\" in node.raw_value or node.prefix not in ("", "u"):
         return
     inside, quote = node.raw_value, node.quote
@@ -170,7 +170,7 @@ def mutable_default(site: Site, node: cst.FunctionDef) -> Iterator[Change]:
 
 
 def _fresh_value(statement: cst.CSTNode) -> tuple[str, cst.BaseExpression] | None:
-    """("x", []) of `if x is None: x = []`, where the value is a list, a dictionary or a set."""
+    """Return ("x", node of `[]`) of `if x is None: x = []` for a list, dictionary or set; None otherwise."""
     if (
         not isinstance(statement, cst.If)
         or statement.orelse
