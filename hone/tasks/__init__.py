@@ -1,1 +1,1 @@
-"""Tasks: the vocabulary's `Task` from files and from the curriculum, its repository on disk, its splits."""
+"""Tasks: file formats, data sets, the curriculum, splits, and the repository of a task on disk."""

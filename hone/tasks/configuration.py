@@ -1,20 +1,20 @@
-"""Which of a repository's own pytest options the grader's run keeps.
+"""The options of a repository's pytest configuration that the grader's run keeps.
 
-The run replaces `addopts` by nothing, for much of what stands there would disturb it. What decides which
-tests there are and how they behave is given back on the command line:
+The run sets `addopts` to nothing, since many options would disturb it. Options that decide which tests exist
+and how they behave are passed on the command line:
 
-    kept                                                left out
-    what is collected: -k -m --deselect --ignore        files and directories: the run names its own
+    kept                                                dropped
+    collection: -k -m --deselect --ignore               files and directories: the run names its own
       --ignore-glob --noconftest, doctests ...          --rootdir -c --basetemp --assert: the run sets them
-    how modules are imported: --import-mode             how it looks: -v -q -r -l --tb --color --durations ...
-    how tests behave: -W -o -s --runxfail --log-level   reports: --junit-xml --html --cov ...
-      --strict-markers --asyncio-mode ...               when it stops, the order, the processes: -x --maxfail
+    imports: --import-mode                              output: -v -q -r -l --tb --color --durations ...
+    behaviour: -W -o -s --runxfail --log-level          reports: --junit-xml --html --cov ...
+      --strict-markers --asyncio-mode ...               stopping, order, processes: -x --maxfail
     -p NAME and -p no:NAME                                --lf --ff --sw --pdb -n --dist --reruns ...
-    long options not known here: they are of other      -p of a plugin in HINDERING
-      plugins or of the repository's conftest.py        --strict-config: absent plugins have settings, too
+    unknown long options: other plugins or the          -p of a plugin in EXCLUDED_PLUGINS
+      repository's conftest.py define them              --strict-config: absent plugins have settings
 
-Plugins in HINDERING are not installed. So what the configuration asks of them is taken back: plugins required
-are not, and where unknown markers or settings are errors, theirs are none.
+Plugins in EXCLUDED_PLUGINS are not installed. They are therefore not required, and their markers and settings
+are not errors where the configuration makes unknown ones errors.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ import iniconfig
 from hone.tasks.errors import TaskError
 
 FILES = ("pytest.toml", ".pytest.toml", "pytest.ini", ".pytest.ini", "pyproject.toml", "tox.ini", "setup.cfg")
-"""Where pytest looks for its configuration; the first that holds any is the one."""
+"""Where pytest looks for its configuration; the first file with options counts."""
 
-# Plugins that change which tests run, in what order or process, what is reported of them or how it looks;
-# those that add checks of style as tests; and one that is a part of pytest by now.
-HINDERING = (
+# Plugins that change the selection, order, processes or reports of tests, that add style checks as tests, and
+# one that is now part of pytest.
+EXCLUDED_PLUGINS = (
     "nbval", "pytest-black", "pytest-clarity", "pytest-codspeed", "pytest-cov", "pytest-emoji",
     "pytest-fail-slow", "pytest-flake8", "pytest-flakefinder", "pytest-flakes", "pytest-forked",
     "pytest-github-actions-annotate-failures", "pytest-html", "pytest-icdiff", "pytest-instafail",
@@ -98,11 +98,12 @@ Options = Mapping[str, Any]
 
 
 def pytest_arguments(files: Mapping[str, str]) -> tuple[str, ...]:
-    """The arguments to give pytest beside `-o addopts=`, for a repository with these configuration files.
+    """Return the pytest arguments besides `-o addopts=` for a repository with these configuration files.
 
-    `files` are the texts of those of FILES that lie in the repository's root, by name; others do not count.
-
-    Raises TaskError when the file that pytest would use cannot be read, naming it.
+    Args:
+        files: name -> text of those of FILES that are in the repository's root.
+    Raises:
+        TaskError: the file that pytest would use cannot be parsed.
     """
     for name in FILES:
         if name in files:
@@ -111,7 +112,7 @@ def pytest_arguments(files: Mapping[str, str]) -> tuple[str, ...]:
                 if options is not None:
                     return (
                         *kept(_words(options, "addopts"), _words(options, "testpaths")),
-                        *_absent(options),
+                        *_compensations(options),
                     )
             except (ValueError, AttributeError, iniconfig.ParseError) as error:
                 raise TaskError(f"the pytest options in {name} cannot be read: {error}") from error
@@ -119,10 +120,10 @@ def pytest_arguments(files: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def kept(words: Sequence[str], paths: Sequence[str] = ()) -> tuple[str, ...]:
-    """Those of pytest's arguments that the table above keeps, in their order.
+    """Return the pytest arguments that the table above keeps, in their order.
 
-    An option that is not known takes the word after it for its value, unless that is another option or one of
-    the repository's directories of tests, `paths`.
+    An unknown option takes the next word as its value, unless that is another option or one of `paths`, the
+    repository's test directories.
     """
     found: list[str] = []
     waiting = list(words)
@@ -137,10 +138,10 @@ def kept(words: Sequence[str], paths: Sequence[str] = ()) -> tuple[str, ...]:
 
 
 def _long(word: str, waiting: list[str], places: set[str]) -> Iterator[str]:
-    """`word` and what belongs to it, if it is kept; takes from `waiting` what it took for its value."""
+    """Yield a long option and its value if it is kept; a separate value is removed from `waiting`."""
     name, joined, value = word.partition("=")
     if name in _LEFT_OUT or name.startswith(_LEFT_OUT_LIKE) or name == "--":
-        return  # its value, if it is a word of its own, is left out as a file would be
+        return  # a separate value is dropped like a file
     words = [word]
     if name in _KEPT_VALUES and not joined and waiting:
         words.append(value := waiting.pop(0))
@@ -151,19 +152,19 @@ def _long(word: str, waiting: list[str], places: set[str]) -> Iterator[str]:
 
 
 def _short(letters: str, waiting: list[str], places: set[str]) -> Iterator[str]:
-    """As `_long`, for options of one letter, which may stand together: `-sv`, `-ra`, `-n4`, `-x -k name`."""
+    """Like `_long` for short options, which may be joined: `-sv`, `-ra`, `-n4`, `-x -k name`."""
     for index, letter in enumerate(letters):
         if letter in _SHORT_FLAGS:
             if letter in _SHORT_KEPT:
                 yield f"-{letter}"
             continue
         rest = letters[index + 1 :].removeprefix("=")
-        if letter not in _SHORT_VALUES:  # the repository's own; pytest reserves the lower case
+        if letter not in _SHORT_VALUES:  # defined by the repository; pytest reserves lower case
             yield f"-{letters[index:]}"
             yield from () if rest else _value_of_unknown(waiting, places)
             return
         value = rest or (waiting.pop(0) if waiting else "")
-        hinders = (letter == "p" and _hindering(value)) or (letter == "o" and value.startswith("addopts"))
+        hinders = (letter == "p" and _is_excluded(value)) or (letter == "o" and value.startswith("addopts"))
         if letter in _SHORT_KEPT and not hinders:
             yield from (f"-{letter}", value)
         return
@@ -174,14 +175,14 @@ def _value_of_unknown(waiting: list[str], places: set[str]) -> list[str]:
     return [waiting.pop(0)] if takes else []
 
 
-def _hindering(plugin: str) -> bool:
-    """Whether `-p` names a plugin that is not installed: by its module or its short name."""
+def _is_excluded(plugin: str) -> bool:
+    """Return whether `-p` names a plugin that is not installed, by its module or its short name."""
     name = plugin.lower().split(".")[0].replace("_", "-")
-    return name in HINDERING or f"pytest-{name}" in HINDERING
+    return name in EXCLUDED_PLUGINS or f"pytest-{name}" in EXCLUDED_PLUGINS
 
 
-def _absent(options: Options) -> Iterator[str]:
-    """What makes up for the plugins that are not installed."""
+def _compensations(options: Options) -> Iterator[str]:
+    """Yield the arguments that compensate for plugins that are not installed."""
     if _words(options, "required_plugins"):
         yield from ("-o", "required_plugins=")
     words = _words(options, "addopts")
@@ -197,7 +198,7 @@ def _absent(options: Options) -> Iterator[str]:
 
 
 def _options(name: str, text: str) -> Options | None:
-    """pytest's options in a file; None when it holds none and the next file counts."""
+    """Return the pytest options of a file; None when it has none and the next file counts."""
     always = name in FILES[:4]  # pytest's own files end the search even when they are empty
     if name.endswith(".toml"):
         document = tomllib.loads(text)

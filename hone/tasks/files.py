@@ -1,4 +1,4 @@
-"""Files of rows, and turning them into tasks row by row: what cannot be used is refused and counted."""
+"""Files of rows and their conversion to tasks; rows that cannot be used are refused and counted."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from hone.types import Task
 from hone.utils.files import replace_file
 
 _SHOWN = 5  # refusals in an error
-BATCH = 128  # rows in memory at once; those of some data sets take a megabyte each
+BATCH = 128  # rows in memory at once; a row may have a megabyte
 _SHARD = re.compile(r"(?P<split>.+)-(?P<number>\d+)-of-(?P<count>\d+)")
-_MARK = b"\xef\xbb\xbf"  # of UTF-8, as some editors write it
+_MARK = b"\xef\xbb\xbf"  # the byte order mark of UTF-8, which some editors write
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refusal:
     row: int  # counted from 1
-    id: str  # as the row says it, or empty
+    id: str  # of the row, or empty
     reason: str
 
     def __str__(self) -> str:
@@ -35,56 +35,59 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Imported:
-    """Every row is in `tasks`, or in `refused` with its reason, or was there before (`repeated`)."""
+    """The result of an import: every row is in `tasks`, in `refused`, or counted in `repeated`."""
 
     tasks: tuple[Task, ...]
     refused: tuple[Refusal, ...]
     repeated: int
 
     def refusals(self) -> str:
-        """The first refusals in a sentence's part, and how many more there are."""
+        """Return the first refusals and the number of the rest, for a message."""
         more = f"; and {len(self.refused) - _SHOWN} more" if len(self.refused) > _SHOWN else ""
         return "; ".join(map(str, self.refused[:_SHOWN])) + more
 
 
 def import_rows(rows: Iterable[Row | TaskError], format: Format | None = None) -> Imported:
-    """The tasks of rows, each of `format`, or of the one that its columns are of.
+    """Return the tasks of rows.
 
-    A row equal to an earlier one is left out; refused are one of the same id but another content, and one of
-    another id but the same content.
+    A row equal to an earlier one is counted and skipped. A row is refused when an earlier one has its id with
+    other content, or its content with another id.
+
+    Args:
+        format: None detects the format of each row by its columns.
     """
-    return _collect(rows, format, twins=False)
+    return _collect(rows, format, duplicates=False)
 
 
 def load_tasks(path: Path) -> Imported:
-    """The tasks of a file of Hone's own or of the rows of a known data set, told apart by their columns.
+    """Return the tasks of a file in any known format.
 
-    Raises TaskError when the file cannot be read, or when no row of it can be used, naming the first.
+    Raises TaskError when the file cannot be read or no row can be used.
     """
     return tasks_of(read_rows(path), path)
 
 
 def tasks_of(rows: Iterable[Row | TaskError], source: Path | str) -> Imported:
-    """The tasks of rows that were read from `source`. Raises TaskError when no row can be used."""
-    imported = _collect(rows, None, twins=True)
+    """Return the tasks of rows from `source`. Raises TaskError when no row can be used."""
+    imported = _collect(rows, None, duplicates=True)
     if not imported.tasks:
         raise TaskError(f"{source} holds no tasks" + (f": {imported.refusals()}" if imported.refused else ""))
     return imported
 
 
 def read_rows(path: Path, split: str | None = None) -> Iterator[Row | TaskError]:
-    """The rows of a .jsonl, .json or .parquet file (the first two also as .gz), or of a folder of .parquet.
+    """Yield the rows of a .jsonl, .json or .parquet file (JSON also as .gz), or of a .parquet folder.
 
-    A TaskError stands where a row cannot be read, and the rest goes on; it is raised where a file cannot be.
+    A row that cannot be read is yielded as a TaskError. Raises TaskError when the file cannot be read.
 
     Args:
-        split: of a folder that holds several, as `test` of `test-00000-of-00001.parquet`.
+        split: of a folder with several sets, such as `test` of `test-00000-of-00001.parquet`.
     """
     try:
         if path.is_dir():
             yield from _read_folder(path, split)
         elif split is not None:
-            raise TaskError(f"{path} is a file, which has no sets to choose from: leave out --split {split}")
+            raise TaskError(f"{path} is a single file without sets: remove --split {split}")
         elif path.suffix == ".parquet":
             yield from _read_parquet(path)
         elif path.name.endswith((".json", ".json.gz")):
@@ -98,9 +101,9 @@ def read_rows(path: Path, split: str | None = None) -> Iterator[Row | TaskError]
 
 
 def write_rows(rows: Iterable[Row], path: Path) -> None:
-    """As JSONL, or as Parquet by the name's ending; beside and renamed, so that it is never half written.
+    """Write rows atomically, as Parquet or JSONL by the suffix of the name.
 
-    Raises TaskError where Parquet, which gives each column one type, would change a row.
+    Raises TaskError where Parquet would change a row, since each of its columns has one type.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     with replace_file(path) as partial:
@@ -112,7 +115,7 @@ def write_rows(rows: Iterable[Row], path: Path) -> None:
 
 
 def write_lists(tasks: Iterable[Task], folder: Path) -> None:
-    """`instance_ids.txt` and `docker_images.txt`: one to a line, each image once."""
+    """Write `instance_ids.txt` and `docker_images.txt`, one entry per line, each image once."""
     tasks = list(tasks)
     folder.mkdir(parents=True, exist_ok=True)
     kind = "docker://"
@@ -125,8 +128,8 @@ def write_lists(tasks: Iterable[Task], folder: Path) -> None:
         (folder / name).write_text("".join(f"{line}\n" for line in dict.fromkeys(lines)), encoding="utf-8")
 
 
-def _collect(rows: Iterable[Row | TaskError], format: Format | None, *, twins: bool) -> Imported:
-    """`twins` says whether two ids may have the same content."""
+def _collect(rows: Iterable[Row | TaskError], format: Format | None, *, duplicates: bool) -> Imported:
+    """Convert rows. `duplicates` says whether two ids may have the same content."""
     tasks: dict[str, Task] = {}
     contents: dict[str, str] = {}  # id -> content hash
     owners: dict[str, str] = {}  # content hash -> id
@@ -138,7 +141,7 @@ def _collect(rows: Iterable[Row | TaskError], format: Format | None, *, twins: b
             content = content_hash(task)
             if contents.get(task.id, content) != content:
                 raise TaskError(f"the id {task.id} was already used by another task")
-            if not twins and owners.get(content, task.id) != task.id:
+            if not duplicates and owners.get(content, task.id) != task.id:
                 raise TaskError(f"it is the same task as {owners[content]}")
         except TaskError as error:
             refused.append(Refusal(row=number, id=_id(row), reason=str(error)))
@@ -165,7 +168,7 @@ def _cell(name: str, value: Any) -> Any:
 
 
 def _read_folder(path: Path, split: str | None) -> Iterator[Row | TaskError]:
-    """An unreadable shard costs its own rows only."""
+    """Yield the rows of a folder; an unreadable shard is yielded as one TaskError."""
     for shard in _shards(path, split):
         try:
             yield from _read_parquet(shard)
@@ -182,7 +185,7 @@ def _shards(path: Path, split: str | None) -> list[Path]:
         sets.setdefault(name if match or split is not None else "", []).append(shard)
         counts[name] = int(match["count"]) if match else 1
     if not sets:
-        raise TaskError(f"cannot read rows from {path}: the folder holds no .parquet file")
+        raise TaskError(f"cannot read rows from {path}: the folder has no .parquet file")
     if split is None and len(sets) > 1:
         raise TaskError(
             f"{path} holds several sets ({', '.join(filter(None, sets))}): take one with `hone tasks import "
@@ -208,7 +211,7 @@ def _read_jsonl(path: Path) -> Iterator[Row | TaskError]:
             try:
                 line = next(lines, None)
             except (EOFError, zlib.error) as error:
-                yield TaskError(f"the file ends early, its rows from here on are lost: {error}")
+                yield TaskError(f"the file is truncated, so the following rows are missing: {error}")
                 return
             if line is None:
                 return
@@ -241,7 +244,7 @@ def _read_json(path: Path) -> Iterator[Row | TaskError]:
     except TaskError as error:
         raise TaskError(f"cannot read rows from {path}: {error}") from None
     if not isinstance(rows, list):
-        raise TaskError(f"cannot read rows from {path}: it holds no list")
+        raise TaskError(f"cannot read rows from {path}: it does not contain a list")
     yield from map(_object, rows)
 
 
@@ -258,7 +261,7 @@ def _read_parquet(path: Path) -> Iterator[Row | TaskError]:
 
 
 def _write_parquet(rows: list[Row], partial: Path, path: Path) -> None:
-    """A column that a row lacks is null there; any other change is an error."""
+    """Write rows; a missing column becomes null, any other change is an error."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 

@@ -1,4 +1,4 @@
-"""Rows by the name of a Hugging Face data set, through the `datasets` library."""
+"""Rows of Hugging Face data sets, read with the `datasets` library."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _FILE = re.compile(r".*\.(jsonl|json|parquet|gz)")
 
 
 def read_source(source: str, split: str | None = None) -> Iterator[Row | TaskError]:
-    """The rows of a file, of a folder of shards, or of a data set of the hub, "owner/name".
+    """Return the rows of a file, of a folder of shards, or of a hub data set "owner/name".
 
-    What lies on this machine comes first. A TaskError stands where a row cannot be read.
-    Raises TaskError when nothing can be.
+    A local path takes precedence. A row that cannot be read is yielded as a TaskError.
+    Raises TaskError when the source cannot be read.
     """
     if Path(source).exists() or not _NAME.fullmatch(source) or _FILE.fullmatch(source):
         return read_rows(Path(source), split)
@@ -28,12 +28,12 @@ def read_source(source: str, split: str | None = None) -> Iterator[Row | TaskErr
 
 
 def read_hub(name: str, split: str | None = None) -> Iterator[Row]:
-    """The rows of a data set of the hub, which is kept on this machine afterwards.
+    """Yield the rows of a hub data set, which the library caches on this machine.
 
     Args:
-        split: which of its sets; may be left out where it has but one.
-
-    Raises TaskError: no such data set or set, no way to the hub, no `datasets` library.
+        split: name of one set; None if the data set has only one.
+    Raises:
+        TaskError: the data set or the set does not exist, the hub is unreachable, or `datasets` is missing.
     """
     try:
         import datasets
@@ -55,7 +55,7 @@ def read_hub(name: str, split: str | None = None) -> Iterator[Row]:
         raise
     except DatasetNotFoundError:
         raise TaskError(
-            f"{hub} has no data set {name}, or shows it to some users only (hf auth login); nor is there a "
+            f"{hub} has no data set {name}, or requires a login (hf auth login), and there is no "
             f"file of this name"
         ) from None
     except ConnectionError as error:
@@ -77,7 +77,7 @@ def _only_split(name: str) -> str:
 
 
 def _line(error: BaseException) -> str:
-    """What went wrong at the bottom of it, in one line."""
+    """Return the message of the root cause in one line."""
     while error.__cause__ is not None:
         error = error.__cause__
     return " ".join(str(error).split()) or type(error).__name__

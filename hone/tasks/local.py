@@ -1,4 +1,4 @@
-"""Tasks whose image is left aside for a repository on this machine, in a folder of `owner__name` ones."""
+"""Tasks that use a local repository instead of their image."""
 
 from __future__ import annotations
 
@@ -20,14 +20,13 @@ _LOCK = "lock.json"
 
 
 def localise(task: Task, root: Path, *, locks: Path | None) -> Task:
-    """The task with its repository below `root` in place of its image; a `repo:` task stays as it is.
+    """Return the task with a repository below `root` instead of its image; a `repo:` task is unchanged.
 
     Args:
-        root: of folders, bare repositories (`.git`) or bundles (`.bundle`) named `owner__name`.
-        locks: cache of what repositories require; None: nothing is asked for, since a virtual environment
-            is given.
+        root: directory of folders, bare repositories (`.git`) or bundles (`.bundle`) named `owner__name`.
+        locks: cache of locked requirements; None when a virtual environment is given instead.
     Raises:
-        TaskError: the repository or the base commit is not there, or what it requires cannot be found.
+        TaskError: the repository or the base commit does not exist, or its requirements cannot be resolved.
     """
     if is_local(task.environment):
         return task
@@ -52,17 +51,17 @@ def localise(task: Task, root: Path, *, locks: Path | None) -> Task:
 
 
 def find_repository(root: Path, name: str) -> Path:
-    """Raises TaskError when there is none for `owner/name` below `root`."""
+    """Return the path of `owner/name` below `root`. Raises TaskError when there is none."""
     stem = name.replace("/", "__")
     for ending in _ENDINGS:
         path = root / (stem + ending)
         if path.exists():
             return path
-    raise TaskError(f"{root} holds no repository of {name}: it would be called {stem}")
+    raise TaskError(f"{root} has no repository of {name}: expected {stem}")
 
 
 def with_lock(environment: Environment, locked: Locked) -> Environment:
-    """The environment with what the repository requires, and the files that its build would write."""
+    """Return the environment with locked requirements and the files that the build writes."""
     generated = dict(locked.generated)
     return dataclasses.replace(
         environment,
@@ -74,9 +73,9 @@ def with_lock(environment: Environment, locked: Locked) -> Environment:
 
 
 def lock_commit(repository: Repository, commit: str, locks: Path) -> Locked:
-    """What the tests at a commit require, as of its day; found once, then read from `locks`.
+    """Return the requirements of a commit as of its date; resolved once, then read from `locks`.
 
-    Raises TaskError.
+    Raises TaskError when they cannot be resolved.
     """
     full = repository.commit(commit)
     day = repository.git("log", "-1", "--format=%cs", full).decode().strip()

@@ -1,4 +1,4 @@
-"""A git repository on this machine, read without trusting it: no hook, filter or configuration of it runs."""
+"""Local git repositories, read without running their hooks, filters or configuration."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 from hone.tasks.errors import TaskError
 from hone.utils import git
 
-# What a repository's own configuration could make git run, or write, is set aside.
+# Overrides configuration of the repository that makes git run programs or write files.
 _SAFE = (
     *("-c", "safe.directory=*"),
     *("-c", "core.hooksPath=/dev/null"),
@@ -58,7 +58,7 @@ def run_git(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Repository:
-    """A folder or a bundle, opened for reading."""
+    """A repository or bundle, opened for reading."""
 
     path: Path
     directory: Path  # the git directory
@@ -66,32 +66,32 @@ class Repository:
 
     @classmethod
     def open(cls, path: Path) -> Repository:
-        """Raises TaskError when there is no repository at `path`."""
+        """Open the repository at `path`. Raises TaskError when there is none."""
         if path.is_file():
             unpacked = tempfile.TemporaryDirectory(prefix="hone-bundle-")
             target = Path(unpacked.name) / "bare.git"
             try:
                 run_git("clone", "--quiet", "--mirror", str(path.resolve()), str(target))
             except TaskError as error:
-                raise TaskError(f"{path} is not a git bundle that can be read: {error}") from None
+                raise TaskError(f"{path} is not a readable git bundle: {error}") from None
             return cls(path=path, directory=target, _unpacked=unpacked)
         inner = path / ".git"
         if inner.is_file():  # a worktree or a submodule names its git directory
             inner = path / inner.read_text("utf-8", "replace").removeprefix("gitdir:").strip()
         directory = inner if inner.is_dir() else path
         if not (directory / "HEAD").is_file():
-            raise TaskError(f"{path} is no git repository: give the folder of one, or a bundle")
+            raise TaskError(f"{path} is no git repository: give a repository folder or a bundle")
         return cls(path=path, directory=directory.resolve())
 
     def git(self, *arguments: str, stdin: bytes = b"") -> bytes:
-        """What a git command prints about it. Raises TaskError with the command's last line."""
+        """Return the output of a git command. Raises TaskError with its last line."""
         try:
             return run_git(f"--git-dir={self.directory}", *arguments, stdin=stdin)
         except TaskError as error:
             raise TaskError(f"{self.path}: {error}") from None
 
     def commit(self, name: str) -> str:
-        """The full id of a commit that a name, a tag or a part of an id means. Raises TaskError."""
+        """Return the full id of a commit by branch, tag or abbreviated id. Raises TaskError."""
         try:
             found = run_git(
                 f"--git-dir={self.directory}", "rev-parse", "--verify", "--quiet", "--end-of-options",
@@ -102,13 +102,13 @@ class Repository:
         return found.decode().strip()
 
     def files(self, commit: str) -> list[str]:
-        """Paths of all files at a commit, links included, submodules not."""
+        """Return the paths of all files at a commit, symbolic links included, submodules excluded."""
         listed = self.git("ls-tree", "-r", "-z", self.commit(commit)).decode("utf-8", "surrogateescape")
         entries = [entry.split("\t", 1) for entry in listed.split("\0") if entry]
         return [path for about, path in entries if about.split()[1] == "blob"]
 
     def read(self, commit: str, path: str) -> bytes:
-        """A file as it is at a commit. Raises TaskError."""
+        """Return the content of a file at a commit. Raises TaskError."""
         return self.git("cat-file", "blob", f"{self.commit(commit)}:{path}")
 
     def texts(self, commit: str, paths: Iterable[str]) -> dict[str, str]:
@@ -140,10 +140,10 @@ class Repository:
 
 
 def clone_commit(repository: Repository, commit: str, target: Path) -> None:
-    """Make `target` a repository, with an index and without a tree, that holds this one commit and no other.
+    """Make `target` a repository with this one commit and an index, but without a working tree.
 
-    The commit keeps its id. Nothing else of the repository comes along: no ref, remote, reflog, stash or
-    alternate; the commit's parents are cut off as in any shallow clone.
+    The commit keeps its id; its parents are cut off as in a shallow clone. No other ref, remote, reflog,
+    stash or alternate is copied.
     """
     full = repository.commit(commit)
     run_git("init", "--quiet", "--template=", "--initial-branch=main", str(target))

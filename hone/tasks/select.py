@@ -1,4 +1,4 @@
-"""Choosing tasks: by repository, id, difficulty and length, in the order of a seed."""
+"""Selection of tasks by repository, id, difficulty and length, in the order of a seed."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _SHOWN = 5  # unknown names in an error
 
 
 def select(tasks: Sequence[Task], settings: SelectSettings) -> tuple[Task, ...]:
-    """The tasks that `settings` name, in their order or in that of the seed.
+    """Return the selected tasks, in their order or in the order of the seed.
 
-    Raises TaskError for a repository, an id or a difficulty that none of them has, and when none is left.
+    Raises TaskError for a repository, an id or a difficulty that no task has, and when no task is left.
     """
     chosen = list(tasks)
     if settings.ids_file is not None:
@@ -42,12 +42,12 @@ def select(tasks: Sequence[Task], settings: SelectSettings) -> tuple[Task, ...]:
     if settings.seed is not None:
         random.Random(settings.seed).shuffle(chosen)
     if tasks and not chosen:
-        raise TaskError(f"none of the {len(tasks)} tasks is selected: ask for less in tasks.select")
+        raise TaskError(f"none of the {len(tasks)} tasks is selected: relax tasks.select")
     return tuple(chosen[: settings.limit])
 
 
 def difficulty(task: Task) -> str:
-    """What the data set calls it, or empty: `metadata.difficulty`, or a column of the row it came from."""
+    """Return `metadata.difficulty` or the column of the task's row; empty if there is none."""
     row = task.metadata.get("row")
     columns = row if isinstance(row, dict) else {}
     named = (task.metadata.get("difficulty"), *(columns.get(column) for column in _COLUMNS))
@@ -55,7 +55,7 @@ def difficulty(task: Task) -> str:
 
 
 def read_ids(path: Path) -> list[str]:
-    """The ids of an instance list: one to a line, `#` begins a comment. Raises TaskError."""
+    """Return the ids of an instance list: one per line, `#` starts a comment. Raises TaskError."""
     try:
         lines = path.read_text(encoding="utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:

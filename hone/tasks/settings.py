@@ -10,38 +10,37 @@ from hone.settings import Settings
 
 
 class SelectSettings(Settings):
-    """Which of the tasks at hand are used; what is not set leaves none out."""
+    """Which tasks are used; the default selects all."""
 
     repositories: tuple[str, ...] = ()
     """Only tasks of these repositories, each "owner/name"."""
     ids_file: Path | None = None
-    """Only tasks whose ids this file lists: one to a line; what follows a `#` is not read."""
+    """Only tasks with an id in this file: one per line; `#` starts a comment."""
     difficulty: tuple[str, ...] = ()
-    """Only tasks that their data set calls so, such as "<15 min fix" of SWE-bench Verified."""
+    """Only tasks of these difficulties of their data set, such as "<15 min fix" of SWE-bench Verified."""
     min_problem_chars: int = Field(default=0, ge=0)
-    """Characters that a problem statement has at least."""
+    """Minimum characters of a problem statement."""
     max_problem_chars: int | None = Field(default=None, ge=1)
-    """Characters that a problem statement has at most."""
+    """Maximum characters of a problem statement."""
     limit: int | None = Field(default=None, ge=1)
-    """At most so many of the tasks that are left."""
+    """Maximum number of tasks."""
     seed: int | None = None
-    """Seed of the order in which tasks come, and are counted against `limit`; without one, as they were."""
+    """Seed of the order of tasks, applied before `limit`; None keeps their order."""
 
 
 class TasksSettings(Settings):
-    """Which problems a run uses, and how many of each set."""
+    """The tasks of a run and the size of each set."""
 
     source: str = "curriculum"
-    """"curriculum" (made from the seed), or the path of a file of tasks, which may say `metadata.split`."""
+    """"curriculum" (generated from the seed), or a file of tasks, which may set `metadata.split`."""
     evaluation: Path | None = None
-    """A file of tasks, or a data set by its name on the hub, that becomes the test set, in place of the test
-    tasks of `source`."""
+    """A file of tasks or the name of a hub data set that replaces the test tasks of `source`."""
     allow_overlap: bool = False
-    """Whether a task, or a commit of a repository, may be trained on and evaluated with."""
+    """Whether training and evaluation may share a task or a commit of a repository."""
     unproven: bool = False
-    """Whether tasks of a file may be trained on that `hone tasks validate -o` has not admitted."""
+    """Whether to train on tasks of a file that `hone tasks validate -o` has not admitted."""
     select: SelectSettings = SelectSettings()
-    """Which tasks of `source` are used; those of `evaluation` all are."""
+    """Selects tasks of `source`, not of `evaluation`."""
     train: int = Field(default=512, ge=0)
     """Number of tasks in the training set (curriculum only)."""
     test: int = Field(default=160, ge=0)
@@ -49,7 +48,6 @@ class TasksSettings(Settings):
     unseen: int = Field(default=40, ge=0)
     """Number of tasks in the second test set, of the families never seen in training (curriculum only)."""
     variety: int = Field(default=12, ge=2)
-    """Alternatives that each choice of the curriculum (shape of the code, wording, operator) is made from;
-    fewer are easier to learn."""
+    """Alternatives of each choice in the curriculum (code shape, wording, operator); fewer are easier."""
     seed: int = 0
     """Seed of the curriculum: the same seed and sizes give the same tasks."""

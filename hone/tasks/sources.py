@@ -1,4 +1,4 @@
-"""Where a run's tasks come from."""
+"""The tasks of a run."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from hone.tasks.workspace import tree
 from hone.types import Task
 
 CURRICULUM = "curriculum"
-PROOF = "validation"  # of a task's metadata: how it was admitted
+PROOF = "validation"  # metadata key: how the task was admitted
 _SHOWN = 5  # tasks named in an error
 
 
 def load_splits(settings: TasksSettings) -> Splits:
-    """The task sets that `settings` name: generated, or read from files, and of these the selected ones.
+    """Return the task sets of `settings`: generated or read from files, then selected.
 
-    A task of a file belongs to the set that its `metadata.split` names, or to `train` without one; the tasks
-    of an evaluation file are the test set.
+    A task of a file belongs to the set in its `metadata.split`, by default `train`; the tasks of an
+    evaluation file are the test set.
 
-    Raises TaskError when a file cannot be read, a task of it lacks its repository or its tests, the selection
-    names what is not there, or the sets overlap.
+    Raises TaskError when a file cannot be read, a task has no repository or no tests, the selection matches
+    no task, or the sets overlap.
     """
     splits = generate(settings) if settings.source == CURRICULUM else _sets(Path(settings.source))
     if settings.select != SelectSettings():
@@ -41,9 +41,9 @@ def load_splits(settings: TasksSettings) -> Splits:
 
 
 def check_proven(settings: TasksSettings, tasks: Sequence[Task]) -> None:
-    """A task that was never seen to be solvable, and failing before, teaches nothing that can be trusted.
+    """Raise TaskError for tasks of a file without a proof of admission, unless `settings.unproven`.
 
-    Raises TaskError naming those whose proof is missing; tasks of the curriculum are right by construction.
+    Tasks of the curriculum need none.
     """
     if settings.unproven:
         return
@@ -52,15 +52,15 @@ def check_proven(settings: TasksSettings, tasks: Sequence[Task]) -> None:
         more = f" and {len(unproven) - _SHOWN} more" if len(unproven) > _SHOWN else ""
         named, source = ", ".join(unproven[:_SHOWN]) + more, settings.source
         raise TaskError(
-            f"{source} holds no proof that these tasks can be trusted: {named}. Run `hone tasks validate "
+            f"{source} has no proof of admission for these tasks: {named}. Run `hone tasks validate "
             f"{source} -o admitted.jsonl` and train on that, or set tasks.unproven = true"
         )
 
 
 def check_complete(task: Task) -> None:
-    """Raises TaskError for a task that can never be graded: no repository, no tests, tests without a file.
+    """Raise TaskError for a task that can never be graded: no repository, no tests, tests without a file.
 
-    What an image or a local repository holds is not looked at here.
+    The content of images and local repositories is not checked.
     """
     if not task.checks.fail_to_pass:
         raise TaskError(f"task {task.id}: it names no test that the fix must make pass (`fail_to_pass`)")

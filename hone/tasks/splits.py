@@ -1,4 +1,4 @@
-"""Sets of tasks, and the proof that they share nothing."""
+"""Task sets and the check that they are disjoint."""
 
 from __future__ import annotations
 
@@ -22,19 +22,17 @@ class Splits:
     test_unseen: tuple[Task, ...] = ()
 
     def named(self) -> Iterator[tuple[str, tuple[Task, ...]]]:
-        """Each set with its name, which is what `metadata["split"]` of its tasks says."""
+        """Yield the name of each set (`metadata["split"]` of its tasks) and its tasks."""
         for name in ("train", "validation", "test", "test_unseen"):
             yield name, getattr(self, name)
 
 
 def check_disjoint(splits: Splits) -> None:
-    """Prove that the sets share no task.
+    """Raise TaskError when the sets overlap.
 
-    No id and no content (problem, environment and checks) occurs twice at all; no commit of a repository and
-    no combination of names (`metadata["names"]`) in two sets; no family of `test_unseen`
-    (`metadata["family"]`) in another set.
-
-    Raises TaskError naming the offending ids.
+    No id and no content (problem, environment and checks) may occur twice; no commit of a repository and no
+    combination of names (`metadata["names"]`) may occur in two sets; no family of `test_unseen`
+    (`metadata["family"]`) may occur in another set.
     """
     clashes: list[str] = []
     first: dict[tuple[str, object], tuple[str, str]] = {}
@@ -47,15 +45,15 @@ def check_disjoint(splits: Splits) -> None:
                 first.setdefault((kind, key), (split, task.id))
     seen = {task.metadata.get("family") for task in (*splits.train, *splits.validation, *splits.test)}
     clashes += [
-        f"{task.id} (test_unseen) is of the family {task.metadata['family']}, which other sets have too"
+        f"{task.id} (test_unseen) is of the family {task.metadata['family']}, which other sets also have"
         for task in splits.test_unseen
         if task.metadata.get("family") in seen - {None}
     ]
     if clashes:
         more = f"; and {len(clashes) - _SHOWN} more" if len(clashes) > _SHOWN else ""
         raise TaskError(
-            f"the task sets overlap: {'; '.join(clashes[:_SHOWN])}{more}. Leave them out of one set, or "
-            f"insist with tasks.allow_overlap = true"
+            f"the task sets overlap: {'; '.join(clashes[:_SHOWN])}{more}. Remove them from one set, or "
+            f"set tasks.allow_overlap = true"
         )
 
 
@@ -65,7 +63,7 @@ def _clash(
     keys: list[tuple[str, object, bool]],
     first: dict[tuple[str, object], tuple[str, str]],
 ) -> str | None:
-    """The strongest reason, with the task that was there before."""
+    """Return the strongest reason why a task clashes with an earlier one, or None."""
     for kind, key, only_across in keys:
         earlier = first.get((kind, key))
         if earlier is not None and (earlier[0] != split or not only_across):
@@ -74,7 +72,7 @@ def _clash(
 
 
 def _keys(task: Task) -> Iterator[tuple[str, object, bool]]:
-    """What must not occur again: its kind, its value, and whether its own set may repeat it."""
+    """Yield the keys that must be unique: kind, value, and whether the same set may repeat it."""
     yield "id", task.id, False
     yield "content", content_hash(task), False
     if (commit := origin(task.environment)) is not None:

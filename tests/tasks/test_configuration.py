@@ -8,7 +8,7 @@ from _pytest.config.findpaths import locate_config
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hone.tasks.configuration import FILES, HINDERING, kept, pytest_arguments
+from hone.tasks.configuration import EXCLUDED_PLUGINS, FILES, kept, pytest_arguments
 from hone.tasks.errors import TaskError
 
 
@@ -47,11 +47,11 @@ def ini(addopts: str, more: str = "") -> dict[str, str]:
         ("--benchmark-skip --timeout=60", "--benchmark-skip --timeout=60"),
     ],
 )  # fmt: skip
-def test_what_decides_about_tests_stays_and_what_disturbs_the_run_goes(addopts, left):
+def test_options_about_tests_are_kept(addopts, left):
     assert pytest_arguments(ini(addopts)) == tuple(shlex.split(left))
 
 
-def test_a_directory_of_tests_is_not_the_value_of_an_unknown_option():
+def test_directory_is_not_the_value_of_an_unknown_option():
     files = ini("--run-slow checks/unit", "testpaths = checks/unit checks/all\n")
     assert pytest_arguments(files) == ("--run-slow",)
 
@@ -67,7 +67,7 @@ REAL = {
 }
 
 
-def test_lists_of_toml_are_taken_word_by_word():
+def test_toml_lists_are_words():
     assert pytest_arguments({"pyproject.toml": REAL["pyproject.toml"]}) == (
         "-m", "not stress",
         "-W", "ignore::pytest.PytestConfigWarning",
@@ -78,11 +78,11 @@ def test_lists_of_toml_are_taken_word_by_word():
     assert pytest_arguments({"pyproject.toml": native}) == ("-k", "a b")
 
 
-def test_lines_of_an_ini_file_are_one_list():
+def test_ini_lines_are_one_list():
     assert pytest_arguments({"tox.ini": REAL["tox.ini"]}) == ("--ignore=a", "--doctest-modules")
 
 
-def test_where_unknown_markers_are_errors_those_of_absent_plugins_are_declared():
+def test_markers_of_excluded_plugins_are_declared():
     arguments = pytest_arguments({"setup.cfg": REAL["setup.cfg"]})
     assert arguments[:4] == ("--strict-markers", "-p", "no:warnings", "-o")
     assert arguments[4].startswith("markers=slow: long\n")
@@ -104,7 +104,7 @@ looponfailroots = src
 """
 
 
-def test_a_run_with_these_arguments_works_without_the_plugins(tmp_path):
+def test_run_works_without_the_plugins(tmp_path):
     (tmp_path / "pytest.ini").write_text(HOSTILE)
     marks = ("flaky(reruns=3)", "xdist_group('a')", "slow", "unheard_of")
     tests = [f"@pytest.mark.{mark}\ndef test_it(): pass\n" for mark in marks]
@@ -127,7 +127,7 @@ def test_a_run_with_these_arguments_works_without_the_plugins(tmp_path):
         {"pytest.ini": "[pytest]\naddopts = -k 'open"},
     ],
 )
-def test_what_pytest_could_not_read_is_one_clear_sentence(files):
+def test_unreadable_configuration_is_an_error(files):
     with pytest.raises(
         TaskError, match=rf"the pytest options in {next(iter(files))} cannot be read"
     ) as caught:
@@ -150,7 +150,7 @@ def _texts(name: str) -> list[str]:
 
 
 @given(st.fixed_dictionaries({}, optional={name: st.sampled_from(_texts(name)) for name in FILES}))
-def test_the_file_that_counts_is_the_one_that_pytest_takes(tmp_path_factory, files):
+def test_first_file_with_options_counts(tmp_path_factory, files):
     root: Path = tmp_path_factory.mktemp("root")
     for name, text in files.items():
         (root / name).write_text(text)
@@ -167,7 +167,7 @@ WORDS = st.text(max_size=6) | st.sampled_from([
 
 
 @given(st.lists(WORDS, max_size=12))
-def test_filtering_takes_words_away_keeps_their_order_and_is_done_after_once(words):
+def test_filtering_is_idempotent_and_keeps_the_order(words):
     left = kept(words)
     assert kept(left) == left
     rest = iter("".join(words).replace("=", ""))
@@ -175,13 +175,13 @@ def test_filtering_takes_words_away_keeps_their_order_and_is_done_after_once(wor
 
 
 @given(st.lists(st.text(max_size=8), max_size=6))
-def test_quoting_is_the_shells(values):
+def test_quoting_follows_the_shell(values):
     words = [word for value in values for word in ("-k", value)]
     text = "[pytest]\naddopts = " + shlex.join(words)
     if text.isprintable() or not any(ord(c) < 32 or c in "\x85\u2028\u2029" for c in "".join(values)):
         assert pytest_arguments({"pytest.ini": text}) == tuple(words)
 
 
-def test_plugins_that_hinder_are_named_as_distributions_are():
-    assert all(name == name.lower() and "_" not in name for name in HINDERING)
-    assert list(HINDERING) == sorted(HINDERING)
+def test_excluded_plugins_have_canonical_names():
+    assert all(name == name.lower() and "_" not in name for name in EXCLUDED_PLUGINS)
+    assert list(EXCLUDED_PLUGINS) == sorted(EXCLUDED_PLUGINS)

@@ -39,19 +39,19 @@ def buggy_source(task: Task) -> str:
     return tree(task)[f"{task.metadata['names'][0]}.py"]
 
 
-def test_the_same_seed_gives_the_same_tasks_and_another_seed_others(splits):
+def test_seed_decides_the_tasks(splits):
     again = generate(FULL)
     assert [to_line(task) for task in every_task(again)] == [to_line(task) for task in every_task(splits)]
     other = generate(TasksSettings(train=14, test=0, unseen=0, seed=1))
     assert {content_hash(t) for t in other.train}.isdisjoint(content_hash(t) for t in splits.train)
 
 
-def test_the_test_sets_do_not_depend_on_the_size_of_the_training_set(splits):
+def test_test_sets_are_independent_of_the_training_size(splits):
     small = generate(FULL.model_copy(update={"train": 20}))
     assert (small.test, small.test_unseen) == (splits.test, splits.test_unseen)
 
 
-def test_the_sets_have_the_sizes_asked_for_and_every_family(splits):
+def test_sets_have_their_sizes_and_families(splits):
     assert [len(tasks) for _, tasks in splits.named()] == [512, 0, 160, 40]
     trained = {family.__name__ for family in TRAINED_FAMILIES}
     unseen = {family.__name__ for family in UNSEEN_FAMILIES}
@@ -61,14 +61,14 @@ def test_the_sets_have_the_sizes_asked_for_and_every_family(splits):
         assert {t.metadata["family"] for t in tasks} == families
 
 
-def test_no_content_and_no_combination_of_names_crosses_sets(splits):
+def test_no_content_or_names_occur_in_two_sets(splits):
     check_disjoint(splits)
     held_out = {tuple(t.metadata["names"]) for t in (*splits.test, *splits.test_unseen)}
     assert held_out.isdisjoint(tuple(t.metadata["names"]) for t in splits.train)
     assert len({content_hash(t) for t in every_task(splits)}) == 712
 
 
-def test_names_do_not_cross_sets_even_where_words_are_so_few_that_draws_must_be_repeated(monkeypatch):
+def test_names_stay_disjoint_when_words_are_few(monkeypatch):
     monkeypatch.setattr("hone.tasks.curriculum.bug.WORDS", WORDS[:20])
     splits = generate(TasksSettings(train=800, test=300, unseen=0))
     assert {tuple(t.metadata["names"]) for t in splits.test}.isdisjoint(
@@ -76,7 +76,7 @@ def test_names_do_not_cross_sets_even_where_words_are_so_few_that_draws_must_be_
     )
 
 
-def test_names_say_which_identifiers_the_buggy_function_really_uses(splits):
+def test_names_are_those_of_the_buggy_function(splits):
     for task in every_task(splits):
         _, function, *parameters = task.metadata["names"]
         signature = re.search(rf"def {function}\((.*)\):", buggy_source(task))
@@ -97,7 +97,7 @@ def test_every_family_has_several_shapes_and_issues(splits):
     assert min(map(len, issues.values())) >= 4, issues
 
 
-def test_what_the_model_reads_is_short(splits):
+def test_texts_for_the_model_are_short(splits):
     for task in every_task(splits):
         module, function = task.metadata["names"][:2]
         assert buggy_source(task).count("\n") <= 12
@@ -106,7 +106,7 @@ def test_what_the_model_reads_is_short(splits):
         assert re.search(rf"\b{function}\b", task.problem)
 
 
-def test_each_task_has_one_right_fix_first_and_three_or_more_wrong_ones(splits):
+def test_right_fix_is_first_of_at_least_four(splits):
     for task in every_task(splits):
         fixes = task.metadata["fixes"]
         assert [fix["right"] for fix in fixes] == [True] + [False] * (len(fixes) - 1)
@@ -158,7 +158,7 @@ def sh(command: str, folder: Path, stdin: str = "") -> str:
 
 
 @pytest.mark.parametrize("family", [family.__name__ for family in (*TRAINED_FAMILIES, *UNSEEN_FAMILIES)])
-def test_of_the_edits_of_a_family_only_the_gold_one_passes_when_sed_makes_it(splits, family, tmp_path):
+def test_only_the_right_edit_passes_the_tests(splits, family, tmp_path):
     task = one_per_family(splits)[family]
     module = f"{task.metadata['names'][0]}.py"
     before, after = set(task.checks.pass_to_pass), set(task.checks.fail_to_pass)
@@ -185,7 +185,7 @@ def test_of_the_edits_of_a_family_only_the_gold_one_passes_when_sed_makes_it(spl
 
 
 @pytest.mark.parametrize("family", ["missing_edge_case", "wrong_variable"])
-def test_pytest_knows_the_checks_by_their_ids(splits, family, tmp_path):
+def test_pytest_collects_the_test_ids(splits, family, tmp_path):
     task = one_per_family(splits)[family]
     folder = checkout(task, tmp_path)
     ids = [*task.checks.fail_to_pass, *task.checks.pass_to_pass]
@@ -195,7 +195,7 @@ def test_pytest_knows_the_checks_by_their_ids(splits, family, tmp_path):
     assert passed == set(task.checks.pass_to_pass)
 
 
-def test_an_edit_does_what_its_sed_command_does(splits, tmp_path):
+def test_edit_equals_its_sed_command(splits, tmp_path):
     edits = [
         Edit(line=2, old=" - ", new=" * "),
         Edit(line=1, old="", new="    if not price: return 0"),
@@ -218,12 +218,12 @@ def test_an_edit_does_what_its_sed_command_does(splits, tmp_path):
 @pytest.mark.parametrize(
     ("old", "new"), [("a.b", "c"), ("a", "b/c"), ("*", "+"), ("a?", "b"), ("a", "b\\"), ("a", "it's")]
 )
-def test_an_edit_that_would_need_escapes_is_refused(old, new):
+def test_edit_that_needs_escapes_is_refused(old, new):
     with pytest.raises(ValueError, match="escapes"):
         Edit(line=1, old=old, new=new)
 
 
-def test_a_call_that_raises_equals_nothing():
+def test_failed_call_equals_nothing():
     modules = {"m": "from n import g\ndef f(a):\n    return 1 // g(a)\n", "n": "def g(a):\n    return a\n"}
     one, failed = results(modules, "m", "f", [(1,), (0,)])
     assert one == 1
@@ -231,13 +231,13 @@ def test_a_call_that_raises_equals_nothing():
     assert all(value != value for value in results({"m": "def f(:"}, "m", "f", [(1,), (2,)]))
 
 
-def test_a_splitter_that_leaks_a_task_into_training_is_caught_with_both_ids(splits):
+def test_task_in_two_sets_is_refused_with_both_ids(splits):
     leaked = replace(splits.test[3], id="train-9999")
     with pytest.raises(TaskError, match=r"test-0003 \(test\) has the content of train-9999 \(train\)"):
         check_disjoint(replace(splits, train=(*splits.train, leaked)))
 
 
-def test_a_splitter_that_shares_names_between_sets_is_caught(splits):
+def test_names_in_two_sets_are_refused(splits):
     stolen = replace(splits.train[0], metadata={**splits.train[0].metadata, "names": ["a", "b", "c"]})
     other = replace(splits.test[0], metadata={**splits.test[0].metadata, "names": ["a", "b", "c"]})
     with pytest.raises(TaskError, match=r"test-0000 \(test\) has the names of train-0000 \(train\)"):
@@ -245,7 +245,7 @@ def test_a_splitter_that_shares_names_between_sets_is_caught(splits):
     check_disjoint(Splits(train=(stolen, replace(other, id="train-0001"))))
 
 
-def test_a_task_twice_in_one_set_and_an_unseen_family_seen_in_training_are_caught(splits):
+def test_duplicate_task_and_seen_family_are_refused(splits):
     task = splits.train[0]
     with pytest.raises(TaskError, match="has the content of"):
         check_disjoint(Splits(train=(task, replace(task, id="copy"))))
@@ -253,7 +253,7 @@ def test_a_task_twice_in_one_set_and_an_unseen_family_seen_in_training_are_caugh
         check_disjoint(Splits(train=splits.test_unseen[:1], test_unseen=splits.test_unseen[2:3]))
 
 
-def test_more_tasks_than_there_are_names_for_is_one_clear_error(splits, monkeypatch):
+def test_too_many_tasks_are_an_error(splits, monkeypatch):
     monkeypatch.setattr("hone.tasks.curriculum.sets.ATTEMPTS", 0)
     with pytest.raises(TaskError, match="wrong_operator"):
         generate(TasksSettings(train=0, test=1, unseen=0))

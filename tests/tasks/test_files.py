@@ -50,7 +50,7 @@ def _read(file: str, name: str) -> list[Task]:
 
 @published
 @pytest.mark.parametrize(("file", "name", "number"), FILES)
-def test_published_rows_come_out_as_they_went_in(file: str, name: str, number: int, tmp_path: Path) -> None:
+def test_published_rows_survive_a_round_trip(file: str, name: str, number: int, tmp_path: Path) -> None:
     rows: list[Any] = list(read_rows(PUBLISHED / file))
     assert len(rows) == number
     rows = [row for place, row in enumerate(rows) if row not in rows[:place]]  # one is there twice
@@ -64,7 +64,7 @@ def test_published_rows_come_out_as_they_went_in(file: str, name: str, number: i
 
 
 @published
-def test_images_follow_each_data_sets_rule() -> None:
+def test_images_follow_the_rule_of_the_data_set() -> None:
     images = {
         "swe_bench_lite.jsonl": "docker://swebench/sweb.eval.x86_64.django_1776_django-16255:latest",
         "swe_gym.jsonl": "docker://xingyaoww/sweb.eval.x86_64.getmoto_s_moto-7365:latest",
@@ -84,9 +84,7 @@ cells = st.none() | st.text(max_size=5) | st.integers() | st.lists(st.text(max_s
     st.sampled_from([name for name in FORMATS if name.startswith("swe-")]),
     st.booleans(),
 )
-def test_any_row_is_refused_in_a_sentence_or_comes_out_unchanged(
-    cells: dict[str, Any], name: str, wrapped: bool
-) -> None:
+def test_any_row_is_refused_or_survives_a_round_trip(cells: dict[str, Any], name: str, wrapped: bool) -> None:
     row = {**ROW, **cells}
     if wrapped:
         name, row = "slime", {"text": "x", "metadata": {"instance": row, "data_source": name}, "more": 1}
@@ -97,7 +95,7 @@ def test_any_row_is_refused_in_a_sentence_or_comes_out_unchanged(
         assert imported.refused[0].reason
 
 
-def test_what_was_changed_since_is_written_as_its_column_was() -> None:
+def test_changes_keep_the_encoding_of_their_column() -> None:
     (task,) = import_rows([{**ROW, "hints_text": "look"}], FORMATS["swe-bench"]).tasks
     checks = dataclasses.replace(task.checks, fail_to_pass=("b",), pass_to_pass=("c",))
     changed = dataclasses.replace(task, problem="Better told.", checks=checks)
@@ -110,7 +108,7 @@ def test_what_was_changed_since_is_written_as_its_column_was() -> None:
     }
 
 
-def test_a_prompt_file_carries_the_whole_row_and_its_changes() -> None:
+def test_prompt_file_keeps_the_row_and_changes() -> None:
     row = {**ROW, "hints_text": "look"}
     (task,) = import_rows([row], FORMATS["swe-bench"]).tasks
     prompt = FORMATS["slime"].write(task)
@@ -123,7 +121,7 @@ def test_a_prompt_file_carries_the_whole_row_and_its_changes() -> None:
         assert inner["instance"] == {**row, "problem_statement": "Better told."}
 
 
-def test_a_row_of_the_newer_edition_keeps_image_script_parser_and_rule() -> None:
+def test_edition_5_row_keeps_image_script_parser_and_rule() -> None:
     newer = {"image": "me/x:1", "eval_script": "run", "log_parser": "parse_log_x", "eval_type": "fail_only"}
     (task,) = import_rows([{**ROW, **newer}], FORMATS["swe-bench"]).tasks
     assert task.environment.image == "docker://me/x:1"
@@ -141,9 +139,7 @@ def test_a_row_of_the_newer_edition_keeps_image_script_parser_and_rule() -> None
         ({"problem_statement": 3}, "`problem_statement` must be a text, got int"),
     ],
 )
-def test_a_row_that_cannot_be_used_is_refused_and_the_rest_goes_on(
-    change: dict[str, Any], reason: str
-) -> None:
+def test_unusable_row_is_refused_and_others_are_imported(change: dict[str, Any], reason: str) -> None:
     rows = [ROW, {**ROW, "instance_id": "owner__name-2", **change}, {**ROW, "instance_id": "owner__name-3"}]
     imported = import_rows(rows, FORMATS["swe-bench"])
     assert [task.id for task in imported.tasks] == ["owner__name-1", "owner__name-3"]
@@ -152,7 +148,7 @@ def test_a_row_that_cannot_be_used_is_refused_and_the_rest_goes_on(
     assert reason in refusal.reason
 
 
-def test_a_repeated_row_is_counted_and_another_of_its_id_refused() -> None:
+def test_repeated_row_is_counted_and_changed_one_refused() -> None:
     imported = import_rows([ROW, ROW, {**ROW, "problem_statement": "Else."}], FORMATS["swe-bench"])
     assert (len(imported.tasks), imported.repeated) == (1, 1)
     assert imported.refused[0].reason == "the id owner__name-1 was already used by another task"
@@ -161,7 +157,7 @@ def test_a_repeated_row_is_counted_and_another_of_its_id_refused() -> None:
 @pytest.mark.parametrize(
     ("name", "content", "reason"),
     [
-        ("x.json", b"{}", "holds no list"),
+        ("x.json", b"{}", "does not contain a list"),
         ("x.json", b"[", "not valid JSON"),
         ("x.json", b"[" * 100_000, "nested too deeply"),
         ("x.json.gz", gzip.compress(b"[" + b" " * 99_999, mtime=0)[:50], "ended before"),
@@ -169,9 +165,7 @@ def test_a_repeated_row_is_counted_and_another_of_its_id_refused() -> None:
         ("x.parquet", b"PAR1 cut off", "Parquet"),
     ],
 )
-def test_a_file_that_cannot_be_read_is_told_by_its_name(
-    tmp_path: Path, name: str, content: bytes, reason: str
-) -> None:
+def test_unreadable_file_is_named(tmp_path: Path, name: str, content: bytes, reason: str) -> None:
     (tmp_path / name).write_bytes(content)
     with pytest.raises(TaskError, match=f"{name}: .*{reason}"):
         list(read_rows(tmp_path / name))
@@ -179,7 +173,7 @@ def test_a_file_that_cannot_be_read_is_told_by_its_name(
         list(read_rows(tmp_path / "absent" / name))
 
 
-def test_a_line_that_is_cut_off_costs_its_own_row_only(tmp_path: Path) -> None:
+def test_truncated_line_loses_one_row(tmp_path: Path) -> None:
     file = tmp_path / "x.jsonl"
     bad = [
         b"[1]",
@@ -194,7 +188,7 @@ def test_a_line_that_is_cut_off_costs_its_own_row_only(tmp_path: Path) -> None:
     assert [refusal.row for refusal in imported.refused] == [2, 3, 4, 5, 6]
 
 
-def test_a_compressed_file_that_ends_early_gives_what_was_read_and_says_so(tmp_path: Path) -> None:
+def test_truncated_gzip_file_yields_rows_and_an_error(tmp_path: Path) -> None:
     file = tmp_path / "x.jsonl.gz"
     lines = "".join(json.dumps({**ROW, "instance_id": f"o__n-{random.random()}"}) + "\n" for _ in range(2000))
     file.write_bytes(gzip.compress(lines.encode()))
@@ -203,10 +197,10 @@ def test_a_compressed_file_that_ends_early_gives_what_was_read_and_says_so(tmp_p
     *rows, last = read_rows(file)
     assert 0 < len(rows) < 2000
     assert all(isinstance(row, dict) for row in rows[:-1])
-    assert "the file ends early" in str(last)
+    assert "the file is truncated" in str(last)
 
 
-def test_values_that_json_does_not_have_are_refused_and_dates_become_text(tmp_path: Path) -> None:
+def test_non_json_values_are_refused_and_dates_become_text(tmp_path: Path) -> None:
     day = datetime.datetime(2024, 1, 2, 3, 4, 5)
     numbers = [{**ROW, "more": 0.5}, {**ROW, "instance_id": "a__b-2", "more": float("nan")}]
     imported = import_rows(numbers, FORMATS["swe-bench"])
@@ -220,7 +214,7 @@ def test_values_that_json_does_not_have_are_refused_and_dates_become_text(tmp_pa
     assert from_line(to_line(imported.tasks[0])) == imported.tasks[0]
 
 
-def test_a_folder_of_shards_is_read_in_order_and_one_set_of_it(tmp_path: Path) -> None:
+def test_shards_of_one_set_are_read_in_order(tmp_path: Path) -> None:
     for split, number in (("train", 0), ("train", 1), ("test", 0)):
         count = {"train": 2, "test": 1}[split]
         shard = tmp_path / "data" / f"{split}-{number:05}-of-{count:05}.parquet"
@@ -240,14 +234,14 @@ def test_a_folder_of_shards_is_read_in_order_and_one_set_of_it(tmp_path: Path) -
         list(read_rows(tmp_path, "train"))
     empty = tmp_path / "empty"
     empty.mkdir()
-    with pytest.raises(TaskError, match=r"holds no .parquet file"):
+    with pytest.raises(TaskError, match=r"has no .parquet file"):
         list(read_rows(empty))
-    with pytest.raises(TaskError, match="leave out --split"):
+    with pytest.raises(TaskError, match="remove --split"):
         list(read_rows(tmp_path / "data" / "test-00000-of-00001.parquet", "test"))
 
 
 @published
-def test_a_truncated_parquet_file_is_told_in_a_sentence(tmp_path: Path) -> None:
+def test_truncated_parquet_file_is_an_error(tmp_path: Path) -> None:
     whole = (PUBLISHED / "swe_bench_verified.parquet").read_bytes()
     for size in (0, 3, 1000, len(whole) // 2, len(whole) - 1):
         file = tmp_path / "cut.parquet"
@@ -256,7 +250,7 @@ def test_a_truncated_parquet_file_is_told_in_a_sentence(tmp_path: Path) -> None:
             list(read_rows(file))
 
 
-def test_parquet_keeps_columns_that_only_later_rows_have_and_refuses_to_change_a_row(tmp_path: Path) -> None:
+def test_parquet_keeps_columns_and_refuses_to_change_a_row(tmp_path: Path) -> None:
     file = tmp_path / "x.parquet"
     write_rows([{"a": 1}, {"a": None, "b": ["x"]}], file)
     assert list(read_rows(file)) == [{"a": 1, "b": None}, {"a": None, "b": ["x"]}]
@@ -272,20 +266,20 @@ def test_parquet_keeps_columns_that_only_later_rows_have_and_refuses_to_change_a
     assert [entry.name for entry in tmp_path.iterdir()] == ["x.parquet"]
 
 
-def test_rows_of_both_editions_mix_and_one_task_in_both_is_refused() -> None:
+def test_task_in_both_editions_is_refused() -> None:
     newer = {**ROW, "image": "me/x:1", "eval_script": "run", "log_parser": "parse_log_pytest"}
     imported = import_rows([ROW, newer, {**newer, "instance_id": "owner__name-2"}], FORMATS["swe-bench"])
     assert [task.checks.script for task in imported.tasks] == ["", "run"]
     assert [refusal.row for refusal in imported.refused] == [2]
 
 
-def test_another_id_with_the_same_content_is_refused_by_import() -> None:
+def test_same_content_with_another_id_is_refused() -> None:
     row = {**ROW, "image": "me/x:1"}
     imported = import_rows([row, {**row, "instance_id": "owner__name-2"}], FORMATS["swe-bench"])
     assert [refusal.reason for refusal in imported.refused] == ["it is the same task as owner__name-1"]
 
 
-def test_rows_of_every_data_set_are_told_apart_by_their_columns(tmp_path: Path) -> None:
+def test_data_set_is_detected_by_columns(tmp_path: Path) -> None:
     (own,) = import_rows([{**ROW, "instance_id": "own"}], FORMATS["swe-bench"]).tasks
     file = tmp_path / "mixed.jsonl"
     save([own], file)
@@ -304,16 +298,16 @@ def test_rows_of_every_data_set_are_told_apart_by_their_columns(tmp_path: Path) 
     assert [task.id for task in loaded.tasks] == ["own", "owner__name-1", "g", "s", "r", "p", "k"]
     sources = ["swe-bench", "swe-bench", "swe-gym", "swe-smith", "swe-rebench", "swe-bench", "kodcode"]
     assert [task.source for task in loaded.tasks] == sources
-    assert loaded.refusals().startswith("row 8: its columns are of no known data set")
+    assert loaded.refusals().startswith("row 8: its columns match no known data set")
 
 
 @published
 @pytest.mark.parametrize(("file", "name", "number"), FILES)
-def test_published_files_need_no_name_of_their_format(file: str, name: str, number: int) -> None:
+def test_format_of_published_files_is_detected(file: str, name: str, number: int) -> None:
     assert list(load_tasks(PUBLISHED / file).tasks) == _read(file, name)
 
 
-def test_a_file_without_a_single_usable_task_is_an_error_that_names_its_rows(tmp_path: Path) -> None:
+def test_file_without_usable_tasks_is_an_error(tmp_path: Path) -> None:
     file = tmp_path / "x.jsonl"
     file.write_text(
         "".join(json.dumps({**ROW, "FAIL_TO_PASS": [], "instance_id": f"i{n}"}) + "\n" for n in range(7))
@@ -325,7 +319,7 @@ def test_a_file_without_a_single_usable_task_is_an_error_that_names_its_rows(tmp
         load_tasks(file)
 
 
-def test_lists_name_every_id_and_only_images_that_can_be_pulled(tmp_path: Path) -> None:
+def test_lists_have_every_id_and_docker_images(tmp_path: Path) -> None:
     (task,) = import_rows([ROW], FORMATS["swe-bench"]).tasks
     local = dataclasses.replace(task.environment, image="repo:/repositories/owner__name")
     write_lists([task, dataclasses.replace(task, id="local", environment=local)], tmp_path / "lists")

@@ -15,7 +15,7 @@ from hone.tasks.formats.pytest_ids import test_names as names_of
 from tests.tasks.test_formats_rows import KODCODE
 
 
-def test_only_tests_that_pytest_is_certain_to_collect_are_named(tmp_path: Path) -> None:
+def test_names_are_tests_that_pytest_collects(tmp_path: Path) -> None:
     source = """
 import unittest
 import pytest
@@ -60,7 +60,7 @@ def test_again(): ...
 @pytest.mark.parametrize(
     "solution", ["def f():\n    return '\x0c\r \u2028'", "++x\n--x\n\n y", "a\r\nb\r\n", ""]
 )
-def test_a_solution_survives_the_patch_that_it_becomes(tmp_path: Path, solution: str) -> None:
+def test_solution_survives_its_patch(tmp_path: Path, solution: str) -> None:
     if not solution:
         with pytest.raises(TaskError, match="`solution` is missing"):
             FORMATS["kodcode"].read({**KODCODE, "solution": solution})

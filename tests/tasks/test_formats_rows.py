@@ -162,7 +162,7 @@ def changed_rows(draw: st.DrawFn) -> tuple[str, dict[str, Any]]:
 
 @settings(max_examples=300, deadline=None)
 @given(changed_rows())
-def test_any_row_is_a_task_that_keeps_it_or_is_refused_in_a_sentence(
+def test_any_row_is_kept_or_refused(
     named: tuple[str, dict[str, Any]],
 ) -> None:
     name, row = named
@@ -180,18 +180,18 @@ def test_any_row_is_a_task_that_keeps_it_or_is_refused_in_a_sentence(
 
 @settings(max_examples=100, deadline=None)
 @given(st.dictionaries(st.sampled_from([c for row in ROWS.values() for c in row]), json_values, max_size=8))
-def test_any_columns_are_of_a_data_set_or_of_none(row: dict[str, Any]) -> None:
+def test_any_columns_can_be_detected(row: dict[str, Any]) -> None:
     imported = import_rows([row])
     assert len(imported.tasks) + len(imported.refused) == 1
 
 
 @pytest.mark.parametrize("name", [name for name in ROWS if name not in ("swe-bench", "swe-gym", "swe-smith")])
-def test_a_row_is_known_by_its_columns(name: str) -> None:
+def test_row_is_detected_by_its_columns(name: str) -> None:
     assert detect(ROWS[name]).name == name
 
 
 @pytest.mark.parametrize("name", list(ROWS))
-def test_every_task_becomes_a_prompt_and_comes_back(name: str) -> None:
+def test_task_survives_a_prompt_round_trip(name: str) -> None:
     task = read(ROWS[name] if name != "swe-smith" else {**SWE, "image_name": "me/x"}, name)
     prompt = FORMATS["slime"].write(task)
     assert set(prompt) == {"text", "metadata"}
@@ -205,7 +205,7 @@ def test_every_task_becomes_a_prompt_and_comes_back(name: str) -> None:
     assert read(told, "slime").checks == task.checks
 
 
-def test_what_an_own_task_says_of_its_environment_stays() -> None:
+def test_own_task_keeps_its_environment_in_a_prompt() -> None:
     task = read(OWN, "hone")
     assert task.environment.requirements == ("attrs==24.1.0", "idna==3.7")
     assert (task.environment.distribution, task.environment.paths) == ("it==1.0", ("src", ""))
@@ -218,7 +218,7 @@ def test_what_an_own_task_says_of_its_environment_stays() -> None:
 # R2E-Gym ---------------------------------------------------------------------------------------------
 
 
-def test_an_r2e_row_says_what_each_test_does_before_and_after_the_fix() -> None:
+def test_r2e_row_has_each_status_before_and_after_the_fix() -> None:
     task = read(R2E, "r2e-gym")
     assert task.id == f"sympy__{COMMIT}"
     assert task.problem == "It returns 1."
@@ -234,12 +234,12 @@ def test_an_r2e_row_says_what_each_test_does_before_and_after_the_fix() -> None:
     }
 
 
-def test_the_image_of_an_r2e_row_follows_from_repository_and_commit() -> None:
+def test_r2e_image_follows_from_repository_and_commit() -> None:
     task = read({**R2E, "docker_image": None, "repo_name": "orange3"}, "r2e-gym")
     assert task.environment.image == f"docker://namanjain12/orange3_final:{COMMIT}"
 
 
-def test_the_fix_of_an_r2e_row_applies_and_leaves_its_tests_out(tmp_path: Path) -> None:
+def test_r2e_patch_applies_without_tests(tmp_path: Path) -> None:
     patch = read(R2E, "r2e-gym").checks.gold_patch
     assert "test_core" not in patch
     (tmp_path / "sympy").mkdir()
@@ -257,9 +257,7 @@ def test_the_fix_of_an_r2e_row_applies_and_leaves_its_tests_out(tmp_path: Path) 
         ("orange3", ["test_1.py"], "xvfb-run"),
     ],
 )
-def test_tests_of_an_r2e_row_come_from_the_image_and_run_as_its_data_set_does(
-    name: str, files: list[str], command: str
-) -> None:
+def test_r2e_script_runs_the_tests_of_the_image(name: str, files: list[str], command: str) -> None:
     run = json.dumps({"test_file_names": files})
     script = read({**R2E, "repo_name": name, "execution_result_content": run}, "r2e-gym").checks.script
     assert command in script
@@ -267,7 +265,7 @@ def test_tests_of_an_r2e_row_come_from_the_image_and_run_as_its_data_set_does(
     subprocess.run(["bash", "-n"], input=script.encode(), check=True)
 
 
-def test_without_a_log_of_the_tests_before_every_passing_test_is_to_be_fixed() -> None:
+def test_r2e_row_without_a_log_expects_all_tests_fixed() -> None:
     task = read({**R2E, "execution_result_content": None}, "r2e-gym")
     assert task.checks.fail_to_pass == ("TestCore.test_fixed", "test_kept")
 
@@ -283,12 +281,12 @@ def test_without_a_log_of_the_tests_before_every_passing_test_is_to_be_fixed() -
         ({"commit_hash": None}, "`commit_hash` is missing"),
     ],
 )
-def test_an_r2e_row_that_cannot_be_used_is_refused(change: dict[str, Any], reason: str) -> None:
+def test_unusable_r2e_row_is_refused(change: dict[str, Any], reason: str) -> None:
     with pytest.raises(TaskError, match=reason.replace("(", r"\(")):
         read({**R2E, **change}, "r2e-gym")
 
 
-def test_an_r2e_log_is_read_as_its_data_set_does() -> None:
+def test_r2e_log_is_parsed_like_the_data_set() -> None:
     assert parse_log(LOG) == {
         "test_kept": "PASSED",
         "TestCore.test_fixed": "FAILED",
@@ -298,7 +296,7 @@ def test_an_r2e_log_is_read_as_its_data_set_does() -> None:
     assert parse_log("PASSED t.py::test_a\n") == {}
 
 
-def test_what_changed_in_an_r2e_task_is_written_into_its_row() -> None:
+def test_r2e_row_has_later_changes() -> None:
     task = read(R2E, "r2e-gym")
     checks = dataclasses.replace(task.checks, pass_to_pass=("test_kept", "test_new"))
     row = FORMATS["r2e-gym"].write(dataclasses.replace(task, checks=checks))
@@ -311,7 +309,7 @@ def test_what_changed_in_an_r2e_task_is_written_into_its_row() -> None:
 # Debugging tasks -------------------------------------------------------------------------------------
 
 
-def test_a_debugging_row_shows_its_tests_to_the_agent_and_keeps_a_trusted_copy() -> None:
+def test_debugging_tests_are_visible_and_restored() -> None:
     task = read(DEBUGGING, "debugging")
     assert (task.id, task.problem) == ("f_7", "f returns 1.")
     (commit,) = task.environment.history
@@ -320,7 +318,7 @@ def test_a_debugging_row_shows_its_tests_to_the_agent_and_keeps_a_trusted_copy()
     assert (task.checks.fail_to_pass, task.checks.rule) == (("test.py::test_f",), "collected")
 
 
-def test_a_debugging_row_is_read_in_every_shape_it_is_published_in() -> None:
+def test_debugging_row_is_read_in_every_published_form() -> None:
     wanted = read(DEBUGGING, "debugging")
     inner = DEBUGGING["extra_info"]
     shapes = [
@@ -351,13 +349,13 @@ CHANGES: tuple[dict[str, Any], dict[str, Any]] = (
     ("files", "reason"),
     [
         (None, "`files` must be a list"),
-        ([{"path": "a.py", "content": ""}], "hold no test.py"),
-        ([{"path": "test.py", "content": "def test_a(): ..."}], "no file beside test.py"),
+        ([{"path": "a.py", "content": ""}], "have no test.py"),
+        ([{"path": "test.py", "content": "def test_a(): ..."}], "no file besides test.py"),
         ([{"path": "a.py"}, {"path": "a.py"}, {"path": "test.py", "content": ""}], "names a path twice"),
-        ([{"path": "a.py"}, {"path": "test.py", "content": "x = 1"}], "holds no test function"),
+        ([{"path": "a.py"}, {"path": "test.py", "content": "x = 1"}], "has no test function"),
         ([{"path": "a.py"}, {"path": "test.py", "content": "def test_a(:"}], "are not Python"),
     ],
 )
-def test_a_debugging_row_that_cannot_be_used_is_refused(files: Any, reason: str) -> None:
+def test_unusable_debugging_row_is_refused(files: Any, reason: str) -> None:
     with pytest.raises(TaskError, match=reason):
         read({**DEBUGGING, "extra_info": {"files": files}}, "debugging")

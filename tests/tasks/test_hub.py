@@ -123,9 +123,7 @@ def hone(environment: dict[str, str], out: Path, *sources: tuple[str, ...]) -> l
     return [tuple(json.loads(line)) for line in done.stdout.splitlines()]
 
 
-def test_a_data_set_of_the_hub_is_imported_and_names_that_are_not_there_are_told(
-    hub: dict[str, str], tmp_path: Path
-) -> None:
+def test_hub_data_set_is_imported(hub: dict[str, str], tmp_path: Path) -> None:
     out = tmp_path / "tasks.jsonl"
     names = [(NAME, "--split", "train"), (NAME,), ("me/absent", "--split", "test"), (NAME, "--split", "test")]
     *wrong, right = hone(hub, out, *names)
@@ -145,7 +143,7 @@ def test_a_data_set_of_the_hub_is_imported_and_names_that_are_not_there_are_told
     ]
 
 
-def test_a_hub_out_of_reach_is_told_in_a_sentence(hub: dict[str, str], tmp_path: Path) -> None:
+def test_unreachable_hub_is_an_error(hub: dict[str, str], tmp_path: Path) -> None:
     ((code, _, warned),) = hone(
         {**hub, "HF_HUB_OFFLINE": "1"}, tmp_path / "out", ("me/other", "--split", "test")
     )
@@ -154,15 +152,13 @@ def test_a_hub_out_of_reach_is_told_in_a_sentence(hub: dict[str, str], tmp_path:
     assert "give a file of it instead" in warned
 
 
-def test_without_the_library_the_sentence_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_library_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "datasets", None)
     with pytest.raises(TaskError, match=r"install the `datasets` library \(pip install 'hone\[datasets\]'\)"):
         list(read_source(NAME, "test"))
 
 
-def test_what_lies_on_this_machine_comes_before_the_hub(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_local_path_precedes_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     write_rows([ROW], tmp_path / NAME / "test-00000-of-00001.parquet")
     assert list(read_source(NAME, "test")) == [ROW]

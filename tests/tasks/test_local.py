@@ -64,7 +64,7 @@ def seen(workspace: Path) -> list[str]:
     return [commits, refs, git(workspace, "remote"), lost, " ".join(sorted(objects))]
 
 
-def test_the_repository_of_a_task_is_its_base_commit_and_nothing_else(root: Path, tmp_path: Path) -> None:
+def test_repository_has_only_the_base_commit(root: Path, tmp_path: Path) -> None:
     task = localise(task_at(root, "HEAD~1"), root, locks=tmp_path / "locks")
     workspace = prepare(task, tmp_path / "cache")
     assert seen(workspace) == ["Commit 1", "refs/heads/main", "", "", "blob commit tree"]
@@ -75,7 +75,7 @@ def test_the_repository_of_a_task_is_its_base_commit_and_nothing_else(root: Path
     assert git(root / "a__b", "stash", "list") != ""  # the repository itself is as it was
 
 
-def test_a_seeded_bug_cannot_be_told_from_the_history(root: Path, tmp_path: Path) -> None:
+def test_seeded_bug_is_not_in_the_history(root: Path, tmp_path: Path) -> None:
     task = localise(task_at(root, "HEAD"), root, locks=None)
     bug = Commit(message="Start", files={"code.py": "value = 7\n"})
     seeded = dataclasses.replace(task, environment=dataclasses.replace(task.environment, history=(bug,)))
@@ -85,7 +85,7 @@ def test_a_seeded_bug_cannot_be_told_from_the_history(root: Path, tmp_path: Path
 
 
 @pytest.mark.parametrize("form", ["bare", "bundle"])
-def test_a_bare_repository_and_a_bundle_serve_as_well(root: Path, tmp_path: Path, form: str) -> None:
+def test_bare_repository_and_bundle_work(root: Path, tmp_path: Path, form: str) -> None:
     task = task_at(root, "HEAD~2")
     if form == "bare":
         git(root, "clone", "-q", "--bare", "a__b", "a__b.git")
@@ -96,10 +96,10 @@ def test_a_bare_repository_and_a_bundle_serve_as_well(root: Path, tmp_path: Path
     assert seen(workspace)[0] == "Commit 0"
 
 
-def test_what_is_not_there_is_said_in_a_sentence(root: Path, tmp_path: Path) -> None:
+def test_missing_repository_is_an_error(root: Path, tmp_path: Path) -> None:
     task = task_at(root, "HEAD")
     nowhere = dataclasses.replace(task, environment=dataclasses.replace(task.environment, repo="c/d"))
-    with pytest.raises(TaskError, match="holds no repository of c/d: it would be called c__d"):
+    with pytest.raises(TaskError, match="has no repository of c/d: expected c__d"):
         localise(nowhere, root, locks=None)
     lost = dataclasses.replace(task, environment=dataclasses.replace(task.environment, commit="1" * 40))
     with pytest.raises(TaskError, match=f"task a__b-1: .* has no commit {'1' * 40}"):
@@ -110,11 +110,11 @@ def test_what_is_not_there_is_said_in_a_sentence(root: Path, tmp_path: Path) -> 
         localise(empty, root, locks=None)
     (root / "g__h.bundle").write_text("no bundle")
     broken = dataclasses.replace(task, environment=dataclasses.replace(task.environment, repo="g/h"))
-    with pytest.raises(TaskError, match="is not a git bundle"):
+    with pytest.raises(TaskError, match="is not a readable git bundle"):
         localise(broken, root, locks=None)
 
 
-def test_a_repository_is_read_at_any_commit(root: Path, tmp_path: Path) -> None:
+def test_repository_is_read_at_any_commit(root: Path, tmp_path: Path) -> None:
     repository = Repository.open(root / "a__b")
     assert repository.files("HEAD") == ["code.py"]
     assert repository.read("v1~1", "code.py") == b"value = 1\n"

@@ -11,9 +11,9 @@ from packaging.specifiers import SpecifierSet
 
 from hone.tasks.errors import TaskError
 from hone.tasks.python import lock
-from hone.tasks.python.files import parse_lines
 from hone.tasks.python.poetry import specifiers
-from hone.tasks.python.tool import last_words
+from hone.tasks.python.requirements import parse_lines
+from hone.tasks.python.tool import last_error_line
 from tests.tasks.index import BACKEND, BUILD_SYSTEM, index
 
 __all__ = ["index"]
@@ -45,7 +45,7 @@ def snapshot(root: Path) -> dict[str, bytes]:
 # what is needed
 
 
-def test_dependencies_and_what_tests_need_become_exact_versions(index, tmp_path):
+def test_requirements_become_exact_versions(index, tmp_path):
     tree = repository(
         tmp_path / "r",
         project('dependencies = ["click<2"]\noptional-dependencies.tests = ["six", "pytest>=3"]'),
@@ -57,12 +57,12 @@ def test_dependencies_and_what_tests_need_become_exact_versions(index, tmp_path)
     assert (locked.generated, locked.command, locked.relaxed) == ({}, (), ())
 
 
-def test_conditions_that_do_not_hold_for_this_interpreter_are_not_met(index, tmp_path):
+def test_markers_of_other_interpreters_are_dropped(index, tmp_path):
     line = "dependencies = [\"click; python_version < '3'\", \"six; python_version > '3'\"]"
     assert lock(repository(tmp_path / "r", project(line))).requirements == ("six==2.0",)
 
 
-def test_neither_the_project_nor_the_runner_nor_plugins_that_hinder_are_among_them(index, tmp_path):
+def test_project_runner_and_excluded_plugins_are_not_locked(index, tmp_path):
     index.add("pytest", importlib.metadata.version("pytest"), ["pluggy", "iniconfig", "colors"])
     for name in ("pluggy", "iniconfig"):
         index.add(name, importlib.metadata.version(name))
@@ -75,7 +75,7 @@ def test_neither_the_project_nor_the_runner_nor_plugins_that_hinder_are_among_th
     assert locked.relaxed == ()
 
 
-def test_a_plugin_is_chosen_to_fit_the_pytest_that_runs(index, tmp_path):
+def test_plugin_version_fits_the_pytest_version(index, tmp_path):
     index.add("pytest", importlib.metadata.version("pytest"))
     index.add("pytest-mock", "1.0", ["pytest"])
     index.add("pytest-mock", "2.0", ["pytest>=1000"])
@@ -108,12 +108,12 @@ def test_a_plugin_is_chosen_to_fit_the_pytest_that_runs(index, tmp_path):
         (project(""), set()),
     ],
 )
-def test_what_tests_need_is_found_wherever_projects_write_it(index, tmp_path, files, needed):
+def test_test_requirements_are_found_in_every_place(index, tmp_path, files, needed):
     locked = lock(repository(tmp_path / "r", files))
     assert {pin.partition("==")[0] for pin in locked.requirements} == needed
 
 
-def test_what_is_asked_for_by_name_comes_on_top(index, tmp_path):
+def test_named_extras_are_added(index, tmp_path):
     text = '[dependency-groups]\ntest = ["six"]\nspecial = ["click"]'
     tree = repository(tmp_path / "r", project(text))
     assert lock(tree, extras=["Special"]).requirements == ("click==2.0", "six==2.0")
@@ -121,20 +121,20 @@ def test_what_is_asked_for_by_name_comes_on_top(index, tmp_path):
         lock(tree, extras=["x"])
 
 
-def test_tests_that_cannot_have_what_they_pin_get_what_there_is_and_it_is_said(index, tmp_path):
+def test_unavailable_pins_of_tests_are_relaxed(index, tmp_path):
     files = {"requirements-test.txt": "six==0.1\nclick>=1\n-c bounds.txt", "bounds.txt": "click<2\n"}
     locked = lock(repository(tmp_path / "r", project("", **files)))
     assert locked.requirements == ("click==2.0", "six==2.0")
     assert locked.relaxed == ("six==0.1", "click<2")
 
 
-def test_constraints_hold_when_they_can(index, tmp_path):
+def test_constraints_hold_when_possible(index, tmp_path):
     files = {"requirements-test.txt": "click\n--constraint bounds.txt", "bounds.txt": "click<2\n"}
     locked = lock(repository(tmp_path / "r", project("", **files)))
     assert (locked.requirements, locked.relaxed) == (("click==1.0",), ())
 
 
-def test_what_no_index_has_is_left_out_for_tests_and_said(index, tmp_path):
+def test_requirements_without_an_index_are_named(index, tmp_path):
     lines = "six\ngit+https://example.com/a.git\n./here\nb @ https://example.com/b.whl\n"
     locked = lock(repository(tmp_path / "r", project("", **{"test-requirements.txt": lines})))
     assert locked.requirements == ("six==2.0",)
@@ -156,15 +156,15 @@ def test_what_no_index_has_is_left_out_for_tests_and_said(index, tmp_path):
         (project('[dependency-groups]\ntest = [{include-group = "test"}]'), "includes itself"),
         (project("[dependency-groups]\ntest = [1]"), "not a requirement"),
         (project('[tool.poetry.group.test.dependencies]\nsix = "what?"'), "not a dependency of Poetry"),
-        (project("", **{"test-requirements.txt": "-r gone.txt"}), "gone.txt is not there"),
+        (project("", **{"test-requirements.txt": "-r gone.txt"}), "gone.txt does not exist"),
         (project("", **{"test-requirements.txt": "-r test-requirements.txt"}), "includes itself"),
-        (project("", **{"test-requirements.txt": "-r ../../etc"}), "leads out"),
+        (project("", **{"test-requirements.txt": "-r ../../etc"}), "outside of the repository"),
         ({"pyproject.toml": "[project"}, "pyproject.toml is not TOML"),
         ({"setup.cfg": "metadata"}, "setup.cfg cannot be read"),
         (built({"fails": "no compiler today"}), "cannot be built: RuntimeError: no compiler today"),
     ],
 )
-def test_what_cannot_be_is_one_clear_sentence(index, tmp_path, files, said):
+def test_unusable_project_is_an_error(index, tmp_path, files, said):
     with pytest.raises(TaskError, match=said) as caught:
         lock(repository(tmp_path / "r", files))
     assert "\n" not in str(caught.value)
@@ -173,7 +173,7 @@ def test_what_cannot_be_is_one_clear_sentence(index, tmp_path, files, said):
 # the project
 
 
-def test_a_build_says_what_the_project_is_where_it_lies_and_what_it_writes(index, tmp_path):
+def test_build_gives_metadata_paths_and_generated_files(index, tmp_path):
     plan = {
         "version": None,
         "files": {"src/thing/__init__.py": "thing/__init__.py", "src/thing/a.py": "thing/a.py"},
@@ -193,7 +193,7 @@ def test_a_build_says_what_the_project_is_where_it_lies_and_what_it_writes(index
     assert lock(tree).distribution == "thing==3.1"
 
 
-def test_a_build_sees_nothing_of_the_users_home_or_secrets(index, tmp_path, monkeypatch):
+def test_build_sees_no_home_or_secrets(index, tmp_path, monkeypatch):
     monkeypatch.setenv("SECRET_TOKEN", "hunter2")
     plan = {
         "files": {"thing.py": "thing.py"},
@@ -214,12 +214,12 @@ def test_a_build_sees_nothing_of_the_users_home_or_secrets(index, tmp_path, monk
         ({"src/thing.py": "thing.py"}, {"tests/test_a.py": "import thing\n"}, ("src",)),
     ],
 )
-def test_modules_are_imported_from_where_they_lie(index, tmp_path, installed, files, paths):
+def test_import_paths_are_found(index, tmp_path, installed, files, paths):
     tree = repository(tmp_path / "r", built({"files": installed}, **dict.fromkeys(installed, ""), **files))
     assert lock(tree).paths == paths
 
 
-def test_a_tree_that_is_no_distribution_needs_its_requirements_file(index, tmp_path):
+def test_tree_without_a_distribution_uses_requirements_txt(index, tmp_path):
     files = {"requirements.txt": "six", "src/app/main.py": "", "tests/test_a.py": "", "pytest.ini": ""}
     locked = lock(repository(tmp_path / "r", files))
     assert locked.requirements == ("six==2.0",)
@@ -227,7 +227,7 @@ def test_a_tree_that_is_no_distribution_needs_its_requirements_file(index, tmp_p
     assert locked.paths == ("src", "")
 
 
-def test_the_options_of_pytest_that_matter_come_along(index, tmp_path):
+def test_pytest_options_are_locked(index, tmp_path):
     text = '[tool.pytest.ini_options]\naddopts = "-v --import-mode=importlib"\n'
     assert lock(repository(tmp_path / "r", project(text))).command == ("--import-mode=importlib",)
 
@@ -240,7 +240,7 @@ def test_the_options_of_pytest_that_matter_come_along(index, tmp_path):
         {"pyproject.toml": '[build-system]\nrequires = ["maturin"]\nbuild-backend = "maturin"\n'},
     ],
 )
-def test_a_project_that_only_works_when_installed_needs_an_image(index, tmp_path, files):
+def test_renamed_packages_need_an_image(index, tmp_path, files):
     with pytest.raises(TaskError, match="give its tasks an image"):
         lock(repository(tmp_path / "r", files))
 
@@ -267,7 +267,7 @@ def test_a_project_that_only_works_when_installed_needs_an_image(index, tmp_path
         ("~=1.4", "~=1.4"),
     ],
 )
-def test_versions_mean_what_poetry_says(written, meant):
+def test_poetry_versions_are_translated(written, meant):
     assert SpecifierSet(specifiers(written)) == SpecifierSet(meant)
 
 
@@ -275,7 +275,7 @@ NAMES = st.from_regex(r"[a-z][a-z0-9]{0,8}", fullmatch=True)
 
 
 @given(st.lists(st.tuples(NAMES, st.sampled_from(["", "==1.0", ">=2,<3", "~=1.4", "[x]>1"]), st.booleans())))
-def test_a_requirements_file_is_read_line_by_line_whatever_stands_between(parts):
+def test_requirements_file_is_parsed(parts):
     text, expected = "--index-url https://example.com\r\n\n# all of it\n", []
     for name, bound, hashed in parts:
         expected.append(Requirement(name + bound))
@@ -285,11 +285,11 @@ def test_a_requirements_file_is_read_line_by_line_whatever_stands_between(parts)
             expected.append(Requirement(name + bound))
     read = parse_lines(text, Path("/r/requirements.txt"), Path("/r"))
     assert list(read.requirements) == expected
-    assert not read.unmet
+    assert not read.unavailable
 
 
 @given(st.text(alphabet=st.sampled_from("ab.-[]<>=1;#\\ \n/@:"), max_size=40))
-def test_any_text_is_read_or_refused_in_one_sentence(text):
+def test_any_requirements_text_is_read_or_refused(text):
     said = ""
     try:
         parse_lines(text.replace("-r", "").replace("-c", ""), Path("/r/requirements.txt"), Path("/r"))
@@ -315,8 +315,8 @@ def test_any_text_is_read_or_refused_in_one_sentence(text):
             "Traceback\nKeyError: 'y'\nerror: Failed to build `a`\n  cause: Call failed\nhint: b",
             "KeyError: 'y'",
         ),
-        ("", "it says nothing"),
+        ("", "no output"),
     ],
 )
-def test_the_words_of_uv_that_say_most_are_passed_on(said, words):
-    assert last_words(said) == words
+def test_last_meaningful_line_of_uv_is_shown(said, words):
+    assert last_error_line(said) == words

@@ -27,7 +27,7 @@ def python(site: Path, code: str) -> str:
     return run.stdout.strip()
 
 
-def test_what_is_installed_can_be_imported_by_any_user_and_the_project_is_known(index, tmp_path):
+def test_installed_packages_can_be_imported_by_any_user(index, tmp_path):
     index.add(
         "tool", "3.0", ["nowhere"], {"tests/__init__.py": "", "old.py": "print 1"}, {"tool": "tool:main"}
     )
@@ -53,7 +53,7 @@ def test_what_is_installed_can_be_imported_by_any_user_and_the_project_is_known(
     assert not names & {"requirements.txt", ".lock"}
 
 
-def test_once_made_it_needs_no_index(index, tmp_path, monkeypatch):
+def test_second_install_needs_no_index(index, tmp_path, monkeypatch):
     first = install(environment("six==2.0", "click==1.0"), tmp_path / "cache")
     monkeypatch.setenv("UV_DEFAULT_INDEX", (tmp_path / "gone").as_uri())
     assert install(environment("click==1.0", "six==2.0"), tmp_path / "cache") == first
@@ -62,7 +62,7 @@ def test_once_made_it_needs_no_index(index, tmp_path, monkeypatch):
     assert [p.name for p in (tmp_path / "cache").iterdir() if p.name[0] != "."] == [first.name]
 
 
-def test_nothing_needed_is_nothing_made(tmp_path):
+def test_no_requirements_need_no_directory(tmp_path):
     assert install(environment(), tmp_path / "cache") is None
     assert not (tmp_path / "cache").exists()
 
@@ -75,12 +75,12 @@ def test_only_pins_are_installed(tmp_path, pin):
         install(environment(pin), tmp_path)
 
 
-def test_a_release_of_the_project_itself_is_not_installed(tmp_path):
+def test_project_itself_is_not_installed(tmp_path):
     with pytest.raises(TaskError, match="among its own requirements"):
         install(environment("my_thing==2.0", distribution="My.Thing==1.5"), tmp_path)
 
 
-def test_concurrent_callers_get_one_directory_that_is_made_once(index, tmp_path, monkeypatch):
+def test_concurrent_callers_share_one_build(index, tmp_path, monkeypatch):
     made = []
     make = installing._make
 
@@ -94,7 +94,7 @@ def test_concurrent_callers_get_one_directory_that_is_made_once(index, tmp_path,
     assert len(sites) == len(made) == 1
 
 
-def test_one_that_is_being_made_does_not_hold_up_another(index, tmp_path):
+def test_builds_of_different_directories_do_not_block(index, tmp_path):
     cache = tmp_path / "cache"
     cache.mkdir()
     busy = f".site-{installing._name(environment('six==2.0'))}.lock"
@@ -117,7 +117,7 @@ def _install_until_told(cache: Path, step: str, pipe) -> None:
 
 
 @pytest.mark.parametrize("step", ["run_uv", "_compile", "_record"])
-def test_a_maker_killed_in_the_middle_leaves_nothing_half_made_and_blocks_nobody(index, tmp_path, step):
+def test_killed_build_leaves_nothing_and_blocks_no_one(index, tmp_path, step):
     here, there = multiprocessing.Pipe()
     cache = tmp_path / "cache"
     context = multiprocessing.get_context("fork")
@@ -143,7 +143,7 @@ def build_wheel(directory, config_settings=None, metadata_directory=None):
 """
 
 
-def test_what_a_killed_maker_started_is_waited_for(index, tmp_path):
+def test_child_of_a_killed_build_is_waited_for(index, tmp_path):
     started, go_on = tmp_path / "started", tmp_path / "go-on"
     index.add_source("slow", "1.0", SLOW_BUILD.format(started=str(started), go_on=str(go_on)))
     for pipe in (started, go_on):

@@ -45,7 +45,7 @@ def numbers(tasks: Sequence[Task]) -> list[int]:
     return [int(task.id.rpartition("-")[2]) for task in tasks]
 
 
-def test_nothing_asked_for_leaves_every_task_in_its_place() -> None:
+def test_default_selects_all_tasks_in_order() -> None:
     assert select(TASKS, SelectSettings()) == TASKS
     assert select((), SelectSettings(limit=3)) == ()
 
@@ -60,11 +60,11 @@ def test_nothing_asked_for_leaves_every_task_in_its_place() -> None:
         ({"repositories": ("sympy/sympy",), "difficulty": ("1-4 hours",), "max_problem_chars": 12}, [1]),
     ],
 )
-def test_tasks_are_chosen_by_what_they_are(asked: dict[str, Any], wanted: list[int]) -> None:
+def test_tasks_are_selected_by_properties(asked: dict[str, Any], wanted: list[int]) -> None:
     assert numbers(select(TASKS, SelectSettings(**asked))) == wanted
 
 
-def test_an_id_list_has_one_id_to_a_line_and_comments(tmp_path: Path) -> None:
+def test_id_list_has_lines_and_comments(tmp_path: Path) -> None:
     file = tmp_path / "ids.txt"
     file.write_text("# of Django\ndjango__django-3\n\n  django__django-0  # the first\r\ndjango__django-3\n")
     assert read_ids(file) == ["django__django-3", "django__django-0"]
@@ -76,7 +76,7 @@ def test_an_id_list_has_one_id_to_a_line_and_comments(tmp_path: Path) -> None:
         read_ids(tmp_path / "absent")
 
 
-def test_what_is_not_there_is_told_with_what_was_probably_meant(tmp_path: Path) -> None:
+def test_unknown_name_gets_a_suggestion(tmp_path: Path) -> None:
     file = tmp_path / "ids.txt"
     file.write_text("django__django-0\ndjango_django-3\nq1\nq2\nq3\nq4\nq5\n")
     with pytest.raises(TaskError) as caught:
@@ -92,7 +92,7 @@ def test_what_is_not_there_is_told_with_what_was_probably_meant(tmp_path: Path) 
         select(TASKS, SelectSettings(min_problem_chars=100))
 
 
-def test_difficulty_is_what_the_task_or_its_row_says() -> None:
+def test_difficulty_is_read_from_task_or_row() -> None:
     (task, *_) = TASKS
     said = dataclasses.replace(task, metadata={"difficulty": 3})
     assert select([task, said], SelectSettings(difficulty=("3",))) == (said,)
@@ -109,7 +109,7 @@ def test_difficulty_is_what_the_task_or_its_row_says() -> None:
 
 @settings(deadline=None)
 @given(st.integers(), st.integers(1, 15))
-def test_a_seed_gives_one_order_of_the_same_tasks(seed: int, limit: int) -> None:
+def test_seed_permutes_the_tasks(seed: int, limit: int) -> None:
     shuffled = select(TASKS, SelectSettings(seed=seed))
     assert sorted(numbers(shuffled)) == sorted(numbers(TASKS))
     assert select(TASKS, SelectSettings(seed=seed, limit=limit)) == shuffled[:limit]
@@ -119,7 +119,7 @@ def test_seeds_differ() -> None:
     assert len({select(TASKS, SelectSettings(seed=seed))[0].id for seed in range(20)}) > 3
 
 
-def test_a_run_uses_the_selected_tasks_of_its_file_in_their_sets(tmp_path: Path) -> None:
+def test_run_uses_selected_tasks_in_their_sets(tmp_path: Path) -> None:
     file = tmp_path / "tasks.jsonl"
     sets = ("train", "train", "test")
     save(
@@ -133,7 +133,7 @@ def test_a_run_uses_the_selected_tasks_of_its_file_in_their_sets(tmp_path: Path)
     assert numbers(splits.train) == numbers(load_splits(TasksSettings(source=str(file), select=asked)).train)
 
 
-def test_the_curriculum_can_be_selected_from_too() -> None:
+def test_curriculum_can_be_selected() -> None:
     small = {"train": 6, "test": 2, "unseen": 1}
     whole = load_splits(TasksSettings(**small))
     part = load_splits(TasksSettings(**small, select=SelectSettings(limit=3)))

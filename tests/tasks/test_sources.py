@@ -12,7 +12,7 @@ from hone.types import Environment
 SMALL = TasksSettings(train=6, test=3, unseen=2)
 
 
-def test_the_curriculum_saved_to_a_file_gives_the_same_sets(tmp_path):
+def test_saved_curriculum_gives_the_same_sets(tmp_path):
     splits = load_splits(SMALL)
     assert splits == generate(SMALL)
     path = tmp_path / "tasks.jsonl"
@@ -20,7 +20,7 @@ def test_the_curriculum_saved_to_a_file_gives_the_same_sets(tmp_path):
     assert load_splits(TasksSettings(source=str(path))) == splits
 
 
-def test_a_file_is_refused_for_an_unknown_set_an_overlap_and_an_unusable_task(tmp_path):
+def test_file_with_unknown_set_or_overlap_is_refused(tmp_path):
     path = tmp_path / "tasks.jsonl"
     settings = TasksSettings(source=str(path))
     first, second = generate(SMALL).train[:2]
@@ -35,7 +35,7 @@ def test_a_file_is_refused_for_an_unknown_set_an_overlap_and_an_unusable_task(tm
         load_splits(settings)
 
 
-def test_a_task_without_tests_or_whose_tests_have_no_file_is_refused():
+def test_task_without_tests_is_refused():
     task = generate(SMALL).train[0]
     with pytest.raises(TaskError, match="fail_to_pass"):
         check_complete(replace(task, checks=replace(task.checks, fail_to_pass=())))
@@ -43,12 +43,12 @@ def test_a_task_without_tests_or_whose_tests_have_no_file_is_refused():
         check_complete(replace(task, checks=replace(task.checks, test_files={})))
 
 
-def test_training_on_tasks_without_a_proof_has_to_be_asked_for():
+def test_unproven_tasks_need_a_setting():
     curriculum = generate(SMALL).train[0]
     proven = replace(curriculum, source="mined", metadata={"validation": {"repeats": 3}})
     unproven = replace(curriculum, id="doubtful", source="mined", metadata={})
     settings = TasksSettings(source="mine.jsonl")
     check_proven(settings, [proven, curriculum])  # those of the curriculum are right by construction
-    with pytest.raises(TaskError, match=r"mine\.jsonl holds no proof .* doubtful\. Run `hone tasks validate"):
+    with pytest.raises(TaskError, match=r"mine\.jsonl has no proof .* doubtful\. Run `hone tasks validate"):
         check_proven(settings, [proven, unproven])
     check_proven(settings.model_copy(update={"unproven": True}), [unproven])

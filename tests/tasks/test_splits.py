@@ -39,7 +39,7 @@ def other(task: Task, **changes: Any) -> Task:
     return dataclasses.replace(task, id=f"{task.id}-other", problem="Something else.", **changes)
 
 
-def test_a_commit_of_a_repository_is_of_one_set_only() -> None:
+def test_commit_is_in_one_set_only() -> None:
     task = a_task()
     check_disjoint(Splits(train=(task, other(task))))
     for splits in (
@@ -53,16 +53,16 @@ def test_a_commit_of_a_repository_is_of_one_set_only() -> None:
             check_disjoint(splits)
 
 
-def test_an_overlap_is_told_once_for_each_task_with_what_to_do() -> None:
+def test_overlap_is_reported_once_per_task() -> None:
     tasks = tuple(a_task(instance_id=f"pandas-dev__pandas-{i}", base_commit=f"{i:040x}") for i in range(12))
     with pytest.raises(TaskError) as caught:
         check_disjoint(Splits(train=tasks, test=tasks))
     said = str(caught.value)
     assert said.count("has the id of") == 10
-    assert "; and 2 more. Leave them out of one set, or insist with tasks.allow_overlap = true" in said
+    assert "; and 2 more. Remove them from one set, or set tasks.allow_overlap = true" in said
 
 
-def test_one_commit_has_one_name_in_every_data_set() -> None:
+def test_commit_has_one_name_in_every_data_set() -> None:
     swe = a_task()
     smith = a_task(
         "swe-smith",
@@ -80,7 +80,7 @@ def test_one_commit_has_one_name_in_every_data_set() -> None:
             check_disjoint(Splits(train=(train,), test=(swe,)))
 
 
-def test_commits_that_are_not_known_or_not_the_same_do_not_clash() -> None:
+def test_unknown_or_different_commits_do_not_clash() -> None:
     swe = a_task()
     for environment in (
         dataclasses.replace(swe.environment, commit=""),
@@ -91,7 +91,7 @@ def test_commits_that_are_not_known_or_not_the_same_do_not_clash() -> None:
         check_disjoint(Splits(train=(other(swe, environment=environment),), test=(swe,)))
 
 
-def test_a_local_repository_without_a_name_is_known_by_its_place() -> None:
+def test_unnamed_local_repository_is_known_by_its_path() -> None:
     environment = Environment(image="repo:/r/it", commit=COMMIT)
     assert origin(environment) == ("repo:/r/it", COMMIT[:8])
     assert origin(Environment(image="host")) is None
@@ -99,7 +99,7 @@ def test_a_local_repository_without_a_name_is_known_by_its_place() -> None:
 
 @settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), min_size=1, max_size=6), st.integers(0, 5))
-def test_sets_pass_exactly_when_no_commit_is_in_two(commits: list[tuple[int, int]], cut: int) -> None:
+def test_sets_pass_exactly_when_commits_are_disjoint(commits: list[tuple[int, int]], cut: int) -> None:
     tasks = [
         a_task(instance_id=f"i{i}", repo=f"o/{repo}", base_commit=f"{commit:040x}", problem_statement=f"p{i}")
         for i, (repo, commit) in enumerate(commits)
@@ -116,7 +116,7 @@ def test_sets_pass_exactly_when_no_commit_is_in_two(commits: list[tuple[int, int
         check_disjoint(splits)
 
 
-def test_an_evaluation_file_becomes_the_test_set_and_shares_nothing_with_training(tmp_path: Path) -> None:
+def test_evaluation_file_is_the_test_set(tmp_path: Path) -> None:
     source, evaluation = tmp_path / "train.jsonl", tmp_path / "verified.jsonl"
     task = a_task()
     apart = a_task(instance_id="apart", base_commit="1" * 40, problem_statement="Apart.")
@@ -137,7 +137,7 @@ def test_an_evaluation_file_becomes_the_test_set_and_shares_nothing_with_trainin
     assert [t.id for t in splits.test] == ["seen"]
 
 
-def test_the_curriculum_can_be_measured_on_a_file(tmp_path: Path) -> None:
+def test_curriculum_can_be_evaluated_on_a_file(tmp_path: Path) -> None:
     evaluation = tmp_path / "tasks.jsonl"
     save([a_task()], evaluation)
     splits = load_splits(TasksSettings(train=2, test=2, unseen=0, evaluation=evaluation))
@@ -155,7 +155,7 @@ def test_the_curriculum_can_be_measured_on_a_file(tmp_path: Path) -> None:
         ([], "holds no tasks"),
     ],
 )
-def test_a_run_loses_no_task_of_a_file_unnoticed(tmp_path: Path, rows: list[Any], reason: str) -> None:
+def test_unusable_row_of_a_run_is_an_error(tmp_path: Path, rows: list[Any], reason: str) -> None:
     file = tmp_path / "rows.jsonl"
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
     for each in (TasksSettings(source=str(file)), TasksSettings(train=1, evaluation=file)):
@@ -163,7 +163,7 @@ def test_a_run_loses_no_task_of_a_file_unnoticed(tmp_path: Path, rows: list[Any]
             load_splits(each)
 
 
-def test_a_task_of_a_local_repository_needs_its_commit(tmp_path: Path) -> None:
+def test_task_of_a_local_repository_needs_a_commit(tmp_path: Path) -> None:
     task = dataclasses.replace(a_task(), environment=Environment(image="repo:/r/it", repo="me/it"))
     save([task], tmp_path / "tasks.jsonl")
     with pytest.raises(TaskError, match="names no commit of /r/it"):

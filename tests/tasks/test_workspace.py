@@ -35,7 +35,7 @@ def content(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in files}
 
 
-def test_the_history_becomes_real_commits_and_a_clean_tree(tmp_path):
+def test_history_becomes_commits_and_a_clean_tree(tmp_path):
     task = with_history(
         {"a.py": "x = 1\n", "old name.txt": "ä \r\n no end", 'odd"\\é.py': ""},
         {"a.py": "x = 2\n", "old name.txt": None, "deep/er/b.py": "\0"},
@@ -54,7 +54,7 @@ def test_the_history_becomes_real_commits_and_a_clean_tree(tmp_path):
     assert git(folder, "show", "HEAD~1:a.py") == "x = 1"
 
 
-def test_the_same_history_gives_the_same_bytes_wherever_whenever_and_by_whomever(tmp_path, monkeypatch):
+def test_equal_histories_give_equal_bytes(tmp_path, monkeypatch):
     first = prepare(TASK, tmp_path / "one")
     monkeypatch.setenv("GIT_AUTHOR_NAME", "someone else")
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -65,12 +65,12 @@ def test_the_same_history_gives_the_same_bytes_wherever_whenever_and_by_whomever
     assert content(first) == content(second)
 
 
-def test_tasks_with_one_history_share_a_directory_and_others_do_not(tmp_path):
+def test_tasks_with_one_history_share_a_directory(tmp_path):
     assert prepare(TASK, tmp_path) == prepare(replace(TASK, id="other", problem="?"), tmp_path)
     assert prepare(with_history({"a": "1"}), tmp_path) != prepare(with_history({"a": "2"}), tmp_path)
 
 
-def test_every_user_can_read_it_whatever_the_umask(tmp_path):
+def test_every_user_can_read_the_repository(tmp_path):
     before = os.umask(0o077)
     try:
         folder = prepare(TASK, tmp_path / "cache")
@@ -81,7 +81,7 @@ def test_every_user_can_read_it_whatever_the_umask(tmp_path):
         assert path.stat().st_mode & needed == needed, path
 
 
-def test_concurrent_callers_get_one_directory_that_is_made_once(tmp_path, monkeypatch):
+def test_concurrent_callers_share_one_build(tmp_path, monkeypatch):
     made = []
     make = workspace._make_repository
 
@@ -109,7 +109,7 @@ def _prepare_until_told(cache: Path, pipe) -> None:
 
 
 @pytest.mark.parametrize("steps", [1, 2, 3])
-def test_a_maker_killed_in_the_middle_leaves_nothing_half_made_and_blocks_nobody(tmp_path, steps):
+def test_killed_build_leaves_nothing_and_blocks_no_one(tmp_path, steps):
     here, there = multiprocessing.Pipe()
     maker = multiprocessing.get_context("fork").Process(target=_prepare_until_told, args=(tmp_path, there))
     maker.start()
@@ -144,14 +144,14 @@ def test_a_maker_killed_in_the_middle_leaves_nothing_half_made_and_blocks_nobody
         ([{"a": "\ud800"}], "UTF-8"),
     ],
 )
-def test_a_task_without_a_sound_history_is_one_clear_error(tmp_path, history, said):
+def test_invalid_history_is_an_error(tmp_path, history, said):
     with pytest.raises(TaskError, match=TASK.id) as caught:
         prepare(with_history(*history), tmp_path)
     assert said in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
-def test_a_cache_that_cannot_be_written_is_one_clear_error(tmp_path):
+def test_unwritable_cache_is_an_error(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(TaskError, match="cannot make its repository"):
         prepare(TASK, tmp_path / "file" / "cache")

@@ -1,4 +1,4 @@
-"""What generated functions do on given arguments, found by running them."""
+"""Results of generated functions on given arguments."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 
 class Failed:
-    """Stands for a call that raised; equal to nothing, as a test that hits it cannot pass."""
+    """The result of a call that raised; equal to nothing, since its test cannot pass."""
 
     def __eq__(self, other: object) -> bool:
         return False
@@ -21,7 +21,7 @@ class Failed:
 
 
 def load(modules: Mapping[str, str], name: str) -> dict[str, Any]:
-    """The namespace of module `name`, whose imports are served from `modules` (name -> source)."""
+    """Return the namespace of module `name`; its imports come from `modules` (name -> source)."""
 
     def import_(wanted: str, *_: object) -> SimpleNamespace:
         return SimpleNamespace(**load(modules, wanted))
@@ -34,7 +34,7 @@ def load(modules: Mapping[str, str], name: str) -> dict[str, Any]:
 def results(
     modules: Mapping[str, str], module: str, function: str, cases: Sequence[tuple[Any, ...]]
 ) -> list[Any]:
-    """What `module.function` returns for each case; `Failed()` where it, or loading the module, raises."""
+    """Return the result of `module.function` for each case; `Failed()` where it or the import raises."""
     with redirect_stdout(io.StringIO()):
         try:
             called = load(modules, module)[function]

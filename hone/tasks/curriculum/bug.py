@@ -1,4 +1,4 @@
-"""What a family of bugs produces, and the random choices it makes on the way."""
+"""A seeded bug, and the random choices behind it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TypeVar
 
 T = TypeVar("T")
 
-MARK = "@"  # stands in a template for the text that the bug got wrong
+MARK = "@"  # placeholder in a template for the buggy text
 
 # fmt: off
 WORDS = (
@@ -27,7 +27,7 @@ LOCALS = ("total", "result")
 class Shape(NamedTuple):
     """One way to write a function: its source and arguments to call it with."""
 
-    code: str  # MARK where the bug sits; a line that is only MARK (and indentation) is one the bug left out
+    code: str  # MARK at the bug; a line with only MARK (and indentation) is missing in the buggy code
     cases: Sequence[tuple[Any, ...]]
     subject: str = ""  # of the issue's sentences, where shapes differ in it
 
@@ -49,7 +49,7 @@ class Shape(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Substitution:
-    """The right fix as a developer would type it for sed; see `Edit`."""
+    """The right fix as a sed substitution; see `Edit`."""
 
     pattern: str
     replacement: str
@@ -59,10 +59,9 @@ class Substitution:
 class Bug:
     """One seeded bug, before it is placed in a repository.
 
-    `bad` and `right` are texts for the MARK in the shape's code; an empty `bad` means that a whole line is
-    missing. `fix` makes `right` of `bad`; without it `bad` is replaced by `right` as they stand. Each of
-    `wrong` (the most tempting first) is a replacement that does not mend it. `actual` and `expected` are
-    clauses about "it".
+    `bad` and `right` replace MARK in the shape's code; an empty `bad` means that a whole line is missing.
+    `fix` turns `bad` into `right`; by default it replaces the text. `wrong` are replacements that do not fix
+    the bug, the most plausible first. `actual` and `expected` are clauses about "it".
     """
 
     shape: Shape
@@ -76,9 +75,9 @@ class Bug:
 
 
 class Draw:
-    """The random choices of one task; every name is handed out once.
+    """The random choices of one task; every name is drawn once.
 
-    Of each list of alternatives (shapes of code, wordings, operators) only the first `variety` are drawn.
+    Only the first `variety` alternatives of a choice (code shape, wording, operator) are used.
     """
 
     def __init__(self, source: random.Random, variety: int) -> None:
@@ -99,7 +98,7 @@ class Draw:
         return self.random.choice(options[: self._variety])
 
     def digits(self, count: int) -> list[int]:
-        """Different digits from 2 to 9."""
+        """Return distinct digits from 2 to 9."""
         return self.random.sample(range(2, 10), count)
 
     def chance(self, probability: float) -> bool:

@@ -1,4 +1,4 @@
-"""From a bug to a task: repository, history, tests, gold patch and the edits one might try."""
+"""From a bug to a task: repository, history, tests, gold patch and candidate edits."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hone.tasks.diffs import file_diff
 from hone.types import Checks, Commit, Environment, Task
 
 SOURCE = "curriculum"
-LONGEST_MODULE = 12  # lines; what a very small model can read
+LONGEST_MODULE = 12  # lines that a very small model can read
 FEWEST_WRONG_EDITS = 3
 HIDDEN_PATH = "tests/test_hidden.py"
 
@@ -28,11 +28,11 @@ ISSUES = (
 
 
 class Rejected(Exception):
-    """This draw makes no sound task; draw again."""
+    """This draw makes no valid task; draw again."""
 
 
 class _Cases(NamedTuple):
-    """What the right function gives, told apart by whether the bug shows."""
+    """Calls of the right function, by whether the buggy one differs."""
 
     failing: list[Case]
     passing: list[Case]
@@ -41,12 +41,12 @@ class _Cases(NamedTuple):
 def build(
     family: Callable[[Draw], Bug], source: random.Random, task_id: str, split: str, variety: int
 ) -> Task:
-    """One task of `family`. Raises Rejected when the draw is ambiguous, too long or too easily fixed.
+    """Return one task of `family`. Raises Rejected when the draw is ambiguous, too long or too easily fixed.
 
-    `metadata`: split, family, names [module, function, *parameters], and `fixes`, the edits a demonstrator
-    chooses from, the right one first, then at least three that were seen to fail a hidden test, the most
-    tempting first: each with its shell `command`, whether it is `right`, and the same edit as `path`, `line`
-    and the `code` that stands there afterwards. The agent sees none of it.
+    `metadata` has split, family, names [module, function, *parameters], and `fixes` for demonstrations: the
+    right edit first, then at least three that fail a hidden test, the most plausible first. Each has its
+    shell `command`, whether it is `right`, and the same edit as `path`, `line` and resulting `code`. The
+    agent sees no metadata.
     """
     draw = Draw(source, variety)
     bug = family(draw)
@@ -100,7 +100,7 @@ def _cases(bug: Bug, layout: Layout) -> _Cases:
     buggy = results(layout.modules, layout.module, bug.shape.function, bug.shape.cases)
     cases = _Cases([], [])
     for arguments, right, found in zip(bug.shape.cases, wanted, buggy, strict=True):
-        if right == right:  # false where the right function raises: nothing to test there
+        if right == right:  # false where the right function raises: such a case is not tested
             (cases.passing if found == right else cases.failing).append(Case(arguments, right))
     if not cases.failing:
         raise Rejected("no case shows the bug")
@@ -108,7 +108,7 @@ def _cases(bug: Bug, layout: Layout) -> _Cases:
 
 
 def _wrong_edits(bug: Bug, layout: Layout, cases: _Cases) -> list[Edit]:
-    """Plausible edits that fail a hidden test: the right one a line early, and wrong ones in its place."""
+    """Return plausible edits that fail a hidden test: the right one a line early, and wrong ones in place."""
     text = layout.modules[layout.module]
     early = edit(bug, layout, line=layout.line - 1)
     candidates = [early, *(edit(bug, layout, wrong) for wrong in bug.wrong if wrong != bug.bad)]
@@ -131,7 +131,7 @@ def _issue(bug: Bug, module: str, draw: Draw) -> str:
 
 
 def _history(bug: Bug, layout: Layout, visible_path: str, visible: str) -> tuple[Commit, ...]:
-    """The repository grows by a few commits; none of them ever held the fix."""
+    """Return a few commits, none of which contains the fix."""
     path = f"{layout.module}.py"
     start = {"README.md": f"# {layout.module}\n", ".gitignore": "__pycache__/\n.pytest_cache/\n"}
     others = {f"{name}.py": text for name, text in layout.modules.items() if name != layout.module}

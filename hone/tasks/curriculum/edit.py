@@ -1,11 +1,11 @@
-"""A one-line edit, and the sed command that makes it."""
+"""A one-line edit and its sed command."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
 
-# What `apply` knows of sed's language: plain characters, `.*`, `-*`, `[0-9]`, `[a-z]*`, groups, brackets.
+# What `apply` supports of sed: plain characters, `.*`, `-*`, `[0-9]`, `[a-z]*`, groups, brackets.
 _OLD = re.compile(r"(?:[\w ,()+\-<>=!%\]]|-\*|\.\*|\[0-9\]|\[a-z\]\*|\\[()\[\]])+")
 _NEW = re.compile(r"(?:[\w ,()+\-<>=!%*:\[\]\"&]|\\[12])+")
 
@@ -32,7 +32,7 @@ class Edit:
             raise ValueError(f"{self} needs escapes in sed, choose plainer texts")
 
     def apply(self, text: str) -> str:
-        """`text` after the edit: what `command` makes of a file that holds it."""
+        """Return `text` after the edit; `command` makes the same change in a file."""
         lines = text.splitlines()
         if self.old:
             pattern, new = _python_pattern(self.old), self.new.replace("&", r"\g<0>")
@@ -42,7 +42,7 @@ class Edit:
         return "\n".join(lines) + "\n"
 
     def replacement(self, text: str) -> str:
-        """What stands on line `line` after the edit; two lines where one was added."""
+        """Return line `line` after the edit; two lines where one was added."""
         after = self.apply(text).splitlines()
         return "\n".join(after[self.line - 1 : self.line + (0 if self.old else 1)])
 
@@ -52,5 +52,5 @@ class Edit:
 
 
 def _python_pattern(old: str) -> str:
-    """A bare `(` is plain in sed's basic expressions and `\\(` opens a group; in Python it is the reverse."""
+    """Translate a basic regular expression of sed, where `(` is literal and `\\(` opens a group."""
     return re.sub(r"(\\?)([()+])", lambda m: m[2] if m[1] else "\\" + m[2], old)

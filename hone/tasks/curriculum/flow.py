@@ -1,4 +1,4 @@
-"""Families of bugs in the flow of a function: what it returns, decides, starts from and forgets."""
+"""Families of bugs in control flow: returns, conditions, initial values, edge cases."""
 
 from __future__ import annotations
 

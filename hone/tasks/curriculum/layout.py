@@ -1,4 +1,4 @@
-"""Where a bug is placed: its module, what stands around it, and the other modules of the repository."""
+"""The repository around a bug: its module and the other modules."""
 
 from __future__ import annotations
 
@@ -15,30 +15,30 @@ class Helper:
 
     name: str
     source: str
-    arguments: tuple[int, ...] = ()  # to call it with in a test; empty: it is not tested
+    arguments: tuple[int, ...] = ()  # of a test call; empty: it is not tested
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
     """A repository's modules around one bug."""
 
-    module: str  # the one that holds the bug
-    modules: Mapping[str, str]  # name -> source, the bug in it
+    module: str  # the module with the bug
+    modules: Mapping[str, str]  # name -> source with the bug
     fixed: str  # the source of `module` without the bug
-    before: str  # the module's source before the buggy function was added to it; empty: there was none
-    line: int  # of the bug, from 1; of the line before it where a whole line is missing
-    indent: str  # of the missing line; empty where a text is wrong
+    before: str  # the module's source before the buggy function was added; may be empty
+    line: int  # of the bug, from 1; where a line is missing, of the line before it
+    indent: str  # of the missing line; otherwise empty
     helper: Helper | None
 
 
 def place(bug: Bug, draw: Draw) -> Layout:
-    """Choose what stands above and below the buggy function."""
+    """Choose the code above and below the buggy function."""
     module = draw.name()
     modules, imports = _other_modules(draw)
     helper, imports = _helper(bug, draw, imports)
     template = bug.shape.code.splitlines()
     marked = next(i for i, line in enumerate(template) if MARK in line)
-    # A bug is never on a module's first line, so that there is a line before it to mistake it for.
+    # A bug is never on a module's first line, so that a wrong edit can be one line early.
     head = [f'"""Work with {draw.name()} and {draw.name()}."""\n'] if not marked or draw.chance(0.3) else []
     head += [f"from {other} import {name}\n" for other, name in imports.items()]
     line_missing = not bug.bad
@@ -62,14 +62,14 @@ def place(bug: Bug, draw: Draw) -> Layout:
 
 
 def edit(bug: Bug, layout: Layout, new: str | None = None, *, line: int | None = None) -> Edit:
-    """The edit that mends the bug; with another replacement `new`, or at another line, it mends nothing."""
+    """Return the edit that fixes the bug, or a wrong one with another replacement or line."""
     fix = bug.fix or Substitution(pattern=bug.bad, replacement=bug.right)
     new = fix.replacement if new is None else new
     return Edit(line=line or layout.line, old=fix.pattern, new=layout.indent + new)
 
 
 def _other_modules(draw: Draw) -> tuple[dict[str, str], dict[str, str]]:
-    """Modules beside the one at fault, by name, and what may be imported from them (module -> function)."""
+    """Return the other modules by name, and the function that each exports."""
     modules: dict[str, str] = {}
     functions: dict[str, str] = {}
     for _ in range(draw.random.choice((0, 0, 0, 0, 0, 0, 0, 1, 1, 2))):
@@ -80,7 +80,7 @@ def _other_modules(draw: Draw) -> tuple[dict[str, str], dict[str, str]]:
 
 
 def _helper(bug: Bug, draw: Draw, functions: Mapping[str, str]) -> tuple[Helper | None, dict[str, str]]:
-    """The function beside the buggy one, if there is one, and the imports that it uses."""
+    """Return a function beside the buggy one or None, and the imports that it uses."""
     if bug.helper:
         return Helper(name=bug.helper.split("(")[0].removeprefix("def "), source=bug.helper + "\n"), {}
     if bug.shape.code.count("\n") > 3 or draw.chance(0.35):

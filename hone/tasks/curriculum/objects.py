@@ -1,4 +1,4 @@
-"""Families of bugs in the use of lists, dictionaries, texts and builtins."""
+"""Families of bugs in the use of lists, strings and their methods."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ ATTEMPTS = 200  # draws per task before the generator gives up
 
 
 def generate(settings: TasksSettings) -> Splits:
-    """The curriculum of `settings.seed`: the same settings give the same tasks.
+    """Return the curriculum of `settings.seed`: the same settings give the same tasks.
 
     The test sets are made first, so that their tasks do not depend on the size of the training set.
     """
@@ -58,7 +58,7 @@ def generate(settings: TasksSettings) -> Splits:
 def _task(
     families: Sequence[Family], settings: TasksSettings, split: str, index: int, taken: dict[object, str]
 ) -> Task:
-    """Task `index` of a set: families take turns; a draw that clashes with another set is drawn again."""
+    """Return task `index` of a set: families alternate; a draw that clashes with another set is repeated."""
     family = families[index % len(families)]
     task_id = f"{split}-{index:04d}"
     for attempt in range(ATTEMPTS):

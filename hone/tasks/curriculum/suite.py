@@ -10,14 +10,14 @@ from hone.tasks.curriculum.layout import Layout
 
 
 class Case(NamedTuple):
-    """One call of the function under test and what it must give."""
+    """One call of the function under test and its expected value."""
 
     arguments: tuple[Any, ...]
     value: Any
 
 
 def hidden_tests(module: str, function: str, cases: Sequence[Case]) -> str:
-    """One test per case, named `test_<function>_<number>` from 1."""
+    """Return one test per case, named `test_<function>_<number>` from 1."""
     tests = [
         f"\n\ndef test_{function}_{i}():\n    {_check(function, case)}\n"
         for i, case in enumerate(cases, start=1)
@@ -26,7 +26,7 @@ def hidden_tests(module: str, function: str, cases: Sequence[Case]) -> str:
 
 
 def visible_tests(layout: Layout, function: str, lucky: Case | None) -> str:
-    """Tests that pass with and without the bug: of a case that does not show it, and of the helper."""
+    """Return tests that pass with and without the bug: of an unaffected case, and of the helper."""
     check = _check(function, lucky) if lucky else f"assert callable({function})"
     names, tests = [function], [f"\n\ndef test_{function}():\n    {check}\n"]
     if layout.helper and layout.helper.arguments:
@@ -38,7 +38,7 @@ def visible_tests(layout: Layout, function: str, lucky: Case | None) -> str:
 
 
 def test_ids(path: str, text: str) -> list[str]:
-    """The pytest ids of the tests in a file made here, in its order."""
+    """Return the pytest ids of the tests in a generated file, in its order."""
     starts = "def test_"
     return [f"{path}::{line[4 : line.index('(')]}" for line in text.splitlines() if line.startswith(starts)]
 

@@ -1,6 +1,6 @@
-"""Files of tasks: Hone's own format, and those of the data sets that people train and evaluate on.
+"""File formats of tasks: Hone's own and those of public data sets.
 
-A format turns rows into tasks and back, without loss: a task keeps the row that it came from.
+A format converts rows to tasks and back without loss: a task keeps its row.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Rows of debugging tasks: a few files with a bug, and `test.py` beside them, which the agent may run.
+"""Rows of debugging tasks: a few files with a bug and `test.py`, which the agent may run.
 
-`extra_info` holds them: `files` (a list of `path` and `content`), `entrypoint` and `task_name`. It may be
-JSON inside of text, or called `entry`, or its fields may stand in the row itself. No solution is published.
+`extra_info` has `files` (a list of `path` and `content`), `entrypoint` and `task_name`. It may be JSON in a
+string or be called `entry`, or its fields may be columns of the row. No solution is published.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ from hone.tasks.formats.rows import Row, parse, record, text
 from hone.types import Checks, Commit, Environment, Task
 
 TESTS = "test.py"
-RULE = "collected"  # the score is the share of collected tests that pass; all must, and none may vanish
+RULE = "collected"  # the score is the share of collected tests that pass; a missing test fails
 _NAMES = ("task_name", "id", "name", "task_id")
 _ENTRYPOINT = f"python -m pytest --tb=short -sq {TESTS}"
 
 
 def to_task(row: Row) -> Task:
-    """Raises TaskError for a row without files, without tests, or with nothing but tests."""
+    """Return the task of a row. Raises TaskError for a row without files or tests, or with only tests."""
     fields = _fields(row)
     files = _files(fields)
     if TESTS not in files:
-        raise TaskError(f"its files hold no {TESTS}")
+        raise TaskError(f"its files have no {TESTS}")
     if len(files) == 1:
-        raise TaskError(f"there is no file beside {TESTS}, so nothing can be repaired")
+        raise TaskError(f"there is no file besides {TESTS}, so there is nothing to fix")
     names = test_names(files[TESTS])
     if not names:
-        raise TaskError(f"its {TESTS} holds no test function")
+        raise TaskError(f"its {TESTS} has no test function")
     return Task(
         id=next((text(fields, name) for name in _NAMES if fields.get(name)), "") or _hashed(files),
         problem=text(fields, "problem_statement", "") or _asked(fields),
@@ -48,7 +48,7 @@ def to_task(row: Row) -> Task:
 
 
 def to_row(task: Task) -> Row:
-    """Raises TaskError for a task whose tests do not all lie in `test.py`."""
+    """Return the row of a task. Raises TaskError when its tests are not all in `test.py`."""
     if set(task.checks.test_files) != {TESTS} or not task.environment.history:
         raise TaskError(f"task {task.id} is not of a few files with tests in {TESTS}")
     files: dict[str, str | None] = {}
@@ -68,7 +68,7 @@ def to_row(task: Task) -> Row:
 
 
 def _fields(row: Row) -> Row:
-    """The row with `entry` below and `extra_info` above it; what is None hides nothing."""
+    """Return the columns of `entry`, the row and `extra_info`, later ones first; None overrides nothing."""
     layers = [
         record(row, "entry") if row.get("entry") else {},
         row,
@@ -90,7 +90,7 @@ def _files(fields: Row) -> dict[str, str]:
 
 
 def _asked(fields: Row) -> str:
-    """What the user says in `prompt`, where there is no `problem_statement`."""
+    """Return the last user message in `prompt`, where there is no `problem_statement`."""
     prompt: Any = fields.get("prompt")
     if isinstance(prompt, str) and prompt.lstrip().startswith("["):
         prompt = parse(prompt)

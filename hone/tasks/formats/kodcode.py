@@ -1,6 +1,6 @@
 """Rows of KodCode: a question, a solution and pytest tests that import it from `solution`.
 
-Two shapes are published: `question`, `solution`, `test`; and `instruction`, `response`, `test_code`.
+Two variants are published: `question`, `solution`, `test`; and `instruction`, `response`, `test_code`.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ _SHAPES = (("question", "solution", "test"), ("instruction", "response", "test_c
 
 
 def to_task(row: Row) -> Task:
-    """Raises TaskError for a row whose tests cannot be read or are none."""
+    """Return the task of a row. Raises TaskError when its tests cannot be parsed or it has none."""
     question, solution, tests = (text(row, column) for column in _columns(row))
     names = test_names(tests)
     if not names:
-        raise TaskError("its tests hold no test function")
+        raise TaskError("its tests have no test function")
     return Task(
         id=_id(row),
         problem=question,
@@ -40,7 +40,7 @@ def to_task(row: Row) -> Task:
 
 
 def to_row(task: Task) -> Row:
-    """Raises TaskError for a task that is not of one solution file and its tests."""
+    """Return the row of a task. Raises TaskError when it is not one solution file with its tests."""
     if set(task.checks.test_files) != {TESTS}:
         raise TaskError(f"task {task.id} is not of one file {SOLUTION} with tests in {TESTS}")
     return {
@@ -66,12 +66,12 @@ def _id(row: Row) -> str:
 
 
 def _diff(before: str, after: str) -> str:
-    """The whole file as one hunk."""
+    """Return the patch with the whole file as one hunk."""
     old, new = git_lines(before), git_lines(after.rstrip("\n") + "\n")
     whole = len(old) + len(new)
     return "".join(difflib.unified_diff(old, new, f"a/{SOLUTION}", f"b/{SOLUTION}", n=whole))
 
 
 def _after(patch: str) -> str:
-    """The file after a patch made by `_diff`."""
+    """Return the file after a patch of `_diff`."""
     return "".join(line[1:] for line in git_lines(patch)[3:] if line[0] in " +")

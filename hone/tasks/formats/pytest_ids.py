@@ -1,4 +1,4 @@
-"""The tests of a Python file, found without running it."""
+"""The tests of a Python file, without running it."""
 
 from __future__ import annotations
 
@@ -9,16 +9,15 @@ from hone.tasks.errors import TaskError
 
 
 def test_names(source: str) -> list[str]:
-    """What pytest calls the tests of a file: `test_a`, `TestB::test_c`; of a parametrised one its function.
+    """Return pytest's names of the tests of a file: `test_a`, `TestB::test_c`, without parameters.
 
-    Only those that are certain to be collected: what is inherited or made while the file runs is left out.
-    Raises TaskError where the file is not Python.
+    Inherited and generated tests are not included. Raises TaskError where the file is not Python.
     """
     try:
         tree = ast.parse(source)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise TaskError(f"its tests are not Python: {error}") from None
-    names: dict[str, ast.stmt] = {}  # a later definition of a name takes the place of an earlier one
+    names: dict[str, ast.stmt] = {}  # a later definition replaces an earlier one
     for node in tree.body:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             names.pop(node.name, None)
@@ -27,7 +26,7 @@ def test_names(source: str) -> list[str]:
     return [*_functions(list(names.values())), *(name for node in classes for name in _methods(node))]
 
 
-test_names.__test__ = False  # type: ignore[attr-defined]  # not a test, whatever pytest thinks of its name
+test_names.__test__ = False  # type: ignore[attr-defined]  # pytest must not collect it
 
 
 def _methods(node: ast.ClassDef) -> Iterator[str]:
@@ -35,7 +34,7 @@ def _methods(node: ast.ClassDef) -> Iterator[str]:
 
 
 def _is_suite(node: ast.ClassDef) -> bool:
-    """Whether pytest looks for tests in a class."""
+    """Return whether pytest collects tests from a class."""
     if any(_last_name(base).endswith("TestCase") for base in node.bases):
         return True
     made_by_hand = any(isinstance(part, ast.FunctionDef) and part.name == "__init__" for part in node.body)
@@ -55,7 +54,7 @@ def _functions(body: list[ast.stmt]) -> list[str]:
 
 
 def _last_name(node: ast.expr) -> str:
-    """`fixture` of `@pytest.fixture(scope="module")`."""
+    """Return the last name of an expression: `fixture` of `@pytest.fixture(scope="module")`."""
     if isinstance(node, ast.Call):
         node = node.func
     if isinstance(node, ast.Attribute):

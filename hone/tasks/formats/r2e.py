@@ -1,7 +1,7 @@
 """Rows of R2E-Gym: an image of a repository before a commit, and the status of each test after it.
 
-The image holds the tests in `/r2e_tests`. They are named as the data set's own parser of logs does:
-`TestClass.test_name`, without the file. A task is resolved when their statuses are exactly the expected ones.
+The image has the tests in `/r2e_tests`. Their names are those of the data set's own log parser:
+`TestClass.test_name`, without the file. A task is resolved when all statuses equal the expected ones.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from hone.tasks.errors import TaskError
 from hone.tasks.formats.rows import Row, record, text
 from hone.types import Checks, Environment, Task
 
-RULE = "exact"  # the statuses that the parser reads are those of `metadata["expected"]`, no more and no less
+RULE = "exact"  # the parsed statuses equal `metadata["expected"]`
 PARSER = "r2e_gym"
-# What images hold beside the repository, and an agent must not see: tests, results, the parsed fix.
+# Paths in the images that an agent must not see: tests, results, the parsed fix.
 HIDDEN = (
     "/r2e_tests", "run_tests.sh", "parsed_commit.json", "execution_result.json", "expected_test_output.json",
     "syn_issue.json", "modified_files.json", "modified_entities.json",
@@ -41,8 +41,8 @@ _REPOSITORIES = {
 }
 _QUIET = "PYTHONWARNINGS='ignore::UserWarning,ignore::SyntaxWarning'"
 _PYTHON = ".venv/bin/python -W ignore"
-_RUNNERS = ("tornado_unittest_runner.py", "unittest_custom_runner.py")  # among the tests, in place of pytest
-_TIMEOUT_S = 300.0  # the data set's own
+_RUNNERS = ("tornado_unittest_runner.py", "unittest_custom_runner.py")  # test files that replace pytest
+_TIMEOUT_S = 300.0  # of the data set's harness
 _SCRIPT = """#!/bin/bash
 cd /testbed
 rm -rf r2e_tests
@@ -60,7 +60,7 @@ def to_task(row: Row) -> Task:
     passing = [test for test, status in expected.items() if test and status == "PASSED"]
     run = record(row, "execution_result_content") if row.get("execution_result_content") else {}
     before = parse_log(text(run, "old_commit_res_stdout", ""))
-    fixed = [test for test in passing if before.get(test) != "PASSED"]  # all of them, where no log is kept
+    fixed = [test for test in passing if before.get(test) != "PASSED"]  # all of them, where there is no log
     kept = [test for test in passing if before.get(test) == "PASSED"]
     if not fixed:
         raise TaskError("it names no test that the fix makes pass")
@@ -86,7 +86,7 @@ def to_task(row: Row) -> Task:
 
 
 def to_row(task: Task) -> Row:
-    """Raises TaskError for a task that is not of this data set's kind."""
+    """Return the row of a task. Raises TaskError when it does not have the status of every test."""
     if task.checks.rule != RULE or not task.environment.commit.endswith("^"):
         raise TaskError(f"task {task.id} does not say the status of every test, which a row of R2E-Gym must")
     names = {repo: name for name, repo in _REPOSITORIES.items()}
@@ -105,14 +105,14 @@ def to_row(task: Task) -> Row:
 
 
 def image_of(row: Row) -> str:
-    """The image that a row names, or that the data set's rule gives. Raises TaskError."""
+    """Return the image of a row, by default by the data set's naming rule. Raises TaskError."""
     if named := text(row, "docker_image", ""):
         return named
     return f"namanjain12/{text(row, 'repo_name').lower()}_final:{text(row, 'commit_hash')}"
 
 
 def parse_log(log: str) -> dict[str, str]:
-    """{test: PASSED, FAILED or ERROR} of pytest's short summary, named as this data set does."""
+    """Return test -> PASSED, FAILED or ERROR of pytest's short summary, with this data set's names."""
     _, _, summary = log.partition("short test summary info")
     statuses: dict[str, str] = {}
     for line in summary.partition("short test summary info")[0].split("\n"):
@@ -123,12 +123,12 @@ def parse_log(log: str) -> dict[str, str]:
 
 
 def _name(test: str) -> str:
-    """Without colours and without the reason that pytest adds."""
+    """Return a test name without colour codes and pytest's reason."""
     return re.sub(r"\x1b\[[\d;]*m", "", test).split(" - ")[0].strip()
 
 
 def _expected(row: Row) -> dict[str, str]:
-    """Raises TaskError where the row does not say what each test does after the fix."""
+    """Return test -> status after the fix. Raises TaskError where the row does not have it."""
     expected = record(row, "expected_output_json")
     if unknown := [status for status in expected.values() if status not in _STATUSES]:
         raise TaskError(f"`expected_output_json` has the status {unknown[0]!r}: {', '.join(_STATUSES)}")
@@ -152,7 +152,7 @@ def _command(name: str, run: Row) -> str:
 
 
 def _patch(row: Row) -> str:
-    """The fix as a unified diff: what the commit does to Python files that are no tests."""
+    """Return the fix as a unified diff: the commit's changes of Python files that are not tests."""
     if not row.get("parsed_commit_content"):
         return ""
     commit = record(row, "parsed_commit_content")

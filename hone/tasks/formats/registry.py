@@ -1,4 +1,4 @@
-"""The formats by name, and what holds for all of them: nothing of a row is lost."""
+"""The formats by name, and their lossless round trip."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _KEPT = ("row", "format")  # of a task's metadata
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Format:
-    """A way to write tasks as rows. Both functions raise TaskError for what they cannot turn."""
+    """A row format of tasks. Both functions raise TaskError for rows and tasks that they cannot convert."""
 
     name: str
     about: str
@@ -24,14 +24,14 @@ class Format:
     to_row: Callable[[Task], Row]
 
     def read(self, row: Row) -> Task:
-        """The task of a row, which it keeps. Raises TaskError."""
+        """Return the task of a row, with the row in its metadata. Raises TaskError."""
         task = self.to_task(row)
         if self.name == "hone":
             return task
         return dataclasses.replace(task, metadata={**task.metadata, "row": row, "format": self.name})
 
     def write(self, task: Task) -> Row:
-        """The row that a task came from, with what was changed since; or a new one. Raises TaskError."""
+        """Return the original row of a task with later changes, or a new row. Raises TaskError."""
         row = task.metadata.get("row")
         if self.name == "hone" or task.metadata.get("format") != self.name or not isinstance(row, dict):
             return self.to_row(task)
@@ -39,10 +39,10 @@ class Format:
 
 
 def detect(row: Row) -> Format:
-    """The format of a row, by its columns. Raises TaskError where they are of none."""
+    """Return the format of a row by its columns. Raises TaskError when no format matches."""
     name = _name_of(row)
     if name is None:
-        raise TaskError(f"its columns are of no known data set: {', '.join(FORMATS)}")
+        raise TaskError(f"its columns match no known data set: {', '.join(FORMATS)}")
     return FORMATS[name]
 
 
@@ -76,16 +76,16 @@ def _swebench(name: str, about: str) -> Format:
 
 
 def _read_instance(row: Row, source: str) -> tuple[Task, str]:
-    """The task of a row inside of a prompt, and its format: by its data set's name, or by its columns."""
+    """Return the task of a row in a prompt, and its format by the data set's name or the columns."""
     of_name = (name for name in FORMATS if name in source.lower() and name not in ("hone", "slime"))
     name = next(of_name, None) or _name_of(row) or "swe-bench"
     if name == "slime":
-        raise TaskError("`metadata.instance` is a prompt itself")
+        raise TaskError("`metadata.instance` is itself a prompt")
     return FORMATS[name].to_task(row), name
 
 
 def _slime_row(task: Task) -> Row:
-    """Its instance is a row of the format that the task came from; of SWE-bench or Hone's own without one."""
+    """Return a prompt; its instance has the task's original format, by default SWE-bench's or Hone's own."""
     name = task.metadata.get("format")
     if name in (None, "slime"):
         name = task.metadata.get("instance")
@@ -93,7 +93,7 @@ def _slime_row(task: Task) -> Row:
         in_image = task.environment.repo and task.environment.image.startswith("docker://")
         name = "swe-bench" if in_image else "hone"
     if not isinstance(name, str) or name not in FORMATS or name == "slime":
-        raise TaskError(f"task {task.id} says that it came from the format {name!r}, which is not known")
+        raise TaskError(f"task {task.id} has the unknown format {name!r}")
     return slime.to_row(task, FORMATS[name].write(task))
 
 

@@ -1,4 +1,4 @@
-"""Reading fields of rows as data sets publish them: missing columns, None, lists inside of text."""
+"""Fields of rows as data sets publish them: missing columns, None, lists inside strings."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from hone.tasks.errors import TaskError
 
 Row = dict[str, Any]  # one row of a data set: JSON values by column
 
-_DEEPEST = 100  # levels of lists and objects in a cell; Python's own writer of JSON gives up soon after
+_DEEPEST = 100  # nesting levels in a cell; Python's JSON encoder fails soon after
 
 
 def parse(source: str | bytes) -> Any:
-    """The value of a JSON text. Raises TaskError, whatever is wrong with it."""
+    """Return the value of a JSON text. Raises TaskError for any invalid text."""
     try:
         return json.loads(source)
     except RecursionError:
         raise TaskError("not valid JSON: it is nested too deeply") from None
-    except ValueError as error:  # no JSON, no UTF-8, or a number of thousands of digits
+    except ValueError as error:  # not JSON, not UTF-8, or a number of thousands of digits
         raise TaskError(f"not valid JSON: {error}") from None
 
 
 def plain(value: Any, depth: int = 0) -> Any:
-    """The value as JSON keeps it; a date becomes text. Raises TaskError for what JSON has no place for."""
+    """Return the value as JSON values; dates become strings. Raises TaskError for other types."""
     if value is None or isinstance(value, str | int):
         return value
     if isinstance(value, float):
@@ -45,7 +45,7 @@ def plain(value: Any, depth: int = 0) -> Any:
 
 
 def text(row: Mapping[str, Any], name: str, default: str | None = None) -> str:
-    """A text column. Without a default, raises TaskError where it is missing, None or empty."""
+    """Return a string column. Without a default, raises TaskError where it is missing, None or empty."""
     value = row.get(name)
     if value is None or value == "":
         if default is None:
@@ -57,7 +57,7 @@ def text(row: Mapping[str, Any], name: str, default: str | None = None) -> str:
 
 
 def texts(row: Mapping[str, Any], name: str) -> tuple[str, ...]:
-    """A column of a list of texts, or of a text that holds one as JSON; empty where it is missing."""
+    """Return a column with a list of strings, which may be JSON in a string; empty where it is missing."""
     value = row.get(name)
     if isinstance(value, str):
         value = _inside(value, name, "list") if value.strip() else []
@@ -69,7 +69,7 @@ def texts(row: Mapping[str, Any], name: str) -> tuple[str, ...]:
 
 
 def record(row: Mapping[str, Any], name: str) -> Row:
-    """A column of an object, or of a text that holds one as JSON. Raises TaskError."""
+    """Return a column with an object, which may be JSON in a string. Raises TaskError."""
     value = row.get(name)
     if isinstance(value, str):
         value = _inside(value, name, "object")
@@ -79,7 +79,7 @@ def record(row: Mapping[str, Any], name: str) -> Row:
 
 
 def merge(row: Row, before: Row, now: Row) -> Row:
-    """`row`, with what differs between `before` and `now` taken over in the way that it was written in."""
+    """Return `row` with the differences between `before` and `now`, in the encoding of its columns."""
     merged = dict(row)
     for name, value in now.items():
         if value == before.get(name):
@@ -100,7 +100,7 @@ def _inside(value: str, name: str, kind: str) -> Any:
 
 
 def _read(value: Any) -> Any:
-    """A cell, read where it is JSON inside of text."""
+    """Return a cell, parsed where it is JSON in a string."""
     if isinstance(value, str) and value[:1] in ("[", "{"):
         try:
             return parse(value)

@@ -1,6 +1,6 @@
 """A prompt file as slime reads it: `{"text": ..., "metadata": {"instance": {...}, "data_source": ...}}`.
 
-The row of the data set lies below `metadata.instance`; `metadata.data_source` says which data set it is of.
+`metadata.instance` is the row of the data set; `metadata.data_source` is the name of the data set.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from hone.types import Task
 
 
 def to_task(row: Row, read: Callable[[Row, str], tuple[Task, str]]) -> Task:
-    """The task of a prompt. Raises TaskError.
+    """Return the task of a prompt. Raises TaskError.
 
     Args:
-        read: makes a task of its instance, by the name of its data set, and says of which format that is.
+        read: returns the task of an instance and its format, by the name of the data set.
     """
     metadata = record(row, "metadata")
     named = text(metadata, "data_source", "swe-bench")
@@ -27,7 +27,7 @@ def to_task(row: Row, read: Callable[[Row, str], tuple[Task, str]]) -> Task:
 
 
 def to_row(task: Task, instance: Row) -> Row:
-    """The prompt of a task whose row is `instance`. Raises TaskError."""
+    """Return the prompt of a task with the row `instance`. Raises TaskError."""
     named = task.metadata.get("data_source", task.source)
     if not isinstance(named, str):
         raise TaskError(f"task {task.id}: `metadata.data_source` must be a text")

@@ -1,7 +1,7 @@
-"""Rows of SWE-bench and of the data sets that took over its columns: SWE-Gym, SWE-smith, SWE-rebench.
+"""Rows of SWE-bench and of data sets with its columns: SWE-Gym, SWE-smith, SWE-rebench.
 
-Edition 4 names a repository and a commit, and leaves image and test command to the harness; edition 5 brings
-`image`, `eval_script`, `log_parser` and `eval_type` along.
+Edition 4 has a repository and a commit; the harness knows image and test command. Edition 5 has the columns
+`image`, `eval_script`, `log_parser` and `eval_type`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from hone.tasks.errors import TaskError
 from hone.tasks.formats.rows import Row, record, text, texts
 from hone.types import Checks, Environment, Task
 
-# Repositories whose tests do not report as pytest does, with the parsers of the swebench package.
+# Log parsers of the swebench package for repositories that do not report like pytest.
 _PARSERS = {
     "astropy/astropy": "parse_log_astropy",
     "django/django": "parse_log_django",
@@ -32,7 +32,7 @@ _PARSERS = {
     "sqlfluff/sqlfluff": "parse_log_sqlfluff",
     "sympy/sympy": "parse_log_sympy",
 }
-# How each data set derives an image from an id, where its rows name none.
+# How each data set derives an image from an id, where its rows have none.
 _IMAGES = {
     "swe-bench": ("swebench/sweb.eval.x86_64.", "_1776_"),
     "swe-gym": ("xingyaoww/sweb.eval.x86_64.", "_s_"),
@@ -58,7 +58,7 @@ _TIMEOUT_S = 1800.0  # the harness's default
 
 
 def to_task(row: Row, source: str) -> Task:
-    """The task of a row of the data set `source`. Raises TaskError."""
+    """Return the task of a row of the data set `source`. Raises TaskError."""
     fail_to_pass = texts(row, "FAIL_TO_PASS")
     if not fail_to_pass:
         raise TaskError("`FAIL_TO_PASS` names no test")
@@ -85,7 +85,7 @@ def to_task(row: Row, source: str) -> Task:
 
 
 def to_row(task: Task) -> Row:
-    """A row of edition 5. Raises TaskError for a task that names no repository."""
+    """Return a row of edition 5. Raises TaskError for a task without a repository."""
     environment, checks = task.environment, task.checks
     if not environment.repo:
         raise TaskError(f"task {task.id} names no repository, which a row of SWE-bench must")
@@ -106,10 +106,10 @@ def to_row(task: Task) -> Row:
 
 
 def image_of(row: Row, source: str) -> str:
-    """The image that a row names, or that its data set's rule gives. Raises TaskError."""
+    """Return the image of a row, by default by its data set's naming rule. Raises TaskError."""
     for column in ("image", "docker_image", "image_name"):
         if named := text(row, column, ""):
-            # SWE-smith's rows leave out the account, and write the repository's name as its folders do
+            # SWE-smith's rows omit the account and write the repository like its folders
             return named if "/" in named else f"swebench/{named.replace('__', '_1776_')}"
     if source not in _IMAGES:
         raise TaskError(f"the row names no image, and {source} has no rule for one")
@@ -118,7 +118,7 @@ def image_of(row: Row, source: str) -> str:
 
 
 def data_set(row: Row) -> str:
-    """Which of the data sets of these columns a row is of: what only one of them has, or its repository."""
+    """Return the data set of a row with these columns, by a unique column or the repository."""
     repo = row.get("repo")
     if isinstance(repo, str) and _MIRROR.fullmatch(repo):
         return "swe-smith"
@@ -128,9 +128,9 @@ def data_set(row: Row) -> str:
 
 
 def origin(environment: Environment) -> tuple[str, str] | None:
-    """The repository and commit that an environment is of, the same for every data set that takes it up.
+    """Return repository and commit of an environment, equal for equal commits in every data set; or None.
 
-    None where it says neither. A commit is cut to the eight digits that SWE-smith's mirrors are named by.
+    A commit is cut to eight digits, as in the names of SWE-smith's mirrors.
     """
     repo, commit = environment.repo, environment.commit
     if mirror := _MIRROR.fullmatch(repo):
@@ -139,7 +139,7 @@ def origin(environment: Environment) -> tuple[str, str] | None:
         repo = environment.image
     if not repo or not commit:
         return None
-    parent = "^" if commit.endswith("^") else ""  # R2E-Gym names the fix, and means the commit before it
+    parent = "^" if commit.endswith("^") else ""  # R2E-Gym names the commit of the fix
     return repo.lower(), commit.lower()[:8] + parent
 
 

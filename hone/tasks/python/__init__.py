@@ -1,8 +1,8 @@
-"""Environments of a user's own Python repository: what it needs, found once and installed once, with uv.
+"""Environments of a user's own Python repository: resolved once and installed once, with uv.
 
-`lock` reads a tree and says what its tests need; `install` puts that into a directory that sandboxes are
-shown read-only at SITE_TARGET. The repository's own sources are never installed: they are imported from the
-tree, so that the tests meet what the agent changed.
+`lock` resolves the requirements of a tree's tests; `install` puts them into a directory that sandboxes mount
+read-only at SITE_TARGET. The repository's own sources are never installed: tests import them from the tree,
+with the changes of the agent.
 """
 
 from hone.tasks.python.installing import SITE_TARGET, install

@@ -1,4 +1,4 @@
-"""The directory with everything a repository needs beside its own sources, made once."""
+"""Installation of a repository's requirements into a directory, once."""
 
 from __future__ import annotations
 
@@ -18,22 +18,21 @@ from hone.tasks.python.tool import TIMEOUT_S, run_uv
 from hone.types import Environment
 from hone.utils.files import build_directory
 
-SITE_TARGET = "/srv/hone/site"  # where sandboxes are shown the directory
+SITE_TARGET = "/srv/hone/site"  # where sandboxes mount the directory
 
-_LAYOUT = 2  # of the directory; another number makes all of them anew
+_LAYOUT = 2  # version of the layout; a new number rebuilds all directories
 _PIN = re.compile(r"([A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?)==([A-Za-z0-9][A-Za-z0-9.!+_-]*)")
-_SHADOWING = ("test", "tests")  # shipped by mistake; would be imported instead of the repository's own
+_SHADOWING = ("test", "tests")  # installed by mistake by some packages; they would hide the repository's own
 
 
 def install(environment: Environment, cache: Path) -> Path | None:
-    """The directory with the installed distributions, for SITE_TARGET; None when nothing is needed.
+    """Return the directory with the installed distributions, for SITE_TARGET; None when nothing is required.
 
-    It holds exactly `environment.requirements`, byte-compiled, and a record by which importlib.metadata knows
-    `environment.distribution`. It is complete or absent whatever kills the maker; callers in other threads
-    and processes get the same one, and those that need another do not wait. Every user can read it. Blocks
-    while it is made, which needs the package index; afterwards nothing does.
+    It has exactly `environment.requirements`, byte-compiled, and metadata of `environment.distribution` for
+    importlib.metadata. Every user can read it. It is built once, by `build_directory`; the build blocks and
+    needs the package index.
 
-    Raises TaskError when a requirement is not pinned, not there, or cannot be built.
+    Raises TaskError when a requirement is not pinned, does not exist, or cannot be built.
     """
     if not environment.requirements and not environment.distribution:
         return None
@@ -48,7 +47,7 @@ def install(environment: Environment, cache: Path) -> Path | None:
             cache / f"site-{_name(environment)}", lambda partial, lock: _make(environment, partial, lock)
         )
     except OSError as error:
-        raise TaskError(f"cannot install what the repository needs below {cache}: {error}") from error
+        raise TaskError(f"cannot install the repository's requirements below {cache}: {error}") from error
 
 
 def _name(environment: Environment) -> str:
@@ -60,10 +59,10 @@ def _make(environment: Environment, site: Path, lock: int) -> None:
     if environment.requirements:
         wanted = site / "requirements.txt"
         wanted.write_text("".join(f"{pin}\n" for pin in sorted(environment.requirements)))
-        # copied, not linked: whoever writes to uv's cache must not write here
+        # copied: with links, a writer to uv's cache would change this directory
         command = ["pip", "install", "--quiet", "--no-deps", "--link-mode", "copy", "--target", str(site)]
-        # uv holds the lock, too: if this process is killed, the next one must not meet a uv that still writes
-        what = "what the repository needs cannot be installed"
+        # uv inherits the lock: if this process is killed, the next build waits until uv exits
+        what = "the repository's requirements cannot be installed"
         run_uv([*command, "--requirements", str(wanted)], what=what, held=[lock])
         wanted.unlink()
         (site / ".lock").unlink(missing_ok=True)
@@ -80,7 +79,7 @@ def _make(environment: Environment, site: Path, lock: int) -> None:
 
 
 def _use_any_python(script: Path) -> None:
-    """Scripts are installed for the interpreter on the host, which lies elsewhere in a sandbox."""
+    """Make a script use the Python of the sandbox instead of the host's path."""
     content = script.read_bytes()
     first, newline, rest = content.partition(b"\n")
     if first.startswith(b"#!") and b"python" in first:
@@ -88,17 +87,17 @@ def _use_any_python(script: Path) -> None:
 
 
 def _compile(site: Path) -> None:
-    """Without looking at sources again: nothing in a sandbox can change them."""
+    """Byte-compile without later checks of the sources: a sandbox cannot change them."""
     options = ["-q", "-q", "--invalidation-mode", "unchecked-hash", "-s", str(site), "-p", SITE_TARGET]
     command = [sys.executable, "-I", "-m", "compileall", *options, str(site)]
-    try:  # its exit code says that some file is not for this Python, which may be meant so
+    try:  # the exit code is ignored: some files may be for another Python
         subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=TIMEOUT_S, check=False)
     except subprocess.TimeoutExpired:
-        raise TaskError(f"what the repository needs was not compiled after {TIMEOUT_S} s") from None
+        raise TaskError(f"the repository's requirements were not compiled within {TIMEOUT_S} s") from None
 
 
 def _record(distribution: str, site: Path) -> None:
-    """By which importlib.metadata knows a distribution that is imported from its sources."""
+    """Write metadata, so that importlib.metadata finds a distribution that is imported from its sources."""
     name, _, version = distribution.partition("==")
     folder = site / f"{re.sub(r'[-_.]+', '_', name)}-{version}.dist-info"
     folder.mkdir()

@@ -1,4 +1,4 @@
-"""Where in a tree a project's modules lie, and which files of it only its build writes."""
+"""The import paths of a tree, and the files that only its build writes."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from hone.tasks.errors import TaskError
 from hone.tasks.python.project import IMAGE, NO_SOURCES, Project
 
 _TESTS = ("tests", "test", "testing")
-_GENERATED_BYTES = 1 << 20  # a larger one is data that nobody wrote down
+_GENERATED_BYTES = 1 << 20  # larger files are generated data
 
 
 def source_files(tree: Path) -> list[str]:
-    """Every file below `tree` that is no tool's own, as sorted paths with slashes."""
+    """Return the sorted paths of all files below `tree`, without directories of tools."""
     found: list[str] = []
     for folder, folders, files in os.walk(tree):
         folders[:] = [name for name in folders if name not in NO_SOURCES]
@@ -26,22 +26,22 @@ def source_files(tree: Path) -> list[str]:
 
 
 def layout(tree: Path, project: Project) -> tuple[tuple[str, ...], dict[str, str]]:
-    """The directories that Python imports from, most modules first, and the files that the build writes.
+    """Return the directories that Python imports from, most modules first, and the files of the build.
 
-    The root is among the directories when tests import their own helpers from it.
+    The root is one of them when tests import helpers from it.
 
-    Raises TaskError when the project installs its packages under other names than their directories have.
+    Raises TaskError when the project installs packages under other names than their directories.
     """
     files = source_files(tree)
-    places = _places(project, files) if project.files else _usual_places(files)
+    places = _directories(project, files) if project.files else _default_directories(files)
     paths = list(dict.fromkeys(places.values()))
     if "" not in paths and _imports_tests(tree, files):
         paths.append("")
     return tuple(paths), _generated(project.files, places, set(files))
 
 
-def _places(project: Project, files: Iterable[str]) -> dict[str, str]:
-    """Top-level package or module -> the directory it lies in, those with most files first."""
+def _directories(project: Project, files: Iterable[str]) -> dict[str, str]:
+    """Return top-level package or module -> its directory, those with most files first."""
     by_name: dict[str, list[str]] = {}
     for file in files:
         by_name.setdefault(file.rpartition("/")[2], []).append(file)
@@ -64,8 +64,8 @@ def _places(project: Project, files: Iterable[str]) -> dict[str, str]:
     return {top: place for top, (place, _) in sorted(found.items(), key=lambda item: -item[1][1])}
 
 
-def _usual_places(files: Iterable[str]) -> dict[str, str]:
-    """Of a tree that is not a distribution: `src` or `lib` if modules lie there, and the root."""
+def _default_directories(files: Iterable[str]) -> dict[str, str]:
+    """Return the directories of a tree without a distribution: `src` or `lib` with modules, and the root."""
     modules = [file.split("/") for file in files if file.endswith(".py")]
     beside = {parts[0] for parts in modules if len(parts) > 1 and parts[0] in ("src", "lib")}
     inside = {name: name for name in sorted(beside, reverse=True) if f"{name}/__init__.py" not in files}
@@ -83,7 +83,7 @@ def _generated(installed: Mapping[str, bytes], places: Mapping[str, str], files:
         try:
             generated[path] = content.decode("utf-8")
         except UnicodeDecodeError:
-            continue  # the workspace holds text
+            continue  # the workspace has only text
     return generated
 
 

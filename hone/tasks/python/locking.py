@@ -1,4 +1,4 @@
-"""What a tree needs to run its tests: packages, places to import from, files that its build writes."""
+"""Locking: the packages, import paths and generated files that the tests of a tree require."""
 
 from __future__ import annotations
 
@@ -10,25 +10,23 @@ from typing import Any
 
 from hone.tasks.configuration import FILES, pytest_arguments
 from hone.tasks.errors import TaskError
-from hone.tasks.python.files import Needs, read_requirements
 from hone.tasks.python.layout import layout
-from hone.tasks.python.needs import tests_need
 from hone.tasks.python.project import Project, read_project
+from hone.tasks.python.requirements import Requirements, read_requirements
 from hone.tasks.python.resolving import resolve
+from hone.tasks.python.sources import test_requirements
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Locked:
-    """What a repository needs to run its tests here; most of it goes into the task's `Environment`."""
+    """The resolved requirements of a repository; most of it goes into the task's `Environment`."""
 
     requirements: tuple[str, ...]  # sorted, each "name==version", without the project and pytest
     distribution: str  # "name==version" of the project itself; "" when the tree is no distribution
     paths: tuple[str, ...]  # directories below the root that Python imports from; "" is the root
-    generated: Mapping[str, str] = field(
-        default_factory=dict[str, str]
-    )  # path -> text the build writes there
-    command: tuple[str, ...] = ()  # the pytest arguments of its own configuration that its tests depend on
-    relaxed: tuple[str, ...] = ()  # requirements of the tests that are not met as written
+    generated: Mapping[str, str] = field(default_factory=dict[str, str])  # path -> text that the build writes
+    command: tuple[str, ...] = ()  # pytest arguments of its configuration
+    relaxed: tuple[str, ...] = ()  # requirements of the tests that are not met exactly
 
     @classmethod
     def from_json(cls, fields: Mapping[str, Any]) -> Locked:
@@ -38,23 +36,25 @@ class Locked:
 
 
 def lock(tree: Path, *, extras: Sequence[str] = (), version: str = "", before: str = "") -> Locked:
-    """Find what the tests in `tree` need, resolved for the interpreter that runs Hone.
+    """Resolve the requirements of the tests in `tree` for the interpreter that runs Hone.
 
     The project is built once, from a copy, to learn its metadata and layout: that runs code of the
-    repository, which is the user's own. `extras` are extras or dependency groups taken beside those that are
-    called like tests. `version` is the project's where its build would ask version control, which is not in
-    the tree. Requirements of tests that cannot be met as pinned are tried again without upper bounds, and
-    named in `relaxed`. With `before` (a day, 2024-01-31), versions are of that day, pytest's too. Blocks, for
-    minutes at worst; needs the package index.
+    repository, which is the user's own. Requirements of tests that cannot be met as pinned are tried again
+    without upper bounds, and named in `relaxed`. Blocks, for minutes at worst; needs the package index.
 
-    Raises TaskError when the project cannot be built, has compiled extensions, or needs what is not there.
+    Args:
+        extras: extras or dependency groups besides those named like tests.
+        version: of the project, for builds that ask version control, which is not in the tree.
+        before: a day, such as 2024-01-31; all versions, pytest's too, are of that day.
+    Raises:
+        TaskError: the project cannot be built, has compiled extensions, or requires a missing package.
     """
     if not tree.is_dir():
         raise TaskError(f"{tree} is not a directory")
     with tempfile.TemporaryDirectory(prefix="hone-lock-") as scratch:
         project = read_project(tree, Path(scratch), version)
-    needed = _needed(tree, project)
-    requirements, relaxed = resolve(project.name, needed, tests_need(tree, project, extras), before)
+    needed = _project_requirements(tree, project)
+    requirements, relaxed = resolve(project.name, needed, test_requirements(tree, project, extras), before)
     paths, generated = layout(tree, project)
     configuration = [tree / name for name in FILES if (tree / name).is_file()]
     return Locked(
@@ -67,12 +67,12 @@ def lock(tree: Path, *, extras: Sequence[str] = (), version: str = "", before: s
     )
 
 
-def _needed(tree: Path, project: Project) -> Needs:
-    """What the project itself needs; of a tree that is no distribution, its requirements.txt says so."""
+def _project_requirements(tree: Path, project: Project) -> Requirements:
+    """Return the requirements of the project, or of requirements.txt where the tree is no distribution."""
     path = tree / "requirements.txt"
-    needed = project.needs
+    needed = project.requirements
     if not project.name and path.is_file():
         needed = read_requirements(path, tree)
-    if needed.unmet:
-        raise TaskError(f"the repository depends on {needed.unmet[0]}, which no package index has")
+    if needed.unavailable:
+        raise TaskError(f"the repository depends on {needed.unavailable[0]}, which no package index has")
     return needed

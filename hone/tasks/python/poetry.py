@@ -1,4 +1,4 @@
-"""Dependency groups as Poetry writes them, with its own operators `^` and `~`."""
+"""Dependency groups of Poetry, with its operators `^` and `~`."""
 
 from __future__ import annotations
 
@@ -12,44 +12,46 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
 from hone.tasks.errors import TaskError
-from hone.tasks.python.files import Needs
+from hone.tasks.python.requirements import Requirements
 
 _RELEASE = re.compile(r"v?(\d+(?:\.\d+)*)")
 
 
-def poetry_groups(poetry: Mapping[str, Any]) -> list[tuple[str, Needs]]:
-    """Name and requirements of each group of `[tool.poetry]`. Raises TaskError on one that cannot be read."""
+def poetry_groups(poetry: Mapping[str, Any]) -> list[tuple[str, Requirements]]:
+    """Return name and requirements of each group of `[tool.poetry]`. Raises TaskError for an invalid one."""
     tables = [(name, table.get("dependencies", {})) for name, table in poetry.get("group", {}).items()]
     tables.append(("dev", poetry.get("dev-dependencies", {})))
-    found: list[tuple[str, Needs]] = []
+    found: list[tuple[str, Requirements]] = []
     for group, table in tables:
-        needs = Needs()
-        for name, said in table.items():
-            for one in said if isinstance(said, list) else [said]:
-                needs |= _dependency(name, one)
-        found.append((group, needs))
+        requirements = Requirements()
+        for name, value in table.items():
+            for one in value if isinstance(value, list) else [value]:
+                requirements |= _dependency(name, one)
+        found.append((group, requirements))
     return found
 
 
-def _dependency(name: str, said: Any) -> Needs:
+def _dependency(name: str, value: Any) -> Requirements:
     if name == "python":
-        return Needs()
-    table: Mapping[str, Any] = said if isinstance(said, dict) else {"version": said}
+        return Requirements()
+    table: Mapping[str, Any] = value if isinstance(value, dict) else {"version": value}
     try:
         if not SpecifierSet(specifiers(table.get("python", "*"))).contains(platform.python_version()):
-            return Needs()
+            return Requirements()
         if "markers" in table and not Marker(table["markers"]).evaluate():
-            return Needs()
+            return Requirements()
         if {"git", "path", "url", "file"} & set(table):
-            return Needs(unmet=(name,))
+            return Requirements(unavailable=(name,))
         extras = f"[{','.join(table['extras'])}]" if table.get("extras") else ""
-        return Needs(requirements=(Requirement(f"{name}{extras}{specifiers(table.get('version', '*'))}"),))
+        return Requirements(
+            requirements=(Requirement(f"{name}{extras}{specifiers(table.get('version', '*'))}"),)
+        )
     except (InvalidMarker, InvalidRequirement, InvalidSpecifier, TypeError) as error:
-        raise TaskError(f"pyproject.toml: {name} = {said!r} is not a dependency of Poetry") from error
+        raise TaskError(f"pyproject.toml: {name} = {value!r} is not a dependency of Poetry") from error
 
 
 def specifiers(constraint: str) -> str:
-    """Poetry's version constraint in the standard's words; of alternatives (`||`) the last, the newest.
+    """Return a version constraint of Poetry as standard specifiers; of alternatives (`||`) the last.
 
     >>> specifiers("^1.2")
     '>=1.2,<2'
@@ -72,5 +74,5 @@ def _words(part: str) -> Iterator[str]:
 
 
 def _caret(numbers: list[int]) -> int:
-    """How many leading numbers `^` counts: up to the first that is not zero."""
+    """Return how many leading numbers `^` fixes: up to the first that is not zero."""
     return next((i for i, number in enumerate(numbers, start=1) if number), len(numbers))

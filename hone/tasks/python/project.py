@@ -1,4 +1,4 @@
-"""What a tree's own build says of the project: name, version, dependencies, and the files it installs."""
+"""The metadata of a project and the files that it installs, from its own build."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.utils import canonicalize_name
 
 from hone.tasks.errors import TaskError
-from hone.tasks.python.files import Needs, parse_all
+from hone.tasks.python.requirements import Requirements, parse_all
 from hone.tasks.python.tool import run_uv
 
 IMAGE = "give its tasks an image (docker://NAME or rootfs:DIR) that holds it installed"
@@ -30,22 +30,22 @@ _COMPILED = (".so", ".pyd", ".dylib")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Project:
-    """A distribution; `name` is empty when the tree is none."""
+    """A distribution; `name` is empty when the tree has none."""
 
     name: str = ""
     version: str = ""
-    needs: Needs = field(default_factory=Needs)
-    extras: Mapping[str, Needs] = field(default_factory=dict[str, Needs])  # by canonical name
-    files: Mapping[str, bytes] = field(default_factory=dict[str, bytes])  # as installed, path -> content
+    requirements: Requirements = field(default_factory=Requirements)
+    extras: Mapping[str, Requirements] = field(default_factory=dict[str, Requirements])  # by canonical name
+    files: Mapping[str, bytes] = field(default_factory=dict[str, bytes])  # installed path -> content
 
 
 def read_project(tree: Path, scratch: Path, version: str) -> Project:
     """Build the project's wheel from a copy of `tree` and read it; `scratch` is an empty directory.
 
-    That runs code of the repository, which is the user's own. A tree that says all in its pyproject.toml and
-    names no build system is not built.
+    The build runs code of the repository, which is the user's own. A tree with static metadata and without a
+    build system is not built.
 
-    Raises TaskError when the build fails, makes compiled extensions or needs another Python.
+    Raises TaskError when the build fails, compiles extensions or requires another Python.
     """
     pyproject = read_toml(tree / "pyproject.toml")
     static = pyproject.get("project", {})
@@ -54,18 +54,18 @@ def read_project(tree: Path, scratch: Path, version: str) -> Project:
         return Project()
     if not built and not {"version", "dependencies"} & set(static.get("dynamic", ())):
         optional = static.get("optional-dependencies", {})
-        needs = parse_all(static.get("dependencies", ()), "pyproject.toml")
+        requirements = parse_all(static.get("dependencies", ()), "pyproject.toml")
         extras = {extra: parse_all(lines, "pyproject.toml") for extra, lines in optional.items()}
         python = static.get("requires-python")
-        return _project(static["name"], static.get("version", "0"), needs, extras, python)
+        return _project(static["name"], static.get("version", "0"), requirements, extras, python)
     backend = pyproject.get("build-system", {}).get("build-backend", "")
     if backend.split(".")[0] in _COMPILED_BACKENDS:
         raise TaskError(f"the repository is built by {backend}, which compiles extensions: {IMAGE}")
-    return _built(_wheel(tree, scratch, version or _said_version(tree)))
+    return _built(_wheel(tree, scratch, version or _declared_version(tree)))
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """The file's content, empty when there is no such file. Raises TaskError when it is not TOML."""
+    """Return the content of a file, empty when it does not exist. Raises TaskError when it is not TOML."""
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -75,7 +75,7 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 
 def read_ini(path: Path) -> configparser.ConfigParser:
-    """The file's sections, none when there is no such file. Raises TaskError when it is not INI."""
+    """Return the sections of a file, none when it does not exist. Raises TaskError when it is not INI."""
     parser = configparser.ConfigParser(interpolation=None, strict=False)
     try:
         parser.read_string(path.read_text(encoding="utf-8"))
@@ -90,21 +90,21 @@ def _names_itself(tree: Path) -> bool:
     return read_ini(tree / "setup.cfg").has_option("metadata", "name")
 
 
-def _said_version(tree: Path) -> str:
-    """For builds that ask version control, which is not there: what a source distribution says, or 0.0.0."""
+def _declared_version(tree: Path) -> str:
+    """Return the version of PKG-INFO or 0.0.0, for builds that ask version control."""
     try:
-        said = parse_email((tree / "PKG-INFO").read_bytes())[0].get("version")
+        declared = parse_email((tree / "PKG-INFO").read_bytes())[0].get("version")
     except OSError:
-        said = None
-    return said or "0.0.0"
+        declared = None
+    return declared or "0.0.0"
 
 
 def _wheel(tree: Path, scratch: Path, version: str) -> Path:
     sources, built = scratch / "sources", scratch / "built"
     ignored = shutil.ignore_patterns(*NO_SOURCES)
-    shutil.copytree(tree, sources, symlinks=True, ignore=ignored)  # builds write beside the sources
+    shutil.copytree(tree, sources, symlinks=True, ignore=ignored)  # builds write into the source directory
     pretended = {
-        "SETUPTOOLS_SCM_PRETEND_VERSION": version,  # hatch-vcs and flit-scm, too
+        "SETUPTOOLS_SCM_PRETEND_VERSION": version,  # also for hatch-vcs and flit-scm
         "PDM_BUILD_SCM_VERSION": version,
         "PBR_VERSION": version,
         "POETRY_DYNAMIC_VERSIONING_BYPASS": version,
@@ -141,20 +141,24 @@ def _built(wheel: Path) -> Project:
     raw, _ = parse_email(metadata)
     name, lines = raw.get("name", ""), raw.get("requires_dist", ())
     where = f"the dependencies of {name}"
-    needs = parse_all(lines, where)
-    extras = {extra: parse_all(lines, where, extra) - needs for extra in raw.get("provides_extra", ())}
-    project = _project(name, raw.get("version", ""), needs, extras, raw.get("requires_python"))
+    requirements = parse_all(lines, where)
+    extras = {extra: parse_all(lines, where, extra) - requirements for extra in raw.get("provides_extra", ())}
+    project = _project(name, raw.get("version", ""), requirements, extras, raw.get("requires_python"))
     return dataclasses.replace(project, files=files)
 
 
 def _project(
-    name: str, version: str, needs: Needs, extras: Mapping[str, Needs], python: str | None
+    name: str,
+    version: str,
+    requirements: Requirements,
+    extras: Mapping[str, Requirements],
+    python: str | None,
 ) -> Project:
     try:
         fits = SpecifierSet(python or "").contains(platform.python_version(), prereleases=True)
     except InvalidSpecifier:
-        fits = True  # who wrote it has not read it either
+        fits = True  # an invalid specifier restricts nothing
     if not fits:
         raise TaskError(f"{name} needs Python {python}, Hone runs on {platform.python_version()}: {IMAGE}")
-    by_name: dict[str, Needs] = {canonicalize_name(extra): needed for extra, needed in extras.items()}
-    return Project(name=name, version=version, needs=needs, extras=by_name)
+    by_name: dict[str, Requirements] = {canonicalize_name(extra): needed for extra, needed in extras.items()}
+    return Project(name=name, version=version, requirements=requirements, extras=by_name)

@@ -1,4 +1,4 @@
-"""Exact versions of everything that a project and its tests need, by uv's resolver."""
+"""Exact versions of all requirements, by uv's resolver."""
 
 from __future__ import annotations
 
@@ -11,47 +11,48 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
-from hone.tasks.configuration import HINDERING
+from hone.tasks.configuration import EXCLUDED_PLUGINS
 from hone.tasks.errors import TaskError
-from hone.tasks.python.files import Needs
+from hone.tasks.python.requirements import Requirements
 from hone.tasks.python.tool import run_uv
 
-_RUNNER = ("pytest", "pluggy", "iniconfig")  # Hone's test runner brings its own
-_OF_RUNNER = ("attrs", "packaging")  # what a pytest of that year needs newer than older projects have it
-_FIRST_RUNNER = "2022-12-31"  # the first pytest that Hone's runner can use is of that year
+_RUNNER = ("pytest", "pluggy", "iniconfig")  # Hone's test runner has its own
+_OF_RUNNER = ("attrs", "packaging")  # which that pytest requires newer than old projects do
+_FIRST_RUNNER = "2022-12-31"  # the release year of the oldest supported pytest
 _UPPER = ("==", "===", "~=", "<", "<=")
-_WHAT = "what the repository needs cannot be resolved"
+_WHAT = "the repository's requirements cannot be resolved"
 
 
 def resolve(
-    name: str, needed: Needs, tests: Needs, before: str = ""
+    name: str, needed: Requirements, tests: Requirements, before: str = ""
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Sorted "name==version" of all that the project `name` (it may be empty) and its tests need, without
-    the project itself; and those requirements of tests that are not met as written.
+    """Return sorted "name==version" of all requirements except the project, and the relaxed ones of tests.
 
-    Plugins are chosen to fit the pytest that runs Hone's tests; with `before`, a day, nothing is newer than
-    that, and pytest is among them, as it was then (but 7 at least). Where nothing is needed, Hone's pytest
-    serves. What the project needs is met as written or refused; what its tests need is tried once more
-    without upper bounds and constraints.
+    Requirements of the project are met exactly; those of its tests are tried once more without upper bounds
+    and constraints. Plugins fit the pytest that runs Hone's tests.
 
-    Raises TaskError when it cannot be resolved.
+    Args:
+        name: of the project; may be empty.
+        before: a day; no version is newer, and pytest (7 or later) is one of the requirements.
+    Raises:
+        TaskError: the requirements cannot be resolved.
     """
-    never = {*_RUNNER, *HINDERING, canonicalize_name(name)}
+    never = {*_RUNNER, *EXCLUDED_PLUGINS, canonicalize_name(name)}
     own = [r for r in needed.requirements if canonicalize_name(r.name) not in never]
     theirs = [r for r in tests.requirements if canonicalize_name(r.name) not in never]
     if not own and not theirs:
-        return (), tests.unmet
+        return (), tests.unavailable
     try:
         found = _compile([*own, *theirs], [*needed.constraints, *tests.constraints], never, before)
-        return found, tests.unmet
+        return found, tests.unavailable
     except TaskError:
-        changed = [r for r in theirs if _loosened(r) != r] + [
+        changed = [r for r in theirs if _without_upper_bounds(r) != r] + [
             r for r in tests.constraints if canonicalize_name(r.name) not in never
         ]
         if not changed:
             raise
-        resolved = _compile([*own, *map(_loosened, theirs)], needed.constraints, never, before)
-        return resolved, (*tests.unmet, *dict.fromkeys(map(str, changed)))
+        resolved = _compile([*own, *map(_without_upper_bounds, theirs)], needed.constraints, never, before)
+        return resolved, (*tests.unavailable, *dict.fromkeys(map(str, changed)))
 
 
 def _compile(
@@ -68,7 +69,7 @@ def _compile(
             runner = ["pytest>=7"]
         allowed = [str(r) for r in constraints if canonicalize_name(r.name) not in _RUNNER]
         bounds.write_text("".join(f"{line}\n" for line in [*runner, *allowed]))
-        # a condition that never holds takes a package out of the resolution, wherever it is asked for
+        # a marker that never holds excludes a package from the resolution
         without = [name for name in never if name and name not in _RUNNER]
         overrides.write_text("".join(f"{name} ; python_version < '0'\n" for name in without))
         files = ["--constraints", str(bounds), "--overrides", str(overrides), str(wanted)]
@@ -78,7 +79,7 @@ def _compile(
 
 
 def _dated(before: str) -> list[str]:
-    """Options of uv: nothing newer than a day, but a pytest that serves."""
+    """Return the options of uv for versions of a day, but with a supported pytest."""
     if not before:
         return []
     runner = max(before, _FIRST_RUNNER)
@@ -87,7 +88,7 @@ def _dated(before: str) -> list[str]:
 
 
 def _pinned(line: str, *, runner: bool) -> str | None:
-    """`name==version` of a line of uv's; None for what only the test runner needs, unless `runner`."""
+    """Return `name==version` of a line of uv; None for packages that only the test runner requires."""
     pin, _, via = (part.strip() for part in line.partition("#"))
     name, _, version = pin.partition("==")
     askers = {asker.strip() for asker in via.removeprefix("via").split(",")}
@@ -98,8 +99,8 @@ def _pinned(line: str, *, runner: bool) -> str | None:
     return pin
 
 
-def _loosened(requirement: Requirement) -> Requirement:
-    """Without upper bounds."""
+def _without_upper_bounds(requirement: Requirement) -> Requirement:
+    """Return the requirement without upper bounds."""
     loose = Requirement(str(requirement))
     loose.specifier = SpecifierSet(",".join(str(s) for s in loose.specifier if s.operator not in _UPPER))
     return loose

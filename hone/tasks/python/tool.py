@@ -1,4 +1,4 @@
-"""Runs uv: in an environment of its own, bounded in time, its errors put in one sentence."""
+"""Runs uv in an isolated environment with a time limit; its errors become one sentence."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ import uv
 from hone.tasks.errors import TaskError
 
 TIMEOUT_S = 300  # of one run of uv
-OLD_TOOLS = "setuptools<72"  # the last that know `setup.py test` and ship pkg_resources without a warning
+OLD_TOOLS = "setuptools<72"  # the last with `setup.py test` and pkg_resources without a warning
 
-# What says where packages come from; all else of uv's own variables could change what is resolved.
+# Variables that name package sources; uv's other variables could change the result.
 _KEPT = (
     "PATH", "SSL_CERT_FILE", "SSL_CERT_DIR", "UV_CACHE_DIR", "UV_CONFIG_FILE", "UV_DEFAULT_INDEX",
     "UV_EXTRA_INDEX_URL", "UV_FIND_LINKS", "UV_HTTP_TIMEOUT", "UV_INDEX", "UV_INSECURE_HOST",
     "UV_KEYRING_PROVIDER", "UV_NATIVE_TLS", "UV_OFFLINE", "UV_SYSTEM_CERTS",
 )  # fmt: skip
 _KEPT_LIKE = re.compile(r"UV_INDEX_\w+|(?:https?|all|no)_proxy", re.IGNORECASE)
-_FRAME = re.compile(r"^(?:error:|cause:|Caused by:|[\u00d7├╰│─▶ ]+)+")  # its frames differ by version
+_FRAME = re.compile(r"^(?:error:|cause:|Caused by:|[\u00d7├╰│─▶ ]+)+")  # its frames depend on the version
 
 
 def run_uv(
@@ -36,23 +36,27 @@ def run_uv(
     env: Mapping[str, str] | None = None,
     held: Sequence[int] = (),
 ) -> str:
-    """uv's standard output. `env` is added to its environment; it keeps the file descriptors `held` open.
+    """Return uv's standard output.
 
-    It sees the user's settings of package indexes and uv's cache, but neither the home directory nor any
-    setting of the tree. When something cannot be built it is run again with older build tools, which the
-    sources of old commits expect. Blocks for at most 2 * TIMEOUT_S.
+    uv has the user's package indexes and cache, but neither the home directory nor settings of the tree. When
+    a build fails, it runs again with older build tools for old sources. Blocks for at most 2 * TIMEOUT_S.
 
-    Raises TaskError: `what` failed, and uv's last meaningful line.
+    Args:
+        what: start of the error message.
+        env: variables added to its environment.
+        held: file descriptors that it inherits.
+    Raises:
+        TaskError: `what`, and uv's last meaningful line.
     """
     with tempfile.TemporaryDirectory(prefix="hone-uv-") as scratch:
-        code, out, said = _run(arguments, scratch, env or {}, held, what)
-        if code and "Failed to build" in said:
+        code, out, stderr = _run(arguments, scratch, env or {}, held, what)
+        if code and "Failed to build" in stderr:
             constraints = Path(scratch) / "build-constraints.txt"
             constraints.write_text(f"{OLD_TOOLS}\n")
             again = [*arguments, "--build-constraints", str(constraints)]
             code, out, _ = _run(again, scratch, env or {}, held, what)
     if code:
-        raise TaskError(f"{what}: {last_words(said)}")
+        raise TaskError(f"{what}: {last_error_line(stderr)}")
     return out
 
 
@@ -77,14 +81,14 @@ def _run(
         raise TaskError(f"{what}: uv cannot be run ({error}); run: pip install uv") from error
     with process:
         try:
-            out, said = process.communicate(timeout=TIMEOUT_S)
+            out, stderr = process.communicate(timeout=TIMEOUT_S)
         except BaseException as error:
             with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)  # the builds that it started, too
+                os.killpg(process.pid, signal.SIGKILL)  # with the builds that it started
             if isinstance(error, subprocess.TimeoutExpired):
                 raise TaskError(f"{what}: not done after {TIMEOUT_S} s") from None
             raise
-    return process.returncode, out, said
+    return process.returncode, out, stderr
 
 
 def _environment(home: str) -> dict[str, str]:
@@ -110,12 +114,12 @@ def _users(variable: str, default: str) -> Path:
     return Path(os.environ.get(variable) or Path.home() / default) / "uv"
 
 
-def last_words(said: str) -> str:
-    """The line of uv's standard error that says most: of a build, what the build said last."""
-    said = re.split(r"^\s*hint:", said, maxsplit=1, flags=re.MULTILINE)[0]
-    lines = [line for line in said.splitlines() if line.strip(" ^~│")]
+def last_error_line(stderr: str) -> str:
+    """Return the most specific line of uv's standard error; of a build, the last line."""
+    stderr = re.split(r"^\s*hint:", stderr, maxsplit=1, flags=re.MULTILINE)[0]
+    lines = [line for line in stderr.splitlines() if line.strip(" ^~│")]
     start = next((i for i, line in enumerate(lines) if line.startswith("error:") or "\u00d7" in line), 0)
     error = lines[start:]
-    if error and "Failed to build" in error[0] and "[stderr]" not in said and start:
+    if error and "Failed to build" in error[0] and "[stderr]" not in stderr and start:
         error = lines[:start]
-    return _FRAME.sub("", error[-1].strip()).strip() if error else "it says nothing"
+    return _FRAME.sub("", error[-1].strip()).strip() if error else "no output"
