@@ -35,7 +35,7 @@ from transformers.utils import logging as transformers_logging
 from hone.policy.engine import Sampling
 from hone.policy.local import LocalEngine
 from hone.policy.model import load_model
-from hone.policy.settings import EngineSettings, TinyModelSettings
+from hone.policy.settings import LocalEngineSettings, TinyModelSettings
 from hone.policy.tiny import make_tiny
 
 TURNS = 5
@@ -126,7 +126,7 @@ def measure(model: PreTrainedModel, count: int, repeats: int) -> tuple[float, fl
     theirs: list[float] = []
 
     async def alternate() -> None:
-        engine = LocalEngine(model, EngineSettings(max_batch=32))
+        engine = LocalEngine(model, LocalEngineSettings(max_batch=32))
         for _ in range(repeats + 1):
             start = time.perf_counter()
             for wave in waves:

@@ -23,7 +23,7 @@ from hone.config import RunSettings
 from hone.launch.policy import Policy, load_policy, open_engine
 from hone.launch.weights import publisher
 from hone.policy.engine import Completion, Engine, Sampling
-from hone.policy.settings import EngineSettings, ModelSettings, TinyModelSettings
+from hone.policy.settings import ModelSettings, ServerEngineSettings, TinyModelSettings
 from hone.policy.tiny import make_tiny
 
 TEXTS = [
@@ -66,7 +66,7 @@ def change(policy: Policy, version: int) -> None:
 async def measure(run_dir: Path, options: argparse.Namespace) -> dict[str, Any]:
     shape = TinyModelSettings(initializer_range=0.05)
     model = make_tiny(TEXTS, run_dir / "model", shape)
-    engine_settings = EngineSettings(
+    engine_settings = ServerEngineSettings(
         kind=options.kind, context_tokens=512, max_batch=CONCURRENT, python=options.python
     )
     settings = RunSettings(run_dir=run_dir, model=ModelSettings(path=model), engine=engine_settings)

@@ -1,20 +1,27 @@
 """Agents: scaffolds that turn a policy's replies into actions in a sandbox."""
 
-from typing import Any
-
 from hone.agents.bash import BashAgent
 from hone.agents.contract import Agent, AgentRun
 from hone.agents.debugger import DebuggerAgent
 from hone.agents.debugger.demonstrator import DebuggerDemonstrator
 from hone.agents.scaffold import SUBMIT, Scaffold, ScaffoldError, load_scaffold
 from hone.agents.scripted import ScriptedAgent, ScriptedChat, demonstrator, noop, oracle
-from hone.agents.settings import AgentSettings
+from hone.agents.settings import (
+    AgentSettings,
+    AnyAgentSettings,
+    BashAgentSettings,
+    BlackboxAgentSettings,
+    DebuggerAgentSettings,
+    DemonstratorSettings,
+    ScriptedAgentSettings,
+)
 
 __all__ = [
     "SUBMIT",
     "Agent",
     "AgentRun",
     "AgentSettings",
+    "AnyAgentSettings",
     "BashAgent",
     "DebuggerAgent",
     "Scaffold",
@@ -31,23 +38,26 @@ __all__ = [
 
 def make_agent(settings: AgentSettings) -> Agent:
     """Return the agent that `settings` describe. Raises ScaffoldError."""
-    if settings.kind == "debugger":
+    if isinstance(settings, DebuggerAgentSettings):
         return DebuggerAgent.of(settings)
-    if settings.kind == "blackbox":
+    if isinstance(settings, BlackboxAgentSettings):
         from hone.agents.blackbox import BlackboxAgent  # imports a web server
 
         return BlackboxAgent.of(settings)
+    assert isinstance(settings, (BashAgentSettings, ScriptedAgentSettings, DemonstratorSettings))
     scaffold = load_scaffold(
         settings.prompts,
         turn_limit=settings.turn_limit,
         time_limit_s=settings.time_limit_s,
         command_timeout_s=settings.command_timeout_s,
     )
-    if settings.kind == "bash":
+    if isinstance(settings, BashAgentSettings):
         return BashAgent(scaffold, token_limit=settings.token_limit)
-    if settings.kind != "demonstrator":
+    if isinstance(settings, ScriptedAgentSettings):
         return ScriptedAgent(scaffold, {"oracle": oracle, "noop": noop}[settings.kind])
-    choices: dict[str, Any] = {name: getattr(settings, name) for name in ("accuracy", "favourite", "seed")}
     if settings.shows == "debugger":
-        return DebuggerDemonstrator(pdb=settings.pdb, **choices)
-    return ScriptedAgent(scaffold, demonstrator(**choices))
+        return DebuggerDemonstrator(
+            pdb=settings.pdb, accuracy=settings.accuracy, favourite=settings.favourite, seed=settings.seed
+        )
+    script = demonstrator(accuracy=settings.accuracy, favourite=settings.favourite, seed=settings.seed)
+    return ScriptedAgent(scaffold, script)

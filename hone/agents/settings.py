@@ -1,28 +1,12 @@
-"""Settings of the agent."""
+"""Settings of the agents: one class per kind, told apart by `kind`."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
-from hone.settings import Settings
-
-ASKING = ("bash", "debugger", "blackbox", "mini-swe-agent")  # kinds that ask the policy
-SCRIPTED = ("oracle", "noop", "demonstrator")
-ONLY: Mapping[str, tuple[str, ...]] = {  # setting -> the kinds that it has an effect on
-    "program": ("blackbox",),
-    "pdb": ("debugger", "demonstrator"),
-    "tool_calls": ("debugger",),
-    "context": ASKING,
-    "prompts": ("bash", "mini-swe-agent", *SCRIPTED),
-    "token_limit": ASKING,
-    "command_timeout_s": ("bash", "debugger", "mini-swe-agent", *SCRIPTED),
-    "shows": ("demonstrator",),
-    "accuracy": ("demonstrator",),
-    "favourite": ("demonstrator",),
-}
+from hone.settings import Mark, Settings
 
 
 class ContextSettings(Settings):
@@ -42,44 +26,95 @@ class ContextSettings(Settings):
 
 
 class AgentSettings(Settings):
-    kind: Literal["bash", "debugger", "blackbox", "mini-swe-agent", "oracle", "noop", "demonstrator"] = "bash"
-    """The agent. `bash`, `debugger`, `blackbox` (a command-line program in the sandbox) and `mini-swe-agent`
-    (the package) ask the policy; the others are scripted."""
-    program: str = ""
-    """Of `blackbox`: a preset (`qwen-code`, `mini-swe-agent`) or the path of a TOML file."""
-    pdb: bool = True
-    """Whether `debugger` and its demonstrator have the tool pdb; false is the rewrite-only ablation."""
-    tool_calls: Literal["native", "text"] = "native"
-    """The format of `debugger`'s tool calls: `native`, the model's own, by its renderer; `text`, described in
-    the prompt, for models whose chat template has no tools."""
-    context: ContextSettings = ContextSettings()
-    """How conversations are kept within the model's context length."""
-    prompts: str = "default"
-    """The YAML file with prompts and limits: `default`, `tiny`, or the path of a file in mini-swe-agent's
-    format. For `mini-swe-agent`: the name of a file that the package ships (`default`: `swebench`), or a
-    path."""
+    """What every kind of agent has."""
+
     turn_limit: int | None = Field(default=None, ge=0)
-    """Replies per rollout, in place of the YAML's `agent.step_limit`; 0: no limit."""
+    """Replies per rollout, instead of the YAML's `agent.step_limit`; 0: no limit."""
+    time_limit_s: float | None = Field(default=None, ge=0)
+    """Seconds per rollout, instead of the YAML's `agent.wall_time_limit_seconds`; 0: no limit."""
+    seed: Annotated[int, Mark.RUN_SEED] = 0
+    """Seed of the demonstrator's choices, combined with each rollout's id; other agents ignore it."""
+
+    @property
+    def uses_policy(self) -> bool:
+        """Whether the agent's replies come from the policy and not from a script."""
+        return isinstance(self, PolicyAgentSettings)
+
+
+class PolicyAgentSettings(AgentSettings):
+    """An agent whose replies come from the policy."""
+
+    context: ContextSettings = ContextSettings()
+    """How conversations are kept within the model's context."""
     token_limit: int = Field(default=0, ge=0)
     """Sampled tokens per rollout; 0: no limit."""
-    time_limit_s: float | None = Field(default=None, ge=0)
-    """Seconds per rollout, in place of the YAML's `agent.wall_time_limit_seconds`; 0: no limit."""
+
+
+class BashAgentSettings(PolicyAgentSettings):
+    kind: Literal["bash", "mini-swe-agent"] = "bash"
+    """Which agent works on the tasks. `bash`, `debugger`, `blackbox` (a command-line program inside the
+    sandbox) and `mini-swe-agent` (the package) sample replies from the policy; the others are scripted."""
+    prompts: Annotated[str, Mark.FILE_CONTENT] = "default"
+    """YAML file with prompts and limits: `default`, `tiny`, or a path to a file in mini-swe-agent's format.
+    Of `mini-swe-agent`, whose `default` is its own `swebench`: the name of a file that the package ships, or
+    a path."""
     command_timeout_s: float | None = Field(default=None, gt=0)
-    """Seconds per command, in place of the YAML's `environment.timeout`."""
+    """Seconds per command, instead of the YAML's `environment.timeout`."""
+
+
+class DebuggerAgentSettings(PolicyAgentSettings):
+    kind: Literal["debugger"] = "debugger"
+    pdb: bool = True
+    """Whether the agent has the tool pdb; false is the rewrite-only ablation."""
+    tool_calls: Literal["native", "text"] = "native"
+    """How tools are called: `native`, in the model's own format by its renderer; `text`, for models whose
+    chat template has no tools: described in the prompt, called in the text of a reply."""
+    command_timeout_s: float | None = Field(default=None, gt=0)
+    """Seconds per command; default: 30."""
+
+
+class BlackboxAgentSettings(PolicyAgentSettings):
+    kind: Literal["blackbox"] = "blackbox"
+    program: Annotated[str, Mark.FILE_CONTENT] = Field(default="", validate_default=True)
+    """A preset (`qwen-code`, `mini-swe-agent`) or a path to a TOML file that describes the program."""
+
+    @field_validator("program")
+    @classmethod
+    def _require_program(cls, program: str) -> str:
+        if not program:
+            raise ValueError("kind = 'blackbox' needs a program: a preset such as qwen-code, or a TOML file")
+        return program
+
+
+class ScriptedAgentSettings(AgentSettings):
+    kind: Literal["oracle", "noop"]
+    prompts: Annotated[str, Mark.FILE_CONTENT] = "default"
+    """YAML file with prompts and limits: `default`, `tiny`, or a path to one in mini-swe-agent's format."""
+    command_timeout_s: float | None = Field(default=None, gt=0)
+    """Seconds per command, instead of the YAML's `environment.timeout`."""
+
+
+class DemonstratorSettings(AgentSettings):
+    kind: Literal["demonstrator"] = "demonstrator"
+    prompts: Annotated[str, Mark.FILE_CONTENT] = "default"
+    """YAML file with prompts and limits: `default`, `tiny`, or a path to one in mini-swe-agent's format."""
+    command_timeout_s: float | None = Field(default=None, gt=0)
+    """Seconds per command, instead of the YAML's `environment.timeout`."""
     shows: Literal["bash", "debugger"] = "bash"
-    """The agent that `demonstrator` demonstrates; `debugger` has its own prompts."""
+    """Agent whose tools the demonstrator uses; `debugger` has prompts of its own, whatever `prompts` says."""
+    pdb: bool = True
+    """Whether a demonstrator of `debugger` has the tool pdb."""
     accuracy: float = Field(default=0.4, ge=0, le=1)
     """Probability that the demonstrator chooses the right fix."""
     favourite: float = Field(default=0.6, ge=0, le=1)
-    """Probability that a wrong choice is the first wrong fix listed."""
-    seed: int = 0
-    """Seed of the demonstrator's choices; each rollout draws its own."""
+    """Probability that a wrong demonstrator makes its favourite mistake, the first wrong fix listed."""
 
-    @model_validator(mode="after")
-    def _has_an_effect(self) -> Self:
-        for name, kinds in ONLY.items():
-            if self.kind not in kinds and getattr(self, name) != type(self).model_fields[name].default:
-                raise ValueError(f"{name} has no effect on kind = {self.kind!r}, only on {', '.join(kinds)}")
-        if self.kind == "blackbox" and not self.program:
-            raise ValueError("kind = 'blackbox' needs a program: a preset such as qwen-code, or a TOML file")
-        return self
+
+AnyAgentSettings = Annotated[
+    BashAgentSettings
+    | DebuggerAgentSettings
+    | BlackboxAgentSettings
+    | ScriptedAgentSettings
+    | DemonstratorSettings,
+    Field(discriminator="kind"),
+]

@@ -41,13 +41,13 @@ def compare(
     """
     from hone.cli.errors import Refused
     from hone.cli.output import print_json
-    from hone.config.written import SPEED_ONLY
+    from hone.config import same_results
     from hone.evaluate.comparison import compare_runs, comparison_page
     from hone.evaluate.errors import EvaluateError
     from hone.evaluate.runner import write
 
     try:
-        compared = compare_runs(first, second, ignored=(*SPEED_ONLY, *EXPECTED))
+        compared = compare_runs(first, second, ignored=(*same_results(), *EXPECTED))
     except EvaluateError as error:
         raise Refused(str(error)) from None
     if html is not None:

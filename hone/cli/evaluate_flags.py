@@ -127,16 +127,16 @@ def replaced(flags: Flags) -> list[str]:
 
     With --agent those that have no effect on that agent, with --engine all of the engine but its context.
     """
+    from hone.config import RunSettings, walk
+
+    kind = None if flags.agent is None else parse_agent(flags.agent)[0]
     names: list[str] = []
-    if flags.agent is not None:
-        from hone.agents.settings import ONLY
-
-        kind, _ = parse_agent(flags.agent)
-        names += [f"agent.{name}" for name, kinds in ONLY.items() if kind not in kinds]
-    if flags.engine is not None:
-        from hone.policy.settings import EngineSettings
-
-        names += [f"engine.{name}" for name in EngineSettings.model_fields if name != "context_tokens"]
+    for setting in walk(RunSettings):
+        group, _, name = setting.path.partition(".")
+        of_agent = kind is not None and group == "agent" and setting.kinds and kind not in setting.kinds
+        of_engine = flags.engine is not None and group == "engine" and name not in ("", "context_tokens")
+        if of_agent or of_engine:
+            names.append(setting.path)
     return names
 
 

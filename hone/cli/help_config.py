@@ -8,7 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from hone.cli.output import console
-from hone.config import RunSettings, type_name, walk
+from hone.config import RunSettings, walk
 
 
 def print_settings() -> None:
@@ -22,11 +22,12 @@ def print_settings() -> None:
     for setting in walk(RunSettings):
         group, _, name = setting.path.rpartition(".")
         sentence = " ".join((setting.info.description or "").split())
-        if setting.group is not None:
+        if setting.group:
             tables[setting.path] = _table()
             titles[setting.path] = Text.assemble((f"[{setting.path}]", "bold"), f"  {sentence}")
         else:
-            described = Text.assemble(sentence, (f"  {type_name(setting.info)}", "dim"))
+            only = f"  only {', '.join(setting.kinds)}" if setting.kinds else ""
+            described = Text.assemble(sentence, (f"  {setting.type_name}{only}", "dim"))
             tables[group].add_row(Text(name), Text(_default(setting.default)), described)
     for path, table in tables.items():
         out.print()

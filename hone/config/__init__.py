@@ -5,11 +5,11 @@ settings = resolve("recipes/quickstart.toml", ["train.steps=3"])
 """
 
 from hone.config.errors import ConfigError
-from hone.config.fields import Setting, nearest, type_name, walk
+from hone.config.fields import Setting, nearest, walk
 from hone.config.plan import Command, Plan, make_plan
 from hone.config.recipes import resolve
 from hone.config.run import DemonstrationSettings, RunSettings
-from hone.config.written import dump, fingerprint
+from hone.config.written import dump, fingerprint, same_results
 
 __all__ = [
     "Command",
@@ -23,6 +23,6 @@ __all__ = [
     "make_plan",
     "nearest",
     "resolve",
-    "type_name",
+    "same_results",
     "walk",
 ]

@@ -1,17 +1,17 @@
-"""The tree of settings as dotted paths: what exists, how it is called, what is nearest to a wrong name."""
+"""The tree of settings as dotted paths: which exist, their types and marks, and the nearest valid name."""
 
 from __future__ import annotations
 
 import difflib
 import types
 import typing
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from pydantic.fields import FieldInfo
 
-from hone.settings import Settings
+from hone.settings import Mark, Settings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,41 +20,88 @@ class Setting:
 
     path: str  # dotted, from the top of a recipe
     info: FieldInfo
-    group: type[Settings] | None  # the group's class; None: a single value
-    default: Any  # of a group: the instance it stands for, or None; of a required value: Ellipsis
+    group: bool  # False: a single value
+    default: Any  # of a group: its default instance, or None; of a required value: Ellipsis
+    type_name: str  # for people
+    marks: frozenset[Mark]  # its own and those of the groups around it
+    kinds: tuple[str, ...]  # of a union group: the kinds that have this setting; (): all of them
 
 
-def walk(model: type[Settings], prefix: str = "", instance: Settings | None = None) -> Iterator[Setting]:
-    """Every setting below `model`, groups before what they hold.
+def walk(
+    model: type[Settings], prefix: str = "", instance: Settings | None = None, marks: Collection[Mark] = ()
+) -> Iterator[Setting]:
+    """Yield every setting below `model`, groups before what they hold.
 
-    `instance` is the default value of the group, whose fields may differ from the class's own defaults.
+    Args:
+        instance: default value of the group, whose fields may differ from the class's own defaults.
+        marks: of the groups around it.
     """
-    for name, info in model.model_fields.items():
+    yield from _walk((model,), None, prefix, instance, frozenset(marks))
+
+
+def _walk(
+    variants: tuple[type[Settings], ...],
+    chosen_by: str | None,
+    prefix: str,
+    instance: Settings | None,
+    marks: frozenset[Mark],
+) -> Iterator[Setting]:
+    for name in dict.fromkeys(name for variant in variants for name in variant.model_fields):
+        owners = [variant for variant in variants if name in variant.model_fields]
+        info = owners[0].model_fields[name]
         default = ... if info.is_required() else info.get_default(call_default_factory=True)
         if instance is not None:
-            default = getattr(instance, name)
-        group = group_of(info)
-        yield Setting(path=prefix + name, info=info, group=group, default=default)
-        if group is not None:
-            inner = default if isinstance(default, Settings) else None
-            yield from walk(group, f"{prefix}{name}.", inner)
+            default = getattr(instance, name, default)
+        inner = variants_of(info)
+        own = marks | {mark for mark in info.metadata if isinstance(mark, Mark)}
+        yield Setting(
+            path=prefix + name,
+            info=info,
+            group=bool(inner),
+            default=default,
+            type_name=" | ".join(dict.fromkeys(_type_name(owner.model_fields[name]) for owner in owners)),
+            marks=own,
+            kinds=()
+            if chosen_by is None or len(owners) == len(variants)
+            else tuple(kind for owner in owners for kind in _kinds(owner, chosen_by)),
+        )
+        if inner:
+            below = default if isinstance(default, Settings) else None
+            yield from _walk(inner, discriminator(info), f"{prefix}{name}.", below, own)
 
 
-def group_of(info: FieldInfo) -> type[Settings] | None:
-    """The settings class a field holds (`Group` or `Group | None`); None for a single value."""
-    for kind in _union(info.annotation):
-        if isinstance(kind, type) and issubclass(kind, Settings):
-            return kind
+def variants_of(info: FieldInfo) -> tuple[type[Settings], ...]:
+    """The settings classes that a field may hold: one of a plain group, several of a union, () of a value."""
+    members = _members(info.annotation)
+    return tuple(kind for kind in members if isinstance(kind, type) and issubclass(kind, Settings))
+
+
+def discriminator(info: FieldInfo) -> str | None:
+    """Name of the field that chooses among the variants of a union group; None for any other field."""
+    return info.discriminator if isinstance(info.discriminator, str) else None
+
+
+def _kinds(variant: type[Settings], field: str) -> tuple[str, ...]:
+    """Values of the discriminating field that choose this variant of a union group."""
+    return typing.get_args(variant.model_fields[field].annotation)
+
+
+def choose(info: FieldInfo, values: Mapping[str, Any]) -> type[Settings] | None:
+    """The variant of a group that `values` are for, by the discriminating field; None when it names none."""
+    variants = variants_of(info)
+    field = discriminator(info)
+    if field is None:
+        return variants[0]
+    default = info.get_default()
+    chosen = values.get(field, getattr(default, field, None))
+    for variant in variants:
+        if chosen in _kinds(variant, field):
+            return variant
     return None
 
 
-def type_name(info: FieldInfo) -> str:
-    """The field's type in a few words, for people."""
-    return " or ".join(_name(kind) for kind in _union(info.annotation) if kind is not types.NoneType)
-
-
 def nearest(name: str, valid: Collection[str]) -> str | None:
-    """The valid name that `name` was probably meant to be; None when nothing is close.
+    """The valid name closest to `name`; None when nothing is close.
 
     Of dotted names, one in the same group is preferred, then one with the same last part anywhere.
     """
@@ -69,9 +116,15 @@ def nearest(name: str, valid: Collection[str]) -> str | None:
     return next(iter(difflib.get_close_matches(name, valid, n=1, cutoff=0.6)), None)
 
 
-def _union(annotation: Any) -> tuple[Any, ...]:
+def _type_name(info: FieldInfo) -> str:
+    return " or ".join(_name(kind) for kind in _members(info.annotation) if kind is not types.NoneType)
+
+
+def _members(annotation: Any) -> tuple[Any, ...]:
+    if typing.get_origin(annotation) is typing.Annotated:
+        annotation = typing.get_args(annotation)[0]
     if typing.get_origin(annotation) in (typing.Union, types.UnionType):
-        return typing.get_args(annotation)
+        return tuple(member for each in typing.get_args(annotation) for member in _members(each))
     return (annotation,)
 
 

@@ -11,12 +11,13 @@ from pathlib import Path
 from typing import Literal
 
 from hone.agents.scaffold import load_scaffold
-from hone.agents.settings import ASKING, AgentSettings
+from hone.agents.settings import AgentSettings, BashAgentSettings, BlackboxAgentSettings
 from hone.config.errors import ConfigError
 from hone.config.judge import as_policy
 from hone.config.run import RunSettings
 from hone.config.shapes import Shape, folder_shape, known_shape, tiny_shape
 from hone.evaluate.settings import parse_slice
+from hone.policy.settings import LocalEngineSettings, OpenAIEngineSettings, ServerEngineSettings
 from hone.tasks.settings import SelectSettings
 from hone.tasks.sources import CURRICULUM, load_splits
 
@@ -52,7 +53,7 @@ def make_plan(settings: RunSettings, command: Command) -> Plan:
     sizes = _set_sizes(settings)
     steps, rollouts = _work(settings, command, sizes)
     memory: dict[str, float] = {}
-    elsewhere = command == "eval" and settings.engine.urls  # the servers hold the model
+    elsewhere = command == "eval" and settings.engine.addresses  # the servers hold the model
     if shape is not None and not elsewhere:
         memory = {name: size / GIB for name, size in _model_bytes(settings, shape, command).items()}
     judge = as_policy(settings) if _judges(settings, command) else None
@@ -79,20 +80,21 @@ def make_plan(settings: RunSettings, command: Command) -> Plan:
 
 def _unused(agent: AgentSettings) -> tuple[str, ...]:
     """Reads what describes the agent."""
-    if agent.kind == "blackbox":
+    if isinstance(agent, BlackboxAgentSettings):
         from hone.agents.blackbox.program import load_program  # on use: its gateway is a web server
 
         load_program(agent.program)
-    return load_scaffold(agent.prompts).unused if agent.kind == "bash" else ()
+    if isinstance(agent, BashAgentSettings) and agent.kind == "bash":
+        return load_scaffold(agent.prompts).unused
+    return ()
 
 
 def _model(settings: RunSettings, command: Command) -> tuple[Shape | None, str]:
     if not _asks(settings, command):
         return None, f"none: the agent is {settings.agent.kind}"
-    if command == "eval" and settings.engine.kind == "openai":
-        return None, f"{settings.engine.model_name} at {settings.engine.urls[0]}"
-    if settings.engine.kind == "openai":
-        return None, settings.engine.model_name
+    if isinstance(settings.engine, OpenAIEngineSettings):
+        at = f" at {settings.engine.urls[0]}" if command == "eval" else ""
+        return None, f"{settings.engine.model_name}{at}"
     if settings.model is None and (command == "quickstart" or settings.makes_model):
         return tiny_shape(settings.tiny_model), "made by the run"
     if settings.model is None:
@@ -104,7 +106,7 @@ def _model(settings: RunSettings, command: Command) -> tuple[Shape | None, str]:
 
 def _asks(settings: RunSettings, command: Command) -> bool:
     """Whether a policy is asked at all."""
-    return command != "eval" or settings.agent.kind in ASKING
+    return command != "eval" or settings.agent.uses_policy
 
 
 def _judges(settings: RunSettings, command: Command) -> bool:
@@ -114,7 +116,7 @@ def _judges(settings: RunSettings, command: Command) -> bool:
 def _judge_gib(judge: RunSettings) -> dict[str, float]:
     """What the judge's engine holds."""
     shape, _ = _model(judge, "eval")
-    if shape is None or judge.engine.urls:
+    if shape is None or judge.engine.addresses:
         return {}
     return {name: size / GIB for name, size in _model_bytes(judge, shape, "eval").items()}
 
@@ -122,9 +124,9 @@ def _judge_gib(judge: RunSettings) -> dict[str, float]:
 def _engine(settings: RunSettings) -> str:
     """What samples replies, in a few words."""
     engine = settings.engine
-    if engine.kind == "local":
+    if isinstance(engine, LocalEngineSettings):
         return "local, in the same process"
-    if engine.urls:
+    if not isinstance(engine, ServerEngineSettings) or engine.urls:
         return f"{engine.kind} at {', '.join(engine.urls)}"
     gpus = f", {engine.tensor_parallel} GPUs each" if engine.tensor_parallel > 1 else ""
     return (
@@ -179,10 +181,10 @@ def _model_bytes(settings: RunSettings, shape: Shape, command: Command) -> dict[
     needs: dict[str, float] = {"weights": weights}
     if command == "eval" and engine.kind != "local":
         needs = {}  # the servers hold them
-    if command != "sft" and engine.kind == "local":
+    if command != "sft" and isinstance(engine, LocalEngineSettings):
         conversations = engine.max_batch + engine.cached_sessions
         needs["keys and values"] = conversations * engine.context_tokens * token
-    if command != "sft" and engine.managed:
+    if command != "sft" and isinstance(engine, ServerEngineSettings) and engine.managed:
         needs["weights of servers"] = engine.servers * weights
         needs["keys and values of servers"] = (
             engine.servers * engine.max_batch * engine.context_tokens * token

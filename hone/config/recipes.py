@@ -19,21 +19,11 @@ from typing import Any
 from pydantic import ValidationError
 
 from hone.config.errors import ConfigError
-from hone.config.fields import group_of, nearest, walk
+from hone.config.fields import choose, discriminator, nearest, variants_of, walk
 from hone.config.run import RunSettings
-from hone.settings import Settings
+from hone.settings import Mark, Settings
 
 Tree = dict[str, Any]
-
-SEEDS = (
-    ("tasks", "seed"),
-    ("tiny_model", "seed"),
-    ("demonstrations", "agent", "seed"),
-    ("agent", "seed"),
-    ("sft", "seed"),
-    ("train", "batch", "seed"),
-)
-"""The seeds of the groups, which follow the run's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +52,7 @@ def resolve(
     recipe = [] if path is None else [_left(layer, without) for layer in _layers(Path(path), ())]
     layers = [*recipe, *(_parse_set(text) for text in sets)]
     for layer in layers:
-        _check_keys(RunSettings, layer.values, layer, "")
+        _check_keys((RunSettings,), layer.values, layer, "")
     values: Tree = {"run_dir": str(Path("runs") / (Path(path).stem if path else "default"))}
     for layer in layers:
         values = _merge(values, layer.values)
@@ -87,15 +77,20 @@ def _left(layer: Layer, without: Collection[str]) -> Layer:
 
 
 def _with_seed(values: Tree) -> Tree:
-    """The run's seed is the seed of every group that names none of its own."""
+    """Set every seed marked RUN_SEED that no recipe sets to the run's seed."""
     if "seed" not in values:
         return values
-    for path in SEEDS:
-        inner: Tree = {path[-1]: values["seed"]}
-        for name in reversed(path[:-1]):
-            inner = {name: inner}
-        values = _merge(inner, values)
+    for setting in walk(RunSettings):
+        if Mark.RUN_SEED in setting.marks:
+            values = _merge(_nested(setting.path, values["seed"]), values)
     return values
+
+
+def _nested(path: str, value: Any) -> Tree:
+    """{"a": {"b": value}} for the path "a.b"."""
+    for name in reversed(path.split(".")):
+        value = {name: value}
+    return value
 
 
 def _layers(path: Path, inside: tuple[Path, ...]) -> Iterator[Layer]:
@@ -164,28 +159,29 @@ def _parse_set(text: str) -> Layer:
     except tomllib.TOMLDecodeError as error:
         if raw[:1] in ("[", "{", '"', "'"):
             raise ConfigError(f"--set {path}: {raw} is not a valid TOML value: {error}") from None
-    for key in reversed(path.split(".")):
-        value = {key: value}
-    return Layer(source="--set", text="", values=value)
+    return Layer(source="--set", text="", values=_nested(path, value))
 
 
-def _check_keys(model: type[Settings], values: Mapping[str, Any], layer: Layer, prefix: str) -> None:
-    """Raises ConfigError at the first key that is not a setting."""
+def _check_keys(
+    variants: Sequence[type[Settings]], values: Mapping[str, Any], layer: Layer, prefix: str
+) -> None:
+    """Raise ConfigError at the first key that no variant of the group has."""
+    known = {name: info for variant in variants for name, info in variant.model_fields.items()}
     for name, value in values.items():
         path = prefix + name
-        if name not in model.model_fields:
+        if name not in known:
             meant = nearest(path, [setting.path for setting in walk(RunSettings)])
             hint = f"did you mean {meant}?" if meant else "`--help-config` lists the valid ones"
             raise ConfigError(f"{layer.where(path)}: unknown key {path}: {hint}")
-        group = group_of(model.model_fields[name])
-        if group is None:
+        inner = variants_of(known[name])
+        if not inner:
             continue
         if not isinstance(value, dict):
-            keys = ", ".join(group.model_fields)
+            keys = ", ".join(dict.fromkeys(key for variant in inner for key in variant.model_fields))
             raise ConfigError(
                 f"{layer.where(path)}: {path} is a group, not a value; set one of its keys ({keys})"
             )
-        _check_keys(group, value, layer, path + ".")
+        _check_keys(inner, value, layer, path + ".")
 
 
 def _merge(below: Tree, above: Tree) -> Tree:
@@ -198,36 +194,71 @@ def _merge(below: Tree, above: Tree) -> Tree:
 
 
 def _with_group_defaults(model: type[Settings], values: Tree) -> Tree:
-    """Add what a group's own default sets, such as the cosine of `sft.optimizer`, to a group set in part."""
+    """Add what the default of a group sets, such as the cosine of `sft.optimizer`, to a group set in part.
+
+    A union group also gets its discriminating field, and of the default only what the chosen variant has.
+    """
     filled = dict(values)
     for name, info in model.model_fields.items():
-        group = group_of(info)
-        if group is None or name not in filled:
+        if name not in filled or not variants_of(info):
             continue
+        group, chosen_by = choose(info, filled[name]), discriminator(info)
+        if group is None:
+            continue  # validation names the valid kinds
         default = info.get_default()
         if isinstance(default, Settings):
-            filled[name] = _merge(default.model_dump(exclude_unset=True), filled[name])
+            below = default.model_dump(exclude_unset=True)
+            if chosen_by:
+                below = {key: value for key, value in below.items() if key in group.model_fields}
+                below[chosen_by] = getattr(default, chosen_by)
+            filled[name] = _merge(below, filled[name])
         filled[name] = _with_group_defaults(group, filled[name])
     return filled
 
 
 def _explained(error: ValidationError, layers: Sequence[Layer]) -> ConfigError:
-    """One sentence for the first thing that is wrong, with the place that set it."""
+    """Return one sentence for the first error, with the file and line that set the value."""
     problem = error.errors()[0]
-    path = ".".join(str(part) for part in problem["loc"] if part != "[key]")
+    path, choice = _locate(problem["loc"])
+    message = problem["msg"].removeprefix("Value error, ")
+    context = problem.get("ctx", {})
+    value, expected = problem["input"], str(context.get("expected", ""))
+    if problem["type"] == "union_tag_invalid":  # pydantic locates it at the group
+        field = str(context["discriminator"]).strip("'")
+        path, value, expected = f"{path}.{field}", context["tag"], context["expected_tags"]
+        message = f"it should be {expected}"
     at = path.rpartition(".")[0] if problem["type"] == "missing" else path
     sources = [layer for layer in layers if _sets(layer.values, at.split("."))]
     where = f"{sources[-1].where(at)}: " if sources else ""
-    message = problem["msg"].removeprefix("Value error, ")
     if problem["type"] == "missing":
         return ConfigError(f"{where}{path} is missing: set it in the recipe, or with --set {path}=...")
+    if problem["type"] == "extra_forbidden":  # a key of another kind; unknown keys are found before
+        return ConfigError(f"{where}{path} has no effect with {choice}: remove it")
     if problem["type"] == "value_error":
         return ConfigError(f"{where}{path}: {message}")
     message = message[:1].lower() + message[1:]
-    choices = re.findall(r"'([^']*)'", str(problem.get("ctx", {}).get("expected", "")))
-    meant = nearest(str(problem["input"]), choices)
+    meant = nearest(str(value), re.findall(r"'([^']*)'", expected))
     hint = f"; did you mean {meant!r}?" if meant else ""
-    return ConfigError(f"{where}{path} = {problem['input']!r}: {message.replace('input', 'it', 1)}{hint}")
+    return ConfigError(f"{where}{path} = {value!r}: {message.replace('input', 'it', 1)}{hint}")
+
+
+def _locate(location: Sequence[int | str]) -> tuple[str, str]:
+    """Return a setting's path, and the choice of its union group such as "engine.kind = 'vllm'".
+
+    Pydantic's location also holds the chosen kind, after the name of each union group.
+    """
+    variants: tuple[type[Settings], ...] = (RunSettings,)
+    parts: list[str] = []
+    choice, field = "", None
+    for part in location:
+        if field is not None:
+            choice, field = f"{'.'.join(parts)}.{field} = {part!r}", None
+        elif part != "[key]":
+            parts.append(str(part))
+            info = next((v.model_fields[str(part)] for v in variants if part in v.model_fields), None)
+            variants = () if info is None else variants_of(info)
+            field = None if info is None else discriminator(info)
+    return ".".join(parts), choice
 
 
 def _sets(values: Any, parts: Sequence[str]) -> bool:

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Annotated
 
 from pydantic import Field, model_validator
 
-from hone.agents.settings import AgentSettings
+from hone.agents.settings import AnyAgentSettings, BashAgentSettings, DemonstratorSettings
 from hone.evaluate.settings import EvaluateSettings
 from hone.grading.settings import GradingSettings, JudgeSettings, ProgressSettings
-from hone.policy.settings import EngineSettings, ModelSettings, SamplingSettings, TinyModelSettings
+from hone.policy.settings import (
+    AnyEngineSettings,
+    LocalEngineSettings,
+    ModelSettings,
+    SamplingSettings,
+    TinyModelSettings,
+)
 from hone.rollout.settings import RolloutSettings
 from hone.sandbox.settings import SandboxSettings
-from hone.settings import Settings
+from hone.settings import Mark, Settings
 from hone.tasks.settings import TasksSettings
 from hone.train.settings import SftSettings, TrainSettings
 
@@ -30,14 +37,14 @@ class DemonstrationSettings(Settings):
     graded: int = Field(default=128, ge=0)
     """Demonstrations of the quickstart that are also graded, to know how often the demonstrator is right."""
 
-    agent: AgentSettings = AgentSettings(kind="demonstrator", prompts="tiny")
+    agent: AnyAgentSettings = DemonstratorSettings(prompts="tiny")
     """Who demonstrates."""
 
 
 class RunSettings(Settings):
     """One run. A recipe is a TOML file with these keys."""
 
-    run_dir: Path
+    run_dir: Annotated[Path, Mark.SAME_RESULTS]
     """Directory of everything the run writes; default: `runs/` and the recipe's name."""
 
     seed: int = 0
@@ -60,10 +67,10 @@ class RunSettings(Settings):
     sandbox: SandboxSettings = SandboxSettings()
     """Where commands run."""
 
-    agent: AgentSettings = AgentSettings()
+    agent: AnyAgentSettings = BashAgentSettings()
     """Who works on the problems."""
 
-    engine: EngineSettings = EngineSettings()
+    engine: AnyEngineSettings = LocalEngineSettings()
     """What samples replies."""
 
     sampling: SamplingSettings = SamplingSettings()
@@ -98,8 +105,8 @@ class RunSettings(Settings):
 
     @model_validator(mode="after")
     def _judge_is_not_the_policy(self) -> RunSettings:
-        shared = set(self.judge.engine.urls) & set(self.engine.urls) if self.judge.enabled else set[str]()
-        if shared:
+        shared = set(self.judge.engine.addresses) & set(self.engine.addresses)
+        if self.judge.enabled and shared:
             raise ValueError(
                 f"judge.engine.urls: {', '.join(sorted(shared))} serves the policy, whose weights change: "
                 "give the judge servers of its own"

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, field_validator
 
-from hone.settings import Settings
+from hone.settings import Mark, Settings
 
 
 class EvaluateSettings(Settings):
@@ -37,10 +37,10 @@ class EvaluateSettings(Settings):
     """Key of the tasks' metadata by which the resolve rate is also broken down; a task without it counts for
     its repository."""
 
-    price_per_million_prompt: float = Field(default=0.0, ge=0)
+    price_per_million_prompt: Annotated[float, Mark.SAME_RESULTS] = Field(default=0.0, ge=0)
     """Price of a million prompt tokens, in any currency; each call pays for its whole prompt."""
 
-    price_per_million_sampled: float = Field(default=0.0, ge=0)
+    price_per_million_sampled: Annotated[float, Mark.SAME_RESULTS] = Field(default=0.0, ge=0)
     """Price of a million sampled tokens, in the same currency."""
 
     @field_validator("slice")

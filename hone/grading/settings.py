@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 from pydantic import Field, model_validator
 
 from hone.environment.settings import EnvironmentSettings
-from hone.policy.settings import EngineSettings, ModelSettings
-from hone.settings import Settings
+from hone.policy.settings import AnyEngineSettings, LocalEngineSettings, ModelSettings
+from hone.settings import Mark, Settings
 
 
 class GradingSettings(EnvironmentSettings):
     """Grading of patches."""
 
-    concurrency: int = Field(default=4, ge=1)
+    concurrency: Annotated[int, Mark.SAME_RESULTS] = Field(default=4, ge=1)
     """Maximum concurrent gradings."""
-    cached_verdicts: int = Field(default=4096, ge=0)
+    cached_verdicts: Annotated[int, Mark.SAME_RESULTS] = Field(default=4096, ge=0)
     """Verdicts kept in memory, so that equal patches of one task are graded once."""
 
 
@@ -27,7 +29,7 @@ class JudgeSettings(Settings):
     model: ModelSettings | None = None
     """The judge's model. Default: the model that training starts from, unchanged."""
 
-    engine: EngineSettings = EngineSettings(context_tokens=16384)
+    engine: AnyEngineSettings = LocalEngineSettings(context_tokens=16384)
     """The judge's engine; never the policy's, whose weights change."""
 
     votes: int = Field(default=3, ge=1)
@@ -42,7 +44,7 @@ class JudgeSettings(Settings):
     max_tokens: int = Field(default=4096, gt=0)
     """Maximum length of a vote with its reasoning, in tokens; a longer vote is invalid."""
 
-    concurrency: int = Field(default=32, ge=1)
+    concurrency: Annotated[int, Mark.SAME_RESULTS] = Field(default=32, ge=1)
     """Maximum concurrent votes of the run."""
 
     timeout_s: float = Field(default=120.0, gt=0)

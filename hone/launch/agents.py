@@ -10,6 +10,7 @@ from pathlib import Path
 from hone.agents import Agent, AgentSettings, DebuggerAgent, ScaffoldError, make_agent
 from hone.agents.blackbox import BlackboxAgent
 from hone.agents.context import ManagedAgent
+from hone.agents.settings import BashAgentSettings, ContextSettings, PolicyAgentSettings
 from hone.sandbox import SandboxSpec
 
 
@@ -24,14 +25,18 @@ class Equipped:
 @asynccontextmanager
 async def open_agent(settings: AgentSettings, spec: SandboxSpec, *, cache: Path) -> AsyncGenerator[Equipped]:
     """The agent that `settings` describe; `cache` keeps what it prepares once. Raises ScaffoldError."""
-    agent = _mini_swe_agent(settings, cache) if settings.kind == "mini-swe-agent" else make_agent(settings)
+    if isinstance(settings, BashAgentSettings) and settings.kind == "mini-swe-agent":
+        agent = _mini_swe_agent(settings, cache)
+    else:
+        agent = make_agent(settings)
+    context = settings.context if isinstance(settings, PolicyAgentSettings) else ContextSettings()
     async with AsyncExitStack() as stack:
         if isinstance(agent, (BlackboxAgent, DebuggerAgent)):
             spec = await stack.enter_async_context(agent.open(spec))
-        yield Equipped(agent=ManagedAgent(agent, settings.context), spec=spec)
+        yield Equipped(agent=ManagedAgent(agent, context), spec=spec)
 
 
-def _mini_swe_agent(settings: AgentSettings, cache: Path) -> Agent:
+def _mini_swe_agent(settings: BashAgentSettings, cache: Path) -> Agent:
     try:
         from hone.integrations.mini_swe_agent.agent import make_mini_swe_agent
     except ModuleNotFoundError as error:

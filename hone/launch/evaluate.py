@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from hone.agents import load_scaffold
-from hone.agents.settings import ASKING, SCRIPTED
+from hone.agents.settings import BashAgentSettings, DemonstratorSettings, ScriptedAgentSettings
 from hone.config import RunSettings, fingerprint
 from hone.evaluate import runner, sweep
 from hone.evaluate.choice import choose
@@ -22,13 +22,13 @@ from hone.launch.policy import NewChat, open_chats
 from hone.launch.reporter import Reporter, Stage
 from hone.launch.rundir import weights_mark
 from hone.launch.testbed import Testbed, open_parts, open_testbed
+from hone.policy.settings import OpenAIEngineSettings
 from hone.tasks.formats import content_hash
 from hone.tasks.sources import load_splits
 from hone.types import Task
 from hone.utils.concurrency import run_in_thread
 
 Chats = Callable[[RunSettings], NewChat | None]  # of the sampling that the settings name
-PROMPTED = ("bash", *SCRIPTED)  # agents whose limits are those of `agent.prompts`
 _SHOWN = 5  # tasks named in an error
 
 
@@ -84,7 +84,7 @@ def _tasks(settings: RunSettings, reporter: Reporter) -> list[Task]:
 @asynccontextmanager
 async def _open_chats(settings: RunSettings, reporter: Reporter) -> AsyncGenerator[Chats]:
     """Conversations with the policy, if the agent asks one; its engine can serve."""
-    if settings.agent.kind not in ASKING:
+    if not settings.agent.uses_policy:
         yield lambda _: None
         return
     async with open_chats(settings, reporter.note) as new_chats:
@@ -159,12 +159,14 @@ class _Watch:
 
 def _subject(settings: RunSettings, tasks: Sequence[Task]) -> runner.Subject:
     agent, engine = settings.agent, settings.engine
-    asks = agent.kind in ASKING
+    asks = agent.uses_policy
     model = agent.kind
     if asks:
-        model = engine.model_name if settings.model is None else str(settings.model.path)
+        named = engine.model_name if isinstance(engine, OpenAIEngineSettings) else ""
+        model = named if settings.model is None else str(settings.model.path)
     steps = agent.turn_limit
-    if steps is None and agent.kind in PROMPTED:
+    prompted = isinstance(agent, (BashAgentSettings, ScriptedAgentSettings, DemonstratorSettings))
+    if steps is None and prompted and agent.kind != "mini-swe-agent":
         steps = load_scaffold(agent.prompts).step_limit
     return runner.Subject(
         model=model,
@@ -175,7 +177,7 @@ def _subject(settings: RunSettings, tasks: Sequence[Task]) -> runner.Subject:
         args=settings.model_dump(mode="json", exclude={"run_dir"}),
         meta={
             "model": model,
-            "api_base": engine.urls[0] if asks and engine.urls else None,
+            "api_base": engine.addresses[0] if asks and engine.addresses else None,
             "step_limit": steps,
             "max_tokens": settings.sampling.max_tokens,
         },
@@ -184,8 +186,8 @@ def _subject(settings: RunSettings, tasks: Sequence[Task]) -> runner.Subject:
 
 def _mark(settings: RunSettings, tasks: Sequence[Task]) -> str:
     """Tells evaluations apart: the settings, the weights themselves and what the tasks hold."""
-    weights = " ".join(settings.engine.urls)  # which of other people's servers hold other weights
-    if settings.model is not None and settings.agent.kind in ASKING and settings.model.path.is_dir():
+    weights = " ".join(settings.engine.addresses)  # which of other people's servers hold other weights
+    if settings.model is not None and settings.agent.uses_policy and settings.model.path.is_dir():
         weights += weights_mark(settings.model.path)
     held = [f"{task.id} {content_hash(task)}" for task in tasks]
     return hashlib.sha256("\n".join([fingerprint(settings), weights, *held]).encode()).hexdigest()

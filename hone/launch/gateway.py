@@ -20,7 +20,7 @@ from hone.policy.gateway import Admin, Gateway, Session, SessionLimits, open_gat
 from hone.policy.model import load_tokenizer, make_renderer
 from hone.policy.rendering import ChatRenderer
 from hone.policy.scripted import ScriptedEngine, ScriptedReply, read_script
-from hone.policy.settings import EngineSettings, ModelSettings, SamplingSettings, TinyModelSettings
+from hone.policy.settings import ModelSettings, SamplingSettings, ServerEngineSettings, TinyModelSettings
 from hone.policy.tiny import make_tokenizer
 from hone.sandbox.remote.auth import read_token, refuse_open_door
 
@@ -117,7 +117,7 @@ async def _open_engine(options: GatewayOptions) -> AsyncGenerator[tuple[Engine, 
     from hone.policy.engines.open import open_servers
 
     tokenizer, renderer = await asyncio.to_thread(_voice, options.model, options.renderer)
-    settings = EngineSettings(
+    settings = ServerEngineSettings(
         kind=options.kind, urls=(options.engine,), context_tokens=options.context_tokens
     )
     model = ModelSettings(path=options.model, renderer=options.renderer)

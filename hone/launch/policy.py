@@ -15,7 +15,7 @@ from hone.policy.engine import Engine, Sampling
 from hone.policy.local import LocalEngine
 from hone.policy.model import load_model, load_tokenizer, make_renderer
 from hone.policy.rendering import ChatRenderer
-from hone.policy.settings import ModelSettings
+from hone.policy.settings import LocalEngineSettings, ModelSettings, OpenAIEngineSettings
 from hone.rollout.metering import Conversation
 
 if TYPE_CHECKING:
@@ -54,13 +54,13 @@ async def open_engine(
 
     Raises ConfigError for an engine without tokens, EngineError, PolicyError.
     """
-    if settings.engine.kind == "local":
+    if isinstance(settings.engine, LocalEngineSettings):
         engine = LocalEngine(await asyncio.to_thread(lambda: policy.model), settings.engine)
         try:
             yield engine
         finally:
             await engine.close()
-    elif settings.engine.kind == "openai":
+    elif isinstance(settings.engine, OpenAIEngineSettings):
         raise ConfigError(
             'engine.kind = "openai" gives text without tokens, for `hone eval` only: choose another engine'
         )
@@ -82,8 +82,8 @@ async def open_chats(
 
     The engine has been asked whether it can serve. Raises ConfigError, EngineError, PolicyError.
     """
-    if settings.engine.kind == "openai":
-        async with _open_endpoint(settings) as new_chats:
+    if isinstance(settings.engine, OpenAIEngineSettings):
+        async with _open_endpoint(settings.engine) as new_chats:
             yield new_chats
         return
     policy = await asyncio.to_thread(load_policy, settings)
@@ -102,12 +102,13 @@ def chats(policy: Policy, engine: Engine, settings: RunSettings) -> NewChat:
 
 
 @asynccontextmanager
-async def _open_endpoint(settings: RunSettings) -> AsyncGenerator[Callable[[RunSettings], NewChat]]:
+async def _open_endpoint(
+    engine: OpenAIEngineSettings,
+) -> AsyncGenerator[Callable[[RunSettings], NewChat]]:
     from hone.policy.engines.http import Http, new_session
     from hone.policy.engines.open import read_key
     from hone.policy.engines.openai import OpenAIChat
 
-    engine = settings.engine
     async with new_session() as session:
         http = Http(session, engine.urls[0], key=read_key(engine))
         await http.get("/models")

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from hone.agents import AgentSettings
+from hone.agents import AnyAgentSettings
 from hone.config import RunSettings
 from hone.environment import extract_patch
 from hone.grading import Grader
@@ -44,7 +44,7 @@ async def open_testbed(settings: RunSettings) -> AsyncGenerator[Testbed]:
 async def open_parts(
     testbed: Testbed,
     settings: RunSettings,
-    agent: AgentSettings,
+    agent: AnyAgentSettings,
     new_chat: Callable[[str, int], Conversation] | None,
     scorers: Scorers | None = None,
 ) -> AsyncGenerator[Parts]:

@@ -17,6 +17,7 @@ from hone.launch.start import divide, make_start, started
 from hone.launch.testbed import Testbed, open_parts, open_testbed
 from hone.launch.weights import publisher
 from hone.policy.model import load_model
+from hone.policy.settings import OpenAIEngineSettings
 from hone.rollout.dispatcher import Dispatcher, Progress
 from hone.rollout.ledger import Ledger
 from hone.rollout.rewards import is_masked
@@ -158,7 +159,7 @@ def _nth(seed: int, tasks: Sequence[Task], position: int) -> Task:
 
 def _require_trainable(settings: RunSettings) -> None:
     """Raise unless every sampled token comes with its id and the probability with which it was drawn."""
-    if settings.engine.kind == "openai":
+    if isinstance(settings.engine, OpenAIEngineSettings):
         raise ConfigError(
             'engine.kind = "openai" gives text without tokens, from which nothing can be trained: set it to '
             "local, vllm or sglang"

@@ -13,7 +13,7 @@ from hone.policy.engines.fleet import Fleet
 from hone.policy.engines.nccl import NcclUpdates
 from hone.policy.engines.slot import Witness
 from hone.policy.local import LocalEngine
-from hone.policy.settings import EngineSettings
+from hone.policy.settings import EngineSettings, ServerEngineSettings
 from hone.utils.concurrency import run_in_thread
 
 _TOLERANCE = {
@@ -31,6 +31,7 @@ def publisher(engine: Engine, policy: Policy, settings: EngineSettings, run_dir:
     if isinstance(engine, LocalEngine):
         return engine.set_version
     assert isinstance(engine, Fleet), "an engine is local or a fleet of servers"
+    assert isinstance(settings, ServerEngineSettings), "a fleet has the settings of servers"
     if settings.weight_sync == "nccl":
         return NcclUpdates(engine, policy.model, settings).publish
     folders = WeightFolders(run_dir / "weights", policy)

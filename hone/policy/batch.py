@@ -21,7 +21,7 @@ from hone.policy.engine import Completion, Finish, Sampling
 from hone.policy.errors import PolicyError
 from hone.policy.kv import RowCache, SavedCache, SessionCaches, shared_prefix
 from hone.policy.sampler import RowSampler, uniforms
-from hone.policy.settings import EngineSettings
+from hone.policy.settings import LocalEngineSettings
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -73,7 +73,7 @@ def _require_full_attention(config: Any) -> None:
 class Batch:
     """Rows, their cache and the model. Not thread-safe: one thread owns it."""
 
-    def __init__(self, model: PreTrainedModel, settings: EngineSettings) -> None:
+    def __init__(self, model: PreTrainedModel, settings: LocalEngineSettings) -> None:
         config = model.config
         _require_full_attention(config)
         heads: int = config.num_attention_heads

@@ -21,7 +21,7 @@ import torch
 
 from hone.policy.batch import Batch, Row
 from hone.policy.engine import Completion, ContextOverflow, EngineError, Sampling
-from hone.policy.settings import EngineSettings
+from hone.policy.settings import LocalEngineSettings
 from hone.policy.threads import use_threads
 from hone.types import Int32
 
@@ -37,7 +37,7 @@ class LocalEngine:
     the rounding error (about 1e-6) by which the size of a batch changes the logits.
     """
 
-    def __init__(self, model: PreTrainedModel, settings: EngineSettings) -> None:
+    def __init__(self, model: PreTrainedModel, settings: LocalEngineSettings) -> None:
         self._model = model.eval()
         self._settings = settings
         self._vocab_size: int = model.config.vocab_size

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from hone.settings import Settings
+from hone.settings import Mark, Settings
 
 
 class ModelSettings(Settings):
@@ -29,103 +29,124 @@ class ModelSettings(Settings):
 
 
 class EngineSettings(Settings):
-    """The engine that samples replies."""
-
-    kind: Literal["local", "vllm", "sglang", "openai"] = "local"
-    """`local`: in this process, on the trainer's own weights. `vllm` and `sglang`: servers, started by the
-    run or found at `urls`. `openai`: any OpenAI-compatible endpoint; text without tokens, for evaluation."""
+    """The engine that samples replies: what every kind of engine has."""
 
     context_tokens: int = Field(default=2048, gt=0)
-    """Prompt and reply together may not be longer than this; in tokens."""
+    """Longest prompt and reply together, in tokens."""
 
-    max_batch: int = Field(default=32, gt=0)
-    """Requests decoded at the same time, by each server that the run starts; further ones wait."""
-
-    threads: int | None = Field(default=None, ge=1)
-    """Threads of its tensor operations on a CPU; default: one per core. With fewer, sandboxes on the same
-    machine get the other cores, which is quicker for a small model."""
-
-    cached_sessions: int = Field(default=128, ge=0)
-    """Of `local`: idle conversations whose keys and values are kept; the least recently used goes first."""
-
-    prefill_tokens: int = Field(default=8192, gt=0)
-    """Of `local`: prompt tokens, padding included, in one forward pass; bounds the memory of a prefill."""
-
-    urls: tuple[str, ...] = ()
-    """Where servers run already, such as `http://host:8000`; the endpoint of `openai`, with its `/v1`."""
-
-    servers: int = Field(default=1, ge=1)
-    """Servers of `vllm` or `sglang` that the run starts on this machine when `urls` names none."""
-
-    tensor_parallel: int = Field(default=1, ge=1)
-    """GPUs over which each server that the run starts splits the model."""
-
-    gpu_memory_fraction: float = Field(default=0.85, gt=0, le=1)
-    """Share of a GPU's memory that a server which the run starts may take; a CPU has none."""
-
-    python: Path | None = None
-    """The Python interpreter that has vLLM or SGLang installed; default: the one that runs Hone."""
-
-    model_name: str = ""
-    """Of `openai`: what the endpoint calls the model."""
-
-    api_key_env: str = ""
-    """Name of the environment variable that holds the key of the servers at `urls`; default: they ask for
-    none."""
-
-    in_flight_updates: bool = False
-    """Whether an update of the weights cuts the replies under way, which then go on under the new weights,
-    each token with its version, instead of waiting for them to end."""
-
-    weight_sync: Literal["disk", "nccl"] = "disk"
-    """How new weights reach the servers: through a folder that all of them can read, or from GPU to GPU; a
-    server that is replaced under `nccl` takes part again from the next update on."""
-
-    ready_timeout_s: float = Field(default=900.0, gt=0)
-    """Seconds a server may take to start, or to load weights, and a request waits for one to be up."""
-
-    request_timeout_s: float = Field(default=1800.0, gt=0)
-    """Seconds one request to a server may take."""
-
-    retries: int = Field(default=3, ge=0)
-    """How often a request that fails is sent again, to another server where there is one."""
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """URLs of servers that run already; () when the run starts its engine itself."""
+        return ()
 
     @property
     def managed(self) -> bool:
-        """Whether the run starts the servers itself."""
-        return self.kind in ("vllm", "sglang") and not self.urls
+        """Whether the run starts server processes."""
+        return False
+
+
+class LocalEngineSettings(EngineSettings):
+    kind: Literal["local"] = "local"
+    """`local`: in this process, on the trainer's own weights. `vllm` and `sglang`: servers, started by the
+    run or found at `urls`. `openai`: any OpenAI-compatible endpoint; text without tokens, for evaluation."""
+
+    max_batch: Annotated[int, Mark.SAME_RESULTS] = Field(default=32, gt=0)
+    """Maximum number of requests decoded at the same time, by each server that the run starts; more wait."""
+
+    threads: Annotated[int | None, Mark.SAME_RESULTS] = Field(default=None, ge=1)
+    """Threads of tensor operations on a CPU; default: one per core. Fewer leave cores to the sandboxes on the
+    same machine, which is faster for a small model."""
+
+    cached_sessions: Annotated[int, Mark.SAME_RESULTS] = Field(default=128, ge=0)
+    """Idle conversations whose keys and values stay cached; the least recently used is evicted first."""
+
+    prefill_tokens: Annotated[int, Mark.SAME_RESULTS] = Field(default=8192, gt=0)
+    """Prompt tokens, padding included, in one forward pass; bounds the memory of a prefill."""
+
+
+class RemoteEngineSettings(EngineSettings):
+    """An engine that is reached over HTTP."""
+
+    urls: Annotated[tuple[str, ...], Mark.SAME_RESULTS] = ()
+    """Addresses of servers that run already, such as `http://host:8000`; of `openai`, with its `/v1`."""
+
+    api_key_env: Annotated[str, Mark.SAME_RESULTS] = ""
+    """Name of the environment variable that holds the API key of the servers at `urls`; empty: no key."""
+
+    request_timeout_s: Annotated[float, Mark.SAME_RESULTS] = Field(default=1800.0, gt=0)
+    """Time limit of one request, in seconds."""
+
+    retries: Annotated[int, Mark.SAME_RESULTS] = Field(default=3, ge=0)
+    """How often a failed request is sent again, to another server where there is one."""
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        return self.urls
+
+
+class ServerEngineSettings(RemoteEngineSettings):
+    kind: Literal["vllm", "sglang"]
+    servers: Annotated[int, Mark.SAME_RESULTS] = Field(default=1, ge=1)
+    """Servers that the run starts on this machine when `urls` names none."""
+
+    max_batch: Annotated[int, Mark.SAME_RESULTS] = Field(default=32, gt=0)
+    """Maximum number of requests decoded at the same time, by each server that the run starts; more wait."""
+
+    threads: Annotated[int | None, Mark.SAME_RESULTS] = Field(default=None, ge=1)
+    """Threads of tensor operations on a CPU, of each server that the run starts; default: one per core."""
+
+    tensor_parallel: Annotated[int, Mark.SAME_RESULTS] = Field(default=1, ge=1)
+    """GPUs over which each server that the run starts splits the model."""
+
+    gpu_memory_fraction: Annotated[float, Mark.SAME_RESULTS] = Field(default=0.85, gt=0, le=1)
+    """Share of a GPU's memory for each server that the run starts; no effect on a CPU."""
+
+    python: Annotated[Path | None, Mark.SAME_RESULTS] = None
+    """Python interpreter that has vLLM or SGLang installed; default: the one that runs Hone."""
+
+    in_flight_updates: bool = False
+    """Whether a weight update interrupts the replies under way, which then continue under the new weights,
+    each token with its version, instead of waiting for them to end."""
+
+    weight_sync: Annotated[Literal["disk", "nccl"], Mark.SAME_RESULTS] = "disk"
+    """How new weights reach the servers: through a folder that all of them can read, or from GPU to GPU; a
+    server that is replaced under `nccl` takes part again from the next update on."""
+
+    ready_timeout_s: Annotated[float, Mark.SAME_RESULTS] = Field(default=900.0, gt=0)
+    """Time limit for a server to start or to load weights, and for a request to wait for a server, in
+    seconds."""
+
+    @property
+    def managed(self) -> bool:
+        return not self.urls
 
     @model_validator(mode="after")
-    def _only_what_has_an_effect(self) -> EngineSettings:
-        refused = set(type(self).model_fields) - _effective(self)
-        for name in sorted(refused):
+    def _refuse_settings_without_effect(self) -> Self:
+        started = ("servers", "max_batch", "threads", "tensor_parallel", "gpu_memory_fraction", "python")
+        for name in ("api_key_env",) if self.managed else started:
             if getattr(self, name) != type(self).model_fields[name].default:
-                who = (
-                    self.kind if self.kind in ("local", "openai") or self.managed else f"{self.kind} at urls"
-                )
+                where = "without urls" if self.managed else "at urls"
                 raise ValueError(
-                    f"{name} has no effect on the engine {who}: remove it, or change kind or urls"
+                    f"{name} has no effect on the engine {self.kind} {where}: remove it, or change urls"
                 )
-        if self.kind == "openai" and (len(self.urls) != 1 or not self.model_name):
+        return self
+
+
+class OpenAIEngineSettings(RemoteEngineSettings):
+    kind: Literal["openai"] = "openai"
+    model_name: str = ""
+    """Name of the model at the endpoint."""
+
+    @model_validator(mode="after")
+    def _require_one_endpoint(self) -> Self:
+        if len(self.urls) != 1 or not self.model_name:
             raise ValueError("the engine openai needs one address in urls, and model_name")
         return self
 
 
-_LOCAL = frozenset({"max_batch", "threads", "cached_sessions", "prefill_tokens"})
-_REMOTE = frozenset({"request_timeout_s", "retries"})
-_SERVERS = _REMOTE | {"in_flight_updates", "weight_sync", "ready_timeout_s"}
-_MANAGED = frozenset({"max_batch", "threads", "servers", "tensor_parallel", "gpu_memory_fraction", "python"})
-
-
-def _effective(settings: EngineSettings) -> frozenset[str]:
-    """The settings that have an effect on an engine of this kind."""
-    own = {
-        "local": _LOCAL,
-        "openai": _REMOTE | {"urls", "model_name", "api_key_env"},
-        "vllm": _SERVERS | (_MANAGED if settings.managed else {"urls", "api_key_env"}),
-        "sglang": _SERVERS | (_MANAGED if settings.managed else {"urls", "api_key_env"}),
-    }
-    return frozenset({"kind", "context_tokens"}) | own[settings.kind]
+AnyEngineSettings = Annotated[
+    LocalEngineSettings | ServerEngineSettings | OpenAIEngineSettings, Field(discriminator="kind")
+]
 
 
 class SamplingSettings(Settings):
@@ -177,7 +198,7 @@ class TinyModelSettings(Settings):
     initializer_range: float = Field(default=0.02, gt=0)
     """Standard deviation of the initial weights."""
 
-    seed: int = 0
+    seed: Annotated[int, Mark.RUN_SEED] = 0
     """Seed of the initial weights."""
 
     @model_validator(mode="after")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 from pydantic import Field, field_validator
 
 from hone.outcomes import OUTCOME_RULES, Fault, Outcome, Trained
-from hone.settings import Settings
+from hone.settings import Mark, Settings
 
 
 class RolloutSettings(Settings):
@@ -14,7 +16,7 @@ class RolloutSettings(Settings):
     group_size: int = Field(default=8, ge=1)
     """Rollouts of one task that share a baseline."""
 
-    concurrent_episodes: int = Field(default=16, ge=1)
+    concurrent_episodes: Annotated[int, Mark.SAME_RESULTS] = Field(default=16, ge=1)
     """Rollouts under way at the same time; each holds one sandbox, the agent's or the grader's."""
 
     time_limit_s: float = Field(default=600.0, gt=0)
@@ -24,10 +26,10 @@ class RolloutSettings(Settings):
     reply_timeout_s: float = Field(default=300.0, gt=0)
     """Seconds the engine may take for one reply before it counts as an infrastructure fault."""
 
-    attempts: int = Field(default=3, ge=1)
+    attempts: Annotated[int, Mark.SAME_RESULTS] = Field(default=3, ge=1)
     """How often a place in a group is filled before its infrastructure faults stop the step."""
 
-    retry_delay_s: float = Field(default=1.0, ge=0)
+    retry_delay_s: Annotated[float, Mark.SAME_RESULTS] = Field(default=1.0, ge=0)
     """Seconds before a place is refilled after a fault; doubles with each further fault of that place."""
 
     replace_constant_groups: int = Field(default=0, ge=0)

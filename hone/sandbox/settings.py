@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
 from hone.sandbox.contract import Limits
-from hone.settings import Settings
+from hone.settings import Mark, Settings
 
 
 class SandboxSettings(Settings):
@@ -64,16 +64,16 @@ class SandboxSettings(Settings):
     output_kib: int = Field(default=256, gt=0)
     """KiB kept of each stream of one command, half from its head and half from its tail."""
 
-    max_concurrent_starts: int = Field(default=4, gt=0)
+    max_concurrent_starts: Annotated[int, Mark.SAME_RESULTS] = Field(default=4, gt=0)
     """Sandboxes being started at a time; further starts wait."""
 
-    start_timeout_s: float = Field(default=30.0, gt=0)
+    start_timeout_s: Annotated[float, Mark.SAME_RESULTS] = Field(default=30.0, gt=0)
     """Seconds a sandbox may take to become ready."""
 
-    state_dir: Path | None = None
+    state_dir: Annotated[Path | None, Mark.SAME_RESULTS] = None
     """Directory of what lives while a provider is open; default $XDG_RUNTIME_DIR/hone or /tmp/hone-<uid>."""
 
-    cache_dir: Path | None = None
+    cache_dir: Annotated[Path | None, Mark.SAME_RESULTS] = None
     """Directory of the sandboxes' Python layer, kept between runs; default $XDG_CACHE_HOME/hone."""
 
     def limits(self) -> Limits:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Annotated
 
 from pydantic import Field
 
-from hone.settings import Settings
+from hone.settings import Mark, Settings
 
 
 class SelectSettings(Settings):
@@ -49,5 +50,5 @@ class TasksSettings(Settings):
     """Number of tasks in the second test set, of the families never seen in training (curriculum only)."""
     variety: int = Field(default=12, ge=2)
     """Alternatives of each choice in the curriculum (code shape, wording, operator); fewer are easier."""
-    seed: int = 0
+    seed: Annotated[int, Mark.RUN_SEED] = 0
     """Seed of the curriculum: the same seed and sizes give the same tasks."""

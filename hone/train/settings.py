@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from hone.settings import Settings
+from hone.settings import Mark, Settings
 
 
 class AlgorithmSettings(Settings):
@@ -133,19 +133,19 @@ class BatchSettings(Settings):
     epochs: int = Field(default=1, ge=1)
     """Passes over a batch."""
 
-    micro_batch_tokens: int = Field(default=2048, gt=0)
+    micro_batch_tokens: Annotated[int, Mark.SAME_RESULTS] = Field(default=2048, gt=0)
     """Tokens of one forward pass, padding included; a single longer sample passes alone. Bounds the memory
     and changes nothing else."""
 
-    logit_tokens: int = Field(default=4096, gt=0)
+    logit_tokens: Annotated[int, Mark.SAME_RESULTS] = Field(default=4096, gt=0)
     """Positions projected onto the vocabulary at once; more are computed in chunks, and again for the
     backward pass."""
 
-    workers: int = Field(default=1, ge=1)
+    workers: Annotated[int, Mark.SAME_RESULTS] = Field(default=1, ge=1)
     """Micro-batches computed at once, each by one thread. For small models on a CPU: their operations are too
     short to be split among cores. Each has gradients of its own. What needs no gradient is left to torch."""
 
-    seed: int = 0
+    seed: Annotated[int, Mark.RUN_SEED] = 0
     """Seed of the order of rollouts over the mini-batches."""
 
 
@@ -180,7 +180,7 @@ class TrainSettings(Settings):
     batch: BatchSettings = BatchSettings()
     """How a batch is cut."""
 
-    checkpoint: CheckpointSettings = CheckpointSettings()
+    checkpoint: Annotated[CheckpointSettings, Mark.SAME_RESULTS] = CheckpointSettings()
     """What is kept."""
 
 
@@ -193,20 +193,20 @@ class SftSettings(Settings):
     batch_size: int = Field(default=32, ge=1)
     """Trajectories per optimiser step."""
 
-    micro_batch_tokens: int = Field(default=2048, gt=0)
+    micro_batch_tokens: Annotated[int, Mark.SAME_RESULTS] = Field(default=2048, gt=0)
     """Tokens of one forward pass, padding included."""
 
-    logit_tokens: int = Field(default=4096, gt=0)
+    logit_tokens: Annotated[int, Mark.SAME_RESULTS] = Field(default=4096, gt=0)
     """Positions projected onto the vocabulary at once."""
 
-    workers: int = Field(default=1, ge=1)
+    workers: Annotated[int, Mark.SAME_RESULTS] = Field(default=1, ge=1)
     """Micro-batches computed at once, each by one thread; see `train.batch.workers`."""
 
-    seed: int = 0
+    seed: Annotated[int, Mark.RUN_SEED] = 0
     """Seed of the order of trajectories, a new one each epoch."""
 
     optimizer: OptimizerSettings = OptimizerSettings(lr=1e-5, schedule="cosine")
     """From gradients to weights."""
 
-    checkpoint: CheckpointSettings = CheckpointSettings(every=200, keep=1)
+    checkpoint: Annotated[CheckpointSettings, Mark.SAME_RESULTS] = CheckpointSettings(every=200, keep=1)
     """What is kept; `every` counts optimiser steps."""

@@ -8,8 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hone.agents import AgentSettings, ScaffoldError, load_scaffold, make_agent
+from hone.agents import ScaffoldError, load_scaffold, make_agent
 from hone.agents.scaffold import SUBMIT, SUBMIT_1, Mode
+from hone.agents.settings import BashAgentSettings
+from tests.agents.settings import agent_settings
 
 ONE = """
 agent:
@@ -95,7 +97,7 @@ def test_mode_of_a_version_2_file(tmp_path: Path, change: tuple[str, str], mode:
     scaffold = load_scaffold(_write(tmp_path, BARE.replace(*change) if change[0] else BARE))
     assert (scaffold.mode, scaffold.interpreter) == (mode, ("bash", "-lc"))
     for kind in ("bash", "oracle"):
-        make_agent(AgentSettings.model_validate({"kind": kind, "prompts": str(tmp_path / "prompts.yaml")}))
+        make_agent(agent_settings({"kind": kind, "prompts": str(tmp_path / "prompts.yaml")}))
 
 
 @pytest.mark.parametrize(
@@ -120,7 +122,7 @@ def test_unwritable_action_form_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["default", "tiny"])
 @pytest.mark.parametrize("kind", ["bash", "oracle", "noop", "demonstrator"])
 def test_shipped_prompts_serve_every_agent(name: str, kind: str) -> None:
-    make_agent(AgentSettings.model_validate({"kind": kind, "prompts": name}))
+    make_agent(agent_settings({"kind": kind, "prompts": name}))
     assert load_scaffold(name).unused == ()
 
 
@@ -164,7 +166,7 @@ def test_unknown_prompts_are_refused(tmp_path: Path) -> None:
 def test_undefined_template_variable_is_refused(tmp_path: Path, template: str) -> None:
     path = _write(tmp_path, ONE.replace(template, "{{nothing}}"))
     with pytest.raises(ScaffoldError, match="'nothing' is undefined"):
-        make_agent(AgentSettings(prompts=path))
+        make_agent(BashAgentSettings(prompts=path))
 
 
 def test_settings_override_the_limits_of_the_file(tmp_path: Path) -> None:

@@ -9,13 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from hone.agents import AgentRun, AgentSettings, demonstrator, make_agent
+from hone.agents import AgentRun, demonstrator, make_agent
 from hone.environment import base_mounts, extract_patch
 from hone.grading import Grader, GradingSettings
 from hone.sandbox import SandboxSpec, make_provider
 from hone.sandbox.settings import SandboxSettings
 from hone.tasks.workspace import prepare
 from hone.types import Task, Verdict
+from tests.agents.settings import agent_settings
 from tests.grading.example import FIXED, make_task, patch_of
 
 FIXES = [
@@ -44,9 +45,7 @@ def test_scripted_agents_resolve_or_not_as_scripted(
             grader = Grader(provider, GradingSettings(), cache=workspace.parent)
 
             async def rollout(kind: str, **settings: float) -> tuple[AgentRun, str, Verdict]:
-                agent = make_agent(
-                    AgentSettings.model_validate({"kind": kind, "prompts": "tiny", **settings})
-                )
+                agent = make_agent(agent_settings({"kind": kind, "prompts": "tiny", **settings}))
                 spec = SandboxSpec(layer=workspace, mounts=base_mounts(workspace))
                 run = AgentRun(rollout_id="0-0")
                 async with await provider.start(spec) as sandbox:

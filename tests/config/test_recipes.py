@@ -50,6 +50,16 @@ def test_the_run_directory_is_named_after_the_recipe_unless_it_says_otherwise(tm
         ("[train]\nsteps = 0\n", "line 2: train.steps = 0: it should be greater than or equal to 1"),
         ('[agent]\nkind = "orcale"\n', "line 2: agent.kind = 'orcale': it should be 'bash'"),
         ('[agent]\nkind = "orcale"\n', "did you mean 'oracle'?"),
+        (
+            '[agent]\nkind = "oracle"\ntoken_limit = 9\n',
+            "line 3: agent.token_limit has no effect with agent.kind = 'oracle': remove it",
+        ),
+        ("[engine]\nurls = []\n", "engine.urls has no effect with engine.kind = 'local': remove it"),
+        ('[engine]\nkind = "vllm"\napi_key_env = "K"\n', "api_key_env has no effect on the engine vllm"),
+        (
+            '[demonstrations.agent]\nkind = "noop"\nshows = "bash"\n',
+            "demonstrations.agent.shows has no effect",
+        ),
         ("[rollout.rewards]\nresolvd = 2.0\n", "rollout.rewards.resolvd = 'resolvd'"),
         ("[rollout.rewards]\nresolvd = 2.0\n", "did you mean 'resolved'?"),
         ('[rollout]\nmasked = ["resolved"]\n', "line 2: rollout.masked: resolved: only turn_limit"),

@@ -8,13 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hone.config import RunSettings, dump, fingerprint, resolve, walk
-from hone.config.written import SPEED_ONLY
+from hone.config import RunSettings, dump, fingerprint, resolve, same_results, walk
 from hone.outcomes import Outcome
 from hone.settings import Settings
 
 MASKABLE = [Outcome.TURN_LIMIT, Outcome.CONTEXT_LIMIT, Outcome.TIME_LIMIT, Outcome.TOKEN_LIMIT]
-SINGLE = [setting.path for setting in walk(RunSettings) if setting.group is None]
+SINGLE = [setting.path for setting in walk(RunSettings) if not setting.group]
 
 
 def replaced(settings: Settings, path: str, value: Any) -> Any:
@@ -24,14 +23,48 @@ def replaced(settings: Settings, path: str, value: Any) -> Any:
     return settings.model_copy(update={name: replaced(inner, rest, value) if rest else value})
 
 
+def has(settings: Any, path: str) -> bool:
+    """Whether the chosen kinds of the settings have this one."""
+    for name in path.split("."):
+        if name not in getattr(type(settings), "model_fields", ()):
+            return False
+        settings = getattr(settings, name)
+    return True
+
+
+BASE = (
+    '[model]\npath = "some/model"\n[train.algorithm]\nname = "step_wise"\n'
+    '[judge]\nenabled = true\nmodel = { path = "some/judge" }\n'
+)
+KINDS = (
+    "",
+    '[agent]\nkind = "debugger"\n[engine]\nkind = "vllm"\n[demonstrations.agent]\nkind = "debugger"\n',
+    '[agent]\nkind = "blackbox"\nprogram = "qwen-code"\n[judge.engine]\nkind = "sglang"\n'
+    '[demonstrations.agent]\nkind = "blackbox"\nprogram = "qwen-code"\n',
+    '[agent]\nkind = "demonstrator"\n[engine]\nkind = "openai"\nurls = ["http://a/v1"]\nmodel_name = "m"\n'
+    '[demonstrations.agent]\nkind = "demonstrator"\n',
+    '[engine]\nkind = "sglang"\nurls = ["http://a"]\n',
+)
+JUDGE_ENDPOINT = (
+    '[model]\npath = "some/model"\n[train.algorithm]\nname = "step_wise"\n[judge]\nenabled = true\n'
+    '[judge.engine]\nkind = "openai"\nurls = ["http://b/v1"]\nmodel_name = "m"\ncontext_tokens = 16384\n'
+)
+
+
+@pytest.fixture(scope="module")
+def every_kind(tmp_path_factory: pytest.TempPathFactory) -> list[RunSettings]:
+    """Settings of which each single setting is in at least one."""
+    path = tmp_path_factory.mktemp("kinds") / "run.toml"
+    found: list[RunSettings] = []
+    for text in [*(BASE + kinds for kinds in KINDS), JUDGE_ENDPOINT]:
+        path.write_text(text)
+        found.append(resolve(path))
+    return found
+
+
 @pytest.fixture
-def settings(tmp_path: Path) -> RunSettings:
-    path = tmp_path / "run.toml"
-    path.write_text(
-        '[model]\npath = "some/model"\n[train.algorithm]\nname = "step_wise"\n'
-        '[judge]\nenabled = true\nmodel = { path = "some/judge" }\n'
-    )
-    return resolve(path)
+def settings(every_kind: list[RunSettings]) -> RunSettings:
+    return every_kind[0]
 
 
 def read_back(text: str) -> RunSettings:
@@ -78,9 +111,11 @@ def test_the_resolved_copy_reads_back_as_the_same_settings(values: dict[str, Any
     assert dump(again) == dump(settings)
 
 
-def test_the_resolved_copy_shows_every_setting(settings: RunSettings):
-    text = dump(settings)
-    assert [path for path in SINGLE if f"{path.rpartition('.')[2]} = " not in text] == []
+def test_resolved_copy_shows_every_setting_of_the_chosen_kinds(every_kind: list[RunSettings]):
+    for settings in every_kind:
+        text = dump(settings)
+        own = [path for path in SINGLE if has(settings, path)]
+        assert [path for path in own if f"{path.rpartition('.')[2]} = " not in text] == []
 
 
 def test_no_setting_can_be_none_unless_that_is_its_default():
@@ -90,9 +125,11 @@ def test_no_setting_can_be_none_unless_that_is_its_default():
 
 
 @pytest.mark.parametrize("path", SINGLE)
-def test_the_fingerprint_counts_exactly_what_changes_results(settings: RunSettings, path: str):
-    speed_only = any(path == name or path.startswith(name + ".") for name in SPEED_ONLY)
-    uncounted = speed_only or path == "train.steps"
+def test_fingerprint_counts_exactly_the_settings_that_change_results(
+    every_kind: list[RunSettings], path: str
+):
+    settings = next(each for each in every_kind if has(each, path))
+    uncounted = path in same_results() or path == "train.steps"
     assert (fingerprint(replaced(settings, path, "changed")) == fingerprint(settings)) == uncounted
 
 
@@ -128,13 +165,13 @@ def test_a_default_that_is_written_out_is_the_same_run(tmp_path: Path):
     assert fingerprint(resolve(tmp_path / "a.toml")) == fingerprint(resolve(tmp_path / "b.toml"))
 
 
-@pytest.mark.parametrize("setting", ["agent.prompts", "agent.program"])
-def test_other_prompts_under_the_same_name_are_another_run(
-    settings: RunSettings, tmp_path: Path, setting: str
+@pytest.mark.parametrize(("kind", "setting"), [(0, "agent.prompts"), (2, "agent.program")])
+def test_changed_prompt_file_is_another_run(
+    every_kind: list[RunSettings], tmp_path: Path, kind: int, setting: str
 ):
     file = tmp_path / "file"
     file.write_text("agent: {}")
-    named = replaced(settings, setting, str(file))
+    named = replaced(every_kind[kind], setting, str(file))
     before = fingerprint(named)
     assert fingerprint(named) == before
     file.write_text("agent: {step_limit: 3}")
@@ -145,8 +182,3 @@ def test_a_fingerprint_of_some_groups_is_blind_to_the_others(settings: RunSettin
     other = replaced(settings, "train.loss.clip_low", 0.1)
     assert fingerprint(other, {"tasks", "sft"}) == fingerprint(settings, {"tasks", "sft"})
     assert fingerprint(other, {"train"}) != fingerprint(settings, {"train"})
-
-
-def test_settings_that_only_change_speed_exist():
-    every = {setting.path for setting in walk(RunSettings)}
-    assert every >= SPEED_ONLY

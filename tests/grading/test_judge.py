@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from hone.grading.judge import TurnJudge, clip, prm_record
 from hone.grading.settings import JudgeSettings
 from hone.policy.engine import Completion, ContextOverflow, EngineError, Finish
-from hone.policy.settings import EngineSettings
+from hone.policy.settings import LocalEngineSettings
 from tests.grading.judging import ScriptedJudge, judge_of, judged, naive, text_judge, turn
 
 
@@ -238,8 +238,8 @@ def test_settings_without_effect_are_refused() -> None:
     with pytest.raises(ValueError, match=r"judge\.coefficient has no effect while judge\.enabled is false"):
         JudgeSettings(coefficient=0.5)
     with pytest.raises(ValueError, match=r"judge\.engine has no effect"):
-        JudgeSettings(engine=EngineSettings(context_tokens=77))
+        JudgeSettings(engine=LocalEngineSettings(context_tokens=77))
     with pytest.raises(ValueError, match="leaves no room for a prompt"):
-        JudgeSettings(enabled=True, max_tokens=4096, engine=EngineSettings(context_tokens=2048))
+        JudgeSettings(enabled=True, max_tokens=4096, engine=LocalEngineSettings(context_tokens=2048))
     assert JudgeSettings(enabled=True).rewards
     assert not JudgeSettings(enabled=True, coefficient=0).rewards

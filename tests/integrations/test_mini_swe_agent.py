@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 from minisweagent.agents import default
 
-from hone.agents import AgentSettings, ScaffoldError, load_scaffold
+from hone.agents import ScaffoldError, load_scaffold
 from hone.agents.context import ManagedAgent
-from hone.agents.settings import ContextSettings
+from hone.agents.settings import BashAgentSettings, ContextSettings
 from hone.integrations.mini_swe_agent.agent import MiniSweAgent, make_mini_swe_agent
 from hone.launch.agents import open_agent
 from hone.outcomes import Outcome
@@ -30,6 +30,7 @@ from hone.sandbox import SandboxLost, SandboxSpec
 from hone.tasks.workspace import prepare
 from hone.train.samples import tree_samples
 from hone.types import Task, Trajectory
+from tests.agents.settings import agent_settings
 from tests.integrations.package import SHIPPED, GivenReply, call, run_package
 from tests.policy.scripted_engine import ScriptedEngine
 from tests.rollout.real import gold, open_parts, tasks
@@ -131,12 +132,14 @@ def short(tmp_path: Path, *, steps: int = 20, **settings: Any) -> MiniSweAgent:
     path = tmp_path / "short.yaml"
     path.write_text(SHORT.replace("STEPS", str(steps)))
     given = {"kind": "mini-swe-agent", "prompts": str(path), **settings}
-    return make_mini_swe_agent(AgentSettings.model_validate(given))
+    return make_mini_swe_agent(agent_settings(given))
 
 
 def test_ten_concurrent_rollouts_resolve_with_exact_tokens(tmp_path: Path, tokenizer: Any) -> None:
     task = tasks(1)[0]
-    agent = make_mini_swe_agent(AgentSettings(kind="mini-swe-agent"), trajectories=tmp_path / "trajectories")
+    agent = make_mini_swe_agent(
+        BashAgentSettings(kind="mini-swe-agent"), trajectories=tmp_path / "trajectories"
+    )
     replies = [
         f"I look.\n{tool('ls')}\n{tool('git log --oneline | cat')}",
         "<think>\nhm\n</think>\n\nJust words.",
@@ -161,7 +164,9 @@ def test_ten_concurrent_rollouts_resolve_with_exact_tokens(tmp_path: Path, token
 
 
 def test_trajectory_file_has_the_format_of_the_package(tmp_path: Path, tokenizer: Any) -> None:
-    agent = make_mini_swe_agent(AgentSettings(kind="mini-swe-agent"), trajectories=tmp_path / "trajectories")
+    agent = make_mini_swe_agent(
+        BashAgentSettings(kind="mini-swe-agent"), trajectories=tmp_path / "trajectories"
+    )
     policy = Policy(tokenizer, lambda: [tool("echo a")])
     done = roll_out(tmp_path, agent, policy, tasks(1)[0])[0]
     note = done.metadata["mini_swe_agent"]
@@ -305,17 +310,17 @@ def test_prompts_are_named_or_given_by_path(tmp_path: Path) -> None:
     with pytest.raises(
         ScaffoldError, match="no prompts named 'tiny': use one of default, mini, mini_textbased"
     ):
-        make_mini_swe_agent(AgentSettings(kind="mini-swe-agent", prompts="tiny"))
-    make_mini_swe_agent(AgentSettings(kind="mini-swe-agent", prompts="mini_textbased"))
+        make_mini_swe_agent(BashAgentSettings(kind="mini-swe-agent", prompts="tiny"))
+    make_mini_swe_agent(BashAgentSettings(kind="mini-swe-agent", prompts="mini_textbased"))
     with pytest.raises(ScaffoldError, match=r'use agent.kind = "bash" for prompts of version 1'):
         MiniSweAgent(load_scaffold("default"))
     path = tmp_path / "prompts.yaml"
     path.write_text(SHORT.replace("STEPS", "3").replace("{{ task }}", "{{ instance }}"))
     with pytest.raises(ScaffoldError, match="'instance' is undefined"):
-        make_mini_swe_agent(AgentSettings(kind="mini-swe-agent", prompts=str(path)))
+        make_mini_swe_agent(BashAgentSettings(kind="mini-swe-agent", prompts=str(path)))
 
     async def main() -> None:
-        settings = AgentSettings(kind="mini-swe-agent", context=ContextSettings(policy="drop_thinking"))
+        settings = BashAgentSettings(kind="mini-swe-agent", context=ContextSettings(policy="drop_thinking"))
         async with open_agent(settings, SandboxSpec(), cache=tmp_path) as equipped:
             assert isinstance(equipped.agent, ManagedAgent)
             assert isinstance(equipped.agent.agent, MiniSweAgent)

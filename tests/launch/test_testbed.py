@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hone.agents import AgentSettings
+from hone.agents.settings import ScriptedAgentSettings
 from hone.config import RunSettings
 from hone.environment import BrokenTree, base_mounts
 from hone.grading import GradingSettings
@@ -27,7 +27,7 @@ def test_the_recipes_limit_on_patches_holds_where_the_patch_is_taken(tmp_path: P
     async def scenario() -> None:
         async with (
             open_testbed(settings) as testbed,
-            open_parts(testbed, settings, AgentSettings(kind="noop"), None) as parts,
+            open_parts(testbed, settings, ScriptedAgentSettings(kind="noop"), None) as parts,
         ):
             spec = SandboxSpec(layer=workspace, mounts=base_mounts(workspace))
             async with await testbed.provider.start(spec) as sandbox:

@@ -15,7 +15,7 @@ from hone.policy.engine import Sampling
 from hone.policy.errors import PolicyError
 from hone.policy.local import LocalEngine
 from hone.policy.model import load_model
-from hone.policy.settings import EngineSettings, ModelSettings
+from hone.policy.settings import ModelSettings, OpenAIEngineSettings
 from hone.policy.tiny import make_tiny
 from tests.policy.conftest import SETTINGS, TEXTS
 
@@ -83,7 +83,7 @@ def test_an_engine_that_shares_the_weights_is_told_their_version(policy: Policy,
 
 
 def openai(settings: RunSettings, **changes: object) -> RunSettings:
-    engine = EngineSettings.model_validate(
+    engine = OpenAIEngineSettings.model_validate(
         {"kind": "openai", "urls": ["http://127.0.0.1:1/v1"], "model_name": "big", "retries": 0, **changes}
     )
     return settings.model_copy(update={"engine": engine})

@@ -13,7 +13,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, MistralConfig, MistralFo
 from hone.policy.engine import Completion, ContextOverflow, EngineError, Finish, Sampling
 from hone.policy.errors import PolicyError
 from hone.policy.local import LocalEngine
-from hone.policy.settings import EngineSettings
+from hone.policy.settings import LocalEngineSettings
 
 pytestmark = pytest.mark.model
 
@@ -22,7 +22,7 @@ def serve(model, scenario, **settings):
     """Run scenario(engine) with a new engine, bounded in time, and close it."""
 
     async def main():
-        engine = LocalEngine(model, EngineSettings(**settings))
+        engine = LocalEngine(model, LocalEngineSettings(**settings))
         try:
             async with asyncio.timeout(240):
                 return await scenario(engine)
@@ -371,7 +371,7 @@ def test_other_models_with_full_attention_are_served_and_sliding_windows_refused
     assert worst_error(llama, conversations, samplings)[0] < 1e-4
     sliding = MistralForCausalLM(MistralConfig(**sizes, sliding_window=8))
     with pytest.raises(PolicyError, match="full attention"):
-        LocalEngine(sliding, EngineSettings())
+        LocalEngine(sliding, LocalEngineSettings())
 
 
 def test_closing_fails_what_is_left_and_may_be_repeated(model):

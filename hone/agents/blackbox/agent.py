@@ -23,7 +23,7 @@ from hone.agents.blackbox.program import LAYERS, Program, fill, load_program
 from hone.agents.blackbox.turns import Recorder
 from hone.agents.contract import AgentFailed, AgentRun
 from hone.agents.scaffold import ScaffoldError
-from hone.agents.settings import AgentSettings
+from hone.agents.settings import BlackboxAgentSettings
 from hone.outcomes import Outcome
 from hone.policy.engine import ContextOverflow
 from hone.policy.gateway import Gateway, Limit, Session, SessionLimits, open_gateway
@@ -59,7 +59,7 @@ class BlackboxAgent:
         self.gateway: Gateway | None = None  # while open
 
     @classmethod
-    def of(cls, settings: AgentSettings) -> BlackboxAgent:
+    def of(cls, settings: BlackboxAgentSettings) -> BlackboxAgent:
         """Return the agent that `settings` describe. Raises ScaffoldError."""
         limits = SessionLimits(
             calls=settings.turn_limit or 0,

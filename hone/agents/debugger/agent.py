@@ -22,7 +22,7 @@ from hone.agents.debugger.prompts import first_messages
 from hone.agents.debugger.specs import tool_specs
 from hone.agents.debugger.tools import Tools
 from hone.agents.loop import Limits, Step, run_loop
-from hone.agents.settings import AgentSettings
+from hone.agents.settings import DebuggerAgentSettings
 from hone.policy.reply import Chat, Reply
 from hone.sandbox.contract import Sandbox, SandboxSpec
 from hone.types import Message, Task
@@ -55,7 +55,7 @@ class DebuggerAgent:
         self._listener: Listener | None = None
 
     @classmethod
-    def of(cls, settings: AgentSettings) -> DebuggerAgent:
+    def of(cls, settings: DebuggerAgentSettings) -> DebuggerAgent:
         """Return the agent that `settings` describe."""
         limits = Limits(
             turns=TURNS if settings.turn_limit is None else settings.turn_limit,

@@ -22,7 +22,7 @@ from minisweagent.config import builtin_config_dir
 from hone.agents.bash import check_templates
 from hone.agents.contract import AgentRun
 from hone.agents.scaffold import Scaffold, ScaffoldError, load_scaffold
-from hone.agents.settings import AgentSettings
+from hone.agents.settings import BashAgentSettings
 from hone.integrations.bridge import Ask, in_thread
 from hone.integrations.mini_swe_agent.environment import SandboxEnvironment
 from hone.integrations.mini_swe_agent.model import PolicyModel
@@ -97,7 +97,7 @@ class MiniSweAgent:
         return kept | ({"trajectory": path.name} if path else {})
 
 
-def make_mini_swe_agent(settings: AgentSettings, *, trajectories: Path | None = None) -> MiniSweAgent:
+def make_mini_swe_agent(settings: BashAgentSettings, *, trajectories: Path | None = None) -> MiniSweAgent:
     """Return the agent that `settings` describe; `default` prompts are the package's `swebench`.
 
     Raises ScaffoldError.

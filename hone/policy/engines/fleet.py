@@ -27,7 +27,7 @@ from hone.policy.engines.host import Host
 from hone.policy.engines.http import Refused, Unreachable
 from hone.policy.engines.routing import choose
 from hone.policy.engines.slot import Slot, Weights, Witness
-from hone.policy.settings import EngineSettings
+from hone.policy.settings import ServerEngineSettings
 from hone.types import Int32
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ class Servers:
     dialect: Callable[[str], Dialect]  # speaks to the server at a URL
     tokenizer: PreTrainedTokenizerBase  # the policy's, which the servers must share
     vocabulary: int  # ids that the model has a row for; one beyond them takes some servers down
-    settings: EngineSettings
+    settings: ServerEngineSettings
 
 
 @asynccontextmanager

@@ -22,7 +22,7 @@ from hone.policy.engines.fleet import Fleet
 from hone.policy.engines.http import Http
 from hone.policy.engines.slot import Slot
 from hone.policy.errors import PolicyError
-from hone.policy.settings import EngineSettings
+from hone.policy.settings import ServerEngineSettings
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -54,7 +54,11 @@ class NcclUpdates:
     """Publishes `model`, which stays as it is meanwhile. Raises PolicyError where there is no GPU."""
 
     def __init__(
-        self, fleet: Fleet, model: PreTrainedModel, settings: EngineSettings, sender: Sender | None = None
+        self,
+        fleet: Fleet,
+        model: PreTrainedModel,
+        settings: ServerEngineSettings,
+        sender: Sender | None = None,
     ) -> None:
         self._fleet = fleet
         self._model = model

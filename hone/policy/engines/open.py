@@ -6,9 +6,9 @@ import os
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
-from hone.policy.engines.command import ServerKind, ServerOptions
+from hone.policy.engines.command import ServerOptions
 from hone.policy.engines.dialect import Dialect
 from hone.policy.engines.fleet import Fleet, Servers, open_fleet
 from hone.policy.engines.host import Elsewhere, Host
@@ -18,7 +18,7 @@ from hone.policy.engines.sglang import Sglang
 from hone.policy.engines.vllm import Vllm
 from hone.policy.errors import PolicyError
 from hone.policy.folder import read_config
-from hone.policy.settings import EngineSettings, ModelSettings
+from hone.policy.settings import ModelSettings, RemoteEngineSettings, ServerEngineSettings
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -28,7 +28,7 @@ DIALECTS: dict[str, Callable[[Http], Dialect]] = {"vllm": Vllm, "sglang": Sglang
 
 @asynccontextmanager
 async def open_servers(
-    settings: EngineSettings,
+    settings: ServerEngineSettings,
     model: ModelSettings,
     tokenizer: PreTrainedTokenizerBase,
     *,
@@ -57,9 +57,9 @@ def _vocabulary(model: Path, tokenizer: PreTrainedTokenizerBase) -> int:
     return max(read_config(model).get("vocab_size") or 0, len(tokenizer))
 
 
-def server_options(settings: EngineSettings, model: ModelSettings) -> ServerOptions:
+def server_options(settings: ServerEngineSettings, model: ModelSettings) -> ServerOptions:
     options = ServerOptions(
-        kind=cast("ServerKind", settings.kind),
+        kind=settings.kind,
         model=model.path.resolve(),
         context_tokens=settings.context_tokens,
         dtype=model.dtype,
@@ -72,7 +72,7 @@ def server_options(settings: EngineSettings, model: ModelSettings) -> ServerOpti
     return options if settings.python is None else options.on(settings.python)
 
 
-def read_key(settings: EngineSettings) -> str | None:
+def read_key(settings: RemoteEngineSettings) -> str | None:
     """The key for the servers at `urls`. Raises PolicyError when the variable that holds it is not set."""
     if not settings.api_key_env:
         return None
@@ -86,7 +86,7 @@ def read_key(settings: EngineSettings) -> str | None:
 
 
 def _hosts(
-    settings: EngineSettings, model: ModelSettings, logs: Path, say: Callable[[str], None]
+    settings: ServerEngineSettings, model: ModelSettings, logs: Path, say: Callable[[str], None]
 ) -> list[Host]:
     if settings.urls:
         return [Elsewhere(url) for url in settings.urls]

@@ -14,7 +14,7 @@ from typing import Any
 from hone.policy.engine import ContextOverflow, EngineError, Sampling
 from hone.policy.engines.http import Http, Refused, Unreachable
 from hone.policy.reply import Call, Purpose, Reply, ToolSpec
-from hone.policy.settings import EngineSettings
+from hone.policy.settings import OpenAIEngineSettings
 from hone.types import Message, TokenTree
 
 _BACKOFF_S = 0.5  # before the first retry; doubles
@@ -28,7 +28,7 @@ class OpenAIChat:
     `top_k` is not part of the protocol: a sampling with it is refused.
     """
 
-    def __init__(self, http: Http, settings: EngineSettings, sampling: Sampling) -> None:
+    def __init__(self, http: Http, settings: OpenAIEngineSettings, sampling: Sampling) -> None:
         if sampling.top_k:
             raise EngineError("the engine openai knows no top-k: set sampling.top_k = 0")
         self.tree = TokenTree()

@@ -17,10 +17,10 @@ from typing import Any
 
 import pytest
 
-from hone.agents import AgentSettings
 from hone.agents.blackbox import agent as agent_module
 from hone.agents.blackbox import load_program
 from hone.agents.scaffold import ScaffoldError
+from hone.agents.settings import BlackboxAgentSettings
 from hone.launch.agents import open_agent
 from hone.outcomes import Outcome
 from hone.policy.gateway import SessionLimits
@@ -329,7 +329,9 @@ def test_settings_of_a_recipe_reach_the_agent(tmp_path: Path, monkeypatch: pytes
 
     async def scenario() -> None:
         async with client(tmp_path, ScriptedEngine(script(LOOK))) as world:
-            settings = AgentSettings(kind="blackbox", program=str(tmp_path / "client.toml"), turn_limit=2)
+            settings = BlackboxAgentSettings(
+                kind="blackbox", program=str(tmp_path / "client.toml"), turn_limit=2
+            )
             bare = SandboxSpec(limits=LIMITS)
             async with open_agent(settings, bare, cache=tmp_path / "agents") as equipped:
                 assert equipped.spec.tunnel is not None
@@ -355,9 +357,9 @@ def test_next_provider_removes_the_socket_of_a_killed_process(tmp_path: Path, sh
     more = {"command": '["true"]', "start_timeout_s": 1, "more": ""}
     (tmp_path / "client.toml").write_text(TOML.format(**more))
     code = (
-        "import asyncio, os, sys\nfrom hone.agents import AgentSettings\n"
+        "import asyncio, os, sys\nfrom hone.agents.settings import BlackboxAgentSettings\n"
         "from hone.agents.blackbox import BlackboxAgent\nfrom hone.sandbox import SandboxSpec\n"
-        "agent = BlackboxAgent.of(AgentSettings(kind='blackbox', program=sys.argv[1]))\n"
+        "agent = BlackboxAgent.of(BlackboxAgentSettings(kind='blackbox', program=sys.argv[1]))\n"
         "async def main():\n"
         "    async with agent.open(SandboxSpec()):\n        os.kill(os.getpid(), 9)\n"
         "asyncio.run(main())"

@@ -13,11 +13,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hone.agents import AgentRun, AgentSettings, DebuggerAgent, make_agent
+from hone.agents import AgentRun, DebuggerAgent, make_agent
 from hone.agents.debugger.client import MOUNTS, open_client
 from hone.agents.debugger.listener import open_listener
 from hone.agents.debugger.pdb import Pdb
 from hone.agents.loop import Limits
+from hone.agents.settings import BashAgentSettings, DebuggerAgentSettings
 from hone.launch.agents import open_agent
 from hone.outcomes import Outcome
 from hone.policy.chat import Chat
@@ -168,17 +169,15 @@ def test_limits_end_the_rollout():
 
 
 def test_settings_set_the_limits():
-    agent = make_agent(AgentSettings(kind="debugger"))
+    agent = make_agent(DebuggerAgentSettings(kind="debugger"))
     assert isinstance(agent, DebuggerAgent)
     assert (agent.limits, agent.command_timeout_s) == (Limits(turns=80), 30.0)
-    agent = make_agent(
-        AgentSettings(kind="debugger", pdb=False, turn_limit=0, token_limit=7, command_timeout_s=5.0)
-    )
+    agent = make_agent(DebuggerAgentSettings(pdb=False, turn_limit=0, token_limit=7, command_timeout_s=5.0))
     assert isinstance(agent, DebuggerAgent)
     assert (agent.limits, agent.command_timeout_s) == (Limits(tokens=7), 5.0)
     assert agent.tools[0]["name"] == "view"
-    with pytest.raises(ValueError, match="tool_calls has no effect"):
-        AgentSettings(kind="bash", tool_calls="text")
+    with pytest.raises(ValueError, match="tool_calls"):
+        BashAgentSettings.model_validate({"tool_calls": "text"})
 
 
 def test_cancelled_run_leaves_no_process():
@@ -280,7 +279,7 @@ def test_task_is_resolved_with_exact_tokens(tmp_path: Path, pdb: bool):
     policy = Policy(calls)
 
     async def main() -> Any:
-        settings = AgentSettings(kind="debugger", pdb=pdb)
+        settings = DebuggerAgentSettings(pdb=pdb)
         async with (
             open_agent(settings, SandboxSpec(), cache=tmp_path) as equipped,
             open_parts(tmp_path, equipped.agent) as parts,

@@ -16,7 +16,7 @@ from hone.policy.engines.fleet import Fleet, Servers, open_fleet
 from hone.policy.engines.host import Elsewhere
 from hone.policy.engines.http import Http, new_session
 from hone.policy.engines.sglang import Sglang
-from hone.policy.settings import EngineSettings
+from hone.policy.settings import ServerEngineSettings
 from tests.policy.engines.sglang_server import SglangServer, sglang_servers, toy_logprobs, toy_weights
 
 OpenFleet = Callable[..., AbstractAsyncContextManager[tuple[Fleet, list[SglangServer]]]]
@@ -40,7 +40,7 @@ async def fleet_over(
             dialect=lambda url: dialect(Http(session, url)),
             tokenizer=tokenizer,
             vocabulary=len(tokenizer),
-            settings=EngineSettings(kind="sglang", urls=urls, **wanted),
+            settings=ServerEngineSettings(kind="sglang", urls=urls, **wanted),
         )
         async with open_fleet(servers) as fleet:
             yield fleet

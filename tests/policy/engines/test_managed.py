@@ -23,7 +23,7 @@ from hone.policy.engines.command import ServerOptions, held_port, server_command
 from hone.policy.engines.fleet import Fleet
 from hone.policy.engines.managed import Managed, require_free
 from hone.policy.engines.open import open_servers
-from hone.policy.settings import EngineSettings, ModelSettings
+from hone.policy.settings import ModelSettings, ServerEngineSettings
 from tests.policy.engines.conftest import require_exact
 
 ROOT = Path(__file__).parents[3]
@@ -53,8 +53,8 @@ def toy_python(path: Path) -> Path:
     return path
 
 
-def settings(python: Path, **changes: Any) -> EngineSettings:
-    return EngineSettings(
+def settings(python: Path, **changes: Any) -> ServerEngineSettings:
+    return ServerEngineSettings(
         kind="sglang", context_tokens=100, python=python, **{"ready_timeout_s": 100.0, **changes}
     )
 

@@ -14,11 +14,11 @@ from aiohttp import web
 from hone.policy.engines.http import Http, new_session
 from hone.policy.engines.nccl import GROUP, Manifest, NcclUpdates, Rendezvous, VllmReceiver
 from hone.policy.errors import PolicyError
-from hone.policy.settings import EngineSettings
+from hone.policy.settings import ServerEngineSettings
 from tests.policy.engines.conftest import OpenFleet
 from tests.policy.engines.test_fleet import PROMPT, sampling
 
-SETTINGS = EngineSettings(kind="sglang", weight_sync="nccl")
+SETTINGS = ServerEngineSettings(kind="sglang", weight_sync="nccl")
 
 
 class Recorder:

@@ -14,7 +14,7 @@ from hone.policy.engine import ContextOverflow, EngineError, Sampling
 from hone.policy.engines.http import Http, new_session
 from hone.policy.engines.openai import OpenAIChat
 from hone.policy.reply import Purpose
-from hone.policy.settings import EngineSettings
+from hone.policy.settings import OpenAIEngineSettings
 
 CALL = {"id": "c1", "type": "function", "function": {"name": "bash", "arguments": '{"command": "ls"}'}}
 TOOL = {"name": "bash", "description": "Runs a command.", "parameters": {"type": "object", "properties": {}}}
@@ -52,7 +52,7 @@ async def endpoint(
     try:
         await web.TCPSite(runner, "127.0.0.1", 0).start()
         url = f"http://127.0.0.1:{runner.addresses[0][1]}/v1"
-        engine = EngineSettings(
+        engine = OpenAIEngineSettings(
             kind="openai",
             urls=(url,),
             model_name="big",

@@ -19,7 +19,7 @@ from hone.policy.engines.managed import Managed
 from hone.policy.engines.open import DIALECTS, open_servers
 from hone.policy.engines.slot import Witness
 from hone.policy.model import load_model, load_tokenizer
-from hone.policy.settings import EngineSettings, ModelSettings
+from hone.policy.settings import ModelSettings, ServerEngineSettings
 from hone.policy.tiny import make_tiny
 from tests.policy.conftest import SETTINGS, TEXTS
 from tests.policy.engines.real import KINDS, PYTHON
@@ -71,7 +71,7 @@ def use(kind: Any, url: str, models: list[Path]) -> Use:
 
     def run(job: Callable[[Fleet], Coroutine[Any, Any, Result]], **settings: Any) -> Result:
         async def opened() -> Result:
-            wanted = EngineSettings(kind=kind, urls=(url,), **{"context_tokens": CONTEXT, **settings})
+            wanted = ServerEngineSettings(kind=kind, urls=(url,), **{"context_tokens": CONTEXT, **settings})
             tokenizer = load_tokenizer(models[0])
             named = ModelSettings(path=models[0])
             async with open_servers(wanted, named, tokenizer, logs=models[0]) as fleet:
