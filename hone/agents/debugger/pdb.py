@@ -18,7 +18,8 @@ NOT_RUNNING = (
     "  pdb(command='start', runner='pytest', file='tests/test_app.py')"
 )
 _RESTARTS = ("start", "restart", "run")
-RESTART_TIMEOUT_S = 120.0  # to interrupt or kill a program and start it again
+RESTART_TIMEOUT_S = 60.0  # at least, for the first stop after a restart
+SETTLE_S = 20.0  # to interrupt a program, and to kill it
 _FAILED = "Failure calling pdb:\n"
 # An error after one of these means that the command itself was wrong.
 _LISTED_AFTER = {"b", "break", "tbreak", "cl", "clear", "condition", "ignore", "enable", "disable"}
@@ -50,6 +51,10 @@ class Pdb:
         self._running = self._stale = False
         self._frame = None
 
+    @property
+    def _restart_timeout_s(self) -> float:
+        return max(self.timeout_s, RESTART_TIMEOUT_S)
+
     async def use(self, command: str, runner: str | None, file: str | None) -> tuple[str, bool]:
         """Return the observation, and whether the command succeeded. Raises SandboxLost."""
         command = command.strip()
@@ -67,12 +72,13 @@ class Pdb:
         try:
             answer = await self._client.ask(
                 "pdb",
-                2 * self.timeout_s + RESTART_TIMEOUT_S,
+                2 * self.timeout_s + self._restart_timeout_s + SETTLE_S,
                 program=self._program,
                 breakpoints=[dataclasses.asdict(each) for each in self.breakpoints],
                 fresh=starts or self._stale,
                 line=None if starts else command,
                 timeout_s=self.timeout_s,
+                restart_timeout_s=self._restart_timeout_s,
             )
         except ServerLost as lost:
             self.ended()
@@ -167,7 +173,7 @@ class Pdb:
         self.ended()
         if "error" in again:
             return f"{text}{_FAILED}{again['error']}"
-        return f"{text}{_FAILED}{_output(again)}\n{_ending_text(again, 'start', self.timeout_s)}"
+        return f"{text}{_FAILED}{_output(again)}\n{_ending_text(again, 'start', self._restart_timeout_s)}"
 
 
 def entry_point(program: dict[str, str]) -> str:

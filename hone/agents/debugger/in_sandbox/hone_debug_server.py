@@ -79,6 +79,7 @@ class Server:
         fresh: bool,
         line: str | None,
         timeout_s: float,
+        restart_timeout_s: float,
     ) -> dict[str, Any]:
         """Run a pdb command; start the program first if `fresh` or if it does not run.
 
@@ -91,7 +92,7 @@ class Server:
             result["started"] = self.session.start(breakpoints, timeout_s)
         assert self.session is not None
         if line is not None and self.session.running:
-            result["command"] = self.session.command(line, timeout_s)
+            result["command"] = self.session.command(line, timeout_s, restart_timeout_s)
         return {**result, "running": self.session.running}
 
     def on_files(self, tool: str, **arguments: Any) -> dict[str, Any]:

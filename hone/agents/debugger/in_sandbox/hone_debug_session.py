@@ -12,7 +12,6 @@ from hone_debug_child import SETTLE_S, Child  # beside this file
 from hone_debug_files import Refused, resolve
 
 DEBUGGEE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "hone_debuggee.py")
-RESTART_TIMEOUT_S = 60.0  # at least, for the first stop after a restart
 
 
 class Session:
@@ -41,7 +40,7 @@ class Session:
             self.stop()
         return reply
 
-    def command(self, line: str, timeout_s: float) -> dict[str, Any]:
+    def command(self, line: str, timeout_s: float, restart_timeout_s: float) -> dict[str, Any]:
         """Run a command; restart a program that ended."""
         assert self.child is not None
         with contextlib.suppress(OSError):  # the channel is closed: `await_stop` finds out how
@@ -51,7 +50,7 @@ class Session:
             breakpoints = [each for each in self.state["breakpoints"] if not each["temporary"]]
             self.stop()
             try:
-                reply["again"] = self.start(breakpoints, max(timeout_s, RESTART_TIMEOUT_S))
+                reply["again"] = self.start(breakpoints, restart_timeout_s)
             except Refused as refusal:
                 reply["again"] = {"error": str(refusal)}
         return reply
