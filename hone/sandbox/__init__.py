@@ -1,4 +1,4 @@
-"""Sandboxes: isolated, disposable places to run commands, and the providers that make them."""
+"""Sandboxes, isolated and disposable environments for commands, and their providers."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ __all__ = [
 
 
 def make_provider(settings: SandboxSettings) -> Provider:
-    """The provider that the settings name. Imported on call, so that the spawn server stays small."""
+    """Return the provider of the settings. Imports it here to keep the spawn server small."""
     if settings.provider == "docker":
         from hone.sandbox.docker.provider import DockerProvider
 

@@ -1,12 +1,12 @@
-"""The sandbox contract: what every provider offers, and the one error policy they share.
+"""The sandbox contract: the interface of every provider, and their common error policy.
 
     command fails                    -> ExecResult with its exit code
     command times out                -> ExecResult(timed_out=True), output so far, its whole process tree dead
     the sandbox is gone              -> SandboxLost
     the provider cannot serve        -> ProviderUnavailable (`retryable` says whether to try again)
 
-`Sandbox.exec` and its siblings own this policy; a provider implements the underscored methods only.
-`hone.sandbox.conformance` is the suite that any provider has to pass.
+`Sandbox.exec` validates its arguments; a provider implements `_exec` and the other abstract methods.
+Every provider has to pass the suite `hone.sandbox.conformance`.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from typing import ClassVar, Literal, Protocol
 
 
 class SandboxError(Exception):
-    """Base of everything a sandbox or a provider raises."""
+    """Base of all errors of sandboxes and providers."""
 
     code: ClassVar[str] = "sandbox_error"  # names the class on the wire (`hone.sandbox.remote.errors`)
     retryable: bool = False  # whether the same request may succeed later
 
 
 class SandboxLost(SandboxError):
-    """The sandbox is gone (closed, killed, its node lost); nothing more can be run in it."""
+    """The sandbox is gone (closed, killed, its node lost) and can run no more commands."""
 
     code = "sandbox_lost"
 
@@ -77,7 +77,7 @@ ImageProblem = Literal[
 
 
 class ImageUnavailable(ProviderUnavailable):
-    """An image cannot be had: `problem` says why."""
+    """An image cannot be used; `problem` is the reason."""
 
     code = "image_unavailable"
 
@@ -88,7 +88,7 @@ class ImageUnavailable(ProviderUnavailable):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """Upper bounds of one sandbox. What is really enforced is reported by `Sandbox.enforced`."""
+    """Upper bounds of one sandbox. `Sandbox.enforced` reports how each is enforced."""
 
     memory_mib: int = 512  # of all its processes together
     pids: int = 128
@@ -106,40 +106,40 @@ class Mount:
 
 
 DEFAULT_WORKDIR = "/testbed"
-TUNNEL_PATH = "/run/hone/service.sock"  # where a sandbox finds the service that `SandboxSpec.tunnel` names
+TUNNEL_PATH = "/run/hone/service.sock"  # inside, the socket of `SandboxSpec.tunnel`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SandboxSpec:
-    """What to start. Images: `host` (the host's system directories), `docker://NAME`, `rootfs:DIRECTORY`."""
+    """A sandbox to start. Images: `host` (this machine's system), `docker://NAME`, `rootfs:DIRECTORY`."""
 
     image: str = "host"
-    workdir: str = ""  # created and writable; "" is the image's own, or /testbed where it names none
-    layer: Path | None = None  # host directory that is workdir's initial content; never written to
-    env: Mapping[str, str] = field(default_factory=dict[str, str])  # all that commands see beside PATH, HOME
+    workdir: str = ""  # created and writable; "" is the image's own, else /testbed
+    layer: Path | None = None  # host directory with workdir's initial content; never changed
+    env: Mapping[str, str] = field(default_factory=dict[str, str])  # added to the image's environment
     mounts: tuple[Mount, ...] = ()
     limits: Limits = field(default_factory=Limits)
-    run: str = ""  # the run that owns it, for labels, fair queues and reconciliation
-    network: tuple[str, ...] = ()  # `host:port` that may be reached through a proxy; empty: no network at all
-    tunnel: Path | None = None  # a host's unix socket, shown inside as TUNNEL_PATH
-    snapshot: Path | None = None  # file state to begin with, from `Sandbox.snapshot` of the same image
+    run: str = ""  # id of the run, for labels, fair queues and reconciliation
+    network: tuple[str, ...] = ()  # `host:port` allowed through a proxy; empty: no network
+    tunnel: Path | None = None  # unix socket of the host, mounted at TUNNEL_PATH
+    snapshot: Path | None = None  # initial files, from `Sandbox.snapshot` of the same image
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExecResult:
-    """What one command did. Streams keep head and tail when they exceed `Limits.output_kib`."""
+    """Result of one command. Streams keep head and tail when they exceed `Limits.output_kib`."""
 
     exit_code: int  # of the command; 128 + n when killed by signal n; -1 when timed out
     stdout: bytes
     stderr: bytes  # empty when merged
-    stdout_bytes: int  # total written, kept or not
+    stdout_bytes: int  # all bytes written, kept or not
     stderr_bytes: int
     timed_out: bool
     seconds: float
 
     @property
     def text(self) -> str:
-        """stdout as text; undecodable bytes are replaced."""
+        """Return stdout as text; undecodable bytes are replaced."""
         return self.stdout.decode("utf-8", "replace")
 
 
@@ -149,7 +149,7 @@ OnOutput = Callable[[Stream, bytes], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Command:
-    """What `Sandbox.exec` asks a provider to run, with every default filled in."""
+    """Arguments of `Sandbox.exec` with all defaults filled in."""
 
     argv: list[str]
     timeout_s: float
@@ -161,10 +161,10 @@ class Command:
 
 
 class Sandbox(ABC):
-    """A disposable, isolated place to run commands. Single use: closed once, never reset."""
+    """A disposable, isolated environment for commands. Single use: it is never reset."""
 
     id: str
-    spec: SandboxSpec  # as asked for, with `workdir` filled in
+    spec: SandboxSpec  # with `workdir` filled in
     enforced: Mapping[str, str]  # limit or isolation -> how it is enforced ("cgroup", "rlimit", ..., "none")
 
     async def exec(
@@ -181,13 +181,13 @@ class Sandbox(ABC):
         """Run a shell command (str, by `bash -c`) or an argv (sequence) and wait for it.
 
         Args:
-            timeout_s: wall clock, from the start of the command; must be positive. Then it is killed with all
-                that came from it, daemons too, and maybe with what others left behind while it ran.
+            timeout_s: wall-clock seconds from the start of the command, positive. After that the command is
+                killed with all its descendants, daemons included, and possibly with processes that other
+                commands left behind meanwhile.
             cwd: default `spec.workdir`.
-            env: added to the sandbox's own.
+            env: added to the sandbox's environment.
             merge_stderr: write both streams to one pipe, so that their order is kept.
-            on_output: called with every piece of output as it arrives, all of it; the result keeps head and
-                tail as ever. It must not block.
+            on_output: called with each piece of output as it arrives, without the limit. It must not block.
         Raises:
             SandboxLost: the sandbox is gone, before or during the command.
         """
@@ -213,7 +213,10 @@ class Sandbox(ABC):
 
     @abstractmethod
     async def read(self, path: str) -> bytes:
-        """A file's content; relative paths start at workdir. Raises FileNotFoundError, IsADirectoryError."""
+        """Return a file's content; relative paths start at workdir.
+
+        Raises FileNotFoundError, IsADirectoryError.
+        """
 
     @abstractmethod
     async def write(self, path: str, data: bytes, *, mode: int = 0o644) -> None:
@@ -228,15 +231,15 @@ class Sandbox(ABC):
         """Copy a file or directory tree out of the sandbox; links are never followed on the host."""
 
     async def snapshot(self, target: Path) -> None:
-        """Copy what was changed in its files into the directory `target`, to start others from.
+        """Copy the changed files into the new directory `target`, for `SandboxSpec.snapshot`.
 
-        Commands should be idle meanwhile. Raises NotImplementedError where the provider has no snapshots.
+        No command should run meanwhile. Raises NotImplementedError if the provider has no snapshots.
         """
         raise NotImplementedError(f"{type(self).__name__} has no snapshots")
 
     @abstractmethod
     async def close(self) -> None:
-        """Kill everything in it and remove every trace. Safe to call twice."""
+        """Kill all its processes and remove all its resources. Safe to call twice."""
 
     async def __aenter__(self) -> Sandbox:
         return self
@@ -251,9 +254,9 @@ class Check:
 
     name: str
     ok: bool
-    detail: str  # what is enforced, or what is missing
+    detail: str  # how it is enforced, or the problem
     fix: str = ""  # the command that fixes it
-    required: bool = True  # False: Hone runs without it, with less
+    required: bool = True  # False: optional
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -266,29 +269,29 @@ class Health:
 
 
 class Provider(Protocol):
-    """What makes sandboxes. Use as an async context manager; leaving it closes every sandbox it started."""
+    """Starts sandboxes. Use as an async context manager; leaving it closes all its sandboxes."""
 
     async def start(self, spec: SandboxSpec) -> Sandbox:
         """Return a sandbox that is ready to run commands. Raises ProviderUnavailable."""
         ...
 
     async def health(self) -> Health:
-        """Probe for real: what is enforced, what is missing, and how to fix it."""
+        """Probe what is enforced and what is missing, and how to fix it."""
         ...
 
     async def images(self) -> list[str]:
-        """Images that a start need not fetch, as `hone.sandbox.images.reference.canonical` spells them."""
+        """Return the local images, named as by `hone.sandbox.images.reference.canonical`."""
         ...
 
     async def digest(self, image: str) -> str:
-        """What the name of an image stands for, which is fetched if need be; "" where that cannot be told.
+        """Return the digest of an image, downloaded if missing; "" when it has none.
 
         Raises ProviderUnavailable.
         """
         ...
 
     async def reconcile(self) -> int:
-        """Remove what dead owners left (processes, mounts, cgroups, directories); return their number."""
+        """Remove resources of dead owners (processes, cgroups, directories); return their number."""
         ...
 
     async def __aenter__(self) -> Provider: ...

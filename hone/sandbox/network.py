@@ -1,9 +1,9 @@
-"""The only ways out of a sandbox: a proxy with an allow-list, and a tunnel to one named unix socket.
+"""Network access of sandboxes: a proxy with an allow-list, and a tunnel to one unix socket.
 
-Both are unix sockets in the owner's private directory, shown inside at fixed paths; each sandbox has its own.
-The proxy speaks HTTP: CONNECT for everything encrypted, absolute addresses for plain HTTP (RFC 9110, 9112).
-A name is resolved here, and what it resolves to must be a public address, so that an allowed name cannot be
-pointed at the host, its neighbours or the metadata service; an address may be allowed by writing it out.
+Each sandbox has its own unix sockets in the owner's private directory, mounted inside at fixed paths. The
+HTTP proxy serves CONNECT for encrypted connections and absolute URLs for plain HTTP (RFC 9110, 9112).
+Invariant: an allowed name connects only to public addresses, so that DNS cannot point it at the host, its
+network or a metadata service. A private address must be allowed literally.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Join = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 
 class _Refused(Exception):
-    """A request that gets no connection: the status line and the reason that the client is told."""
+    """The proxy refuses a request, with the status line and the reason for the client."""
 
     def __init__(self, status: str, reason: str) -> None:
         super().__init__(reason)
@@ -45,12 +45,14 @@ class _Refused(Exception):
 
 
 def parse_allowed(entries: tuple[str, ...]) -> frozenset[tuple[str, int]]:
-    """`host:port` entries. Raises ValueError for anything else; there are no patterns."""
+    """Return the allowed (host, port) pairs. Raises ValueError for an entry that is not `host:port`."""
     allowed: set[tuple[str, int]] = set()
     for entry in entries:
         host, _, port = entry.rpartition(":")
         if not host or not port.isdigit() or not 0 < int(port) < 65536 or "*" in host or "/" in host:
-            raise ValueError(f"the network allow-list takes host:port, such as pypi.org:443, got {entry!r}")
+            raise ValueError(
+                f"an entry of the network allow-list is host:port, such as pypi.org:443, not {entry!r}"
+            )
         allowed.add((_plain(host), int(port)))
     return frozenset(allowed)
 
@@ -59,10 +61,10 @@ def _plain(host: str) -> str:
     return host.strip("[]").rstrip(".").lower()
 
 
-async def open_ways_out(
+async def open_sockets(
     directory: Path, sandbox: str, spec: SandboxSpec, resources: AsyncExitStack
 ) -> list[tuple[str, str]]:
-    """Serve a sandbox's proxy and tunnel in `directory` while `resources` are open: (socket, path inside)."""
+    """Serve a sandbox's proxy and tunnel while `resources` are open; return (socket, path inside) pairs."""
     sockets: list[tuple[str, str]] = []
     if spec.network:
         path = directory / f"{sandbox}-proxy"
@@ -100,12 +102,12 @@ async def open_proxy(path: Path, sandbox: str, entries: tuple[str, ...]) -> Asyn
 
 @asynccontextmanager
 async def open_tunnel(path: Path, service: Path) -> AsyncIterator[None]:
-    """Join every connection at `path` to the unix socket `service`."""
+    """Forward every connection at `path` to the unix socket `service`."""
 
     async def join(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         async with asyncio.timeout(_CONNECT_S):
             upstream = await asyncio.open_unix_connection(service)
-        await _pipe((reader, writer), upstream, idle_s=None)  # how long it may think is the service's to say
+        await _pipe((reader, writer), upstream, idle_s=None)  # the service may take any time to answer
 
     async with _serving(path, join):
         yield
@@ -113,7 +115,7 @@ async def open_tunnel(path: Path, service: Path) -> AsyncIterator[None]:
 
 @asynccontextmanager
 async def _serving(path: Path, join: Join) -> AsyncIterator[None]:
-    """A unix server whose connections end with it. Every user may connect who sees the socket."""
+    """Run a unix server whose connections end with it. Every user that sees the socket may connect."""
     tasks: set[asyncio.Task[None]] = set()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -143,7 +145,7 @@ async def _serving(path: Path, join: Join) -> AsyncIterator[None]:
 
 
 def _bind(path: Path) -> socket.socket:
-    """A unix socket at `path`, which may be longer than the 107 bytes that an address holds."""
+    """Return a unix socket bound to `path`, which may be longer than the 107 bytes of an address."""
     directory = os.open(path.parent, os.O_PATH | os.O_DIRECTORY)
     try:
         bound = socket.socket(socket.AF_UNIX)
@@ -160,7 +162,7 @@ _Pair = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 async def _connect(
     reader: asyncio.StreamReader, allowed: frozenset[tuple[str, int]]
 ) -> tuple[_Pair, bytes | None]:
-    """Read a request's head; the connection it asks for, and what to send on it first (None: CONNECT)."""
+    """Read a request; return the connection it asks for and the bytes to send first (None: CONNECT)."""
     head = await reader.readuntil(b"\r\n\r\n")
     line, _, headers = head.partition(b"\r\n")
     words = line.decode("latin-1").split(" ")
@@ -176,7 +178,7 @@ async def _connect(
         parts = urlsplit(address)
         host, port_number = _plain(parts.hostname or ""), parts.port or 80
     except ValueError:
-        raise _Refused("400 Bad Request", f"{address!r} is no address") from None
+        raise _Refused("400 Bad Request", f"{address!r} is not a URL") from None
     if parts.scheme != "http" or not host:
         raise _Refused("400 Bad Request", "a proxy takes CONNECT or an absolute http:// address")
     target = address[len(f"http://{parts.netloc}") :] or "/"
@@ -194,7 +196,7 @@ async def _dial(host: str, port: int, allowed: frozenset[tuple[str, int]]) -> _P
     addresses = list(dict.fromkeys(str(entry[4][0]) for entry in found))
     usable = [a for a in addresses if a == host or ipaddress.ip_address(a.partition("%")[0]).is_global]
     if not usable:
-        raise _Refused("403 Forbidden", f"{host} is no public address")
+        raise _Refused("403 Forbidden", f"{host} does not resolve to a public address")
     for address in usable:
         with suppress(OSError):
             return await asyncio.open_connection(address, port)
@@ -202,13 +204,13 @@ async def _dial(host: str, port: int, allowed: frozenset[tuple[str, int]]) -> _P
 
 
 async def _pipe(one: _Pair, other: _Pair, *, idle_s: float | None = _IDLE_S) -> None:
-    """Copy both ways until both have ended, or nothing moved one way for `idle_s`."""
+    """Copy both ways until both have ended or one is idle for `idle_s`."""
     try:
         async with asyncio.TaskGroup() as group:
             group.create_task(_copy(one[0], other[1], idle_s))
             group.create_task(_copy(other[0], one[1], idle_s))
     except* (OSError, TimeoutError):
-        pass  # one side broke off or fell silent: the other is told by the closing below
+        pass  # closed below
     finally:
         other[1].close()
 

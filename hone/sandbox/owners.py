@@ -63,6 +63,11 @@ def new_name() -> str:
     return f"{_pid_namespace()}-{pid}-{start_time(pid)}-{secrets.token_hex(4)}"
 
 
+def boot_id() -> str:
+    """Return an id of this machine since its last boot. Owner names mean nothing on another machine."""
+    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+
+
 def _pid_namespace() -> int:
     return Path("/proc/self/ns/pid").stat().st_ino
 

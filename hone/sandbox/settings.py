@@ -1,4 +1,4 @@
-"""Settings of the sandbox room."""
+"""Settings of sandboxes."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from hone.settings import Mark, Settings
 
 
 class SandboxSettings(Settings):
-    """Where sandboxes come from and what each may use."""
+    """The provider of sandboxes and the limits of each."""
 
     provider: Literal["namespaces", "docker", "pool"] = "namespaces"
-    """What makes sandboxes: `namespaces` (bubblewrap on this machine), `docker` (a Docker or podman
+    """Provider of sandboxes: `namespaces` (bubblewrap on this machine), `docker` (a Docker or podman
     engine), or `pool` (a pool server and its nodes)."""
 
     docker_url: str = ""
@@ -23,13 +23,13 @@ class SandboxSettings(Settings):
     unix:///var/run/docker.sock."""
 
     docker_image: str = "python:3.11"
-    """Image that stands for `host` where the provider is `docker`; it needs bash, git, python3 and pytest."""
+    """Image used for `host` by the provider `docker`; it needs bash, git, python3 and pytest."""
 
     pool_url: str = ""
     """Address of the pool server, such as http://head-node:18090; needed by the provider `pool`."""
 
     pool_token_file: Path | None = None
-    """File with the token of the pool server; default: none is sent."""
+    """File with the token of the pool server; default: send none."""
 
     pool_ca_file: Path | None = None
     """Certificate authority (PEM) of an https pool and its nodes; default: the system's."""
@@ -38,46 +38,46 @@ class SandboxSettings(Settings):
     """This client's certificate (PEM), for a pool that asks for one (mutual TLS)."""
 
     pool_key_file: Path | None = None
-    """Private key (PEM) of pool_certificate_file; default: it lies in the same file."""
+    """Private key (PEM) of pool_certificate_file; default: in the same file."""
 
     lease_ttl_s: float = Field(default=60.0, ge=1.0)
-    """Seconds after which a pool takes a sandbox back from a client that no longer renews it."""
+    """Seconds after which a pool closes a sandbox whose client no longer renews its lease."""
 
     queue_timeout_s: float = Field(default=600.0, ge=0.0)
-    """Seconds that a start may wait in the queue of a full pool."""
+    """Longest wait of a start in the queue of a full pool, in seconds."""
 
     images_gib: float = Field(default=100.0, gt=0)
-    """GiB that images may take on this machine; the least recently used ones are removed above it."""
+    """GiB of images kept on this machine; above that, the least recently used are removed."""
 
     memory_mib: int = Field(default=512, gt=0)
-    """MiB of memory for all processes of one sandbox, its files in /tmp and in the private layer included."""
+    """MiB of memory for one sandbox: all its processes, and its files in /tmp and the private layer."""
 
     pids: int = Field(default=128, gt=0)
-    """Processes and threads that one sandbox may have at a time."""
+    """Maximum processes and threads of one sandbox."""
 
     cpus: float = Field(default=1.0, gt=0)
-    """Cores' worth of time that one sandbox may use."""
+    """CPU cores per sandbox."""
 
     disk_mib: int = Field(default=256, gt=0)
-    """MiB that one sandbox may write (private layer, /tmp and /dev/shm together)."""
+    """MiB of files that one sandbox may write (private layer, /tmp and /dev/shm together)."""
 
     output_kib: int = Field(default=256, gt=0)
-    """KiB kept of each stream of one command, half from its head and half from its tail."""
+    """KiB kept of each output stream of a command, half of its head and half of its tail."""
 
     max_concurrent_starts: Annotated[int, Mark.SAME_RESULTS] = Field(default=4, gt=0)
-    """Sandboxes being started at a time; further starts wait."""
+    """Maximum concurrent starts of sandboxes; further starts wait."""
 
     start_timeout_s: Annotated[float, Mark.SAME_RESULTS] = Field(default=30.0, gt=0)
-    """Seconds a sandbox may take to become ready."""
+    """Seconds until a start fails that does not become ready."""
 
     state_dir: Annotated[Path | None, Mark.SAME_RESULTS] = None
-    """Directory of what lives while a provider is open; default $XDG_RUNTIME_DIR/hone or /tmp/hone-<uid>."""
+    """Directory for files of open providers; default $XDG_RUNTIME_DIR/hone or /tmp/hone-<uid>."""
 
     cache_dir: Annotated[Path | None, Mark.SAME_RESULTS] = None
-    """Directory of the sandboxes' Python layer, kept between runs; default $XDG_CACHE_HOME/hone."""
+    """Directory of caches, kept between runs; default $XDG_CACHE_HOME/hone."""
 
     def limits(self) -> Limits:
-        """The limits of one sandbox."""
+        """Return the limits of one sandbox."""
         return Limits(
             memory_mib=self.memory_mib,
             pids=self.pids,

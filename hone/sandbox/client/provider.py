@@ -12,7 +12,6 @@ import itertools
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import TypeVar
 
 import aiohttp
@@ -231,7 +230,7 @@ class PoolProvider:
 
 def _machine() -> str:
     """This machine since its last boot: what `owners.is_dead` can judge."""
-    return Path("/proc/sys/kernel/random/boot_id").read_text().strip().replace("-", "")
+    return owners.boot_id().replace("-", "")
 
 
 async def _close_dead_owners(pool: PoolClient) -> int:

@@ -1,7 +1,7 @@
-"""The attach stream of a container, taken apart into what a channel receives.
+"""The attach stream of a container, demultiplexed for a channel.
 
-The engine answers an upgraded HTTP request and then sends, per piece of output, a header (stream, three zero
-bytes, length) and the piece; what is written to the connection becomes the container's standard input.
+The engine upgrades an HTTP request. Then it sends each piece of output after a header (stream, three zero
+bytes, length); bytes written to the connection become the container's standard input.
 """
 
 from __future__ import annotations
@@ -15,30 +15,30 @@ from hone.sandbox.init.channel import Channel
 _HEADER = struct.Struct("!BxxxI")  # stream (1: stdout, 2: stderr), length
 _STDOUT, _STDERR = 1, 2
 _HEAD_MAX = 1 << 16  # bytes of the answer's header
-_ERRORS_MAX = 4000  # bytes kept of the supervisor's standard error
+_ERRORS_MAX = 4000  # bytes kept of standard error
 
 
 class AttachRefused(Exception):
-    """The engine does not attach to this container; holds what it said."""
+    """The engine refused to attach to this container; holds its message."""
 
 
 class AttachStream(asyncio.Protocol):
-    """Sends `request`; once the engine has upgraded the connection, the channel has it as its transport.
+    """Send `request`; pass the upgraded connection to the channel as its transport.
 
-    `upgraded` raises AttachRefused, or an OSError when the engine hangs up first.
+    `upgraded` raises AttachRefused, or OSError when the engine disconnects first.
     """
 
     def __init__(self, request: bytes, channel: Channel) -> None:
         self.upgraded: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.errors = bytearray()  # the end of what the supervisor wrote to its standard error
+        self.errors = bytearray()  # the end of standard error
         self._request = request
         self._channel = channel
-        self._head: bytearray | None = bytearray()  # None once it was answered
+        self._head: bytearray | None = bytearray()  # of the response; None once it is complete
         self._pending = b""  # an incomplete header
         self._stream, self._left = 0, 0  # of the piece that is arriving
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast("asyncio.Transport", transport)  # what uvloop gives inherits from less
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's class is not a subclass
         self._transport.write(self._request)
 
     def data_received(self, data: bytes) -> None:
@@ -49,15 +49,15 @@ class AttachStream(asyncio.Protocol):
                 return
             self._head = None
             if head.split(b" ", 2)[1:2] not in ([b"101"], [b"200"]):
-                said = (head + data).decode("utf-8", "replace")
-                self._refuse(AttachRefused(said[-_ERRORS_MAX:]))
+                message = (head + data).decode("utf-8", "replace")
+                self._fail(AttachRefused(message[-_ERRORS_MAX:]))
                 return
             self._channel.connection_made(self._transport)
             if not self.upgraded.done():
                 self.upgraded.set_result(None)
-        self._take_apart(data)
+        self._demultiplex(data)
 
-    def _take_apart(self, data: bytes) -> None:
+    def _demultiplex(self, data: bytes) -> None:
         data = self._pending + data
         offset = 0
         while offset < len(data):
@@ -78,15 +78,15 @@ class AttachStream(asyncio.Protocol):
         self._pending = data[offset:]
 
     def abort(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         self._transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._refuse(exc or ConnectionResetError("the engine hung up"))
+        self._fail(exc or ConnectionResetError("the engine closed the connection"))
         self._channel.connection_lost(exc)
 
-    def _refuse(self, why: Exception) -> None:
+    def _fail(self, error: Exception) -> None:
         if not self.upgraded.done():
-            self.upgraded.set_exception(why)
-            self.upgraded.exception()  # a waiter that was cancelled meanwhile will not look at it
+            self.upgraded.set_exception(error)
+            self.upgraded.exception()  # mark it as retrieved, in case the waiter was cancelled
         self.abort()

@@ -1,4 +1,4 @@
-"""What a sandbox's container is made of, in the words of the Engine API (POST /containers/create)."""
+"""Configuration and labels of a sandbox's container, as the Engine API takes them."""
 
 from __future__ import annotations
 
@@ -7,22 +7,24 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hone.sandbox.contract import ProviderUnavailable, SandboxSpec
-from hone.sandbox.docker.engine import Facts
+from hone.sandbox.docker.engine import OWNER_LABEL, EngineInfo, LabelledContainer
 from hone.sandbox.docker.images import Image
-from hone.sandbox.docker.ownership import LEASE_LABEL, OWNER_LABEL
 from hone.sandbox.init.bundle import BUNDLE_TARGET, Bundle
 from hone.sandbox.network import PROXY_PATH, PROXY_PORT, parse_allowed
+from hone.sandbox.owners import boot_id, is_dead
 from hone.sandbox.paths import check_paths
 
-Shown = tuple[str, str]  # (path on the host, path inside)
+Bind = tuple[str, str]  # (path on the host, path inside)
 
-INODES_PER_MIB = 256  # files that a sandbox may make per MiB of its disk
+INODES_PER_MIB = 256  # limit on files per MiB of a sandbox's disk
+LEASE_LABEL = "hone.lease"  # the sandbox's name under its owner
+_BOOT_LABEL = "hone.boot"  # boot id of the owner's machine
 
 _PERIOD_NS = 1_000_000_000
 
 
 def check(spec: SandboxSpec) -> None:
-    """Raise ProviderUnavailable for what this provider has not, what `check_paths` raises."""
+    """Raise ProviderUnavailable for a spec that this provider cannot serve, and what `check_paths` raises."""
     if spec.snapshot:
         raise ProviderUnavailable("the docker provider has no snapshots", retryable=False)
     check_paths(spec)
@@ -30,13 +32,13 @@ def check(spec: SandboxSpec) -> None:
 
 
 def configure(
-    spec: SandboxSpec, image: Image, bundle: Bundle, labels: Mapping[str, str], sockets: Sequence[Shown]
+    spec: SandboxSpec, image: Image, bundle: Bundle, labels: Mapping[str, str], sockets: Sequence[Bind]
 ) -> dict[str, Any]:
-    """The body of the request that creates a sandbox's container; `sockets` are its ways out."""
+    """Return the body of POST /containers/create for a sandbox; `sockets` are its proxy and tunnel."""
     limits = spec.limits
     label = f"hone-sandbox:{labels[OWNER_LABEL]}/{labels[LEASE_LABEL]}"
     relay = (str(PROXY_PORT), PROXY_PATH) if spec.network else ()
-    # the image's variables for its dynamic loader are not for the supervisor's
+    # process 1 must not inherit the image's variables for the dynamic loader
     loader_variables = [f"{key}=" for key in image.env if key.startswith("LD_")]
     return {
         "Image": image.id,
@@ -48,37 +50,37 @@ def configure(
         "Healthcheck": {"Test": ["NONE"]},
         "Tty": False,
         "OpenStdin": True,
-        "StdinOnce": True,  # its end is the supervisor's end, and with process 1 everything inside ends
+        "StdinOnce": True,  # when it closes, process 1 exits, and with it the container
         "AttachStdin": True,
         "AttachStdout": True,
         "AttachStderr": True,
         "NetworkDisabled": True,
         "HostConfig": {
             "AutoRemove": True,
-            "LogConfig": {"Type": "none", "Config": {}},  # standard output is our channel
+            "LogConfig": {"Type": "none", "Config": {}},  # standard output is the channel
             "NetworkMode": "none",
             "IpcMode": "private",
             "CapDrop": ["ALL"],
             "SecurityOpt": ["no-new-privileges"],
             "Memory": limits.memory_mib << 20,
-            "MemorySwap": limits.memory_mib << 20,  # of both together: no swap
-            "PidsLimit": limits.pids + 1 + bool(relay),  # supervisor and relay are not the sandbox's own
+            "MemorySwap": limits.memory_mib << 20,  # memory and swap together: no swap
+            "PidsLimit": limits.pids + 1 + bool(relay),  # process 1 and the relay come on top
             "NanoCpus": int(limits.cpus * _PERIOD_NS),
             "ShmSize": limits.disk_mib << 20,
             "Tmpfs": _tmpfs(spec, image),
-            "Mounts": [_bind(source, target) for source, target in (*_shown(spec, bundle), *sockets)],
+            "Mounts": [_bind(source, target) for source, target in (*_binds(spec, bundle), *sockets)],
         },
     }
 
 
 def _tmpfs(spec: SandboxSpec, image: Image) -> dict[str, str]:
-    """Where the writable layer is not written: /tmp, and the image's volumes."""
-    size = f"size={spec.limits.disk_mib}m"  # the number of files is held by the limit on memory
+    """Return the tmpfs mounts: /tmp and the image's volumes."""
+    size = f"size={spec.limits.disk_mib}m"  # the memory limit also bounds the number of files
     private = dict.fromkeys(image.volumes, f"rw,exec,nosuid,nodev,mode=0755,{size}")
     return private | {"/tmp": f"rw,exec,nosuid,nodev,mode=1777,{size}"}  # noqa: S108
 
 
-def _shown(spec: SandboxSpec, bundle: Bundle) -> list[Shown]:
+def _binds(spec: SandboxSpec, bundle: Bundle) -> list[Bind]:
     mounts = [(str(mount.source.resolve()), posixpath.normpath(mount.target)) for mount in spec.mounts]
     return [(str(bundle.directory.resolve()), BUNDLE_TARGET), *mounts]
 
@@ -89,21 +91,32 @@ def _bind(source: str, target: str) -> dict[str, Any]:
         "Source": source,
         "Target": target,
         "ReadOnly": True,
-        # what is mounted below the source would not be read-only
+        # mounts below the source would be writable
         "BindOptions": {"NonRecursive": True, "Propagation": "rprivate"},
     }
 
 
-def enforced(facts: Facts) -> dict[str, str]:
-    """limit or isolation -> how it is held, for a sandbox of this engine."""
-    swap = "cgroup" if facts.swap else "cgroup, swap excepted"
+def enforced(info: EngineInfo) -> dict[str, str]:
+    """Return {limit or isolation: how it is enforced} for the sandboxes of this engine."""
+    swap = "cgroup" if info.swap else "cgroup, swap excepted"
     return {
-        "memory": swap if facts.memory else "none",
-        "pids": "cgroup" if facts.pids else "none",
-        "cpus": "cgroup" if facts.cpus else "none",
+        "memory": swap if info.memory else "none",
+        "pids": "cgroup" if info.pids else "none",
+        "cpus": "cgroup" if info.cpus else "none",
         "disk": "watchdog and file size limit; /tmp and /dev/shm: tmpfs size",
-        "output": "supervisor",
+        "output": "process 1",
         "network": "namespace",
-        "isolation": f"container of {facts.name}: no capabilities, no new privileges, "
-        + ("seccomp" if facts.seccomp else "no seccomp"),
+        "isolation": f"container of {info.name}: no capabilities, no new privileges, "
+        + ("seccomp" if info.seccomp else "no seccomp"),
     }
+
+
+def labels(owner: str, sandbox: str, run: str) -> dict[str, str]:
+    """Return the labels of one sandbox's container."""
+    return {OWNER_LABEL: owner, _BOOT_LABEL: boot_id(), LEASE_LABEL: sandbox, "hone.run": run}
+
+
+def is_orphan(container: LabelledContainer) -> bool:
+    """Return whether the owner is known to be dead. Only its own machine can tell, by its process id."""
+    labels = container.labels
+    return labels.get(_BOOT_LABEL) == boot_id() and is_dead(labels[OWNER_LABEL])

@@ -1,7 +1,7 @@
-"""A watchdog over the disk that sandboxes fill, for engines whose storage has no quotas.
+"""A watchdog over disk usage of sandboxes, for engines whose storage has no quotas.
 
-Free space inside tells quickly and cheaply that someone writes; who it is, the engine is then asked. What has
-written too much loses its processes, and all of it where that does not help.
+Free space, read inside a sandbox, shows quickly and cheaply that some sandbox writes; the engine then tells
+which one. A sandbox above its limit loses its processes, and far above it is ended.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from hone.sandbox.init.channel import Channel
 from hone.sandbox.init.in_sandbox import wire
 
 _PERIOD_S = 0.25
-_ASK_S = 2.0  # for a sandbox to tell the free space; a busy one may take longer, and is passed over
-_FULL_LOOK_S = 300.0  # at most between two looks at everyone, for growth that others' removals hide
-_GROWTH = 0.25  # of the smallest limit: the loss of free space that makes it look at everyone
-_KILLED_ABOVE = 1.1  # times the limit: one file alone may be as large as the limit
-_LOST_ABOVE = 4.0  # times the limit, whatever was killed
+_ASK_S = 2.0  # limit for a sandbox to report the free space; a busy one is skipped
+_FULL_SCAN_S = 300.0  # at most between two scans of all sandboxes: removals can hide growth
+_GROWTH = 0.25  # share of the smallest limit: a loss of free space that triggers a scan
+_KILLED_ABOVE = 1.1  # times the limit; one file may be as large as the limit
+_LOST_ABOVE = 4.0  # times the limit
 _ROOT = b"/"
 
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """Of a tree, or of what is free for one."""
+    """Size of a tree, or free space."""
 
     bytes: int
     files: int
@@ -44,48 +44,48 @@ class Watched:
     container: str
     channel: Channel
     limits: Limits
-    layer: Size  # what it began with does not count
-    killed_at: float = 0.0  # share of its limit that it had written when its processes were killed last
+    layer: Size  # its initial content does not count
+    killed_at: float = 0.0  # share of its limit at the last kill
 
 
 class DiskWatch:
-    """Run `run` as a task while the provider is open; sandboxes come and go in `watched`."""
+    """Run `run` as a task while the provider is open; add and remove sandboxes in `watched`."""
 
     def __init__(self, engine: Engine) -> None:
         self.watched: dict[str, Watched] = {}  # by sandbox id
         self._engine = engine
         self._turn = 0
-        self._before: Size | None = None  # the most that was free since everyone was looked at
+        self._before: Size | None = None  # most free space since the last scan
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Watch until cancelled."""
         loop = asyncio.get_running_loop()
-        looked_at = loop.time()
+        scanned_at = loop.time()
         while True:
             await asyncio.sleep(_PERIOD_S)
             watched = list(self.watched.values())
             if not watched:
                 continue
             bytes_grew, files_grew = self._compare(await self._free(watched), watched)
-            due = loop.time() - looked_at > _FULL_LOOK_S
+            due = loop.time() - scanned_at > _FULL_SCAN_S
             if bytes_grew or files_grew or due:
                 for one in watched:
-                    with contextlib.suppress(SandboxError, OSError):  # closed meanwhile, or a silent engine
-                        await self._judge(one, count_files=files_grew or due)
-                looked_at = loop.time()
+                    with contextlib.suppress(SandboxError, OSError):  # closed, or the engine is slow
+                        await self._check(one, count_files=files_grew or due)
+                scanned_at = loop.time()
 
     async def _free(self, watched: Sequence[Watched]) -> Size | None:
-        """Free space where the writable layers lie, told by one of the sandboxes, each in turn."""
+        """Return the free space of the writable layers, asked of one sandbox after the other."""
         self._turn += 1
         one = watched[self._turn % len(watched)]
         try:
             async with asyncio.timeout(_ASK_S):
                 return Size(*wire.SPACE.unpack(await one.channel.ask(wire.SPACE_KIND, _ROOT)))
-        except (SandboxError, OSError, struct.error):  # lost, silent, or it speaks nonsense
+        except (SandboxError, OSError, struct.error):  # lost, too slow, or an invalid reply
             return None
 
     def _compare(self, free: Size | None, watched: Sequence[Watched]) -> tuple[bool, bool]:
-        """Whether bytes, and files, were written since the last look at everyone, enough for another."""
+        """Return whether bytes and files have grown enough since the last scan for another one."""
         if free is None:
             return False, False
         before = self._before or free
@@ -98,7 +98,7 @@ class DiskWatch:
             self._before = Size(max(before.bytes, free.bytes), max(before.files, free.files))
         return bytes_grew, files_grew
 
-    async def _judge(self, one: Watched, *, count_files: bool) -> None:
+    async def _check(self, one: Watched, *, count_files: bool) -> None:
         written = await self._engine.written_bytes(one.container) - one.layer.bytes
         share = written / (one.limits.disk_mib << 20)
         if count_files:
@@ -114,6 +114,6 @@ class DiskWatch:
 
 
 def measure(directory: Path) -> Size:
-    """What lies below a directory of the host."""
+    """Return the size of a directory of the host."""
     found = [path.lstat() for path in directory.rglob("*")]
     return Size(sum(one.st_size for one in found if not stat.S_ISDIR(one.st_mode)), len(found))

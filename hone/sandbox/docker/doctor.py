@@ -12,10 +12,10 @@ async def health(provider: Provider, url: str, image: str) -> Health:
     """Return the checks of an engine. Opens `provider`, which must not be open."""
     try:
         async with open_engine(url) as engine:
-            facts = await engine.facts()
+            info = await engine.info()
     except ProviderUnavailable as error:
         fix = "start the engine, or name its socket in sandbox.docker_url"
         return Health(checks=(Check(name="engine", ok=False, detail=str(error), fix=fix),))
-    detail = f"{facts.name} at {url}, API {facts.api}, storage {facts.storage}"
-    checks = [Check(name="engine", ok=True, detail=detail), *limit_checks(enforced(facts))]
+    detail = f"{info.name} at {url}, API {info.api}, storage {info.storage}"
+    checks = [Check(name="engine", ok=True, detail=detail), *limit_checks(enforced(info))]
     return Health(checks=(*checks, *await probe_sandbox(provider, image=image)))

@@ -1,6 +1,6 @@
-"""A Docker engine, or podman's compatible service: the few calls that sandboxes need.
+"""Client of a Docker engine or podman's compatible service, with the calls that sandboxes need.
 
-Each is bounded in time and raises ProviderUnavailable, with whether trying again may help.
+Each call has a time limit and raises ProviderUnavailable, which says whether a retry may help.
 """
 
 from __future__ import annotations
@@ -25,36 +25,36 @@ OWNER_LABEL = "hone.owner"
 
 _DEFAULT_URL = "unix:///var/run/docker.sock"
 _CONNECT_S = 10.0
-_ANSWER_S = 120.0  # of silence, before a request is given up; a busy engine takes its time
-_REMOVAL_S = 30.0  # of refusals to remove a container, before that is given up
+_ANSWER_S = 120.0  # limit on silence during a request; a busy engine is slow
+_REMOVAL_S = 30.0  # limit on retries to remove a container
 _REMOVAL_POLL_S = 0.01
-_UNREACHABLE = 900  # aiodocker's status for an engine that cannot be connected to
-# what Docker and podman say of a directory that is not on their machine
-_UNSEEN = re.compile(r"bind source path does not exist|init/loader\W.*no such file")
-_PASSING = ("temporarily", "cannot allocate", "no space left", "too many open files", "timeout", "deadline")
+_UNREACHABLE = 900  # aiodocker's status for a failed connection
+# Messages of Docker and podman about a directory that is not on their machine.
+_MISSING_SOURCE = re.compile(r"bind source path does not exist|init/loader\W.*no such file")
+_TRANSIENT = ("temporarily", "cannot allocate", "no space left", "too many open files", "timeout", "deadline")
 
 
 def default_url() -> str:
-    """$DOCKER_HOST, else the system's Docker socket."""
+    """Return $DOCKER_HOST, else the system's Docker socket."""
     return os.environ.get("DOCKER_HOST") or _DEFAULT_URL
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Owned:
-    """A container that some owner labelled."""
+class LabelledContainer:
+    """A container with the label of an owner."""
 
     id: str
     labels: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Facts:
-    """What an engine is and what it can hold."""
+class EngineInfo:
+    """Name, version and supported limits of an engine."""
 
     name: str  # "Docker 20.10.24", "podman 4.3.1"
     api: str
     storage: str
-    architecture: str  # as images name it: amd64, arm64, ...
+    architecture: str  # as in image manifests: amd64, arm64, ...
     memory: bool
     swap: bool
     pids: bool
@@ -75,33 +75,35 @@ class Engine:
             yield
         except aiodocker.DockerError as error:
             if error.status == _UNREACHABLE:
-                raise self._silent(error.message) from error
-            raise self._refusal(error.message) from error
+                raise self._unreachable(error.message) from error
+            raise self._rejected(error.message) from error
         except AttachRefused as error:
-            raise self._refusal(str(error)) from error
+            raise self._rejected(str(error)) from error
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            raise self._silent(str(error) or type(error).__name__) from error
+            raise self._unreachable(str(error) or type(error).__name__) from error
 
-    def _silent(self, why: str) -> ProviderUnavailable:
-        return ProviderUnavailable(f"the engine at {self.url} does not answer: {why}", retryable=True)
+    def _unreachable(self, reason: str) -> ProviderUnavailable:
+        return ProviderUnavailable(f"the engine at {self.url} does not answer: {reason}", retryable=True)
 
-    def _refusal(self, said: str) -> ProviderUnavailable:
-        if _UNSEEN.search(said):
+    def _rejected(self, message: str) -> ProviderUnavailable:
+        if _MISSING_SOURCE.search(message):
             return ProviderUnavailable(
-                f"the engine at {self.url} does not see this machine's files; it must run on this machine: "
-                f"{said.strip()}",
+                f"the engine at {self.url} does not see this machine's files. Use an engine on this machine: "
+                f"{message.strip()}",
                 retryable=False,
             )
-        passing = any(word in said.lower() for word in _PASSING)
-        return ProviderUnavailable(f"the engine at {self.url} refuses: {said.strip()}", retryable=passing)
+        transient = any(word in message.lower() for word in _TRANSIENT)
+        return ProviderUnavailable(
+            f"the engine at {self.url} refuses: {message.strip()}", retryable=transient
+        )
 
-    async def facts(self) -> Facts:
+    async def info(self) -> EngineInfo:
         with self._typed_errors():
             version = await self._client.version()
             info = await self._client.system.info()
         podman = any("Podman" in part.get("Name", "") for part in version.get("Components") or ())
         options = " ".join(info.get("SecurityOptions") or ())
-        return Facts(
+        return EngineInfo(
             name=f"{'podman' if podman else 'Docker'} {version['Version']}",
             api=version["ApiVersion"],
             storage=str(info.get("Driver", "")),
@@ -116,7 +118,7 @@ class Engine:
     # --- images
 
     async def image(self, name: str) -> dict[str, Any] | None:
-        """An image's description; None when the engine does not hold it."""
+        """Return an image's description; None when the engine does not have it."""
         with self._typed_errors():
             try:
                 return await self._client.images.inspect(name)
@@ -126,26 +128,26 @@ class Engine:
                 raise
 
     async def image_names(self) -> list[str]:
-        """Names, with their tags, of the images that the engine holds."""
+        """Return the names and tags of the engine's images."""
         with self._typed_errors():
             found = await self._client.images.list()
         return [tag for image in found for tag in image.get("RepoTags") or () if tag != "<none>:<none>"]
 
     async def pull(self, name: str) -> None:
-        """Raises aiodocker.DockerError with the registry's own words."""
+        """Pull an image. Raises aiodocker.DockerError with the registry's message."""
         async for _ in self._client.images.pull(name, stream=True):
             pass
 
     # --- containers
 
     async def create(self, name: str, config: Mapping[str, Any]) -> str:
-        """A new container's id."""
+        """Create a container and return its id."""
         with self._typed_errors():
             container = await self._client.containers.create(dict(config), name=name)
         return container.id
 
     async def attach(self, container: str, channel: Channel) -> AttachStream:
-        """Connect the channel with a container's standard streams, which should not run yet."""
+        """Connect the channel to the standard streams of a container that has not been started yet."""
         path = f"/{self._client.api_version}/containers/{container}/attach"
         request = (
             f"POST {path}?stream=1&stdin=1&stdout=1&stderr=1 HTTP/1.1\r\nHost: engine\r\n"
@@ -177,7 +179,7 @@ class Engine:
             await self._client.containers.container(container).start()
 
     async def remove(self, container: str) -> None:
-        """Kill and remove a container and its anonymous volumes; return when it is gone."""
+        """Kill and remove a container and its anonymous volumes."""
         handle = self._client.containers.container(container)
         deadline = asyncio.get_running_loop().time() + _REMOVAL_S
         with self._typed_errors():
@@ -188,42 +190,42 @@ class Engine:
                 except aiodocker.DockerError as error:
                     if error.status == 404:
                         return
-                    # an engine that is removing it already, since its process has ended, refuses in many ways
+                    # an engine that already removes it, because its process ended, refuses in many ways
                     if error.status == _UNREACHABLE or asyncio.get_running_loop().time() > deadline:
                         raise
                 await asyncio.sleep(_REMOVAL_POLL_S)
 
-    async def owned(self) -> list[Owned]:
-        """Every container that carries an owner's label, in whatever state."""
+    async def owned(self) -> list[LabelledContainer]:
+        """Return all containers with an owner's label, in any state."""
         filters = json.dumps({"label": [OWNER_LABEL]})
         with self._typed_errors():
             found = await self._client.containers.list(all=1, filters=filters)
-        return [Owned(id=container.id, labels=container["Labels"]) for container in found]
+        return [LabelledContainer(id=container.id, labels=container["Labels"]) for container in found]
 
     async def written_bytes(self, container: str) -> int:
-        """Size of the writable layer."""
+        """Return the size of the writable layer."""
         with self._typed_errors():
             described = await self._client.containers.container(container).show(size=1)
         return int(described.get("SizeRw") or 0)
 
     async def written_files(self, container: str) -> int:
-        """Files that were made or changed in the writable layer. Takes seconds for many."""
+        """Return the number of files made or changed in the writable layer. Takes seconds for many files."""
         with self._typed_errors():  # aiodocker has no method for this endpoint
             changes = await self._client._query_json(f"containers/{container}/changes")
         return len(changes or ())
 
-    async def put(self, container: str, directory: str, archive: Any) -> None:
-        """Unpack a tar (bytes, or an async iterator of bytes) in a container's directory."""
+    async def put(self, container: str, directory: str, archive: bytes) -> None:
+        """Unpack a tar archive in a container's directory."""
         with self._typed_errors():
             await self._client.containers.container(container).put_archive(directory, archive)
 
 
 @contextlib.asynccontextmanager
 async def open_engine(url: str) -> AsyncIterator[Engine]:
-    """Connect. Raises ProviderUnavailable for an address that is neither unix:// nor tcp://."""
+    """Connect to an engine. Raises ProviderUnavailable for a URL that is neither unix:// nor tcp://."""
     if not url.startswith(("unix:///", "tcp://")):
         raise ProviderUnavailable(
-            f"an engine is reached by unix:///SOCKET or tcp://HOST:PORT, not {url!r}", retryable=False
+            f"the URL of an engine is unix:///SOCKET or tcp://HOST:PORT, not {url!r}", retryable=False
         )
     timeout = aiohttp.ClientTimeout(sock_connect=_CONNECT_S, sock_read=_ANSWER_S)
     async with aiodocker.Docker(url=url, timeout=timeout) as client:

@@ -1,4 +1,4 @@
-"""Images of an engine: found, or pulled once however many sandboxes wait for one."""
+"""Images of an engine, each pulled once even if many sandboxes wait for it."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ import aiodocker
 import aiohttp
 
 from hone.sandbox.contract import DEFAULT_WORKDIR, ImageProblem, ImageUnavailable, ProviderUnavailable
-from hone.sandbox.docker.engine import Engine, Facts
+from hone.sandbox.docker.engine import Engine, EngineInfo
+from hone.utils.retry import backoff_delays, retry
 
 _PULL_S = 3600.0
 _ATTEMPTS = 4
-_FIRST_PAUSE_S = 1.0  # doubled after each attempt
+_FIRST_DELAY_S = 1.0
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/:@-]*")
-# What engines and registries say, most telling first.
+# Messages of engines and registries, most specific first.
 _PROBLEMS: tuple[tuple[ImageProblem, str], ...] = (
     ("disk_full", r"no space left"),
     ("other_architecture", r"no matching manifest for|no image found in|platform"),
@@ -36,7 +37,7 @@ _REASONS: Mapping[ImageProblem, str] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Image:
-    """What a sandbox takes from an image's description."""
+    """The fields of an image's description that sandboxes need."""
 
     id: str
     env: Mapping[str, str]
@@ -45,7 +46,7 @@ class Image:
 
 
 def name_of(image: str, host: str) -> str:
-    """The engine's name of a spec's image, `host` standing for image `host`. Raises ProviderUnavailable."""
+    """Return the engine's name of an image; `host` is that of image `host`. Raises ProviderUnavailable."""
     name = host if image == "host" else image.removeprefix("docker://")
     if (image != "host" and not image.startswith("docker://")) or not _NAME.fullmatch(name):
         raise ProviderUnavailable(
@@ -55,15 +56,15 @@ def name_of(image: str, host: str) -> str:
 
 
 class Images:
-    """Use within one event loop; `close` ends the pulls that still run."""
+    """Use within one event loop; `close` cancels running pulls."""
 
-    def __init__(self, engine: Engine, facts: Facts) -> None:
+    def __init__(self, engine: Engine, info: EngineInfo) -> None:
         self._engine = engine
-        self._facts = facts
+        self._info = info
         self._pulls: dict[str, asyncio.Task[None]] = {}
 
     async def get(self, name: str) -> Image:
-        """An image that the engine holds, pulled when it does not. Raises ImageUnavailable."""
+        """Return an image, pulled if the engine does not have it. Raises ImageUnavailable."""
         described = await self._engine.image(name)
         if described is None:
             await self._pull_once(name)
@@ -72,15 +73,15 @@ class Images:
             raise ImageUnavailable(
                 f"image {name} was removed after its pull", problem="unknown_image", retryable=True
             )
-        ours, theirs = self._facts.architecture, str(described.get("Architecture") or "")
-        if ours and theirs and ours != theirs:
+        engine, found = self._info.architecture, str(described.get("Architecture") or "")
+        if engine and found and engine != found:
             raise ImageUnavailable(
-                f"image {name} is for {theirs}, the engine's machine is {ours}", problem="other_architecture"
+                f"image {name} is for {found}, the engine's machine is {engine}", problem="other_architecture"
             )
         return _parse(described)
 
     async def _pull_once(self, name: str) -> None:
-        """Pull, together with whoever waits for the same image; whoever is cancelled leaves the others."""
+        """Pull an image; concurrent callers share one pull, which a cancelled caller does not stop."""
         if name not in self._pulls:
             self._pulls[name] = asyncio.create_task(self._pull(name))
             self._pulls[name].add_done_callback(lambda _: self._pulls.pop(name, None))
@@ -91,18 +92,20 @@ class Images:
         pull.result()
 
     async def _pull(self, name: str) -> None:
-        pause = _FIRST_PAUSE_S
-        for attempt in range(1, _ATTEMPTS + 1):
+        async def pull() -> None:
             try:
                 async with asyncio.timeout(_PULL_S):
                     await self._engine.pull(name)
-                return
             except (aiodocker.DockerError, aiohttp.ClientError, TimeoutError) as error:
-                refusal = explain(name, str(getattr(error, "message", "") or error or type(error).__name__))
-            if not refusal.retryable or attempt == _ATTEMPTS:
-                raise refusal
-            await asyncio.sleep(pause)
-            pause *= 2
+                message = str(getattr(error, "message", "") or error or type(error).__name__)
+                raise pull_error(name, message) from error
+
+        await retry(
+            pull,
+            attempts=_ATTEMPTS,
+            delays=backoff_delays(_FIRST_DELAY_S),
+            transient=lambda error: isinstance(error, ImageUnavailable) and error.retryable,
+        )
 
     async def close(self) -> None:
         pulls = list(self._pulls.values())
@@ -111,21 +114,17 @@ class Images:
         await asyncio.gather(*pulls, return_exceptions=True)
 
 
-def explain(name: str, said: str) -> ImageUnavailable:
-    """The error for a pull that failed, from the words of the engine or the registry."""
-    problem = _problem(said)
+def pull_error(name: str, message: str) -> ImageUnavailable:
+    """Return the error for a failed pull, from the message of the engine or the registry."""
+    problem: ImageProblem = "registry_unavailable"
+    for candidate, pattern in reversed(_PROBLEMS):
+        if re.search(pattern, message, re.IGNORECASE):
+            problem = candidate
     return ImageUnavailable(
-        f"image {name} cannot be pulled: {_REASONS[problem]} ({said.strip()[:300]})",
+        f"image {name} cannot be pulled: {_REASONS[problem]} ({message.strip()[:300]})",
         problem=problem,
         retryable=problem in ("registry_unavailable", "disk_full"),
     )
-
-
-def _problem(said: str) -> ImageProblem:
-    for problem, pattern in _PROBLEMS:
-        if re.search(pattern, said, re.IGNORECASE):
-            return problem
-    return "registry_unavailable"
 
 
 def _parse(described: Mapping[str, Any]) -> Image:

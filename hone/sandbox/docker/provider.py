@@ -1,8 +1,7 @@
-"""The docker provider: containers of a Docker engine, or of podman's compatible service.
+"""The docker provider: containers of a Docker engine or podman's compatible service.
 
-A container's only process of ours is the supervisor; its standard streams, attached once, are the channel
-over which all commands and files go. So a command costs what it costs in any supervised sandbox, and nothing
-of the engine's.
+Process 1 of a container is Hone's init process; its standard streams, attached once, are the channel for all
+commands and files. So a command costs the same as in a namespaces sandbox and makes no call to the engine.
 """
 
 from __future__ import annotations
@@ -10,15 +9,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import posixpath
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import replace
 
 from hone.sandbox import network, owners
 from hone.sandbox.contract import Health, ProviderUnavailable, SandboxLost, SandboxSpec
-from hone.sandbox.docker import configuration, doctor, furnish, images, ownership
+from hone.sandbox.docker import configuration, doctor, images, prepare
 from hone.sandbox.docker.container import Container
 from hone.sandbox.docker.disk import DiskWatch, Size, Watched, measure
-from hone.sandbox.docker.engine import Engine, default_url, open_engine
+from hone.sandbox.docker.engine import OWNER_LABEL, Engine, LabelledContainer, default_url, open_engine
 from hone.sandbox.images.reference import canonical
 from hone.sandbox.init import bundle
 from hone.sandbox.init.sandbox import InitSandbox
@@ -29,7 +28,7 @@ _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 class DockerProvider:
-    """Entering it connects to the engine, removes what dead owners left and readies the supervisor."""
+    """Sandboxes in containers. Entering connects to the engine and removes leftovers of dead owners."""
 
     def __init__(self, settings: SandboxSettings) -> None:
         self._settings = settings
@@ -38,8 +37,8 @@ class DockerProvider:
         self._cache_dir = settings.cache_dir or default_cache_dir()
         self._gate = asyncio.Semaphore(settings.max_concurrent_starts)
         self._containers: dict[str, Container] = {}  # by sandbox id
-        self._users: dict[str, furnish.User] = {}  # by image id
-        self._engine: Engine | None = None  # while it is open
+        self._users: dict[str, prepare.User] = {}  # by image id
+        self._engine: Engine | None = None  # None while closed
         self._started = 0
 
     # --- opening and closing
@@ -47,15 +46,15 @@ class DockerProvider:
     async def __aenter__(self) -> DockerProvider:
         async with contextlib.AsyncExitStack() as stack:
             engine = await stack.enter_async_context(open_engine(self._url))
-            facts = await engine.facts()
+            info = await engine.info()
             owners.open_state_dir(self._state_dir)
             await self._reconcile(engine)
             self._bundle = await asyncio.to_thread(bundle.prepare, self._cache_dir)
             self._owner = owners.new_name()
             self._directory = self._state_dir / self._owner
             self._directory.mkdir(mode=0o700)
-            self._images = images.Images(engine, facts)
-            self._enforced = configuration.enforced(facts)
+            self._images = images.Images(engine, info)
+            self._enforced = configuration.enforced(info)
             self._disk = DiskWatch(engine)
             self._watching = asyncio.create_task(self._disk.run())
             self._engine = engine
@@ -67,18 +66,18 @@ class DockerProvider:
             engine, self._engine = self._engine, None
             assert engine is not None
             await self._images.close()
-            for _ in range(self._settings.max_concurrent_starts):  # until no start is under way
+            for _ in range(self._settings.max_concurrent_starts):  # wait for starts in progress
                 await self._gate.acquire()
             self._watching.cancel()
             await asyncio.wait([self._watching])
-            # what fails here is met again by the removal of all that carries this owner's label
+            # failures here show again below, when all containers with this owner's label are removed
             removals = [container.remove() for container in self._containers.values()]
             await asyncio.gather(*removals, return_exceptions=True)
             await asyncio.to_thread(owners.remove, self._owner, self._state_dir, [])
             try:
-                await _remove_all(engine, ownership.owned_by(self._owner, await engine.owned()))
+                await _remove_matching(engine, lambda one: one.labels[OWNER_LABEL] == self._owner)
             except ProviderUnavailable:
-                if exc[0] is None:  # else the first error tells more
+                if exc[0] is None:  # else the first error is more useful
                     raise
             if not self._watching.cancelled():
                 self._watching.result()
@@ -89,51 +88,51 @@ class DockerProvider:
         name = images.name_of(spec.image, self._settings.docker_image)
         await asyncio.to_thread(configuration.check, spec)
         self._opened()
-        image = await self._images.get(name)  # before the gate: a pull takes its time
+        image = await self._images.get(name)  # before the gate, because pulls are slow
         spec = replace(spec, workdir=posixpath.normpath(spec.workdir or image.workdir))
-        patience = self._settings.start_timeout_s
+        limit_s = self._settings.start_timeout_s
         async with self._gate:
             try:
-                async with asyncio.timeout(patience):
+                async with asyncio.timeout(limit_s):
                     return await self._start(self._opened(), spec, image)
             except TimeoutError:
                 raise ProviderUnavailable(
-                    f"a sandbox was not ready within {patience:.0f} s", retryable=True
+                    f"a sandbox was not ready within {limit_s:.0f} s", retryable=True
                 ) from None
 
     def _opened(self) -> Engine:
         if self._engine is None:
             raise ProviderUnavailable("the provider is not open", retryable=False)
         if self._watching.done():
-            raise ProviderUnavailable("the watchdog over disks ended: open a new provider", retryable=False)
+            raise ProviderUnavailable("the disk watchdog failed; open a new provider", retryable=False)
         return self._engine
 
     async def _start(self, engine: Engine, spec: SandboxSpec, image: images.Image) -> InitSandbox:
         self._started += 1
         sandbox_id = f"s{self._started}"
         async with contextlib.AsyncExitStack() as resources:
-            sockets = await network.open_ways_out(self._directory, sandbox_id, spec, resources)
-            labels = ownership.labels(self._owner, sandbox_id, spec.run)
+            sockets = await network.open_sockets(self._directory, sandbox_id, spec, resources)
+            labels = configuration.labels(self._owner, sandbox_id, spec.run)
             config = configuration.configure(spec, image, self._bundle, labels, sockets)
             name = f"hone-{self._owner}-{sandbox_id}"
             container = Container(engine, name, config, resources.pop_all())
         self._containers[sandbox_id] = container
         try:
-            return await self._furnish(engine, sandbox_id, container, spec, image)
+            return await self._prepare(engine, sandbox_id, container, spec, image)
         except BaseException as error:
-            with contextlib.suppress(ProviderUnavailable):  # the first error tells more
+            with contextlib.suppress(ProviderUnavailable):  # the first error is more useful
                 await self._remove(sandbox_id)
             if isinstance(error, SandboxLost):
                 raise ProviderUnavailable(f"a sandbox ended at its start: {error}", retryable=True) from error
             raise
 
-    async def _furnish(
+    async def _prepare(
         self, engine: Engine, sandbox_id: str, container: Container, spec: SandboxSpec, image: images.Image
     ) -> InitSandbox:
-        """Boot a container and make it ready for its first command."""
+        """Boot a container and prepare it for its first command."""
         channel = await container.boot()
         if image.id not in self._users:
-            self._users[image.id] = await furnish.identify(channel)
+            self._users[image.id] = await prepare.identify(channel)
         user = self._users[image.id]
         proxies = network.PROXY_ENV if spec.network else {}
         sandbox = InitSandbox(
@@ -144,7 +143,7 @@ class DockerProvider:
             {"PATH": _PATH, "HOME": user.home, "LANG": "C.UTF-8", **image.env, **proxies},
             lambda: self._remove(sandbox_id),
         )
-        await furnish.make_workdir(engine, container.name, channel, spec.workdir, user)
+        await prepare.make_workdir(engine, container.name, channel, spec.workdir, user)
         layer = Size(0, 0)
         if spec.layer:
             layer = await asyncio.to_thread(measure, spec.layer)
@@ -175,13 +174,15 @@ class DockerProvider:
             return await self._reconcile(engine)
 
     async def _reconcile(self, engine: Engine) -> int:
-        orphans = ownership.orphans(await engine.owned())
-        await _remove_all(engine, orphans)
-        return len(orphans) + await asyncio.to_thread(owners.reconcile, self._state_dir, [])
+        removed = await _remove_matching(engine, configuration.is_orphan)
+        return removed + await asyncio.to_thread(owners.reconcile, self._state_dir, [])
 
 
-async def _remove_all(engine: Engine, ids: Sequence[str]) -> None:
-    done = await asyncio.gather(*(engine.remove(one) for one in ids), return_exceptions=True)
-    for failure in done:
-        if isinstance(failure, BaseException):
-            raise failure
+async def _remove_matching(engine: Engine, matches: Callable[[LabelledContainer], bool]) -> int:
+    """Remove all labelled containers that match; return their number. Raises the first error at the end."""
+    ids = [one.id for one in await engine.owned() if matches(one)]
+    results = await asyncio.gather(*(engine.remove(one) for one in ids), return_exceptions=True)
+    for result in results:
+        if isinstance(result, BaseException):
+            raise result
+    return len(ids)

@@ -1,6 +1,6 @@
-"""The host's end of a sandbox's channel: requests out, replies in, matched by number.
+"""The host's end of a sandbox's channel: sends requests and matches replies to them by number.
 
-What comes in is not trusted: frames are bounded, and anything malformed ends the sandbox.
+Replies are not trusted: frames are bounded, and a malformed one ends the sandbox.
 """
 
 from __future__ import annotations
@@ -12,11 +12,14 @@ from typing import cast
 from hone.sandbox.contract import OnOutput, SandboxError, SandboxLost
 from hone.sandbox.init.in_sandbox import wire
 
-_FRAME_MAX = 32 << 20  # bytes; the largest honest reply lists a directory
+_FRAME_MAX = 32 << 20  # bytes; the largest valid reply lists a directory
+
+
+BROKEN = "its process 1 broke the protocol"
 
 
 class Channel(asyncio.Protocol):
-    """Length-framed requests over a stream socket. `lost` says why once it is gone, else it is empty."""
+    """Length-framed requests over a stream socket. `lost` is the reason once it is closed, else ""."""
 
     def __init__(self) -> None:
         self.ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -28,7 +31,7 @@ class Channel(asyncio.Protocol):
         self._last = 0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast("asyncio.Transport", transport)  # of a stream; uvloop's is not a subclass
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's class is not a subclass
 
     def data_received(self, data: bytes) -> None:
         self._incoming += data
@@ -36,7 +39,7 @@ class Channel(asyncio.Protocol):
         while len(self._incoming) - offset >= wire.HEADER.size:
             size, kind, request = wire.HEADER.unpack_from(self._incoming, offset)
             if size > _FRAME_MAX:
-                self.abandon("its supervisor broke the protocol")
+                self.abandon(BROKEN)
                 return
             start = offset + wire.HEADER.size
             if len(self._incoming) - start < size:
@@ -59,11 +62,11 @@ class Channel(asyncio.Protocol):
             future.set_result((kind, body))
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self.abandon("everything in it was killed")
+        self.abandon("all its processes were killed")
 
-    def abandon(self, why: str) -> None:
-        """Hang up; every waiting and later request raises SandboxLost. The first reason stays."""
-        self.lost = self.lost or why
+    def abandon(self, reason: str) -> None:
+        """Close the channel; waiting and later requests raise SandboxLost. The first reason is kept."""
+        self.lost = self.lost or reason
         if self._transport is not None:
             self._transport.abort()
         waiting = [self.ready, *self._pending.values()]
@@ -71,10 +74,10 @@ class Channel(asyncio.Protocol):
         for future in waiting:
             if not future.done():
                 future.set_exception(SandboxLost(self.lost))
-                future.exception()  # a waiter that was cancelled meanwhile will not look at it
+                future.exception()  # mark it as retrieved, in case the waiter was cancelled
 
     def open(self) -> int:
-        """A fresh request number, whose reply `reply` waits for."""
+        """Return a new request number, for `send` and `reply`. Raises SandboxLost."""
         if self.lost:
             raise SandboxLost(self.lost)
         self._last = (self._last + 1) & 0xFFFFFFFF
@@ -82,7 +85,7 @@ class Channel(asyncio.Protocol):
         return self._last
 
     def listen(self, request: int, on_output: OnOutput) -> None:
-        """Call `on_output` with each piece of live output of this request, until its reply."""
+        """Call `on_output` with each piece of live output of a request, until its reply."""
         self._listeners[request] = on_output
 
     def send(self, kind: int, request: int, *parts: bytes) -> None:
@@ -91,7 +94,7 @@ class Channel(asyncio.Protocol):
             self._transport.writelines([header, *parts])
 
     async def reply(self, request: int, timeout_s: float) -> tuple[int, bytes]:
-        """Wait for the reply. A sandbox that does not answer in time is given up: SandboxLost."""
+        """Wait for the reply. A sandbox that does not answer in time is ended: raises SandboxLost."""
         future = self._pending[request]
         try:
             async with asyncio.timeout(timeout_s):
@@ -104,7 +107,7 @@ class Channel(asyncio.Protocol):
             self._listeners.pop(request, None)
 
     async def ask(self, kind: int, *parts: bytes, timeout_s: float = 60.0) -> bytes:
-        """One file request and its reply. Raises the OSError that it met inside."""
+        """Send one file request and return its reply. Raises the OSError of the sandbox."""
         request = self.open()
         self.send(kind, request, *parts)
         reply, body = await self.reply(request, timeout_s)
@@ -112,6 +115,6 @@ class Channel(asyncio.Protocol):
             (number,) = wire.LENGTH.unpack(body)
             raise OSError(number, os.strerror(number))
         if reply != wire.DATA_KIND:
-            self.abandon("its supervisor broke the protocol")
+            self.abandon(BROKEN)
             raise SandboxError(self.lost)
         return body

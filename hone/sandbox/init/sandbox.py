@@ -1,4 +1,4 @@
-"""A running sandbox whose process 1 is the supervisor: the contract, spoken over the channel."""
+"""A sandbox whose process 1 is Hone's init process: implements the contract over its channel."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from pathlib import Path
 
 from hone.sandbox.contract import Command, ExecResult, Sandbox, SandboxLost, SandboxSpec
 from hone.sandbox.init import transfer
-from hone.sandbox.init.channel import Channel
+from hone.sandbox.init.channel import BROKEN, Channel
 from hone.sandbox.init.in_sandbox import wire
 
-READ_MAX = 256 << 20  # bytes of one `read`; a sparse file may claim any size
-_ANSWER_S = 30.0  # beyond a command's own time, before a silent sandbox is given up
+READ_MAX = 256 << 20  # bytes of one `read`; a sparse file may have any size
+_ANSWER_S = 30.0  # on top of a command's timeout, until a sandbox without a reply is ended
 
 
 class InitSandbox(Sandbox):
@@ -59,15 +59,15 @@ class InitSandbox(Sandbox):
         try:
             return _parse_result(kind, body, keep)
         except (ValueError, struct.error) as error:
-            self._channel.abandon("its supervisor broke the protocol")
-            raise SandboxLost(f"its supervisor broke the protocol: {error}") from error
+            self._channel.abandon(BROKEN)
+            raise SandboxLost(f"{BROKEN}: {error}") from error
 
     def _inside(self, path: str) -> bytes:
-        """Absolute path inside; relative ones start at workdir."""
+        """Return the absolute path inside; relative paths start at workdir."""
         return os.fsencode(posixpath.join(self.spec.workdir, path))
 
     async def read(self, path: str) -> bytes:
-        """A file's content. Raises FileNotFoundError, IsADirectoryError, SandboxError above READ_MAX."""
+        """Return a file's content. Raises OSError, SandboxError above READ_MAX."""
         chunks: list[bytes] = []
         await transfer.fetch(self._channel, self._inside(path), chunks.append, READ_MAX)
         return b"".join(chunks)
@@ -97,12 +97,12 @@ class InitSandbox(Sandbox):
 
 def _parse_result(kind: int, body: bytes, keep: int) -> ExecResult:
     if kind != wire.RESULT_KIND:
-        raise ValueError(f"a command was answered with {kind}")
+        raise ValueError(f"the reply to a command has kind {kind}")
     code, timed_out, out_total, err_total, seconds, out_size = wire.RESULT.unpack_from(body)
     streams = body[wire.RESULT.size :]
     stdout, stderr = streams[:out_size], streams[out_size:]
     if max(len(stdout), len(stderr)) > keep + 1:
-        raise ValueError("more output than the cap")
+        raise ValueError("more output than the limit")
     return ExecResult(
         exit_code=code,
         stdout=stdout,

@@ -101,7 +101,7 @@ class NamespacesProvider:
             spec = replace(spec, workdir=spec.workdir or base.workdir)
             self._started += 1
             sandbox_id = f"s{self._started}"
-            sockets = await network.open_ways_out(self._directory / "net", sandbox_id, spec, resources)
+            sockets = await network.open_sockets(self._directory / "net", sandbox_id, spec, resources)
             plan = await asyncio.to_thread(self._plan, sandbox_id, base, spec, server.roots, sockets)
             async with self._gate:
                 return await self._start(server, plan, base, spec, resources.pop_all())

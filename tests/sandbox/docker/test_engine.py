@@ -178,7 +178,7 @@ def test_health_tells_the_engine_its_limits_and_tries_a_sandbox(
 def test_health_tells_an_image_that_is_not_there(settings: SandboxSettings) -> None:
     settings = settings.model_copy(update={"docker_image": f"127.0.0.1:{free_port()}/x:1"})
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("hone.sandbox.docker.images._FIRST_PAUSE_S", 0.01)
+        patch.setattr("hone.sandbox.docker.images._FIRST_DELAY_S", 0.01)
         health = asyncio.run(make_provider(settings).health())
     assert not health.ok
     assert any("x:1 cannot be pulled" in check.detail for check in health.checks)

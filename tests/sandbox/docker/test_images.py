@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from hone.sandbox import ImageUnavailable, SandboxSpec, make_provider
-from hone.sandbox.docker.images import explain
+from hone.sandbox.docker.images import pull_error
 from hone.sandbox.settings import SandboxSettings
 from tests.sandbox.docker.conftest import settings_of
 from tests.sandbox.docker.looking import containers, until
@@ -148,7 +148,7 @@ def test_an_image_that_the_registry_does_not_know(mine: SandboxSettings, registr
 
 
 def test_a_registry_that_is_down(mine: SandboxSettings, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hone.sandbox.docker.images._FIRST_PAUSE_S", 0.01)
+    monkeypatch.setattr("hone.sandbox.docker.images._FIRST_DELAY_S", 0.01)
     error = _problem_of(mine, f"127.0.0.1:{free_port()}/x:1")
     assert (error.problem, error.retryable) == ("registry_unavailable", True)
 
@@ -179,7 +179,7 @@ def test_a_full_disk_of_the_engine(
     tmp_path_factory: pytest.TempPathFactory,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("hone.sandbox.docker.images._FIRST_PAUSE_S", 0.01)
+    monkeypatch.setattr("hone.sandbox.docker.images._FIRST_DELAY_S", 0.01)
     libc = ctypes.CDLL(None, use_errno=True)
     with service_folder() as folder:
         assert libc.mount(b"none", bytes(folder), b"tmpfs", 0, b"size=40m") == 0
@@ -209,6 +209,6 @@ def test_a_full_disk_of_the_engine(
     ],
 )
 def test_what_engines_say_is_understood(said: str, problem: str) -> None:
-    error = explain("x:1", said)
+    error = pull_error("x:1", said)
     assert error.problem == problem
     assert said in str(error)

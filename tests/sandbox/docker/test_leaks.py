@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from hone.sandbox import ProviderUnavailable, Sandbox, SandboxSpec, make_provider
+from hone.sandbox import ProviderUnavailable, Sandbox, SandboxSpec, make_provider, owners
 from hone.sandbox.settings import SandboxSettings
 from tests.sandbox.docker.looking import containers, until, volumes
 from tests.services.engines import Engine
@@ -119,7 +119,7 @@ def test_the_next_provider_removes_what_a_dead_owner_left(settings: SandboxSetti
     with subprocess.Popen(["true"]) as process:
         process.wait()
         dead = f"{Path('/proc/self/ns/pid').stat().st_ino}-{process.pid}-1-00000000"
-    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    boot = owners.boot_id()
     strangers = {
         "of-a-dead-owner": {"hone.owner": dead, "hone.boot": boot},
         "of-another-machine": {"hone.owner": dead, "hone.boot": "elsewhere"},

@@ -1,6 +1,6 @@
-"""What runs inside a sandbox: process 1 and its parts.
+"""The code of process 1 of a sandbox.
 
-It runs on a bare interpreter (`python -I -S`) from a compiled copy of this package, so it imports built-in
-modules and its own only (`posix`, where others import `os`): each further import would be paid at every
-start. The host imports `wire` from here.
+It runs on a bare interpreter (`python -I -S`) from a compiled copy of this package. It imports only built-in
+modules and this package (`posix` instead of `os`), because every import slows each start. The host imports
+`wire`.
 """

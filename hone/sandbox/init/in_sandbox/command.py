@@ -1,4 +1,4 @@
-"""One command: its pipes, its state, and the forked child that becomes it."""
+"""One command: its output pipes, its state, and how it is started."""
 
 import _ctypes
 import _signal as signal  # pyright: ignore[reportMissingImports]
@@ -9,31 +9,31 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-PIPE_MAX = 1 << 20  # the most an unprivileged process can make a pipe hold
+PIPE_MAX = 1 << 20  # largest pipe of an unprivileged process
 PR_SET_DUMPABLE, PR_SET_CHILD_SUBREAPER = 4, 36
-_IGNORED = (signal.SIGINT, signal.SIGPIPE, signal.SIGXFSZ)  # by process 1; commands have the defaults
+_IGNORED = (signal.SIGINT, signal.SIGPIPE, signal.SIGXFSZ)  # by process 1; commands get the defaults
 PRCTL = _ctypes.dlsym(_ctypes.dlopen(None, 0), "prctl")  # pyright: ignore[reportArgumentType]
 
 
 def prctl(option: int, value: int, third: "int | bytes" = 0) -> None:
-    """prctl(2) through the bare C module: importing `ctypes` would cost 4 ms of every start."""
+    """Call prctl(2) without importing `ctypes`, which would add 4 ms to every start. Raises OSError."""
     if _ctypes.call_function(PRCTL, (option, value, third, 0, 0)):
         raise OSError("prctl failed")
 
 
 class Stream:
-    """One output pipe: the head and tail that are kept, and the count of all."""
+    """One output pipe; keeps head and tail and counts all bytes."""
 
     def __init__(self, keep: int, live: "Callable[[bytes], None] | None" = None) -> None:
-        self.live = live  # told every piece
+        self.live = live  # called with each piece
         self.fd, self.write_end = os.pipe2(os.O_CLOEXEC)
         os.set_blocking(self.fd, False)
         self.half = max(1, keep // 2)
         self.head, self.tail, self.total = bytearray(), bytearray(), 0
-        self.sink = False  # the command has ended; what its background processes write is thrown away
+        self.sink = False  # the command has ended; discard output of its background processes
 
     def take(self, limit: int = 65536) -> bool:
-        """Read what is there, at most `limit` bytes. False at the end of the stream."""
+        """Read available bytes, about `limit` at most; return False at the end of the stream."""
         while limit > 0:
             try:
                 data = os.read(self.fd, 65536)
@@ -61,62 +61,62 @@ class Stream:
 
 
 class Job:
-    """One command. `doomed` holds the processes of its tree that were killed and not yet reaped."""
+    """One running command. `killed` holds the processes of its tree that were killed but not reaped yet."""
 
     def __init__(
         self, request: int, pid: int, streams: list[Stream], started: float, timeout_s: float, *, alone: bool
     ) -> None:
         self.request, self.pid, self.streams = request, pid, streams
-        self.alone = alone  # started when nothing else ran: what is in no other command's tree is its own
-        self.started = started  # on the monotonic clock, before it could do anything
+        self.alone = alone  # started when nothing else ran: processes in no other command's tree are its own
+        self.started = started  # monotonic, taken before the command runs
         self.deadline = self.started + timeout_s
-        self.doomed: set[int] | None = None
+        self.killed: set[int] | None = None
         self.timed_out = False
 
 
 class NotStarted(Exception):
-    """A command that could not be started: its exit code, and what its stderr says."""
+    """A command could not be started. Holds its exit code and the text for its stderr."""
 
-    def __init__(self, code: int, what: bytes, why: "str | Exception") -> None:
-        reason = why.strerror if isinstance(why, OSError) else why
+    def __init__(self, code: int, path: bytes, error: "str | Exception") -> None:
+        reason = error.strerror if isinstance(error, OSError) else error
         self.code = code
-        self.text = b"sandbox: %s: %s\n" % (what, str(reason).encode())
+        self.text = b"sandbox: %s: %s\n" % (path, str(reason).encode())
 
 
 def programs(name: bytes, env: dict[bytes, bytes]) -> list[bytes]:
-    """The files that a command's name may mean, those of PATH in its order."""
+    """Return the existing files that a command's name can mean, in the order of PATH."""
     if b"/" in name:
         return [name]
     paths = [folder + b"/" + name if folder else name for folder in env.get(b"PATH", b"").split(b":")]
-    return [path for path in paths if os.access(path, os.F_OK)]  # a tenth of what a failing execve costs
+    return [path for path in paths if os.access(path, os.F_OK)]  # a tenth of the cost of a failing execve
 
 
 def execute(run: "Callable[[bytes], int]", cwd: bytes, argv: list[bytes], env: dict[bytes, bytes]) -> int:
-    """What `run` returns for the first file that it can start, in `cwd`. Raises NotStarted."""
-    what = cwd
+    """Return the result of `run` for the first file that it can start in `cwd`. Raises NotStarted."""
+    path = cwd
     failure: Exception | str = "No such file or directory"
     try:
         os.chdir(cwd)
-        what = argv[0]
-        for path in programs(what, env):
+        path = argv[0]
+        for program in programs(path, env):
             try:
-                return run(path)
+                return run(program)
             except (FileNotFoundError, NotADirectoryError):
                 continue
-            except PermissionError as error:  # another one of this name may do
+            except PermissionError as error:  # try the next file of this name
                 failure = error
-    except (OSError, ValueError) as error:  # ValueError: text that holds a null byte
-        raise NotStarted(126, what, error) from None
-    raise NotStarted(126 if isinstance(failure, PermissionError) else 127, what, failure)
+    except (OSError, ValueError) as error:  # ValueError: a null byte
+        raise NotStarted(126, path, error) from None
+    raise NotStarted(126 if isinstance(failure, PermissionError) else 127, path, failure)
 
 
 def spawn(
     stdin: int, stdout: int, stderr: int, cwd: bytes, argv: list[bytes], env: dict[bytes, bytes]
 ) -> int:
-    """Start a command that is alone. Raises NotStarted.
+    """Start a command that runs alone, and return its pid. Raises NotStarted.
 
-    By vfork, which costs a third of a fork; but no subreaper can be made of what starts so. Process 1 stays
-    in the command's directory: it names no file by a relative path, and has one thread.
+    Uses vfork, which costs a third of fork but cannot make the command a subreaper. Process 1 stays in the
+    command's directory, which is safe: it has one thread and uses no relative paths.
     """
     to = [(os.POSIX_SPAWN_DUP2, source, number) for number, source in enumerate((stdin, stdout, stderr))]
 
@@ -135,9 +135,9 @@ def run_child(
     env: dict[bytes, bytes],
     limits: list[tuple[int, int]],
 ) -> None:
-    """In a forked child: become a command that is not alone. Never returns.
+    """In a forked child: become a command that does not run alone. Never returns.
 
-    It becomes the parent of its own orphans (a subreaper), so that its tree stays together.
+    It becomes the subreaper of its orphans, so that they stay in its tree.
     """
     code = 126
     try:

@@ -1,4 +1,4 @@
-"""Files, moved in chunks; all of it with the rights and the view of a command."""
+"""File requests, in chunks, with the permissions and the view of a command."""
 
 import _stat as stat
 import errno
@@ -8,7 +8,7 @@ from . import wire
 
 
 def read_chunk(body: bytes) -> bytes:
-    """The reply to a READ request."""
+    """Return the reply to a READ request."""
     offset, size = wire.READ.unpack_from(body)
     fd = os.open(body[wire.READ.size :], os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     try:
@@ -24,7 +24,7 @@ def read_chunk(body: bytes) -> bytes:
 
 
 def read_files(body: bytes) -> bytes:
-    """The reply to a READ_FILES request."""
+    """Return the reply to a READ_FILES request."""
     fields = wire.unpack(body)
     contents: list[bytes] = []
     for limit, path in zip(fields[::2], fields[1::2], strict=True):
@@ -34,7 +34,7 @@ def read_files(body: bytes) -> bytes:
 
 
 def change(kind: int, body: bytes) -> None:
-    """Do a WRITE, MKDIR or LINK request."""
+    """Handle a WRITE, MKDIR or LINK request."""
     if kind == wire.WRITE_KIND:
         write_chunk(body)
     elif kind == wire.MKDIR_KIND:
@@ -45,7 +45,7 @@ def change(kind: int, body: bytes) -> None:
 
 
 def write_chunk(body: bytes) -> None:
-    """Do a WRITE request: the first chunk makes the file and its parents, or empties it."""
+    """Handle a WRITE request; the first chunk truncates the file, or makes it and its parents."""
     offset, mode = wire.WRITE.unpack_from(body)
     path, data = wire.unpack(body, wire.WRITE.size)
     if offset == 0:
@@ -65,7 +65,7 @@ def write_chunk(body: bytes) -> None:
 
 
 def list_entries(path: bytes) -> bytes:
-    """Pack what `path` is ("" names it), and what a directory holds; links inside are not followed."""
+    """Pack the entry of `path` (named "") and of its children; links inside are not followed."""
     info = os.stat(path)
     packed = [pack_entry(b"", info, b"")]
     if stat.S_ISDIR(info.st_mode):
@@ -83,13 +83,13 @@ def pack_entry(name: bytes, info: os.stat_result, link: bytes) -> bytes:
 
 
 def space(path: bytes) -> bytes:
-    """The reply to a SPACE request."""
+    """Return the reply to a SPACE request."""
     info = os.statvfs(path)
     return wire.SPACE.pack(info.f_bfree * info.f_frsize, info.f_ffree)
 
 
 def make_directories(path: bytes) -> None:
-    """Make a directory, and those above it, where they are missing."""
+    """Make a directory and its parents where they are missing."""
     try:
         os.mkdir(path, 0o755)
     except FileExistsError:

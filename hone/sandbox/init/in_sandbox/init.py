@@ -1,10 +1,10 @@
-"""Process 1 of a sandbox: starts commands, caps their output at the source, kills their trees, moves files.
+"""Process 1 of a sandbox: starts commands, limits their output, kills their trees, reads and writes files.
 
-The rules that must not break:
-- no signal from inside reaches it: as process 1 it takes only signals it has handlers for (SIGCHLD);
-- it is not dumpable, so nothing inside can trace it, read its memory or take its descriptors;
+Invariants:
+- signals from inside have no effect: process 1 receives only those with a handler (SIGCHLD);
+- it is not dumpable, so no process inside can trace it, read its memory or take its descriptors;
 - no command inherits its channel;
-- nothing it sends can exceed the caps the host gave it.
+- its replies never exceed the limits that the host gave.
 """
 
 import _signal as signal  # pyright: ignore[reportMissingImports]
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 else:
     from . import processes  # the bundle holds a copy of that file
 
-OUTGOING_MAX = 8 << 20  # above this many unsent bytes no further request is read
+OUTGOING_MAX = 8 << 20  # unsent bytes above which no request is read
 WATCH_S = 0.1  # period of the memory watchdog
 OPEN_FILES = 8192  # of one process
 
@@ -37,15 +37,15 @@ class Init:
     def __init__(
         self, source: int, sink: int, oom_score: int, memory_kib: int, pids: int, file_mib: int
     ) -> None:
-        self.source, self.sink = source, sink  # the channel: where requests come from, where replies go
-        self.memory_kib = memory_kib  # watched here when no cgroup holds it; else 0
+        self.source, self.sink = source, sink  # the channel: requests in, replies out
+        self.memory_kib = memory_kib  # enforced here when no cgroup does; else 0
         wanted = (
             (resource.RLIMIT_DATA, memory_kib << 10),
             (resource.RLIMIT_NPROC, pids),  # counted in the sandbox's own user namespace
             (resource.RLIMIT_FSIZE, file_mib << 20),
         )
         self.limits = [(which, lowered(which, value)) for which, value in wanted if value]
-        files_max = lowered(resource.RLIMIT_NOFILE, OPEN_FILES)  # inherited by all that it starts
+        files_max = lowered(resource.RLIMIT_NOFILE, OPEN_FILES)  # inherited by commands
         resource.setrlimit(resource.RLIMIT_NOFILE, (files_max, files_max))
         self.incoming, self.outgoing = bytearray(), bytearray()
         self.jobs: dict[int, Job] = {}  # by request
@@ -66,12 +66,12 @@ class Init:
     def serve(self) -> None:
         self.send(wire.READY_KIND, 0, b"")
         while True:
-            for fd, event in self.poll.poll(self.patience()):
+            for fd, event in self.poll.poll(self.next_timeout()):
                 if fd == self.source:
                     self.receive()
                 elif fd == self.sink:
                     if event & (select.EPOLLERR | select.EPOLLHUP):
-                        os._exit(0)  # the host is gone, and with process 1 everything inside
+                        os._exit(0)  # the host is gone; with process 1 all processes end
                     self.flush()
                 elif fd == self.wake:
                     try:
@@ -83,13 +83,13 @@ class Init:
             self.reap()
             self.expire()
 
-    def patience(self) -> float | None:
-        """Seconds until something must be done without an event."""
+    def next_timeout(self) -> float | None:
+        """Return seconds until the next deadline; None when there is none."""
         now = time.monotonic()
-        waits = [job.deadline - now for job in self.jobs.values() if job.doomed is None]
+        waits = [job.deadline - now for job in self.jobs.values() if job.killed is None]
         if self.memory_kib:
             waits.append(WATCH_S)
-        if any(job.doomed is not None for job in self.jobs.values()):
+        if any(job.killed is not None for job in self.jobs.values()):
             waits.append(0.02)
         return max(0.0, min(waits)) if waits else None
 
@@ -105,9 +105,9 @@ class Init:
             while self.outgoing:
                 del self.outgoing[: os.write(self.sink, self.outgoing[: wire.CHUNK])]
         except BlockingIOError:
-            pass  # the channel is full; the mask below asks to be told when it is not
+            pass  # the channel is full; the mask below waits until it is not
         except OSError:
-            os._exit(0)  # the host is gone, and with process 1 everything inside
+            os._exit(0)  # the host is gone; with process 1 all processes end
         reading = select.EPOLLIN if len(self.outgoing) < OUTGOING_MAX else 0
         mask = (reading, select.EPOLLOUT if self.outgoing else 0)
         if mask != self.mask:
@@ -115,7 +115,7 @@ class Init:
             self.poll.modify(self.source, mask[0])
             self.poll.modify(self.sink, mask[1])
             for stream in self.streams.values():
-                if stream.live:  # a reader that lags holds the command up, not our memory
+                if stream.live:  # a slow reader blocks the command instead of filling memory
                     self.poll.modify(stream.fd, reading)
 
     def receive(self) -> None:
@@ -139,7 +139,7 @@ class Init:
                 self.handle(kind, request, body)
             except OSError as error:
                 self.send(wire.ERROR_KIND, request, wire.LENGTH.pack(error.errno or errno.EIO))
-            except ValueError:  # a path that holds a null byte
+            except ValueError:  # a path with a null byte
                 self.send(wire.ERROR_KIND, request, wire.LENGTH.pack(errno.EINVAL))
         del self.incoming[:offset]
 
@@ -185,19 +185,19 @@ class Init:
             os.lseek(stdin, 0, 0)
         kinds = [wire.STDOUT_KIND] if flags & wire.MERGE_FLAG else [wire.STDOUT_KIND, wire.STDERR_KIND]
         streams = [
-            Stream(keep, self.teller(request, kind) if flags & wire.LIVE_FLAG else None) for kind in kinds
+            Stream(keep, self.forwarder(request, kind) if flags & wire.LIVE_FLAG else None) for kind in kinds
         ]
         source = self.null if stdin is None else stdin
         command = (source, streams[0].write_end, streams[-1].write_end, cwd, argv, env)
         alone = not self.limits and nothing_runs()
         pid, failed, started = -1, 0, time.monotonic()
-        os.write(self.oom_score, b"800")  # inherited: a command dies before the supervisor does
+        os.write(self.oom_score, b"800")  # inherited: the kernel kills commands before process 1
         try:
             pid = spawn(*command) if alone else os.fork()
         except NotStarted as failure:
             os.write(streams[-1].write_end, failure.text)
             failed = failure.code
-        except OSError as error:  # the commands before this one used up the limit on processes
+        except OSError as error:  # the limit on processes is reached
             os.write(streams[-1].write_end, b"sandbox: cannot start a process: %s\n" % str(error).encode())
             failed = 126
         if pid == 0:
@@ -213,7 +213,7 @@ class Init:
         if failed:
             self.finish(job, failed)
 
-    def teller(self, request: int, kind: int) -> "Callable[[bytes], None]":
+    def forwarder(self, request: int, kind: int) -> "Callable[[bytes], None]":
         return lambda data: self.send(kind, request, data)
 
     def cancel(self, request: int) -> None:
@@ -221,11 +221,11 @@ class Init:
         if stdin is not None:
             os.close(stdin)
         job = self.jobs.get(request)
-        if job and job.doomed is None:
-            job.doomed = self.kill(job)
+        if job and job.killed is None:
+            job.killed = self.kill(job)
 
     def kill(self, job: Job) -> set[int]:
-        """Kill a command with all that came from it; returns the processes."""
+        """Kill a command and its descendants; return the killed processes."""
         others = {other.pid for other in self.jobs.values() if other is not job}
         if not job.alone:
             return processes.kill_selected(lambda seen: seen.tree({job.pid}), may_stop_all=True)
@@ -236,7 +236,7 @@ class Init:
         return processes.kill_all_but_init()
 
     def reap(self) -> None:
-        """Collect every dead child: commands, and orphans that fell to process 1."""
+        """Collect dead children: commands and orphans."""
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -245,21 +245,21 @@ class Init:
             if pid == 0:
                 break
             for job in list(self.jobs.values()):
-                if job.doomed is not None:
-                    job.doomed.discard(pid)
+                if job.killed is not None:
+                    job.killed.discard(pid)
                 elif job.pid == pid:
                     self.finish(job, os.waitstatus_to_exitcode(status))
 
     def expire(self) -> None:
-        """Kill what is over its time; report a killed tree once the last of it is gone."""
+        """Kill commands past their deadline; report a killed tree once its last process is gone."""
         now = time.monotonic()
         for job in list(self.jobs.values()):
-            if job.doomed is None and now >= job.deadline:
+            if job.killed is None and now >= job.deadline:
                 job.timed_out = True
-                job.doomed = self.kill(job)
-            if job.doomed is not None:
-                job.doomed = {pid for pid in job.doomed if processes.exists(pid)}
-                if not job.doomed:
+                job.killed = self.kill(job)
+            if job.killed is not None:
+                job.killed = {pid for pid in job.killed if processes.exists(pid)}
+                if not job.killed:
                     self.finish(job, -9)
         if self.memory_kib:
             self.watch_memory()
@@ -268,7 +268,7 @@ class Init:
         seconds = time.monotonic() - job.started
         del self.jobs[job.request]
         for stream in job.streams:
-            # its descriptor may be another stream's by now
+            # its descriptor may belong to another stream meanwhile
             if self.streams.get(stream.fd) is stream and not stream.take(PIPE_MAX):
                 self.drop(stream)
         if job.timed_out:
@@ -289,14 +289,14 @@ class Init:
         os.close(stream.fd)
 
     def watch_memory(self) -> None:
-        """Where no cgroup holds memory: kill the largest process while the sum is over the limit."""
+        """Without a memory cgroup: kill the largest process while the sum is above the limit."""
         sizes = {pid: processes.resident_kib(pid) for pid in processes.Snapshot().parents if pid != 1}
         if sum(sizes.values()) > self.memory_kib:
             processes.send_signal({max(sizes, key=lambda pid: sizes[pid])}, signal.SIGKILL)
 
 
 def nothing_runs() -> bool:
-    """Whether process 1, from which all inside descends, has no child, dead ones included."""
+    """Return whether process 1 has no child, zombies included; all processes inside descend from it."""
     try:
         os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     except ChildProcessError:
@@ -305,18 +305,18 @@ def nothing_runs() -> bool:
 
 
 def lowered(which: int, value: int) -> int:
-    """A limit that this process may set: at most the one it has."""
+    """Return `value`, at most the current hard limit, which this process cannot raise."""
     hard = resource.getrlimit(which)[1]
     return value if hard == resource.RLIM_INFINITY else min(value, hard)
 
 
 def main() -> None:
-    """The channel is the socket at descriptor 0, or the pipes at 0 and 1 (an engine's attach stream).
+    """Serve the channel: the socket at descriptor 0, or the pipes at 0 and 1 (an engine's attach stream).
 
-    Arguments: a label for the host's process list; then what is limited here, 0 for not: KiB of memory,
-    processes, MiB of one file; then, where there is one, the loopback port of the proxy and its socket.
+    Arguments: a label for the host's process list; limits to enforce here, 0 for none: KiB of memory,
+    processes, MiB of one file; optionally the loopback port of the proxy and its socket.
     """
-    os.closerange(3, 1 << 16)  # whatever else was inherited
+    os.closerange(3, 1 << 16)  # inherited descriptors
     source = os.dup(0)  # descriptors made by Python close on exec
     sink = os.dup(0 if stat.S_ISSOCK(os.fstat(0).st_mode) else 1)
     null = os.open("/dev/null", os.O_RDWR)
@@ -326,7 +326,7 @@ def main() -> None:
     os.set_blocking(sink, False)
     oom_score = os.open(
         "/proc/self/oom_score_adj", os.O_WRONLY | os.O_CLOEXEC
-    )  # closed to us after the next line
+    )  # cannot be opened once not dumpable
     prctl(PR_SET_DUMPABLE, 0)
     os.umask(0o022)
     keep_trees_together()

@@ -1,7 +1,6 @@
-"""The proxy as programs know it: a TCP port on the loopback, joined to the proxy's unix socket.
+"""Forward a TCP port of the sandbox's loopback to a unix socket, such as the proxy's.
 
-A process of its own, forked from process 1 where a sandbox has an allow-list. It knows nothing and guards
-nothing: the host's end of the socket decides where a connection may go.
+It runs in a separate process. It enforces nothing: the host's end of the socket decides where connections go.
 """
 
 import _socket
@@ -11,8 +10,8 @@ import select
 _BACKLOG, _HALF = 64, 1 << 16  # bytes held of each direction
 
 
-class End:
-    """One direction of a joined pair: what was read from `source` and not yet written to `sink`."""
+class Direction:
+    """One direction of a connection; `held` was read from `source` but not written to `sink` yet."""
 
     def __init__(self, source: _socket.socket, sink: _socket.socket) -> None:
         self.source, self.sink = source, sink
@@ -20,7 +19,7 @@ class End:
 
 
 def start(port: int, path: str) -> None:
-    """Listen, then fork the process that relays. Raises OSError."""
+    """Listen, then fork the relay process. Raises OSError."""
     listener = _socket.socket(_socket.AF_INET, _socket.SOCK_STREAM | _socket.SOCK_CLOEXEC)
     listener.setsockopt(_socket.SOL_SOCKET, _socket.SO_REUSEADDR, 1)
     listener.bind(("127.0.0.1", port))
@@ -34,7 +33,7 @@ def start(port: int, path: str) -> None:
 
 
 def _relay(listener: _socket.socket, path: str) -> None:
-    ends: list[End] = []
+    ends: list[Direction] = []
     while True:
         poll = select.poll()
         poll.register(listener.fileno(), select.POLLIN)
@@ -55,7 +54,7 @@ def _relay(listener: _socket.socket, path: str) -> None:
         ends = _without_ended(ends)
 
 
-def _accept(listener: _socket.socket, path: str) -> list[End]:
+def _accept(listener: _socket.socket, path: str) -> list[Direction]:
     fd, _ = listener._accept()  # type: ignore[attr-defined]
     client = _socket.socket(fileno=fd)
     proxy = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM | _socket.SOCK_CLOEXEC)
@@ -67,10 +66,10 @@ def _accept(listener: _socket.socket, path: str) -> list[End]:
         return []
     client.setblocking(False)
     proxy.setblocking(False)
-    return [End(client, proxy), End(proxy, client)]
+    return [Direction(client, proxy), Direction(proxy, client)]
 
 
-def _move(end: End) -> None:
+def _move(end: Direction) -> None:
     try:
         if not end.held:
             end.held = end.source.recv(_HALF)
@@ -85,9 +84,9 @@ def _move(end: End) -> None:
         end.held, end.ended = b"", True
 
 
-def _without_ended(ends: list[End]) -> list[End]:
-    """Close the pairs of which both directions have ended, or one was broken off."""
-    kept: list[End] = []
+def _without_ended(ends: list[Direction]) -> list[Direction]:
+    """Close the connections whose directions have both ended; return the others."""
+    kept: list[Direction] = []
     for one, other in zip(ends[::2], ends[1::2], strict=True):
         if one.ended and other.ended:
             one.source.close()

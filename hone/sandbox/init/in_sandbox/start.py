@@ -1,4 +1,4 @@
-"""The first code of process 1: its modules come from one file; a search for each would cost 0.7 ms."""
+"""First code of process 1: import modules from one file; searching for each would cost 0.7 ms."""
 
 import sys
 from _frozen_importlib import ModuleSpec
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class Bundled:
-    """An importer (PEP 451) of compiled modules, and of extension modules whose files are known."""
+    """Importer (PEP 451) of compiled modules and of extension modules with known files."""
 
     def __init__(self, modules: "Mapping[str, CodeType]", extensions: "Mapping[str, str]") -> None:
         self.modules, self.extensions = modules, extensions

@@ -1,6 +1,6 @@
-"""A started container made ready for its first command: who its user is, and the workdir with its content.
+"""Prepare a started container for its first command: find its user and make the workdir.
 
-Nothing of the sandbox's has run yet, so nothing inside works against this.
+No command has run yet, so the container is still trusted.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _IDS = re.compile(rb"^Uid:\s+(\d+).*^Gid:\s+(\d+)", re.MULTILINE | re.DOTALL)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class User:
-    """Whom commands run as."""
+    """The user of commands."""
 
     uid: int
     gid: int
@@ -30,11 +30,11 @@ class User:
 
 
 async def identify(channel: Channel) -> User:
-    """The user that the image names, as the supervisor finds itself."""
+    """Return the user that the image configures, which is that of process 1."""
     status = await _read(channel, b"/proc/self/status")
     found = _IDS.search(status)
     if found is None:
-        raise SandboxError("the supervisor cannot tell who it is")
+        raise SandboxError("process 1 of the container has no user in /proc/self/status")
     uid, gid = int(found[1]), int(found[2])
     try:
         passwd = await _read(channel, b"/etc/passwd")
@@ -46,22 +46,22 @@ async def identify(channel: Channel) -> User:
 
 
 async def _read(channel: Channel, path: bytes) -> bytes:
-    """The first CHUNK bytes of a file."""
+    """Return the first CHUNK bytes of a file."""
     body = await channel.ask(wire.READ_KIND, wire.READ.pack(0, wire.CHUNK), path)
     return body[wire.DATA.size :]
 
 
 async def make_workdir(engine: Engine, container: str, channel: Channel, path: str, user: User) -> None:
-    """Make the workdir; what the user may not make, the engine makes and hands to the user."""
+    """Make the workdir; where the user may not, the engine makes it for the user."""
     if user.uid == 0:
-        with contextlib.suppress(PermissionError):  # podman's root directory is nobody's to write to
+        with contextlib.suppress(PermissionError):  # podman's root directory is not writable
             await channel.ask(wire.MKDIR_KIND, os.fsencode(path))
             return
     await engine.put(container, "/", _workdir_archive(path, user))
 
 
 def _workdir_archive(path: str, user: User) -> bytes:
-    """A tar of the root directory, which root may write to, and the workdir, which is the user's."""
+    """Return a tar archive of the root directory, owned by root, and the workdir, owned by the user."""
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w") as tar:
         for name, uid, gid in (("./", 0, 0), (path.lstrip("/"), user.uid, user.gid)):
