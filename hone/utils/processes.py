@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     Select = Callable[["Snapshot"], Pids]
 
 _PASSES = 30  # of stopping what is found; a tree that needs more forks without end
-_RESCANS = 1000  # with everything stopped, until no process is in the middle of its exit
+_ROUNDS = 30  # of stopping and killing
+_RESCANS = 1000  # until no process is in the middle of its exit
 _POLL_S = 0.002
 
 
@@ -30,6 +31,7 @@ class Snapshot:
     def __init__(self) -> None:
         self.parents: "dict[int, int]" = {}  # pid -> parent pid; zombies included
         self.stopped: "Pids" = set()
+        self.zombies: "Pids" = set()
         self.steady = True
         last = _last_pid()
         for name in os.listdir("/proc"):
@@ -41,9 +43,11 @@ class Snapshot:
                 self.parents[int(name)] = int(fields[1])
                 if fields[0] in b"Tt":
                     self.stopped.add(int(name))
+                elif fields[0] in b"ZX":
+                    self.zombies.add(int(name))
         self.steady = self.steady and _last_pid() == last
 
-    def tree(self, roots: "Pids") -> "Pids":
+    def tree(self, roots: "Pids | frozenset[int]") -> "Pids":
         """Return `roots` and their descendants. Orphans are descendants of their subreaper."""
         found, grew = set(roots), True
         while grew:
@@ -53,40 +57,62 @@ class Snapshot:
         return found
 
 
-def kill_selected(select: "Select", *, may_stop_all: bool = False) -> "Pids":
-    """Kill the processes that `select` picks from a snapshot, until it picks no new one; return them.
+def kill_selected(
+    select: "Select", *, last: "frozenset[int]" = frozenset(), may_stop_all: bool = False
+) -> "Pids":
+    """Kill the processes that `select` picks from a snapshot, until all it picks are dead; return them.
 
-    They are stopped first, pass by pass, so that no fork outruns the kill.
+    They are stopped first, so that few forks outrun the kill. The child of a fork that was under way appears
+    by the time its parent is dead, so the search is repeated until then.
 
     Args:
+        last: kill these after all others, because orphans are found below them.
         may_stop_all: when a tree forks faster than passes can follow, stop every process of the namespace for
             a moment. Only for process 1 of a PID namespace.
     """
+    killed: "Pids" = set()
+    for _ in range(_ROUNDS):
+        found = _stop(select, may_stop_all)
+        killed |= found
+        if not found - last:
+            break
+        send_signal(found - last, signal.SIGKILL)
+        _wait_until_dead(found - last)
+    send_signal(killed, signal.SIGKILL)
+    return killed | select(Snapshot())
+
+
+def _stop(select: "Select", may_stop_all: bool) -> "Pids":
+    """Stop the live processes that `select` picks, pass by pass, and return them."""
     stopped: "Pids" = set()
     for _ in range(_PASSES):
         snapshot = Snapshot()
-        new = select(snapshot) - stopped
+        new = select(snapshot) - snapshot.zombies - stopped
         send_signal(new, signal.SIGSTOP)
         stopped |= new
         if snapshot.steady and not new:
-            break
-    else:
-        if may_stop_all:
-            stopped |= _select_with_all_stopped(select)
-    send_signal(stopped, signal.SIGKILL)
-    return stopped
+            return stopped
+    return stopped | _stop_all(select) if may_stop_all else stopped
 
 
-def _select_with_all_stopped(select: "Select") -> "Pids":
-    """Return what `select` picks, left stopped; resume the others unless they were stopped before."""
+def _stop_all(select: "Select") -> "Pids":
+    """Stop every process; return the live ones of `select`, resume those not stopped before."""
     before = Snapshot()
     send_signal({-1}, signal.SIGSTOP)
     snapshot, scans = Snapshot(), 1
     while not snapshot.steady and scans < _RESCANS:  # nothing starts any more; exits under way finish
         snapshot, scans = Snapshot(), scans + 1
-    found = select(snapshot)
+    found = select(snapshot) - snapshot.zombies
     send_signal(set(snapshot.parents) - found - before.stopped - {1}, signal.SIGCONT)
     return found
+
+
+def _wait_until_dead(pids: "Pids") -> None:
+    """Wait, for a bounded time, until killed processes are zombies or gone."""
+    for _ in range(_RESCANS):
+        if all(start_time(pid) is None for pid in pids):
+            return
+        time.sleep(_POLL_S)
 
 
 def kill_all_but_init() -> "Pids":

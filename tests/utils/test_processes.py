@@ -55,7 +55,10 @@ def supervise():
     ctypes.CDLL(None).prctl(SUBREAPER, 1)
     child(lambda: (child(lambda: (os.setsid(), signal.pause())), os._exit(0)))  # an orphan in its own session
     child(lambda: (child(signal.pause), signal.pause()))
-    wait_for(lambda: len(processes.Snapshot().tree({os.getpid()})) == 4)
+    def live():
+        snapshot = processes.Snapshot()
+        return snapshot.tree({os.getpid()}) - snapshot.zombies
+    wait_for(lambda: len(live()) == 4 and os.getpid() in live())
     processes.kill_descendants()
     assert processes.reap_children(60)
     os._exit(7)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from hone.sandbox import Limits, Sandbox, SandboxSpec
+from hone.sandbox import ExecResult, Limits, Sandbox, SandboxSpec
 from tests.attacks.sandbox.stage import Stage, program
 
 # What a process does to be overlooked when its command is killed; each ends in `stay`.
@@ -94,55 +94,76 @@ QUICK = "flees as quickly as it can"
 
 @pytest.mark.parametrize("company", ["alone", "beside another"])
 @pytest.mark.parametrize("kind", HIDE)
-def test_after_its_time_nothing_of_a_command_runs_that(
-    stage: Stage, kind: str, company: str, tmp_path: Path
-) -> None:
+def test_hidden_process_dies_with_its_command(stage: Stage, kind: str, company: str, tmp_path: Path) -> None:
     beat = tmp_path / "beat"
     assert kind == "ignores every signal" or _outlives_a_plain_timeout(_code(kind), beat)
 
     async def act(sandbox: Sandbox) -> None:
-        begun, other = 1, ""
+        other = ""
         if company == "beside another":
             other = f"/proc/{(await sandbox.exec('sleep 1000 & echo $!')).text}"
-        for timeout_s in (1, 4, 16):  # until it has begun
-            command = ["python3", "-c", program(_code(kind)), "/tmp/beat"]
-            assert (await sandbox.exec(command, timeout_s=timeout_s)).timed_out
-            begun = (await sandbox.exec(["test", "-s", "/tmp/beat"])).exit_code
-            if begun == 0:
-                break
-        assert begun == 0
-        assert await _alive(sandbox) == other
-        for _ in range(4 if kind == QUICK else 0):
-            assert (await sandbox.exec(command, timeout_s=timeout_s)).timed_out
+        for _ in range(5 if kind == QUICK else 1):
+            await _end(sandbox, await _begin(sandbox, kind))
             assert await _alive(sandbox) == other
 
     stage.play(act)
 
 
-def test_what_flees_is_caught_and_a_command_that_began_later_goes_on_as_it_was(stage: Stage) -> None:
+def test_fork_chain_is_killed_and_a_stopped_command_stays_stopped(stage: Stage) -> None:
     async def act(sandbox: Sandbox) -> None:
         await sandbox.exec("mkfifo /tmp/gate")
         for _ in range(3):
-            flees = ["python3", "-c", program(_code(QUICK)), "/tmp/beat"]
-            fleeing = asyncio.ensure_future(sandbox.exec(flees, timeout_s=6))
-            await sandbox.exec("until [ -s /tmp/beat ]; do sleep 0.01; done")
+            fleeing = await _begin(sandbox, QUICK)
             halts = "sleep 1000 & kill -STOP $!; echo $! > /tmp/halted; cat /tmp/gate; kill -9 $!"
-            later = asyncio.ensure_future(sandbox.exec(halts))
+            later = asyncio.ensure_future(sandbox.exec(halts, timeout_s=600))
             await sandbox.exec("until [ -s /tmp/halted ]; do sleep 0.01; done")
-            assert (await fleeing).timed_out
+            await _end(sandbox, fleeing)
             assert (await sandbox.exec("cut -d' ' -f3 /proc/$(cat /tmp/halted)/stat")).text == "T\n"
-            await sandbox.exec("rm /tmp/halted /tmp/beat; echo > /tmp/gate")
+            await sandbox.exec("rm /tmp/halted; echo > /tmp/gate")
             assert (await later).exit_code == 0
             assert await _alive(sandbox) == ""
 
-    # enough for the dead, which are many until they are reaped, and for the command that begins later
+    # room for the zombies, which are many until they are reaped, and for the later command
     stage.play(act, SandboxSpec(limits=Limits(pids=20_000)))
 
 
+def test_hidden_process_dies_at_the_timeout(stage: Stage) -> None:
+    async def act(sandbox: Sandbox) -> None:
+        command = "(setsid sleep 1000 &); (setsid setsid sleep 1000 &); sleep 1000"
+        assert (await sandbox.exec(command, timeout_s=1)).timed_out
+        assert await _alive(sandbox) == ""
+
+    stage.play(act)
+
+
+async def _begin(sandbox: Sandbox, kind: str) -> asyncio.Task[ExecResult]:
+    """Start an attack; return its command once the attack has begun."""
+    command = ["python3", "-c", program(_code(kind)), "/tmp/beat"]
+    running = asyncio.create_task(sandbox.exec(command, timeout_s=1000))
+    begun = await sandbox.exec("until [ -s /tmp/beat ]; do sleep 0.01; done", timeout_s=120)
+    assert not begun.timed_out
+    return running
+
+
+async def _end(sandbox: Sandbox, running: asyncio.Task[ExecResult]) -> None:
+    """Cancel a command, which kills it as its timeout would; from then on nothing of it may run."""
+    running.cancel()
+    await asyncio.wait([running])
+    sizes = "stat -c %s /tmp/beat; sleep 0.1; stat -c %s /tmp/beat; rm /tmp/beat"
+    result = await sandbox.exec(sizes)
+    while result.exit_code == 126:  # zombies still use up the limit on processes
+        result = await sandbox.exec(sizes)
+    before, after = result.text.split()
+    assert before == after
+
+
 async def _alive(sandbox: Sandbox) -> str:
-    """What runs inside beside process 1 and the one that looks."""
+    """Return the live processes but process 1 and the caller, once zombies that are being reaped are gone."""
     look = "for p in /proc/[0-9]*; do [ $p = /proc/1 ] || [ $p = /proc/$$ ] || echo $p; done"
-    return (await sandbox.exec(look)).text
+    zombies = "while grep -qs '^State:.Z' /proc/[0-9]*/status; do sleep 0.01; done"
+    result = await sandbox.exec(f"{zombies}; {look}", timeout_s=120)
+    assert not result.timed_out
+    return result.text
 
 
 def _outlives_a_plain_timeout(code: str, beat: Path) -> bool:
@@ -167,7 +188,6 @@ def test_a_command_s_answer_does_not_wait_for_who_holds_its_output(stage: Stage)
     async def act(sandbox: Sandbox) -> None:
         result = await sandbox.exec("(setsid sleep 1000 &) ; echo done", timeout_s=100)
         assert (result.exit_code, result.text, result.timed_out) == (0, "done\n", False)
-        assert result.seconds < 50
 
     stage.play(act)
 
@@ -193,6 +213,6 @@ def test_a_cancelled_command_leaves_no_process(stage: Stage) -> None:
         running.cancel()
         await asyncio.wait([running])
         gone = "until ! grep -qsz '^sleep' /proc/[0-9]*/cmdline; do :; done"
-        assert (await sandbox.exec(gone, timeout_s=30)).exit_code == 0
+        assert (await sandbox.exec(gone, timeout_s=120)).exit_code == 0
 
     stage.play(act, SandboxSpec())

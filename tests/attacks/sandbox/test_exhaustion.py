@@ -191,7 +191,7 @@ if {kind!r} in ("processes", "a tree that grows"): os.killpg(os.getpgrp(), 9)
 
     async def act(sandbox: Sandbox) -> None:
         async with watched(stage.provider, stage.suited(SandboxSpec())):
-            result = await sandbox.exec(["python3", "-c", program(code)], timeout_s=5)
+            result = await sandbox.exec(["python3", "-c", program(code)], timeout_s=60)
         assert not Outcomes.parse(result.text).through
 
     stage.play(act, SandboxSpec(limits=SMALL))

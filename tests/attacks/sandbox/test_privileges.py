@@ -139,11 +139,11 @@ attempt("all of a process", in_child, lambda: call("setns", os.pidfd_open(os.get
     )
 
 
-def test_nothing_is_mounted(stage: Stage) -> None:
+def test_nothing_is_mounted(stage: Stage, tmp_path: Path) -> None:
     stage.repel(
         """
-os.makedirs("/tmp/point/old", exist_ok=True)
-point = b"/tmp/point"
+point = (arguments[0] + "/point").encode()
+os.makedirs(point + b"/old", exist_ok=True)
 attempt("tmpfs", lambda: call("mount", b"none", point, b"tmpfs", 0, b"") or True)
 attempt("proc", lambda: call("mount", b"none", point, b"proc", 0, b"") or True)
 attempt("sysfs", lambda: call("mount", b"none", point, b"sysfs", 0, b"") or True)
@@ -158,14 +158,16 @@ def tree():
 attempt("a copied tree", tree)
 attributes = (ctypes.c_uint64 * 4)(1)
 attempt("attributes", lambda: call("mount_setattr", -100, point, 0, attributes, 32) or True)
-attempt("chroot", in_child, call, "chroot", b"/tmp")
+attempt("chroot", in_child, call, "chroot", point)
 def pivot():
     call("mount", b"none", point, b"tmpfs", 0, b"")
-    os.mkdir("/tmp/point/old")
-    call("pivot_root", point, b"/tmp/point/old")
+    os.mkdir(point + b"/old")
+    call("pivot_root", point, point + b"/old")
 attempt("pivot_root", in_child, pivot)
 """,
-        wrapped=(*APART, "sh", "-c", 'mount -t tmpfs none /tmp && exec "$@"', "sh"),
+        "/tmp",
+        outside=(str(tmp_path),),
+        wrapped=(*APART, "sh", "-c", f'mount -t tmpfs none {tmp_path} && exec "$@"', "sh"),
     )
 
 

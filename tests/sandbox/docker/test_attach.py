@@ -29,7 +29,7 @@ class Recorder(Channel):
 
 
 class Wire(asyncio.Transport):
-    """A transport that keeps what is written and knows whether it was hung up."""
+    """A transport that keeps what is written and knows whether it was closed the connection."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -91,7 +91,7 @@ def test_an_engine_that_hangs_up_before_it_answers_is_told() -> None:
         stream = AttachStream(b"POST /attach", Recorder())
         stream.connection_made(Wire())
         stream.connection_lost(None)
-        with pytest.raises(ConnectionResetError, match="hung up"):
+        with pytest.raises(ConnectionResetError, match="closed the connection"):
             await stream.upgraded
 
     asyncio.run(run())

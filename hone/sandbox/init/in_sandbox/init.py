@@ -228,7 +228,8 @@ class Init:
         """Kill a command and its descendants; return the killed processes."""
         others = {other.pid for other in self.jobs.values() if other is not job}
         if not job.alone:
-            return processes.kill_selected(lambda seen: seen.tree({job.pid}), may_stop_all=True)
+            root = frozenset({job.pid})  # the subreaper of all its descendants
+            return processes.kill_selected(lambda seen: seen.tree(root), last=root, may_stop_all=True)
         if others:
             return processes.kill_selected(
                 lambda seen: set(seen.parents) - {1} - seen.tree(others), may_stop_all=True
