@@ -12,6 +12,19 @@ from dataclasses import dataclass
 FAILED, MISUSE, STOPPED = 1, 2, 130
 
 
+EXTRAS = {
+    "torch": "train",
+    "transformers": "train",
+    "tokenizers": "train",
+    "safetensors": "train",
+    "tensorboard": "train",
+    "datasets": "datasets",
+    "swebench": "swebench",
+    "minisweagent": "mini-swe-agent",
+}
+"""Package -> the extra of Hone that installs it."""
+
+
 class Refused(Exception):
     """The command cannot do what was asked; the message says why and what to do."""
 
@@ -36,6 +49,9 @@ def explain(error: BaseException) -> Failure:
                 return Failure(sentence=_one_line(leaf), exit_code=code, expected=True)
         if isinstance(leaf, (OSError, MemoryError)):
             return Failure(sentence=_system(leaf), exit_code=FAILED, expected=True)
+        if isinstance(leaf, ModuleNotFoundError) and leaf.name in EXTRAS:
+            needed = f"this command needs {leaf.name}: pip install 'hone[{EXTRAS[leaf.name]}]'"
+            return Failure(sentence=needed, exit_code=FAILED, expected=True)
     sentence = (
         f"an error that Hone did not expect: {type(error).__name__}: {_one_line(error)}. Run the same "
         "command with --debug to see where"

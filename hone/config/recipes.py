@@ -26,6 +26,12 @@ from hone.settings import Mark, Settings
 Tree = dict[str, Any]
 
 
+REMOVED = {
+    "tasks.validation": "nothing used that set",
+}
+"""Settings of earlier versions -> why they are gone; naming one is an error."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layer:
     """One source of settings: a recipe, or one `--set`."""
@@ -169,6 +175,8 @@ def _check_keys(
     known = {name: info for variant in variants for name, info in variant.model_fields.items()}
     for name, value in values.items():
         path = prefix + name
+        if path in REMOVED:
+            raise ConfigError(f"{layer.where(path)}: {path} was removed ({REMOVED[path]}): delete the line")
         if name not in known:
             meant = nearest(path, [setting.path for setting in walk(RunSettings)])
             hint = f"did you mean {meant}?" if meant else "`--help-config` lists the valid ones"

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 from hone.config import ConfigError, RunSettings
 from hone.policy.chat import Chat
 from hone.policy.engine import Engine, Sampling
-from hone.policy.local import LocalEngine
 from hone.policy.model import load_model, load_tokenizer, make_renderer
 from hone.policy.rendering import ChatRenderer
 from hone.policy.settings import LocalEngineSettings, ModelSettings, OpenAIEngineSettings
@@ -55,6 +54,8 @@ async def open_engine(
     Raises ConfigError for an engine without tokens, EngineError, PolicyError.
     """
     if isinstance(settings.engine, LocalEngineSettings):
+        from hone.policy.local import LocalEngine  # imports torch
+
         engine = LocalEngine(await asyncio.to_thread(lambda: policy.model), settings.engine)
         try:
             yield engine
