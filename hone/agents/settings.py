@@ -1,4 +1,4 @@
-"""Settings of the agents: one class per kind, told apart by `kind`."""
+"""Settings of the agents: a union of one class per kind, with `kind` as its discriminator."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class ContextSettings(Settings):
 
 
 class AgentSettings(Settings):
-    """What every kind of agent has."""
+    """Settings of every kind of agent."""
 
     turn_limit: int | None = Field(default=None, ge=0)
     """Replies per rollout, instead of the YAML's `agent.step_limit`; 0: no limit."""
@@ -37,7 +37,7 @@ class AgentSettings(Settings):
 
     @property
     def uses_policy(self) -> bool:
-        """Whether the agent's replies come from the policy and not from a script."""
+        """Return whether the policy, and not a script, gives the replies."""
         return isinstance(self, PolicyAgentSettings)
 
 
@@ -45,15 +45,15 @@ class PolicyAgentSettings(AgentSettings):
     """An agent whose replies come from the policy."""
 
     context: ContextSettings = ContextSettings()
-    """How conversations are kept within the model's context."""
+    """How conversations are kept within the model's context length."""
     token_limit: int = Field(default=0, ge=0)
     """Sampled tokens per rollout; 0: no limit."""
 
 
 class BashAgentSettings(PolicyAgentSettings):
     kind: Literal["bash", "mini-swe-agent"] = "bash"
-    """Which agent works on the tasks. `bash`, `debugger`, `blackbox` (a command-line program inside the
-    sandbox) and `mini-swe-agent` (the package) sample replies from the policy; the others are scripted."""
+    """The agent. `bash`, `debugger`, `blackbox` (a command-line program in the sandbox) and `mini-swe-agent`
+    (the package) sample replies from the policy; the others are scripted."""
     prompts: Annotated[str, Mark.FILE_CONTENT] = "default"
     """YAML file with prompts and limits: `default`, `tiny`, or a path to a file in mini-swe-agent's format.
     Of `mini-swe-agent`, whose `default` is its own `swebench`: the name of a file that the package ships, or
@@ -86,28 +86,29 @@ class BlackboxAgentSettings(PolicyAgentSettings):
         return program
 
 
-class ScriptedAgentSettings(AgentSettings):
+class ScriptSettings(AgentSettings):
+    """An agent whose replies come from a script."""
+
+    prompts: Annotated[str, Mark.FILE_CONTENT] = "default"
+    """YAML file with prompts and limits: `default`, `tiny`, or a path to one in mini-swe-agent's format."""
+    command_timeout_s: float | None = Field(default=None, gt=0)
+    """Seconds per command, instead of the YAML's `environment.timeout`."""
+
+
+class ScriptedAgentSettings(ScriptSettings):
     kind: Literal["oracle", "noop"]
-    prompts: Annotated[str, Mark.FILE_CONTENT] = "default"
-    """YAML file with prompts and limits: `default`, `tiny`, or a path to one in mini-swe-agent's format."""
-    command_timeout_s: float | None = Field(default=None, gt=0)
-    """Seconds per command, instead of the YAML's `environment.timeout`."""
 
 
-class DemonstratorSettings(AgentSettings):
+class DemonstratorSettings(ScriptSettings):
     kind: Literal["demonstrator"] = "demonstrator"
-    prompts: Annotated[str, Mark.FILE_CONTENT] = "default"
-    """YAML file with prompts and limits: `default`, `tiny`, or a path to one in mini-swe-agent's format."""
-    command_timeout_s: float | None = Field(default=None, gt=0)
-    """Seconds per command, instead of the YAML's `environment.timeout`."""
     shows: Literal["bash", "debugger"] = "bash"
-    """Agent whose tools the demonstrator uses; `debugger` has prompts of its own, whatever `prompts` says."""
+    """The agent to demonstrate; `debugger` has its own prompts and ignores `prompts`."""
     pdb: bool = True
     """Whether a demonstrator of `debugger` has the tool pdb."""
     accuracy: float = Field(default=0.4, ge=0, le=1)
     """Probability that the demonstrator chooses the right fix."""
     favourite: float = Field(default=0.6, ge=0, le=1)
-    """Probability that a wrong demonstrator makes its favourite mistake, the first wrong fix listed."""
+    """Probability that a wrong choice is the first wrong fix listed."""
 
 
 AnyAgentSettings = Annotated[
