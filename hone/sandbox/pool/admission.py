@@ -25,6 +25,7 @@ from hone.sandbox.pool.nodes import Node, Slot
 from hone.sandbox.pool.queue import FairQueue
 from hone.sandbox.pool.store import Store, StoredLease
 from hone.sandbox.remote.wire import CreateReply, LeaseRequest
+from hone.utils.clock import monotonic
 
 _ATTEMPTS = 3  # nodes that may fail to start a lease, before its client is told
 _HOPELESS = frozenset({"unknown_image", "other_architecture"})  # on every node
@@ -111,7 +112,7 @@ class Admission:
             created=time.time(),
         )
         self._leases.admit(lease)
-        now = time.monotonic()
+        now = monotonic()
         done = asyncio.get_running_loop().create_future()
         done.add_done_callback(_look)
         pending = _Pending(done=done, asked=now, deadline=now + request.wait_s)
@@ -125,7 +126,7 @@ class Admission:
     # --- the queue
 
     def _arm(self, lease: Lease, pending: _Pending) -> None:
-        left = max(0.0, pending.deadline - time.monotonic())
+        left = max(0.0, pending.deadline - monotonic())
         pending.timer = asyncio.get_running_loop().call_later(left, self._time_out, lease)
 
     def _time_out(self, lease: Lease) -> None:
@@ -173,7 +174,7 @@ class Admission:
         slot = self._fleet.reserve(node, lease.id, generation, lease.spec.image)
         pending = self._pending[lease.id]
         pending.disarm()
-        self._metrics.waited.observe(time.monotonic() - pending.asked)
+        self._metrics.waited.observe(monotonic() - pending.asked)
         self._spawn(self._start(lease, node, slot))
         return True
 
@@ -215,7 +216,7 @@ class Admission:
         self._slots[lease.id] = node, slot
         pending = self._pending.pop(lease.id)
         pending.done.set_result(None)
-        self._metrics.allocated.observe(time.monotonic() - pending.asked)
+        self._metrics.allocated.observe(monotonic() - pending.asked)
 
     def _start_failed(self, lease: Lease, error: Exception) -> None:
         """Try another node, unless none can do better."""

@@ -2,28 +2,25 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
+from hone.utils.clock import Clock, monotonic
 
-Monotonic = Callable[[], float]  # seconds; never goes back
-STEP_S = 2.0  # the longest spell between two looks that counts; the reaper looks several times as often
+STEP_S = 2.0  # the longest time between two calls of `now` that counts; the reaper calls it every 0.5 s
 
 
 class LeaseClock:
-    """Monotonic seconds without the spells in which this process stood still.
+    """Monotonic seconds without the times in which this process was stopped or starved.
 
-    While the pool is stopped or starved no client can renew, so that time must not expire a lease. Setting
-    the machine's clock changes nothing here.
+    No client can renew a lease then, so that time must not expire it.
     """
 
-    def __init__(self, monotonic: Monotonic = time.monotonic) -> None:
-        self._monotonic = monotonic
-        self._last = monotonic()
+    def __init__(self, clock: Clock = monotonic) -> None:
+        self._clock = clock
+        self._last = clock()
         self._now = 0.0
 
     def now(self) -> float:
         """Lease time; to be called more often than every STEP_S."""
-        at = self._monotonic()
+        at = self._clock()
         self._now += min(max(at - self._last, 0.0), STEP_S)
         self._last = at
         return self._now

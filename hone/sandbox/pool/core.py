@@ -34,6 +34,7 @@ from hone.sandbox.remote.wire import (
     SpecBody,
     StatusReply,
 )
+from hone.utils.clock import monotonic
 
 _log = logging.getLogger(__name__)
 _REAP_S = 0.5
@@ -53,14 +54,13 @@ class Pool:
         max_sandboxes: int = 0,
         timing: Timing | None = None,
         open_store: Callable[[Path], Store] = Store,
-        clock: LeaseClock | None = None,
     ) -> None:
         """`max_sandboxes` (0: what a node says) is for `nodes`, which are added to those in the store."""
         self._store = open_store(store)
         self._connect = connect
         self._urls, self._max_sandboxes = [clean_url(url) for url in nodes], max_sandboxes
         self._timing = timing or Timing()
-        self._clock = clock or LeaseClock()
+        self._clock = LeaseClock()
         self._leases = Leases(self._store.next_generation)
         self._endings: dict[str, asyncio.Task[None]] = {}
         self._slots: dict[str, tuple[Node, Slot]] = {}  # of active leases
@@ -304,7 +304,7 @@ class Pool:
 
     def unhealthy(self) -> str:
         """Why no sandbox can be had, in a sentence; "" when one can."""
-        now = time.monotonic()
+        now = monotonic()
         if any(node.state(now) == "active" for node in self.fleet):
             return ""
         return "the pool has no node that can start sandboxes"
@@ -316,7 +316,7 @@ class Pool:
     def status(self) -> StatusReply:
         now = self._clock.now()
         return StatusReply(
-            nodes=[node.row(time.monotonic()) for node in self.fleet],
+            nodes=[node.row(monotonic()) for node in self.fleet],
             leases=[self._row(lease, now) for lease in self._leases],
             queued=self._admission.waiting(),
             totals={name: self.totals[name] for name in ("allocated", *ENDS, "refused")},

@@ -9,16 +9,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from hone.sandbox.client.connection import Unreachable
 from hone.sandbox.contract import ImageUnavailable, ProviderUnavailable, SandboxError, SandboxLost
-from hone.sandbox.pool.clock import Monotonic
 from hone.sandbox.pool.nodes import Key, Node, NodeApi, Slot
 from hone.sandbox.pool.placement import choose
 from hone.sandbox.remote.wire import CreateReply, CreateRequest, SpecBody
+from hone.utils.clock import monotonic
 
 _log = logging.getLogger(__name__)
 _MISSES = 2  # probes in a row without an answer, before nothing more is placed on a node
@@ -51,7 +50,6 @@ class Fleet:
         timing: Timing,
         on_lost: Callable[[str, int], None],
         on_room: Callable[[], None],
-        monotonic: Monotonic = time.monotonic,
     ) -> None:
         """`on_lost` hears of each active lease (id, generation) whose sandbox is gone, its place given back;
         `on_room` hears when there may be room for more."""
@@ -60,7 +58,6 @@ class Fleet:
         self._timing = timing
         self._on_lost, self._on_room = on_lost, on_room
         self._gone_s = timing.node_ttl_s + timing.node_margin_s
-        self._monotonic = monotonic
         self._nodes: dict[str, Node] = {}
         self._supervisors: dict[str, asyncio.Task[None]] = {}
 
@@ -99,14 +96,14 @@ class Fleet:
     # --- places
 
     def has_room(self) -> bool:
-        now = self._monotonic()
+        now = monotonic()
         return any(
             node.state(now) == "active" and len(node.slots) + node.foreign < node.capacity
             for node in self._nodes.values()
         )
 
     def choose(self, spec: SpecBody, *, avoid: set[str]) -> Node | None:
-        now = self._monotonic()
+        now = monotonic()
         views = [
             node.view(spec.image)
             for node in self._nodes.values()
@@ -120,14 +117,14 @@ class Fleet:
         return any(url not in avoid and not node.draining for url, node in self._nodes.items())
 
     def reserve(self, node: Node, lease_id: str, generation: int, image: str) -> Slot:
-        return node.reserve(lease_id, generation, image, self._monotonic())
+        return node.reserve(lease_id, generation, image, monotonic())
 
     def adopt(self, node: Node, lease_id: str, generation: int, image: str, sandbox_id: str) -> Slot:
         """Take over the place of a lease that an earlier run of the pool left active."""
-        slot = node.reserve(lease_id, generation, image, self._monotonic())
+        slot = node.reserve(lease_id, generation, image, monotonic())
         node.settle(slot, "active", float("-inf"))
         slot.sandbox_id = sandbox_id
-        slot.alive_until = self._monotonic() + self._gone_s
+        slot.alive_until = monotonic() + self._gone_s
         return slot
 
     # --- starts and teardowns
@@ -140,14 +137,14 @@ class Fleet:
             lease=f"{self._pool_id}/{slot.lease_id}",
             generation=slot.generation,
         )
-        began = self._monotonic()
+        began = monotonic()
         try:
             async with asyncio.timeout(self._timing.start_timeout_s):
                 key = f"{self._pool_id}/{slot.generation}"  # no generation is given twice
                 reply = await node.api.create(request, key=key)
         except (Unreachable, TimeoutError) as error:
             self._blame(node, error)
-            node.settle(slot, "doubtful", self._monotonic())
+            node.settle(slot, "doubtful", monotonic())
             slot.alive_until = slot.since + self._timing.start_timeout_s + self._gone_s
             node.wake.set()
             raise Unreachable(f"{node.url} did not say whether the sandbox started") from error
@@ -156,7 +153,7 @@ class Fleet:
                 self._blame(node, error)
             node.release(slot)
             raise
-        now = self._monotonic()
+        now = monotonic()
         node.settle(slot, "active", now)
         slot.sandbox_id = reply.id
         slot.alive_until = now + self._gone_s
@@ -168,7 +165,7 @@ class Fleet:
     def _blame(self, node: Node, error: Exception) -> None:
         node.failures += 1
         node.last_failure = str(error) or type(error).__name__
-        node.breaker.failed(self._monotonic())
+        node.breaker.failed(monotonic())
         _log.warning("a start on %s failed: %s", node.url, node.last_failure)
 
     async def tear_down(self, node: Node, slot: Slot) -> bool:
@@ -176,11 +173,11 @@ class Fleet:
 
         The slot is `closing` meanwhile, so that nobody else destroys it.
         """
-        node.settle(slot, "closing", self._monotonic())
+        node.settle(slot, "closing", monotonic())
         if await self._destroy(node, slot.sandbox_id):
             node.release(slot)
             return True
-        node.settle(slot, "doubtful", self._monotonic())
+        node.settle(slot, "doubtful", monotonic())
         node.wake.set()
         return False
 
@@ -211,7 +208,7 @@ class Fleet:
                 continue
 
     async def _probe(self, node: Node) -> None:
-        began = self._monotonic()
+        began = monotonic()
         try:
             async with asyncio.timeout(self._timing.probe_timeout_s):
                 info = await node.api.info()
@@ -239,7 +236,7 @@ class Fleet:
 
     def _give_up_old(self, node: Node) -> None:
         """Of a node that does not answer: its own time to live has ended what was not renewed."""
-        now = self._monotonic()
+        now = monotonic()
         for key, slot in list(node.slots.items()):
             if slot.state in ("active", "doubtful") and now >= slot.alive_until:
                 self._gone(node, key)
@@ -257,7 +254,7 @@ class Fleet:
 
     async def _renew(self, node: Node) -> None:
         """Renew what is active, four times within the node's time to live."""
-        if self._monotonic() < node.renewed + self._timing.node_ttl_s / 4:
+        if monotonic() < node.renewed + self._timing.node_ttl_s / 4:
             return
         active = [slot for slot in node.slots.values() if slot.state == "active"]
         for first in range(0, len(active), _RENEW_BATCH):
@@ -273,8 +270,8 @@ class Fleet:
             for slot in batch:
                 if slot.state == "active" and slot.sandbox_id in lost:
                     self._gone(node, slot.key)
-                slot.alive_until = self._monotonic() + self._gone_s
-        node.renewed = self._monotonic()
+                slot.alive_until = monotonic() + self._gone_s
+        node.renewed = monotonic()
 
 
 def _report(supervisor: asyncio.Task[None]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter as Counts
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
@@ -11,6 +10,8 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, generate_la
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
+
+from hone.utils.clock import monotonic
 
 if TYPE_CHECKING:
     from hone.sandbox.pool.core import Pool
@@ -63,7 +64,7 @@ class Metrics(Collector):
         for name, number in self._pool.totals.items():
             ends.add_metric([name], number)
         yield ends
-        now = time.monotonic()
+        now = monotonic()
         nodes = GaugeMetricFamily("hone_pool_nodes", "Nodes", labels=["state"])
         for state, number in Counts(node.state(now) for node in self._pool.fleet).items():
             nodes.add_metric([state], number)

@@ -1,19 +1,16 @@
-"""What the pool knows for certain: one SQLite file, one writer thread, many requests to a transaction.
+"""The durable state of the pool: one SQLite file, one transaction at a time, many requests in each.
 
-Durable is what a restart cannot find out otherwise: which leases are active (with what their sandboxes are
-reached by), which ended lately, and the nodes. A lease that was only queued or starting needs no row: its
-client asks again, and the sandbox of a lease that the store does not know is destroyed on its node.
-`synchronous=FULL`: a transaction has reached the disk before its requests are answered; those that arrive
-meanwhile share the next one.
+It holds what a restart cannot learn from the nodes: active leases (with the capabilities of their sandboxes),
+tombstones of leases that ended lately, and the nodes. A queued or starting lease needs no row: its client
+asks again, and a sandbox whose lease is not in the store is destroyed on its node. `synchronous=FULL`: a
+transaction is on the disk before its requests get their replies; later requests share the next one.
 """
 
 from __future__ import annotations
 
 import asyncio
-import queue
 import secrets
 import sqlite3
-import threading
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +20,7 @@ from hone.sandbox.remote.wire import Wire
 
 SCHEMA_VERSION = 1
 _BATCH = 1000  # statements of one transaction
-_GENERATIONS = 1_000_000  # that one run of the pool may give; a restart goes on after them
+_GENERATIONS = 1_000_000  # that one run of the pool may use; a restart continues after them
 _SCHEMA = """
 CREATE TABLE meta (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE leases (id TEXT PRIMARY KEY, row TEXT NOT NULL) WITHOUT ROWID;
@@ -59,7 +56,7 @@ class StoredNode:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contents:
-    """What an earlier run left."""
+    """The state that an earlier run left."""
 
     leases: list[StoredLease]
     tombstones: dict[str, str]  # lease id -> how it ended
@@ -72,27 +69,22 @@ class Store:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._queue: queue.SimpleQueue[tuple[Sequence[Statement], asyncio.Future[None]] | None] = (
-            queue.SimpleQueue()
-        )
-        self._thread: threading.Thread | None = None
+        self._connection: sqlite3.Connection | None = None
+        self._waiting: list[tuple[Sequence[Statement], asyncio.Future[None]]] = []
+        self._writer: asyncio.Task[None] | None = None
 
     async def open(self) -> Contents:
         """Open or make the file. Raises ProviderUnavailable when it is not a store, or another pool's."""
-        self._loop = asyncio.get_running_loop()
         try:
-            contents = await asyncio.to_thread(self._open)
+            return await asyncio.to_thread(self._open)
         except (sqlite3.Error, OSError) as error:
             raise ProviderUnavailable(
                 f"the store {self._path} cannot be opened: {error}", retryable=False
             ) from error
-        self._thread = threading.Thread(target=self._write, name="pool-store", daemon=True)
-        self._thread.start()
-        return contents
 
     def _open(self) -> Contents:
         self._connection = self._connect()
-        return self._load()
+        return self._load(self._connection)
 
     def _connect(self) -> sqlite3.Connection:
         self._path.parent.mkdir(parents=True, exist_ok=True)
@@ -112,8 +104,8 @@ class Store:
             raise sqlite3.DatabaseError(f"its schema has version {version}, not {SCHEMA_VERSION}")
         return connection
 
-    def _load(self) -> Contents:
-        read = self._connection.execute
+    def _load(self, connection: sqlite3.Connection) -> Contents:
+        read = connection.execute
         read("INSERT OR IGNORE INTO meta VALUES ('pool_id', ?)", [secrets.token_hex(6)])
         read("INSERT OR IGNORE INTO meta VALUES ('generation', '0')")
         read("UPDATE meta SET value = CAST(value AS INTEGER) + ? WHERE name = 'generation'", [_GENERATIONS])
@@ -131,16 +123,17 @@ class Store:
         )
 
     def next_generation(self) -> int:
-        """Greater than all that this store ever gave."""
+        """Return a number greater than all that this store ever returned, also across restarts."""
         self._generation += 1
         return self._generation
 
     async def close(self) -> None:
-        """Write what was handed in, and close the file."""
-        if self._thread is not None:
-            self._queue.put(None)
-            await asyncio.to_thread(self._thread.join)
-            self._thread = None
+        """Finish the writes that were asked for, and close the file."""
+        if self._writer is not None:
+            await self._writer
+        if self._connection is not None:
+            await asyncio.to_thread(self._connection.close)
+            self._connection = None
 
     # --- writes
 
@@ -176,8 +169,11 @@ class Store:
         await self._commit(("DELETE FROM nodes WHERE url = ?", (url,)))
 
     async def _commit(self, *statements: Statement) -> None:
-        done = self._loop.create_future()
-        self._queue.put((statements, done))
+        """Write statements in the next transaction, and wait for it."""
+        done = asyncio.get_running_loop().create_future()
+        self._waiting.append((statements, done))
+        if self._writer is None or self._writer.done():
+            self._writer = asyncio.create_task(self._write())
         try:
             await done
         except sqlite3.Error as error:
@@ -185,38 +181,30 @@ class Store:
                 f"the pool's store cannot be written: {error}", retryable=True
             ) from error
 
-    # --- the writer thread
-
-    def _write(self) -> None:
-        open_ = True
-        while open_:
-            batch = [self._queue.get()]
-            while len(batch) < _BATCH and not self._queue.empty():
-                batch.append(self._queue.get())
-            open_ = None not in batch
-            work = [item for item in batch if item is not None]
-            error = self._transact([statement for statements, _ in work for statement in statements])
-            self._loop.call_soon_threadsafe(_settle, [done for _, done in work], error)
-        self._connection.close()
+    async def _write(self) -> None:
+        """Run one transaction after the other until no statements wait."""
+        while self._waiting:
+            batch, self._waiting = self._waiting[:_BATCH], self._waiting[_BATCH:]
+            statements = [statement for group, _ in batch for statement in group]
+            error = await asyncio.to_thread(self._transact, statements)
+            for _, done in batch:
+                if done.done():  # its request was cancelled; its statements are written all the same
+                    continue
+                if error is None:
+                    done.set_result(None)
+                else:
+                    done.set_exception(error)
 
     def _transact(self, statements: Sequence[Statement]) -> sqlite3.Error | None:
+        connection = self._connection
+        assert connection is not None
         try:
-            self._connection.execute("BEGIN IMMEDIATE")
+            connection.execute("BEGIN IMMEDIATE")
             for sql, parameters in statements:
-                self._connection.execute(sql, parameters).fetchall()  # a vacuum works row by row
-            self._connection.execute("COMMIT")
+                connection.execute(sql, parameters).fetchall()  # a vacuum works row by row
+            connection.execute("COMMIT")
         except sqlite3.Error as error:
-            if self._connection.in_transaction:
-                self._connection.execute("ROLLBACK")
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
             return error
         return None
-
-
-def _settle(futures: Iterable[asyncio.Future[None]], error: sqlite3.Error | None) -> None:
-    for future in futures:
-        if future.done():  # its request was cancelled; what it wrote stays
-            continue
-        if error is None:
-            future.set_result(None)
-        else:
-            future.set_exception(error)

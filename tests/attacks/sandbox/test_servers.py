@@ -20,7 +20,8 @@ from hone.sandbox.settings import SandboxSettings
 from hone.utils.http_client import bearer
 from tests.attacks.sandbox.stage import attack, control
 from tests.sandbox.node.served import TOKEN, served
-from tests.sandbox.pool.simulated import serving_pool, until
+from tests.sandbox.pool.simulated import serving_pool
+from tests.waiting import wait_until_async
 
 POOL_TOKEN = "t"
 
@@ -59,7 +60,7 @@ async def floor(base: Path) -> AsyncIterator[Floor]:
         serving_pool(base / "store", [node_url], node_token=TOKEN) as (pool_url, pool),
         aiohttp.ClientSession() as session,
     ):
-        await until(lambda: not pool.unhealthy())
+        await wait_until_async(lambda: not pool.unhealthy())
         yield Floor(session, node_url, pool_url)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -33,6 +32,7 @@ from hone.sandbox.remote.wire import (
     SandboxRow,
 )
 from hone.utils import http_server
+from hone.utils.clock import monotonic
 from hone.utils.http_client import new_session
 from hone.utils.http_server import model_response
 
@@ -90,7 +90,7 @@ class SimulatedNode:
         self.dead, self.boot = False, secrets.token_hex(4)
 
     def living(self) -> dict[str, Box]:
-        now = time.monotonic()
+        now = monotonic()
         for box_id in [box_id for box_id, box in self.boxes.items() if box.ends < now]:
             del self.boxes[box_id]
         return self.boxes
@@ -105,7 +105,7 @@ class SimulatedNode:
 
     async def info(self) -> NodeReply:
         self._check()
-        now = time.monotonic()
+        now = monotonic()
         return NodeReply(
             provider="simulated",
             boot=self.boot,
@@ -145,7 +145,7 @@ class SimulatedNode:
         if len(self.living()) >= self.capacity:
             self.overbooked += 1
             raise ProviderUnavailable("the node is full", retryable=True)
-        now = time.monotonic()
+        now = monotonic()
         reply = CreateReply(id=secrets.token_hex(8), capability="c", workdir="/testbed", enforced={})
         self.keys[key] = reply
         self.boxes[reply.id] = Box(reply.id, request, now, now + request.ttl_s)
@@ -169,7 +169,7 @@ class SimulatedNode:
 
     async def renew(self, ids: Sequence[str], ttl_s: float) -> list[str]:
         self._check()
-        now = time.monotonic()
+        now = monotonic()
         for box_id in ids:
             if box_id in self.living():
                 self.boxes[box_id].ends = now + ttl_s
@@ -239,10 +239,3 @@ async def serving_pool(
             app = make_pool_app(pool, session, token="t", node_token=node_token)
             async with listening(app, port, pool.stop) as url:
                 yield url, pool
-
-
-async def until(condition: Callable[[], bool], what: str = "nothing changed") -> None:
-    """Poll a condition with a deadline."""
-    async with asyncio.timeout(60):
-        while not condition():  # noqa: ASYNC110
-            await asyncio.sleep(0.01)

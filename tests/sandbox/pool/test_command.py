@@ -18,7 +18,8 @@ from hone.sandbox import ProviderUnavailable
 from hone.sandbox.client.pool import PoolClient, ask_status
 from hone.sandbox.client.tls import ClientTls
 from hone.sandbox.remote.wire import Beat, LeaseRequest, SpecBody
-from tests.sandbox.pool.simulated import SimulatedNode, listening, node_app, until
+from tests.sandbox.pool.simulated import SimulatedNode, listening, node_app
+from tests.waiting import wait_until_async
 
 HONE = Path(sys.executable).with_name("hone")
 
@@ -68,7 +69,7 @@ def test_the_command_serves_shows_survives_a_kill_and_stops(tmp_path: Path, toke
             assert await client.heartbeat([Beat(lease_id="a", generation=lease.generation)]) == []
             process.send_signal(signal.SIGTERM)
             assert await asyncio.wait_for(process.wait(), 60) == 0
-            await until(lambda: node.leases() == ["a"])  # leases outlive the server
+            await wait_until_async(lambda: node.leases() == ["a"])  # leases outlive the server
 
     asyncio.run(run())
 

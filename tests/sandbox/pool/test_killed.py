@@ -16,8 +16,9 @@ import pytest
 from hone.sandbox import LeaseLost, SandboxError
 from hone.sandbox.client.pool import PoolClient
 from hone.sandbox.remote.wire import Beat, LeaseReply, LeaseRequest, SpecBody
-from tests.sandbox.pool.simulated import SimulatedNode, listening, node_app, serving_pool, until
+from tests.sandbox.pool.simulated import SimulatedNode, listening, node_app, serving_pool
 from tests.services.process import free_port
+from tests.waiting import wait_until_async
 
 IDS = ("a", "b", "c")
 
@@ -86,9 +87,9 @@ def test_a_pool_that_is_killed_at_a_transaction_keeps_every_promise(
                 for lease_id in client.closed:
                     with pytest.raises(LeaseLost):
                         await client.lease(lease_id)
-                await until(lambda: max(Counter(node.leases()).values(), default=0) <= 1)
-                await until(lambda: node.leases() == ["a"])
-                await until(lambda: sum(len(row.slots) for row in pool.fleet) == 1)
+                await wait_until_async(lambda: max(Counter(node.leases()).values(), default=0) <= 1)
+                await wait_until_async(lambda: node.leases() == ["a"])
+                await wait_until_async(lambda: sum(len(row.slots) for row in pool.fleet) == 1)
                 assert pool.status().totals["allocated"] - pool.status().totals["closed"] == 1
 
     asyncio.run(run())
@@ -101,7 +102,7 @@ def test_a_store_that_is_full_refuses_leases_and_leaves_no_sandbox(tmp_path: Pat
             listening(node_app(node)) as node_url,
             serving_pool(tmp_path / "s", [node_url]) as (url, pool),
         ):
-            await until(lambda: not pool.unhealthy())
+            await wait_until_async(lambda: not pool.unhealthy())
             async with aiohttp.ClientSession() as session:
                 client = Client(PoolClient(session, url, "t"))
                 await client.lease("kept")
@@ -112,7 +113,7 @@ def test_a_store_that_is_full_refuses_leases_and_leaves_no_sandbox(tmp_path: Pat
                 refused = [reply for reply in replies if isinstance(reply, BaseException)]
                 assert refused
                 assert all("store cannot be written" in str(error) for error in refused)
-                await until(lambda: len(node.leases()) == 51 - len(refused))
+                await wait_until_async(lambda: len(node.leases()) == 51 - len(refused))
                 pool._store._connection.execute("PRAGMA max_page_count = 1000000")
                 await client.lease("again")
                 await client.pool.close_owner("o")

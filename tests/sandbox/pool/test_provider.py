@@ -18,8 +18,9 @@ from hone.sandbox.pool.fleet import Timing
 from hone.sandbox.settings import SandboxSettings
 from tests.sandbox.node.idle import IdleProvider
 from tests.sandbox.node.served import TOKEN, served
-from tests.sandbox.pool.simulated import serving_pool, until
+from tests.sandbox.pool.simulated import serving_pool
 from tests.services.process import free_port
+from tests.waiting import wait_until_async
 
 PATIENT = Timing(probe_s=0.2, probe_timeout_s=30.0, destroy_timeout_s=60.0)  # all share one event loop
 
@@ -41,7 +42,7 @@ async def floor(tmp_path: Path, *, room: int = 64) -> AsyncIterator[tuple[IdlePr
         served(idle, tmp_path / "node", max_sandboxes=room, max_requests=20_000) as node_url,
         serving_pool(tmp_path / "s", [node_url], node_token=TOKEN, timing=PATIENT) as (url, pool),
     ):
-        await until(lambda: not pool.unhealthy())
+        await wait_until_async(lambda: not pool.unhealthy())
         yield idle, url, pool
 
 
@@ -107,10 +108,10 @@ def test_heartbeats_keep_leases_and_a_silent_client_loses_them(tmp_path: Path) -
             lease = pool.begin_call(pool.status().leases[0].lease_id)
             pool.finish_call(lease)
             renewed = lease.expires
-            await until(lambda: lease.expires > renewed + 4)
+            await wait_until_async(lambda: lease.expires > renewed + 4)
             assert (await sandbox.exec("x")).exit_code == 0
             provider._renewing.cancel()  # its process hangs
-            await until(lambda: not idle.living)
+            await wait_until_async(lambda: not idle.living)
             assert pool.status().totals["expired"] == 1
 
     asyncio.run(run())
@@ -128,7 +129,7 @@ def test_a_lost_lease_ends_what_runs_and_all_that_follows(tmp_path: Path) -> Non
             await pool.close(pool.status().leases[0].lease_id)  # an operator does
             with pytest.raises(SandboxLost):
                 await running
-            await until(lambda: not provider._held)
+            await wait_until_async(lambda: not provider._held)
             with pytest.raises(LeaseLost):
                 await sandbox.exec("x")
             await sandbox.close()
@@ -150,14 +151,14 @@ def test_a_start_that_is_cancelled_gives_its_lease_back_whenever_that_happens(tm
                 await asyncio.wait([start])
                 if not start.cancelled():
                     await start.result().close()
-            await until(lambda: not idle.living and pool.status().leases == [])
+            await wait_until_async(lambda: not idle.living and pool.status().leases == [])
             idle.may_start.clear()
             start = asyncio.create_task(provider.start(SandboxSpec()))
-            await until(lambda: len(pool.status().leases) == 1)
+            await wait_until_async(lambda: len(pool.status().leases) == 1)
             start.cancel()
-            await until(lambda: pool.status().leases == [])
+            await wait_until_async(lambda: pool.status().leases == [])
             idle.may_start.set()
-            await until(lambda: not idle.living and not any(node.slots for node in pool.fleet))
+            await wait_until_async(lambda: not idle.living and not any(node.slots for node in pool.fleet))
 
     asyncio.run(run())
 
@@ -237,7 +238,7 @@ def test_the_connections_of_a_tunnel_end_with_the_lease(tmp_path: Path) -> None:
             assert await reader.readexactly(5) == b"hello"
             await pool.close(pool.status().leases[0].lease_id)
             assert await reader.read() == b""
-            await until(lambda: ended == [b""])
+            await wait_until_async(lambda: ended == [b""])
             with pytest.raises(SandboxLost):
                 await sandbox.exec("true")
             writer.close()
@@ -247,7 +248,7 @@ def test_the_connections_of_a_tunnel_end_with_the_lease(tmp_path: Path) -> None:
             reader, writer = await asyncio.open_unix_connection(inside.spec.tunnel)
             assert await reader.readexactly(5) == b"hello"
             sandbox.lose()  # as told by the pool, whatever the node still thinks
-            await until(lambda: ended == [b"", b""])
+            await wait_until_async(lambda: ended == [b"", b""])
             writer.close()
 
     asyncio.run(run())
@@ -292,12 +293,12 @@ def test_a_client_survives_a_restart_of_the_pool(tmp_path: Path) -> None:
         idle, port = IdleProvider(), free_port()
         async with served(idle, tmp_path / "node", max_sandboxes=1) as node_url:
             async with serving_pool(tmp_path / "s", [node_url], node_token=TOKEN, port=port) as (url, pool):
-                await until(lambda: not pool.unhealthy())
+                await wait_until_async(lambda: not pool.unhealthy())
                 provider = PoolProvider(settings_for(url, tmp_path))
                 await provider.__aenter__()
                 sandbox = await provider.start(SandboxSpec())
                 waits = asyncio.create_task(provider.start(SandboxSpec()))
-                await until(lambda: sum(pool.status().queued.values()) == 1)
+                await wait_until_async(lambda: sum(pool.status().queued.values()) == 1)
             # the pool has ended; it comes again at the same address
             assert (await sandbox.exec("x")).exit_code == 0  # commands do not pass through the pool
             async with serving_pool(tmp_path / "s", [node_url], node_token=TOKEN, port=port):

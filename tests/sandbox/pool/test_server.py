@@ -14,7 +14,8 @@ import pytest
 
 from hone.sandbox.pool.core import Pool
 from hone.sandbox.pool.fleet import Timing
-from tests.sandbox.pool.simulated import FAST, SimulatedNode, listening, node_app, serving_pool, until
+from tests.sandbox.pool.simulated import FAST, SimulatedNode, listening, node_app, serving_pool
+from tests.waiting import wait_until_async
 
 TOKEN = {"Authorization": "Bearer t"}
 
@@ -28,7 +29,7 @@ async def served(
         listening(node_app(node)) as node_url,
         serving_pool(tmp_path / "s", [node_url], timing=timing) as (url, pool),
     ):
-        await until(lambda: not pool.unhealthy())
+        await wait_until_async(lambda: not pool.unhealthy())
         async with aiohttp.ClientSession(url, headers=TOKEN) as session:
             yield session, pool
 
@@ -157,9 +158,9 @@ def test_a_client_that_leaves_the_queue_takes_its_place_along(tmp_path: Path) ->
         async with served(tmp_path, SimulatedNode(capacity=1)) as (session, pool):
             (await session.post("/v1/leases", json=asked("a"))).release()
             waits = asyncio.create_task(session.post("/v1/leases", json=asked("b")))
-            await until(lambda: sum(pool.status().queued.values()) == 1)
+            await wait_until_async(lambda: sum(pool.status().queued.values()) == 1)
             waits.cancel()
-            await until(lambda: pool.status().queued == {})
+            await wait_until_async(lambda: pool.status().queued == {})
 
     asyncio.run(run())
 
@@ -169,7 +170,7 @@ def test_a_server_that_stops_tells_those_who_wait(tmp_path: Path) -> None:
         async with served(tmp_path, SimulatedNode(capacity=1)) as (session, pool):
             (await session.post("/v1/leases", json=asked("a"))).release()
             waits = asyncio.create_task(session.post("/v1/leases", json=asked("b")))
-            await until(lambda: sum(pool.status().queued.values()) == 1)
+            await wait_until_async(lambda: sum(pool.status().queued.values()) == 1)
             await pool.stop()
             body = await (await waits).json()
             assert (body["code"], body["retryable"]) == ("provider_unavailable", True)
@@ -247,10 +248,10 @@ def test_a_compatible_client_that_leaves_before_the_reply_leaves_no_lease(tmp_pa
         patient = replace(FAST, start_timeout_s=600.0)
         async with served(tmp_path, node, patient) as (session, pool):
             waits = asyncio.create_task(session.post("/allocate", json={"image": "host"}))
-            await until(lambda: len(pool.status().leases) == 1)
+            await wait_until_async(lambda: len(pool.status().leases) == 1)
             waits.cancel()
-            await until(lambda: pool.status().leases == [])
+            await wait_until_async(lambda: pool.status().leases == [])
             node.hold.set()  # type: ignore[union-attr]
-            await until(lambda: not any(row.slots for row in pool.fleet) and node.leases() == [])
+            await wait_until_async(lambda: not any(row.slots for row in pool.fleet) and node.leases() == [])
 
     asyncio.run(run())
