@@ -28,13 +28,22 @@ LONG = (
     "chaos",
     "services",
 )
+# In these folders, but on virtual time or without any server: run with the fast tests.
+QUICK = (
+    "sandbox/node/test_errors_and_tokens.py",
+    "sandbox/pool/test_chance.py",
+    "sandbox/pool/test_leases.py",
+    "sandbox/pool/test_placement.py",
+    "sandbox/pool/test_pool.py",
+)
 # Each wait there has a bound of its own; together, or as attacks that are all graded first, they take longer.
 PATIENT = ("attacks/grading", "chaos")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        if any(item.path.is_relative_to(HERE / folder) for folder in LONG):
+        quick = str(item.path.relative_to(HERE)) in QUICK
+        if not quick and any(item.path.is_relative_to(HERE / folder) for folder in LONG):
             item.add_marker(pytest.mark.sandbox)
         if any(item.path.is_relative_to(HERE / folder) for folder in PATIENT):
             item.add_marker(pytest.mark.timeout(900))

@@ -9,7 +9,7 @@ import pytest
 from tests.chaos.stack import CALLS, Stack, stack
 from tests.services.process import require
 
-pytestmark = pytest.mark.sandbox
+pytestmark = [pytest.mark.sandbox, pytest.mark.full]
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ from tests.chaos.servers import frozen, until
 from tests.chaos.stack import Stack, stack
 from tests.services.process import require
 
-pytestmark = pytest.mark.sandbox
+pytestmark = [pytest.mark.sandbox, pytest.mark.full]
 
 HOUR_S = 3600.0
 TTL_S = 6.0  # of leases: longer than a client pauses before it asks a pool that starts again

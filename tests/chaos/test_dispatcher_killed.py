@@ -13,6 +13,7 @@ from hone.rollout.ledger import Ledger
 from hone.rollout.store import Store
 from tests.services.process import control_groups
 
+pytestmark = [pytest.mark.sandbox, pytest.mark.full]
 REPOSITORY = Path(__file__).parents[2]
 PROGRAM = [sys.executable, "-m", "tests.chaos.dispatcher_process"]
 

@@ -18,7 +18,7 @@ from tests.services.engines import Engine, docker_engine
 from tests.services.image import BASE_IMAGE, base_archive
 from tests.services.process import require, service_folder
 
-pytestmark = pytest.mark.sandbox
+pytestmark = [pytest.mark.sandbox, pytest.mark.full]
 
 
 class Dockerd:

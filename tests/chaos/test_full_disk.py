@@ -13,7 +13,7 @@ from tests.chaos.client_process import Ended
 from tests.chaos.stack import LONG_TTL_S, UPLOAD_BYTES, Stack, stack
 from tests.services.process import require
 
-pytestmark = pytest.mark.sandbox
+pytestmark = [pytest.mark.sandbox, pytest.mark.full]
 
 
 @contextlib.contextmanager

@@ -12,7 +12,7 @@ from tests.chaos.servers import until
 from tests.chaos.stack import CALLS, UPLOAD_BYTES, stack
 from tests.services.process import require
 
-pytestmark = pytest.mark.sandbox
+pytestmark = [pytest.mark.sandbox, pytest.mark.full]
 
 
 @pytest.fixture

@@ -9,6 +9,8 @@ from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from hone.agents.blackbox import load_program
 from hone.outcomes import OUTCOME_RULES, Fault
 from hone.policy.engine import Completion, EngineError, Sampling
@@ -21,6 +23,7 @@ from tests.agents.blackbox.world import ScriptedEngine, call, open_world
 from tests.chaos.leftovers import processes
 from tests.grading.example import make_task
 
+pytestmark = [pytest.mark.sandbox, pytest.mark.full]
 GROUPS, SIZE, AT_ONCE = 25, 8, 32
 DEADLINE_S, REPLY_S = 15.0, 3.0
 # What a rollout may take beyond its deadline: its sandbox and its grading, where 32 are under way.
@@ -49,16 +52,24 @@ REPLIES = [LOOK] * 4 + [FIX] * 4 + [SPOIL, TALK, "Done.", "Done.", "Done.", '<to
 
 
 class BadNight(ScriptedEngine):
-    """Answers at random; fails now and then, is slow, or is silent for longer than anybody waits."""
+    """Replies, fails, is slow or hangs, by a draw for each call of each session: the same in every run."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda number, prompt: self._reply, context_tokens=4000)
+        self._reply = ""
+        self._calls: Counter[str] = Counter()
 
     async def generate(self, prompt_ids: object, sampling: Sampling, *, session: str) -> Completion:
-        luck = random.random()
+        self._calls[session] += 1
+        draw = random.Random(f"{session} {self._calls[session]}")
+        luck = draw.random()
         if luck < 0.03:
             raise EngineError("an engine fell over")
         if luck < 0.04:
             await asyncio.sleep(10 * REPLY_S)
         elif luck < 0.3:
             await asyncio.sleep(luck)
+        self._reply = draw.choice(REPLIES)
         return await super().generate(prompt_ids, sampling, session=session)
 
 
@@ -66,7 +77,7 @@ def test_every_rollout_of_a_bad_night_is_accounted_for_and_nothing_is_left(tmp_p
     (tmp_path / "tools").mkdir()
     shutil.copy(Path(__file__).with_name("night_client.py"), tmp_path / "tools")
     (tmp_path / "night.toml").write_text(PROGRAM)
-    engine = BadNight(lambda i, prompt: random.choice(REPLIES), context_tokens=4000)
+    engine = BadNight()
     task = make_task()
     tasks = [replace(task, id=f"{task.id}-{number}") for number in range(GROUPS)]
 

@@ -26,7 +26,10 @@ def floor() -> Iterator[Stack]:
         yield made
 
 
-@pytest.mark.parametrize("call", CALLS)
+# Every run kills the pool in the middle of a start, when the sandbox exists and no reply has left.
+@pytest.mark.parametrize(
+    "call", [call if call == "start" else pytest.param(call, marks=pytest.mark.full) for call in CALLS]
+)
 def test_a_pool_that_is_killed_goes_on_where_it_was_and_leaves_nothing(floor: Stack, call: str) -> None:
     with floor.caught(call) as (client, resume):
         floor.pool.kill()
