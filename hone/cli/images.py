@@ -14,7 +14,7 @@ from hone.cli.options import JsonOption, run_stoppable
 if TYPE_CHECKING:
     from hone.launch.reporter import Reporter
     from hone.sandbox.images import Image, ImageStore
-    from hone.sandbox.images.skopeo import Say
+    from hone.sandbox.images.skopeo import Report
 
 Result = TypeVar("Result")
 
@@ -80,7 +80,7 @@ def pull(
         with reporter.stage("pulling images", total=len(wanted)) as bar:
             renewed = names or []
             return _wait(
-                prepull(store, wanted, route, renewed, at_once=at_once, say=bar.say, done=bar.advance)
+                prepull(store, wanted, route, renewed, at_once=at_once, report=bar.say, done=bar.advance)
             )
 
     failures = run_stoppable(job)
@@ -112,7 +112,7 @@ def import_(
     [bold]Example[/bold]: hone images import image.tar --name shop/testbed:v1
     """
     store = _open(cache_dir, gib, insecure, docker_url)
-    _print(_run(f"importing {source}", lambda say: store.import_(source, name=name, say=say)))
+    _print(_run(f"importing {source}", lambda report: store.import_(source, name=name, report=report)))
 
 
 @app.command()
@@ -126,7 +126,7 @@ def export(
     [bold]Example[/bold]: hone images export shop/testbed:v1 testbed.tar
     """
     store = _open(cache_dir, None, None)
-    _print(_run(f"exporting {name}", lambda say: store.export(name, file, say=say)))
+    _print(_run(f"exporting {name}", lambda report: store.export(name, file, report=report)))
 
 
 @app.command("list")
@@ -197,7 +197,7 @@ def _wait(work: Coroutine[Any, Any, Result]) -> Result:
     return asyncio.run(work)
 
 
-def _run(title: str, work: Callable[[Say], Coroutine[Any, Any, Result]]) -> Result:
+def _run(title: str, work: Callable[[Report], Coroutine[Any, Any, Result]]) -> Result:
     def job(reporter: Reporter) -> Result:
         with reporter.stage(title) as bar:
             return _wait(work(bar.say))

@@ -1,4 +1,4 @@
-"""Container images without a container engine: fetched, unpacked once, shared, evicted."""
+"""Container images without a container engine: fetch, unpack once, share, evict."""
 
 from hone.sandbox.images.records import Image
 from hone.sandbox.images.store import ImageStore

@@ -1,4 +1,4 @@
-"""Builds a directory with a Dockerfile: by the Docker engine where one answers, else by buildah."""
+"""Build a directory with a Dockerfile: with the Docker engine if one answers, else with buildah."""
 
 from __future__ import annotations
 
@@ -14,21 +14,22 @@ import aiodocker
 import aiohttp
 
 from hone.sandbox.contract import ProviderUnavailable
+from hone.sandbox.images.programs import child
 from hone.sandbox.images.staging import Staging
 from hone.utils.concurrency import run_in_thread
 
 RESULT = "built"  # the OCI layout that buildah writes in the staging directory
 TIMEOUT_S = 7200.0
-_ANSWER_S = 5.0
+_PING_TIMEOUT_S = 5.0
 
 
 @contextlib.asynccontextmanager
-async def built(directory: Path, made: Staging, daemon: str) -> AsyncGenerator[str]:
-    """Build; yield the image's name in the engine, removed at the end, or "" when it lies in RESULT.
+async def build_image(directory: Path, made: Staging, daemon: str) -> AsyncGenerator[str]:
+    """Build; yield the image's name in the engine, removed at the end, or "" when the image is in RESULT.
 
-    Raises ProviderUnavailable when nothing can build, or the Dockerfile fails.
+    Raises ProviderUnavailable when there is no builder, or the Dockerfile fails.
     """
-    ignores = (directory / ".dockerignore").is_file()  # which the engine leaves to its clients to apply
+    ignores = (directory / ".dockerignore").is_file()  # the engine leaves it to its clients
     async with aiodocker.Docker(daemon) as docker:
         if not ignores and await _answers(docker):
             tag = f"hone-build:{secrets.token_hex(8)}"
@@ -36,7 +37,7 @@ async def built(directory: Path, made: Staging, daemon: str) -> AsyncGenerator[s
                 await _build_by_engine(docker, directory, made, tag)
                 yield tag
             finally:
-                with contextlib.suppress(aiodocker.DockerError):  # the build failed before there was one
+                with contextlib.suppress(aiodocker.DockerError):  # a failed build left no image
                     await docker.images.delete(tag)
             return
     if shutil.which("buildah") is None:
@@ -54,7 +55,7 @@ async def built(directory: Path, made: Staging, daemon: str) -> AsyncGenerator[s
 
 async def _answers(docker: aiodocker.Docker) -> bool:
     try:
-        async with asyncio.timeout(_ANSWER_S):
+        async with asyncio.timeout(_PING_TIMEOUT_S):
             await docker.version()
     except (aiodocker.DockerError, aiohttp.ClientError, OSError, TimeoutError):
         return False
@@ -80,38 +81,25 @@ async def _build_by_engine(docker: aiodocker.Docker, directory: Path, made: Stag
 
 
 async def _build_by_buildah(directory: Path, made: Staging) -> None:
-    number = made.directory / "iid"
-    await _run(["buildah", "bud", "--iidfile", str(number), str(directory)], directory, made)
+    image_id = made.directory / "iid"
+    await _run(["buildah", "bud", "--iidfile", str(image_id), str(directory)], directory, made)
     try:
-        await _run(["buildah", "push", number.read_text().strip(), f"oci:{RESULT}:latest"], directory, made)
+        await _run(["buildah", "push", image_id.read_text().strip(), f"oci:{RESULT}:latest"], directory, made)
     finally:
-        await _run(["buildah", "rmi", number.read_text().strip()], directory, made)
+        await _run(["buildah", "rmi", image_id.read_text().strip()], directory, made)
 
 
 async def _run(command: list[str], directory: Path, made: Staging) -> None:
-    process = await asyncio.create_subprocess_exec(
-        *("setpriv", "--pdeathsig", "KILL", *command),
-        cwd=made.directory,
-        stdin=asyncio.subprocess.DEVNULL,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.STDOUT,
-        pass_fds=(made.lock.fd,),
-    )
-    reading = asyncio.create_task(process.communicate())
-    try:
-        async with asyncio.timeout(TIMEOUT_S):
-            said, _ = await asyncio.shield(reading)
-    except TimeoutError:
-        raise _failed(directory, f"it takes more than {TIMEOUT_S:.0f} seconds") from None
-    finally:
-        if not reading.done():
-            with contextlib.suppress(ProcessLookupError):
-                process.kill()
-            await reading
+    async with child(command, made, stderr=asyncio.subprocess.STDOUT) as (process, output):
+        try:
+            async with asyncio.timeout(TIMEOUT_S):
+                text, _ = await asyncio.shield(output)
+        except TimeoutError:
+            raise _failed(directory, f"it takes more than {TIMEOUT_S:.0f} seconds") from None
     if process.returncode:
-        raise _failed(directory, said.decode("utf-8", "replace"))
+        raise _failed(directory, text.decode("utf-8", "replace"))
 
 
-def _failed(directory: Path, said: str) -> ProviderUnavailable:
-    reason = " ".join(said.split())[-400:]
+def _failed(directory: Path, output: str) -> ProviderUnavailable:
+    reason = " ".join(output.split())[-400:]
     return ProviderUnavailable(f"the Dockerfile of {directory} cannot be built: {reason}", retryable=False)

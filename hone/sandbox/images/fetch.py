@@ -1,12 +1,10 @@
-"""Copies an image from its source into a staging directory, at most a few at a time from one registry."""
+"""Copy an image from its source into a staging directory, at most a few at a time from one registry."""
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import json
 import os
-import random
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -14,44 +12,46 @@ from urllib.parse import quote
 from hone.sandbox.contract import ImageUnavailable
 from hone.sandbox.images.locks import wait_for_one
 from hone.sandbox.images.records import check_machine, other_machine
-from hone.sandbox.images.skopeo import Say, skopeo
+from hone.sandbox.images.skopeo import Report, is_retryable, skopeo
 from hone.sandbox.images.sources import Source
 from hone.sandbox.images.staging import Staging
+from hone.utils.retry import backoff_delays, retry
 
 PULLS_PER_REGISTRY = 3  # at a time, of all processes that share a store
-TRIES = 5
-FIRST_DELAY_S = 1.0  # doubled after every try, and up to half of it taken away at random
+ATTEMPTS = 5
+FIRST_DELAY_S = 1.0  # doubled after every attempt
 LAYOUT = "image"
 
 
-async def fetch(source: Source, made: Staging, *, blobs: Path, locks: Path, say: Say) -> str:
+async def fetch(source: Source, made: Staging, *, blobs: Path, locks: Path, report: Report) -> str:
     """Copy the image's blobs into `made.blobs`; return the digest of its OCI manifest.
 
     Args:
-        blobs: those already here, which are not fetched again.
+        blobs: directory of stored blobs, which are not fetched again.
     Raises:
-        ImageUnavailable: `retryable` when the registry did not answer in any of the tries.
+        ImageUnavailable: `retryable` when the registry answered no attempt.
     """
     if not source.registry:
-        return await _copy(source, made, say)
+        return await _copy(source, made, report)
     names = [f"registry-{quote(source.registry, safe='')}-{number}" for number in range(PULLS_PER_REGISTRY)]
-    say("waiting for other pulls")
+
+    async def attempt() -> str:
+        await _link_known(source, made, blobs)
+        return await _copy(source, made, report)
+
+    report("waiting for other pulls")
     with await wait_for_one([locks / name for name in names]):
-        for attempt in range(TRIES):
-            try:
-                await _link_known(source, made, blobs)
-                return await _copy(source, made, say)
-            except ImageUnavailable as error:
-                if not error.retryable or attempt == TRIES - 1:
-                    raise
-                delay_s = FIRST_DELAY_S * 2**attempt * random.uniform(0.5, 1)
-                say(f"the registry does not answer, again in {delay_s:.0f} s")
-                await asyncio.sleep(delay_s)
-    raise AssertionError("the last try returns or raises")
+        return await retry(
+            attempt,
+            attempts=ATTEMPTS,
+            delays=backoff_delays(FIRST_DELAY_S, jitter=0.5),
+            transient=is_retryable,
+            on_retry=lambda _, delay_s: report(f"the registry does not answer, again in {delay_s:.0f} s"),
+        )
 
 
 async def _link_known(source: Source, made: Staging, blobs: Path) -> None:
-    """Put what is already here where skopeo looks for it."""
+    """Link the stored blobs where skopeo looks for them."""
     try:
         described = await _inspect(source, made, "--no-tags")
     except ImageUnavailable as error:
@@ -69,16 +69,10 @@ async def _link_known(source: Source, made: Staging, blobs: Path) -> None:
 
 
 async def _inspect(source: Source, made: Staging, form: str) -> dict[str, Any]:
-    said = await skopeo(
-        ["inspect", form, *source.flags, source.transport],
-        source.name,
-        staging=made.directory,
-        lock_fd=made.lock.fd,
-    )
-    return json.loads(said)
+    return json.loads(await skopeo(["inspect", form, *source.flags, source.transport], source.name, made))
 
 
-async def _copy(source: Source, made: Staging, say: Say) -> str:
+async def _copy(source: Source, made: Staging, report: Report) -> str:
     flags = [flag.replace("--", "--src-", 1) for flag in source.flags]
     await skopeo(
         [
@@ -86,9 +80,8 @@ async def _copy(source: Source, made: Staging, say: Say) -> str:
             *(source.transport, f"oci:{LAYOUT}:latest"),
         ],
         source.name,
-        staging=made.directory,
-        lock_fd=made.lock.fd,
-        say=say,
+        made,
+        report,
     )
     index: dict[str, Any] = json.loads((made.directory / LAYOUT / "index.json").read_bytes())
     return str(index["manifests"][0]["digest"])

@@ -1,9 +1,8 @@
-"""Unpacks a layer in a process that can reach nothing but the directory it unpacks into."""
+"""Unpack a layer in a process that has access to its target directory only."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import importlib.util
 import json
 import shutil
@@ -12,6 +11,7 @@ from pathlib import Path
 
 from hone.sandbox.contract import ImageUnavailable, ProviderUnavailable
 from hone.sandbox.images import unpack
+from hone.sandbox.images.programs import kill
 from hone.sandbox.namespaces import doctor
 
 MAX_ENTRIES = 1_000_000  # of one layer; large ones with several Pythons have 300,000
@@ -35,25 +35,22 @@ async def unpack_layer(blob: Path, diff_id: str, directory: Path, *, image: str,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,
         )
-    reading = asyncio.create_task(_last_words(process))
+    output = asyncio.create_task(_read_tail(process))
     try:
         async with asyncio.timeout(TIMEOUT_S):
-            reply = await asyncio.shield(reading)
+            reply = await asyncio.shield(output)
     except TimeoutError:
         why = f"unpacking the layer {diff_id} of {image} takes more than {TIMEOUT_S:.0f} seconds"
         raise ImageUnavailable(why, problem="damaged_image") from None
     finally:
-        if not reading.done():
-            with contextlib.suppress(ProcessLookupError):
-                process.kill()
-            await reading
-    kind, detail = _read(reply)
+        await kill(process, output)
+    kind, detail = _parse(reply)
     if kind:
         raise _error(kind, detail, f"the layer {diff_id} of {image}", max_bytes, budget_bytes)
 
 
-async def _last_words(process: asyncio.subprocess.Process) -> bytes:
-    """The end of what a process writes, which may be anything and any amount, when it has ended."""
+async def _read_tail(process: asyncio.subprocess.Process) -> bytes:
+    """Return the end of a process's output, which may be any bytes and any amount, after its exit."""
     assert process.stdout is not None
     kept = b""
     while piece := await process.stdout.read(_MAX_REPLY_BYTES):
@@ -62,16 +59,16 @@ async def _last_words(process: asyncio.subprocess.Process) -> bytes:
     return kept
 
 
-def _read(reply: bytes) -> tuple[str, str]:
-    """Kind and detail of the error that the child names, which may say anything; "" when it succeeded."""
+def _parse(reply: bytes) -> tuple[str, str]:
+    """Return kind and detail of the error in a reply, which may be any bytes; ("", "") for success."""
     last = (reply.decode("utf-8", "replace").strip().splitlines() or ["nothing"])[-1]
     if last.startswith("bwrap:"):
         return "not started", last
     try:
-        said = json.loads(last)
-        return ("", "") if said.get("ok") is True else (str(said["error"]), str(said["detail"]))
+        outcome = json.loads(last)
+        return ("", "") if outcome.get("ok") is True else (str(outcome["error"]), str(outcome["detail"]))
     except (ValueError, KeyError, AttributeError):
-        return "damaged", f"what unpacks it said {last[-200:]!r}"
+        return "damaged", f"unpacking it ended with {last[-200:]!r}"
 
 
 def _error(kind: str, detail: str, layer: str, max_bytes: int, budget_bytes: int) -> ProviderUnavailable:
@@ -90,26 +87,26 @@ def _error(kind: str, detail: str, layer: str, max_bytes: int, budget_bytes: int
             return ImageUnavailable(why, problem="damaged_image")
         case "unsupported":
             why = f"the file system of the images cannot hold {layer} ({detail})"
-            mend = "set sandbox.cache_dir to one with user attributes, such as ext4 or xfs"
-            return ProviderUnavailable(f"{why}: {mend}", retryable=False)
+            advice = "set sandbox.cache_dir to one with user attributes, such as ext4 or xfs"
+            return ProviderUnavailable(f"{why}: {advice}", retryable=False)
         case _:
             return ImageUnavailable(f"{layer} is damaged: {detail}", problem="damaged_image")
 
 
 def disk_full(why: str) -> ImageUnavailable:
-    """The error when there is no room; the setting is what an operator can change."""
+    """Return the error for a full disk or an exceeded budget."""
     return ImageUnavailable(
-        f"{why}: free some space, or change sandbox.images_gib, what images may take",
+        f"{why}: free some space, or raise sandbox.images_gib, the budget of all images",
         problem="disk_full",
     )
 
 
 def _confined(directory: Path, diff_id: str, max_bytes: int) -> list[str]:
-    """The command that unpacks its standard input into `directory`, and sees little else."""
+    """Return the command that unpacks its standard input into `directory`, isolated from everything else."""
     bwrap = shutil.which("bwrap")
     if bwrap is None:
         raise ProviderUnavailable(
-            "bubblewrap is missing, and layers are not unpacked without isolation; install it: "
+            "bubblewrap, which isolates the unpacking of layers, is missing; install it: "
             "apt-get install bubblewrap",
             retryable=False,
         )

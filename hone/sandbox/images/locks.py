@@ -1,7 +1,6 @@
-"""Locks between processes: `flock` on a file or a directory, which the kernel drops with its last holder.
+"""Locks between processes: `flock` on a file or directory, which the kernel releases with its last holder.
 
-A lock counts only while its path still names what was locked, so that a lock file may be removed by whoever
-holds it alone.
+A lock counts only while its path still names the locked file, so the exclusive holder may remove a lock file.
 """
 
 from __future__ import annotations
@@ -12,11 +11,11 @@ import os
 from pathlib import Path
 from types import TracebackType
 
-POLL_S = 0.05  # between two looks at a lock that somebody else holds
+POLL_S = 0.05  # between two attempts at a lock that is taken
 
 
 class Lock:
-    """A lock that is held. Processes that inherit `fd` hold it too."""
+    """A held lock. Processes that inherit `fd` hold it too."""
 
     def __init__(self, path: Path, fd: int) -> None:
         self.path, self.fd = path, fd
@@ -33,8 +32,8 @@ class Lock:
         self.release()
 
 
-class OwnFile(Lock):
-    """A lock on a file that is there for the lock only, and goes with it."""
+class LockFile(Lock):
+    """A lock on a file that exists for the lock only; its release removes the file."""
 
     def release(self) -> None:
         self.path.unlink()
@@ -42,9 +41,9 @@ class OwnFile(Lock):
 
 
 def lock(path: Path, *, shared: bool = False, wait: bool = False) -> Lock | None:
-    """Lock what is there; None when there is nothing, or without `wait` when somebody else holds it.
+    """Lock an existing path. Return None when there is none, or when it is taken and `wait` is false.
 
-    Waiting blocks: only for locks that are held for moments.
+    Waiting blocks the thread: use it for locks that are held for moments only.
     """
     while True:
         try:
@@ -59,18 +58,18 @@ def lock(path: Path, *, shared: bool = False, wait: bool = False) -> Lock | None
 
 
 def lock_file(path: Path) -> Lock | None:
-    """Lock a file that is made for it and removed with it; None when somebody else holds it."""
+    """Create and lock a file, which is removed on release. Return None when it is taken."""
     while True:
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         if not _flock(fd, shared=False, wait=False):
             return None
         if _still_names(path, fd):
-            return OwnFile(path, fd)
+            return LockFile(path, fd)
         os.close(fd)
 
 
 async def wait_for_one(paths: list[Path]) -> Lock:
-    """Hold one of several lock files, whichever is free first."""
+    """Wait for one of several lock files, the first that is free, and return it."""
     while True:
         for path in paths:
             held = lock_file(path)
@@ -80,7 +79,7 @@ async def wait_for_one(paths: list[Path]) -> Lock:
 
 
 def _flock(fd: int, *, shared: bool, wait: bool) -> bool:
-    """Lock the descriptor, or close it."""
+    """Lock the descriptor, or close it and return False."""
     operation = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
     try:
         fcntl.flock(fd, operation if wait else operation | fcntl.LOCK_NB)

@@ -1,4 +1,4 @@
-"""What is known of an image: its configuration as its maker wrote it, and what it takes on this disk."""
+"""Image metadata: the configuration, and the size on this disk."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from hone.sandbox.contract import ImageUnavailable
 MAX_DOCUMENT_BYTES = 8 << 20  # of a manifest or a configuration
 _ARCHITECTURES = {
     "x86_64": "amd64", "aarch64": "arm64", "i386": "386", "i686": "386", "armv6l": "arm", "armv7l": "arm",
-}  # fmt: skip  # what uname says -> what images say; others are equal
+}  # fmt: skip  # name in uname -> name in images; others are equal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Image:
-    """An image that is unpacked on this machine. Entry point and command of its configuration are ignored."""
+    """An image that is unpacked on this machine. Its entry point and command are ignored."""
 
-    name: str  # REGISTRY/REPOSITORY:TAG, or the digest where it has no name
+    name: str  # REGISTRY/REPOSITORY:TAG, or the digest when it has no name
     digest: str  # sha256:..., of its OCI manifest
     layers: tuple[Path, ...]  # directories in overlayfs form, the lowest first
     env: Mapping[str, str]
-    workdir: str  # "" where the image names none
+    workdir: str  # "" when the image names none
     user: str  # as the image names it: a name or a number, with or without `:group`; "" is root
     architecture: str
-    bytes: int  # on disk, what it shares with other images included
+    bytes: int  # on disk, including parts shared with other images
     last_used: float  # seconds since the epoch
 
 
@@ -58,7 +58,7 @@ class Record:
 
     @property
     def parts(self) -> dict[str, int]:
-        """What it keeps on the disk -> its bytes. Parts of equal name are shared between images."""
+        """Name -> bytes of everything that the image keeps on disk. Images share parts of equal name."""
         unpacked = {layer.diff_id: layer.bytes for layer in self.layers}
         return unpacked | {f"blob {layer.blob}": layer.blob_bytes for layer in self.layers}
 
@@ -72,9 +72,9 @@ class Record:
 
 
 def read_image(name: str, digest: str, blobs: Path) -> Record:
-    """The record of an image whose manifest and configuration lie in `blobs`.
+    """Return the record of an image whose manifest and configuration are in `blobs`.
 
-    Raises ImageUnavailable when they make no sense, or when the image is for another machine.
+    Raises ImageUnavailable when they are invalid, or when the image is for another architecture.
     Format: OCI image specification, manifest.md and config.md.
     """
     try:
@@ -97,7 +97,7 @@ def read_image(name: str, digest: str, blobs: Path) -> Record:
         return Record(
             digest=digest,
             config=config_digest,
-            # Of equal layers the uppermost hides the others; overlayfs does not take one twice.
+            # Overlayfs refuses a layer twice; of equal layers the uppermost hides the others.
             layers=tuple({layer.diff_id: layer for layer in reversed(layers)}.values())[::-1],
             env={key: value for key, _, value in pairs if key},
             workdir=str(settings.get("WorkingDir") or ""),
@@ -106,24 +106,22 @@ def read_image(name: str, digest: str, blobs: Path) -> Record:
         )
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError, FileNotFoundError) as error:
         why = f"{type(error).__name__}: {error}"
-        raise ImageUnavailable(
-            f"{name} is no image of a container ({why})", problem="damaged_image"
-        ) from error
+        raise ImageUnavailable(f"{name} is not a container image ({why})", problem="damaged_image") from error
 
 
 def machine() -> str:
-    """The architecture of this machine, as images name it."""
+    """Return the architecture of this machine, as images name it."""
     return _ARCHITECTURES.get(platform.machine(), platform.machine())
 
 
 def check_machine(name: str, system: str, architecture: str) -> None:
-    """Raises ImageUnavailable when the image is for another machine."""
+    """Raise ImageUnavailable when the image is for another architecture."""
     if (system, architecture) != ("linux", machine()):
         raise other_machine(name, f"{system}/{architecture}")
 
 
 def other_machine(name: str, offered: str) -> ImageUnavailable:
-    """The error for an image that is `offered` for other machines only."""
+    """Return the error for an image that is `offered` for other architectures only."""
     message = f"{name} is for {offered}, and this machine is linux/{machine()}"
     return ImageUnavailable(message, problem="other_architecture")
 
@@ -131,12 +129,12 @@ def other_machine(name: str, offered: str) -> ImageUnavailable:
 def _load(blobs: Path, digest: str) -> dict[str, Any]:
     path = blobs / digest.removeprefix("sha256:")
     if path.stat().st_size > MAX_DOCUMENT_BYTES:
-        raise ValueError(f"{digest} is too large for a description")
+        raise ValueError(f"{digest} is too large for a manifest or configuration")
     return json.loads(path.read_bytes())
 
 
 def _digest(value: object) -> str:
-    """The value, which becomes a file name. Raises ValueError for what is no SHA-256 digest."""
+    """Return the value, which becomes a file name. Raises ValueError unless it is a SHA-256 digest."""
     text = str(value)
     hexadecimal = text.removeprefix("sha256:")
     if len(text) != 71 or len(hexadecimal) != 64 or set(hexadecimal) - set("0123456789abcdef"):

@@ -28,23 +28,23 @@ class Reference:
 
     registry: str
     repository: str
-    tag: str  # "" beside a digest, which says all
+    tag: str  # "" when there is a digest
     digest: str  # "" or `sha256:...`
 
     @property
     def name(self) -> str:
-        """The whole name; equal for all spellings of one reference."""
+        """The full name; equal for all spellings of one reference."""
         suffix = f"@{self.digest}" if self.digest else f":{self.tag}"
         return f"{self.registry}/{self.repository}{suffix}"
 
     @property
     def is_loopback(self) -> bool:
-        """Whether its registry is on this machine."""
+        """Whether the registry is on this machine."""
         return _LOOPBACK.fullmatch(self.registry) is not None
 
 
 def parse(text: str) -> Reference:
-    """Raises ImageUnavailable when `text` names no image."""
+    """Parse the name of an image. Raises ImageUnavailable when it is invalid."""
     rest, at, digest = text.removeprefix("docker://").partition("@")
     if at and not _DIGEST.fullmatch(digest):
         raise _refusal(text, "its digest is not sha256: and 64 hexadecimal digits")
@@ -72,9 +72,9 @@ def parse(text: str) -> Reference:
 
 
 def canonical(image: str) -> str:
-    """One spelling for all of an image that a spec names: `docker://x` and `x:latest` are one.
+    """Return the canonical spelling of an image in a spec: `docker://x` and `x:latest` are the same image.
 
-    Raises ImageUnavailable when it names no image.
+    Raises ImageUnavailable when the name is invalid.
     """
     return image if image == "host" or image.startswith("rootfs:") else parse(image).name
 

@@ -1,9 +1,9 @@
-"""Where images come from, told by how a source is written or by what it contains.
+"""The sources of images, recognised by their spelling or content.
 
 docker://NAME[:TAG|@DIGEST]     a registry
 docker-daemon:NAME[:TAG]        a local Docker engine ($DOCKER_HOST)
 FILE                            an archive of `docker save`, or an OCI archive
-DIRECTORY                       an OCI image layout; or a Dockerfile, which is built
+DIRECTORY                       an OCI image layout, or a Dockerfile, which is built
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from hone.sandbox.contract import ImageUnavailable
-from hone.sandbox.images import build
+from hone.sandbox.images.build import RESULT, build_image
 from hone.sandbox.images.reference import Reference, parse
 from hone.sandbox.images.staging import Staging
 from hone.sandbox.images.unpack import GZIP_MAGIC
@@ -34,17 +34,17 @@ _NAME_ANNOTATION = "org.opencontainers.image.ref.name"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """What skopeo copies from."""
+    """A source for `skopeo copy`."""
 
-    name: str  # for people
+    name: str  # in messages
     transport: str  # as skopeo takes it, relative to the staging directory
     flags: tuple[str, ...] = ()
-    registry: str = ""  # whose pulls are counted and tried again; "" where there is none
-    suggested: str = ""  # the name that it brings along, "" for none
+    registry: str = ""  # pulls from it are limited and retried; "" for other sources
+    suggested: str = ""  # the image name in the source, "" for none
 
 
 def from_registry(reference: Reference, insecure: frozenset[str]) -> Source:
-    """Plain HTTP only on this machine and where `insecure` names the registry."""
+    """Return the source of a registry; plain HTTP only on this machine and for the registries `insecure`."""
     plain = reference.is_loopback or reference.registry in insecure
     return Source(
         name=reference.name,
@@ -68,9 +68,9 @@ def from_daemon(name: str, daemon: str) -> Source:
 async def open_source(
     text: str, made: Staging, *, insecure: frozenset[str], docker_url: str
 ) -> AsyncGenerator[Source]:
-    """Find out what `text` names; a Dockerfile is built, and what that left elsewhere removed at the end.
+    """Yield the source that `text` names. A Dockerfile is built, and the result removed at the end.
 
-    Raises ImageUnavailable when it names nothing that can be an image.
+    Raises ImageUnavailable when `text` names no image.
     """
     daemon = docker_url or os.environ.get("DOCKER_HOST") or DEFAULT_DAEMON
     if text.startswith("docker://"):
@@ -81,17 +81,17 @@ async def open_source(
     elif (source := await run_in_thread(_from_path, Path(text), made)) is not None:
         yield source
     else:
-        async with build.built(Path(text), made, daemon) as tag:
-            result = Source(name=text, transport=f"oci:{build.RESULT}")
+        async with build_image(Path(text), made, daemon) as tag:
+            result = Source(name=text, transport=f"oci:{RESULT}")
             yield from_daemon(tag, daemon) if tag else result
 
 
 def _from_path(path: Path, made: Staging) -> Source | None:
-    """None for a directory with a Dockerfile. The source is linked into `made`, where no name is odd."""
+    """Link a source into `made` under a plain name; return None for a directory with a Dockerfile."""
     source = made.directory / "source"
     if path.is_file():
-        _bring_near(path, source)
-        kind, suggested = _look_into(path, source)
+        _link_archive(path, source)
+        kind, suggested = _recognise(path, source)
         return Source(name=str(path), transport=f"{kind}:source", suggested=suggested)
     source.symlink_to(path.resolve())
     if (path / "oci-layout").is_file():
@@ -107,12 +107,12 @@ def _from_path(path: Path, made: Staging) -> Source | None:
 
 
 def _for_skopeo(daemon: str) -> str:
-    """skopeo speaks HTTP to a tcp address only when it is written so."""
+    """Return the address in skopeo's spelling: HTTP over TCP needs the scheme http."""
     return daemon.replace("tcp://", "http://", 1)
 
 
-def _bring_near(path: Path, source: Path) -> None:
-    """Link an archive, or unpack one of `docker save | gzip`, which skopeo cannot read."""
+def _link_archive(path: Path, source: Path) -> None:
+    """Link an archive, or decompress one of `docker save | gzip`, which skopeo cannot read."""
     with path.open("rb") as file:
         packed = file.read(2) == GZIP_MAGIC
     if not packed:
@@ -125,8 +125,8 @@ def _bring_near(path: Path, source: Path) -> None:
         raise _no_archive(path, str(error)) from error
 
 
-def _look_into(path: Path, source: Path) -> tuple[str, str]:
-    """skopeo's name for the kind of an archive, and the name it carries for its image."""
+def _recognise(path: Path, source: Path) -> tuple[str, str]:
+    """Return skopeo's transport for an archive, and the image name in it."""
     try:
         with tarfile.open(source, "r:") as archive:
             for member in archive:
@@ -150,11 +150,11 @@ def _read(archive: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:
 
 
 def _name_in_index(content: bytes) -> str:
-    """The name of the first image of an OCI layout; "" where it has none, or a tag only."""
+    """Return the name of the first image of an OCI layout; "" when it has none or only a tag."""
     manifests: list[dict[str, Any]] = json.loads(content).get("manifests") or [{}]
     name = str((manifests[0].get("annotations") or {}).get(_NAME_ANNOTATION, ""))
     return name if "/" in name or ":" in name else ""
 
 
 def _no_archive(path: Path, why: str) -> ImageUnavailable:
-    return ImageUnavailable(f"{path} is no archive of an image ({why})", problem="damaged_image")
+    return ImageUnavailable(f"{path} is not an image archive ({why})", problem="damaged_image")

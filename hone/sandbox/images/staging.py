@@ -1,8 +1,9 @@
-"""Directories for what is being made. One is alive while a process holds its lock, and removed otherwise."""
+"""Staging directories. One is in use while a process holds its lock; others are removed."""
 
 from __future__ import annotations
 
 import contextlib
+import os
 import secrets
 import shutil
 from collections.abc import AsyncGenerator
@@ -20,7 +21,7 @@ class Staging:
 
     @property
     def blobs(self) -> Path:
-        """Where the blobs of an image that is being fetched lie, named by their hexadecimal digest."""
+        """The directory of the blobs of an image that is being fetched, named by their hexadecimal digest."""
         return self.directory / "blobs" / "sha256"
 
     def new_directory(self, name: str) -> Path:
@@ -31,9 +32,9 @@ class Staging:
 
 @contextlib.asynccontextmanager
 async def staging(parent: Path) -> AsyncGenerator[Staging]:
-    """A fresh directory below `parent`, removed at the end with all that is still in it."""
+    """Make a fresh directory below `parent`; remove it at the end with everything that is still in it."""
     held = None
-    while held is None:  # between its making and its locking, somebody may take it for a dead one
+    while held is None:  # another process may remove it before it is locked
         directory = parent / secrets.token_hex(8)
         directory.mkdir(mode=0o700)
         held = lock(directory)
@@ -47,9 +48,29 @@ async def staging(parent: Path) -> AsyncGenerator[Staging]:
 
 
 def remove_dead(parent: Path) -> None:
-    """Remove the directories below `parent` that no living process holds."""
+    """Remove the directories below `parent` that no living process has locked."""
     for directory in parent.iterdir():
         dead = lock(directory)
         if dead is not None:
             with dead:
                 shutil.rmtree(directory, ignore_errors=True)
+
+
+def disk_usage(directory: Path) -> int:
+    """Return the bytes on disk of a tree that may be changing; a file with several links counts once."""
+    total, seen = 0, set[tuple[int, int]]()
+    waiting = [str(directory)]
+    while waiting:
+        try:
+            with os.scandir(waiting.pop()) as entries:
+                for entry in entries:
+                    info = entry.stat(follow_symlinks=False)
+                    is_directory = entry.is_dir(follow_symlinks=False)
+                    if is_directory:
+                        waiting.append(entry.path)
+                    if is_directory or info.st_nlink == 1 or (info.st_dev, info.st_ino) not in seen:
+                        seen.add((info.st_dev, info.st_ino))
+                        total += info.st_blocks * 512
+        except FileNotFoundError:
+            continue
+    return total

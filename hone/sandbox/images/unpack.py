@@ -1,11 +1,11 @@
-"""Unpacks one layer archive, hostile until proven otherwise, into a directory. Runs as a program of its own.
+"""Unpack an untrusted layer into a directory. Runs as a separate program.
 
     python -I -S unpack.py DIRECTORY DIFF_ID MAX_BYTES MAX_ENTRIES [PYARROW] < BLOB
 
-It is started where nothing but DIRECTORY can be written to (`hone.sandbox.images.layers`), and still follows
-no link of the archive out of it: every path is walked component by component with O_NOFOLLOW, and links on
-the way are resolved as if DIRECTORY were `/`. The result has the form of an overlayfs layer (mount option
-`userxattr`): a deleted file is a character device 0/0, a replaced directory carries `user.overlay.opaque`.
+`hone.sandbox.images.layers` starts it where only DIRECTORY is writable. It still follows no link of the
+archive out of DIRECTORY: it walks every path component by component with O_NOFOLLOW and resolves links on the
+way as if DIRECTORY were `/`. The result has the form of an overlayfs layer (mount option `userxattr`): a
+deleted file is a character device 0/0, a replaced directory carries `user.overlay.opaque`.
 
 Everything belongs to the user who unpacks; setuid and setgid bits, devices, pipes, sockets and extended
 attributes of the archive are dropped. The last line of stdout is `{"ok": true}` or `{"error": KIND,
@@ -30,14 +30,14 @@ from typing import BinaryIO, Protocol
 
 WHITEOUT = b".wh."
 OPAQUE = b".wh..wh..opq"
-AUFS_PRIVATE = b".wh..wh."  # bookkeeping of a file system that old layers were made with
+AUFS_PRIVATE = b".wh..wh."  # metadata of aufs in old layers
 OPAQUE_ATTRIBUTE = "user.overlay.opaque"
 MAX_LINKS = 40  # on the way to one entry, as in the kernel
-MAX_PATH_BYTES = 3000  # with the path of the store before it, the kernel still takes it (4096)
-MAX_DEPTH = 400  # a tree that Python can walk, which recurses
+MAX_PATH_BYTES = 3000  # the kernel's limit is 4096, including the path of the store
+MAX_DEPTH = 400  # of directories; Python's tree functions recurse
 MAX_MEMORY_BYTES = 2 << 30  # address space: an archive's headers are read into memory
 PIECE_BYTES = 1 << 20
-BUFFER_BYTES = 1 << 16  # tarfile copies what is left of it at every read
+BUFFER_BYTES = 1 << 16  # tarfile copies the rest of its buffer at every read
 ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 GZIP_MAGIC = b"\x1f\x8b"
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -46,15 +46,15 @@ _UNREADABLE = (tarfile.InvalidHeaderError, tarfile.TruncatedHeaderError)  # pyri
 
 
 class Damaged(Exception):
-    """The archive is not what its image says, or not an archive."""
+    """The archive is invalid, or its digest is not the one in the image."""
 
 
 class TooLarge(Exception):
-    """The content exceeds its bound."""
+    """The content exceeds its limit."""
 
 
 class TooMany(Exception):
-    """The entries exceed their bound."""
+    """The entries exceed their limit."""
 
 
 class Readable(Protocol):
@@ -62,7 +62,7 @@ class Readable(Protocol):
 
 
 class Member(tarfile.TarInfo):
-    """A header that cannot be read is an error wherever it stands; tarfile takes later ones for the end."""
+    """An unreadable header is an error everywhere; tarfile takes later ones for the end of the archive."""
 
     @classmethod
     def fromtarfile(cls, tarfile: tarfile.TarFile) -> Member:
@@ -73,7 +73,7 @@ class Member(tarfile.TarInfo):
 
 
 class Gunzip:
-    """The content of all members of a gzip file."""
+    """Decompresses all members of a gzip file, in larger pieces than the standard library."""
 
     def __init__(self, source: BinaryIO) -> None:
         self._source = source
@@ -95,8 +95,8 @@ class Gunzip:
                 return content
 
 
-class Measured:
-    """What passes through is hashed and counted."""
+class HashingReader:
+    """Hashes and counts the bytes that are read."""
 
     def __init__(self, source: Readable, max_bytes: int) -> None:
         self._source, self._left = source, max_bytes
@@ -118,7 +118,7 @@ class Measured:
 
 
 def decompress(blob: BinaryIO) -> Readable:
-    """The content of a gzip, zstd or plain blob, told by its first bytes."""
+    """Return the content of a gzip, zstd or plain blob, recognised by its first bytes."""
     magic = blob.peek(4)[:4]  # pyright: ignore[reportAttributeAccessIssue]
     if magic.startswith(GZIP_MAGIC):
         return Gunzip(blob)
@@ -134,7 +134,7 @@ class Extraction:
 
     def __init__(self, root: int, max_bytes: int, max_entries: int) -> None:
         self._root, self._bytes_left, self._entries_left = root, max_bytes, max_entries
-        self._times: dict[bytes, int] = {}  # directories; set last, for what is put into them changes them
+        self._times: dict[bytes, int] = {}  # of directories; set last, because new entries change them
 
     def add(self, archive: tarfile.TarFile, member: tarfile.TarInfo) -> None:
         path = clean(member.name)
@@ -177,7 +177,7 @@ class Extraction:
             raise TooMany
 
     def _open(self, path: bytes, *, make: bool = True) -> int:
-        """Descriptor of a directory; the links of the archive cannot lead out."""
+        """Return a descriptor of a directory below the root. Raises Damaged."""
         here, trail, links = os.dup(self._root), list[bytes](), 0
         todo = path.split(b"/")[::-1]
         try:
@@ -214,7 +214,7 @@ class Extraction:
         return here
 
     def _make_directory(self, parent: int, name: bytes) -> None:
-        """A directory, which hides those of lower layers where the archive deleted them."""
+        """Make a directory; it hides the one of lower layers if the archive has deleted that."""
         kind = _kind(parent, name)
         if kind == stat.S_IFDIR:
             return
@@ -263,7 +263,7 @@ class Extraction:
 
 
 def clean(name: str) -> bytes:
-    """A member's name below the root of the layer: `/a/../../b/` is `b`."""
+    """Return the path of a member below the root of the layer: `b` for `/a/../../b/`."""
     path = os.path.normpath(b"/" + encode(name).lstrip(b"/"))[1:]
     if len(path) > MAX_PATH_BYTES or b"\0" in path:
         raise Damaged("a name that no file can have")
@@ -271,12 +271,12 @@ def clean(name: str) -> bytes:
 
 
 def encode(name: str) -> bytes:
-    """The bytes of a name as the archive has them."""
+    """Return the bytes of a name in the archive."""
     return name.encode("utf-8", "surrogateescape")
 
 
 def remove(parent: int, name: bytes) -> None:
-    """Remove whatever has this name."""
+    """Remove the file or tree of this name, if any."""
     kind = _kind(parent, name)
     if kind == stat.S_IFDIR:
         shutil.rmtree(name, dir_fd=parent)  # pyright: ignore[reportCallIssue, reportArgumentType]
@@ -285,7 +285,7 @@ def remove(parent: int, name: bytes) -> None:
 
 
 def _white_out(parent: int, name: bytes) -> None:
-    """Hide the `name` of lower layers; what this layer itself has under that name stays."""
+    """Hide `name` in lower layers; an entry of this layer with that name stays."""
     if name in (b"", b".", b".."):
         raise Damaged("a deletion of no file")
     kind = _kind(parent, name)
@@ -302,7 +302,7 @@ def _make_opaque(parent: int, name: bytes) -> None:
 
 
 def _kind(parent: int, name: bytes) -> int:
-    """The file type bits of st_mode; 0 when there is no such name."""
+    """Return the file type bits of st_mode; 0 when there is no such name."""
     try:
         return stat.S_IFMT(os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode)
     except FileNotFoundError:
@@ -332,8 +332,11 @@ def _nanoseconds(seconds: float) -> int:
 
 
 def unpack(blob: BinaryIO, directory: str, diff_id: str, max_bytes: int, max_entries: int) -> None:
-    """Raises Damaged, TooLarge, OSError, and what tarfile raises for what is no archive."""
-    content = Measured(decompress(blob), max_bytes)
+    """Unpack a blob into an empty directory.
+
+    Raises Damaged, TooLarge, TooMany, OSError, and the errors of tarfile and zlib.
+    """
+    content = HashingReader(decompress(blob), max_bytes)
     root = os.open(directory, _DIRECTORY)
     extraction = Extraction(root, max_bytes, max_entries)
     archive = tarfile.open(  # noqa: SIM115  # pyright: ignore[reportCallIssue]
@@ -354,7 +357,7 @@ def unpack(blob: BinaryIO, directory: str, diff_id: str, max_bytes: int, max_ent
 
 
 def describe(error: Exception) -> dict[str, str]:
-    """What to tell the parent. Whatever else goes wrong while reading, it is the archive's doing."""
+    """Return the message to the parent. Errors of no other kind mean that the archive is damaged."""
     if isinstance(error, TooLarge):
         kind = "too_large"
     elif isinstance(error, TooMany):

@@ -42,14 +42,12 @@ def pushed(registry: Registry, tmp_path: Path, path: str) -> str:
 
 
 @pytest.mark.parametrize("command", ["pull", "import", "export", "list", "prune"])
-def test_every_command_teaches_itself_with_an_example(command: str) -> None:
+def test_help_of_every_command_has_an_example(command: str) -> None:
     done = subprocess.run([*HONE, command, "--help"], capture_output=True)
     assert f"Example: hone images {command}" in done.stdout.decode()
 
 
-def test_an_image_is_pulled_listed_exported_pruned_and_imported(
-    hone: Hone, registry: Registry, tmp_path: Path
-) -> None:
+def test_image_is_pulled_listed_exported_and_imported(hone: Hone, registry: Registry, tmp_path: Path) -> None:
     name = pushed(registry, tmp_path, "cli/one:v1")
     assert "1 of 1 images are here" in hone("pull", name)
     (listed,) = json.loads(hone("list", "--json"))
@@ -63,9 +61,7 @@ def test_an_image_is_pulled_listed_exported_pruned_and_imported(
     assert hone("prune", "--to", "1").startswith("0 images removed")
 
 
-def test_a_list_is_pulled_through_a_proxy_under_its_own_names(
-    hone: Hone, registry: Registry, tmp_path: Path
-) -> None:
+def test_list_is_pulled_through_a_proxy(hone: Hone, registry: Registry, tmp_path: Path) -> None:
     for path in ("hub/swe/a:v1", "hub/swe/b:latest"):
         pushed(registry, tmp_path, path)
     names = tmp_path / "images.txt"
@@ -100,7 +96,7 @@ def test_a_list_is_pulled_through_a_proxy_under_its_own_names(
         (["prune", "--unused", "--to", "1"], 2, "leave out --to"),
     ],
 )
-def test_what_cannot_be_done_is_one_sentence(hone: Hone, arguments: list[str], code: int, said: str) -> None:
+def test_wrong_arguments_give_one_sentence(hone: Hone, arguments: list[str], code: int, said: str) -> None:
     sentence = [line for line in hone(*arguments, code=code).splitlines() if line.startswith("hone: ")]
     assert len(sentence) == 1
     assert said in sentence[0]

@@ -1,4 +1,4 @@
-"""A disk that is full in the middle: a typed error, and nothing half-made stays."""
+"""A disk that fills up: a typed error and no partial files."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ except ImageUnavailable as error:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounts a file system")
 @pytest.mark.parametrize("size", ["3m", "6m", "10m"], ids=["fetching", "unpacking", "unpacking the last"])
-def test_a_full_disk_leaves_nothing_half_made(tmp_path: Path, size: str) -> None:
+def test_full_disk_leaves_no_partial_files(tmp_path: Path, size: str) -> None:
     files = [entry(f"d/{number}", os.urandom(5000)) for number in range(800)]
     layout = make_layout(
         tmp_path / "layout", [tar(*files), tar(entry("second", os.urandom(1 << 20)))], compress=plain

@@ -36,7 +36,7 @@ asyncio.run(main())
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="becomes an ordinary user")
-def test_an_ordinary_user_pulls_exports_imports_and_prunes(registry: Registry, tmp_path: Path) -> None:
+def test_ordinary_user_pulls_exports_imports_and_prunes(registry: Registry, tmp_path: Path) -> None:
     lower = tar(entry("etc"), entry("etc/shadow", b"secret", mode=0, uid=0), link("etc/link", "/root"))
     upper = tar(entry("etc/.wh.gone", b""), entry("opaque"), entry("opaque/.wh..wh..opq", b""))
     name = push(make_layout(tmp_path / "layout", [lower, upper]), f"{registry.address}/user:v1")

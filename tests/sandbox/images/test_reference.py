@@ -1,4 +1,4 @@
-"""Names of images: one whole name for all spellings, and no name for nonsense."""
+"""Image names: one full name for all spellings, an error for invalid ones."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ D = "sha256:" + "0123456789abcdef" * 4
         ("REGISTRY/x", "REGISTRY/x:latest"),
     ],
 )  # fmt: skip
-def test_every_spelling_has_one_whole_name(text: str, name: str) -> None:
+def test_spellings_have_one_full_name(text: str, name: str) -> None:
     assert parse(text).name == name
 
 
@@ -41,7 +41,7 @@ def test_every_spelling_has_one_whole_name(text: str, name: str) -> None:
      "..", "a/../b", "a:../b", "a:b:c", "x.y:99999999/a",
      "a" * 300, "a:" + "t" * 129, "--flag", "é"],
 )  # fmt: skip
-def test_what_is_no_name_is_refused_in_one_sentence(text: str) -> None:
+def test_invalid_name_is_refused_in_one_sentence(text: str) -> None:
     with pytest.raises(ImageUnavailable, match="is not the name of an image") as raised:
         parse(text)
     assert raised.value.problem == "unknown_image"
@@ -54,7 +54,7 @@ def test_what_is_no_name_is_refused_in_one_sentence(text: str) -> None:
      ("[::1]:1", True),
      ("localhost.evil.com", False), ("127.0.0.1.evil.com", False), ("10.0.0.1:5000", False)],
 )  # fmt: skip
-def test_only_registries_of_this_machine_are_local(registry: str, local: bool) -> None:
+def test_loopback_registries_are_recognised(registry: str, local: bool) -> None:
     assert parse(f"{registry}/x").is_loopback is local
 
 
@@ -64,7 +64,7 @@ tags = st.from_regex(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,20}", fullmatch=True)
 
 
 @given(registries, st.lists(component, min_size=2, max_size=4), tags)
-def test_a_whole_name_stays_as_it_is(registry: str, path: list[str], tag: str) -> None:
+def test_full_name_is_unchanged(registry: str, path: list[str], tag: str) -> None:
     name = f"{registry}/{'/'.join(path)}:{tag}"
     reference = parse(name)
     assert (reference.name, reference.registry, reference.tag) == (name, registry, tag)
@@ -72,7 +72,7 @@ def test_a_whole_name_stays_as_it_is(registry: str, path: list[str], tag: str) -
 
 
 @given(st.text(max_size=40))
-def test_any_text_is_a_name_or_refused(text: str) -> None:
+def test_any_text_is_parsed_or_refused(text: str) -> None:
     with contextlib.suppress(ImageUnavailable):
         reference = parse(text)
         assert parse(reference.name) == reference
@@ -80,7 +80,7 @@ def test_any_text_is_a_name_or_refused(text: str) -> None:
         assert not set(reference.name) & set(" \n\t\"'$;")
 
 
-def test_all_spellings_of_an_image_become_one() -> None:
+def test_canonical_spelling_is_unique() -> None:
     one = {
         canonical(text) for text in ("python", "docker://python:latest", "docker.io/library/python:latest")
     }

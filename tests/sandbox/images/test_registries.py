@@ -1,4 +1,4 @@
-"""Registries that refuse, fail or are not there: typed errors, bounded tries, a few pulls at a time."""
+"""Registries that refuse, fail or do not answer: typed errors, limited retries and parallel pulls."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def image(registry: Registry, tmp_path: Path) -> str:
 
 
 @pytest.mark.parametrize("name", ["small:none", "none:v1", "small@sha256:" + "0" * 64])
-def test_an_unknown_image_is_named(
+def test_unknown_image_is_named(
     store: ImageStore, directory: Path, registry: Registry, image: str, name: str
 ) -> None:
     error = refused(store, f"{registry.address}/{name}")
@@ -51,17 +51,17 @@ def test_an_unknown_image_is_named(
     assert left(directory) == []
 
 
-def test_a_registry_that_is_down_is_asked_five_times(store: ImageStore, directory: Path) -> None:
-    said: list[str] = []
+def test_unreachable_registry_is_tried_five_times(store: ImageStore, directory: Path) -> None:
+    messages: list[str] = []
     with pytest.raises(ImageUnavailable, match="does not answer") as raised:
-        asyncio.run(store.ensure(f"127.0.0.1:{free_port()}/x", say=said.append))
+        asyncio.run(store.ensure(f"127.0.0.1:{free_port()}/x", report=messages.append))
     assert (raised.value.problem, raised.value.retryable) == ("registry_unavailable", True)
-    assert sum("again in" in line for line in said) == fetch.TRIES - 1
+    assert sum("again in" in line for line in messages) == fetch.ATTEMPTS - 1
     assert left(directory) == []
 
 
 @pytest.mark.parametrize("status", [429, 500, 502, 503])
-def test_a_registry_in_trouble_is_asked_again_until_it_answers(
+def test_failing_registry_is_retried_until_it_answers(
     store: ImageStore, registry: Registry, image: str, status: int
 ) -> None:
     with answering([status] * 4, then=registry.address) as troubled:
@@ -70,13 +70,11 @@ def test_a_registry_in_trouble_is_asked_again_until_it_answers(
 
 
 @pytest.mark.parametrize("status", [429, 503])
-def test_a_registry_that_stays_in_trouble_is_given_up(
-    store: ImageStore, directory: Path, status: int
-) -> None:
+def test_registry_that_keeps_failing_is_retryable(store: ImageStore, directory: Path, status: int) -> None:
     with answering([status]) as troubled:
         error = refused(store, f"{troubled.address}/x")
     assert (error.problem, error.retryable) == ("registry_unavailable", True)
-    assert fetch.TRIES <= len(troubled.asked) <= fetch.TRIES * 10
+    assert fetch.ATTEMPTS <= len(troubled.asked) <= fetch.ATTEMPTS * 10
     assert left(directory) == []
 
 
@@ -84,16 +82,16 @@ def test_a_registry_that_stays_in_trouble_is_given_up(
     ("status", "problem"),
     [(401, "registry_unavailable"), (403, "registry_unavailable"), (404, "unknown_image")],
 )
-def test_a_refusal_is_not_asked_again(store: ImageStore, directory: Path, status: int, problem: str) -> None:
-    said: list[str] = []
+def test_refusal_is_not_retried(store: ImageStore, directory: Path, status: int, problem: str) -> None:
+    messages: list[str] = []
     with answering([status]) as refusing, pytest.raises(ImageUnavailable) as raised:
-        asyncio.run(store.ensure(f"{refusing.address}/x", say=said.append))
+        asyncio.run(store.ensure(f"{refusing.address}/x", report=messages.append))
     assert (raised.value.problem, raised.value.retryable) == (problem, False)
-    assert not any("again in" in line for line in said)
+    assert not any("again in" in line for line in messages)
     assert left(directory) == []
 
 
-def test_at_most_three_pulls_at_a_time_go_to_a_registry(directory: Path) -> None:
+def test_at_most_three_pulls_per_registry_run_at_once(directory: Path) -> None:
     release = threading.Event()
 
     async def pull(number: int) -> None:
@@ -118,7 +116,7 @@ def test_at_most_three_pulls_at_a_time_go_to_a_registry(directory: Path) -> None
 
 
 @pytest.mark.parametrize("as_list", [False, True])
-def test_an_image_for_another_architecture_is_refused_before_its_layers_are_fetched(
+def test_other_architecture_is_refused_before_the_download(
     store: ImageStore, directory: Path, registry: Registry, tmp_path: Path, as_list: bool
 ) -> None:
     other = "arm64" if ARCHITECTURE != "arm64" else "amd64"
@@ -131,7 +129,7 @@ def test_an_image_for_another_architecture_is_refused_before_its_layers_are_fetc
     assert left(directory) == []
 
 
-def test_of_an_image_for_several_architectures_the_one_for_this_machine_is_pulled(
+def test_image_list_yields_the_image_for_this_machine(
     store: ImageStore, registry: Registry, tmp_path: Path
 ) -> None:
     layout = make_list(make_layout(tmp_path / "layout", [LAYER]), ARCHITECTURE)
@@ -139,7 +137,7 @@ def test_of_an_image_for_several_architectures_the_one_for_this_machine_is_pulle
     assert image.architecture == ARCHITECTURE
 
 
-def test_a_layer_that_was_changed_in_the_registry_is_damage(
+def test_layer_changed_in_the_registry_is_damaged(
     store: ImageStore, directory: Path, registry: Registry, tmp_path: Path
 ) -> None:
     layer = tar(entry("spoiled", b"x" * 1000))
@@ -153,14 +151,14 @@ def test_a_layer_that_was_changed_in_the_registry_is_damage(
     assert left(directory) == []
 
 
-def test_plain_http_is_spoken_on_this_machine_or_where_told_only() -> None:
+def test_plain_http_needs_loopback_or_permission() -> None:
     plain = ("--tls-verify=false",)
     assert from_registry(parse("localhost:5000/x"), frozenset()).flags == plain
     assert from_registry(parse("registry.lan:5000/x"), frozenset()).flags == ()
     assert from_registry(parse("registry.lan:5000/x"), frozenset({"registry.lan:5000"})).flags == plain
 
 
-def test_without_skopeo_the_command_that_installs_it_is_named(
+def test_missing_skopeo_error_names_the_install_command(
     store: ImageStore, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     only = tmp_path / "bin"

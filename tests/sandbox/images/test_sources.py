@@ -27,9 +27,7 @@ def imported(store: ImageStore, source: object, name: str = "") -> Image:
     return asyncio.run(store.import_(str(source), name=name))
 
 
-def test_an_image_leaves_and_comes_back_without_a_network_with_its_digest(
-    store: ImageStore, tmp_path: Path
-) -> None:
+def test_exported_image_is_imported_with_its_digest(store: ImageStore, tmp_path: Path) -> None:
     image = imported(store, make_layout(tmp_path / "layout", LAYERS, config=CONFIG), name="shop/x:v1")
     archive = tmp_path / "odd: name.tar"
     asyncio.run(store.export("shop/x:v1", archive))
@@ -43,7 +41,7 @@ def test_an_image_leaves_and_comes_back_without_a_network_with_its_digest(
     assert not list(tmp_path.glob(".hone-*"))
 
 
-def test_an_export_that_fails_leaves_what_was_there(store: ImageStore, tmp_path: Path) -> None:
+def test_failed_export_keeps_the_old_file(store: ImageStore, tmp_path: Path) -> None:
     imported(store, make_layout(tmp_path / "layout", LAYERS), name="x")
     for blob in (tmp_path / "images/blobs/sha256").iterdir():
         if blob.read_bytes()[:2] == b"\x1f\x8b":
@@ -60,9 +58,7 @@ def test_an_export_that_fails_leaves_what_was_there(store: ImageStore, tmp_path:
 
 
 @pytest.mark.parametrize("packed", [False, True])
-def test_an_archive_of_docker_save_is_known_by_its_content(
-    store: ImageStore, tmp_path: Path, packed: bool
-) -> None:
+def test_docker_save_archive_is_imported(store: ImageStore, tmp_path: Path, packed: bool) -> None:
     archive = tmp_path / "no-suffix"
     layout = make_layout(tmp_path / "layout", LAYERS, config=CONFIG)
     subprocess.run(
@@ -77,7 +73,7 @@ def test_an_archive_of_docker_save_is_known_by_its_content(
     assert [next(layer.iterdir()).name for layer in image.layers] == ["base", "top"]
 
 
-def test_an_image_without_a_name_needs_one(store: ImageStore, directory: Path, tmp_path: Path) -> None:
+def test_unnamed_image_needs_a_name(store: ImageStore, directory: Path, tmp_path: Path) -> None:
     layout = make_layout(tmp_path / "layout", LAYERS)
     with pytest.raises(ImageUnavailable, match="give it one"):
         imported(store, layout)
@@ -98,7 +94,7 @@ def test_an_image_without_a_name_needs_one(store: ImageStore, directory: Path, t
     ],
     ids=["empty", "text", "packed text", "archive", "no image", "no list", "files elsewhere"],
 )
-def test_a_file_that_is_no_archive_of_an_image_is_damage(
+def test_file_that_is_no_image_archive_is_damaged(
     store: ImageStore, directory: Path, tmp_path: Path, content: bytes
 ) -> None:
     (tmp_path / "file").write_bytes(content)
@@ -109,7 +105,7 @@ def test_a_file_that_is_no_archive_of_an_image_is_damage(
     assert left(directory) == []
 
 
-def test_what_is_no_source_is_told_what_sources_there_are(store: ImageStore, tmp_path: Path) -> None:
+def test_unknown_source_error_lists_the_sources(store: ImageStore, tmp_path: Path) -> None:
     for source in (tmp_path, tmp_path / "missing"):
         with pytest.raises(
             ImageUnavailable, match="a directory with an OCI layout, or one with a Dockerfile"
@@ -117,7 +113,7 @@ def test_what_is_no_source_is_told_what_sources_there_are(store: ImageStore, tmp
             imported(store, source)
 
 
-def test_an_image_of_a_docker_engine(docker: Engine, directory: Path) -> None:
+def test_image_is_imported_from_a_docker_engine(docker: Engine, directory: Path) -> None:
     store = ImageStore(directory, budget_gib=4, docker_url=docker.url)
     image = imported(store, f"docker-daemon:{BASE_IMAGE}")
     assert image.name == f"docker.io/library/{BASE_IMAGE}"
@@ -127,7 +123,7 @@ def test_an_image_of_a_docker_engine(docker: Engine, directory: Path) -> None:
     assert raised.value.problem == "unknown_image"
 
 
-def test_an_engine_that_does_not_answer_is_named(directory: Path, tmp_path: Path) -> None:
+def test_unreachable_engine_is_named(directory: Path, tmp_path: Path) -> None:
     store = ImageStore(directory, budget_gib=1, docker_url=f"unix://{tmp_path}/none.sock")
     with pytest.raises(ImageUnavailable, match="Cannot connect") as raised:
         imported(store, "docker-daemon:x")
@@ -143,7 +139,7 @@ def context(tmp_path: Path) -> Path:
     return folder
 
 
-def test_a_dockerfile_is_built_by_the_engine(docker: Engine, directory: Path, context: Path) -> None:
+def test_engine_builds_a_dockerfile(docker: Engine, directory: Path, context: Path) -> None:
     store = ImageStore(directory, budget_gib=1, docker_url=docker.url)
     image = imported(store, context, name="built")
     assert any((layer / "app/hello").is_file() for layer in image.layers)
@@ -152,7 +148,7 @@ def test_a_dockerfile_is_built_by_the_engine(docker: Engine, directory: Path, co
         assert "hone-build" not in client.get("/images/json").text
 
 
-def test_a_dockerfile_that_fails_says_why(docker: Engine, directory: Path, context: Path) -> None:
+def test_failed_build_reports_the_reason(docker: Engine, directory: Path, context: Path) -> None:
     store = ImageStore(directory, budget_gib=1, docker_url=docker.url)
     (context / "Dockerfile").write_text("FROM scratch\nCOPY missing /\n")
     with pytest.raises(ProviderUnavailable, match="missing") as raised:
@@ -161,7 +157,7 @@ def test_a_dockerfile_that_fails_says_why(docker: Engine, directory: Path, conte
     assert left(directory) == []
 
 
-def test_without_an_engine_buildah_builds(directory: Path, context: Path, tmp_path: Path) -> None:
+def test_buildah_builds_without_an_engine(directory: Path, context: Path, tmp_path: Path) -> None:
     store = ImageStore(directory, budget_gib=1, docker_url=f"unix://{tmp_path}/none.sock")
     (context / ".dockerignore").write_text("secret\n")
     (context / "secret").write_text("secret")
@@ -172,7 +168,7 @@ def test_without_an_engine_buildah_builds(directory: Path, context: Path, tmp_pa
     assert not (image.layers[0] / "app/secret").exists()
 
 
-def test_the_archive_of_a_real_image_can_be_imported(store: ImageStore) -> None:
+def test_real_image_archive_is_imported(store: ImageStore) -> None:
     image = imported(store, base_archive())
     assert image.name == f"docker.io/library/{BASE_IMAGE}"
     assert shutil.which("bash", path=str(image.layers[0] / "usr/bin")) is not None

@@ -1,4 +1,4 @@
-"""Pulled once, shared, held while in use, evicted under a budget."""
+"""Images are pulled once, shared, locked while in use and evicted above a budget."""
 
 from __future__ import annotations
 
@@ -36,9 +36,7 @@ def large(name: str, mib: int = 4) -> bytes:
     return tar(entry(name, os.urandom(mib * MIB)))
 
 
-def test_an_image_is_pulled_with_what_its_configuration_says(
-    store: ImageStore, registry: Registry, tmp_path: Path
-) -> None:
+def test_pulled_image_has_its_configuration(store: ImageStore, registry: Registry, tmp_path: Path) -> None:
     config = {
         "Env": ["PATH=/x:/bin", "EMPTY=", "EQUAL=a=b"],
         "WorkingDir": "/testbed",
@@ -56,7 +54,7 @@ def test_an_image_is_pulled_with_what_its_configuration_says(
     assert asyncio.run(store.list()) == [image]
 
 
-def test_what_is_here_is_not_asked_for_again(store: ImageStore, registry: Registry, tmp_path: Path) -> None:
+def test_stored_image_is_not_pulled_again(store: ImageStore, registry: Registry, tmp_path: Path) -> None:
     name = pushed(registry, tmp_path, "once:v1", BASE)
     image = asyncio.run(store.ensure(name))
     before = image.layers[0].stat().st_ino
@@ -81,7 +79,7 @@ def test_shared_layers_are_unpacked_and_stored_once(
     assert asyncio.run(store.taken_bytes()) < sum(image.bytes for image in images)
 
 
-def test_what_is_here_is_not_fetched_again(store: ImageStore, registry: Registry, tmp_path: Path) -> None:
+def test_stored_layer_is_not_fetched_again(store: ImageStore, registry: Registry, tmp_path: Path) -> None:
     base = large("base")
     first = pushed(registry, tmp_path, "first:v1", base)
     second = pushed(registry, tmp_path, "second:v1", base, tar(entry("own", b"x")))
@@ -91,7 +89,7 @@ def test_what_is_here_is_not_fetched_again(store: ImageStore, registry: Registry
     assert len(asyncio.run(store.ensure(second)).layers) == 2
 
 
-def test_of_equal_layers_one_is_mounted(store: ImageStore, tmp_path: Path) -> None:
+def test_equal_layers_are_mounted_once(store: ImageStore, tmp_path: Path) -> None:
     layout = make_layout(tmp_path / "layout", [BASE, tar(entry("a", b"x")), BASE])
     image = asyncio.run(store.import_(str(layout), name="equal"))
     assert [next(layer.iterdir()).name for layer in image.layers] == ["a", "base"]
@@ -99,24 +97,22 @@ def test_of_equal_layers_one_is_mounted(store: ImageStore, tmp_path: Path) -> No
 
 def test_concurrent_calls_share_one_pull(store: ImageStore, registry: Registry, tmp_path: Path) -> None:
     name = pushed(registry, tmp_path, "together:v1", large("x"))
-    said: list[str] = []
+    messages: list[str] = []
 
     async def many() -> list[Image]:
-        return list(await asyncio.gather(*(store.ensure(name, say=said.append) for _ in range(20))))
+        return list(await asyncio.gather(*(store.ensure(name, report=messages.append) for _ in range(20))))
 
     images = asyncio.run(many())
     assert len({image.digest for image in images}) == 1
-    assert said.count("1 of 1 layers unpacked") == 1
+    assert messages.count("1 of 1 layers unpacked") == 1
 
 
-def test_a_cancelled_caller_leaves_the_pull_to_the_others(
-    store: ImageStore, registry: Registry, tmp_path: Path
-) -> None:
+def test_pull_survives_one_cancelled_caller(store: ImageStore, registry: Registry, tmp_path: Path) -> None:
     name = pushed(registry, tmp_path, "cancelled:v1", large("x"))
 
     async def scenario() -> Image:
         started = asyncio.Event()
-        first = asyncio.create_task(store.ensure(name, say=lambda _: started.set()))
+        first = asyncio.create_task(store.ensure(name, report=lambda _: started.set()))
         await started.wait()
         second = asyncio.create_task(store.ensure(name))
         await asyncio.sleep(0)
@@ -129,7 +125,7 @@ def test_a_cancelled_caller_leaves_the_pull_to_the_others(
 
 
 @pytest.mark.parametrize("word", ["waiting", "fetched", "unpacked"])
-def test_a_pull_that_nobody_waits_for_ends_and_leaves_nothing(
+def test_cancelled_pull_leaves_nothing(
     store: ImageStore, directory: Path, registry: Registry, tmp_path: Path, word: str
 ) -> None:
     other = large("x")
@@ -138,7 +134,7 @@ def test_a_pull_that_nobody_waits_for_ends_and_leaves_nothing(
     async def scenario() -> None:
         reached = asyncio.Event()
         task = asyncio.create_task(
-            store.ensure(name, say=lambda said: reached.set() if word in said else None)
+            store.ensure(name, report=lambda text: reached.set() if word in text else None)
         )
         await asyncio.wait_for(reached.wait(), 60)
         task.cancel()
@@ -146,7 +142,7 @@ def test_a_pull_that_nobody_waits_for_ends_and_leaves_nothing(
             await task
 
     with contextlib.ExitStack() as stack:
-        if word == "unpacked":  # of one layer, while another process makes the other: the pull is not over
+        if word == "unpacked":  # one of two layers, while another process has locked the other
             making = lock_file(directory / "locks" / f"layer-{digest(other).removeprefix('sha256:')}")
             assert making is not None
             stack.enter_context(making)
@@ -169,7 +165,7 @@ asyncio.run(main())
 """
 
 
-def test_processes_that_pull_at_once_get_the_same_and_leave_nothing(
+def test_concurrent_processes_share_pulled_images(
     store: ImageStore, directory: Path, registry: Registry, tmp_path: Path
 ) -> None:
     names = [
@@ -205,7 +201,7 @@ def names(store: ImageStore) -> set[str]:
     return {image.name.rpartition("/")[2].removesuffix(":latest") for image in asyncio.run(store.list())}
 
 
-def test_above_the_budget_the_least_recently_used_image_goes(tmp_path: Path) -> None:
+def test_least_recently_used_image_is_evicted(tmp_path: Path) -> None:
     store, images = filled(tmp_path, 26)
     with store.use(images[0]):
         pass
@@ -217,7 +213,7 @@ def test_above_the_budget_the_least_recently_used_image_goes(tmp_path: Path) -> 
     assert asyncio.run(store.taken_bytes()) <= 26 * MIB
 
 
-def test_an_image_in_use_is_never_evicted_by_any_process(tmp_path: Path) -> None:
+def test_image_in_use_is_never_evicted(tmp_path: Path) -> None:
     store, images = filled(tmp_path, 26)
     with store.use(images[0]):
         elsewhere = ImageStore(tmp_path / "images", budget_gib=26 / 1024)
@@ -230,9 +226,7 @@ def test_an_image_in_use_is_never_evicted_by_any_process(tmp_path: Path) -> None
     assert left(tmp_path / "images") == []
 
 
-def test_an_image_that_was_evicted_cannot_be_used_and_can_be_had_again(
-    store: ImageStore, registry: Registry, tmp_path: Path
-) -> None:
+def test_evicted_image_can_be_pulled_again(store: ImageStore, registry: Registry, tmp_path: Path) -> None:
     name = pushed(registry, tmp_path, "evicted:v1", BASE)
     image = asyncio.run(store.ensure(name))
     asyncio.run(store.prune(0))
@@ -243,7 +237,7 @@ def test_an_image_that_was_evicted_cannot_be_used_and_can_be_had_again(
         assert image.layers[0].is_dir()
 
 
-def test_an_image_for_which_there_is_no_room_drives_no_other_out(tmp_path: Path) -> None:
+def test_too_large_image_evicts_no_other(tmp_path: Path) -> None:
     store, images = filled(tmp_path, 26)
     with store.use(images[1]), pytest.raises(ImageUnavailable, match=r"sandbox\.images_gib") as raised:
         added(store, tmp_path, "large", mib=10)
@@ -253,7 +247,7 @@ def test_an_image_for_which_there_is_no_room_drives_no_other_out(tmp_path: Path)
     assert list((tmp_path / "images/staging").iterdir()) == []
 
 
-def test_what_the_store_says_of_itself_survives_a_reopening(tmp_path: Path) -> None:
+def test_images_survive_a_reopening(tmp_path: Path) -> None:
     store, images = filled(tmp_path, 1000)
     again = ImageStore(tmp_path / "images", budget_gib=1)
     assert asyncio.run(again.list()) == asyncio.run(store.list())

@@ -1,4 +1,4 @@
-"""Layers as they come, odd and hostile: what lies in the store afterwards, and what never does."""
+"""Odd and hostile layers are unpacked completely or refused without a trace."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def refused(store: ImageStore, tmp_path: Path, *archives: bytes, **options: Any)
 
 
 def merge(layers: list[Path], target: Path) -> dict[str, tuple[str, int, str]]:
-    """What a sandbox would see: the layers mounted with overlayfs, copied out."""
+    """Return the files that a sandbox sees: the layers mounted with overlayfs and copied out."""
     for name in ("upper", "work", "merged"):
         (target / name).mkdir(parents=True)
     lower = ":".join(str(layer) for layer in reversed(layers))
@@ -64,7 +64,7 @@ def umoci(layout: Path, target: Path) -> dict[str, tuple[str, int, str]]:
     return listing(target / "rootfs")
 
 
-def test_deleted_and_replaced_files_are_as_umoci_leaves_them(store: ImageStore, tmp_path: Path) -> None:
+def test_whiteouts_give_the_same_files_as_umoci(store: ImageStore, tmp_path: Path) -> None:
     lower = tar(
         entry("etc"),
         entry("etc/deleted", b"1"),
@@ -131,9 +131,7 @@ def test_every_compression_gives_the_same_files(tmp_path: Path) -> None:
     assert set(found[0]) == {"a", "a/b", "c"}
 
 
-def test_times_and_permissions_are_kept_and_the_owner_can_always_read(
-    store: ImageStore, tmp_path: Path
-) -> None:
+def test_times_and_modes_are_kept_readable_for_the_owner(store: ImageStore, tmp_path: Path) -> None:
     (layer,) = unpack(
         store,
         tmp_path,
@@ -161,7 +159,7 @@ def test_no_name_leads_out_of_the_layer(store: ImageStore, tmp_path: Path, name:
 
 
 @pytest.mark.parametrize("target", ["/", "/etc", "../../../../..", "..", "/proc/self/root", "../staging"])
-def test_what_is_written_through_a_link_stays_in_the_layer(
+def test_writes_through_links_stay_in_the_layer(
     store: ImageStore, directory: Path, tmp_path: Path, target: str
 ) -> None:
     before = sorted(Path("/etc").iterdir())
@@ -172,7 +170,7 @@ def test_what_is_written_through_a_link_stays_in_the_layer(
     assert not Path("/hone-evil").exists()
 
 
-def test_a_file_replaces_a_link_instead_of_following_it(store: ImageStore, tmp_path: Path) -> None:
+def test_file_replaces_a_link_without_following_it(store: ImageStore, tmp_path: Path) -> None:
     victim = tmp_path / "victim"
     victim.write_text("untouched")
     (layer,) = unpack(store, tmp_path, tar(link("x", str(victim)), entry("x", b"new")))
@@ -181,7 +179,7 @@ def test_a_file_replaces_a_link_instead_of_following_it(store: ImageStore, tmp_p
 
 
 @pytest.mark.parametrize("target", ["/etc/passwd", "../../../../etc/passwd", "nowhere", "way/passwd", "d"])
-def test_a_hard_link_out_of_the_layer_is_damage(
+def test_hard_link_out_of_the_layer_is_refused(
     store: ImageStore, directory: Path, tmp_path: Path, target: str
 ) -> None:
     error = refused(store, tmp_path, tar(entry("d"), link("way", "/etc"), hard_link("x", target)))
@@ -195,7 +193,7 @@ def test_hard_links_stay_linked(store: ImageStore, tmp_path: Path) -> None:
     assert len({(layer / name).stat().st_ino for name in ("a", "d/b", "c")}) == 1
 
 
-def test_devices_pipes_and_attributes_are_left_out(store: ImageStore, tmp_path: Path) -> None:
+def test_devices_pipes_and_attributes_are_dropped(store: ImageStore, tmp_path: Path) -> None:
     attributes = {"SCHILY.xattr.user.overlay.redirect": "/etc", "SCHILY.xattr.security.capability": "x"}
     (layer,) = unpack(
         store,
@@ -213,7 +211,7 @@ def test_devices_pipes_and_attributes_are_left_out(store: ImageStore, tmp_path: 
     assert [os.listxattr(layer / name) for name in ("d", "f")] == [[], []]
 
 
-def test_a_deletion_is_a_whiteout_even_for_an_ordinary_process(store: ImageStore, tmp_path: Path) -> None:
+def test_deletion_becomes_a_whiteout_device(store: ImageStore, tmp_path: Path) -> None:
     (layer,) = unpack(store, tmp_path, tar(entry("d/.wh.x", b""), entry("o/.wh..wh..opq", b"")))
     info = (layer / "d/x").lstat()
     assert stat.S_ISCHR(info.st_mode)
@@ -229,7 +227,7 @@ def test_names_of_any_bytes_are_kept(store: ImageStore, tmp_path: Path) -> None:
     assert os.fsencode((layer / "l").readlink()) == b"\xff/\xfe"
 
 
-def test_of_two_entries_with_one_name_the_later_one_stays(store: ImageStore, tmp_path: Path) -> None:
+def test_later_entry_of_the_same_name_wins(store: ImageStore, tmp_path: Path) -> None:
     (layer,) = unpack(
         store,
         tmp_path,
@@ -278,7 +276,7 @@ def test_of_two_entries_with_one_name_the_later_one_stays(store: ImageStore, tmp
         "nul",
     ],
 )
-def test_what_no_file_system_can_hold_is_damage(
+def test_impossible_names_are_refused(
     store: ImageStore, directory: Path, tmp_path: Path, entries: list[Any]
 ) -> None:
     assert refused(store, tmp_path, tar(*entries)).problem == "damaged_image"
@@ -290,7 +288,7 @@ def test_what_no_file_system_can_hold_is_damage(
     [b"", b"no archive" * 1000, tar(entry("a", b"x" * 5000))[:3000], tar(entry("a"))[:512] + b"\1" * 1024],
     ids=["empty", "text", "cut", "garbage behind a member"],
 )
-def test_what_is_no_whole_archive_is_damage(
+def test_incomplete_archive_is_refused(
     store: ImageStore, directory: Path, tmp_path: Path, archive: bytes
 ) -> None:
     error = refused(store, tmp_path, archive)
@@ -299,9 +297,7 @@ def test_what_is_no_whole_archive_is_damage(
     assert left(directory) == []
 
 
-def test_a_layer_of_another_digest_than_promised_is_damage(
-    store: ImageStore, directory: Path, tmp_path: Path
-) -> None:
+def test_layer_with_another_digest_is_refused(store: ImageStore, directory: Path, tmp_path: Path) -> None:
     error = refused(store, tmp_path, tar(entry("a", b"x")), diff_ids=[digest(b"other")])
     assert error.problem == "damaged_image"
     assert digest(tar(entry("a", b"x"))) in str(error)
@@ -309,7 +305,7 @@ def test_a_layer_of_another_digest_than_promised_is_damage(
 
 
 @pytest.mark.parametrize("spoil", [lambda data: data[:-20], lambda data: data[:40] + b"\0\0\0\0" + data[44:]])
-def test_damaged_compression_is_damage(
+def test_damaged_compression_is_refused(
     store: ImageStore, directory: Path, tmp_path: Path, spoil: Any
 ) -> None:
     archive = tar(entry("a", os.urandom(3000)))
@@ -331,7 +327,7 @@ _SPARSE = {f"GNU.sparse.{key}": value for key, value in
     ],
     ids=["a large file", "behind the end", "a file of holes"],
 )
-def test_a_decompression_bomb_is_refused_before_it_fills_the_disk(
+def test_decompression_bomb_is_refused_early(
     store: ImageStore, directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, archive: bytes
 ) -> None:
     monkeypatch.setattr(layers, "FREE_BYTES", 1 << 20)
@@ -341,7 +337,7 @@ def test_a_decompression_bomb_is_refused_before_it_fills_the_disk(
     assert left(directory) == []
 
 
-def test_a_layer_above_the_whole_budget_is_refused_by_its_setting(tmp_path: Path) -> None:
+def test_layer_above_the_budget_names_the_setting(tmp_path: Path) -> None:
     store = ImageStore(tmp_path / "images", budget_gib=0.001)
     error = refused(store, tmp_path, tar(entry("large", os.urandom(4 << 20))), compress=plain)
     assert error.problem == "disk_full"
@@ -349,7 +345,7 @@ def test_a_layer_above_the_whole_budget_is_refused_by_its_setting(tmp_path: Path
     assert left(tmp_path / "images") == []
 
 
-def test_a_flood_of_entries_is_refused(
+def test_too_many_entries_are_refused(
     store: ImageStore, directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(layers, "MAX_ENTRIES", 100)
@@ -358,7 +354,7 @@ def test_a_flood_of_entries_is_refused(
     assert left(directory) == []
 
 
-def test_a_header_that_wants_all_memory_is_damage(store: ImageStore, directory: Path, tmp_path: Path) -> None:
+def test_header_that_needs_all_memory_is_refused(store: ImageStore, directory: Path, tmp_path: Path) -> None:
     info = tarfile.TarInfo("././@LongLink")
     info.type, info.size = tarfile.GNUTYPE_LONGNAME, 1 << 40
     archive = info.tobuf(tarfile.GNU_FORMAT) + bytes(4096)
@@ -393,7 +389,7 @@ print(json.dumps({{"error": "damaged", "detail": detail}}))
 """
 
 
-def test_even_unpacking_code_that_a_layer_has_taken_over_reaches_nothing(
+def test_compromised_unpacker_reaches_nothing(
     store: ImageStore, directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     secret = tmp_path / "secret"
@@ -409,13 +405,13 @@ def test_even_unpacking_code_that_a_layer_has_taken_over_reaches_nothing(
 
 
 @pytest.mark.parametrize(
-    "said", ["", "nonsense", "[]", '{"ok": 1}', '{"error": 7}', "x" * 10_000_000, "\xff\0"]
+    "reply", ["", "nonsense", "[]", '{"ok": 1}', '{"error": 7}', "x" * 10_000_000, "\xff\0"]
 )
-def test_whatever_the_unpacking_process_says_is_an_error_unless_it_is_a_success(
-    store: ImageStore, directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: str
+def test_unexpected_reply_of_the_unpacker_is_an_error(
+    store: ImageStore, directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reply: str
 ) -> None:
     script = tmp_path / "saying.py"
-    text, times = said[:100], len(said) // 100 or 1
+    text, times = reply[:100], len(reply) // 100 or 1
     script.write_text(f"import sys; sys.stdout.buffer.write({text!r}.encode('latin1') * {times})")
     monkeypatch.setattr(layers.unpack, "__file__", str(script))
     error = refused(store, tmp_path, tar(entry("f", b"x")))

@@ -1,15 +1,15 @@
-"""The files of the store, and the few moments in which they change.
+"""The files of the image store, and every change of them.
 
-    blobs/sha256/HEX     layers as they came, manifests, configurations: kept so that bases are fetched once
+    blobs/sha256/HEX     layers as fetched, manifests, configurations: kept so that bases are fetched once
     layers/HEX/          an unpacked layer, named by its diff id
-    records/HEX.json     an image; its time of modification is its last use; locked (shared) while in use
-    names/HASH           a name, and the digest it stands for
-    staging/TOKEN/       what is being made, or removed; locked by its owner
-    locks/               `store`, held for moments; who makes a layer; who pulls from a registry
+    records/HEX.json     an image; its modification time is its last use; locked (shared) while in use
+    names/HASH           a name and its digest
+    staging/TOKEN/       files being written or removed; locked by their owner
+    locks/               `store`, held for moments; one per layer being unpacked and per pull from a registry
 
-Everything is made in `staging` and appears by rename. Records, names and blobs change under the lock `store`
-only. The rule that must not break: whatever a record names is there, and a layer without a record goes unless
-a running pull has locked it (shared).
+Everything is written in `staging` and renamed into place. Records, names and blobs change under the lock
+`store` only. Invariant: every file that a record names exists. A layer without a record is removed unless a
+running pull has locked it (shared).
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from hone.sandbox.images.records import Image, Record
 from hone.sandbox.images.staging import Staging, remove_dead
 
 
-class Shelf:
-    """All methods block, for moments; none waits for a pull of somebody else."""
+class ContentStore:
+    """All methods block for moments; none waits for a pull."""
 
     def __init__(self, directory: Path) -> None:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -55,11 +55,11 @@ class Shelf:
         return self.blobs / digest.removeprefix("sha256:")
 
     def name_lock(self, name: str) -> Path:
-        """Held by who pulls this name."""
+        """The lock file of the pull of this name."""
         return self.locks / f"name-{self._name_file(name).name}"
 
     def find(self, name: str) -> Image | None:
-        """The image of a whole name (`Reference.name`)."""
+        """Return the image of a full name (`Reference.name`), or None."""
         try:
             _, digest = self._name_file(name).read_text().splitlines()
             return self._image(Record.load(self._record(digest).read_text()), name)
@@ -67,7 +67,7 @@ class Shelf:
             return None
 
     def list(self) -> list[Image]:
-        """Every image, once for each of its names; the last used ones first."""
+        """Return every image, once for each of its names, the most recently used first."""
         with self._store():
             records, names = self.all_records(), self._all_names()
         images = [
@@ -78,16 +78,16 @@ class Shelf:
         return sorted(images, key=lambda image: -image.last_used)
 
     def hold(self, digest: str) -> Lock | None:
-        """Lock an image against removal and note its use; None when it is not here (any more)."""
+        """Lock an image against removal and record its use; return None when it is not stored."""
         held = lock(self._record(digest), shared=True, wait=True)
         if held is not None:
             os.utime(held.fd)
         return held
 
     def publish(self, record: Record, name: str, made: Staging, budget_bytes: int) -> Image:
-        """Enter an image whose layers are here and locked, and whose blobs are in `made`.
+        """Record an image whose layers are unpacked and locked and whose blobs are in `made`.
 
-        Raises ImageUnavailable when no room can be made for it; then nothing was removed for it.
+        Raises ImageUnavailable when evicting other images frees too little; then none was evicted.
         """
         with self._store():
             if not self._record(record.digest).exists():
@@ -95,26 +95,26 @@ class Shelf:
                 for digest in record.blobs:
                     with contextlib.suppress(FileExistsError):
                         os.link(made.blobs / digest.removeprefix("sha256:"), self.blob(digest))
-                _appear(made, self._record(record.digest), record.dump())
+                _write(made, self._record(record.digest), record.dump())
             os.utime(self._record(record.digest))
-            _appear(made, self._name_file(name), f"{name}\n{record.digest}\n")
+            _write(made, self._name_file(name), f"{name}\n{record.digest}\n")
             self._sweep(made)
             return self._image(record, name)
 
-    def tidy(self, made: Staging, budget_bytes: int | None = None) -> list[Record]:
-        """Remove what no image needs and, above a budget, the images used least recently; return those."""
+    def clean(self, made: Staging, budget_bytes: int | None = None) -> list[Record]:
+        """Remove unreferenced files and, above a budget, the least recently used images; return those."""
         with self._store():
             removed = [] if budget_bytes is None else self._evict(budget_bytes, None, must=False)
             self._sweep(made)
             return removed
 
     def all_records(self) -> list[Record]:
-        """The least recently used first."""
+        """Return all records, the least recently used first."""
         paths = sorted(self.records.iterdir(), key=lambda path: path.stat().st_mtime_ns)
         return [Record.load(path.read_text()) for path in paths]
 
     def _evict(self, budget_bytes: int, new: Record | None, *, must: bool) -> list[Record]:
-        """Remove images that nobody uses, the least recently used first, until the rest fits the budget."""
+        """Remove unused images, the least recently used first, until the rest fits the budget."""
         kept = {record.digest: record for record in self.all_records()}
         held: list[Lock] = []
         evicted: list[Record] = []
@@ -141,7 +141,7 @@ class Shelf:
         return evicted
 
     def _sweep(self, made: Staging) -> None:
-        """Move what no record names, and no pull holds, to where it is removed afterwards."""
+        """Move files that no record names and no pull has locked into `made`, which is removed later."""
         records = self.all_records()
         layers = {self.layer(layer.diff_id) for record in records for layer in record.layers}
         trash = made.new_directory("trash")
@@ -157,14 +157,14 @@ class Shelf:
     @contextlib.contextmanager
     def _store(self) -> Iterator[None]:
         held = lock(self._store_lock, wait=True)
-        assert held is not None, "made with the store"
+        assert held is not None, "exists since __init__"
         with held:
             yield
 
     def _image(self, record: Record, name: str) -> Image:
         try:
             last_used = self._record(record.digest).stat().st_mtime
-        except FileNotFoundError:  # evicted while we look; its user finds out when he holds it
+        except FileNotFoundError:  # evicted meanwhile; `hold` fails later
             last_used = time.time()
         return Image(
             name=name,
@@ -190,7 +190,7 @@ class Shelf:
 
 
 def size(records: list[Record]) -> int:
-    """Bytes on disk of images together."""
+    """Return the bytes on disk of several images together; shared parts count once."""
     parts: dict[str, int] = {}
     for record in records:
         parts |= record.parts
@@ -198,12 +198,12 @@ def size(records: list[Record]) -> int:
 
 
 def gone(name: str) -> ImageUnavailable:
-    """The error for an image that was here a moment ago."""
+    """Return the error for an image that has been evicted since it was found."""
     return ImageUnavailable(f"{name} was removed from this machine", problem="unknown_image", retryable=True)
 
 
-def _appear(made: Staging, path: Path, text: str) -> None:
-    """Write a file that is seen whole or not at all."""
+def _write(made: Staging, path: Path, text: str) -> None:
+    """Write a file atomically."""
     draft = made.directory / path.name
     draft.write_text(text)
     draft.rename(path)
