@@ -24,6 +24,7 @@ from typing import Any
 import hone_integrity  # beside this file
 import pytest
 from _pytest import unittest as _unittest  # noqa: F401 - import before the repository is on the path
+from _pytest.assertion.rewrite import rewrite_asserts
 from _pytest.reports import TestReport
 
 Send = Callable[..., None]
@@ -36,6 +37,7 @@ def {name}():
 BODIES = ('assert value["answer"] == 42', 'raise AssertionError("must fail")')
 # The runner's own test framework, which the repository must not replace.
 KEPT = ("pytest", "_pytest", "pluggy", "iniconfig", "hone_session", "hone_integrity", "hone_runner")
+SHOW_VALUES = "--assert=rewrite"  # pytest argument
 DISABLED = ("cacheprovider", "pastebin", "stepwise", "junitxml", "faulthandler")
 
 
@@ -54,6 +56,7 @@ def run(
     send = sender(channel, key)
     plugins = load_plugins(job["plugins"])
     plugin = Plugin(job["workdir"], sources, canaries, send)
+    plugin.show_values = SHOW_VALUES in job["command"]
     prepare_imports(job, plugin)
     arguments = ["--rootdir", job["workdir"], "-o", "addopts=", "--assert=plain", "--tb=short", "-q"]
     arguments.append("--continue-on-collection-errors")
@@ -165,6 +168,7 @@ class Plugin:
     def __init__(self, workdir: str, sources: dict[str, bytes], canaries: list[str], send: Send) -> None:
         self.workdir, self.sources, self.canaries, self.send = workdir, sources, canaries, send
         self.trusted = {os.path.relpath(path, workdir) for path in sources}
+        self.show_values = False  # failing assertions show their values
         self.codes: set[int] = set()  # ids of the code objects of trusted modules
         self.kept: list[types.CodeType] = []  # kept alive, so that no id in `codes` is reused
         self.defined: dict[int, Any] = {}  # functions of trusted modules, by id, kept alive
@@ -298,7 +302,7 @@ class TrustedModule(pytest.Module):
         try:
             if package:
                 __import__(package)
-            code = compile_trusted(self.text, path)
+            code = compile_trusted(self.text, path, show_values=self.plugin.show_values)
             self.plugin.trust(code)
             module = sys.modules[name] = types.ModuleType(name)
             module.__file__, module.__package__ = path, package
@@ -333,9 +337,15 @@ def module_name(path: str) -> tuple[str, str]:
     return name, folder
 
 
-def compile_trusted(text: bytes, path: str) -> types.CodeType:
-    """Compile a test module whose assertions compare with `hone_integrity`'s equality."""
+def compile_trusted(text: bytes, path: str, *, show_values: bool = False) -> types.CodeType:
+    """Compile a test module whose assertions compare with `hone_integrity`'s equality.
+
+    With `show_values`, pytest rewrites the assertions instead: for runs that make tasks, not for grading.
+    """
     tree = ast.parse(text, path)
+    if show_values:
+        rewrite_asserts(tree, text)
+        return compile(tree, path, "exec", dont_inherit=True)
     for node in ast.walk(tree):
         if isinstance(node, ast.Assert):
             node.test = CheckComparisons().visit(node.test)

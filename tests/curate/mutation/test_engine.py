@@ -172,6 +172,7 @@ def test_detected_bugs_become_proven_tasks(made):
         assert task.checks.fail_to_pass
         assert not set(task.checks.fail_to_pass) & set(task.checks.pass_to_pass)
         assert set(task.checks.test_files) <= {path for path in FILES if path.startswith("tests/")}
+        assert "raises" in task.problem or "\nassert " in task.problem.rpartition("statement fails:")[2]
         assert find_leak(task.problem, changed_lines(task.checks.gold_patch, "+-")) is None
 
 
