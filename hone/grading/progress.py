@@ -22,11 +22,12 @@ from hone.grading.settings import ProgressSettings
 from hone.grading.verdict import count_tests
 from hone.sandbox.contract import SandboxError
 from hone.types import Checks, Task, Turn, Verdict
+from hone.utils.concurrency import finish_within
 
 Grade = Callable[[Task, str], Awaitable[Verdict]]  # as `hone.grading.Grader.grade`
 
 
-class Measured(StrEnum):
+class StateStatus(StrEnum):
     """Result of measuring the state after a turn."""
 
     OK = "ok"
@@ -39,7 +40,7 @@ class State:
     """The tree as one turn left it."""
 
     step_index: int  # the turn's index
-    status: Measured
+    status: StateStatus
     changed: bool  # the turn changed the patch
     score: float | None  # the potential, in [0, 1]; None: unknown
     error: str | None = None
@@ -79,12 +80,6 @@ def progress_record(initial: float | None, states: Sequence[State]) -> dict[str,
     return {"enabled": True, "initial_score": initial, "steps": [asdict(state) for state in states]}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Patch:
-    text: str | None  # None: it could not be read
-    error: str | None = None
-
-
 class ProgressTracker:
     """Measures the states of one rollout; its gradings are tasks of `tasks`.
 
@@ -103,36 +98,44 @@ class ProgressTracker:
     ) -> None:
         self._task, self._settings, self._tasks, self._grade, self._read = task, settings, tasks, grade, read
         self._gradings: dict[str, asyncio.Task[float | str]] = {}  # patch -> potential, or the error
-        self._seen: list[tuple[Turn, _Patch]] = []
+        self._seen: list[tuple[int, str | None, str | None]] = []  # turn's index, patch, or the error
         self._begin("")
 
     async def observe(self, turn: Turn) -> None:
         """Read the patch after this turn and start to grade it; a turn without a command changes nothing."""
-        patch = self._seen[-1][1] if self._seen else _Patch(text="")
+        _, patch, error = self._seen[-1] if self._seen else (0, "", None)
         if turn.action is not None:
             try:
-                patch = _Patch(text=await self._read())
+                patch, error = await self._read(), None
             except SandboxError as failure:  # a lasting failure also fails the agent's next command
-                patch = _Patch(text=None, error=f"{type(failure).__name__}: {failure}")
-        if patch.text is not None:
-            self._begin(patch.text)
-        self._seen.append((turn, patch))
+                patch, error = None, f"{type(failure).__name__}: {failure}"
+        if patch is not None:
+            self._begin(patch)
+        self._seen.append((turn.index, patch, error))
 
     async def settle(self) -> tuple[float | None, list[State]]:
         """Return the potential of the unchanged task and the state after every turn.
 
         Waits at most `progress.wait_s` seconds for gradings under way.
         """
-        await asyncio.wait(self._gradings.values(), timeout=self._settings.wait_s)
-        self.abandon()
-        await asyncio.wait(self._gradings.values())
+        await finish_within(self._gradings.values(), self._settings.wait_s)
         found = {patch: self._found(task) for patch, task in self._gradings.items()}
-        initial = found[""]
         states: list[State] = []
         before = ""
-        for turn, patch in self._seen:
-            states.append(_state(turn, patch, before, found))
-            before = before if patch.text is None else patch.text
+        for index, patch, error in self._seen:
+            value = error if patch is None else found[patch]
+            failed = StateStatus.UNREADABLE if patch is None else StateStatus.NO_VERDICT
+            states.append(
+                State(
+                    step_index=index,
+                    status=failed if isinstance(value, str | None) else StateStatus.OK,
+                    changed=patch is not None and patch != before,
+                    score=None if isinstance(value, str | None) else value,
+                    error=value if isinstance(value, str) else None,
+                )
+            )
+            before = before if patch is None else patch
+        initial = found[""]
         return initial if isinstance(initial, float) else None, states
 
     def abandon(self) -> None:
@@ -154,20 +157,3 @@ class ProgressTracker:
         if task.cancelled():
             return f"no verdict within {self._settings.wait_s:g} s of the rollout's end"
         return task.result()
-
-
-def _state(turn: Turn, patch: _Patch, before: str, found: dict[str, float | str]) -> State:
-    if patch.text is None:
-        return State(
-            step_index=turn.index,
-            status=Measured.UNREADABLE,
-            changed=False,
-            score=None,
-            error=patch.error,
-        )
-    changed, value = patch.text != before, found[patch.text]
-    if isinstance(value, str):
-        return State(
-            step_index=turn.index, status=Measured.NO_VERDICT, changed=changed, score=None, error=value
-        )
-    return State(step_index=turn.index, status=Measured.OK, changed=changed, score=value)

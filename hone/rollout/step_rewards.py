@@ -13,7 +13,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from hone.grading.progress import Measured, shaping
+from hone.grading.progress import StateStatus, shaping
 from hone.grading.settings import JudgeSettings, ProgressSettings
 from hone.rollout.errors import RolloutError
 from hone.rollout.rewards import solved
@@ -105,7 +105,7 @@ def _progress_metrics(trajectories: Sequence[Trajectory], states: Sequence[Recor
     ]
     return {
         "progress/states": float(sum(bool(state["changed"]) for state in states)),
-        "progress/unknown_share": sum(state["status"] != Measured.OK for state in states) / len(states),
+        "progress/unknown_share": sum(state["status"] != StateStatus.OK for state in states) / len(states),
         "progress/gained": sum(max(0.0, delta) for delta in deltas) / len(trajectories),
         "progress/lost": sum(max(0.0, -delta) for delta in deltas) / len(trajectories),
     }

@@ -1,11 +1,11 @@
-"""Blocking work of async code, in threads that are always waited for."""
+"""Run blocking work in threads, and wait for tasks, without leaving either behind."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
@@ -29,3 +29,12 @@ async def run_in_thread(
         if not task.cancelled():  # it is when the event loop shuts down
             task.exception()  # mark it as retrieved: the caller gets the cancellation
         raise
+
+
+async def finish_within(tasks: Collection[asyncio.Task[Any]], timeout_s: float) -> None:
+    """Wait for tasks, cancel those that are not done after `timeout_s`, and wait for these to end."""
+    if tasks:
+        _, late = await asyncio.wait(tasks, timeout=timeout_s)
+        for task in late:
+            task.cancel()
+        await asyncio.wait(tasks)

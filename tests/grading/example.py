@@ -62,7 +62,7 @@ def make_task(**checks: object) -> Task:
             ),
             test_files={"tests/test_hidden.py": HIDDEN, "tests/test_more.py": MORE_HIDDEN},
             gold_patch="",
-            timeout_s=30.0,
+            timeout_s=120.0,
         ),
         source="tests",
     )

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hone.grading.progress import Measured, State, progress_record, shaping
+from hone.grading.progress import State, StateStatus, progress_record, shaping
 from hone.grading.settings import JudgeSettings, ProgressSettings
 from hone.outcomes import Outcome
 from hone.rollout.dispatcher import Group
@@ -44,7 +44,7 @@ def scored(
         metadata["prm"] = {"enabled": True, "step_details": details}
     if potentials is not None:
         states = [
-            State(step_index=i, status=Measured.OK, changed=True, score=value)
+            State(step_index=i, status=StateStatus.OK, changed=True, score=value)
             for i, value in enumerate(potentials)
         ]
         metadata["progress"] = progress_record(0.0, states)

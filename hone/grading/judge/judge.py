@@ -20,6 +20,7 @@ from hone.grading.settings import JudgeSettings
 from hone.policy.engine import ContextOverflow, EngineError
 from hone.policy.reply import Reply
 from hone.types import Message, Turn
+from hone.utils.concurrency import finish_within
 
 CLOSE_TIMEOUT_S = 10.0
 
@@ -120,10 +121,7 @@ class TurnJudge:
     async def settle(self) -> list[Judgement]:
         """Return every judgement, by turn; wait at most `judge.wait_s` seconds for votes under way."""
         under_way = [task for tasks in self._votes.values() for task in tasks]
-        if under_way:
-            await asyncio.wait(under_way, timeout=self._judge.settings.wait_s)
-            self.abandon()
-            await asyncio.wait(under_way)
+        await finish_within(under_way, self._judge.settings.wait_s)
         return [
             Judgement(step_index=index, votes=tuple(map(self._vote_of, tasks)))
             for index, tasks in sorted(self._votes.items())

@@ -20,6 +20,7 @@ from hone.types import Checks, Commit, Environment, Task, Verdict
 from tests.grading.example import git
 
 Files = Mapping[str, str | None]
+LIMIT_S = 120.0  # that an attack which ends by itself must not reach on a busy machine
 
 BUGGY = """def add(a, b):
     return a - b
@@ -90,7 +91,7 @@ TRIVIAL = "".join(f"def {name}(): pass\n" for name in (*IN_HIDDEN[:-1], *KEPT))
 TRIVIAL += "class Case:\n    def test_case(self): pass\n"
 
 
-def make_task(*only: str, timeout_s: float = 10.0) -> Task:
+def make_task(*only: str, timeout_s: float = LIMIT_S) -> Task:
     """Return a task with seven failing and three passing tests; `only` selects the failing ones by name.
 
     With fewer tests to win, an attack of one kind can win the whole task.
@@ -135,12 +136,12 @@ class Attack:
     task: Task = dataclasses.field(default_factory=make_task)
 
 
-def at_import(code: str, *only: str, timeout_s: float = 10.0) -> Attack:
+def at_import(code: str, *only: str, timeout_s: float = LIMIT_S) -> Attack:
     """Return an attack that runs `code` when stats.py is imported."""
     return Attack(files={"stats.py": f"{code}\n\n{BUGGY}"}, task=make_task(*only, timeout_s=timeout_s))
 
 
-def at_call(code: str, *only: str, timeout_s: float = 10.0) -> Attack:
+def at_call(code: str, *only: str, timeout_s: float = LIMIT_S) -> Attack:
     """Return an attack in which add() runs `code` instead of returning the right answer."""
     text = BUGGY.replace("return a - b", code)
     return Attack(files={"stats.py": text}, task=make_task(*only, timeout_s=timeout_s))
@@ -201,23 +202,27 @@ def _write(path: Path, text: str | None) -> None:
         path.chmod(0o755 if text.startswith("#!") else 0o644)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outcomes:
-    unscanned: Mapping[str, Verdict]  # without the scan of patches
-    scanned: Mapping[str, Verdict]  # with it, of those that were resolved without
+def check_attacks(
+    attacks: Mapping[str, Attack],
+    scratch: Path,
+    *,
+    scan_only: Collection[str] = (),
+    caught: Collection[str] = (),
+) -> dict[str, Verdict]:
+    """Check that no attack is resolved; return the verdicts without the scan.
 
-    def check(self, attack: str, *, scan_only: Collection[str] = (), caught: Collection[str] = ()) -> None:
-        """Check that an attack is not resolved: by the scan if in `scan_only`, by its run if in `caught`."""
-        verdict = self.unscanned[attack]
-        assert verdict.resolved == (attack in scan_only), verdict.log
-        assert (verdict.tampered is not None) == (attack in caught), verdict.tampered or verdict.log
-        if verdict.resolved:
-            assert not self.scanned[attack].resolved
-            assert self.scanned[attack].tampered
+    The scan only refuses, so only attacks that win without it are graded with it.
 
-
-def outcomes(attacks: Mapping[str, Attack], scratch: Path) -> Outcomes:
-    """Grade attacks without the scan, and those that win again with it: the scan only refuses."""
-    unscanned = grade_all(attacks, scratch, scan=False)
-    won = {name: attack for name, attack in attacks.items() if unscanned[name].resolved}
-    return Outcomes(unscanned=unscanned, scanned=grade_all(won, scratch, scan=True) if won else {})
+    Args:
+        scan_only: attacks that only the scan stops.
+        caught: attacks whose run shows evidence of tampering.
+    """
+    verdicts = grade_all(attacks, scratch, scan=False)
+    won = {name: attacks[name] for name, verdict in verdicts.items() if verdict.resolved}
+    assert set(won) == set(scan_only), {name: verdicts[name].log for name in won}
+    evidence = {name: verdict.tampered for name, verdict in verdicts.items() if verdict.tampered is not None}
+    assert set(evidence) == set(caught), evidence
+    for name, verdict in grade_all(won, scratch, scan=True).items() if won else ():
+        assert not verdict.resolved, name
+        assert verdict.tampered, name
+    return verdicts

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import pytest
+from pathlib import Path
 
-from tests.attacks.grading.attack import Attack, Outcomes, at_call, outcomes
+from tests.attacks.grading.attack import Attack, at_call, check_attacks
 
 ATTACKS: dict[str, Attack] = {
     "equals everything": at_call("return type('E', (), {'__eq__': lambda self, other: True})()", "test_add"),
@@ -48,11 +48,5 @@ ATTACKS: dict[str, Attack] = {
 CAUGHT = set(ATTACKS) - {"is unequal to itself", "answers a mock", "answers nothing"}
 
 
-@pytest.fixture(scope="module")
-def seen(tmp_path_factory: pytest.TempPathFactory) -> Outcomes:
-    return outcomes(ATTACKS, tmp_path_factory.mktemp("attacks"))
-
-
-@pytest.mark.parametrize("attack", ATTACKS)
-def test_attack_is_not_resolved(attack: str, seen: Outcomes) -> None:
-    seen.check(attack, caught=CAUGHT)
+def test_no_attack_by_the_answer_is_resolved(tmp_path: Path) -> None:
+    check_attacks(ATTACKS, tmp_path, caught=CAUGHT)

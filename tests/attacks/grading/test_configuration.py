@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import pytest
+from pathlib import Path
 
-from tests.attacks.grading.attack import BUGGY, Attack, Outcomes, at_import, outcomes
+from tests.attacks.grading.attack import BUGGY, Attack, at_import, check_attacks
 from tests.attacks.grading.test_results import PASSES
 
 EXIT = "import os\nos._exit(0)\n"
@@ -127,23 +127,15 @@ exec(compile('def add(a, b): return a - b', 'x', 'exec'))"""
 }
 
 
-@pytest.fixture(scope="module")
-def seen(tmp_path_factory: pytest.TempPathFactory) -> Outcomes:
-    return outcomes(ATTACKS, tmp_path_factory.mktemp("attacks"))
+WITHOUT_EFFECT = (
+    "conftest.py", "pytest.ini", "every configuration", "an entry point", "bytecode", "a path file",
+)  # fmt: skip
 
 
-@pytest.mark.parametrize("attack", ATTACKS)
-def test_attack_is_not_resolved(attack: str, seen: Outcomes) -> None:
-    seen.check(attack)
-
-
-@pytest.mark.parametrize(
-    "attack",
-    ["conftest.py", "pytest.ini", "every configuration", "an entry point", "bytecode", "a path file"],
-)
-def test_configuration_in_a_patch_changes_no_result(attack: str, seen: Outcomes) -> None:
-    assert seen.unscanned[attack].tests == seen.unscanned["the environment of a shell"].tests
-
-
-def test_repository_history_holds_no_fix(seen: Outcomes) -> None:
-    assert "the fix is in the history" not in seen.unscanned["git history"].log
+def test_no_attack_by_configuration_is_resolved(tmp_path: Path) -> None:
+    verdicts = check_attacks(ATTACKS, tmp_path)
+    unconfigured = verdicts["the environment of a shell"].tests
+    assert {name: verdicts[name].tests for name in WITHOUT_EFFECT} == dict.fromkeys(
+        WITHOUT_EFFECT, unconfigured
+    )
+    assert "the fix is in the history" not in verdicts["git history"].log

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import pytest
+from pathlib import Path
 
-from tests.attacks.grading.attack import Attack, Outcomes, at_call, at_import, outcomes
+from tests.attacks.grading.attack import Attack, at_call, at_import, check_attacks
 
 HASTY = 1.5  # seconds for tests that never end
 
@@ -92,11 +92,5 @@ if os.fork() == 0:
 CAUGHT = {"forks the session"}
 
 
-@pytest.fixture(scope="module")
-def seen(tmp_path_factory: pytest.TempPathFactory) -> Outcomes:
-    return outcomes(ATTACKS, tmp_path_factory.mktemp("attacks"))
-
-
-@pytest.mark.parametrize("attack", ATTACKS)
-def test_attack_is_not_resolved(attack: str, seen: Outcomes) -> None:
-    seen.check(attack, caught=CAUGHT)
+def test_no_attack_by_the_end_of_the_run_is_resolved(tmp_path: Path) -> None:
+    check_attacks(ATTACKS, tmp_path, caught=CAUGHT)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import pytest
+from pathlib import Path
 
 from hone.types import TestStatus
-from tests.attacks.grading.attack import FIXED, HELPERS, VISIBLE, Attack, Outcomes, grade_all, make_task
+from tests.attacks.grading.attack import FIXED, HELPERS, VISIBLE, Attack, grade_all, make_task
 
 OWN_TEST = "\n\ndef test_more():\n    assert double(1) == 2\n"
 FAILING = "def test_not_yet():\n    raise NotImplementedError\n"
@@ -80,24 +80,16 @@ HONEST: dict[str, Attack] = {
 }
 
 
-@pytest.fixture(scope="module")
-def seen(tmp_path_factory: pytest.TempPathFactory) -> Outcomes:
-    verdicts = grade_all(HONEST, tmp_path_factory.mktemp("honest"), scan=True)
-    return Outcomes(unscanned={}, scanned=verdicts)
+def test_honest_patches_are_resolved(tmp_path: Path) -> None:
+    verdicts = grade_all(HONEST, tmp_path, scan=True)
+    named = make_task().checks.named_tests
+    assert {name: v.tampered or v.log for name, v in verdicts.items() if not v.resolved} == {}
+    for verdict in verdicts.values():
+        assert (verdict.score, verdict.tampered) == (1.0, None)
+        assert verdict.tests == dict.fromkeys(named, TestStatus.PASSED)
 
 
-@pytest.mark.parametrize("control", HONEST)
-def test_honest_patch_is_resolved(control: str, seen: Outcomes) -> None:
-    verdict = seen.scanned[control]
-    assert verdict.resolved, verdict.tampered or verdict.log
-    assert (verdict.score, verdict.tampered) == (1.0, None)
-    assert set(verdict.tests.values()) == {TestStatus.PASSED}
-    assert set(verdict.tests) == {*make_task().checks.fail_to_pass, *make_task().checks.pass_to_pass}
-
-
-def test_runner_cannot_be_read_or_traced(
-    tmp_path_factory: pytest.TempPathFactory,
-) -> None:
+def test_runner_cannot_be_read_or_traced(tmp_path: Path) -> None:
     """The function is right only while every attempt is refused, so the verdict tells."""
     probe = """import ctypes, os
 refused = 0
@@ -112,5 +104,5 @@ WRONG = refused != 6
 """
     text = probe + FIXED.replace("return a + b", "return a + b + WRONG")
     probing = {"probe": Attack(files={"stats.py": text})}
-    verdict = grade_all(probing, tmp_path_factory.mktemp("probe"), scan=True)["probe"]
+    verdict = grade_all(probing, tmp_path, scan=True)["probe"]
     assert verdict.resolved, verdict.log

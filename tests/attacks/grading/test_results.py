@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import pytest
+from pathlib import Path
 
-from tests.attacks.grading.attack import TRIVIAL, Attack, Outcomes, at_call, at_import, outcomes
+from tests.attacks.grading.attack import TRIVIAL, Attack, at_call, at_import, check_attacks
 
 PASSES = """import pytest
 @pytest.hookimpl(hookwrapper=True)
@@ -187,11 +187,5 @@ CAUGHT = {
 }
 
 
-@pytest.fixture(scope="module")
-def seen(tmp_path_factory: pytest.TempPathFactory) -> Outcomes:
-    return outcomes(ATTACKS, tmp_path_factory.mktemp("attacks"))
-
-
-@pytest.mark.parametrize("attack", ATTACKS)
-def test_attack_is_not_resolved(attack: str, seen: Outcomes) -> None:
-    seen.check(attack, caught=CAUGHT)
+def test_no_attack_on_the_results_is_resolved(tmp_path: Path) -> None:
+    check_attacks(ATTACKS, tmp_path, caught=CAUGHT)

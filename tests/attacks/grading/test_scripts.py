@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-
-import pytest
+from pathlib import Path
 
 from hone.types import Task
 from tests.attacks.grading.attack import (
@@ -16,10 +15,9 @@ from tests.attacks.grading.attack import (
     TRIVIAL,
     VISIBLE,
     Attack,
-    Outcomes,
+    check_attacks,
     grade_all,
     make_task,
-    outcomes,
 )
 from tests.attacks.grading.test_configuration import EXIT, WRAPPER
 from tests.attacks.grading.test_results import PASSES
@@ -198,17 +196,11 @@ HONEST = {
 }
 
 
-@pytest.fixture(scope="module")
-def seen(tmp_path_factory: pytest.TempPathFactory) -> Outcomes:
-    return outcomes(ATTACKS, tmp_path_factory.mktemp("attacks"))
+def test_no_attack_on_a_script_is_resolved(tmp_path: Path) -> None:
+    check_attacks(ATTACKS, tmp_path, scan_only=SCAN_ONLY, caught=CAUGHT)
 
 
-@pytest.mark.parametrize("attack", ATTACKS)
-def test_attack_is_not_resolved(attack: str, seen: Outcomes) -> None:
-    seen.check(attack, scan_only=SCAN_ONLY, caught=CAUGHT)
-
-
-def test_honest_patches_of_script_tasks_are_resolved(tmp_path_factory: pytest.TempPathFactory) -> None:
-    verdicts = grade_all(HONEST, tmp_path_factory.mktemp("honest"), scan=True)
+def test_honest_patches_of_script_tasks_are_resolved(tmp_path: Path) -> None:
+    verdicts = grade_all(HONEST, tmp_path, scan=True)
     assert {name: verdict.log for name, verdict in verdicts.items() if not verdict.resolved} == {}
     assert not any(verdict.tampered for verdict in verdicts.values())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import pytest
+from pathlib import Path
 
 from tests.attacks.grading.attack import (
     BUGGY,
@@ -10,11 +10,10 @@ from tests.attacks.grading.attack import (
     TRIVIAL,
     VISIBLE,
     Attack,
-    Outcomes,
     at_call,
     at_import,
+    check_attacks,
     make_task,
-    outcomes,
 )
 
 # The first test file imports the code under test, which then rewrites the second.
@@ -167,11 +166,5 @@ CAUGHT = {
 SCAN_ONLY = {"changes the expected values", "changes the expected values when it is called"}
 
 
-@pytest.fixture(scope="module")
-def seen(tmp_path_factory: pytest.TempPathFactory) -> Outcomes:
-    return outcomes(ATTACKS, tmp_path_factory.mktemp("attacks"))
-
-
-@pytest.mark.parametrize("attack", ATTACKS)
-def test_attack_is_not_resolved(attack: str, seen: Outcomes) -> None:
-    seen.check(attack, scan_only=SCAN_ONLY, caught=CAUGHT)
+def test_no_attack_on_the_tests_is_resolved(tmp_path: Path) -> None:
+    check_attacks(ATTACKS, tmp_path, scan_only=SCAN_ONLY, caught=CAUGHT)
