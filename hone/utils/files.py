@@ -82,6 +82,13 @@ def build_directory(target: Path, build: Callable[[Path, int], None]) -> Path:
     return target
 
 
+def make_readable(tree: Path) -> None:
+    """Make a tree readable by every user and writable by its owner only; keep which files are executable."""
+    for path in [tree, *tree.rglob("*")]:
+        if not path.is_symlink():
+            path.chmod(0o755 if path.is_dir() or path.stat().st_mode & 0o100 else 0o644)
+
+
 def remove_directory(path: Path) -> None:
     """Remove a directory; a kill in the middle leaves no part of it under its own name."""
     doomed = path.with_name(f".{path.name}.deleting")

@@ -66,13 +66,6 @@ def mark_executables(tree: Path) -> None:
                     path.chmod(0o755)
 
 
-def make_readable(tree: Path) -> None:
-    """Make a tree readable by every user and writable by its owner only."""
-    for path in [tree, *tree.rglob("*")]:
-        if not path.is_symlink():
-            path.chmod(0o755 if path.is_dir() or path.stat().st_mode & 0o100 else 0o644)
-
-
 def digest_tree(tree: Path, leave_out: str) -> str:
     """Return the SHA-256 of all names, kinds, modes and contents below `tree` but the file `leave_out`."""
     digest = hashlib.sha256()

@@ -15,10 +15,10 @@ import sys
 from pathlib import Path
 
 from hone.agents.blackbox import install, runtime
-from hone.agents.blackbox.files import digest_tree, make_readable
+from hone.agents.blackbox.files import digest_tree
 from hone.agents.blackbox.program import Program
 from hone.agents.scaffold import ScaffoldError
-from hone.utils.files import build_directory, default_cache_dir
+from hone.utils.files import build_directory, default_cache_dir, make_readable
 
 RECORD = "layer.json"
 _LAYOUT = 1  # increment when the same program gives another layer

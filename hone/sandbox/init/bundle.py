@@ -25,7 +25,7 @@ from types import CodeType
 from hone.sandbox.contract import ProviderUnavailable
 from hone.sandbox.init import in_sandbox
 from hone.utils import processes
-from hone.utils.files import build_directory
+from hone.utils.files import build_directory, make_readable
 
 BUNDLE_TARGET = "/opt/hone/init"
 
@@ -92,9 +92,7 @@ def build_readable(target: Path, build: Callable[[Path], None]) -> Path:
 
     def build_and_open(partial: Path, _: int) -> None:
         build(partial)
-        for path in [partial, *partial.rglob("*")]:
-            if not path.is_symlink():
-                path.chmod(0o755 if path.is_dir() or path.stat().st_mode & 0o100 else 0o644)
+        make_readable(partial)
 
     return build_directory(target, build_and_open)
 

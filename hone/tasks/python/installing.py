@@ -16,7 +16,7 @@ from hone.tasks.errors import TaskError
 from hone.tasks.formats import digest
 from hone.tasks.python.tool import TIMEOUT_S, run_uv
 from hone.types import Environment
-from hone.utils.files import build_directory
+from hone.utils.files import build_directory, make_readable
 
 SITE_TARGET = "/srv/hone/site"  # where sandboxes mount the directory
 
@@ -73,9 +73,7 @@ def _make(environment: Environment, site: Path, lock: int) -> None:
     _compile(site)
     if environment.distribution:
         _record(environment.distribution, site)
-    for path in [site, *site.rglob("*")]:
-        if not path.is_symlink():
-            path.chmod(0o755 if path.is_dir() or path.stat().st_mode & 0o100 else 0o644)
+    make_readable(site)
 
 
 def _use_any_python(script: Path) -> None:
