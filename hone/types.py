@@ -181,6 +181,127 @@ class Turn:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """One answered call to the policy."""
+
+    index: int  # in the order of the answers
+    node: int | None  # the sampled node of the token tree; None: the engine gives no token ids
+    purpose: str  # "main": the agent's own next turn; see `hone.policy.reply`
+    fork: str | None  # why its prompt does not continue the tip of the conversation; None: it does
+    prompt_tokens: int
+    sampled_tokens: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Signal:
+    """A command that looked for information an honest agent does not need; a hint for people."""
+
+    turn: int  # its index
+    kind: str  # see `hone.grading.integrity.SignalKind`
+    command: str  # excerpt around the match
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Vote:
+    """One reply of the judge about a turn."""
+
+    score: float  # +1 or -1; 0: invalid
+    latency_ms: float
+    raw_text: str  # the reply without its reasoning; head and tail where it is long
+    ok: bool  # whether it counts
+    error: str | None = None  # why there is no reply
+
+
+class JudgementStatus(StrEnum):
+    OK = "ok"  # at least one valid vote
+    INVALID_RESULT = "invalid_result"  # replies, but no valid vote among them
+    EXCEPTION = "exception"  # no reply at all: the judge failed or was too slow
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judgement:
+    """The judge's votes on one turn."""
+
+    step_index: int  # the turn's index
+    votes: tuple[Vote, ...]
+
+    @property
+    def status(self) -> JudgementStatus:
+        if any(vote.ok for vote in self.votes):
+            return JudgementStatus.OK
+        failed = all(vote.error is not None for vote in self.votes)
+        return JudgementStatus.EXCEPTION if failed else JudgementStatus.INVALID_RESULT
+
+    @property
+    def valid_scores(self) -> list[float]:
+        return [vote.score for vote in self.votes if vote.ok]
+
+    @property
+    def score(self) -> float:
+        """Mean of the valid votes, in [-1, 1]; 0 without any."""
+        scores = self.valid_scores
+        return sum(scores) / len(scores) if scores else 0.0
+
+
+class ProgressStatus(StrEnum):
+    OK = "ok"
+    UNREADABLE = "unreadable"  # no patch could be read out of the sandbox
+    NO_VERDICT = "no_verdict"  # the grader failed, or was too slow
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnProgress:
+    """How much of the hidden tests passes on the tree as one turn left it."""
+
+    step_index: int  # the turn's index
+    status: ProgressStatus
+    changed: bool  # whether the turn changed the patch
+    score: float | None  # the potential, in [0, 1]; None: not known
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProgressScores:
+    """The potential of the untouched task and of the tree after each turn."""
+
+    initial_score: float | None  # None: not known
+    steps: tuple[TurnProgress, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FinalScore:
+    """Outcome reward plus what the turns earned; see `hone.rollout.step_rewards.weigh`."""
+
+    score: float
+    acc: float  # 1: resolved, 0: not
+    outcome_reward: float
+    prm_step_mean: float  # mean score of the judged turns
+    prm_step_coef: float
+    progress_sum: float
+    progress_coef: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scores:
+    """Scores of single turns, without coefficients, so that a stored rollout can be weighed again."""
+
+    judgements: tuple[Judgement, ...] | None = None  # in order of turns; None: there was no judge
+    progress: ProgressScores | None = None  # None: it was not measured
+    final: FinalScore | None = None  # None: no turn earns anything
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sampler:
+    """Who made a rollout: the agent, and the engine that sampled its replies."""
+
+    agent: str = ""  # kind
+    engine: str | None = None  # kind; None: the agent is scripted
+    sampling: Mapping[str, Any] = field(default_factory=dict[str, Any])  # temperature, top_p, ...
+    trainable: bool = False  # whether the tree holds the tokens that the engine sampled
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Trajectory:
     """The record of one rollout: everything needed to train on it, grade it again or read it."""
 
@@ -195,9 +316,18 @@ class Trajectory:
     reward: float | None  # None exactly when the outcome is infrastructure's
     verdict: Verdict | None = None
     error: str | None = None  # one sentence, where something went wrong
-    timings: Mapping[str, float] = field(default_factory=dict[str, float])  # stage -> seconds
+    timings: Mapping[str, float] = field(default_factory=dict[str, float])  # phase -> seconds
     turn_rewards: Mapping[int, float] = field(default_factory=dict[int, float])  # turn index -> its own
-    metadata: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    scores: Scores = field(default_factory=Scores)
+    sampler: Sampler = field(default_factory=Sampler)
+    seed: int | None = None  # of the sampling
+    started_at: float | None = None  # Unix time, s, at which the agent began; None: it never did
+    tools: tuple[dict[str, Any], ...] = ()  # specifications offered to the policy beside the messages
+    calls: tuple[Call, ...] = ()
+    forks: Mapping[str, int] = field(default_factory=dict[str, int])  # reason -> times history was rewritten
+    signals: tuple[Signal, ...] = ()
+    enforced_limits: Mapping[str, str] = field(default_factory=dict[str, str])  # see `Sandbox.enforced`
+    notes: Mapping[str, Any] = field(default_factory=dict[str, Any])  # of the agent, for people; JSON values
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

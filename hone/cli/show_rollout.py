@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
+from dataclasses import asdict
 from pathlib import Path
 
 from rich.rule import Rule
@@ -57,8 +58,8 @@ def _print_verdict(trajectory: Trajectory) -> None:
     marks = {TestStatus.PASSED: "green", TestStatus.SKIPPED: "yellow", TestStatus.XFAILED: "yellow"}
     for name, status in trajectory.verdict.tests.items():
         out.print(Text.assemble((f"{status.value:<8} ", marks.get(status, "red")), name))
-    for signal in trajectory.metadata.get("signals", []):
-        out.print(Text(f"turn {signal['turn']}: {signal['kind']}: {signal['command']}", style="yellow"))
+    for signal in trajectory.signals:
+        out.print(Text(f"turn {signal.turn}: {signal.kind}: {signal.command}", style="yellow"))
     if trajectory.verdict.tampered:
         out.print(Text(f"tampered: {trajectory.verdict.tampered}", style="red"))
     out.print(Text(f"{trajectory.outcome.value}, reward {_reward(trajectory)}", style="bold"))
@@ -91,10 +92,10 @@ def _record(trajectory: Trajectory) -> dict[str, object]:
         "resolved": None if verdict is None else verdict.resolved,
         "tests": tests,
         "tampered": None if verdict is None else verdict.tampered,
-        "signals": list(trajectory.metadata.get("signals", [])),
+        "signals": [asdict(signal) for signal in trajectory.signals],
         "turns": len(trajectory.turns),
         "turn_rewards": {str(index): reward for index, reward in trajectory.turn_rewards.items()},
-        "scores": dict(trajectory.metadata.get("reward", {})),
+        "scores": {} if trajectory.scores.final is None else asdict(trajectory.scores.final),
         "sampled_tokens": trajectory.tree.sampled_tokens,
         "error": trajectory.error,
         "timings": dict(trajectory.timings),
@@ -107,8 +108,8 @@ def _reward(trajectory: Trajectory) -> str:
 
 
 def _final(trajectory: Trajectory) -> str | None:
-    made = trajectory.metadata.get("reward")
-    return None if made is None else f"{made['score']:+.2f}"
+    final = trajectory.scores.final
+    return None if final is None else f"{final.score:+.2f}"
 
 
 def _cut(text: str) -> Text:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from hone.types import Trajectory
+from hone.types import Judgement, JudgementStatus, Trajectory, TurnProgress
 
 
 def turn_scores(trajectory: Trajectory) -> dict[int, str]:
@@ -12,23 +10,23 @@ def turn_scores(trajectory: Trajectory) -> dict[int, str]:
 
     Example: "judge +0.33 (3 of 3 votes)  progress 0.50  worth +0.83".
     """
-    metadata = trajectory.metadata
+    scores = trajectory.scores
     words: dict[int, list[str]] = {}
-    for step in metadata.get("prm", {}).get("step_details", ()):
-        words.setdefault(int(step["step_index"]), []).append(_judged(step))
-    for step in metadata.get("progress", {}).get("steps", ()):
-        words.setdefault(int(step["step_index"]), []).append(_measured(step))
+    for judgement in scores.judgements or ():
+        words.setdefault(judgement.step_index, []).append(_judged(judgement))
+    for step in scores.progress.steps if scores.progress else ():
+        words.setdefault(step.step_index, []).append(_measured(step))
     for index, reward in trajectory.turn_rewards.items():
         words.setdefault(index, []).append(f"worth {reward:+.2f}")
     return {index: "  ".join(said) for index, said in sorted(words.items())}
 
 
-def _judged(step: dict[str, Any]) -> str:
-    votes = f"{step['valid_vote_count']} of {len(step['votes'])} votes"
-    if step["status"] != "ok":
-        return f"judge {step['status']} ({votes})"
-    return f"judge {step['mean_score']:+.2f} ({votes})"
+def _judged(judgement: Judgement) -> str:
+    votes = f"{len(judgement.valid_scores)} of {len(judgement.votes)} votes"
+    if judgement.status is not JudgementStatus.OK:
+        return f"judge {judgement.status} ({votes})"
+    return f"judge {judgement.score:+.2f} ({votes})"
 
 
-def _measured(step: dict[str, Any]) -> str:
-    return f"progress {step['status']}" if step["score"] is None else f"progress {step['score']:.2f}"
+def _measured(step: TurnProgress) -> str:
+    return f"progress {step.status}" if step.score is None else f"progress {step.score:.2f}"

@@ -56,8 +56,8 @@ def row(trajectory: Trajectory, sample: int, group: str | None, run_dir: str) ->
 
 def tokens_of(trajectory: Trajectory) -> tuple[int, int]:
     """Prompt and sampled tokens over all calls, as the engine counted them."""
-    calls = trajectory.metadata.get("calls", [])
-    return sum(call["prompt_tokens"] for call in calls), sum(call["sampled_tokens"] for call in calls)
+    calls = trajectory.calls
+    return sum(call.prompt_tokens for call in calls), sum(call.sampled_tokens for call in calls)
 
 
 def is_fault(result: Row) -> bool:

@@ -20,7 +20,7 @@ from hone.evaluate.errors import EvaluateError
 from hone.evaluate.rollout_page import ROLLOUT_PAGE, rollout_page
 from hone.evaluate.settings import EvaluateSettings
 from hone.rollout.dispatcher import first_error, seed_of
-from hone.rollout.episode import Episode, Parts, run_episode
+from hone.rollout.episode import Episode, RolloutContext, run_episode
 from hone.rollout.lock import RunLock
 from hone.rollout.store import Store
 from hone.types import Task, Trajectory
@@ -55,7 +55,7 @@ class Progress:
 
 @dataclass(slots=True, kw_only=True)
 class _Evaluation:
-    parts: Parts
+    context: RolloutContext
     settings: EvaluateSettings
     subject: Subject
     out: Path
@@ -66,7 +66,7 @@ class _Evaluation:
 
 async def evaluate(
     tasks: Sequence[Task],
-    parts: Parts,
+    context: RolloutContext,
     settings: EvaluateSettings,
     out: Path,
     subject: Subject,
@@ -76,7 +76,7 @@ async def evaluate(
     """Evaluate and return the summary, which is also in `out/summary.json`.
 
     Rollout ids are `<task>-<sample>`, so equal seeds give equal replies. An infrastructure fault is tried
-    `parts.settings.attempts` times and then counted under `errors`; the next call runs it again.
+    `context.settings.attempts` times and then counted under `errors`; the next call runs it again.
 
     Raises EvaluateError when `out` holds an evaluation with another fingerprint, LedgerError when another
     process works there, StoreError, TaskError.
@@ -86,12 +86,12 @@ async def evaluate(
     with RunLock(out):
         claim(out, subject.fingerprint, resume=True)
         evaluation = _Evaluation(
-            parts=parts,
+            context=context,
             settings=settings,
             subject=subject,
             out=out,
             store=Store(out / "rollouts"),
-            places=asyncio.Semaphore(parts.settings.concurrent_episodes),
+            places=asyncio.Semaphore(context.settings.concurrent_episodes),
             rows=results.read(out / RESULTS),
         )
         await run_in_thread(evaluation.store.sweep, results.directories(out / RESULTS))
@@ -196,12 +196,12 @@ async def _run(evaluation: _Evaluation, tasks: Sequence[Task], progress: Callabl
 
 async def _sample(evaluation: _Evaluation, task: Task, index: int) -> None:
     """One sample, again after an infrastructure fault, and its line in the results."""
-    parts = evaluation.parts
-    workspace = await prepare_workspace(task, parts.provider, parts.workspaces)
+    context = evaluation.context
+    workspace = await prepare_workspace(task, context.provider, context.workspaces)
     group = task.metadata.get(evaluation.settings.group_by) or task.environment.repo or None
-    for attempt in range(parts.settings.attempts):
+    for attempt in range(context.settings.attempts):
         if attempt:
-            await asyncio.sleep(parts.settings.retry_delay_s * 2 ** (attempt - 1))
+            await asyncio.sleep(context.settings.retry_delay_s * 2 ** (attempt - 1))
         episode = Episode(
             task=task,
             rollout_id=f"{task.id}-{index}",
@@ -209,7 +209,7 @@ async def _sample(evaluation: _Evaluation, task: Task, index: int) -> None:
             workspace=workspace,
             seed=seed_of(evaluation.subject.seed, task.id, index),
         )
-        trajectory = await run_episode(episode, parts)
+        trajectory = await run_episode(episode, context)
         run_dir = await run_in_thread(_keep, evaluation, trajectory, index)
         result = results.row(trajectory, index, None if group is None else str(group), run_dir)
         results.append(evaluation.out / RESULTS, result)

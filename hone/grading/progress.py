@@ -13,37 +13,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import asdict, dataclass
-from enum import StrEnum
-from typing import Any
 
 from hone.grading.errors import GraderError
 from hone.grading.settings import ProgressSettings
 from hone.grading.verdict import count_tests
 from hone.sandbox.contract import SandboxError
-from hone.types import Checks, Task, Turn, Verdict
+from hone.types import Checks, ProgressScores, ProgressStatus, Task, Turn, TurnProgress, Verdict
 from hone.utils.concurrency import finish_within
 
 Grade = Callable[[Task, str], Awaitable[Verdict]]  # as `hone.grading.Grader.grade`
-
-
-class StateStatus(StrEnum):
-    """Result of measuring the state after a turn."""
-
-    OK = "ok"
-    UNREADABLE = "unreadable"  # the patch could not be read from the sandbox
-    NO_VERDICT = "no_verdict"  # the grader failed or was too slow
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class State:
-    """The tree as one turn left it."""
-
-    step_index: int  # the turn's index
-    status: StateStatus
-    changed: bool  # the turn changed the patch
-    score: float | None  # the potential, in [0, 1]; None: unknown
-    error: str | None = None
 
 
 def potential(verdict: Verdict, checks: Checks) -> float:
@@ -73,11 +51,6 @@ def shaping(potentials: Sequence[float | None], *, before: float | None, gamma: 
         rewards.append(gamma * now - last)
         last = now
     return rewards
-
-
-def progress_record(initial: float | None, states: Sequence[State]) -> dict[str, Any]:
-    """Return the progress of a rollout as it is stored; `shaping` turns it into rewards."""
-    return {"enabled": True, "initial_score": initial, "steps": [asdict(state) for state in states]}
 
 
 class ProgressTracker:
@@ -113,22 +86,22 @@ class ProgressTracker:
             self._begin(patch)
         self._seen.append((turn.index, patch, error))
 
-    async def settle(self) -> tuple[float | None, list[State]]:
-        """Return the potential of the unchanged task and the state after every turn.
+    async def settle(self) -> ProgressScores:
+        """Return the potential of the untouched task and of the tree after each turn.
 
         Waits at most `progress.wait_s` seconds for gradings under way.
         """
         await finish_within(self._gradings.values(), self._settings.wait_s)
         found = {patch: self._found(task) for patch, task in self._gradings.items()}
-        states: list[State] = []
+        states: list[TurnProgress] = []
         before = ""
         for index, patch, error in self._seen:
             value = error if patch is None else found[patch]
-            failed = StateStatus.UNREADABLE if patch is None else StateStatus.NO_VERDICT
+            failed = ProgressStatus.UNREADABLE if patch is None else ProgressStatus.NO_VERDICT
             states.append(
-                State(
+                TurnProgress(
                     step_index=index,
-                    status=failed if isinstance(value, str | None) else StateStatus.OK,
+                    status=failed if isinstance(value, str | None) else ProgressStatus.OK,
                     changed=patch is not None and patch != before,
                     score=None if isinstance(value, str | None) else value,
                     error=value if isinstance(value, str) else None,
@@ -136,7 +109,9 @@ class ProgressTracker:
             )
             before = before if patch is None else patch
         initial = found[""]
-        return initial if isinstance(initial, float) else None, states
+        return ProgressScores(
+            initial_score=initial if isinstance(initial, float) else None, steps=tuple(states)
+        )
 
     def abandon(self) -> None:
         """Cancel the gradings under way."""

@@ -21,7 +21,7 @@ from hone.launch.grade import localise_all
 from hone.launch.policy import NewChat, open_chats
 from hone.launch.reporter import Reporter, Stage
 from hone.launch.rundir import weights_mark
-from hone.launch.testbed import Testbed, open_parts, open_testbed
+from hone.launch.testbed import Testbed, open_context, open_testbed
 from hone.policy.settings import OpenAIEngineSettings
 from hone.tasks.formats import content_hash
 from hone.tasks.sources import load_splits
@@ -128,9 +128,9 @@ async def _run(
     new_chat = new_chats(settings)
     with reporter.stage(title, len(tasks) * settings.evaluate.samples) as stage:
         watch = _Watch(stage, priced=settings.evaluate.cost(1, 1) > 0)
-        async with open_parts(testbed, settings, settings.agent, new_chat) as parts:
+        async with open_context(testbed, settings, settings.agent, new_chat) as context:
             return await runner.evaluate(
-                tasks, parts, settings.evaluate, out, _subject(settings, tasks), progress=watch.on_sample
+                tasks, context, settings.evaluate, out, _subject(settings, tasks), progress=watch.on_sample
             )
 
 

@@ -11,7 +11,7 @@ from hone.config import RunSettings
 from hone.launch.policy import load_policy
 from hone.launch.reporter import Reporter
 from hone.launch.rundir import claim
-from hone.launch.testbed import Testbed, open_parts, open_testbed
+from hone.launch.testbed import Testbed, open_context, open_testbed
 from hone.policy.reply import ToolSpec
 from hone.policy.transcript import encode_conversation
 from hone.rollout import demonstrations
@@ -68,8 +68,8 @@ async def record(
             shown = recorded
 
         path = settings.run_dir / "demonstrations.jsonl"
-        async with open_parts(testbed, settings, wanted.agent, None) as parts:
-            return await demonstrations.record(tasks, parts, path, count=wanted.rollouts, progress=show)
+        async with open_context(testbed, settings, wanted.agent, None) as context:
+            return await demonstrations.record(tasks, context, path, count=wanted.rollouts, progress=show)
 
 
 def resolved_rollouts(run_dir: Path) -> list[Trajectory]:

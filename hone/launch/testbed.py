@@ -13,11 +13,12 @@ from hone.config import RunSettings
 from hone.environment import extract_patch
 from hone.grading import Grader
 from hone.launch.agents import open_agent
-from hone.rollout.episode import Parts
+from hone.rollout.episode import RolloutContext
 from hone.rollout.metering import Conversation
 from hone.rollout.scoring import Scorers
 from hone.sandbox import Provider, SandboxSpec, make_provider
 from hone.tasks.workspace import GIT_ENV
+from hone.types import Sampler
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,20 +42,20 @@ async def open_testbed(settings: RunSettings) -> AsyncGenerator[Testbed]:
 
 
 @asynccontextmanager
-async def open_parts(
+async def open_context(
     testbed: Testbed,
     settings: RunSettings,
     agent: AnyAgentSettings,
     new_chat: Callable[[str, int], Conversation] | None,
     scorers: Scorers | None = None,
-) -> AsyncGenerator[Parts]:
+) -> AsyncGenerator[RolloutContext]:
     """`new_chat(rollout id, seed)` opens a conversation with the policy; None: the agent is scripted.
 
     `scorers` score single turns, for training.
     """
     bare = SandboxSpec(env=GIT_ENV, limits=settings.sandbox.limits(), run=str(settings.run_dir))
     async with open_agent(agent, bare, cache=settings.run_dir / "agents") as equipped:
-        yield Parts(
+        yield RolloutContext(
             provider=testbed.provider,
             spec=equipped.spec,
             agent=equipped.agent,
@@ -65,10 +66,10 @@ async def open_parts(
             grading=settings.grading,
             extract=functools.partial(extract_patch, settings=settings.grading),
             scorers=scorers,
-            metadata={
-                "agent": agent.kind,
-                "sampling": settings.sampling.model_dump(),
-                "engine": settings.engine.kind if new_chat is not None else None,
-                "trainable": new_chat is not None and settings.engine.kind != "openai",
-            },
+            sampler=Sampler(
+                agent=agent.kind,
+                engine=settings.engine.kind if new_chat is not None else None,
+                sampling=settings.sampling.model_dump(),
+                trainable=new_chat is not None and settings.engine.kind != "openai",
+            ),
         )

@@ -14,7 +14,7 @@ from hone.launch.reporter import Reporter, Stage
 from hone.launch.rundir import claim
 from hone.launch.scorers import open_scorers
 from hone.launch.start import divide, make_start, started
-from hone.launch.testbed import Testbed, open_parts, open_testbed
+from hone.launch.testbed import Testbed, open_context, open_testbed
 from hone.launch.weights import publisher
 from hone.policy.model import load_model
 from hone.policy.settings import OpenAIEngineSettings
@@ -80,10 +80,12 @@ async def run_training(
         async with (
             open_engine(policy, settings, stage.say) as engine,
             open_scorers(settings, stage.say) as scorers,
-            open_parts(testbed, settings, settings.agent, chats(policy, engine, settings), scorers) as parts,
+            open_context(
+                testbed, settings, settings.agent, chats(policy, engine, settings), scorers
+            ) as context,
         ):
             store = Store(settings.run_dir / "rollouts")
-            dispatcher = Dispatcher(parts, ledger, store, seed=settings.seed, progress=watch.on_rollout)
+            dispatcher = Dispatcher(context, ledger, store, seed=settings.seed, progress=watch.on_rollout)
 
             async def collect(step: int) -> list[Trajectory]:
                 chosen, spare = tasks_of_step(settings, tasks, step)

@@ -19,9 +19,9 @@ import numpy as np
 from hone.policy.engine import Engine, Finish, Sampling
 from hone.policy.forks import Fork
 from hone.policy.rendering import ChatRenderer
-from hone.policy.reply import Call, Purpose, Reply, ToolSpec
+from hone.policy.reply import Purpose, Reply, ToolSpec
 from hone.policy.transcript import Transcript
-from hone.types import Message, TokenTree
+from hone.types import Call, Message, TokenTree
 
 
 class Chat:

@@ -1,4 +1,4 @@
-"""What a chat answers an agent with, and what it remembers of each call."""
+"""The interface between agents and the policy: chat, reply, tools."""
 
 from __future__ import annotations
 
@@ -41,19 +41,6 @@ class Reply:
         if self.tool_calls:
             message["tool_calls"] = list(self.tool_calls)
         return message
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Call:
-    """One answered call of a chat, in the order of the answers."""
-
-    index: int
-    node: int | None
-    purpose: Purpose
-    fork: str | None  # why its prompt does not continue the tip of the conversation; None: it does
-    prompt_tokens: int
-    sampled_tokens: int
-    seconds: float
 
 
 class Chat(Protocol):

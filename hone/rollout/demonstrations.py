@@ -18,7 +18,7 @@ from typing import Any
 from hone.environment import prepare_workspace
 from hone.policy.reply import ToolSpec
 from hone.rollout.dispatcher import first_error
-from hone.rollout.episode import Episode, Parts, run_demonstration
+from hone.rollout.episode import Episode, RolloutContext, run_demonstration
 from hone.rollout.errors import RolloutError, StoreError
 from hone.types import Message, Task
 from hone.utils.concurrency import run_in_thread
@@ -34,7 +34,7 @@ class Demonstration:
 
 async def record(
     tasks: Sequence[Task],
-    parts: Parts,
+    context: RolloutContext,
     path: Path,
     *,
     count: int,
@@ -43,16 +43,16 @@ async def record(
     """Record `count` demonstrations, of the tasks in turn, and return them in that order.
 
     What an earlier call wrote to `path` is kept and not recorded again. `progress` hears how many there are.
-    Raises RolloutError when a demonstration fails `parts.settings.attempts` times, StoreError, TaskError.
+    Raises RolloutError when a demonstration fails `context.settings.attempts` times, StoreError, TaskError.
     """
     wanted = [(task, f"{task.id}-{index // len(tasks)}") for index, task in _in_turn(tasks, count)]
     known = {d.rollout_id: d for d in await run_in_thread(_recover, path)}
-    places = asyncio.Semaphore(parts.settings.concurrent_episodes)
+    places = asyncio.Semaphore(context.settings.concurrent_episodes)
     progress(sum(rollout_id in known for _, rollout_id in wanted))
 
     async def one(task: Task, rollout_id: str) -> None:
         async with places:
-            known[rollout_id] = await _demonstrate(task, rollout_id, parts)
+            known[rollout_id] = await _demonstrate(task, rollout_id, context)
         _append(path, known[rollout_id])
         progress(len(known))
 
@@ -80,16 +80,16 @@ def _in_turn(tasks: Sequence[Task], count: int) -> list[tuple[int, Task]]:
     return [(index, tasks[index % len(tasks)]) for index in range(count)]
 
 
-async def _demonstrate(task: Task, rollout_id: str, parts: Parts) -> Demonstration:
-    workspace = await prepare_workspace(task, parts.provider, parts.workspaces)
-    for attempt in range(parts.settings.attempts):
+async def _demonstrate(task: Task, rollout_id: str, context: RolloutContext) -> Demonstration:
+    workspace = await prepare_workspace(task, context.provider, context.workspaces)
+    for attempt in range(context.settings.attempts):
         episode = Episode(task=task, rollout_id=rollout_id, group_id=task.id, workspace=workspace, seed=0)
         try:
-            await run_demonstration(episode, parts)
+            await run_demonstration(episode, context)
         except RolloutError:
-            if attempt + 1 == parts.settings.attempts:
+            if attempt + 1 == context.settings.attempts:
                 raise
-            await asyncio.sleep(parts.settings.retry_delay_s * 2**attempt)
+            await asyncio.sleep(context.settings.retry_delay_s * 2**attempt)
         else:
             return Demonstration(
                 task_id=task.id,

@@ -22,7 +22,7 @@ from typing import cast
 
 from hone.environment import prepare_workspace
 from hone.outcomes import OUTCOME_RULES, Fault, Outcome
-from hone.rollout.episode import Episode, Parts, run_episode
+from hone.rollout.episode import Episode, RolloutContext, run_episode
 from hone.rollout.errors import RolloutError, StoreError
 from hone.rollout.ledger import Entry, Ledger
 from hone.rollout.rewards import solved
@@ -88,15 +88,15 @@ class Dispatcher:
 
     def __init__(
         self,
-        parts: Parts,
+        context: RolloutContext,
         ledger: Ledger,
         store: Store,
         *,
         seed: int,
         progress: Callable[[Progress], None] = lambda _: None,
     ) -> None:
-        self._parts = parts
-        self._settings = parts.settings
+        self._context = context
+        self._settings = context.settings
         self._ledger = ledger
         self._store = store
         self._seed = seed
@@ -177,7 +177,7 @@ class Dispatcher:
         raise ValueError("a position needs at least one candidate")
 
     async def _fill_group(self, state: _Step, position: int, group_id: str, task: Task) -> Group:
-        workspace = await prepare_workspace(task, self._parts.provider, self._parts.workspaces)
+        workspace = await prepare_workspace(task, self._context.provider, self._context.workspaces)
         places = [
             _Place(task=task, workspace=workspace, group_id=group_id, position=position, index=index)
             for index in range(self._settings.group_size)
@@ -232,7 +232,7 @@ class Dispatcher:
             )
             self._advance(state, running=1)
             try:
-                trajectory = await run_episode(episode, self._parts)
+                trajectory = await run_episode(episode, self._context)
                 directory = await run_in_thread(
                     self._store.save, trajectory, group=place.position, index=place.index
                 )

@@ -12,10 +12,10 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from hone.agents.contract import Agent, AgentFailed, AgentRun
 from hone.environment import BrokenTree, extract_patch, start_agent_sandbox
@@ -37,7 +37,7 @@ from hone.sandbox.contract import (
     SandboxLost,
     SandboxSpec,
 )
-from hone.types import Task, TokenTree, Trajectory, Verdict
+from hone.types import Call, Sampler, Task, TokenTree, Trajectory, Verdict
 
 CLOSE_TIMEOUT_S = 30.0
 PROBE_TIMEOUT_S = 30.0
@@ -54,7 +54,7 @@ class Grades(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Parts:
+class RolloutContext:
     """What the rollouts of a run share."""
 
     provider: Provider
@@ -64,7 +64,7 @@ class Parts:
     new_chat: Callable[[str, int], Conversation] | None  # (rollout id, seed); None: scripted agents only
     workspaces: Path  # cache of the tasks' repositories
     settings: RolloutSettings
-    metadata: Mapping[str, Any] = field(default_factory=dict[str, Any])  # copied into every trajectory
+    sampler: Sampler = field(default_factory=Sampler)
     grading: GradingSettings = field(default_factory=GradingSettings)
     extract: Callable[..., Awaitable[str]] = extract_patch  # the patch in the agent's sandbox
     scorers: Scorers | None = None  # None: single turns are not scored
@@ -85,15 +85,16 @@ class Episode:
     patch: str = ""
     verdict: Verdict | None = None
     timings: dict[str, float] = field(default_factory=dict[str, float])
-    metadata: dict[str, Any] = field(default_factory=dict[str, Any])
+    started_at: float | None = None
+    calls: tuple[Call, ...] = ()
+    forks: Mapping[str, int] = field(default_factory=dict[str, int])
+    enforced_limits: Mapping[str, str] = field(default_factory=dict[str, str])
 
     def __post_init__(self) -> None:
         self.run = AgentRun(rollout_id=self.rollout_id)
 
-    def trajectory(
-        self, outcome: Outcome, rewards: Mapping[Outcome, float], error: str | None = None
-    ) -> Trajectory:
-        """The record of what happened so far, as ended with `outcome`."""
+    def trajectory(self, outcome: Outcome, context: RolloutContext, error: str | None = None) -> Trajectory:
+        """Return the record of what happened so far, as ended with `outcome`."""
         return Trajectory(
             task_id=self.task.id,
             rollout_id=self.rollout_id,
@@ -103,11 +104,19 @@ class Episode:
             messages=tuple(self.run.messages),
             patch=self.patch,
             outcome=outcome,
-            reward=reward_of(outcome, self.verdict, rewards),
+            reward=reward_of(outcome, self.verdict, context.settings.rewards),
             verdict=self.verdict,
             error=error,
             timings=dict(self.timings),
-            metadata={**self.metadata, **({"tools": list(self.run.tools)} if self.run.tools else {})},
+            sampler=context.sampler,
+            seed=self.seed,
+            started_at=self.started_at,
+            tools=tuple(self.run.tools),
+            calls=self.calls,
+            forks=self.forks,
+            signals=scan_trajectory(self.run.turns),
+            enforced_limits=self.enforced_limits,
+            notes=dict(self.run.notes),
         )
 
 
@@ -119,46 +128,43 @@ class _Ended(Exception):
         self.outcome = outcome
 
 
-async def run_episode(episode: Episode, parts: Parts) -> Trajectory:
+async def run_episode(episode: Episode, context: RolloutContext) -> Trajectory:
     """Run one rollout to its end, whatever that is.
 
     The time limit starts when the sandbox is leased. A limit that is hit leaves a patch, which is graded.
     Raises nothing that a policy, a sandbox, an engine or a grader can cause; a cancellation passes through
     after the sandbox is closed, and `episode.trajectory(Outcome.CANCELLED, ...)` then tells how far it came.
     """
-    if parts.scorers is None:
-        return await _attempt(episode, parts, None)
-    run, grade = episode.run, parts.grader.grade
-    async with open_scoring(parts.scorers, episode.task, run, episode.seed, grade) as scoring:
-        return await scoring.close(await _attempt(episode, parts, scoring))
+    if context.scorers is None:
+        return await _attempt(episode, context, None)
+    run, grade = episode.run, context.grader.grade
+    async with open_scoring(context.scorers, episode.task, run, episode.seed, grade) as scoring:
+        return await scoring.close(await _attempt(episode, context, scoring))
 
 
-async def _attempt(episode: Episode, parts: Parts, scoring: Scoring | None) -> Trajectory:
-    rewards = parts.settings.rewards
-    episode.metadata.update(parts.metadata, seed=episode.seed)
+async def _attempt(episode: Episode, context: RolloutContext, scoring: Scoring | None) -> Trajectory:
     try:
-        async with _leased(episode, parts) as sandbox:
+        async with _leased(episode, context) as sandbox:
             if scoring is not None:
-                scoring.watch(partial(parts.extract, sandbox.inner, episode.task, intact=True))
-            deadline = asyncio.get_running_loop().time() + parts.settings.time_limit_s
-            limit = await _work(episode, parts, sandbox, deadline)
-            _note_signals(episode)
-            episode.patch = await _take_patch(episode, parts, sandbox)
-        outcome = await _grade(episode, parts, limit)
+                scoring.watch(partial(context.extract, sandbox.inner, episode.task, intact=True))
+            deadline = asyncio.get_running_loop().time() + context.settings.time_limit_s
+            limit = await _work(episode, context, sandbox, deadline)
+            episode.patch = await _take_patch(episode, context, sandbox)
+        outcome = await _grade(episode, context, limit)
     except _Ended as ended:
-        return episode.trajectory(ended.outcome, rewards, str(ended))
-    return episode.trajectory(outcome, rewards)
+        return episode.trajectory(ended.outcome, context, str(ended))
+    return episode.trajectory(outcome, context)
 
 
-async def run_demonstration(episode: Episode, parts: Parts) -> None:
+async def run_demonstration(episode: Episode, context: RolloutContext) -> None:
     """The agent's part of a rollout alone: nothing is graded; `episode.run` holds what was said and done.
 
     Raises RolloutError unless the agent submitted.
     """
     try:
-        async with _leased(episode, parts) as sandbox:
-            deadline = asyncio.get_running_loop().time() + parts.settings.time_limit_s
-            ended = await _work(episode, parts, sandbox, deadline)
+        async with _leased(episode, context) as sandbox:
+            deadline = asyncio.get_running_loop().time() + context.settings.time_limit_s
+            ended = await _work(episode, context, sandbox, deadline)
     except _Ended as error:
         raise RolloutError(f"the demonstration of {episode.task.id} failed: {error}") from error
     if ended is not None:
@@ -166,14 +172,14 @@ async def run_demonstration(episode: Episode, parts: Parts) -> None:
 
 
 @asynccontextmanager
-async def _leased(episode: Episode, parts: Parts) -> AsyncGenerator[MeteredSandbox]:
+async def _leased(episode: Episode, context: RolloutContext) -> AsyncGenerator[MeteredSandbox]:
     episode.timings["queue"] = time.monotonic() - episode.queued_at
     with _timed(episode, "start"):
         try:
-            sandbox = await _start(episode, parts)
+            sandbox = await _start(episode, context)
         except SandboxError as error:
             raise _Ended(Outcome.SANDBOX_ERROR, error) from error
-    episode.metadata["enforced"] = dict(sandbox.enforced)
+    episode.enforced_limits = sandbox.enforced
     try:
         yield MeteredSandbox(sandbox, episode.timings)
     finally:
@@ -181,11 +187,11 @@ async def _leased(episode: Episode, parts: Parts) -> AsyncGenerator[MeteredSandb
             await _close(episode, sandbox)
 
 
-async def _start(episode: Episode, parts: Parts) -> Sandbox:
+async def _start(episode: Episode, context: RolloutContext) -> Sandbox:
     try:
         async with asyncio.timeout(BACKSTOP_S):
             return await start_agent_sandbox(
-                episode.task, episode.workspace, parts.spec, parts.provider, parts.grading
+                episode.task, episode.workspace, context.spec, context.provider, context.grading
             )
     except TimeoutError:
         raise SandboxError(f"no sandbox started within {BACKSTOP_S:.0f} s") from None
@@ -197,20 +203,22 @@ async def _close(episode: Episode, sandbox: Sandbox) -> None:
         async with asyncio.timeout(CLOSE_TIMEOUT_S):
             await sandbox.close()
     except (SandboxError, TimeoutError) as error:
-        episode.metadata["close_error"] = f"{type(error).__name__}: {error}"
+        episode.run.notes["close_error"] = f"{type(error).__name__}: {error}"
 
 
-async def _work(episode: Episode, parts: Parts, sandbox: MeteredSandbox, deadline: float) -> Outcome | None:
+async def _work(
+    episode: Episode, context: RolloutContext, sandbox: MeteredSandbox, deadline: float
+) -> Outcome | None:
     """Let the agent work; return the limit that stopped it, or None when it submitted."""
-    conversation = parts.new_chat(episode.rollout_id, episode.seed) if parts.new_chat else NoChat()
+    conversation = context.new_chat(episode.rollout_id, episode.seed) if context.new_chat else NoChat()
     time_limit = asyncio.timeout_at(deadline)
-    chat = MeteredChat(conversation, episode.timings, parts.settings.reply_timeout_s, time_limit)
+    chat = MeteredChat(conversation, episode.timings, context.settings.reply_timeout_s, time_limit)
     episode.tree = conversation.tree
-    episode.metadata["started_at"] = time.time()
+    episode.started_at = time.time()
     try:
         with _timed(episode, "agent"):
             async with time_limit:
-                await parts.agent.run(episode.task, sandbox, chat, episode.run)
+                await context.agent.run(episode.task, sandbox, chat, episode.run)
     except TimeoutError:
         if not time_limit.expired():
             raise
@@ -222,53 +230,45 @@ async def _work(episode: Episode, parts: Parts, sandbox: MeteredSandbox, deadlin
     except PolicyError as error:
         if not conversation.calls:  # nothing was said yet: the run itself is set up wrongly
             raise
-        episode.metadata["refused"] = str(error)
+        episode.run.notes["refused"] = str(error)
         return Outcome.FORMAT_LIMIT  # a reply that the chat template cannot carry on
     except AgentFailed as error:
         raise _Ended(Outcome.SANDBOX_ERROR, error) from error
     except SandboxError as error:
-        raise await _lost(episode, parts, sandbox, error) from error
+        raise await _lost(episode, context, sandbox, error) from error
     finally:
-        episode.metadata.update(episode.run.notes)
         await _hang_up(episode, conversation)
     return episode.run.ending
 
 
-def _note_signals(episode: Episode) -> None:
-    """What the commands looked for that an honest agent has no need of: for people, never the boundary."""
-    signals = scan_trajectory(episode.run.turns)
-    if signals:
-        episode.metadata["signals"] = [
-            {"turn": signal.turn, "kind": signal.kind.value, "command": signal.excerpt} for signal in signals
-        ]
-
-
 async def _hang_up(episode: Episode, conversation: Conversation) -> None:
-    episode.metadata["forks"] = {str(reason): count for reason, count in conversation.forks.items()}
-    episode.metadata["calls"] = [asdict(call) for call in conversation.calls]
+    episode.forks = {str(reason): count for reason, count in conversation.forks.items()}
+    episode.calls = tuple(conversation.calls)
     try:
         async with asyncio.timeout(CLOSE_TIMEOUT_S):
             await conversation.close()
     except (EngineError, TimeoutError) as error:  # an engine that is down shows in the next reply
-        episode.metadata["hang_up_error"] = f"{type(error).__name__}: {error}"
+        episode.run.notes["hang_up_error"] = f"{type(error).__name__}: {error}"
 
 
-async def _take_patch(episode: Episode, parts: Parts, sandbox: MeteredSandbox) -> str:
+async def _take_patch(episode: Episode, context: RolloutContext, sandbox: MeteredSandbox) -> str:
     """What the agent left running or lying about is still there: what fails now is its doing, too."""
     try:
         with _timed(episode, "patch"):
             async with asyncio.timeout(BACKSTOP_S):
-                return await parts.extract(sandbox.inner, episode.task)
+                return await context.extract(sandbox.inner, episode.task)
     except BrokenTree as error:
         raise _Ended(Outcome.BROKE_SANDBOX, error) from error
     except TimeoutError:
         slow = SandboxLost(f"the patch could not be read within {BACKSTOP_S:.0f} s")
-        raise await _lost(episode, parts, sandbox, slow) from None
+        raise await _lost(episode, context, sandbox, slow) from None
     except SandboxError as error:
-        raise await _lost(episode, parts, sandbox, error) from error
+        raise await _lost(episode, context, sandbox, error) from error
 
 
-async def _lost(episode: Episode, parts: Parts, sandbox: MeteredSandbox, error: SandboxError) -> _Ended:
+async def _lost(
+    episode: Episode, context: RolloutContext, sandbox: MeteredSandbox, error: SandboxError
+) -> _Ended:
     """Whose doing it is that a sandbox is gone.
 
     A sandbox works when it is handed out. Once the agent has run a command in it, its loss is the agent's
@@ -277,7 +277,7 @@ async def _lost(episode: Episode, parts: Parts, sandbox: MeteredSandbox, error: 
     if isinstance(error, ProviderUnavailable) or not sandbox.used:
         return _Ended(Outcome.SANDBOX_ERROR, error)
     try:
-        probe = await _start(episode, parts)
+        probe = await _start(episode, context)
         try:
             alive = await probe.exec("true", timeout_s=PROBE_TIMEOUT_S)
         finally:
@@ -289,7 +289,7 @@ async def _lost(episode: Episode, parts: Parts, sandbox: MeteredSandbox, error: 
     return _Ended(Outcome.BROKE_SANDBOX, error)
 
 
-async def _grade(episode: Episode, parts: Parts, limit: Outcome | None) -> Outcome:
+async def _grade(episode: Episode, context: RolloutContext, limit: Outcome | None) -> Outcome:
     """The outcome of a rollout that left a patch; a limit keeps its name whatever the verdict says."""
     if not episode.patch.strip():
         return limit or Outcome.NO_PATCH
@@ -298,7 +298,7 @@ async def _grade(episode: Episode, parts: Parts, limit: Outcome | None) -> Outco
     try:
         with _timed(episode, "grade"):
             async with asyncio.timeout(BACKSTOP_S):
-                verdict = await parts.grader.grade(episode.task, episode.patch)
+                verdict = await context.grader.grade(episode.task, episode.patch)
     except TimeoutError:
         raise _Ended(Outcome.GRADER_ERROR, f"no verdict within {BACKSTOP_S:.0f} s") from None
     except (GraderError, SandboxError) as error:

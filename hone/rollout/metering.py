@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from hone.policy.engine import EngineError
-from hone.policy.reply import Call, Purpose, Reply, ToolSpec
+from hone.policy.reply import Purpose, Reply, ToolSpec
 from hone.sandbox.contract import Command, ExecResult, Sandbox
-from hone.types import Message, TokenTree
+from hone.types import Call, Message, TokenTree
 
 
 class Conversation(Protocol):

@@ -1,7 +1,7 @@
 """Scores of single turns, made beside a rollout while it goes on.
 
     agent records a turn -> observers: judge it, measure its progress -> the agent goes on at once
-    rollout has ended    -> wait, for a bounded time, for what is under way -> metadata of the trajectory
+    rollout has ended    -> wait, for a bounded time, for what is under way -> scores of the trajectory
 
 The rule that must not break: no task outlives the rollout, and no failure to score fails it.
 """
@@ -16,11 +16,11 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 from hone.agents.contract import AgentRun
-from hone.grading.judge import Judge, TurnJudge, prm_record
-from hone.grading.progress import Grade, ProgressTracker, progress_record
+from hone.grading.judge import Judge, TurnJudge
+from hone.grading.progress import Grade, ProgressTracker
 from hone.grading.settings import JudgeSettings, ProgressSettings
 from hone.rollout.step_rewards import weigh
-from hone.types import Task, Trajectory, Turn
+from hone.types import Scores, Task, Trajectory, Turn
 
 Read = Callable[[], Awaitable[str]]  # the patch in the agent's sandbox, which stays as it is
 
@@ -65,16 +65,15 @@ class Scoring:
         if trajectory.reward is None:
             return trajectory
         started = time.monotonic()
-        metadata = dict(trajectory.metadata)
         async with asyncio.TaskGroup() as waiting:
             judged = waiting.create_task(self._judging.settle()) if self._judging else None
             measured = waiting.create_task(self._progressing.settle()) if self._progressing else None
-        if judged is not None:
-            metadata["prm"] = prm_record(judged.result())
-        if measured is not None:
-            metadata["progress"] = progress_record(*measured.result())
+        scores = Scores(
+            judgements=tuple(judged.result()) if judged else None,
+            progress=measured.result() if measured else None,
+        )
         timings = {**trajectory.timings, "scores": time.monotonic() - started}
-        scored = dataclasses.replace(trajectory, metadata=metadata, timings=timings)
+        scored = dataclasses.replace(trajectory, scores=scores, timings=timings)
         return weigh(scored, self._scorers.judging, self._scorers.progress)
 
     def abandon(self) -> None:

@@ -37,8 +37,7 @@ def demonstration_samples(examples: Iterable[Demonstration | Trajectory], encode
         if isinstance(example, Trajectory) and example.tree.sampled_tokens:
             tree = example.tree
         else:
-            tools = example.tools if isinstance(example, Demonstration) else example.metadata.get("tools", ())
-            tree = encode(example.messages, tools)
+            tree = encode(example.messages, example.tools)
         samples += tree_samples(tree, rollout_id=example.rollout_id, group_id=example.task_id, advantage=1.0)
     return samples
 

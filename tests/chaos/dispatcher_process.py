@@ -16,7 +16,7 @@ from hone.rollout.ledger import TRAINED, Ledger
 from hone.rollout.store import Store
 from hone.sandbox import Sandbox
 from hone.types import Task
-from tests.rollout.real import gold, open_parts, script, tasks
+from tests.rollout.real import gold, open_context, script, tasks
 
 
 class Worker:
@@ -32,9 +32,9 @@ class Worker:
 
 
 async def main(root: Path, hang_after: int) -> None:
-    async with open_parts(root, Worker(hang_after), concurrent_episodes=3) as parts:
+    async with open_context(root, Worker(hang_after), concurrent_episodes=3) as context:
         with Ledger.open(root / "run") as ledger:
-            dispatcher = Dispatcher(parts, ledger, Store(root / "run" / "rollouts"), seed=0)
+            dispatcher = Dispatcher(context, ledger, Store(root / "run" / "rollouts"), seed=0)
             groups = await dispatcher.collect(0, 0, tasks(3))
             ledger.commit_step(0, {t.rollout_id: TRAINED for g in groups for t in g.trajectories})
 

@@ -202,7 +202,7 @@ def test_temperatures_are_swept_on_one_model_with_one_table_of_all(
         for row in rows(folder):
             trajectory = load(folder / "rollouts" / row["run_dir"])
             assert trajectory.tree.sampled_tokens == row["tokens"] > 0
-            assert trajectory.metadata["sampling"]["temperature"] == each["temperature"]
+            assert trajectory.sampler.sampling["temperature"] == each["temperature"]
     greedy = [row for row in rows(out / "temperature-0") if row["instance_id"] == tasks(6)[0].id]
     patches = [load(out / "temperature-0" / "rollouts" / row["run_dir"]).turns for row in greedy]
     assert patches[0][0].reply == patches[1][0].reply  # the likeliest tokens, both times
@@ -242,9 +242,9 @@ def test_conversations_are_kept_within_the_context_as_in_training(
     assert (row["exit_status"], row["n_steps"]) == ("turn_limit", 8)
     folder = tmp_path / "out" / "rollouts" / row["run_dir"]
     trajectory = load(folder)
-    calls = trajectory.metadata["calls"]
+    calls = trajectory.calls
     assert all(call["prompt_tokens"] <= 300 - 16 for call in calls)
-    assert sum(trajectory.metadata["forks"].values()) == sum(call["fork"] is not None for call in calls) > 0
+    assert sum(trajectory.forks.values()) == sum(call.fork is not None for call in calls) > 0
     for call in calls:  # each reply was sampled after exactly the prompt that its call counts
         path = trajectory.tree.tokens(call["node"])
         assert len(path) == call["prompt_tokens"] + call["sampled_tokens"]

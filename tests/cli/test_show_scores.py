@@ -14,24 +14,20 @@ from hone.grading.settings import JudgeSettings, ProgressSettings
 from hone.outcomes import Outcome
 from hone.rollout.step_rewards import weigh
 from hone.rollout.store import Store
+from hone.types import Judgement, ProgressScores, ProgressStatus, Scores, TurnProgress, Vote
 from tests.cli.fake_run import make_run, trajectory
 
 
 def scored_run(folder: Path) -> str:
     run = make_run(folder)
-    votes = [
-        {"ok": True, "latency_ms": 1.0},
-        {"ok": True, "latency_ms": 1.0},
-        {"ok": False, "latency_ms": 1.0},
-    ]
-    step = {"status": "ok", "step_index": 0, "mean_score": 0.5, "valid_vote_count": 2, "votes": votes}
-    state = {"step_index": 0, "status": "ok", "changed": True, "score": 0.25, "error": None}
+    votes = tuple(Vote(score=0.5, latency_ms=1.0, raw_text="", ok=ok) for ok in (True, True, False))
+    step = TurnProgress(step_index=0, status=ProgressStatus.OK, changed=True, score=0.25)
     made = dataclasses.replace(
         trajectory("scored", Outcome.UNRESOLVED),
-        metadata={
-            "prm": {"enabled": True, "step_scores": [0.5], "step_mean_score": 0.5, "step_details": [step]},
-            "progress": {"enabled": True, "initial_score": 0.0, "steps": [state]},
-        },
+        scores=Scores(
+            judgements=(Judgement(step_index=0, votes=votes),),
+            progress=ProgressScores(initial_score=0.0, steps=(step,)),
+        ),
     )
     weighed = weigh(made, JudgeSettings(enabled=True), ProgressSettings(enabled=True))
     return f"{run}/{Store(run / 'rollouts').save(weighed, group=9, index=9)}"

@@ -16,7 +16,7 @@ from hone.evaluate.html import visible
 from hone.evaluate.rollout_page import conversation, line_kind, rollout_page
 from hone.evaluate.settings import EvaluateSettings
 from hone.outcomes import OUTCOME_RULES, Outcome
-from hone.types import TestStatus, Trajectory, Verdict
+from hone.types import Call, Sampler, Signal, TestStatus, Trajectory, Verdict
 from tests.cli.fake_run import trajectory
 from tests.evaluate.pages import read
 
@@ -111,12 +111,11 @@ def test_the_chart_of_a_quantity_holds_every_sample_once():
 
 def test_a_rollouts_page_shows_messages_turns_patch_tests_forks_and_side_calls():
     reply = trajectory("r", Outcome.RESOLVED).turns[0].reply
-    calls = [
-        {"index": 0, "node": 1, "purpose": "main", "fork": None, "prompt_tokens": 512, "sampled_tokens": 22,
-         "seconds": 0.5},
-        {"index": 1, "node": None, "purpose": "side", "fork": "rewritten", "prompt_tokens": 1800,
-         "sampled_tokens": 9, "seconds": 0.5},
-    ]  # fmt: skip
+    calls = (
+        Call(index=0, node=1, purpose="main", fork=None, prompt_tokens=512, sampled_tokens=22, seconds=0.5),
+        Call(index=1, node=None, purpose="side", fork="rewritten", prompt_tokens=1800, sampled_tokens=9,
+             seconds=0.5),
+    )  # fmt: skip
     verdict = Verdict(
         resolved=False,
         tests={"t.py::ok": TestStatus.PASSED, "t.py::bad": TestStatus.FAILED},
@@ -133,8 +132,10 @@ def test_a_rollouts_page_shows_messages_turns_patch_tests_forks_and_side_calls()
         verdict=verdict,
         error="the engine was slow",
         patch="diff --git a/x b/x\n--- a/x\n+++ b/x\n@@ -1 +1 @@\n-old\n+new\n",
-        metadata={"calls": calls, "forks": {"rewritten": 1}, "sampling": {"temperature": 0.7}, "signals": [
-            {"turn": 0, "kind": "history", "command": "git log --all"}]},
+        calls=calls,
+        forks={"rewritten": 1},
+        sampler=Sampler(sampling={"temperature": 0.7}),
+        signals=(Signal(turn=0, kind="history", command="git log --all"),),
     )  # fmt: skip
     html = rollout_page(record)
     page = read(html)
@@ -194,7 +195,8 @@ def test_no_text_of_a_rollout_becomes_part_of_its_page(one: str, two: str, three
             resolved=True, tests={three or "t": TestStatus.FAILED}, score=1.0, tampered=one, log=two
         ),
         error=three,
-        metadata={"forks": {one: 1}, "signals": [{"turn": 0, "kind": two, "command": three}]},
+        forks={one: 1},
+        signals=(Signal(turn=0, kind=two, command=three),),
     )
     html = rollout_page(record)
     html.encode("utf-8")

@@ -15,17 +15,17 @@ from hone.evaluate.runner import Progress, Subject, claim, evaluate
 from hone.evaluate.settings import EvaluateSettings
 from hone.rollout.store import load
 from hone.types import Task
-from tests.rollout.real import gold, open_parts, script, tasks
+from tests.rollout.real import gold, open_context, script, tasks
 
 
 def run(
     root: Path, agent: Any, *, samples: int = 1, fingerprint: str = "f", **options: Any
 ) -> dict[str, Any]:
     async def go() -> dict[str, Any]:
-        async with open_parts(root, agent, **options) as parts:
+        async with open_context(root, agent, **options) as context:
             return await evaluate(
                 tasks(3),
-                parts,
+                context,
                 EvaluateSettings(samples=samples),
                 root / "out",
                 Subject(

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from hone.grading.judge import Evidence, Judge, Judgement, TurnJudge, control_tokens
+from hone.grading.judge import Evidence, Judge, TurnJudge, control_tokens
 from hone.grading.settings import JudgeSettings
 from hone.policy.chat import Chat
 from hone.policy.engine import Completion, ContextOverflow, Finish, Sampling

@@ -10,12 +10,12 @@ import pytest
 
 from hone.environment import BrokenTree
 from hone.grading.errors import GraderError
-from hone.grading.progress import ProgressTracker, State, potential
+from hone.grading.progress import ProgressTracker, potential
 from hone.grading.run import TestRun
 from hone.grading.settings import ProgressSettings
 from hone.grading.verdict import failed, make_verdict
 from hone.sandbox import SandboxLost
-from hone.types import Task, TestStatus, Verdict
+from hone.types import ProgressScores, Task, TestStatus, Verdict
 from tests.grading.example import make_task
 from tests.grading.judging import turn
 
@@ -78,10 +78,8 @@ class Bench:
         return Verdict(resolved=score == 1, tests=ALL, score=score)
 
 
-def measure(
-    bench: Bench, turns: int, *, without_command: int = -1, **settings: Any
-) -> tuple[float | None, list[State]]:
-    async def run() -> tuple[float | None, list[State]]:
+def measure(bench: Bench, turns: int, *, without_command: int = -1, **settings: Any) -> ProgressScores:
+    async def run() -> ProgressScores:
         async with asyncio.TaskGroup() as tasks:
             given = ProgressSettings(enabled=True, **settings)
             watch = ProgressTracker(make_task(), given, tasks, grade=bench.grade, read=bench.read)
@@ -94,9 +92,9 @@ def measure(
 
 def test_each_new_state_is_graded_once() -> None:
     bench = Bench("", "half", "half", "fixed", "half")
-    initial, states = measure(bench, 6, without_command=1)
-    assert initial == 0.0
-    assert [(s.step_index, s.changed, s.score) for s in states] == [
+    measured = measure(bench, 6, without_command=1)
+    assert measured.initial_score == 0.0
+    assert [(s.step_index, s.changed, s.score) for s in measured.steps] == [
         (0, False, 0.0),
         (1, False, 0.0),  # no command, so nothing was read
         (2, True, 0.5),
@@ -122,8 +120,9 @@ def test_missing_verdict_leaves_the_score_unknown() -> None:
 def test_hanging_grader_is_cancelled() -> None:
     bench = Bench("half")
     bench.hold.clear()
-    initial, (state,) = measure(bench, 1, wait_s=0.01)
-    assert (initial, state.status, state.score) == (None, "no_verdict", None)
+    measured = measure(bench, 1, wait_s=0.01)
+    (state,) = measured.steps
+    assert (measured.initial_score, state.status, state.score) == (None, "no_verdict", None)
     assert "of the rollout's end" in str(state.error)
 
 

@@ -77,7 +77,7 @@ def test_search_outside_the_repository_is_a_signal(command: str, kind: SignalKin
     signals = scan_trajectory([turn("ls"), turn(None, 1), turn(command, 2)])
     assert kind in {signal.kind for signal in signals}
     assert {signal.turn for signal in signals} == {2}
-    assert all(signal.excerpt in command for signal in signals)
+    assert all(signal.command in command for signal in signals)
 
 
 @pytest.mark.parametrize("command", WORKS)
@@ -89,7 +89,7 @@ def test_signal_kind_appears_once_per_turn() -> None:
     command = "x" * 500 + "\n" + "git log --all\n" * 500
     signals = scan_trajectory([turn(command), turn(command, 1)])
     assert [(signal.turn, signal.kind) for signal in signals] == [(i, SignalKind.GIT_HISTORY) for i in (0, 1)]
-    assert all(len(signal.excerpt) <= 200 for signal in signals)
+    assert all(len(signal.command) <= 200 for signal in signals)
 
 
 _WORDS = st.sampled_from(

@@ -25,7 +25,7 @@ from hone.policy.engine import Completion, ContextOverflow, EngineError, Samplin
 from hone.policy.model import make_renderer
 from hone.policy.settings import TinyModelSettings
 from hone.policy.tiny import make_tokenizer
-from hone.rollout.episode import Episode, Parts, run_episode
+from hone.rollout.episode import Episode, RolloutContext, run_episode
 from hone.sandbox import SandboxLost, SandboxSpec
 from hone.tasks.workspace import prepare
 from hone.train.samples import tree_samples
@@ -33,7 +33,7 @@ from hone.types import Task, Trajectory
 from tests.agents.settings import agent_settings
 from tests.integrations.package import SHIPPED, GivenReply, call, run_package
 from tests.policy.scripted_engine import ScriptedEngine
-from tests.rollout.real import gold, open_parts, tasks
+from tests.rollout.real import gold, open_context, tasks
 
 pytestmark = pytest.mark.sandbox
 
@@ -104,13 +104,13 @@ def roll_out(
     root: Path, agent: Any, new_chat: Any, task: Task, *, count: int = 1, **settings: Any
 ) -> list[Trajectory]:
     async def main() -> list[Trajectory]:
-        async with open_parts(root, agent, **settings) as real:
-            parts = dataclasses.replace(real, new_chat=new_chat)
-            workspace = await asyncio.to_thread(prepare, task, parts.workspaces)
+        async with open_context(root, agent, **settings) as real:
+            context = dataclasses.replace(real, new_chat=new_chat)
+            workspace = await asyncio.to_thread(prepare, task, context.workspaces)
             done = await asyncio.gather(
-                *(run_episode(_episode(task, workspace, number), parts) for number in range(count))
+                *(run_episode(_episode(task, workspace, number), context) for number in range(count))
             )
-            await _all_gone(parts)
+            await _all_gone(context)
             return done
 
     done = asyncio.run(main())
@@ -122,8 +122,8 @@ def _episode(task: Task, workspace: Path, number: int) -> Episode:
     return Episode(task=task, rollout_id=f"r{number}", group_id="g", workspace=workspace, seed=number)
 
 
-async def _all_gone(parts: Parts) -> None:
-    for sandbox in parts.provider.started:  # type: ignore[attr-defined]
+async def _all_gone(context: RolloutContext) -> None:
+    for sandbox in context.provider.started:  # type: ignore[attr-defined]
         with pytest.raises(SandboxLost):
             await sandbox.exec("true")
 
@@ -159,7 +159,7 @@ def test_ten_concurrent_rollouts_resolve_with_exact_tokens(tmp_path: Path, token
             "user",
         ]
         policy.check(done)
-        assert done.metadata["mini_swe_agent"]["exit_status"] == "Submitted"
+        assert done.notes["mini_swe_agent"]["exit_status"] == "Submitted"
     assert len(list((tmp_path / "trajectories").iterdir())) == 10
 
 
@@ -169,7 +169,7 @@ def test_trajectory_file_has_the_format_of_the_package(tmp_path: Path, tokenizer
     )
     policy = Policy(tokenizer, lambda: [tool("echo a")])
     done = roll_out(tmp_path, agent, policy, tasks(1)[0])[0]
-    note = done.metadata["mini_swe_agent"]
+    note = done.notes["mini_swe_agent"]
     assert note["trajectory"].startswith("r0__")
     data = json.loads((tmp_path / "trajectories" / note["trajectory"]).read_text())
     facts = {key: data["info"][key] for key in ("mini_version", "exit_status", "model_stats")}
@@ -289,10 +289,10 @@ def test_cancelled_rollout_leaves_no_thread(tmp_path: Path, tokenizer: Any) -> N
 
     async def main() -> None:
         task = tasks(1)[0]
-        async with open_parts(tmp_path, short(tmp_path)) as real:
-            parts = dataclasses.replace(real, new_chat=Fails(tokenizer, never))
-            episode = _episode(task, prepare(task, parts.workspaces), 0)
-            job = asyncio.create_task(run_episode(episode, parts))
+        async with open_context(tmp_path, short(tmp_path)) as real:
+            context = dataclasses.replace(real, new_chat=Fails(tokenizer, never))
+            episode = _episode(task, prepare(task, context.workspaces), 0)
+            job = asyncio.create_task(run_episode(episode, context))
             async with asyncio.timeout(60):
                 await reached.wait()
             assert len(running()) == 1
@@ -301,7 +301,7 @@ def test_cancelled_rollout_leaves_no_thread(tmp_path: Path, tokenizer: Any) -> N
                 await job
             assert running() == []
             assert len(episode.run.turns) == 1
-            await _all_gone(parts)
+            await _all_gone(context)
 
     asyncio.run(main())
 

@@ -1,4 +1,4 @@
-"""The real parts that tests of rollouts are made of, and the faults that they inject."""
+"""A real rollout context for tests, and the faults that they inject."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hone.agents import AgentRun, ScriptedAgent, load_scaffold
 from hone.agents.scripted import oracle
 from hone.grading import Grader, GradingSettings
 from hone.policy.reply import Chat
-from hone.rollout.episode import Parts
+from hone.rollout.episode import RolloutContext
 from hone.rollout.settings import RolloutSettings
 from hone.sandbox import Health, Provider, ProviderUnavailable, Sandbox, SandboxSpec, make_provider
 from hone.sandbox.settings import SandboxSettings
@@ -86,18 +86,18 @@ class Hanging:
 
 
 @asynccontextmanager
-async def open_parts(
+async def open_context(
     root: Path,
     agent: Any,
     *,
     fails: Callable[[int], bool] = lambda i: False,
     **settings: Any,
-) -> AsyncGenerator[Parts]:
+) -> AsyncGenerator[RolloutContext]:
     """Real sandboxes, real grading; everything below `root`."""
     own = SandboxSettings(state_dir=root / "state")
     async with make_provider(own) as real:
         provider = FaultyProvider(real, fails)
-        yield Parts(
+        yield RolloutContext(
             provider=provider,
             spec=SandboxSpec(),
             agent=agent,

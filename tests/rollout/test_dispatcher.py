@@ -19,14 +19,14 @@ from hone.outcomes import OUTCOME_RULES, Fault, Outcome
 from hone.policy.engine import EngineError
 from hone.policy.reply import Chat
 from hone.rollout.dispatcher import Dispatcher, Group, Progress, seed_of
-from hone.rollout.episode import Parts
+from hone.rollout.episode import RolloutContext
 from hone.rollout.errors import RolloutError, StoreError
 from hone.rollout.ledger import TRAINED, Ledger
 from hone.rollout.settings import RolloutSettings
 from hone.rollout.store import Store
 from hone.sandbox import Health, ProviderUnavailable, Sandbox, SandboxLost, SandboxSpec
 from hone.types import Task, Trajectory, Verdict
-from tests.rollout.real import Hanging, gold, open_parts, script, tasks
+from tests.rollout.real import Hanging, gold, open_context, script, tasks
 
 MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None
 
@@ -34,11 +34,11 @@ MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None
 @asynccontextmanager
 async def dispatching(
     root: Path, agent: Any, progress: Callable[[Progress], None] = lambda _: None, **options: Any
-) -> AsyncGenerator[tuple[Dispatcher, Ledger, Parts]]:
-    async with open_parts(root, agent, **options) as parts:
+) -> AsyncGenerator[tuple[Dispatcher, Ledger, RolloutContext]]:
+    async with open_context(root, agent, **options) as context:
         with Ledger.open(root / "run") as ledger:
             store = Store(root / "run" / "rollouts")
-            yield Dispatcher(parts, ledger, store, seed=7, progress=progress), ledger, parts
+            yield Dispatcher(context, ledger, store, seed=7, progress=progress), ledger, context
 
 
 def commit(ledger: Ledger, groups: Sequence[Group], step: int = 0) -> None:
@@ -55,7 +55,7 @@ def test_a_step_gives_one_group_per_task_and_its_rollouts_are_on_disk(tmp_path: 
             assert [group.task.id for group in groups] == [task.id for task in tasks(2)]
             for group in groups:
                 assert [t.outcome for t in group.trajectories] == [Outcome.RESOLVED, Outcome.NO_PATCH]
-                assert len({t.metadata["seed"] for t in group.trajectories}) == 2
+                assert len({t.seed for t in group.trajectories}) == 2
             directories = {entry.directory for entry in ledger.entries(0)}
             assert {path.name for path in (tmp_path / "run" / "rollouts").iterdir()} == directories
             commit(ledger, groups)
@@ -110,7 +110,7 @@ def test_rollouts_of_other_weights_or_places_are_not_reused(tmp_path: Path):
 def test_cancelling_ends_every_rollout_and_closes_every_sandbox(tmp_path: Path):
     async def run() -> None:
         agent = Hanging()
-        async with dispatching(tmp_path, agent, concurrent_episodes=3) as (dispatcher, ledger, parts):
+        async with dispatching(tmp_path, agent, concurrent_episodes=3) as (dispatcher, ledger, context):
             job = asyncio.create_task(dispatcher.collect(0, 0, tasks(2)))
             while agent.waiting < 3:
                 await agent.arrived.wait()
@@ -118,7 +118,7 @@ def test_cancelling_ends_every_rollout_and_closes_every_sandbox(tmp_path: Path):
             job.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await job
-            started = parts.provider.started  # type: ignore[attr-defined]
+            started = context.provider.started  # type: ignore[attr-defined]
             assert len(started) == 3  # the fourth waits for a place
             for sandbox in started:
                 with pytest.raises(SandboxLost):
@@ -194,8 +194,8 @@ class World:
         await self._event({"fault": GraderError("injected"), "defect": StoreError("the disk is full")})
         return Verdict(resolved=True, tests={}, score=1.0)
 
-    def parts(self, root: Path, **options: Any) -> Parts:
-        return Parts(
+    def context(self, root: Path, **options: Any) -> RolloutContext:
+        return RolloutContext(
             provider=self,
             spec=SandboxSpec(),
             agent=self,
@@ -207,7 +207,7 @@ class World:
         )
 
     def dispatcher(self, root: Path, ledger: Ledger, **options: Any) -> Dispatcher:
-        return Dispatcher(self.parts(root, **options), ledger, Store(root / "rollouts"), seed=0)
+        return Dispatcher(self.context(root, **options), ledger, Store(root / "rollouts"), seed=0)
 
 
 @pytest.fixture(scope="module")
@@ -258,19 +258,19 @@ def test_a_cancelled_collection_sweeps_nothing_away_from_the_next_one(workspaces
             return super().sweep(known)
 
     async def run(ledger: Ledger) -> None:
-        parts = World([]).parts(tmp_path)
+        context = World([]).context(tmp_path)
         store = tmp_path / "rollouts"
-        first = Dispatcher(parts, ledger, SlowToSweep(store), seed=0)
+        first = Dispatcher(context, ledger, SlowToSweep(store), seed=0)
         job = asyncio.create_task(first.collect(0, 0, tasks(1)))
         assert await asyncio.to_thread(begun.wait, 60)
         job.cancel()
         done, _ = await asyncio.wait([job], timeout=0.01)
         if done:  # the next one may begin
-            await Dispatcher(parts, ledger, Store(store), seed=0).collect(0, 0, tasks(1))
+            await Dispatcher(context, ledger, Store(store), seed=0).collect(0, 0, tasks(1))
         told.set()
         with pytest.raises(asyncio.CancelledError):
             await job
-        groups = await Dispatcher(parts, ledger, Store(store), seed=0).collect(0, 0, tasks(1))
+        groups = await Dispatcher(context, ledger, Store(store), seed=0).collect(0, 0, tasks(1))
         commit(ledger, groups)
 
     (tmp_path / "workspaces").symlink_to(workspaces)
@@ -337,7 +337,7 @@ def test_as_many_rollouts_are_under_way_as_allowed_and_no_more(tmp_path: Path):
     world = Meeting(together=2)
     with Ledger.open(tmp_path) as ledger:
         dispatcher = Dispatcher(
-            world.parts(tmp_path, group_size=6, concurrent_episodes=2),
+            world.context(tmp_path, group_size=6, concurrent_episodes=2),
             ledger,
             Store(tmp_path / "rollouts"),
             seed=0,

@@ -15,27 +15,27 @@ from hone.grading import GraderError
 from hone.outcomes import Outcome
 from hone.policy.engine import ContextOverflow, EngineError
 from hone.policy.errors import PolicyError
-from hone.policy.reply import Call, Chat, Purpose, Reply
-from hone.rollout.episode import Episode, Parts, run_episode
+from hone.policy.reply import Chat, Purpose, Reply
+from hone.rollout.episode import Episode, RolloutContext, run_episode
 from hone.sandbox import Sandbox, SandboxLost
 from hone.tasks.workspace import prepare
-from hone.types import Message, Task, TokenTree, Trajectory, Verdict
-from tests.rollout.real import SCAFFOLD, Hanging, gold, open_parts, script, tasks
+from hone.types import Call, Message, Task, TokenTree, Trajectory, Verdict
+from tests.rollout.real import SCAFFOLD, Hanging, gold, open_context, script, tasks
 
 pytestmark = pytest.mark.sandbox
 
 
-def episode(task: Task, parts: Parts) -> Episode:
-    workspace = prepare(task, parts.workspaces)
+def episode(task: Task, context: RolloutContext) -> Episode:
+    workspace = prepare(task, context.workspaces)
     return Episode(task=task, rollout_id="r", group_id="g", workspace=workspace, seed=1)
 
 
-def roll_out(root: Path, agent: Any, *, parts: dict[str, Any] | None = None, **options: Any) -> Trajectory:
-    """One rollout of the first task, with some parts replaced."""
+def roll_out(root: Path, agent: Any, *, context: dict[str, Any] | None = None, **options: Any) -> Trajectory:
+    """One rollout of the first task, with parts of the context replaced."""
 
     async def run() -> Trajectory:
-        async with open_parts(root, agent, **options) as real:
-            changed = dataclasses.replace(real, **(parts or {}))
+        async with open_context(root, agent, **options) as real:
+            changed = dataclasses.replace(real, **(context or {}))
             trajectory = await run_episode(episode(tasks(1)[0], changed), changed)
             await assert_all_gone(changed)
             return trajectory
@@ -43,8 +43,8 @@ def roll_out(root: Path, agent: Any, *, parts: dict[str, Any] | None = None, **o
     return asyncio.run(run())
 
 
-async def assert_all_gone(parts: Parts) -> None:
-    for sandbox in parts.provider.started:  # type: ignore[attr-defined]
+async def assert_all_gone(context: RolloutContext) -> None:
+    for sandbox in context.provider.started:  # type: ignore[attr-defined]
         with pytest.raises(SandboxLost):
             await sandbox.exec("true")
 
@@ -121,18 +121,18 @@ def test_a_time_limit_grades_the_patch_so_far(tmp_path: Path):
 
 def test_a_full_context_grades_the_patch_so_far(tmp_path: Path):
     chat = asking(gold(tasks(1)[0]), ContextOverflow(9, 8))
-    done = roll_out(tmp_path, BashAgent(SCAFFOLD), parts=chat)
+    done = roll_out(tmp_path, BashAgent(SCAFFOLD), context=chat)
     assert (done.outcome, done.reward) == (Outcome.CONTEXT_LIMIT, 1.0)
     assert len(done.turns) == 1
-    (call,) = done.metadata["calls"]  # what was answered is in the record, for cost and for people
-    assert (call["purpose"], call["sampled_tokens"]) == ("main", 7)
+    (call,) = done.calls  # what was answered is in the record, for cost and for people
+    assert (call.purpose, call.sampled_tokens) == ("main", 7)
 
 
 @pytest.mark.parametrize("ending", [EngineError("down"), None])
 def test_an_engine_that_fails_or_is_silent_is_an_engine_error(tmp_path: Path, ending: Exception | None):
     chat = asking("true", *([ending] if ending else []))
     # the limit leaves time for the command, and is over before the silence is
-    done = roll_out(tmp_path, BashAgent(SCAFFOLD), parts=chat, reply_timeout_s=11.0, time_limit_s=10.0)
+    done = roll_out(tmp_path, BashAgent(SCAFFOLD), context=chat, reply_timeout_s=11.0, time_limit_s=10.0)
     assert (done.outcome, done.reward) == (Outcome.ENGINE_ERROR, None)
     assert done.error == "down" if ending else "no reply within 11 s" in str(done.error)
     assert len(done.turns) == 1
@@ -140,14 +140,14 @@ def test_an_engine_that_fails_or_is_silent_is_an_engine_error(tmp_path: Path, en
 
 def test_a_reply_that_the_chat_template_cannot_carry_on_is_the_policys_doing(tmp_path: Path):
     chat = asking(gold(tasks(1)[0]), PolicyError("the template takes one call a reply"))
-    done = roll_out(tmp_path, BashAgent(SCAFFOLD), parts=chat)
+    done = roll_out(tmp_path, BashAgent(SCAFFOLD), context=chat)
     assert (done.outcome, done.reward) == (Outcome.FORMAT_LIMIT, -1.0)
-    assert done.metadata["refused"] == "the template takes one call a reply"
+    assert done.notes["refused"] == "the template takes one call a reply"
 
 
 def test_a_template_that_refuses_before_anything_was_said_ends_the_run(tmp_path: Path):
     with pytest.raises(PolicyError, match="no place for tools"):
-        roll_out(tmp_path, BashAgent(SCAFFOLD), parts=asking(PolicyError("no place for tools")))
+        roll_out(tmp_path, BashAgent(SCAFFOLD), context=asking(PolicyError("no place for tools")))
 
 
 def test_a_time_limit_strikes_after_a_reply_and_not_during_it(tmp_path: Path):
@@ -161,7 +161,7 @@ def test_a_time_limit_strikes_after_a_reply_and_not_during_it(tmp_path: Path):
 
     chat = {"new_chat": lambda rollout_id, seed: Slow("true")}
     # long enough that the reply has begun, however the machine stalls
-    done = roll_out(tmp_path, BashAgent(SCAFFOLD), parts=chat, time_limit_s=3.0)
+    done = roll_out(tmp_path, BashAgent(SCAFFOLD), context=chat, time_limit_s=3.0)
     assert (done.outcome, len(done.turns)) == (Outcome.TIME_LIMIT, 0)
     assert done.messages[-1]["role"] == "assistant"  # what was sampled is kept
 
@@ -213,35 +213,35 @@ class Finds:
 
 def test_no_verdict_is_a_grader_error_and_never_a_fail(tmp_path: Path):
     done = roll_out(
-        tmp_path, script(lambda task, _: [gold(task)]), parts={"grader": Finds(GraderError("no pytest"))}
+        tmp_path, script(lambda task, _: [gold(task)]), context={"grader": Finds(GraderError("no pytest"))}
     )
     assert (done.outcome, done.reward, done.error) == (Outcome.GRADER_ERROR, None, "no pytest")
 
 
 def test_tampering_outweighs_a_passing_verdict(tmp_path: Path):
     verdict = Verdict(resolved=True, tests={}, score=1.0, tampered="wrote to the report")
-    done = roll_out(tmp_path, script(lambda task, _: [gold(task)]), parts={"grader": Finds(verdict)})
+    done = roll_out(tmp_path, script(lambda task, _: [gold(task)]), context={"grader": Finds(verdict)})
     assert (done.outcome, done.reward) == (Outcome.TAMPERED, -1.0)
 
 
 def test_cancelling_closes_the_sandbox_and_the_chat_and_leaves_a_record(tmp_path: Path):
     @asynccontextmanager
-    async def under_way(parts: Parts) -> AsyncGenerator[tuple[Episode, asyncio.Task[Trajectory]]]:
-        rollout = episode(tasks(1)[0], parts)
-        yield rollout, asyncio.create_task(run_episode(rollout, parts))
+    async def under_way(context: RolloutContext) -> AsyncGenerator[tuple[Episode, asyncio.Task[Trajectory]]]:
+        rollout = episode(tasks(1)[0], context)
+        yield rollout, asyncio.create_task(run_episode(rollout, context))
 
     async def run() -> None:
         agent, chat = Hanging(), Says()
-        async with open_parts(tmp_path, agent) as real:
-            parts = dataclasses.replace(real, new_chat=lambda rollout_id, seed: chat)
-            async with under_way(parts) as (rollout, job):
+        async with open_context(tmp_path, agent) as real:
+            context = dataclasses.replace(real, new_chat=lambda rollout_id, seed: chat)
+            async with under_way(context) as (rollout, job):
                 await agent.arrived.wait()
                 job.cancel()
                 with pytest.raises(asyncio.CancelledError):
                     await job
-            await assert_all_gone(parts)
+            await assert_all_gone(context)
             assert chat.closed
-            record = rollout.trajectory(Outcome.CANCELLED, {}, "shut down")
+            record = rollout.trajectory(Outcome.CANCELLED, context, "shut down")
             assert (record.outcome, record.reward) == (Outcome.CANCELLED, None)
             assert record.timings["exec"] > 0
 
@@ -261,6 +261,6 @@ def test_what_an_agent_looked_for_is_noted_and_changes_nothing(tmp_path: Path) -
     looks = ["git log --all -S return", "pip download x"]
     honest = roll_out(tmp_path / "honest", script(lambda task, _: ["ls", gold(task)]))
     curious = roll_out(tmp_path / "curious", script(lambda task, _: [*looks, gold(task)]))
-    assert "signals" not in honest.metadata
-    assert [signal["kind"] for signal in curious.metadata["signals"]] == ["git_history", "package_download"]
+    assert honest.signals == ()
+    assert [signal.kind for signal in curious.signals] == ["git_history", "package_download"]
     assert honest.outcome is curious.outcome is Outcome.RESOLVED

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from hone.policy.engine import EngineError
-from hone.policy.reply import Call, Purpose, Reply
+from hone.policy.reply import Purpose, Reply
 from hone.rollout.metering import MeteredChat
-from hone.types import Message, TokenTree
+from hone.types import Call, Message, TokenTree
 
 FAR = 1000.0  # seconds that a test never waits for
 

@@ -14,12 +14,13 @@ from hone.grading import GraderError
 from hone.grading.settings import ProgressSettings
 from hone.outcomes import Outcome
 from hone.policy.engine import EngineError
-from hone.rollout.episode import Episode, Parts, run_episode
+from hone.rollout.episode import Episode, RolloutContext, run_episode
 from hone.rollout.scoring import Scorers
+from hone.rollout.step_rewards import final_score
 from hone.tasks.workspace import prepare
 from hone.types import Task, Trajectory, Verdict
 from tests.grading.judging import ScriptedJudge, judge_of, naive
-from tests.rollout.real import SCAFFOLD, gold, open_parts, script, tasks
+from tests.rollout.real import SCAFFOLD, gold, open_context, script, tasks
 from tests.rollout.test_episode import Says
 
 pytestmark = pytest.mark.sandbox
@@ -27,18 +28,18 @@ BREAKS = "false"
 HALF = "echo 'a note' > notes.txt"
 
 
-def episode(task: Task, parts: Parts) -> Episode:
-    workspace = prepare(task, parts.workspaces)
+def episode(task: Task, context: RolloutContext) -> Episode:
+    workspace = prepare(task, context.workspaces)
     return Episode(task=task, rollout_id="r", group_id="g", workspace=workspace, seed=1)
 
 
 def roll_out(
-    root: Path, commands: list[str], scorers: Scorers, parts: dict[str, Any] | None = None, **options: Any
+    root: Path, commands: list[str], scorers: Scorers, context: dict[str, Any] | None = None, **options: Any
 ) -> Trajectory:
     async def run() -> Trajectory:
         agent = script(lambda task, _: [gold(task) if c == "gold" else c for c in commands])
-        async with open_parts(root, agent, **options) as real:
-            changed = dataclasses.replace(real, scorers=scorers, **(parts or {}))
+        async with open_context(root, agent, **options) as real:
+            changed = dataclasses.replace(real, scorers=scorers, **(context or {}))
             done = await run_episode(episode(tasks(1)[0], changed), changed)
             assert asyncio.all_tasks() == {asyncio.current_task()}
             return done
@@ -53,18 +54,20 @@ def test_a_rollout_is_judged_and_measured_turn_by_turn(tmp_path: Path) -> None:
     scorers = Scorers(judge=judge_of(ScriptedJudge(naive), coefficient=0.5), progress=PROGRESS)
     done = roll_out(tmp_path, [HALF, BREAKS, "gold"], scorers)
     assert (done.outcome, done.reward) == (Outcome.RESOLVED, 1.0)
-    prm, progress = done.metadata["prm"], done.metadata["progress"]
-    assert prm["step_scores"] == [1.0, -1.0, 1.0]  # the turn that submits is left out
-    assert [step["step_index"] for step in prm["step_details"]] == [0, 1, 2]
-    assert progress["initial_score"] == 0.0
-    assert [(s["step_index"], s["changed"], s["score"]) for s in progress["steps"]] == [
+    judgements, progress = done.scores.judgements, done.scores.progress
+    assert judgements is not None
+    assert progress is not None
+    # the turn that submits is not judged
+    assert [(j.step_index, j.score) for j in judgements] == [(0, 1.0), (1, -1.0), (2, 1.0)]
+    assert progress.initial_score == 0.0
+    assert [(s.step_index, s.changed, s.score) for s in progress.steps] == [
         (0, True, 0.0),
         (1, False, 0.0),
         (2, True, 1.0),
         (3, False, 1.0),
     ]
     assert done.turn_rewards == {0: 0.5, 1: -0.5, 2: 1.5, 3: 0.0}
-    assert done.metadata["reward"]["score"] == pytest.approx(1 + 0.5 / 3 + 1.0)
+    assert final_score(done) == pytest.approx(1 + 0.5 / 3 + 1.0)
     assert done.timings["scores"] >= 0
 
 
@@ -80,7 +83,8 @@ def test_measuring_leaves_the_rollout_as_it_would_have_been(tmp_path: Path) -> N
     measured = roll_out(tmp_path / "measured", looks, Scorers(progress=PROGRESS))
     assert [turn.observation for turn in measured.turns] == [turn.observation for turn in plain.turns]
     assert measured.patch == plain.patch
-    assert [s["status"] for s in measured.metadata["progress"]["steps"]] == ["ok"] * 5
+    assert measured.scores.progress is not None
+    assert [step.status for step in measured.scores.progress.steps] == ["ok"] * 5
 
 
 async def dead(messages: list[tuple[str, str]], seed: int) -> str:
@@ -109,10 +113,11 @@ def test_neither_a_dead_nor_a_silent_judge_nor_a_grader_that_fails_harms_a_rollo
     for answer, settings in ((dead, {}), (silent, {"wait_s": 0.05}), (silent, {"timeout_s": 0.05})):
         judge = judge_of(ScriptedJudge(answer), **settings)
         scorers = Scorers(judge=judge, progress=PROGRESS)
-        done = roll_out(tmp_path, ["gold"], scorers, parts={"grader": NoVerdictButTheLast()})
+        done = roll_out(tmp_path, ["gold"], scorers, context={"grader": NoVerdictButTheLast()})
         assert (done.outcome, done.reward) == (Outcome.RESOLVED, 1.0)
-        assert {step["status"] for step in done.metadata["prm"]["step_details"]} == {"exception"}
-        assert {step["status"] for step in done.metadata["progress"]["steps"]} == {"no_verdict"}
+        assert {judgement.status for judgement in done.scores.judgements or ()} == {"exception"}
+        assert done.scores.progress is not None
+        assert {step.status for step in done.scores.progress.steps} == {"no_verdict"}
         assert set(done.turn_rewards.values()) == {0.0}
 
 
@@ -120,18 +125,18 @@ def test_a_rollout_that_trains_nobody_waits_for_no_score(tmp_path: Path) -> None
     judge = judge_of(ScriptedJudge(silent), wait_s=10_000, timeout_s=10_000)
 
     async def run() -> Trajectory:
-        async with open_parts(tmp_path, BashAgent(SCAFFOLD)) as real:
-            parts = dataclasses.replace(
+        async with open_context(tmp_path, BashAgent(SCAFFOLD)) as real:
+            context = dataclasses.replace(
                 real,
                 scorers=Scorers(judge=judge, progress=PROGRESS),
                 new_chat=lambda rollout_id, seed: Says("true", EngineError("down")),
             )
-            return await run_episode(episode(tasks(1)[0], parts), parts)
+            return await run_episode(episode(tasks(1)[0], context), context)
 
     done = asyncio.run(run())
     assert (done.outcome, done.reward, dict(done.turn_rewards)) == (Outcome.ENGINE_ERROR, None, {})
     assert len(done.turns) == 1
-    assert "prm" not in done.metadata
+    assert done.scores.judgements is None
 
 
 def test_cancelling_a_rollout_ends_its_judgements_and_gradings(tmp_path: Path) -> None:
@@ -139,11 +144,11 @@ def test_cancelling_a_rollout_ends_its_judgements_and_gradings(tmp_path: Path) -
 
     async def run() -> None:
         agent = script(lambda task, _: ["true", "sleep 1000"])
-        async with open_parts(tmp_path, agent) as real:
+        async with open_context(tmp_path, agent) as real:
             scorers = Scorers(judge=judge_of(engine), progress=PROGRESS)
-            parts = dataclasses.replace(real, scorers=scorers)
-            rollout = episode(tasks(1)[0], parts)
-            job = asyncio.create_task(run_episode(rollout, parts))
+            context = dataclasses.replace(real, scorers=scorers)
+            rollout = episode(tasks(1)[0], context)
+            job = asyncio.create_task(run_episode(rollout, context))
             await engine.arrived(3)
             job.cancel()
             with pytest.raises(asyncio.CancelledError):

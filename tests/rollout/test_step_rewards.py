@@ -5,20 +5,28 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import json
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hone.grading.progress import State, StateStatus, progress_record, shaping
+from hone.grading.progress import shaping
 from hone.grading.settings import JudgeSettings, ProgressSettings
 from hone.outcomes import Outcome
 from hone.rollout.dispatcher import Group
 from hone.rollout.errors import RolloutError
 from hone.rollout.step_rewards import final_score, summary, weigh
 from hone.rollout.store import Store
-from hone.types import Trajectory
+from hone.types import (
+    FinalScore,
+    Judgement,
+    ProgressScores,
+    ProgressStatus,
+    Scores,
+    Trajectory,
+    TurnProgress,
+    Vote,
+)
 from tests.rollout.real import tasks
 from tests.train.examples import trajectory, with_turns
 
@@ -35,21 +43,27 @@ def scored(
     reward: float = 1.0,
     turns: int = 6,
 ) -> Trajectory:
-    metadata: dict[str, Any] = {}
-    if scores is not None:
-        details = [
-            {"step_index": i, "mean_score": s, "status": "ok", "votes": [{"ok": True, "latency_ms": 2.0}]}
-            for i, s in scores.items()
-        ]
-        metadata["prm"] = {"enabled": True, "step_details": details}
-    if potentials is not None:
-        states = [
-            State(step_index=i, status=StateStatus.OK, changed=True, score=value)
-            for i, value in enumerate(potentials)
-        ]
-        metadata["progress"] = progress_record(0.0, states)
     made = with_turns(trajectory("r", reward=reward), [1, *[None] * (turns - 1)])
-    return dataclasses.replace(made, metadata=metadata)
+    return dataclasses.replace(
+        made,
+        scores=Scores(
+            judgements=None if scores is None else tuple(judged(i, s) for i, s in scores.items()),
+            progress=None if potentials is None else progress(potentials),
+        ),
+    )
+
+
+def judged(index: int, score: float) -> Judgement:
+    vote = Vote(score=score, latency_ms=2.0, raw_text="", ok=True)
+    return Judgement(step_index=index, votes=(vote,))
+
+
+def progress(potentials: list[float | None]) -> ProgressScores:
+    steps = (
+        TurnProgress(step_index=i, status=ProgressStatus.OK, changed=True, score=value)
+        for i, value in enumerate(potentials)
+    )
+    return ProgressScores(initial_score=0.0, steps=tuple(steps))
 
 
 def judge(coefficient: float = 1.0) -> JudgeSettings:
@@ -65,22 +79,15 @@ def test_scores_are_joined_by_turn_and_weighed_by_their_coefficients() -> None:
     assert made.turn_rewards == {0: 0.5, 1: 1.0, 2: 0.0, 3: -0.5 + 1.0}
     assert made.reward == -1.0  # the outcome's own
     assert final_score(made) == -1.0 + 0.5 * 0.0 + 2.0 * 1.0
-    assert made.metadata["reward"] == {
-        "score": 1.0,
-        "acc": 0.0,
-        "outcome_reward": -1.0,
-        "prm_step_mean": 0.0,
-        "prm_step_coef": 0.5,
-        "progress_sum": 1.0,
-        "progress_coef": 2.0,
-    }
-    assert made.metadata["step_wise"] == {
-        "step_scores": [0.5, 1.0, 0.0, 0.5],
-        "step_indices": [0, 1, 2, 3],
-        "step_token_spans": [[3, 5], None, None, None],
-        "step_scores_with_outcome": [-0.5, 0.0, -1.0, -0.5],
-        "outcome_reward": -1.0,
-    }
+    assert made.scores.final == FinalScore(
+        score=1.0,
+        acc=0.0,
+        outcome_reward=-1.0,
+        prm_step_mean=0.0,
+        prm_step_coef=0.5,
+        progress_sum=1.0,
+        progress_coef=2.0,
+    )
 
 
 @given(
@@ -138,20 +145,24 @@ def test_a_rollout_of_an_infrastructure_fault_has_no_turn_rewards() -> None:
 def test_rewards_and_records_come_back_from_the_disk_bit_for_bit(
     tmp_path_factory: pytest.TempPathFactory, scores: dict[int, float], potentials: list[float | None]
 ) -> None:
-    progress = ProgressSettings(enabled=True, gamma=0.9)
-    made = weigh(scored(scores, potentials), judge(1 / 3), progress)
+    measured = ProgressSettings(enabled=True, gamma=0.9)
+    made = weigh(scored(scores, potentials), judge(1 / 3), measured)
     store = Store(tmp_path_factory.mktemp("rollouts"))
     name = store.save(made, group=0, index=0)
     loaded = store.load(name)
     assert {i: r.hex() for i, r in loaded.turn_rewards.items()} == {
         i: float(r).hex() for i, r in made.turn_rewards.items()
     }
-    assert loaded.metadata == made.metadata
-    again = weigh(loaded, judge(1 / 3), progress)
+    assert loaded.scores == made.scores
+    again = weigh(loaded, judge(1 / 3), measured)
     assert again.turn_rewards == made.turn_rewards
     meta = json.loads((store.root / name / "meta.json").read_text())
-    assert meta["sample_metadata"]["prm"]["enabled"] is True
-    assert "step_token_spans" in meta["sample_metadata"]["step_wise"]
+    block = meta["sample_metadata"]["prm"]
+    assert set(block) == {"enabled", "step_scores", "step_mean_score", "step_details"}
+    assert block["step_scores"] == [step["mean_score"] for step in block["step_details"]]
+    assert set(block["step_details"][0]) == {
+        "status", "step_index", "scores", "valid_scores", "valid_vote_count", "mean_score", "votes",
+    }  # fmt: skip
 
 
 def test_a_group_whose_turns_earned_differently_is_not_constant() -> None:
@@ -168,14 +179,11 @@ def test_a_group_whose_turns_earned_differently_is_not_constant() -> None:
 
 
 def test_metrics_count_votes_failures_and_progress() -> None:
-    failed = {
-        "step_index": 1,
-        "mean_score": 0.0,
-        "status": "exception",
-        "votes": [{"ok": False, "latency_ms": 8.0}],
-    }
+    vote = Vote(score=0, latency_ms=8.0, raw_text="", ok=False, error="no reply")
+    failed = Judgement(step_index=1, votes=(vote,))
     one = scored({0: 0.5}, [0.0, 0.75, 0.5])
-    one.metadata["prm"]["step_details"].append(failed)  # type: ignore[index]
+    scores = dataclasses.replace(one.scores, judgements=(*(one.scores.judgements or ()), failed))
+    one = dataclasses.replace(one, scores=scores)
     measured = summary([weigh(one, judge(), NO_PROGRESS), trajectory("plain")])
     assert measured == {
         "turn_reward": pytest.approx(0.25),

@@ -16,7 +16,24 @@ from hypothesis import strategies as st
 from hone.outcomes import OUTCOME_RULES, Fault, Outcome
 from hone.rollout.errors import StoreError
 from hone.rollout.store import Store, load
-from hone.types import Node, TestStatus, TokenTree, Trajectory, Turn, Verdict
+from hone.types import (
+    Call,
+    FinalScore,
+    Judgement,
+    Node,
+    ProgressScores,
+    ProgressStatus,
+    Sampler,
+    Scores,
+    Signal,
+    TestStatus,
+    TokenTree,
+    Trajectory,
+    Turn,
+    TurnProgress,
+    Verdict,
+    Vote,
+)
 
 text = st.text(st.characters(codec=None), max_size=40)  # lone surrogates and control characters included
 lines = st.lists(st.sampled_from(["+a", "-b", "\r", "", "\x00", "é", "\udcff"]), max_size=6).map("\n".join)
@@ -63,6 +80,37 @@ verdicts = st.builds(
     log=text,
 )
 
+optional_text = st.none() | text
+calls = st.builds(
+    Call,
+    index=st.integers(0, 9),
+    node=st.none() | st.integers(0, 9),
+    purpose=text,
+    fork=optional_text,
+    prompt_tokens=st.integers(0, 9),
+    sampled_tokens=st.integers(0, 9),
+    seconds=number,
+)
+votes = st.builds(Vote, score=number, latency_ms=number, raw_text=text, ok=st.booleans(), error=optional_text)
+judgements = st.builds(Judgement, step_index=st.integers(0, 9), votes=st.lists(votes, max_size=2).map(tuple))
+steps = st.builds(
+    TurnProgress,
+    step_index=st.integers(0, 9),
+    status=st.sampled_from(ProgressStatus),
+    changed=st.booleans(),
+    score=st.none() | number,
+    error=optional_text,
+)
+scores = st.builds(
+    Scores,
+    judgements=st.none() | st.lists(judgements, max_size=2).map(tuple),
+    progress=st.none()
+    | st.builds(
+        ProgressScores, initial_score=st.none() | number, steps=st.lists(steps, max_size=2).map(tuple)
+    ),
+    final=st.none() | st.builds(FinalScore, **dict.fromkeys(FinalScore.__dataclass_fields__, number)),
+)
+
 
 @st.composite
 def trajectories(draw: st.DrawFn) -> Trajectory:
@@ -81,9 +129,16 @@ def trajectories(draw: st.DrawFn) -> Trajectory:
         verdict=draw(st.none() | verdicts),
         error=draw(st.none() | text),
         timings=draw(st.dictionaries(st.sampled_from(["start", "agent", "grade"]), number)),
-        metadata=draw(
-            st.dictionaries(text.filter(lambda key: key != "started_at"), st.none() | number | text)
-        ),
+        scores=draw(scores),
+        sampler=Sampler(agent=draw(text), engine=draw(st.none() | text), sampling={"top_p": draw(number)}),
+        seed=draw(st.none() | st.integers(0, 2**63 - 1)),
+        started_at=draw(st.none() | number),
+        tools=tuple(draw(st.lists(st.fixed_dictionaries({"name": text}), max_size=2))),
+        calls=tuple(draw(st.lists(calls, max_size=2))),
+        forks=draw(st.dictionaries(text, st.integers(0, 9), max_size=2)),
+        signals=tuple(draw(st.lists(st.builds(Signal, turn=st.integers(0, 9), kind=text, command=text)))),
+        enforced_limits=draw(st.dictionaries(text, text, max_size=2)),
+        notes=draw(st.dictionaries(text.map("note_{}".format), st.none() | number | text, max_size=3)),
     )
 
 
@@ -134,7 +189,7 @@ def example(**changes: object) -> Trajectory:
         "outcome": Outcome.RESOLVED,
         "reward": 1.0,
         "verdict": Verdict(resolved=True, tests={"tests/test_hidden.py::test": TestStatus.PASSED}, score=1.0),
-        "metadata": {"started_at": 100.0},
+        "started_at": 100.0,
     }
     return Trajectory(**{**fields, **changes})
 

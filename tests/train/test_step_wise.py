@@ -10,11 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hone.outcomes import OUTCOME_RULES, Fault, Outcome
+from hone.rollout.step_rewards import final_score
 from hone.train.algorithms import assign_credit
 from hone.train.errors import TrainError
 from hone.train.loop import to_samples
 from hone.train.settings import AlgorithmSettings, TrainSettings
-from hone.types import TokenTree, Trajectory
+from hone.types import FinalScore, Scores, TokenTree, Trajectory
 from tests.train.examples import rendered, sampled, trajectory, with_turns
 
 STEP_WISE = AlgorithmSettings(name="step_wise")
@@ -140,7 +141,16 @@ def test_turn_rewards_that_are_no_numbers_or_of_no_turn_are_refused(rewards: dic
 
 
 def with_score(name: str, outcome: float, score: float) -> Trajectory:
-    return dataclasses.replace(trajectory(name, reward=outcome), metadata={"reward": {"score": score}})
+    final = FinalScore(
+        score=score,
+        acc=0.0,
+        outcome_reward=outcome,
+        prm_step_mean=0.0,
+        prm_step_coef=0.0,
+        progress_sum=0.0,
+        progress_coef=0.0,
+    )
+    return dataclasses.replace(trajectory(name, reward=outcome), scores=Scores(final=final))
 
 
 @pytest.mark.parametrize("name", ["grpo", "rloo"])
@@ -148,7 +158,7 @@ def test_grpo_and_rloo_can_take_the_final_score_for_the_reward(name: str) -> Non
     batch = [with_score("a", 1, 0.25), with_score("b", 1, -0.75), with_score("c", -1, -0.25)]
     settings = AlgorithmSettings.model_validate({"name": name, "reward": "final"})
     plain = AlgorithmSettings.model_validate({"name": name})
-    as_rewards = [trajectory(t.rollout_id, reward=t.metadata["reward"]["score"]) for t in batch]
+    as_rewards = [trajectory(t.rollout_id, reward=final_score(t)) for t in batch]
     assert assign_credit(batch, settings).advantages == assign_credit(as_rewards, plain).advantages
     with pytest.raises(TrainError, match="no final score"):
         assign_credit([trajectory("a"), trajectory("b")], settings)

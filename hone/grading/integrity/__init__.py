@@ -6,6 +6,6 @@ results come out of band. The evidence names the attempt and keeps the patch fro
 
 from hone.grading.integrity.patch_context import Tampering
 from hone.grading.integrity.scan import scan_patch
-from hone.grading.integrity.trajectory import Signal, SignalKind, scan_trajectory
+from hone.grading.integrity.trajectory import SignalKind, scan_trajectory
 
-__all__ = ["Signal", "SignalKind", "Tampering", "scan_patch", "scan_trajectory"]
+__all__ = ["SignalKind", "Tampering", "scan_patch", "scan_trajectory"]

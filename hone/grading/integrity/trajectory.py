@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 
 from hone.environment.extract import BASE_GIT
-from hone.types import Turn
+from hone.types import Signal, Turn
 
 EXCERPT = 200  # characters of a command that a signal shows
 MAX_COMMAND = 20_000  # characters read of a command
@@ -22,13 +21,6 @@ class SignalKind(StrEnum):
     NETWORK = "network"  # any other network access
     INSTALLED_COPY = "installed_copy"  # another copy of the project on the machine
     ENVIRONMENT = "environment"  # variables, memory or descriptors of other processes
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Signal:
-    turn: int  # index of the turn
-    kind: SignalKind
-    excerpt: str  # of the command, around the match
 
 
 _START = (  # start of a command, with variables set for it
@@ -116,4 +108,4 @@ def _signals(turn: int, action: str) -> Iterator[Signal]:
         if match is not None:
             seen.add(kind)
             start = max(0, match.start() - EXCERPT // 4)
-            yield Signal(turn=turn, kind=kind, excerpt=command[start : start + EXCERPT].strip())
+            yield Signal(turn=turn, kind=kind, command=command[start : start + EXCERPT].strip())

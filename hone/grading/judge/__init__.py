@@ -3,20 +3,16 @@
 from hone.grading.judge.judge import Judge, JudgeChat, TurnJudge
 from hone.grading.judge.prompt import Evidence, judge_messages
 from hone.grading.judge.quote import Quoter, clip, control_tokens
-from hone.grading.judge.votes import Judgement, Status, Vote, prm_record, read_score
+from hone.grading.judge.votes import read_score
 
 __all__ = [
     "Evidence",
     "Judge",
     "JudgeChat",
-    "Judgement",
     "Quoter",
-    "Status",
     "TurnJudge",
-    "Vote",
     "clip",
     "control_tokens",
     "judge_messages",
-    "prm_record",
     "read_score",
 ]

@@ -15,11 +15,11 @@ from typing import Protocol
 
 from hone.grading.judge.prompt import Evidence, JudgePrompt
 from hone.grading.judge.quote import Quoter
-from hone.grading.judge.votes import Judgement, Vote, failed_vote, vote_of
+from hone.grading.judge.votes import failed_vote, vote_of
 from hone.grading.settings import JudgeSettings
 from hone.policy.engine import ContextOverflow, EngineError
 from hone.policy.reply import Reply
-from hone.types import Message, Turn
+from hone.types import Judgement, Message, Turn, Vote
 from hone.utils.concurrency import finish_within
 
 CLOSE_TIMEOUT_S = 10.0

@@ -13,9 +13,9 @@ from typing import Any
 
 from hone.policy.engine import ContextOverflow, EngineError, Sampling
 from hone.policy.engines.http import Http, Refused, Unreachable
-from hone.policy.reply import Call, Purpose, Reply, ToolSpec
+from hone.policy.reply import Purpose, Reply, ToolSpec
 from hone.policy.settings import OpenAIEngineSettings
-from hone.types import Message, TokenTree
+from hone.types import Call, Message, TokenTree
 
 _BACKOFF_S = 0.5  # before the first retry; doubles
 _CHARACTERS = 3  # per token, by which the length of a prompt is estimated from above

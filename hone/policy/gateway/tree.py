@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any, Protocol, runtime_checkable
 
 from hone.policy.gateway.session import Session
-from hone.policy.reply import Call
+from hone.types import Call
 
 
 @runtime_checkable

@@ -116,8 +116,8 @@ def test_program_is_recorded_turn_by_turn_and_graded(tmp_path: Path) -> None:
     assert roles == ["user", "assistant", "tool", "assistant", "tool", "assistant"]
     sampled = [i for i, node in enumerate(trajectory.tree.nodes) if node.sampled]
     assert [turn.node for turn in trajectory.turns] == sampled
-    assert trajectory.metadata["program"]["exit_code"] == 0
-    assert trajectory.metadata["program"]["exchanges"] == {"main": 3}
+    assert trajectory.notes["program"]["exit_code"] == 0
+    assert trajectory.notes["program"]["exchanges"] == {"main": 3}
 
 
 @pytest.mark.parametrize(
@@ -224,7 +224,7 @@ def test_floods_are_capped_and_daemons_do_not_delay_the_end(tmp_path: Path) -> N
         (tmp_path / behaviour).mkdir()
         trajectory = rollout(tmp_path / behaviour, ScriptedEngine(script(FIX, "Done.")), behaviour)
         assert trajectory.outcome is Outcome.RESOLVED
-        output = trajectory.metadata["program"]["stdout"]
+        output = trajectory.notes["program"]["stdout"]
         assert len(output["head"]) + len(output["tail"]) <= 2 * 4096
         if behaviour == "floods":
             assert output["bytes"] == 2 * 20 << 20  # after each of two replies

@@ -44,7 +44,7 @@ def test_mini_swe_agent_outcomes_and_tokens_are_exact(tmp_path: Path) -> None:
     trajectories = dict(zip(KINDS, asyncio.run(scenario()), strict=True))
     for problem, trajectory in trajectories.items():
         assert (problem, trajectory.outcome) == (problem, KINDS[problem][0])
-        assert trajectory.metadata["program"]["exit_code"] == 0  # each ended by itself
+        assert trajectory.notes["program"]["exit_code"] == 0  # each ended by itself
         assert_exact(trajectory, engine, problem)
         assert len(trajectory.turns) == 3
     fixed = trajectories["fix 🐞 it"]

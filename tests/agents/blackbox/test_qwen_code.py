@@ -72,7 +72,7 @@ def test_qwen_code_fixes_the_bug_with_exact_tokens(tmp_path: Path) -> None:
     assert end is None
     assert "return a - b" in trajectory.turns[0].observation
     assert "has been updated" in trajectory.turns[1].observation
-    report = trajectory.metadata["program"]
+    report = trajectory.notes["program"]
     assert (report["exit_code"], report["exchanges"], report["retries"]) == (0, {"main": 3}, 0)
 
 
@@ -113,12 +113,12 @@ def test_dropped_connection_and_compaction_keep_every_token(
     trajectory = asyncio.run(scenario())
     assert trajectory.outcome is Outcome.RESOLVED
     assert len(cuts) == 1
-    assert trajectory.metadata["program"]["retries"] >= 1  # answered from the record
+    assert trajectory.notes["program"]["retries"] >= 1  # answered from the record
     assert_exact(trajectory, engine)
-    purposes = [call["purpose"] for call in trajectory.metadata["calls"]]
+    purposes = [call.purpose for call in trajectory.calls]
     assert purposes[:4] == [Purpose.MAIN, Purpose.MAIN, Purpose.SIDE, Purpose.MAIN]
     assert purposes.count(Purpose.MAIN) == 5
-    assert trajectory.metadata["forks"]["compacted"] >= 1
+    assert trajectory.forks["compacted"] >= 1
     assert [turn.reply for turn in trajectory.turns] == ["", "Let me look.", "Let me look.", "", "Fixed."]
     before, after = (engine.asked["r0"][i] for i in (1, 3))
     assert len(after) < len(before)  # without the history
@@ -159,9 +159,9 @@ def test_ten_concurrent_rollouts_do_not_mix(tmp_path: Path) -> None:
         assert (problem, trajectory.outcome) == (problem, kinds[problem][0])
         assert_exact(trajectory, engine, f"r{i}")
         if problem == "look at it":
-            assert trajectory.metadata["program"]["exit_code"] == 53  # it ended by itself
+            assert trajectory.notes["program"]["exit_code"] == 53  # it ended by itself
         if problem == "say nothing":
-            assert trajectory.metadata["program"]["retries"] >= 1
+            assert trajectory.notes["program"]["retries"] >= 1
             assert len(trajectory.turns) == 1
 
 

@@ -26,7 +26,7 @@ from hone.policy.gateway import Gateway, SessionLimits
 from hone.policy.model import make_renderer
 from hone.policy.settings import TinyModelSettings
 from hone.policy.tiny import make_tokenizer
-from hone.rollout.episode import Episode, Parts, run_episode
+from hone.rollout.episode import Episode, RolloutContext, run_episode
 from hone.rollout.settings import RolloutSettings
 from hone.sandbox import Limits, Sandbox, SandboxSpec, make_provider
 from hone.sandbox.settings import SandboxSettings
@@ -141,9 +141,9 @@ class Watched:
 
 @dataclass
 class World:
-    """The open parts of a run; `attempt` runs a rollout."""
+    """An open rollout context; `attempt` runs a rollout."""
 
-    parts: Parts
+    context: RolloutContext
     engine: ScriptedEngine
     watched: Watched
 
@@ -154,9 +154,9 @@ class World:
         return gateway
 
     async def attempt(self, task: Task, rollout_id: str = "r0") -> Trajectory:
-        workspace = prepare_workspace(task, self.parts.workspaces)
+        workspace = prepare_workspace(task, self.context.workspaces)
         episode = Episode(task=task, rollout_id=rollout_id, group_id="g", workspace=workspace, seed=0)
-        return await run_episode(episode, self.parts)
+        return await run_episode(episode, self.context)
 
 
 @asynccontextmanager
@@ -181,7 +181,7 @@ async def open_world(
         make_provider(SandboxSettings(state_dir=root / "state")) as provider,
         agent.open(SandboxSpec(limits=LIMITS)) as spec,
     ):
-        parts = Parts(
+        context = RolloutContext(
             provider=provider,
             spec=spec,
             agent=watched,
@@ -190,4 +190,4 @@ async def open_world(
             workspaces=root / "workspaces",
             settings=RolloutSettings(**rollout),
         )
-        yield World(parts=parts, engine=engine, watched=watched)
+        yield World(context=context, engine=engine, watched=watched)

@@ -35,7 +35,7 @@ from hone.types import Message, TokenTree
 from tests.grading.example import make_task
 from tests.policy.conftest import SETTINGS, TEXTS
 from tests.policy.scripted_engine import ScriptedEngine
-from tests.rollout.real import open_parts, tasks
+from tests.rollout.real import open_context, tasks
 from tests.sandbox.node.served import NodeProvider, served
 from tests.waiting import wait_until_async
 
@@ -282,12 +282,12 @@ def test_task_is_resolved_with_exact_tokens(tmp_path: Path, pdb: bool):
         settings = DebuggerAgentSettings(pdb=pdb)
         async with (
             open_agent(settings, SandboxSpec(), cache=tmp_path) as equipped,
-            open_parts(tmp_path, equipped.agent) as parts,
+            open_context(tmp_path, equipped.agent) as context,
         ):
-            parts = dataclasses.replace(parts, spec=equipped.spec, new_chat=policy.new_chat)
-            workspace = prepare(task, parts.workspaces)
+            context = dataclasses.replace(context, spec=equipped.spec, new_chat=policy.new_chat)
+            workspace = prepare(task, context.workspaces)
             episode = Episode(task=task, rollout_id="r", group_id="g", workspace=workspace, seed=1)
-            return await run_episode(episode, parts)
+            return await run_episode(episode, context)
 
     done = asyncio.run(main())
     assert (done.outcome, done.reward, done.error) == (Outcome.RESOLVED, 1.0, None)
