@@ -17,7 +17,7 @@ from hone.policy.engine import Completion, ContextOverflow, Finish, Sampling
 from hone.policy.model import make_renderer
 from hone.policy.reply import Reply
 from hone.policy.tiny import IM_END, IM_START, make_tokenizer
-from hone.types import Int32, Message, TokenTree, Turn
+from hone.types import Int32, Judgement, Message, TokenTree, Turn
 from tests.policy.conftest import SETTINGS, TEXTS
 
 Answer = Callable[[list[tuple[str, str]], int], Awaitable[str]]  # (role, text) of each message, seed -> reply
