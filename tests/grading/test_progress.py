@@ -107,13 +107,13 @@ def test_each_new_state_is_graded_once() -> None:
 
 @pytest.mark.parametrize("error", [SandboxLost("gone"), BrokenTree("a fifo")])
 def test_unreadable_state_fails_nothing(error: Exception) -> None:
-    _, states = measure(Bench("half", error, "fixed"), 3)
+    states = measure(Bench("half", error, "fixed"), 3).steps
     assert [(s.status, s.score) for s in states] == [("ok", 0.5), ("unreadable", None), ("ok", 1.0)]
     assert str(error) in str(states[1].error)
 
 
 def test_missing_verdict_leaves_the_score_unknown() -> None:
-    _, states = measure(Bench("half", "ungradable"), 2)
+    states = measure(Bench("half", "ungradable"), 2).steps
     assert [(s.status, s.score) for s in states] == [("ok", 0.5), ("no_verdict", None)]
 
 

@@ -304,11 +304,11 @@ def test_sandbox_with_too_little_memory_is_refused(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with client(tmp_path, ScriptedEngine(GOOD)) as world:
             agent = world.watched.agent
-            small = replace(world.parts.spec.limits, memory_mib=64)
+            small = replace(world.context.spec.limits, memory_mib=64)
             run = agent.program.run.model_copy(update={"memory_mib": 100})
             agent.program = agent.program.model_copy(update={"run": run})
             with pytest.raises(ScaffoldError, match=r"raise sandbox\.memory_mib"):
-                async with agent.open(replace(world.parts.spec, limits=small)):
+                async with agent.open(replace(world.context.spec, limits=small)):
                     pass
 
     asyncio.run(scenario())
@@ -337,7 +337,7 @@ def test_settings_of_a_recipe_reach_the_agent(tmp_path: Path, monkeypatch: pytes
                 assert equipped.spec.tunnel is not None
                 assert equipped.spec.tunnel.is_socket()
                 assert [mount.target for mount in equipped.spec.mounts] == ["/srv/hone/agents/client"]
-                world.parts = replace(world.parts, spec=equipped.spec, agent=equipped.agent)
+                world.context = replace(world.context, spec=equipped.spec, agent=equipped.agent)
                 trajectory = await world.attempt(make_task())
             assert trajectory.outcome is Outcome.TURN_LIMIT
             assert not equipped.spec.tunnel.parent.exists()

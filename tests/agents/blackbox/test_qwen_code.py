@@ -103,11 +103,11 @@ def test_dropped_connection_and_compaction_keep_every_token(
 
     async def scenario() -> Trajectory:
         async with open_world(tmp_path, published("qwen-code", *SHORT), engine) as world:
-            spec = world.parts.spec
+            spec = world.context.spec
             assert spec.tunnel is not None
             line = spec.tunnel.parent / "line"
             async with broken_forward(line, spec.tunnel, amid_the_second_call, cuts):
-                world.parts = replace(world.parts, spec=replace(spec, tunnel=line))
+                world.context = replace(world.context, spec=replace(spec, tunnel=line))
                 return await world.attempt(big_task())
 
     trajectory = asyncio.run(scenario())
@@ -179,11 +179,11 @@ def test_image_needs_neither_node_nor_python(tmp_path: Path) -> None:
         engine = ScriptedEngine(script(READ, EDIT, "Fixed."))
         async with open_world(tmp_path, published("qwen-code", *SHORT), engine) as world:
             workspace = prepare_workspace(make_task(), tmp_path / "workspaces")
-            spec = replace(world.parts.spec, image=f"rootfs:{root}", workdir="/testbed", layer=workspace)
-            async with await world.parts.provider.start(spec) as sandbox:
+            spec = replace(world.context.spec, image=f"rootfs:{root}", workdir="/testbed", layer=workspace)
+            async with await world.context.provider.start(spec) as sandbox:
                 assert (await sandbox.exec("node -v; python3 -V")).exit_code == 127
-                assert world.parts.new_chat is not None
-                chat, run = world.parts.new_chat("r0", 0), AgentRun()
+                assert world.context.new_chat is not None
+                chat, run = world.context.new_chat("r0", 0), AgentRun()
                 await world.watched.agent.run(make_task(), sandbox, chat, run)
                 assert run.submitted
                 assert run.notes["program"]["exit_code"] == 0
