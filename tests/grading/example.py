@@ -70,33 +70,42 @@ def make_task(**checks: object) -> Task:
 
 
 def git(folder: Path, *arguments: str, stdin: bytes = b"") -> bytes:
-    return subprocess.run(
-        ["git", "-c", "core.hooksPath=/dev/null", "-c", "safe.directory=*", *arguments],
-        cwd=folder,
-        input=stdin,
-        stdout=subprocess.PIPE,
-        check=True,
-    ).stdout
+    """Run git without hooks and line-end conversion; return its standard output."""
+    values = ("core.hooksPath=/dev/null", "safe.directory=*", "core.autocrlf=false", "core.safecrlf=false")
+    options = [word for value in values for word in ("-c", value)]
+    command = ["git", *options, *arguments]
+    return subprocess.run(command, cwd=folder, input=stdin, stdout=subprocess.PIPE, check=True).stdout
 
 
-def patch_of(workspace: Path, scratch: Path, files: Mapping[str, str | None]) -> str:
-    """The diff that turns the workspace's files into `files`; None deletes, "-> X" links to X."""
-    tree = scratch / "tree"
-    shutil.copytree(workspace, tree, symlinks=True)
-    for name, text in files.items():
+def write_tree(tree: Path, files: Mapping[str, str | bytes | None]) -> None:
+    """Write files; None deletes one, "-> X" makes a link to X, "+x " or "#!" an executable file."""
+    for name, content in files.items():
         path = tree / name
-        if path.is_symlink() or path.is_file():
-            path.unlink()
-        elif path.is_dir():
+        if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)
-        if text is None:
-            continue
-        path.parent.mkdir(parents=True, exist_ok=True)
-        if text.startswith("-> "):
-            path.symlink_to(text.removeprefix("-> "))
         else:
-            path.write_text(text)
+            path.unlink(missing_ok=True)
+        if content is None:
+            continue
+        for parent in path.parents:
+            if parent.is_file():
+                parent.unlink()
+        path.parent.mkdir(parents=True, exist_ok=True)
+        data = content.encode() if isinstance(content, str) else content
+        if data.startswith(b"-> "):
+            path.symlink_to(data.removeprefix(b"-> ").decode())
+        else:
+            path.write_bytes(data.removeprefix(b"+x "))
+            path.chmod(0o755 if data.startswith((b"+x ", b"#!")) else 0o644)
+
+
+def patch_of(base: Path, scratch: Path, files: Mapping[str, str | bytes | None], *options: str) -> str:
+    """Return the diff that makes the changes `files` in the repository `base`; see `write_tree`."""
+    tree = scratch / "tree"
+    shutil.copytree(base, tree, symlinks=True)
+    before = git(tree, "write-tree").decode().strip()
+    write_tree(tree, files)
     git(tree, "add", "-A", "-f")
-    patch = git(tree, "diff", "--cached", "--binary", "--no-renames", "HEAD").decode()
+    patch = git(tree, "diff", "--cached", "--binary", *(options or ("--no-renames",)), before).decode()
     shutil.rmtree(tree)
     return patch

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -14,7 +12,7 @@ from hypothesis import strategies as st
 from hone.environment import PatchRefused, parse_patch
 from hone.grading.integrity import Tampering, scan_patch
 from hone.types import Commit, Task
-from tests.grading.example import BUGGY, FIXED, VISIBLE, make_task
+from tests.grading.example import BUGGY, FIXED, VISIBLE, git, make_task, patch_of, write_tree
 
 PYPROJECT = """[build-system]
 requires = ["hatchling"]
@@ -255,45 +253,13 @@ HONEST: dict[str, Tree] = {
 }  # fmt: skip
 
 
-def git(folder: Path, *arguments: str) -> bytes:
-    command = ["git", "-c", "core.autocrlf=false", "-c", "core.safecrlf=false", *arguments]
-    return subprocess.run(command, cwd=folder, stdout=subprocess.PIPE, check=True).stdout
-
-
-def write(tree: Path, files: Tree) -> None:
-    for name, content in files.items():
-        path = tree / name
-        if path.is_dir() and not path.is_symlink():
-            shutil.rmtree(path)
-        else:
-            path.unlink(missing_ok=True)
-        if content is None:
-            continue
-        path.parent.mkdir(parents=True, exist_ok=True)
-        if isinstance(content, str) and content.startswith("-> "):
-            path.symlink_to(content.removeprefix("-> "))
-            continue
-        text = content.encode() if isinstance(content, str) else content
-        path.write_bytes(text.removeprefix(b"+x "))
-        path.chmod(0o755 if text.startswith(b"+x ") else 0o644)
-
-
 @pytest.fixture(scope="module")
 def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     tree = tmp_path_factory.mktemp("repository")
     git(tree, "init", "-q", "--template=")
-    write(tree, dict(BASE))
+    write_tree(tree, BASE)
     git(tree, "add", "-A", "-f")
     return tree
-
-
-def patch_of(repository: Path, scratch: Path, files: Tree, *options: str) -> str:
-    tree = scratch / "tree"
-    shutil.copytree(repository, tree, symlinks=True)
-    write(tree, files)
-    before = git(tree, "write-tree").decode().strip()
-    git(tree, "add", "-A", "-f")
-    return git(tree, "diff", "--cached", "--binary", *(options or ("--no-renames",)), before).decode()
 
 
 def example(**environment: object) -> Task:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import importlib
-import shutil
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +16,7 @@ from hone.sandbox import make_provider
 from hone.sandbox.settings import SandboxSettings
 from hone.tasks.workspace import prepare
 from hone.types import Checks, Commit, Environment, Task, Verdict
-from tests.grading.example import git
+from tests.grading.example import patch_of
 
 Files = Mapping[str, str | None]
 LIMIT_S = 120.0  # that an attack which ends by itself must not reach on a busy machine
@@ -156,7 +155,7 @@ def grade_all(
     async def run() -> list[Verdict]:
         async with make_provider(SandboxSettings()) as provider:
             grader = Grader(provider, GradingSettings(concurrency=concurrency, slack_s=20), cache=cache)
-            patches = {name: patch_of(attack, cache, scratch) for name, attack in attacks.items()}
+            patches = {name: text_of(attack, cache, scratch) for name, attack in attacks.items()}
             return await asyncio.gather(
                 *(grader.grade(attack.task, patches[name]) for name, attack in attacks.items())
             )
@@ -169,37 +168,12 @@ def grade_all(
         return dict(zip(attacks, asyncio.run(run()), strict=True))
 
 
-def patch_of(attack: Attack, cache: Path, scratch: Path) -> str:
+def text_of(attack: Attack, cache: Path, scratch: Path) -> str:
+    """Return the attack's patch."""
     if attack.patch is not None:
         return attack.patch
     assert attack.files is not None
-    tree = scratch / "tree"
-    shutil.copytree(prepare(attack.task, cache), tree, symlinks=True)
-    for name, text in attack.files.items():
-        _write(tree / name, text)
-    git(tree, "add", "-A", "-f")
-    patch = git(tree, "diff", "--cached", "--binary", "--no-renames", "HEAD").decode()
-    shutil.rmtree(tree)
-    return patch
-
-
-def _write(path: Path, text: str | None) -> None:
-    """Write a file; None deletes it, "-> X" makes a link to X, "#!..." makes it executable."""
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)
-    if text is None:
-        return
-    for parent in path.parents:
-        if parent.is_file():
-            parent.unlink()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    if text.startswith("-> "):
-        path.symlink_to(text.removeprefix("-> "))
-    else:
-        path.write_text(text)
-        path.chmod(0o755 if text.startswith("#!") else 0o644)
+    return patch_of(prepare(attack.task, cache), scratch, attack.files)
 
 
 def check_attacks(

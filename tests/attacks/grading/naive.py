@@ -23,7 +23,7 @@ from hone.sandbox.contract import Provider, SandboxLost
 from hone.sandbox.settings import SandboxSettings
 from hone.tasks.workspace import GIT_ENV, prepare
 from hone.types import Task
-from tests.attacks.grading.attack import Attack, patch_of
+from tests.attacks.grading.attack import Attack, text_of
 
 ENDLESS_S = 10.0  # limit of a run whose task has a short timeout, because the attack never ends
 HERE = "/tmp/naive"
@@ -81,7 +81,7 @@ def fooled_readers(
     async def one(provider: Provider, name: str) -> set[str]:
         attack = attacks[name]
         async with slots:
-            patch = patch_of(attack, scratch / "workspaces", scratch)
+            patch = text_of(attack, scratch / "workspaces", scratch)
             return await _grade(provider, attack.task, patch, prepare(attack.task, scratch / "workspaces"))
 
     async def run() -> list[set[str]]:
