@@ -205,20 +205,12 @@ def _open(path: Path) -> IO[bytes]:
 
 def _read_jsonl(path: Path) -> Iterator[Row | TaskError]:
     with _open(path) as file:
-        lines = iter(file)
-        number = 0
-        while True:
-            try:
-                line = next(lines, None)
-            except (EOFError, zlib.error) as error:
-                yield TaskError(f"the file is truncated, so the following rows are missing: {error}")
-                return
-            if line is None:
-                return
-            line = line.removeprefix(_MARK) if number == 0 else line
-            number += 1
-            if line.strip():
-                yield _row(line)
+        try:
+            for number, line in enumerate(file):
+                if content := (line.removeprefix(_MARK) if number == 0 else line).strip():
+                    yield _row(content)
+        except (EOFError, zlib.error) as error:
+            yield TaskError(f"the file is truncated, so the following rows are missing: {error}")
 
 
 def _row(line: bytes) -> Row | TaskError:
@@ -229,11 +221,9 @@ def _row(line: bytes) -> Row | TaskError:
 
 
 def _object(value: Any) -> Row | TaskError:
-    return (
-        value
-        if isinstance(value, dict)
-        else TaskError(f"a row must be an object, got {type(value).__name__}")
-    )
+    if isinstance(value, dict):
+        return value
+    return TaskError(f"a row must be an object, got {type(value).__name__}")
 
 
 def _read_json(path: Path) -> Iterator[Row | TaskError]:

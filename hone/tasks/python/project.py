@@ -142,7 +142,7 @@ def _built(wheel: Path) -> Project:
     name, lines = raw.get("name", ""), raw.get("requires_dist", ())
     where = f"the dependencies of {name}"
     requirements = parse_all(lines, where)
-    extras = {extra: parse_all(lines, where, extra) - requirements for extra in raw.get("provides_extra", ())}
+    extras = {extra: parse_all(lines, where, extra) for extra in raw.get("provides_extra", ())}
     project = _project(name, raw.get("version", ""), requirements, extras, raw.get("requires_python"))
     return dataclasses.replace(project, files=files)
 

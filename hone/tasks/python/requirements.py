@@ -35,14 +35,6 @@ class Requirements:
             unavailable=(*self.unavailable, *other.unavailable),
         )
 
-    def __sub__(self, other: Requirements) -> Requirements:
-        return Requirements(
-            requirements=tuple(r for r in self.requirements if r not in other.requirements),
-            extras=self.extras,
-            constraints=self.constraints,
-            unavailable=tuple(line for line in self.unavailable if line not in other.unavailable),
-        )
-
 
 def read_requirements(path: Path, root: Path, depth: int = 0) -> Requirements:
     """Return the requirements of a file and those it includes. Its package indexes are ignored: the user
@@ -97,6 +89,8 @@ def parse_all(lines: Iterable[str], where: str, extra: str = "") -> Requirements
 def parse_line(line: str, where: str, extra: str = "") -> Requirements:
     """Return one requirement: of a package, of the project itself (`.[test]`), or of a URL or path.
 
+    It is empty unless the marker holds for this interpreter and, given an `extra`, requires that extra.
+
     Raises TaskError for other text; `where` names its file.
     """
     itself = _ITSELF.fullmatch(line)
@@ -108,7 +102,9 @@ def parse_line(line: str, where: str, extra: str = "") -> Requirements:
         if re.match(r"[./]|\w+\+?\w*://|\w+/", line) or re.search(r"\.(?:whl|zip|tar\.gz)$", line):
             return Requirements(unavailable=(line,))
         raise TaskError(f"{where}: {line!r} is not a requirement") from error
-    if requirement.marker is not None and not requirement.marker.evaluate({"extra": extra}):
+    marker = requirement.marker
+    holds = [marker is None or marker.evaluate({"extra": name}) for name in ("", extra)]
+    if holds != [not extra, True]:
         return Requirements()
     if requirement.url is not None:
         return Requirements(unavailable=(line,))

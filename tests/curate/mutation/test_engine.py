@@ -215,6 +215,7 @@ def test_continued_run_repeats_no_test_run(made):
     assert again == report
 
 
+@pytest.mark.full
 def test_another_seed_finds_other_bugs(made):
     folder, repository, report, _ = made
     other, _ = run(repository, folder, seed=1, count=2)
