@@ -26,7 +26,7 @@ def owner() -> Iterator[str]:
     assert left == []
 
 
-def test_a_group_serves_the_next_sandbox_of_equal_limits_and_no_other(owner: str) -> None:
+def test_group_is_reused_for_equal_limits_only(owner: str) -> None:
     groups = cgroups.Groups(cgroups.find_roots(), owner)
     small, large = Limits(memory_mib=64), Limits(memory_mib=128)
     first = groups.take(small)
@@ -41,7 +41,7 @@ def test_a_group_serves_the_next_sandbox_of_equal_limits_and_no_other(owner: str
     groups.close()
 
 
-def test_only_so_many_stay_idle(owner: str) -> None:
+def test_idle_groups_are_bounded(owner: str) -> None:
     roots = cgroups.find_roots()
     groups = cgroups.Groups(roots, owner)
     taken = [groups.take(Limits()) for _ in range(70)]

@@ -32,7 +32,7 @@ def _settings(tmp_path: Path) -> SandboxSettings:
     return SandboxSettings(state_dir=tmp_path / "state", cache_dir=tmp_path.parent / "cache")
 
 
-def test_without_bubblewrap_the_doctor_says_how_to_install_it(
+def test_doctor_names_the_install_command_of_bubblewrap(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
@@ -53,7 +53,7 @@ def test_without_bubblewrap_nothing_runs_unisolated(tmp_path: Path, monkeypatch:
     assert not caught.value.retryable
 
 
-def test_a_state_directory_that_others_can_write_to_is_refused(tmp_path: Path) -> None:
+def test_state_directory_writable_by_others_is_refused(tmp_path: Path) -> None:
     (tmp_path / "state").mkdir()
     (tmp_path / "state").chmod(0o777)
 
@@ -66,7 +66,7 @@ def test_a_state_directory_that_others_can_write_to_is_refused(tmp_path: Path) -
 
 
 @pytest.mark.sandbox
-def test_blocked_user_namespaces_are_named_with_the_switch(tmp_path: Path) -> None:
+def test_doctor_names_the_setting_that_blocks_user_namespaces(tmp_path: Path) -> None:
     block = 'echo 0 > /proc/sys/user/max_user_namespaces && exec "$@"'
     command = ["unshare", "--user", "--map-root-user", "bash", "-c", block, "bash"]
     examine = [sys.executable, "-c", _EXAMINE, str(tmp_path)]
@@ -78,7 +78,7 @@ def test_blocked_user_namespaces_are_named_with_the_switch(tmp_path: Path) -> No
 
 
 @pytest.mark.sandbox
-def test_the_doctor_is_content_here(tmp_path: Path) -> None:
+def test_doctor_passes_on_this_machine(tmp_path: Path) -> None:
     health = asyncio.run(make_provider(_settings(tmp_path)).health())
     assert health.ok
     tools = next(check for check in health.checks if check.name == "tools")
@@ -87,7 +87,7 @@ def test_the_doctor_is_content_here(tmp_path: Path) -> None:
 
 @pytest.mark.sandbox
 @pytest.mark.skipif(os.geteuid() != 0, reason="becomes an ordinary user from root")
-def test_an_ordinary_user_without_cgroups_is_told_what_is_weaker() -> None:
+def test_doctor_reports_weak_limits_without_cgroups() -> None:
     done = run_as_ordinary_user([sys.executable, "-c", _EXAMINE])
     assert done.returncode == 0, done.stderr
     *checks, ok = json.loads(done.stdout)
@@ -117,13 +117,13 @@ asyncio.run(main())
 
 @pytest.mark.sandbox
 @pytest.mark.skipif(os.geteuid() != 0, reason="becomes an ordinary user from root")
-def test_without_cgroups_a_sandbox_keeps_to_its_cores() -> None:
+def test_cpu_affinity_holds_without_cgroups() -> None:
     done = run_as_ordinary_user([sys.executable, "-c", _CORES])
     assert "stdout=b'1\\n'" in done.stdout, done.stderr
     assert "Operation not permitted" in done.stdout
 
 
-def test_an_old_kernel_is_told_to_images_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_old_kernel_is_refused_for_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     old = os.uname_result(("Linux", "here", "5.15.0-1-generic", "#1", "x86_64"))
     monkeypatch.setattr(os, "uname", lambda: old)
     with pytest.raises(ProviderUnavailable, match=r"Linux 6\.6 or newer, this is 5\.15\.0"):

@@ -22,7 +22,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
         yield run
 
 
-def test_homes_are_empty_and_secrets_of_the_system_missing(run: Run) -> None:
+def test_homes_are_empty_and_host_secrets_absent(run: Run) -> None:
     async def look(provider: Provider) -> None:
         async with await start(provider) as sandbox:
             for path in ("/etc/shadow", "/etc/sudoers"):
@@ -34,7 +34,7 @@ def test_homes_are_empty_and_secrets_of_the_system_missing(run: Run) -> None:
     run(look)
 
 
-def test_commands_are_an_ordinary_users_and_see_three_variables(run: Run) -> None:
+def test_commands_run_as_agent_with_three_variables(run: Run) -> None:
     async def look(provider: Provider) -> None:
         async with await start(provider) as sandbox:
             assert (await sandbox.exec("id -u")).text != "0\n"
@@ -44,7 +44,7 @@ def test_commands_are_an_ordinary_users_and_see_three_variables(run: Run) -> Non
     run(look)
 
 
-def test_the_interpreter_is_hones_own_build_with_its_extension_modules(run: Run) -> None:
+def test_interpreter_is_the_running_one_with_extensions(run: Run) -> None:
     look_up = "import ctypes, sys, sysconfig; print(sys.version, sysconfig.get_config_var('MULTIARCH'))"
     extensions = "import _ctypes, _sqlite3, _ssl, _struct, lzma, zlib"
 

@@ -31,7 +31,7 @@ asyncio.run(main())
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounts a file system")
-def test_a_layer_on_an_overlay_is_copied_and_writable(tmp_path: Path) -> None:
+def test_layer_on_an_overlay_is_copied_and_writable(tmp_path: Path) -> None:
     for name in ("lower/sub", "upper", "work", "merged"):
         (tmp_path / name).mkdir(parents=True)
     (tmp_path / "lower/sub/file").write_text("original\n")

@@ -6,9 +6,7 @@ import asyncio
 import os
 import signal
 import subprocess
-import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -16,7 +14,9 @@ import pytest
 
 from hone.sandbox import ProviderUnavailable, SandboxLost, SandboxSpec, make_provider
 from hone.sandbox.settings import SandboxSettings
+from tests.sandbox.owner import owner_process
 from tests.sandbox.traces import held_mount_namespaces, traces, used_mount_namespaces
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.sandbox
 
@@ -34,21 +34,8 @@ def settings(state: Path, tmp_path_factory: pytest.TempPathFactory) -> SandboxSe
 
 @pytest.fixture
 def owner(settings: SandboxSettings) -> Iterator[subprocess.Popen[bytes]]:
-    """Another process with three busy sandboxes."""
-    script = Path(__file__).with_name("owner.py")
-    command = [sys.executable, str(script), str(settings.state_dir), str(settings.cache_dir), "3"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == b"ready\n"
+    with owner_process(settings, 3) as process:
         yield process
-        process.kill()
-
-
-def _until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < deadline, "nothing changed within 20 s"
-        time.sleep(0.01)
 
 
 def _spawner_of(pid: int) -> int:
@@ -63,7 +50,7 @@ def _spawner_of(pid: int) -> int:
     )
 
 
-def test_a_closed_provider_leaves_nothing(settings: SandboxSettings, state: Path) -> None:
+def test_closed_provider_leaves_nothing(settings: SandboxSettings, state: Path) -> None:
     async def run(held: ExitStack) -> set[int]:
         async with make_provider(settings) as provider:
             sandboxes = [await provider.start(SandboxSpec()) for _ in range(4)]
@@ -87,13 +74,13 @@ def test_a_closed_provider_leaves_nothing(settings: SandboxSettings, state: Path
         assert not used & used_mount_namespaces()
 
 
-def test_an_owner_killed_with_9_takes_its_sandboxes_along(
+def test_killed_owner_loses_its_sandboxes(
     settings: SandboxSettings, state: Path, owner: subprocess.Popen[bytes]
 ) -> None:
     assert len(traces(owner.pid, state)) >= 8
     owner.kill()
     owner.wait()
-    _until(lambda: not any(line.startswith("process") for line in traces(owner.pid, state)))
+    wait_until(lambda: not any(line.startswith("process") for line in traces(owner.pid, state)))
 
     async def run() -> None:
         async with make_provider(settings):
@@ -102,7 +89,7 @@ def test_an_owner_killed_with_9_takes_its_sandboxes_along(
     asyncio.run(run())
 
 
-def test_the_next_provider_removes_what_a_killed_owner_and_its_killed_server_left(
+def test_next_provider_removes_resources_of_a_killed_owner(
     settings: SandboxSettings, state: Path, owner: subprocess.Popen[bytes]
 ) -> None:
     os.kill(_spawner_of(owner.pid), signal.SIGSTOP)  # so that it cannot clean up
@@ -114,7 +101,7 @@ def test_the_next_provider_removes_what_a_killed_owner_and_its_killed_server_lef
     assert traces(owner.pid, state) == []
 
 
-def test_reconciling_touches_nothing_of_a_living_owner(
+def test_reconcile_keeps_resources_of_live_owners(
     settings: SandboxSettings, state: Path, owner: subprocess.Popen[bytes]
 ) -> None:
     def named() -> set[str]:
@@ -128,19 +115,17 @@ def test_reconciling_touches_nothing_of_a_living_owner(
         before.update(named())
         return len([line for line in before if "hone-sandbox" in line]) == 6
 
-    _until(settled)
+    wait_until(settled)
 
     async def run() -> None:
         async with make_provider(settings) as provider, await provider.start(SandboxSpec()):
             await provider.reconcile()
 
     asyncio.run(run())
-    _until(lambda: named() == before)
+    wait_until(lambda: named() == before)
 
 
-def test_a_killed_spawn_server_loses_the_sandboxes_and_leaves_nothing(
-    settings: SandboxSettings, state: Path
-) -> None:
+def test_killed_spawn_server_leaves_nothing(settings: SandboxSettings, state: Path) -> None:
     async def run() -> None:
         async with make_provider(settings) as provider:
             sandbox = await provider.start(SandboxSpec())
@@ -157,9 +142,7 @@ def test_a_killed_spawn_server_loses_the_sandboxes_and_leaves_nothing(
 
 
 @pytest.mark.parametrize("after_s", [0.0, 0.002, 0.01, 0.03])
-def test_a_provider_whose_closing_is_cancelled_leaves_nothing(
-    settings: SandboxSettings, state: Path, after_s: float
-) -> None:
+def test_cancelled_close_leaves_nothing(settings: SandboxSettings, state: Path, after_s: float) -> None:
     async def run() -> None:
         provider = make_provider(settings)
         await provider.__aenter__()
@@ -173,7 +156,7 @@ def test_a_provider_whose_closing_is_cancelled_leaves_nothing(
     asyncio.run(run())
 
 
-def test_a_start_that_is_cancelled_leaves_nothing(settings: SandboxSettings, state: Path) -> None:
+def test_cancelled_start_leaves_nothing(settings: SandboxSettings, state: Path) -> None:
     async def run() -> None:
         async with make_provider(settings) as provider:
             for turns in range(12):
@@ -182,6 +165,8 @@ def test_a_start_that_is_cancelled_leaves_nothing(settings: SandboxSettings, sta
                     await asyncio.sleep(0)
                 start.cancel()
                 await asyncio.wait([start])
+                if not start.cancelled():  # it was quicker
+                    await start.result().close()
             async with await provider.start(SandboxSpec()) as sandbox:
                 assert (await sandbox.exec("true")).exit_code == 0
             assert [line for line in traces(os.getpid(), state) if "hone-sandbox" in line] == []
@@ -190,7 +175,7 @@ def test_a_start_that_is_cancelled_leaves_nothing(settings: SandboxSettings, sta
     assert traces(os.getpid(), state) == []
 
 
-def test_sandboxes_that_are_forgotten_end_with_the_provider(settings: SandboxSettings, state: Path) -> None:
+def test_unclosed_sandboxes_end_with_the_provider(settings: SandboxSettings, state: Path) -> None:
     async def run() -> None:
         async with make_provider(settings) as provider:
             await asyncio.gather(*(provider.start(SandboxSpec()) for _ in range(6)))

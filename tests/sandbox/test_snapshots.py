@@ -27,7 +27,7 @@ def _with_provider(tmp_path: Path, scenario: Callable[[NamespacesProvider], Awai
     asyncio.run(run())
 
 
-def test_a_fork_has_the_files_and_goes_its_own_way(tmp_path: Path) -> None:
+def test_fork_copies_the_files_and_is_independent(tmp_path: Path) -> None:
     layer = tmp_path / "layer"
     (layer / "sub").mkdir(parents=True)
     (layer / "kept").write_text("kept\n")
@@ -56,7 +56,7 @@ def test_a_fork_has_the_files_and_goes_its_own_way(tmp_path: Path) -> None:
     _with_provider(tmp_path, scenario)
 
 
-def test_forks_of_forks_remember_what_was_removed(tmp_path: Path) -> None:
+def test_nested_forks_keep_removals(tmp_path: Path) -> None:
     async def scenario(provider: NamespacesProvider) -> None:
         sandbox = await provider.start(SandboxSpec())
         await sandbox.exec("echo 1 > one; mkdir d; echo d > d/file; rm -r /var/log")
@@ -74,7 +74,7 @@ def test_forks_of_forks_remember_what_was_removed(tmp_path: Path) -> None:
     _with_provider(tmp_path, scenario)
 
 
-def test_many_start_from_one_snapshot_while_it_stays_as_it_is(tmp_path: Path) -> None:
+def test_snapshot_is_unchanged_by_its_sandboxes(tmp_path: Path) -> None:
     async def scenario(provider: NamespacesProvider) -> None:
         target = tmp_path / "snapshot"
         async with await provider.start(SandboxSpec()) as sandbox:
@@ -92,7 +92,7 @@ def test_many_start_from_one_snapshot_while_it_stays_as_it_is(tmp_path: Path) ->
     _with_provider(tmp_path, scenario)
 
 
-def test_a_snapshot_of_another_image_or_an_unfinished_one_is_refused(tmp_path: Path) -> None:
+def test_snapshot_of_another_image_is_refused(tmp_path: Path) -> None:
     async def scenario(provider: NamespacesProvider) -> None:
         async with await provider.start(SandboxSpec()) as sandbox:
             await sandbox.snapshot(tmp_path / "of-host")
@@ -107,7 +107,7 @@ def test_a_snapshot_of_another_image_or_an_unfinished_one_is_refused(tmp_path: P
     _with_provider(tmp_path, scenario)
 
 
-def test_what_a_hostile_sandbox_leaves_in_its_files_stays_in_the_snapshot(tmp_path: Path) -> None:
+def test_hostile_files_stay_in_the_snapshot(tmp_path: Path) -> None:
     async def scenario(provider: NamespacesProvider) -> None:
         secret = tmp_path / "secret"
         secret.write_text("secret")
@@ -128,7 +128,7 @@ def test_what_a_hostile_sandbox_leaves_in_its_files_stays_in_the_snapshot(tmp_pa
     _with_provider(tmp_path, scenario)
 
 
-def test_a_tree_too_deep_or_a_sandbox_that_is_gone_gives_an_error_and_no_snapshot(tmp_path: Path) -> None:
+def test_failed_snapshot_leaves_nothing(tmp_path: Path) -> None:
     async def scenario(provider: NamespacesProvider) -> None:
         async with await provider.start(SandboxSpec()) as sandbox:
             deep = "import os\nfor _ in range(400):\n os.mkdir('d'); os.chdir('d')"

@@ -15,12 +15,12 @@ import httpx
 import psutil
 import pytest
 
-from tests.sandbox.docker.looking import until
 from tests.sandbox.ordinary_user import run_as_ordinary_user
 from tests.services.engines import docker_engine, podman_engine
 from tests.services.image import BASE_IMAGE, base_archive, derive
 from tests.services.process import ServiceFailed, control_groups, require, running, service_folder
 from tests.services.registry import image_registry
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.sandbox
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root starts services")
@@ -81,7 +81,8 @@ def test_an_engine_leaves_nothing_though_a_container_runs(make: Any, end: signal
             container = start(client, ["sleep", "12345"])
             inspected = client.get(f"/containers/{container}/json").json()
         sleeper = psutil.Process(inspected["State"]["Pid"])
-        until(lambda: sleeper.cmdline() == ["sleep", "12345"])  # an engine answers before it has executed it
+        # an engine answers before it has executed it
+        wait_until(lambda: sleeper.cmdline() == ["sleep", "12345"])
         engine.service.process.send_signal(end)
     assert has_ended(sleeper)
     assert traces(engine.service.folder) == []
@@ -130,7 +131,7 @@ def test_a_service_ends_with_tests_that_are_killed() -> None:
         folder, pid = tests.stdout.readline().split()
         service = psutil.Process(int(pid))
         tests.kill()
-    until(lambda: has_ended(service))
+    wait_until(lambda: has_ended(service))
     assert sorted(path.name for path in Path(folder).iterdir()) == ["log", "up"]
     shutil.rmtree(folder)
 

@@ -88,7 +88,10 @@ class DiskWatch:
         """Return whether bytes and files have grown enough since the last scan for another one."""
         if free is None:
             return False, False
-        before = self._before or free
+        if self._before is None:  # sandboxes may have written before this first look
+            self._before = free
+            return True, True
+        before = self._before
         smallest = min(one.limits.disk_mib for one in watched)
         bytes_grew = before.bytes - free.bytes > _GROWTH * (smallest << 20)
         files_grew = before.files - free.files > _GROWTH * smallest * INODES_PER_MIB

@@ -14,9 +14,7 @@ from hone.sandbox.settings import SandboxSettings
 from tests.attacks.sandbox.stage import Outcomes, Stage, attack, control, program
 
 
-def test_a_descriptor_that_the_owner_left_open_is_not_inherited(
-    stage: Stage, secret: Path, tmp_path: Path
-) -> None:
+def test_open_descriptor_of_the_owner_is_not_inherited(stage: Stage, secret: Path, tmp_path: Path) -> None:
     """Open and inheritable before the provider begins, so that each of its processes could pass it on."""
     code = """
 token = arguments[0].encode()
@@ -52,7 +50,7 @@ attempt("any but three", lambda: sorted(set(os.listdir("/proc/self/fd")) - {"0",
     assert held.names() == free.names()
 
 
-def test_directories_above_are_not_reached_by_descriptor(stage: Stage, secret: Path) -> None:
+def test_parent_directories_are_unreachable_by_descriptor(stage: Stage, secret: Path) -> None:
     """From every directory that is open, or can be opened, upwards."""
     stage.repel(
         """
@@ -69,7 +67,7 @@ for start in (".", "/proc/self/cwd", "/proc/self/root", "/dev/fd", "/proc/self/f
     )
 
 
-def test_nothing_is_typed_into_a_terminal(stage: Stage) -> None:
+def test_terminal_injection_is_denied(stage: Stage) -> None:
     """TIOCSTI puts input into the terminal of whoever started the sandbox; TIOCLINUX into the console."""
     code = """
 import fcntl, pty, termios
@@ -100,7 +98,7 @@ except OSError: pass
     stage.repel(code)
 
 
-def test_the_terminal_of_the_owner_is_not_its_commands(stage: Stage) -> None:
+def test_terminal_of_the_owner_is_unreachable(stage: Stage) -> None:
     """With a terminal as its own, an owner's sandboxes neither see nor hold it."""
     code = """
 attempt("open", os.open, "/dev/tty", os.O_RDWR)
@@ -119,7 +117,7 @@ attempt("foreground", lambda: os.tcgetpgrp(os.open("/dev/tty", os.O_RDWR)))
     stage.play(act)
 
 
-def test_the_interpreter_of_the_supervisor_is_not_overwritten(stage: Stage, tmp_path: Path) -> None:
+def test_interpreter_of_the_init_process_is_read_only(stage: Stage, tmp_path: Path) -> None:
     """A descriptor of /proc/PID/exe, kept until the program may be written again, was a way to the host."""
     copy = tmp_path / "program"
     shutil.copy(shutil.which("sleep") or "/bin/sleep", copy)
@@ -146,7 +144,7 @@ else:
     stage.play(act)
 
 
-def test_what_the_sandbox_runs_from_is_not_changed(stage: Stage, tmp_path: Path) -> None:
+def test_bundle_cannot_be_changed_or_moved(stage: Stage, tmp_path: Path) -> None:
     """The supervisor's interpreter and libraries: neither in place, nor by moving what is above them."""
     copy = tmp_path / "opt"
     (copy / "hone" / "part").mkdir(parents=True)
@@ -170,7 +168,7 @@ attempt("move what is above", lambda: os.rename(opt, opt + "-moved") or True)
     )
 
 
-def test_changed_programs_of_the_image_are_those_of_one_sandbox(stage: Stage) -> None:
+def test_replaced_program_affects_one_sandbox(stage: Stage) -> None:
     """Inside, bash and the C library may be replaced: in that sandbox, not in the host nor in the next."""
 
     async def act(sandbox: Sandbox) -> None:
@@ -187,7 +185,7 @@ def test_changed_programs_of_the_image_are_those_of_one_sandbox(stage: Stage) ->
     assert "attacked" not in subprocess.run(["env"], capture_output=True, text=True).stdout
 
 
-def test_a_provider_is_not_misled_by_a_changed_tree(stage: Stage) -> None:
+def test_replaced_directories_do_not_redirect_the_provider(stage: Stage) -> None:
     """What the next command is started with is not looked up in what the attacker may replace."""
 
     async def act(sandbox: Sandbox) -> None:

@@ -179,7 +179,7 @@ for i in $(seq 300); do [ $before != $(stat -c %s $B) ] && exit 0; sleep 0.1; do
     return subprocess.run([*command, *inner], timeout=60, env=environment).returncode == 0
 
 
-def test_a_command_s_answer_does_not_wait_for_who_holds_its_output(stage: Stage) -> None:
+def test_result_does_not_wait_for_background_output(stage: Stage) -> None:
     """The control is a plain pipe, which ends with its last writer."""
     begun = time.monotonic()
     subprocess.run("(setsid sleep 2 &) ; echo done", shell=True, capture_output=True)
@@ -192,7 +192,7 @@ def test_a_command_s_answer_does_not_wait_for_who_holds_its_output(stage: Stage)
     stage.play(act)
 
 
-def test_what_ignores_signals_and_is_stopped_ends_with_the_sandbox(stage: Stage) -> None:
+def test_stopped_process_ends_with_the_sandbox(stage: Stage) -> None:
     async def act(sandbox: Sandbox) -> None:
         for _ in range(5):
             await sandbox.exec("trap '' TERM HUP INT; (setsid sleep 1000 & kill -STOP $!) & true")
@@ -202,7 +202,7 @@ def test_what_ignores_signals_and_is_stopped_ends_with_the_sandbox(stage: Stage)
     stage.play(act, survives=False)
 
 
-def test_a_cancelled_command_leaves_no_process(stage: Stage) -> None:
+def test_cancelled_command_leaves_no_process(stage: Stage) -> None:
     token = uuid.uuid4().hex
 
     async def act(sandbox: Sandbox) -> None:

@@ -80,7 +80,7 @@ held = mmap.mmap(-1, goal << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | m
 
 
 @pytest.mark.parametrize("kind", MEMORY)
-def test_memory_is_limited_as(stage: Stage, kind: str) -> None:
+def test_memory_is_limited(stage: Stage, kind: str) -> None:
     code = f"""
 import resource, signal
 goal = {GOAL_MIB}
@@ -95,7 +95,7 @@ else: tell("all of it", True)
 
 
 @pytest.mark.parametrize("folder", ["/tmp", "/dev/shm", "/testbed", "/usr/local/lib", "/var/tmp"])
-def test_a_disk_is_not_filled(stage: Stage, folder: str, tmp_path: Path) -> None:
+def test_disk_is_limited(stage: Stage, folder: str, tmp_path: Path) -> None:
     code = """
 os.chdir(arguments[0])
 def fill():
@@ -111,7 +111,7 @@ except OSError: pass
 
 
 @pytest.mark.parametrize("folder", ["/tmp", "/dev/shm", "/testbed"])
-def test_inodes_run_out_early(stage: Stage, folder: str, tmp_path: Path) -> None:
+def test_inodes_are_limited(stage: Stage, folder: str, tmp_path: Path) -> None:
     code = """
 os.chdir(arguments[0])
 name = "x" * 250
@@ -123,7 +123,7 @@ attempt("5,000 directories", fill)
     stage.contain(code, folder, limits=SMALL, outside=(str(tmp_path),))
 
 
-def test_a_file_of_many_holes_and_a_deep_tree_take_nothing(stage: Stage) -> None:
+def test_sparse_files_and_deep_trees_are_harmless(stage: Stage) -> None:
     """A size is no weight; and what is deeper than any path is removed all the same."""
 
     async def act(sandbox: Sandbox) -> None:
@@ -167,7 +167,7 @@ for _ in range(100):
 
 
 @pytest.mark.parametrize("kind", PROCESSES)
-def test_the_number_is_limited_of(stage: Stage, kind: str) -> None:
+def test_processes_are_limited(stage: Stage, kind: str) -> None:
     """The control is bounded: a hundred, in a session that is killed at once."""
     code = f"""
 import signal, threading, time
@@ -203,7 +203,7 @@ def _killed_control(code: str) -> Outcomes:
     return control(code, wrapped=wrapped)
 
 
-def test_a_fork_bomb_ends_with_its_command(stage: Stage) -> None:
+def test_fork_bomb_ends_with_its_command(stage: Stage) -> None:
     """The classic, with nothing to stop it but the sandbox: 24 processes that never wait."""
 
     async def act(sandbox: Sandbox) -> None:
@@ -214,7 +214,7 @@ def test_a_fork_bomb_ends_with_its_command(stage: Stage) -> None:
     stage.play(act, SandboxSpec(limits=SMALL))
 
 
-def test_open_files_run_out_for_their_opener_alone(stage: Stage) -> None:
+def test_open_files_are_limited_per_process(stage: Stage) -> None:
     code = """
 import resource, signal
 hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
@@ -236,7 +236,7 @@ signal.pause()
     stage.play(act, SandboxSpec(limits=SMALL), survives=False)
 
 
-def test_what_the_kernel_counts_by_user_is_not_used_up_for_others(stage: Stage) -> None:
+def test_per_user_kernel_limits_are_not_shared(stage: Stage) -> None:
     code = """
 import signal
 def watchers(most):

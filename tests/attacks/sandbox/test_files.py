@@ -12,7 +12,7 @@ from hone.sandbox import Mount, Sandbox, SandboxError, SandboxSpec
 from tests.attacks.sandbox.stage import APART, Stage, attack, control
 
 
-def test_a_file_of_the_host_is_read_by_none_of_its_names(stage: Stage, secret: Path) -> None:
+def test_host_file_is_unreachable_by_any_name(stage: Stage, secret: Path) -> None:
     stage.repel(
         """
 path, pid = arguments
@@ -26,7 +26,7 @@ attempt("another's root", read, f"/proc/{pid}/root{path}")
     )
 
 
-def test_no_search_of_the_tree_finds_a_files_content(stage: Stage, secret: Path) -> None:
+def test_search_of_the_tree_finds_no_host_file(stage: Stage, secret: Path) -> None:
     stage.repel(
         """
 token, top = arguments
@@ -49,7 +49,7 @@ attempt("walk", search)
     )
 
 
-def test_accounts_and_keys_of_the_host_are_absent(stage: Stage, tmp_path: Path) -> None:
+def test_host_accounts_and_keys_are_absent(stage: Stage, tmp_path: Path) -> None:
     private = tmp_path / "id_rsa"
     private.write_text("PRIVATE KEY")
     stage.repel(
@@ -63,7 +63,7 @@ attempt("the machine's name", lambda: open("/proc/sys/kernel/hostname").read().s
     )
 
 
-def test_a_link_to_the_host_leads_nowhere(stage: Stage, secret: Path) -> None:
+def test_link_to_a_host_file_is_dangling(stage: Stage, secret: Path) -> None:
     code = """
 import tempfile
 folder = tempfile.mkdtemp()
@@ -87,7 +87,7 @@ attempt("a chain of links", read, folder + "/chain")
     assert not (secret.parent / "stolen").exists()
 
 
-def test_a_file_of_the_host_is_not_opened_by_its_handle(stage: Stage, secret: Path) -> None:
+def test_host_file_cannot_be_opened_by_handle(stage: Stage, secret: Path) -> None:
     """A handle names a file by its number in a file system, whatever directories are shown of that."""
     raw = ctypes.create_string_buffer(128 + 8)
     ctypes.memmove(raw, (128).to_bytes(4, "little"), 4)
@@ -108,7 +108,7 @@ attempt("by handle", lambda: next(filter(None, map(open_by_handle, folders))))
     )
 
 
-def test_devices_are_neither_made_nor_opened(stage: Stage) -> None:
+def test_devices_cannot_be_made_or_opened(stage: Stage) -> None:
     stage.repel(
         """
 import stat, tempfile
@@ -128,7 +128,7 @@ if os.path.exists("/dev/hone-attack"):
     )
 
 
-def test_a_read_only_mount_stays_as_it_is(stage: Stage, tmp_path: Path) -> None:
+def test_read_only_mount_cannot_be_changed(stage: Stage, tmp_path: Path) -> None:
     folder = tmp_path / "shown"
     folder.mkdir()
     (folder / "file").write_text("original")
@@ -159,7 +159,7 @@ attempt("remove", lambda: os.unlink(top + "/moved") or True)
     assert (folder.stat().st_mtime_ns, (folder / "file").stat().st_mtime_ns) == before
 
 
-def test_a_layer_is_never_written_through(stage: Stage, tmp_path: Path) -> None:
+def test_layer_is_never_changed(stage: Stage, tmp_path: Path) -> None:
     """Inside, the layer may be changed at will: that is a private copy."""
     beside = tmp_path / "beside"
     beside.write_text("beside")
@@ -213,7 +213,7 @@ change()
         assert (look(layer) == before) is inside
 
 
-def test_overlays_are_neither_made_nor_redirected(stage: Stage, tmp_path: Path) -> None:
+def test_overlays_cannot_be_made_or_redirected(stage: Stage, tmp_path: Path) -> None:
     """An upper layer that someone prepared makes an overlay show, or write, what lies elsewhere."""
     stage.repel(
         """

@@ -28,7 +28,7 @@ _MISSING = frozenset({"ENOSYS", "ENOENT"})
     ],
     ids=lambda tried: tried.split('"')[1],
 )
-def test_calls_that_programs_do_not_need_are_refused(stage: Stage, tried: str) -> None:
+def test_unneeded_system_calls_are_denied(stage: Stage, tried: str) -> None:
     """Most kernel exploits of these years began with one of them."""
     code = """
 import struct
@@ -48,7 +48,7 @@ def add():
      "kernel/ns_last_pid", "vm/overcommit_memory", "vm/mmap_min_addr", "fs/file-max", "fs/suid_dumpable",
      "net/ipv4/ip_forward"],
 )  # fmt: skip
-def test_kernel_settings_are_not_written(stage: Stage, name: str) -> None:
+def test_kernel_settings_are_read_only(stage: Stage, name: str) -> None:
     """The control writes what it read."""
     stage.repel(
         """
@@ -59,7 +59,7 @@ attempt(path, lambda: os.write(os.open(path, os.O_WRONLY), read(path)))
     )
 
 
-def test_the_limit_of_user_namespaces_is_not_raised(stage: Stage) -> None:
+def test_user_namespace_limit_cannot_be_raised(stage: Stage) -> None:
     """The control has a user namespace, and with it the rights over its own limits."""
     stage.repel(
         """
@@ -70,7 +70,7 @@ attempt("write", lambda: os.write(os.open(path, os.O_WRONLY), b"100"))
     )
 
 
-def test_controls_of_the_machine_are_not_opened(stage: Stage) -> None:
+def test_machine_controls_cannot_be_opened(stage: Stage) -> None:
     stage.repel(
         """
 for path in ("/proc/sysrq-trigger", "/proc/mtrr", "/proc/irq/default_smp_affinity", "/proc/acpi/wakeup",
@@ -82,7 +82,7 @@ for path in ("/proc/sysrq-trigger", "/proc/mtrr", "/proc/irq/default_smp_affinit
     )
 
 
-def test_secrets_of_the_kernel_are_not_read(stage: Stage) -> None:
+def test_kernel_secrets_are_unreadable(stage: Stage) -> None:
     stage.repel(
         """
 def look(path):
@@ -99,7 +99,7 @@ for name in ("kernel/notes", "class/net/lo/address", "block", "firmware", "devic
     )
 
 
-def test_addresses_of_the_kernel_are_not_told(stage: Stage) -> None:
+def test_kernel_addresses_are_hidden(stage: Stage) -> None:
     stage.repel(
         """
 def addresses(path):
@@ -112,7 +112,7 @@ attempt("memory", addresses, "/proc/iomem")
     )
 
 
-def test_settings_of_a_sandbox_are_not_the_machines(stage: Stage) -> None:
+def test_sandbox_settings_do_not_change_the_machine(stage: Stage) -> None:
     """Some settings belong to namespaces and may be written by whoever owns those; they end there."""
     code = """
 for path in ("shmmax", "msgmax", "sem", "pid_max", "shmall"):

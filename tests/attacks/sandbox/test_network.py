@@ -60,7 +60,7 @@ def port() -> Iterator[int]:
         thread.join()
 
 
-def test_a_port_of_the_host_is_not_reached_by_any_address(stage: Stage, port: int) -> None:
+def test_host_port_is_unreachable(stage: Stage, port: int) -> None:
     addresses = {"127.0.0.1", "127.0.1.1", "0.0.0.0"} | {
         str(info[4][0]) for info in socket.getaddrinfo(socket.gethostname(), None, socket.AF_INET)
     }
@@ -69,13 +69,13 @@ def test_a_port_of_the_host_is_not_reached_by_any_address(stage: Stage, port: in
 
 
 @pytest.mark.parametrize("address", ["169.254.169.254", "fd00:ec2::254", "10.0.0.1", "172.17.0.1", "1.1.1.1"])
-def test_no_address_is_reached(stage: Stage, address: str) -> None:
+def test_no_address_is_reachable(stage: Stage, address: str) -> None:
     """The metadata service, by both protocols; a private network; a bridge of containers; the world."""
     code = CONNECT + "attempt(arguments[0], connect, arguments[0])"
     stage.repel(code, address, wrapped=APART, before=EVERYWHERE)
 
 
-def test_no_datagram_and_no_echo_request_is_sent(stage: Stage) -> None:
+def test_datagrams_and_pings_are_blocked(stage: Stage) -> None:
     stage.repel(
         """
 import socket
@@ -95,7 +95,7 @@ attempt("multicast", multicast)
     )
 
 
-def test_sockets_of_the_host_are_not_connected_to(stage: Stage, tmp_path: Path) -> None:
+def test_unix_sockets_of_the_host_are_unreachable(stage: Stage, tmp_path: Path) -> None:
     name = f"hone-{uuid.uuid4().hex}"
     with socket.socket(socket.AF_UNIX) as abstract, socket.socket(socket.AF_UNIX) as named:
         abstract.bind(f"\0{name}")
@@ -121,7 +121,7 @@ attempt("through another root", connect, f"/proc/{arguments[2]}/root{arguments[1
         )
 
 
-def test_the_hosts_connections_are_not_listed(stage: Stage, port: int) -> None:
+def test_host_connections_are_hidden(stage: Stage, port: int) -> None:
     stage.repel(
         """
 wanted = f":{int(arguments[0]):04X} "
@@ -134,7 +134,7 @@ for view, process in (("its own view", "self"), ("another's view", arguments[1])
     )
 
 
-def test_the_network_is_not_configured(stage: Stage) -> None:
+def test_network_configuration_is_denied(stage: Stage) -> None:
     """Addresses, routes, links, packet filters."""
     stage.repel(
         """
@@ -160,7 +160,7 @@ for name, kind, body in (("an address", 20, address), ("a route", 24, route), ("
     )
 
 
-def test_sockets_of_no_use_to_programs_are_not_opened(stage: Stage) -> None:
+def test_rare_socket_families_are_denied(stage: Stage) -> None:
     """Each is a door into kernel code that few people look at, one of them to the machine's hypervisor."""
     stage.repel(
         """
@@ -174,7 +174,7 @@ for name, numbers in families.items():
     )
 
 
-def test_netlink_speaks_of_routes_only(stage: Stage) -> None:
+def test_netlink_allows_the_route_protocol_only(stage: Stage) -> None:
     """Which programs ask for their addresses; the rest is for the administrator, and has had its holes."""
     stage.repel(
         """

@@ -17,7 +17,7 @@ from hone.sandbox.namespaces import cgroups
 from tests.attacks.sandbox.stage import APART, NOBODY, Outcomes, Stage, attack, program
 
 
-def test_capabilities_are_not_gained(stage: Stage) -> None:
+def test_capabilities_cannot_be_gained(stage: Stage) -> None:
     stage.repel(
         """
 header = (ctypes.c_uint32 * 2)(0x20080522, 0)
@@ -56,7 +56,7 @@ def _elevating_files(folder: Path) -> None:
     os.setxattr(folder / "capable", "security.capability", rights)
 
 
-def test_setuid_and_capable_files_elevate_nobody(stage: Stage) -> None:
+def test_setuid_and_file_capabilities_have_no_effect(stage: Stage) -> None:
     folder = Path("/var/tmp") / f"hone-{uuid.uuid4().hex}"
     folder.parent.mkdir(exist_ok=True)
     _elevating_files(folder)
@@ -99,7 +99,7 @@ NAMESPACES = {
 
 
 @pytest.mark.parametrize("kind", NAMESPACES)
-def test_no_namespace_is_made(stage: Stage, kind: str) -> None:
+def test_namespaces_cannot_be_created(stage: Stage, kind: str) -> None:
     """A user namespace would hand out every capability over all that is made in it."""
     code = """
 flag = int(arguments[0])
@@ -127,7 +127,7 @@ if flag == 0x10000000:
     stage.repel(code, str(NAMESPACES[kind]))
 
 
-def test_no_namespace_is_joined(stage: Stage) -> None:
+def test_namespaces_cannot_be_joined(stage: Stage) -> None:
     stage.repel(
         """
 for name in ("net", "mnt", "uts", "ipc", "cgroup", "pid"):
@@ -139,7 +139,7 @@ attempt("all of a process", in_child, lambda: call("setns", os.pidfd_open(os.get
     )
 
 
-def test_nothing_is_mounted(stage: Stage, tmp_path: Path) -> None:
+def test_mounts_are_denied(stage: Stage, tmp_path: Path) -> None:
     stage.repel(
         """
 point = (arguments[0] + "/point").encode()
@@ -171,7 +171,7 @@ attempt("pivot_root", in_child, pivot)
     )
 
 
-def test_a_tree_is_not_left_by_chroot(stage: Stage, secret: Path) -> None:
+def test_chroot_escape_is_denied(stage: Stage, secret: Path) -> None:
     """The oldest escape: a root below the working directory no longer stops `..`."""
     stage.repel(
         """
@@ -191,7 +191,7 @@ attempt("second root", in_child, leave)
     )
 
 
-def test_the_machines_name_is_not_changed(stage: Stage) -> None:
+def test_host_name_cannot_be_changed(stage: Stage) -> None:
     stage.repel(
         """
 attempt("host name", lambda: call("sethostname", b"attacked", 8) or True)
@@ -202,7 +202,7 @@ attempt("by file", lambda: os.write(os.open("/proc/sys/kernel/hostname", os.O_WR
     )
 
 
-def test_the_clock_is_not_set(stage: Stage) -> None:
+def test_clock_cannot_be_set(stage: Stage) -> None:
     """The control sets it to what it shows."""
     stage.repel(
         """
@@ -215,7 +215,7 @@ attempt("time", now)
     )
 
 
-def test_the_machine_is_not_rebooted(stage: Stage) -> None:
+def test_reboot_is_denied(stage: Stage) -> None:
     """In a process namespace of its own, the control ends all of that."""
     code = 'past("reboot", call, "reboot", 0xfee1dead, 672274793, 0x01234567, 0)\n'
     shell = 'echo began; "$@"; echo survived'
@@ -229,7 +229,7 @@ def test_the_machine_is_not_rebooted(stage: Stage) -> None:
     stage.play(act)
 
 
-def test_calls_of_the_administrator_are_refused(stage: Stage) -> None:
+def test_administrator_calls_are_denied(stage: Stage) -> None:
     stage.repel(
         """
 past("load a module", call, "init_module", b"x" * 10, 10, b"")
@@ -246,7 +246,7 @@ past("all file events", call, "fanotify_init", 0, 0)
     )
 
 
-def test_control_groups_are_neither_seen_nor_written(stage: Stage) -> None:
+def test_cgroups_are_hidden_and_read_only(stage: Stage) -> None:
     roots = cgroups.find_roots()
     if "pids" not in roots:
         pytest.skip("no control group can be made on this machine, so there is no control")

@@ -50,7 +50,7 @@ def victim(tmp_path: Path) -> Iterator[Victim]:
         process.kill()
 
 
-def test_no_process_of_the_host_is_seen(stage: Stage, victim: Victim) -> None:
+def test_host_processes_are_hidden(stage: Stage, victim: Victim) -> None:
     stage.repel(
         """
 token, pid = arguments
@@ -73,7 +73,7 @@ attempt("its session", os.getsid, int(pid))
     )
 
 
-def test_killing_everything_in_sight_ends_at_the_wall(stage: Stage, victim: Victim) -> None:
+def test_kill_does_not_reach_host_processes(stage: Stage, victim: Victim) -> None:
     code = """
 import signal
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -102,7 +102,7 @@ if how == "everything":
     assert victim.process.poll() is None
 
 
-def test_the_supervisor_is_neither_killed_nor_stopped(stage: Stage, victim: Victim) -> None:
+def test_init_process_cannot_be_killed_or_stopped(stage: Stage, victim: Victim) -> None:
     code = """
 import signal
 pid, patience_s = int(arguments[0]), float(arguments[1])
@@ -132,7 +132,7 @@ attempt("kill", gone)
     stage.repel(code, "1", "1", outside=(str(victim.pid), "30"))
 
 
-def test_the_supervisor_is_neither_traced_nor_read(stage: Stage, victim: Victim) -> None:
+def test_init_process_cannot_be_traced_or_read(stage: Stage, victim: Victim) -> None:
     """Not its memory, descriptors, variables, root or namespaces; nor its programme overwritten."""
     stage.repel(
         """
@@ -165,7 +165,7 @@ attempt("trace", lambda: call("ptrace", 0x4206, pid, 0, 0) + 1)
     )
 
 
-def test_a_held_file_is_not_taken_from_another_process(stage: Stage, victim: Victim) -> None:
+def test_open_file_of_a_host_process_is_unreachable(stage: Stage, victim: Victim) -> None:
     stage.repel(
         """
 import stat
@@ -202,7 +202,7 @@ attempt("copy", take)
     )
 
 
-def test_two_sandboxes_do_not_meet(stage: Stage) -> None:
+def test_two_sandboxes_share_nothing(stage: Stage) -> None:
     """Not by processes, files, abstract sockets, System V or POSIX shared memory, nor message queues."""
     token = uuid.uuid4().hex
     key = str(int(token[:7], 16) | 1)
@@ -276,7 +276,7 @@ def _reaches_itself(outcomes: Outcomes) -> bool:
     return {"abstract socket", "System V memory", "/tmp", "/dev/shm", "process"} <= set(outcomes.through)
 
 
-def test_rights_over_the_scheduler_are_not_to_be_had(stage: Stage) -> None:
+def test_scheduler_privileges_are_denied(stage: Stage) -> None:
     stage.repel(
         """
 attempt("realtime", lambda: os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1)) or True)

@@ -53,7 +53,7 @@ attempt("its own descriptors", to_descriptors)
 """
 
 
-def test_the_channel_is_not_written_to(stage: Stage) -> None:
+def test_channel_cannot_be_written(stage: Stage) -> None:
     """In the control, a bystander holds the channel's write end, and the attacker inherited it."""
     reading, writing = os.pipe()
     with subprocess.Popen(["sleep", "1000"], pass_fds=[writing], stdin=subprocess.DEVNULL) as bystander:
@@ -73,7 +73,7 @@ def test_the_channel_is_not_written_to(stage: Stage) -> None:
     stage.play(act)
 
 
-def test_output_that_looks_like_an_answer_is_output(stage: Stage) -> None:
+def test_output_that_looks_like_a_frame_is_output(stage: Stage) -> None:
     async def act(sandbox: Sandbox) -> None:
         forged = (wire.HEADER.pack(37, wire.RESULT_KIND, 1) + bytes(37)) * 100
         told = {"stdout": b"", "stderr": b""}
@@ -88,7 +88,7 @@ def test_output_that_looks_like_an_answer_is_output(stage: Stage) -> None:
     stage.play(act)
 
 
-def test_the_supervisor_answers_among_a_hundred_writers(stage: Stage) -> None:
+def test_init_process_answers_beside_a_hundred_writers(stage: Stage) -> None:
     """Ten thousand are started; as many as may live at a time fill their pipes, and hold them open."""
 
     async def act(sandbox: Sandbox) -> None:
@@ -103,7 +103,7 @@ def test_the_supervisor_answers_among_a_hundred_writers(stage: Stage) -> None:
     stage.play(act, SandboxSpec(limits=Limits(pids=110)))
 
 
-def test_many_commands_that_flood_at_once_are_all_answered(stage: Stage) -> None:
+def test_concurrent_floods_of_output_are_all_answered(stage: Stage) -> None:
     async def act(sandbox: Sandbox) -> None:
         commands = (sandbox.exec("head -c 20M /dev/zero; exit 3", timeout_s=60) for _ in range(16))
         for result in await asyncio.gather(*commands):
@@ -112,7 +112,7 @@ def test_many_commands_that_flood_at_once_are_all_answered(stage: Stage) -> None
     stage.play(act, SandboxSpec(limits=Limits(output_kib=16)))
 
 
-def test_ten_gibibytes_of_output_fill_nothing(stage: Stage) -> None:
+def test_ten_gib_of_output_use_no_memory(stage: Stage) -> None:
     """As much as arrives in the time it is given, that is; what is kept stays the same."""
 
     async def act(sandbox: Sandbox) -> None:
@@ -189,7 +189,7 @@ LIES = {
 
 @pytest.mark.parametrize("lie", LIES)
 @pytest.mark.parametrize("request_", ["exec", "read", "list"])
-def test_a_lying_supervisor_ends_in_a_typed_error(
+def test_malicious_init_process_raises_a_typed_error(
     runner: asyncio.Runner, tmp_path: Path, lie: str, request_: str
 ) -> None:
     async def run() -> None:
@@ -221,7 +221,7 @@ def test_a_lying_supervisor_ends_in_a_typed_error(
         [b""],
     ],
 )
-def test_a_forged_listing_writes_nothing_beside_its_target(
+def test_forged_listing_stays_in_its_target(
     runner: asyncio.Runner, tmp_path: Path, entries: list[bytes]
 ) -> None:
     """With names that are paths, links before what lies below them, and the same name twice."""
@@ -250,7 +250,7 @@ def test_a_forged_listing_writes_nothing_beside_its_target(
 
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(noise=st.binary(max_size=200), kind=st.integers(18, 30), honest=st.booleans())
-def test_whatever_arrives_is_an_answer_or_a_typed_error(
+def test_arbitrary_bytes_give_a_reply_or_a_typed_error(
     runner: asyncio.Runner, noise: bytes, kind: int, honest: bool
 ) -> None:
     """Noise as it is, followed by the end of the connection; or in a frame of the request that is waiting."""

@@ -64,7 +64,7 @@ async def floor(base: Path) -> AsyncIterator[Floor]:
         yield Floor(session, node_url, pool_url)
 
 
-def test_neither_server_is_reached_from_a_sandbox(tmp_path: Path) -> None:
+def test_servers_are_unreachable_from_a_sandbox(tmp_path: Path) -> None:
     """By someone who knows the address and every token."""
     code = """
 import urllib.request
@@ -91,7 +91,7 @@ for url, token in zip(arguments[::2], arguments[1::2]):
     asyncio.run(run())
 
 
-def test_another_clients_sandbox_is_not_used(tmp_path: Path) -> None:
+def test_sandbox_of_another_client_is_denied(tmp_path: Path) -> None:
     """Not by the capability of one's own, nor through names that resemble it; the control is its holder."""
 
     async def run() -> None:
@@ -123,7 +123,7 @@ def test_another_clients_sandbox_is_not_used(tmp_path: Path) -> None:
     asyncio.run(run())
 
 
-def test_a_stale_generation_touches_nothing(tmp_path: Path) -> None:
+def test_stale_generation_is_denied(tmp_path: Path) -> None:
     async def run() -> None:
         async with floor(tmp_path) as at:
             lease = await at.lease("mine")
@@ -145,7 +145,7 @@ def test_a_stale_generation_touches_nothing(tmp_path: Path) -> None:
     asyncio.run(run())
 
 
-def test_the_node_answers_while_its_sandboxes_bomb(tmp_path: Path) -> None:
+def test_node_answers_while_its_sandboxes_run_bombs(tmp_path: Path) -> None:
     """Prints how fast: the bound of 50 ms is for a machine that does nothing else."""
     bombs = (
         "b() { b | b & }; b; sleep 1000",

@@ -25,7 +25,7 @@ def _followed(tree: Path, target: Path) -> str:
 
 
 @pytest.mark.parametrize("form", ["{secret}", "../{name}", "../../{folder}/{name}", "/proc/self/cwd{secret}"])
-def test_a_downloaded_link_brings_no_file_of_the_host(stage: Stage, secret: Path, form: str) -> None:
+def test_downloaded_link_exposes_no_host_file(stage: Stage, secret: Path, form: str) -> None:
     tree = secret.parent / "tree"
     tree.mkdir()
     link = form.format(secret=secret, name=secret.name, folder=secret.parent.name)
@@ -42,7 +42,7 @@ def test_a_downloaded_link_brings_no_file_of_the_host(stage: Stage, secret: Path
     assert not any(path.is_symlink() for path in (secret.parent / "out").glob("*"))
 
 
-def test_links_that_lead_out_together_are_not_downloaded(stage: Stage, secret: Path) -> None:
+def test_combined_links_out_of_the_tree_are_not_downloaded(stage: Stage, secret: Path) -> None:
     """`up` leads to the top of the tree; so `up/..` leads out of it, though its text says `a/b/c`."""
     tree = secret.parent / "tree"
     (tree / "a/b/c").mkdir(parents=True)
@@ -62,7 +62,7 @@ def test_links_that_lead_out_together_are_not_downloaded(stage: Stage, secret: P
     stage.play(act)
 
 
-def test_links_of_an_archive_that_lead_out_together_are_refused(secret: Path) -> None:
+def test_combined_links_out_of_an_archive_are_refused(secret: Path) -> None:
     """Archives are what trees travel in to and from a node; the control is an unpacking without checks."""
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w") as tar:
@@ -84,7 +84,7 @@ def test_links_of_an_archive_that_lead_out_together_are_refused(secret: Path) ->
         trees.unpack(packed, secret.parent / "got")
 
 
-def test_a_download_is_not_written_through_a_link(stage: Stage, tmp_path: Path) -> None:
+def test_download_never_writes_through_a_link(stage: Stage, tmp_path: Path) -> None:
     """A tree in which a link stands where another entry's parent would be; and links left by earlier ones."""
     victim = tmp_path / "victim"
     victim.mkdir()
@@ -115,7 +115,7 @@ def test_a_download_is_not_written_through_a_link(stage: Stage, tmp_path: Path) 
 @pytest.mark.parametrize(
     "source", ["/proc/self/root", "/dev/zero", "/dev/stdin", "/proc/1/root", "/dev", "/proc/1/fd"]
 )
-def test_what_is_no_file_is_not_downloaded(stage: Stage, tmp_path: Path, source: str) -> None:
+def test_special_file_is_not_downloaded(stage: Stage, tmp_path: Path, source: str) -> None:
     async def act(sandbox: Sandbox) -> None:
         with pytest.raises(REFUSED):
             await sandbox.download(source, tmp_path / "out")
@@ -126,7 +126,7 @@ def test_what_is_no_file_is_not_downloaded(stage: Stage, tmp_path: Path, source:
 @pytest.mark.parametrize(
     "make", ["mkfifo", "python3 -c 'import socket,sys;socket.socket(1).bind(sys.argv[1])'"]
 )
-def test_a_pipe_or_socket_in_a_tree_stops_its_download(stage: Stage, tmp_path: Path, make: str) -> None:
+def test_pipe_or_socket_in_a_tree_stops_the_download(stage: Stage, tmp_path: Path, make: str) -> None:
     """Opening one, as a plain copy does, would wait for ever."""
 
     async def act(sandbox: Sandbox) -> None:
@@ -141,7 +141,7 @@ def test_a_pipe_or_socket_in_a_tree_stops_its_download(stage: Stage, tmp_path: P
     stage.play(act)
 
 
-def test_no_setuid_or_open_mode_comes_along(stage: Stage, tmp_path: Path) -> None:
+def test_download_drops_setuid_and_open_modes(stage: Stage, tmp_path: Path) -> None:
     async def act(sandbox: Sandbox) -> None:
         await sandbox.exec("mkdir -m 7777 tree; cp $(command -v env) tree/env; chmod 6777 tree/env")
         await sandbox.download("tree", tmp_path / "out")
@@ -151,7 +151,7 @@ def test_no_setuid_or_open_mode_comes_along(stage: Stage, tmp_path: Path) -> Non
         assert not path.stat().st_mode & (stat.S_ISUID | stat.S_ISGID | stat.S_IWOTH), path
 
 
-def test_names_of_odd_bytes_arrive_as_they_are(stage: Stage, tmp_path: Path) -> None:
+def test_undecodable_names_are_kept(stage: Stage, tmp_path: Path) -> None:
     names = [
         bytes(range(1, 47)) + bytes(range(48, 256)) + b"\xff",
         b"\xff" * 255,
@@ -181,7 +181,7 @@ def test_names_of_odd_bytes_arrive_as_they_are(stage: Stage, tmp_path: Path) -> 
     assert found == {name: name.hex() for name in names}
 
 
-def test_thousands_of_links_that_point_at_each_other_end(stage: Stage, tmp_path: Path) -> None:
+def test_download_of_thousands_of_circular_links_ends(stage: Stage, tmp_path: Path) -> None:
     """A naive walk that follows links would visit 2 to the power of 3,000 places."""
 
     async def act(sandbox: Sandbox) -> None:
@@ -202,7 +202,7 @@ os.mkdir("deep"); os.symlink("..", "deep/up"); os.symlink("deep/up/deep/up", "ro
     assert len(list((tmp_path / "out").iterdir())) == 3002
 
 
-def test_a_tree_deeper_than_any_path_is_refused(stage: Stage, tmp_path: Path) -> None:
+def test_tree_deeper_than_any_path_is_refused(stage: Stage, tmp_path: Path) -> None:
     async def act(sandbox: Sandbox) -> None:
         await sandbox.exec("for i in $(seq 50); do n=$(printf %0200d $i); mkdir $n; cd $n; done")
         with pytest.raises(REFUSED):
@@ -211,7 +211,7 @@ def test_a_tree_deeper_than_any_path_is_refused(stage: Stage, tmp_path: Path) ->
     stage.play(act)
 
 
-def test_a_tree_that_changes_meanwhile_stays_in_its_target(stage: Stage, tmp_path: Path) -> None:
+def test_changing_tree_stays_in_its_target(stage: Stage, tmp_path: Path) -> None:
     """A directory that turns into a link to elsewhere, and back, while it is read."""
     outside = tmp_path / "outside"
     outside.mkdir()
@@ -231,7 +231,7 @@ def test_a_tree_that_changes_meanwhile_stays_in_its_target(stage: Stage, tmp_pat
         assert not [path for path in out.rglob("*") if path.is_symlink()]
 
 
-def test_a_growing_file_is_not_downloaded_for_ever(
+def test_download_of_a_growing_file_ends(
     stage: Stage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(transfer, "BYTES_MAX", 32 << 20)  # of 1 GiB, for the sake of time
@@ -247,7 +247,7 @@ def test_a_growing_file_is_not_downloaded_for_ever(
     stage.play(act, SandboxSpec(limits=Limits(disk_mib=8)))
 
 
-def test_a_file_that_claims_a_tebibyte_is_not_read(
+def test_sparse_tebibyte_file_is_not_read(
     stage: Stage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(transfer, "BYTES_MAX", 32 << 20)  # of 1 GiB, for the sake of time
@@ -263,7 +263,7 @@ def test_a_file_that_claims_a_tebibyte_is_not_read(
     stage.play(act)
 
 
-def test_an_upload_follows_no_link_that_was_planted_for_it(stage: Stage, tmp_path: Path) -> None:
+def test_upload_follows_no_planted_link(stage: Stage, tmp_path: Path) -> None:
     """Inside, such a link leads to what the attacker may write anyway; never to the host."""
     victim = tmp_path / "victim"
     victim.write_text("untouched")
@@ -295,7 +295,7 @@ def test_an_upload_follows_no_link_that_was_planted_for_it(stage: Stage, tmp_pat
     assert victim.read_text() == "untouched"
 
 
-def test_an_uploaded_tree_brings_no_link_s_target_and_no_device(stage: Stage, secret: Path) -> None:
+def test_upload_copies_no_link_target_and_no_device(stage: Stage, secret: Path) -> None:
     tree = secret.parent / "tree"
     tree.mkdir()
     (tree / "link").symlink_to(secret)

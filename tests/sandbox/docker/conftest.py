@@ -1,4 +1,4 @@
-"""Engines of their own, and what of ours is in them."""
+"""Private engines and settings for them."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from tests.services.fixtures import docker, podman, registry  # noqa: F401
 from tests.services.image import BASE_IMAGE
 
 
-@pytest.fixture(params=["docker", "podman"])
+@pytest.fixture(params=["docker", pytest.param("podman", marks=pytest.mark.full)])
 def engine(request: pytest.FixtureRequest) -> Engine:
-    """Each of the two kinds of engines."""
+    """Docker, and podman in the full tier."""
     return request.getfixturevalue(request.param)
 
 

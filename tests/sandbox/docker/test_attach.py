@@ -56,7 +56,7 @@ def _feed(data: bytes, cuts: list[int]) -> tuple[AttachStream, Recorder, Wire]:
 
 
 @given(PIECES, st.lists(st.integers(0, 1000), max_size=12))
-def test_standard_output_reaches_the_channel_whole(pieces: list[tuple[int, bytes]], cuts: list[int]) -> None:
+def test_stdout_reaches_the_channel_complete(pieces: list[tuple[int, bytes]], cuts: list[int]) -> None:
     framed = b"".join(struct.pack("!BxxxI", kind, len(data)) + data for kind, data in pieces)
     stream, channel, wire = _feed(HEAD + framed, cuts)
     assert stream.upgraded.done()
@@ -66,7 +66,7 @@ def test_standard_output_reaches_the_channel_whole(pieces: list[tuple[int, bytes
 
 
 @given(st.binary(max_size=300), st.lists(st.integers(0, 1000), max_size=6))
-def test_whatever_an_engine_answers_raises_nothing(data: bytes, cuts: list[int]) -> None:
+def test_arbitrary_engine_response_raises_nothing(data: bytes, cuts: list[int]) -> None:
     _feed(data, cuts)
 
 
@@ -79,14 +79,14 @@ def test_whatever_an_engine_answers_raises_nothing(data: bytes, cuts: list[int])
         b"x" * (1 << 17),
     ],
 )
-def test_an_engine_that_refuses_to_attach_is_told(answer: bytes) -> None:
+def test_refused_attach_raises_the_engines_message(answer: bytes) -> None:
     stream, channel, wire = _feed(answer, [])
     assert isinstance(stream.upgraded.exception(), AttachRefused)
     assert wire.aborted
     assert channel.received == b""
 
 
-def test_an_engine_that_hangs_up_before_it_answers_is_told() -> None:
+def test_disconnect_before_the_response_raises() -> None:
     async def run() -> None:
         stream = AttachStream(b"POST /attach", Recorder())
         stream.connection_made(Wire())

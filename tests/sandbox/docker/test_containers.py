@@ -49,7 +49,7 @@ def _inside(
     asyncio.run(run())
 
 
-def test_a_container_is_limited_as_asked_and_has_no_rights(
+def test_container_has_the_limits_and_no_capabilities(
     settings: SandboxSettings, engine: Engine, tmp_path: Path
 ) -> None:
     async def scenario(sandbox: Sandbox) -> None:
@@ -75,7 +75,7 @@ def test_a_container_is_limited_as_asked_and_has_no_rights(
     _inside(settings, scenario, SandboxSpec(limits=limits, run="run-7"))
 
 
-def test_nothing_inside_reaches_the_supervisor_or_the_machine(settings: SandboxSettings) -> None:
+def test_init_process_and_host_are_unreachable(settings: SandboxSettings) -> None:
     async def scenario(sandbox: Sandbox) -> None:
         for attempt in ATTEMPTS:
             result = await sandbox.exec(attempt, timeout_s=20)
@@ -86,7 +86,7 @@ def test_nothing_inside_reaches_the_supervisor_or_the_machine(settings: SandboxS
 
 
 @pytest.mark.parametrize("user", ["1234:4321", "nobody"])
-def test_an_images_config_is_honoured(
+def test_image_configuration_is_used(
     settings: SandboxSettings, engine: Engine, tmp_path: Path, user: str
 ) -> None:
     name = f"configured-{user.partition(':')[0]}:1"
@@ -120,9 +120,7 @@ def test_an_images_config_is_honoured(
 
 
 @pytest.mark.skipif(not Path("/usr/share/i18n/locales/POSIX").exists(), reason="no sources of locales")
-def test_an_image_may_have_a_locale_of_another_encoding(
-    settings: SandboxSettings, engine: Engine, tmp_path: Path
-) -> None:
+def test_image_with_another_locale_works(settings: SandboxSettings, engine: Engine, tmp_path: Path) -> None:
     define = ["localedef", "--quiet", "-i", "POSIX", "-f", "ISO-8859-1", str(tmp_path / "latin")]
     subprocess.run(define, check=False)  # it warns, and ends with 1
     parts = [path for path in (tmp_path / "latin").rglob("*") if path.is_file()]
@@ -138,9 +136,7 @@ def test_an_image_may_have_a_locale_of_another_encoding(
     _inside(settings, scenario, SandboxSpec(image="docker://latin:1"))
 
 
-def test_a_layer_belongs_to_the_images_user(
-    settings: SandboxSettings, engine: Engine, tmp_path: Path
-) -> None:
+def test_layer_belongs_to_the_images_user(settings: SandboxSettings, engine: Engine, tmp_path: Path) -> None:
     derive(tmp_path / "image.tar", "as-nobody:1", {}, {"User": "nobody", "Env": ["PATH=/usr/bin:/bin"]})
     engine.load(tmp_path / "image.tar")
     layer = tmp_path / "layer"
@@ -155,7 +151,7 @@ def test_a_layer_belongs_to_the_images_user(
     assert (layer / "pkg" / "secret").read_text() == "s"
 
 
-def test_what_is_mounted_below_a_mount_is_not_written_to(settings: SandboxSettings, tmp_path: Path) -> None:
+def test_nested_mount_is_read_only(settings: SandboxSettings, tmp_path: Path) -> None:
     source = tmp_path / "source"
     (source / "below").mkdir(parents=True)
     subprocess.run(["mount", "-t", "tmpfs", "none", source / "below"], check=True)
@@ -171,7 +167,7 @@ def test_what_is_mounted_below_a_mount_is_not_written_to(settings: SandboxSettin
         subprocess.run(["umount", source / "below"], check=True)
 
 
-def test_what_cannot_be_served_is_refused_for_good(settings: SandboxSettings, tmp_path: Path) -> None:
+def test_unsupported_spec_is_refused_without_retry(settings: SandboxSettings, tmp_path: Path) -> None:
     async def run() -> None:
         async with make_provider(settings) as provider:
             for spec in (

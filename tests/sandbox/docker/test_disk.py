@@ -1,4 +1,4 @@
-"""What fills the disk is stopped, and what does not is left alone."""
+"""The disk watchdog stops sandboxes above their limit and no others."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from hone.sandbox.settings import SandboxSettings
 pytestmark = pytest.mark.sandbox
 
 LIMITS = Limits(disk_mib=32)
-# 96 MiB in all: less than what loses a sandbox, however late the watchdog looks
-FILL = "for i in $(seq 12); do head -c 8M /dev/zero > fill$i; sleep 0.5; done; sleep 60"
+# 96 MiB in all: less than what ends a sandbox, however late the watchdog scans; then wait for the kill
+FILL = "for i in $(seq 12); do head -c 8M /dev/zero > fill$i; done; sleep 1000"
 
 
 def _inside(settings: SandboxSettings, scenario: Callable[[Sandbox, Sandbox], Awaitable[None]]) -> None:
-    """With two sandboxes, of which the second does nothing."""
+    """Run a scenario in the first of two sandboxes; the second must not be killed."""
 
     async def run() -> None:
         async with make_provider(settings) as provider:
@@ -33,19 +33,17 @@ def _inside(settings: SandboxSettings, scenario: Callable[[Sandbox, Sandbox], Aw
     asyncio.run(run())
 
 
-def test_a_writer_of_many_files_is_killed_and_its_sandbox_lives(settings: SandboxSettings) -> None:
+def test_writer_above_the_limit_is_killed_and_its_sandbox_lives(settings: SandboxSettings) -> None:
     async def scenario(busy: Sandbox, idle: Sandbox) -> None:
-        result = await busy.exec(FILL, timeout_s=60)
+        result = await busy.exec(FILL, timeout_s=250)
         assert (result.exit_code, result.timed_out) == (137, False)
-        await wait_for_exit_code(
-            busy, "rm -f fill* && sleep 1"
-        )  # again, where a look at what lay there before kills it
-        assert (await busy.exec("ls; sleep 1; echo alive")).text == "alive\n"
+        for command in ("rm -f fill* && sleep 1", "sleep 1"):  # again, if a scan of the earlier size kills it
+            await wait_for_exit_code(busy, command)
 
     _inside(settings, scenario)
 
 
-def test_a_writer_in_the_background_is_killed_too(settings: SandboxSettings) -> None:
+def test_background_writer_is_killed(settings: SandboxSettings) -> None:
     async def scenario(busy: Sandbox, idle: Sandbox) -> None:
         await busy.exec(f"setsid bash -c '{FILL}' >/dev/null 2>&1 &")
         await wait_for_exit_code(busy, "pgrep -f fil[l]", exit_code=1)
@@ -53,7 +51,7 @@ def test_a_writer_in_the_background_is_killed_too(settings: SandboxSettings) -> 
     _inside(settings, scenario)
 
 
-def test_who_writes_on_after_each_kill_loses_the_sandbox(settings: SandboxSettings) -> None:
+def test_writer_far_above_the_limit_loses_its_sandbox(settings: SandboxSettings) -> None:
     async def scenario(busy: Sandbox, idle: Sandbox) -> None:
         async def write_on() -> None:
             for number in range(100):
@@ -65,7 +63,7 @@ def test_who_writes_on_after_each_kill_loses_the_sandbox(settings: SandboxSettin
     _inside(settings, scenario)
 
 
-def test_a_layer_larger_than_the_limit_does_not_count(settings: SandboxSettings, tmp_path: Path) -> None:
+def test_initial_layer_does_not_count(settings: SandboxSettings, tmp_path: Path) -> None:
     for number in range(4):
         (tmp_path / "layer" / str(number)).mkdir(parents=True)
         (tmp_path / "layer" / str(number) / "big").write_bytes(bytes(16 << 20))
@@ -76,22 +74,22 @@ def test_a_layer_larger_than_the_limit_does_not_count(settings: SandboxSettings,
             async with await provider.start(spec) as sandbox:
                 write = "head -c 20M /dev/zero > more; sleep 2; echo rested"  # makes the watchdog look
                 assert (await sandbox.exec(write)).text == "rested\n"
-                filled = await sandbox.exec(FILL, timeout_s=60)
+                filled = await sandbox.exec(FILL, timeout_s=250)
                 assert (filled.exit_code, filled.timed_out) == (137, False)
 
     asyncio.run(run())
 
 
-def test_a_maker_of_empty_files_is_killed(settings: SandboxSettings) -> None:
+def test_too_many_empty_files_are_stopped(settings: SandboxSettings) -> None:
     async def scenario(busy: Sandbox, idle: Sandbox) -> None:
-        make = "import os, time\nfor i in range(20_000): open(f'e{i}', 'w').close()\ntime.sleep(60)"
-        result = await busy.exec(["python3", "-c", make], timeout_s=60)
+        make = "import os, time\nfor i in range(20_000): open(f'e{i}', 'w').close()\ntime.sleep(1000)"
+        result = await busy.exec(["python3", "-c", make], timeout_s=250)
         assert (result.exit_code, result.timed_out) == (137, False)
 
     _inside(settings, scenario)
 
 
-def test_temporary_files_end_at_their_limit_and_never_kill(settings: SandboxSettings) -> None:
+def test_tmp_and_shm_are_limited_without_a_kill(settings: SandboxSettings) -> None:
     async def scenario(busy: Sandbox, idle: Sandbox) -> None:
         for folder in ("/tmp", "/dev/shm"):
             command = f"cd {folder}; for i in 1 2 3; do head -c 20M /dev/zero > f$i || break; done; rm f*"

@@ -17,10 +17,11 @@ import pytest
 from hone.sandbox import ProviderUnavailable, SandboxLost, SandboxSpec, make_provider
 from hone.sandbox.settings import SandboxSettings
 from tests.sandbox.docker.conftest import settings_of
-from tests.sandbox.docker.looking import containers, until
+from tests.sandbox.docker.looking import containers
 from tests.services.engines import Engine, docker_engine
 from tests.services.image import base_archive, derive
 from tests.services.process import free_port, service_folder
+from tests.waiting import wait_until, wait_until_async
 
 pytestmark = pytest.mark.sandbox
 
@@ -42,7 +43,7 @@ def _kill(engine: Engine) -> None:
     """Kill the engine alone; its containerd ends because of that, its containers live on at first."""
     engine.service.process.send_signal(signal.SIGKILL)
     engine.service.process.wait()
-    until(lambda: not _containerds(engine))
+    wait_until(lambda: not _containerds(engine))
     # its number may stay taken, by a zombie, where process 1 reaps late: the next one would wait for it
     (engine.service.folder / "exec/containerd/containerd.pid").unlink(missing_ok=True)
 
@@ -52,7 +53,7 @@ def _containerds(engine: Engine) -> list[psutil.Process]:
     return [one for one in named if str(engine.service.folder) in " ".join(one.info["cmdline"] or ())]
 
 
-def test_an_engine_killed_in_the_middle_loses_its_sandboxes_and_serves_again_when_it_is_back(
+def test_killed_engine_loses_sandboxes_and_serves_after_restart(
     mortal: tuple[Engine, Path], tmp_path: Path, cache: Path
 ) -> None:
     engine, folder = mortal
@@ -76,14 +77,14 @@ def test_an_engine_killed_in_the_middle_loses_its_sandboxes_and_serves_again_whe
             async with await provider.start(SandboxSpec()) as other:
                 assert (await other.exec("echo back")).text == "back\n"
             await sandbox.close()
-            await asyncio.to_thread(until, lambda: containers(engine) == {})
+            await wait_until_async(lambda: containers(engine) == {})
 
     with contextlib.ExitStack() as revived:
         asyncio.run(run())
         assert containers(engine) == {}
 
 
-def test_a_start_that_meets_the_death_of_the_engine_is_refused_in_time(
+def test_start_fails_in_time_when_the_engine_dies(
     mortal: tuple[Engine, Path], tmp_path: Path, cache: Path
 ) -> None:
     engine, _ = mortal
@@ -92,7 +93,7 @@ def test_a_start_that_meets_the_death_of_the_engine_is_refused_in_time(
         provider = make_provider(settings_of(engine, tmp_path, cache))
         await provider.__aenter__()
         starts = [asyncio.ensure_future(provider.start(SandboxSpec())) for _ in range(40)]
-        await asyncio.to_thread(until, lambda: containers(engine))
+        await wait_until_async(lambda: containers(engine))
         _kill(engine)  # most of them still wait for their turn
         async with asyncio.timeout(60):
             results = await asyncio.gather(*starts, return_exceptions=True)
@@ -108,7 +109,7 @@ def test_a_start_that_meets_the_death_of_the_engine_is_refused_in_time(
 
 
 @pytest.mark.parametrize("url", ["unix:///nowhere/docker.sock", "tcp://127.0.0.1:{port}"])
-def test_an_engine_that_is_not_there_is_told_with_its_address(url: str, tmp_path: Path, cache: Path) -> None:
+def test_missing_engine_error_names_its_address(url: str, tmp_path: Path, cache: Path) -> None:
     url = url.format(port=free_port())
     settings = SandboxSettings(
         provider="docker", docker_url=url, state_dir=tmp_path / "state", cache_dir=cache
@@ -126,7 +127,7 @@ def test_an_engine_that_is_not_there_is_told_with_its_address(url: str, tmp_path
     asyncio.run(run())
 
 
-def test_an_address_of_another_kind_is_refused(tmp_path: Path, cache: Path) -> None:
+def test_unsupported_engine_url_is_refused(tmp_path: Path, cache: Path) -> None:
     settings = SandboxSettings(provider="docker", docker_url="ssh://host", state_dir=tmp_path / "state")
 
     async def run() -> None:
@@ -137,9 +138,7 @@ def test_an_address_of_another_kind_is_refused(tmp_path: Path, cache: Path) -> N
     asyncio.run(run())
 
 
-def test_an_engine_that_does_not_see_our_files_is_told_so(
-    engine: Engine, tmp_path: Path, cache: Path
-) -> None:
+def test_engine_on_another_machine_is_refused(engine: Engine, tmp_path: Path, cache: Path) -> None:
     """The supervisor lies where only this test's mount namespace shows it."""
     script = (
         "import asyncio, sys\n"
@@ -163,9 +162,7 @@ def test_an_engine_that_does_not_see_our_files_is_told_so(
     assert containers(engine) == {}
 
 
-def test_health_tells_the_engine_its_limits_and_tries_a_sandbox(
-    settings: SandboxSettings, engine: Engine
-) -> None:
+def test_health_reports_engine_limits_and_a_sandbox(settings: SandboxSettings, engine: Engine) -> None:
     health = asyncio.run(make_provider(settings).health())
     found = {check.name: check for check in health.checks}
     assert health.ok
@@ -175,7 +172,7 @@ def test_health_tells_the_engine_its_limits_and_tries_a_sandbox(
     assert containers(engine) == {}
 
 
-def test_health_tells_an_image_that_is_not_there(settings: SandboxSettings) -> None:
+def test_health_reports_a_missing_image(settings: SandboxSettings) -> None:
     settings = settings.model_copy(update={"docker_image": f"127.0.0.1:{free_port()}/x:1"})
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("hone.sandbox.docker.images._FIRST_DELAY_S", 0.01)
@@ -184,7 +181,7 @@ def test_health_tells_an_image_that_is_not_there(settings: SandboxSettings) -> N
     assert any("x:1 cannot be pulled" in check.detail for check in health.checks)
 
 
-def test_health_tells_an_image_without_a_test_runner(
+def test_health_reports_an_image_without_pytest(
     settings: SandboxSettings, engine: Engine, tmp_path: Path
 ) -> None:
     removed = {f"usr/{folder}/.wh.python3": b"" for folder in ("bin", "local/bin")}

@@ -21,11 +21,12 @@ from hone.sandbox import ImageUnavailable, SandboxSpec, make_provider
 from hone.sandbox.docker.images import pull_error
 from hone.sandbox.settings import SandboxSettings
 from tests.sandbox.docker.conftest import settings_of
-from tests.sandbox.docker.looking import containers, until
+from tests.sandbox.docker.looking import containers
 from tests.services.engines import Engine, docker_engine
 from tests.services.image import BASE_IMAGE, base_archive
 from tests.services.process import free_port, service_folder
 from tests.services.registry import Registry
+from tests.waiting import wait_until_async
 
 pytestmark = pytest.mark.sandbox
 
@@ -92,16 +93,14 @@ def _problem_of(settings: SandboxSettings, name: str) -> ImageUnavailable:
     return asyncio.run(run())
 
 
-def test_an_image_is_pulled_once_for_all_who_wait(
-    mine: SandboxSettings, docker: Engine, registry: Registry
-) -> None:
+def test_concurrent_starts_share_one_pull(mine: SandboxSettings, docker: Engine, registry: Registry) -> None:
     with _front(registry) as (address, asked):
         spec = SandboxSpec(image=f"docker://{address}/{BASE_IMAGE}")
 
         async def run() -> None:
             async with make_provider(mine) as provider:
                 starts = [asyncio.ensure_future(provider.start(spec)) for _ in range(4)]
-                await asyncio.to_thread(until, lambda: asked.paths)
+                await wait_until_async(lambda: asked.paths)
                 starts[0].cancel()  # the others are not to suffer
                 for start in starts[1:]:
                     async with await start as sandbox:
@@ -114,7 +113,7 @@ def test_an_image_is_pulled_once_for_all_who_wait(
     assert containers(docker) == {}
 
 
-def test_a_registry_that_stumbles_is_asked_again(mine: SandboxSettings, registry: Registry) -> None:
+def test_pull_is_retried_after_a_registry_error(mine: SandboxSettings, registry: Registry) -> None:
     with _front(registry, failures=3) as (address, asked):
 
         async def run() -> None:
@@ -127,33 +126,35 @@ def test_a_registry_that_stumbles_is_asked_again(mine: SandboxSettings, registry
         assert len(asked.of("manifests")) > 3
 
 
-def test_closing_ends_a_pull_that_others_wait_for(mine: SandboxSettings, registry: Registry) -> None:
+def test_close_cancels_a_shared_pull(mine: SandboxSettings, registry: Registry) -> None:
     with _front(registry, failures=1000) as (address, asked):
 
         async def run() -> object:
             async with make_provider(mine) as provider:
                 spec = SandboxSpec(image=f"docker://{address}/{BASE_IMAGE}")
                 start = asyncio.ensure_future(provider.start(spec))
-                await asyncio.to_thread(until, lambda: asked.paths)
+                await wait_until_async(lambda: asked.paths)
             return (await asyncio.gather(start, return_exceptions=True))[0]
 
         error = asyncio.run(run())
     assert "closed" in str(error)
 
 
-def test_an_image_that_the_registry_does_not_know(mine: SandboxSettings, registry: Registry) -> None:
+def test_unknown_image_is_refused(mine: SandboxSettings, registry: Registry) -> None:
     error = _problem_of(mine, f"{registry.address}/no/such:1")
     assert (error.problem, error.retryable) == ("unknown_image", False)
     assert "no/such:1" in str(error)
 
 
-def test_a_registry_that_is_down(mine: SandboxSettings, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreachable_registry_is_retryable(mine: SandboxSettings, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hone.sandbox.docker.images._FIRST_DELAY_S", 0.01)
     error = _problem_of(mine, f"127.0.0.1:{free_port()}/x:1")
     assert (error.problem, error.retryable) == ("registry_unavailable", True)
 
 
-def test_an_image_for_another_architecture(mine: SandboxSettings, docker: Engine, tmp_path: Path) -> None:
+def test_image_of_another_architecture_is_refused(
+    mine: SandboxSettings, docker: Engine, tmp_path: Path
+) -> None:
     with tarfile.open(base_archive()) as source, tarfile.open(tmp_path / "image.tar", "w") as target:
         for member in source:
             content = source.extractfile(member)
@@ -173,7 +174,7 @@ def test_an_image_for_another_architecture(mine: SandboxSettings, docker: Engine
     assert "s390x" in str(error)
 
 
-def test_a_full_disk_of_the_engine(
+def test_full_engine_disk_is_retryable(
     registry: Registry,
     tmp_path: Path,
     tmp_path_factory: pytest.TempPathFactory,
@@ -208,7 +209,7 @@ def test_a_full_disk_of_the_engine(
         ("received unexpected HTTP status: 503 Service Unavailable", "registry_unavailable"),
     ],
 )
-def test_what_engines_say_is_understood(said: str, problem: str) -> None:
+def test_engine_messages_are_classified(said: str, problem: str) -> None:
     error = pull_error("x:1", said)
     assert error.problem == problem
     assert said in str(error)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,26 +11,22 @@ import pytest
 
 from hone.sandbox import ProviderUnavailable, Sandbox, SandboxSpec, make_provider, owners
 from hone.sandbox.settings import SandboxSettings
-from tests.sandbox.docker.looking import containers, until, volumes
+from tests.sandbox.docker.looking import containers, volumes
+from tests.sandbox.owner import owner_process
 from tests.services.engines import Engine
 from tests.services.image import BASE_IMAGE
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.sandbox
 
 
 @pytest.fixture
 def owner(settings: SandboxSettings) -> Iterator[subprocess.Popen[bytes]]:
-    """Another process with two busy sandboxes."""
-    command = [sys.executable, "-m", "tests.sandbox.docker.owner", settings.model_dump_json(), "2"]
-    root = Path(__file__).parents[3]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, cwd=root) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == b"ready\n"
+    with owner_process(settings, 2) as process:
         yield process
-        process.kill()
 
 
-def test_a_closed_provider_leaves_nothing(settings: SandboxSettings, engine: Engine) -> None:
+def test_closed_provider_leaves_nothing(settings: SandboxSettings, engine: Engine) -> None:
     async def run() -> None:
         async with make_provider(settings) as provider:
             sandboxes = [await provider.start(SandboxSpec(run="r1")) for _ in range(3)]
@@ -49,9 +44,7 @@ def test_a_closed_provider_leaves_nothing(settings: SandboxSettings, engine: Eng
     assert list(settings.state_dir.iterdir()) == []
 
 
-def test_sandboxes_that_are_forgotten_end_with_the_provider(
-    settings: SandboxSettings, engine: Engine
-) -> None:
+def test_unclosed_sandboxes_end_with_the_provider(settings: SandboxSettings, engine: Engine) -> None:
     async def run() -> None:
         async with make_provider(settings) as provider:
             await asyncio.gather(*(provider.start(SandboxSpec()) for _ in range(3)))
@@ -62,7 +55,7 @@ def test_sandboxes_that_are_forgotten_end_with_the_provider(
     assert containers(engine) == {}
 
 
-def test_a_start_that_is_cancelled_leaves_nothing(settings: SandboxSettings, engine: Engine) -> None:
+def test_cancelled_start_leaves_nothing(settings: SandboxSettings, engine: Engine) -> None:
     async def run() -> None:
         async with make_provider(settings) as provider:
             for pause in (0, 0.005, 0.02, 0.05, 0.1, 0.2):  # seconds, to meet it in different stages
@@ -80,9 +73,7 @@ def test_a_start_that_is_cancelled_leaves_nothing(settings: SandboxSettings, eng
     assert containers(engine) == {}
 
 
-def test_a_start_that_takes_too_long_is_given_up_and_leaves_nothing(
-    settings: SandboxSettings, engine: Engine
-) -> None:
+def test_start_timeout_leaves_nothing(settings: SandboxSettings, engine: Engine) -> None:
     async def run() -> None:
         async with make_provider(settings.model_copy(update={"start_timeout_s": 0.03})) as provider:
             with pytest.raises(ProviderUnavailable, match="not ready within") as refusal:
@@ -93,7 +84,7 @@ def test_a_start_that_takes_too_long_is_given_up_and_leaves_nothing(
     asyncio.run(run())
 
 
-def test_a_provider_that_closes_waits_for_its_starts(settings: SandboxSettings, engine: Engine) -> None:
+def test_close_waits_for_starts_in_progress(settings: SandboxSettings, engine: Engine) -> None:
     async def run() -> list[object]:
         async with make_provider(settings) as provider:
             starts = [asyncio.ensure_future(provider.start(SandboxSpec())) for _ in range(8)]
@@ -105,16 +96,14 @@ def test_a_provider_that_closes_waits_for_its_starts(settings: SandboxSettings, 
     assert containers(engine) == {}
 
 
-def test_an_owner_killed_with_9_takes_its_containers_along(
-    engine: Engine, owner: subprocess.Popen[bytes]
-) -> None:
+def test_killed_owner_loses_its_containers(engine: Engine, owner: subprocess.Popen[bytes]) -> None:
     assert {one["Config"]["Labels"]["hone.run"] for one in containers(engine).values()} == {"killed-run"}
     owner.kill()
     owner.wait()
-    until(lambda: containers(engine) == {})
+    wait_until(lambda: containers(engine) == {})
 
 
-def test_the_next_provider_removes_what_a_dead_owner_left(settings: SandboxSettings, engine: Engine) -> None:
+def test_next_provider_removes_containers_of_dead_owners(settings: SandboxSettings, engine: Engine) -> None:
     """Containers that were made and never started do not end by themselves."""
     with subprocess.Popen(["true"]) as process:
         process.wait()
@@ -137,7 +126,7 @@ def test_the_next_provider_removes_what_a_dead_owner_left(settings: SandboxSetti
             client.delete(f"/containers/{name}?force=1")
 
 
-def test_reconciling_touches_nothing_of_a_living_owner(
+def test_reconcile_keeps_resources_of_live_owners(
     settings: SandboxSettings, engine: Engine, owner: subprocess.Popen[bytes]
 ) -> None:
     before = {name: one["State"]["Pid"] for name, one in containers(engine).items()}
@@ -151,4 +140,4 @@ def test_reconciling_touches_nothing_of_a_living_owner(
     assert len(before) == 2
     owner.kill()
     owner.wait()
-    until(lambda: containers(engine) == {})
+    wait_until(lambda: containers(engine) == {})

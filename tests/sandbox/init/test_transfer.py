@@ -54,7 +54,7 @@ def _listing(*entries: bytes) -> Callable[[bytes], bytes]:
     return lambda path: TOP + b"".join(entries) if path.rstrip(b"/") == b"/tree" else TOP
 
 
-def test_small_files_come_out_together(tmp_path: Path) -> None:
+def test_small_files_share_a_frame(tmp_path: Path) -> None:
     names = [b"a", b"b", b"c"]
     answers: Answers = {
         wire.LIST_KIND: _listing(*(entry(name, mode=0o4777) for name in names)),
@@ -87,7 +87,7 @@ def test_small_files_come_out_together(tmp_path: Path) -> None:
         ([b"rubbish"], [b"x"]),
     ],
 )
-def test_what_is_not_as_it_has_to_be_is_refused(
+def test_invalid_listing_is_refused(
     listing: list[bytes], contents: list[bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(transfer, "BYTES_MAX", 1000)
@@ -111,7 +111,7 @@ def test_unreadable_contents_are_refused(tmp_path: Path) -> None:
         _download(answers, tmp_path / "out")
 
 
-def test_a_tree_without_end_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_endless_tree_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trees, "ENTRIES_MAX", 20)
     answers: Answers = {wire.LIST_KIND: lambda _: TOP + entry(b"deeper", kind=b"d")}
     with pytest.raises(SandboxError, match="more than 20 files"):
