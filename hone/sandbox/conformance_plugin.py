@@ -1,7 +1,7 @@
-"""The options of `pytest --pyargs hone.sandbox.conformance`, an entry point of pytest.
+"""The options of `pytest --pyargs hone.sandbox.conformance`: a pytest plugin.
 
-It lies outside of the suite's package, for pytest imports it in every project: it must be light, and the
-modules of checks must not be imported before their assertions are rewritten.
+pytest imports it in every project, so it is light and outside of the package of checks. Their modules must
+not be imported before pytest rewrites their assertions.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ SUITE = "hone.sandbox.conformance"
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_load_initial_conftests(parser: pytest.Parser, args: list[str]) -> None:
-    """Add the options where the command line names the suite, and there only."""
+    """Add the options only if the command line names the suite."""
     if not any(SUITE in argument.replace(os.sep, ".") for argument in args):
         return
     pytest.register_assert_rewrite(SUITE)
@@ -37,5 +37,5 @@ def pytest_load_initial_conftests(parser: pytest.Parser, args: list[str]) -> Non
         "--image",
         default="host",
         metavar="IMAGE",
-        help="what every check runs over; needs bash, git, python3 with pytest, and root as its user",
+        help="image of every sandbox; needs bash, git, python3 with pytest, and root as its user",
     )

@@ -1,8 +1,8 @@
 """File trees that cross a trust border: out of a sandbox, or between machines as tar streams.
 
 `TreeWriter` makes a tree from entries that an attacker may have chosen. `pack` and `unpack` turn a file or
-tree into a tar stream and back. The stream holds one top member, `content`, and what a tree holds lies below
-it: regular files, directories, and links that stay within the tree, in GNU format, sorted, without owners and
+tree into a tar stream and back. The stream has one top member, `content`, and the entries of a tree below it:
+regular files, directories, and links that stay within the tree, in GNU format, sorted, without owners and
 times, so that equal trees have equal bytes. Everything else is refused: absolute names, "..", links that lead
 out, hard links, devices, sparse files, extended headers, setuid and its like, a name twice, too many entries
 or bytes.
@@ -77,8 +77,8 @@ def remove(tree: Path) -> None:
 def is_unsafe_symlink(folder: str, link: str) -> bool:
     """Return whether a symbolic link in `folder`, relative to the top of its tree, may lead out of the tree.
 
-    A `..` after a name may: the name may be another link, so what lies above it is unknown. Links of which
-    none leads out lead nowhere else together either.
+    A `..` after a name may: the name may be another link, so its parent is unknown. Safe links stay in
+    the tree together, too.
     """
     parts = link.split("/")
     leading = 0
@@ -126,7 +126,7 @@ class TreeWriter:
         return create_file(self._claim(path), mode)
 
     def add_link(self, path: str, link: str) -> None:
-        """Note a symbolic link for `finish`. Raises SandboxError for one that leads out of the tree."""
+        """Note a symbolic link for `finish`. Raises SandboxError if it leads out of the tree."""
         self._claim(path)
         if not path or is_unsafe_symlink(posixpath.dirname(path), link):
             raise SandboxError(f"refused {path[:200]!r}: a link out of the tree, to {link[:200]!r}")
@@ -201,7 +201,7 @@ def _describe(name: str, path: Path) -> tarfile.TarInfo:
 def unpack(file: IO[bytes], directory: Path, *, limit: int = BYTES_MAX) -> Path:
     """Unpack below an empty directory that no other process writes to; return the path of `content` in it.
 
-    Raises SandboxError for a member that is refused, TooLarge, OSError; what was unpacked so far stays.
+    Raises SandboxError for a member that is refused, TooLarge, OSError; then part of the tree stays.
     """
     top = directory / TOP
     writer = TreeWriter(top, max_bytes=limit)
@@ -238,7 +238,7 @@ def _unpack_member(tar: tarfile.TarFile, member: tarfile.TarInfo, writer: TreeWr
 
 
 class _Member(tarfile.TarInfo):
-    """Refuses by the header block, before tarfile reads (into memory) what the block announces."""
+    """Refuses a member by its header block, before tarfile reads the announced bytes into memory."""
 
     @classmethod
     def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> _Member:

@@ -1,4 +1,4 @@
-"""`pytest --pyargs hone.sandbox.conformance`, as people who write a provider run it."""
+"""`pytest --pyargs hone.sandbox.conformance`, as authors of a provider run it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def pytest_in(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=280)
 
 
-def test_the_provider_of_the_documentation_passes_with_the_command_beside_it(tmp_path: Path) -> None:
+def test_documented_provider_passes_with_the_documented_command(tmp_path: Path) -> None:
     section = PAGE.read_text().split("## Write your own provider")[1]
     example, command = re.findall(r"```(?:python|bash)\n(.*?)```", section, re.DOTALL)
     (tmp_path / "few.py").write_text(example)
@@ -31,7 +31,7 @@ def test_the_provider_of_the_documentation_passes_with_the_command_beside_it(tmp
     assert done.returncode == 0, done.stdout[-8000:]
 
 
-def test_a_provider_that_breaks_a_promise_fails_its_check_with_both_values(tmp_path: Path) -> None:
+def test_failed_check_shows_both_values(tmp_path: Path) -> None:
     (tmp_path / "broken.py").write_text(
         "from dataclasses import replace\n"
         "from hone.sandbox import make_provider\n"
@@ -47,7 +47,7 @@ def test_a_provider_that_breaks_a_promise_fails_its_check_with_both_values(tmp_p
     assert "'SPEC': '1'" in done.stdout
 
 
-def test_settings_reach_hones_own_provider(tmp_path: Path) -> None:
+def test_settings_reach_the_provider(tmp_path: Path) -> None:
     refused = pytest_in(tmp_path, *SUITE, "--sandbox-set", "memory_mib=none", "-k", "a_shell_command")
     assert refused.returncode == pytest.ExitCode.USAGE_ERROR
     assert "memory_mib" in refused.stdout
@@ -65,13 +65,13 @@ def test_settings_reach_hones_own_provider(tmp_path: Path) -> None:
         (["--sandbox-set", "pids"], "KEY=VALUE"),
     ],
 )
-def test_a_wrong_option_is_told_once(tmp_path: Path, arguments: list[str], reason: str) -> None:
+def test_wrong_option_is_reported_once(tmp_path: Path, arguments: list[str], reason: str) -> None:
     done = pytest_in(tmp_path, *SUITE, *arguments)
     assert done.returncode == pytest.ExitCode.USAGE_ERROR
     assert done.stdout.count(reason) == 1
 
 
-def test_other_projects_keep_their_own_option_of_the_same_name(tmp_path: Path) -> None:
+def test_other_projects_keep_their_own_provider_option(tmp_path: Path) -> None:
     (tmp_path / "conftest.py").write_text(
         "def pytest_addoption(parser): parser.addoption('--provider', default='theirs')\n"
     )

@@ -1,4 +1,4 @@
-"""Isolation and limits: what hostile code meets."""
+"""Isolation and limits for hostile code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The registry of checks, what they share, and how they are run with a provider.
+"""The registry of checks, their helpers, and the runner for one provider.
 
 Checks use `assert` and `pytest.raises`, and `pytest.skip` for a feature that the provider does not have.
 """

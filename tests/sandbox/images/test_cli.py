@@ -24,7 +24,7 @@ class Hone:
         self.cache = cache
 
     def __call__(self, *arguments: object, code: int = 0) -> str:
-        """Run `hone images`; what it printed, or where it printed nothing, what it complained of."""
+        """Run `hone images`; return its stdout, or its stderr when stdout is empty."""
         command = [*HONE, *map(str, arguments), "--cache-dir", str(self.cache)]
         done = subprocess.run(command, capture_output=True, text=True, timeout=200)
         assert done.returncode == code, done.stderr
@@ -75,9 +75,9 @@ def test_list_is_pulled_through_a_proxy(hone: Hone, registry: Registry, tmp_path
         "--source-prefix",
         "docker.io/",
     )
-    said = hone(*through, code=1)
-    assert f"swe/missing:v1: there is no image {registry.address}/hub/swe/missing:v1" in said
-    assert "2 of 3 images are here." in said
+    text = hone(*through, code=1)
+    assert f"swe/missing:v1: there is no image {registry.address}/hub/swe/missing:v1" in text
+    assert "2 of 3 images are here." in text
     kept = {image["name"] for image in json.loads(hone("list", "--json"))}
     assert kept == {"docker.io/swe/a:v1", "docker.io/swe/b:latest"}
     names.write_text("swe/a:v1\nswe/b\n")
@@ -86,7 +86,7 @@ def test_list_is_pulled_through_a_proxy(hone: Hone, registry: Registry, tmp_path
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code", "said"),
+    ("arguments", "code", "text"),
     [
         (["pull"], 2, "name the images to pull"),
         (["pull", "x", "--source-prefix", "y"], 2, "give both"),
@@ -96,7 +96,7 @@ def test_list_is_pulled_through_a_proxy(hone: Hone, registry: Registry, tmp_path
         (["prune", "--unused", "--to", "1"], 2, "leave out --to"),
     ],
 )
-def test_wrong_arguments_give_one_sentence(hone: Hone, arguments: list[str], code: int, said: str) -> None:
+def test_wrong_arguments_give_one_sentence(hone: Hone, arguments: list[str], code: int, text: str) -> None:
     sentence = [line for line in hone(*arguments, code=code).splitlines() if line.startswith("hone: ")]
     assert len(sentence) == 1
-    assert said in sentence[0]
+    assert text in sentence[0]

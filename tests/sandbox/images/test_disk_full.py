@@ -24,8 +24,8 @@ store = ImageStore(Path(sys.argv[1]) / "images", budget_gib=1)
 try:
     asyncio.run(store.import_(sys.argv[2], name="large"))
 except ImageUnavailable as error:
-    said = "sandbox.images_gib" in str(error)
-    print(error.problem, error.retryable, said, left(Path(sys.argv[1]) / "images"))
+    names_setting = "sandbox.images_gib" in str(error)
+    print(error.problem, error.retryable, names_setting, left(Path(sys.argv[1]) / "images"))
 """
 
 
@@ -42,5 +42,5 @@ def test_full_disk_leaves_no_partial_files(tmp_path: Path, size: str) -> None:
     command = ["unshare", "--mount", "bash", "-c", script, sys.executable, str(disk), str(layout), _IMPORT]
     done = subprocess.run(command, capture_output=True, text=True, timeout=200)
     # asyncio says so of a child that ends while it is being killed
-    said = [line for line in done.stderr.splitlines() if not line.startswith("Unknown child process pid")]
-    assert (done.stdout, said) == ("disk_full False True []\n", [])
+    errors = [line for line in done.stderr.splitlines() if not line.startswith("Unknown child process pid")]
+    assert (done.stdout, errors) == ("disk_full False True []\n", [])
