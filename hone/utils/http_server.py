@@ -239,7 +239,7 @@ async def serving(
     on_stop: Callable[[], Awaitable[None]] | None = None,
     tls: Tls | None = None,
 ) -> AsyncGenerator[None]:
-    """Serve on bound sockets (TCP or unix) while the block runs; a failing server cancels the block.
+    """Serve on bound sockets (TCP or unix) while the block runs.
 
     Then the server closes the sockets, awaits `on_stop`, which ends what runs (so that waiting requests get
     their errors), and gives replies GRACE_S to leave.
@@ -263,13 +263,17 @@ async def serving(
         ssl_cert_reqs=ssl.CERT_REQUIRED if tls and tls.client_ca else ssl.CERT_NONE,
     )
     server = _Server(config, on_stop)
-    async with asyncio.TaskGroup() as group:
-        group.create_task(server.serve(sockets=list(listeners)))
-        try:
-            await server.accepting.wait()
-            yield
-        finally:
-            server.should_exit = True
+    running = asyncio.create_task(server.serve(sockets=list(listeners)))
+    accepting = asyncio.create_task(server.accepting.wait())
+    try:
+        await asyncio.wait({running, accepting}, return_when=asyncio.FIRST_COMPLETED)
+        if running.done():  # it could not start
+            running.result()
+        yield
+    finally:
+        accepting.cancel()
+        server.should_exit = True
+        await running
 
 
 class _Server(uvicorn.Server):

@@ -201,3 +201,12 @@ def test_server_on_a_unix_socket_stops_after_its_cleanup(tmp_path: Path) -> None
 
     asyncio.run(main())
     assert stopped
+
+
+def test_exception_of_the_block_is_not_wrapped() -> None:
+    async def main() -> None:
+        async with served(echo):
+            raise KeyError("the block")
+
+    with pytest.raises(KeyError, match="the block"):
+        asyncio.run(main())

@@ -1,4 +1,4 @@
-"""What a spec names of this machine, for a machine that has none of it."""
+"""Packing of specs for another machine: local directories become digests of their archives."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ _SETTLED_NS = 2_000_000_000  # the coarsest clock of a file system in use
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TravellingSpec:
-    """A spec as it goes over the wire, and where the contents that it names by digest lie here."""
+class PackedSpec:
+    """A spec in its wire form, and the local path of each content that it names by digest."""
 
     body: SpecBody
     contents: Mapping[str, Path]
 
 
-async def travelling(spec: SandboxSpec) -> TravellingSpec:
-    """Pack up a spec.
+async def pack_spec(spec: SandboxSpec) -> PackedSpec:
+    """Return the wire form of a spec.
 
     Raises FileNotFoundError, NotADirectoryError, SandboxError for contents that cannot be archived;
-    ProviderUnavailable for a spec with a snapshot, which is of this machine alone.
+    ProviderUnavailable for a spec with a snapshot, which exists on this machine only.
     """
     if spec.snapshot:
-        raise ProviderUnavailable("a sandbox on another machine starts from no snapshot", retryable=False)
+        raise ProviderUnavailable("a remote sandbox cannot start from a local snapshot", retryable=False)
     if spec.layer and not spec.layer.is_dir():
         raise NotADirectoryError(f"{spec.layer} is not a directory")
     sources = [*([spec.layer] if spec.layer else []), *(mount.source for mount in spec.mounts)]
@@ -50,26 +50,26 @@ async def travelling(spec: SandboxSpec) -> TravellingSpec:
         network=spec.network,
         tunnel=spec.tunnel is not None,
     )
-    return TravellingSpec(body=body, contents={digest: source for source, digest in digests.items()})
+    return PackedSpec(body=body, contents={digest: source for source, digest in digests.items()})
 
 
 def _digest(source: Path) -> str:
     state, newest_ns = _state(source)
-    if time.time_ns() - newest_ns < _SETTLED_NS:  # a change that comes now may leave the same times
+    if time.time_ns() - newest_ns < _SETTLED_NS:  # a change right now may leave the same times
         return trees.digest(source)
     return _digest_of(source, state)
 
 
 @functools.lru_cache(maxsize=10_000)
 def _digest_of(source: Path, state: bytes) -> str:
-    """Asked for at every start, and read anew only when `state` says that the tree was changed."""
+    """Return the digest of a tree, cached while `state` stays the same."""
     return trees.digest(source)
 
 
 def _state(source: Path) -> tuple[bytes, int]:
-    """What the file system tells of a tree without reading its files, and when it last changed.
+    """Return a fingerprint of a tree's metadata, and its newest change time in ns.
 
-    Any change of the tree changes this, unless it comes within the resolution of the file system's clock.
+    Any change of the tree changes it, except within the resolution of the file system's clock.
     """
     top = source.lstat()
     hasher, newest_ns = hashlib.blake2b(_facts(top)), top.st_ctime_ns

@@ -1,7 +1,7 @@
-"""The provider `pool`: sandboxes on the nodes of a pool server, leased.
+"""The provider `pool`: leased sandboxes on the nodes of a pool server.
 
-A lease's id is chosen here, so that one whose reply never came can be asked for again, or given back. One
-task renews all leases; commands go to the nodes directly.
+The client chooses lease ids, so it can repeat or close a request whose reply was lost. One task renews all
+leases; commands go to the nodes directly.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import TypeVar
 import aiohttp
 
 from hone.sandbox import owners
-from hone.sandbox.client.content import travelling
+from hone.sandbox.client.content import pack_spec
 from hone.sandbox.client.pool import PoolClient
 from hone.sandbox.client.sandbox import RemoteSandbox
 from hone.sandbox.client.tls import ClientTls
@@ -43,7 +43,7 @@ Result = TypeVar("Result")
 
 
 class LeasedSandbox(RemoteSandbox):
-    """A sandbox that ends with its lease: then LeaseLost is raised by what runs and by all that follows."""
+    """A sandbox that ends with its lease: running and later calls then raise LeaseLost."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class LeasedSandbox(RemoteSandbox):
         self._loss = asyncio.get_running_loop().create_future()
 
     def lose(self) -> None:
-        """The pool says that the lease is lost."""
+        """Mark the lease as lost and end what runs."""
         if not self._loss.done():
             self._loss.set_result(None)
         if self._tunnel is not None:
@@ -79,8 +79,8 @@ class LeasedSandbox(RemoteSandbox):
         if self._loss.done():
             raise self._lost()
 
-    async def _reached(self, asking: Awaitable[Result]) -> Result:
-        working = asyncio.ensure_future(super()._reached(asking))
+    async def _or_lost(self, asking: Awaitable[Result]) -> Result:
+        working = asyncio.ensure_future(super()._or_lost(asking))
         try:
             await asyncio.wait({working, self._loss}, return_when=asyncio.FIRST_COMPLETED)
             if not working.done():
@@ -95,7 +95,7 @@ class LeasedSandbox(RemoteSandbox):
 
 
 class PoolProvider:
-    """Enter it to connect to the pool; leaving it closes all its leases."""
+    """A context manager: entering connects to the pool, leaving closes all leases."""
 
     def __init__(self, settings: SandboxSettings) -> None:
         """Raises ProviderUnavailable when `pool_url` is not set."""
@@ -107,8 +107,8 @@ class PoolProvider:
         )
         self._owner = f"{_machine()}:{owners.new_name()}"
         self._numbers = itertools.count(1)
-        self._held: dict[str, LeasedSandbox] = {}
-        self._giving_back: set[asyncio.Task[None]] = set()
+        self._leased: dict[str, LeasedSandbox] = {}
+        self._closing_tasks: set[asyncio.Task[None]] = set()
         self._session: aiohttp.ClientSession | None = None
 
     # --- opening and closing
@@ -135,77 +135,77 @@ class PoolProvider:
     async def __aexit__(self, *exc: object) -> None:
         self._session = None
         self._renewing.cancel()
-        await asyncio.wait({self._renewing, *self._giving_back})
+        await asyncio.wait({self._renewing, *self._closing_tasks})
         try:
             await self._pool.close_owner(self._owner)
         except ProviderUnavailable as error:
-            _log.warning("%d leases are left to their time to live: %s", len(self._held), error)
+            _log.warning("%d leases are left to expire: %s", len(self._leased), error)
         finally:
-            for sandbox in self._held.values():
+            for sandbox in self._leased.values():
                 sandbox.lose()
                 await sandbox.detach()
-            self._held.clear()
+            self._leased.clear()
             await self._closing.aclose()
 
     # --- the contract
 
     async def start(self, spec: SandboxSpec) -> LeasedSandbox:
-        """A sandbox on one of the pool's nodes; waits while the pool is full.
+        """Return a sandbox on one of the pool's nodes; wait while the pool is full.
 
         Raises QueueTimeout, ProviderUnavailable.
         """
         if self._session is None:
             raise ProviderUnavailable("the provider is not open", retryable=False)
-        travels = await travelling(spec)
+        packed = await pack_spec(spec)
         lease_id = f"{self._owner}:{next(self._numbers)}"
         request = LeaseRequest(
             lease_id=lease_id,
             owner=self._owner,
-            spec=travels.body,
+            spec=packed.body,
             ttl_s=self._settings.lease_ttl_s,
             wait_s=self._settings.queue_timeout_s,
         )
         try:
             lease = await self._pool.allocate(request)
             sandbox = LeasedSandbox(self._session, lease, spec, lambda: self._close(lease_id))
-            self._held[lease_id] = sandbox
-            if travels.contents:
-                await sandbox.start(travels.contents)
+            self._leased[lease_id] = sandbox
+            if packed.contents:
+                await sandbox.start(packed.contents)
             await sandbox.attach()
         except BaseException:
-            self._held.pop(lease_id, None)
-            task = asyncio.create_task(self._give_back(lease_id))
-            self._giving_back.add(task)
-            task.add_done_callback(self._giving_back.discard)
+            self._leased.pop(lease_id, None)
+            task = asyncio.create_task(self._close_unused(lease_id))
+            self._closing_tasks.add(task)
+            task.add_done_callback(self._closing_tasks.discard)
             raise
         return sandbox
 
     async def _close(self, lease_id: str) -> None:
-        if self._held.pop(lease_id, None) is not None:
+        if self._leased.pop(lease_id, None) is not None:
             await self._pool.close(lease_id)
 
-    async def _give_back(self, lease_id: str) -> None:
-        """Also a lease of which no reply was seen: the pool then refuses to make it later."""
+    async def _close_unused(self, lease_id: str) -> None:
+        """Close a lease, also one without a reply yet: the pool then refuses to create it later."""
         try:
             await self._pool.close(lease_id)
         except SandboxError as error:
-            _log.warning("lease %s is left to its time to live: %s", lease_id, error)
+            _log.warning("lease %s is left to expire: %s", lease_id, error)
 
     async def _renew(self) -> None:
         while True:
             await asyncio.sleep(self._settings.lease_ttl_s / _BEATS_PER_TTL)
-            beats = [sandbox.beat for sandbox in self._held.values()]
+            beats = [sandbox.beat for sandbox in self._leased.values()]
             try:
                 lost = await self._pool.heartbeat(beats)
-            except SandboxError as error:  # a pool that restarts gives leases their time anew
+            except SandboxError as error:  # a pool that restarts renews all leases
                 _log.warning("%d leases were not renewed: %s", len(beats), error)
                 continue
             for lease_id in lost:
-                if (sandbox := self._held.pop(lease_id, None)) is not None:
+                if (sandbox := self._leased.pop(lease_id, None)) is not None:
                     sandbox.lose()
 
     async def health(self) -> Health:
-        """Ask the pool; it need not be open."""
+        """Check the pool; also works before this provider is open."""
         try:
             async with self._connected() as (_, pool):
                 status = await pool.status()
@@ -215,21 +215,21 @@ class PoolProvider:
         return Health(checks=_checks(self._settings.pool_url, status))
 
     async def images(self) -> list[str]:
-        """None: which node has what is the pool's to know."""
+        """Return nothing: only the pool knows the images of its nodes."""
         return []
 
     async def digest(self, image: str) -> str:
-        """Never told: which node has which image is the pool's to know."""
+        """Return "": only the pool knows the images of its nodes."""
         return ""
 
     async def reconcile(self) -> int:
-        """Close what dead processes of this machine left leased; returns the number of leases."""
+        """Close the leases of dead processes of this machine; return their number."""
         async with self._connected() as (_, pool):
             return await _close_dead_owners(pool)
 
 
 def _machine() -> str:
-    """This machine since its last boot: what `owners.is_dead` can judge."""
+    """Return an id of this machine since its last boot: `owners.is_dead` applies to its processes only."""
     return owners.boot_id().replace("-", "")
 
 

@@ -1,4 +1,4 @@
-"""A sandbox on a node: the contract, spoken over HTTP."""
+"""The sandbox contract over HTTP: a sandbox on a node."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ from hone.sandbox.remote.wire import (
     StartReply,
 )
 
-MARGIN_S = 60.0  # beyond a command's own time, before the node is given up
-FILES_S = 600.0  # the most that one file or tree may take
-START_S = 660.0  # the most that a start may take, once its contents are there
+MARGIN_S = 60.0  # added to a command's own limit before the node counts as unreachable
+FILES_S = 600.0  # time limit for one file or tree
+START_S = 660.0  # time limit of a start after its uploads
 _CANCEL_S = 5.0
 
 Result = TypeVar("Result")
@@ -47,10 +47,10 @@ _log = logging.getLogger(__name__)
 
 
 class RemoteSandbox(Sandbox):
-    """Its node's reply is authoritative; a node that cannot be reached is a sandbox that is lost.
+    """A sandbox on a node. An unreachable node means SandboxLost.
 
-    A command carries a key, so that its reply can be asked for again when a connection breaks. With
-    `on_output` it cannot: a broken connection ends the command, and SandboxLost is raised.
+    Commands carry an idempotency key, so that a lost reply can be requested again. With `on_output` they
+    cannot: a broken connection ends the command and raises SandboxLost.
     """
 
     def __init__(
@@ -66,24 +66,24 @@ class RemoteSandbox(Sandbox):
     ) -> None:
         """
         Args:
-            session: its owner's; must outlive the sandbox.
-            spec: with `workdir` filled in.
-            on_close: gives the sandbox back, to the node or to the pool; called by the first `close`.
+            session: must outlive the sandbox.
+            spec: with the actual `workdir`.
+            on_close: destroys the sandbox or closes its lease; called by the first `close`.
         """
         self.id = sandbox_id
         self.spec = spec
         self.enforced = enforced
         self._node = connect(session, f"{node_url.rstrip('/')}/v1/sandboxes/{sandbox_id}", capability)
         self._on_close = on_close
-        self._closed = self._given_back = False
+        self._closed = self._released = False
         self._tunnel: ClientTunnel | None = None
 
     async def start(self, contents: Mapping[str, Path]) -> None:
-        """Start a sandbox whose spec names contents, giving its node those that are missing there.
+        """Upload the contents that its node lacks, and start the sandbox.
 
         Raises ProviderUnavailable, and what packing raises.
         """
-        for _ in range(3):  # once to learn what is missing, once more should the node drop one meanwhile
+        for _ in range(3):  # the node may delete content between two calls
             data = await self._node.request("POST", "/start", timeout_s=START_S, idempotent=True)
             reply = StartReply.model_validate_json(data)
             if not reply.missing:
@@ -93,17 +93,17 @@ class RemoteSandbox(Sandbox):
             for digest in reply.missing:
                 async with _packed(contents[digest].resolve()) as file:
                     await self._send(f"/content/{digest}", file, {})
-        raise ProviderUnavailable(f"{self._node.url} does not keep what it is given", retryable=True)
+        raise ProviderUnavailable(f"{self._node.url} does not keep uploaded contents", retryable=True)
 
     async def attach(self) -> None:
-        """Join the tunnel, where its spec names one. Raises SandboxLost, ProviderUnavailable."""
+        """Attach to the tunnel if the spec names one. Raises SandboxLost, ProviderUnavailable."""
         if self.spec.tunnel is not None:
             tunnel = ClientTunnel(self._node, self.spec.tunnel)
             await tunnel.open()
             self._tunnel = tunnel
 
     async def detach(self) -> None:
-        """End the connections of the tunnel."""
+        """End all connections of the tunnel."""
         if self._tunnel is not None:
             await self._tunnel.close()
 
@@ -111,7 +111,7 @@ class RemoteSandbox(Sandbox):
 
     async def _exec(self, command: Command) -> ExecResult:
         self._check_open()
-        asked = ExecRequest(
+        payload = ExecRequest(
             command=command.argv,
             timeout_s=command.timeout_s,
             cwd=command.cwd,
@@ -120,11 +120,11 @@ class RemoteSandbox(Sandbox):
             merge_stderr=command.merge_stderr,
             stream=command.on_output is not None,
         )
-        body, patience = asked.model_dump_json().encode(), command.timeout_s + MARGIN_S
+        body, limit_s = payload.model_dump_json().encode(), command.timeout_s + MARGIN_S
         if command.on_output is not None:
-            reply = await self._reached(self._exec_live(body, patience, command.on_output))
+            reply = await self._or_lost(self._exec_live(body, limit_s, command.on_output))
         else:
-            reply = await self._reached(self._exec_keyed(body, patience))
+            reply = await self._or_lost(self._exec_keyed(body, limit_s))
         return ExecResult(**reply.model_dump(exclude={"ok"}))
 
     async def _exec_keyed(self, body: bytes, timeout_s: float) -> ExecReply:
@@ -142,35 +142,35 @@ class RemoteSandbox(Sandbox):
     async def _exec_live(self, body: bytes, timeout_s: float, on_output: OnOutput) -> ExecReply:
         async with self._node.stream("POST", "/exec", body=body, timeout_s=timeout_s) as response:
             async for line in _lines(response.content):
-                said = EXEC_LINE.validate_json(line)
-                if isinstance(said, ExecReply):
-                    return said
-                if isinstance(said, ErrorBody):
-                    raise from_body(said)
-                on_output(said.stream, said.data)
+                message = EXEC_LINE.validate_json(line)
+                if isinstance(message, ExecReply):
+                    return message
+                if isinstance(message, ErrorBody):
+                    raise from_body(message)
+                on_output(message.stream, message.data)
         raise Unreachable(f"{self._node.url} ended its output without a result")
 
     # --- files
 
     async def read(self, path: str) -> bytes:
-        """A file's content. Raises FileNotFoundError, IsADirectoryError, SandboxError."""
+        """Return a file's content. Raises FileNotFoundError, IsADirectoryError, SandboxError."""
         self._check_open()
-        return await self._reached(
+        return await self._or_lost(
             self._node.request("GET", "/files", params={"path": path}, timeout_s=FILES_S, idempotent=True)
         )
 
     async def write(self, path: str, data: bytes, *, mode: int = 0o644) -> None:
         self._check_open()
         params = {"path": path, "mode": f"{mode:o}"}
-        await self._reached(
+        await self._or_lost(
             self._node.request("PUT", "/files", body=data, params=params, timeout_s=FILES_S, idempotent=True)
         )
 
     async def upload(self, source: Path, target: str) -> None:
-        """Copy a host file or tree. Raises OSError, TooLarge, and SandboxError for what does not travel."""
+        """Copy a host file or tree. Raises OSError, TooLarge, SandboxError (for special files)."""
         self._check_open()
         async with _packed(source) as file:
-            await self._reached(self._send("/archive", file, {"path": target}))
+            await self._or_lost(self._send("/archive", file, {"path": target}))
 
     async def _send(self, path: str, file: IO[bytes], params: Mapping[str, str]) -> None:
         await self._node.request("PUT", path, body=file, params=params, timeout_s=FILES_S)
@@ -179,7 +179,7 @@ class RemoteSandbox(Sandbox):
         """Copy a file (replacing `target`) or a tree (making `target`), whole or not at all."""
         self._check_open()
         with tempfile.TemporaryFile() as file:
-            await self._reached(self._fetch(source, file))
+            await self._or_lost(self._fetch(source, file))
             await asyncio.to_thread(_unpack_at, file, target)
 
     async def _fetch(self, source: str, file: IO[bytes]) -> None:
@@ -197,30 +197,30 @@ class RemoteSandbox(Sandbox):
 
     def _check_open(self) -> None:
         if self._closed:
-            raise SandboxLost("it was closed")
+            raise SandboxLost("the sandbox is closed")
 
-    async def _reached(self, asking: Awaitable[Result]) -> Result:
-        """What was asked for; SandboxLost when the node cannot be reached."""
+    async def _or_lost(self, asking: Awaitable[Result]) -> Result:
+        """Await a call; raise SandboxLost when the node cannot be reached."""
         try:
             return await asking
         except Unreachable as error:
             raise SandboxLost(f"its node cannot be reached: {error}") from error
 
     async def close(self) -> None:
-        """Give it back. Where the node cannot be reached, its time to live ends it."""
+        """Release the sandbox. If the node cannot be reached, the sandbox expires there."""
         self._closed = True
         await self.detach()
-        if self._given_back:
+        if self._released:
             return
         try:
             await self._on_close()
         except Unreachable as error:
-            _log.warning("sandbox %s is left to its time to live: %s", self.id, error)
-        self._given_back = True
+            _log.warning("sandbox %s is left to expire: %s", self.id, error)
+        self._released = True
 
 
 async def _lines(content: aiohttp.StreamReader) -> AsyncIterator[bytes]:
-    """Lines of any length; the reader's own `readline` bounds them."""
+    """Yield lines of any length, which `StreamReader.readline` would limit."""
     rest = bytearray()
     async for chunk in content.iter_any():
         rest += chunk
@@ -239,7 +239,7 @@ async def _packed(source: Path) -> AsyncIterator[IO[bytes]]:
 
 
 def _unpack_at(file: IO[bytes], target: Path) -> None:
-    """Unpack beside the target, then move into place."""
+    """Unpack into a temporary directory beside the target, then rename."""
     file.seek(0)
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=".hone-") as folder:
         content = trees.unpack(file, Path(folder))

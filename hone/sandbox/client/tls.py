@@ -1,4 +1,4 @@
-"""TLS of clients: whom they believe, and how they prove who they are."""
+"""TLS settings of clients."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from hone.sandbox.contract import ProviderUnavailable
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientTls:
-    """Files in PEM form; without any, the system's authorities are believed and nothing is proved."""
+    """PEM files. By default the system's authorities are trusted and no client certificate is presented."""
 
-    ca: Path | None = None  # whose certificates servers present
+    ca: Path | None = None  # that signed the servers' certificates
     certificate: Path | None = None  # this client's own (mutual TLS)
     key: Path | None = None
 
     def context(self) -> ssl.SSLContext:
-        """Raises ProviderUnavailable when a file is missing or is not what it should be."""
+        """Return the SSL context. Raises ProviderUnavailable when a file is missing or invalid."""
         try:
             context = ssl.create_default_context(cafile=self.ca)
             if self.certificate:

@@ -1,1 +1,1 @@
-"""The node server: one machine's provider, over HTTP."""
+"""The node server: the sandboxes of one machine over HTTP."""

@@ -1,4 +1,4 @@
-"""The node's own endpoints (`hone.sandbox.remote.wire`)."""
+"""The version 1 endpoints of a node (`hone.sandbox.remote.wire`)."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from hone.sandbox import trees
 from hone.sandbox.contract import Sandbox, SandboxError, SandboxLost, Unauthorized
-from hone.sandbox.node.commands import Lines, run
+from hone.sandbox.node.commands import ExecStream, run
 from hone.sandbox.node.contents import receive
 from hone.sandbox.node.node import Node
-from hone.sandbox.node.sandboxes import Held
+from hone.sandbox.node.sandboxes import SandboxEntry
 from hone.sandbox.remote.errors import error_response, to_body
 from hone.sandbox.remote.tunnel import PROTOCOL
 from hone.sandbox.remote.wire import (
@@ -44,8 +44,8 @@ from hone.utils.http_server import (
     while_connected,
 )
 
-JSON_MAX = 1 << 20  # bytes of a request that carries no data
-EXEC_MAX = 96 << 20  # with standard input, in base64
+JSON_MAX = 1 << 20  # bytes of a request without file content
+EXEC_MAX = 96 << 20  # bytes; the base64 of standard input included
 FILE_MAX = 256 << 20
 _CHUNK = 1 << 18
 _MIB = 1 << 20
@@ -71,7 +71,7 @@ def make_routes(node: Node) -> list[BaseRoute]:
     ]
 
 
-def _find(node: Node, request: Request) -> Held:
+def _find(node: Node, request: Request) -> SandboxEntry:
     return node.sandboxes.find(request.path_params["sandbox_id"], presented_token(request))
 
 
@@ -102,21 +102,21 @@ def _server_routes(node: Node) -> list[Route]:
             memory_mib=memory.total // _MIB,
             free_memory_mib=memory.available // _MIB,
             images=node.probe.images,
-            sandboxes=[held.row() for held in node.sandboxes],
+            sandboxes=[entry.row() for entry in node.sandboxes],
             accepting=node.sandboxes.accepting,
         )
         return model_response(facts)
 
     async def renew(request: Request) -> Response:
-        asked = RenewRequest.model_validate_json(await read_body(request, JSON_MAX))
-        return model_response(RenewReply(lost=node.sandboxes.renew(asked.ids, asked.ttl_s)))
+        payload = RenewRequest.model_validate_json(await read_body(request, JSON_MAX))
+        return model_response(RenewReply(lost=node.sandboxes.renew(payload.ids, payload.ttl_s)))
 
     async def create(request: Request) -> Response:
         body = await read_body(request, JSON_MAX)
-        asked = CreateRequest.model_validate_json(body)
+        payload = CreateRequest.model_validate_json(body)
 
         async def make() -> bytes:
-            return _created(await node.sandboxes.create(asked))
+            return _created(await node.sandboxes.create(payload))
 
         return await _once(node, "", request, body, make)
 
@@ -136,33 +136,33 @@ def _server_routes(node: Node) -> list[Route]:
 
 
 def _tunnel_route(node: Node) -> WebSocketRoute:
-    """Where a client attaches WebSockets to the tunnel of its sandbox."""
+    """Return the endpoint at which a client attaches WebSockets to the tunnel of its sandbox."""
 
     async def attach(websocket: WebSocket) -> None:
         try:
             if PROTOCOL not in websocket.scope["subprotocols"]:
                 raise ValueError(f"a tunnel needs the WebSocket protocol {PROTOCOL}: update the client")
-            held = node.sandboxes.find(websocket.path_params["sandbox_id"], presented_token(websocket))
-            node.sandboxes.use(held)
-            if held.tunnel is None:
+            entry = node.sandboxes.find(websocket.path_params["sandbox_id"], presented_token(websocket))
+            node.sandboxes.use(entry)
+            if entry.tunnel is None:
                 raise SandboxLost("its spec names no tunnel")
         except (SandboxError, ValueError) as error:
             node.metrics.refuse(to_body(error)[1].code)
             await websocket.send_denial_response(error_response(error))
             return
         await websocket.accept(PROTOCOL)
-        await held.tunnel.attach(websocket)
+        await entry.tunnel.attach(websocket)
         with contextlib.suppress(RuntimeError, WebSocketDisconnect):  # it is closed already
             await websocket.close()
 
     return WebSocketRoute("/v1/sandboxes/{sandbox_id}/tunnel", attach)
 
 
-def _created(held: Held) -> bytes:
-    sandbox = held.sandbox
+def _created(entry: SandboxEntry) -> bytes:
+    sandbox = entry.sandbox
     created = CreateReply(
-        id=held.id,
-        capability=held.capability,
+        id=entry.id,
+        capability=entry.capability,
         workdir=sandbox.spec.workdir if sandbox else "",
         enforced=dict(sandbox.enforced) if sandbox else {},
     )
@@ -171,19 +171,19 @@ def _created(held: Held) -> bytes:
 
 def _sandbox_routes(node: Node) -> list[Route]:
     async def give(request: Request) -> Response:
-        held = _find(node, request)
+        entry = _find(node, request)
         digest = request.path_params["digest"]
-        if digest not in held.asked.spec.contents():
-            raise ValueError("the sandbox has no use for this content")
+        if digest not in entry.request.spec.contents():
+            raise ValueError(f"the spec of this sandbox does not name the content {digest}")
         async with body_timeout():
             await node.contents.put(digest, stream_body(request, trees.max_wire_bytes()))
         return model_response(Done())
 
     async def start(request: Request) -> Response:
-        held = _find(node, request)
-        if missing := await node.sandboxes.start(held):
+        entry = _find(node, request)
+        if missing := await node.sandboxes.start(entry):
             return model_response(StartReply(missing=missing, workdir="", enforced={}))
-        sandbox = node.sandboxes.use(held)
+        sandbox = node.sandboxes.use(entry)
         return model_response(
             StartReply(missing=[], workdir=sandbox.spec.workdir, enforced=dict(sandbox.enforced))
         )
@@ -201,23 +201,23 @@ def _sandbox_routes(node: Node) -> list[Route]:
 
 def _command_routes(node: Node) -> list[Route]:
     async def execute(request: Request) -> Response:
-        held = _find(node, request)
+        entry = _find(node, request)
         body = await read_body(request, EXEC_MAX)
-        asked = ExecRequest.model_validate_json(body)
-        sandbox = node.sandboxes.use(held, asked.timeout_s)
-        if asked.stream:
+        payload = ExecRequest.model_validate_json(body)
+        sandbox = node.sandboxes.use(entry, payload.timeout_s)
+        if payload.stream:
             if IDEMPOTENCY_HEADER in request.headers:
-                raise ValueError("a streamed command cannot be asked for again: send no key")
-            return Lines(lambda hear: run(sandbox, asked, node.metrics, hear))
+                raise ValueError("a streamed command cannot be repeated: send no Idempotency-Key")
+            return ExecStream(lambda on_output: run(sandbox, payload, node.metrics, on_output))
 
         async def do() -> bytes:
-            return (await run(sandbox, asked, node.metrics)).model_dump_json().encode()
+            return (await run(sandbox, payload, node.metrics)).model_dump_json().encode()
 
-        return await _once(node, held.id, request, body, do)
+        return await _once(node, entry.id, request, body, do)
 
     async def cancel(request: Request) -> Response:
-        held = _find(node, request)
-        await node.journal.cancel((held.id, _key(request)))
+        entry = _find(node, request)
+        await node.journal.cancel((entry.id, _key(request)))
         return model_response(Done())
 
     return [
@@ -233,7 +233,7 @@ async def _once(
     body: bytes,
     operation: Callable[[], Coroutine[Any, Any, bytes]],
 ) -> Response:
-    """Do it once under its key; without one, only as long as the client stays."""
+    """Run `operation` once per idempotency key; without a key, cancel it when the client disconnects."""
     if IDEMPOTENCY_HEADER in request.headers:
         done = await node.journal.once((whose, _key(request)), body, operation)
     else:
@@ -282,7 +282,7 @@ def _file_routes(node: Node) -> list[Route]:
 
 
 async def _packed_out(node: Node, sandbox: Sandbox, path: str) -> IO[bytes]:
-    """The archive of what lies at a path inside, in a file without a name."""
+    """Return a temporary file with the archive of a path in the sandbox, positioned at its end."""
     with contextlib.ExitStack() as on_failure:
         file = on_failure.enter_context(tempfile.TemporaryFile(dir=node.directory))
         async with node.staging() as folder:
@@ -294,12 +294,12 @@ async def _packed_out(node: Node, sandbox: Sandbox, path: str) -> IO[bytes]:
 
 def _path(request: Request) -> str:
     if not (path := _query(request, "path", "")):
-        raise ValueError("which path? give ?path=")
+        raise ValueError("the query parameter `path` is missing")
     return path
 
 
 def _query(request: Request, name: str, default: str) -> str:
-    """A parameter of the address; names of files may be any bytes, as `os.fsdecode` has them."""
+    """Return a query parameter; bytes that are not UTF-8 are decoded as `os.fsdecode` does."""
     text = request.scope["query_string"].decode("latin-1")
     return parse_qs(text, errors="surrogateescape").get(name, [default])[0]
 

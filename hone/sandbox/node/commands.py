@@ -1,4 +1,4 @@
-"""Commands over HTTP: once by key, cancelled when the client leaves, or told line by line."""
+"""Commands over HTTP: one reply at the end, or output in lines while they run."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ from hone.sandbox.remote.errors import to_body
 from hone.sandbox.remote.wire import ExecReply, ExecRequest, OutputLine
 from hone.utils.http_server import while_connected
 
-BEHIND_MAX = 64 << 20  # bytes of output that a slow reader may leave waiting here
-SEND_S = 60.0  # a reader that takes nothing for so long is given up
-_PIECE = 1 << 18  # bytes of output in a line, about
+BUFFER_MAX = 64 << 20  # bytes of output kept for a slow client; beyond, the command is cancelled
+SEND_S = 60.0  # a client that reads nothing for so long is disconnected
+_PIECE = 1 << 18  # bytes of output in a line, roughly
 
 _log = logging.getLogger(__name__)
 
 
 async def run(
-    sandbox: Sandbox, asked: ExecRequest, metrics: Metrics, on_output: OnOutput | None = None
+    sandbox: Sandbox, payload: ExecRequest, metrics: Metrics, on_output: OnOutput | None = None
 ) -> ExecReply:
-    """Raises SandboxLost, ValueError."""
+    """Run a command and count it. Raises SandboxLost, ValueError."""
     result = await sandbox.exec(
-        asked.command,
-        timeout_s=asked.timeout_s,
-        cwd=asked.cwd,
-        env=asked.env,
-        stdin=asked.stdin,
-        merge_stderr=asked.merge_stderr,
+        payload.command,
+        timeout_s=payload.timeout_s,
+        cwd=payload.cwd,
+        env=payload.env,
+        stdin=payload.stdin,
+        merge_stderr=payload.merge_stderr,
         on_output=on_output,
     )
     observe(metrics, result)
@@ -57,7 +57,7 @@ def observe(metrics: Metrics, result: ExecResult) -> None:
     metrics.output_bytes.inc(result.stdout_bytes + result.stderr_bytes)
 
 
-class Lines(Response):
+class ExecStream(Response):
     """A command's output as NDJSON while it runs, then its ExecReply or ErrorBody."""
 
     media_type = "application/x-ndjson"
@@ -67,21 +67,21 @@ class Lines(Response):
         del self.headers["content-length"]
         self._start = start
         self._waiting: deque[tuple[Stream, bytearray]] = deque()
-        self._behind = 0  # bytes in `_waiting`
-        self._news = asyncio.Event()
+        self._buffered = 0  # bytes in `_waiting`
+        self._changed = asyncio.Event()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
-        with contextlib.suppress(ClientDisconnect, TimeoutError):  # it left, or stands still
-            await while_connected(receive, self._tell(send))
+        with contextlib.suppress(ClientDisconnect, TimeoutError):  # the client disconnected, or reads nothing
+            await while_connected(receive, self._run(send))
 
-    async def _tell(self, send: Send) -> None:
-        running = asyncio.create_task(self._start(lambda *output: self._hear(running, *output)))
-        running.add_done_callback(lambda _: self._news.set())
+    async def _run(self, send: Send) -> None:
+        running = asyncio.create_task(self._start(lambda *output: self._on_output(running, *output)))
+        running.add_done_callback(lambda _: self._changed.set())
         try:
             while not running.done():
-                await self._news.wait()
-                self._news.clear()
+                await self._changed.wait()
+                self._changed.clear()
                 await self._send_waiting(send)
         finally:
             running.cancel()
@@ -91,7 +91,7 @@ class Lines(Response):
 
     def _end(self, running: asyncio.Task[ExecReply]) -> BaseModel:
         if running.cancelled():
-            late = TooLarge(f"the reader of the output fell {BEHIND_MAX >> 20} MiB behind")
+            late = TooLarge(f"the client fell {BUFFER_MAX >> 20} MiB of output behind")
             return to_body(late)[1]
         if (error := running.exception()) is None:
             return running.result()
@@ -100,22 +100,22 @@ class Lines(Response):
             _log.error("a command failed unexpectedly", exc_info=error)
         return body
 
-    def _hear(self, running: asyncio.Task[ExecReply], stream: Stream, data: bytes) -> None:
-        if self._behind > BEHIND_MAX:
+    def _on_output(self, running: asyncio.Task[ExecReply], stream: Stream, data: bytes) -> None:
+        if self._buffered > BUFFER_MAX:
             running.cancel()
             return
         if self._waiting and self._waiting[-1][0] == stream and len(self._waiting[-1][1]) < _PIECE:
             self._waiting[-1][1].extend(data)
         else:
             self._waiting.append((stream, bytearray(data)))
-        self._behind += len(data)
-        self._news.set()
+        self._buffered += len(data)
+        self._changed.set()
 
     async def _send_waiting(self, send: Send) -> None:
         while self._waiting:
             stream, data = self._waiting.popleft()
             await self._send(send, OutputLine(stream=stream, data=bytes(data)), more=True)
-            self._behind -= len(data)
+            self._buffered -= len(data)
 
     async def _send(self, send: Send, line: BaseModel, *, more: bool) -> None:
         async with asyncio.timeout(SEND_S):

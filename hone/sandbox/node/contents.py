@@ -1,6 +1,6 @@
-"""Files and trees that clients gave, by digest: the layers and mounts of sandboxes, shared, never written to.
+"""Uploaded files and trees by digest: the layers and mounts of sandboxes, shared and read-only.
 
-What a sandbox uses stays; the rest goes, the least recently used first, while it is more than its share.
+Content that no sandbox uses is deleted, the least recently used first, while the total exceeds `bytes_max`.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ class Contents:
     def __init__(self, directory: Path, *, bytes_max: int) -> None:
         """`directory` exists, is empty, and belongs to this object alone."""
         self._directory, self._bytes_max = directory, bytes_max
-        self._sizes: OrderedDict[str, int] = OrderedDict()  # of what is here, least recently used first
-        self._users: Counter[str] = Counter()  # sandboxes by digest, of what is missing too
+        self._sizes: OrderedDict[str, int] = OrderedDict()  # bytes by digest, least recently used first
+        self._users: Counter[str] = Counter()  # number of sandboxes by digest, missing content included
 
     def missing(self, digests: Iterable[str]) -> list[str]:
         return sorted(digest for digest in digests if digest not in self._sizes)
 
     def path(self, digest: str) -> Path:
-        """Raises KeyError when it is not here."""
+        """Return where content lies. Raises KeyError when it is missing."""
         self._sizes.move_to_end(digest)
         return self._directory / digest / trees.TOP
 
-    def hold(self, digests: Iterable[str]) -> None:
-        """Keep these from being dropped until `release`."""
+    def retain(self, digests: Iterable[str]) -> None:
+        """Do not delete these before `release`."""
         self._users.update(digests)
 
     async def release(self, digests: Iterable[str]) -> None:
@@ -42,7 +42,7 @@ class Contents:
         await self._drop_unused()
 
     async def put(self, digest: str, chunks: AsyncIterator[bytes]) -> None:
-        """Take in an archive. Raises what unpacking raises, ValueError when the digest is another's."""
+        """Store an archive. Raises what unpacking raises, and ValueError when its digest is not `digest`."""
         new = self._directory / f"new-{secrets.token_hex(8)}"
         await asyncio.to_thread(new.mkdir, 0o700)
         try:
@@ -51,7 +51,7 @@ class Contents:
                 if found != digest:
                     raise ValueError(f"the archive's digest is {found}, not {digest}")
                 await asyncio.to_thread(_unpack, file, new)
-            if digest not in self._sizes:  # another upload of the same may have been quicker
+            if digest not in self._sizes:  # a concurrent upload of the same content may have finished first
                 new.rename(self._directory / digest)
                 self._sizes[digest] = size
         finally:
@@ -71,7 +71,7 @@ class Contents:
 
 
 async def receive(chunks: AsyncIterator[bytes], file: IO[bytes]) -> tuple[str, int]:
-    """Write chunks to a file and rewind it; returns their SHA-256 and their number of bytes."""
+    """Write chunks to a file and rewind it; return their SHA-256 and size in bytes."""
     hasher = hashlib.sha256()
     async for chunk in chunks:
         hasher.update(chunk)

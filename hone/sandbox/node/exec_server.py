@@ -1,7 +1,7 @@
-"""The endpoints that clients of the SWE exec server know, with their fields, defaults and texts.
+"""Endpoints for clients of the SWE exec server, with its fields, defaults and texts.
 
-Fields beyond those are ignored. An error is an ErrorBody, whose `ok` and `error` such clients read. What they
-make is ended after an hour without use, for they have no way to renew it.
+Unknown fields are ignored. An error is an ErrorBody, of which such clients read `ok` and `error`. Their
+sandboxes end after IDLE_S without use, because these clients cannot renew them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from hone.sandbox.contract import DEFAULT_WORKDIR, ExecResult, ProviderUnavailab
 from hone.sandbox.node.api import require_server_token
 from hone.sandbox.node.commands import observe
 from hone.sandbox.node.node import Node
-from hone.sandbox.node.sandboxes import Held
+from hone.sandbox.node.sandboxes import SandboxEntry
 from hone.sandbox.remote.wire import CreateRequest, LimitsBody, SpecBody
 from hone.utils.http_server import presented_token, read_body, while_connected
 
@@ -30,7 +30,7 @@ BODY_MAX = 96 << 20  # bytes; a patch may be large
 PATCH_MAX = 64 << 20  # bytes of a diff
 GIT_S = 60.0
 EVALUATE_CHARS = 2000
-# Of the containers that these clients are used to; disk and output were not limited there.
+# The limits of that server's containers, which has none for disk and output.
 LIMITS = LimitsBody(
     memory_mib=4096, pids=256, cpus=float(os.cpu_count() or 1), disk_mib=8192, output_kib=1024
 )
@@ -76,32 +76,32 @@ def make_routes(node: Node) -> list[Route]:
         return JSONResponse({"ok": True, "images": names, "count": len(names)})
 
     async def status(request: Request) -> Response:
-        containers = {held.id: _facts(held) for held in node.sandboxes}
+        containers = {entry.id: _facts(entry) for entry in node.sandboxes}
         return JSONResponse({"ok": True, "active_containers": len(containers), "containers": containers})
 
     async def create(request: Request) -> Response:
-        asked = await _read(request, Create)
-        held = await while_connected(request.receive, _create(node, asked))
-        return JSONResponse({"ok": True, "container_id": held.id, "name": _name(held)})
+        payload = await _read(request, Create)
+        entry = await while_connected(request.receive, _create(node, payload))
+        return JSONResponse({"ok": True, "container_id": entry.id, "name": _name(entry)})
 
     async def execute(request: Request) -> Response:
-        asked = await _read(request, Exec)
-        sandbox = _find(node, request, asked, asked.timeout)
-        return JSONResponse(await while_connected(request.receive, _exec(node, sandbox, asked)))
+        payload = await _read(request, Exec)
+        sandbox = _find(node, request, payload, payload.timeout)
+        return JSONResponse(await while_connected(request.receive, _exec(node, sandbox, payload)))
 
     async def diff(request: Request) -> Response:
-        asked = await _read(request, Diff)
-        sandbox = _find(node, request, asked, GIT_S)
-        return JSONResponse(await while_connected(request.receive, _diff(node, sandbox, asked)))
+        payload = await _read(request, Diff)
+        sandbox = _find(node, request, payload, GIT_S)
+        return JSONResponse(await while_connected(request.receive, _diff(node, sandbox, payload)))
 
     async def evaluate(request: Request) -> Response:
-        asked = await _read(request, Evaluate)
-        sandbox = _find(node, request, asked, GIT_S + asked.timeout)
-        return JSONResponse(await while_connected(request.receive, _evaluate(node, sandbox, asked)))
+        payload = await _read(request, Evaluate)
+        sandbox = _find(node, request, payload, GIT_S + payload.timeout)
+        return JSONResponse(await while_connected(request.receive, _evaluate(node, sandbox, payload)))
 
     async def destroy(request: Request) -> Response:
-        asked = await _read(request, Of)
-        await node.sandboxes.end(node.sandboxes.find(asked.container_id, presented_token(request)))
+        payload = await _read(request, Of)
+        await node.sandboxes.end(node.sandboxes.find(payload.container_id, presented_token(request)))
         return JSONResponse({"ok": True})
 
     return [
@@ -119,50 +119,50 @@ async def _read(request: Request, model: type[Body]) -> Body:
     return model.model_validate_json(await read_body(request, BODY_MAX))
 
 
-def _find(node: Node, request: Request, asked: Of, for_s: float) -> Sandbox:
-    return node.sandboxes.use(node.sandboxes.find(asked.container_id, presented_token(request)), for_s)
+def _find(node: Node, request: Request, payload: Of, for_s: float) -> Sandbox:
+    return node.sandboxes.use(node.sandboxes.find(payload.container_id, presented_token(request)), for_s)
 
 
-def _name(held: Held) -> str:
-    return f"swe-{held.id[:12]}"
+def _name(entry: SandboxEntry) -> str:
+    return f"swe-{entry.id[:12]}"
 
 
-def _facts(held: Held) -> dict[str, str]:
-    began = datetime.datetime.fromtimestamp(held.created_at, datetime.UTC)
-    image = held.asked.spec.image.removeprefix("docker://")
-    return {"name": _name(held), "image": image, "created_at": began.isoformat(timespec="seconds")}
+def _facts(entry: SandboxEntry) -> dict[str, str]:
+    began = datetime.datetime.fromtimestamp(entry.created_at, datetime.UTC)
+    image = entry.request.spec.image.removeprefix("docker://")
+    return {"name": _name(entry), "image": image, "created_at": began.isoformat(timespec="seconds")}
 
 
-async def _create(node: Node, asked: Create) -> Held:
-    known = asked.image == "host" or asked.image.startswith("docker://")
-    image = asked.image if known else f"docker://{asked.image}"
-    spec = SpecBody(image=image, workdir=asked.cwd, limits=LIMITS)
+async def _create(node: Node, payload: Create) -> SandboxEntry:
+    known = payload.image == "host" or payload.image.startswith("docker://")
+    image = payload.image if known else f"docker://{payload.image}"
+    spec = SpecBody(image=image, workdir=payload.cwd, limits=LIMITS)
     try:
-        async with asyncio.timeout(asked.timeout):
+        async with asyncio.timeout(payload.timeout):
             return await node.sandboxes.create(CreateRequest(spec=spec, ttl_s=IDLE_S), idle_s=IDLE_S)
     except TimeoutError:
         raise ProviderUnavailable(
-            f"the container did not start within {asked.timeout:g} s", retryable=True
+            f"the container did not start within {payload.timeout:g} s", retryable=True
         ) from None
 
 
-async def _exec(node: Node, sandbox: Sandbox, asked: Exec) -> dict[str, object]:
+async def _exec(node: Node, sandbox: Sandbox, payload: Exec) -> dict[str, object]:
     result = await sandbox.exec(
-        ["bash", "-lc", asked.command], timeout_s=asked.timeout, cwd=asked.cwd or None, env=asked.env
+        ["bash", "-lc", payload.command], timeout_s=payload.timeout, cwd=payload.cwd or None, env=payload.env
     )
     observe(node.metrics, result)
-    return {"ok": True, "returncode": result.exit_code, "output": _ended(result, asked.timeout)}
+    return {"ok": True, "returncode": result.exit_code, "output": _ended(result, payload.timeout)}
 
 
-async def _diff(node: Node, sandbox: Sandbox, asked: Diff) -> dict[str, object]:
-    patch = bytearray()  # whole, however long: half a patch is worse than none
+async def _diff(node: Node, sandbox: Sandbox, payload: Diff) -> dict[str, object]:
+    patch = bytearray()  # never truncated: half a patch is worse than none
 
     def collect(stream: str, data: bytes) -> None:
         if stream == "stdout" and len(patch) <= PATCH_MAX:
             patch.extend(data)
 
     command = ["bash", "-lc", "git add -A && git diff --cached"]
-    result = await sandbox.exec(command, timeout_s=GIT_S, cwd=asked.cwd or None, on_output=collect)
+    result = await sandbox.exec(command, timeout_s=GIT_S, cwd=payload.cwd or None, on_output=collect)
     observe(node.metrics, result)
     if len(patch) > PATCH_MAX:
         raise TooLarge(f"the patch is larger than {PATCH_MAX >> 20} MiB")
@@ -174,19 +174,19 @@ async def _diff(node: Node, sandbox: Sandbox, asked: Diff) -> dict[str, object]:
     }
 
 
-async def _evaluate(node: Node, sandbox: Sandbox, asked: Evaluate) -> dict[str, object]:
-    if not _is_patch(asked.patch):
+async def _evaluate(node: Node, sandbox: Sandbox, payload: Evaluate) -> dict[str, object]:
+    if not _is_patch(payload.patch):
         return _unresolved("the patch is not a git patch")
-    cwd = asked.cwd or None
+    cwd = payload.cwd or None
     applied = await sandbox.exec(
-        ["bash", "-lc", _APPLY], timeout_s=GIT_S, cwd=cwd, stdin=asked.patch.encode()
+        ["bash", "-lc", _APPLY], timeout_s=GIT_S, cwd=cwd, stdin=payload.patch.encode()
     )
     if applied.exit_code != 0:
         return _unresolved(f"the patch does not apply: {_ended(applied, GIT_S)[-EVALUATE_CHARS:]}")
     script = f"/tmp/hone-evaluate-{secrets.token_hex(8)}.sh"  # noqa: S108 (inside the sandbox)
-    await sandbox.write(script, asked.eval_script.encode())
-    result = await sandbox.exec(["bash", "-l", script], timeout_s=asked.timeout, cwd=cwd)
-    ended = _ended(result, asked.timeout)
+    await sandbox.write(script, payload.eval_script.encode())
+    result = await sandbox.exec(["bash", "-l", script], timeout_s=payload.timeout, cwd=cwd)
+    ended = _ended(result, payload.timeout)
     observe(node.metrics, result)
     return {
         "ok": True,
@@ -201,7 +201,7 @@ def _unresolved(error: str) -> dict[str, object]:
 
 
 def _is_patch(patch: str) -> bool:
-    """Whether it has a git header and the names of an old and a new side."""
+    """Whether a text has a git header and the names of an old and a new side."""
     lines = patch.splitlines()
     return all(
         any(line.startswith(beginnings) for line in lines)
@@ -210,7 +210,7 @@ def _is_patch(patch: str) -> bool:
 
 
 def _ended(result: ExecResult, timeout_s: float) -> str:
-    """stdout, then stderr; of a command that timed out, that it did."""
+    """Return stdout and stderr, or a sentence for a command that timed out."""
     return _late(timeout_s) if result.timed_out else _text(result.stdout + result.stderr)
 
 

@@ -1,4 +1,4 @@
-"""Whether the provider works, found out by using it: a sandbox is started, runs a command, is closed."""
+"""Health of a provider, probed by starting a sandbox, running a command and closing it."""
 
 from __future__ import annotations
 
@@ -8,47 +8,47 @@ import time
 
 from hone.sandbox.contract import Provider, SandboxSpec
 
-PROBE_S = 15.0  # between probes, when there is no trouble
-PROBE_MAX_S = 60.0  # the most that a probe may take
-_ILL_S = 3.0  # between probes that fail
-_AFTER_TROUBLE_S = 1.0  # so that many failures are one probe
+PROBE_S = 15.0  # between probes of a healthy provider
+PROBE_MAX_S = 60.0  # time limit of a probe
+_FAILING_S = 3.0  # between probes of a failing provider
+_SETTLE_S = 1.0  # after a failed start, so that many failures cause one probe
 
 
 class Probe:
-    """The newest result, kept in the background so that asking for it is quick."""
+    """Probes in the background and keeps the newest result."""
 
-    def __init__(self, provider: Provider, trouble: asyncio.Event) -> None:
-        self.why = "not probed yet"  # "" when the provider works
-        self.images: list[str] = []  # that a start need not fetch, when the provider worked last
-        self._since = time.monotonic()  # of the newest result
-        self._provider, self._trouble = provider, trouble
+    def __init__(self, provider: Provider, start_failed: asyncio.Event) -> None:
+        self.error = "not probed yet"  # of the newest probe; "" when it succeeded
+        self.images: list[str] = []  # available without a pull, at the newest successful probe
+        self._since = time.monotonic()  # monotonic time of the newest result
+        self._provider, self._start_failed = provider, start_failed
 
     def failure(self) -> str:
-        """Why the provider does not work; "" when it does. A result that is too old is a failure."""
+        """Return why the provider does not work, or "". A result that is too old is a failure."""
         age = time.monotonic() - self._since
         if age > PROBE_S + PROBE_MAX_S:
             return f"the provider was last probed {age:.0f} s ago"
-        return self.why
+        return self.error
 
     async def watch(self) -> None:
-        """Probe again and again, sooner in trouble; runs until cancelled."""
+        """Probe until cancelled; more often after failures."""
         while True:
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_ILL_S if self.why else PROBE_S):
-                    await self._trouble.wait()
-                await asyncio.sleep(_AFTER_TROUBLE_S)
-            self._trouble.clear()
-            await self.look()
+                async with asyncio.timeout(_FAILING_S if self.error else PROBE_S):
+                    await self._start_failed.wait()
+                await asyncio.sleep(_SETTLE_S)
+            self._start_failed.clear()
+            await self.probe()
 
-    async def look(self) -> None:
-        """Probe once."""
+    async def probe(self) -> None:
+        """Probe once and keep the result."""
         try:
             async with asyncio.timeout(PROBE_MAX_S):
-                self.why = await self._try()
+                self.error = await self._try()
         except TimeoutError:
-            self.why = f"a probe took over {PROBE_MAX_S:.0f} s"
-        except Exception as error:  # whatever a provider raises is a provider that does not work
-            self.why = f"a probe failed: {error}"
+            self.error = f"a probe took over {PROBE_MAX_S:.0f} s"
+        except Exception as error:  # any exception means that the provider does not work
+            self.error = f"a probe failed: {error}"
         self._since = time.monotonic()
 
     async def _try(self) -> str:

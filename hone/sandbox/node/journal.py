@@ -1,7 +1,7 @@
-"""Replies by idempotency key: what was asked for twice is done once.
+"""Replies by idempotency key: a repeated request runs once.
 
-A repeat gets the first reply; while that is still being made, it waits for it. A failure is not kept, for it
-made nothing. Replies that are finished are dropped, the oldest first, above a number and a size.
+A repeat waits for the first reply and returns it. Failures are not kept, because they changed nothing.
+Finished replies are deleted, the oldest first, beyond a number and a total size.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from hone.sandbox.contract import SandboxError
 
-Name = tuple[str, str]  # whose key it is (a sandbox's id, "" for the server's), and the key
+Name = tuple[str, str]  # scope of the key (a sandbox's id, or "" for the server), and the key
 KEY_MAX = 128  # characters
 
 
@@ -34,10 +34,10 @@ class Journal:
     async def once(
         self, name: Name, request: bytes, operation: Callable[[], Coroutine[None, None, bytes]]
     ) -> bytes:
-        """The reply to `request` under this key. The operation goes on when the caller is cancelled.
+        """Return the reply to `request` under this key. The operation continues when the caller is cancelled.
 
-        Raises what the operation raises, ValueError for another request under the same key, SandboxError
-        for one that was cancelled by its key.
+        Raises what the operation raises, ValueError when the key was used for another request, and
+        SandboxError when `cancel` was called.
         """
         if not 0 < len(name[1]) <= KEY_MAX:
             raise ValueError(f"an idempotency key has 1 to {KEY_MAX} characters")
@@ -47,16 +47,16 @@ class Journal:
             entry = self._entries[name] = _Entry(digest, asyncio.create_task(operation()))
             entry.reply.add_done_callback(lambda _: self._finish(name))
         if entry.reply.cancelled():
-            raise SandboxError("it was cancelled by its key")
+            raise SandboxError("the request was cancelled by its idempotency key")
         if entry.request != digest:
             raise ValueError("the idempotency key was used for another request")
         await asyncio.wait({entry.reply})
         if entry.reply.cancelled():
-            raise SandboxError("it was cancelled by its key")
+            raise SandboxError("the request was cancelled by its idempotency key")
         return entry.reply.result()
 
     async def cancel(self, name: Name) -> bytes | None:
-        """Cancel what runs under a key, or keep it from ever running; the reply, where one was made."""
+        """Cancel the operation under a key, also before it arrives; return its reply if it had finished."""
         entry = self._entries.get(name)
         if entry is None:
             never: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
@@ -71,7 +71,7 @@ class Journal:
         return entry.reply.result()
 
     async def close(self) -> None:
-        """Cancel what runs, and wait for it."""
+        """Cancel all running operations and wait for them."""
         running = [entry.reply for entry in self._entries.values() if not entry.reply.done()]
         for reply in running:
             reply.cancel()

@@ -1,4 +1,4 @@
-"""What a node counts, in a registry of its own."""
+"""Prometheus metrics of a node."""
 
 from __future__ import annotations
 
@@ -30,9 +30,7 @@ class Metrics:
         self.refused = Counter(
             "hone_node_refused", "Requests answered with an error, by code.", ["code"], registry=self.registry
         )
-        self.expired = Counter(
-            "hone_node_expired", "Sandboxes that nobody renewed in time.", registry=self.registry
-        )
+        self.expired = Counter("hone_node_expired", "Sandboxes that expired.", registry=self.registry)
 
     def refuse(self, code: str) -> None:
         self.refused.labels(code).inc()

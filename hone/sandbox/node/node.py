@@ -1,4 +1,4 @@
-"""A node: one provider, the sandboxes it holds for clients, and what serves them all."""
+"""A node: one provider, its sandboxes, uploaded contents, idempotency journal and health probe."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from hone.sandbox.node.journal import Journal
 from hone.sandbox.node.metrics import Metrics
 from hone.sandbox.node.sandboxes import Sandboxes
 
-STOP_S = 30.0  # for all sandboxes to end at a shutdown; the provider's own closing ends the rest
-_CONTENTS_MAX = 16 << 30  # bytes of clients' layers and mounts that are kept
+STOP_S = 30.0  # for sandboxes to end at shutdown; closing the provider ends the rest
+_CONTENTS_MAX = 16 << 30  # bytes of uploaded layers and mounts
 _REPLIES_MAX = 20_000
 _REPLY_BYTES_MAX = 256 << 20
 
@@ -27,14 +27,14 @@ _REPLY_BYTES_MAX = 256 << 20
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeOptions:
     provider_name: str
-    token: str = ""  # the server's; "" lets everyone in
+    token: str = ""  # of the server; "" lets everyone in
     max_sandboxes: int = 64
     max_requests: int = 4096  # at a time
 
 
 class Node:
     def __init__(self, provider: Provider, options: NodeOptions, directory: Path) -> None:
-        """`provider` is open; `directory` is empty and this node's alone."""
+        """`provider` is open; `directory` is empty and exclusive to this node."""
         contents, sockets = directory / "contents", directory / "tunnels"
         contents.mkdir()
         sockets.mkdir()
@@ -51,12 +51,12 @@ class Node:
             token=options.token,
             sockets=sockets,
         )
-        self.probe = Probe(provider, self.sandboxes.trouble)
+        self.probe = Probe(provider, self.sandboxes.start_failed)
         self.directory = directory
 
     @contextlib.asynccontextmanager
     async def staging(self) -> AsyncIterator[Path]:
-        """A directory on its way between a client and a sandbox."""
+        """Yield a temporary directory for files between a client and a sandbox."""
         path = Path(await asyncio.to_thread(tempfile.mkdtemp, dir=self.directory, prefix="staging-"))
         try:
             yield path
@@ -64,23 +64,23 @@ class Node:
             await asyncio.to_thread(trees.remove, path)
 
     async def stop(self) -> None:
-        """Admit nothing more and end every sandbox, by which whatever runs in them ends."""
+        """Refuse new sandboxes and end all others, with the commands in them."""
         await self.sandboxes.stop(STOP_S)
         await self.journal.close()
 
 
 @contextlib.asynccontextmanager
 async def open_node(provider: Provider, options: NodeOptions, directory: Path) -> AsyncGenerator[Node]:
-    """Open the provider, and a node over it with a directory of its own in `directory`.
+    """Open the provider and a node over it, which gets a new directory in `directory`.
 
-    What a node that was killed left there is removed first. Raises ProviderUnavailable.
+    Removes the directories of dead nodes first. Raises ProviderUnavailable.
     """
     async with provider:
         own = await asyncio.to_thread(_open_directory, directory)
         try:
             node = Node(provider, options, own)
             async with _background(node):
-                await node.probe.look()
+                await node.probe.probe()
                 yield node
         finally:
             await asyncio.to_thread(trees.remove, own)
@@ -88,7 +88,7 @@ async def open_node(provider: Provider, options: NodeOptions, directory: Path) -
 
 @contextlib.asynccontextmanager
 async def _background(node: Node) -> AsyncIterator[None]:
-    """Reaping and probing; should one of them fail, so does the node."""
+    """Expire and probe in the background; a failure of either ends the node."""
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(node.sandboxes.reap()), group.create_task(node.probe.watch())]
         try:

@@ -1,10 +1,9 @@
-"""The sandboxes of a node: who may use them, how long they live, and that they end once.
+"""The sandboxes of a node: access, time to live, and exactly one teardown each.
 
 Invariants:
-- what counts against the capacity is in `_held`, from before its start until after it was destroyed;
-- once `ending` is set nothing revives a sandbox: a renewal and the expiry are decided on the event loop, in
-  one step each;
-- a teardown is one task; it tries again until the provider has destroyed the sandbox.
+- a sandbox counts against the capacity (is in `_entries`) from before its start until it is destroyed;
+- once `ending` is set, nothing revives a sandbox: renewal and expiry are single steps of the event loop;
+- a teardown is one task, which retries until the provider has destroyed the sandbox.
 """
 
 from __future__ import annotations
@@ -36,23 +35,23 @@ from hone.sandbox.remote.errors import to_body
 from hone.sandbox.remote.wire import CreateRequest, SandboxRow, SpecBody
 from hone.utils.http_server import is_same_token
 
-START_S = 600.0  # the most that a start may take
-CLOSE_S = 30.0  # one try to destroy a sandbox
-_RETRY_S = 1.0  # between those tries
+START_S = 600.0  # time limit of a start
+CLOSE_S = 30.0  # time limit of one attempt to destroy a sandbox
+_RETRY_S = 1.0  # between attempts
 _REAP_S = 0.2
 _log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
-class Held:
-    """A sandbox of this node, from its admission until it is destroyed."""
+class SandboxEntry:
+    """A sandbox of this node, from admission to destruction."""
 
     id: str
     capability: str
-    asked: CreateRequest
-    idle_s: float  # every use prolongs its life to this; 0: only renewals do
+    request: CreateRequest
+    idle_s: float  # every use extends the time to live to this; 0: only renewals do
     created: float = field(default_factory=time.monotonic)
-    created_at: float = field(default_factory=time.time)  # wall clock, to be shown
+    created_at: float = field(default_factory=time.time)  # wall clock, for display
     expires: float = float("inf")  # monotonic
     sandbox: Sandbox | None = None  # None until it is started
     tunnel: NodeTunnel | None = None
@@ -69,15 +68,15 @@ class Held:
         return "starting" if self.starting else "waiting"
 
     def row(self) -> SandboxRow:
-        asked, now = self.asked, time.monotonic()
+        request, now = self.request, time.monotonic()
         return SandboxRow(
             id=self.id,
-            image=asked.spec.image,
-            run=asked.spec.run,
-            lease=asked.lease,
-            generation=asked.generation,
+            image=request.spec.image,
+            run=request.spec.run,
+            lease=request.lease,
+            generation=request.generation,
             age_s=now - self.created,
-            expires_in_s=min(asked.ttl_s, max(0.0, self.expires - now)),
+            expires_in_s=min(request.ttl_s, max(0.0, self.expires - now)),
         )
 
 
@@ -92,119 +91,119 @@ class Sandboxes:
         token: str,
         sockets: Path,
     ) -> None:
-        """`token` opens every sandbox, "" lets everyone in; `sockets` is a directory for those of tunnels."""
+        """`token` grants access to every sandbox, "" to everyone; `sockets` is a directory for tunnels."""
         self.capacity = capacity
         self.accepting = True
-        self.trouble = asyncio.Event()  # a start failed in a way that asks for a look at the provider
+        self.start_failed = asyncio.Event()  # tells the health probe to run
         self._provider, self._contents, self._metrics, self._token = provider, contents, metrics, token
         self._sockets = sockets
-        self._held: dict[str, Held] = {}
+        self._entries: dict[str, SandboxEntry] = {}
 
-    def __iter__(self) -> Iterator[Held]:
-        return iter(self._held.values())
+    def __iter__(self) -> Iterator[SandboxEntry]:
+        return iter(self._entries.values())
 
     def __len__(self) -> int:
-        return len(self._held)
+        return len(self._entries)
 
     def states(self) -> Counter[str]:
-        return Counter(held.state for held in self._held.values())
+        return Counter(entry.state for entry in self._entries.values())
 
-    def find(self, sandbox_id: str, token: str) -> Held:
-        """Raises SandboxLost for one that is not here, Unauthorized for a token that does not open it."""
-        held = self._held.get(sandbox_id)
-        if held is None:
-            raise SandboxLost("it has ended, or was never on this node")
-        if self._token and not (is_same_token(token, self._token) or is_same_token(token, held.capability)):
+    def find(self, sandbox_id: str, token: str) -> SandboxEntry:
+        """Return a sandbox. Raises SandboxLost when it is gone, Unauthorized for a wrong token."""
+        entry = self._entries.get(sandbox_id)
+        if entry is None:
+            raise SandboxLost("the sandbox has ended, or was never on this node")
+        if self._token and not (is_same_token(token, self._token) or is_same_token(token, entry.capability)):
             raise Unauthorized("the token is missing, or of another sandbox")
-        return held
+        return entry
 
-    def use(self, held: Held, for_s: float = 0.0) -> Sandbox:
-        """The running sandbox; `for_s` is how long it is needed. Raises SandboxLost."""
-        if held.ending or held.sandbox is None:
-            raise SandboxLost("it is ending" if held.ending else "it was not started yet")
-        if held.idle_s:
-            held.expires = max(held.expires, time.monotonic() + for_s + held.idle_s)
-        return held.sandbox
+    def use(self, entry: SandboxEntry, for_s: float = 0.0) -> Sandbox:
+        """Return the running sandbox and extend its idle time by `for_s`. Raises SandboxLost."""
+        if entry.ending or entry.sandbox is None:
+            raise SandboxLost("the sandbox is ending" if entry.ending else "the sandbox is not started yet")
+        if entry.idle_s:
+            entry.expires = max(entry.expires, time.monotonic() + for_s + entry.idle_s)
+        return entry.sandbox
 
     # --- beginning
 
-    async def create(self, asked: CreateRequest, *, idle_s: float = 0.0) -> Held:
-        """Admit a sandbox, and start it unless its spec names contents. Cancelling ends it.
+    async def create(self, request: CreateRequest, *, idle_s: float = 0.0) -> SandboxEntry:
+        """Admit a sandbox, and start it unless its spec names contents. Cancellation ends it.
 
         Raises ProviderUnavailable.
         """
-        self._admit(asked.spec)
-        held = Held(
-            id=secrets.token_hex(12), capability=secrets.token_urlsafe(32), asked=asked, idle_s=idle_s
+        self._admit(request.spec)
+        entry = SandboxEntry(
+            id=secrets.token_hex(12), capability=secrets.token_urlsafe(32), request=request, idle_s=idle_s
         )
-        self._held[held.id] = held
-        needed = asked.spec.contents()
-        self._contents.hold(needed)
+        self._entries[entry.id] = entry
+        needed = request.spec.contents()
+        self._contents.retain(needed)
         if needed:
-            held.expires = time.monotonic() + asked.ttl_s
-            return held
+            entry.expires = time.monotonic() + request.ttl_s
+            return entry
         try:
-            await self.start(held)
+            await self.start(entry)
         except asyncio.CancelledError:
-            self._end(held)
+            self._end(entry)
             raise
-        return held
+        return entry
 
     def _admit(self, spec: SpecBody) -> None:
         if not self.accepting:
             raise ProviderUnavailable("the node is shutting down", retryable=True)
-        if len(self._held) >= self.capacity:
+        if len(self._entries) >= self.capacity:
             raise ProviderUnavailable(
-                f"the node is full: it takes {self.capacity} sandboxes at a time", retryable=True
+                f"the node is full: its limit is {self.capacity} sandboxes", retryable=True
             )
         if spec.image.startswith("rootfs:"):
             raise ProviderUnavailable(
-                f"a node serves images, not directories of its own: {spec.image!r}", retryable=False
+                f"a node starts images, not directories of its machine: {spec.image!r}", retryable=False
             )
 
-    async def start(self, held: Held) -> list[str]:
-        """Start it, once however often it is asked for; returns the contents that are missing, if any.
+    async def start(self, entry: SandboxEntry) -> list[str]:
+        """Start a sandbox once, however often this is called; return the digests of missing contents, if any.
 
         Raises ProviderUnavailable, ValueError; the sandbox then ends.
         """
-        if held.ending:
-            raise SandboxLost("it is ending")
-        if held.starting is None:
-            if missing := self._contents.missing(held.asked.spec.contents()):
+        if entry.ending:
+            raise SandboxLost("the sandbox is ending")
+        if entry.starting is None:
+            if missing := self._contents.missing(entry.request.spec.contents()):
                 return missing
-            held.expires = float("inf")
-            held.starting = asyncio.create_task(self._start(held))
-        await asyncio.wait({held.starting})
-        if held.starting.cancelled():
+            entry.expires = float("inf")
+            entry.starting = asyncio.create_task(self._start(entry))
+        await asyncio.wait({entry.starting})
+        if entry.starting.cancelled():
             raise ProviderUnavailable("the sandbox was ended while it started", retryable=True)
-        held.starting.result()
+        entry.starting.result()
         return []
 
-    async def _start(self, held: Held) -> None:
+    async def _start(self, entry: SandboxEntry) -> None:
         began = time.monotonic()
         try:
             async with asyncio.timeout(START_S):
-                if held.asked.spec.tunnel:
-                    opening = open_tunnel(self._sockets, held.id)
-                    held.tunnel = await held.resources.enter_async_context(opening)
-                held.sandbox = await self._provider.start(self._spec(held))
+                if entry.request.spec.tunnel:
+                    opening = open_tunnel(self._sockets, entry.id)
+                    entry.tunnel = await entry.resources.enter_async_context(opening)
+                entry.sandbox = await self._provider.start(self._spec(entry))
         except TimeoutError:
-            self._failed(held, "timeout")
+            self._failed(entry, "timeout")
             raise ProviderUnavailable(f"the start took over {START_S:.0f} s", retryable=True) from None
         except Exception as error:
-            self._failed(held, to_body(error)[1].code)
+            self._failed(entry, to_body(error)[1].code)
             raise
-        held.expires = time.monotonic() + held.asked.ttl_s
+        entry.expires = time.monotonic() + entry.request.ttl_s
         self._metrics.starts.inc()
         self._metrics.start_seconds.observe(time.monotonic() - began)
 
-    def _failed(self, held: Held, code: str) -> None:
+    def _failed(self, entry: SandboxEntry, code: str) -> None:
         self._metrics.start_failures.labels(code).inc()
-        self.trouble.set()
-        self._end(held)
+        self.start_failed.set()
+        self._end(entry)
 
-    def _spec(self, held: Held) -> SandboxSpec:
-        body = held.asked.spec
+    def _spec(self, entry: SandboxEntry) -> SandboxSpec:
+        body = entry.request.spec
         return SandboxSpec(
             image=body.image,
             workdir=body.workdir,
@@ -216,67 +215,70 @@ class Sandboxes:
             limits=Limits(**body.limits.model_dump()),
             run=body.run,
             network=body.network,
-            tunnel=held.tunnel.path if held.tunnel else None,
+            tunnel=entry.tunnel.path if entry.tunnel else None,
         )
 
     def renew(self, ids: Iterable[str], ttl_s: float) -> list[str]:
-        """Let sandboxes live for `ttl_s` from now; returns those that are not here, or are ending."""
+        """Let sandboxes live for `ttl_s` from now; return the ids that are gone or ending."""
         now = time.monotonic()
         lost: list[str] = []
         for sandbox_id in ids:
-            held = self._held.get(sandbox_id)
-            if held is None or held.ending or held.expires <= now:
+            entry = self._entries.get(sandbox_id)
+            if entry is None or entry.ending or entry.expires <= now:
                 lost.append(sandbox_id)
-            elif held.state != "starting":
-                held.expires = now + ttl_s
+            elif entry.state != "starting":
+                entry.expires = now + ttl_s
         return lost
 
     # --- ending
 
     async def reap(self) -> None:
-        """End what nobody renewed; runs until cancelled."""
+        """End expired sandboxes until cancelled."""
         while True:
             await asyncio.sleep(_REAP_S)
             now = time.monotonic()
-            for held in self._held.values():
-                if held.expires <= now and not held.ending:
+            for entry in self._entries.values():
+                if entry.expires <= now and not entry.ending:
                     self._metrics.expired.inc()
-                    self._end(held)
+                    self._end(entry)
 
-    async def end(self, held: Held) -> None:
-        """Return once it is destroyed. Raises ProviderUnavailable when that takes long; it goes on."""
-        ending = self._end(held)
+    async def end(self, entry: SandboxEntry) -> None:
+        """Return once a sandbox is destroyed.
+
+        Raises ProviderUnavailable after CLOSE_S; the teardown continues.
+        """
+        ending = self._end(entry)
         await asyncio.wait({ending}, timeout=CLOSE_S)
         if not ending.done():
             raise ProviderUnavailable("the sandbox is still being destroyed", retryable=True)
 
-    def _end(self, held: Held) -> asyncio.Task[None]:
-        if held.ending is None:
-            held.ending = asyncio.create_task(self._tear_down(held))
-        return held.ending
+    def _end(self, entry: SandboxEntry) -> asyncio.Task[None]:
+        if entry.ending is None:
+            entry.ending = asyncio.create_task(self._tear_down(entry))
+        return entry.ending
 
-    async def _tear_down(self, held: Held) -> None:
-        if held.starting:
-            held.starting.cancel()
-            await asyncio.gather(held.starting, return_exceptions=True)
-        if held.tunnel:
-            await held.tunnel.close()
-        while held.sandbox is not None:
+    async def _tear_down(self, entry: SandboxEntry) -> None:
+        if entry.starting:
+            entry.starting.cancel()
+            await asyncio.gather(entry.starting, return_exceptions=True)
+        if entry.tunnel:
+            await entry.tunnel.close()
+        while entry.sandbox is not None:
             try:
                 async with asyncio.timeout(CLOSE_S):
-                    await held.sandbox.close()
+                    await entry.sandbox.close()
                 break
             except Exception as error:
-                _log.warning("sandbox %s is not destroyed yet: %r", held.id, error)
+                _log.warning("sandbox %s is not destroyed yet: %r", entry.id, error)
                 await asyncio.sleep(_RETRY_S)
-        await held.resources.aclose()
-        await self._contents.release(held.asked.spec.contents())
-        del self._held[held.id]
+        await entry.resources.aclose()
+        await self._contents.release(entry.request.spec.contents())
+        del self._entries[entry.id]
 
     async def stop(self, within_s: float) -> None:
-        """Admit nothing more and end everything, as far as that succeeds in time."""
+        """Refuse new sandboxes and end all others; stop waiting after `within_s`."""
         self.accepting = False
-        endings = {self._end(held) for held in self._held.values()}
+        endings = {self._end(entry) for entry in self._entries.values()}
         if endings:
             _, late = await asyncio.wait(endings, timeout=within_s)
             for ending in late:

@@ -1,4 +1,4 @@
-"""How a request becomes an active lease: the queue, the place on a node, the start, the record of it."""
+"""From a request to an active lease: queue, placement, start on a node, record in the store."""
 
 from __future__ import annotations
 
@@ -27,22 +27,22 @@ from hone.sandbox.pool.store import Store, StoredLease
 from hone.sandbox.remote.wire import CreateReply, LeaseRequest
 from hone.utils.clock import monotonic
 
-_ATTEMPTS = 3  # nodes that may fail to start a lease, before its client is told
-_HOPELESS = frozenset({"unknown_image", "other_architecture"})  # on every node
+_ATTEMPTS = 3  # on different nodes, before the client gets the error
+_HOPELESS = frozenset({"unknown_image", "other_architecture"})  # image problems that every node has
 
 Spawn = Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class _Pending:
-    """The requests that wait for a lease."""
+    """The state of a lease that requests wait for."""
 
     done: asyncio.Future[None]
-    asked: float  # monotonic
+    requested_at: float  # monotonic
     deadline: float  # monotonic, for the queue
     waiters: int = 0
     timer: asyncio.TimerHandle | None = None
-    error: Exception | None = None  # of the latest start
+    error: Exception | None = None  # of the latest failed start
 
     def disarm(self) -> None:
         if self.timer is not None:
@@ -51,7 +51,7 @@ class _Pending:
 
 
 class Admission:
-    """Takes leases in, and drives each until it is active or its requests are told why not."""
+    """Admits leases and drives each until it is active or its requests get an error."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class Admission:
         slots: dict[str, tuple[Node, Slot]],
         spawn: Spawn,
     ) -> None:
-        """`slots` gets the places of active leases; `spawn` starts tasks that the pool owns."""
+        """`slots` receives the slots of active leases; `spawn` starts tasks that the pool owns."""
         self._leases, self._fleet, self._store, self._clock = leases, fleet, store, clock
         self._metrics, self._totals, self._slots, self._spawn = metrics, totals, slots, spawn
         self._queue = FairQueue()
@@ -73,20 +73,20 @@ class Admission:
         self._stopped = False
 
     def stop(self) -> None:
-        """Refuse what is queued, and whatever comes from now on."""
+        """Refuse queued and new requests."""
         self._stopped = True
         for lease in [lease for lease in self._leases if lease.state is State.QUEUED]:
             self._withdraw(lease).done.set_exception(_stopping())
 
     def waiting(self) -> dict[str, int]:
-        """Run -> requests in the queue."""
+        """Return the number of queued requests by run."""
         return self._queue.waiting()
 
     async def admit(self, request: LeaseRequest) -> Lease:
         """Wait until the lease is active. See `Pool.allocate`."""
         lease = self._leases.get(request.lease_id)
         if lease is None:
-            lease = self._take_in(request)
+            lease = self._add(request)
         elif lease.owner != request.owner:
             raise LeaseLost(f"lease {lease.id} belongs to another owner")
         pending = self._pending.get(lease.id)
@@ -101,7 +101,7 @@ class Admission:
                 self._withdraw(lease)
         return self._leases.find_active(lease.id)
 
-    def _take_in(self, request: LeaseRequest) -> Lease:
+    def _add(self, request: LeaseRequest) -> Lease:
         if self._stopped:
             raise _stopping()
         lease = Lease(
@@ -114,8 +114,8 @@ class Admission:
         self._leases.admit(lease)
         now = monotonic()
         done = asyncio.get_running_loop().create_future()
-        done.add_done_callback(_look)
-        pending = _Pending(done=done, asked=now, deadline=now + request.wait_s)
+        done.add_done_callback(_mark_retrieved)
+        pending = _Pending(done=done, requested_at=now, deadline=now + request.wait_s)
         self._pending[lease.id] = pending
         self._queue.add(lease)
         self.dispatch()
@@ -143,24 +143,24 @@ class Admission:
         return pending
 
     def _refuse(self, lease: Lease, error: Exception) -> None:
-        """Forget a queued lease, and tell those who wait for it."""
+        """Forget a queued lease and fail its requests."""
         self._withdraw(lease).done.set_exception(error)
         self._totals["refused"] += 1
         self._spawn(self._count_refusal())
 
     async def _count_refusal(self) -> None:
-        with suppress(ProviderUnavailable):  # a store that cannot be written refuses what matters by itself
+        with suppress(ProviderUnavailable):  # only a statistic is lost
             await self._store.count("refused")
 
     def end(self, lease: Lease, how: State) -> None:
-        """Tell those who wait for a lease that it is ending."""
+        """Fail the requests that wait for a lease, because it is ending."""
         self._queue.remove(lease)
         if (pending := self._pending.pop(lease.id, None)) is not None:
             pending.disarm()
             pending.done.set_exception(LeaseLost(f"lease {lease.id} is {how}"))
 
     def dispatch(self) -> None:
-        """Give free places to those that wait."""
+        """Place queued leases while there is room."""
         if self._fleet.has_room():
             self._queue.serve(self._place)
 
@@ -174,7 +174,7 @@ class Admission:
         slot = self._fleet.reserve(node, lease.id, generation, lease.spec.image)
         pending = self._pending[lease.id]
         pending.disarm()
-        self._metrics.waited.observe(monotonic() - pending.asked)
+        self._metrics.waited.observe(monotonic() - pending.requested_at)
         self._spawn(self._start(lease, node, slot))
         return True
 
@@ -216,10 +216,10 @@ class Admission:
         self._slots[lease.id] = node, slot
         pending = self._pending.pop(lease.id)
         pending.done.set_result(None)
-        self._metrics.allocated.observe(monotonic() - pending.asked)
+        self._metrics.allocated.observe(monotonic() - pending.requested_at)
 
     def _start_failed(self, lease: Lease, error: Exception) -> None:
-        """Try another node, unless none can do better."""
+        """Queue the lease again for another node, unless every node would fail the same way."""
         self._leases.put_back(lease)
         pending = self._pending[lease.id]
         pending.error = error
@@ -239,7 +239,7 @@ def _stopping() -> ProviderUnavailable:
     return ProviderUnavailable("the pool is shutting down", retryable=True)
 
 
-def _look(done: asyncio.Future[None]) -> None:
-    """All who waited may have left: then nobody else looks at the exception."""
+def _mark_retrieved(done: asyncio.Future[None]) -> None:
+    """Retrieve the exception, in case every waiting request was cancelled."""
     if not done.cancelled():
         done.exception()

@@ -1,4 +1,4 @@
-"""Time as leases see it."""
+"""The clock of leases."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class LeaseClock:
         self._now = 0.0
 
     def now(self) -> float:
-        """Lease time; to be called more often than every STEP_S."""
+        """Return lease time in seconds; call it more often than every STEP_S."""
         at = self._clock()
         self._now += min(max(at - self._last, 0.0), STEP_S)
         self._last = at

@@ -1,7 +1,7 @@
-"""The endpoints of the SWE env pool server, with its documented fields, for clients that know only those.
+"""Endpoints for clients of the SWE env pool server, with its documented fields.
 
-They reach a sandbox through the pool, which passes commands on to the node's endpoints of the same form. A
-lease made here lives for 30 minutes after the latest call on it.
+Such clients reach a sandbox through the pool, which forwards commands to the same endpoints of the node.
+Their leases live for 30 minutes after the latest call.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ _LEASE_S = 1800.0
 _WAIT_S = 120.0  # in the queue
 _MARGIN_S = 30.0  # beyond a command's own time; an evaluation also applies a patch
 _BODY_MAX = 64 << 20  # bytes; patches may be large
-# Of the containers that these clients are used to; disk and output were not limited there.
+# The limits of that server's containers, which has none for disk and output.
 _LIMITS = LimitsBody(memory_mib=4096, pids=256, disk_mib=8192, output_kib=1024)
 
 Seconds = Annotated[float, Field(gt=0, le=86_400)]
 
 
 class _Body(BaseModel):
-    """Fields that are not documented are passed over, as that server does."""
+    """Unknown fields are ignored, as that server does."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -70,8 +70,12 @@ class Evaluate(OfLease):
 
 
 def routes(pool: Pool, session: aiohttp.ClientSession, *, node_token: str) -> list[Route]:
-    passing = _Passing(pool, session, node_token)
-    return [*_lease_routes(pool), *_call_routes(passing), Route("/status", _status_of(pool), methods=["GET"])]
+    forwarder = _Forwarder(pool, session, node_token)
+    return [
+        *_lease_routes(pool),
+        *_call_routes(forwarder),
+        Route("/status", _status_of(pool), methods=["GET"]),
+    ]
 
 
 async def _parsed(request: Request, model: type[_Body]) -> Any:
@@ -79,22 +83,22 @@ async def _parsed(request: Request, model: type[_Body]) -> Any:
 
 
 @dataclass(frozen=True, slots=True)
-class _Passing:
-    """Calls that are passed on to the node of a lease, which does not expire meanwhile."""
+class _Forwarder:
+    """Forwards calls to the node of a lease, which does not expire meanwhile."""
 
     pool: Pool
     session: aiohttp.ClientSession
     node_token: str
 
-    async def ask(self, request: Request, asked: OfLease, endpoint: str, timeout_s: float) -> Response:
-        """The node's reply, unless the client leaves before."""
-        return await while_connected(request.receive, self._ask(asked, endpoint, timeout_s))
+    async def forward(self, request: Request, payload: OfLease, endpoint: str, timeout_s: float) -> Response:
+        """Return the node's reply; cancel the call when the client disconnects."""
+        return await while_connected(request.receive, self._forward(payload, endpoint, timeout_s))
 
-    async def _ask(self, asked: OfLease, endpoint: str, timeout_s: float) -> Response:
-        lease = self.pool.begin_call(asked.lease_id)
+    async def _forward(self, payload: OfLease, endpoint: str, timeout_s: float) -> Response:
+        lease = self.pool.begin_call(payload.lease_id)
         try:
             assert lease.grant is not None
-            body = asked.model_dump(exclude={"lease_id"}) | {"container_id": lease.grant.id}
+            body = payload.model_dump(exclude={"lease_id"}) | {"container_id": lease.grant.id}
             node = HttpClient(self.session, lease.node_url, token=self.node_token)
             data, status = json.dumps(body).encode(), 200
             reply = await node.request("POST", f"/container/{endpoint}", body=data, timeout_s=timeout_s)
@@ -109,17 +113,17 @@ class _Passing:
 
 def _lease_routes(pool: Pool) -> list[Route]:
     async def allocate(request: Request) -> Response:
-        asked: Allocate = await _parsed(request, Allocate)
+        payload: Allocate = await _parsed(request, Allocate)
         wanted = LeaseRequest(
             lease_id=f"swe-lease-{secrets.token_hex(8)}",
             owner=OWNER,
-            spec=SpecBody(image=image_name(asked.image), workdir=DEFAULT_WORKDIR, limits=_LIMITS),
+            spec=SpecBody(image=image_name(payload.image), workdir=DEFAULT_WORKDIR, limits=_LIMITS),
             ttl_s=_LEASE_S,
             wait_s=_WAIT_S,
         )
         try:
             lease = await while_connected(request.receive, pool.allocate(wanted))
-        except ClientDisconnect:  # it does not know the id, so that it can never close the lease
+        except ClientDisconnect:  # the client never learns the id, so it cannot close the lease
             await pool.close(wanted.lease_id)
             raise
         return JSONResponse(
@@ -132,15 +136,15 @@ def _lease_routes(pool: Pool) -> list[Route]:
         )
 
     async def heartbeat(request: Request) -> Response:
-        asked: OfLease = await _parsed(request, OfLease)
-        pool.finish_call(pool.begin_call(asked.lease_id))
+        payload: OfLease = await _parsed(request, OfLease)
+        pool.finish_call(pool.begin_call(payload.lease_id))
         return JSONResponse({"ok": True})
 
     async def close(request: Request) -> Response:
-        asked: OfLease = await _parsed(request, OfLease)
-        if not asked.lease_id.startswith("swe-lease-"):
-            raise SandboxLost(f"lease {asked.lease_id} was not made here")
-        await pool.close(asked.lease_id)
+        payload: OfLease = await _parsed(request, OfLease)
+        if not payload.lease_id.startswith("swe-lease-"):
+            raise SandboxLost(f"lease {payload.lease_id} was not made here")
+        await pool.close(payload.lease_id)
         return JSONResponse({"ok": True})
 
     return [
@@ -150,17 +154,17 @@ def _lease_routes(pool: Pool) -> list[Route]:
     ]
 
 
-def _call_routes(passing: _Passing) -> list[Route]:
+def _call_routes(forwarder: _Forwarder) -> list[Route]:
     async def execute(request: Request) -> Response:
-        asked: Exec = await _parsed(request, Exec)
-        return await passing.ask(request, asked, "exec", asked.timeout + _MARGIN_S)
+        payload: Exec = await _parsed(request, Exec)
+        return await forwarder.forward(request, payload, "exec", payload.timeout + _MARGIN_S)
 
     async def diff(request: Request) -> Response:
-        return await passing.ask(request, await _parsed(request, Diff), "diff", 60.0 + _MARGIN_S)
+        return await forwarder.forward(request, await _parsed(request, Diff), "diff", 60.0 + _MARGIN_S)
 
     async def evaluate(request: Request) -> Response:
-        asked: Evaluate = await _parsed(request, Evaluate)
-        return await passing.ask(request, asked, "evaluate", asked.timeout + 60.0 + _MARGIN_S)
+        payload: Evaluate = await _parsed(request, Evaluate)
+        return await forwarder.forward(request, payload, "evaluate", payload.timeout + 60.0 + _MARGIN_S)
 
     return [
         Route("/exec", execute, methods=["POST"]),
@@ -187,5 +191,5 @@ def _status_of(pool: Pool) -> Callable[[Request], Awaitable[Response]]:
 
 
 def image_name(image: str) -> str:
-    """A plain name is one of a registry."""
+    """Return the image reference of a name; a plain name is an image of a registry."""
     return image if image == "host" or image.startswith("docker://") else f"docker://{image}"

@@ -1,7 +1,8 @@
-"""The pool: leases in, sandboxes of nodes out. Everything but HTTP.
+"""The pool: leases on the sandboxes of many nodes, without HTTP.
 
-All decisions are made on one event loop without waiting in between, so that of two events one comes first.
-What must survive is written before it is told: a reply leaves when its transaction is on the disk.
+Invariants:
+- every decision is one step of the event loop, so concurrent events have an order;
+- a reply leaves only when its transaction is on the disk.
 """
 
 from __future__ import annotations
@@ -39,11 +40,11 @@ from hone.utils.clock import monotonic
 _log = logging.getLogger(__name__)
 _REAP_S = 0.5
 _PRUNE_S = 30.0
-_TOMBSTONE_S = 900.0  # beyond any request that is still under way when its lease ends
+_TOMBSTONE_S = 900.0  # longer than any request that is under way when its lease ends
 
 
 class Pool:
-    """Use as an async context manager: entering goes on where the store ended, leaving keeps all leases."""
+    """An async context manager: entering continues from the store, leaving keeps all leases."""
 
     def __init__(
         self,
@@ -55,7 +56,7 @@ class Pool:
         timing: Timing | None = None,
         open_store: Callable[[Path], Store] = Store,
     ) -> None:
-        """`max_sandboxes` (0: what a node says) is for `nodes`, which are added to those in the store."""
+        """`nodes` are added to those in the store, with `max_sandboxes` each (0: the node's own capacity)."""
         self._store = open_store(store)
         self._connect = connect
         self._urls, self._max_sandboxes = [clean_url(url) for url in nodes], max_sandboxes
@@ -72,7 +73,7 @@ class Pool:
 
     async def __aenter__(self) -> Pool:
         contents = await self._store.open()
-        self.id = self._store.pool_id  # tells its sandboxes on nodes from those of other pools
+        self.id = self._store.pool_id  # distinguishes its sandboxes from those of other pools
         self.totals.update(contents.totals)
         self.fleet = Fleet(
             self._connect,
@@ -93,7 +94,7 @@ class Pool:
         )
         now = self._clock.now()
         for lease_id, how in contents.tombstones.items():
-            self._leases.refuse(lease_id, State(how), now)
+            self._leases.set_tombstone(lease_id, State(how), now)
         for node in contents.nodes:
             self.fleet.add(node.url, max_sandboxes=node.max_sandboxes, draining=node.draining)
         for url in self._urls:
@@ -106,7 +107,7 @@ class Pool:
         return self
 
     def _restore(self, stored: StoredLease, now: float) -> None:
-        """Go on with a lease; its time begins anew, for its client could not renew it meanwhile."""
+        """Restore a lease with its full time to live: its client could not renew it meanwhile."""
         spec = SpecBody.model_validate_json(stored.spec)
         grant = CreateReply.model_validate_json(stored.grant)
         lease = Lease(
@@ -139,8 +140,7 @@ class Pool:
         await self._store.close()
 
     async def stop(self) -> None:
-        """Refuse what waits and what still comes. Leases live on: nobody can renew them any more, so that
-        nothing expires either."""
+        """Refuse queued and new requests. Leases stay; none expires, for no client can renew."""
         self._reaper.cancel()
         self._admission.stop()
 
@@ -160,8 +160,8 @@ class Pool:
     async def allocate(self, request: LeaseRequest) -> LeaseReply:
         """Return the lease when its sandbox is ready; the same lease for the same id while it lives.
 
-        Cancelling withdraws it while it waits in the queue; afterwards it lives until it is closed or
-        expires, for its client may ask again.
+        Cancellation withdraws a queued lease; a placed one lives until it is closed or expires, because its
+        client may ask again.
         Raises:
             QueueTimeout: no place became free within `wait_s`.
             LeaseLost: the lease ended before, or meanwhile, or belongs to another owner.
@@ -181,18 +181,18 @@ class Pool:
         )
 
     def heartbeat(self, beats: Sequence[Beat]) -> list[str]:
-        """Renew; returns the ids that expired, were closed, or are of another generation."""
+        """Renew leases; return the ids that ended or are of another generation."""
         return self._leases.renew(beats, self._clock.now())
 
     def look(self, lease_id: str) -> LeaseRow:
-        """Raises LeaseLost when it does not live."""
+        """Return the facts of a lease. Raises LeaseLost when it ended."""
         lease = self._leases.get(lease_id)
         if lease is None:
             raise LeaseLost(f"lease {lease_id} is {self._leases.ended_as(lease_id) or 'unknown'}")
         return self._row(lease, self._clock.now())
 
     def begin_call(self, lease_id: str) -> Lease:
-        """An active lease, which does not expire before `finish_call`. Raises LeaseLost."""
+        """Return an active lease and keep it from expiring until `finish_call`. Raises LeaseLost."""
         lease = self._leases.find_active(lease_id)
         lease.calls += 1
         return lease
@@ -204,15 +204,15 @@ class Pool:
     # --- ends
 
     async def close(self, lease_id: str, generation: int | None = None) -> None:
-        """End a lease and its sandbox; a lease that ended, or was never seen, is refused from now on.
+        """End a lease and its sandbox; its id, even an unknown one, is refused from now on.
 
-        Returns when the node has confirmed, or did not answer in time: then the pool goes on asking it.
-        Raises LeaseLost when the lease that lives under this id is of another generation.
+        Returns when the node has confirmed, or did not reply in time: then the pool keeps trying.
+        Raises LeaseLost when the active lease under this id is of another generation.
         """
         lease = self._leases.get(lease_id)
         if lease is None:
             if self._leases.ended_as(lease_id) is None:
-                self._leases.refuse(lease_id, State.CLOSED, self._clock.now())
+                self._leases.set_tombstone(lease_id, State.CLOSED, self._clock.now())
                 await self._store.end(lease_id, State.CLOSED, counted=False)
             return
         if generation is not None and lease.generation != generation:
@@ -220,14 +220,14 @@ class Pool:
         await asyncio.shield(self._end(lease, State.CLOSED))
 
     async def close_owner(self, owner: str) -> int:
-        """End all leases of an owner; returns their number."""
+        """End all leases of an owner; return their number."""
         endings = [self._end(lease, State.CLOSED) for lease in self._leases.of_owner(owner)]
         if endings:
             await asyncio.wait(endings)
         return len(endings)
 
     def _end(self, lease: Lease, how: State) -> asyncio.Task[None]:
-        """Begin the one ending of a lease; who comes later gets the same."""
+        """Start to end a lease, once; later calls return the same task."""
         if self._leases.end(lease, how):
             self._admission.end(lease, how)
             self._endings[lease.id] = self._spawn(self._finish(lease, how))
@@ -243,12 +243,12 @@ class Pool:
             place = self._slots.pop(lease.id, None)  # none: lost, or the start tears it down
             if place is not None and place[1].state == "active":
                 await self.fleet.tear_down(*place)
-            self._leases.bury(lease, self._clock.now())
+            self._leases.finish_end(lease, self._clock.now())
             del self._endings[lease.id]
             self._admission.dispatch()
 
     def _lost(self, lease_id: str, generation: int) -> None:
-        """The fleet found that the sandbox of an active slot is gone; its lease may not be written yet."""
+        """End a lease whose sandbox is gone; it may not be in the store yet."""
         lease = self._leases.get(lease_id)
         if lease is None or lease.generation != generation:
             return
@@ -282,7 +282,7 @@ class Pool:
         self.fleet.add(node.url, max_sandboxes=node.max_sandboxes, draining=node.draining)
 
     async def remove_node(self, url: str, *, force: bool) -> None:
-        """Forget a node; with `force` its leases are lost, else ValueError is raised while there are any."""
+        """Forget a node. Raises ValueError while it has leases; with `force` they are lost."""
         url = clean_url(url)
         node = self.fleet.get(url)
         if node is None:
@@ -303,14 +303,14 @@ class Pool:
     # --- what there is
 
     def unhealthy(self) -> str:
-        """Why no sandbox can be had, in a sentence; "" when one can."""
+        """Return why no sandbox can start, or ""."""
         now = monotonic()
         if any(node.state(now) == "active" for node in self.fleet):
             return ""
         return "the pool has no node that can start sandboxes"
 
     def counts(self) -> Counter[State]:
-        """Living leases by state."""
+        """Return the number of leases by state."""
         return self._leases.counts
 
     def status(self) -> StatusReply:
@@ -337,7 +337,7 @@ class Pool:
 
 
 def clean_url(url: str) -> str:
-    """The form in which nodes are told apart. Raises ValueError for what is no address of a server."""
+    """Return the normal form of a node's URL. Raises ValueError when it is no HTTP URL."""
     parts = urlsplit(url.strip())
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
         raise ValueError(f"{url!r} is not an address such as http://node-1:18091")

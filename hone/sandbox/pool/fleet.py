@@ -1,8 +1,8 @@
-"""All nodes: places on them, starts and teardowns, and the supervision that keeps what is known of them true.
+"""All nodes of a pool: slots, starts, teardowns, and a reconciliation loop for each node.
 
-Each node has one task, which asks it every few seconds what it has and settles the difference: active leases
-whose sandbox is gone are lost, sandboxes that serve no lease are destroyed, and those of living leases are
-renewed. A restart of the pool or of a node needs nothing else. Nothing of another pool is touched.
+The loop lists the sandboxes of its node every few seconds: leases whose sandbox is gone are lost, sandboxes
+without a lease are destroyed, and the others are renewed. Restarts of the pool or a node need nothing else.
+Sandboxes of other pools are never touched.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from hone.sandbox.remote.wire import CreateReply, CreateRequest, SpecBody
 from hone.utils.clock import monotonic
 
 _log = logging.getLogger(__name__)
-_MISSES = 2  # probes in a row without an answer, before nothing more is placed on a node
-_RENEW_BATCH = 10_000  # what one request may hold
-# What a call to a node raises: its own error, a reply that is none, a time that is over (an OSError).
+_MISSES = 2  # consecutive failed probes after which a node gets no more leases
+_RENEW_BATCH = 10_000  # sandboxes in one request
+# Raised by calls to a node: its own error, an invalid reply, a timeout (an OSError).
 _NODE_ERRORS = (SandboxError, ValueError, OSError)
 
 
@@ -32,11 +32,11 @@ class Timing:
 
     probe_s: float = 5.0  # between two probes of a node
     probe_timeout_s: float = 5.0
-    start_timeout_s: float = 720.0  # of one start on a node, a pull of its image included
-    settle_s: float = 30.0  # after which a start without an answer that a node does not list is not under way
+    start_timeout_s: float = 720.0  # of one start, image pull included
+    settle_s: float = 30.0  # after which an unlisted start without a reply has certainly not reached the node
     destroy_timeout_s: float = 45.0
-    node_ttl_s: float = 180.0  # after which a node ends sandboxes that the pool no longer renews
-    node_margin_s: float = 15.0  # beyond it, before they are surely gone
+    node_ttl_s: float = 180.0  # time to live on the node without renewal
+    node_margin_s: float = 15.0  # added to it before a sandbox counts as gone
 
 
 class Fleet:
@@ -51,8 +51,8 @@ class Fleet:
         on_lost: Callable[[str, int], None],
         on_room: Callable[[], None],
     ) -> None:
-        """`on_lost` hears of each active lease (id, generation) whose sandbox is gone, its place given back;
-        `on_room` hears when there may be room for more."""
+        """`on_lost` gets id and generation of each active lease whose sandbox is gone; `on_room` is called
+        when there may be room for more."""
         self._connect = connect
         self._pool_id = pool_id
         self._timing = timing
@@ -81,7 +81,7 @@ class Fleet:
         return node
 
     async def remove(self, url: str) -> None:
-        """Forget a node. The caller has ended the leases on it."""
+        """Forget a node, whose leases have ended."""
         task = self._supervisors.pop(url)
         task.cancel()
         await asyncio.wait([task])
@@ -113,14 +113,14 @@ class Fleet:
         return self._nodes[url] if url else None
 
     def can_try(self, avoid: set[str]) -> bool:
-        """Whether there is a node beside these that may serve, now or when it has room."""
+        """Whether any other node could serve, now or once it has room."""
         return any(url not in avoid and not node.draining for url, node in self._nodes.items())
 
     def reserve(self, node: Node, lease_id: str, generation: int, image: str) -> Slot:
         return node.reserve(lease_id, generation, image, monotonic())
 
     def adopt(self, node: Node, lease_id: str, generation: int, image: str, sandbox_id: str) -> Slot:
-        """Take over the place of a lease that an earlier run of the pool left active."""
+        """Return the slot of a lease that an earlier run of the pool left active."""
         slot = node.reserve(lease_id, generation, image, monotonic())
         node.settle(slot, "active", float("-inf"))
         slot.sandbox_id = sandbox_id
@@ -130,7 +130,7 @@ class Fleet:
     # --- starts and teardowns
 
     async def start(self, node: Node, slot: Slot, spec: SpecBody) -> CreateReply:
-        """Start the sandbox of a slot. When it raises, the slot is given back or doubtful."""
+        """Start the sandbox of a slot. When it raises, the slot is released or unconfirmed."""
         request = CreateRequest(
             spec=spec,
             ttl_s=self._timing.node_ttl_s,
@@ -140,17 +140,17 @@ class Fleet:
         began = monotonic()
         try:
             async with asyncio.timeout(self._timing.start_timeout_s):
-                key = f"{self._pool_id}/{slot.generation}"  # no generation is given twice
+                key = f"{self._pool_id}/{slot.generation}"  # generations are unique
                 reply = await node.api.create(request, key=key)
         except (Unreachable, TimeoutError) as error:
-            self._blame(node, error)
-            node.settle(slot, "doubtful", monotonic())
+            self._record_failure(node, error)
+            node.settle(slot, "unconfirmed", monotonic())
             slot.alive_until = slot.since + self._timing.start_timeout_s + self._gone_s
             node.wake.set()
             raise Unreachable(f"{node.url} did not say whether the sandbox started") from error
         except _NODE_ERRORS as error:
             if isinstance(error, ProviderUnavailable) and not isinstance(error, ImageUnavailable):
-                self._blame(node, error)
+                self._record_failure(node, error)
             node.release(slot)
             raise
         now = monotonic()
@@ -162,22 +162,22 @@ class Fleet:
         node.breaker.succeeded()
         return reply
 
-    def _blame(self, node: Node, error: Exception) -> None:
+    def _record_failure(self, node: Node, error: Exception) -> None:
         node.failures += 1
         node.last_failure = str(error) or type(error).__name__
         node.breaker.failed(monotonic())
         _log.warning("a start on %s failed: %s", node.url, node.last_failure)
 
     async def tear_down(self, node: Node, slot: Slot) -> bool:
-        """Destroy the sandbox of a slot; False when the node did not confirm, and the slot stays doubtful.
+        """Destroy the sandbox of a slot; False when the node did not confirm: the slot is then unconfirmed.
 
-        The slot is `closing` meanwhile, so that nobody else destroys it.
+        The slot is `closing` meanwhile, so the reconciliation leaves it alone.
         """
         node.settle(slot, "closing", monotonic())
         if await self._destroy(node, slot.sandbox_id):
             node.release(slot)
             return True
-        node.settle(slot, "doubtful", monotonic())
+        node.settle(slot, "unconfirmed", monotonic())
         node.wake.set()
         return False
 
@@ -200,7 +200,7 @@ class Fleet:
             await self._probe(node)
             self._on_room()
             pause = self._timing.probe_s / 5 if node.missed == 1 else self._timing.probe_s
-            await asyncio.sleep(pause / 25)  # however often it is woken
+            await asyncio.sleep(pause / 25)  # at least, however often the event is set
             try:
                 async with asyncio.timeout(pause):
                     await node.wake.wait()
@@ -222,12 +222,12 @@ class Fleet:
         listing = node.read(info, began, pool_id=self._pool_id, settle_s=self._timing.settle_s)
         for key in (*listing.lost, *listing.settled):
             self._gone(node, key)
-        node.unreachable = ""  # strays count as used until they are destroyed
+        node.unreachable = ""  # orphans count as used until they are destroyed
         await self._renew(node)
-        await self._destroy_strays(node, listing.strays)
+        await self._destroy_orphans(node, listing.orphans)
 
     def _gone(self, node: Node, key: Key) -> None:
-        """The sandbox of a slot is certainly not there."""
+        """Release a slot whose sandbox certainly does not exist."""
         slot = node.slots[key]
         was_active = slot.state == "active"
         node.release(slot)
@@ -235,25 +235,25 @@ class Fleet:
             self._on_lost(*key)
 
     def _give_up_old(self, node: Node) -> None:
-        """Of a node that does not answer: its own time to live has ended what was not renewed."""
+        """Release slots of an unreachable node whose sandboxes have expired there."""
         now = monotonic()
         for key, slot in list(node.slots.items()):
-            if slot.state in ("active", "doubtful") and now >= slot.alive_until:
+            if slot.state in ("active", "unconfirmed") and now >= slot.alive_until:
                 self._gone(node, key)
 
-    async def _destroy_strays(self, node: Node, strays: dict[Key, str]) -> None:
+    async def _destroy_orphans(self, node: Node, orphans: dict[Key, str]) -> None:
         async def destroy(key: Key, sandbox_id: str) -> None:
             confirmed = await self._destroy(node, sandbox_id)
             slot = node.slots.get(key)
-            if confirmed and slot is not None and slot.state == "doubtful":
+            if confirmed and slot is not None and slot.state == "unconfirmed":
                 node.release(slot)
             elif confirmed and slot is None:
                 node.foreign = max(0, node.foreign - 1)
 
-        await asyncio.gather(*(destroy(key, sandbox_id) for key, sandbox_id in strays.items()))
+        await asyncio.gather(*(destroy(key, sandbox_id) for key, sandbox_id in orphans.items()))
 
     async def _renew(self, node: Node) -> None:
-        """Renew what is active, four times within the node's time to live."""
+        """Renew active sandboxes, four times within the node's time to live."""
         if monotonic() < node.renewed + self._timing.node_ttl_s / 4:
             return
         active = [slot for slot in node.slots.values() if slot.state == "active"]
@@ -275,6 +275,6 @@ class Fleet:
 
 
 def _report(supervisor: asyncio.Task[None]) -> None:
-    """A supervisor ends when its node is removed; anything else is a defect that must be seen."""
+    """Log a supervisor that ended for any other reason than the removal of its node."""
     if not supervisor.cancelled():
         _log.critical("the supervision of a node has ended", exc_info=supervisor.exception())

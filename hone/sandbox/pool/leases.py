@@ -1,13 +1,12 @@
-"""The leases and the states they pass through. No input, no output, no clock of its own.
+"""The leases and their state machine, without input, output or a clock.
 
     queued -> starting -> active -> closing -> closed | expired | lost
        |  <-- (the node failed) |                 ^
        +-------+-----------------+----------------+
 
-Every way out goes through `end`, which succeeds once: of a close, an expiry and a loss that race, the first
-one wins, and a renewal after it is refused. A generation is given at every placement and never again, so that
-a sandbox of an earlier placement can be told from the lease's own. What ended is remembered for a while (its
-tombstone), so that a request that comes late cannot bring it back.
+Every end goes through `end`, which succeeds once: the first of a close, an expiry and a loss wins, and later
+renewals are refused. Every placement gets a new generation, which distinguishes its sandbox from those of
+earlier placements. A tombstone remembers an ended lease for a while, so that a late request cannot revive it.
 """
 
 from __future__ import annotations
@@ -50,22 +49,22 @@ class Lease:
     node_url: str = ""
     grant: CreateReply | None = None  # of the node, once active
     expires: float = 0.0  # lease time, once active
-    recorded: bool = False  # the store was told of it
+    recorded: bool = False  # its activation was written to the store
     calls: int = 0  # proxied calls under way; it does not expire meanwhile
     tried: set[str] = field(default_factory=set[str])  # nodes that failed to start it
 
 
 class Leases:
-    """All leases that live, and the tombstones of those that ended lately."""
+    """All leases, and the tombstones of those that ended lately."""
 
     def __init__(self, generation: Callable[[], int]) -> None:
-        """`generation` gives a greater number at every call, also across restarts."""
+        """`generation` returns a greater number at every call, also across restarts."""
         self._generation = generation
         self._live: dict[str, Lease] = {}
         self._of_owner: dict[str, dict[str, Lease]] = {}
         self._tombstones: dict[str, tuple[State, float]] = {}  # oldest first
         self._due: list[tuple[float, str]] = []  # a heap; an entry may be older than the lease's expiry
-        self.counts: Counter[State] = Counter()  # of the living ones
+        self.counts: Counter[State] = Counter()  # by state
 
     def __len__(self) -> int:
         return len(self._live)
@@ -80,14 +79,14 @@ class Leases:
         return list(self._of_owner.get(owner, {}).values())
 
     def ended_as(self, lease_id: str) -> State | None:
-        """How a lease ended, while its tombstone stands."""
+        """Return how a lease ended, or None without a tombstone."""
         tombstone = self._tombstones.get(lease_id)
         return tombstone[0] if tombstone else None
 
     # --- the way in
 
     def admit(self, lease: Lease) -> None:
-        """Take in a lease: queued, or active as the store had it. Raises LeaseLost for one that ended."""
+        """Add a queued lease, or an active one from the store. Raises LeaseLost when it has a tombstone."""
         if (end := self.ended_as(lease.id)) is not None:
             raise LeaseLost(f"lease {lease.id} is {end}")
         assert lease.id not in self._live
@@ -98,7 +97,7 @@ class Leases:
             heapq.heappush(self._due, (lease.expires, lease.id))
 
     def place(self, lease: Lease, node_url: str) -> int:
-        """queued -> starting; returns the generation."""
+        """queued -> starting; return the generation."""
         self._move(lease, State.QUEUED, State.STARTING)
         lease.generation = self._generation()
         lease.node_url = node_url
@@ -120,7 +119,7 @@ class Leases:
     # --- while it lives
 
     def find_active(self, lease_id: str, generation: int | None = None) -> Lease:
-        """Raises LeaseLost unless it is active and of this generation."""
+        """Return a lease. Raises LeaseLost unless it is active and of this generation."""
         lease = self._live.get(lease_id)
         if lease is None or lease.state is not State.ACTIVE:
             state = lease.state if lease else self.ended_as(lease_id) or "unknown"
@@ -130,7 +129,7 @@ class Leases:
         return lease
 
     def renew(self, beats: Iterable[Beat], now: float) -> list[str]:
-        """Put off the expiry of those that are active and of this generation; returns all other ids."""
+        """Extend the leases that are active and of this generation; return all other ids."""
         lost: list[str] = []
         for beat in beats:
             lease = self._live.get(beat.lease_id)
@@ -151,24 +150,24 @@ class Leases:
         lease.end = how
         return True
 
-    def bury(self, lease: Lease, now: float) -> None:
+    def finish_end(self, lease: Lease, now: float) -> None:
         """closing -> closed, expired or lost."""
         assert lease.end is not None
         self._move(lease, State.CLOSING, lease.end)
         self._forget(lease)
-        self.refuse(lease.id, lease.end, now)
+        self.set_tombstone(lease.id, lease.end, now)
 
     def withdraw(self, lease: Lease) -> None:
         """Forget a queued lease that was never placed or failed to start: its id may come again."""
         assert lease.state is State.QUEUED
         self._forget(lease)
 
-    def refuse(self, lease_id: str, how: State, now: float) -> None:
-        """Set a tombstone."""
+    def set_tombstone(self, lease_id: str, how: State, now: float) -> None:
+        """Refuse a lease id from now on; the first tombstone counts."""
         self._tombstones.setdefault(lease_id, (how, now))
 
     def take_due(self, now: float) -> list[Lease]:
-        """The active leases whose time is over; each is due again unless it is ended now."""
+        """Return the expired active leases; each is due again unless it is ended now."""
         due: list[Lease] = []
         while self._due and self._due[0][0] <= now:
             _, lease_id = heapq.heappop(self._due)
@@ -184,7 +183,7 @@ class Leases:
         return due
 
     def take_old_tombstones(self, before: float) -> list[str]:
-        """Forget the tombstones set before a time; returns their ids."""
+        """Forget the tombstones set before a time; return their ids."""
         old: list[str] = []
         for lease_id, (_, at) in self._tombstones.items():
             if at >= before:

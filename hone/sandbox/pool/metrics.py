@@ -1,4 +1,4 @@
-"""Figures for Prometheus, in a registry of their own."""
+"""Prometheus metrics of a pool."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _ALLOCATES = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 15.0, 60.
 
 
 class Metrics(Collector):
-    """What is counted as it happens, and what is read from the pool when it is asked for."""
+    """Counters that are updated by events, and gauges that are read from the pool at each scrape."""
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
@@ -47,11 +47,11 @@ class Metrics(Collector):
         self._errors.labels(code).inc()
 
     def text(self) -> bytes:
-        """In the text format of Prometheus."""
+        """Return all metrics in the text format of Prometheus."""
         return generate_latest(self._registry)
 
     def describe(self) -> list[Metric]:
-        return []  # so that registering does not ask a pool that is not open yet
+        return []  # or registering would read a pool that is not open yet
 
     def collect(self) -> Iterator[Metric]:
         leases = GaugeMetricFamily("hone_pool_leases", "Living leases", labels=["state"])

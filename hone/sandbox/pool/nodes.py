@@ -1,7 +1,7 @@
-"""One node as the pool sees it: what it has, what is placed on it, and whether it can be trusted with more.
+"""One node as the pool sees it: its slots, its latest listing, and its circuit breaker.
 
-A slot is the place of one start on a node. It is given back only when the sandbox is certainly not there: its
-destruction was confirmed, a listing begun later does not show it, or the node's own time to live has passed.
+A slot stands for one start on a node. Invariant: it is released only when its sandbox certainly does not
+exist: the node confirmed the destruction, a later listing lacks it, or it has expired on the node.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ HOST_IMAGE = "host"  # the node's own system directories: nothing to pull
 
 
 class NodeApi(Protocol):
-    """What the pool asks of a node; `hone.sandbox.client.node.NodeClient` over HTTP.
+    """The node operations that a pool needs; `hone.sandbox.client.node.NodeClient` implements them.
 
-    Every method raises what the node raised, and Unreachable when there was no answer.
+    Every method raises what the node raised, and Unreachable when there was no reply.
     """
 
     async def info(self) -> NodeReply: ...
@@ -41,15 +41,15 @@ class NodeApi(Protocol):
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class Slot:
-    """`doubtful`: the node did not say whether the sandbox was started, or destroyed."""
+    """`unconfirmed`: the node did not reply whether the sandbox was started, or destroyed."""
 
     lease_id: str
     generation: int
     image: str
-    state: Literal["starting", "active", "closing", "doubtful"]
+    state: Literal["starting", "active", "closing", "unconfirmed"]
     since: float  # monotonic, of the state
-    sandbox_id: str = ""  # "" while the node has not told it
-    alive_until: float = math.inf  # monotonic; the node has ended it by then unless it is renewed
+    sandbox_id: str = ""  # "" until the node has replied
+    alive_until: float = math.inf  # monotonic; it has expired on the node by then unless renewed
 
     @property
     def key(self) -> Key:
@@ -57,7 +57,7 @@ class Slot:
 
 
 class Breaker:
-    """Opens after some failures in a row, for twice as long each time; then lets one try through."""
+    """A circuit breaker: opens after `threshold` failures in a row, each time for twice as long."""
 
     def __init__(self, *, threshold: int = 3, first_s: float = 15.0, longest_s: float = 300.0) -> None:
         self._threshold, self._first_s, self._longest_s = threshold, first_s, longest_s
@@ -80,31 +80,31 @@ class Breaker:
 
     @property
     def is_trying(self) -> bool:
-        """Open or half-open: not more than one start at a time."""
+        """Open or half-open: at most one start at a time."""
         return self._opened > 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listing:
-    """What a node's list of its sandboxes means for its slots."""
+    """The differences between a node's sandboxes and its slots."""
 
     lost: list[Key]  # were active, are gone
-    strays: dict[Key, str]  # sandboxes of this pool that serve no lease: their ids
-    settled: list[Key]  # were doubtful, are certainly not there
+    orphans: dict[Key, str]  # sandboxes of this pool that serve no lease: their ids
+    settled: list[Key]  # were unconfirmed, certainly do not exist
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class Node:
     url: str
     api: NodeApi
-    max_sandboxes: int = 0  # 0: what the node itself says
+    max_sandboxes: int = 0  # 0: the node's own capacity
     draining: bool = False
     start_gate: int = 16  # starts at a time
     slots: dict[Key, Slot] = field(default_factory=dict[Key, Slot])
     info: NodeReply | None = None
     images: set[str] = field(default_factory=set[str])
     foreign: int = 0  # sandboxes on it that serve no lease of this pool
-    unreachable: str = "it was not asked yet"  # why; "" when it answers
+    unreachable: str = "it was not probed yet"  # why; "" when it answers
     missed: int = 0  # probes in a row without an answer
     failures: int = 0  # starts that failed, ever
     last_failure: str = ""
@@ -118,13 +118,13 @@ class Node:
     # --- slots
 
     def reserve(self, lease_id: str, generation: int, image: str, now: float) -> Slot:
-        image = _spelled(image)
+        image = _canonical_image(image)
         slot = Slot(lease_id=lease_id, generation=generation, image=image, state="starting", since=now)
         self.slots[slot.key] = slot
         self.starting[image] = self.starting.get(image, 0) + 1
         return slot
 
-    def settle(self, slot: Slot, state: Literal["active", "closing", "doubtful"], now: float) -> None:
+    def settle(self, slot: Slot, state: Literal["active", "closing", "unconfirmed"], now: float) -> None:
         self._leave_start(slot)
         slot.state, slot.since = state, now
 
@@ -135,7 +135,7 @@ class Node:
     def _leave_start(self, slot: Slot) -> None:
         if slot.state != "starting":
             return
-        slot.state = "doubtful"
+        slot.state = "unconfirmed"
         left = self.starting[slot.image] - 1
         if left:
             self.starting[slot.image] = left
@@ -143,10 +143,10 @@ class Node:
             del self.starting[slot.image]
 
     def read(self, info: NodeReply, began: float, *, pool_id: str, settle_s: float) -> Listing:
-        """Take in the reply to a question that was asked at `began` (monotonic).
+        """Compare a listing, which was requested at `began` (monotonic), with the slots.
 
-        A node lists what it is starting, too. A start without an answer that it does not list `settle_s`
-        later never reached it; at once when the node has restarted.
+        Listings include sandboxes that are starting. A start without a reply that is still missing after
+        `settle_s`, or after a restart of the node, never reached it.
         """
         restarted = self.info is not None and self.info.boot != info.boot
         if restarted or self.info is None:
@@ -169,17 +169,17 @@ class Node:
                 continue
             if slot.state == "active":
                 lost.append(key)
-            elif slot.state == "doubtful" and (
+            elif slot.state == "unconfirmed" and (
                 slot.sandbox_id or restarted or began >= slot.since + settle_s
             ):
                 settled.append(key)
-        strays = {
+        orphans = {
             key: row.id
             for key, row in ours.items()
-            if (slot := self.slots.get(key)) is None or slot.state == "doubtful"
+            if (slot := self.slots.get(key)) is None or slot.state == "unconfirmed"
         }
         self.foreign = len(info.sandboxes) - len(ours) + sum(key not in self.slots for key in ours)
-        return Listing(lost=lost, strays=strays, settled=settled)
+        return Listing(lost=lost, orphans=orphans, settled=settled)
 
     # --- state
 
@@ -212,7 +212,7 @@ class Node:
 
     def view(self, image: str) -> NodeView:
         assert self.info is not None
-        image = _spelled(image)
+        image = _canonical_image(image)
         return NodeView(
             url=self.url,
             capacity=self.capacity,
@@ -240,8 +240,8 @@ class Node:
         )
 
 
-def _spelled(image: str) -> str:
-    """As nodes spell it; what names no image is refused by the node."""
+def _canonical_image(image: str) -> str:
+    """Return the canonical name, as nodes list it; an invalid one is left for the node to refuse."""
     try:
         return canonical(image)
     except ImageUnavailable:

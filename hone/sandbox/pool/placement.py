@@ -1,4 +1,4 @@
-"""Which node gets a sandbox: a pure function of what is known about the nodes."""
+"""Choice of a node for a sandbox, as a pure function."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ COLD_STARTS = 2  # starts at a time, over all nodes, of an image on nodes that d
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeView:
-    """What placement knows of a node that may get sandboxes."""
+    """The facts of a node that placement uses."""
 
     url: str
     capacity: int
@@ -25,7 +25,7 @@ class NodeView:
 
 
 def choose(nodes: Iterable[NodeView], *, memory_mib: int) -> str | None:
-    """The URL of the best node, or None when the request has to wait.
+    """Return the URL of the best node, or None when the request has to wait.
 
     A node is eligible below its capacity and its start gate. One that lacks the image gets one start of it at
     a time (which pulls it), and only COLD_STARTS nodes do so at once: the others of this image wait for them.

@@ -1,7 +1,7 @@
-"""Who is served next: every run in turn, and within a run the request that waited longest.
+"""A fair queue: runs take turns; within a run the longest wait goes first.
 
-A request that cannot be placed now (the gate of its image is shut) lets others of its run pass, but none of
-the same image.
+A request that cannot be placed now (too many starts of its image) lets others of its run pass,
+except those of the same image.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ class FairQueue:
         return len(self._place)
 
     def waiting(self) -> dict[str, int]:
-        """Run -> how many of it wait."""
+        """Return the number of waiting leases by run."""
         return {name: run.waiting for name, run in self._runs.items()}
 
     def add(self, lease: Lease) -> None:
-        """At the end of its line."""
+        """Add a lease at the end of its line."""
         self._arrived += 1
         self._insert(lease, self._arrived)
 
     def put_back(self, lease: Lease) -> None:
-        """Before all others of its run: it has waited already, and its node failed."""
+        """Add a lease, whose node failed, before all others of its run."""
         self._returned -= 1
         run = self._insert(lease, self._returned)
         line = run.lines[lease.spec.image]
@@ -54,7 +54,7 @@ class FairQueue:
         return run
 
     def remove(self, lease: Lease) -> bool:
-        """False when it does not wait here."""
+        """Remove a lease; False when it is not queued."""
         number = self._place.pop(lease.id, None)
         if number is None:
             return False
@@ -69,7 +69,7 @@ class FairQueue:
         return True
 
     def serve(self, place: Callable[[Lease], bool]) -> None:
-        """Offer places round and round, until `place` has refused the head of every line of every run."""
+        """Call `place` with run after run's oldest leases until it has refused the head of every line."""
         passed = 0
         while self._runs and passed < len(self._runs):
             name, run = next(iter(self._runs.items()))
@@ -82,6 +82,6 @@ class FairQueue:
 
 
 def _heads(run: _Run) -> Iterator[Lease]:
-    """The first of each line, longest wait first."""
+    """Yield the first lease of each line, longest wait first."""
     heads = (next(iter(line.items())) for line in run.lines.values())
     return (lease for _, lease in sorted(heads, key=lambda item: item[0]))

@@ -65,12 +65,12 @@ def make_pool_app(pool: Pool, session: aiohttp.ClientSession, *, token: str, nod
 
 def _lease_routes(pool: Pool) -> list[Route]:
     async def allocate(request: Request) -> Response:
-        asked = LeaseRequest.model_validate_json(await read_body(request, _BODY_MAX))
-        return model_response(await while_connected(request.receive, pool.allocate(asked)))
+        payload = LeaseRequest.model_validate_json(await read_body(request, _BODY_MAX))
+        return model_response(await while_connected(request.receive, pool.allocate(payload)))
 
     async def heartbeat(request: Request) -> Response:
-        asked = HeartbeatRequest.model_validate_json(await read_body(request, _BODY_MAX))
-        return model_response(HeartbeatReply(lost=pool.heartbeat(asked.leases)))
+        payload = HeartbeatRequest.model_validate_json(await read_body(request, _BODY_MAX))
+        return model_response(HeartbeatReply(lost=pool.heartbeat(payload.leases)))
 
     async def look(request: Request) -> Response:
         return model_response(pool.look(request.path_params["lease_id"]))

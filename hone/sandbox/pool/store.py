@@ -74,7 +74,7 @@ class Store:
         self._writer: asyncio.Task[None] | None = None
 
     async def open(self) -> Contents:
-        """Open or make the file. Raises ProviderUnavailable when it is not a store, or another pool's."""
+        """Open or create the file. Raises ProviderUnavailable when it is no store, or in use."""
         try:
             return await asyncio.to_thread(self._open)
         except (sqlite3.Error, OSError) as error:
@@ -155,7 +155,7 @@ class Store:
         await self._commit((_COUNT, (name,)))
 
     async def prune(self, tombstones: Iterable[str]) -> None:
-        """Forget tombstones, and give their pages back to the file system."""
+        """Delete tombstones and return their pages to the file system."""
         deletes = [("DELETE FROM tombstones WHERE id = ?", (lease_id,)) for lease_id in tombstones]
         for first in range(0, len(deletes), _BATCH):
             await self._commit(*deletes[first : first + _BATCH])

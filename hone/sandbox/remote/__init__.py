@@ -1,1 +1,1 @@
-"""What servers and clients of sandboxes share: wire models, typed errors, tokens."""
+"""Shared by the servers and clients of sandboxes: wire models, typed errors, token files."""

@@ -1,9 +1,9 @@
-"""Exceptions on the wire: an `ErrorBody` with an HTTP status, and the same exception again at the other end.
+"""Exceptions on the wire: the server sends an `ErrorBody`, and the client raises the same exception.
 
 SandboxError and its subclasses     the class's own `code`
 OSError of a file operation         "os_error", with its errno; never a file name of the server's
 ValueError (a bad request)          "bad_request"
-anything else                       "internal", which says nothing of the server's inside
+anything else                       "internal", without any detail of the server
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _OS_STATUS = {
     errno.ENOSPC: 507,
     errno.EDQUOT: 507,
 }
-_ERRNO: dict[type[OSError], int] = {  # of those that were raised with a sentence alone
+_ERRNO: dict[type[OSError], int] = {  # for exceptions that were raised without an errno
     FileNotFoundError: errno.ENOENT,
     FileExistsError: errno.EEXIST,
     IsADirectoryError: errno.EISDIR,
@@ -88,10 +88,10 @@ def to_body(error: BaseException) -> tuple[int, ErrorBody]:
 def from_body(body: ErrorBody) -> Exception:
     """Return the exception that the server raised: the same class, with the same message.
 
-    A code that this version does not know, "internal" among them, is a SandboxError.
+    Unknown codes, and "internal", become SandboxError.
     """
     if body.code == "os_error":
-        return OSError(body.errno, body.error)  # the constructor picks FileNotFoundError and its like
+        return OSError(body.errno, body.error)  # its constructor returns FileNotFoundError etc.
     if body.code == "bad_request":
         return ValueError(body.error)
     if body.code == ImageUnavailable.code and body.problem:
@@ -103,7 +103,7 @@ def from_body(body: ErrorBody) -> Exception:
 
 
 def _sentence(error: ValueError) -> str:
-    """One line; of pydantic's findings the field and what is wrong with it, without the value."""
+    """Return the message in one line; for pydantic errors the fields and problems, never the values."""
     if not isinstance(error, ValidationError):
         return " ".join(str(error).split()) or "the request is malformed"
     found = [

@@ -1,13 +1,13 @@
 """The JSON that clients, the pool server and node servers exchange (version 1).
 
-Every reply of an error is `ErrorBody`, with the HTTP status of its code. Bytes travel as base64 in JSON;
+Every error reply is an `ErrorBody`, with the HTTP status of its code. Bytes travel as base64 in JSON;
 files and archives travel as raw bodies. The endpoints that clients of the SWE exec server and the SWE env
-pool server know (`/container/exec`, `/allocate`, ...) stand beside these, with their own documented fields.
+pool server use (`/container/exec`, `/allocate`, ...) exist beside these, with their own documented fields.
 
 Node server                                     pool server
     POST   /v1/sandboxes           create           POST   /v1/leases           allocate, or wait in the queue
-    PUT    /v1/sandboxes/ID/content/DIGEST  give    POST   /v1/heartbeats       renew many at once
-    POST   /v1/sandboxes/ID/start  once given       GET    /v1/leases/ID        look
+    PUT    /v1/sandboxes/ID/content/DIGEST  put     POST   /v1/heartbeats       renew many at once
+    POST   /v1/sandboxes/ID/start  start            GET    /v1/leases/ID        look
     GET    /v1/sandboxes/ID/tunnel WebSocket
     POST   /v1/sandboxes/ID/exec   run              DELETE /v1/leases/ID?generation=   close
     DELETE /v1/sandboxes/ID/exec   cancel           DELETE /v1/owners/OWNER     close all leases of an owner
@@ -21,14 +21,14 @@ Node server                                     pool server
     GET    /v1/node                what it has
     GET    /healthz  /metrics
 
-A sandbox's own endpoints take its capability as bearer token, all others the server's token. A request that
-makes something carries the header `Idempotency-Key`; repeating it gives the first reply again. Cancelling a
-command and undoing a create name it by that key; it need not have arrived yet.
+A sandbox's own endpoints accept its capability as bearer token, all others the server's token. A request that
+creates something carries the header `Idempotency-Key`; repeating it returns the first reply. Cancelling a
+command and undoing a create use the same key, even before the request arrives.
 
 Directories of the client's machine (`SandboxSpec.layer`, `.mounts`) are named by the digest of their archive
-(`hone.sandbox.trees`). A sandbox whose spec names any is made without being started: the client asks
-for the start, gives what the node says is missing, and asks again. What a node was given once it keeps for
-later sandboxes while there is room.
+(`hone.sandbox.trees`). A sandbox whose spec names any is created without being started: the client requests
+the start, uploads the missing digests in the reply, and requests it again. A node keeps uploads for later
+sandboxes while there is room.
 
 Each connection of a sandbox's tunnel travels over a WebSocket of its own (`hone.sandbox.remote.tunnel`).
 """
@@ -47,7 +47,7 @@ Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]  # SHA-256
 
 
 class Wire(BaseModel):
-    """Unknown fields are refused, so that a misspelt one cannot pass in silence.
+    """Base of all models; unknown fields are errors.
 
     Bytes are base64 (URL-safe alphabet, RFC 4648) in JSON only, which `model_validate_json` and
     `model_dump_json` read and write.
@@ -83,7 +83,7 @@ class MountBody(Wire):
 
 
 class SpecBody(Wire):
-    """`hone.sandbox.SandboxSpec`; a snapshot of the client's machine cannot travel."""
+    """`hone.sandbox.SandboxSpec` without snapshots, which exist on the client's machine only."""
 
     image: str = "host"
     workdir: str = ""
@@ -96,7 +96,7 @@ class SpecBody(Wire):
     tunnel: bool = False  # to a unix socket of the client's machine; the client attaches to .../tunnel
 
     def contents(self) -> set[str]:
-        """Digests of what it needs on the node."""
+        """Return the digests of the contents that it needs on the node."""
         return {mount.content for mount in self.mounts} | ({self.layer} if self.layer else set())
 
 
@@ -105,7 +105,7 @@ class SpecBody(Wire):
 
 class CreateRequest(Wire):
     spec: SpecBody
-    ttl_s: float = Field(default=120.0, gt=0)  # it ends by itself when not renewed within this
+    ttl_s: float = Field(default=120.0, gt=0)  # the sandbox expires when it is not renewed within this
     lease: str = ""  # the lease it serves, and its generation; "" for a client without a pool
     generation: int = 0
 
@@ -119,7 +119,7 @@ class CreateReply(Wire):
 
 
 class StartReply(Wire):
-    """POST /v1/sandboxes/ID/start: what is missing, or the facts of the sandbox, which is ready."""
+    """POST /v1/sandboxes/ID/start: the missing digests, or the facts of the running sandbox."""
 
     ok: Literal[True] = True
     missing: list[str]
@@ -161,7 +161,7 @@ EXEC_LINE: TypeAdapter[OutputLine | ExecReply | ErrorBody] = TypeAdapter(
 
 
 class RenewRequest(Wire):
-    """POST /v1/renewals of a node: the pool (or a client without one) keeps sandboxes alive."""
+    """POST /v1/renewals of a node, from the pool or from a client without one."""
 
     ids: list[str] = Field(max_length=10_000)
     ttl_s: float = Field(gt=0)

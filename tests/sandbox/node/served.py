@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 from hone.sandbox import Health, Provider, SandboxSpec
-from hone.sandbox.client.content import travelling
+from hone.sandbox.client.content import pack_spec
 from hone.sandbox.client.node import NodeClient
 from hone.sandbox.client.sandbox import RemoteSandbox
 from hone.sandbox.client.tls import ClientTls
@@ -48,8 +48,8 @@ class NodeProvider:
         return await self.start(SandboxSpec())
 
     async def start(self, spec: SandboxSpec) -> RemoteSandbox:
-        travels = await travelling(spec)
-        request = CreateRequest(spec=travels.body, ttl_s=TTL_S)
+        packed = await pack_spec(spec)
+        request = CreateRequest(spec=packed.body, ttl_s=TTL_S)
         made = await self.client.create(request, key=secrets.token_hex(8))
         sandbox = RemoteSandbox(
             self.session,
@@ -62,8 +62,8 @@ class NodeProvider:
         )
         self._open.add(made.id)
         try:
-            if travels.contents:
-                await sandbox.start(travels.contents)
+            if packed.contents:
+                await sandbox.start(packed.contents)
             await sandbox.attach()
         except BaseException:
             await asyncio.shield(sandbox.close())

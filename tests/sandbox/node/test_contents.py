@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from hone.sandbox import Mount, SandboxError, SandboxSpec, trees
-from hone.sandbox.client.content import travelling
+from hone.sandbox.client.content import pack_spec
 from hone.sandbox.node.contents import Contents
 from hone.sandbox.remote.wire import CreateRequest
 from hone.utils.http_client import bearer
@@ -91,7 +91,7 @@ def test_the_least_recently_used_goes_and_what_is_held_stays(tmp_path: Path) -> 
 
     async def _put_held(contents: Contents, folder: Path, name: str) -> str:
         source = _tree(folder, name, name * 4)
-        contents.hold([trees.digest(source)])
+        contents.retain([trees.digest(source)])
         return await _put(contents, source)
 
     asyncio.run(run())
@@ -180,7 +180,7 @@ def test_a_tree_is_read_again_only_while_a_change_could_go_unseen(
 
 
 async def _layer_digest(tree: Path) -> str | None:
-    return (await travelling(SandboxSpec(layer=tree))).body.layer
+    return (await pack_spec(SandboxSpec(layer=tree))).body.layer
 
 
 def _let_an_hour_pass(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -190,7 +190,7 @@ def _let_an_hour_pass(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_only_what_a_sandbox_names_may_be_given_to_it(tmp_path: Path) -> None:
     async def run() -> None:
         async with served(IdleProvider(), tmp_path / "state") as url, NodeProvider(url) as client:
-            travels = await travelling(SandboxSpec(layer=_tree(tmp_path, "layer")))
+            travels = await pack_spec(SandboxSpec(layer=_tree(tmp_path, "layer")))
             made = await client.client.create(CreateRequest(spec=travels.body), key="k")
             other = _tree(tmp_path, "other", "other")
             address = f"{url}/v1/sandboxes/{made.id}/content/{trees.digest(other)}"
@@ -200,7 +200,7 @@ def test_only_what_a_sandbox_names_may_be_given_to_it(tmp_path: Path) -> None:
             async with client.session.post(
                 f"{url}/v1/sandboxes/{made.id}/exec", data=b'{"command": "true"}', headers=headers
             ) as response:
-                assert (await response.json())["error"] == "it was not started yet"
+                assert (await response.json())["error"] == "the sandbox is not started yet"
 
     asyncio.run(run())
 
@@ -208,7 +208,7 @@ def test_only_what_a_sandbox_names_may_be_given_to_it(tmp_path: Path) -> None:
 def test_a_sandbox_that_waits_for_its_contents_ends_when_nobody_gives_them(tmp_path: Path) -> None:
     async def run() -> None:
         async with served(IdleProvider(), tmp_path / "state") as url, NodeProvider(url) as client:
-            travels = await travelling(SandboxSpec(layer=_tree(tmp_path, "layer")))
+            travels = await pack_spec(SandboxSpec(layer=_tree(tmp_path, "layer")))
             await client.client.create(CreateRequest(spec=travels.body, ttl_s=0.3), key="k")
             async with asyncio.timeout(30):
                 while (await client.client.info()).sandboxes:  # noqa: ASYNC110

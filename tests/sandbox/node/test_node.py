@@ -279,7 +279,7 @@ async def test_a_cancelled_start_leaves_nothing(node: Served) -> None:
 async def test_a_start_that_arrives_after_it_was_undone_makes_nothing(node: Served) -> None:
     assert (await node.ask("DELETE", "/v1/sandboxes", key="k"))[0] == 200
     status, reply = await node.ask("POST", "/v1/sandboxes", {"spec": {}}, key="k")
-    assert (status, reply["error"]) == (422, "it was cancelled by its key")
+    assert (status, reply["error"]) == (422, "the request was cancelled by its idempotency key")
     made = await node.create(key="other")
     await node.ask("DELETE", "/v1/sandboxes", key="other")
     assert made.id not in await node.living()
@@ -317,7 +317,7 @@ def test_a_client_that_leaves_ends_its_command(stream: bool, tmp_path: Path) -> 
 @with_node(max_sandboxes=1)
 async def test_a_full_node_says_to_come_back(node: Served) -> None:
     made = await node.create()
-    with pytest.raises(ProviderUnavailable, match="it takes 1 sandboxes") as refused:
+    with pytest.raises(ProviderUnavailable, match="its limit is 1 sandboxes") as refused:
         await node.create()
     assert refused.value.retryable
     await node.node.destroy(made.id)

@@ -83,9 +83,9 @@ class LeaseMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: self.living(State.CLOSING))
     @rule(data=st.data())
-    def bury(self, data: st.DataObject) -> None:
+    def finish_end(self, data: st.DataObject) -> None:
         lease = data.draw(st.sampled_from(self.living(State.CLOSING)))
-        self.leases.bury(lease, self.now)
+        self.leases.finish_end(lease, self.now)
         assert self.leases.ended_as(lease.id) is lease.end
 
     @rule(seconds=st.floats(0.1, 12.0))
@@ -126,7 +126,7 @@ TestLeases = LeaseMachine.TestCase
 def test_tombstones_are_forgotten_oldest_first() -> None:
     leases = Leases(iter(range(100)).__next__)
     for number in range(5):
-        leases.refuse(f"l{number}", State.CLOSED, float(number))
+        leases.set_tombstone(f"l{number}", State.CLOSED, float(number))
     assert leases.take_old_tombstones(2.0) == ["l0", "l1"]
     assert leases.ended_as("l1") is None
     assert leases.ended_as("l2") is State.CLOSED
