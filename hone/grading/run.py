@@ -19,9 +19,13 @@ from hone.grading.plan import PytestJob
 from hone.grading.settings import GradingSettings
 from hone.sandbox.contract import Limits, Mount, Provider, ProviderUnavailable, Sandbox, SandboxSpec
 from hone.types import TestStatus
+from hone.utils import processes
 
 RUNNER = "/srv/hone/grader"
-RUNNER_MOUNT = Mount(source=Path(__file__).parent / "in_sandbox", target=RUNNER)
+RUNNER_MOUNTS = (
+    Mount(source=Path(__file__).parent / "in_sandbox", target=RUNNER),
+    Mount(source=Path(processes.__file__), target="/srv/hone/processes/hone_processes.py"),
+)
 REPORT_KIB = 256  # output that must come back complete: the runner's report on named tests
 WHOLE_REPORT_KIB = 16384  # the same, on all collected tests, or a script's log
 ENV = {
@@ -58,7 +62,7 @@ async def start_sandbox(
         workdir=workdir,
         layer=environment.layer,
         env=ENV,
-        mounts=(RUNNER_MOUNT, *environment.mounts),
+        mounts=(*RUNNER_MOUNTS, *environment.mounts),
         limits=dataclasses.replace(limits, output_kib=max(limits.output_kib, report_kib)),
     )
     try:

@@ -21,13 +21,16 @@ import os
 import resource
 import select
 import shutil
-import signal
 import stat
 import struct
 import sys
 import time
 from typing import Any, NoReturn
 
+sys.path.insert(1, "/srv/hone/processes")
+import hone_processes  # pyright: ignore[reportMissingImports]  # hone.utils.processes
+
+sys.path.remove("/srv/hone/processes")
 from hone_tally import HELLO, LETTERS, UNUSABLE, Tally  # beside this file
 
 NONCE_BYTES = 32
@@ -194,12 +197,12 @@ class Child:
             left = deadline - time.monotonic()
             if left <= 0 and not timed_out:
                 timed_out = True
-                self.kill()
+                hone_processes.kill_group(self.pid)
             self.read(0.05 if timed_out else min(left, 0.05))
             done, status = os.waitpid(self.pid, os.WNOHANG)
             if done:
                 self.exit_code = os.waitstatus_to_exitcode(status)
-        self.kill()
+        hone_processes.kill_group(self.pid)
         while self.read(0):
             continue
         if self.pending:
@@ -235,14 +238,7 @@ class Child:
         if self.total > CHANNEL_BYTES or len(self.pending) > RECORD_BYTES:
             self.tally.blame("the result channel was flooded")
             self.open.remove(self.channel)
-            self.kill()
-
-    def kill(self) -> None:
-        """Kill the child's process group."""
-        try:
-            os.killpg(self.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            return
+            hone_processes.kill_group(self.pid)
 
 
 def main() -> None:
