@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from hone.tasks.errors import TaskError
+from hone.tasks.local import with_lock
 from hone.tasks.python import Locked
 from hone.tasks.repository import Repository
-from hone.types import Commit, Environment
+from hone.types import Environment
 
 _NO_OWNER = "local"  # of a repository without a remote
-_GENERATED = "The files that the build writes"
 
 
 def repository_name(repository: Repository) -> str:
@@ -28,13 +28,7 @@ def repository_name(repository: Repository) -> str:
 
 def commit_environment(repository: Repository, commit: str, locked: Locked) -> Environment:
     """Return the environment of a commit with its locked requirements and the files that its build writes."""
-    generated = dict(locked.generated)
-    return Environment(
-        image=f"repo:{repository.path.resolve()}",
-        repo=repository_name(repository),
-        commit=commit,
-        requirements=tuple(locked.requirements),
-        distribution=locked.distribution,
-        paths=tuple(locked.paths),
-        history=(Commit(message=_GENERATED, files=generated),) if generated else (),
+    environment = Environment(
+        image=f"repo:{repository.path.resolve()}", repo=repository_name(repository), commit=commit
     )
+    return with_lock(environment, locked)

@@ -17,6 +17,7 @@ from hone.utils.files import build_directory
 
 _ENDINGS = ("", ".git", ".bundle")
 _LOCK = "lock.json"
+_GENERATED = "The files that the build writes"
 
 
 def localise(task: Task, root: Path, *, locks: Path | None) -> Task:
@@ -68,7 +69,7 @@ def with_lock(environment: Environment, locked: Locked) -> Environment:
         requirements=locked.requirements,
         distribution=locked.distribution,
         paths=locked.paths,
-        history=(Commit(message="The base commit.", files=generated),) if generated else (),
+        history=(Commit(message=_GENERATED, files=generated),) if generated else (),
     )
 
 

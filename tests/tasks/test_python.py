@@ -54,7 +54,7 @@ def test_requirements_become_exact_versions(index, tmp_path):
     assert locked.requirements == ("click==1.0", "six==2.0")
     assert locked.distribution == "thing==1.5"
     assert locked.paths == ("",)
-    assert (locked.generated, locked.command, locked.relaxed) == ({}, (), ())
+    assert locked.generated == {}
 
 
 def test_markers_of_other_interpreters_are_dropped(index, tmp_path):
@@ -72,7 +72,6 @@ def test_project_runner_and_excluded_plugins_are_not_locked(index, tmp_path):
     groups = '[dependency-groups]\ntest = ["pytest", "pytest-cov", "pytest_mock", "helper"]'
     locked = lock(repository(tmp_path / "r", project(groups)))
     assert locked.requirements == ("helper==1.0", "pytest-mock==9.0")
-    assert locked.relaxed == ()
 
 
 def test_plugin_version_fits_the_pytest_version(index, tmp_path):
@@ -113,36 +112,22 @@ def test_test_requirements_are_found_in_every_place(index, tmp_path, files, need
     assert {pin.partition("==")[0] for pin in locked.requirements} == needed
 
 
-def test_named_extras_are_added(index, tmp_path):
-    text = '[dependency-groups]\ntest = ["six"]\nspecial = ["click"]'
-    tree = repository(tmp_path / "r", project(text))
-    assert lock(tree, extras=["Special"]).requirements == ("click==2.0", "six==2.0")
-    with pytest.raises(TaskError, match=r"no extra or dependency group 'x'; it has: .*special, test"):
-        lock(tree, extras=["x"])
-
-
 def test_unavailable_pins_of_tests_are_relaxed(index, tmp_path):
     files = {"requirements-test.txt": "six==0.1\nclick>=1\n-c bounds.txt", "bounds.txt": "click<2\n"}
     locked = lock(repository(tmp_path / "r", project("", **files)))
     assert locked.requirements == ("click==2.0", "six==2.0")
-    assert locked.relaxed == ("six==0.1", "click<2")
 
 
 def test_constraints_hold_when_possible(index, tmp_path):
     files = {"requirements-test.txt": "click\n--constraint bounds.txt", "bounds.txt": "click<2\n"}
     locked = lock(repository(tmp_path / "r", project("", **files)))
-    assert (locked.requirements, locked.relaxed) == (("click==1.0",), ())
+    assert locked.requirements == ("click==1.0",)
 
 
-def test_requirements_without_an_index_are_named(index, tmp_path):
+def test_requirements_without_an_index_are_skipped(index, tmp_path):
     lines = "six\ngit+https://example.com/a.git\n./here\nb @ https://example.com/b.whl\n"
     locked = lock(repository(tmp_path / "r", project("", **{"test-requirements.txt": lines})))
     assert locked.requirements == ("six==2.0",)
-    assert locked.relaxed == (
-        "git+https://example.com/a.git",
-        "./here",
-        "b @ https://example.com/b.whl",
-    )
 
 
 @pytest.mark.parametrize(
@@ -225,11 +210,6 @@ def test_tree_without_a_distribution_uses_requirements_txt(index, tmp_path):
     assert locked.requirements == ("six==2.0",)
     assert locked.distribution == ""
     assert locked.paths == ("src", "")
-
-
-def test_pytest_options_are_locked(index, tmp_path):
-    text = '[tool.pytest.ini_options]\naddopts = "-v --import-mode=importlib"\n'
-    assert lock(repository(tmp_path / "r", project(text))).command == ("--import-mode=importlib",)
 
 
 @pytest.mark.parametrize(

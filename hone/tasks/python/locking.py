@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hone.tasks.configuration import FILES, pytest_arguments
 from hone.tasks.errors import TaskError
 from hone.tasks.python.layout import layout
 from hone.tasks.python.project import Project, read_project
@@ -25,8 +24,6 @@ class Locked:
     distribution: str  # "name==version" of the project itself; "" when the tree is no distribution
     paths: tuple[str, ...]  # directories below the root that Python imports from; "" is the root
     generated: Mapping[str, str] = field(default_factory=dict[str, str])  # path -> text that the build writes
-    command: tuple[str, ...] = ()  # pytest arguments of its configuration
-    relaxed: tuple[str, ...] = ()  # requirements of the tests that are not met exactly
 
     @classmethod
     def from_json(cls, fields: Mapping[str, Any]) -> Locked:
@@ -35,15 +32,14 @@ class Locked:
         return cls(**{**fields, **lists})
 
 
-def lock(tree: Path, *, extras: Sequence[str] = (), version: str = "", before: str = "") -> Locked:
+def lock(tree: Path, *, version: str = "", before: str = "") -> Locked:
     """Resolve the requirements of the tests in `tree` for the interpreter that runs Hone.
 
     The project is built once, from a copy, to learn its metadata and layout: that runs code of the
     repository, which is the user's own. Requirements of tests that cannot be met as pinned are tried again
-    without upper bounds, and named in `relaxed`. Blocks, for minutes at worst; needs the package index.
+    without upper bounds. Blocks, for minutes at worst; needs the package index.
 
     Args:
-        extras: extras or dependency groups besides those named like tests.
         version: of the project, for builds that ask version control, which is not in the tree.
         before: a day, such as 2024-01-31; all versions, pytest's too, are of that day.
     Raises:
@@ -54,16 +50,12 @@ def lock(tree: Path, *, extras: Sequence[str] = (), version: str = "", before: s
     with tempfile.TemporaryDirectory(prefix="hone-lock-") as scratch:
         project = read_project(tree, Path(scratch), version)
     needed = _project_requirements(tree, project)
-    requirements, relaxed = resolve(project.name, needed, test_requirements(tree, project, extras), before)
     paths, generated = layout(tree, project)
-    configuration = [tree / name for name in FILES if (tree / name).is_file()]
     return Locked(
-        requirements=requirements,
+        requirements=resolve(project.name, needed, test_requirements(tree, project), before),
         distribution=f"{project.name}=={project.version}" if project.name else "",
         paths=paths,
         generated=generated,
-        command=pytest_arguments({path.name: path.read_text("utf-8", "replace") for path in configuration}),
-        relaxed=relaxed,
     )
 
 

@@ -23,10 +23,8 @@ _UPPER = ("==", "===", "~=", "<", "<=")
 _WHAT = "the repository's requirements cannot be resolved"
 
 
-def resolve(
-    name: str, needed: Requirements, tests: Requirements, before: str = ""
-) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return sorted "name==version" of all requirements except the project, and the relaxed ones of tests.
+def resolve(name: str, needed: Requirements, tests: Requirements, before: str = "") -> tuple[str, ...]:
+    """Return sorted "name==version" of all requirements except the project.
 
     Requirements of the project are met exactly; those of its tests are tried once more without upper bounds
     and constraints. Plugins fit the pytest that runs Hone's tests.
@@ -41,18 +39,14 @@ def resolve(
     own = [r for r in needed.requirements if canonicalize_name(r.name) not in never]
     theirs = [r for r in tests.requirements if canonicalize_name(r.name) not in never]
     if not own and not theirs:
-        return (), tests.unavailable
+        return ()
     try:
-        found = _compile([*own, *theirs], [*needed.constraints, *tests.constraints], never, before)
-        return found, tests.unavailable
+        return _compile([*own, *theirs], [*needed.constraints, *tests.constraints], never, before)
     except TaskError:
-        changed = [r for r in theirs if _without_upper_bounds(r) != r] + [
-            r for r in tests.constraints if canonicalize_name(r.name) not in never
-        ]
-        if not changed:
+        relaxed = [_without_upper_bounds(r) for r in theirs]
+        if relaxed == theirs and not tests.constraints:
             raise
-        resolved = _compile([*own, *map(_without_upper_bounds, theirs)], needed.constraints, never, before)
-        return resolved, (*tests.unavailable, *dict.fromkeys(map(str, changed)))
+        return _compile([*own, *relaxed], needed.constraints, never, before)
 
 
 def _compile(

@@ -10,7 +10,6 @@ from pathlib import Path
 
 from packaging.utils import canonicalize_name
 
-from hone.tasks.errors import TaskError
 from hone.tasks.python.groups import groups
 from hone.tasks.python.project import Project, read_ini, read_toml
 from hone.tasks.python.requirements import Requirements, parse_line, parse_lines, read_requirements
@@ -30,21 +29,15 @@ _FILES = (
 )  # fmt: skip
 
 
-def test_requirements(tree: Path, project: Project, extras: Sequence[str]) -> Requirements:
-    """Return the requirements of the first source that has any, and those of `extras`.
+def test_requirements(tree: Path, project: Project) -> Requirements:
+    """Return the requirements of the first source that has any.
 
     The sources in order: extras and dependency groups named like tests; requirements files named like tests;
     `tests_require`; groups, then files, named like development; dependencies of tox.
 
-    Raises TaskError when one of `extras` does not exist, or a source cannot be parsed.
+    Raises TaskError when a source cannot be parsed.
     """
     known = groups(read_toml(tree / "pyproject.toml"), project)
-    found = Requirements()
-    for name in map(canonicalize_name, extras):
-        if name not in known:
-            has = ", ".join(sorted(known)) or "none"
-            raise TaskError(f"the repository has no extra or dependency group {name!r}; it has: {has}")
-        found |= known[name]
     places: tuple[Callable[[], Requirements], ...] = (
         lambda: _named(known, _TEST),
         lambda: _files(tree, _TEST),
@@ -53,7 +46,7 @@ def test_requirements(tree: Path, project: Project, extras: Sequence[str]) -> Re
         lambda: _without_tools(_files(tree, _DEV)),
         lambda: _tox(tree),
     )
-    found |= next(filter(None, (place() for place in places)), Requirements())
+    found = next(filter(None, (place() for place in places)), Requirements())
     return _with_own_extras(found, project, known)
 
 
