@@ -1,4 +1,4 @@
-"""What an owner has on this machine, found by looking and not by asking Hone."""
+"""Find the resources of an owner on this machine without Hone's code."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.services.process import control_groups
 
 
 def traces(owner_pid: int, state_dir: Path) -> list[str]:
-    """Processes, cgroups, directories and mounts that carry the name of an owner process."""
+    """Return processes, cgroups, directories and mounts with the name of an owner process."""
     name = f"-{owner_pid}-"
     found = [f"directory {path}" for path in state_dir.iterdir() if name in path.name]
     found += [f"cgroup {group}" for group in control_groups(name) if Path(group).parent.name == "hone"]
@@ -32,14 +32,14 @@ def traces(owner_pid: int, state_dir: Path) -> list[str]:
 
 @contextmanager
 def held_mount_namespaces(pids: Iterable[str]) -> Iterator[set[int]]:
-    """Numbers of the mount namespaces of these processes, held open: the kernel hands them to nobody else."""
+    """Yield the inodes of these processes' mount namespaces, held open so that they are not reused."""
     with ExitStack() as stack:
         files = [stack.enter_context(Path(f"/proc/{pid}/ns/mnt").open("rb")) for pid in pids]
         yield {os.fstat(file.fileno()).st_ino for file in files} - {_inode("/proc/self/ns/mnt")}
 
 
 def used_mount_namespaces() -> set[int]:
-    """Numbers of the mount namespaces that some process is in."""
+    """Return the inodes of the mount namespaces of all processes."""
     found: set[int] = set()
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():

@@ -7,4 +7,4 @@ What a control could break is broken in throw-away namespaces, or in bounded for
 
 import pytest
 
-pytest.register_assert_rewrite("tests.attacks.sandbox.stage")
+pytest.register_assert_rewrite("tests.attacks.sandbox.attack_target")

@@ -1,4 +1,4 @@
-"""The places under attack: an open provider for each kind of sandbox, kept for the tests of a file."""
+"""Providers under attack, one for each kind of sandbox and test file."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ import pytest
 
 from hone.sandbox import SandboxSpec, make_provider
 from hone.sandbox.settings import SandboxSettings
-from tests.attacks.sandbox.stage import Stage
+from tests.attacks.sandbox.attack_target import AttackTarget
 from tests.services.image import base_archive
 
 PLACES = ("namespaces-host", "namespaces-image")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """All of it starts sandboxes, and is compared with what root can do outside of them."""
+    """Mark all tests here: they start sandboxes, and their controls run as root."""
     here = Path(__file__).parent
     for item in items:
         if here in item.path.parents:
@@ -37,7 +37,7 @@ def runner() -> Iterator[asyncio.Runner]:
 
 @pytest.fixture(scope="session")
 def rootfs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The base image's only layer, unpacked."""
+    """Return the base image's only layer, unpacked."""
     directory = tmp_path_factory.mktemp("rootfs")
     with tarfile.open(base_archive()) as archive:
         manifest = archive.extractfile("manifest.json")
@@ -50,9 +50,9 @@ def rootfs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module", params=PLACES)
-def stage(
+def attacked(
     request: pytest.FixtureRequest, runner: asyncio.Runner, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Stage]:
+) -> Iterator[AttackTarget]:
     place: str = request.param
     image = "host" if place == "namespaces-host" else f"rootfs:{request.getfixturevalue('rootfs')}"
     base = tmp_path_factory.mktemp("hone")
@@ -60,14 +60,14 @@ def stage(
     provider = make_provider(settings)
     gc.collect()  # descriptors are counted: what other tests left is not to be closed in the midst of one
     runner.run(provider.__aenter__())
-    yield Stage(runner=runner, provider=provider, spec=SandboxSpec(image=image), state=base / "state")
+    yield AttackTarget(runner=runner, provider=provider, spec=SandboxSpec(image=image), state=base / "state")
     runner.run(provider.__aexit__(None, None, None))
     assert list((base / "state").iterdir()) == []
 
 
 @pytest.fixture
 def secret(tmp_path: Path) -> Path:
-    """A file of the host that anyone on it may read, if its name reached them."""
+    """Return a world-readable file of the host."""
     tmp_path.chmod(0o755)
     path = tmp_path / "secret"
     path.write_text(f"secret {os.urandom(16).hex()}")

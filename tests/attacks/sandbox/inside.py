@@ -1,6 +1,6 @@
-"""Begins every attack program, so it runs in any image: the standard library and nothing else.
+"""Prefix of every attack program. It runs in any image, so it uses the standard library only.
 
-An attempt prints one line, `name TAB through|refused TAB detail`, which `stage.Outcomes` reads.
+An attempt prints one line, `name TAB through|refused TAB detail`, which `attack_target.Outcomes` parses.
 """
 
 from __future__ import annotations

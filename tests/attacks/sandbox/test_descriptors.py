@@ -11,10 +11,12 @@ from pathlib import Path
 
 from hone.sandbox import Sandbox, SandboxSpec, make_provider
 from hone.sandbox.settings import SandboxSettings
-from tests.attacks.sandbox.stage import Outcomes, Stage, attack, control, program
+from tests.attacks.sandbox.attack_target import AttackTarget, Outcomes, attack, control, program
 
 
-def test_open_descriptor_of_the_owner_is_not_inherited(stage: Stage, secret: Path, tmp_path: Path) -> None:
+def test_open_descriptor_of_the_owner_is_not_inherited(
+    attacked: AttackTarget, secret: Path, tmp_path: Path
+) -> None:
     """Open and inheritable before the provider begins, so that each of its processes could pass it on."""
     code = """
 token = arguments[0].encode()
@@ -36,13 +38,13 @@ attempt("any but three", lambda: sorted(set(os.listdir("/proc/self/fd")) - {"0",
 
     async def run() -> Outcomes:
         settings = SandboxSettings(
-            state_dir=tmp_path / "state", cache_dir=stage.state.parent.parent / "cache"
+            state_dir=tmp_path / "state", cache_dir=attacked.state.parent.parent / "cache"
         )
-        async with make_provider(settings) as provider, await provider.start(stage.spec) as sandbox:
+        async with make_provider(settings) as provider, await provider.start(attacked.spec) as sandbox:
             return await attack(sandbox, code, token)
 
     try:
-        held = stage.runner.run(run())
+        held = attacked.runner.run(run())
     finally:
         for fd in fds:
             os.close(fd)
@@ -50,9 +52,9 @@ attempt("any but three", lambda: sorted(set(os.listdir("/proc/self/fd")) - {"0",
     assert held.names() == free.names()
 
 
-def test_parent_directories_are_unreachable_by_descriptor(stage: Stage, secret: Path) -> None:
+def test_parent_directories_are_unreachable_by_descriptor(attacked: AttackTarget, secret: Path) -> None:
     """From every directory that is open, or can be opened, upwards."""
-    stage.repel(
+    attacked.assert_denied(
         """
 (path,) = arguments
 def climb(start):
@@ -67,7 +69,7 @@ for start in (".", "/proc/self/cwd", "/proc/self/root", "/dev/fd", "/proc/self/f
     )
 
 
-def test_terminal_injection_is_denied(stage: Stage) -> None:
+def test_terminal_injection_is_denied(attacked: AttackTarget) -> None:
     """TIOCSTI puts input into the terminal of whoever started the sandbox; TIOCLINUX into the console."""
     code = """
 import fcntl, pty, termios
@@ -95,10 +97,10 @@ for fd in (0, 1, 2):
 try: inject(lambda: os.open("/dev/tty", os.O_RDWR)); tell("/dev/tty", True)
 except OSError: pass
 """
-    stage.repel(code)
+    attacked.assert_denied(code)
 
 
-def test_terminal_of_the_owner_is_unreachable(stage: Stage) -> None:
+def test_terminal_of_the_owner_is_unreachable(attacked: AttackTarget) -> None:
     """With a terminal as its own, an owner's sandboxes neither see nor hold it."""
     code = """
 attempt("open", os.open, "/dev/tty", os.O_RDWR)
@@ -114,10 +116,10 @@ attempt("foreground", lambda: os.tcgetpgrp(os.open("/dev/tty", os.O_RDWR)))
         assert not held.through
         assert held.names() == free.names()
 
-    stage.play(act)
+    attacked.run(act)
 
 
-def test_interpreter_of_the_init_process_is_read_only(stage: Stage, tmp_path: Path) -> None:
+def test_interpreter_of_the_init_process_is_read_only(attacked: AttackTarget, tmp_path: Path) -> None:
     """A descriptor of /proc/PID/exe, kept until the program may be written again, was a way to the host."""
     copy = tmp_path / "program"
     shutil.copy(shutil.which("sleep") or "/bin/sleep", copy)
@@ -141,15 +143,15 @@ else:
     async def act(sandbox: Sandbox) -> None:
         assert not (await attack(sandbox, code, "1")).through
 
-    stage.play(act)
+    attacked.run(act)
 
 
-def test_bundle_cannot_be_changed_or_moved(stage: Stage, tmp_path: Path) -> None:
+def test_bundle_cannot_be_changed_or_moved(attacked: AttackTarget, tmp_path: Path) -> None:
     """The supervisor's interpreter and libraries: neither in place, nor by moving what is above them."""
     copy = tmp_path / "opt"
     (copy / "hone" / "part").mkdir(parents=True)
     (copy / "hone" / "part" / "file").write_text("original")
-    stage.repel(
+    attacked.assert_denied(
         """
 import shutil
 opt = arguments[0]
@@ -168,7 +170,7 @@ attempt("move what is above", lambda: os.rename(opt, opt + "-moved") or True)
     )
 
 
-def test_replaced_program_affects_one_sandbox(stage: Stage) -> None:
+def test_replaced_program_affects_one_sandbox(attacked: AttackTarget) -> None:
     """Inside, bash and the C library may be replaced: in that sandbox, not in the host nor in the next."""
 
     async def act(sandbox: Sandbox) -> None:
@@ -176,16 +178,16 @@ def test_replaced_program_affects_one_sandbox(stage: Stage) -> None:
         await sandbox.exec(f"cp {where} old; rm {where}; printf '#!/bin/bash\\necho attacked' > {where}")
         await sandbox.exec(f"chmod 755 {where}")
         changed = (await sandbox.exec(["env"])).text == "attacked\n"
-        async with await stage.provider.start(stage.suited(SandboxSpec())) as other:
+        async with await attacked.provider.start(attacked.with_image(SandboxSpec())) as other:
             assert "attacked" not in (await other.exec(["env"])).text
         if changed:
             await sandbox.exec(f"rm {where}; cp old {where}")
 
-    stage.play(act)
+    attacked.run(act)
     assert "attacked" not in subprocess.run(["env"], capture_output=True, text=True).stdout
 
 
-def test_replaced_directories_do_not_redirect_the_provider(stage: Stage) -> None:
+def test_replaced_directories_do_not_redirect_the_provider(attacked: AttackTarget) -> None:
     """What the next command is started with is not looked up in what the attacker may replace."""
 
     async def act(sandbox: Sandbox) -> None:
@@ -197,4 +199,4 @@ def test_replaced_directories_do_not_redirect_the_provider(stage: Stage) -> None
         await sandbox.write("/x/file", b"data")
         assert await sandbox.read("/x/file") == b"data"
 
-    stage.play(act)
+    attacked.run(act)

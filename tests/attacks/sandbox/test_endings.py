@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from hone.sandbox import ExecResult, Limits, Sandbox, SandboxSpec
-from tests.attacks.sandbox.stage import Stage, program
+from tests.attacks.sandbox.attack_target import AttackTarget, program
 
 # What a process does to be overlooked when its command is killed; each ends in `stay`.
 HIDE = {
@@ -94,7 +94,9 @@ QUICK = "flees as quickly as it can"
 
 @pytest.mark.parametrize("company", ["alone", "beside another"])
 @pytest.mark.parametrize("kind", HIDE)
-def test_hidden_process_dies_with_its_command(stage: Stage, kind: str, company: str, tmp_path: Path) -> None:
+def test_hidden_process_dies_with_its_command(
+    attacked: AttackTarget, kind: str, company: str, tmp_path: Path
+) -> None:
     beat = tmp_path / "beat"
     assert kind == "ignores every signal" or _outlives_a_plain_timeout(_code(kind), beat)
 
@@ -106,10 +108,10 @@ def test_hidden_process_dies_with_its_command(stage: Stage, kind: str, company: 
             await _end(sandbox, await _begin(sandbox, kind))
             assert await _alive(sandbox) == other
 
-    stage.play(act)
+    attacked.run(act)
 
 
-def test_fork_chain_is_killed_and_a_stopped_command_stays_stopped(stage: Stage) -> None:
+def test_fork_chain_is_killed_and_a_stopped_command_stays_stopped(attacked: AttackTarget) -> None:
     async def act(sandbox: Sandbox) -> None:
         await sandbox.exec("mkfifo /tmp/gate")
         for _ in range(3):
@@ -124,16 +126,16 @@ def test_fork_chain_is_killed_and_a_stopped_command_stays_stopped(stage: Stage) 
             assert await _alive(sandbox) == ""
 
     # room for the zombies, which are many until they are reaped, and for the later command
-    stage.play(act, SandboxSpec(limits=Limits(pids=20_000)))
+    attacked.run(act, SandboxSpec(limits=Limits(pids=20_000)))
 
 
-def test_hidden_process_dies_at_the_timeout(stage: Stage) -> None:
+def test_hidden_process_dies_at_the_timeout(attacked: AttackTarget) -> None:
     async def act(sandbox: Sandbox) -> None:
         command = "(setsid sleep 1000 &); (setsid setsid sleep 1000 &); sleep 1000"
         assert (await sandbox.exec(command, timeout_s=1)).timed_out
         assert await _alive(sandbox) == ""
 
-    stage.play(act)
+    attacked.run(act)
 
 
 async def _begin(sandbox: Sandbox, kind: str) -> asyncio.Task[ExecResult]:
@@ -179,7 +181,7 @@ for i in $(seq 300); do [ $before != $(stat -c %s $B) ] && exit 0; sleep 0.1; do
     return subprocess.run([*command, *inner], timeout=60, env=environment).returncode == 0
 
 
-def test_result_does_not_wait_for_background_output(stage: Stage) -> None:
+def test_result_does_not_wait_for_background_output(attacked: AttackTarget) -> None:
     """The control is a plain pipe, which ends with its last writer."""
     begun = time.monotonic()
     subprocess.run("(setsid sleep 2 &) ; echo done", shell=True, capture_output=True)
@@ -189,20 +191,20 @@ def test_result_does_not_wait_for_background_output(stage: Stage) -> None:
         result = await sandbox.exec("(setsid sleep 1000 &) ; echo done", timeout_s=100)
         assert (result.exit_code, result.text, result.timed_out) == (0, "done\n", False)
 
-    stage.play(act)
+    attacked.run(act)
 
 
-def test_stopped_process_ends_with_the_sandbox(stage: Stage) -> None:
+def test_stopped_process_ends_with_the_sandbox(attacked: AttackTarget) -> None:
     async def act(sandbox: Sandbox) -> None:
         for _ in range(5):
             await sandbox.exec("trap '' TERM HUP INT; (setsid sleep 1000 & kill -STOP $!) & true")
             await sandbox.exec("trap '' TERM HUP INT; (while :; do :; done) > /dev/null 2>&1 &")
         await sandbox.exec("trap '' TERM; (sleep 1000; true) & kill -STOP -1; sleep 1000", timeout_s=1)
 
-    stage.play(act, survives=False)
+    attacked.run(act, survives=False)
 
 
-def test_cancelled_command_leaves_no_process(stage: Stage) -> None:
+def test_cancelled_command_leaves_no_process(attacked: AttackTarget) -> None:
     token = uuid.uuid4().hex
 
     async def act(sandbox: Sandbox) -> None:
@@ -215,4 +217,4 @@ def test_cancelled_command_leaves_no_process(stage: Stage) -> None:
         gone = "until ! grep -qsz '^sleep' /proc/[0-9]*/cmdline; do :; done"
         assert (await sandbox.exec(gone, timeout_s=120)).exit_code == 0
 
-    stage.play(act, SandboxSpec())
+    attacked.run(act, SandboxSpec())

@@ -11,7 +11,15 @@ from pathlib import Path
 import pytest
 
 from hone.sandbox import Limits, Sandbox, SandboxSpec
-from tests.attacks.sandbox.stage import NOBODY, Outcomes, Stage, attack, control, program, watched
+from tests.attacks.sandbox.attack_target import (
+    NOBODY,
+    AttackTarget,
+    Outcomes,
+    attack,
+    control,
+    program,
+    watched,
+)
 
 SMALL = Limits(memory_mib=96, pids=24, disk_mib=8)
 GOAL_MIB = 256
@@ -80,7 +88,7 @@ held = mmap.mmap(-1, goal << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | m
 
 
 @pytest.mark.parametrize("kind", MEMORY)
-def test_memory_is_limited(stage: Stage, kind: str) -> None:
+def test_memory_is_limited(attacked: AttackTarget, kind: str) -> None:
     code = f"""
 import resource, signal
 goal = {GOAL_MIB}
@@ -91,11 +99,11 @@ try:
 except (OSError, MemoryError) as error: tell("all of it", None, type(error).__name__)
 else: tell("all of it", True)
 """
-    stage.contain(code, limits=SMALL)
+    attacked.assert_contained(code, limits=SMALL)
 
 
 @pytest.mark.parametrize("folder", ["/tmp", "/dev/shm", "/testbed", "/usr/local/lib", "/var/tmp"])
-def test_disk_is_limited(stage: Stage, folder: str, tmp_path: Path) -> None:
+def test_disk_is_limited(attacked: AttackTarget, folder: str, tmp_path: Path) -> None:
     code = """
 os.chdir(arguments[0])
 def fill():
@@ -107,11 +115,11 @@ attempt("64 MiB", fill)
 try: os.unlink("fill")
 except OSError: pass
 """
-    stage.contain(code, folder, limits=SMALL, outside=(str(tmp_path),))
+    attacked.assert_contained(code, folder, limits=SMALL, outside=(str(tmp_path),))
 
 
 @pytest.mark.parametrize("folder", ["/tmp", "/dev/shm", "/testbed"])
-def test_inodes_are_limited(stage: Stage, folder: str, tmp_path: Path) -> None:
+def test_inodes_are_limited(attacked: AttackTarget, folder: str, tmp_path: Path) -> None:
     code = """
 os.chdir(arguments[0])
 name = "x" * 250
@@ -120,10 +128,10 @@ def fill():
     return True
 attempt("5,000 directories", fill)
 """
-    stage.contain(code, folder, limits=SMALL, outside=(str(tmp_path),))
+    attacked.assert_contained(code, folder, limits=SMALL, outside=(str(tmp_path),))
 
 
-def test_sparse_files_and_deep_trees_are_harmless(stage: Stage) -> None:
+def test_sparse_files_and_deep_trees_are_harmless(attacked: AttackTarget) -> None:
     """A size is no weight; and what is deeper than any path is removed all the same."""
 
     async def act(sandbox: Sandbox) -> None:
@@ -136,7 +144,7 @@ tell("deep", True)
 """
         assert (await attack(sandbox, code)).through
 
-    stage.play(act, SandboxSpec(limits=Limits(disk_mib=64)))
+    attacked.run(act, SandboxSpec(limits=Limits(disk_mib=64)))
 
 
 PROCESSES = {
@@ -167,7 +175,7 @@ for _ in range(100):
 
 
 @pytest.mark.parametrize("kind", PROCESSES)
-def test_processes_are_limited(stage: Stage, kind: str) -> None:
+def test_processes_are_limited(attacked: AttackTarget, kind: str) -> None:
     """The control is bounded: a hundred, in a session that is killed at once."""
     code = f"""
 import signal, threading, time
@@ -190,11 +198,11 @@ if {kind!r} in ("processes", "a tree that grows"): os.killpg(os.getpgrp(), 9)
     assert free.through
 
     async def act(sandbox: Sandbox) -> None:
-        async with watched(stage.provider, stage.suited(SandboxSpec())):
+        async with watched(attacked.provider, attacked.with_image(SandboxSpec())):
             result = await sandbox.exec(["python3", "-c", program(code)], timeout_s=60)
         assert not Outcomes.parse(result.text).through
 
-    stage.play(act, SandboxSpec(limits=SMALL))
+    attacked.run(act, SandboxSpec(limits=SMALL))
 
 
 def _killed_control(code: str) -> Outcomes:
@@ -203,18 +211,18 @@ def _killed_control(code: str) -> Outcomes:
     return control(code, wrapped=wrapped)
 
 
-def test_fork_bomb_ends_with_its_command(stage: Stage) -> None:
+def test_fork_bomb_ends_with_its_command(attacked: AttackTarget) -> None:
     """The classic, with nothing to stop it but the sandbox: 24 processes that never wait."""
 
     async def act(sandbox: Sandbox) -> None:
-        async with watched(stage.provider, stage.suited(SandboxSpec())):
+        async with watched(attacked.provider, attacked.with_image(SandboxSpec())):
             for bomb in ("b() { b | b & }; b; sleep 1000", "while :; do (while :; do :; done) & done"):
                 assert (await sandbox.exec(bomb, timeout_s=1)).timed_out
 
-    stage.play(act, SandboxSpec(limits=SMALL))
+    attacked.run(act, SandboxSpec(limits=SMALL))
 
 
-def test_open_files_are_limited_per_process(stage: Stage) -> None:
+def test_open_files_are_limited_per_process(attacked: AttackTarget) -> None:
     code = """
 import resource, signal
 hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
@@ -230,13 +238,13 @@ signal.pause()
 """
 
     async def act(sandbox: Sandbox) -> None:
-        async with watched(stage.provider, stage.suited(SandboxSpec())):
+        async with watched(attacked.provider, attacked.with_image(SandboxSpec())):
             await sandbox.exec(["python3", "-c", program(code)], timeout_s=2)
 
-    stage.play(act, SandboxSpec(limits=SMALL), survives=False)
+    attacked.run(act, SandboxSpec(limits=SMALL), survives=False)
 
 
-def test_per_user_kernel_limits_are_not_shared(stage: Stage) -> None:
+def test_per_user_kernel_limits_are_not_shared(attacked: AttackTarget) -> None:
     code = """
 import signal
 def watchers(most):
@@ -265,7 +273,7 @@ other.kill()
         await sandbox.write("/tmp/take.py", program(code).encode())
         taken = "python3 /tmp/take.py take > /tmp/out & until grep -q taken /tmp/out; do sleep 0.01; done"
         assert (await sandbox.exec(taken)).exit_code == 0
-        async with await stage.provider.start(stage.suited(SandboxSpec())) as neighbour:
+        async with await attacked.provider.start(attacked.with_image(SandboxSpec())) as neighbour:
             assert not (await attack(neighbour, code, "look")).through
 
-    stage.play(act)
+    attacked.run(act)

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from hone.sandbox import Mount, Sandbox, SandboxError, SandboxSpec
-from tests.attacks.sandbox.stage import APART, Stage, attack, control
+from tests.attacks.sandbox.attack_target import APART, AttackTarget, attack, control
 
 
-def test_host_file_is_unreachable_by_any_name(stage: Stage, secret: Path) -> None:
-    stage.repel(
+def test_host_file_is_unreachable_by_any_name(attacked: AttackTarget, secret: Path) -> None:
+    attacked.assert_denied(
         """
 path, pid = arguments
 for prefix in ("", "/proc/self/root", "/proc/self/root/../../..", "/proc/self/cwd/" + "../" * 20):
@@ -26,8 +26,8 @@ attempt("another's root", read, f"/proc/{pid}/root{path}")
     )
 
 
-def test_search_of_the_tree_finds_no_host_file(stage: Stage, secret: Path) -> None:
-    stage.repel(
+def test_search_of_the_tree_finds_no_host_file(attacked: AttackTarget, secret: Path) -> None:
+    attacked.assert_denied(
         """
 token, top = arguments
 def search():
@@ -49,10 +49,10 @@ attempt("walk", search)
     )
 
 
-def test_host_accounts_and_keys_are_absent(stage: Stage, tmp_path: Path) -> None:
+def test_host_accounts_and_keys_are_absent(attacked: AttackTarget, tmp_path: Path) -> None:
     private = tmp_path / "id_rsa"
     private.write_text("PRIVATE KEY")
-    stage.repel(
+    attacked.assert_denied(
         """
 attempt("password hashes", read, "/etc/shadow")
 attempt("a key", read, arguments[0])
@@ -63,7 +63,7 @@ attempt("the machine's name", lambda: open("/proc/sys/kernel/hostname").read().s
     )
 
 
-def test_link_to_a_host_file_is_dangling(stage: Stage, secret: Path) -> None:
+def test_link_to_a_host_file_is_dangling(attacked: AttackTarget, secret: Path) -> None:
     code = """
 import tempfile
 folder = tempfile.mkdtemp()
@@ -74,7 +74,7 @@ attempt("a link above it", read, folder + "/top" + arguments[0])
 os.symlink(folder + "/link", folder + "/chain")
 attempt("a chain of links", read, folder + "/chain")
 """
-    stage.repel(code, str(secret))
+    attacked.assert_denied(code, str(secret))
 
     async def act(sandbox: Sandbox) -> None:
         await sandbox.exec(["ln", "-s", str(secret), "link"])
@@ -83,18 +83,18 @@ attempt("a chain of links", read, folder + "/chain")
         with pytest.raises((SandboxError, OSError)):
             await sandbox.download("link", secret.parent / "stolen")
 
-    stage.play(act)
+    attacked.run(act)
     assert not (secret.parent / "stolen").exists()
 
 
-def test_host_file_cannot_be_opened_by_handle(stage: Stage, secret: Path) -> None:
+def test_host_file_cannot_be_opened_by_handle(attacked: AttackTarget, secret: Path) -> None:
     """A handle names a file by its number in a file system, whatever directories are shown of that."""
     raw = ctypes.create_string_buffer(128 + 8)
     ctypes.memmove(raw, (128).to_bytes(4, "little"), 4)
     libc, mount_id = ctypes.CDLL(None, use_errno=True), ctypes.c_int()
     if libc.name_to_handle_at(-100, os.fsencode(secret), raw, ctypes.byref(mount_id), 0):
         pytest.skip(f"no handles on this file system: {os.strerror(ctypes.get_errno())}")
-    stage.repel(
+    attacked.assert_denied(
         """
 handle, *folders = arguments
 def open_by_handle(folder):
@@ -108,8 +108,8 @@ attempt("by handle", lambda: next(filter(None, map(open_by_handle, folders))))
     )
 
 
-def test_devices_cannot_be_made_or_opened(stage: Stage) -> None:
-    stage.repel(
+def test_devices_cannot_be_made_or_opened(attacked: AttackTarget) -> None:
+    attacked.assert_denied(
         """
 import stat, tempfile
 folder = tempfile.mkdtemp()
@@ -128,7 +128,7 @@ if os.path.exists("/dev/hone-attack"):
     )
 
 
-def test_read_only_mount_cannot_be_changed(stage: Stage, tmp_path: Path) -> None:
+def test_read_only_mount_cannot_be_changed(attacked: AttackTarget, tmp_path: Path) -> None:
     folder = tmp_path / "shown"
     folder.mkdir()
     (folder / "file").write_text("original")
@@ -154,12 +154,12 @@ attempt("remove", lambda: os.unlink(top + "/moved") or True)
     (copy / "file").write_text("original")
     before = folder.stat().st_mtime_ns, (folder / "file").stat().st_mtime_ns
     spec = SandboxSpec(mounts=(Mount(source=folder, target="/mnt/shown"),))
-    stage.repel(code, "/mnt/shown", outside=(str(copy),), spec=spec)
+    attacked.assert_denied(code, "/mnt/shown", outside=(str(copy),), spec=spec)
     assert (folder / "file").read_text() == "original"
     assert (folder.stat().st_mtime_ns, (folder / "file").stat().st_mtime_ns) == before
 
 
-def test_layer_is_never_changed(stage: Stage, tmp_path: Path) -> None:
+def test_layer_is_never_changed(attacked: AttackTarget, tmp_path: Path) -> None:
     """Inside, the layer may be changed at will: that is a private copy."""
     beside = tmp_path / "beside"
     beside.write_text("beside")
@@ -207,15 +207,15 @@ change()
             async def act(sandbox: Sandbox) -> None:
                 await attack(sandbox, code, "/testbed")
 
-            stage.play(act, SandboxSpec(layer=layer))
+            attacked.run(act, SandboxSpec(layer=layer))
         else:
             control(code, str(layer))
         assert (look(layer) == before) is inside
 
 
-def test_overlays_cannot_be_made_or_redirected(stage: Stage, tmp_path: Path) -> None:
+def test_overlays_cannot_be_made_or_redirected(attacked: AttackTarget, tmp_path: Path) -> None:
     """An upper layer that someone prepared makes an overlay show, or write, what lies elsewhere."""
-    stage.repel(
+    attacked.assert_denied(
         """
 top = arguments[0]
 for name in ("lower", "lower/hidden", "upper", "upper/shown", "work", "merged"):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hone.sandbox import Sandbox
-from tests.attacks.sandbox.stage import Stage, attack
+from tests.attacks.sandbox.attack_target import AttackTarget, attack
 
 _MISSING = frozenset({"ENOSYS", "ENOENT"})
 
@@ -28,7 +28,7 @@ _MISSING = frozenset({"ENOSYS", "ENOENT"})
     ],
     ids=lambda tried: tried.split('"')[1],
 )
-def test_unneeded_system_calls_are_denied(stage: Stage, tried: str) -> None:
+def test_unneeded_system_calls_are_denied(attacked: AttackTarget, tried: str) -> None:
     """Most kernel exploits of these years began with one of them."""
     code = """
 import struct
@@ -39,7 +39,7 @@ clock = struct.pack("IIQ112x", 1, 128, 0)
 def add():
     return call("add_key", b"user", b"mine", b"x", 1, -2)
 """
-    stage.repel(code + tried)
+    attacked.assert_denied(code + tried)
 
 
 @pytest.mark.parametrize(
@@ -48,9 +48,9 @@ def add():
      "kernel/ns_last_pid", "vm/overcommit_memory", "vm/mmap_min_addr", "fs/file-max", "fs/suid_dumpable",
      "net/ipv4/ip_forward"],
 )  # fmt: skip
-def test_kernel_settings_are_read_only(stage: Stage, name: str) -> None:
+def test_kernel_settings_are_read_only(attacked: AttackTarget, name: str) -> None:
     """The control writes what it read."""
-    stage.repel(
+    attacked.assert_denied(
         """
 path = "/proc/sys/" + arguments[0]
 attempt(path, lambda: os.write(os.open(path, os.O_WRONLY), read(path)))
@@ -59,9 +59,9 @@ attempt(path, lambda: os.write(os.open(path, os.O_WRONLY), read(path)))
     )
 
 
-def test_user_namespace_limit_cannot_be_raised(stage: Stage) -> None:
+def test_user_namespace_limit_cannot_be_raised(attacked: AttackTarget) -> None:
     """The control has a user namespace, and with it the rights over its own limits."""
-    stage.repel(
+    attacked.assert_denied(
         """
 path = "/proc/sys/user/max_user_namespaces"
 attempt("write", lambda: os.write(os.open(path, os.O_WRONLY), b"100"))
@@ -70,8 +70,8 @@ attempt("write", lambda: os.write(os.open(path, os.O_WRONLY), b"100"))
     )
 
 
-def test_machine_controls_cannot_be_opened(stage: Stage) -> None:
-    stage.repel(
+def test_machine_controls_cannot_be_opened(attacked: AttackTarget) -> None:
+    attacked.assert_denied(
         """
 for path in ("/proc/sysrq-trigger", "/proc/mtrr", "/proc/irq/default_smp_affinity", "/proc/acpi/wakeup",
              "/sys/power/state", "/sys/kernel/uevent_helper", "/sys/fs/cgroup/release_agent", "/dev/mem",
@@ -82,8 +82,8 @@ for path in ("/proc/sysrq-trigger", "/proc/mtrr", "/proc/irq/default_smp_affinit
     )
 
 
-def test_kernel_secrets_are_unreadable(stage: Stage) -> None:
-    stage.repel(
+def test_kernel_secrets_are_unreadable(attacked: AttackTarget) -> None:
+    attacked.assert_denied(
         """
 def look(path):
     fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
@@ -99,8 +99,8 @@ for name in ("kernel/notes", "class/net/lo/address", "block", "firmware", "devic
     )
 
 
-def test_kernel_addresses_are_hidden(stage: Stage) -> None:
-    stage.repel(
+def test_kernel_addresses_are_hidden(attacked: AttackTarget) -> None:
+    attacked.assert_denied(
         """
 def addresses(path):
     with open(path) as file:
@@ -112,7 +112,7 @@ attempt("memory", addresses, "/proc/iomem")
     )
 
 
-def test_sandbox_settings_do_not_change_the_machine(stage: Stage) -> None:
+def test_sandbox_settings_do_not_change_the_machine(attacked: AttackTarget) -> None:
     """Some settings belong to namespaces and may be written by whoever owns those; they end there."""
     code = """
 for path in ("shmmax", "msgmax", "sem", "pid_max", "shmall"):
@@ -127,4 +127,4 @@ for path in ("shmmax", "msgmax", "sem", "pid_max", "shmall"):
     async def act(sandbox: Sandbox) -> None:
         assert len((await attack(sandbox, code)).names()) == 5
 
-    stage.play(act)  # which compares the machine's settings
+    attacked.run(act)  # which compares the machine's settings

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.attacks.sandbox.stage import APART, Stage
+from tests.attacks.sandbox.attack_target import APART, AttackTarget
 
 # In a network namespace of its own, the control has every address there is, and someone who answers there.
 EVERYWHERE = """
@@ -60,23 +60,23 @@ def port() -> Iterator[int]:
         thread.join()
 
 
-def test_host_port_is_unreachable(stage: Stage, port: int) -> None:
+def test_host_port_is_unreachable(attacked: AttackTarget, port: int) -> None:
     addresses = {"127.0.0.1", "127.0.1.1", "0.0.0.0"} | {
         str(info[4][0]) for info in socket.getaddrinfo(socket.gethostname(), None, socket.AF_INET)
     }
     code = CONNECT + "for host in arguments[1:]: attempt(host, connect, host, int(arguments[0]))"
-    stage.repel(code, str(port), *sorted(addresses))
+    attacked.assert_denied(code, str(port), *sorted(addresses))
 
 
 @pytest.mark.parametrize("address", ["169.254.169.254", "fd00:ec2::254", "10.0.0.1", "172.17.0.1", "1.1.1.1"])
-def test_no_address_is_reachable(stage: Stage, address: str) -> None:
+def test_no_address_is_reachable(attacked: AttackTarget, address: str) -> None:
     """The metadata service, by both protocols; a private network; a bridge of containers; the world."""
     code = CONNECT + "attempt(arguments[0], connect, arguments[0])"
-    stage.repel(code, address, wrapped=APART, before=EVERYWHERE)
+    attacked.assert_denied(code, address, wrapped=APART, before=EVERYWHERE)
 
 
-def test_datagrams_and_pings_are_blocked(stage: Stage) -> None:
-    stage.repel(
+def test_datagrams_and_pings_are_blocked(attacked: AttackTarget) -> None:
+    attacked.assert_denied(
         """
 import socket
 def send(kind, protocol, data, host, port):
@@ -95,14 +95,14 @@ attempt("multicast", multicast)
     )
 
 
-def test_unix_sockets_of_the_host_are_unreachable(stage: Stage, tmp_path: Path) -> None:
+def test_unix_sockets_of_the_host_are_unreachable(attacked: AttackTarget, tmp_path: Path) -> None:
     name = f"hone-{uuid.uuid4().hex}"
     with socket.socket(socket.AF_UNIX) as abstract, socket.socket(socket.AF_UNIX) as named:
         abstract.bind(f"\0{name}")
         abstract.listen()
         named.bind(str(tmp_path / "s"))
         named.listen()
-        stage.repel(
+        attacked.assert_denied(
             """
 import socket
 def connect(address):
@@ -121,8 +121,8 @@ attempt("through another root", connect, f"/proc/{arguments[2]}/root{arguments[1
         )
 
 
-def test_host_connections_are_hidden(stage: Stage, port: int) -> None:
-    stage.repel(
+def test_host_connections_are_hidden(attacked: AttackTarget, port: int) -> None:
+    attacked.assert_denied(
         """
 wanted = f":{int(arguments[0]):04X} "
 for view, process in (("its own view", "self"), ("another's view", arguments[1])):
@@ -134,9 +134,9 @@ for view, process in (("its own view", "self"), ("another's view", arguments[1])
     )
 
 
-def test_network_configuration_is_denied(stage: Stage) -> None:
+def test_network_configuration_is_denied(attacked: AttackTarget) -> None:
     """Addresses, routes, links, packet filters."""
-    stage.repel(
+    attacked.assert_denied(
         """
 import fcntl, socket, struct
 def set_mtu():
@@ -160,9 +160,9 @@ for name, kind, body in (("an address", 20, address), ("a route", 24, route), ("
     )
 
 
-def test_rare_socket_families_are_denied(stage: Stage) -> None:
+def test_rare_socket_families_are_denied(attacked: AttackTarget) -> None:
     """Each is a door into kernel code that few people look at, one of them to the machine's hypervisor."""
-    stage.repel(
+    attacked.assert_denied(
         """
 import socket
 families = {"packet": (17, 3, 768), "cryptography": (38, 5, 0), "hypervisor": (40, 1, 0), "xdp": (44, 3, 0),
@@ -174,9 +174,9 @@ for name, numbers in families.items():
     )
 
 
-def test_netlink_allows_the_route_protocol_only(stage: Stage) -> None:
+def test_netlink_allows_the_route_protocol_only(attacked: AttackTarget) -> None:
     """Which programs ask for their addresses; the rest is for the administrator, and has had its holes."""
-    stage.repel(
+    attacked.assert_denied(
         """
 import socket
 protocols = {"sockets": 4, "ipsec": 6, "audit": 9, "packet filter": 12, "devices": 15, "generic": 16,

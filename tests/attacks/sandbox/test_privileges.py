@@ -14,11 +14,11 @@ import pytest
 
 from hone.sandbox import Mount, Sandbox, SandboxSpec
 from hone.sandbox.namespaces import cgroups
-from tests.attacks.sandbox.stage import APART, NOBODY, Outcomes, Stage, attack, program
+from tests.attacks.sandbox.attack_target import APART, NOBODY, AttackTarget, Outcomes, attack, program
 
 
-def test_capabilities_cannot_be_gained(stage: Stage) -> None:
-    stage.repel(
+def test_capabilities_cannot_be_gained(attacked: AttackTarget) -> None:
+    attacked.assert_denied(
         """
 header = (ctypes.c_uint32 * 2)(0x20080522, 0)
 def gain():
@@ -56,7 +56,7 @@ def _elevating_files(folder: Path) -> None:
     os.setxattr(folder / "capable", "security.capability", rights)
 
 
-def test_setuid_and_file_capabilities_have_no_effect(stage: Stage) -> None:
+def test_setuid_and_file_capabilities_have_no_effect(attacked: AttackTarget) -> None:
     folder = Path("/var/tmp") / f"hone-{uuid.uuid4().hex}"
     folder.parent.mkdir(exist_ok=True)
     _elevating_files(folder)
@@ -87,7 +87,7 @@ attempt("a file with capabilities", rights, "capable", "CapEff")
                 done = await sandbox.exec(command, timeout_s=20)
                 assert user == "0" or "uid=0" not in done.text
 
-        stage.play(act, spec)
+        attacked.run(act, spec)
     finally:
         shutil.rmtree(folder)
 
@@ -99,7 +99,7 @@ NAMESPACES = {
 
 
 @pytest.mark.parametrize("kind", NAMESPACES)
-def test_namespaces_cannot_be_created(stage: Stage, kind: str) -> None:
+def test_namespaces_cannot_be_created(attacked: AttackTarget, kind: str) -> None:
     """A user namespace would hand out every capability over all that is made in it."""
     code = """
 flag = int(arguments[0])
@@ -124,11 +124,11 @@ if flag == 0x10000000:
         call("mount", b"tmpfs", b"/mnt", b"tmpfs", 0, b"")
     attempt("with mounts", in_child, both)
 """
-    stage.repel(code, str(NAMESPACES[kind]))
+    attacked.assert_denied(code, str(NAMESPACES[kind]))
 
 
-def test_namespaces_cannot_be_joined(stage: Stage) -> None:
-    stage.repel(
+def test_namespaces_cannot_be_joined(attacked: AttackTarget) -> None:
+    attacked.assert_denied(
         """
 for name in ("net", "mnt", "uts", "ipc", "cgroup", "pid"):
     def join():
@@ -139,8 +139,8 @@ attempt("all of a process", in_child, lambda: call("setns", os.pidfd_open(os.get
     )
 
 
-def test_mounts_are_denied(stage: Stage, tmp_path: Path) -> None:
-    stage.repel(
+def test_mounts_are_denied(attacked: AttackTarget, tmp_path: Path) -> None:
+    attacked.assert_denied(
         """
 point = (arguments[0] + "/point").encode()
 os.makedirs(point + b"/old", exist_ok=True)
@@ -171,9 +171,9 @@ attempt("pivot_root", in_child, pivot)
     )
 
 
-def test_chroot_escape_is_denied(stage: Stage, secret: Path) -> None:
+def test_chroot_escape_is_denied(attacked: AttackTarget, secret: Path) -> None:
     """The oldest escape: a root below the working directory no longer stops `..`."""
-    stage.repel(
+    attacked.assert_denied(
         """
 import tempfile
 top, path = arguments
@@ -191,8 +191,8 @@ attempt("second root", in_child, leave)
     )
 
 
-def test_host_name_cannot_be_changed(stage: Stage) -> None:
-    stage.repel(
+def test_host_name_cannot_be_changed(attacked: AttackTarget) -> None:
+    attacked.assert_denied(
         """
 attempt("host name", lambda: call("sethostname", b"attacked", 8) or True)
 attempt("domain name", lambda: call("setdomainname", b"attacked", 8) or True)
@@ -202,9 +202,9 @@ attempt("by file", lambda: os.write(os.open("/proc/sys/kernel/hostname", os.O_WR
     )
 
 
-def test_clock_cannot_be_set(stage: Stage) -> None:
+def test_clock_cannot_be_set(attacked: AttackTarget) -> None:
     """The control sets it to what it shows."""
-    stage.repel(
+    attacked.assert_denied(
         """
 import time
 def now():
@@ -215,7 +215,7 @@ attempt("time", now)
     )
 
 
-def test_reboot_is_denied(stage: Stage) -> None:
+def test_reboot_is_denied(attacked: AttackTarget) -> None:
     """In a process namespace of its own, the control ends all of that."""
     code = 'past("reboot", call, "reboot", 0xfee1dead, 672274793, 0x01234567, 0)\n'
     shell = 'echo began; "$@"; echo survived'
@@ -226,11 +226,11 @@ def test_reboot_is_denied(stage: Stage) -> None:
     async def act(sandbox: Sandbox) -> None:
         assert (await attack(sandbox, code)).refused == {"reboot": "EPERM"}
 
-    stage.play(act)
+    attacked.run(act)
 
 
-def test_administrator_calls_are_denied(stage: Stage) -> None:
-    stage.repel(
+def test_administrator_calls_are_denied(attacked: AttackTarget) -> None:
+    attacked.assert_denied(
         """
 past("load a module", call, "init_module", b"x" * 10, 10, b"")
 past("load a module's file", call, "finit_module", 0, b"", 0)
@@ -246,7 +246,7 @@ past("all file events", call, "fanotify_init", 0, 0)
     )
 
 
-def test_cgroups_are_hidden_and_read_only(stage: Stage) -> None:
+def test_cgroups_are_hidden_and_read_only(attacked: AttackTarget) -> None:
     roots = cgroups.find_roots()
     if "pids" not in roots:
         pytest.skip("no control group can be made on this machine, so there is no control")
@@ -258,6 +258,8 @@ attempt("raise a limit", lambda: os.write(os.open(group + "/pids.max", os.O_WRON
 attempt("look around", os.listdir, top)
 """
     try:
-        stage.repel(code, "/sys/fs/cgroup", "/sys/fs/cgroup/attack", outside=(roots["pids"], str(group)))
+        attacked.assert_denied(
+            code, "/sys/fs/cgroup", "/sys/fs/cgroup/attack", outside=(roots["pids"], str(group))
+        )
     finally:
         group.rmdir()

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from hone.sandbox import Sandbox
-from tests.attacks.sandbox.stage import Outcomes, Stage, attack, control
+from tests.attacks.sandbox.attack_target import AttackTarget, Outcomes, attack, control
 
 HOLDER = """
 import os, sys
@@ -50,8 +50,8 @@ def victim(tmp_path: Path) -> Iterator[Victim]:
         process.kill()
 
 
-def test_host_processes_are_hidden(stage: Stage, victim: Victim) -> None:
-    stage.repel(
+def test_host_processes_are_hidden(attacked: AttackTarget, victim: Victim) -> None:
+    attacked.assert_denied(
         """
 token, pid = arguments
 def scan(kind):
@@ -73,7 +73,7 @@ attempt("its session", os.getsid, int(pid))
     )
 
 
-def test_kill_does_not_reach_host_processes(stage: Stage, victim: Victim) -> None:
+def test_kill_does_not_reach_host_processes(attacked: AttackTarget, victim: Victim) -> None:
     code = """
 import signal
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -98,11 +98,11 @@ if how == "everything":
         await sandbox.exec("kill -9 -1")
         await sandbox.exec("kill -STOP -1")
 
-    stage.play(act)
+    attacked.run(act)
     assert victim.process.poll() is None
 
 
-def test_init_process_cannot_be_killed_or_stopped(stage: Stage, victim: Victim) -> None:
+def test_init_process_cannot_be_killed_or_stopped(attacked: AttackTarget, victim: Victim) -> None:
     code = """
 import signal
 pid, patience_s = int(arguments[0]), float(arguments[1])
@@ -129,12 +129,12 @@ def gone():
             return True
 attempt("kill", gone)
 """
-    stage.repel(code, "1", "1", outside=(str(victim.pid), "30"))
+    attacked.assert_denied(code, "1", "1", outside=(str(victim.pid), "30"))
 
 
-def test_init_process_cannot_be_traced_or_read(stage: Stage, victim: Victim) -> None:
+def test_init_process_cannot_be_traced_or_read(attacked: AttackTarget, victim: Victim) -> None:
     """Not its memory, descriptors, variables, root or namespaces; nor its programme overwritten."""
-    stage.repel(
+    attacked.assert_denied(
         """
 pid = int(arguments[0])
 class Piece(ctypes.Structure):
@@ -165,8 +165,8 @@ attempt("trace", lambda: call("ptrace", 0x4206, pid, 0, 0) + 1)
     )
 
 
-def test_open_file_of_a_host_process_is_unreachable(stage: Stage, victim: Victim) -> None:
-    stage.repel(
+def test_open_file_of_a_host_process_is_unreachable(attacked: AttackTarget, victim: Victim) -> None:
+    attacked.assert_denied(
         """
 import stat
 token = arguments[0]
@@ -202,7 +202,7 @@ attempt("copy", take)
     )
 
 
-def test_two_sandboxes_share_nothing(stage: Stage) -> None:
+def test_two_sandboxes_share_nothing(attacked: AttackTarget) -> None:
     """Not by processes, files, abstract sockets, System V or POSIX shared memory, nor message queues."""
     token = uuid.uuid4().hex
     key = str(int(token[:7], 16) | 1)
@@ -257,7 +257,7 @@ for folder in ("/tmp", "/dev/shm"):
     assert not free.refused
 
     async def act(sandbox: Sandbox) -> None:
-        async with await stage.provider.start(sandbox.spec) as neighbour:
+        async with await attacked.provider.start(sandbox.spec) as neighbour:
             await neighbour.write("hold.py", hold.encode())
             started = await neighbour.exec(
                 f"python3 hold.py {token} {key} > out & until grep -q ready out; do :; done"
@@ -268,7 +268,7 @@ for folder in ("/tmp", "/dev/shm"):
             assert held.names() == free.names()
             assert _reaches_itself(await attack(neighbour, code, token, key))
 
-    stage.play(act)
+    attacked.run(act)
 
 
 def _reaches_itself(outcomes: Outcomes) -> bool:
@@ -276,8 +276,8 @@ def _reaches_itself(outcomes: Outcomes) -> bool:
     return {"abstract socket", "System V memory", "/tmp", "/dev/shm", "process"} <= set(outcomes.through)
 
 
-def test_scheduler_privileges_are_denied(stage: Stage) -> None:
-    stage.repel(
+def test_scheduler_privileges_are_denied(attacked: AttackTarget) -> None:
+    attacked.assert_denied(
         """
 attempt("realtime", lambda: os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1)) or True)
 attempt("priority", lambda: os.setpriority(os.PRIO_PROCESS, 0, -20) or True)

@@ -21,7 +21,7 @@ from hone.sandbox.contract import Stream
 from hone.sandbox.init.channel import Channel
 from hone.sandbox.init.in_sandbox import wire
 from hone.sandbox.init.sandbox import InitSandbox
-from tests.attacks.sandbox.stage import Outcomes, Stage, attack, program, watched
+from tests.attacks.sandbox.attack_target import AttackTarget, Outcomes, attack, program, watched
 
 # An answer to every request there could be: it exited with 0 and said "forged".
 FORGE = """
@@ -53,7 +53,7 @@ attempt("its own descriptors", to_descriptors)
 """
 
 
-def test_channel_cannot_be_written(stage: Stage) -> None:
+def test_channel_cannot_be_written(attacked: AttackTarget) -> None:
     """In the control, a bystander holds the channel's write end, and the attacker inherited it."""
     reading, writing = os.pipe()
     with subprocess.Popen(["sleep", "1000"], pass_fds=[writing], stdin=subprocess.DEVNULL) as bystander:
@@ -70,10 +70,10 @@ def test_channel_cannot_be_written(stage: Stage) -> None:
         result = await sandbox.exec("cat; exit 7", stdin=b"honest")
         assert (result.exit_code, result.stdout) == (7, b"honest")
 
-    stage.play(act)
+    attacked.run(act)
 
 
-def test_output_that_looks_like_a_frame_is_output(stage: Stage) -> None:
+def test_output_that_looks_like_a_frame_is_output(attacked: AttackTarget) -> None:
     async def act(sandbox: Sandbox) -> None:
         forged = (wire.HEADER.pack(37, wire.RESULT_KIND, 1) + bytes(37)) * 100
         told = {"stdout": b"", "stderr": b""}
@@ -85,39 +85,39 @@ def test_output_that_looks_like_a_frame_is_output(stage: Stage) -> None:
         result = await sandbox.exec(command, stdin=forged, on_output=tell)
         assert (result.exit_code, result.stdout, told["stdout"]) == (7, forged, forged)
 
-    stage.play(act)
+    attacked.run(act)
 
 
-def test_init_process_answers_beside_a_hundred_writers(stage: Stage) -> None:
+def test_init_process_answers_beside_a_hundred_writers(attacked: AttackTarget) -> None:
     """Ten thousand are started; as many as may live at a time fill their pipes, and hold them open."""
 
     async def act(sandbox: Sandbox) -> None:
         flood = "for i in $(seq 10000); do (while :; do echo $i; done) & done"
-        async with watched(stage.provider, stage.suited(SandboxSpec())):
+        async with watched(attacked.provider, attacked.with_image(SandboxSpec())):
             result = await sandbox.exec(flood, timeout_s=2)
             assert result.timed_out
             assert len(result.stdout) <= (sandbox.spec.limits.output_kib << 10) + 1
             await sandbox.exec("for i in $(seq 45); do (yes $i) & (yes $i >&2) & done")
             assert (await sandbox.exec(["/bin/echo", "here"])).text == "here\n"
 
-    stage.play(act, SandboxSpec(limits=Limits(pids=110)))
+    attacked.run(act, SandboxSpec(limits=Limits(pids=110)))
 
 
-def test_concurrent_floods_of_output_are_all_answered(stage: Stage) -> None:
+def test_concurrent_floods_of_output_are_all_answered(attacked: AttackTarget) -> None:
     async def act(sandbox: Sandbox) -> None:
         commands = (sandbox.exec("head -c 20M /dev/zero; exit 3", timeout_s=60) for _ in range(16))
         for result in await asyncio.gather(*commands):
             assert (result.exit_code, result.stdout_bytes) == (3, 20 << 20)
 
-    stage.play(act, SandboxSpec(limits=Limits(output_kib=16)))
+    attacked.run(act, SandboxSpec(limits=Limits(output_kib=16)))
 
 
-def test_ten_gib_of_output_use_no_memory(stage: Stage) -> None:
+def test_ten_gib_of_output_use_no_memory(attacked: AttackTarget) -> None:
     """As much as arrives in the time it is given, that is; what is kept stays the same."""
 
     async def act(sandbox: Sandbox) -> None:
         before = _resident_kib()
-        async with watched(stage.provider, stage.suited(SandboxSpec())):
+        async with watched(attacked.provider, attacked.with_image(SandboxSpec())):
             result = await sandbox.exec("head -c 10G /dev/zero", timeout_s=3)
             live: list[int] = []
             await sandbox.exec(
@@ -128,7 +128,7 @@ def test_ten_gib_of_output_use_no_memory(stage: Stage) -> None:
         assert sum(live) > 0
         assert _resident_kib() - before < 128 << 10
 
-    stage.play(act)
+    attacked.run(act)
 
 
 def _resident_kib() -> int:

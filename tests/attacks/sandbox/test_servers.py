@@ -18,7 +18,7 @@ import aiohttp
 from hone.sandbox import SandboxSpec, make_provider
 from hone.sandbox.settings import SandboxSettings
 from hone.utils.http_client import bearer
-from tests.attacks.sandbox.stage import attack, control
+from tests.attacks.sandbox.attack_target import attack, control
 from tests.sandbox.node.served import TOKEN, served
 from tests.sandbox.pool.simulated import serving_pool
 from tests.waiting import wait_until_async

@@ -13,7 +13,7 @@ import pytest
 
 from hone.sandbox import Limits, Sandbox, SandboxError, SandboxSpec, trees
 from hone.sandbox.init import transfer
-from tests.attacks.sandbox.stage import Stage, watched
+from tests.attacks.sandbox.attack_target import AttackTarget, watched
 
 REFUSED = (SandboxError, OSError)
 
@@ -25,7 +25,7 @@ def _followed(tree: Path, target: Path) -> str:
 
 
 @pytest.mark.parametrize("form", ["{secret}", "../{name}", "../../{folder}/{name}", "/proc/self/cwd{secret}"])
-def test_downloaded_link_exposes_no_host_file(stage: Stage, secret: Path, form: str) -> None:
+def test_downloaded_link_exposes_no_host_file(attacked: AttackTarget, secret: Path, form: str) -> None:
     tree = secret.parent / "tree"
     tree.mkdir()
     link = form.format(secret=secret, name=secret.name, folder=secret.parent.name)
@@ -38,11 +38,11 @@ def test_downloaded_link_exposes_no_host_file(stage: Stage, secret: Path, form: 
         with pytest.raises(REFUSED):
             await sandbox.download("tree", secret.parent / "out")
 
-    stage.play(act)
+    attacked.run(act)
     assert not any(path.is_symlink() for path in (secret.parent / "out").glob("*"))
 
 
-def test_combined_links_out_of_the_tree_are_not_downloaded(stage: Stage, secret: Path) -> None:
+def test_combined_links_out_of_the_tree_are_not_downloaded(attacked: AttackTarget, secret: Path) -> None:
     """`up` leads to the top of the tree; so `up/..` leads out of it, though its text says `a/b/c`."""
     tree = secret.parent / "tree"
     (tree / "a/b/c").mkdir(parents=True)
@@ -59,7 +59,7 @@ def test_combined_links_out_of_the_tree_are_not_downloaded(stage: Stage, secret:
             return
         assert not (secret.parent / "got" / "out").exists(), "it shows a file of the host"
 
-    stage.play(act)
+    attacked.run(act)
 
 
 def test_combined_links_out_of_an_archive_are_refused(secret: Path) -> None:
@@ -84,7 +84,7 @@ def test_combined_links_out_of_an_archive_are_refused(secret: Path) -> None:
         trees.unpack(packed, secret.parent / "got")
 
 
-def test_download_never_writes_through_a_link(stage: Stage, tmp_path: Path) -> None:
+def test_download_never_writes_through_a_link(attacked: AttackTarget, tmp_path: Path) -> None:
     """A tree in which a link stands where another entry's parent would be; and links left by earlier ones."""
     victim = tmp_path / "victim"
     victim.mkdir()
@@ -105,7 +105,7 @@ def test_download_never_writes_through_a_link(stage: Stage, tmp_path: Path) -> N
         await sandbox.download("e", tmp_path / "tree")
         await sandbox.download("a", tmp_path / "loops")
 
-    stage.play(act)
+    attacked.run(act)
     assert [path.name for path in victim.iterdir()] == ["file"]
     assert (victim / "file").read_text() == "untouched"
     assert (tmp_path / "planted").read_text() == "evil\n"
@@ -115,18 +115,20 @@ def test_download_never_writes_through_a_link(stage: Stage, tmp_path: Path) -> N
 @pytest.mark.parametrize(
     "source", ["/proc/self/root", "/dev/zero", "/dev/stdin", "/proc/1/root", "/dev", "/proc/1/fd"]
 )
-def test_special_file_is_not_downloaded(stage: Stage, tmp_path: Path, source: str) -> None:
+def test_special_file_is_not_downloaded(attacked: AttackTarget, tmp_path: Path, source: str) -> None:
     async def act(sandbox: Sandbox) -> None:
         with pytest.raises(REFUSED):
             await sandbox.download(source, tmp_path / "out")
 
-    stage.play(act)
+    attacked.run(act)
 
 
 @pytest.mark.parametrize(
     "make", ["mkfifo", "python3 -c 'import socket,sys;socket.socket(1).bind(sys.argv[1])'"]
 )
-def test_pipe_or_socket_in_a_tree_stops_the_download(stage: Stage, tmp_path: Path, make: str) -> None:
+def test_pipe_or_socket_in_a_tree_stops_the_download(
+    attacked: AttackTarget, tmp_path: Path, make: str
+) -> None:
     """Opening one, as a plain copy does, would wait for ever."""
 
     async def act(sandbox: Sandbox) -> None:
@@ -138,20 +140,20 @@ def test_pipe_or_socket_in_a_tree_stops_the_download(stage: Stage, tmp_path: Pat
         with pytest.raises(REFUSED):
             await sandbox.write("tree/odd", b"x")
 
-    stage.play(act)
+    attacked.run(act)
 
 
-def test_download_drops_setuid_and_open_modes(stage: Stage, tmp_path: Path) -> None:
+def test_download_drops_setuid_and_open_modes(attacked: AttackTarget, tmp_path: Path) -> None:
     async def act(sandbox: Sandbox) -> None:
         await sandbox.exec("mkdir -m 7777 tree; cp $(command -v env) tree/env; chmod 6777 tree/env")
         await sandbox.download("tree", tmp_path / "out")
 
-    stage.play(act)
+    attacked.run(act)
     for path in ((tmp_path / "out"), (tmp_path / "out" / "env")):
         assert not path.stat().st_mode & (stat.S_ISUID | stat.S_ISGID | stat.S_IWOTH), path
 
 
-def test_undecodable_names_are_kept(stage: Stage, tmp_path: Path) -> None:
+def test_undecodable_names_are_kept(attacked: AttackTarget, tmp_path: Path) -> None:
     names = [
         bytes(range(1, 47)) + bytes(range(48, 256)) + b"\xff",
         b"\xff" * 255,
@@ -176,12 +178,12 @@ def test_undecodable_names_are_kept(stage: Stage, tmp_path: Path) -> None:
         listing = "import os; print(sorted(os.listdir(b'back')) == sorted(os.listdir(b'odd')))"
         assert (await sandbox.exec(["python3", "-c", listing])).text == "True\n"
 
-    stage.play(act)
+    attacked.run(act)
     found = {os.fsencode(path.name): path.read_text() for path in (tmp_path / "out").iterdir()}
     assert found == {name: name.hex() for name in names}
 
 
-def test_download_of_thousands_of_circular_links_ends(stage: Stage, tmp_path: Path) -> None:
+def test_download_of_thousands_of_circular_links_ends(attacked: AttackTarget, tmp_path: Path) -> None:
     """A naive walk that follows links would visit 2 to the power of 3,000 places."""
 
     async def act(sandbox: Sandbox) -> None:
@@ -198,20 +200,20 @@ os.mkdir("deep"); os.symlink("..", "deep/up"); os.symlink("deep/up/deep/up", "ro
         with pytest.raises(REFUSED):
             await sandbox.read("loops/a0")
 
-    stage.play(act)
+    attacked.run(act)
     assert len(list((tmp_path / "out").iterdir())) == 3002
 
 
-def test_tree_deeper_than_any_path_is_refused(stage: Stage, tmp_path: Path) -> None:
+def test_tree_deeper_than_any_path_is_refused(attacked: AttackTarget, tmp_path: Path) -> None:
     async def act(sandbox: Sandbox) -> None:
         await sandbox.exec("for i in $(seq 50); do n=$(printf %0200d $i); mkdir $n; cd $n; done")
         with pytest.raises(REFUSED):
             await sandbox.download(f"{1:0200d}", tmp_path / "out")
 
-    stage.play(act)
+    attacked.run(act)
 
 
-def test_changing_tree_stays_in_its_target(stage: Stage, tmp_path: Path) -> None:
+def test_changing_tree_stays_in_its_target(attacked: AttackTarget, tmp_path: Path) -> None:
     """A directory that turns into a link to elsewhere, and back, while it is read."""
     outside = tmp_path / "outside"
     outside.mkdir()
@@ -225,14 +227,14 @@ def test_changing_tree_stays_in_its_target(stage: Stage, tmp_path: Path) -> None
             except REFUSED:
                 continue
 
-    stage.play(act)
+    attacked.run(act)
     assert list(outside.iterdir()) == []
     for out in tmp_path.glob("out[0-9]*"):
         assert not [path for path in out.rglob("*") if path.is_symlink()]
 
 
 def test_download_of_a_growing_file_ends(
-    stage: Stage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    attacked: AttackTarget, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(transfer, "BYTES_MAX", 32 << 20)  # of 1 GiB, for the sake of time
 
@@ -240,30 +242,30 @@ def test_download_of_a_growing_file_ends(
         grow = "while :; do truncate -s +4M grows || truncate -s 0 grows; done"
         large = '[ "$(stat -c %s grows)" -gt $((64 << 20)) ]'  # already, so that no reader comes to its end
         await sandbox.exec(f"({grow}) > /dev/null 2>&1 & until {large} 2> /dev/null; do :; done")
-        async with watched(stage.provider, stage.suited(SandboxSpec())):
+        async with watched(attacked.provider, attacked.with_image(SandboxSpec())):
             with pytest.raises(REFUSED):
                 await sandbox.download("grows", tmp_path / "out")
 
-    stage.play(act, SandboxSpec(limits=Limits(disk_mib=8)))
+    attacked.run(act, SandboxSpec(limits=Limits(disk_mib=8)))
 
 
 def test_sparse_tebibyte_file_is_not_read(
-    stage: Stage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    attacked: AttackTarget, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(transfer, "BYTES_MAX", 32 << 20)  # of 1 GiB, for the sake of time
 
     async def act(sandbox: Sandbox) -> None:
         await sandbox.exec("mkdir tree; truncate -s 1T huge tree/huge")
-        async with watched(stage.provider, stage.suited(SandboxSpec())):
+        async with watched(attacked.provider, attacked.with_image(SandboxSpec())):
             with pytest.raises(REFUSED):
                 await sandbox.read("huge")
             with pytest.raises(REFUSED):
                 await sandbox.download("tree", tmp_path / "out")
 
-    stage.play(act)
+    attacked.run(act)
 
 
-def test_upload_follows_no_planted_link(stage: Stage, tmp_path: Path) -> None:
+def test_upload_follows_no_planted_link(attacked: AttackTarget, tmp_path: Path) -> None:
     """Inside, such a link leads to what the attacker may write anyway; never to the host."""
     victim = tmp_path / "victim"
     victim.write_text("untouched")
@@ -291,11 +293,11 @@ def test_upload_follows_no_planted_link(stage: Stage, tmp_path: Path) -> None:
             except REFUSED:
                 continue
 
-    stage.play(act)
+    attacked.run(act)
     assert victim.read_text() == "untouched"
 
 
-def test_upload_copies_no_link_target_and_no_device(stage: Stage, secret: Path) -> None:
+def test_upload_copies_no_link_target_and_no_device(attacked: AttackTarget, secret: Path) -> None:
     tree = secret.parent / "tree"
     tree.mkdir()
     (tree / "link").symlink_to(secret)
@@ -311,4 +313,4 @@ def test_upload_copies_no_link_target_and_no_device(stage: Stage, secret: Path) 
         with pytest.raises(REFUSED):
             await sandbox.upload(devices, "devices")
 
-    stage.play(act)
+    attacked.run(act)

@@ -1,4 +1,4 @@
-"""Where attacks are run: beside a sandbox as their control, and in one; and the look at what they left."""
+"""Run attacks outside of a sandbox as a control and inside one; check that they leave nothing behind."""
 
 from __future__ import annotations
 
@@ -49,14 +49,14 @@ Act = Callable[[Sandbox], Coroutine[Any, Any, None]]
 
 @dataclass(frozen=True, slots=True)
 class Outcomes:
-    """What the attempts of one run came to: name -> why it was refused, or what it caught."""
+    """The attempts of one run: {name: result} of the successful, {name: reason} of the denied."""
 
     through: dict[str, str]
     refused: dict[str, str]
 
     @classmethod
     def parse(cls, output: str) -> Outcomes:
-        """Read the lines that `inside.tell` prints; anything else is passed over."""
+        """Parse the lines that `inside.tell` prints; ignore all others."""
         found = cls({}, {})
         for line in output.splitlines():
             name, *rest = line.split("\t")
@@ -70,7 +70,7 @@ class Outcomes:
 
 @asynccontextmanager
 async def watched(provider: Provider, spec: SandboxSpec) -> AsyncIterator[None]:
-    """Run commands in a sandbox of its own meanwhile; each must be answered. Prints how long they took."""
+    """Run commands in another sandbox meanwhile; each must succeed. Prints their latency."""
     async with await provider.start(spec) as neighbour:
 
         async def ask() -> None:
@@ -94,12 +94,12 @@ async def watched(provider: Provider, spec: SandboxSpec) -> AsyncIterator[None]:
 
 
 def program(code: str) -> str:
-    """The source of an attack program."""
+    """Return the source of an attack program."""
     return f"{_INSIDE}\n{code}"
 
 
 def control(code: str, *arguments: str, wrapped: Sequence[str] = BARE, before: str = "") -> Outcomes:
-    """Run an attack outside of any sandbox, after `before`, which sets its targets up."""
+    """Run an attack outside of any sandbox, after the code `before`, which prepares its targets."""
     command = [*wrapped, sys.executable, "-c", program(f"{before}\n{code}"), *arguments]
     done = subprocess.run(command, capture_output=True, text=True, timeout=CONTROL_S)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -107,22 +107,22 @@ def control(code: str, *arguments: str, wrapped: Sequence[str] = BARE, before: s
 
 
 async def attack(sandbox: Sandbox, code: str, *arguments: str, timeout_s: float = 60) -> Outcomes:
-    """Run an attack in a sandbox, to its end."""
+    """Run an attack in a sandbox."""
     result = await sandbox.exec(["python3", "-c", program(code), *arguments], timeout_s=timeout_s)
     assert result.exit_code == 0, result
     return Outcomes.parse(result.text)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stage:
-    """One open provider under attack, and the image that its sandboxes run."""
+class AttackTarget:
+    """An open provider under attack, and the image of its sandboxes."""
 
     runner: asyncio.Runner
     provider: Provider
     spec: SandboxSpec
     state: Path
 
-    def repel(
+    def assert_denied(
         self,
         code: str,
         *arguments: str,
@@ -132,7 +132,7 @@ class Stage:
         spec: SandboxSpec | None = None,
         lacking: frozenset[str] = _LACKING,
     ) -> None:
-        """Every attempt of `code` gets through outside (where arguments may differ) and none does inside.
+        """Assert that every attempt of `code` succeeds outside and none inside.
 
         Attempts at what this kernel lacks (`lacking`: how it says so) are not counted outside.
         """
@@ -146,14 +146,14 @@ class Stage:
             assert not held.through
             assert set(held.refused) == free.names()
 
-        self.play(act, spec)
+        self.run(act, spec)
         if not free.through:
             pytest.skip(f"this kernel lacks it, so there is no control: {free.refused}")
 
-    def contain(
+    def assert_contained(
         self, code: str, *arguments: str, limits: Limits, outside: Sequence[str] | None = None
     ) -> None:
-        """`code`, which tells when it has taken more than `limits` allow, does so outside only.
+        """Assert that `code`, which reports when it has exceeded `limits`, does so outside only.
 
         Inside it may be refused or killed, its sandbox with it; another sandbox answers all the while.
         """
@@ -162,7 +162,7 @@ class Stage:
         assert not free.refused
 
         async def act(sandbox: Sandbox) -> None:
-            async with watched(self.provider, self.suited(SandboxSpec())):
+            async with watched(self.provider, self.with_image(SandboxSpec())):
                 try:
                     result = await sandbox.exec(["python3", "-c", program(code), *arguments], timeout_s=15)
                 except SandboxLost:
@@ -171,20 +171,20 @@ class Stage:
             # something stopped it: an error that it told of, a signal, or the end of its time
             assert result.exit_code != 0 or Outcomes.parse(result.text).refused, result
 
-        self.play(act, SandboxSpec(limits=limits), survives=False)
+        self.run(act, SandboxSpec(limits=limits), survives=False)
 
-    def play(self, act: Act, spec: SandboxSpec | None = None, *, survives: bool = True) -> None:
-        """Run `act` in a fresh sandbox; then nothing may be left of it, and the next one must work.
+    def run(self, act: Act, spec: SandboxSpec | None = None, *, survives: bool = True) -> None:
+        """Run `act` in a new sandbox; then nothing may be left of it, and the next one must work.
 
         `survives`: the sandbox itself still has to serve after the attack.
         """
-        self.runner.run(self._play(act, self.suited(spec or SandboxSpec()), survives))
+        self.runner.run(self._run(act, self.with_image(spec or SandboxSpec()), survives))
 
-    def suited(self, spec: SandboxSpec) -> SandboxSpec:
-        """`spec` over the image of this stage."""
+    def with_image(self, spec: SandboxSpec) -> SandboxSpec:
+        """Return `spec` with the image of this target."""
         return replace(spec, image=self.spec.image)
 
-    async def _play(self, act: Act, spec: SandboxSpec, survives: bool) -> None:
+    async def _run(self, act: Act, spec: SandboxSpec, survives: bool) -> None:
         before, descriptors = self.host(), _open_files()
         async with await self.provider.start(spec) as sandbox:
             label = f"hone-sandbox:{sandbox.id}\0"
@@ -202,7 +202,7 @@ class Stage:
                 assert not rooms & used_mount_namespaces(), "a process of the sandbox outlived it"
         assert self.host() == before
         assert _open_files() <= descriptors
-        async with await self.provider.start(self.suited(SandboxSpec(limits=Limits()))) as following:
+        async with await self.provider.start(self.with_image(SandboxSpec(limits=Limits()))) as following:
             assert (await following.exec(["/bin/echo", "next"])).text == "next\n"
 
     def host(self) -> dict[str, object]:
