@@ -28,6 +28,7 @@ Tree = dict[str, Any]
 
 REMOVED = {
     "tasks.validation": "nothing used that set",
+    "train.max_staleness": "training is on-policy",
 }
 """Settings of earlier versions -> why they are gone; naming one is an error."""
 

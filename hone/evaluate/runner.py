@@ -44,7 +44,7 @@ class Subject:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Progress:
+class EvalProgress:
     """How far an evaluation is; given to the callback after each sample."""
 
     planned: int
@@ -71,7 +71,7 @@ async def evaluate(
     out: Path,
     subject: Subject,
     *,
-    progress: Callable[[Progress], None] = lambda _: None,
+    progress: Callable[[EvalProgress], None] = lambda _: None,
 ) -> dict[str, Any]:
     """Evaluate and return the summary, which is also in `out/summary.json`.
 
@@ -160,7 +160,9 @@ def _wanted(tasks: Sequence[Task], settings: EvaluateSettings) -> list[results.K
     return [(task.id, sample) for task in tasks for sample in range(settings.samples)]
 
 
-async def _run(evaluation: _Evaluation, tasks: Sequence[Task], progress: Callable[[Progress], None]) -> None:
+async def _run(
+    evaluation: _Evaluation, tasks: Sequence[Task], progress: Callable[[EvalProgress], None]
+) -> None:
     wanted = _wanted(tasks, evaluation.settings)
 
     def done(key: results.Key) -> bool:
@@ -170,7 +172,7 @@ async def _run(evaluation: _Evaluation, tasks: Sequence[Task], progress: Callabl
         ended = [evaluation.rows[key] for key in wanted if key in evaluation.rows]
         prompt, sampled = (sum(result[name] for result in ended) for name in ("prompt_tokens", "tokens"))
         progress(
-            Progress(
+            EvalProgress(
                 planned=len(wanted),
                 ended=len(ended),
                 resolved=sum(result["resolved"] for result in ended),

@@ -143,7 +143,7 @@ class _Watch:
         self._told = 0
         self._begun: tuple[float, int] | None = None  # when, and how many had ended before
 
-    def on_sample(self, progress: runner.Progress) -> None:
+    def on_sample(self, progress: runner.EvalProgress) -> None:
         self._stage.advance(progress.ended - self._told)
         self._told = progress.ended
         now = time.monotonic()

@@ -18,7 +18,7 @@ from hone.launch.testbed import Testbed, open_context, open_testbed
 from hone.launch.weights import publisher
 from hone.policy.model import load_model
 from hone.policy.settings import OpenAIEngineSettings
-from hone.rollout.dispatcher import Dispatcher, Progress
+from hone.rollout.dispatcher import Dispatcher, RolloutProgress
 from hone.rollout.ledger import Ledger
 from hone.rollout.rewards import is_masked
 from hone.rollout.store import Store
@@ -129,7 +129,7 @@ class _Watch:
         self._done = 0
         self._reward = ""
 
-    def on_rollout(self, progress: Progress) -> None:
+    def on_rollout(self, progress: RolloutProgress) -> None:
         self._stage.say(f"{self._reward}rollouts {progress.ended}/{progress.planned}")
 
     def on_step(self, step: int, metrics: Mapping[str, float]) -> None:

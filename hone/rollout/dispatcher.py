@@ -30,7 +30,7 @@ from hone.rollout.store import Store
 from hone.types import Task, Trajectory
 from hone.utils.concurrency import run_in_thread
 
-CONSTANT = "constant"  # reason of rollouts dropped with a group whose rewards are all equal
+ZERO_VARIANCE = "constant"  # the ledger's reason for rollouts of a group whose rewards are all equal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,13 +42,13 @@ class Group:
     trajectories: tuple[Trajectory, ...]
 
     @property
-    def constant(self) -> bool:
-        """Whether all rewards are equal, those of turns included, so that no advantage can be had from it."""
+    def zero_variance(self) -> bool:
+        """Whether all rewards are equal, those of turns included: every advantage is then 0."""
         return len({(t.reward, frozenset(_earning(t).items())) for t in self.trajectories}) == 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Progress:
+class RolloutProgress:
     """How far a step is; given to the callback after each rollout."""
 
     planned: int  # rollouts the step needs; grows when groups are replaced
@@ -60,7 +60,7 @@ class Progress:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Place:
+class _GroupSlot:
     """One place of a group, to be filled with a rollout."""
 
     task: Task
@@ -77,7 +77,7 @@ class _Step:
     step: int
     version: int
     places: asyncio.Semaphore  # bounds the rollouts under way
-    progress: Progress
+    progress: RolloutProgress
     reusable: dict[tuple[str, int], Trajectory] = field(default_factory=dict[tuple[str, int], Trajectory])
     tried: Counter[tuple[str, int]] = field(default_factory=Counter[tuple[str, int]])
     replaced: set[str] = field(default_factory=set[str])  # constant groups that were given up
@@ -93,7 +93,7 @@ class Dispatcher:
         store: Store,
         *,
         seed: int,
-        progress: Callable[[Progress], None] = lambda _: None,
+        progress: Callable[[RolloutProgress], None] = lambda _: None,
     ) -> None:
         self._context = context
         self._settings = context.settings
@@ -118,7 +118,7 @@ class Dispatcher:
             step=step,
             version=version,
             places=asyncio.Semaphore(self._settings.concurrent_episodes),
-            progress=Progress(planned=len(tasks) * self._settings.group_size),
+            progress=RolloutProgress(planned=len(tasks) * self._settings.group_size),
         )
         await self._take_up(state)
         replacements = self._settings.replace_constant_groups
@@ -145,7 +145,7 @@ class Dispatcher:
         for entry in self._ledger.entries(state.step):
             key = (entry.group_id, entry.place)
             state.tried[key] += 1
-            if entry.reason == CONSTANT:
+            if entry.reason == ZERO_VARIANCE:
                 state.replaced.add(entry.group_id)
             if entry.disposition is None:
                 trajectory = await run_in_thread(self._reload, entry, state.version)
@@ -170,16 +170,16 @@ class Dispatcher:
             if group_id in state.replaced and not last:
                 continue
             group = await self._fill_group(state, position, group_id, task)
-            if last or not group.constant:
+            if last or not group.zero_variance:
                 return group
-            self._ledger.drop((t.rollout_id for t in group.trajectories), CONSTANT)
+            self._ledger.drop((t.rollout_id for t in group.trajectories), ZERO_VARIANCE)
             self._advance(state, planned=self._settings.group_size)
         raise ValueError("a position needs at least one candidate")
 
     async def _fill_group(self, state: _Step, position: int, group_id: str, task: Task) -> Group:
         workspace = await prepare_workspace(task, self._context.provider, self._context.workspaces)
         places = [
-            _Place(task=task, workspace=workspace, group_id=group_id, position=position, index=index)
+            _GroupSlot(task=task, workspace=workspace, group_id=group_id, position=position, index=index)
             for index in range(self._settings.group_size)
         ]
         async with asyncio.TaskGroup() as jobs:
@@ -188,7 +188,7 @@ class Dispatcher:
             group_id=group_id, task=task, trajectories=tuple(rollout.result() for rollout in rollouts)
         )
 
-    async def _fill_place(self, state: _Step, place: _Place) -> Trajectory:
+    async def _fill_place(self, state: _Step, place: _GroupSlot) -> Trajectory:
         """A rollout without an infrastructure fault. Raises RolloutError after `attempts` faults."""
         known = state.reusable.get((place.group_id, place.index))
         if known is not None and known.task_id == place.task.id:
@@ -209,7 +209,7 @@ class Dispatcher:
             await asyncio.sleep(self._settings.retry_delay_s * 2**attempt)
         raise ValueError("attempts must be at least 1")
 
-    async def _roll_out(self, state: _Step, place: _Place) -> Trajectory:
+    async def _roll_out(self, state: _Step, place: _GroupSlot) -> Trajectory:
         """One rollout, in the ledger from its first moment to its end."""
         tried = state.tried[place.group_id, place.index]
         state.tried[place.group_id, place.index] += 1

@@ -18,7 +18,7 @@ from hone.types import Float32, Sample
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class TrainRow:
     """A sample as one mini-batch sees it."""
 
     sample: Sample
@@ -75,14 +75,14 @@ def plan(lengths: Sequence[int], budget_tokens: int) -> list[list[int]]:
     return groups
 
 
-def micro_batches(rows: Sequence[Row], budget_tokens: int, device: torch.device) -> list[MicroBatch]:
+def micro_batches(rows: Sequence[TrainRow], budget_tokens: int, device: torch.device) -> list[MicroBatch]:
     """Pack rows into padded forward passes of at most `budget_tokens`, padding included."""
     lengths = [row.length for row in rows]
     return [_collate(rows, group, lengths, device) for group in plan(lengths, budget_tokens)]
 
 
 def _collate(
-    every: Sequence[Row], indices: list[int], every_length: Sequence[int], device: torch.device
+    every: Sequence[TrainRow], indices: list[int], every_length: Sequence[int], device: torch.device
 ) -> MicroBatch:
     rows, lengths = [every[i] for i in indices], [every_length[i] for i in indices]
     width = max(lengths)

@@ -45,14 +45,14 @@ class Tokenizer(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Progress:
+class TrainState:
     """Where a run stands after `step`; the position in the data follows from the step."""
 
     step: int
     rollouts: Mapping[str, Any] = field(default_factory=dict[str, Any])  # JSON; what the ledger is told of it
 
 
-def save(directory: Path, progress: Progress, *, trainer: Trainer, tokenizer: Tokenizer, keep: int) -> Path:
+def save(directory: Path, progress: TrainState, *, trainer: Trainer, tokenizer: Tokenizer, keep: int) -> Path:
     """Write the checkpoint of `progress.step` and delete all but the newest `keep`; returns its folder.
 
     Once this returns, the checkpoint survives a power cut. Raises CheckpointError when it cannot be written
@@ -101,7 +101,7 @@ def latest(directory: Path) -> Path | None:
     return None
 
 
-def restore(path: Path, trainer: Trainer) -> Progress:
+def restore(path: Path, trainer: Trainer) -> TrainState:
     """Put weights, optimizer and random states back; returns where the run stands.
 
     The weights are copied into `trainer.model` in place, so an engine that shares them sees them too. Holds
@@ -115,17 +115,17 @@ def restore(path: Path, trainer: Trainer) -> Progress:
     state = torch.load(path / "trainer.pt", map_location=trainer.model.device, weights_only=True)
     trainer.load_state_dict(state["trainer"])
     _set_random_states(state["random"])
-    return read_progress(path)
+    return read_state(path)
 
 
-def read_progress(path: Path) -> Progress:
+def read_state(path: Path) -> TrainState:
     content = json.loads((path / "progress.json").read_text())
     if content["format"] != FORMAT:
         raise CheckpointError(f"{path} was written by another version of hone: choose another run directory")
-    return Progress(step=content["step"], rollouts=content["rollouts"])
+    return TrainState(step=content["step"], rollouts=content["rollouts"])
 
 
-def _write(folder: Path, progress: Progress, trainer: Trainer, tokenizer: Tokenizer) -> None:
+def _write(folder: Path, progress: TrainState, trainer: Trainer, tokenizer: Tokenizer) -> None:
     disable_progress_bar()  # it would write across the run's own progress
     trainer.model.save_pretrained(str(folder))
     tokenizer.save_pretrained(str(folder))

@@ -6,7 +6,7 @@ class TrainError(Exception):
 
 
 class StaleSample(TrainError):
-    """A token was sampled by weights older than the run allows."""
+    """A token was not sampled by the weights of its step."""
 
 
 class NonFinite(TrainError):

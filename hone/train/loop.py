@@ -18,8 +18,8 @@ from hone.rollout.ledger import MASKED, TRAINED, Disposal, Disposition, Ledger, 
 from hone.rollout.rewards import solved
 from hone.rollout.step_rewards import summary
 from hone.train import checkpoint
-from hone.train.algorithms import Credit, assign_credit
-from hone.train.checkpoint import Progress, Tokenizer
+from hone.train.algorithms import Advantages, compute_advantages
+from hone.train.checkpoint import Tokenizer, TrainState
 from hone.train.errors import StaleSample
 from hone.train.metrics import MetricsWriter
 from hone.train.samples import build_samples
@@ -58,7 +58,7 @@ async def train(run: TrainRun) -> None:
     for step in range(await resume(run), run.settings.steps):
         trajectories = await run.collect(step)
         credit, samples = to_samples(trajectories, run.settings, run.is_masked)
-        require_fresh(samples, step, run.settings.max_staleness)
+        require_on_policy(samples, step)
         metrics = describe(trajectories, credit, samples) | await train_step(run.trainer, samples)
         await run.publish(step + 1)
         disposals = dispose(credit, samples)
@@ -86,14 +86,14 @@ async def resume(run: TrainRun) -> int:
 
 def to_samples(
     trajectories: Sequence[Trajectory], settings: TrainSettings, is_masked: Callable[[Trajectory], bool]
-) -> tuple[Credit, list[Sample]]:
+) -> tuple[Advantages, list[Sample]]:
     """What a batch teaches: the credit of its rollouts, and the samples of those that are trained.
 
     The order of arrival makes no difference.
     """
     ordered = sorted(trajectories, key=lambda t: t.rollout_id)
     masked = [t.rollout_id for t in ordered if is_masked(t)]
-    credit = assign_credit(ordered, settings.algorithm, masked=masked)
+    credit = compute_advantages(ordered, settings.algorithm, masked=masked)
     return credit, build_samples(ordered, credit)
 
 
@@ -106,20 +106,19 @@ async def train_step(trainer: Trainer, samples: Sequence[Sample]) -> dict[str, f
         raise
 
 
-def require_fresh(samples: Sequence[Sample], step: int, max_staleness: int) -> None:
-    """Raise StaleSample when a trained token is older than `max_staleness` updates, or from the future."""
+def require_on_policy(samples: Sequence[Sample], step: int) -> None:
+    """Raise StaleSample unless weight version `step` sampled every trained token."""
     for sample in samples:
         versions = sample.version[sample.weight > 0]
         oldest, newest = int(versions.min()), int(versions.max())
-        if step - oldest > max_staleness or newest > step:
+        if (oldest, newest) != (step, step):
             raise StaleSample(
                 f"rollout {sample.rollout_id} holds tokens of weight versions {oldest} to {newest} at step "
-                f"{step}, and at most {max_staleness} updates may lie between: raise train.max_staleness, or "
-                "see why the engine was not updated"
+                f"{step}, and training is on-policy: find out why the engine did not take the new weights"
             )
 
 
-def dispose(credit: Credit, samples: Sequence[Sample]) -> dict[str, Disposal]:
+def dispose(credit: Advantages, samples: Sequence[Sample]) -> dict[str, Disposal]:
     """What the ledger is told; infrastructure faults it knows already."""
     with_tokens = {sample.rollout_id for sample in samples}
     disposals = {i: TRAINED if i in with_tokens else dropped("no_tokens") for i in credit.advantages}
@@ -127,11 +126,11 @@ def dispose(credit: Credit, samples: Sequence[Sample]) -> dict[str, Disposal]:
 
 
 def describe(
-    trajectories: Sequence[Trajectory], credit: Credit, samples: Sequence[Sample]
+    trajectories: Sequence[Trajectory], credit: Advantages, samples: Sequence[Sample]
 ) -> dict[str, float]:
     """Metrics of a batch before it is trained on; rates are over the rollouts in the baseline."""
-    left_out = set(credit.left_out)
-    counted = [t for t in trajectories if t.rollout_id not in left_out]
+    excluded = set(credit.excluded)
+    counted = [t for t in trajectories if t.rollout_id not in excluded]
     outcomes = Counter(str(t.outcome) for t in trajectories)
     count = max(1, len(counted))
     return {
@@ -140,9 +139,9 @@ def describe(
         "turns": sum(len(t.turns) for t in counted) / count,
         "rollouts": len(trajectories),
         "masked": len(credit.masked),
-        "left_out": len(credit.left_out),
+        "excluded": len(credit.excluded),
         "groups": credit.groups,
-        "flat_groups": len(credit.flat_groups),
+        "zero_variance_groups": len(credit.zero_variance_groups),
         "samples": len(samples),
         **{f"outcome/{name}": number for name, number in outcomes.items()},
         **summary(counted),
@@ -153,7 +152,7 @@ def save(run: TrainRun, step: int, disposals: Mapping[str, Disposal]) -> Path:
     rollouts = {i: [d.disposition.value, d.reason] for i, d in disposals.items()}
     return checkpoint.save(
         checkpoints(run.run_dir),
-        Progress(step=step, rollouts=rollouts),
+        TrainState(step=step, rollouts=rollouts),
         trainer=run.trainer,
         tokenizer=run.tokenizer,
         keep=run.settings.checkpoint.keep,

@@ -13,7 +13,7 @@ from pathlib import Path
 from hone.rollout.ledger import Ledger
 from hone.rollout.store import Store
 from hone.train import checkpoint
-from hone.train.checkpoint import Progress, Tokenizer
+from hone.train.checkpoint import Tokenizer, TrainState
 from hone.train.errors import TrainError
 from hone.train.loop import describe, to_samples
 from hone.train.metrics import MetricsWriter
@@ -55,7 +55,7 @@ def replay(
         raise TrainError("the run holds no committed step to train on again")
     return checkpoint.save(
         run_dir / "checkpoints",
-        Progress(step=last),
+        TrainState(step=last),
         trainer=trainer,
         tokenizer=tokenizer,
         keep=settings.checkpoint.keep,

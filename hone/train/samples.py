@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 
 import numpy as np
 
-from hone.train.algorithms import Credit
+from hone.train.algorithms import Advantages
 from hone.train.errors import TrainError
 from hone.types import Float32, Node, Sample, TokenTree, Trajectory
 
@@ -56,7 +56,7 @@ def tree_samples(
     return samples
 
 
-def build_samples(trajectories: Iterable[Trajectory], credit: Credit) -> list[Sample]:
+def build_samples(trajectories: Iterable[Trajectory], credit: Advantages) -> list[Sample]:
     """The samples of every trajectory that `credit` gives an advantage, in order."""
     return [
         sample

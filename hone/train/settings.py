@@ -165,9 +165,6 @@ class TrainSettings(Settings):
     steps: int = Field(default=100, ge=1)
     """Training steps; each collects a batch of groups and trains on it."""
 
-    max_staleness: int = Field(default=0, ge=0)
-    """Weight updates between sampling a token and training on it; 0 is on-policy. More stops the run."""
-
     algorithm: AlgorithmSettings = AlgorithmSettings()
     """From rewards to advantages."""
 

@@ -14,7 +14,7 @@ from transformers import PreTrainedModel
 from hone.policy.reply import ToolSpec
 from hone.rollout.demonstrations import Demonstration
 from hone.train import checkpoint
-from hone.train.checkpoint import Progress, Tokenizer
+from hone.train.checkpoint import Tokenizer, TrainState
 from hone.train.errors import TrainError
 from hone.train.loss import CrossEntropy
 from hone.train.metrics import MetricsWriter
@@ -81,7 +81,7 @@ def sft(
         if (step + 1) % settings.checkpoint.every == 0 or step + 1 == len(batches):
             path = checkpoint.save(
                 directory,
-                Progress(step=step),
+                TrainState(step=step),
                 trainer=trainer,
                 tokenizer=tokenizer,
                 keep=settings.checkpoint.keep,

@@ -23,7 +23,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from hone.policy.threads import use_threads
-from hone.train.batches import MicroBatch, Row, micro_batches, split_rollouts
+from hone.train.batches import MicroBatch, TrainRow, micro_batches, split_rollouts
 from hone.train.errors import NonFinite, StepCancelled, TrainError
 from hone.train.logprobs import require_plain_head, token_logprobs
 from hone.train.loss import Objective, PolicyObjective
@@ -72,7 +72,7 @@ class Trainer:
         self._calls = 0
         self._cancelled = threading.Event()
         self._parameters = [p for p in model.parameters() if p.requires_grad]
-        self._twins = [_twin(self.model) for _ in range(batch.workers - 1)]
+        self._replicas = [_replica(self.model) for _ in range(batch.workers - 1)]
         # Kept, for a new thread would find its memory cold; its threads end when the trainer is collected.
         self._pool = ThreadPoolExecutor(batch.workers, initializer=use_threads, initargs=(1,))
         self.optimizers = make_optimizers(model, optimizer)
@@ -113,7 +113,7 @@ class Trainer:
 
         `model` scores with other weights than the trainer's own.
         """
-        rows = [Row(sample=s, scale=s.weight, old_logprobs=None) for s in samples]
+        rows = [TrainRow(sample=s, scale=s.weight, old_logprobs=None) for s in samples]
         scored = [np.zeros(len(s.tokens), np.float32) for s in samples]
         for batch in micro_batches(rows, self._batch.micro_batch_tokens, self.model.device):
             logprobs, _ = self._forward(batch, model or self.model)
@@ -141,19 +141,19 @@ class Trainer:
         self._calls = state["calls"]
         self._skips_in_a_row = state["skips_in_a_row"]
 
-    def _rows(self, samples: Sequence[Sample]) -> list[Row]:
+    def _rows(self, samples: Sequence[Sample]) -> list[TrainRow]:
         """What stays the same over all optimiser steps of a batch: the old and the reference numbers."""
         old: Sequence[Float32 | None] = [s.logprobs for s in samples]
         if self._objective.recomputes:
             one_step = self._batch.epochs == 1 and self._batch.mini_batches == 1
             old = [None] * len(samples) if one_step else self.logprobs(samples)
-        rows = [Row(sample=s, scale=s.weight, old_logprobs=o) for s, o in zip(samples, old, strict=True)]
+        rows = [TrainRow(sample=s, scale=s.weight, old_logprobs=o) for s, o in zip(samples, old, strict=True)]
         if self._reference is None:
             return rows
         reference = self.logprobs(samples, self._reference)
         return [replace(row, reference=r) for row, r in zip(rows, reference, strict=True)]
 
-    def _optimizer_step(self, rows: Sequence[Row], stats: StepStats) -> None:
+    def _optimizer_step(self, rows: Sequence[TrainRow], stats: StepStats) -> None:
         lr = learning_rate(self.optimizer_steps, self._total, self._settings)
         self.optimizer_steps += 1
         scales = self._objective.scales([row.sample for row in rows])
@@ -191,9 +191,9 @@ class Trainer:
         Each worker takes its share through a model of its own, and their gradients are added in a fixed
         order: the same samples give the same sum every time.
         """
-        models = [self.model, *self._twins][: len(batches)]
-        for twin in models[1:]:
-            twin.zero_grad(set_to_none=True)
+        models = [self.model, *self._replicas][: len(batches)]
+        for replica in models[1:]:
+            replica.zero_grad(set_to_none=True)
 
         def work(worker: int) -> list[tuple[float, Tensor, Tensor]]:
             return [self._backward(batch, models[worker]) for batch in batches[worker :: len(models)]]
@@ -208,8 +208,8 @@ class Trainer:
         except NonFinite:
             self.model.zero_grad(set_to_none=True)
             raise
-        for twin in models[1:]:
-            for ours, theirs in zip(self.model.parameters(), twin.parameters(), strict=True):
+        for replica in models[1:]:
+            for ours, theirs in zip(self.model.parameters(), replica.parameters(), strict=True):
                 if ours.grad is None:
                     ours.grad = theirs.grad
                 elif theirs.grad is not None:
@@ -247,7 +247,7 @@ class Trainer:
         )
 
 
-def _twin(model: PreTrainedModel) -> PreTrainedModel:
+def _replica(model: PreTrainedModel) -> PreTrainedModel:
     """The same model on the same weights, not a copy of them, with gradients of its own."""
     shared = {id(p): torch.nn.Parameter(p.data, p.requires_grad) for p in model.parameters()}
     return copy.deepcopy(model, shared)

@@ -161,7 +161,7 @@ def test_more_steps_are_the_same_run_only_while_the_learning_rate_does_not_depen
 
 def test_a_default_that_is_written_out_is_the_same_run(tmp_path: Path):
     (tmp_path / "a.toml").write_text("[tasks]\nseed = 0\n")
-    (tmp_path / "b.toml").write_text("[train]\nmax_staleness = 0\n")
+    (tmp_path / "b.toml").write_text("[train]\nsteps = 100\n")
     assert fingerprint(resolve(tmp_path / "a.toml")) == fingerprint(resolve(tmp_path / "b.toml"))
 
 

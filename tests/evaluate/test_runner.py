@@ -11,7 +11,7 @@ import pytest
 
 from hone.evaluate.errors import EvaluateError
 from hone.evaluate.results import append, read
-from hone.evaluate.runner import Progress, Subject, claim, evaluate
+from hone.evaluate.runner import EvalProgress, Subject, claim, evaluate
 from hone.evaluate.settings import EvaluateSettings
 from hone.rollout.store import load
 from hone.types import Task
@@ -40,7 +40,7 @@ def run(
                 progress=seen.append,
             )
 
-    seen: list[Progress] = []
+    seen: list[EvalProgress] = []
     summary = asyncio.run(go())
     assert seen[-1].ended == seen[-1].planned == 3 * samples
     return summary

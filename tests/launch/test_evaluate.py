@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from hone.config import resolve
-from hone.evaluate.runner import Progress
+from hone.evaluate.runner import EvalProgress
 from hone.launch.evaluate import _Watch, at_temperature
 
 
@@ -28,15 +28,15 @@ def test_progress_tells_what_was_resolved_what_is_left_and_the_cost(monkeypatch:
     monkeypatch.setattr("hone.launch.evaluate.time.monotonic", lambda: now[0])
     shown = Shown()
     watch = _Watch(shown, priced=True)
-    watch.on_sample(Progress(planned=50, ended=20, resolved=6))  # ended before this process began
+    watch.on_sample(EvalProgress(planned=50, ended=20, resolved=6))  # ended before this process began
     assert (shown.done, shown.said) == (20, "resolved 6, cost 0")
     now[0] += 60
-    watch.on_sample(Progress(planned=50, ended=25, resolved=9, cost=0.125))
+    watch.on_sample(EvalProgress(planned=50, ended=25, resolved=9, cost=0.125))
     assert (shown.done, shown.said) == (25, "resolved 9, about 5 min 0 s left, cost 0.125")
-    watch.on_sample(Progress(planned=50, ended=50, resolved=30, cost=0.25))
+    watch.on_sample(EvalProgress(planned=50, ended=50, resolved=30, cost=0.25))
     assert (shown.done, shown.said) == (50, "resolved 30, cost 0.25")
     free = Shown()
-    _Watch(free, priced=False).on_sample(Progress(planned=2, ended=1, resolved=1))
+    _Watch(free, priced=False).on_sample(EvalProgress(planned=2, ended=1, resolved=1))
     assert free.said == "resolved 1"
 
 

@@ -18,7 +18,7 @@ from hone.grading import GraderError
 from hone.outcomes import OUTCOME_RULES, Fault, Outcome
 from hone.policy.engine import EngineError
 from hone.policy.reply import Chat
-from hone.rollout.dispatcher import Dispatcher, Group, Progress, seed_of
+from hone.rollout.dispatcher import Dispatcher, Group, RolloutProgress, seed_of
 from hone.rollout.episode import RolloutContext
 from hone.rollout.errors import RolloutError, StoreError
 from hone.rollout.ledger import TRAINED, Ledger
@@ -33,7 +33,7 @@ MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None
 
 @asynccontextmanager
 async def dispatching(
-    root: Path, agent: Any, progress: Callable[[Progress], None] = lambda _: None, **options: Any
+    root: Path, agent: Any, progress: Callable[[RolloutProgress], None] = lambda _: None, **options: Any
 ) -> AsyncGenerator[tuple[Dispatcher, Ledger, RolloutContext]]:
     async with open_context(root, agent, **options) as context:
         with Ledger.open(root / "run") as ledger:
@@ -48,7 +48,7 @@ def commit(ledger: Ledger, groups: Sequence[Group], step: int = 0) -> None:
 @pytest.mark.sandbox
 def test_a_step_gives_one_group_per_task_and_its_rollouts_are_on_disk(tmp_path: Path):
     async def run() -> None:
-        seen: list[Progress] = []
+        seen: list[RolloutProgress] = []
         agent = script(lambda task, rollout_id: [gold(task)] if rollout_id.endswith("-0") else [])
         async with dispatching(tmp_path, agent, seen.append) as (dispatcher, ledger, _):
             groups = await dispatcher.collect(0, 0, tasks(2))
@@ -60,7 +60,7 @@ def test_a_step_gives_one_group_per_task_and_its_rollouts_are_on_disk(tmp_path: 
             assert {path.name for path in (tmp_path / "run" / "rollouts").iterdir()} == directories
             commit(ledger, groups)
             assert (ledger.balance().trained, ledger.balance().in_flight) == (4, 0)
-        assert seen[-1] == Progress(planned=4, ended=4, solved=2)
+        assert seen[-1] == RolloutProgress(planned=4, ended=4, solved=2)
 
     asyncio.run(run())
 
@@ -368,7 +368,7 @@ def test_a_constant_group_is_replaced_by_the_next_spare_task_and_only_so_often(t
         groups = asyncio.run(world.dispatcher(tmp_path, ledger, **options).collect(0, 0, [one, two], spare))
         assert [group.group_id for group in groups] == ["s0g0r2", "s0g1r1"]
         assert [group.task.id for group in groups] == [spare[2].id, spare[1].id]
-        assert [group.constant for group in groups] == [True, False]
+        assert [group.zero_variance for group in groups] == [True, False]
         assert ledger.balance().dropped == {"constant": 6}
 
         again = Deciding([], lambda rollout_id: rollout_id in varied)

@@ -170,12 +170,12 @@ def test_a_group_whose_turns_earned_differently_is_not_constant() -> None:
         return Group(group_id="g", task=tasks(1)[0], trajectories=members)
 
     same = scored({0: 1.0})
-    assert group(same, same).constant
+    assert group(same, same).zero_variance
     assert not group(
         weigh(same, judge(), NO_PROGRESS), weigh(scored({0: -1.0}), judge(), NO_PROGRESS)
-    ).constant
+    ).zero_variance
     nothing = weigh(scored({0: 0.0}), judge(), NO_PROGRESS)
-    assert group(nothing, weigh(scored({}), judge(), NO_PROGRESS)).constant
+    assert group(nothing, weigh(scored({}), judge(), NO_PROGRESS)).zero_variance
 
 
 def test_metrics_count_votes_failures_and_progress() -> None:

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from hone.train import checkpoint
-from hone.train.checkpoint import Progress
+from hone.train.checkpoint import TrainState
 from tests.train.examples import tiny_model, tokenizer, trainer_of
 
 
@@ -49,7 +49,9 @@ STAGES: dict[str, Callable[[], None]] = {
 
 def save(directory: Path, step: int) -> None:
     model = tiny_model(step)
-    checkpoint.save(directory, Progress(step=step), trainer=trainer_of(model), tokenizer=tokenizer(), keep=1)
+    checkpoint.save(
+        directory, TrainState(step=step), trainer=trainer_of(model), tokenizer=tokenizer(), keep=1
+    )
 
 
 def child(directory: Path, stage: str) -> None:

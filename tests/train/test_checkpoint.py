@@ -14,7 +14,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from hone.train import checkpoint
-from hone.train.checkpoint import Progress
+from hone.train.checkpoint import TrainState
 from hone.train.errors import CheckpointError
 from hone.train.trainer import Trainer
 from tests.train.examples import multi_turn_samples, tiny_model, tokenizer, trainer_of, with_logprobs
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.model
 
 def save(directory: Path, step: int, trainer: Trainer | None = None, keep: int = 2) -> Path:
     trainer = trainer or trainer_of(tiny_model(step))
-    progress = Progress(step=step, rollouts={"r0": ["trained", None]})
+    progress = TrainState(step=step, rollouts={"r0": ["trained", None]})
     return checkpoint.save(directory, progress, trainer=trainer, tokenizer=tokenizer(), keep=keep)
 
 

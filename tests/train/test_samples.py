@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hone.train.algorithms import Credit
+from hone.train.algorithms import Advantages
 from hone.train.errors import TrainError
 from hone.train.samples import build_samples, tree_samples
 from hone.types import Sample, TokenTree, Trajectory
@@ -26,9 +26,14 @@ def trees(draw: st.DrawFn) -> TokenTree:
     return tree
 
 
-def credit_of(advantages: dict[str, float], turns: dict[str, dict[int, float]] | None = None) -> Credit:
-    return Credit(
-        advantages=advantages, masked=(), left_out=(), flat_groups=(), groups=1, turn_advantages=turns or {}
+def credit_of(advantages: dict[str, float], turns: dict[str, dict[int, float]] | None = None) -> Advantages:
+    return Advantages(
+        advantages=advantages,
+        masked=(),
+        excluded=(),
+        zero_variance_groups=(),
+        groups=1,
+        turn_advantages=turns or {},
     )
 
 

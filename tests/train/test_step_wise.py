@@ -1,4 +1,4 @@
-"""Credit per turn: what a turn is worth against the same turn of the rest of its group."""
+"""Advantages per turn: what a turn is worth against the same turn of the rest of its group."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from hone.outcomes import OUTCOME_RULES, Fault, Outcome
 from hone.rollout.step_rewards import final_score
-from hone.train.algorithms import assign_credit
+from hone.train.algorithms import compute_advantages
 from hone.train.errors import TrainError
 from hone.train.loop import to_samples
 from hone.train.settings import AlgorithmSettings, TrainSettings
@@ -49,7 +49,7 @@ def test_a_turn_is_scored_against_the_same_turn_of_its_group() -> None:
         rollout("b", -1, [1.0, -0.5, 1.0]),
         rollout("c", -1, [0.0]),
     ]
-    credit = assign_credit(batch, STEP_WISE)
+    credit = compute_advantages(batch, STEP_WISE)
     first = np.array([2.0, 0.0, -1.0])
     expected = (first - first.mean()) / first.std(ddof=1)
     assert [credit.turn_advantages[name][0] for name in "abc"] == pytest.approx(expected.tolist())
@@ -63,7 +63,7 @@ def test_a_turn_is_scored_against_the_same_turn_of_its_group() -> None:
 
 @given(batches())
 def test_the_credit_of_each_turn_index_sums_to_zero_in_each_group(batch: list[Trajectory]) -> None:
-    credit = assign_credit(batch, STEP_WISE)
+    credit = compute_advantages(batch, STEP_WISE)
     sums: dict[tuple[str, int], float] = {}
     for member in batch:
         turns = credit.turn_advantages.get(member.rollout_id, {})
@@ -77,7 +77,7 @@ def test_the_credit_of_each_turn_index_sums_to_zero_in_each_group(batch: list[Tr
 def test_the_order_of_rollouts_makes_no_difference(batch: list[Trajectory], random: object) -> None:
     mixed = list(batch)
     random.shuffle(mixed)  # type: ignore[attr-defined]
-    one, other = assign_credit(batch, STEP_WISE), assign_credit(mixed, STEP_WISE)
+    one, other = compute_advantages(batch, STEP_WISE), compute_advantages(mixed, STEP_WISE)
     assert other.advantages == pytest.approx(one.advantages)
     assert set(other.turn_advantages) == set(one.turn_advantages)
     for name, turns in one.turn_advantages.items():
@@ -95,7 +95,7 @@ def test_infrastructure_faults_change_nobodys_credit_whatever_their_turns_earned
         fault = rollout(f"fault{number}", 0.0, [9.0, -9.0, 9.0], group_id=f"g{group}")
         fault = dataclasses.replace(fault, outcome=outcome, reward=None)
         injected.insert(place % (len(injected) + 1), fault)
-    before, after = assign_credit(batch, STEP_WISE), assign_credit(injected, STEP_WISE)
+    before, after = compute_advantages(batch, STEP_WISE), compute_advantages(injected, STEP_WISE)
     assert after.advantages == before.advantages
     assert after.turn_advantages == before.turn_advantages
     settings = TrainSettings(algorithm=STEP_WISE)
@@ -115,20 +115,20 @@ def test_every_token_has_the_advantage_of_its_turn(batch: list[Trajectory]) -> N
 
 def test_turns_that_are_all_worth_the_same_teach_nothing_and_a_flat_group_is_one_of_only_such() -> None:
     same = [rollout("a", 1, [0.5, 1.0]), rollout("b", 0.5, [1.0, 1.5])]
-    credit = assign_credit(same, STEP_WISE)
+    credit = compute_advantages(same, STEP_WISE)
     assert credit.turn_advantages == {"a": {0: 0.0, 1: 0.0}, "b": {0: 0.0, 1: 0.0}}
-    assert credit.flat_groups == ()  # the outcomes differ
+    assert credit.zero_variance_groups == ()  # the outcomes differ
     flat = [rollout("a", 1, [0.5]), rollout("b", 1, [0.5]), rollout("c", 1, [])]
-    assert assign_credit(flat, STEP_WISE).flat_groups == ("g",)
+    assert compute_advantages(flat, STEP_WISE).zero_variance_groups == ("g",)
     lively = [rollout("a", 1, [0.5]), rollout("b", 1, [0.0])]
-    assert assign_credit(lively, STEP_WISE).flat_groups == ()
+    assert compute_advantages(lively, STEP_WISE).zero_variance_groups == ()
 
 
 def test_a_masked_rollouts_turns_stay_in_the_baseline_and_are_not_trained() -> None:
     limit = dataclasses.replace(rollout("c", -1, [-1.0]), outcome=Outcome.TURN_LIMIT)
     batch = [rollout("a", 1, [1.0]), rollout("b", -1, [1.0]), limit]
-    whole = assign_credit(batch, STEP_WISE)
-    masked = assign_credit(batch, STEP_WISE, masked=["c"])
+    whole = compute_advantages(batch, STEP_WISE)
+    masked = compute_advantages(batch, STEP_WISE, masked=["c"])
     assert masked.turn_advantages == {k: v for k, v in whole.turn_advantages.items() if k != "c"}
     assert masked.masked == ("c",)
 
@@ -137,7 +137,7 @@ def test_a_masked_rollouts_turns_stay_in_the_baseline_and_are_not_trained() -> N
 def test_turn_rewards_that_are_no_numbers_or_of_no_turn_are_refused(rewards: dict[int, float]) -> None:
     wrong = dataclasses.replace(rollout("a", 1, [0.0]), turn_rewards=rewards)
     with pytest.raises(TrainError, match="turn rewards"):
-        assign_credit([wrong, rollout("b", 1, [0.0])], STEP_WISE)
+        compute_advantages([wrong, rollout("b", 1, [0.0])], STEP_WISE)
 
 
 def with_score(name: str, outcome: float, score: float) -> Trajectory:
@@ -159,9 +159,9 @@ def test_grpo_and_rloo_can_take_the_final_score_for_the_reward(name: str) -> Non
     settings = AlgorithmSettings.model_validate({"name": name, "reward": "final"})
     plain = AlgorithmSettings.model_validate({"name": name})
     as_rewards = [trajectory(t.rollout_id, reward=final_score(t)) for t in batch]
-    assert assign_credit(batch, settings).advantages == assign_credit(as_rewards, plain).advantages
+    assert compute_advantages(batch, settings).advantages == compute_advantages(as_rewards, plain).advantages
     with pytest.raises(TrainError, match="no final score"):
-        assign_credit([trajectory("a"), trajectory("b")], settings)
+        compute_advantages([trajectory("a"), trajectory("b")], settings)
 
 
 @pytest.mark.parametrize(

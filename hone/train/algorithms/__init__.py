@@ -1,5 +1,5 @@
 """Algorithms: each turns the rewards of one group into advantages, and knows nothing else."""
 
-from hone.train.algorithms.credit import Credit, assign_credit
+from hone.train.algorithms.advantages import Advantages, compute_advantages
 
-__all__ = ["Credit", "assign_credit"]
+__all__ = ["Advantages", "compute_advantages"]

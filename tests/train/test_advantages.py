@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hone.outcomes import OUTCOME_RULES, Fault, Outcome
-from hone.train.algorithms import assign_credit
+from hone.train.algorithms import compute_advantages
 from hone.train.errors import TrainError
 from hone.train.settings import AlgorithmSettings
 from hone.types import Trajectory
@@ -33,17 +33,17 @@ def batch_of(*rewards: float, group_id: str = "g") -> list[Trajectory]:
     ],
 )
 def test_advantages_are_those_of_the_papers(settings: AlgorithmSettings, expected: list[float]) -> None:
-    credit = assign_credit(batch_of(1, -1, -1, -1), settings)
+    credit = compute_advantages(batch_of(1, -1, -1, -1), settings)
     assert list(credit.advantages.values()) == pytest.approx(expected)
 
 
 def test_only_the_standard_deviation_term_makes_rewards_scale_free() -> None:
     with_std, without = ALGORITHMS[:2]
     small, large = batch_of(0.1, 0.0, 0.0), batch_of(10, 0, 0)
-    assert assign_credit(small, with_std).advantages == pytest.approx(
-        assign_credit(large, with_std).advantages
+    assert compute_advantages(small, with_std).advantages == pytest.approx(
+        compute_advantages(large, with_std).advantages
     )
-    assert assign_credit(large, without).advantages["g0"] == pytest.approx(20 / 3)
+    assert compute_advantages(large, without).advantages["g0"] == pytest.approx(20 / 3)
 
 
 rewards = st.lists(st.floats(-5, 5).map(lambda x: round(x, 3)), min_size=1, max_size=6)
@@ -62,10 +62,12 @@ def test_injected_infrastructure_faults_change_nobodys_advantage(
     for number, (group, outcome, place) in enumerate(faults):
         fault = trajectory(f"fault{number}", group_id=f"g{group}", outcome=outcome)
         injected.insert(place % (len(injected) + 1), fault)
-    before, after = assign_credit(clean, settings), assign_credit(injected, settings)
+    before, after = compute_advantages(clean, settings), compute_advantages(injected, settings)
     assert after.advantages == before.advantages
-    assert after.flat_groups == before.flat_groups or set(after.flat_groups) == set(before.flat_groups)
-    assert sorted(after.left_out) == sorted(f"fault{i}" for i in range(len(faults)))
+    assert after.zero_variance_groups == before.zero_variance_groups or set(
+        after.zero_variance_groups
+    ) == set(before.zero_variance_groups)
+    assert sorted(after.excluded) == sorted(f"fault{i}" for i in range(len(faults)))
     assert after.groups == len(groups)
 
 
@@ -76,9 +78,9 @@ def test_groups_are_told_apart_by_id_however_uneven_and_mixed(
     batches = [batch_of(*group, group_id=f"g{i}") for i, group in enumerate(groups)]
     mixed = [t for batch in batches for t in batch]
     np.random.default_rng(0).shuffle(mixed)  # type: ignore[arg-type]
-    credit = assign_credit(mixed, settings)
+    credit = compute_advantages(mixed, settings)
     for batch in batches:
-        alone = assign_credit(batch, settings).advantages
+        alone = compute_advantages(batch, settings).advantages
         assert {t.rollout_id: credit.advantages[t.rollout_id] for t in batch} == pytest.approx(alone)
         assert sum(alone.values()) == pytest.approx(0, abs=1e-6)
 
@@ -86,8 +88,8 @@ def test_groups_are_told_apart_by_id_however_uneven_and_mixed(
 @pytest.mark.parametrize("settings", ALGORITHMS)
 def test_groups_without_variance_have_no_advantage_and_are_reported(settings: AlgorithmSettings) -> None:
     batch = batch_of(1, 1, 1) + batch_of(1, -1, group_id="h") + batch_of(0.1 + 0.2, 0.3, group_id="i")
-    credit = assign_credit([*batch, trajectory("single", group_id="j")], settings)
-    assert credit.flat_groups == ("g", "i", "j")
+    credit = compute_advantages([*batch, trajectory("single", group_id="j")], settings)
+    assert credit.zero_variance_groups == ("g", "i", "j")
     assert {credit.advantages[f"g{i}"] for i in range(3)} == {0.0}
     assert credit.advantages["single"] == 0.0
     assert credit.advantages["h0"] > 0
@@ -96,7 +98,10 @@ def test_groups_without_variance_have_no_advantage_and_are_reported(settings: Al
 def test_a_masked_rollout_stays_in_the_baseline_and_is_not_trained() -> None:
     limit = trajectory("g2", outcome=Outcome.TURN_LIMIT)
     batch = [*batch_of(1, -1), limit]
-    whole, masked = assign_credit(batch, ALGORITHMS[0]), assign_credit(batch, ALGORITHMS[0], masked=["g2"])
+    whole, masked = (
+        compute_advantages(batch, ALGORITHMS[0]),
+        compute_advantages(batch, ALGORITHMS[0], masked=["g2"]),
+    )
     assert masked.masked == ("g2",)
     assert masked.advantages == {k: v for k, v in whole.advantages.items() if k != "g2"}
 
@@ -104,18 +109,18 @@ def test_a_masked_rollout_stays_in_the_baseline_and_is_not_trained() -> None:
 @pytest.mark.parametrize("outcome", [Outcome.UNRESOLVED, Outcome.TAMPERED, Outcome.FORMAT_LIMIT])
 def test_an_outcome_that_must_be_trained_cannot_be_masked(outcome: Outcome) -> None:
     with pytest.raises(TrainError, match="cannot be masked"):
-        assign_credit([*batch_of(1), trajectory("x", outcome=outcome)], ALGORITHMS[0], masked=["x"])
+        compute_advantages([*batch_of(1), trajectory("x", outcome=outcome)], ALGORITHMS[0], masked=["x"])
 
 
 @pytest.mark.parametrize("reward", [float("nan"), float("inf")])
 def test_a_reward_that_is_not_a_number_is_refused(reward: float) -> None:
     with pytest.raises(TrainError, match="finite reward"):
-        assign_credit(batch_of(1, reward), ALGORITHMS[0])
+        compute_advantages(batch_of(1, reward), ALGORITHMS[0])
 
 
 def test_the_same_rollout_twice_is_refused() -> None:
     with pytest.raises(TrainError, match="twice"):
-        assign_credit(batch_of(1, -1) + batch_of(1), ALGORITHMS[0])
+        compute_advantages(batch_of(1, -1) + batch_of(1), ALGORITHMS[0])
 
 
 def test_a_setting_that_has_no_effect_is_refused() -> None:

@@ -24,22 +24,22 @@ from hone.types import Trajectory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Credit:
+class Advantages:
     """What an algorithm made of a batch. Every trajectory is in exactly one of the first three."""
 
     advantages: dict[str, float]  # rollout id -> advantage, of those that are trained
     masked: tuple[str, ...]  # rollout ids that are in the baseline and not trained
-    left_out: tuple[str, ...]  # rollout ids of infrastructure faults
-    flat_groups: tuple[str, ...]  # group ids whose rewards are all equal: their advantages are 0
+    excluded: tuple[str, ...]  # rollout ids of infrastructure faults
+    zero_variance_groups: tuple[str, ...]  # group ids whose rewards are all equal: their advantages are 0
     groups: int  # groups with at least one member in the baseline
     turn_advantages: dict[str, dict[int, float]] = field(  # rollout id -> turn index -> advantage, of the
         default_factory=dict[str, dict[int, float]]  # trained; a rollout that has none here goes as a whole
     )
 
 
-def assign_credit(
+def compute_advantages(
     trajectories: Sequence[Trajectory], settings: AlgorithmSettings, *, masked: Collection[str] = ()
-) -> Credit:
+) -> Advantages:
     """Advantages per rollout, and per turn where the algorithm has them.
 
     The members of a group share its `group_id`, however many they are.
@@ -49,7 +49,7 @@ def assign_credit(
     reward that is not a finite number, or a rollout that occurs twice.
     """
     groups: dict[str, list[Trajectory]] = defaultdict(list)
-    left_out: list[str] = []
+    excluded: list[str] = []
     seen: set[str] = set()
     for trajectory in trajectories:
         if trajectory.rollout_id in seen:
@@ -58,15 +58,15 @@ def assign_credit(
         if OUTCOME_RULES[trajectory.outcome].in_baseline:
             groups[trajectory.group_id].append(trajectory)
         else:
-            left_out.append(trajectory.rollout_id)
+            excluded.append(trajectory.rollout_id)
     advantages: dict[str, float] = {}
     turn_advantages: dict[str, dict[int, float]] = {}
     hidden: list[str] = []
-    flat: list[str] = []
+    zero_variance: list[str] = []
     for group_id, members in groups.items():
         own, of_turns = _of_group(members, settings)
         if not any(own) and not any(value for turns in of_turns for value in turns.values()):
-            flat.append(group_id)
+            zero_variance.append(group_id)
         for member, advantage, turns in zip(members, own, of_turns, strict=True):
             if member.rollout_id in masked:
                 _require_maskable(member)
@@ -75,11 +75,11 @@ def assign_credit(
             advantages[member.rollout_id] = advantage
             if turns:
                 turn_advantages[member.rollout_id] = turns
-    return Credit(
+    return Advantages(
         advantages=advantages,
         masked=tuple(hidden),
-        left_out=tuple(left_out),
-        flat_groups=tuple(flat),
+        excluded=tuple(excluded),
+        zero_variance_groups=tuple(zero_variance),
         groups=len(groups),
         turn_advantages=turn_advantages,
     )
