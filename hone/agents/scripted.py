@@ -16,7 +16,7 @@ from hone.agents.actions import BASH_TOOL
 from hone.agents.bash import BashAgent
 from hone.agents.contract import AgentRun
 from hone.agents.scaffold import SUBMIT, Mode, Scaffold
-from hone.policy.reply import Chat, Purpose, Reply, ToolCall, ToolSpec
+from hone.policy.reply import CallKind, Chat, Reply, ToolCall, ToolSpec
 from hone.sandbox.contract import Sandbox
 from hone.types import Message, Task, TokenTree
 
@@ -39,7 +39,7 @@ class ScriptedChat:
         messages: list[Message],
         *,
         tools: Sequence[ToolSpec] | None = None,
-        purpose: Purpose = Purpose.MAIN,
+        purpose: CallKind = CallKind.MAIN,
     ) -> Reply:
         return next(self._replies)
 

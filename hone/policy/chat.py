@@ -19,7 +19,7 @@ import numpy as np
 from hone.policy.engine import Engine, Finish, Sampling
 from hone.policy.forks import Fork
 from hone.policy.rendering import ChatRenderer
-from hone.policy.reply import Purpose, Reply, ToolSpec
+from hone.policy.reply import CallKind, Reply, ToolSpec
 from hone.policy.transcript import Transcript
 from hone.types import Call, Message, TokenTree
 
@@ -63,7 +63,7 @@ class Chat:
         messages: list[Message],
         *,
         tools: Sequence[ToolSpec] | None = None,
-        purpose: Purpose = Purpose.MAIN,
+        purpose: CallKind = CallKind.MAIN,
     ) -> Reply:
         """Sample the reply that follows `messages`.
 
@@ -76,21 +76,21 @@ class Chat:
         sampling = dataclasses.replace(self._sampling, seed=_seed(self._sampling.seed, self._asked))
         self._asked += 1
         completion = await self._engine.generate(prompt.tokens, sampling, session=self._session)
-        laid = self._transcript.add_reply(
+        placed = self._transcript.add_reply(
             prompt, completion.token_ids, completion.logprobs, completion.version, purpose
         )
         call = Call(
             index=len(self.calls),
-            node=laid.reply.node,
+            node=placed.reply.node,
             purpose=purpose,
-            fork=laid.fork,
+            fork=placed.fork,
             prompt_tokens=len(prompt.tokens),
             sampled_tokens=len(completion.token_ids),
             seconds=time.monotonic() - started,
         )
         self.calls.append(call)
         return dataclasses.replace(
-            laid.reply,
+            placed.reply,
             truncated=completion.finish is not Finish.STOP,
             prompt_tokens=call.prompt_tokens,
             sampled_tokens=call.sampled_tokens,

@@ -1,8 +1,8 @@
 """The tokens of a prompt, of which as many as possible are tokens that were there before.
 
-    grown   the known beginning of the conversation (a path of the tree), then what is new
-    moved   a history that begins anew: its opening is rendered, replies sampled elsewhere keep their tokens
-    anew    everything rendered from text
+    extend     the known beginning of the conversation (a path of the tree), then what is new
+    rebase     a history that begins anew: its opening is rendered, replies sampled before keep their tokens
+    rerender   everything rendered from text
 
 Behind every reply comes what `ChatRenderer.extend` gives. A reply that cannot be extended as it was sampled,
 or that nobody sampled (its text was changed, its reasoning left out), is written: encoded from its text.
@@ -17,8 +17,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from hone.policy.conversation_tree import ConversationTree, MessageNode, PrefixMatch, Traits
 from hone.policy.messages import Tools, call_ids, key_of, reasoning_of, text_of
-from hone.policy.places import Place, Places, Traits, Walk
 from hone.policy.rendering import ChatRenderer, written_ids
 from hone.types import Int32, Message, TokenTree
 
@@ -37,7 +37,7 @@ class _Turn:
     """A reply in a conversation that is being composed."""
 
     at: int  # its message
-    recorded: tuple[Place, int] | None  # where and in which node it was sampled; None: nowhere
+    recorded: tuple[MessageNode, int] | None  # where and in which node it was sampled; None: nowhere
     end: list[int]  # the end of its prompt
     traits: Traits  # of the messages before it
 
@@ -58,53 +58,53 @@ class _Tail:
 class Composer:
     """Composes the prompts of one token tree; adds nothing to it."""
 
-    def __init__(self, renderer: ChatRenderer, tree: TokenTree, places: Places) -> None:
+    def __init__(self, renderer: ChatRenderer, tree: TokenTree, conversations: ConversationTree) -> None:
         self._renderer = renderer
         self._tree = tree
-        self._places = places
+        self._conversations = conversations
         self._pieces = _Recent(64)  # so that measuring a prompt and then sending it renders once
         self._renders = _Recent(4)
         self._asked: Hashable = None
         self._composed: Composed | None = None
         self._walked: tuple[int | None, Int32] = (None, np.zeros(0, np.int32))  # a node and its path's tokens
 
-    def compose(self, messages: Sequence[Message], walk: Walk, tools: Tools) -> Composed:
-        """The prompt for the reply to `messages`, of which `walk` is the longest known beginning.
+    def compose(self, messages: Sequence[Message], match: PrefixMatch, tools: Tools) -> Composed:
+        """The prompt for the reply to `messages`, of which `match` is the longest known beginning.
 
         Raises PolicyError for what the renderer refuses.
         """
-        asked = (len(self._tree.nodes), walk.place, walk.node, _forms(messages[walk.place.depth :]))
+        asked = (len(self._tree.nodes), match.node, match.sample, _forms(messages[match.node.depth :]))
         if asked != self._asked:  # a prompt is measured, then sent
             self._composed = (
-                self._grown(messages, walk, tools)
-                or self._moved(messages, tools)
-                or self._anew(messages, tools)
+                self._extend(messages, match, tools)
+                or self._rebase(messages, tools)
+                or self._rerender(messages, tools)
             )
             self._asked = asked
         assert self._composed is not None
         return self._composed
 
-    def _grown(self, messages: Sequence[Message], walk: Walk, tools: Tools) -> Composed | None:
-        if walk.reply is None or walk.node is None or walk.reply.parent is None:
+    def _extend(self, messages: Sequence[Message], match: PrefixMatch, tools: Tools) -> Composed | None:
+        if match.reply is None or match.sample is None or match.reply.parent is None:
             return None
-        parent = self._tree.nodes[walk.node].parent
+        parent = self._tree.nodes[match.sample].parent
         turn = _Turn(
-            at=walk.reply.depth - 1,
-            recorded=(walk.reply, walk.node),
+            at=match.reply.depth - 1,
+            recorded=(match.reply, match.sample),
             end=self._end_of(parent),
-            traits=walk.reply.parent.traits,
+            traits=match.reply.parent.traits,
         )
         tail = self._follow(messages, turn, tools)
         if tail is None:
             return None
         tokens = np.concatenate([self._path(parent), np.asarray(tail.tokens, np.int32)])
-        return Composed(tokens=tokens, node=walk.node if tail.kept else parent, end=tail.end)
+        return Composed(tokens=tokens, node=match.sample if tail.kept else parent, end=tail.end)
 
-    def _moved(self, messages: Sequence[Message], tools: Tools) -> Composed | None:
+    def _rebase(self, messages: Sequence[Message], tools: Tools) -> Composed | None:
         for at in range(1, len(messages)):
             if messages[at]["role"] != "assistant":
                 continue
-            recorded = self._places.recorded(messages[at], key_of(messages[at - 1]), -1)
+            recorded = self._conversations.recorded(messages[at], key_of(messages[at - 1]), -1)
             if recorded is not None:
                 break
         else:
@@ -119,7 +119,7 @@ class Composer:
             return None
         return Composed(tokens=np.asarray([*opening, *tail.tokens], np.int32), node=None, end=tail.end)
 
-    def _anew(self, messages: Sequence[Message], tools: Tools) -> Composed:
+    def _rerender(self, messages: Sequence[Message], tools: Tools) -> Composed:
         ids = self._render(messages, tools)
         return Composed(tokens=np.asarray(ids, np.int32), node=None, end=ids)
 
@@ -142,7 +142,7 @@ class Composer:
             end = [*turn.end, *reply][-_WINDOW:] + extension
             if stop is None:
                 return _Tail(tokens=tokens, end=end, kept=kept)
-            recorded = self._places.recorded(messages[stop], key_of(messages[stop - 1]), turn.node)
+            recorded = self._conversations.recorded(messages[stop], key_of(messages[stop - 1]), turn.node)
             turn = _Turn(at=stop, recorded=recorded, end=end, traits=_after(turn, messages[turn.at]))
 
     def _sampled(
@@ -200,7 +200,9 @@ class Composer:
         filled: list[Message] = []
         before = ("", "", "")
         for message in messages:
-            repeated = self._places.recorded(message, before, -1) if message["role"] == "assistant" else None
+            repeated = (
+                self._conversations.recorded(message, before, -1) if message["role"] == "assistant" else None
+            )
             filled.append(_reasoned(message, repeated[0]) if repeated else message)
             before = key_of(message)
         ids = self._renders.get(
@@ -260,11 +262,11 @@ def _after(turn: _Turn, said: Message) -> Traits:
     return turn.traits.after(said, first=False, reasoning=reasoning)
 
 
-def _reasoned(said: Message, place: Place) -> Message:
+def _reasoned(said: Message, node: MessageNode) -> Message:
     """The message with the reasoning of the reply that it repeats, which a client may have left out."""
-    if reasoning_of(said) is not None or not place.reasoning:
+    if reasoning_of(said) is not None or not node.reasoning:
         return said
-    return {**said, "reasoning_content": place.reasoning}
+    return {**said, "reasoning_content": node.reasoning}
 
 
 def _packed(tokens: Sequence[int]) -> bytes:

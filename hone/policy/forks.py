@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from enum import StrEnum
 
-from hone.policy.places import Place, Places, Walk
-from hone.policy.reply import Purpose
+from hone.policy.conversation_tree import ConversationTree, MessageNode, PrefixMatch
+from hone.policy.reply import CallKind
 from hone.types import Message
 
 
@@ -22,36 +22,43 @@ class Fork(StrEnum):
 
 
 def reason(
-    messages: Sequence[Message], walk: Walk, asked: Place, places: Places, tip: Place | None, purpose: Purpose
+    messages: Sequence[Message],
+    match: PrefixMatch,
+    asked: MessageNode,
+    conversations: ConversationTree,
+    tip: MessageNode | None,
+    purpose: CallKind,
 ) -> Fork:
     """Why `messages` fork the tree, where they do.
 
-    `walk` is their longest known beginning, `asked` their own place, `tip` the main line's last reply.
+    `match` is their longest known beginning, `asked` their own place, `tip` the main line's last reply.
     """
     if asked.answered:
         return Fork.RETRY
-    reply = walk.reply
+    reply = match.reply
     if reply is not None and all(m["role"] != "assistant" for m in messages[reply.depth :]):
         if not reply.followers:
             return Fork.TEMPLATE
-        if purpose is Purpose.MAIN and reply.followers == {Purpose.SIDE}:
+        if purpose is CallKind.MAIN and reply.followers == {CallKind.AUXILIARY}:
             return Fork.SIDE
-    if purpose is Purpose.SIDE:
+    if purpose is CallKind.AUXILIARY:
         return Fork.SIDE
-    if walk.dropped:
+    if match.reasoning_dropped:
         return Fork.THINKING
-    return _rewrite(messages, walk, places, tip)
+    return _rewrite(messages, match, conversations, tip)
 
 
-def _rewrite(messages: Sequence[Message], walk: Walk, places: Places, tip: Place | None) -> Fork:
+def _rewrite(
+    messages: Sequence[Message], match: PrefixMatch, conversations: ConversationTree, tip: MessageNode | None
+) -> Fork:
     """Compacted: a reply moved towards the beginning, or a shorter history keeps no reply of a longer one.
 
     A conversation that shares nothing with any other, not even its first message, is a side call.
     """
-    known = walk.place.depth
-    kept = walk.reply is not None
+    known = match.node.depth
+    kept = match.reply is not None
     for at in range(known, len(messages)):
-        if messages[at]["role"] == "assistant" and (depths := places.depths(messages[at])):
+        if messages[at]["role"] == "assistant" and (depths := conversations.depths(messages[at])):
             if max(depths) > at + 1 and at + 1 not in depths:
                 return Fork.COMPACTED
             kept = True

@@ -16,10 +16,10 @@ from collections.abc import Sequence
 from datetime import date
 from typing import TYPE_CHECKING, Any, Protocol
 
+from hone.policy.conversation_tree import Traits
 from hone.policy.errors import PolicyError
 from hone.policy.literal import LiteralTokenizer
 from hone.policy.messages import enveloped, plain
-from hone.policy.places import Traits
 from hone.policy.reply import ToolSpec
 from hone.types import Message
 

@@ -13,11 +13,11 @@ ToolSpec = dict[str, Any]  # {"name": ..., "description": ..., "parameters": JSO
 ToolCall = dict[str, Any]  # OpenAI's form: {"id": ..., "type": "function", "function": {"name", "arguments"}}
 
 
-class Purpose(StrEnum):
+class CallKind(StrEnum):
     """What a call to the policy is for."""
 
     MAIN = "main"  # the agent's own next turn
-    SIDE = "side"  # a title, a summary, a sub-agent: a branch of the same tree
+    AUXILIARY = "side"  # a title, a summary, a sub-agent: a branch of the same tree
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,5 +63,5 @@ class Chat(Protocol):
         messages: list[Message],
         *,
         tools: Sequence[ToolSpec] | None = None,
-        purpose: Purpose = Purpose.MAIN,
+        purpose: CallKind = CallKind.MAIN,
     ) -> Reply: ...

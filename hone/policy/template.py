@@ -22,10 +22,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
+from hone.policy.conversation_tree import Traits
 from hone.policy.errors import PolicyError
 from hone.policy.literal import LiteralTokenizer
 from hone.policy.messages import enveloped, plain
-from hone.policy.places import Traits
 from hone.policy.rendering import DAY, first_line, unreadable
 from hone.policy.reply import ToolCall, ToolSpec
 from hone.policy.template_tools import ToolForm, tool_form

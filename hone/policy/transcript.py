@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from hone.policy.compose import Composer
+from hone.policy.conversation_tree import ConversationTree, MessageNode, PrefixMatch
 from hone.policy.errors import PolicyError
 from hone.policy.forks import Fork, reason
 from hone.policy.messages import Tools, key_of, read_reply, reasoning_of
-from hone.policy.places import Place, Places, Walk
 from hone.policy.rendering import ChatRenderer, written_ids
-from hone.policy.reply import Purpose, Reply, ToolSpec
+from hone.policy.reply import CallKind, Reply, ToolSpec
 from hone.types import Float32, Int32, Message, Node, TokenTree
 
 if TYPE_CHECKING:
@@ -38,11 +38,11 @@ class Prompt:
     tokens: Int32  # [T]
     node: int | None  # whose path `tokens` are known to begin with
     end: list[int]  # the last of `tokens`, from before the last stop token on
-    walk: Walk
+    match: PrefixMatch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Laid:
+class PlacedReply:
     """A reply in the tree; its `node` is set."""
 
     reply: Reply
@@ -60,12 +60,12 @@ class Transcript:
         self.tree = TokenTree()
         self.forks: Counter[Fork] = Counter()
         self._renderer = renderer
-        self._places = Places()
-        self._composer = Composer(renderer, self.tree, self._places)
+        self._conversations = ConversationTree()
+        self._composer = Composer(renderer, self.tree, self._conversations)
         self._children: dict[int | None, list[int]] = {}
         self._ends: list[int] = []  # tokens down to each node
         self._turns = 0
-        self._tip: Place | None = None  # of the main line
+        self._tip: MessageNode | None = None  # of the main line
         self._tools = Tools.of(None)
 
     def prompt(self, messages: Sequence[Message], tools: Sequence[ToolSpec] | None = None) -> Prompt:
@@ -78,16 +78,16 @@ class Transcript:
             raise ValueError("a reply needs at least one message, and the last must not be the assistant's")
         if (tools or None) != self._tools.specs:
             self._tools = Tools.of(tools)
-        walk = self._places.walk(self._tools.name, messages)
-        composed = self._composer.compose(messages, walk, self._tools)
-        known = walk.place.depth  # what is new is copied: the agent may change it before the reply comes
+        match = self._conversations.match(messages, self._tools.name)
+        composed = self._composer.compose(messages, match, self._tools)
+        known = match.node.depth  # what is new is copied: the agent may change it before the reply comes
         return Prompt(
             messages=(*messages[:known], *copy.deepcopy(list(messages[known:]))),
             tools=self._tools,
             tokens=composed.tokens,
             node=composed.node,
             end=composed.end,
-            walk=walk,
+            match=match,
         )
 
     def add_reply(
@@ -96,13 +96,13 @@ class Transcript:
         tokens: Int32,
         logprobs: Float32,
         version: Int32,
-        purpose: Purpose = Purpose.MAIN,
-    ) -> Laid:
+        purpose: CallKind = CallKind.MAIN,
+    ) -> PlacedReply:
         """Lay the reply to `prompt` into the tree.
 
-        What other replies have laid out since the prompt was composed is shared, so that calls may overlap.
+        What other replies have added since the prompt was composed is shared, so that calls may overlap.
         """
-        walk, turn = prompt.walk, self._turns
+        match, turn = prompt.match, self._turns
         parent, start = self._deepest(prompt.tokens, prompt.node)
         forked = bool(self._children.get(parent))
         if start < len(prompt.tokens):
@@ -111,18 +111,20 @@ class Transcript:
             Node(parent=parent, tokens=tokens, sampled=True, logprobs=logprobs, version=version, turn=turn)
         )
         self._turns += 1
-        asked = self._places.extend(walk.place, prompt.messages[walk.place.depth :])
-        fork = reason(prompt.messages, walk, asked, self._places, self._tip, purpose) if forked else None
+        asked = self._conversations.extend(match.node, prompt.messages[match.node.depth :])
+        fork = (
+            reason(prompt.messages, match, asked, self._conversations, self._tip, purpose) if forked else None
+        )
         if fork is not None:
             self.forks[fork] += 1
         parsed = self._renderer.parse_response(
             tokens.tolist(), tools=prompt.tools.specs, prompt_ids=prompt.end
         )
         reply = read_reply(parsed, node)
-        place = self._places.answer(asked, reply.to_message(), node, purpose)
-        if purpose is Purpose.MAIN:
-            self._tip = place
-        return Laid(reply=reply, fork=fork)
+        said = self._conversations.add_reply(asked, reply.to_message(), node, purpose)
+        if purpose is CallKind.MAIN:
+            self._tip = said
+        return PlacedReply(reply=reply, fork=fork)
 
     def _append(self, node: Node) -> int:
         index = self.tree.append(node)
@@ -155,7 +157,7 @@ def encode_conversation(
     *,
     tools: Sequence[ToolSpec] | None = None,
 ) -> TokenTree:
-    """A scripted conversation, laid out as a rollout would have laid it out, for supervised training.
+    """A scripted conversation, placed out as a rollout would have placed it out, for supervised training.
 
     Each assistant message becomes a "sampled" node: its text in the tokenizer's own encoding and the stop
     token, with log-probability 0 and version -1, since no engine drew it; one with tool calls or reasoning in
@@ -175,13 +177,13 @@ def encode_conversation(
         else:
             ids = tokenizer.encode(message["content"], add_special_tokens=False)
             ids = [*ids, renderer.get_stop_token_ids()[0]]
-        laid = transcript.add_reply(
+        placed = transcript.add_reply(
             transcript.prompt(history, tools),
             np.asarray(ids, np.int32),
             np.zeros(len(ids), np.float32),
             np.full(len(ids), -1, np.int32),
         )
-        said = laid.reply.to_message()
+        said = placed.reply.to_message()
         if said.get("tool_calls"):
             said["tool_calls"] = message["tool_calls"]  # with the ids that the results name
         history.append(said)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from hone.policy.engine import EngineError
-from hone.policy.reply import Purpose, Reply, ToolSpec
+from hone.policy.reply import CallKind, Reply, ToolSpec
 from hone.sandbox.contract import Command, ExecResult, Sandbox
 from hone.types import Call, Message, TokenTree
 
@@ -41,7 +41,7 @@ class Conversation(Protocol):
         messages: list[Message],
         *,
         tools: Sequence[ToolSpec] | None = None,
-        purpose: Purpose = Purpose.MAIN,
+        purpose: CallKind = CallKind.MAIN,
     ) -> Reply: ...
 
     async def close(self) -> None: ...
@@ -64,7 +64,7 @@ class NoChat:
         messages: list[Message],
         *,
         tools: Sequence[ToolSpec] | None = None,
-        purpose: Purpose = Purpose.MAIN,
+        purpose: CallKind = CallKind.MAIN,
     ) -> Reply:
         raise EngineError("this run has no engine to ask: choose a scripted agent, or name a model")
 
@@ -104,7 +104,7 @@ class MeteredChat:
         messages: list[Message],
         *,
         tools: Sequence[ToolSpec] | None = None,
-        purpose: Purpose = Purpose.MAIN,
+        purpose: CallKind = CallKind.MAIN,
     ) -> Reply:
         silence = asyncio.timeout(self._timeout_s)
         try:

@@ -14,7 +14,7 @@ from hone.policy.chat import Chat
 from hone.policy.engine import Sampling
 from hone.policy.errors import PolicyError
 from hone.policy.rendering import ChatRenderer, written_ids
-from hone.policy.reply import Purpose, Reply
+from hone.policy.reply import CallKind, Reply
 from hone.train.samples import tree_samples
 from hone.types import Message
 from tests.policy.families import special_tokens
@@ -137,7 +137,7 @@ class Conversation:
         if self.messages[-1]["role"] == "assistant":
             self.begin()
         asked = [{"role": "user", "content": "A title?"}] if operation == "side" else self.messages
-        purpose = Purpose.SIDE if operation == "side" else Purpose.MAIN
+        purpose = CallKind.AUXILIARY if operation == "side" else CallKind.MAIN
         nodes = len(self.chat.tree.nodes)
         try:
             size = self.chat.measure(asked, tools=self.tools)

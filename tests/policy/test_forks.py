@@ -9,7 +9,7 @@ import pytest
 from hone.policy.chat import Chat
 from hone.policy.engine import Sampling
 from hone.policy.forks import Fork
-from hone.policy.reply import Purpose
+from hone.policy.reply import CallKind
 from tests.policy.conversations import TOOL, user
 from tests.policy.scripted_engine import ScriptedEngine
 
@@ -45,7 +45,7 @@ def fork_of(tokenizer, renderer, calls) -> tuple[Fork | None, Chat]:
 
 
 FIVE = conversation(5)
-SIDE = {"purpose": Purpose.SIDE}
+SIDE = {"purpose": CallKind.AUXILIARY}
 
 
 @pytest.mark.parametrize(

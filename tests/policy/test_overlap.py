@@ -10,7 +10,7 @@ import pytest
 from hone.policy.chat import Chat
 from hone.policy.engine import Sampling
 from hone.policy.forks import Fork
-from hone.policy.reply import Purpose
+from hone.policy.reply import CallKind
 from tests.policy.scripted_engine import ScriptedEngine
 
 
@@ -55,7 +55,7 @@ def test_calls_that_overlap_share_what_they_share_and_lose_nothing(tokenizer, re
             tasks = []
             for messages in asked:
                 engine.asked.clear()
-                tasks.append(group.create_task(chat.reply(messages, purpose=Purpose.SIDE)))
+                tasks.append(group.create_task(chat.reply(messages, purpose=CallKind.AUXILIARY)))
                 await engine.asked.wait()
                 messages[-1]["content"] = "the agent goes on with its list"
                 messages.clear()

@@ -15,7 +15,7 @@ from hone.grading import GraderError
 from hone.outcomes import Outcome
 from hone.policy.engine import ContextOverflow, EngineError
 from hone.policy.errors import PolicyError
-from hone.policy.reply import Chat, Purpose, Reply
+from hone.policy.reply import CallKind, Chat, Reply
 from hone.rollout.episode import Episode, RolloutContext, run_episode
 from hone.sandbox import Sandbox, SandboxLost
 from hone.tasks.workspace import prepare
@@ -70,7 +70,7 @@ class Says:
             Call(
                 index=len(self.calls),
                 node=None,
-                purpose=Purpose.MAIN,
+                purpose=CallKind.MAIN,
                 fork=None,
                 prompt_tokens=len(messages),
                 sampled_tokens=7,

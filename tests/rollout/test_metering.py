@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from hone.policy.engine import EngineError
-from hone.policy.reply import Purpose, Reply
+from hone.policy.reply import CallKind, Reply
 from hone.rollout.metering import MeteredChat
 from hone.types import Call, Message, TokenTree
 
@@ -29,7 +29,7 @@ class Slow:
         return 0
 
     async def reply(
-        self, messages: list[Message], *, tools: Any = None, purpose: Purpose = Purpose.MAIN
+        self, messages: list[Message], *, tools: Any = None, purpose: CallKind = CallKind.MAIN
     ) -> Reply:
         name = messages[-1]["content"]
         await self.waiting.setdefault(name, asyncio.get_running_loop().create_future())

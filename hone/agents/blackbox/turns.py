@@ -27,7 +27,7 @@ class Recorder:
         """Await this while the sandbox is as the exchange left it. Raises what observers raise."""
         request = exchange.messages
         continues = request[: len(self._conversation)] == self._conversation
-        reply = exchange.place.message
+        reply = exchange.node.message
         self._run.messages.extend([*request[len(self._conversation) if continues else 0 :], reply])
         self._conversation = [*request, reply]
         turn = Turn(
@@ -63,7 +63,7 @@ def observation(exchange: Exchange) -> str:
     answers: list[str] = []
     for message in reversed(exchange.followed_by):
         if message["role"] == "assistant":
-            same = key_of(message) == key_of(exchange.place.message)
+            same = key_of(message) == key_of(exchange.node.message)
             return "\n".join(reversed(answers)) if same else ""
         answers.append(str(message.get("content") or ""))
     return ""

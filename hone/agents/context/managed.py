@@ -14,7 +14,7 @@ from hone.agents.context.head_tail import Turn, head_tail
 from hone.agents.contract import Agent, AgentRun
 from hone.agents.settings import ContextSettings
 from hone.policy.errors import PolicyError
-from hone.policy.reply import Chat, Purpose, Reply, ToolSpec
+from hone.policy.reply import CallKind, Chat, Reply, ToolSpec
 from hone.sandbox.contract import Sandbox
 from hone.types import Message, Task
 
@@ -40,27 +40,27 @@ class ManagedChat:
         self.tree = chat.tree
         self._chat = chat
         self._settings = settings
-        self._cutters = {purpose: _Cutter(chat, settings.head_ratio) for purpose in Purpose}
+        self._cutters = {purpose: _Cutter(chat, settings.head_ratio) for purpose in CallKind}
 
     @property
     def max_prompt_tokens(self) -> int:
         return self._chat.max_prompt_tokens
 
     def measure(self, messages: Sequence[Message], *, tools: Sequence[ToolSpec] | None = None) -> int:
-        return self._chat.measure(self._cut(messages, tools, Purpose.MAIN), tools=tools)
+        return self._chat.measure(self._cut(messages, tools, CallKind.MAIN), tools=tools)
 
     async def reply(
         self,
         messages: list[Message],
         *,
         tools: Sequence[ToolSpec] | None = None,
-        purpose: Purpose = Purpose.MAIN,
+        purpose: CallKind = CallKind.MAIN,
     ) -> Reply:
         """Raises what `chat` raises, and ContextOverflow when the messages cannot be cut enough."""
         return await self._chat.reply(self._cut(messages, tools, purpose), tools=tools, purpose=purpose)
 
     def _cut(
-        self, messages: Sequence[Message], tools: Sequence[ToolSpec] | None, purpose: Purpose
+        self, messages: Sequence[Message], tools: Sequence[ToolSpec] | None, purpose: CallKind
     ) -> list[Message]:
         if self._settings.policy == "none":
             return list(messages)

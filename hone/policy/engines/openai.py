@@ -13,7 +13,7 @@ from typing import Any
 
 from hone.policy.engine import ContextOverflow, EngineError, Sampling
 from hone.policy.engines.http import Http, Refused, Unreachable
-from hone.policy.reply import Purpose, Reply, ToolSpec
+from hone.policy.reply import CallKind, Reply, ToolSpec
 from hone.policy.settings import OpenAIEngineSettings
 from hone.types import Call, Message, TokenTree
 
@@ -51,7 +51,7 @@ class OpenAIChat:
         messages: list[Message],
         *,
         tools: Sequence[ToolSpec] | None = None,
-        purpose: Purpose = Purpose.MAIN,
+        purpose: CallKind = CallKind.MAIN,
     ) -> Reply:
         """What the endpoint says next. Raises ContextOverflow, EngineError."""
         started = time.monotonic()

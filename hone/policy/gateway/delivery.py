@@ -8,7 +8,7 @@ from typing import Any
 from aiohttp import web
 from pydantic_core import to_json
 
-from hone.policy.gateway.asked import Asked
+from hone.policy.gateway.chat_request import ChatRequest
 from hone.policy.gateway.errors import GatewayError
 from hone.policy.gateway.session import Session
 from hone.policy.gateway.wire.format import Format
@@ -31,7 +31,7 @@ def refuse(wire: Format, error: GatewayError) -> web.Response:
 
 
 async def deliver(
-    request: web.Request, wire: Format, session: Session, asked: Asked, *, quiet_s: float = QUIET_S
+    request: web.Request, wire: Format, session: Session, asked: ChatRequest, *, quiet_s: float = QUIET_S
 ) -> web.StreamResponse:
     """Answer a request for a reply. Raises GatewayError while the answer has not begun."""
     headers = {"x-hone-ignored": ", ".join(asked.ignored), "x-hone-overridden": ", ".join(asked.overridden)}

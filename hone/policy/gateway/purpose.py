@@ -20,7 +20,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from hone.policy.reply import Purpose, ToolSpec
+from hone.policy.reply import CallKind, ToolSpec
 from hone.types import Message
 
 # How known clients begin the message by which they ask for something beside their main line. Only beginnings
@@ -77,22 +77,22 @@ def purpose_of(
     tools: Sequence[ToolSpec],
     main: Line | None,
     holds_main_reply: Callable[[], bool],
-) -> Purpose:
+) -> CallKind:
     """What a request is for. `main` is the main line so far; `holds_main_reply` says whether one of its
     replies is among the messages."""
     line = line_of(messages, tools)
     last = messages[-1]
     if (last["role"] == "user" and _LAST.match(last["content"])) or _SYSTEM.match(line.system):
-        return Purpose.SIDE
+        return CallKind.AUXILIARY
     if main is None:
-        return Purpose.MAIN
+        return CallKind.MAIN
     if main.tools and len(main.tools & line.tools) < _SHARE * len(main.tools):
-        return Purpose.SIDE
+        return CallKind.AUXILIARY
     if not main.tools and line.tools:
-        return Purpose.MAIN
+        return CallKind.MAIN
     if line.system == main.system or holds_main_reply():
-        return Purpose.MAIN
-    return Purpose.SIDE
+        return CallKind.MAIN
+    return CallKind.AUXILIARY
 
 
 def _opening(messages: Sequence[Message]) -> Sequence[Message]:

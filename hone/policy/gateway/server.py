@@ -16,9 +16,8 @@ from hone.policy.gateway.gateway import Admin, Gateway
 from hone.policy.gateway.session import Session
 from hone.policy.gateway.settings import SessionLimits
 from hone.policy.gateway.tree import session_json, tree_json
-from hone.policy.gateway.wire.body import BodyReader
 from hone.policy.gateway.wire.completions import ChatCompletions
-from hone.policy.gateway.wire.fields import Json
+from hone.policy.gateway.wire.fields import Json, read_body
 from hone.policy.gateway.wire.format import Format
 from hone.policy.gateway.wire.messages import AnthropicMessages
 from hone.policy.gateway.wire.responses import Responses
@@ -45,13 +44,13 @@ def make_app(
 
     async def answer(request: web.Request, wire: Format) -> web.StreamResponse:
         session = _session(gateway, request)
-        asked = wire.read(session.body(await _data(request), wire.history), session)
+        asked = wire.read(read_body(await _data(request)), session)
         return await deliver(request, wire, session, asked, quiet_s=quiet_s)
 
     async def count(request: web.Request) -> web.StreamResponse:
         session = _session(gateway, request)
-        body = session.body(await _data(request), _MESSAGES.history)
-        return json_reply({"input_tokens": session.measure(_MESSAGES.read(body, session))})
+        asked = _MESSAGES.read(read_body(await _data(request)), session)
+        return json_reply({"input_tokens": session.measure(asked)})
 
     async def models(request: web.Request) -> web.StreamResponse:
         _session(gateway, request)
@@ -142,7 +141,7 @@ def _session(gateway: Gateway, request: web.Request) -> Session:
 
 def _limits(data: bytes) -> SessionLimits:
     """Those that the body of a new session's request asks for: {"limits": {...}}."""
-    body = BodyReader("").read(data)
+    body = read_body(data)
     try:
         return SessionLimits.model_validate(body.pop("limits", {}))
     except ValidationError as error:

@@ -1,6 +1,6 @@
 """A session: one rollout's calls to its chat, through a client that nobody changed.
 
-    request -> place in the record -> asked before? its answer : purpose -> observer -> Chat.reply -> record
+    request -> in the record? its answer : purpose -> observer -> Chat.reply -> record
 
 The rules that must not break: a call is sampled once however often it is asked; a client that goes away does
 not stop it; when the session is closed, nothing of it runs any more.
@@ -14,19 +14,17 @@ import secrets
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from enum import StrEnum
+from typing import Any
 
 from hone.policy.engine import ContextOverflow, EngineError
 from hone.policy.errors import PolicyError
-from hone.policy.gateway.asked import Asked, Shown, show
+from hone.policy.gateway.chat_request import ChatRequest, ClientReply, show, shown_message
 from hone.policy.gateway.errors import GatewayError, Problem, defect, invalid, too_long
 from hone.policy.gateway.purpose import Line, line_of, purpose_of
-from hone.policy.gateway.record import Ask, Exchange, Place, Record
+from hone.policy.gateway.record import Exchange, PendingCall, Record
 from hone.policy.gateway.settings import SessionLimits
-from hone.policy.gateway.wire.body import BodyReader
-from hone.policy.gateway.wire.fields import Json
-from hone.policy.gateway.wire.memory import Memory
 from hone.policy.messages import Key, key_of
-from hone.policy.reply import Chat, Purpose, Reply
+from hone.policy.reply import CallKind, Chat, Reply
 from hone.types import Message
 
 Observer = Callable[[Exchange], Awaitable[None]]
@@ -68,8 +66,6 @@ class Session:
         self.over = asyncio.Event()
         self.closed = False
         self.opened = time.monotonic()
-        self.memory = Memory()  # of what the wire formats have read
-        self._readers: dict[str, BodyReader] = {}
         self._drop_after = drop_after
         self._running: set[asyncio.Task[None]] = set()
         self.asked = 0  # calls that ever began, whatever became of them
@@ -93,7 +89,7 @@ class Session:
         """The base path for OpenAI's clients; Anthropic's take it without the `/v1`."""
         return f"/s/{self.key}/v1"
 
-    async def ask(self, asked: Asked) -> tuple[Exchange, Shown]:
+    async def ask(self, asked: ChatRequest) -> tuple[Exchange, ClientReply]:
         """The reply to a request, sampled or from the record.
 
         Raises GatewayError. Being cancelled stops the waiting, not the sampling.
@@ -107,28 +103,28 @@ class Session:
             exchange.retries += 1
             self.retries += 1
             return exchange, rest
-        place, messages = self._record.place(asked.messages)
-        ask = place.asked(asked.tools)
-        if ask is not None:
-            ask.again()
+        messages = self._record.recorded_messages(asked.messages)
+        found = self._record.find(messages, asked.tools)
+        if found is not None:
+            found.retries += 1
             self.retries += 1
-        else:
-            ask = self._start(place, messages, asked)
-        exchange = await asyncio.shield(ask.answer)
-        exchange.place.shown = shown = show(
-            exchange.reply, stop=asked.stop, calls_allowed=asked.calls_allowed
-        )
+        call = found or self._start(messages, asked)
+        exchange = call if isinstance(call, Exchange) else await asyncio.shield(call.answer)
+        exchange.shown = shown = show(exchange.reply, stop=asked.stop, calls_allowed=asked.calls_allowed)
+        self._record.conversations.add_alias(exchange.node, shown_message(shown))
         return exchange, shown
 
     def exchange(self, index: int) -> Exchange | None:
         """The exchange with this index, if there is one."""
         return self.exchanges[index] if 0 <= index < len(self.exchanges) else None
 
-    def body(self, data: bytes, history: str) -> Json:
-        """The fields of a request's body; `history` names the one that holds the conversation."""
-        return self._readers.setdefault(history, BodyReader(history)).read(data)
+    def read(
+        self, items: list[Any], convert: Callable[[Any, int], list[Message]], opening: Sequence[Message] = ()
+    ) -> list[Message]:
+        """Return `opening` and the messages that the items of a request mean; see `ConversationTree.read`."""
+        return self._record.conversations.read(items, convert, opening)
 
-    def measure(self, asked: Asked) -> int:
+    def measure(self, asked: ChatRequest) -> int:
         """Tokens of the prompt that this request would send; records nothing. Raises GatewayError."""
         _require_question(asked.messages)
         try:
@@ -148,82 +144,78 @@ class Session:
 
     # --- one call
 
-    def _start(self, place: Place, messages: list[Message], asked: Asked) -> Ask:
+    def _start(self, messages: list[Message], asked: ChatRequest) -> PendingCall:
         """Begin to sample the reply. Raises GatewayError when the session is over."""
-        ask = Ask(place, asked.tools, asyncio.get_running_loop().create_future())
-        place.asks.append(ask)
-        try:
-            self._require_budget()
-        except GatewayError:
-            self._record.forget(ask)
-            raise
-        purpose = purpose_of(
-            asked.messages, asked.tools, self._main, lambda: self._holds_main_reply(asked.messages)
-        )
-        if purpose is Purpose.MAIN:
-            self._main = line_of(asked.messages, asked.tools)
+        self._require_budget()
+        call = PendingCall(messages, asked.tools, asyncio.get_running_loop().create_future())
+        self._record.pending.append(call)
+        purpose = purpose_of(messages, asked.tools, self._main, lambda: self._holds_main_reply(messages))
+        if purpose is CallKind.MAIN:
+            self._main = line_of(messages, asked.tools)
         self.asked += 1
         self._granted += 1
-        task = asyncio.create_task(self._answer(ask, messages, purpose), name=f"call of session {self.id}")
+        task = asyncio.create_task(self._answer(call, purpose), name=f"call of session {self.id}")
         self._running.add(task)
-        task.add_done_callback(lambda _: self._done(task, ask))
-        return ask
+        task.add_done_callback(lambda _: self._done(task, call))
+        return call
 
-    async def _answer(self, ask: Ask, messages: list[Message], purpose: Purpose) -> None:
+    async def _answer(self, call: PendingCall, purpose: CallKind) -> None:
         """Sample the reply and record it, or tell those who wait why there is none."""
         started = time.monotonic()
         try:
-            reply = await self._sample(ask, messages, purpose)
+            reply = await self._sample(call, purpose)
         except Exception as error:
-            self._give_up(ask, self._refusal(error))
+            self._give_up(call, self._refusal(error))
             return
+        index = len(self.exchanges)
         exchange = Exchange(
-            index=len(self.exchanges),
-            tools=ask.tools,
+            index=index,
+            tools=call.tools,
             reply=reply,
             purpose=purpose,
             started=started,
             ended=time.monotonic(),
-            place=ask.place.add(reply.to_message()),
-            retries=ask.retries,
+            node=self._record.add_reply(call, reply, index, purpose),
+            retries=call.retries,
         )
-        exchange.place.exchange = exchange
+        self._record.pending.remove(call)
+        self._record.add_exchange(exchange)
         self.exchanges.append(exchange)
         self._sampled += reply.sampled_tokens
-        if purpose is Purpose.MAIN:
+        if purpose is CallKind.MAIN:
             self._unobserved.append(exchange)
-            self._main_said.add(key_of(exchange.place.message))
+            self._main_said.add(exchange.node.key)
             if isinstance(self.error, ContextOverflow):
                 self.error = None
-        ask.answer.set_result(exchange)
+        call.answer.set_result(exchange)
 
-    async def _sample(self, ask: Ask, messages: list[Message], purpose: Purpose) -> Reply:
-        if purpose is Purpose.MAIN:
-            await self._observe(messages)
+    async def _sample(self, call: PendingCall, purpose: CallKind) -> Reply:
+        if purpose is CallKind.MAIN:
+            await self._observe(call.messages)
             if self._observer_failed:
                 raise GatewayError(Problem.OBSERVER, f"the session cannot go on: {self.error}")
         left = self.opened + self.limits.seconds - time.monotonic() if self.limits.seconds else None
         patience = asyncio.timeout(left)
         try:
             async with patience:
-                return await self.chat.reply(messages, tools=list(ask.tools) or None, purpose=purpose)
+                return await self.chat.reply(call.messages, tools=list(call.tools) or None, purpose=purpose)
         except TimeoutError:
             if patience.expired():
                 raise self._end(Limit.SECONDS) from None
             raise
 
-    def _done(self, task: asyncio.Task[None], ask: Ask) -> None:
+    def _done(self, task: asyncio.Task[None], call: PendingCall) -> None:
         self._running.discard(task)
         if not task.cancelled() and (defect := task.exception()) is not None:
             _log.error("session %s: a call ended unexpectedly", self.id, exc_info=defect)
-        if not ask.answer.done():  # it was cancelled, perhaps before it began
-            self._give_up(ask, _closed())
+        if not call.answer.done():  # it was cancelled, perhaps before it began
+            self._give_up(call, _closed())
 
-    def _give_up(self, ask: Ask, refusal: GatewayError) -> None:
+    def _give_up(self, call: PendingCall, refusal: GatewayError) -> None:
         self._granted -= 1
-        self._record.forget(ask)
-        ask.answer.set_exception(refusal)
-        ask.answer.exception()  # marks it as seen: it may be that nobody waits any more
+        self._record.pending.remove(call)
+        call.answer.set_exception(refusal)
+        call.answer.exception()  # marks it as seen: it may be that nobody waits any more
 
     def _refusal(self, error: Exception) -> GatewayError:
         """What to tell the client, and what to remember for the agent."""

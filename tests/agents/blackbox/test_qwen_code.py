@@ -16,7 +16,7 @@ from hone.agents.contract import AgentRun
 from hone.outcomes import Outcome
 from hone.policy.gateway import SessionLimits
 from hone.policy.model import load_model
-from hone.policy.reply import Purpose
+from hone.policy.reply import CallKind
 from hone.policy.tiny import make_tiny
 from hone.tasks.workspace import prepare as prepare_workspace
 from hone.train.samples import tree_samples
@@ -116,8 +116,8 @@ def test_dropped_connection_and_compaction_keep_every_token(
     assert trajectory.notes["program"]["retries"] >= 1  # answered from the record
     assert_exact(trajectory, engine)
     purposes = [call.purpose for call in trajectory.calls]
-    assert purposes[:4] == [Purpose.MAIN, Purpose.MAIN, Purpose.SIDE, Purpose.MAIN]
-    assert purposes.count(Purpose.MAIN) == 5
+    assert purposes[:4] == [CallKind.MAIN, CallKind.MAIN, CallKind.AUXILIARY, CallKind.MAIN]
+    assert purposes.count(CallKind.MAIN) == 5
     assert trajectory.forks["compacted"] >= 1
     assert [turn.reply for turn in trajectory.turns] == ["", "Let me look.", "Let me look.", "", "Fixed."]
     before, after = (engine.asked["r0"][i] for i in (1, 3))

@@ -13,7 +13,7 @@ from aiohttp import web
 from hone.policy.engine import ContextOverflow, EngineError, Sampling
 from hone.policy.engines.http import Http, new_session
 from hone.policy.engines.openai import OpenAIChat
-from hone.policy.reply import Purpose
+from hone.policy.reply import CallKind
 from hone.policy.settings import OpenAIEngineSettings
 
 CALL = {"id": "c1", "type": "function", "function": {"name": "bash", "arguments": '{"command": "ls"}'}}
@@ -75,14 +75,14 @@ def test_a_reply_is_text_and_tool_calls_without_a_token():
             chat,
             sent,
         ):
-            return chat, await chat.reply(ASKED, tools=[TOOL], purpose=Purpose.SIDE), sent
+            return chat, await chat.reply(ASKED, tools=[TOOL], purpose=CallKind.AUXILIARY), sent
 
     chat, reply, [(key, body)] = asyncio.run(run())
     assert (reply.content, reply.reasoning, reply.tool_calls, reply.node) == ("", "hm", (CALL,), None)
     assert (reply.prompt_tokens, reply.sampled_tokens, reply.truncated) == (11, 3, False)
     assert chat.tree.nodes == []
     assert [(call.node, call.purpose, call.sampled_tokens) for call in chat.calls] == [
-        (None, Purpose.SIDE, 3)
+        (None, CallKind.AUXILIARY, 3)
     ]
     assert chat.max_prompt_tokens == 950
     assert chat.measure(ASKED) > 0

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from hone.policy.reply import Purpose
+from hone.policy.reply import CallKind
 from hone.policy.scripted import ScriptedReply
 from tests.policy.gateway.world import DONE, LOOK, TOOLS, open_world
 
@@ -80,7 +80,7 @@ def test_a_conversation_with_thinking_and_parallel_tools_is_one_branch(voice, st
             assert count.input_tokens == len(world.engine.prompts[-1])
             assert (message.content[0].text, message.stop_reason) == ("Done.", "end_turn")
             assert not world.chat.forks
-            assert all(exchange.purpose is Purpose.MAIN for exchange in world.session.exchanges)
+            assert all(exchange.purpose is CallKind.MAIN for exchange in world.session.exchanges)
 
     asyncio.run(converse())
 

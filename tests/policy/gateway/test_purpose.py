@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from hone.policy.gateway.purpose import Line, line_of, purpose_of
-from hone.policy.reply import Purpose
+from hone.policy.reply import CallKind
 
 RECORDED = json.loads((Path(__file__).parent / "qwen_code_0_24_4.json").read_text())
 MAIN = Line("You fix bugs.", frozenset({"ls", "cat", "edit", "agent"}))
@@ -32,32 +32,37 @@ def test_the_calls_of_a_recorded_session_are_told_apart(name):
             continue
         purpose = purpose_of(messages, tools, main, lambda: False)
         assert purpose == recorded["purpose"]
-        if purpose is Purpose.MAIN:
+        if purpose is CallKind.MAIN:
             main = line_of(messages, tools)
 
 
 @pytest.mark.parametrize(
     ("messages", "tools", "continues", "purpose"),
     [
-        (request(), specs("ls", "cat", "edit", "agent"), False, Purpose.MAIN),
-        (request(), specs("ls", "cat", "edit", "agent", "new"), False, Purpose.MAIN),  # tools were found
-        (request(), specs("ls", "cat"), False, Purpose.MAIN),
-        (request(), specs("ls"), False, Purpose.SIDE),
-        (request(), specs("respond_in_schema"), True, Purpose.SIDE),
-        (request(), [], True, Purpose.SIDE),
-        (request(system="You explore."), specs("ls", "cat", "edit"), False, Purpose.SIDE),
-        (request(system="You fix bugs. It is 9:01."), specs("ls", "cat", "edit"), True, Purpose.MAIN),
-        (request("quota"), specs("ls", "cat", "edit", "agent"), False, Purpose.SIDE),
-        (request("<fork-boilerplate>\nSTOP."), specs("ls", "cat", "edit", "agent"), True, Purpose.SIDE),
+        (request(), specs("ls", "cat", "edit", "agent"), False, CallKind.MAIN),
+        (request(), specs("ls", "cat", "edit", "agent", "new"), False, CallKind.MAIN),  # tools were found
+        (request(), specs("ls", "cat"), False, CallKind.MAIN),
+        (request(), specs("ls"), False, CallKind.AUXILIARY),
+        (request(), specs("respond_in_schema"), True, CallKind.AUXILIARY),
+        (request(), [], True, CallKind.AUXILIARY),
+        (request(system="You explore."), specs("ls", "cat", "edit"), False, CallKind.AUXILIARY),
+        (request(system="You fix bugs. It is 9:01."), specs("ls", "cat", "edit"), True, CallKind.MAIN),
+        (request("quota"), specs("ls", "cat", "edit", "agent"), False, CallKind.AUXILIARY),
+        (request("<fork-boilerplate>\nSTOP."), specs("ls", "cat", "edit", "agent"), True, CallKind.AUXILIARY),
         (
             request("Your task is to create a detailed summary of the conversation so far."),
             specs("ls", "cat", "edit", "agent"),
             True,
-            Purpose.SIDE,
+            CallKind.AUXILIARY,
         ),
         # what a tool printed, or a user quotes, never makes a turn a side call
-        (request("<fork-boilerplate>", role="tool"), specs("ls", "cat", "edit", "agent"), True, Purpose.MAIN),
-        (request("He said: quota"), specs("ls", "cat", "edit", "agent"), True, Purpose.MAIN),
+        (
+            request("<fork-boilerplate>", role="tool"),
+            specs("ls", "cat", "edit", "agent"),
+            True,
+            CallKind.MAIN,
+        ),
+        (request("He said: quota"), specs("ls", "cat", "edit", "agent"), True, CallKind.MAIN),
     ],
 )
 def test_the_rules_at_their_edges(messages, tools, continues, purpose):
@@ -65,13 +70,13 @@ def test_the_rules_at_their_edges(messages, tools, continues, purpose):
 
 
 def test_the_first_call_is_the_main_line_unless_a_client_is_known_to_begin_otherwise():
-    assert purpose_of(request(), [], None, lambda: False) is Purpose.MAIN
+    assert purpose_of(request(), [], None, lambda: False) is CallKind.MAIN
     title = request(system="Generate a concise, sentence-case title (3-7 words) that ...")
-    assert purpose_of(title, [], None, lambda: False) is Purpose.SIDE
+    assert purpose_of(title, [], None, lambda: False) is CallKind.AUXILIARY
 
 
 def test_a_main_line_without_tools_gives_way_to_one_with_tools_and_keeps_its_own_turns():
     plain = Line("You fix bugs.", frozenset())
-    assert purpose_of(request(), [], plain, lambda: False) is Purpose.MAIN
-    assert purpose_of(request(system="You judge."), [], plain, lambda: False) is Purpose.SIDE
-    assert purpose_of(request(system="You work."), specs("ls"), plain, lambda: False) is Purpose.MAIN
+    assert purpose_of(request(), [], plain, lambda: False) is CallKind.MAIN
+    assert purpose_of(request(system="You judge."), [], plain, lambda: False) is CallKind.AUXILIARY
+    assert purpose_of(request(system="You work."), specs("ls"), plain, lambda: False) is CallKind.MAIN

@@ -12,7 +12,7 @@ import pytest
 
 from hone.policy.engine import EngineError
 from hone.policy.gateway import Limit, SessionLimits, open_gateway
-from hone.policy.reply import Purpose
+from hone.policy.reply import CallKind
 from hone.policy.scripted import ScriptedCall, ScriptedReply
 from tests.policy.gateway.world import BEGIN, DONE, LOOK, TOOLS, USER, open_world, results
 
@@ -237,7 +237,7 @@ def test_sub_agents_run_at_the_same_time_and_are_side_branches_of_the_same_tree(
             said = {key: message[key] for key in ("role", "content", "tool_calls")}
             await world.chat_completion([*BEGIN, said, *results(said)], tools=TOOLS)
             purposes = [exchange.purpose for exchange in world.session.exchanges]
-            assert purposes == [Purpose.MAIN, *[Purpose.SIDE] * 8, Purpose.MAIN]
+            assert purposes == [CallKind.MAIN, *[CallKind.AUXILIARY] * 8, CallKind.MAIN]
             assert [call.purpose for call in world.chat.calls] == purposes
             main = world.session.exchanges[-1].reply.node
             assert world.session.exchanges[0].reply.node in world.chat.tree.path(main)
@@ -260,7 +260,7 @@ def test_a_client_that_compacts_its_history_forks_its_main_line(voice):
             said = {k: body["choices"][0]["message"][k] for k in ("role", "content", "tool_calls")}
             await world.chat_completion([*compacted, said, *results(said)], tools=TOOLS)
             purposes = [exchange.purpose for exchange in world.session.exchanges]
-            assert purposes == [Purpose.MAIN, Purpose.SIDE, Purpose.MAIN, Purpose.MAIN]
+            assert purposes == [CallKind.MAIN, CallKind.AUXILIARY, CallKind.MAIN, CallKind.MAIN]
             forked = [call.fork is not None for call in world.chat.calls]
             assert forked == [False, False, True, False]
 

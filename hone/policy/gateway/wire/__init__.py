@@ -1,1 +1,1 @@
-"""The wire formats: each reads requests into `Asked` and writes a `Shown` reply as its clients expect it."""
+"""The wire formats: each reads a `ChatRequest` and writes a `ClientReply` as its clients expect it."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 
-from hone.policy.gateway.asked import Asked, Ending, Shown
+from hone.policy.gateway.chat_request import ChatRequest, ClientReply, Ending
 from hone.policy.gateway.errors import GatewayError, Problem, invalid
 from hone.policy.gateway.record import Exchange
 from hone.policy.gateway.session import Session
@@ -54,20 +54,18 @@ _FINISH = {
 class ChatCompletions:
     """`POST /v1/chat/completions`."""
 
-    history = "messages"
-
-    def read(self, body: Json, session: Session) -> Asked:
+    def read(self, body: Json, session: Session) -> ChatRequest:
         overridden, ignored = fields.sort_fields(
             body, read=_READ, overridden=_OVERRIDDEN, ignored=_IGNORED, neutral=_NEUTRAL
         )
-        messages = session.memory.read(fields.as_list(body.get("messages"), "messages"), _message)
+        messages = session.read(fields.as_list(body.get("messages"), "messages"), _message)
         tools = tuple(
             _tool(fields.as_object(item, f"tools[{i}]"), f"tools[{i}]")
             for i, item in enumerate(fields.as_list(body.get("tools") or [], "tools"))
         )
         calls_allowed = may_call(body.get("tool_choice"))
         options = fields.as_object(body.get("stream_options") or {}, "stream_options")
-        return Asked(
+        return ChatRequest(
             messages=messages,
             tools=tools if calls_allowed else (),
             model=fields.as_text(body.get("model") or "", "model"),
@@ -80,7 +78,7 @@ class ChatCompletions:
             body=body,
         )
 
-    def reply(self, session: Session, asked: Asked, exchange: Exchange, shown: Shown) -> Json:
+    def reply(self, session: Session, asked: ChatRequest, exchange: Exchange, shown: ClientReply) -> Json:
         message: Json = {"role": "assistant", "content": shown.content or None, "refusal": None}
         if shown.reasoning:
             message["reasoning_content"] = shown.reasoning
@@ -94,7 +92,9 @@ class ChatCompletions:
             "usage": _usage(shown),
         }
 
-    def events(self, session: Session, asked: Asked, exchange: Exchange, shown: Shown) -> Iterator[bytes]:
+    def events(
+        self, session: Session, asked: ChatRequest, exchange: Exchange, shown: ClientReply
+    ) -> Iterator[bytes]:
         head = _head(session, asked, exchange, "chat.completion.chunk")
 
         def chunk(delta: Json, finish: str | None = None) -> bytes:
@@ -115,7 +115,7 @@ class ChatCompletions:
             yield event({**head, "choices": [], "usage": _usage(shown)})
         yield b"data: [DONE]\n\n"
 
-    def waiting(self, asked: Asked) -> bytes:
+    def waiting(self, asked: ChatRequest) -> bytes:
         """A comment for connections, and a chunk that says nothing for clients that count chunks."""
         head = {"id": "chatcmpl-waiting", "object": "chat.completion.chunk", "created": int(time.time())}
         choice: Json = {"index": 0, "delta": {}, "finish_reason": None}
@@ -205,7 +205,7 @@ def may_call(choice: object) -> bool:
     )
 
 
-def _head(session: Session, asked: Asked, exchange: Exchange, kind: str) -> Json:
+def _head(session: Session, asked: ChatRequest, exchange: Exchange, kind: str) -> Json:
     return {
         "id": f"chatcmpl-{session.id}-{exchange.index}",
         "object": kind,
@@ -214,7 +214,7 @@ def _head(session: Session, asked: Asked, exchange: Exchange, kind: str) -> Json
     }
 
 
-def _usage(shown: Shown) -> Json:
+def _usage(shown: ClientReply) -> Json:
     return {
         "prompt_tokens": shown.prompt_tokens,
         "completion_tokens": shown.sampled_tokens,

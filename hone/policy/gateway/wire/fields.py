@@ -5,9 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, cast
 
+import orjson
+
 from hone.policy.gateway.errors import invalid
 
 Json = dict[str, Any]
+
+
+def read_body(data: bytes) -> Json:
+    """Return the fields of a request's body. Raises GatewayError for what is not a JSON object."""
+    try:
+        body = orjson.loads(data)
+    except orjson.JSONDecodeError as error:
+        raise invalid(f"the body of the request is not JSON: {error}") from None
+    return as_object(body, "the body of the request")
 
 
 def as_object(value: object, where: str) -> Json:

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from pydantic_core import to_json
 
-from hone.policy.gateway.asked import Asked, Shown
+from hone.policy.gateway.chat_request import ChatRequest, ClientReply
 from hone.policy.gateway.errors import GatewayError
 from hone.policy.gateway.record import Exchange
 from hone.policy.gateway.session import Session
@@ -16,21 +16,23 @@ from hone.policy.gateway.session import Session
 class Format(Protocol):
     """Stateless; one object serves every session."""
 
-    history: str  # the field of a request that holds the conversation
-
-    def read(self, body: dict[str, Any], session: Session) -> Asked:
+    def read(self, body: dict[str, Any], session: Session) -> ChatRequest:
         """Raises GatewayError for what cannot be served as it was meant."""
         ...
 
-    def reply(self, session: Session, asked: Asked, exchange: Exchange, shown: Shown) -> dict[str, Any]:
+    def reply(
+        self, session: Session, asked: ChatRequest, exchange: Exchange, shown: ClientReply
+    ) -> dict[str, Any]:
         """The whole reply. The same exchange has the same ids, however often it is asked for."""
         ...
 
-    def events(self, session: Session, asked: Asked, exchange: Exchange, shown: Shown) -> Iterator[bytes]:
+    def events(
+        self, session: Session, asked: ChatRequest, exchange: Exchange, shown: ClientReply
+    ) -> Iterator[bytes]:
         """The reply as the events of a stream, the end included."""
         ...
 
-    def waiting(self, asked: Asked) -> bytes:
+    def waiting(self, asked: ChatRequest) -> bytes:
         """What keeps a stream alive before the reply is there."""
         ...
 

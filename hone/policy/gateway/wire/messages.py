@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic_core import from_json, to_json
 
-from hone.policy.gateway.asked import Asked, Ending, Shown
+from hone.policy.gateway.chat_request import ChatRequest, ClientReply, Ending
 from hone.policy.gateway.errors import GatewayError, Problem, invalid
 from hone.policy.gateway.record import Exchange
 from hone.policy.gateway.session import Session
@@ -68,26 +68,21 @@ _KINDS = {
 class AnthropicMessages:
     """`POST /v1/messages`, and the reading of `POST /v1/messages/count_tokens`."""
 
-    history = "messages"
-
-    def read(self, body: Json, session: Session) -> Asked:
+    def read(self, body: Json, session: Session) -> ChatRequest:
         overridden, ignored = fields.sort_fields(
             body, read=_READ, overridden=_OVERRIDDEN, ignored=_IGNORED, neutral=_NEUTRAL
         )
         if fields.as_object(overridden.get("output_config") or {}, "output_config").get("format"):
             raise invalid("output_config.format is not supported: leave it out", "output_config.format")
-        messages: list[Message] = []
         system = fields.joined_text(body.get("system"), "system", ("text",))
-        if system:
-            messages.append({"role": "system", "content": system})
-        given = fields.as_list(body.get("messages"), "messages")
-        messages += session.memory.read(given, _messages, is_telling=lambda item: item["role"] == "user")
+        opening: list[Message] = [{"role": "system", "content": system}] if system else []
+        messages = session.read(fields.as_list(body.get("messages"), "messages"), _messages, opening)
         tools = tuple(
             _tool(fields.as_object(item, f"tools[{i}]"), f"tools[{i}]")
             for i, item in enumerate(fields.as_list(body.get("tools") or [], "tools"))
         )
         calls_allowed = _may_call(body.get("tool_choice"))
-        return Asked(
+        return ChatRequest(
             messages=messages,
             tools=tools if calls_allowed else (),
             model=fields.as_text(body.get("model") or "", "model"),
@@ -101,7 +96,7 @@ class AnthropicMessages:
             body=body,
         )
 
-    def reply(self, session: Session, asked: Asked, exchange: Exchange, shown: Shown) -> Json:
+    def reply(self, session: Session, asked: ChatRequest, exchange: Exchange, shown: ClientReply) -> Json:
         return {
             **_head(session, asked, exchange),
             "content": _blocks(shown),
@@ -110,7 +105,9 @@ class AnthropicMessages:
             "usage": _usage(shown, shown.sampled_tokens),
         }
 
-    def events(self, session: Session, asked: Asked, exchange: Exchange, shown: Shown) -> Iterator[bytes]:
+    def events(
+        self, session: Session, asked: ChatRequest, exchange: Exchange, shown: ClientReply
+    ) -> Iterator[bytes]:
         def named(name: str, **data: Any) -> bytes:
             return event({"type": name, **data}, name)
 
@@ -131,7 +128,7 @@ class AnthropicMessages:
         yield named("message_delta", delta=ending, usage={"output_tokens": shown.sampled_tokens})
         yield named("message_stop")
 
-    def waiting(self, asked: Asked) -> bytes:
+    def waiting(self, asked: ChatRequest) -> bytes:
         return event({"type": "ping"}, "ping")
 
     def error(self, error: GatewayError) -> Json:
@@ -223,12 +220,12 @@ def _may_call(choice: object) -> bool:
     )
 
 
-def _head(session: Session, asked: Asked, exchange: Exchange) -> Json:
+def _head(session: Session, asked: ChatRequest, exchange: Exchange) -> Json:
     name = f"msg_{session.id}_{exchange.index}"
     return {"id": name, "type": "message", "role": "assistant", "model": asked.model}
 
 
-def _blocks(shown: Shown) -> list[Json]:
+def _blocks(shown: ClientReply) -> list[Json]:
     blocks: list[Json] = []
     if shown.reasoning:
         blocks.append({"type": "thinking", "thinking": shown.reasoning, "signature": ""})
@@ -254,7 +251,7 @@ def _unfolded(block: Json) -> tuple[Json, list[Json]]:
     return {**block, "input": {}}, [{"type": "input_json_delta", "partial_json": given}]
 
 
-def _usage(shown: Shown, output_tokens: int) -> Json:
+def _usage(shown: ClientReply, output_tokens: int) -> Json:
     return {
         "input_tokens": shown.prompt_tokens,
         "output_tokens": output_tokens,

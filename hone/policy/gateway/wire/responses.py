@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 
-from hone.policy.gateway.asked import Asked, Ending, Shown
+from hone.policy.gateway.chat_request import ChatRequest, ClientReply, Ending
 from hone.policy.gateway.errors import GatewayError, invalid
 from hone.policy.gateway.record import Exchange
 from hone.policy.gateway.session import Session
@@ -41,9 +41,7 @@ _TEXT = ("input_text", "output_text", "text", "refusal")
 class Responses:
     """`POST /v1/responses`. A response is continued from the session's own record."""
 
-    history = "input"
-
-    def read(self, body: Json, session: Session) -> Asked:
+    def read(self, body: Json, session: Session) -> ChatRequest:
         overridden, ignored = fields.sort_fields(
             body, read=_READ, overridden=_OVERRIDDEN, ignored=_IGNORED, neutral=_NEUTRAL
         )
@@ -56,7 +54,7 @@ class Responses:
             for i, item in enumerate(fields.as_list(body.get("tools") or [], "tools"))
         )
         calls_allowed = may_call(body.get("tool_choice"))
-        return Asked(
+        return ChatRequest(
             messages=messages,
             tools=tools if calls_allowed else (),
             model=fields.as_text(body.get("model") or "", "model"),
@@ -68,7 +66,7 @@ class Responses:
             body=body,
         )
 
-    def reply(self, session: Session, asked: Asked, exchange: Exchange, shown: Shown) -> Json:
+    def reply(self, session: Session, asked: ChatRequest, exchange: Exchange, shown: ClientReply) -> Json:
         cut = shown.ending is Ending.LENGTH
         return {
             **_head(session, asked, exchange, "incomplete" if cut else "completed"),
@@ -83,7 +81,9 @@ class Responses:
             },
         }
 
-    def events(self, session: Session, asked: Asked, exchange: Exchange, shown: Shown) -> Iterator[bytes]:
+    def events(
+        self, session: Session, asked: ChatRequest, exchange: Exchange, shown: ClientReply
+    ) -> Iterator[bytes]:
         whole = self.reply(session, asked, exchange, shown)
         begun = _head(session, asked, exchange, "in_progress")
         steps: list[tuple[str, Json]] = [
@@ -96,7 +96,7 @@ class Responses:
         for number, (name, data) in enumerate(steps):
             yield event({"type": name, "sequence_number": number, **data}, name)
 
-    def waiting(self, asked: Asked) -> bytes:
+    def waiting(self, asked: ChatRequest) -> bytes:
         return COMMENT
 
     def error(self, error: GatewayError) -> Json:
@@ -118,7 +118,7 @@ def _previous(name: object, session: Session) -> list[Message]:
         exchange = session.exchange(int(parts[2][:9]))
     if exchange is None:
         raise invalid(f"this session has no response {name!r}", "previous_response_id")
-    messages = exchange.place.messages()
+    messages = exchange.node.messages()
     return messages[1:] if parts[3] == "i" else messages
 
 
@@ -187,7 +187,7 @@ def _tool(item: Json, where: str) -> Json:
     return fields.tool_spec(item, where, "parameters")
 
 
-def _head(session: Session, asked: Asked, exchange: Exchange, status: str) -> Json:
+def _head(session: Session, asked: ChatRequest, exchange: Exchange, status: str) -> Json:
     """A response without its output."""
     return {
         "id": f"resp_{session.id}_{exchange.index}_{'i' if asked.instructed else 'n'}",
@@ -210,7 +210,7 @@ def _head(session: Session, asked: Asked, exchange: Exchange, status: str) -> Js
     }
 
 
-def _items(session: Session, exchange: Exchange, shown: Shown) -> list[Json]:
+def _items(session: Session, exchange: Exchange, shown: ClientReply) -> list[Json]:
     name = f"{session.id}_{exchange.index}"
     items: list[Json] = []
     if shown.reasoning:

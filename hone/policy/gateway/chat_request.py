@@ -15,7 +15,7 @@ from hone.types import Message
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class ChatRequest:
     """A request in Hone's own form."""
 
     messages: list[Message]
@@ -41,7 +41,7 @@ class Ending(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shown:
+class ClientReply:
     """What a client sees of a reply."""
 
     content: str
@@ -53,7 +53,7 @@ class Shown:
     sampled_tokens: int = 0
 
 
-def show(reply: Reply, *, stop: Sequence[str] = (), calls_allowed: bool = True) -> Shown:
+def show(reply: Reply, *, stop: Sequence[str] = (), calls_allowed: bool = True) -> ClientReply:
     """What a client sees of `reply`.
 
     A tool call that cannot be read, whose arguments are no JSON object, or that the client forbade is shown
@@ -70,7 +70,7 @@ def show(reply: Reply, *, stop: Sequence[str] = (), calls_allowed: bool = True) 
     at, stop_text = min(found, default=(0, None))
     if stop_text is not None:
         content, calls, ending = content[:at], (), Ending.STOP_TEXT
-    return Shown(
+    return ClientReply(
         content=content,
         ending=ending,
         reasoning=reply.reasoning or None,
@@ -81,7 +81,7 @@ def show(reply: Reply, *, stop: Sequence[str] = (), calls_allowed: bool = True) 
     )
 
 
-def shown_message(shown: Shown) -> Message:
+def shown_message(shown: ClientReply) -> Message:
     """The reply as its client may hand it back."""
     return {"role": "assistant", "content": shown.content, "tool_calls": list(shown.calls)}
 
