@@ -7,8 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Self
@@ -21,6 +20,7 @@ from hone.utils.files import default_cache_dir
 from tests.chaos.leftovers import belongings
 from tests.sandbox.traces import traces
 from tests.services.process import free_port
+from tests.waiting import wait_until
 
 PATIENCE_S = 60.0  # for a process to start or end, or a call to begin; on a slow, busy machine
 TOKEN = "the-token-of-all-servers"
@@ -30,14 +30,6 @@ import sys, urllib.request
 request = urllib.request.Request(sys.argv[1], headers={"Authorization": "Bearer " + sys.argv[2]})
 sys.stdout.write(urllib.request.urlopen(request, timeout=20).read().decode())
 """
-
-
-def until(condition: Callable[[], object], what: Callable[[], object], within_s: float = PATIENCE_S) -> None:
-    """Poll a condition; `what` tells what is wrong when it does not come true."""
-    deadline = time.monotonic() + within_s
-    while not condition():
-        assert time.monotonic() < deadline, what()
-        time.sleep(0.02)
 
 
 @contextlib.contextmanager
@@ -97,7 +89,7 @@ class Server:
                 [*self.enter, *self.command], env=self.environment(), stdout=log, stderr=log
             )
         self.pids.append(self._process.pid)
-        until(self.is_well, self.log)
+        wait_until(self.is_well, self.log)
 
     def is_well(self) -> bool:
         assert self.lives, self.log()

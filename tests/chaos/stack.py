@@ -24,12 +24,11 @@ import psutil
 from hone.sandbox.settings import SandboxSettings
 from tests.chaos.client_process import Ended
 from tests.chaos.leftovers import Namespaces, of_sandboxes, processes
-from tests.chaos.servers import HONE, PATIENCE_S, TOKEN, Node, Pool, frozen, until
+from tests.chaos.servers import HONE, TOKEN, Node, Pool, frozen
 from tests.services.process import free_port, service_folder
+from tests.waiting import wait_until
 
 CALLS = ("start", "exec", "upload", "evaluate", "close")
-HEALED_S = 60.0  # in which everything is in order again
-ENDED_S = 100.0  # in which a call that was interrupted ends
 LEAVING_S = 150.0  # in which a client closes what it has
 TTL_S = 4.0  # of leases
 LONG_TTL_S = 12.0  # of those whose pool starts again: a client may pause for four before it asks it
@@ -48,7 +47,7 @@ class Client:
             self._process = subprocess.Popen(
                 command, cwd=_REPOSITORY, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors
             )
-        self._read(PATIENCE_S)
+        self._read()
 
     def call(self) -> None:
         """Let it make its call."""
@@ -70,7 +69,7 @@ class Client:
 
     def ended(self) -> Ended:
         """How its call ended."""
-        return Ended.model_validate_json(self._read(ENDED_S))
+        return Ended.model_validate_json(self._read())
 
     def leave(self) -> None:
         """Let it close its provider and end."""
@@ -85,7 +84,7 @@ class Client:
             assert pipe is not None
             pipe.close()
 
-    def _read(self, within_s: float) -> bytes:
+    def _read(self) -> bytes:
         assert self._process.stdout is not None
         os.set_blocking(self._process.stdout.fileno(), False)
         line = b""
@@ -97,7 +96,7 @@ class Client:
             assert line or self._process.poll() is None, self._said()
             return line.endswith(b"\n")
 
-        until(is_whole, lambda: f"the client said nothing: {self._said()}", within_s)
+        wait_until(is_whole, lambda: f"the client said nothing: {self._said()}")
         return line
 
     def _said(self) -> str:
@@ -144,7 +143,9 @@ class Stack:
                 elif call == "upload":
                     stack.enter_context(frozen(pids))
                 client.call()
-                until(lambda: self._has_begun(client, call), lambda: f"{call} did not begin: {self.log()}")
+                wait_until(
+                    lambda: self._has_begun(client, call), lambda: f"{call} did not begin: {self.log()}"
+                )
                 self._namespaces.hold(of_sandboxes(self.node.pid), apart_from=self.node.pid)
                 yield client, stack.close
         finally:
@@ -165,7 +166,7 @@ class Stack:
 
     def assert_healed(self) -> None:
         """Nothing is left that has no owner; nothing at all once the servers have stopped."""
-        until(lambda: not self.left(), lambda: "\n".join(["left over:", *self.left(), self.log()]), HEALED_S)
+        wait_until(lambda: not self.left(), lambda: "\n".join(["left over:", *self.left(), self.log()]))
 
     def left(self) -> list[str]:
         found = [line for node in self.nodes for line in node.left()]

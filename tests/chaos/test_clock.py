@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.chaos.servers import frozen, until
+from tests.chaos.servers import frozen
 from tests.chaos.stack import Stack, stack
 from tests.services.process import require
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.sandbox, pytest.mark.full]
 
@@ -54,11 +55,11 @@ def test_a_jump_of_the_clock_ends_no_lease_that_is_renewed(
     floor: Stack, jump: Callable[[float], None], hours: int
 ) -> None:
     with floor.caught("exec") as (client, _):
-        until(lambda: age_s(floor) > 0.5, floor.log)
+        wait_until(lambda: age_s(floor) > 0.5, floor.log)
         jump(hours * HOUR_S)
         assert age_s(floor) > HOUR_S if hours > 0 else age_s(floor) == 0.0  # it is this clock that jumped
         passed = time.monotonic() + 2 * TTL_S
-        until(lambda: time.monotonic() > passed, floor.log)
+        wait_until(lambda: time.monotonic() > passed, floor.log)
         floor.pool.kill()
         floor.pool.start()
         client.finish_commands()
@@ -77,11 +78,11 @@ def test_a_jump_of_the_clock_keeps_no_lease_that_nobody_renews(
     floor.assert_healed()
 
 
-def test_a_pool_that_stood_still_takes_no_lease_from_clients_that_could_not_renew(floor: Stack) -> None:
+def test_stopped_pool_expires_no_lease_of_blocked_clients(floor: Stack) -> None:
     with floor.caught("exec") as (client, _):
         with frozen([floor.pool.pid]):
             passed = time.monotonic() + 2 * TTL_S
-            until(lambda: time.monotonic() > passed, floor.log)
+            wait_until(lambda: time.monotonic() > passed, floor.log)
         client.finish_commands()
         assert client.ended().said == "137"
         assert len(floor.pool.status().leases) == 1

@@ -39,7 +39,7 @@ def ended_and_running(root: Path) -> tuple[int, int]:
 
 
 @pytest.mark.sandbox
-def test_after_kill_minus_9_the_same_command_finishes_the_step_and_nothing_is_left(tmp_path: Path):
+def test_command_finishes_the_step_after_kill_9_and_leaves_nothing(tmp_path: Path):
     process = subprocess.Popen([*PROGRAM, str(tmp_path), "2"], cwd=REPOSITORY)
     deadline = time.monotonic() + 120
     while ended_and_running(tmp_path) != (2, 3):

@@ -12,11 +12,11 @@ import pytest
 
 from hone.sandbox.settings import SandboxSettings
 from hone.utils.processes import start_time
-from tests.chaos.servers import until
 from tests.chaos.stack import CALLS, Stack, stack
 from tests.services.engines import Engine, docker_engine
 from tests.services.image import BASE_IMAGE, base_archive
 from tests.services.process import require, service_folder
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.sandbox, pytest.mark.full]
 
@@ -40,7 +40,7 @@ class Dockerd:
         self.engine.service.process.wait()
         record = self._folder / "exec" / "containerd" / "containerd.pid"
         containerd = int(record.read_text())
-        until(lambda: start_time(containerd) is None, lambda: "containerd lives on")
+        wait_until(lambda: start_time(containerd) is None, lambda: "containerd lives on")
         record.unlink()  # a daemon takes a process that nobody has reaped for a living one
 
     def containers(self) -> list[str]:
@@ -74,9 +74,7 @@ def floor(dockerd: Dockerd) -> Iterator[Stack]:
 
 
 @pytest.mark.parametrize("call", CALLS[::-1])  # a failed start keeps the node out of use for a while
-def test_an_engine_that_is_killed_ends_calls_with_a_typed_error_and_leaves_nothing(
-    floor: Stack, dockerd: Dockerd, call: str
-) -> None:
+def test_killed_engine_ends_calls_with_typed_error(floor: Stack, dockerd: Dockerd, call: str) -> None:
     with floor.caught(call) as (client, _):
         dockerd.kill()
         if call == "close":  # it goes on until the engine confirms
@@ -88,4 +86,4 @@ def test_an_engine_that_is_killed_ends_calls_with_a_typed_error_and_leaves_nothi
             dockerd.start()
         client.leave()
     floor.assert_healed()
-    until(floor.node.is_well, floor.log)
+    wait_until(floor.node.is_well, floor.log)

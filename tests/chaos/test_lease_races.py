@@ -9,9 +9,10 @@ from collections.abc import Iterator
 import pytest
 
 from tests.chaos.leftovers import of_sandboxes
-from tests.chaos.servers import frozen, until
+from tests.chaos.servers import frozen
 from tests.chaos.stack import TTL_S, Stack, stack
 from tests.services.process import require
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.sandbox, pytest.mark.full]
 
@@ -23,7 +24,7 @@ def floor() -> Iterator[Stack]:
         yield made
 
 
-def test_a_teardown_that_outlasts_its_lease_keeps_the_place_until_it_has_ended(floor: Stack) -> None:
+def test_teardown_longer_than_its_lease_keeps_the_slot(floor: Stack) -> None:
     next_one = floor.client("start")
     failures = floor.pool.status().nodes[0].failures
     with contextlib.ExitStack() as killed, floor.caught("close") as (client, resume):
@@ -31,7 +32,7 @@ def test_a_teardown_that_outlasts_its_lease_keeps_the_place_until_it_has_ended(f
         next_one.call()
         (sandbox,) = floor.node.listed().sandboxes
         passed = time.monotonic() + 2 * TTL_S
-        until(lambda: time.monotonic() > passed, floor.log)
+        wait_until(lambda: time.monotonic() > passed, floor.log)
         assert sum(floor.pool.status().queued.values()) == 1
         assert [row.id for row in floor.node.listed().sandboxes] == [sandbox.id]
         resume()

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 import pytest
 
 from tests.chaos.networks import Cable, cable
-from tests.chaos.servers import until
 from tests.chaos.stack import CALLS, UPLOAD_BYTES, stack
 from tests.services.process import require
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.sandbox, pytest.mark.full]
 
@@ -30,11 +30,11 @@ def test_a_node_that_is_cut_off_for_a_while_loses_no_sandbox(joined: Cable) -> N
             clients.callback(client.kill)
         for call in ("exec", "evaluate"):
             calling[call].call()
-            until(calling[call].commands, floor.log)
+            wait_until(calling[call].commands, floor.log)
         joined.cut()
         for call in ("start", "upload", "close"):
             calling[call].call()
-        until(lambda: floor.pool.status().nodes[0].state == "unreachable", floor.log)
+        wait_until(lambda: floor.pool.status().nodes[0].state == "unreachable", floor.log)
         for client in calling.values():
             client.finish_commands()
         joined.heal()

@@ -73,7 +73,7 @@ class BadNight(ScriptedEngine):
         return await super().generate(prompt_ids, sampling, session=session)
 
 
-def test_every_rollout_of_a_bad_night_is_accounted_for_and_nothing_is_left(tmp_path: Path) -> None:
+def test_every_rollout_of_a_bad_night_is_accounted_for(tmp_path: Path) -> None:
     (tmp_path / "tools").mkdir()
     shutil.copy(Path(__file__).with_name("night_client.py"), tmp_path / "tools")
     (tmp_path / "night.toml").write_text(PROGRAM)

@@ -20,9 +20,7 @@ def floor() -> Iterator[Stack]:
 
 
 @pytest.mark.parametrize("call", CALLS)
-def test_a_node_that_is_killed_ends_calls_with_a_typed_error_and_leaves_nothing(
-    floor: Stack, call: str
-) -> None:
+def test_killed_node_ends_calls_with_typed_error_and_leaves_nothing(floor: Stack, call: str) -> None:
     with floor.caught(call) as (client, _):
         floor.node.kill()
         ended = client.ended()

@@ -30,7 +30,7 @@ def floor() -> Iterator[Stack]:
 @pytest.mark.parametrize(
     "call", [call if call == "start" else pytest.param(call, marks=pytest.mark.full) for call in CALLS]
 )
-def test_a_pool_that_is_killed_goes_on_where_it_was_and_leaves_nothing(floor: Stack, call: str) -> None:
+def test_killed_pool_continues_and_leaves_nothing(floor: Stack, call: str) -> None:
     with floor.caught(call) as (client, resume):
         floor.pool.kill()
         floor.pool.start()

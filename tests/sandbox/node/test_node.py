@@ -18,6 +18,7 @@ from hone.sandbox.remote.wire import CreateReply, CreateRequest, SpecBody
 from hone.utils.http_client import bearer
 from tests.sandbox.node.idle import IdleProvider
 from tests.sandbox.node.served import TOKEN, served
+from tests.waiting import wait_until_async
 
 LONG_S = 60.0
 
@@ -96,19 +97,6 @@ async def _serve(test: NodeTest, state_dir: Path, options: dict[str, int]) -> No
     assert await asyncio.to_thread(lambda: list(state_dir.iterdir())) == []
 
 
-async def until(condition: Callable[[], bool]) -> None:
-    async def asked() -> bool:
-        return condition()
-
-    await until_told(asked)
-
-
-async def until_told(condition: Callable[[], Coroutine[None, None, bool]]) -> None:
-    async with asyncio.timeout(60):
-        while not await condition():  # noqa: ASYNC110 (it is asked over HTTP)
-            await asyncio.sleep(0.01)
-
-
 # --- who may
 
 
@@ -178,19 +166,19 @@ async def test_what_nobody_renews_ends_and_what_is_renewed_lives(node: Served) -
 async def test_a_renewal_that_meets_the_end_loses(node: Served) -> None:
     node.provider.may_close.clear()
     made = await node.create(ttl_s=0.2)
-    await until(lambda: node.provider.closings == 1)
+    await wait_until_async(lambda: node.provider.closings == 1)
     assert await node.node.renew([made.id], LONG_S) == [made.id]
     with pytest.raises(SandboxLost, match="ending"):
         await node.remote(made).exec("true")
     node.provider.may_close.set()
-    await until(lambda: not node.provider.living)
+    await wait_until_async(lambda: not node.provider.living)
 
 
 @with_node(max_sandboxes=1)
 async def test_a_teardown_longer_than_the_ttl_is_done_once_and_holds_its_place(node: Served) -> None:
     node.provider.may_close.clear()
     made = await node.create(ttl_s=0.2)
-    await until(lambda: node.provider.closings == 1)
+    await wait_until_async(lambda: node.provider.closings == 1)
     closing = asyncio.create_task(node.node.destroy(made.id))
     await asyncio.sleep(0.6)  # three lives, two rounds of the reaper
     assert (node.provider.closings, closing.done()) == (1, False)
@@ -206,7 +194,7 @@ async def test_a_teardown_that_fails_is_tried_again_and_holds_its_place(node: Se
     node.provider.close_failures = 2
     made = await node.create()
     closing = asyncio.create_task(node.node.destroy(made.id))
-    await until(lambda: node.provider.closings >= 2)
+    await wait_until_async(lambda: node.provider.closings >= 2)
     node.provider.may_close.clear()  # so that the next try is not over before the node was asked
     assert made.id in await node.living()
     node.provider.may_close.set()
@@ -219,7 +207,7 @@ async def test_a_teardown_that_fails_is_tried_again_and_holds_its_place(node: Se
 async def test_an_ended_sandbox_ends_its_commands(node: Served) -> None:
     sandbox = await node.sandbox()
     running = asyncio.create_task(sandbox.exec(["sleep"], timeout_s=LONG_S))
-    await until(lambda: node.provider.commands == [["sleep"]])
+    await wait_until_async(lambda: node.provider.commands == [["sleep"]])
     await node.node.destroy(sandbox.id)
     with pytest.raises(SandboxLost):
         await running
@@ -232,7 +220,7 @@ async def test_an_ended_sandbox_ends_its_commands(node: Served) -> None:
 async def test_the_same_key_makes_one_sandbox(node: Served) -> None:
     node.provider.may_start.clear()
     first, second = (asyncio.create_task(node.create(key="k")) for _ in range(2))
-    await until_told(node.is_occupied)
+    await wait_until_async(node.is_occupied)
     node.provider.may_start.set()
     assert await first == await second == await node.create(key="k")
     assert len(await node.living()) == 1
@@ -267,11 +255,11 @@ async def test_the_same_key_runs_a_command_once(node: Served) -> None:
 async def test_a_cancelled_start_leaves_nothing(node: Served) -> None:
     node.provider.may_start.clear()
     starting = asyncio.create_task(node.create())
-    await until_told(node.is_occupied)
+    await wait_until_async(node.is_occupied)
     starting.cancel()
     await asyncio.wait({starting})
     node.provider.may_start.set()
-    await until_told(node.is_empty)
+    await wait_until_async(node.is_empty)
     assert not node.provider.living
 
 
@@ -290,11 +278,11 @@ async def test_a_start_that_arrives_after_it_was_undone_makes_nothing(node: Serv
 async def test_a_cancelled_command_is_cancelled_on_the_node(node: Served) -> None:
     sandbox = await node.sandbox()
     running = asyncio.create_task(sandbox.exec(["sleep"], timeout_s=LONG_S))
-    await until(lambda: node.provider.commands == [["sleep"]])
+    await wait_until_async(lambda: node.provider.commands == [["sleep"]])
     running.cancel()
     await asyncio.wait({running})
     assert running.cancelled()
-    await until(lambda: node.provider.cancelled == [["sleep"]])
+    await wait_until_async(lambda: node.provider.cancelled == [["sleep"]])
     assert (await sandbox.exec(["hello"])).text == "hello"
 
 
@@ -304,9 +292,9 @@ def test_a_client_that_leaves_ends_its_command(stream: bool, tmp_path: Path) -> 
         made = await node.create()
         body = {"command": ["sleep"], "timeout_s": LONG_S, "stream": stream}
         asking = asyncio.create_task(node.ask("POST", f"/v1/sandboxes/{made.id}/exec", body))
-        await until(lambda: node.provider.commands == [["sleep"]])
+        await wait_until_async(lambda: node.provider.commands == [["sleep"]])
         asking.cancel()
-        await until(lambda: node.provider.cancelled == [["sleep"]])
+        await wait_until_async(lambda: node.provider.cancelled == [["sleep"]])
 
     with_node()(leave)(tmp_path)
 
@@ -347,7 +335,7 @@ async def test_a_body_that_is_too_large_is_refused(node: Served) -> None:
 async def test_more_requests_at_a_time_than_allowed_are_refused(node: Served) -> None:
     sandbox = await node.sandbox()
     running = [asyncio.create_task(sandbox.exec(["sleep"], timeout_s=LONG_S)) for _ in range(3)]
-    await until(lambda: len(node.provider.commands) == 3)
+    await wait_until_async(lambda: len(node.provider.commands) == 3)
     with pytest.raises(ProviderUnavailable, match="3 requests") as refused:
         await node.node.info()
     assert refused.value.retryable
@@ -389,7 +377,7 @@ async def test_a_reader_that_stands_still_does_not_fill_the_memory(node: Served)
     body = json.dumps({"command": ["flood"], "timeout_s": LONG_S, "stream": True})
     address = f"{node.url}/v1/sandboxes/{made.id}/exec"
     async with node.session.post(address, data=body, headers=bearer(TOKEN)) as response:
-        await until(lambda: node.provider.cancelled == [["flood"]])  # while nothing is read
+        await wait_until_async(lambda: node.provider.cancelled == [["flood"]])  # while nothing is read
         last = b""
         async for chunk in response.content.iter_any():
             last = (last + chunk)[-1000:]
@@ -405,14 +393,14 @@ async def test_health_tells_of_a_provider_that_broke_and_of_one_that_works_again
     node.provider.broken = "the daemon is gone"
     with pytest.raises(ProviderUnavailable):
         await node.create()
-    await until_told(node.is_ill)
+    await wait_until_async(node.is_ill)
     status, reply = await node.ask("GET", "/healthz")
     assert status == 503
     assert "the daemon is gone" in str(reply["error"])
     assert await node.ask("GET", "/healthz", token="") == (503, {"ok": False, "running_containers": "0"})
     node.provider.broken = ""
     await node.create()
-    await until_told(node.node.healthy)
+    await wait_until_async(node.node.healthy)
 
 
 @with_node()

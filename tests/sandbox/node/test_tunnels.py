@@ -122,7 +122,7 @@ async def is_let_in(made: Floor) -> bool:
     return False
 
 
-def test_what_connects_on_the_node_speaks_with_the_clients_service(tmp_path: Path) -> None:
+def test_connection_inside_reaches_the_clients_service(tmp_path: Path) -> None:
     async def run() -> None:
         async with floor(tmp_path) as made:
             sandbox = await made.start()
@@ -139,7 +139,7 @@ def test_what_connects_on_the_node_speaks_with_the_clients_service(tmp_path: Pat
     asyncio.run(run())
 
 
-def test_a_line_that_breaks_ends_its_connections_and_is_joined_again(tmp_path: Path) -> None:
+def test_broken_network_ends_connections_and_tunnel_reattaches(tmp_path: Path) -> None:
     async def run() -> None:
         async with floor(tmp_path) as made:
             sandbox = await made.start()
@@ -158,7 +158,7 @@ def test_a_line_that_breaks_ends_its_connections_and_is_joined_again(tmp_path: P
     asyncio.run(run())
 
 
-def test_a_client_that_leaves_without_a_word_ends_every_connection(tmp_path: Path) -> None:
+def test_closed_client_ends_every_connection(tmp_path: Path) -> None:
     async def run() -> None:
         async with floor(tmp_path) as made:
             await made.start()
@@ -171,7 +171,7 @@ def test_a_client_that_leaves_without_a_word_ends_every_connection(tmp_path: Pat
     asyncio.run(run())
 
 
-def test_a_service_that_is_not_there_is_a_connection_that_ends(tmp_path: Path) -> None:
+def test_connection_ends_when_the_service_is_missing(tmp_path: Path) -> None:
     async def run() -> None:
         async with floor(tmp_path) as made:
             sandbox = await made.start()
@@ -183,7 +183,7 @@ def test_a_service_that_is_not_there_is_a_connection_that_ends(tmp_path: Path) -
     asyncio.run(run())
 
 
-def test_a_sandbox_that_is_ending_has_no_connections_however_long_that_takes(tmp_path: Path) -> None:
+def test_ending_sandbox_has_no_connections(tmp_path: Path) -> None:
     async def run() -> None:
         async with floor(tmp_path) as made:
             sandbox = await made.start()

@@ -132,7 +132,7 @@ def test_tombstones_are_forgotten_oldest_first() -> None:
     assert leases.ended_as("l2") is State.CLOSED
 
 
-def test_the_clock_of_leases_leaves_out_the_time_in_which_the_pool_stood_still() -> None:
+def test_lease_clock_skips_time_in_which_the_pool_was_stopped() -> None:
     now = 1000.0
     clock = LeaseClock(lambda: now)
     now += 1.5

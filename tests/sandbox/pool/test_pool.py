@@ -65,7 +65,7 @@ def beat(lease: LeaseReply, generation: int | None = None) -> Beat:
     return Beat(lease_id=lease.lease_id, generation=lease.generation if generation is None else generation)
 
 
-def test_a_lease_is_had_renewed_and_closed(tmp_path: Path) -> None:
+def test_lease_is_granted_renewed_and_closed(tmp_path: Path) -> None:
     async def main() -> None:
         node = SimulatedNode()
         async with opened(tmp_path / "s", [node]) as pool:
@@ -83,7 +83,7 @@ def test_a_lease_is_had_renewed_and_closed(tmp_path: Path) -> None:
     run(main())
 
 
-def test_the_same_id_is_the_same_lease_while_it_lives_and_none_afterwards(tmp_path: Path) -> None:
+def test_same_id_returns_the_same_lease_until_it_ends(tmp_path: Path) -> None:
     async def main() -> None:
         node = SimulatedNode(hold=asyncio.Event())
         async with opened(tmp_path / "s", [node]) as pool:
@@ -104,7 +104,7 @@ def test_the_same_id_is_the_same_lease_while_it_lives_and_none_afterwards(tmp_pa
     run(main())
 
 
-def test_a_lease_closed_before_it_was_asked_for_stays_closed_after_a_restart_too(tmp_path: Path) -> None:
+def test_lease_closed_before_its_request_stays_closed_after_restart(tmp_path: Path) -> None:
     async def main() -> None:
         node = SimulatedNode()
         async with opened(tmp_path / "s", [node]) as pool:
@@ -147,7 +147,7 @@ def test_an_old_generation_is_lost_and_cannot_close(tmp_path: Path) -> None:
     run(main())
 
 
-def test_a_full_pool_makes_requests_wait_and_their_deadline_is_kept(tmp_path: Path) -> None:
+def test_full_pool_queues_requests_until_their_deadline(tmp_path: Path) -> None:
     async def main() -> None:
         node = SimulatedNode(capacity=1)
         async with opened(tmp_path / "s", [node]) as pool:
@@ -278,7 +278,7 @@ def test_a_teardown_that_takes_long_is_done_once_and_keeps_its_place(tmp_path: P
 
 
 @pytest.mark.parametrize("renewal_first", [True, False])
-def test_of_a_renewal_and_an_expiry_that_race_one_wins(tmp_path: Path, renewal_first: bool) -> None:
+def test_either_renewal_or_expiry_wins(tmp_path: Path, renewal_first: bool) -> None:
     async def main() -> None:
         node = SimulatedNode()
         async with opened(tmp_path / "s", [node]) as pool:
@@ -349,7 +349,7 @@ def test_an_unknown_image_is_refused_at_once_and_blames_no_node(tmp_path: Path) 
     "error",
     [OSError(28, "No space left on device"), ValueError("no reply of a node"), SandboxError("internal")],
 )
-def test_whatever_a_node_answers_its_place_is_given_back(tmp_path: Path, error: Exception) -> None:
+def test_slot_is_released_after_any_error_of_a_node(tmp_path: Path, error: Exception) -> None:
     async def main() -> None:
         node = SimulatedNode(refuse=error)
         async with opened(tmp_path / "s", [node]) as pool:
@@ -375,7 +375,7 @@ def test_a_start_whose_reply_is_lost_is_neither_doubled_nor_leaked(tmp_path: Pat
     run(main())
 
 
-def test_the_place_of_a_start_without_a_reply_is_kept_until_its_sandbox_is_gone(tmp_path: Path) -> None:
+def test_slot_of_start_without_reply_is_kept_until_sandbox_is_gone(tmp_path: Path) -> None:
     async def main() -> None:
         node = SimulatedNode(capacity=1, lose_replies=True)
         async with opened(tmp_path / "s", [node]) as pool:
@@ -389,7 +389,7 @@ def test_the_place_of_a_start_without_a_reply_is_kept_until_its_sandbox_is_gone(
     run(main())
 
 
-def test_the_place_of_an_unconfirmed_end_is_given_back_only_when_it_is_certain(tmp_path: Path) -> None:
+def test_slot_of_unconfirmed_end_is_released_only_when_certain(tmp_path: Path) -> None:
     async def main() -> None:
         node = SimulatedNode(capacity=1)
         async with opened(tmp_path / "s", [node]) as pool:
@@ -408,7 +408,7 @@ def test_the_place_of_an_unconfirmed_end_is_given_back_only_when_it_is_certain(t
     run(main())
 
 
-def test_leases_of_a_node_that_died_are_lost_and_its_place_is_given_back(tmp_path: Path) -> None:
+def test_leases_of_a_dead_node_are_lost_and_its_slots_released(tmp_path: Path) -> None:
     async def main() -> None:
         node = SimulatedNode()
         async with opened(tmp_path / "s", [node]) as pool:
@@ -427,7 +427,7 @@ def test_leases_of_a_node_that_died_are_lost_and_its_place_is_given_back(tmp_pat
     run(main())
 
 
-def test_a_lease_whose_sandbox_is_gone_before_it_is_written_down_is_lost(tmp_path: Path) -> None:
+def test_lease_whose_sandbox_dies_before_the_store_write_is_lost(tmp_path: Path) -> None:
     async def main() -> None:
         written, told = asyncio.Event(), asyncio.Event()
 
@@ -455,7 +455,7 @@ def test_a_lease_whose_sandbox_is_gone_before_it_is_written_down_is_lost(tmp_pat
     run(main())
 
 
-def test_a_node_that_never_comes_back_loses_its_leases_when_its_own_time_has_passed(tmp_path: Path) -> None:
+def test_node_that_never_returns_loses_leases_after_its_ttl(tmp_path: Path) -> None:
     async def main() -> None:
         timing = Timing(probe_s=0.1, node_ttl_s=2.0, node_margin_s=0.1, start_timeout_s=5.0)
         node = SimulatedNode()
@@ -529,7 +529,7 @@ def test_nodes_are_added_drained_and_removed_while_running(tmp_path: Path) -> No
 # --- restarts
 
 
-def test_no_lease_expires_while_the_pool_stops_and_nobody_can_renew(tmp_path: Path) -> None:
+def test_no_lease_expires_while_the_pool_stops(tmp_path: Path) -> None:
     async def main() -> None:
         node = SimulatedNode()
         async with opened(tmp_path / "s", [node]) as pool:
@@ -543,7 +543,7 @@ def test_no_lease_expires_while_the_pool_stops_and_nobody_can_renew(tmp_path: Pa
     run(main())
 
 
-def test_leases_go_on_after_a_restart_of_the_pool(tmp_path: Path) -> None:
+def test_leases_survive_a_restart_of_the_pool(tmp_path: Path) -> None:
     async def main() -> None:
         node = SimulatedNode()
         async with opened(tmp_path / "s", [node]) as pool:
@@ -563,7 +563,7 @@ def test_leases_go_on_after_a_restart_of_the_pool(tmp_path: Path) -> None:
     run(main())
 
 
-def test_after_a_restart_sandboxes_that_the_store_does_not_know_are_destroyed(tmp_path: Path) -> None:
+def test_sandboxes_unknown_to_the_store_are_destroyed_after_restart(tmp_path: Path) -> None:
     async def main() -> None:
         node = SimulatedNode()
         async with opened(tmp_path / "s", [node]) as pool:
@@ -577,7 +577,7 @@ def test_after_a_restart_sandboxes_that_the_store_does_not_know_are_destroyed(tm
     run(main())
 
 
-def test_a_sandbox_goes_where_its_image_is_however_it_is_spelled(tmp_path: Path) -> None:
+def test_sandbox_starts_where_its_image_is_in_any_notation(tmp_path: Path) -> None:
     async def main() -> None:
         cold, warm = SimulatedNode(), SimulatedNode(images=["host", "docker.io/library/python:latest"])
         async with opened(tmp_path / "s", [cold, warm]) as pool:

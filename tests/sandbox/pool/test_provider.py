@@ -137,7 +137,7 @@ def test_a_lost_lease_ends_what_runs_and_all_that_follows(tmp_path: Path) -> Non
     asyncio.run(run())
 
 
-def test_a_start_that_is_cancelled_gives_its_lease_back_whenever_that_happens(tmp_path: Path) -> None:
+def test_cancelled_start_returns_its_lease_at_any_moment(tmp_path: Path) -> None:
     async def run() -> None:
         async with (
             floor(tmp_path, room=2) as (idle, url, pool),
@@ -270,7 +270,7 @@ asyncio.run(main())
 """
 
 
-def test_leases_of_a_killed_client_of_this_machine_are_closed_by_the_next_one(tmp_path: Path) -> None:
+def test_next_client_closes_leases_of_a_killed_one(tmp_path: Path) -> None:
     async def run() -> None:
         async with floor(tmp_path) as (idle, url, pool):
             settings = settings_for(url, tmp_path, lease_ttl_s=600.0)
