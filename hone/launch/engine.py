@@ -7,10 +7,10 @@ from pathlib import Path
 
 from hone.policy.engine import EngineError
 from hone.policy.engines.command import ServerOptions
-from hone.policy.engines.examine import examine
 from hone.policy.engines.http import Http, new_session
-from hone.policy.engines.managed import Managed, require_free
-from hone.policy.engines.open import DIALECTS
+from hone.policy.engines.managed_server import ManagedServer, require_free
+from hone.policy.engines.open import CLIENTS
+from hone.policy.engines.preflight import run_preflight
 from hone.policy.errors import PolicyError
 from hone.policy.folder import DEFAULT_CONTEXT, longest_context
 from hone.policy.model import load_tokenizer
@@ -40,13 +40,13 @@ async def serve(
     """
     tokenizer = load_tokenizer(options.model)
     require_free(host, port)
-    managed = Managed(
+    managed = ManagedServer(
         f"{options.kind} server", options, log, ready_timeout_s=ready_timeout_s, say=say, address=(host, port)
     )
     try:
         url = await managed.start()
         async with new_session() as session:
-            await examine(DIALECTS[options.kind](Http(session, url)), tokenizer, options.context_tokens)
+            await run_preflight(CLIENTS[options.kind](Http(session, url)), tokenizer, options.context_tokens)
         on_ready(url)
         raise EngineError(await managed.ended())
     finally:

@@ -11,7 +11,7 @@ from hone.launch.policy import Policy
 from hone.policy.engine import Engine
 from hone.policy.engines.fleet import Fleet
 from hone.policy.engines.nccl import NcclUpdates
-from hone.policy.engines.slot import Witness
+from hone.policy.engines.replica import WeightProbe
 from hone.policy.local import LocalEngine
 from hone.policy.settings import EngineSettings, ServerEngineSettings
 from hone.utils.concurrency import run_in_thread
@@ -38,8 +38,8 @@ def publisher(engine: Engine, policy: Policy, settings: EngineSettings, run_dir:
 
     async def publish(version: int) -> None:
         folder = await run_in_thread(folders.write, version)
-        witness = await asyncio.to_thread(make_witness, policy)
-        await engine.load_weights(folder.resolve(), version, witness)
+        probe = await asyncio.to_thread(make_probe, policy)
+        await engine.load_weights(folder.resolve(), version, probe)
         await run_in_thread(folders.keep_only, folder)
 
     return publish
@@ -73,7 +73,7 @@ class WeightFolders:
                 shutil.rmtree(other)
 
 
-def make_witness(policy: Policy) -> Witness:
+def make_probe(policy: Policy) -> WeightProbe:
     """What the policy's present weights say after a short prompt."""
     import torch
 
@@ -85,4 +85,4 @@ def make_witness(policy: Policy) -> Witness:
         logits = model(torch.tensor([prompt], device=model.device), use_cache=False).logits[0, -1]
         logprobs = torch.log_softmax(logits.float(), -1).cpu().numpy()
     model.train(training)
-    return Witness(prompt=tuple(prompt), logprobs=logprobs, tolerance=_TOLERANCE[policy.settings.dtype])
+    return WeightProbe(prompt=tuple(prompt), logprobs=logprobs, tolerance=_TOLERANCE[policy.settings.dtype])

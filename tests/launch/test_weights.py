@@ -10,7 +10,7 @@ import torch
 
 from hone.config import ConfigError, RunSettings
 from hone.launch.policy import Policy, load_policy, open_chats, open_engine
-from hone.launch.weights import WeightFolders, make_witness, publisher
+from hone.launch.weights import WeightFolders, make_probe, publisher
 from hone.policy.engine import Sampling
 from hone.policy.errors import PolicyError
 from hone.policy.local import LocalEngine
@@ -62,12 +62,12 @@ def test_what_a_killed_run_left_is_replaced_and_what_no_server_needs_removed(pol
 
 def test_a_witness_says_what_the_weights_say(policy: Policy):
     policy.model.train()
-    witness = make_witness(policy)
+    probe = make_probe(policy)
     assert policy.model.training
     policy.model.eval()
     with torch.inference_mode():
-        logits = policy.model(torch.tensor([witness.prompt])).logits[0, -1]
-    assert torch.allclose(torch.from_numpy(witness.logprobs), torch.log_softmax(logits, -1), atol=1e-6)
+        logits = policy.model(torch.tensor([probe.prompt])).logits[0, -1]
+    assert torch.allclose(torch.from_numpy(probe.logprobs), torch.log_softmax(logits, -1), atol=1e-6)
 
 
 def test_an_engine_that_shares_the_weights_is_told_their_version(policy: Policy, settings: RunSettings):

@@ -1,15 +1,16 @@
 """Several servers as one engine.
 
-    generate: wait for a server with the newest weights -> ask -> a part -> ... -> the whole reply
-    keep:     one task per server: bring it up (start, examine, load), watch it, bring it up again
+    generate:  wait for a replica with the newest weights -> request -> chunk -> ... -> complete reply
+    supervise: one task per replica: start (process, preflight, weights), wait for a failure, start again
 
-A server takes requests only while it holds the weights of the fleet's version. The rule that must not break:
-parts of a reply are joined only with the version of the weights that sampled each.
+Invariant: a replica takes requests only while it holds the weights of the fleet's version, and every token
+of a reply carries the version of the weights that sampled it.
 """
 
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import logging
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterable, Sequence
@@ -21,12 +22,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from hone.policy.engine import Completion, ContextOverflow, EngineError, Sampling
-from hone.policy.engines.dialect import Dialect, Part
-from hone.policy.engines.draft import Draft
-from hone.policy.engines.host import Host
-from hone.policy.engines.http import Refused, Unreachable
+from hone.policy.engines.client import CompletionChunk, EngineClient
+from hone.policy.engines.http import Refused, ServerUnavailable
+from hone.policy.engines.partial_completion import PartialCompletion
+from hone.policy.engines.replica import Replica, WeightProbe, Weights
 from hone.policy.engines.routing import choose
-from hone.policy.engines.slot import Slot, Weights, Witness
+from hone.policy.engines.server_process import ServerProcess
 from hone.policy.settings import ServerEngineSettings
 from hone.types import Int32
 
@@ -35,29 +36,29 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_SESSIONS = 100_000  # conversations whose server is remembered
+_MAX_SESSIONS = 100_000  # conversations whose server is remembered
 _BACKOFF_S = 0.25  # before the first retry; doubles
-_LONGEST_BACKOFF_S = 8.0
-_ABORT_AGAIN_S = 0.25
-_HOPELESS = 2  # attempts to bring a server up after which an update does not wait for it
-_MIXED = -1  # the version of a fleet whose servers hold different weights
+_MAX_BACKOFF_S = 8.0
+_ABORT_INTERVAL_S = 0.25
+_START_ATTEMPTS = 2  # failed starts of a server after which an update no longer waits for it
+_MIXED_VERSIONS = -1  # the version of a fleet whose servers hold different weights
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Servers:
-    """What a fleet is made of."""
+class FleetSpec:
+    """The parts of a fleet."""
 
-    hosts: Sequence[Host]
-    dialect: Callable[[str], Dialect]  # speaks to the server at a URL
-    tokenizer: PreTrainedTokenizerBase  # the policy's, which the servers must share
-    vocabulary: int  # ids that the model has a row for; one beyond them takes some servers down
+    processes: Sequence[ServerProcess]
+    client: Callable[[str], EngineClient]  # makes the client of the server at a URL
+    tokenizer: PreTrainedTokenizerBase  # the policy's; the servers must have the same
+    vocabulary: int  # rows of the embedding; a larger token id crashes some servers
     settings: ServerEngineSettings
 
 
 @asynccontextmanager
-async def open_fleet(servers: Servers) -> AsyncGenerator[Fleet]:
-    """The fleet, once every server is up. Raises EngineError when one cannot be used."""
-    fleet = Fleet(servers)
+async def open_fleet(spec: FleetSpec) -> AsyncGenerator[Fleet]:
+    """Yield the fleet once every server is healthy. Raises EngineError when one cannot be used."""
+    fleet = Fleet(spec)
     try:
         await fleet.start()
         yield fleet
@@ -68,17 +69,17 @@ async def open_fleet(servers: Servers) -> AsyncGenerator[Fleet]:
 class Fleet:
     """An `Engine`. Use `open_fleet`."""
 
-    def __init__(self, servers: Servers) -> None:
-        self._settings = servers.settings
-        self._vocabulary = servers.vocabulary
-        self._slots = [Slot(host, servers) for host in servers.hosts]
-        self._homes: OrderedDict[str, Slot] = OrderedDict()
+    def __init__(self, spec: FleetSpec) -> None:
+        self._settings = spec.settings
+        self._vocabulary = spec.vocabulary
+        self._replicas = [Replica(process, spec) for process in spec.processes]
+        self._session_replicas: OrderedDict[str, Replica] = OrderedDict()
         self._version = 0
-        self._holds = 0  # while positive, requests wait
-        self._changing = False  # whether the servers are given new weights
+        self._pauses = 0  # requests wait while this is positive
+        self._updating_weights = False  # whether the servers are loading new weights
         self._updating = asyncio.Lock()
         self._changed = asyncio.Event()
-        self._keepers: asyncio.Task[None] | None = None
+        self._supervisors: asyncio.Task[None] | None = None
         self._closed = False
 
     # --- the engine ---
@@ -96,9 +97,9 @@ class Fleet:
     ) -> Completion:
         """Sample one reply (see `Engine.generate`).
 
-        A request that fails is sent again, to another server where there is one; a reply that an update cut
-        goes on under the new weights. Raises ContextOverflow, EngineError, and ValueError for an empty prompt
-        or an id out of range.
+        A failed request is sent again, to another server if there is one; a reply that an update interrupts
+        continues under the new weights. Raises ContextOverflow, EngineError, and ValueError for an empty
+        prompt or an id out of range.
         """
         prompt = np.asarray(prompt_ids, np.int32)
         if not len(prompt) or prompt.min() < 0 or prompt.max() >= self._vocabulary:
@@ -106,230 +107,235 @@ class Fleet:
         room = self.context_tokens - len(prompt)
         if room < 1:
             raise ContextOverflow(len(prompt), self.context_tokens)
-        draft = Draft(prompt.tolist(), sampling, min(sampling.max_tokens, room))
-        failures, failed = 0, None
-        while draft.finish is None:
-            slot = await self._place(session, failed)
+        partial = PartialCompletion(prompt.tolist(), sampling, min(sampling.max_tokens, room))
+        failures, failed, timeout_s = 0, None, self._settings.request_timeout_s
+        while partial.finish is None:
+            replica = await self._acquire_replica(session, failed)
             try:
-                part, versions = await slot.ask(draft.ask(), timeout_s=self._settings.request_timeout_s)
-            except Unreachable as error:
-                failures, failed = failures + 1, slot
-                self._doubt(slot, error)
+                chunk, versions = await replica.generate(partial.next_request(), timeout_s=timeout_s)
+            except ServerUnavailable as error:
+                failures, failed = failures + 1, replica
+                self._mark_unhealthy(replica, error)
                 if failures > self._settings.retries:
                     raise EngineError(
-                        f"{failures} tries to get a reply failed, the last one so: {error}"
+                        f"{failures} attempts to get a reply failed; the last error: {error}"
                     ) from error
             except Refused as error:
-                if slot.dialect.is_overflow(str(error)):
+                if replica.client.is_overflow(str(error)):
                     raise ContextOverflow(len(prompt), self.context_tokens) from error
                 raise
             else:
-                draft.add(_told(part, slot, sampling), versions)
+                partial.add(_hide_truncated_logprobs(chunk, replica, sampling), versions)
                 continue
             finally:
-                slot.load -= 1
+                replica.in_flight -= 1
                 self._notify()
-            await asyncio.sleep(min(_BACKOFF_S * 2 ** (failures - 1), _LONGEST_BACKOFF_S))
-        return draft.completion()
+            await asyncio.sleep(min(_BACKOFF_S * 2 ** (failures - 1), _MAX_BACKOFF_S))
+        return partial.completion()
 
     async def release(self, session: str) -> None:
-        self._homes.pop(session, None)
+        self._session_replicas.pop(session, None)
 
     async def pause(self) -> None:
-        """Finish the requests in flight and hold new ones back; one `resume` undoes one `pause`."""
-        self._holds += 1
+        """Wait for the requests in flight and hold new ones back; one `resume` undoes one `pause`."""
+        self._pauses += 1
         try:
-            await self._drained()
+            await self._wait_until_idle()
         except BaseException:
-            self._holds -= 1
+            self._pauses -= 1
             self._notify()
             raise
 
     async def resume(self) -> None:
-        self._holds = max(0, self._holds - 1)
+        self._pauses = max(0, self._pauses - 1)
         self._notify()
 
     async def health(self) -> None:
-        """Raises EngineError unless a server with the newest weights answers."""
+        """Raise EngineError unless a server with the newest weights answers."""
         ready = self._ready()
         if not ready:
-            raise EngineError(self._troubles())
-        await ready[0].dialect.health()
+            raise EngineError(self._errors())
+        await ready[0].client.health()
 
     async def close(self) -> None:
-        """Stop watching the servers, and stop those that this run started. May be called again."""
+        """Stop supervising the servers and stop those that this run started. May be called again."""
         self._closed = True
         self._notify()
-        if self._keepers is not None:
-            self._keepers.cancel()
-            await asyncio.gather(self._keepers, return_exceptions=True)
-        await asyncio.gather(*(slot.host.stop() for slot in self._slots))
+        if self._supervisors is not None:
+            self._supervisors.cancel()
+            await asyncio.gather(self._supervisors, return_exceptions=True)
+        await asyncio.gather(*(replica.process.stop() for replica in self._replicas))
 
     # --- weights ---
 
-    async def load_weights(self, folder: Path, version: int, witness: Witness | None = None) -> None:
-        """From now on every reply is sampled from the Hugging Face model in `folder`, as `version`.
+    async def load_weights(self, folder: Path, version: int, probe: WeightProbe | None = None) -> None:
+        """Load the Hugging Face model in `folder` into every server, as `version`.
 
-        Requests in flight are finished first or, with `in_flight_updates`, cut and continued. A server that
-        does not take the weights is brought up again by its keeper; `folder` must stay until the next call
-        returns. Raises EngineError when no server takes them, or says what `witness` says.
+        Requests in flight finish first or, with `in_flight_updates`, are interrupted and continued. The
+        supervisor restarts a server that fails to load the weights, so `folder` must exist until the next
+        call returns. Raises EngineError when no server loads them, or none passes `probe`.
         """
-        # A server may not survive the attempt to load what is no model.
+        # Loading a folder without weights crashes some servers.
         if not await asyncio.to_thread(lambda: any(folder.glob("*.safetensors"))):
             raise EngineError(f"{folder} holds no *.safetensors weights for the engine servers")
-        weights = Weights(folder=folder, version=version, witness=witness)
+        weights = Weights(folder=folder, version=version, probe=probe)
 
-        async def load(slots: Sequence[Slot]) -> list[BaseException | None]:
-            for slot in self._slots:
-                slot.newest = weights
-            return await asyncio.gather(
-                *(slot.update(self._settings.ready_timeout_s) for slot in slots), return_exceptions=True
-            )
+        async def load(replicas: Sequence[Replica]) -> list[BaseException | None]:
+            for replica in self._replicas:
+                replica.target = weights
+            updates = (replica.update(self._settings.ready_timeout_s) for replica in replicas)
+            return await asyncio.gather(*updates, return_exceptions=True)
 
         await self.change_weights(version, load)
 
     async def change_weights(
-        self, version: int, change: Callable[[Sequence[Slot]], Awaitable[list[BaseException | None]]]
+        self, version: int, change: Callable[[Sequence[Replica]], Awaitable[list[BaseException | None]]]
     ) -> None:
-        """Hold requests back, let `change` act on every server that is up, and go on with `version`.
+        """Hold requests back, call `change` with every healthy server, and resume with `version`.
 
-        `change` returns what went wrong for each server; None: it has the new weights.
+        `change` returns one error per server; None for a server that has the new weights.
         """
         async with self._updating:
-            self._holds += 1
+            self._pauses += 1
             try:
-                await (self._cut() if self._settings.in_flight_updates else self._drained())
-                self._changing = True
-                slots = [slot for slot in self._slots if slot.up]
-                failed = await change(slots)
-                for slot, error in zip(slots, failed, strict=True):
+                interrupt = self._settings.in_flight_updates
+                await (self._abort_in_flight() if interrupt else self._wait_until_idle())
+                self._updating_weights = True
+                replicas = [replica for replica in self._replicas if replica.healthy]
+                failed = await change(replicas)
+                for replica, error in zip(replicas, failed, strict=True):
                     if isinstance(error, EngineError):
-                        self._doubt(slot, error)
+                        self._mark_unhealthy(replica, error)
                     elif error is not None:
                         raise error
                 self._version = version
             finally:
-                self._changing = False
-                self._holds -= 1
+                self._updating_weights = False
+                self._pauses -= 1
                 self._notify()
-            await self._some_ready()
+            await self._wait_for_ready()
 
     # --- placing requests ---
 
-    def _ready(self) -> list[Slot]:
-        return [slot for slot in self._slots if slot.up and slot.version == self._version]
+    def _ready(self) -> list[Replica]:
+        return [replica for replica in self._replicas if replica.healthy and replica.version == self._version]
 
-    async def _place(self, session: str, failed: Slot | None) -> Slot:
-        """The server for a request, which is counted as its load from here on; not `failed` if another is up.
+    async def _acquire_replica(self, session: str, failed: Replica | None) -> Replica:
+        """Choose the server of a request and count the request as in flight there; avoid `failed`.
 
-        Waits while requests are held back, and `ready_timeout_s` for a server to be up. Raises EngineError.
+        Waits while requests are held back, and up to `ready_timeout_s` for a healthy server. Raises
+        EngineError.
         """
         while True:
             self._require_open()
-            if self._holds:
+            if self._pauses:
                 await self._changed.wait()
                 continue
             if ready := self._ready():
-                ready = [slot for slot in ready if slot is not failed] or ready
-                slot = choose({slot: slot.load for slot in ready}, self._homes.get(session))
-                self._homes[session] = slot
-                self._homes.move_to_end(session)
-                while len(self._homes) > _SESSIONS:
-                    self._homes.popitem(last=False)
-                slot.load += 1
-                return slot
+                ready = [replica for replica in ready if replica is not failed] or ready
+                loads = {replica: replica.in_flight for replica in ready}
+                replica = choose(loads, self._session_replicas.get(session))
+                self._session_replicas[session] = replica
+                self._session_replicas.move_to_end(session)
+                while len(self._session_replicas) > _MAX_SESSIONS:
+                    self._session_replicas.popitem(last=False)
+                replica.in_flight += 1
+                return replica
             try:
                 async with asyncio.timeout(self._settings.ready_timeout_s):
-                    while not self._ready() and not self._holds and not self._closed:
+                    while not self._ready() and not self._pauses and not self._closed:
                         await self._changed.wait()
             except TimeoutError:
-                raise EngineError(f"no engine server is up: {self._troubles()}") from None
+                raise EngineError(f"no engine server is healthy: {self._errors()}") from None
 
     def _require_open(self) -> None:
-        if self._closed or self._keepers is None:
+        if self._closed or self._supervisors is None:
             raise EngineError("the engine is closed")
-        if self._keepers.done():
-            raise EngineError("the engine's servers are no longer watched") from self._keepers.exception()
-        if self._version == _MIXED:
+        if self._supervisors.done():
+            raise EngineError(
+                "the supervisors of the engine's servers have stopped"
+            ) from self._supervisors.exception()
+        if self._version == _MIXED_VERSIONS:
             raise EngineError(
                 "the engine servers hold different weights: load the same ones into all of them"
             )
 
-    async def _drained(self) -> None:
+    async def _wait_until_idle(self) -> None:
         """Wait until no request is in flight."""
-        while any(slot.load for slot in self._slots):
+        while any(replica.in_flight for replica in self._replicas):
             await self._changed.wait()
 
-    async def _cut(self) -> None:
-        """End every request in flight where it is.
+    async def _abort_in_flight(self) -> None:
+        """Interrupt every request in flight.
 
-        Asked for again and again: a request may reach its server only after an abort did.
+        Aborts are repeated: a request may reach its server after the first abort.
         """
-        while any(slot.load for slot in self._slots):
-            busy = [slot for slot in self._slots if slot.up and slot.load]
-            await asyncio.gather(*(slot.dialect.abort() for slot in busy), return_exceptions=True)
+        while any(replica.in_flight for replica in self._replicas):
+            busy = [replica for replica in self._replicas if replica.healthy and replica.in_flight]
+            await asyncio.gather(*(replica.client.abort() for replica in busy), return_exceptions=True)
             with suppress(TimeoutError):
-                async with asyncio.timeout(_ABORT_AGAIN_S):
-                    await self._drained()
+                async with asyncio.timeout(_ABORT_INTERVAL_S):
+                    await self._wait_until_idle()
 
-    async def _some_ready(self) -> None:
-        """Wait for a server with the fleet's version. Raises EngineError once none can be expected."""
+    async def _wait_for_ready(self) -> None:
+        """Wait for a server with the fleet's version. Raises EngineError once all failed to start."""
         while not self._ready():
-            if all(slot.up or slot.failures >= _HOPELESS for slot in self._slots):
-                raise EngineError(f"no engine server took weight version {self._version}: {self._troubles()}")
+            if all(replica.healthy or replica.failures >= _START_ATTEMPTS for replica in self._replicas):
+                raise EngineError(f"no engine server loaded weight version {self._version}: {self._errors()}")
             await self._changed.wait()
 
-    def _doubt(self, slot: Slot, error: EngineError) -> None:
-        """A server has failed: nothing is sent to it until its keeper has brought it up again."""
-        if slot.up:  # else its keeper is at work and knows better what is wrong
-            slot.fail(str(error))
+    def _mark_unhealthy(self, replica: Replica, error: EngineError) -> None:
+        """Take a replica out of rotation until its supervisor has restarted it."""
+        if replica.healthy:  # else its supervisor is restarting it and has a better error
+            replica.mark_unhealthy(str(error))
         self._notify()
 
     def _notify(self) -> None:
-        """Wake whoever waits for a change, to look again."""
+        """Wake every task that waits for a change."""
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
 
-    def _troubles(self) -> str:
-        return "; ".join(slot.trouble for slot in self._slots if slot.trouble) or "none was named"
+    def _errors(self) -> str:
+        return "; ".join(replica.last_error for replica in self._replicas if replica.last_error)
 
-    # --- keeping servers up ---
+    # --- supervision ---
 
     async def start(self) -> None:
-        """Bring every server up. Raises EngineError, of the first that cannot be used."""
-        await _all(slot.bring_up() for slot in self._slots)
-        versions = {slot.version for slot in self._slots}
-        self._version = versions.pop() if len(versions) == 1 else _MIXED
-        self._keepers = asyncio.create_task(_all(self._keep(slot) for slot in self._slots))
+        """Start every server. Raises the EngineError of the first that cannot be used."""
+        await _all(replica.start() for replica in self._replicas)
+        versions = {replica.version for replica in self._replicas}
+        self._version = versions.pop() if len(versions) == 1 else _MIXED_VERSIONS
+        self._supervisors = asyncio.create_task(_all(self._supervise(replica) for replica in self._replicas))
 
-    async def _keep(self, slot: Slot) -> None:
+    async def _supervise(self, replica: Replica) -> None:
         while True:
-            slot.fail(await slot.watch(lambda: self._changing))
+            replica.mark_unhealthy(await replica.wait_for_failure(lambda: self._updating_weights))
             self._notify()
-            log.warning("engine server %s is out: %s", slot.host.name, slot.trouble)
+            log.warning("engine server %s failed: %s", replica.process.name, replica.last_error)
             delay = 1.0
-            while not slot.up:
+            while not replica.healthy:
                 try:
-                    await slot.bring_up()
+                    await replica.start()
                 except EngineError as error:
-                    slot.fail(str(error))
+                    replica.mark_unhealthy(str(error))
                     self._notify()
                     await asyncio.sleep(delay)
                     delay = min(2 * delay, 30.0)
-            log.warning("engine server %s is back with weight version %d", slot.host.name, slot.version)
+            name, version = replica.process.name, replica.version
+            log.warning("engine server %s is healthy again with weight version %d", name, version)
             self._notify()
 
 
-def _told(part: Part, slot: Slot, sampling: Sampling) -> Part:
-    """The part, without log-probabilities where the server's are of another distribution (see `Sampling`)."""
-    if slot.whole or (sampling.top_p >= 1 and sampling.top_k == 0) or sampling.temperature == 0:
-        return part
-    unknown = np.full(len(part.token_ids), np.nan, np.float32)
-    return Part(token_ids=part.token_ids, logprobs=unknown, labels=part.labels, end=part.end)
+def _hide_truncated_logprobs(chunk: CompletionChunk, replica: Replica, sampling: Sampling) -> CompletionChunk:
+    """Replace logprobs by NaN where top-p or top-k changed the distribution that they are of."""
+    truncated = (sampling.top_p < 1 or sampling.top_k > 0) and sampling.temperature > 0
+    if replica.full_vocab_logprobs or not truncated:
+        return chunk
+    return dataclasses.replace(chunk, logprobs=np.full(len(chunk.token_ids), np.nan, np.float32))
 
 
 async def _all(jobs: Iterable[Coroutine[None, None, None]]) -> None:
-    """Run jobs together; the first that fails cancels the others, and its own exception is raised."""
+    """Run jobs concurrently; the first failure cancels the others and is raised as it is."""
 
     tasks: list[asyncio.Task[None]] = [asyncio.ensure_future(job) for job in jobs]
     try:

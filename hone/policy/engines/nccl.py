@@ -20,7 +20,7 @@ from hone.policy.engine import EngineError
 from hone.policy.engines.command import free_port
 from hone.policy.engines.fleet import Fleet
 from hone.policy.engines.http import Http
-from hone.policy.engines.slot import Slot
+from hone.policy.engines.replica import Replica
 from hone.policy.errors import PolicyError
 from hone.policy.settings import ServerEngineSettings
 
@@ -73,39 +73,39 @@ class NcclUpdates:
         Raises EngineError; the servers are then brought up again without the new weights.
         """
 
-        async def change(slots: Sequence[Slot]) -> list[BaseException | None]:
+        async def change(replicas: Sequence[Replica]) -> list[BaseException | None]:
             try:
                 async with asyncio.timeout(self._timeout_s):
-                    await self._change(slots, version)
+                    await self._change(replicas, version)
             except (EngineError, TimeoutError, RuntimeError) as error:  # NCCL's errors are RuntimeErrors
                 self._members = []
                 failed = EngineError(f"the weights did not reach the servers over NCCL: {error!r}")
-                return [failed for _ in slots]
-            return [None for _ in slots]
+                return [failed for _ in replicas]
+            return [None for _ in replicas]
 
         await self._fleet.change_weights(version, change)
 
-    async def _change(self, slots: Sequence[Slot], version: int) -> None:
-        receivers = [self._receiver(slot.dialect.http) for slot in slots]
-        if self._members != [slot.dialect.url for slot in slots]:
+    async def _change(self, replicas: Sequence[Replica], version: int) -> None:
+        receivers = [self._receiver(replica.client.http) for replica in replicas]
+        if self._members != [replica.client.url for replica in replicas]:
             await self._join(receivers)
-            self._members = [slot.dialect.url for slot in slots]
+            self._members = [replica.client.url for replica in replicas]
         named = [(name, tensor.detach()) for name, tensor in self._model.named_parameters()]
         manifest = Manifest(
             names=[name for name, _ in named],
             dtypes=[str(tensor.dtype).removeprefix("torch.") for _, tensor in named],
             shapes=[list(tensor.shape) for _, tensor in named],
         )
-        for slot in slots:
-            await slot.dialect.pause()
+        for replica in replicas:
+            await replica.client.pause()
         tensors = [tensor for _, tensor in named]
         await asyncio.gather(
             *(receiver.receive(manifest, str(version), self._timeout_s) for receiver in receivers),
             asyncio.to_thread(self._sender.broadcast, tensors),
         )
-        for slot in slots:
-            await slot.settle(version)
-            await slot.dialect.resume()
+        for replica in replicas:
+            await replica.confirm_version(version)
+            await replica.client.resume()
 
     async def _join(self, receivers: Sequence[Receiver]) -> None:
         await asyncio.gather(*(receiver.leave() for receiver in receivers))

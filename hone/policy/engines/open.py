@@ -8,12 +8,12 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from hone.policy.engines.client import EngineClient
 from hone.policy.engines.command import ServerOptions
-from hone.policy.engines.dialect import Dialect
-from hone.policy.engines.fleet import Fleet, Servers, open_fleet
-from hone.policy.engines.host import Elsewhere, Host
+from hone.policy.engines.fleet import Fleet, FleetSpec, open_fleet
 from hone.policy.engines.http import Http, new_session
-from hone.policy.engines.managed import Managed
+from hone.policy.engines.managed_server import ManagedServer
+from hone.policy.engines.server_process import ExternalServer, ServerProcess
 from hone.policy.engines.sglang import Sglang
 from hone.policy.engines.vllm import Vllm
 from hone.policy.errors import PolicyError
@@ -23,7 +23,7 @@ from hone.policy.settings import ModelSettings, RemoteEngineSettings, ServerEngi
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-DIALECTS: dict[str, Callable[[Http], Dialect]] = {"vllm": Vllm, "sglang": Sglang}
+CLIENTS: dict[str, Callable[[Http], EngineClient]] = {"vllm": Vllm, "sglang": Sglang}
 
 
 @asynccontextmanager
@@ -41,9 +41,9 @@ async def open_servers(
     """
     key = read_key(settings)
     async with new_session() as session:
-        servers = Servers(
-            hosts=_hosts(settings, model, logs, say),
-            dialect=lambda url: DIALECTS[settings.kind](Http(session, url, key=key)),
+        servers = FleetSpec(
+            processes=_server_processes(settings, model, logs, say),
+            client=lambda url: CLIENTS[settings.kind](Http(session, url, key=key)),
             tokenizer=tokenizer,
             vocabulary=_vocabulary(model.path, tokenizer),
             settings=settings,
@@ -85,14 +85,14 @@ def read_key(settings: RemoteEngineSettings) -> str | None:
     return key
 
 
-def _hosts(
+def _server_processes(
     settings: ServerEngineSettings, model: ModelSettings, logs: Path, say: Callable[[str], None]
-) -> list[Host]:
+) -> list[ServerProcess]:
     if settings.urls:
-        return [Elsewhere(url) for url in settings.urls]
+        return [ExternalServer(url) for url in settings.urls]
     options = server_options(settings, model)
     return [
-        Managed(
+        ManagedServer(
             f"{settings.kind} server {number}",
             options,
             logs / f"server-{number}.log",

@@ -5,17 +5,17 @@ Its token tree stays empty and its replies name no node, so nothing it says can 
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hone.policy.engine import ContextOverflow, EngineError, Sampling
-from hone.policy.engines.http import Http, Refused, Unreachable
+from hone.policy.engines.http import Http, Refused, ServerUnavailable
 from hone.policy.reply import CallKind, Reply, ToolSpec
 from hone.policy.settings import OpenAIEngineSettings
 from hone.types import Call, Message, TokenTree
+from hone.utils.retry import backoff_delays, retry
 
 _BACKOFF_S = 0.5  # before the first retry; doubles
 _CHARACTERS = 3  # per token, by which the length of a prompt is estimated from above
@@ -23,14 +23,14 @@ _BUSY = 429
 
 
 class OpenAIChat:
-    """One conversation. `measure` estimates: the endpoint's tokenizer is not known.
+    """One conversation. `measure` estimates, because the endpoint's tokenizer is unknown.
 
-    `top_k` is not part of the protocol: a sampling with it is refused.
+    Raises EngineError for a sampling with `top_k`, which is not part of the protocol.
     """
 
     def __init__(self, http: Http, settings: OpenAIEngineSettings, sampling: Sampling) -> None:
         if sampling.top_k:
-            raise EngineError("the engine openai knows no top-k: set sampling.top_k = 0")
+            raise EngineError("the engine openai has no top-k: set sampling.top_k = 0")
         self.tree = TokenTree()
         self.forks = Counter[str]()
         self.calls: list[Call] = []
@@ -43,7 +43,7 @@ class OpenAIChat:
         return self._settings.context_tokens - self._sampling.max_tokens
 
     def measure(self, messages: Sequence[Message], *, tools: Sequence[ToolSpec] | None = None) -> int:
-        """An estimate, rather too high."""
+        """Return an estimate that is rather too high."""
         return sum(len(str(part)) for part in (*messages, *(tools or ()))) // _CHARACTERS
 
     async def reply(
@@ -53,7 +53,7 @@ class OpenAIChat:
         tools: Sequence[ToolSpec] | None = None,
         purpose: CallKind = CallKind.MAIN,
     ) -> Reply:
-        """What the endpoint says next. Raises ContextOverflow, EngineError."""
+        """Return the endpoint's reply. Raises ContextOverflow, EngineError."""
         started = time.monotonic()
         answer = await self._complete(messages, tools)
         try:
@@ -91,28 +91,26 @@ class OpenAIChat:
             body["seed"] = sampling.seed % 2**31
         if tools:
             body["tools"] = [{"type": "function", "function": dict(tool)} for tool in tools]
-        failures = 0
-        while True:
-            try:
-                return await self._http.post(
-                    "/chat/completions", body, timeout_s=self._settings.request_timeout_s
-                )
-            except Refused as error:
-                if error.status == 400 and "context" in str(error):
-                    raise ContextOverflow(
-                        self.measure(messages, tools=tools), self._settings.context_tokens
-                    ) from error
-                if error.status != _BUSY or failures >= self._settings.retries:
-                    raise
-            except Unreachable:
-                if failures >= self._settings.retries:
-                    raise
-            failures += 1
-            await asyncio.sleep(_BACKOFF_S * 2 ** (failures - 1))
+        timeout_s = self._settings.request_timeout_s
+        try:
+            return await retry(
+                lambda: self._http.post("/chat/completions", body, timeout_s=timeout_s),
+                attempts=1 + self._settings.retries,
+                delays=backoff_delays(_BACKOFF_S),
+                transient=lambda error: (
+                    isinstance(error, ServerUnavailable)
+                    or (isinstance(error, Refused) and error.status == _BUSY)
+                ),
+            )
+        except Refused as error:
+            if error.status == 400 and "context" in str(error):
+                needed = self.measure(messages, tools=tools)
+                raise ContextOverflow(needed, self._settings.context_tokens) from error
+            raise
 
 
 def read_reply(answer: Mapping[str, Any]) -> Reply:
-    """A chat completion as a reply. Raises KeyError, IndexError or TypeError when it is none."""
+    """Convert a chat completion. Raises KeyError, IndexError or TypeError when it is malformed."""
     choice = answer["choices"][0]
     message = choice["message"]
     usage: Mapping[str, Any] = answer.get("usage") or {}

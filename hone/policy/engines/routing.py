@@ -1,4 +1,4 @@
-"""Which server a request goes to: the one with its conversation's cache, unless that one is overloaded."""
+"""Cache-aware routing: prefer the replica with the conversation's KV cache unless it is overloaded."""
 
 from __future__ import annotations
 
@@ -8,22 +8,26 @@ from typing import TypeVar
 
 Server = TypeVar("Server", bound=Hashable)
 
-SLACK = 4  # requests that a server may always have, however idle the others are
-STRETCH = 1.5  # times its share of all requests that a server may have
+SLACK = 4  # requests that any replica may have, whatever the load of the others
+STRETCH = 1.5  # of its fair share of all requests that a replica may have
 
 
 def choose(loads: Mapping[Server, int], home: Server | None) -> Server:
-    """The server for one more request; `loads`: what each has, `home`: the conversation's last server.
+    """Return the replica for one more request.
 
-    Home while it has less than `most(loads)` requests, else the least loaded: no server gets more than that.
+    That is `home`, the conversation's last replica, while it has fewer than `max_load(loads)` requests;
+    otherwise the least loaded.
+
+    Args:
+        loads: requests in flight per replica.
 
     Example: loads {a: 5, b: 0}, home a -> b, since one may have max(4, ceil(1.5 * 6 / 2)) = 5 at most.
     """
-    if home is not None and home in loads and loads[home] < most(loads):
+    if home is not None and home in loads and loads[home] < max_load(loads):
         return home
     return min(loads, key=lambda server: loads[server])
 
 
-def most(loads: Mapping[Server, int]) -> int:
-    """How many requests one server may have, the new one among them."""
+def max_load(loads: Mapping[Server, int]) -> int:
+    """Return how many requests one replica may have, the new one included."""
     return max(SLACK, math.ceil(STRETCH * (sum(loads.values()) + 1) / len(loads)))

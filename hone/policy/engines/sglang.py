@@ -2,7 +2,7 @@
 
 A seed counts only with a server that was started with `--enable-deterministic-inference`. A server stops at
 its model's own end tokens whatever it is asked (`ignore_eos` would make it ignore the caller's, too); a reply
-that ends so goes on by another request (`Draft`).
+that ends so goes on by another request (`PartialCompletion`).
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from hone.policy.engine import EngineError
-from hone.policy.engines.dialect import Ask, End, Facts, Part
-from hone.policy.engines.http import Http, Refused, Unreachable
+from hone.policy.engines.client import CompletionChunk, FinishReason, GenerateRequest, ServerInfo
+from hone.policy.engines.http import Http, Refused, ServerUnavailable
 
 KIND = "sglang"
 # A server takes prompts of less than its context - 6 and cuts replies one token before the end of it.
@@ -31,7 +31,7 @@ class Sglang:
         self.url = http.url
         self.http = http
 
-    async def facts(self) -> Facts:
+    async def server_info(self) -> ServerInfo:
         try:
             info = await self.http.get("/model_info")
             server = await self.http.get("/server_info")
@@ -39,7 +39,7 @@ class Sglang:
             if context is None:  # it follows from the model then
                 models = await self.http.get("/v1/models")
                 context = models["data"][0]["max_model_len"]
-            return Facts(context_tokens=int(context) - RESERVED, label=str(info["weight_version"]))
+            return ServerInfo(context_tokens=int(context) - RESERVED, label=str(info["weight_version"]))
         except (Refused, KeyError, IndexError, TypeError, ValueError) as error:
             raise Refused(
                 f"{self.url} is not an SGLang server: set engine.kind, or engine.urls", 0
@@ -48,19 +48,19 @@ class Sglang:
     async def health(self) -> None:
         await self.http.get("/health_generate")
 
-    async def ask(self, ask: Ask, *, timeout_s: float) -> Part:
-        sampling = ask.sampling
+    async def generate(self, request: GenerateRequest, *, timeout_s: float) -> CompletionChunk:
+        sampling = request.sampling
         parameters = {
-            "max_new_tokens": ask.limit,
+            "max_new_tokens": request.limit,
             "temperature": sampling.temperature,
             "top_p": sampling.top_p,
             "top_k": sampling.top_k or -1,
             "stop_token_ids": list(sampling.stop_token_ids),
-            "sampling_seed": ask.seed,
+            "sampling_seed": request.seed,
         }
-        return read_part(self.url, await self._generate(ask.prompt, parameters, timeout_s=timeout_s))
+        return parse_chunk(self.url, await self._generate(request.prompt, parameters, timeout_s=timeout_s))
 
-    async def likeliest(
+    async def top_logprobs(
         self, prompt: Sequence[int], *, temperature: float, top_k: int = 0
     ) -> Mapping[int, float]:
         parameters = {"max_new_tokens": 1, "temperature": temperature, "top_k": top_k or -1}
@@ -68,7 +68,7 @@ class Sglang:
         entries = reply["meta_info"]["output_top_logprobs"][0]
         return {token: logprob for logprob, token, *_ in entries if logprob > -1e30}
 
-    async def spell(self, prompt: Sequence[int], count: int) -> tuple[list[int], str]:
+    async def sample_text(self, prompt: Sequence[int], count: int) -> tuple[list[int], str]:
         parameters = {"max_new_tokens": count, "temperature": 2.0, "ignore_eos": True}
         reply = await self._generate(prompt, parameters)
         return reply["output_ids"], reply["text"]
@@ -82,7 +82,7 @@ class Sglang:
     async def resume(self) -> None:
         await self.http.post("/continue_generation", {})
 
-    async def load(self, folder: Path, label: str, *, timeout_s: float) -> None:
+    async def load_weights(self, folder: Path, label: str, *, timeout_s: float) -> None:
         call = {"model_path": str(folder), "weight_version": label, "flush_cache": True}
         answer = await self.http.post("/update_weights_from_disk", call, timeout_s=timeout_s)
         if not answer["success"]:
@@ -109,19 +109,19 @@ class Sglang:
         return await self.http.post("/generate", body, timeout_s=timeout_s)
 
 
-def read_part(url: str, reply: Mapping[str, Any]) -> Part:
-    """A reply of `/generate`. Raises Unreachable when it is not what the route promises."""
+def parse_chunk(url: str, reply: Mapping[str, Any]) -> CompletionChunk:
+    """A reply of `/generate`. Raises ServerUnavailable when it is not what the route promises."""
     meta = reply["meta_info"]
     ids: list[int] = reply["output_ids"]
     entries: list[Any] = meta.get("output_token_logprobs") or []  # [[log-probability, id, text], ...]
     if [entry[1] for entry in entries] != ids:
-        raise Unreachable(
+        raise ServerUnavailable(
             f"{url} gave {len(ids)} tokens with {len(entries)} log-probabilities that do not belong together"
         )
-    end = End(meta["finish_reason"]["type"])
-    if end is End.STOP and not ids:
-        raise Unreachable(f"{url} stopped a reply before its first token")
-    return Part(
+    end = FinishReason(meta["finish_reason"]["type"])
+    if end is FinishReason.STOP and not ids:
+        raise ServerUnavailable(f"{url} stopped a reply before its first token")
+    return CompletionChunk(
         token_ids=np.asarray(ids, np.int32),
         logprobs=np.asarray([entry[0] for entry in entries], np.float32),
         labels=(str(meta["weight_version"]),) * len(ids),

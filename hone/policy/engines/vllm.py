@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 
 from hone.policy.engine import EngineError
-from hone.policy.engines.dialect import Ask, End, Facts, Part
-from hone.policy.engines.http import Http, Refused, Unreachable
+from hone.policy.engines.client import CompletionChunk, FinishReason, GenerateRequest, ServerInfo
+from hone.policy.engines.http import Http, Refused, ServerUnavailable
 
 KIND = "vllm"
 WORKER_EXTENSION = "hone_vllm.Repack"  # see inside/hone_vllm.py; needed on a CPU only
-FLOOR = -9999.0  # what vLLM writes where it has no log-probability
+NO_LOGPROB = -9999.0  # what vLLM writes where it has no log-probability
 _TOP = 20  # the most that a server gives by default
 _OVERFLOW = ("maximum model length", "maximum context length", "max_tokens must be at least 1")
 
@@ -32,35 +32,35 @@ class Vllm:
         self.http = http
         self._extension: str | None = None
 
-    async def facts(self) -> Facts:
+    async def server_info(self) -> ServerInfo:
         try:
             models = await self.http.get("/v1/models")
             info = await self.http.get("/weight_info")
-            return Facts(
+            return ServerInfo(
                 context_tokens=int(models["data"][0]["max_model_len"]), label=str(info["weight_version"])
             )
         except Refused as error:
-            raise _not_ours(self.url, error) from error
+            raise _missing_route(self.url, error) from error
         except (KeyError, IndexError, TypeError, ValueError) as error:
             raise Refused(f"{self.url} is not a vLLM server: set engine.kind, or engine.urls", 0) from error
 
     async def health(self) -> None:
         await self.http.get("/health")
 
-    async def ask(self, ask: Ask, *, timeout_s: float) -> Part:
-        sampling = ask.sampling
+    async def generate(self, request: GenerateRequest, *, timeout_s: float) -> CompletionChunk:
+        sampling = request.sampling
         parameters = {
-            "max_tokens": ask.limit,
+            "max_tokens": request.limit,
             "temperature": sampling.temperature,
             "top_p": sampling.top_p,
             "top_k": sampling.top_k,
-            "seed": ask.seed,
+            "seed": request.seed,
             "stop_token_ids": list(sampling.stop_token_ids),
             "logprobs": 0,  # of the sampled token alone
         }
-        return read_part(self.url, await self._generate(ask.prompt, parameters, timeout_s=timeout_s))
+        return parse_chunk(self.url, await self._generate(request.prompt, parameters, timeout_s=timeout_s))
 
-    async def likeliest(
+    async def top_logprobs(
         self, prompt: Sequence[int], *, temperature: float, top_k: int = 0
     ) -> Mapping[int, float]:
         parameters = {
@@ -72,9 +72,9 @@ class Vllm:
         }
         choice = await self._generate(prompt, parameters, timeout_s=120.0)
         entries = choice["logprobs"]["content"][0]["top_logprobs"]
-        return {e["token_id"]: e["logprob"] for e in entries if e["logprob"] > FLOOR}
+        return {e["token_id"]: e["logprob"] for e in entries if e["logprob"] > NO_LOGPROB}
 
-    async def spell(self, prompt: Sequence[int], count: int) -> tuple[list[int], str]:
+    async def sample_text(self, prompt: Sequence[int], count: int) -> tuple[list[int], str]:
         parameters = {
             "max_tokens": count,
             "temperature": 2.0,
@@ -95,9 +95,9 @@ class Vllm:
         try:
             await self.http.post("/resume")
         except Refused as error:
-            raise _not_ours(self.url, error) from error
+            raise _missing_route(self.url, error) from error
 
-    async def load(self, folder: Path, label: str, *, timeout_s: float) -> None:
+    async def load_weights(self, folder: Path, label: str, *, timeout_s: float) -> None:
         call = {"method": "reload_weights", "kwargs": {"weights_path": str(folder)}}
         await self.http.post("/collective_rpc", call, timeout_s=timeout_s)
         if await self._repacks():
@@ -132,32 +132,32 @@ class Vllm:
             reply = await self.http.post("/inference/v1/generate", body, timeout_s=timeout_s)
         except Refused as error:
             if error.status in (403, 404):
-                raise _not_ours(self.url, error) from error
+                raise _missing_route(self.url, error) from error
             raise
         return reply["choices"][0]
 
 
-def read_part(url: str, choice: Mapping[str, Any]) -> Part:
-    """A choice of the token route. Raises Unreachable when it is not what the route promises."""
+def parse_chunk(url: str, choice: Mapping[str, Any]) -> CompletionChunk:
+    """A choice of the token route. Raises ServerUnavailable when it is not what the route promises."""
     ids: list[int] = choice["token_ids"]
     entries: list[dict[str, Any]] = choice["logprobs"]["content"] if choice["logprobs"] else []
     spans: list[dict[str, Any]] = choice["weight_versions"] or []
     labels = tuple(str(span["version"]) for span in spans for _ in range(span["start"], span["end"]))
     same = [entry["token_id"] for entry in entries] == ids and len(labels) == len(ids)
-    if not same or any(entry["logprob"] <= FLOOR for entry in entries):
-        raise Unreachable(
+    if not same or any(entry["logprob"] <= NO_LOGPROB for entry in entries):
+        raise ServerUnavailable(
             f"{url} gave {len(ids)} tokens with {len(entries)} log-probabilities and {len(labels)} versions "
             "that do not belong together"
         )
-    return Part(
+    return CompletionChunk(
         token_ids=np.asarray(ids, np.int32),
         logprobs=np.asarray([entry["logprob"] for entry in entries], np.float32),
         labels=labels,
-        end=End(choice["finish_reason"]),
+        end=FinishReason(choice["finish_reason"]),
     )
 
 
-def _not_ours(url: str, error: Refused) -> Refused:
+def _missing_route(url: str, error: Refused) -> Refused:
     return Refused(
         f"{url} lacks a route that Hone needs ({error}): start the server with `hone engine serve MODEL "
         "--kind vllm`, or with VLLM_SERVER_DEV_MODE=1, --enable-scale-out and --logprobs-mode "

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from hone.policy.engine import Completion
-from hone.policy.engines import slot
-from hone.policy.engines.dialect import Dialect
-from hone.policy.engines.fleet import Fleet, Servers, open_fleet
-from hone.policy.engines.host import Elsewhere
+from hone.policy.engines import replica
+from hone.policy.engines.client import EngineClient
+from hone.policy.engines.fleet import Fleet, FleetSpec, open_fleet
 from hone.policy.engines.http import Http, new_session
+from hone.policy.engines.server_process import ExternalServer
 from hone.policy.engines.sglang import Sglang
 from hone.policy.settings import ServerEngineSettings
 from tests.policy.engines.sglang_server import SglangServer, sglang_servers, toy_logprobs, toy_weights
@@ -24,25 +24,28 @@ OpenFleet = Callable[..., AbstractAsyncContextManager[tuple[Fleet, list[SglangSe
 
 @pytest.fixture(autouse=True)
 def _watched_closely(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(slot, "POLL_S", 0.05)
+    monkeypatch.setattr(replica, "POLL_S", 0.05)
 
 
 @asynccontextmanager
 async def fleet_over(
-    toys: Sequence[SglangServer], tokenizer: Any, dialect: Callable[[Http], Dialect] = Sglang, **settings: Any
+    toys: Sequence[SglangServer],
+    tokenizer: Any,
+    client: Callable[[Http], EngineClient] = Sglang,
+    **settings: Any,
 ) -> AsyncGenerator[Fleet]:
     """A fleet of servers that run already."""
     urls = tuple(toy.url for toy in toys)
     wanted = {"context_tokens": 100, "ready_timeout_s": 20.0, **settings}
     async with new_session() as session:
-        servers = Servers(
-            hosts=[Elsewhere(url) for url in urls],
-            dialect=lambda url: dialect(Http(session, url)),
+        spec = FleetSpec(
+            processes=[ExternalServer(url) for url in urls],
+            client=lambda url: client(Http(session, url)),
             tokenizer=tokenizer,
             vocabulary=len(tokenizer),
             settings=ServerEngineSettings(kind="sglang", urls=urls, **wanted),
         )
-        async with open_fleet(servers) as fleet:
+        async with open_fleet(spec) as fleet:
             yield fleet
     left = [task.get_coro() for task in asyncio.all_tasks()]
     assert [coro for coro in left if "/hone/" in coro.cr_code.co_filename] == []  # type: ignore[union-attr]

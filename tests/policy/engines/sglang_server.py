@@ -270,7 +270,7 @@ class SglangServer:
         )
 
     async def _server_info(self, request: web.Request) -> web.Response:
-        """Only what the dialect reads; a real server says more."""
+        """Only what the client reads; a real server says more."""
         state = {"model_path": "MODEL", "context_length": self.context, "weight_version": self.label}
         sizes = {"tp_size": 1, "pp_size": 1, "dp_size": 1, "ep_size": 1}
         return web.json_response({**sizes, "weight_version": self.label, "internal_states": [state]})

@@ -165,7 +165,7 @@ def test_a_request_is_given_up_after_its_retries(open_toys: OpenFleet):
     async def run():
         async with open_toys(retries=1) as (fleet, (server,)):
             server.faults = [broken] * 2
-            with pytest.raises(EngineError, match=r"2 tries to get a reply failed.*out of luck"):
+            with pytest.raises(EngineError, match=r"2 attempts to get a reply failed.*out of luck"):
                 await fleet.generate(PROMPT, sampling(), session="s")
             return await fleet.generate(PROMPT, sampling(), session="s")
 
@@ -177,7 +177,9 @@ def test_without_any_server_a_request_fails_after_a_bounded_wait(open_toys: Open
         # Long enough for its keeper to try again: what is told is then what the keeper has seen.
         async with open_toys(ready_timeout_s=2.0) as (fleet, (server,)):
             await server.stop()
-            with pytest.raises(EngineError, match=r"no engine server is up: no engine answers at http://127"):
+            with pytest.raises(
+                EngineError, match=r"no engine server is healthy: no engine answers at http://127"
+            ):
                 await fleet.generate(PROMPT, sampling(), session="s")
             with pytest.raises(EngineError):
                 await fleet.health()
@@ -257,7 +259,7 @@ def test_servers_that_cannot_be_used_are_refused_in_one_sentence(open_toys: Open
             await refusal(small),
             await refusal(raw),
             await refusal(lambda _: None, context_tokens=122),
-            await refusal(lambda _: None, dialect=Vllm),
+            await refusal(lambda _: None, client=Vllm),
             await refusal(lambda server: setattr(server, "url", "http://127.0.0.1:1")),
         ]
 

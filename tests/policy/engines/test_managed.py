@@ -1,4 +1,4 @@
-"""Servers that a run starts itself, with a toy for a server: started, replaced, and gone when the run is."""
+"""Servers that a run starts itself: started, replaced, and stopped with the run."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ import pytest
 from hone.policy.engine import EngineError, Sampling
 from hone.policy.engines.command import ServerOptions, held_port, server_command
 from hone.policy.engines.fleet import Fleet
-from hone.policy.engines.managed import Managed, require_free
+from hone.policy.engines.managed_server import ManagedServer, require_free
 from hone.policy.engines.open import open_servers
 from hone.policy.settings import ModelSettings, ServerEngineSettings
 from tests.policy.engines.conftest import require_exact
@@ -130,11 +130,11 @@ def test_a_server_never_outlives_its_run_however_that_ends(model, python, tmp_pa
     script = (
         "import asyncio\nfrom pathlib import Path\n"
         "from hone.policy.engines.command import ServerOptions\n"
-        "from hone.policy.engines.managed import Managed\n"
+        "from hone.policy.engines.managed_server import ManagedServer\n"
         f"model, python, log = Path({str(model)!r}), Path({str(python)!r}), Path({str(tmp_path / 'log')!r})\n"
         "options = ServerOptions(kind='sglang', model=model, context_tokens=64, dtype='float32').on(python)\n"
         "async def main():\n"
-        "    await Managed('toy', options, log, ready_timeout_s=100).start()\n"
+        "    await ManagedServer('toy', options, log, ready_timeout_s=100).start()\n"
         "    print('up', flush=True)\n"
         "    await asyncio.Event().wait()\n"
         "asyncio.run(main())\n"
@@ -208,7 +208,7 @@ def test_the_port_of_a_server_that_starts_is_given_to_nobody_else(model, python,
     options = ServerOptions(kind="sglang", model=model, context_tokens=64, dtype="float32").on(python)
 
     async def run() -> int:
-        managed = Managed("toy", options, tmp_path / "toy.log", ready_timeout_s=100.0)
+        managed = ManagedServer("toy", options, tmp_path / "toy.log", ready_timeout_s=100.0)
         starting = asyncio.create_task(managed.start())
         facts = tmp_path / "toy.json"
         while not (facts.exists() and (model / "pids").exists()):  # noqa: ASYNC110 - it does not listen yet
@@ -249,7 +249,7 @@ def test_a_server_keeps_its_address_where_one_is_given(model, python, tmp_path: 
     options = ServerOptions(kind="sglang", model=model, context_tokens=64, dtype="float32").on(python)
 
     async def run(port: int) -> tuple[str, str]:
-        managed = Managed(
+        managed = ManagedServer(
             "toy", options, tmp_path / "toy.log", ready_timeout_s=100.0, address=("127.0.0.1", port)
         )
         try:

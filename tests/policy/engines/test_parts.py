@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
 from hone.policy.engine import Finish, Sampling
-from hone.policy.engines.dialect import End, Part
-from hone.policy.engines.draft import Draft
-from hone.policy.engines.routing import SLACK, choose, most
+from hone.policy.engines.client import CompletionChunk, FinishReason
+from hone.policy.engines.partial_completion import PartialCompletion
+from hone.policy.engines.routing import SLACK, choose, max_load
 from hone.policy.settings import AnyEngineSettings
 
 ENGINES: TypeAdapter[AnyEngineSettings] = TypeAdapter(AnyEngineSettings)
@@ -21,7 +21,7 @@ loads = st.dictionaries(st.integers(0, 20), st.integers(0, 200), min_size=1)
 @given(loads, st.integers(0, 25))
 def test_a_request_goes_home_unless_home_has_more_than_its_share(given_loads: dict[int, int], home: int):
     chosen = choose(given_loads, home)
-    if home in given_loads and given_loads[home] < most(given_loads):
+    if home in given_loads and given_loads[home] < max_load(given_loads):
         assert chosen == home
     else:
         assert given_loads[chosen] == min(given_loads.values())
@@ -32,35 +32,35 @@ def test_no_server_gets_more_than_its_bound(sessions: list[int], count: int):
     """Even if every request stays for ever and few conversations ask for everything."""
     load, homes = dict.fromkeys(range(count), 0), {}
     for session in sessions:
-        bound = most(load)
+        bound = max_load(load)
         server = homes[session] = choose(load, homes.get(session))
         load[server] += 1
         assert load[server] <= bound
     assert max(load.values()) <= max(SLACK, 1.5 * (len(sessions) + 1) / count + 1)
 
 
-def part(tokens: list[int], end: End) -> Part:
+def part(tokens: list[int], end: FinishReason) -> CompletionChunk:
     ids = np.asarray(tokens, np.int32)
-    return Part(token_ids=ids, logprobs=-ids.astype(np.float32), labels=("x",) * len(ids), end=end)
+    return CompletionChunk(token_ids=ids, logprobs=-ids.astype(np.float32), labels=("x",) * len(ids), end=end)
 
 
 @given(st.lists(st.lists(st.integers(10, 99), max_size=5), min_size=1, max_size=6), st.integers(0, 2**62))
 def test_parts_are_joined_in_order_each_after_all_before_it(cuts: list[list[int]], seed: int):
     total = sum(map(len, cuts))
-    draft = Draft([1, 2], Sampling(seed=seed, stop_token_ids=(3,)), total + 1)
+    partial = PartialCompletion([1, 2], Sampling(seed=seed, stop_token_ids=(3,)), total + 1)
     seeds, so_far = [], []
     for version, tokens in enumerate(cuts):
-        asked = draft.ask()
+        asked = partial.next_request()
         assert list(asked.prompt) == [1, 2, *so_far]
         assert asked.limit == total + 1 - len(so_far)
         seeds.append(asked.seed)
-        draft.add(part(tokens, End.ABORT), np.full(len(tokens), version, np.int32))
+        partial.add(part(tokens, FinishReason.ABORT), np.full(len(tokens), version, np.int32))
         so_far += tokens
-        assert draft.finish is None
-    with pytest.raises(ValueError, match="not whole"):
-        draft.completion()
-    draft.add(part([3], End.STOP), np.full(1, len(cuts), np.int32))
-    reply = draft.completion()
+        assert partial.finish is None
+    with pytest.raises(ValueError, match="incomplete"):
+        partial.completion()
+    partial.add(part([3], FinishReason.STOP), np.full(1, len(cuts), np.int32))
+    reply = partial.completion()
     assert reply.token_ids.tolist() == [*so_far, 3]
     assert reply.logprobs.tolist() == [-float(token) for token in (*so_far, 3)]
     assert reply.version.tolist() == [v for v, tokens in enumerate([*cuts, [3]]) for _ in tokens]
@@ -74,9 +74,9 @@ def test_parts_are_joined_in_order_each_after_all_before_it(cuts: list[list[int]
     ("tokens", "finish"), [([5, 6, 7], Finish.LENGTH), ([5, 3], Finish.STOP), ([5, 6], None), ([], None)]
 )
 def test_a_part_that_was_cut_at_its_very_end_is_whole(tokens: list[int], finish: Finish | None):
-    draft = Draft([1], Sampling(stop_token_ids=(3,)), 3)
-    draft.add(part(tokens, End.ABORT), np.zeros(len(tokens), np.int32))
-    assert draft.finish is finish
+    partial = PartialCompletion([1], Sampling(stop_token_ids=(3,)), 3)
+    partial.add(part(tokens, FinishReason.ABORT), np.zeros(len(tokens), np.int32))
+    assert partial.finish is finish
 
 
 @pytest.mark.parametrize(

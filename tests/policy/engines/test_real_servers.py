@@ -15,9 +15,9 @@ from hone.policy.engine import Completion, ContextOverflow, EngineError, Finish,
 from hone.policy.engines.command import ServerOptions
 from hone.policy.engines.fleet import Fleet
 from hone.policy.engines.http import Http, new_session
-from hone.policy.engines.managed import Managed
-from hone.policy.engines.open import DIALECTS, open_servers
-from hone.policy.engines.slot import Witness
+from hone.policy.engines.managed_server import ManagedServer
+from hone.policy.engines.open import CLIENTS, open_servers
+from hone.policy.engines.replica import WeightProbe
 from hone.policy.model import load_model, load_tokenizer
 from hone.policy.settings import ModelSettings, ServerEngineSettings
 from hone.policy.tiny import make_tiny
@@ -54,7 +54,7 @@ def url(kind: Any, models: list[Path], tmp_path_factory: pytest.TempPathFactory)
         python=PYTHON[kind],
     )
     log = tmp_path_factory.mktemp("engine") / "server.log"
-    managed = Managed(kind, options, log, ready_timeout_s=600.0)
+    managed = ManagedServer(kind, options, log, ready_timeout_s=600.0)
     with asyncio.Runner() as runner:
         try:
             yield runner.run(managed.start())
@@ -151,7 +151,7 @@ def test_many_long_prompts_at_once_are_served_with_their_seeds(use: Use, models)
             fleet.generate(prompt, Sampling(max_tokens=4, seed=i), session=str(i))
             for i, prompt in enumerate(prompts)
         ]
-        return prompts, await asyncio.gather(*asked), fleet._slots[0].failures
+        return prompts, await asyncio.gather(*asked), fleet._replicas[0].failures
 
     prompts, replies, failures = use(job, retries=0)
     assert failures == 0
@@ -232,10 +232,10 @@ def test_weights_that_are_not_in_use_after_a_load_are_noticed(use: Use, models):
         model = load_model(models[1])
         with torch.inference_mode():
             said = torch.log_softmax(model(torch.tensor([PROMPT])).logits[0, -1], -1).numpy()
-        witness = Witness(prompt=tuple(PROMPT), logprobs=said, tolerance=1e-2)
-        await fleet.load_weights(models[1], 1, witness)
+        probe = WeightProbe(prompt=tuple(PROMPT), logprobs=said, tolerance=1e-2)
+        await fleet.load_weights(models[1], 1, probe)
         with pytest.raises(EngineError, match="samples from other weights"):
-            await fleet.load_weights(models[2], 2, witness)
+            await fleet.load_weights(models[2], 2, probe)
 
     use(job)
 
@@ -253,7 +253,7 @@ def test_a_folder_without_weights_is_told_and_the_server_goes_on(use: Use, model
 def test_what_a_server_says_of_itself(use: Use, url: str, kind: str):
     async def job(fleet: Fleet):
         async with new_session() as session:
-            return await DIALECTS[kind](Http(session, url)).facts()
+            return await CLIENTS[kind](Http(session, url)).server_info()
 
     facts = use(job)
     assert facts.context_tokens == CONTEXT

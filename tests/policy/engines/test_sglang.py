@@ -1,4 +1,4 @@
-"""SGLang's wire format: the stand-in against replies of a real server, the dialect against both."""
+"""SGLang's wire format: the stand-in against replies of a real server, the client against both."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import aiohttp
 import numpy as np
 import pytest
 
-from hone.policy.engines.dialect import End
-from hone.policy.engines.http import Unreachable
-from hone.policy.engines.sglang import Sglang, read_part
+from hone.policy.engines.client import FinishReason
+from hone.policy.engines.http import ServerUnavailable
+from hone.policy.engines.sglang import Sglang, parse_chunk
 from tests.policy.engines.sglang_server import sglang_servers, toy_weights
 
 RECORDED = (
@@ -125,13 +125,18 @@ def test_a_weight_update_of_the_stand_in_is_told_as_a_real_one(tokenizer, tmp_pa
 
 
 def test_the_dialect_reads_a_real_reply():
-    part = read_part("url", reply("generate_after_update")["body"])
+    part = parse_chunk("url", reply("generate_after_update")["body"])
     assert part.token_ids.tolist() == [815, 695, 1152, 1731]
     assert part.logprobs.dtype == np.float32
     assert part.logprobs[0] == np.float32(-7.100216865539551)
-    assert (part.labels, part.end) == (("3",) * 4, End.LENGTH)
-    cut = read_part("url", reply("generate_aborted")["body"])
-    assert (len(cut.token_ids), len(cut.logprobs), len(cut.labels), cut.end) == (125, 125, 125, End.ABORT)
+    assert (part.labels, part.end) == (("3",) * 4, FinishReason.LENGTH)
+    cut = parse_chunk("url", reply("generate_aborted")["body"])
+    assert (len(cut.token_ids), len(cut.logprobs), len(cut.labels), cut.end) == (
+        125,
+        125,
+        125,
+        FinishReason.ABORT,
+    )
 
 
 def test_the_dialect_knows_a_real_refusal_of_a_long_prompt():
@@ -150,5 +155,5 @@ def test_ids_and_log_probabilities_that_do_not_belong_together_are_refused(damag
             "output_token_logprobs": entries[:1] if damage == "short" else [entries[0], [-2.0, 7, None]],
         },
     }
-    with pytest.raises(Unreachable, match="do not belong together"):
-        read_part("url", body)
+    with pytest.raises(ServerUnavailable, match="do not belong together"):
+        parse_chunk("url", body)

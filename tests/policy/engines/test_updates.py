@@ -13,9 +13,9 @@ from aiohttp import web
 
 from hone.policy.engine import EngineError, Finish, Sampling
 from hone.policy.engines import fleet as fleet_module
-from hone.policy.engines.dialect import Ask, Part
+from hone.policy.engines.client import CompletionChunk, GenerateRequest
+from hone.policy.engines.replica import WeightProbe
 from hone.policy.engines.sglang import Sglang
-from hone.policy.engines.slot import Witness
 from tests.policy.engines.conftest import OpenFleet, fleet_over, require_exact
 from tests.policy.engines.sglang_server import SglangServer, sglang_servers, toy_logprobs
 from tests.policy.engines.test_fleet import PROMPT, STOP, broken, cut, sampling
@@ -73,7 +73,7 @@ def test_an_update_that_is_not_in_flight_lets_replies_end_first(
             asked = asyncio.create_task(fleet.generate(PROMPT, sampling(), session="s"))
             await server.holding.wait()
             loading = asyncio.create_task(fleet.load_weights(weights(4), 1))
-            while not fleet._holds:  # noqa: ASYNC110
+            while not fleet._pauses:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
             later = asyncio.create_task(fleet.generate(PROMPT, sampling(), session="t"))
             server.hold.set()
@@ -98,7 +98,7 @@ def test_a_server_that_goes_silent_holds_neither_its_requests_nor_an_update_up(
             await asyncio.wait(begun, return_when=asyncio.FIRST_COMPLETED)
             (silent,) = (server for server in servers if server.holding.is_set())
             loading = asyncio.create_task(fleet.load_weights(weights(4), 1))
-            while not fleet._holds:  # noqa: ASYNC110 - else the other may answer with the old weights yet
+            while not fleet._pauses:  # noqa: ASYNC110 - else the other may answer with the old weights yet
                 await asyncio.sleep(0.01)
             silent.sick = True  # and it never answers what it holds
             for server in servers:
@@ -117,9 +117,9 @@ def test_a_request_that_is_slow_to_end_is_given_up_once(tokenizer):
     may_end = asyncio.Event()
 
     class SlowToEnd(Sglang):
-        async def ask(self, ask: Ask, *, timeout_s: float) -> Part:
+        async def generate(self, request: GenerateRequest, *, timeout_s: float) -> CompletionChunk:
             try:
-                return await super().ask(ask, timeout_s=timeout_s)
+                return await super().generate(request, timeout_s=timeout_s)
             except asyncio.CancelledError:
                 await may_end.wait()
                 raise
@@ -133,8 +133,8 @@ def test_a_request_that_is_slow_to_end_is_given_up_once(tokenizer):
             asked = asyncio.create_task(fleet.generate(PROMPT, sampling(), session="s"))
             await server.holding.wait()
             server.sick = True
-            (slot,) = fleet._slots
-            while slot.failures < 2:  # noqa: ASYNC110 - it has been found out twice
+            (replica,) = fleet._replicas
+            while replica.failures < 2:  # noqa: ASYNC110 - it has been found out twice
                 await asyncio.sleep(0.01)
             server.sick, server.hold = False, None
             may_end.set()
@@ -147,7 +147,7 @@ def test_a_request_that_waits_to_be_sent_again_holds_no_update_up(
     open_toys: OpenFleet, weights: MakeWeights, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(fleet_module, "_BACKOFF_S", 1000.0)
-    monkeypatch.setattr(fleet_module, "_LONGEST_BACKOFF_S", 1000.0)
+    monkeypatch.setattr(fleet_module, "_MAX_BACKOFF_S", 1000.0)
 
     async def run():
         async with open_toys() as (fleet, (server,)):
@@ -204,7 +204,7 @@ def test_weights_that_no_server_takes_end_the_update_with_the_reason(open_toys: 
             with pytest.raises(EngineError, match=r"holds no .*safetensors weights"):
                 await fleet.load_weights(tmp_path / "nowhere", 5)
             with pytest.raises(
-                EngineError, match=r"no engine server took weight version 5.*weights iterator"
+                EngineError, match=r"no engine server loaded weight version 5.*weights iterator"
             ):
                 await fleet.load_weights(tmp_path, 5)
 
@@ -217,17 +217,15 @@ def test_a_server_that_says_something_else_than_its_weights_is_found_out(
     """A server may call its weights new and go on with old ones, or with some of them."""
     prompt = (5, 6)
 
-    def witness(seed: int) -> Witness:
+    def probe(seed: int) -> WeightProbe:
         said = toy_logprobs(seed, prompt[-1], len(tokenizer)).astype(np.float32)
-        return Witness(prompt=prompt, logprobs=said, tolerance=1e-2)
+        return WeightProbe(prompt=prompt, logprobs=said, tolerance=1e-2)
 
     async def run():
         async with open_toys() as (fleet, _):
-            await fleet.load_weights(weights(4), 1, witness(4))
-            with pytest.raises(
-                EngineError, match="samples from other weights than those it was told to load"
-            ):
-                await fleet.load_weights(weights(4), 2, witness(5))
+            await fleet.load_weights(weights(4), 1, probe(4))
+            with pytest.raises(EngineError, match="samples from other weights than it was told to load"):
+                await fleet.load_weights(weights(4), 2, probe(5))
 
     asyncio.run(run())
 
@@ -297,14 +295,14 @@ def test_whatever_fails_every_token_is_exactly_of_the_weights_it_names(
         async with open_toys(servers=3, **settings) as (fleet, servers):
             # From here on a server that starts anew is told by its label.
             await fleet.load_weights(weights(1), 1)
-            trouble = asyncio.create_task(disturb(servers))
+            last_error = asyncio.create_task(disturb(servers))
             talking = asyncio.gather(*(converse(fleet, i) for i in range(16)))
             for version in range(2, 8):
                 await after(ended[1], 10)
                 await fleet.load_weights(weights(version), version)
                 updated.set()
             said = await talking
-            trouble.cancel()
+            last_error.cancel()
             return [pair for replies in said for pair in replies], fleet.version
 
     replies, version = asyncio.run(asyncio.wait_for(run(), 120))

@@ -1,4 +1,4 @@
-"""Where a server is: at a URL that somebody else keeps, or in a process that the run keeps (`managed.py`)."""
+"""The process of an inference server: an external one at a URL, or one that the run starts."""
 
 from __future__ import annotations
 
@@ -6,24 +6,24 @@ import asyncio
 from typing import Protocol
 
 
-class Host(Protocol):
-    """The keeper of one server's process."""
+class ServerProcess(Protocol):
+    """Starts and stops one server."""
 
     name: str
 
     async def start(self) -> str:
-        """The URL at which the server answers; starts it where need be. Raises EngineError."""
+        """Start the server unless it runs; return its URL. Raises EngineError."""
         ...
 
     async def ended(self) -> str:
-        """Returns when the server's process has ended, with what is known of why."""
+        """Wait for the server's process to exit; return the reason as far as it is known."""
         ...
 
     async def stop(self) -> None: ...
 
 
-class Elsewhere:
-    """A server that somebody else keeps; whether it lives is seen by asking it."""
+class ExternalServer:
+    """A server that the run does not manage. `ended` never returns; health checks detect its end."""
 
     def __init__(self, url: str) -> None:
         self.name = url

@@ -1,4 +1,4 @@
-"""A server that this run starts, watches and stops. It never outlives the run, however the run ends."""
+"""A server process that the run starts, monitors and stops. It never outlives the run, however that ends."""
 
 from __future__ import annotations
 
@@ -16,22 +16,23 @@ from pathlib import Path
 import aiohttp
 
 from hone.policy.engine import EngineError
-from hone.policy.engines import guard
+from hone.policy.engines import server_guard
 from hone.policy.engines.command import ServerOptions, held_port, server_command
 
 _POLL_S = 0.25
-_TELL_S = 5.0  # between two words about a server that is starting
-_STOP_S = 20.0  # a server that was told to stop is killed after this
-_ALIVE_S = 10.0  # how long a running server may take to say that it is well
-# What a server's log calls the reason of its end; the first one is the cause of the others.
+_PROGRESS_S = 5.0  # between two progress messages while a server starts
+_STOP_S = 20.0  # from the request to stop until the server is killed
+_ALIVE_S = 10.0  # time limit of the health check of a running server
+# An exception in a server's log; the first one is the cause, the rest are usually follow-on errors.
 _REASON = re.compile(r"(?:^|\s)((?:\w+\.)*\w*(?:Error|Exception)): (.+)")
 _MEMORY = re.compile(r"out of memory|not enough (?:KV cache )?memory|No available memory|MemoryError", re.I)
 
 
-class Managed:
-    """One server process. Its output goes to `log`; `log` with the suffix .json says its URL and process.
+class ManagedServer:
+    """One server process. Its output goes to `log`; its URL and PID to the same path with the suffix .json.
 
-    `say` is told, while the server starts, how long that has taken.
+    Args:
+        say: gets progress messages while the server starts.
     """
 
     def __init__(
@@ -51,15 +52,19 @@ class Managed:
         self._say = say
         self._address = address
         self._url = ""
-        self._log_start = 0  # where the output of the present process begins
+        self._log_start = 0  # offset of the current process's output
         self._process: asyncio.subprocess.Process | None = None
 
     async def start(self) -> str:
-        """The URL of the server, ready to serve; one that runs and is well is kept.
+        """Start the server unless it runs and is healthy; return its URL once it can serve.
 
-        Raises EngineError when it ends or is not ready in time; the sentence names the reason and the log.
+        Raises EngineError, with the reason and the log's path, when it exits or is not ready in time.
         """
-        if self._process is not None and self._process.returncode is None and await self._well(_ALIVE_S):
+        if (
+            self._process is not None
+            and self._process.returncode is None
+            and await self._is_healthy(_ALIVE_S)
+        ):
             return self._url
         await self.stop()
         host, wanted = self._address
@@ -70,9 +75,9 @@ class Managed:
         return self._url
 
     async def _ready(self) -> None:
-        """Wait until the server says that it is well. Raises EngineError."""
-        began, told = time.monotonic(), 0.0
-        while not await self._well(5.0):
+        """Wait until the health check passes. Raises EngineError."""
+        began, next_message = time.monotonic(), 0.0
+        while not await self._is_healthy(5.0):
             waited = time.monotonic() - began
             assert self._process is not None, "it was just started"
             if self._process.returncode is not None:
@@ -83,28 +88,27 @@ class Managed:
                     f"{self.name} was not ready within {self._ready_timeout_s:g} s: see {self._log}, or "
                     "raise engine.ready_timeout_s"
                 )
-            if waited >= told:
+            if waited >= next_message:
                 self._say(f"{self.name} is starting ({waited:.0f} s)")
-                told = waited + _TELL_S
+                next_message = waited + _PROGRESS_S
             await asyncio.sleep(_POLL_S)
         self._say(f"{self.name} is ready after {time.monotonic() - began:.0f} s")
 
     async def ended(self) -> str:
-        """Returns when the process has ended, with the reason that its log gives."""
+        """Wait for the process to exit; return the reason from its log."""
         assert self._process is not None, "it was started"
         code = await self._process.wait()
         how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
-        return (
-            f"{self.name} {how}{await asyncio.to_thread(_why, self._log, self._log_start)} (log: {self._log})"
-        )
+        reason = await asyncio.to_thread(_failure_reason, self._log, self._log_start)
+        return f"{self.name} {how}{reason} (log: {self._log})"
 
     async def stop(self) -> None:
-        """End the server and everything it started. May be called again."""
+        """Stop the server and every process it started, and wait for them. May be called again."""
         process, self._process = self._process, None
         if process is None:
             return
         assert process.stdin is not None
-        process.stdin.close()  # tells the guard
+        process.stdin.close()  # the guard reads end of file and stops the server
         try:
             async with asyncio.timeout(_STOP_S):
                 await process.wait()
@@ -119,18 +123,18 @@ class Managed:
         with self._log.open("ab") as log:
             self._log_start = log.tell()
             self._process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-I", guard.__file__, str(os.getpid()), *command),
+                *(sys.executable, "-I", server_guard.__file__, str(os.getpid()), *command),
                 stdin=asyncio.subprocess.PIPE,
                 stdout=log,
                 stderr=log,
                 env=environment,
-                start_new_session=True,  # Ctrl-C is the run's to handle
+                start_new_session=True,  # the run handles Ctrl-C
             )
         facts = {"url": self._url, "guard": self._process.pid, "command": command}
         self._log.with_suffix(".json").write_text(json.dumps(facts, indent=1) + "\n")
 
-    async def _well(self, timeout_s: float) -> bool:
-        """Whether the server says that it is well."""
+    async def _is_healthy(self, timeout_s: float) -> bool:
+        """Return whether the health check passes."""
         timeout = aiohttp.ClientTimeout(total=timeout_s)
         with suppress(aiohttp.ClientError, OSError, TimeoutError):
             async with (
@@ -142,7 +146,7 @@ class Managed:
 
 
 def require_free(host: str, port: int) -> None:
-    """Raise EngineError when something listens at this port, or it cannot be had."""
+    """Raise EngineError when the port is in use or cannot be bound."""
     with closing(socket.socket()) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -153,13 +157,13 @@ def require_free(host: str, port: int) -> None:
             ) from error
 
 
-def _why(log: Path, start: int) -> str:
-    """What the end of a server's log, which begins at `start`, says about why it ended; "" where nothing."""
+def _failure_reason(log: Path, start: int) -> str:
+    """Return the exception in a log after offset `start` as ": message"; "" without one."""
     try:
         with log.open("rb") as file:
             file.seek(max(start, log.stat().st_size - (1 << 16)))
             tail = file.read().decode(errors="replace")
-    except OSError:  # somebody removed it
+    except OSError:  # the log was removed
         return ""
     found = [match for line in tail.splitlines() if (match := _REASON.search(line))]
     if not found:

@@ -1,0 +1,232 @@
+"""One server of the fleet, in whatever process it runs, with the weights it holds."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from hone.policy.engine import EngineError
+from hone.policy.engines.client import CompletionChunk, EngineClient, GenerateRequest
+from hone.policy.engines.http import ServerUnavailable
+from hone.policy.engines.preflight import run_preflight
+from hone.policy.engines.server_process import ServerProcess
+from hone.types import Float32, Int32
+
+if TYPE_CHECKING:
+    from hone.policy.engines.fleet import FleetSpec
+
+POLL_S = 2.0  # between two checks of a server's health and weights
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WeightProbe:
+    """Reference logprobs used to detect a server that runs different weights."""
+
+    prompt: tuple[int, ...]
+    logprobs: Float32  # [V] of every token after the prompt, at temperature 1
+    tolerance: float  # largest difference of one logprob
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Weights:
+    folder: Path  # a Hugging Face model
+    version: int
+    probe: WeightProbe | None = None
+
+    @property
+    def label(self) -> str:
+        return str(self.version)
+
+
+class Replica:
+    """Starts, checks and updates one server; the fleet decides which requests it gets.
+
+    Invariant: while `healthy`, the server holds the weights of `version`, which it calls `label`.
+    """
+
+    def __init__(self, process: ServerProcess, spec: FleetSpec) -> None:
+        self.process = process
+        self.healthy = False
+        self.in_flight = 0  # requests
+        self.version = 0
+        self.full_vocab_logprobs = False  # see `PreflightResult`
+        self.target: Weights | None = None  # the weights to hold; None: those it was started with
+        self.last_error = f"{process.name} has not been started"  # "" while it is healthy
+        self.failures = 0  # failed starts in a row
+        self.client: EngineClient
+        self._spec = spec
+        self._busy = asyncio.Lock()  # held while the server is started or its weights change
+        self._label = ""
+        self._loaded: Weights | None = None  # loaded completely and verified
+        self._failed = asyncio.Event()
+        self._timeouts: set[asyncio.Timeout] = set()  # of each request in flight
+        self._abandon_reason = ""
+
+    async def start(self) -> None:
+        """Start, preflight and load; return with the server healthy. Raises EngineError.
+
+        Requests in flight continue only if the server turns out to be the same, with the same weights.
+        """
+        async with self._busy:
+            try:
+                await self._start()
+            except EngineError as error:
+                self._abandon_requests(str(error))
+                raise
+
+    async def _start(self) -> None:
+        self.failures += 1  # until it is healthy
+        url = await self.process.start()
+        self.client = self._spec.client(url)
+        settings = self._spec.settings
+        try:
+            await self.client.resume()  # an interrupted update leaves it paused
+        except ServerUnavailable as error:
+            raise EngineError(
+                f"no engine answers at {url} ({error}): start it, or see engine.urls and engine.kind"
+            ) from error
+        with _malformed_is_unavailable(self.client):
+            found = await run_preflight(self.client, self._spec.tokenizer, settings.context_tokens)
+        self.full_vocab_logprobs, self._label = found.full_vocab_logprobs, found.label
+        self.version = int(found.label) if found.label.isdecimal() else 0
+        while not self._holds_target():
+            self._abandon_requests("it was restarted, or its weights changed")
+            await self._load(settings.ready_timeout_s)
+        self._failed.clear()
+        self.last_error = ""
+        self.failures = 0
+        self.healthy = True
+
+    def _holds_target(self) -> bool:
+        return self.target is None or (self._loaded is self.target and self._label == self.target.label)
+
+    async def generate(self, request: GenerateRequest, *, timeout_s: float) -> tuple[CompletionChunk, Int32]:
+        """Return a chunk of a reply and the weight version of each of its tokens ([T]).
+
+        Raises ServerUnavailable, Refused.
+        """
+        label, version = self._label, self.version
+        timeout = asyncio.timeout(None)
+        try:
+            async with timeout:
+                self._timeouts.add(timeout)
+                with _malformed_is_unavailable(self.client):
+                    chunk = await self.client.generate(request, timeout_s=timeout_s)
+        except TimeoutError:
+            raise ServerUnavailable(f"{self.client.url} is out of rotation: {self._abandon_reason}") from None
+        finally:
+            self._timeouts.discard(timeout)
+        others = set(chunk.labels) - {label}
+        if others:
+            raise ServerUnavailable(
+                f"{self.client.url} sampled from weights {sorted(others)} instead of {label!r}: it was "
+                "restarted, or another client changed them"
+            )
+        return chunk, np.full(len(chunk.token_ids), version, np.int32)
+
+    async def update(self, timeout_s: float) -> None:
+        """Load `target` and verify that it is in use.
+
+        Raises EngineError; the server may then hold any weights.
+        """
+        async with self._busy:
+            if self._loaded is not self.target:  # a restart meanwhile has loaded them already
+                await self._load(timeout_s)
+
+    async def _load(self, timeout_s: float) -> None:
+        assert self.target is not None, "only called with a target"
+        weights, self._loaded = self.target, None
+        await self.client.pause()
+        with _malformed_is_unavailable(self.client):
+            await self.client.load_weights(weights.folder, weights.label, timeout_s=timeout_s)
+        await self.confirm_version(weights.version)
+        await self.client.resume()
+        if weights.probe is not None:
+            await self._verify_weights(weights.probe)
+        self._loaded = weights
+
+    async def _verify_weights(self, probe: WeightProbe) -> None:
+        """Verify that the server's logprobs match the weights; raise EngineError otherwise."""
+        with _malformed_is_unavailable(self.client):
+            found = await self.client.top_logprobs(probe.prompt, temperature=1.0)
+            worst = max(abs(logprob - float(probe.logprobs[token])) for token, logprob in found.items())
+        if not worst <= probe.tolerance:
+            raise EngineError(
+                f"{self.client.url} samples from other weights than it was told to load: its "
+                f"log-probabilities differ by {worst:.3g}; start it with `hone engine serve`"
+            )
+
+    async def confirm_version(self, version: int) -> None:
+        """Check that the server reports `version`; its replies carry it from now on. Raises EngineError."""
+        label = (await self.client.server_info()).label
+        if label != str(version):
+            raise EngineError(f"{self.client.url} reports weights {label!r} after loading {version}")
+        self.version, self._label = version, label
+
+    def mark_unhealthy(self, error: str) -> None:
+        """Take the server out of rotation until it is started again."""
+        self.healthy = False
+        self.last_error = error
+        self._failed.set()
+
+    def _abandon_requests(self, reason: str) -> None:
+        """Make every request in flight raise ServerUnavailable."""
+        self._abandon_reason = reason
+        timeouts, self._timeouts = self._timeouts, set()  # a timeout that has expired cannot be rescheduled
+        for timeout in timeouts:
+            timeout.reschedule(asyncio.get_running_loop().time())
+
+    async def wait_for_failure(self, updating: Callable[[], bool]) -> str:
+        """Return the reason as soon as the server's process ends or a check of it fails.
+
+        No check is made while `updating()`: a server that loads weights may not answer.
+        """
+        ended = asyncio.create_task(self.process.ended())
+        failed = asyncio.create_task(self._failed.wait())
+        check = asyncio.create_task(self._check(updating))
+        try:
+            while True:
+                await asyncio.wait({ended, failed, check}, return_when=asyncio.FIRST_COMPLETED)
+                if ended.done():
+                    return ended.result()
+                if failed.done():
+                    return self.last_error
+                if error := check.result():
+                    return error
+                check = asyncio.create_task(self._check(updating))
+        finally:
+            for task in (ended, failed, check):
+                task.cancel()
+            await asyncio.gather(ended, failed, check, return_exceptions=True)
+
+    async def _check(self, updating: Callable[[], bool]) -> str:
+        """Return an error of the server, POLL_S from now; "" for none."""
+        await asyncio.sleep(POLL_S)
+        if updating():
+            return ""
+        label = self._label
+        try:
+            await self.client.health()
+            found = (await self.client.server_info()).label
+        except EngineError as error:
+            return "" if updating() else str(error)
+        if not updating() and found not in (label, self._label):  # no update came in between
+            return f"another client changed the weights of {self.client.url} to {found!r}"
+        return ""
+
+
+@contextmanager
+def _malformed_is_unavailable(client: EngineClient) -> Generator[None]:
+    """Turn the exceptions that a malformed reply causes into ServerUnavailable."""
+    try:
+        yield
+    except (KeyError, IndexError, TypeError, ValueError) as error:
+        raise ServerUnavailable(
+            f"{client.url} gave a reply that no {client.kind} server gives ({error!r}): see engine.kind"
+        ) from error
