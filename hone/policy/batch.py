@@ -30,7 +30,7 @@ _WORTH_WAITING_FOR = 32  # shared tokens that make a request wait one step for a
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
-class Row:
+class DecodeRow:
     """A request in the batch. `tokens` is the prompt and what was sampled so far."""
 
     session: str
@@ -79,7 +79,7 @@ class Batch:
         heads: int = config.num_attention_heads
         self.version = 0
         self.sessions = SessionCaches(settings.cached_sessions)
-        self.rows: list[Row] = []
+        self.rows: list[DecodeRow] = []
         self._model: Any = model
         self._settings = settings
         self._device = model.device
@@ -93,13 +93,13 @@ class Batch:
             device=model.device,
         )
 
-    def admit(self, waiting: Sequence[Row]) -> list[Row]:
+    def admit(self, waiting: Sequence[DecodeRow]) -> list[DecodeRow]:
         """Take in what there is room for and sample its first tokens; returns the rows taken.
 
         A request that shares much of its prompt with one taken now is left for the next call, when it can
         copy the keys and values instead of computing them.
         """
-        chosen: list[Row] = []
+        chosen: list[DecodeRow] = []
         for row in waiting:
             if len(self.rows) + len(chosen) == self._settings.max_batch:
                 break
@@ -124,7 +124,7 @@ class Batch:
         if self.rows:
             self._advance(0, len(self.rows))
 
-    def remove(self, row: Row) -> None:
+    def remove(self, row: DecodeRow) -> None:
         """Take the row out of the batch and keep its cache for the conversation's next turn."""
         index, last = self.rows.index(row), len(self.rows) - 1
         self.sessions.put(row.session, self._cache.save(index, row.tokens[: row.cached]))
@@ -135,14 +135,14 @@ class Batch:
         self.rows.pop()
         self._sampler = None
 
-    def set_version(self, version: int) -> list[Row]:
+    def set_version(self, version: int) -> list[DecodeRow]:
         """The weights have changed: forget every key and value. Returns the rows to be admitted again."""
         self.version = version
         self.sessions.clear()
         rows, self.rows, self._sampler = self.rows, [], None
         return rows
 
-    def _worth_waiting(self, row: Row, chosen: Sequence[Row]) -> bool:
+    def _worth_waiting(self, row: DecodeRow, chosen: Sequence[DecodeRow]) -> bool:
         if not chosen or self.sessions.has(row.session):
             return False
         tokens = np.asarray(row.tokens, np.int32)
@@ -151,7 +151,7 @@ class Batch:
             return False
         return shared >= self._source(row)[1] + _WORTH_WAITING_FOR
 
-    def _source(self, row: Row) -> tuple[SavedCache | int | None, int]:
+    def _source(self, row: DecodeRow) -> tuple[SavedCache | int | None, int]:
         """Where the longest beginning of the row's tokens is computed already: a saved cache or a row index.
 
         At least the last token is computed anew, since its logits are wanted.
@@ -167,7 +167,7 @@ class Batch:
                     source, length = index, shared
         return source, length
 
-    def _place(self, row: Row, source: SavedCache | int | None, length: int) -> None:
+    def _place(self, row: DecodeRow, source: SavedCache | int | None, length: int) -> None:
         index = len(self.rows)
         self._cache.reserve(length)
         if isinstance(source, SavedCache):
@@ -213,7 +213,7 @@ class Batch:
             row.logprobs.append(logprob)
             row.versions.append(self.version)
 
-    def _logits(self, first: int, rows: Sequence[Row], until: int | None = None) -> Tensor:
+    def _logits(self, first: int, rows: Sequence[DecodeRow], until: int | None = None) -> Tensor:
         """[len(rows), V]: logits after each row's last token, or its first `until` tokens.
 
         Shorter rows are padded on the left.

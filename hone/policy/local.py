@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from hone.policy.batch import Batch, Row
+from hone.policy.batch import Batch, DecodeRow
 from hone.policy.engine import Completion, ContextOverflow, EngineError, Sampling
 from hone.policy.settings import LocalEngineSettings
 from hone.policy.threads import use_threads
@@ -43,8 +43,8 @@ class LocalEngine:
         self._vocab_size: int = model.config.vocab_size
         self._batch = Batch(model, settings)
         self._wake = threading.Condition()
-        self._waiting: list[tuple[Row, Future[Completion]]] = []
-        self._running: dict[int, tuple[Row, Future[Completion]]] = {}
+        self._waiting: list[tuple[DecodeRow, Future[Completion]]] = []
+        self._running: dict[int, tuple[DecodeRow, Future[Completion]]] = {}
         self._commands: list[tuple[Callable[[], None], Future[None]]] = []
         self._drained: list[Future[None]] = []
         self._paused = False
@@ -76,7 +76,7 @@ class LocalEngine:
         room = self.context_tokens - len(prompt)
         if room < 1:
             raise ContextOverflow(len(prompt), self.context_tokens)
-        row = Row(
+        row = DecodeRow(
             session=session,
             sampling=sampling,
             tokens=prompt.tolist(),
@@ -186,7 +186,7 @@ class LocalEngine:
         can_admit = bool(self._waiting) and not self._paused
         return bool(self._closing or self._commands or self._running or can_admit or self._drained)
 
-    def _admit(self, candidates: list[tuple[Row, Future[Completion]]]) -> None:
+    def _admit(self, candidates: list[tuple[DecodeRow, Future[Completion]]]) -> None:
         if self._model.training:
             raise EngineError(
                 "the model is in training mode: pause the engine before training and resume it after"

@@ -105,9 +105,7 @@ def test_no_rewriting_of_history_loses_duplicates_or_changes_a_token(
 
 @relaxed
 @given(replies=st.lists(WORDS, min_size=1, max_size=5), name=st.sampled_from(RENDERERS))
-def test_a_conversation_that_only_grows_is_one_branch_and_equals_its_encoded_demonstration(
-    tokenizer, renderers, replies, name
-):
+def test_growing_conversation_equals_its_encoded_demonstration(tokenizer, renderers, replies, name):
     renderer = renderers[name]
     stop = renderer.get_stop_token_ids()[0]
     engine = ScriptedEngine(lambda i: [*tokenizer.encode(replies[i], add_special_tokens=False), stop])
@@ -205,7 +203,7 @@ def test_a_failed_call_leaves_the_tree_as_it_was(renderer):
     assert not chat.forks
 
 
-def test_each_reply_of_a_conversation_has_its_own_seed_and_the_same_one_next_time(renderer):
+def test_each_reply_has_its_own_reproducible_seed(renderer):
     seeds = []
     for seed in (7, 7, 8):
         engine = ScriptedEngine(lambda _: [5, 2])
@@ -247,7 +245,7 @@ def test_a_demonstration_that_no_rollout_could_produce_is_refused(tokenizer, ren
         encode_conversation(renderer, tokenizer, messages)
 
 
-def test_a_demonstration_with_tool_calls_is_laid_out_as_the_model_would_have_made_them(tokenizer, renderer):
+def test_demonstrated_tool_calls_use_the_tokens_a_model_samples(tokenizer, renderer):
     call = {"id": "a1", "function": {"name": "run", "arguments": {"command": "ls"}}}
     demonstration = [
         *begin(),

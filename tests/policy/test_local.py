@@ -82,7 +82,7 @@ def worst_error(model, conversations, samplings) -> tuple[float, int]:
         ({"max_batch": 4, "prefill_tokens": 7}, 3),  # prompts in pieces
     ],
 )
-def test_logprobs_are_those_of_a_plain_forward_pass_over_ragged_conversations(model, settings, turns):
+def test_logprobs_equal_a_plain_forward_pass_on_ragged_batches(model, settings, turns):
     samplings = [
         Sampling(
             temperature=(0.0, 0.5, 1.0, 1.5)[i % 4],
@@ -161,7 +161,7 @@ def test_a_stop_token_in_the_prompt_ends_nothing(model):
     assert len(serve(model, scenario).token_ids) >= 1
 
 
-def test_a_prompt_that_leaves_no_room_is_refused_and_one_that_leaves_little_gets_a_short_reply(model):
+def test_context_limit_refuses_or_shortens_a_reply(model):
     async def scenario(engine):
         with pytest.raises(ContextOverflow, match="20 tokens and the model's context is 20"):
             await engine.generate([1] * 20, Sampling(), session="a")
@@ -172,7 +172,7 @@ def test_a_prompt_that_leaves_no_room_is_refused_and_one_that_leaves_little_gets
 
 
 @pytest.mark.parametrize("prompt", [[], [-1], [10**6]])
-def test_a_prompt_outside_the_vocabulary_is_refused_and_the_engine_lives_on(model, prompt):
+def test_prompt_outside_the_vocabulary_is_refused(model, prompt):
     async def scenario(engine):
         with pytest.raises(ValueError, match="token ids from 0"):
             await engine.generate(prompt, Sampling(), session="a")
@@ -278,7 +278,7 @@ def test_a_new_version_of_the_weights_uses_no_old_keys_and_values(model):
         assert np.abs(reply.logprobs - expected_logprobs(model, prompt, reply, 1.0)).max() < 1e-4
 
 
-def test_a_request_in_flight_is_computed_again_and_goes_on_with_the_new_version(model):
+def test_request_in_flight_continues_with_the_new_version(model):
     counts = forwarded_tokens(model)
     half, asked = threading.Event(), threading.Event()
 
@@ -356,7 +356,7 @@ def test_weights_that_are_not_finite_are_an_engine_error(model):
     serve(model, scenario)
 
 
-def test_other_models_with_full_attention_are_served_and_sliding_windows_refused():
+def test_sliding_window_models_are_refused():
     sizes = {
         "vocab_size": 300,
         "hidden_size": 32,

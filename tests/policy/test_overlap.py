@@ -84,9 +84,7 @@ def test_a_reply_to_a_call_that_overlapped_is_known_again(tokenizer, renderer):
     assert [call.fork for call in chat.calls[2:]] == [None, None]
 
 
-def test_a_reply_that_comes_while_an_older_one_with_its_text_is_measured_is_the_one_that_is_meant(
-    tokenizer, renderer
-):
+def test_latest_of_equal_replies_is_meant_after_a_measurement(tokenizer, renderer):
     stop = renderer.get_stop_token_ids()[0]
     texts = [f"<think>\nwhy {i}\n</think>\n\nsaid" for i in range(3)]
 

@@ -33,7 +33,7 @@ def tool_call(command: str) -> str:
     return f'<tool_call>\n{{"name": "run", "arguments": {{"command": "{command}"}}}}\n</tool_call>'
 
 
-def test_parallel_tool_calls_are_returned_in_order_and_continue_the_conversation(tokenizer, renderer):
+def test_parallel_tool_calls_are_returned_in_order(tokenizer, renderer):
     text = f"Look.\n{tool_call('ls')}\n{tool_call('cat x')}"
     engine = ScriptedEngine(lambda _: encoded(tokenizer, renderer, text))
     chat = chat_with(engine, renderer)
@@ -82,9 +82,7 @@ def test_a_tool_call_that_cannot_be_read_is_handed_over_as_it_was_written(tokeni
 
 
 @pytest.mark.parametrize("depth", [900, 3000])
-def test_a_reply_nested_beyond_what_parsers_take_costs_a_turn_and_not_the_conversation(
-    tokenizer, renderer, depth
-):
+def test_reply_nested_too_deeply_is_a_malformed_call(tokenizer, renderer, depth):
     nested = f'{{"name": "run", "arguments": {{"command": {"[" * depth}{"]" * depth}}}}}'
     texts = [f"<tool_call>\n{nested}\n</tool_call>", "ok"]
     engine = ScriptedEngine(lambda i: encoded(tokenizer, renderer, texts[i]))
@@ -299,7 +297,7 @@ def test_of_replies_with_the_same_text_the_latest_is_meant(tokenizer, renderer):
 
 
 @pytest.mark.parametrize("chosen", [0, 1])
-def test_of_replies_with_the_same_calls_the_one_whose_ids_are_named_is_meant(tokenizer, renderer, chosen):
+def test_call_ids_choose_among_equal_replies(tokenizer, renderer, chosen):
     texts = [f"<think>\nwhy {i}\n</think>\n\n{tool_call('ls')}" for i in range(3)]
 
     def form(replies):

@@ -52,7 +52,7 @@ def test_what_a_chat_template_cannot_express_is_refused(tokenizer):
         ScriptedEngine([ScriptedReply(tool_calls=(ScriptedCall(name="ls"),))], plain, tokenizer)
 
 
-def test_every_session_hears_the_script_from_its_beginning_and_its_end_is_an_error(tokenizer, renderer):
+def test_script_starts_anew_in_every_session(tokenizer, renderer):
     engine = ScriptedEngine([ScriptedReply(content="one"), ScriptedReply(content="two")], renderer, tokenizer)
     assert [ask(engine, renderer, BEGIN, name).content for name in ("a", "b", "a")] == ["one", "one", "two"]
     with pytest.raises(EngineError, match="no reply left"):

@@ -128,7 +128,7 @@ SHORTENED = {"family laguna-m.1", "family laguna-xs.2"}
 
 
 @every
-def test_a_conversation_that_only_grows_is_extended_with_exactly_what_the_template_writes(name):
+def test_extension_equals_what_the_template_writes(name):
     found = []
     for kind in KINDS:
         outcome, chat, messages = converse(name, kind)
@@ -157,7 +157,7 @@ UNLIKE = {f"template {name}" for name in ("idefics3", "llava_next", "smolvlm", "
 
 @pytest.mark.parametrize("name", sorted(n for n in SPEAKERS if n.startswith("template") if n not in UNLIKE))
 @pytest.mark.parametrize("seed", range(2))
-def test_every_prompt_is_what_the_template_writes_for_the_whole_conversation(name, seed):
+def test_prompts_equal_the_rendered_conversation(name, seed):
     tokenizer, renderer = SPEAKERS[name]()
     rng = np.random.default_rng(seed)
     tools = [TOOL] if takes_tools(renderer) else None

@@ -124,7 +124,7 @@ SHOWN = (
 
 
 @pytest.mark.parametrize("source", [HEAD + SHOWN + END, "{{ messages | length }}" + HEAD + SHOWN + END])
-def test_reasoning_that_a_client_left_out_is_rendered_where_the_template_shows_it(source):
+def test_omitted_reasoning_is_rendered_where_the_template_shows_it(source):
     tokenizer, renderer = families.chatml(source)
     stop = renderer.get_stop_token_ids()[0]
     engine = ScriptedEngine(lambda i: [*tokenizer.encode(f"<think>because {i}</think>reply {i}"), stop])
@@ -142,7 +142,7 @@ def test_reasoning_that_a_client_left_out_is_rendered_where_the_template_shows_i
     assert chat.forks == {Fork.TEMPLATE: 3}
 
 
-def test_a_template_that_leaves_out_results_of_tools_is_refused_when_there_is_one():
+def test_template_without_tool_results_is_refused():
     source = TOOLS + STABLE.replace("{{ m.content", "{{ '' if m.role == 'tool' else m.content")
     _, renderer = families.chatml(source)
     messages = [user("x"), {"role": "assistant", "content": "", "tool_calls": [call(1)]}]
@@ -150,7 +150,7 @@ def test_a_template_that_leaves_out_results_of_tools_is_refused_when_there_is_on
         renderer.render_ids([*messages, {"role": "tool", "content": "y", "tool_call_id": call(1)["id"]}])
 
 
-def test_a_result_of_a_tool_that_the_template_would_leave_out_is_never_lost_on_the_way():
+def test_tool_result_is_never_lost_in_an_extension():
     source = TOOLS + STABLE.replace("{{ m.content", "{{ '' if m.role == 'tool' else m.content")
     tokenizer, renderer = families.chatml(source)
     stop = renderer.get_stop_token_ids()[0]
@@ -177,7 +177,7 @@ def test_a_result_of_a_tool_that_the_template_would_leave_out_is_never_lost_on_t
         ),
     ],
 )
-def test_tools_are_refused_where_the_template_has_no_form_for_them_that_can_be_read(source, why):
+def test_tools_without_a_readable_form_are_refused(source, why):
     tokenizer, renderer = families.chatml(source)
     chat = Chat(ScriptedEngine(lambda _: [5]), renderer, Sampling(), session="s")
     with pytest.raises(PolicyError, match=f"{why}.*: use an agent"):

@@ -110,7 +110,7 @@ def test_a_cut_reply_and_one_that_meets_a_stop_text_say_so(voice, stream):
     asyncio.run(converse())
 
 
-def test_a_tool_call_that_cannot_be_read_is_shown_as_text_and_kept_as_sampled(voice):
+def test_malformed_tool_call_is_shown_as_text(voice):
     broken = ScriptedReply(text='<think>\n\n</think>\n\nNow.\n<tool_call>\n{"name": "ls", "arg\n</tool_call>')
 
     async def converse():
@@ -127,7 +127,7 @@ def test_a_tool_call_that_cannot_be_read_is_shown_as_text_and_kept_as_sampled(vo
     asyncio.run(converse())
 
 
-def test_the_runs_sampling_replaces_the_clients_and_the_answer_says_what_was_not_used(voice):
+def test_run_sampling_overrides_the_client(voice):
     async def converse():
         async with open_world(voice, [DONE]) as world:
             client = openai.AsyncOpenAI(base_url=world.url, api_key="any", max_retries=0)

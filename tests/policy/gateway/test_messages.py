@@ -153,7 +153,7 @@ def test_a_prompt_that_is_too_long_is_said_in_the_words_that_clients_know(voice)
     asyncio.run(converse())
 
 
-def test_a_stream_is_pinged_until_the_reply_is_there_and_can_still_end_in_an_error(voice):
+def test_stream_is_pinged_until_reply_or_error(voice):
     from anthropic import APIStatusError
 
     async def converse():

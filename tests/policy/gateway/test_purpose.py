@@ -69,13 +69,13 @@ def test_the_rules_at_their_edges(messages, tools, continues, purpose):
     assert purpose_of(messages, tools, MAIN, lambda: continues) is purpose
 
 
-def test_the_first_call_is_the_main_line_unless_a_client_is_known_to_begin_otherwise():
+def test_first_call_is_main_unless_a_known_auxiliary_call():
     assert purpose_of(request(), [], None, lambda: False) is CallKind.MAIN
     title = request(system="Generate a concise, sentence-case title (3-7 words) that ...")
     assert purpose_of(title, [], None, lambda: False) is CallKind.AUXILIARY
 
 
-def test_a_main_line_without_tools_gives_way_to_one_with_tools_and_keeps_its_own_turns():
+def test_main_line_without_tools_yields_to_one_with_tools():
     plain = Line("You fix bugs.", frozenset())
     assert purpose_of(request(), [], plain, lambda: False) is CallKind.MAIN
     assert purpose_of(request(system="You judge."), [], plain, lambda: False) is CallKind.AUXILIARY

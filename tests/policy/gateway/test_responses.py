@@ -63,7 +63,7 @@ def test_a_conversation_is_one_branch_whether_its_history_is_named_or_sent(voice
     asyncio.run(converse())
 
 
-def test_instructions_are_those_of_the_request_and_not_of_the_response_before(voice):
+def test_instructions_are_not_inherited_from_previous_response(voice):
     async def converse():
         async with open_world(voice, [DONE, DONE]) as world:
             client = client_of(world)

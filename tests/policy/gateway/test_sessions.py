@@ -173,7 +173,7 @@ def test_wherever_a_connection_breaks_the_retry_gets_the_same_reply(voice, cut):
     asyncio.run(converse())
 
 
-def test_a_client_that_asks_for_the_rest_of_a_broken_reply_gets_the_rest_of_that_reply(voice):
+def test_continuation_request_gets_the_rest_of_a_broken_reply(voice):
     async def converse():
         async with open_world(voice, [EDIT, DONE]) as world:
             await world.chat_completion(BEGIN, tools=TOOLS)
@@ -195,7 +195,7 @@ def test_a_client_that_asks_for_the_rest_of_a_broken_reply_gets_the_rest_of_that
     asyncio.run(converse())
 
 
-def test_a_user_who_goes_on_from_half_a_reply_without_quoting_it_gets_a_new_one(voice):
+def test_unquoted_half_reply_gets_a_new_reply(voice):
     async def converse():
         async with open_world(voice, [EDIT, DONE]) as world:
             await world.chat_completion(BEGIN, tools=TOOLS)
@@ -213,7 +213,7 @@ def test_a_user_who_goes_on_from_half_a_reply_without_quoting_it_gets_a_new_one(
 # --- what runs at the same time, and what it is for
 
 
-def test_sub_agents_run_at_the_same_time_and_are_side_branches_of_the_same_tree(voice):
+def test_concurrent_sub_agents_are_auxiliary_branches(voice):
     script = [
         LOOK,
         *(ScriptedReply(content=f"found {i}", when=f"explore {i}.") for i in range(8)),
@@ -315,7 +315,7 @@ def test_a_reply_that_is_being_sampled_when_the_time_is_over_is_given_up(voice):
     asyncio.run(converse())
 
 
-def test_the_observer_sees_each_exchange_of_the_main_line_once_before_the_next_is_sampled(voice):
+def test_observer_sees_each_main_exchange_once(voice):
     seen: list[tuple[int, int]] = []  # index of the exchange, and how many calls had reached the engine
 
     async def converse():
