@@ -10,7 +10,6 @@ rollouts/       the trajectories, each with a page of its own
 
 from __future__ import annotations
 
-import json
 import os
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -24,6 +23,7 @@ from hone.evaluate.statistics import mean_pass_at_k, resolve_rate
 from hone.outcomes import OUTCOME_RULES, Fault, Outcome
 from hone.rollout.rewards import solved
 from hone.types import Trajectory
+from hone.utils.jsonl import append_json, drop_partial_line, read_json_lines
 
 Row = dict[str, Any]  # one line of results.jsonl
 Key = tuple[str, int]  # instance_id, sample
@@ -66,11 +66,9 @@ def is_fault(result: Row) -> bool:
 
 
 def append(path: Path, result: Row) -> None:
-    """Add one line and see it through to the operating system. Raises EvaluateError on a full disk."""
-    line = json.dumps(result).encode() + b"\n"
+    """Append one line. Raises EvaluateError on a full disk."""
     try:
-        with path.open("ab") as file:
-            file.write(line)
+        append_json(path, result)
     except OSError as error:
         raise EvaluateError(
             f"cannot write {path}: {os.strerror(error.errno or 0)}; mend that and run the same command again"
@@ -82,18 +80,16 @@ def read(path: Path) -> dict[Key, Row]:
 
     Raises EvaluateError when a line is not a result.
     """
-    if not path.is_file():
-        return {}
-    data = path.read_bytes()
-    whole = data.rfind(b"\n") + 1
-    if whole < len(data):
-        os.truncate(path, whole)
+    drop_partial_line(path)
     rows: dict[Key, Row] = {}
-    for number, line in enumerate(data[:whole].splitlines(), start=1):
+    try:
+        lines = list(read_json_lines(path))
+    except ValueError as error:
+        raise EvaluateError(f"{error}; every line must be a result of an evaluation") from error
+    for number, result in lines:
         try:
-            result = json.loads(line)
             rows[result["instance_id"], result["sample"]] = result
-        except (ValueError, KeyError, TypeError) as error:
+        except (KeyError, TypeError) as error:
             raise EvaluateError(
                 f"{path}, line {number}, is not a result of an evaluation: {error!r}"
             ) from error
@@ -102,9 +98,7 @@ def read(path: Path) -> dict[Key, Row]:
 
 def directories(path: Path) -> set[str]:
     """Every rollout that a line of a file that was `read` names, replaced lines included."""
-    return (
-        {json.loads(line)["run_dir"] for line in path.read_bytes().splitlines()} if path.is_file() else set()
-    )
+    return {result["run_dir"] for _, result in read_json_lines(path)}
 
 
 def samples_by_task(rows: Iterable[Row]) -> dict[str, list[bool]]:

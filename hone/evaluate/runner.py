@@ -25,6 +25,7 @@ from hone.rollout.lock import RunLock
 from hone.rollout.store import Store
 from hone.types import Task, Trajectory
 from hone.utils.concurrency import run_in_thread
+from hone.utils.files import write_file
 
 RESULTS, SUMMARY, REPORT = "results.jsonl", "summary.json", "report.html"
 PREDICTIONS, PREDICTIONS_BY_ID = "preds.jsonl", "preds.json"
@@ -127,11 +128,9 @@ def claim(out: Path, fingerprint: str, *, resume: bool) -> None:
 
 
 def write(path: Path, text: str) -> None:
-    """Write a file whole or not at all. Raises EvaluateError."""
-    partial = path.with_name(f".{path.name}.partial")
+    """Write a file atomically. Raises EvaluateError."""
     try:
-        partial.write_text(text, encoding="utf-8")
-        partial.replace(path)
+        write_file(path, text)
     except OSError as error:
         raise _unwritable(path, error) from error
 

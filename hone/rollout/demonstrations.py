@@ -22,6 +22,7 @@ from hone.rollout.episode import Episode, RolloutContext, run_demonstration
 from hone.rollout.errors import RolloutError, StoreError
 from hone.types import Message, Task
 from hone.utils.concurrency import run_in_thread
+from hone.utils.jsonl import append_json, drop_partial_line
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,10 +102,8 @@ async def _demonstrate(task: Task, rollout_id: str, context: RolloutContext) -> 
 
 
 def _append(path: Path, demonstration: Demonstration) -> None:
-    """One write a line, so that a killed process leaves whole lines and at most one cut short."""
     try:
-        with path.open("ab") as file:
-            file.write(json.dumps(dataclasses.asdict(demonstration)).encode() + b"\n")
+        append_json(path, dataclasses.asdict(demonstration))
     except OSError as error:
         raise StoreError(
             f"cannot write {path}: {os.strerror(error.errno or 0)}; mend that and run the same command again"
@@ -112,14 +111,9 @@ def _append(path: Path, demonstration: Demonstration) -> None:
 
 
 def _recover(path: Path) -> list[Demonstration]:
-    """What an earlier process wrote; a line that its death cut short is removed."""
-    if not path.is_file():
-        return []
-    data = path.read_bytes()
-    whole = data.rfind(b"\n") + 1
-    if whole < len(data):
-        os.truncate(path, whole)
-    return load(path)
+    """Return the demonstrations of an earlier process; a line that its death cut short is removed."""
+    drop_partial_line(path)
+    return load(path) if path.is_file() else []
 
 
 def _parse(path: Path, number: int, line: bytes) -> Demonstration:

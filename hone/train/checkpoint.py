@@ -16,7 +16,6 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import os
 import random
 import shutil
 from collections.abc import Mapping
@@ -32,6 +31,7 @@ from transformers.utils.logging import disable_progress_bar
 
 from hone.train.errors import CheckpointError
 from hone.train.trainer import Trainer
+from hone.utils.files import remove_directory, sync_directory, sync_file
 
 log = logging.getLogger(__name__)
 
@@ -66,11 +66,11 @@ def save(directory: Path, progress: TrainState, *, trainer: Trainer, tokenizer: 
         beside.mkdir()
         _write(beside, progress, trainer, tokenizer)
         if final.exists():  # it was passed over as incomplete, or the run was rolled back behind it
-            _delete(final)
+            remove_directory(final)
         beside.rename(final)
-        _sync_directory(directory)
+        sync_directory(directory)
         for old in _steps(directory)[keep:]:
-            _delete(old)
+            remove_directory(old)
     except (OSError, SafetensorError, RuntimeError) as error:  # torch and safetensors wrap a full disk each
         shutil.rmtree(beside, ignore_errors=True)
         raise CheckpointError(
@@ -136,8 +136,8 @@ def _write(folder: Path, progress: TrainState, trainer: Trainer, tokenizer: Toke
     seals = {str(path.relative_to(folder)): _seal(path) for path in files}
     (folder / MARKER).write_text(json.dumps(seals, indent=1))
     for path in [*files, folder / MARKER]:
-        _sync_file(path)
-    _sync_directory(folder)
+        sync_file(path)
+    sync_directory(folder)
 
 
 def _verify(path: Path, before: Path | None) -> None:
@@ -168,29 +168,9 @@ def _steps(directory: Path) -> list[Path]:
 
 def _sweep(directory: Path) -> None:
     """Remove what a killed process left half written or half deleted."""
-    for pattern in (".writing-*", ".deleting-*"):
+    for pattern in (".writing-*", ".*.deleting"):
         for path in directory.glob(pattern):
             shutil.rmtree(path)
-
-
-def _delete(path: Path) -> None:
-    """Renamed first, so that a kill never leaves half of something that looks whole."""
-    doomed = path.with_name(f".deleting-{path.name}")
-    path.rename(doomed)
-    shutil.rmtree(doomed)
-
-
-def _sync_file(path: Path) -> None:
-    with path.open("rb") as file:
-        os.fsync(file.fileno())
-
-
-def _sync_directory(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _random_states() -> dict[str, Any]:

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import time
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any
+
+from hone.utils.jsonl import drop_partial_line, read_json_lines
 
 
 class MetricsWriter:
@@ -24,7 +25,7 @@ class MetricsWriter:
         run_dir.mkdir(parents=True, exist_ok=True)
         self._kind = kind
         path = run_dir / "metrics.jsonl"
-        _drop_cut_line(path)
+        drop_partial_line(path)
         self._file = path.open("a")
         self._board: Any = None
         if tensorboard:
@@ -59,19 +60,6 @@ class MetricsWriter:
 
 def read_metrics(run_dir: Path, kind: str = "train") -> list[dict[str, Any]]:
     """The records of one series in order of step, the last one of each, without a line half written."""
-    path = run_dir / "metrics.jsonl"
-    if not path.is_file():
-        return []
-    lines = path.read_text().split("\n")[:-1]
-    records = (json.loads(line) for line in lines)
+    records = (record for _, record in read_json_lines(run_dir / "metrics.jsonl"))
     by_step = {record["step"]: record for record in records if record["kind"] == kind}
     return [by_step[step] for step in sorted(by_step)]
-
-
-def _drop_cut_line(path: Path) -> None:
-    """A process killed while writing leaves a line without its end; it would swallow the next one."""
-    if not path.is_file():
-        return
-    content = path.read_bytes()
-    if content and not content.endswith(b"\n"):
-        os.truncate(path, content.rfind(b"\n") + 1)

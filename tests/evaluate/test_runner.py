@@ -16,6 +16,7 @@ from hone.evaluate.settings import EvaluateSettings
 from hone.rollout.store import load
 from hone.types import Task
 from tests.rollout.real import gold, open_context, script, tasks
+from tests.rollout.test_dispatcher import World
 
 
 def run(
@@ -120,6 +121,17 @@ def test_a_directory_belongs_to_one_evaluation_and_is_gone_on_with_only_when_ask
     (tmp_path / "file").touch()
     with pytest.raises(EvaluateError, match=r"cannot write .*file.* \((file exists|not a directory)\)"):
         claim(tmp_path / "file", "f", resume=False)
+
+
+def test_every_sample_has_a_seed_of_its_own(tmp_path: Path):
+    def seeds(run_seed: int) -> list[int | None]:
+        out = tmp_path / str(run_seed)
+        subject = Subject(model="m", data="d", seed=run_seed, fingerprint="f", trainable=False, args={})
+        context = World([]).context(tmp_path)
+        asyncio.run(evaluate(tasks(2), context, EvaluateSettings(samples=2), out, subject))
+        return [load(folder).seed for folder in sorted((out / "rollouts").iterdir())]
+
+    assert len({*seeds(0), *seeds(1)}) == 8
 
 
 @pytest.mark.sandbox

@@ -280,6 +280,18 @@ def test_a_cancelled_collection_sweeps_nothing_away_from_the_next_one(workspaces
         assert {path.name for path in (tmp_path / "rollouts").iterdir()} == stored
 
 
+def test_seeds_of_rollouts_depend_on_the_seed_of_the_run(tmp_path: Path):
+    def seeds(run_seed: int) -> list[int | None]:
+        root = tmp_path / str(run_seed)
+        with Ledger.open(root) as ledger:
+            store = Store(root / "rollouts")
+            dispatcher = Dispatcher(World([]).context(root), ledger, store, seed=run_seed)
+            groups = asyncio.run(dispatcher.collect(0, 0, tasks(2)))
+        return [trajectory.seed for group in groups for trajectory in group.trajectories]
+
+    assert len({*seeds(0), *seeds(1)}) == 8
+
+
 def test_an_infrastructure_fault_is_dropped_and_its_place_filled_again(tmp_path: Path):
     with Ledger.open(tmp_path) as ledger:
         world = World(["fault", None, "fault"])

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import functools
 import os
 import sqlite3
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -199,6 +201,49 @@ def test_a_lost_row_unbalances_the_ledger(tmp_path: Path):
         pytest.raises(LedgerError, match="1 rollouts were dispatched and 0"),
     ):
         ledger.balance()
+
+
+def test_surplus_row_unbalances_the_ledger(tmp_path: Path):
+    with Ledger.open(tmp_path) as ledger:
+        dispatch(ledger, "r")
+    database = sqlite3.connect(tmp_path / "ledger.sqlite")
+    database.execute("UPDATE meta SET value = '0' WHERE key = 'dispatched'")
+    database.commit()
+    database.close()
+    with (
+        Ledger.open(tmp_path) as ledger,
+        pytest.raises(LedgerError, match="0 rollouts were dispatched and 1 are"),
+    ):
+        ledger.balance()
+
+
+def test_commit_refuses_open_rollouts_of_earlier_steps(tmp_path: Path):
+    with Ledger.open(tmp_path) as ledger:
+        dispatch(ledger, "early", step=0)
+        end(ledger, "early")
+        dispatch(ledger, "late", step=1)
+        end(ledger, "late")
+        with pytest.raises(LedgerError, match="early"):
+            ledger.commit_step(1, {"late": TRAINED})
+
+
+def test_only_commits_and_rollbacks_flush_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    levels: list[int] = []  # of each COMMIT: 1 is NORMAL, 2 is FULL
+
+    class Recording(sqlite3.Connection):
+        def execute(self, sql: str, *values: Any) -> sqlite3.Cursor:  # type: ignore[override]
+            if sql == "COMMIT":
+                levels.append(super().execute("PRAGMA synchronous").fetchone()[0])
+            return super().execute(sql, *values)
+
+    monkeypatch.setattr(sqlite3, "connect", functools.partial(sqlite3.connect, factory=Recording))
+    with Ledger.open(tmp_path) as ledger:
+        levels.clear()
+        dispatch(ledger, "r")
+        end(ledger, "r")
+        ledger.commit_step(0, {"r": TRAINED})
+        ledger.rollback(-1)
+    assert levels == [1, 1, 2, 2]
 
 
 class LedgerMachine(RuleBasedStateMachine):

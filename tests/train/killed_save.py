@@ -28,6 +28,11 @@ def half_a_file(state: Any, path: Path) -> None:
     die()
 
 
+def die_if_it_exists(path: Path, **_: object) -> None:
+    if path.exists():
+        die()
+
+
 RENAME = Path.rename
 
 
@@ -40,10 +45,10 @@ def rename_then_die(path: Path, target: Path) -> Path:
 STAGES: dict[str, Callable[[], None]] = {
     "optimizer": lambda: setattr(torch, "save", half_a_file),
     "marker": lambda: setattr(checkpoint, "_seal", die),
-    "flush": lambda: setattr(checkpoint, "_sync_file", die),
+    "flush": lambda: setattr(checkpoint, "sync_file", die),
     "rename": lambda: setattr(Path, "rename", die),
     "renamed": lambda: setattr(Path, "rename", rename_then_die),
-    "deletion": lambda: setattr(checkpoint.shutil, "rmtree", die),
+    "deletion": lambda: setattr(checkpoint.shutil, "rmtree", die_if_it_exists),
 }
 
 
