@@ -4,6 +4,6 @@ import pytest
 
 
 @pytest.fixture(scope="session")
-def voice(renderer, tokenizer):
+def renderer_and_tokenizer(renderer, tokenizer):
     """A renderer and its tokenizer."""
     return renderer, tokenizer

@@ -48,9 +48,9 @@ def plain(message) -> dict:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_conversation_with_parallel_tool_calls_is_one_branch(voice, stream):
+def test_a_conversation_with_parallel_tool_calls_is_one_branch(renderer_and_tokenizer, stream):
     async def converse():
-        async with open_world(voice, [LOOK, LOOK, DONE]) as world:
+        async with open_world(renderer_and_tokenizer, [LOOK, LOOK, DONE]) as world:
             client = openai.AsyncOpenAI(base_url=world.url, api_key="any", max_retries=0)
             messages = list(BEGIN)
             for _ in range(2):
@@ -72,9 +72,9 @@ def test_a_conversation_with_parallel_tool_calls_is_one_branch(voice, stream):
     asyncio.run(converse())
 
 
-def test_the_synchronous_package_and_an_api_key_serve_as_well(voice):
+def test_the_synchronous_package_and_an_api_key_serve_as_well(renderer_and_tokenizer):
     async def converse():
-        async with open_world(voice, [DONE]) as world:
+        async with open_world(renderer_and_tokenizer, [DONE]) as world:
             base = f"{world.gateway.url}/v1"
             client = openai.OpenAI(base_url=base, api_key=world.session.key, max_retries=0)
             stream = await asyncio.to_thread(
@@ -91,12 +91,12 @@ def test_the_synchronous_package_and_an_api_key_serve_as_well(voice):
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_cut_reply_and_one_that_meets_a_stop_text_say_so(voice, stream):
+def test_a_cut_reply_and_one_that_meets_a_stop_text_say_so(renderer_and_tokenizer, stream):
     cut = ScriptedReply(content="I was going to", finish="length")
     long = ScriptedReply(content="first\nSTOP second")
 
     async def converse():
-        async with open_world(voice, [cut, long, DONE]) as world:
+        async with open_world(renderer_and_tokenizer, [cut, long, DONE]) as world:
             client = openai.AsyncOpenAI(base_url=world.url, api_key="any", max_retries=0)
             message, finish, _ = await ask(client, BEGIN, stream=stream)
             assert (message.content, finish) == ("I was going to", "length")
@@ -110,11 +110,11 @@ def test_a_cut_reply_and_one_that_meets_a_stop_text_say_so(voice, stream):
     asyncio.run(converse())
 
 
-def test_malformed_tool_call_is_shown_as_text(voice):
+def test_malformed_tool_call_is_shown_as_text(renderer_and_tokenizer):
     broken = ScriptedReply(text='<think>\n\n</think>\n\nNow.\n<tool_call>\n{"name": "ls", "arg\n</tool_call>')
 
     async def converse():
-        async with open_world(voice, [broken, DONE]) as world:
+        async with open_world(renderer_and_tokenizer, [broken, DONE]) as world:
             client = openai.AsyncOpenAI(base_url=world.url, api_key="any", max_retries=0)
             message, finish, _ = await ask(client, BEGIN, stream=False, tools=TOOLS)
             assert finish == "stop"
@@ -127,9 +127,9 @@ def test_malformed_tool_call_is_shown_as_text(voice):
     asyncio.run(converse())
 
 
-def test_run_sampling_overrides_the_client(voice):
+def test_run_sampling_overrides_the_client(renderer_and_tokenizer):
     async def converse():
-        async with open_world(voice, [DONE]) as world:
+        async with open_world(renderer_and_tokenizer, [DONE]) as world:
             client = openai.AsyncOpenAI(base_url=world.url, api_key="any", max_retries=0)
             raw = await client.chat.completions.with_raw_response.create(
                 model="m", messages=BEGIN, temperature=0.1, max_tokens=5, seed=7, n=1, user="me"
@@ -162,9 +162,9 @@ def test_run_sampling_overrides_the_client(voice):
         ({"stream": "yes"}, "stream"),
     ],
 )
-def test_what_cannot_be_served_as_it_was_meant_is_refused_by_name(voice, fields, param):
+def test_what_cannot_be_served_as_it_was_meant_is_refused_by_name(renderer_and_tokenizer, fields, param):
     async def converse():
-        async with open_world(voice, [DONE]) as world:
+        async with open_world(renderer_and_tokenizer, [DONE]) as world:
             status, body = await world.chat_completion(**{"messages": BEGIN, **fields})
             assert (status, body["error"]["param"]) == (400, param)
             assert body["error"]["type"] == "invalid_request_error"
@@ -174,9 +174,9 @@ def test_what_cannot_be_served_as_it_was_meant_is_refused_by_name(voice, fields,
     asyncio.run(converse())
 
 
-def test_forbidden_tools_are_not_offered(voice):
+def test_forbidden_tools_are_not_offered(renderer_and_tokenizer):
     async def converse():
-        async with open_world(voice, [DONE, DONE]) as world:
+        async with open_world(renderer_and_tokenizer, [DONE, DONE]) as world:
             await world.chat_completion(BEGIN, tools=TOOLS, tool_choice="none")
             await world.chat_completion(BEGIN)
             assert world.session.exchanges[0].retries == 1  # it was the same call
@@ -185,9 +185,9 @@ def test_forbidden_tools_are_not_offered(voice):
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_prompt_that_is_too_long_is_said_in_the_words_that_clients_know(voice, stream):
+def test_a_prompt_that_is_too_long_is_said_in_the_words_that_clients_know(renderer_and_tokenizer, stream):
     async def converse():
-        async with open_world(voice, [DONE], context_tokens=300) as world:
+        async with open_world(renderer_and_tokenizer, [DONE], context_tokens=300) as world:
             client = openai.AsyncOpenAI(base_url=world.url, api_key="any")
             messages = [*BEGIN, {"role": "user", "content": "é" * 300}]
             with pytest.raises(openai.BadRequestError) as caught:

@@ -53,9 +53,9 @@ def answered(message) -> list[dict]:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_conversation_with_thinking_and_parallel_tools_is_one_branch(voice, stream):
+def test_a_conversation_with_thinking_and_parallel_tools_is_one_branch(renderer_and_tokenizer, stream):
     async def converse():
-        async with open_world(voice, [LOOK, LOOK, DONE]) as world:
+        async with open_world(renderer_and_tokenizer, [LOOK, LOOK, DONE]) as world:
             client = client_of(world, max_retries=0)
             messages = [QUESTION]
             for _ in range(2):
@@ -85,9 +85,9 @@ def test_a_conversation_with_thinking_and_parallel_tools_is_one_branch(voice, st
     asyncio.run(converse())
 
 
-def test_marks_for_caching_that_move_from_turn_to_turn_change_nothing(voice):
+def test_marks_for_caching_that_move_from_turn_to_turn_change_nothing(renderer_and_tokenizer):
     async def converse():
-        async with open_world(voice, [LOOK, LOOK, DONE]) as world:
+        async with open_world(renderer_and_tokenizer, [LOOK, LOOK, DONE]) as world:
             client = client_of(world, max_retries=0)
             messages = [{"role": "user", "content": [{"type": "text", "text": "Fix it."}]}]
             for _ in range(3):
@@ -101,11 +101,13 @@ def test_marks_for_caching_that_move_from_turn_to_turn_change_nothing(voice):
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_cut_reply_and_one_that_meets_a_stop_text_say_so(voice, stream):
+def test_a_cut_reply_and_one_that_meets_a_stop_text_say_so(renderer_and_tokenizer, stream):
     cut = ScriptedReply(content="I was going to", finish="length")
 
     async def converse():
-        async with open_world(voice, [cut, ScriptedReply(content="first STOP second")]) as world:
+        async with open_world(
+            renderer_and_tokenizer, [cut, ScriptedReply(content="first STOP second")]
+        ) as world:
             client = client_of(world, max_retries=0)
             message = await ask(client, [QUESTION], stream=stream)
             assert (message.content[0].text, message.stop_reason) == ("I was going to", "max_tokens")
@@ -132,9 +134,9 @@ def test_a_cut_reply_and_one_that_meets_a_stop_text_say_so(voice, stream):
         {"nonsense": 1},
     ],
 )
-def test_what_cannot_be_served_as_it_was_meant_is_refused(voice, fields):
+def test_what_cannot_be_served_as_it_was_meant_is_refused(renderer_and_tokenizer, fields):
     async def converse():
-        async with open_world(voice, [DONE]) as world:
+        async with open_world(renderer_and_tokenizer, [DONE]) as world:
             status, body = await world.post("/messages", {**REST, "messages": [QUESTION], **fields})
             assert (status, body["type"], body["error"]["type"]) == (400, "error", "invalid_request_error")
             assert world.engine.asked == 0
@@ -142,22 +144,24 @@ def test_what_cannot_be_served_as_it_was_meant_is_refused(voice, fields):
     asyncio.run(converse())
 
 
-def test_a_prompt_that_is_too_long_is_said_in_the_words_that_clients_know(voice):
+def test_a_prompt_that_is_too_long_is_said_in_the_words_that_clients_know(renderer_and_tokenizer):
     from anthropic import BadRequestError
 
     async def converse():
-        async with open_world(voice, [DONE], context_tokens=100) as world:
+        async with open_world(renderer_and_tokenizer, [DONE], context_tokens=100) as world:
             with pytest.raises(BadRequestError, match=r"prompt is too long: [0-9]+ tokens > 100"):
                 await ask(client_of(world), [QUESTION], stream=False)
 
     asyncio.run(converse())
 
 
-def test_stream_is_pinged_until_reply_or_error(voice):
+def test_stream_is_pinged_until_reply_or_error(renderer_and_tokenizer):
     from anthropic import APIStatusError
 
     async def converse():
-        async with open_world(voice, [DONE, ScriptedReply(error="out of memory")], quiet_s=0.001) as world:
+        async with open_world(
+            renderer_and_tokenizer, [DONE, ScriptedReply(error="out of memory")], quiet_s=0.001
+        ) as world:
             world.engine.open.clear()
             client = client_of(world, max_retries=0)
             asked = {**REST, "messages": [QUESTION]}

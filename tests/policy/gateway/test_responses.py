@@ -41,9 +41,11 @@ def handed_back(response) -> list[dict]:
 
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("by_id", [False, True])
-def test_a_conversation_is_one_branch_whether_its_history_is_named_or_sent(voice, stream, by_id):
+def test_a_conversation_is_one_branch_whether_its_history_is_named_or_sent(
+    renderer_and_tokenizer, stream, by_id
+):
     async def converse():
-        async with open_world(voice, [LOOK, LOOK, DONE]) as world:
+        async with open_world(renderer_and_tokenizer, [LOOK, LOOK, DONE]) as world:
             client = client_of(world)
             given, fields = [{"role": "user", "content": "Fix it."}], {}
             for _ in range(2):
@@ -63,9 +65,9 @@ def test_a_conversation_is_one_branch_whether_its_history_is_named_or_sent(voice
     asyncio.run(converse())
 
 
-def test_instructions_are_not_inherited_from_previous_response(voice):
+def test_instructions_are_not_inherited_from_previous_response(renderer_and_tokenizer):
     async def converse():
-        async with open_world(voice, [DONE, DONE]) as world:
+        async with open_world(renderer_and_tokenizer, [DONE, DONE]) as world:
             client = client_of(world)
             first = await ask(client, "Fix it.", stream=False)
             await ask(
@@ -82,9 +84,11 @@ def test_instructions_are_not_inherited_from_previous_response(voice):
     asyncio.run(converse())
 
 
-def test_a_cut_reply_is_incomplete(voice):
+def test_a_cut_reply_is_incomplete(renderer_and_tokenizer):
     async def converse():
-        async with open_world(voice, [ScriptedReply(content="I was", finish="length")]) as world:
+        async with open_world(
+            renderer_and_tokenizer, [ScriptedReply(content="I was", finish="length")]
+        ) as world:
             events = [
                 event
                 async for event in await client_of(world).responses.create(
@@ -116,9 +120,9 @@ def test_a_cut_reply_is_incomplete(voice):
         {"input": []},
     ],
 )
-def test_what_cannot_be_served_as_it_was_meant_is_refused(voice, fields):
+def test_what_cannot_be_served_as_it_was_meant_is_refused(renderer_and_tokenizer, fields):
     async def converse():
-        async with open_world(voice, [DONE]) as world:
+        async with open_world(renderer_and_tokenizer, [DONE]) as world:
             asked = {**REST, "input": "Fix it.", **fields}
             if "input" in fields:
                 asked["instructions"] = None

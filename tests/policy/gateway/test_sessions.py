@@ -28,9 +28,9 @@ def side(text: str) -> list[dict]:
 # --- who gets in
 
 
-def test_only_the_right_secret_opens_a_session(voice):
+def test_only_the_right_secret_opens_a_session(renderer_and_tokenizer):
     async def converse():
-        async with open_world(voice, [DONE]) as world:
+        async with open_world(renderer_and_tokenizer, [DONE]) as world:
             root = world.gateway.url
             body = {"model": "m", "messages": BEGIN}
             for path, headers, status in (
@@ -56,9 +56,9 @@ def test_only_the_right_secret_opens_a_session(voice):
     asyncio.run(converse())
 
 
-def test_a_closed_session_lets_nobody_in_and_frees_those_who_wait(voice):
+def test_a_closed_session_lets_nobody_in_and_frees_those_who_wait(renderer_and_tokenizer):
     async def converse():
-        async with open_world(voice, [DONE]) as world:
+        async with open_world(renderer_and_tokenizer, [DONE]) as world:
             world.engine.open.clear()
             waiting = asyncio.create_task(world.chat_completion(BEGIN))
             await world.engine.reached.acquire()
@@ -72,11 +72,11 @@ def test_a_closed_session_lets_nobody_in_and_frees_those_who_wait(voice):
     asyncio.run(converse())
 
 
-def test_a_gateway_on_a_socket_is_its_owners_and_leaves_nothing(voice, tmp_path):
+def test_a_gateway_on_a_socket_is_its_owners_and_leaves_nothing(renderer_and_tokenizer, tmp_path):
     path = tmp_path / "gateway.sock"
 
     async def converse():
-        async with open_world(voice, [DONE], socket=path) as world:
+        async with open_world(renderer_and_tokenizer, [DONE], socket=path) as world:
             assert stat.S_IMODE(path.stat().st_mode) == 0o600
             url = f"http://localhost{world.session.path}/chat/completions"
             async with world.http.post(url, json={"messages": BEGIN}) as response:
@@ -93,9 +93,9 @@ def test_a_gateway_on_a_socket_is_its_owners_and_leaves_nothing(voice, tmp_path)
 # --- what a retry gets
 
 
-def test_a_call_that_is_asked_again_is_sampled_once(voice):
+def test_a_call_that_is_asked_again_is_sampled_once(renderer_and_tokenizer):
     async def converse():
-        async with open_world(voice, [LOOK, DONE]) as world:
+        async with open_world(renderer_and_tokenizer, [LOOK, DONE]) as world:
             world.engine.open.clear()
             first = asyncio.create_task(world.chat_completion(BEGIN, tools=TOOLS))
             await world.engine.reached.acquire()
@@ -119,9 +119,9 @@ def test_a_call_that_is_asked_again_is_sampled_once(voice):
     asyncio.run(converse())
 
 
-def test_a_client_that_leaves_while_its_stream_is_pinged_stops_nothing(voice):
+def test_a_client_that_leaves_while_its_stream_is_pinged_stops_nothing(renderer_and_tokenizer):
     async def converse():
-        async with open_world(voice, [DONE], quiet_s=0.001) as world:
+        async with open_world(renderer_and_tokenizer, [DONE], quiet_s=0.001) as world:
             world.engine.open.clear()
             body = {"messages": BEGIN, "stream": True}
             async with world.http.post(f"{world.url}/chat/completions", json=body) as response:
@@ -137,9 +137,9 @@ def test_a_client_that_leaves_while_its_stream_is_pinged_stops_nothing(voice):
     asyncio.run(converse())
 
 
-def test_a_call_that_failed_is_sampled_when_it_is_asked_again(voice):
+def test_a_call_that_failed_is_sampled_when_it_is_asked_again(renderer_and_tokenizer):
     async def converse():
-        async with open_world(voice, [ScriptedReply(error="out of memory"), DONE]) as world:
+        async with open_world(renderer_and_tokenizer, [ScriptedReply(error="out of memory"), DONE]) as world:
             status, body = await world.chat_completion(BEGIN)
             assert (status, body["error"]["code"]) == (503, "engine_error")
             assert isinstance(world.session.error, EngineError)
@@ -150,11 +150,11 @@ def test_a_call_that_failed_is_sampled_when_it_is_asked_again(voice):
 
 
 @pytest.mark.parametrize("cut", range(0, 1800, 90))
-def test_wherever_a_connection_breaks_the_retry_gets_the_same_reply(voice, cut):
+def test_wherever_a_connection_breaks_the_retry_gets_the_same_reply(renderer_and_tokenizer, cut):
     broken = EDIT.model_copy(update={"drop_after_bytes": cut})
 
     async def converse():
-        async with open_world(voice, [broken, DONE]) as world:
+        async with open_world(renderer_and_tokenizer, [broken, DONE]) as world:
             client = openai.AsyncOpenAI(base_url=world.url, api_key="any", max_retries=0)
             content = ""
             try:
@@ -173,9 +173,9 @@ def test_wherever_a_connection_breaks_the_retry_gets_the_same_reply(voice, cut):
     asyncio.run(converse())
 
 
-def test_continuation_request_gets_the_rest_of_a_broken_reply(voice):
+def test_continuation_request_gets_the_rest_of_a_broken_reply(renderer_and_tokenizer):
     async def converse():
-        async with open_world(voice, [EDIT, DONE]) as world:
+        async with open_world(renderer_and_tokenizer, [EDIT, DONE]) as world:
             await world.chat_completion(BEGIN, tools=TOOLS)
             begun = "I will now ch"
             resume = (
@@ -195,9 +195,9 @@ def test_continuation_request_gets_the_rest_of_a_broken_reply(voice):
     asyncio.run(converse())
 
 
-def test_unquoted_half_reply_gets_a_new_reply(voice):
+def test_unquoted_half_reply_gets_a_new_reply(renderer_and_tokenizer):
     async def converse():
-        async with open_world(voice, [EDIT, DONE]) as world:
+        async with open_world(renderer_and_tokenizer, [EDIT, DONE]) as world:
             await world.chat_completion(BEGIN, tools=TOOLS)
             asked = [
                 *BEGIN,
@@ -213,7 +213,7 @@ def test_unquoted_half_reply_gets_a_new_reply(voice):
 # --- what runs at the same time, and what it is for
 
 
-def test_concurrent_sub_agents_are_auxiliary_branches(voice):
+def test_concurrent_sub_agents_are_auxiliary_branches(renderer_and_tokenizer):
     script = [
         LOOK,
         *(ScriptedReply(content=f"found {i}", when=f"explore {i}.") for i in range(8)),
@@ -221,7 +221,7 @@ def test_concurrent_sub_agents_are_auxiliary_branches(voice):
     ]
 
     async def converse():
-        async with open_world(voice, script) as world:
+        async with open_world(renderer_and_tokenizer, script) as world:
             _, body = await world.chat_completion(BEGIN, tools=TOOLS)
             message = body["choices"][0]["message"]
             world.engine.open.clear()
@@ -245,12 +245,12 @@ def test_concurrent_sub_agents_are_auxiliary_branches(voice):
     asyncio.run(converse())
 
 
-def test_a_client_that_compacts_its_history_forks_its_main_line(voice):
+def test_a_client_that_compacts_its_history_forks_its_main_line(renderer_and_tokenizer):
     ask = {"role": "user", "content": "You are the component that summarizes a conversation when ..."}
     summary = ScriptedReply(content="<state_snapshot>It is line 4.</state_snapshot>")
 
     async def converse():
-        async with open_world(voice, [LOOK, summary, EDIT, DONE]) as world:
+        async with open_world(renderer_and_tokenizer, [LOOK, summary, EDIT, DONE]) as world:
             _, body = await world.chat_completion(BEGIN, tools=TOOLS)
             said = {k: body["choices"][0]["message"][k] for k in ("role", "content", "tool_calls")}
             line = [*BEGIN, said, *results(said)]
@@ -279,10 +279,12 @@ def test_a_client_that_compacts_its_history_forks_its_main_line(voice):
     ],
 )
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_limit_ends_the_session_and_clients_do_not_ask_again(voice, limits, limit, answered, stream):
+def test_a_limit_ends_the_session_and_clients_do_not_ask_again(
+    renderer_and_tokenizer, limits, limit, answered, stream
+):
     async def converse():
         async with open_world(
-            voice, [DONE.model_copy(update={"content": "x" * 40})] * 5, limits=limits
+            renderer_and_tokenizer, [DONE.model_copy(update={"content": "x" * 40})] * 5, limits=limits
         ) as world:
             client = openai.AsyncOpenAI(
                 base_url=world.url, api_key="any"
@@ -304,9 +306,9 @@ def test_a_limit_ends_the_session_and_clients_do_not_ask_again(voice, limits, li
     asyncio.run(converse())
 
 
-def test_a_reply_that_is_being_sampled_when_the_time_is_over_is_given_up(voice):
+def test_a_reply_that_is_being_sampled_when_the_time_is_over_is_given_up(renderer_and_tokenizer):
     async def converse():
-        async with open_world(voice, [DONE], limits=SessionLimits(seconds=0.2)) as world:
+        async with open_world(renderer_and_tokenizer, [DONE], limits=SessionLimits(seconds=0.2)) as world:
             world.engine.open.clear()
             status, _ = await world.chat_completion(BEGIN)
             assert (status, world.session.ended) == (403, Limit.SECONDS)
@@ -315,7 +317,7 @@ def test_a_reply_that_is_being_sampled_when_the_time_is_over_is_given_up(voice):
     asyncio.run(converse())
 
 
-def test_observer_sees_each_main_exchange_once(voice):
+def test_observer_sees_each_main_exchange_once(renderer_and_tokenizer):
     seen: list[tuple[int, int]] = []  # index of the exchange, and how many calls had reached the engine
 
     async def converse():
@@ -323,7 +325,7 @@ def test_observer_sees_each_main_exchange_once(voice):
             seen.append((exchange.index, world.engine.asked))
             await asyncio.sleep(0)
 
-        async with open_world(voice, [DONE] * 5, on_exchange=observe) as world:
+        async with open_world(renderer_and_tokenizer, [DONE] * 5, on_exchange=observe) as world:
             messages = list(BEGIN)
             for _ in range(3):
                 await world.chat_completion(messages)
@@ -338,12 +340,12 @@ def test_observer_sees_each_main_exchange_once(voice):
     asyncio.run(converse())
 
 
-def test_an_observer_that_fails_ends_the_session(voice):
+def test_an_observer_that_fails_ends_the_session(renderer_and_tokenizer):
     async def observe(_exchange) -> None:
         raise EngineError("the sandbox is gone")
 
     async def converse():
-        async with open_world(voice, [DONE, DONE], on_exchange=observe) as world:
+        async with open_world(renderer_and_tokenizer, [DONE, DONE], on_exchange=observe) as world:
             assert (await world.chat_completion(BEGIN))[0] == 200
             status, body = await world.chat_completion([*BEGIN, USER])
             assert (status, body["error"]["code"]) == (403, "session_failed")
@@ -353,7 +355,7 @@ def test_an_observer_that_fails_ends_the_session(voice):
     asyncio.run(converse())
 
 
-def test_an_observer_under_way_is_finished_before_the_session_is_closed(voice):
+def test_an_observer_under_way_is_finished_before_the_session_is_closed(renderer_and_tokenizer):
     seen: list[int] = []
 
     async def converse():
@@ -364,7 +366,7 @@ def test_an_observer_under_way_is_finished_before_the_session_is_closed(voice):
             await go_on.wait()
             seen.append(exchange.index)
 
-        async with open_world(voice, [DONE, DONE], on_exchange=observe) as world:
+        async with open_world(renderer_and_tokenizer, [DONE, DONE], on_exchange=observe) as world:
             await world.chat_completion(BEGIN)
             asking = asyncio.create_task(world.chat_completion([*BEGIN, USER]))
             await begun.wait()
@@ -378,10 +380,10 @@ def test_an_observer_under_way_is_finished_before_the_session_is_closed(voice):
     asyncio.run(converse())
 
 
-def test_an_exchange_tells_what_was_asked_and_when(voice):
+def test_an_exchange_tells_what_was_asked_and_when(renderer_and_tokenizer):
     async def converse():
         before = time.monotonic()
-        async with open_world(voice, [LOOK, DONE]) as world:
+        async with open_world(renderer_and_tokenizer, [LOOK, DONE]) as world:
             _, body = await world.chat_completion(BEGIN, tools=TOOLS)
             said = {k: body["choices"][0]["message"][k] for k in ("role", "content", "tool_calls")}
             await world.chat_completion([*BEGIN, said, *results(said)], tools=TOOLS)

@@ -102,7 +102,7 @@ class World:
 
 @asynccontextmanager
 async def open_world(
-    voice: Any,
+    renderer_and_tokenizer: Any,
     script: Sequence[ScriptedReply],
     *,
     quiet_s: float = 10.0,
@@ -112,7 +112,7 @@ async def open_world(
     **named: Any,
 ) -> AsyncIterator[World]:
     """`named` are the arguments of `Gateway.open`. Exactness is checked at the end."""
-    renderer, tokenizer = voice
+    renderer, tokenizer = renderer_and_tokenizer
     engine = Engine(script, renderer, tokenizer, context_tokens=context_tokens)
     chat = Chat(engine, renderer, Sampling(max_tokens=1000, temperature=0.5), session="s")
     places: dict[str, Any] = {"port": 0} if socket is None else {"socket": socket}
