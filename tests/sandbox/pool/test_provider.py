@@ -129,9 +129,13 @@ def test_a_lost_lease_ends_what_runs_and_all_that_follows(tmp_path: Path) -> Non
             await pool.close(pool.status().leases[0].lease_id)  # an operator does
             with pytest.raises(SandboxLost):
                 await running
-            await wait_until_async(lambda: not provider._held)
-            with pytest.raises(LeaseLost):
-                await sandbox.exec("x")
+
+            async def is_lease_lost() -> bool:
+                with pytest.raises(SandboxLost) as raised:
+                    await sandbox.exec("x")
+                return isinstance(raised.value, LeaseLost)
+
+            await wait_until_async(is_lease_lost)  # the next heartbeat tells the client
             await sandbox.close()
 
     asyncio.run(run())
