@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hone.cli.options import JsonOption, run_stoppable
+from hone.cli.options import JsonOption, run_with_progress
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -61,4 +61,4 @@ def prepare(
         with reporter.stage(f"installing {program.name}"):
             return prepare(program, default_layers())
 
-    typer.echo(f"{program.name}: {run_stoppable(job)}")
+    typer.echo(f"{program.name}: {run_with_progress(job)}")

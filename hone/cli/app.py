@@ -1,4 +1,4 @@
-"""The command line: which commands there are, and what happens when one fails."""
+"""The `hone` command line: its commands and the handling of their errors."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import typer
 from hone.cli import agents, engine, images, pool, tasks
 from hone.cli.compare import compare
 from hone.cli.doctor import doctor
-from hone.cli.errors import FAILED, MISUSE, STOPPED, Stopped, explain
+from hone.cli.errors import FAILED, MISUSE, STOPPED, Interrupted, explain
 from hone.cli.evaluate import evaluate
 from hone.cli.gateway import gateway
 from hone.cli.grade import grade
@@ -42,19 +42,17 @@ app.add_typer(engine.app, name="engine")
 
 @app.callback()
 def hone(
-    debug: Annotated[
-        bool, typer.Option("--debug", help="Show where an error comes from; goes anywhere.")
-    ] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Print tracebacks (global option).")] = False,
     help_config: HelpConfigOption = False,
 ) -> None:
-    """Train software-engineering agents by reinforcement learning, on a signal that can be trusted.
+    """Train software-engineering agents by reinforcement learning.
 
-    Begin with [bold]hone doctor[/bold], then [bold]hone quickstart[/bold]; each command has a --help.
+    Start with [bold]hone doctor[/bold], then [bold]hone quickstart[/bold]; every command has --help.
     """
 
 
 def main() -> int:
-    """Run the command of `sys.argv`; returns the exit code (see `hone.cli.errors`)."""
+    """Run the command in `sys.argv` and return its exit code (see `hone.cli.errors`)."""
     arguments = [argument for argument in sys.argv[1:] if argument != "--debug"]
     debug = len(arguments) < len(sys.argv) - 1
     try:
@@ -64,15 +62,15 @@ def main() -> int:
     except BrokenPipeError:
         os.dup2(
             os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno()
-        )  # the reader left: `hone show RUN | head`
+        )  # the reader of the pipe exited: `hone show RUN | head`
         return FAILED
-    except Stopped as stopped:
+    except Interrupted as stopped:
         print(f"Stopped. {stopped}", file=sys.stderr)
         return STOPPED
     except typer.Abort:
         return STOPPED
     except typer.TyperException as error:
-        if message := error.format_message():  # none: the help was printed, for want of arguments
+        if message := error.format_message():  # empty when only the help was printed
             print(f"hone: {message} (hone --help, hone COMMAND --help)", file=sys.stderr)
         return MISUSE
     except Exception as error:

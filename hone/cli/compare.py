@@ -39,7 +39,7 @@ def compare(
 
     [bold]Example[/bold]: hone compare runs/before runs/after --html comparison.html
     """
-    from hone.cli.errors import Refused
+    from hone.cli.errors import UsageError
     from hone.cli.output import print_json
     from hone.config import same_results
     from hone.evaluate.comparison import compare_runs, comparison_page
@@ -49,7 +49,7 @@ def compare(
     try:
         compared = compare_runs(first, second, ignored=(*same_results(), *EXPECTED))
     except EvaluateError as error:
-        raise Refused(str(error)) from None
+        raise UsageError(str(error)) from None
     if html is not None:
         write(html, comparison_page(compared, html))
     if as_json:
@@ -76,11 +76,11 @@ def _record(compared: RunComparison) -> dict[str, object]:
 
 
 def _print(compared: RunComparison) -> None:
-    from hone.cli.output import percent, print_facts, print_table
+    from hone.cli.output import percent, print_fields, print_table
 
     shown = [f"{percent(r.rate)} ({100 * r.low:.1f} to {100 * r.high:.1f}) of {r.n}" for r in compared.rates]
     paired = compared.paired
-    print_facts(
+    print_fields(
         {
             compared.names[0]: shown[0],
             compared.names[1]: shown[1],

@@ -54,14 +54,14 @@ def doctor(
 
 
 def _settings(recipe: Path | None, sets: list[str]) -> SandboxSettings:
-    from hone.cli.errors import Refused
+    from hone.cli.errors import UsageError
     from hone.config import resolve
     from hone.sandbox.settings import SandboxSettings
 
     if recipe is not None:
         return resolve(recipe, sets).sandbox
     if sets:
-        raise Refused(
+        raise UsageError(
             "--set changes a recipe: name one, such as hone doctor recipes/quickstart.toml --set ..."
         )
     return SandboxSettings()

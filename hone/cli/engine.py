@@ -82,7 +82,7 @@ def serve(
     import asyncio
     import sys
 
-    from hone.cli.options import run_stoppable
+    from hone.cli.options import run_with_progress
     from hone.launch.engine import default_context
     from hone.launch.engine import serve as run
     from hone.policy.engines.command import ServerOptions, has_gpu
@@ -111,7 +111,12 @@ def serve(
             )
 
         with reporter.stage(f"serving {model}") as stage:
-            told = {"log": log, "ready_timeout_s": ready_timeout_s, "say": stage.say, "on_ready": on_ready}
+            told = {
+                "log": log,
+                "ready_timeout_s": ready_timeout_s,
+                "say": stage.set_status,
+                "on_ready": on_ready,
+            }
             asyncio.run(run(options, host, port, **told))
 
-    run_stoppable(job)
+    run_with_progress(job)

@@ -25,11 +25,11 @@ EXTRAS = {
 """Package -> the extra of Hone that installs it."""
 
 
-class Refused(Exception):
+class UsageError(Exception):
     """The command cannot do what was asked; the message says why and what to do."""
 
 
-class Stopped(Exception):
+class Interrupted(Exception):
     """Ctrl-C."""
 
 
@@ -85,7 +85,7 @@ def _exit_codes() -> dict[type[Exception], int]:
         TaskError,
         TrainError,
     )
-    return {ConfigError: MISUSE, Refused: MISUSE, **dict.fromkeys(expected, FAILED)}
+    return {ConfigError: MISUSE, UsageError: MISUSE, **dict.fromkeys(expected, FAILED)}
 
 
 def _leaves(error: BaseException) -> Iterator[BaseException]:

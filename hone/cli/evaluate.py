@@ -21,7 +21,7 @@ from hone.cli.evaluate_flags import (
     SliceOption,
     TasksOption,
     TemperatureOption,
-    replaced,
+    replaced_settings,
     to_sets,
 )
 from hone.cli.options import (
@@ -105,7 +105,7 @@ def _measure(flags: Flags, *, dry_run: bool, allow_overlap: bool, as_json: bool)
 
         return run(settings, reporter, out=flags.out, resume=flags.resume or flags.out is None)
 
-    sets, without = to_sets(flags), replaced(flags)
+    sets, without = to_sets(flags), replaced_settings(flags)
     told = run_job(
         "eval", flags.recipe, sets, job, dry_run=dry_run, allow_overlap=allow_overlap, without=without
     )

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hone.cli.errors import Refused
-from hone.cli.options import one_of
+from hone.cli.errors import UsageError
+from hone.cli.options import require_choice
 from hone.policy.errors import PolicyError
 from hone.policy.folder import DEFAULT_CONTEXT, longest_context
 
@@ -61,12 +61,12 @@ def engine_settings(
         key_env: environment variable with the server's key.
         alone: no recipe says how long contexts and replies are.
 
-    Raises Refused, and EngineError when the server does not answer.
+    Raises UsageError, and EngineError when the server does not answer.
     """
     if kind is not None:
-        one_of(kind, KINDS, "kind of engine")
+        require_choice(kind, KINDS, "kind of engine")
         if engine is None or engine == LOCAL:
-            raise Refused("--engine-kind says what a server is: give its address with --engine")
+            raise UsageError("--engine-kind says what a server is: give its address with --engine")
     if engine is None or engine == LOCAL:
         given: Given = {} if engine is None else {"engine.kind": ("--engine", json.dumps(LOCAL))}
         if model is not None:
@@ -76,10 +76,10 @@ def engine_settings(
         try:
             longest = longest_context(Path(model))
         except PolicyError as error:
-            raise Refused(f"--model: {error}") from None
+            raise UsageError(f"--model: {error}") from None
         return given, _lengths(min(longest or DEFAULT_CONTEXT, DEFAULT_CONTEXT))
     if not engine.startswith(("http://", "https://")):
-        raise Refused(f"--engine {engine} is no address such as http://host:8000, nor `local`")
+        raise UsageError(f"--engine {engine} is no address such as http://host:8000, nor `local`")
     from hone.launch.endpoint import find_endpoint
 
     endpoint = find_endpoint(engine, kind, key=os.environ.get(key_env) if key_env else None)
@@ -97,18 +97,18 @@ def engine_settings(
 
 
 def _chosen(endpoint: Endpoint, model: str | None) -> Served | None:
-    """The served model that is meant; None where the server does not tell. Raises Refused."""
+    """The served model that is meant; None where the server does not tell. Raises UsageError."""
     names = [served.name for served in endpoint.served]
     if model is None and len(names) == 1:
         return endpoint.served[0]
     if model is None:
         serves = f"it serves {', '.join(names)}" if names else "it does not tell what it serves"
-        raise Refused(f"say with --model which model of {endpoint.url} is meant: {serves}")
+        raise UsageError(f"say with --model which model of {endpoint.url} is meant: {serves}")
     if not names:
         return None
     if model not in names and endpoint.kind != "openai" and Path(model).is_dir():
         return _same(endpoint, Path(model))
-    return endpoint.served[names.index(one_of(model, names, f"model at {endpoint.url} called"))]
+    return endpoint.served[names.index(require_choice(model, names, f"model at {endpoint.url} called"))]
 
 
 def _same(endpoint: Endpoint, folder: Path) -> Served:
@@ -119,14 +119,14 @@ def _same(endpoint: Endpoint, folder: Path) -> Served:
             return served
     unseen = [served for root, served in zip(roots, endpoint.served, strict=True) if not root.is_dir()]
     if not unseen:
-        raise Refused(
+        raise UsageError(
             f"{endpoint.url} serves the model in {roots[0]}, not that in {folder}: serve the other one"
         )
     return unseen[0]
 
 
 def _folder(endpoint: Endpoint, served: Served | None, model: str | None, *, alone: bool) -> str | None:
-    """Where the tokenizer of a token-exact engine lies; None: the recipe says it. Raises Refused."""
+    """Where the tokenizer of a token-exact engine lies; None: the recipe says it. Raises UsageError."""
     if model is not None and Path(model).is_dir():
         return model
     if model is None and not alone:
@@ -134,7 +134,7 @@ def _folder(endpoint: Endpoint, served: Served | None, model: str | None, *, alo
     if served is not None and served.root and Path(served.root).is_dir():
         return served.root
     name = served.name if served else model
-    raise Refused(
+    raise UsageError(
         f"the tokenizer of {name} is needed here to talk to {endpoint.url} in tokens: give its folder with "
         "--model, or go without tokens by --engine-kind openai"
     )

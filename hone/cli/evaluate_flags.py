@@ -9,17 +9,17 @@ from typing import Annotated
 
 import typer
 
-from hone.cli.errors import Refused
+from hone.cli.errors import UsageError
 from hone.cli.evaluate_engine import engine_settings
-from hone.cli.options import PROVIDERS, ROOMY, one_of
+from hone.cli.options import PROVIDERS, REPOSITORY_LIMITS, require_choice
 
 AGENTS = ("bash", "debugger", "mini-swe-agent", "oracle", "noop", "demonstrator")
 BLACKBOX = "blackbox:"
 PROGRAMS = ("qwen-code", "mini-swe-agent")  # presets of `blackbox`; any other is a path to a TOML file
 SCRIPTED = ("oracle", "noop", "demonstrator")
 # Without a recipe: the tasks are those of --tasks alone, in sandboxes roomy enough for whole repositories.
-ALONE = (
-    *ROOMY,
+NO_RECIPE = (
+    *REPOSITORY_LIMITS,
     *(f"tasks.{name}=0" for name in ("train", "test", "unseen")),
 )
 
@@ -103,7 +103,7 @@ class Flags:
 def to_sets(flags: Flags) -> list[str]:
     """The settings that the flags stand for, as `--set` takes them, and those of --set after them.
 
-    Raises Refused when flags contradict each other, say the same as a --set, or have no effect, and
+    Raises UsageError when flags contradict each other, say the same as a --set, or have no effect, and
     EngineError when the server of --engine does not answer.
     """
     _check(flags)
@@ -115,14 +115,14 @@ def to_sets(flags: Flags) -> list[str]:
     for text in flags.sets:
         name = text.partition("=")[0].strip()
         if name in given:
-            raise Refused(f"{given[name][0]} and --set {name}=... both set {name}: give one of them")
-    base = [*ALONE, f"run_dir={_plain(flags.out)}", *lengths] if alone else []
+            raise UsageError(f"{given[name][0]} and --set {name}=... both set {name}: give one of them")
+    base = [*NO_RECIPE, f"run_dir={_plain(flags.out)}", *lengths] if alone else []
     if flags.agent in SCRIPTED:
         base.append("tasks.allow_overlap=true")  # it learned from no task
     return [*base, *(f"{name}={value}" for name, (_, value) in given.items()), *flags.sets]
 
 
-def replaced(flags: Flags) -> list[str]:
+def replaced_settings(flags: Flags) -> list[str]:
     """The settings of the recipe that flags stand in place of.
 
     With --agent those that have no effect on that agent, with --engine all of the engine but its context.
@@ -145,13 +145,15 @@ def _check(flags: Flags) -> None:
         needed = {"--agent": flags.agent, "--tasks": flags.tasks, "-o": flags.out}
         missing = [name for name, value in needed.items() if value is None]
         if missing:
-            raise Refused(f"name a RECIPE, or say without one what it would: {', '.join(missing)} is missing")
+            raise UsageError(
+                f"name a RECIPE, or say without one what it would: {', '.join(missing)} is missing"
+            )
     if flags.resume and flags.out is None:
-        raise Refused(
+        raise UsageError(
             "--resume goes on in the directory of -o: name it; without -o an evaluation always goes on"
         )
     if flags.venv is not None and flags.repo_root is None:
-        raise Refused("--venv has no effect without --repo-root: give both, or neither")
+        raise UsageError("--venv has no effect without --repo-root: give both, or neither")
     if flags.agent in SCRIPTED:
         asked = {
             "--engine": flags.engine,
@@ -161,7 +163,9 @@ def _check(flags: Flags) -> None:
         }
         unused = [name for name, value in asked.items() if value is not None]
         if unused:
-            raise Refused(f"{unused[0]} has no effect: the agent {flags.agent} is scripted and asks no model")
+            raise UsageError(
+                f"{unused[0]} has no effect: the agent {flags.agent} is scripted and asks no model"
+            )
 
 
 def _settings(flags: Flags) -> dict[str, tuple[str, str]]:
@@ -173,7 +177,10 @@ def _settings(flags: Flags) -> dict[str, tuple[str, str]]:
         if program:
             found["agent.program"] = ("--agent", _plain(program))
     if flags.provider is not None:
-        found["sandbox.provider"] = ("--provider", _plain(one_of(flags.provider, PROVIDERS, "provider")))
+        found["sandbox.provider"] = (
+            "--provider",
+            _plain(require_choice(flags.provider, PROVIDERS, "provider")),
+        )
     if flags.tasks is not None:
         found["tasks.evaluation"] = ("--tasks", _plain(flags.tasks))
         found["evaluate.split"] = ("--tasks", _plain("test"))
@@ -200,17 +207,17 @@ def _key_env(flags: Flags) -> str | None:
 
 
 def parse_agent(name: str) -> tuple[str, str]:
-    """(kind, program), such as ("blackbox", "qwen-code"). Raises Refused, naming the nearest."""
+    """(kind, program), such as ("blackbox", "qwen-code"). Raises UsageError, naming the nearest."""
     if name == BLACKBOX.rstrip(":") or name == BLACKBOX:
-        raise Refused(
+        raise UsageError(
             f"--agent {name} needs a program: {BLACKBOX}{PROGRAMS[0]}, or {BLACKBOX} and a TOML file"
         )
     if name.startswith(BLACKBOX):
         program = name.removeprefix(BLACKBOX)
         if "/" not in program and not program.endswith(".toml"):
-            one_of(program, PROGRAMS, "program for blackbox")
+            require_choice(program, PROGRAMS, "program for blackbox")
         return "blackbox", program
-    one_of(name, (*AGENTS, *(BLACKBOX + program for program in PROGRAMS)), "agent")
+    require_choice(name, (*AGENTS, *(BLACKBOX + program for program in PROGRAMS)), "agent")
     return name, ""
 
 
@@ -220,7 +227,7 @@ def _slice(text: str) -> str:
     try:
         parse_slice(text)
     except ValueError as error:
-        raise Refused(f"--slice {error}") from None
+        raise UsageError(f"--slice {error}") from None
     return text
 
 
@@ -228,7 +235,7 @@ def _temperature(text: str) -> dict[str, tuple[str, str]]:
     try:
         temperatures = [float(part) for part in text.split(",")]
     except ValueError:
-        raise Refused(f"--temperature {text!r} is no number, nor several with commas between") from None
+        raise UsageError(f"--temperature {text!r} is no number, nor several with commas between") from None
     if len(temperatures) == 1:
         return {"sampling.temperature": ("--temperature", repr(temperatures[0]))}
     return {"evaluate.temperatures": ("--temperature", repr(temperatures))}

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from hone.cli.errors import Refused
+from hone.cli.errors import UsageError
 
 if TYPE_CHECKING:
-    from hone.launch.gateway import Standing
+    from hone.launch.gateway import RunningGateway
 
 EngineOption = Annotated[
     str,
@@ -92,9 +92,9 @@ def gateway(
     [bold]Example[/bold]: hone gateway --engine scripted:session.jsonl --socket gateway.sock
     """
     if (port is None) == (socket is None):
-        raise Refused("give --port or --socket, and not both")
+        raise UsageError("give --port or --socket, and not both")
     if not engine.startswith(("scripted:", "http://", "https://")):
-        raise Refused(f"--engine {engine} is neither a URL nor scripted:FILE")
+        raise UsageError(f"--engine {engine} is neither a URL nor scripted:FILE")
 
     import asyncio
 
@@ -118,7 +118,7 @@ def gateway(
             socket=socket,
             token_file=token_file,
         ),
-        on_ready=_tell,
+        on_ready=_print_addresses,
     )
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(serving)
@@ -127,12 +127,12 @@ def gateway(
 _OPEN = "every user of this machine may open and read sessions: see --token-file"
 
 
-def _tell(standing: Standing) -> None:
-    """How to point a client at it."""
-    gateway, session = standing.gateway, standing.session
+def _print_addresses(running: RunningGateway) -> None:
+    """How to replace_symlink a client at it."""
+    gateway, session = running.gateway, running.session
     base = gateway.url or "http://localhost"
     through = "" if gateway.socket is None else f" --unix-socket {gateway.socket}"
-    bearer = f' -H "Authorization: Bearer {standing.token}"' if standing.token else ""
+    bearer = f' -H "Authorization: Bearer {running.token}"' if running.token else ""
     lines = (
         f"listening on {gateway.url or gateway.socket}",
         f"session {session.id} is open:",
@@ -140,6 +140,6 @@ def _tell(standing: Standing) -> None:
         f"  ANTHROPIC_BASE_URL={base}{session.path.removesuffix('/v1')} ANTHROPIC_API_KEY={session.key}",
         f"another one: curl{through} -X POST{bearer} {base}/sessions",
         f"its tokens:  curl{through}{bearer} {base}/sessions/{session.id}/tree",
-        *(() if standing.token else (_OPEN,)),
+        *(() if running.token else (_OPEN,)),
     )
     print("\n".join(lines), flush=True)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hone.cli.errors import FAILED, Refused
+from hone.cli.errors import FAILED, UsageError
 from hone.cli.options import (
     JsonOption,
     ProviderOption,
@@ -15,7 +15,7 @@ from hone.cli.options import (
     SettingOption,
     VenvOption,
     resolve_provider,
-    run_stoppable,
+    run_with_progress,
 )
 
 if TYPE_CHECKING:
@@ -87,12 +87,12 @@ def grade(
     [bold]Example[/bold]: hone grade --tasks tasks.jsonl --task django__django-11490 --log test_output.txt
     """
     if (predictions is None) == (log is None):
-        raise Refused("give either --predictions, to run tests, or --log, to read what they printed")
+        raise UsageError("give either --predictions, to run tests, or --log, to read what they printed")
     if log is not None:
         _grade_log(tasks, log, task, edition, as_json=as_json)
         return 0
     if out is None:
-        raise Refused("say with -o which directory the reports go to")
+        raise UsageError("say with -o which directory the reports go to")
     settings = resolve_provider(provider, sets)
     if venv is not None:
         grading = settings.grading.model_copy(update={"venv": venv})
@@ -106,7 +106,7 @@ def _grade_predictions(
     from hone.cli.output import print_json
     from hone.grading.predictions import read_predictions
 
-    tasks = load_tasks_or_say(tasks_file)
+    tasks = load_usable_tasks(tasks_file)
     read = read_predictions(predictions, tasks)
     for sentence in read.refused:
         typer.echo(sentence, err=True)
@@ -114,16 +114,18 @@ def _grade_predictions(
     chosen = [task for task in tasks if task.id in wanted]
 
     def job(reporter: Reporter) -> dict[str, Any]:
-        from hone.launch.grade import grade_all, localise_all
+        from hone.launch.grade import grade_with_progress, localise_tasks
 
-        found, refused = localise_all(chosen, root, settings, reporter)
+        found, refused = localise_tasks(chosen, root, settings, reporter)
         for sentence in refused.values():
             reporter.note(sentence)
         others = [task for task in tasks if task.id not in wanted]
-        summary = grade_all(settings, [*found, *others], _known(read.predictions, refused), out, reporter)
+        summary = grade_with_progress(
+            settings, [*found, *others], _known(read.predictions, refused), out, reporter
+        )
         return {**summary, "refused_rows": list(read.refused), "refused_tasks": refused}
 
-    summary = run_stoppable(job)
+    summary = run_with_progress(job)
     if as_json:
         print_json(summary)
     else:
@@ -135,8 +137,8 @@ def _known(predictions: tuple[Prediction, ...], refused: dict[str, str]) -> list
     return [prediction for prediction in predictions if prediction.instance_id not in refused]
 
 
-def load_tasks_or_say(path: Path) -> list[Task]:
-    """The tasks of a file; its rows that cannot be used are named on stderr. Refused when none can be."""
+def load_usable_tasks(path: Path) -> list[Task]:
+    """The tasks of a file; its rows that cannot be used are named on stderr. UsageError when none can be."""
     from hone.tasks.files import load_tasks
 
     imported = load_tasks(path)
@@ -144,7 +146,7 @@ def load_tasks_or_say(path: Path) -> list[Task]:
         name = f" ({each.id})" if each.id else ""
         typer.echo(f"{path}: row {each.row}{name}: {each.reason}", err=True)
     if not imported.tasks:
-        raise Refused(f"{path} holds no task that can be used")
+        raise UsageError(f"{path} holds no task that can be used")
     return list(imported.tasks)
 
 
@@ -166,12 +168,12 @@ def _grade_log(tasks_file: Path, log: Path, task_id: str | None, edition: str, *
     from hone.grading.rules import Edition
 
     if task_id is None:
-        raise Refused("say with --task which task the log is of")
+        raise UsageError("say with --task which task the log is of")
     if edition not in tuple(Edition):
-        raise Refused(f"there is no edition {edition!r}: {', '.join(Edition)}")
-    found = {each.id: each for each in load_tasks_or_say(tasks_file)}.get(task_id)
+        raise UsageError(f"there is no edition {edition!r}: {', '.join(Edition)}")
+    found = {each.id: each for each in load_usable_tasks(tasks_file)}.get(task_id)
     if found is None:
-        raise Refused(f"{tasks_file} holds no task {task_id}")
+        raise UsageError(f"{tasks_file} holds no task {task_id}")
     graded = grade_log(found, _read(log), Edition(edition))
     if as_json:
         print_json({task_id: graded.entry()})
@@ -191,8 +193,8 @@ def _grade_log(tasks_file: Path, log: Path, task_id: str | None, edition: str, *
 
 
 def _read(log: Path) -> str:
-    """The text of a log; what is no UTF-8 in it is replaced, as the harness does."""
+    """Return the text of a log; invalid UTF-8 is replaced, as in the SWE-bench harness."""
     try:
         return log.read_text(encoding="utf-8", errors="replace")
     except OSError as error:
-        raise Refused(f"cannot read {log}: {error.strerror}") from None
+        raise UsageError(f"cannot read {log}: {error.strerror}") from None

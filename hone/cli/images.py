@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from hone.cli.errors import FAILED, Refused
-from hone.cli.options import JsonOption, run_stoppable
+from hone.cli.errors import FAILED, UsageError
+from hone.cli.options import JsonOption, run_with_progress
 
 if TYPE_CHECKING:
     from hone.launch.reporter import Reporter
@@ -69,10 +69,10 @@ def pull(
     from hone.sandbox.images.prepull import Route, prepull, read_list
 
     if source_prefix and not proxy:
-        raise Refused("--source-prefix is what --proxy replaces: give both")
+        raise UsageError("--source-prefix is what --proxy replaces: give both")
     wanted = [*(names or []), *(read_list(listed) if listed else [])]
     if not wanted:
-        raise Refused("name the images to pull, or a file with --list")
+        raise UsageError("name the images to pull, or a file with --list")
     store = _open(cache_dir, gib, insecure)
     route = Route(proxy=proxy, prefix=source_prefix, retries=retries, retry_sleep_s=retry_sleep)
 
@@ -80,10 +80,12 @@ def pull(
         with reporter.stage("pulling images", total=len(wanted)) as bar:
             renewed = names or []
             return _wait(
-                prepull(store, wanted, route, renewed, at_once=at_once, report=bar.say, done=bar.advance)
+                prepull(
+                    store, wanted, route, renewed, at_once=at_once, report=bar.set_status, done=bar.advance
+                )
             )
 
-    failures = run_stoppable(job)
+    failures = run_with_progress(job)
     for name, sentence in failures.items():
         typer.echo(f"{name}: {sentence}")
     typer.echo(f"{len(wanted) - len(failures)} of {len(wanted)} images are here.")
@@ -169,7 +171,7 @@ def prune(
     [bold]Example[/bold]: hone images prune --to 50
     """
     if unused and to is not None:
-        raise Refused("--unused removes all that it can: leave out --to")
+        raise UsageError("--unused removes all that it can: leave out --to")
     store = _open(cache_dir, gib, None)
     limit = 0 if unused else None if to is None else int(to * 2**30)
     removed = _run("removing images", lambda _: store.prune(limit))
@@ -200,9 +202,9 @@ def _wait(work: Coroutine[Any, Any, Result]) -> Result:
 def _run(title: str, work: Callable[[Report], Coroutine[Any, Any, Result]]) -> Result:
     def job(reporter: Reporter) -> Result:
         with reporter.stage(title) as bar:
-            return _wait(work(bar.say))
+            return _wait(work(bar.set_status))
 
-    return run_stoppable(job)
+    return run_with_progress(job)
 
 
 def _print(image: Image) -> None:

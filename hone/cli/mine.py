@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hone.cli.errors import FAILED, Refused
-from hone.cli.options import JsonOption, ProviderOption, SettingOption, resolve_provider, run_stoppable
+from hone.cli.errors import FAILED, UsageError
+from hone.cli.options import JsonOption, ProviderOption, SettingOption, resolve_provider, run_with_progress
 
 if TYPE_CHECKING:
     from hone.config import RunSettings
@@ -81,10 +81,12 @@ def mine(
     known = read_issues(issues) if issues is not None else {}
     repository = Repository.open(repo)
     day = _day(since)
-    commits, selection = run_stoppable(lambda reporter: _select(repository, branch, day, settings, reporter))
+    commits, selection = run_with_progress(
+        lambda reporter: _select(repository, branch, day, settings, reporter)
+    )
     journal = _journal(repo, out, run, settings, known)
     try:
-        run_stoppable(
+        run_with_progress(
             lambda reporter: _run(run, repository, selection, journal, settings, known, limit, reporter)
         )
     finally:
@@ -110,7 +112,7 @@ def _select(
     with reporter.stage("reading the history") as stage:
         commits = walk(repository, branch, since)
         selection = select(repository, commits, settings)
-        stage.say(f"{len(selection.candidates)} candidates of {len(commits)} commits")
+        stage.set_status(f"{len(selection.candidates)} candidates of {len(commits)} commits")
     return len(commits), selection
 
 
@@ -135,7 +137,7 @@ def _day(text: str | None) -> datetime | None:
     try:
         return datetime.fromisoformat(text)
     except ValueError:
-        raise Refused(f"{text!r} is not a day: write it as 2024-01-31") from None
+        raise UsageError(f"{text!r} is not a day: write it as 2024-01-31") from None
 
 
 def _run(
@@ -169,7 +171,7 @@ def _run(
                 nonlocal tasks
                 tasks += result.task is not None
                 stage.advance()
-                stage.say(f"{tasks} tasks")
+                stage.set_status(f"{tasks} tasks")
 
             async with make_provider(run.sandbox) as maker:
                 await mine(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hone.cli.errors import FAILED
-from hone.cli.options import JsonOption, ProviderOption, SettingOption, resolve_provider, run_stoppable
+from hone.cli.options import JsonOption, ProviderOption, SettingOption, resolve_provider, run_with_progress
 
 if TYPE_CHECKING:
     from hone.curate.mutation.engine import MutationReport
@@ -82,7 +82,7 @@ def mutate(
         found = _checkpoint_writer(out, count)
         return seed_bugs(settings, repo, reporter, journal=journal, found=found, **options)
 
-    report = run_stoppable(job)
+    report = run_with_progress(job)
     if report.tasks:
         save(report.tasks, out)
     journal.unlink(missing_ok=True)

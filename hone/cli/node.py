@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from hone.cli.errors import Refused
+from hone.cli.errors import UsageError
 
 if TYPE_CHECKING:
     from hone.utils.http_server import Tls
@@ -79,5 +79,5 @@ def _tls(certificate: Path | None, key: Path | None, client_ca: Path | None) -> 
     from hone.utils.http_server import Tls
 
     if (certificate is None) != (key is None) or (client_ca and not certificate):
-        raise Refused("--tls-cert and --tls-key go together, and --tls-client-ca needs both")
+        raise UsageError("--tls-cert and --tls-key go together, and --tls-client-ca needs both")
     return Tls(certificate=certificate, key=key, client_ca=client_ca) if certificate and key else None

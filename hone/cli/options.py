@@ -85,17 +85,17 @@ VenvOption = Annotated[
     ),
 ]
 REPO_MEMORY_MIB = 2048  # of a sandbox in which whole repositories run
-ROOMY = (f"sandbox.memory_mib={REPO_MEMORY_MIB}", "sandbox.pids=512", "sandbox.disk_mib=2048")
+REPOSITORY_LIMITS = (f"sandbox.memory_mib={REPO_MEMORY_MIB}", "sandbox.pids=512", "sandbox.disk_mib=2048")
 
 
-def one_of(name: str, known: Sequence[str], what: str) -> str:
-    """`name`, if it is known. Raises Refused, naming the nearest."""
-    from hone.cli.errors import Refused
+def require_choice(name: str, known: Sequence[str], what: str) -> str:
+    """`name`, if it is known. Raises UsageError, naming the nearest."""
+    from hone.cli.errors import UsageError
     from hone.config import nearest
 
     if name not in known:
         meant = nearest(name, known)
-        raise Refused(
+        raise UsageError(
             f"there is no {what} {name!r}: {f'did you mean {meant}?' if meant else ', '.join(known)}"
         )
     return name
@@ -105,8 +105,8 @@ def resolve_provider(provider: str, sets: list[str] | None) -> RunSettings:
     """The default settings with sandboxes of `provider`, roomy enough for whole repositories, and `sets`."""
     from hone.config import resolve
 
-    one_of(provider, PROVIDERS, "provider")
-    return resolve(None, [f"sandbox.provider={provider}", *ROOMY, *(sets or [])])
+    require_choice(provider, PROVIDERS, "provider")
+    return resolve(None, [f"sandbox.provider={provider}", *REPOSITORY_LIMITS, *(sets or [])])
 
 
 def run_job(
@@ -123,7 +123,7 @@ def run_job(
 
     `without` are settings of the recipe that do not count.
 
-    Raises Stopped on Ctrl-C, and what the job raises.
+    Raises Interrupted on Ctrl-C, and what the job raises.
     """
     from hone.config import ConfigError, make_plan, resolve
 
@@ -137,10 +137,10 @@ def run_job(
         return None
     if plan.missing:
         raise ConfigError(f"this is not here yet: {'; '.join(plan.missing)}")
-    return run_stoppable(lambda reporter: job(settings, reporter))
+    return run_with_progress(lambda reporter: job(settings, reporter))
 
 
-def run_stoppable(job: Callable[[Reporter], Result]) -> Result:
+def run_with_progress(job: Callable[[Reporter], Result]) -> Result:
     """Do a job that may take long, with progress on the terminal and a clean stop on Ctrl-C."""
     from hone.cli.interrupts import stoppable
     from hone.cli.progress import make_reporter

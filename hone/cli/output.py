@@ -27,7 +27,7 @@ def print_json(value: object) -> None:
     print(json.dumps(value, indent=2, default=_plain))
 
 
-def print_facts(facts: Mapping[str, Any]) -> None:
+def print_fields(facts: Mapping[str, Any]) -> None:
     """Names and values, one to a line; nothing for values that are None."""
     table = Table.grid(padding=(0, 2))
     table.add_column(style="dim", no_wrap=True)
@@ -40,7 +40,7 @@ def print_facts(facts: Mapping[str, Any]) -> None:
 
 def print_report(report: Any) -> None:
     """The fields of a record that a job returned."""
-    print_facts({field.name: getattr(report, field.name) for field in dataclasses.fields(report)})
+    print_fields({field.name: getattr(report, field.name) for field in dataclasses.fields(report)})
 
 
 def print_table(headers: Sequence[str], rows: Iterable[Sequence[Any]], title: str | None = None) -> None:

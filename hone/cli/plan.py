@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from rich.markup import escape
 
-from hone.cli.output import console, print_facts
+from hone.cli.output import console, print_fields
 from hone.config import Plan
 
 
 def print_plan(plan: Plan) -> None:
     memory = {name: f"{size:.2f} GiB" for name, size in plan.memory_gib.items() if size > 0}
-    print_facts(
+    print_fields(
         {
             "run directory": plan.run_dir,
             "model": plan.model,

@@ -68,7 +68,7 @@ def pool(
     """
     if context.invoked_subcommand is not None:
         return
-    from hone.cli.errors import Refused
+    from hone.cli.errors import UsageError
     from hone.sandbox.client.tls import ClientTls
     from hone.sandbox.pool.server import PoolOptions
     from hone.sandbox.remote.auth import read_token
@@ -76,7 +76,7 @@ def pool(
     from hone.utils.http_server import Tls
 
     if (tls_cert is None) != (tls_key is None) or (tls_client_ca and not tls_cert):
-        raise Refused("--tls-cert and --tls-key go together, and --tls-client-ca needs both")
+        raise UsageError("--tls-cert and --tls-key go together, and --tls-client-ca needs both")
     tls = Tls(certificate=tls_cert, key=tls_key, client_ca=tls_client_ca) if tls_cert and tls_key else None
     token = read_token(token_file) if token_file else ""
     options = PoolOptions(
@@ -106,13 +106,13 @@ def _serve(options: PoolOptions, listening: Listening) -> None:
 
 
 def _addresses(nodes: str) -> tuple[str, ...]:
-    from hone.cli.errors import Refused
+    from hone.cli.errors import UsageError
     from hone.sandbox.pool.core import clean_url
 
     try:
         return tuple(clean_url(url) for url in nodes.split(",") if url.strip())
     except ValueError as error:
-        raise Refused(f"--nodes: {error}") from None
+        raise UsageError(f"--nodes: {error}") from None
 
 
 @app.command()
@@ -145,7 +145,7 @@ def status(
 
 
 def _print_status(found: StatusReply) -> None:
-    from hone.cli.output import print_facts, print_table
+    from hone.cli.output import print_fields, print_table
 
     print_table(
         (
@@ -195,4 +195,4 @@ def _print_status(found: StatusReply) -> None:
         ],
         title=f"{len(found.leases)} leases{more}",
     )
-    print_facts({"queued": {run or "(no run)": n for run, n in found.queued.items()}, **found.totals})
+    print_fields({"queued": {run or "(no run)": n for run, n in found.queued.items()}, **found.totals})

@@ -1,4 +1,4 @@
-"""A reporter for people: bars on a terminal, a line now and then where there is none. Writes to stderr."""
+"""Progress of long jobs on stderr: bars on a terminal, otherwise a line every few seconds."""
 
 from __future__ import annotations
 
@@ -21,11 +21,40 @@ from rich.progress import (
 LINE_EVERY_S = 10.0
 
 
-class TerminalReporter:
-    """Bars while stages run, each of which leaves one line; between stages, a sign of life.
+class _Stage:
+    """Counts one stage; subclasses show it in `_show`."""
 
-    Use as a context manager around everything that may take long.
-    """
+    def __init__(self, title: str, total: int | None) -> None:
+        self._title, self._total = title, total
+        self._done, self._status = 0, ""
+        self._started = time.monotonic()
+        self._mutex = threading.Lock()
+
+    def advance(self, amount: int = 1) -> None:
+        with self._mutex:
+            self._done += amount
+        self._show()
+
+    def grow(self, total: int) -> None:
+        self._total = total
+        self._show()
+
+    def set_status(self, text: str) -> None:
+        self._status = text
+        self._show()
+
+    def line(self) -> str:
+        """Return the stage as text, such as "training  3/10  12 s  reward 0.5"."""
+        count = f"{self._done}/{self._total}" if self._total is not None else str(self._done or "")
+        seconds = f"{time.monotonic() - self._started:.0f} s"
+        return "  ".join(part for part in (self._title, count, seconds, self._status) if part)
+
+    def _show(self) -> None:
+        raise NotImplementedError
+
+
+class TerminalReporter:
+    """Shows a bar for each open stage and a spinner between stages; a finished stage leaves one line."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -37,11 +66,11 @@ class TerminalReporter:
             BarColumn(bar_width=24),
             MofNCompleteColumn(),
             TimeElapsedColumn(),
-            TextColumn("{task.fields[said]}"),
+            TextColumn("{task.fields[status]}"),
             console=console,
             transient=True,
         )
-        self._idle = self._progress.add_task("preparing", total=None, said="")
+        self._idle = self._progress.add_task("preparing", total=None, status="")
 
     def __enter__(self) -> TerminalReporter:
         self._progress.start()
@@ -54,15 +83,15 @@ class TerminalReporter:
         self._console.print(sentence, markup=False, highlight=False)
 
     @contextmanager
-    def stage(self, title: str, total: int | None = None) -> Generator[_Bar]:
+    def stage(self, title: str, total: int | None = None) -> Generator[_BarStage]:
         self._count(+1)
-        bar = _Bar(self._progress, self._progress.add_task(title, total=total, said=""))
-        started = time.monotonic()
+        task = self._progress.add_task(title, total=total, status="")
+        stage = _BarStage(self._progress, task, title, total)
         try:
-            yield bar
-            self.note(_line(title, bar.done, bar.total, bar.said, time.monotonic() - started))
+            yield stage
+            self.note(stage.line())
         finally:
-            self._progress.remove_task(bar.task)
+            self._progress.remove_task(task)
             self._count(-1)
 
     def _count(self, change: int) -> None:
@@ -71,38 +100,17 @@ class TerminalReporter:
             self._progress.reset(self._idle, visible=self._open == 0)
 
 
-class _Bar:
-    def __init__(self, progress: Progress, task: Any) -> None:
-        self._progress, self.task = progress, task
+class _BarStage(_Stage):
+    def __init__(self, progress: Progress, task: Any, title: str, total: int | None) -> None:
+        super().__init__(title, total)
+        self._progress, self._task = progress, task
 
-    def advance(self, amount: int = 1) -> None:
-        self._progress.advance(self.task, amount)
-
-    def grow(self, total: int) -> None:
-        self._progress.update(self.task, total=total)
-
-    def say(self, text: str) -> None:
-        self._progress.update(self.task, said=text)
-
-    @property
-    def done(self) -> int:
-        return int(self._row.completed)
-
-    @property
-    def total(self) -> int | None:
-        return None if self._row.total is None else int(self._row.total)
-
-    @property
-    def said(self) -> str:
-        return self._row.fields["said"]
-
-    @property
-    def _row(self) -> Any:
-        return next(row for row in self._progress.tasks if row.id == self.task)
+    def _show(self) -> None:
+        self._progress.update(self._task, completed=self._done, total=self._total, status=self._status)
 
 
 class PlainReporter:
-    """For logs: a line when a stage starts, at most one every ten seconds, and one when it ends."""
+    """For logs: prints a line when a stage starts, at most one every LINE_EVERY_S, and one when it ends."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -116,38 +124,26 @@ class PlainReporter:
         self._console.print(sentence, markup=False, highlight=False, soft_wrap=True)
 
     @contextmanager
-    def stage(self, title: str, total: int | None = None) -> Generator[_Lines]:
-        lines = _Lines(self, title, total)
+    def stage(self, title: str, total: int | None = None) -> Generator[_LineStage]:
+        stage = _LineStage(self, title, total)
         self.note(f"{title} ...")
-        yield lines
-        self.note(_line(title, lines.done, lines.total, lines.said, time.monotonic() - lines.started))
+        yield stage
+        self.note(stage.line())
 
 
-class _Lines:
+class _LineStage(_Stage):
     def __init__(self, reporter: PlainReporter, title: str, total: int | None) -> None:
-        self._reporter, self._title = reporter, title
-        self.total, self.done, self.said = total, 0, ""
-        self.started = self._last = time.monotonic()
+        super().__init__(title, total)
+        self._reporter, self._last = reporter, self._started
 
-    def advance(self, amount: int = 1) -> None:
-        self.done += amount
+    def _show(self) -> None:
         now = time.monotonic()
-        if now - self._last >= LINE_EVERY_S and self.done != self.total:  # the stage's end has its own line
+        if now - self._last >= LINE_EVERY_S and self._done != self._total:  # the last line is printed at exit
             self._last = now
-            self._reporter.note(_line(self._title, self.done, self.total, self.said, now - self.started))
-
-    def grow(self, total: int) -> None:
-        self.total = total
-
-    def say(self, text: str) -> None:
-        self.said = text
+            self._reporter.note(self.line())
 
 
 def make_reporter() -> TerminalReporter | PlainReporter:
+    """Return the reporter that fits stderr; enter it before the job starts."""
     console = Console(stderr=True)
     return TerminalReporter(console) if console.is_terminal else PlainReporter(console)
-
-
-def _line(title: str, done: int, total: int | None, said: str, seconds: float) -> str:
-    count = f"{done}/{total}" if total is not None else (str(done) if done else "")
-    return "  ".join(part for part in (title, count, f"{seconds:.0f} s", said) if part)

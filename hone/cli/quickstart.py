@@ -42,7 +42,7 @@ def _quickstart(settings: RunSettings, reporter: Reporter) -> tuple[dict[str, An
 
 def print_quickstart(report: dict[str, Any], run_dir: Path) -> None:
     """The table at the end; `report` is what `report.json` holds."""
-    from hone.cli.output import print_facts, print_table
+    from hone.cli.output import print_fields, print_table
     from hone.cli.summary import rate
 
     unseen, taught = report["unseen_families"], report["demonstrations"]
@@ -52,7 +52,7 @@ def print_quickstart(report: dict[str, Any], run_dir: Path) -> None:
         ("families never seen", rate(unseen["before"]), rate(unseen["after"]), unseen["after"]["n"]),
     ]
     print_table(["held-out tasks", "before RL", "after RL", "n"], rows, title="Resolve rate (95 % interval)")
-    print_facts(
+    print_fields(
         {
             "demonstrations": str(taught["recorded"]) + right,
             "some of them graded": f"{rate(taught['graded'])} of {taught['graded']['n']}",

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hone.cli.options import HelpConfigOption, SetOption, run_stoppable
+from hone.cli.options import HelpConfigOption, SetOption, run_with_progress
 
 if TYPE_CHECKING:
     from hone.launch.reporter import Reporter
@@ -28,14 +28,16 @@ def replay(
 
     [bold]Example[/bold]: hone replay runs/quickstart --out runs/no-clip --set train.loss.clip_high=0.28
     """
-    from hone.cli.errors import Refused
+    from hone.cli.errors import UsageError
     from hone.cli.output import print_report
     from hone.config import resolve
 
     if not (run / "config.toml").is_file():
-        raise Refused(f"{run} holds no run (no config.toml in it): name a directory that `hone train` wrote")
+        raise UsageError(
+            f"{run} holds no run (no config.toml in it): name a directory that `hone train` wrote"
+        )
     if out.resolve() == run.resolve():
-        raise Refused("--out is the run itself: choose another directory, so that nothing of it is lost")
+        raise UsageError("--out is the run itself: choose another directory, so that nothing of it is lost")
     settings = resolve(run / "config.toml", [*(sets or ()), f"run_dir={out}"])
 
     def job(reporter: Reporter) -> TrainReport:
@@ -43,4 +45,4 @@ def replay(
 
         return start(run, settings, reporter)
 
-    print_report(run_stoppable(job))
+    print_report(run_with_progress(job))

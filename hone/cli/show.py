@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from hone.cli.errors import Refused
+from hone.cli.errors import UsageError
 from hone.cli.options import JsonOption
 
 _SIGNS = ("ledger.sqlite", "summary.json", "results.jsonl", "sweep.json")  # of a run, or of an evaluation
@@ -39,14 +39,14 @@ def show(
     parent, _, name = what.rstrip("/").rpartition("/")
     run = _run_directory(parent.removesuffix("/rollouts")) if parent else None
     if run is None:
-        raise Refused(f"there is no run {what}: name a directory that hone wrote{_runs_hint()}")
+        raise UsageError(f"there is no run {what}: name a directory that hone wrote{_runs_hint()}")
     from hone.cli.show_rollout import print_rollout
 
     print_rollout(find_rollout(run, name), as_json=as_json)
 
 
 def find_rollout(run: Path, name: str) -> Path:
-    """The one rollout of a run whose name starts with `name`. Raises Refused."""
+    """The one rollout of a run whose name starts with `name`. Raises UsageError."""
     rollouts = run / "rollouts"
     names = sorted(path.name for path in rollouts.iterdir()) if rollouts.is_dir() else []
     found = [other for other in names if other.startswith(name) and not other.startswith(".")]
@@ -54,11 +54,11 @@ def find_rollout(run: Path, name: str) -> Path:
         return rollouts / name
     if not found:
         example = f", such as {names[0]}" if names else ""
-        raise Refused(
+        raise UsageError(
             f"{run} has no rollout whose name starts with {name!r}: {len(names)} are stored{example}"
         )
     if len(found) > 1:
-        raise Refused(
+        raise UsageError(
             f"{len(found)} rollouts start with {name!r}: {', '.join(found[:3])} ...; give more of the name"
         )
     return rollouts / found[0]
@@ -84,7 +84,7 @@ def _show_run(run: Path, as_json: bool) -> None:
 
     name = "sweep.json" if (run / "sweep.json").is_file() else "summary.json"
     if not (run / name).is_file():
-        raise Refused(f"the evaluation in {run} is not finished: run it again, and it goes on")
+        raise UsageError(f"the evaluation in {run} is not finished: run it again, and it goes on")
     told = {**json.loads((run / name).read_text()), "out": str(run)}
     if as_json:
         print_json(told)

@@ -11,7 +11,7 @@ from rich.rule import Rule
 from rich.syntax import Syntax
 from rich.text import Text
 
-from hone.cli.output import console, print_facts, print_json
+from hone.cli.output import console, print_fields, print_json
 from hone.cli.show_scores import turn_scores
 from hone.rollout.store import load
 from hone.types import TestStatus, Trajectory, Turn
@@ -26,7 +26,7 @@ def print_rollout(directory: Path, *, as_json: bool) -> None:
         print_json(_record(trajectory))
         return
     out = console()
-    print_facts(_facts(trajectory))
+    print_fields(_fields(trajectory))
     for message in itertools.takewhile(lambda m: m["role"] != "assistant", trajectory.messages):
         out.print(Rule(Text(str(message["role"])), align="left", style="dim"))
         out.print(_cut(str(message["content"])))
@@ -65,7 +65,7 @@ def _print_verdict(trajectory: Trajectory) -> None:
     out.print(Text(f"{trajectory.outcome.value}, reward {_reward(trajectory)}", style="bold"))
 
 
-def _facts(trajectory: Trajectory) -> dict[str, object]:
+def _fields(trajectory: Trajectory) -> dict[str, object]:
     stages = {stage: f"{seconds:.2f} s" for stage, seconds in trajectory.timings.items()}
     return {
         "rollout": trajectory.rollout_id,

@@ -6,7 +6,7 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
-from hone.cli.output import console, print_facts, print_json, print_table
+from hone.cli.output import console, print_fields, print_json, print_table
 from hone.outcomes import OUTCOME_RULES, Outcome
 from hone.rollout.ledger import Entry, Ledger
 from hone.train.metrics import read_metrics
@@ -31,7 +31,7 @@ def print_run(run: Path, *, as_json: bool) -> None:
     if as_json:
         print_json(account)
         return
-    print_facts({"run": run, **account})
+    print_fields({"run": run, **account})
     rows = curve(entries, read_metrics(run))
     if not rows:
         console().print("No step is finished yet.")

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from hone.cli.output import percent, print_facts, print_table
+from hone.cli.output import percent, print_fields, print_table
 
 
 def print_summary(summary: Mapping[str, Any]) -> None:
     from hone.evaluate.words import duration, number
 
-    print_facts(
+    print_fields(
         {
             "resolve rate": rate(summary),
             "tasks": summary["tasks"],
@@ -64,7 +64,7 @@ def print_sweep(sweep: Mapping[str, Any]) -> None:
     ]
     headers = ["temperature", "resolve rate", *(f"pass@{k}" for k in ks)]
     print_table([*headers, "samples", "faults", "turns", "tokens", "cost"], rows)
-    print_facts({"model": sweep["model"], "files": sweep["out"], "report": f"{sweep['out']}/report.html"})
+    print_fields({"model": sweep["model"], "files": sweep["out"], "report": f"{sweep['out']}/report.html"})
 
 
 def rate(figures: Mapping[str, Any]) -> str:

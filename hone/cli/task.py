@@ -7,7 +7,7 @@ from rich.rule import Rule
 from rich.syntax import Syntax
 from rich.text import Text
 
-from hone.cli.output import console, print_facts
+from hone.cli.output import console, print_fields
 from hone.types import Task
 
 LEXERS = {".py": "python", ".md": "markdown", ".toml": "toml", ".json": "json"}
@@ -16,7 +16,7 @@ LEXERS = {".py": "python", ".md": "markdown", ".toml": "toml", ".json": "json"}
 def print_task(task: Task, *, reveal: bool) -> None:
     out = console()
     families = {"family": task.metadata.get("family")} if reveal else {}
-    print_facts({"task": task.id, "source": task.source, "set": task.metadata.get("split"), **families})
+    print_fields({"task": task.id, "source": task.source, "set": task.metadata.get("split"), **families})
     out.print(Panel(Text(task.problem.strip()), title="issue", title_align="left"))
     files: dict[str, str] = {}
     for number, commit in enumerate(task.environment.history, start=1):
@@ -39,7 +39,7 @@ def _print_checks(task: Task) -> None:
         _print_file(f"hidden: {path}", text)
     out.print(Rule("gold patch", align="left", style="dim"))
     out.print(Syntax(task.checks.gold_patch.rstrip("\n"), "diff", theme="ansi_dark"))
-    print_facts(
+    print_fields(
         {
             "fail to pass": "\n".join(task.checks.fail_to_pass),
             "pass to pass": "\n".join(task.checks.pass_to_pass) or "none",

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hone.cli.errors import FAILED, Refused
+from hone.cli.errors import FAILED, UsageError
 from hone.cli.mine import mine
 from hone.cli.mutate import mutate
-from hone.cli.options import JsonOption, RecipeArgument, SetOption, one_of
+from hone.cli.options import JsonOption, RecipeArgument, SetOption, require_choice
 from hone.cli.validate import validate
 
 if TYPE_CHECKING:
@@ -150,7 +150,7 @@ def import_(
     from hone.tasks.settings import SelectSettings
 
     chosen = SelectSettings(repositories=tuple(repo or ()), ids_file=ids, limit=limit, seed=seed)
-    imported = import_rows(read_source(source, split), FORMATS[one_of(format, ROW_FORMATS, "format")])
+    imported = import_rows(read_source(source, split), FORMATS[require_choice(format, ROW_FORMATS, "format")])
     if not as_json:
         _print_refusals(source, imported)
     tasks = select(imported.tasks, chosen) if imported.tasks else ()
@@ -196,7 +196,7 @@ def export(
     from hone.tasks.sources import load_all
 
     tasks = load_all(tasks_file)
-    writer = FORMATS[one_of(format, ROW_FORMATS, "format")]
+    writer = FORMATS[require_choice(format, ROW_FORMATS, "format")]
     write_rows([writer.write(task) for task in tasks], out)
     if lists is not None:
         write_lists(tasks, lists)
@@ -218,7 +218,7 @@ def _splits(recipe: Path | None, sets: list[str]) -> Splits:
     if recipe is not None:
         return load_splits(resolve(recipe, sets).tasks)
     if sets:
-        raise Refused("--set changes a recipe: name one before the task's id")
+        raise UsageError("--set changes a recipe: name one before the task's id")
     return load_splits(TasksSettings())
 
 
@@ -231,12 +231,12 @@ def _find(splits: Splits, wanted: str, split: str) -> Task:
         return by_id[wanted]
     if not wanted.isdigit():
         meant = nearest(wanted, by_id)
-        raise Refused(
+        raise UsageError(
             f"there is no task {wanted}: {f'did you mean {meant}?' if meant else 'give an id or an index'}"
         )
-    tasks: tuple[Task, ...] = getattr(splits, one_of(split, SPLITS, "set"))
+    tasks: tuple[Task, ...] = getattr(splits, require_choice(split, SPLITS, "set"))
     if int(wanted) >= len(tasks):
-        raise Refused(f"the set {split} has {len(tasks)} tasks: give an index from 0 to {len(tasks) - 1}")
+        raise UsageError(f"the set {split} has {len(tasks)} tasks: give an index from 0 to {len(tasks) - 1}")
     return tasks[int(wanted)]
 
 

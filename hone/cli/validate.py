@@ -14,9 +14,9 @@ from hone.cli.options import (
     RepoRootOption,
     SettingOption,
     VenvOption,
-    one_of,
+    require_choice,
     resolve_provider,
-    run_stoppable,
+    run_with_progress,
 )
 
 if TYPE_CHECKING:
@@ -72,13 +72,13 @@ def validate(
     settings, tasks = _chosen(source, provider, venv, split, limit, sets)
 
     def job(reporter: Reporter) -> tuple[list[Task], dict[str, str], Report]:
-        from hone.launch.grade import localise_all
+        from hone.launch.grade import localise_tasks
         from hone.launch.validate import validate as prove
 
-        found, refused = localise_all(tasks, repo_root, settings, reporter)
+        found, refused = localise_tasks(tasks, repo_root, settings, reporter)
         return found, refused, prove(settings, found, repeat, reporter)
 
-    found, unusable, report = run_stoppable(job)
+    found, unusable, report = run_with_progress(job)
     refused = {**unusable, **report.refused}
     if out is not None:
         from hone.curate.validate import with_proof
@@ -103,7 +103,7 @@ def _chosen(
     limit: int | None,
     sets: list[str] | None,
 ) -> tuple[RunSettings, list[Task]]:
-    from hone.cli.grade import load_tasks_or_say
+    from hone.cli.grade import load_usable_tasks
     from hone.config import resolve
     from hone.tasks.sources import load_splits
 
@@ -113,13 +113,13 @@ def _chosen(
         known = [name for name, _ in Splits().named()]
         settings = resolve(source, sets or ())
         splits = load_splits(settings.tasks)
-        names = [one_of(split, known, "set")] if split else known
+        names = [require_choice(split, known, "set")] if split else known
         return settings, [task for name in names for task in getattr(splits, name)[:limit]]
     settings = resolve_provider(provider, sets)
     if venv is not None:
         grading = settings.grading.model_copy(update={"venv": venv})
         settings = settings.model_copy(update={"grading": grading})
-    return settings, load_tasks_or_say(source)[:limit]
+    return settings, load_usable_tasks(source)[:limit]
 
 
 def _as_json(report: Report, refused: dict[str, str], repeat: int, provider: str) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from hone.sandbox import SandboxSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Equipped:
+class PreparedAgent:
     """An agent, and what every sandbox that it works in must hold."""
 
     agent: Agent
@@ -23,7 +23,9 @@ class Equipped:
 
 
 @asynccontextmanager
-async def open_agent(settings: AgentSettings, spec: SandboxSpec, *, cache: Path) -> AsyncGenerator[Equipped]:
+async def open_agent(
+    settings: AgentSettings, spec: SandboxSpec, *, cache: Path
+) -> AsyncGenerator[PreparedAgent]:
     """The agent that `settings` describe; `cache` keeps what it prepares once. Raises ScaffoldError."""
     if isinstance(settings, BashAgentSettings) and settings.kind == "mini-swe-agent":
         agent = _mini_swe_agent(settings, cache)
@@ -33,7 +35,7 @@ async def open_agent(settings: AgentSettings, spec: SandboxSpec, *, cache: Path)
     async with AsyncExitStack() as stack:
         if isinstance(agent, (BlackboxAgent, DebuggerAgent)):
             spec = await stack.enter_async_context(agent.open(spec))
-        yield Equipped(agent=ManagedAgent(agent, context), spec=spec)
+        yield PreparedAgent(agent=ManagedAgent(agent, context), spec=spec)
 
 
 def _mini_swe_agent(settings: BashAgentSettings, cache: Path) -> Agent:

@@ -17,11 +17,11 @@ from hone.evaluate import runner, sweep
 from hone.evaluate.choice import choose
 from hone.evaluate.errors import EvaluateError
 from hone.evaluate.words import duration, number
-from hone.launch.grade import localise_all
+from hone.launch.grade import localise_tasks
 from hone.launch.policy import NewChat, open_chats
 from hone.launch.reporter import Reporter, Stage
-from hone.launch.rundir import weights_mark
-from hone.launch.testbed import Testbed, open_context, open_testbed
+from hone.launch.rundir import weights_digest
+from hone.launch.runtime import Runtime, open_context, open_runtime
 from hone.policy.settings import OpenAIEngineSettings
 from hone.tasks.formats import content_hash
 from hone.tasks.sources import load_splits
@@ -50,17 +50,17 @@ def evaluate(
     runner.claim(out, mark, resume=resume)
 
     async def alone() -> dict[str, Any]:
-        async with open_testbed(settings) as testbed, _open_chats(settings, reporter) as new_chats:
+        async with open_runtime(settings) as runtime, _open_chats(settings, reporter) as new_chats:
             if settings.evaluate.temperatures:
-                return await _sweep(settings, testbed, reporter, tasks, out, new_chats)
-            return await _run(settings, testbed, reporter, tasks, out, "evaluating", new_chats)
+                return await _sweep(settings, runtime, reporter, tasks, out, new_chats)
+            return await _run(settings, runtime, reporter, tasks, out, "evaluating", new_chats)
 
     return {**asyncio.run(alone()), "out": str(out)}
 
 
 async def run_evaluation(
     settings: RunSettings,
-    testbed: Testbed,
+    runtime: Runtime,
     reporter: Reporter,
     *,
     tasks: Sequence[Task],
@@ -69,12 +69,12 @@ async def run_evaluation(
 ) -> dict[str, Any]:
     """Evaluate on `tasks` into `out`; goes on where an earlier call stopped."""
     async with _open_chats(settings, reporter) as new_chats:
-        return await _run(settings, testbed, reporter, tasks, out, title, new_chats)
+        return await _run(settings, runtime, reporter, tasks, out, title, new_chats)
 
 
 def _tasks(settings: RunSettings, reporter: Reporter) -> list[Task]:
     tasks = choose(getattr(load_splits(settings.tasks), settings.evaluate.split), settings.evaluate)
-    found, refused = localise_all(tasks, settings.evaluate.repo_root, settings, reporter)
+    found, refused = localise_tasks(tasks, settings.evaluate.repo_root, settings, reporter)
     if refused:
         named = "; ".join(list(refused.values())[:_SHOWN])
         raise EvaluateError(f"{len(refused)} of {len(tasks)} tasks have no repository to run on: {named}")
@@ -93,7 +93,7 @@ async def _open_chats(settings: RunSettings, reporter: Reporter) -> AsyncGenerat
 
 async def _sweep(
     settings: RunSettings,
-    testbed: Testbed,
+    runtime: Runtime,
     reporter: Reporter,
     tasks: Sequence[Task],
     out: Path,
@@ -105,7 +105,7 @@ async def _sweep(
         below = at_temperature(settings, temperature)
         title = f"evaluating at temperature {temperature:g}"
         place = out / sweep.directory(temperature)
-        summaries[temperature] = await _run(below, testbed, reporter, tasks, place, title, new_chats)
+        summaries[temperature] = await _run(below, runtime, reporter, tasks, place, title, new_chats)
     return await run_in_thread(sweep.conclude, out, summaries)
 
 
@@ -118,7 +118,7 @@ def at_temperature(settings: RunSettings, temperature: float) -> RunSettings:
 
 async def _run(
     settings: RunSettings,
-    testbed: Testbed,
+    runtime: Runtime,
     reporter: Reporter,
     tasks: Sequence[Task],
     out: Path,
@@ -127,14 +127,14 @@ async def _run(
 ) -> dict[str, Any]:
     new_chat = new_chats(settings)
     with reporter.stage(title, len(tasks) * settings.evaluate.samples) as stage:
-        watch = _Watch(stage, priced=settings.evaluate.cost(1, 1) > 0)
-        async with open_context(testbed, settings, settings.agent, new_chat) as context:
+        display = EvaluationDisplay(stage, priced=settings.evaluate.cost(1, 1) > 0)
+        async with open_context(runtime, settings, settings.agent, new_chat) as context:
             return await runner.evaluate(
-                tasks, context, settings.evaluate, out, _subject(settings, tasks), progress=watch.on_sample
+                tasks, context, settings.evaluate, out, _subject(settings, tasks), progress=display.on_sample
             )
 
 
-class _Watch:
+class EvaluationDisplay:
     """Says on the terminal how far the evaluation is, and how long it may still take."""
 
     def __init__(self, stage: Stage, *, priced: bool) -> None:
@@ -154,7 +154,7 @@ class _Watch:
             said.append(f"about {duration(round(left))} left")
         if self._priced:
             said.append(f"cost {number(progress.cost)}")
-        self._stage.say(", ".join(said))
+        self._stage.set_status(", ".join(said))
 
 
 def _subject(settings: RunSettings, tasks: Sequence[Task]) -> runner.Subject:
@@ -188,6 +188,6 @@ def _mark(settings: RunSettings, tasks: Sequence[Task]) -> str:
     """Tells evaluations apart: the settings, the weights themselves and what the tasks hold."""
     weights = " ".join(settings.engine.addresses)  # which of other people's servers hold other weights
     if settings.model is not None and settings.agent.uses_policy and settings.model.path.is_dir():
-        weights += weights_mark(settings.model.path)
+        weights += weights_digest(settings.model.path)
     held = [f"{task.id} {content_hash(task)}" for task in tasks]
     return hashlib.sha256("\n".join([fingerprint(settings), weights, *held]).encode()).hexdigest()

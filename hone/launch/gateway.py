@@ -46,7 +46,7 @@ class GatewayOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
+class RunningGateway:
     """A gateway that serves, with a first session."""
 
     gateway: Gateway
@@ -54,7 +54,7 @@ class Standing:
     token: str  # that administers sessions; "": whoever can connect may
 
 
-async def serve_gateway(options: GatewayOptions, on_ready: Callable[[Standing], None]) -> None:
+async def serve_gateway(options: GatewayOptions, on_ready: Callable[[RunningGateway], None]) -> None:
     """Serve until SIGTERM or SIGINT; `on_ready` is told where.
 
     Raises PolicyError, EngineError and ProviderUnavailable for options that cannot be used, and OSError.
@@ -71,7 +71,7 @@ async def serve_gateway(options: GatewayOptions, on_ready: Callable[[Standing], 
         sessions.gateway = gateway = await stack.enter_async_context(
             open_gateway(socket=options.socket, host=options.host, port=options.port, model=name, admin=admin)
         )
-        on_ready(Standing(gateway=gateway, session=sessions.open(None), token=token))
+        on_ready(RunningGateway(gateway=gateway, session=sessions.open(None), token=token))
         await stop.wait()
 
 
@@ -106,7 +106,7 @@ class _Sessions:
 async def _open_engine(options: GatewayOptions) -> AsyncGenerator[tuple[Engine, ChatRenderer]]:
     if options.engine.startswith(SCRIPTED):
         script = read_script(Path(options.engine.removeprefix(SCRIPTED)))
-        tokenizer, renderer = await asyncio.to_thread(_scripted_voice, options, script)
+        tokenizer, renderer = await asyncio.to_thread(_load_scripted_tokenizer, options, script)
         yield (
             ScriptedEngine(script, renderer, tokenizer, context_tokens=options.context_tokens),
             renderer,
@@ -116,7 +116,7 @@ async def _open_engine(options: GatewayOptions) -> AsyncGenerator[tuple[Engine, 
         raise PolicyError(f"the model that {options.engine} serves is needed here too: give --model FOLDER")
     from hone.policy.engines.open import open_servers
 
-    tokenizer, renderer = await asyncio.to_thread(_voice, options.model, options.renderer)
+    tokenizer, renderer = await asyncio.to_thread(_load_tokenizer, options.model, options.renderer)
     settings = ServerEngineSettings(
         kind=options.kind, urls=(options.engine,), context_tokens=options.context_tokens
     )
@@ -126,17 +126,17 @@ async def _open_engine(options: GatewayOptions) -> AsyncGenerator[tuple[Engine, 
         yield fleet, renderer
 
 
-def _voice(model: Path, renderer: str) -> tuple[PreTrainedTokenizerBase, ChatRenderer]:
+def _load_tokenizer(model: Path, renderer: str) -> tuple[PreTrainedTokenizerBase, ChatRenderer]:
     tokenizer = load_tokenizer(model)
     return tokenizer, make_renderer(tokenizer, renderer)
 
 
-def _scripted_voice(
+def _load_scripted_tokenizer(
     options: GatewayOptions, script: tuple[ScriptedReply, ...]
 ) -> tuple[PreTrainedTokenizerBase, ChatRenderer]:
     """The model's, or without a model that of the quickstart's family, whose tokenizer spells any text."""
     if options.model is not None:
-        return _voice(options.model, options.renderer)
+        return _load_tokenizer(options.model, options.renderer)
     texts = [reply.content for reply in script]
     tokenizer = make_tokenizer(texts, TinyModelSettings(max_positions=options.context_tokens))
     return tokenizer, make_renderer(tokenizer, "qwen3")

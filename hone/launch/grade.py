@@ -22,7 +22,7 @@ def workspaces_dir() -> Path:
     return default_cache_dir() / "workspaces"
 
 
-def localise_all(
+def localise_tasks(
     tasks: Sequence[Task], root: Path | None, settings: RunSettings, reporter: Reporter
 ) -> tuple[list[Task], dict[str, str]]:
     """The tasks on the repositories below `root`, and id -> reason of those that cannot be."""
@@ -41,7 +41,7 @@ def localise_all(
     return found, refused
 
 
-def grade_all(
+def grade_with_progress(
     settings: RunSettings,
     tasks: Sequence[Task],
     predictions: Sequence[Prediction],
@@ -60,7 +60,7 @@ def grade_all(
                 counts["done"] += 1
                 counts["resolved"] += entry["resolved"]
                 stage.advance()
-                stage.say(f"{counts['resolved']} of {counts['done']} resolved")
+                stage.set_status(f"{counts['resolved']} of {counts['done']} resolved")
 
             async with make_provider(settings.sandbox) as provider:
                 return await grade_predictions(

@@ -43,7 +43,7 @@ def mutate(
                 admitted = min(count, len(step.tasks))
                 stage.advance(admitted - shown)
                 shown = admitted
-                stage.say(step.message)
+                stage.set_status(step.message)
 
             async with make_provider(settings.sandbox) as provider:
                 report = await seed_bugs(
@@ -61,7 +61,7 @@ def mutate(
                     progress=progress,
                 )
             stage.advance(len(report.tasks) - shown)
-            stage.say(f"{report.ran} bugs tried")
+            stage.set_status(f"{report.ran} bugs tried")
             return report
 
     return asyncio.run(run())

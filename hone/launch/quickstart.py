@@ -22,9 +22,9 @@ from hone.config import RunSettings
 from hone.launch.evaluate import run_evaluation
 from hone.launch.memory import PeakMemory
 from hone.launch.reporter import Reporter
-from hone.launch.rundir import claim, point
-from hone.launch.start import divide, make_start, started, with_model
-from hone.launch.testbed import Testbed, open_testbed
+from hone.launch.rundir import claim, replace_symlink
+from hone.launch.runtime import Runtime, open_runtime
+from hone.launch.start import make_start_model, split_demonstrated, with_model, with_start_model
 from hone.launch.train import run_training
 from hone.rollout.demonstrations import Demonstration
 from hone.tasks.formats import save
@@ -41,18 +41,18 @@ def quickstart(settings: RunSettings, reporter: Reporter) -> dict[str, Any]:
 async def _quickstart(settings: RunSettings, reporter: Reporter) -> dict[str, Any]:
     run_dir = settings.run_dir
     splits = load_splits(settings.tasks)
-    demonstrated, practised = divide(settings, splits.train)
+    demonstrated, practised = split_demonstrated(settings, splits.train)
     with PeakMemory() as memory, _clock(run_dir) as seconds:
-        async with open_testbed(settings) as testbed:
-            ready = started(settings)
+        async with open_runtime(settings) as runtime:
+            ready = with_start_model(settings)
             claim(ready)
             save([task for _, tasks in splits.named() for task in tasks], run_dir / "tasks.jsonl")
-            start, demonstrations = await make_start(settings, testbed, reporter, demonstrated)
-            teacher = await _measure_demonstrator(settings, testbed, reporter, demonstrated)
-            before = await _measure(settings, testbed, reporter, splits, start, "before")
-            trained = await run_training(ready, testbed, reporter, tasks=practised)
-            final = point(run_dir / "final", trained.checkpoint)
-            after = await _measure(settings, testbed, reporter, splits, final, "after")
+            start, demonstrations = await make_start_model(settings, runtime, reporter, demonstrated)
+            teacher = await _measure_demonstrator(settings, runtime, reporter, demonstrated)
+            before = await _measure(settings, runtime, reporter, splits, start, "before")
+            trained = await run_training(ready, runtime, reporter, tasks=practised)
+            final = replace_symlink(run_dir / "final", trained.checkpoint)
+            after = await _measure(settings, runtime, reporter, splits, final, "after")
         report = {
             "before": before["test"],
             "after": after["test"],
@@ -73,14 +73,14 @@ async def _quickstart(settings: RunSettings, reporter: Reporter) -> dict[str, An
 
 
 async def _measure(
-    settings: RunSettings, testbed: Testbed, reporter: Reporter, splits: Splits, model: Path, when: str
+    settings: RunSettings, runtime: Runtime, reporter: Reporter, splits: Splits, model: Path, when: str
 ) -> dict[str, dict[str, Any]]:
     """Resolve rates with their intervals, by set."""
     rates: dict[str, dict[str, Any]] = {}
     for name, what in (("test", "held-out tasks"), ("test_unseen", "families never seen")):
         summary = await run_evaluation(
             with_model(settings, model),
-            testbed,
+            runtime,
             reporter,
             tasks=getattr(splits, name),
             out=settings.run_dir / "eval" / f"{when}-{name}",
@@ -91,7 +91,7 @@ async def _measure(
 
 
 async def _measure_demonstrator(
-    settings: RunSettings, testbed: Testbed, reporter: Reporter, demonstrated: Sequence[Task]
+    settings: RunSettings, runtime: Runtime, reporter: Reporter, demonstrated: Sequence[Task]
 ) -> dict[str, Any]:
     """How often the demonstrations are right: some of them again, with the same choices, graded."""
     wanted = settings.demonstrations
@@ -101,7 +101,7 @@ async def _measure_demonstrator(
     )
     summary = await run_evaluation(
         settings.model_copy(update={"agent": wanted.agent}),
-        testbed,
+        runtime,
         reporter,
         tasks=chosen,
         out=settings.run_dir / "eval" / "demonstrator",

@@ -43,7 +43,7 @@ def replay(run: Path, settings: RunSettings, reporter: Reporter) -> TrainReport:
             nonlocal last
             last = measured
             stage.advance()
-            stage.say(f"loss {measured['loss']:.3f}")
+            stage.set_status(f"loss {measured['loss']:.3f}")
 
         stored = room.recorded_steps(ledger, Store(run / "rollouts"))
         checkpoint = room.replay(

@@ -1,4 +1,4 @@
-"""What a long job tells the person who started it. The command line shows it; tests may collect it."""
+"""The interface by which a long job reports its progress; the command line prints it."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ class Stage(Protocol):
     """One part of a job, such as "training, 100 steps"."""
 
     def advance(self, amount: int = 1) -> None:
-        """So much more of the stage is done."""
+        """Add `amount` to the finished units."""
         ...
 
     def grow(self, total: int) -> None:
-        """The stage turned out to have another total."""
+        """Change the total number of units."""
         ...
 
-    def say(self, text: str) -> None:
-        """Replace the few words beside the bar, such as "reward 0.31"."""
+    def set_status(self, text: str) -> None:
+        """Replace the short text beside the bar, such as "reward 0.31"."""
         ...
 
 
 class Reporter(Protocol):
-    """Stages may lie inside one another. May be called from any thread."""
+    """Reports notes and stages; stages may be nested. Thread-safe."""
 
     def note(self, sentence: str) -> None:
-        """A line that stays."""
+        """Print a line that stays on the terminal."""
         ...
 
     def stage(self, title: str, total: int | None = None) -> AbstractContextManager[Stage]:
-        """A stage begins; it ends with the context. `total` None: its length is not known."""
+        """Open a stage until the context exits; `total` None: its length is unknown."""
         ...

@@ -34,7 +34,7 @@ def claim(settings: RunSettings) -> None:
         raise ConfigError(f"{settings.run_dir} cannot be written: {error.strerror}") from error
 
 
-def point(link: Path, target: Path) -> Path:
+def replace_symlink(link: Path, target: Path) -> Path:
     """Make `link` a relative symbolic link to `target`, at once if it exists already; returns `link`."""
     partial = link.with_name(f".{link.name}.partial")
     partial.unlink(missing_ok=True)
@@ -43,7 +43,7 @@ def point(link: Path, target: Path) -> Path:
     return link
 
 
-def weights_mark(model: Path) -> str:
+def weights_digest(model: Path) -> str:
     """Changes whenever the files of a model folder do: names, sizes and times of change, as a digest."""
     files = sorted(p for p in model.iterdir() if p.suffix in (".safetensors", ".json", ".jinja"))
     listing = "\n".join(f"{p.name} {p.stat().st_size} {p.stat().st_mtime_ns}" for p in files)

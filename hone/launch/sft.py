@@ -11,7 +11,7 @@ from hone.config import RunSettings
 from hone.launch.policy import load_policy
 from hone.launch.reporter import Reporter
 from hone.launch.rundir import claim
-from hone.launch.testbed import Testbed, open_context, open_testbed
+from hone.launch.runtime import Runtime, open_context, open_runtime
 from hone.policy.reply import ToolSpec
 from hone.policy.transcript import encode_conversation
 from hone.rollout import demonstrations
@@ -50,12 +50,12 @@ def sft(settings: RunSettings, reporter: Reporter) -> SftReport:
 
 
 async def _record_alone(settings: RunSettings, reporter: Reporter) -> list[Demonstration]:
-    async with open_testbed(settings) as testbed:
-        return await record(settings, testbed, reporter, tasks=load_splits(settings.tasks).train)
+    async with open_runtime(settings) as runtime:
+        return await record(settings, runtime, reporter, tasks=load_splits(settings.tasks).train)
 
 
 async def record(
-    settings: RunSettings, testbed: Testbed, reporter: Reporter, *, tasks: Sequence[Task]
+    settings: RunSettings, runtime: Runtime, reporter: Reporter, *, tasks: Sequence[Task]
 ) -> list[Demonstration]:
     """Record `demonstrations.rollouts` demonstrations below the run directory, in real sandboxes."""
     wanted = settings.demonstrations
@@ -68,7 +68,7 @@ async def record(
             shown = recorded
 
         path = settings.run_dir / "demonstrations.jsonl"
-        async with open_context(testbed, settings, wanted.agent, None) as context:
+        async with open_context(runtime, settings, wanted.agent, None) as context:
             return await demonstrations.record(tasks, context, path, count=wanted.rollouts, progress=show)
 
 
@@ -101,7 +101,7 @@ def run_sft(
                 stage.advance(step)
             last = measured
             stage.advance()
-            stage.say(f"loss {measured['loss']:.3f}  {measured['tokens_per_s']:.0f} tokens/s")
+            stage.set_status(f"loss {measured['loss']:.3f}  {measured['tokens_per_s']:.0f} tokens/s")
 
         checkpoint = fit(
             policy.model,

@@ -9,16 +9,16 @@ from pathlib import Path
 
 from hone.config import ConfigError, RunSettings
 from hone.launch.reporter import Reporter
-from hone.launch.rundir import claim, point
+from hone.launch.rundir import claim, replace_symlink
+from hone.launch.runtime import Runtime
 from hone.launch.sft import record, run_sft
-from hone.launch.testbed import Testbed
 from hone.policy.settings import ModelSettings
 from hone.policy.tiny import make_tiny
 from hone.rollout.demonstrations import Demonstration
 from hone.types import Task
 
 
-def divide(settings: RunSettings, tasks: Sequence[Task]) -> tuple[Sequence[Task], Sequence[Task]]:
+def split_demonstrated(settings: RunSettings, tasks: Sequence[Task]) -> tuple[Sequence[Task], Sequence[Task]]:
     """The tasks that are demonstrated, and those that the policy practises on, which nobody demonstrated.
 
     Raises ConfigError when none are left to practise on.
@@ -32,21 +32,21 @@ def divide(settings: RunSettings, tasks: Sequence[Task]) -> tuple[Sequence[Task]
     return tasks[:shown], tasks[shown:]
 
 
-def started(settings: RunSettings) -> RunSettings:
-    """The settings with the model that `make_start` leaves."""
+def with_start_model(settings: RunSettings) -> RunSettings:
+    """The settings with the model that `make_start_model` leaves."""
     return with_model(settings, settings.run_dir / "start")
 
 
-async def make_start(
-    settings: RunSettings, testbed: Testbed, reporter: Reporter, demonstrated: Sequence[Task]
+async def make_start_model(
+    settings: RunSettings, runtime: Runtime, reporter: Reporter, demonstrated: Sequence[Task]
 ) -> tuple[Path, list[Demonstration]]:
     """Record demonstrations and teach them to a random tiny model; goes on where it stopped.
 
     Returns `run_dir/start`, which then points to the model, and the demonstrations.
     """
-    demonstrations = await record(settings, testbed, reporter, tasks=demonstrated)
+    demonstrations = await record(settings, runtime, reporter, tasks=demonstrated)
     taught = await asyncio.to_thread(_teach, settings, demonstrations, reporter)
-    return point(settings.run_dir / "start", taught), demonstrations
+    return replace_symlink(settings.run_dir / "start", taught), demonstrations
 
 
 def _teach(settings: RunSettings, demonstrations: Sequence[Demonstration], reporter: Reporter) -> Path:

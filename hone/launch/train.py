@@ -12,9 +12,9 @@ from hone.config import ConfigError, RunSettings, fingerprint
 from hone.launch.policy import chats, load_policy, open_engine
 from hone.launch.reporter import Reporter, Stage
 from hone.launch.rundir import claim
+from hone.launch.runtime import Runtime, open_context, open_runtime
 from hone.launch.scorers import open_scorers
-from hone.launch.start import divide, make_start, started
-from hone.launch.testbed import Testbed, open_context, open_testbed
+from hone.launch.start import make_start_model, split_demonstrated, with_start_model
 from hone.launch.weights import publisher
 from hone.policy.model import load_model
 from hone.policy.settings import OpenAIEngineSettings
@@ -44,22 +44,22 @@ def train(settings: RunSettings, reporter: Reporter) -> TrainReport:
     """
 
     makes_model = settings.makes_model and settings.model is None
-    ready = started(settings) if makes_model else settings
+    ready = with_start_model(settings) if makes_model else settings
     claim(ready)
 
     async def alone() -> TrainReport:
-        async with open_testbed(settings) as testbed:
+        async with open_runtime(settings) as runtime:
             tasks: Sequence[Task] = load_splits(settings.tasks).train
             if makes_model:
-                demonstrated, tasks = divide(settings, tasks)
-                await make_start(settings, testbed, reporter, demonstrated)
-            return await run_training(ready, testbed, reporter, tasks=tasks)
+                demonstrated, tasks = split_demonstrated(settings, tasks)
+                await make_start_model(settings, runtime, reporter, demonstrated)
+            return await run_training(ready, runtime, reporter, tasks=tasks)
 
     return asyncio.run(alone())
 
 
 async def run_training(
-    settings: RunSettings, testbed: Testbed, reporter: Reporter, *, tasks: Sequence[Task]
+    settings: RunSettings, runtime: Runtime, reporter: Reporter, *, tasks: Sequence[Task]
 ) -> TrainReport:
     """Train on `tasks` in a run directory that this recipe has claimed."""
     _require_trainable(settings)
@@ -76,16 +76,16 @@ async def run_training(
         reporter.stage("training", settings.train.steps) as stage,
     ):
         ledger.bind(fingerprint(settings))
-        watch = _Watch(stage)
+        display = TrainingDisplay(stage)
         async with (
-            open_engine(policy, settings, stage.say) as engine,
-            open_scorers(settings, stage.say) as scorers,
+            open_engine(policy, settings, stage.set_status) as engine,
+            open_scorers(settings, stage.set_status) as scorers,
             open_context(
-                testbed, settings, settings.agent, chats(policy, engine, settings), scorers
+                runtime, settings, settings.agent, chats(policy, engine, settings), scorers
             ) as context,
         ):
             store = Store(settings.run_dir / "rollouts")
-            dispatcher = Dispatcher(context, ledger, store, seed=settings.seed, progress=watch.on_rollout)
+            dispatcher = Dispatcher(context, ledger, store, seed=settings.seed, progress=display.on_rollout)
 
             async def collect(step: int) -> list[Trajectory]:
                 chosen, spare = tasks_of_step(settings, tasks, step)
@@ -109,18 +109,18 @@ async def run_training(
                     metrics=metrics,
                     collect=collect,
                     is_masked=lambda trajectory: is_masked(trajectory, settings.rollout),
-                    on_step=watch.on_step,
+                    on_step=display.on_step,
                 )
             )
         balance = ledger.balance()
     path = checkpoint.latest(loop.checkpoints(settings.run_dir))
     assert path is not None, "a finished training has written its last step"
     return TrainReport(
-        run_dir=settings.run_dir, steps=balance.steps, checkpoint=path, reward=watch.last.get("reward")
+        run_dir=settings.run_dir, steps=balance.steps, checkpoint=path, reward=display.last.get("reward")
     )
 
 
-class _Watch:
+class TrainingDisplay:
     """Says on the terminal how far the training is."""
 
     def __init__(self, stage: Stage) -> None:
@@ -130,12 +130,12 @@ class _Watch:
         self._reward = ""
 
     def on_rollout(self, progress: RolloutProgress) -> None:
-        self._stage.say(f"{self._reward}rollouts {progress.ended}/{progress.planned}")
+        self._stage.set_status(f"{self._reward}rollouts {progress.ended}/{progress.planned}")
 
     def on_step(self, step: int, metrics: Mapping[str, float]) -> None:
         self.last = metrics
         self._reward = f"reward {metrics['reward']:+.2f}  resolved {100 * metrics['resolve_rate']:.0f} %  "
-        self._stage.say(self._reward)
+        self._stage.set_status(self._reward)
         self._stage.advance(step + 1 - self._done)
         self._done = step + 1
 

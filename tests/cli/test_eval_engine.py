@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from hone.agents.blackbox import presets
-from hone.cli.errors import Refused
+from hone.cli.errors import UsageError
 from hone.cli.evaluate_engine import engine_settings
 from hone.cli.evaluate_flags import AGENTS, PROGRAMS, parse_agent
 from hone.config import RunSettings, walk
@@ -129,17 +129,19 @@ def test_the_model_has_to_be_one_that_is_served(tmp_path: Path):
     (tmp_path / "two").mkdir()
     cards = [{"id": name, "owned_by": "sglang", "root": str(tmp_path / name)} for name in ("one", "far")]
     with endpoint(lambda _: "", *cards) as served:
-        with pytest.raises(Refused, match=r"say with --model which model of .* is meant: it serves one, far"):
+        with pytest.raises(
+            UsageError, match=r"say with --model which model of .* is meant: it serves one, far"
+        ):
             settings_of(served.url)
-        with pytest.raises(Refused, match=r"there is no model at .* called 'on': did you mean one"):
+        with pytest.raises(UsageError, match=r"there is no model at .* called 'on': did you mean one"):
             settings_of(served.url, "on")
         assert settings_of(served.url, "one")[0]["model.path"] == str(tmp_path / "one")
-        with pytest.raises(Refused, match="the tokenizer of far is needed here"):
+        with pytest.raises(UsageError, match="the tokenizer of far is needed here"):
             settings_of(served.url, "far")
         assert settings_of(served.url, str(tmp_path / "two"))[0]["model.path"] == str(tmp_path / "two")
     with endpoint(lambda _: "", cards[0]) as served:
         assert settings_of(served.url, str(tmp_path / "one"))[0]["model.path"] == str(tmp_path / "one")
-        with pytest.raises(Refused, match=r"serves the model in .*one, not that in .*two"):
+        with pytest.raises(UsageError, match=r"serves the model in .*one, not that in .*two"):
             settings_of(served.url, str(tmp_path / "two"))
 
 
@@ -153,7 +155,7 @@ def test_the_model_has_to_be_one_that_is_served(tmp_path: Path):
     ],
 )
 def test_an_engine_that_is_misnamed_is_refused(engine: str | None, kind: str | None, said: str):
-    with pytest.raises(Refused, match=said):
+    with pytest.raises(UsageError, match=said):
         settings_of(engine, kind=kind)
 
 

@@ -34,8 +34,8 @@ interrupts.GRACE_S = {grace_s}
 sys.argv = ["hone", "train", "my recipe.toml"]
 
 def command() -> None:
-    from hone.cli.options import run_stoppable
-    run_stoppable(lambda reporter: asyncio.run(job()))
+    from hone.cli.options import run_with_progress
+    run_with_progress(lambda reporter: asyncio.run(job()))
 
 app.app = lambda **_: command()
 sys.exit(main())
@@ -80,5 +80,5 @@ def test_a_command_in_the_background_of_a_script_stops_as_cleanly(number: signal
 def test_a_command_that_does_not_stop_by_itself_is_ended():
     code, _, err = interrupted(STUBBORN, [signal.SIGINT], grace_s=0.3)
     assert code == 130
-    assert "Stopped before everything was tidied up" in err
+    assert "Stopped before the cleanup finished" in err
     assert "hone train 'my recipe.toml'" in err

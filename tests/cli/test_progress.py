@@ -13,7 +13,7 @@ def run_stages(reporter: PlainReporter | TerminalReporter) -> None:
         for _ in range(3):
             with reporter.stage("collecting") as inner:
                 inner.advance(4)
-            outer.say("reward 0.5")
+            outer.set_status("reward 0.5")
             outer.advance()
         outer.grow(4)
     reporter.note("done [not markup]")

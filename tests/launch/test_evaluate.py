@@ -7,37 +7,37 @@ import pytest
 
 from hone.config import resolve
 from hone.evaluate.runner import EvalProgress
-from hone.launch.evaluate import _Watch, at_temperature
+from hone.launch.evaluate import EvaluationDisplay, at_temperature
 
 
 class Shown:
     def __init__(self) -> None:
-        self.done, self.said = 0, ""
+        self.done, self.status = 0, ""
 
     def advance(self, amount: int = 1) -> None:
         self.done += amount
 
     def grow(self, total: int) -> None: ...
 
-    def say(self, text: str) -> None:
-        self.said = text
+    def set_status(self, text: str) -> None:
+        self.status = text
 
 
 def test_progress_tells_what_was_resolved_what_is_left_and_the_cost(monkeypatch: pytest.MonkeyPatch):
     now = [100.0]
     monkeypatch.setattr("hone.launch.evaluate.time.monotonic", lambda: now[0])
     shown = Shown()
-    watch = _Watch(shown, priced=True)
-    watch.on_sample(EvalProgress(planned=50, ended=20, resolved=6))  # ended before this process began
-    assert (shown.done, shown.said) == (20, "resolved 6, cost 0")
+    display = EvaluationDisplay(shown, priced=True)
+    display.on_sample(EvalProgress(planned=50, ended=20, resolved=6))  # ended before this process began
+    assert (shown.done, shown.status) == (20, "resolved 6, cost 0")
     now[0] += 60
-    watch.on_sample(EvalProgress(planned=50, ended=25, resolved=9, cost=0.125))
-    assert (shown.done, shown.said) == (25, "resolved 9, about 5 min 0 s left, cost 0.125")
-    watch.on_sample(EvalProgress(planned=50, ended=50, resolved=30, cost=0.25))
-    assert (shown.done, shown.said) == (50, "resolved 30, cost 0.25")
+    display.on_sample(EvalProgress(planned=50, ended=25, resolved=9, cost=0.125))
+    assert (shown.done, shown.status) == (25, "resolved 9, about 5 min 0 s left, cost 0.125")
+    display.on_sample(EvalProgress(planned=50, ended=50, resolved=30, cost=0.25))
+    assert (shown.done, shown.status) == (50, "resolved 30, cost 0.25")
     free = Shown()
-    _Watch(free, priced=False).on_sample(EvalProgress(planned=2, ended=1, resolved=1))
-    assert free.said == "resolved 1"
+    EvaluationDisplay(free, priced=False).on_sample(EvalProgress(planned=2, ended=1, resolved=1))
+    assert free.status == "resolved 1"
 
 
 def test_each_temperature_of_a_sweep_is_the_evaluation_that_it_would_be_alone(tmp_path: Path):

@@ -11,7 +11,7 @@ from hone.agents.settings import ScriptedAgentSettings
 from hone.config import RunSettings
 from hone.environment import BrokenTree, base_mounts
 from hone.grading import GradingSettings
-from hone.launch.testbed import open_context, open_testbed
+from hone.launch.runtime import open_context, open_runtime
 from hone.sandbox import SandboxSpec
 from hone.tasks.workspace import prepare
 from tests.grading.example import make_task
@@ -26,11 +26,11 @@ def test_the_recipes_limit_on_patches_holds_where_the_patch_is_taken(tmp_path: P
 
     async def scenario() -> None:
         async with (
-            open_testbed(settings) as testbed,
-            open_context(testbed, settings, ScriptedAgentSettings(kind="noop"), None) as context,
+            open_runtime(settings) as runtime,
+            open_context(runtime, settings, ScriptedAgentSettings(kind="noop"), None) as context,
         ):
             spec = SandboxSpec(layer=workspace, mounts=base_mounts(workspace))
-            async with await testbed.provider.start(spec) as sandbox:
+            async with await runtime.provider.start(spec) as sandbox:
                 await sandbox.exec("head -c 3000 /dev/urandom > new.bin")
                 with pytest.raises(BrokenTree, match="larger than 2 KiB"):
                     await context.extract(sandbox, task)

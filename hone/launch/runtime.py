@@ -22,7 +22,7 @@ from hone.types import Sampler
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Testbed:
+class Runtime:
     """An open provider and the grader over it; what one job had graded is not graded again for the next."""
 
     __test__ = False  # not a test class, whatever pytest thinks of its name
@@ -33,17 +33,17 @@ class Testbed:
 
 
 @asynccontextmanager
-async def open_testbed(settings: RunSettings) -> AsyncGenerator[Testbed]:
+async def open_runtime(settings: RunSettings) -> AsyncGenerator[Runtime]:
     """Raises ProviderUnavailable where sandboxes cannot be isolated."""
     async with make_provider(settings.sandbox) as provider:
         cache = settings.run_dir / "workspaces"
         grader = Grader(provider, settings.grading, cache=cache, limits=settings.sandbox.limits())
-        yield Testbed(provider=provider, grader=grader, workspaces=cache)
+        yield Runtime(provider=provider, grader=grader, workspaces=cache)
 
 
 @asynccontextmanager
 async def open_context(
-    testbed: Testbed,
+    runtime: Runtime,
     settings: RunSettings,
     agent: AnyAgentSettings,
     new_chat: Callable[[str, int], Conversation] | None,
@@ -54,14 +54,14 @@ async def open_context(
     `scorers` score single turns, for training.
     """
     bare = SandboxSpec(env=GIT_ENV, limits=settings.sandbox.limits(), run=str(settings.run_dir))
-    async with open_agent(agent, bare, cache=settings.run_dir / "agents") as equipped:
+    async with open_agent(agent, bare, cache=settings.run_dir / "agents") as prepared_agent:
         yield RolloutContext(
-            provider=testbed.provider,
-            spec=equipped.spec,
-            agent=equipped.agent,
-            grader=testbed.grader,
+            provider=runtime.provider,
+            spec=prepared_agent.spec,
+            agent=prepared_agent.agent,
+            grader=runtime.grader,
             new_chat=new_chat,
-            workspaces=testbed.workspaces,
+            workspaces=runtime.workspaces,
             settings=settings.rollout,
             grading=settings.grading,
             extract=functools.partial(extract_patch, settings=settings.grading),
