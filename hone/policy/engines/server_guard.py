@@ -6,6 +6,7 @@ When the run closes the pipe, when the run exits, however it does, or when the s
 that the command started is killed. Started as a file, without Hone on the path.
 """
 
+# pyright: reportUnknownMemberType=false
 from __future__ import annotations
 
 import ctypes
@@ -17,7 +18,7 @@ import subprocess
 import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "utils"))
-import processes  # pyright: ignore[reportMissingImports]
+import processes  # pyright: ignore[reportMissingImports]  # the file in hone/utils
 
 _SET_CHILD_SUBREAPER = 36
 _SET_PDEATHSIG = 1
