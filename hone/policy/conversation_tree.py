@@ -134,8 +134,9 @@ class ConversationTree:
         An item in the form it was given in last is not converted again. Raises what `convert` raises.
         """
         messages = list(opening)
-        match = self.match(opening)
-        node = match.node if match.node.depth == len(opening) else None
+        node: MessageNode | None = self._root("")
+        for message in opening:  # not by `match`, which would forget the path to the rest
+            node = None if node is None else self._find(node, message)[0]
         for number, item in enumerate(items):
             if node is not None and node.recent_item is not None and node.recent_item[0] == item:
                 end = node.recent_item[1]
