@@ -2,14 +2,14 @@
 
     python benchmarks/turns.py [--repeats 5]
 
-A turn: the whole conversation is handed over anew (fresh objects, as from a client's request), measured,
+A turn: the whole conversation is passed again (fresh objects, as from a client's request), measured,
 composed into a prompt, and its reply laid into the token tree; with the renderer of a model family, and with
 a chat template used as it is. The peer renders the whole conversation with `apply_chat_template` each turn,
 in the same run. Processor time; the least of each turn over the repeats. The last line is JSON:
 
 turn_cost_ratio_200_to_10            family's renderer: median turn around the 200th, by that around the 10th
 template_turn_cost_ratio_200_to_10   the same with the chat template used as it is
-ratios.rendering_anew                time of the peer's 200th turn, by that of the family's renderer
+ratios.rendering_again                time of the peer's 200th turn, by that of the family's renderer
 """
 
 from __future__ import annotations
@@ -99,11 +99,11 @@ def main() -> None:
             f"{label}turn_ms_200": round(late, 3),
             f"{label}turn_cost_ratio_200_to_10": round(late / early, 3),
         }
-        peers[f"{label}rendering_anew_ms_200"] = round(median_ms(peer, LATE), 3)
+        peers[f"{label}rendering_again_ms_200"] = round(median_ms(peer, LATE), 3)
         print(
-            f"{name:8} {early:.2f} ms at 10 turns, {late:.2f} ms at 200; anew {median_ms(peer, LATE):.2f} ms"
+            f"{name:8} {early:.2f} ms at 10 turns, {late:.2f} ms at 200; again {median_ms(peer, LATE):.2f} ms"
         )
-    ratios = {"rendering_anew": round(peers["rendering_anew_ms_200"] / metrics["turn_ms_200"], 2)}
+    ratios = {"rendering_again": round(peers["rendering_again_ms_200"] / metrics["turn_ms_200"], 2)}
     print(json.dumps({"name": "turns", "metrics": metrics, "peers": peers, "ratios": ratios}))
 
 

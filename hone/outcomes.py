@@ -34,7 +34,7 @@ class Outcome(StrEnum):
     TAMPERED = "tampered"  # the patch tried to influence its own grading
     SANDBOX_ERROR = "sandbox_error"
     ENGINE_ERROR = "engine_error"
-    GRADER_ERROR = "grader_error"  # no verdict could be had
+    GRADER_ERROR = "grader_error"  # grading gave no verdict
     CANCELLED = "cancelled"  # stale, or shut down
 
 

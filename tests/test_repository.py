@@ -16,7 +16,7 @@ ROOT = Path(__file__).parent.parent
 MAX_LINES, MAX_FUNCTION_LINES = 400, 60
 SOURCES = sorted((ROOT / "hone").rglob("*.py"))
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
-# A home directory of somebody's, or the root of a checkout.
+# A user's home directory, or the root of a checkout.
 MACHINE_PATHS = re.compile(r"/(?:home|Users)/[a-z]\w*/|(?<!\w)/root/(?!\.ssh)[.\w]|(?<![\w.$)}])/work/")
 JOBS = ("train", "sft", "eval", "quickstart")
 OTHER_COMMANDS = {"git", "cd", "curl", "head", "sudo", ".venv/bin/python", ".venv/bin/pre-commit"}

@@ -61,12 +61,12 @@ class Storm:
         began = time.monotonic()
         urls = list(self._nodes)
         async with Pool(self._store, self._nodes.__getitem__, nodes=urls, timing=TIMING) as self._pool:
-            trouble = asyncio.create_task(self._trouble())
+            faults = asyncio.create_task(self._inject_faults())
             async with asyncio.TaskGroup() as group:
                 for _ in range(CLIENTS):
                     group.create_task(self._client())
-            trouble.cancel()
-            await asyncio.wait([trouble])
+            faults.cancel()
+            await asyncio.wait([faults])
             self.outcome.leaked = await self._left_when_healed()
         self.outcome.seconds = round(time.monotonic() - began, 1)
         return self.outcome
@@ -105,7 +105,7 @@ class Storm:
 
     # --- nodes
 
-    async def _trouble(self) -> None:
+    async def _inject_faults(self) -> None:
         """Every moment something happens to a node, which is well again after a while."""
         async with asyncio.TaskGroup() as group:
             while True:
@@ -125,7 +125,7 @@ class Storm:
         await asyncio.sleep(self._random.uniform(0.2, 2.0))
         if kind == "crash":
             node.restart()
-        _mend(node)
+        _repair(node)
 
     def _count_doubles(self) -> None:
         boxes = [box.request for node in self._nodes.values() for box in node.boxes.values()]
@@ -135,7 +135,7 @@ class Storm:
     async def _left_when_healed(self) -> int:
         """What is left when all nodes are well and nobody has renewed anything for long."""
         for node in self._nodes.values():
-            _mend(node)
+            _repair(node)
         deadline = time.monotonic() + _HEALED_S
         while (left := self._count_left()) and time.monotonic() < deadline:  # noqa: ASYNC110
             await asyncio.sleep(0.1)
@@ -147,6 +147,6 @@ class Storm:
         return boxes + places + len(self._pool.status().leases)
 
 
-def _mend(node: SimulatedNode) -> None:
+def _repair(node: SimulatedNode) -> None:
     node.dead = node.lose_replies = False
     node.start_s, node.refuse = 0.01, None

@@ -22,7 +22,7 @@ from pathlib import Path
 
 from hone.tasks.python.tool import run_uv
 
-EDITION = "2"  # of how commits are made; another one makes all repositories anew
+EDITION = "2"  # of how commits are made; another value rebuilds all repositories
 FIRST_DATE = 1_600_000_000  # seconds since 1970; releases are a day apart, so that commits never change
 _DOWNLOAD_S = 60.0
 _CHANGELOG = re.compile(r"(changes?|changelog|history|news|versions)(\.(rst|md|txt))?", re.IGNORECASE)

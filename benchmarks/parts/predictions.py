@@ -146,7 +146,7 @@ def _halves(base: Base) -> Iterator[dict[str, str | None]]:
     path, _, i1, *_ = changes[0]
     lines = _lines(base.before[path])  # a fix of one word has no half: its place, then
     indent = lines[i1][: -len(lines[i1].lstrip())] if i1 < len(lines) else ""
-    yield {**base.before, path: "".join([*lines[:i1], f"{indent}# to be mended\n", *lines[i1:]])}
+    yield {**base.before, path: "".join([*lines[:i1], f"{indent}# to be changed\n", *lines[i1:]])}
 
 
 def _changes(base: Base) -> Iterator[Change]:

@@ -22,7 +22,7 @@ from tests.sandbox.traces import traces
 from tests.services.process import free_port
 from tests.waiting import wait_until
 
-PATIENCE_S = 60.0  # for a process to start or end, or a call to begin; on a slow, busy machine
+TIMEOUT_S = 60.0  # for a process to start or end, or a call to begin; on a slow, busy machine
 TOKEN = "the-token-of-all-servers"
 HONE = str(Path(sys.executable).with_name("hone"))
 _ASK = """
@@ -118,7 +118,7 @@ class Server:
             return
         self._process.terminate()
         try:
-            self._process.wait(PATIENCE_S)
+            self._process.wait(TIMEOUT_S)
         except subprocess.TimeoutExpired:
             self.kill()
             raise AssertionError(f"it did not end on SIGTERM: {self.log()}") from None

@@ -59,7 +59,7 @@ def test_a_killed_run_goes_on_where_it_was(
     with Ledger.read(tmp_path / "run") as ledger:
         trained = {e.rollout_id for e in ledger.entries() if e.disposition is Disposition.TRAINED}
     assert finished_before <= trained, "a finished rollout was thrown away"
-    if moment != "rollout":  # an interrupted rollout is sampled anew; finished ones give the same weights
+    if moment != "rollout":  # an interrupted rollout is sampled again; finished ones give the same weights
         assert same_weights(tmp_path / "run", undisturbed), "the run did not go on as if nothing had happened"
 
 

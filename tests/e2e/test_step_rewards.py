@@ -53,7 +53,7 @@ def test_scores_are_stored_shown_and_counted(scored: Path) -> None:
     assert "progress" in hone("show", str(names[0])).stdout
 
 
-def test_a_replay_weighs_the_stored_scores_anew(scored: Path, tmp_path: Path) -> None:
+def test_replay_recomputes_advantages_from_stored_scores(scored: Path, tmp_path: Path) -> None:
     again = tmp_path / "again"
     hone("replay", str(scored), "--out", str(again), "--set", "judge.coefficient=0.25")
     (made,), (weighed,) = read_metrics(scored), read_metrics(again)

@@ -320,7 +320,7 @@ def test_renamed_test_file_is_found(repository: Path, tmp_path: Path) -> None:
 def test_project_about_pytest_may_use_pytest_internals(case: str, repository: Path, tmp_path: Path) -> None:
     patch = patch_of(repository, tmp_path, EVIDENCE[case])
     assert found(patch) is not None
-    assert found(patch, example(repo="somebody/pytest-stats")) is None
+    assert found(patch, example(repo="someone/pytest-stats")) is None
     plugin = Commit(
         message="Plugin", files={"stats/plugin.py": "import pytest\n\ndef pytest_addoption(): 0\n"}
     )

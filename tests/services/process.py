@@ -145,7 +145,7 @@ def _stop(process: subprocess.Popen[bytes], grace_s: float) -> None:
 
 
 def _kill_what_it_left(folder: Path) -> None:
-    """Containers' keepers (containerd-shim, conmon) leave the group; all of them name the folder."""
+    """Containers' monitors (containerd-shim, conmon) leave the group; all of them name the folder."""
     left: set[psutil.Process] = set()
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.NoSuchProcess):

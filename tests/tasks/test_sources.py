@@ -46,9 +46,11 @@ def test_task_without_tests_is_refused():
 def test_unproven_tasks_need_a_setting():
     curriculum = generate(SMALL).train[0]
     proven = replace(curriculum, source="mined", metadata={"validation": {"repeats": 3}})
-    unproven = replace(curriculum, id="doubtful", source="mined", metadata={})
+    unproven = replace(curriculum, id="unvalidated", source="mined", metadata={})
     settings = TasksSettings(source="mine.jsonl")
     check_proven(settings, [proven, curriculum])  # those of the curriculum are right by construction
-    with pytest.raises(TaskError, match=r"mine\.jsonl has no proof .* doubtful\. Run `hone tasks validate"):
+    with pytest.raises(
+        TaskError, match=r"mine\.jsonl has no proof .* unvalidated\. Run `hone tasks validate"
+    ):
         check_proven(settings, [proven, unproven])
     check_proven(settings.model_copy(update={"unproven": True}), [unproven])

@@ -70,7 +70,7 @@ for start in (".", "/proc/self/cwd", "/proc/self/root", "/dev/fd", "/proc/self/f
 
 
 def test_terminal_injection_is_denied(attacked: AttackTarget) -> None:
-    """TIOCSTI puts input into the terminal of whoever started the sandbox; TIOCLINUX into the console."""
+    """TIOCSTI puts input into the terminal that started the sandbox; TIOCLINUX into the console."""
     code = """
 import fcntl, pty, termios
 def inject(open_terminal):

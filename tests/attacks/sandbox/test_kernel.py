@@ -113,7 +113,7 @@ attempt("memory", addresses, "/proc/iomem")
 
 
 def test_sandbox_settings_do_not_change_the_machine(attacked: AttackTarget) -> None:
-    """Some settings belong to namespaces and may be written by whoever owns those; they end there."""
+    """Some settings belong to namespaces and may be written by their owner; they have no effect outside."""
     code = """
 for path in ("shmmax", "msgmax", "sem", "pid_max", "shmall"):
     path = "/proc/sys/kernel/" + path

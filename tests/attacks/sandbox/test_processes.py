@@ -105,7 +105,7 @@ if how == "everything":
 def test_init_process_cannot_be_killed_or_stopped(attacked: AttackTarget, victim: Victim) -> None:
     code = """
 import signal
-pid, patience_s = int(arguments[0]), float(arguments[1])
+pid, timeout_s = int(arguments[0]), float(arguments[1])
 def state():
     with open(f"/proc/{pid}/stat") as file:
         return file.read().rpartition(")")[2].split()[0]
@@ -114,7 +114,7 @@ def hit(number):
     os.kill(pid, 0)
     if number == signal.SIGSTOP:
         os.sched_yield()
-        deadline = __import__("time").monotonic() + patience_s
+        deadline = __import__("time").monotonic() + timeout_s
         while __import__("time").monotonic() < deadline:
             if state() in "Tt":
                 return True
@@ -123,7 +123,7 @@ for number in range(1, 65):
     try: os.kill(pid, number)
     except OSError: pass
 def gone():
-    deadline = __import__("time").monotonic() + patience_s
+    deadline = __import__("time").monotonic() + timeout_s
     while __import__("time").monotonic() < deadline:
         if not os.path.exists(f"/proc/{pid}") or state() in "ZX":
             return True

@@ -48,7 +48,7 @@ def test_message_of_other_work_is_rejected(message, reason):
 def test_text_added_by_tools_is_removed():
     message = (
         "Merge pull request #7 from me/branch\n\nFix totals (#7)\n\nThey were off by one.\n\n"
-        "Co-authored-by: Somebody <a@b.c>\nSigned-off-by: Me <me@b.c>\nChange-Id: I123\n"
+        "Co-authored-by: Someone <a@b.c>\nSigned-off-by: Me <me@b.c>\nChange-Id: I123\n"
     )
     assert strip_tool_text(message) == "Fix totals\n\nThey were off by one."
 

@@ -1,4 +1,4 @@
-"""A small HTTP server that answers as a registry in trouble does."""
+"""A small HTTP server that answers as a failing registry does."""
 
 from __future__ import annotations
 

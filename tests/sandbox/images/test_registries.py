@@ -64,17 +64,17 @@ def test_unreachable_registry_is_tried_five_times(store: ImageStore, directory: 
 def test_failing_registry_is_retried_until_it_answers(
     store: ImageStore, registry: Registry, image: str, status: int
 ) -> None:
-    with answering([status] * 4, then=registry.address) as troubled:
-        found = asyncio.run(store.ensure(f"{troubled.address}/small:v1"))
+    with answering([status] * 4, then=registry.address) as failing:
+        found = asyncio.run(store.ensure(f"{failing.address}/small:v1"))
     assert [path.name for path in found.layers[0].iterdir()] == ["f"]
 
 
 @pytest.mark.parametrize("status", [429, 503])
 def test_registry_that_keeps_failing_is_retryable(store: ImageStore, directory: Path, status: int) -> None:
-    with answering([status]) as troubled:
-        error = refused(store, f"{troubled.address}/x")
+    with answering([status]) as failing:
+        error = refused(store, f"{failing.address}/x")
     assert (error.problem, error.retryable) == ("registry_unavailable", True)
-    assert fetch.ATTEMPTS <= len(troubled.asked) <= fetch.ATTEMPTS * 10
+    assert fetch.ATTEMPTS <= len(failing.asked) <= fetch.ATTEMPTS * 10
     assert left(directory) == []
 
 

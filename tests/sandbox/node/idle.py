@@ -87,7 +87,7 @@ class IdleProvider:
         self.may_close.set()
 
     def forget(self) -> None:
-        """Count anew, without what a first probe did."""
+        """Reset the counts, without those of the first probe."""
         self.started = self.closings = 0
         self.commands.clear()
 

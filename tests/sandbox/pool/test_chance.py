@@ -172,7 +172,7 @@ class PoolMachine(RuleBasedStateMachine):
             await asyncio.gather(*self.asking.values(), return_exceptions=True)
             await self.open()
             for name, beaten in self.beaten.items():
-                if self.now - beaten < TTL_S:  # what lived until now has its time anew
+                if self.now - beaten < TTL_S:  # a live lease gets its full time again
                     self.beaten[name] = self.now
 
         for task in self.asking.values():
