@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import grimp
 import pytest
 
 from hone.cli import main
@@ -43,6 +44,15 @@ def test_every_function_can_be_read_on_one_screen():
         and node.end_lineno - node.lineno + 1 > MAX_FUNCTION_LINES
     }
     assert long == {}
+
+
+def test_no_files_import_each_other_in_a_cycle():
+    graph = grimp.build_graph("hone", cache_dir=None)
+    unvisited = {name: graph.find_modules_directly_imported_by(name) for name in graph.modules}
+    while leaves := [name for name, imported in unvisited.items() if not imported & unvisited.keys()]:
+        for name in leaves:
+            del unvisited[name]
+    assert sorted(unvisited) == []
 
 
 def test_every_setting_is_documented_in_a_sentence():

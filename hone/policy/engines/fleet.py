@@ -15,24 +15,21 @@ import logging
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterable, Sequence
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from hone.policy.engine import Completion, ContextOverflow, EngineError, Sampling
-from hone.policy.engines.client import CompletionChunk, EngineClient
+from hone.policy.engines.client import CompletionChunk
 from hone.policy.engines.http import Refused, ServerUnavailable
 from hone.policy.engines.partial_completion import PartialCompletion
-from hone.policy.engines.replica import Replica, WeightProbe, Weights
+from hone.policy.engines.replica import FleetSpec, Replica, WeightProbe, Weights
 from hone.policy.engines.routing import choose
-from hone.policy.engines.server_process import ServerProcess
-from hone.policy.settings import ServerEngineSettings
 from hone.types import Int32
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
+    pass
 
 log = logging.getLogger(__name__)
 
@@ -42,17 +39,6 @@ _MAX_BACKOFF_S = 8.0
 _ABORT_INTERVAL_S = 0.25
 _START_ATTEMPTS = 2  # failed starts of a server after which an update no longer waits for it
 _MIXED_VERSIONS = -1  # the version of a fleet whose servers hold different weights
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FleetSpec:
-    """The parts of a fleet."""
-
-    processes: Sequence[ServerProcess]
-    client: Callable[[str], EngineClient]  # makes the client of the server at a URL
-    tokenizer: PreTrainedTokenizerBase  # the policy's; the servers must have the same
-    vocabulary: int  # rows of the embedding; a larger token id crashes some servers
-    settings: ServerEngineSettings
 
 
 @asynccontextmanager

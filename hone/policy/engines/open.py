@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 
 from hone.policy.engines.client import EngineClient
 from hone.policy.engines.command import ServerOptions
-from hone.policy.engines.fleet import Fleet, FleetSpec, open_fleet
+from hone.policy.engines.fleet import Fleet, open_fleet
 from hone.policy.engines.http import Http, new_session
 from hone.policy.engines.managed_server import ManagedServer
+from hone.policy.engines.replica import FleetSpec
 from hone.policy.engines.server_process import ExternalServer, ServerProcess
 from hone.policy.engines.sglang import Sglang
 from hone.policy.engines.vllm import Vllm

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,10 +16,11 @@ from hone.policy.engines.client import CompletionChunk, EngineClient, GenerateRe
 from hone.policy.engines.http import ServerUnavailable
 from hone.policy.engines.preflight import run_preflight
 from hone.policy.engines.server_process import ServerProcess
+from hone.policy.settings import ServerEngineSettings
 from hone.types import Float32, Int32
 
 if TYPE_CHECKING:
-    from hone.policy.engines.fleet import FleetSpec
+    from transformers import PreTrainedTokenizerBase
 
 POLL_S = 2.0  # between two checks of a server's health and weights
 
@@ -42,6 +43,17 @@ class Weights:
     @property
     def label(self) -> str:
         return str(self.version)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FleetSpec:
+    """The parts of a fleet."""
+
+    processes: Sequence[ServerProcess]
+    client: Callable[[str], EngineClient]  # makes the client of the server at a URL
+    tokenizer: PreTrainedTokenizerBase  # the policy's; the servers must have the same
+    vocabulary: int  # rows of the embedding; a larger token id crashes some servers
+    settings: ServerEngineSettings
 
 
 class Replica:

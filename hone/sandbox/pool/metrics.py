@@ -3,27 +3,37 @@
 from __future__ import annotations
 
 from collections import Counter as Counts
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Protocol
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
+from hone.sandbox.pool.nodes import Node
 from hone.utils.clock import monotonic
-
-if TYPE_CHECKING:
-    from hone.sandbox.pool.core import Pool
 
 _WAITS = (0.001, 0.01, 0.1, 1.0, 5.0, 15.0, 60.0, 300.0, 1800.0)
 _ALLOCATES = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 15.0, 60.0, 300.0, 1800.0)
 
 
+class PoolState(Protocol):
+    """The part of the pool that gauges are read from."""
+
+    @property
+    def totals(self) -> Mapping[str, int]: ...
+    @property
+    def fleet(self) -> Iterable[Node]: ...
+    def counts(self) -> Mapping[str, int]:
+        """Return the number of leases by state."""
+        ...
+
+
 class Metrics(Collector):
     """Counters that are updated by events, and gauges that are read from the pool at each scrape."""
 
-    def __init__(self, pool: Pool) -> None:
+    def __init__(self, pool: PoolState) -> None:
         self._pool = pool
         self._registry = CollectorRegistry()
         self.waited = Histogram(
