@@ -13,12 +13,12 @@ if TYPE_CHECKING:
 
     from hone.launch.reporter import Reporter
 
-app = typer.Typer(help="The tools of command-line agents that work inside sandboxes.", no_args_is_help=True)
+app = typer.Typer(help="Install the command-line agents that run inside sandboxes.", no_args_is_help=True)
 
 
 @app.command("list")
 def list_(as_json: JsonOption = False) -> None:
-    """List the agents that come with Hone, and whether their tools are here.
+    """List the agents that come with Hone and whether their tools are installed.
 
     [bold]Example[/bold]: hone agents list
     """
@@ -31,7 +31,7 @@ def list_(as_json: JsonOption = False) -> None:
     for program in map(load_program, presets()):
         try:
             state = "prepared" if is_prepared(program, default_layers()) else "not prepared"
-        except ScaffoldError as error:  # this machine lacks what they are made of
+        except ScaffoldError as error:  # the machine lacks a prerequisite, such as node
             state = str(error)
         rows.append({"agent": program.name, "wire": program.wire, "tools": state})
     if as_json:
@@ -46,9 +46,9 @@ def prepare(
         str, typer.Argument(metavar="PROGRAM", help="A name of `hone agents list`, or a path to a TOML file.")
     ],
 ) -> None:
-    """Install the tools of an agent, so that a run of it needs no network.
+    """Install the tools of an agent, so that its runs need no network.
 
-    They are installed once, on this machine, into Hone's cache; sandboxes show them read-only.
+    The tools are installed once into Hone's cache; sandboxes mount them read-only.
 
     [bold]Example[/bold]: hone agents prepare qwen-code
     """

@@ -13,27 +13,22 @@ if TYPE_CHECKING:
     from hone.evaluate.comparison import RunComparison
 
 _SHOWN = 20  # tasks that changed
-# Settings that say which policy was measured, and one that changes nothing about it.
-EXPECTED = ("model", "engine.model_name", "tasks.allow_overlap")
+# Settings that name the measured policy, and one without effect on it.
+EXPECTED_DIFFERENCES = ("model", "engine.model_name", "tasks.allow_overlap")
 
 
 def compare(
-    first: Annotated[
-        Path, typer.Argument(metavar="FIRST", help="Directory of an evaluation.", show_default=False)
-    ],
-    second: Annotated[
-        Path, typer.Argument(metavar="SECOND", help="Directory of another.", show_default=False)
-    ],
+    first: Annotated[Path, typer.Argument(metavar="FIRST", help="Directory of the first evaluation.")],
+    second: Annotated[Path, typer.Argument(metavar="SECOND", help="Directory of the second evaluation.")],
     html: Annotated[
-        Path | None,
-        typer.Option("--html", metavar="FILE", help="Write the comparison as a page.", show_default=False),
+        Path | None, typer.Option("--html", metavar="FILE", help="Also write the comparison as an HTML page.")
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Compare two evaluations task by task, with an exact test.
 
-    With one sample per task the test is McNemar's; with more, the sign test on the tasks' rates. Warns when
-    the two differ in more than the model.
+    The test is McNemar's for one sample per task, otherwise the sign test on the tasks' resolve rates. A
+    warning lists settings other than the model that differ.
 
     [bold]Example[/bold]: hone compare runs/before runs/after
 
@@ -47,7 +42,7 @@ def compare(
     from hone.evaluate.runner import write
 
     try:
-        compared = compare_runs(first, second, ignored=(*same_results(), *EXPECTED))
+        compared = compare_runs(first, second, ignored=(*same_results(), *EXPECTED_DIFFERENCES))
     except EvaluateError as error:
         raise UsageError(str(error)) from None
     if html is not None:
@@ -57,7 +52,7 @@ def compare(
     else:
         _print(compared)
         if html is not None:
-            typer.echo(f"{html}: the same as a page, with links to the rollouts.")
+            typer.echo(f"{html}: the comparison as a page, with links to the rollouts.")
 
 
 def _record(compared: RunComparison) -> dict[str, object]:
@@ -96,7 +91,7 @@ def _print(compared: RunComparison) -> None:
             (task.id, "{} of {}".format(*task.first), "{} of {}".format(*task.second))
             for task in compared.changed
         ]
-        print_table(["task that changed", "first", "second"], _ends(changed))
+        print_table(["task that changed", "first", "second"], _head_and_tail(changed))
     rows = [(name, one, two, f"{two - one:+d}") for name, (one, two) in compared.outcomes.items()]
     print_table(["outcome", "first", "second", "change"], rows)
     if compared.figures:
@@ -105,16 +100,16 @@ def _print(compared: RunComparison) -> None:
     for index, (here, there) in enumerate((("first", "second"), ("second", "first"))):
         if only := compared.unpaired[index]:
             typer.echo(
-                f"Warning: {len(only)} tasks of the {here} run are not in the {there}, {only[0]} among them."
+                f"Warning: {len(only)} tasks of the {here} run are not in the {there}, such as {only[0]}."
             )
     if compared.settings:
-        typer.echo("Warning: the two differ in more than the model:")
+        typer.echo("Warning: settings other than the model differ:")
         different = [(name, str(one), str(two)) for name, (one, two) in compared.settings.items()]
         print_table(["setting", "first", "second"], different)
 
 
-def _ends(rows: list[tuple[str, str, str]]) -> list[tuple[str, str, str]]:
-    """All rows, or the first and the last of many."""
+def _head_and_tail(rows: list[tuple[str, str, str]]) -> list[tuple[str, str, str]]:
+    """Return all rows if they are few, else the first and the last ones."""
     if len(rows) <= _SHOWN:
         return rows
     half = _SHOWN // 2

@@ -17,14 +17,13 @@ if TYPE_CHECKING:
 
 def doctor(
     recipe: Annotated[
-        Path | None,
-        typer.Argument(metavar="[RECIPE]", help="Check what this recipe needs.", show_default=False),
+        Path | None, typer.Argument(metavar="[RECIPE]", help="Check the sandboxes of this recipe.")
     ] = None,
     sets: SetOption = None,
 ) -> int:
-    """Check that sandboxes work here: what is enforced, what is missing, and the command that mends it.
+    """Check that sandboxes work on this machine; print which limits hold and how to fix what is missing.
 
-    Ends with 0 when everything required is in order, else with 1.
+    Exit code 1 if a requirement is missing.
 
     [bold]Example[/bold]: hone doctor
     """
@@ -62,13 +61,13 @@ def _settings(recipe: Path | None, sets: list[str]) -> SandboxSettings:
         return resolve(recipe, sets).sandbox
     if sets:
         raise UsageError(
-            "--set changes a recipe: name one, such as hone doctor recipes/quickstart.toml --set ..."
+            "--set changes a recipe: pass one, such as hone doctor recipes/quickstart.toml --set ..."
         )
     return SandboxSettings()
 
 
 async def _probe(settings: SandboxSettings) -> Health:
-    """Probed without opening the provider, which may be impossible here."""
+    """Return the health of the provider, without opening it."""
     from hone.sandbox import make_provider
 
     return await make_provider(settings).health()

@@ -20,41 +20,39 @@ def engine() -> None:
     """Serve a model to runs and evaluations."""
 
 
-ModelArgument = Annotated[
-    Path, typer.Argument(metavar="MODEL", help="Folder of a Hugging Face model.", show_default=False)
-]
-KindOption = Annotated[Literal["vllm", "sglang"], typer.Option("--kind", help="What serves it.")]
+ModelArgument = Annotated[Path, typer.Argument(metavar="MODEL", help="Folder of a Hugging Face model.")]
+KindOption = Annotated[Literal["vllm", "sglang"], typer.Option("--kind", help="Engine server to start.")]
 PortOption = Annotated[int, typer.Option("--port", min=1, max=65535, help="Port to listen on.")]
 HostOption = Annotated[
-    str, typer.Option("--host", help="Address to listen on; whoever reaches it can change the weights.")
+    str, typer.Option("--host", help="Address to listen on; every client can change the weights.")
 ]
-TpOption = Annotated[int, typer.Option("--tp", min=1, help="GPUs to split the model over.")]
+TpOption = Annotated[int, typer.Option("--tp", min=1, help="Tensor-parallel size (GPUs).")]
 ContextOption = Annotated[
     int | None,
     typer.Option(
         "--context",
         min=1,
-        help="Prompt and reply together, in tokens; default: the model's, 32768 at most.",
-        show_default=False,
+        help="Maximum length of prompt and reply together, in tokens; default: the model's, at most 32768.",
     ),
 ]
 DtypeOption = Annotated[
     Literal["auto", "float32", "bfloat16"],
-    typer.Option("--dtype", help="Precision of the weights; auto: bfloat16 on a GPU, else float32."),
+    typer.Option("--dtype", help="Data type of the weights; auto: bfloat16 on a GPU, else float32."),
 ]
-BatchOption = Annotated[int, typer.Option("--max-batch", min=1, help="Requests decoded at a time.")]
+BatchOption = Annotated[int, typer.Option("--max-batch", min=1, help="Maximum requests in one batch.")]
 MemoryOption = Annotated[
-    float, typer.Option("--gpu-memory-fraction", min=0.01, max=1.0, help="Share of a GPU's memory.")
+    float,
+    typer.Option("--gpu-memory-fraction", min=0.01, max=1.0, help="Fraction of each GPU's memory to use."),
 ]
 SyncOption = Annotated[
-    Literal["disk", "nccl"], typer.Option("--weight-sync", help="How a training will send new weights.")
+    Literal["disk", "nccl"], typer.Option("--weight-sync", help="How the trainer sends new weights.")
 ]
 PythonOption = Annotated[
     Path | None,
-    typer.Option("--python", metavar="FILE", help="Interpreter that has vLLM or SGLang.", show_default=False),
+    typer.Option("--python", metavar="FILE", help="Python interpreter with vLLM or SGLang installed."),
 ]
 TimeoutOption = Annotated[
-    float, typer.Option("--ready-timeout-s", min=1, help="Seconds it may take to start.")
+    float, typer.Option("--ready-timeout-s", min=1, help="Seconds until the start fails.")
 ]
 
 
@@ -75,7 +73,7 @@ def serve(
 ) -> None:
     """Serve a model with vLLM or SGLang, with the flags that Hone needs, until Ctrl-C.
 
-    Says where it is once it is ready and has shown that its log-probabilities mean what they should.
+    Prints the address once the server is ready and its log-probabilities passed a check.
 
     [bold]Example[/bold]: hone engine serve models/Qwen3-8B --kind vllm --port 8000 --tp 2 --context 32768
     """
@@ -104,19 +102,14 @@ def serve(
 
     def job(reporter: Reporter) -> None:
         def on_ready(url: str) -> None:
-            reporter.note(f"{url} serves {model} (log: {log}). Ctrl-C stops it. To use it, give a command:")
+            reporter.note(f"{url} serves {model} (log: {log}). Ctrl-C stops it. Flags for other commands:")
             reporter.note(
                 f"--set engine.kind={kind} --set 'engine.urls=[\"{url}\"]' "
                 f"--set engine.context_tokens={context_tokens}"
             )
 
         with reporter.stage(f"serving {model}") as stage:
-            told = {
-                "log": log,
-                "ready_timeout_s": ready_timeout_s,
-                "say": stage.set_status,
-                "on_ready": on_ready,
-            }
-            asyncio.run(run(options, host, port, **told))
+            settings = {"log": log, "ready_timeout_s": ready_timeout_s, "on_ready": on_ready}
+            asyncio.run(run(options, host, port, say=stage.set_status, **settings))
 
     run_with_progress(job)

@@ -1,6 +1,6 @@
-"""The one place where an exception becomes a sentence and an exit code.
+"""Turns exceptions into error messages and exit codes.
 
-0 done    1 failed    2 misuse (of the command line or of a recipe)    130 stopped with Ctrl-C
+0 done    1 failed    2 misuse of the command line or of a recipe    130 stopped with Ctrl-C
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ EXTRAS = {
 
 
 class UsageError(Exception):
-    """The command cannot do what was asked; the message says why and what to do."""
+    """The arguments cannot be used; the message says why and what to do."""
 
 
 class Interrupted(Exception):
@@ -37,11 +37,11 @@ class Interrupted(Exception):
 class Failure:
     sentence: str
     exit_code: int
-    expected: bool  # False: a defect of Hone, whose place only a traceback shows
+    expected: bool  # False: a defect of Hone, to be located by a traceback
 
 
 def explain(error: BaseException) -> Failure:
-    """What to tell the user about an exception that ended a command."""
+    """Return the message and exit code for an exception that ended a command."""
     codes = _exit_codes()
     for leaf in _leaves(error):
         for kind, code in codes.items():
@@ -53,14 +53,14 @@ def explain(error: BaseException) -> Failure:
             needed = f"this command needs {leaf.name}: pip install 'hone[{EXTRAS[leaf.name]}]'"
             return Failure(sentence=needed, exit_code=FAILED, expected=True)
     sentence = (
-        f"an error that Hone did not expect: {type(error).__name__}: {_one_line(error)}. Run the same "
-        "command with --debug to see where"
+        f"unexpected error: {type(error).__name__}: {_one_line(error)}. This is a defect of Hone: run the "
+        "same command with --debug and report the traceback"
     )
     return Failure(sentence=sentence, exit_code=FAILED, expected=False)
 
 
 def _exit_codes() -> dict[type[Exception], int]:
-    """Imported on use: a command that succeeds needs none of these rooms."""
+    """Return exception type -> exit code; imported on use, as most commands need none of these modules."""
     from hone.agents.scaffold import ScaffoldError
     from hone.config.errors import ConfigError
     from hone.evaluate.errors import EvaluateError
@@ -89,7 +89,7 @@ def _exit_codes() -> dict[type[Exception], int]:
 
 
 def _leaves(error: BaseException) -> Iterator[BaseException]:
-    """The exceptions of a task group; causes that were wrapped in turn are left to the debug output."""
+    """Yield the exceptions of a task group, without their causes."""
     if isinstance(error, BaseExceptionGroup):
         for inner in error.exceptions:
             yield from _leaves(inner)
@@ -102,7 +102,7 @@ def _one_line(error: BaseException) -> str:
 
 
 def _system(error: OSError | MemoryError) -> str:
-    """An error of the operating system, with what mends the common ones."""
+    """Return the message of an operating-system error, with advice for the common ones."""
     if isinstance(error, MemoryError):
         return "out of memory: lower engine.max_batch or rollout.concurrent_episodes, then run it again"
     where = f" ({error.filename})" if error.filename else ""
@@ -111,5 +111,5 @@ def _system(error: OSError | MemoryError) -> str:
     if error.errno in (errno.EMFILE, errno.ENFILE):
         return "too many open files: raise the limit (ulimit -n 4096), or lower rollout.concurrent_episodes"
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-        return f"no permission{where}: choose another run_dir, or change who owns it"
+        return f"no permission{where}: choose another run_dir, or change the owner of this one"
     return f"{error.strerror or _one_line(error)}{where}"

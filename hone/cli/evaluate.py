@@ -42,8 +42,7 @@ if TYPE_CHECKING:
 
 def evaluate(
     recipe: Annotated[
-        Path | None,
-        typer.Argument(metavar="RECIPE", help="A TOML file; flags stand on top of it.", show_default=False),
+        Path | None, typer.Argument(metavar="RECIPE", help="Recipe (TOML file); flags override it.")
     ] = None,
     agent: AgentOption = None,
     engine: EngineOption = None,
@@ -66,10 +65,10 @@ def evaluate(
     as_json: JsonOption = False,
     help_config: HelpConfigOption = False,
 ) -> int:
-    """Measure a fixed policy, or a scripted agent, on tasks it never saw.
+    """Evaluate a fixed policy, or a scripted agent, on held-out tasks.
 
-    Prints the resolve rate with its 95 % interval; report.html beside the results shows everything. Ends with
-    1 when samples were lost to infrastructure faults, which the same command with --resume tries again.
+    Prints the resolve rate with its 95 % interval and writes report.html beside the results. Exit code 1 if
+    infrastructure faults lost samples; the same command with --resume retries those.
 
     [bold]Example[/bold]: hone eval recipes/quickstart.toml --model runs/quickstart/final --json
 
@@ -96,32 +95,32 @@ def evaluate(
         concurrency=concurrency,
         sets=tuple(sets or ()),
     )
-    return _measure(flags, dry_run=dry_run, allow_overlap=allow_overlap, as_json=as_json)
+    return _evaluate(flags, dry_run=dry_run, allow_overlap=allow_overlap, as_json=as_json)
 
 
-def _measure(flags: Flags, *, dry_run: bool, allow_overlap: bool, as_json: bool) -> int:
+def _evaluate(flags: Flags, *, dry_run: bool, allow_overlap: bool, as_json: bool) -> int:
     def job(settings: RunSettings, reporter: Reporter) -> dict[str, Any]:
         from hone.launch.evaluate import evaluate as run
 
         return run(settings, reporter, out=flags.out, resume=flags.resume or flags.out is None)
 
     sets, without = to_sets(flags), replaced_settings(flags)
-    told = run_job(
+    summary = run_job(
         "eval", flags.recipe, sets, job, dry_run=dry_run, allow_overlap=allow_overlap, without=without
     )
-    if told is None:
+    if summary is None:
         return 0
-    _print(told, as_json=as_json)
-    return FAILED if any(each["errors"] for each in told.get("evaluations", [told])) else 0
+    _print(summary, as_json=as_json)
+    return FAILED if any(each["errors"] for each in summary.get("evaluations", [summary])) else 0
 
 
-def _print(told: dict[str, Any], *, as_json: bool) -> None:
+def _print(summary: dict[str, Any], *, as_json: bool) -> None:
     from hone.cli.output import print_json
     from hone.cli.summary import print_summary, print_sweep
 
     if as_json:
-        print_json(told)
-    elif "evaluations" in told:
-        print_sweep(told)
+        print_json(summary)
+    elif "evaluations" in summary:
+        print_sweep(summary)
     else:
-        print_summary(told)
+        print_summary(summary)

@@ -1,4 +1,4 @@
-"""`--engine`, `--engine-kind` and `--model` of `hone eval`, as settings."""
+"""Settings for `--engine`, `--engine-kind` and `--model` of `hone eval`."""
 
 from __future__ import annotations
 
@@ -26,8 +26,7 @@ EngineOption = Annotated[
     typer.Option(
         "--engine",
         metavar="URL|local",
-        help="What samples replies, in place of the recipe's: a server, or the model in this process.",
-        show_default=False,
+        help="Engine instead of the recipe's: the URL of a server, or `local`.",
     ),
 ]
 EngineKindOption = Annotated[
@@ -35,17 +34,13 @@ EngineKindOption = Annotated[
     typer.Option(
         "--engine-kind",
         metavar="KIND",
-        help=f"What the server is ({', '.join(KINDS)}); default: found out. openai: text, without tokens.",
-        show_default=False,
+        help=f"Kind of the server ({', '.join(KINDS)}); default: detected. openai: text only, no token ids.",
     ),
 ]
 ModelOption = Annotated[
     str | None,
     typer.Option(
-        "--model",
-        metavar="FOLDER|NAME",
-        help="The policy's model: its folder, or what the server calls it.",
-        show_default=False,
+        "--model", metavar="FOLDER|NAME", help="Model of the policy: its folder, or its name on the server."
     ),
 ]
 
@@ -53,25 +48,25 @@ Given = dict[str, tuple[str, str]]  # setting -> (the flag, the value in TOML)
 
 
 def engine_settings(
-    engine: str | None, kind: str | None, model: str | None, *, key_env: str | None, alone: bool
+    engine: str | None, kind: str | None, model: str | None, *, key_env: str | None, no_recipe: bool
 ) -> tuple[Given, list[str]]:
-    """The settings that the three flags stand for, and defaults below them; asks a server what it is.
+    """Return the settings of the three flags, and defaults below them; queries the server.
 
     Args:
         key_env: environment variable with the server's key.
-        alone: no recipe says how long contexts and replies are.
+        no_recipe: True if no recipe sets the lengths of contexts and replies.
 
     Raises UsageError, and EngineError when the server does not answer.
     """
     if kind is not None:
         require_choice(kind, KINDS, "kind of engine")
         if engine is None or engine == LOCAL:
-            raise UsageError("--engine-kind says what a server is: give its address with --engine")
+            raise UsageError("--engine-kind needs the address of a server: add --engine URL")
     if engine is None or engine == LOCAL:
         given: Given = {} if engine is None else {"engine.kind": ("--engine", json.dumps(LOCAL))}
         if model is not None:
             given["model.path"] = ("--model", json.dumps(model))
-        if not alone or model is None:
+        if not no_recipe or model is None:
             return given, []
         try:
             longest = longest_context(Path(model))
@@ -79,7 +74,7 @@ def engine_settings(
             raise UsageError(f"--model: {error}") from None
         return given, _lengths(min(longest or DEFAULT_CONTEXT, DEFAULT_CONTEXT))
     if not engine.startswith(("http://", "https://")):
-        raise UsageError(f"--engine {engine} is no address such as http://host:8000, nor `local`")
+        raise UsageError(f"--engine {engine} is neither `local` nor an address such as http://host:8000")
     from hone.launch.endpoint import find_endpoint
 
     endpoint = find_endpoint(engine, kind, key=os.environ.get(key_env) if key_env else None)
@@ -90,20 +85,20 @@ def engine_settings(
     }
     if endpoint.kind == "openai":
         given["engine.model_name"] = ("--model", json.dumps(served.name if served else model))
-    elif folder := _folder(endpoint, served, model, alone=alone):
+    elif folder := _folder(endpoint, served, model, no_recipe=no_recipe):
         given["model.path"] = ("--model", json.dumps(folder))
     told = served.context_tokens if served else None
-    return given, _lengths(told or DEFAULT_CONTEXT) if alone else []
+    return given, _lengths(told or DEFAULT_CONTEXT) if no_recipe else []
 
 
 def _chosen(endpoint: Endpoint, model: str | None) -> Served | None:
-    """The served model that is meant; None where the server does not tell. Raises UsageError."""
+    """Return the chosen model of the server; None if the server lists none. Raises UsageError."""
     names = [served.name for served in endpoint.served]
     if model is None and len(names) == 1:
         return endpoint.served[0]
     if model is None:
-        serves = f"it serves {', '.join(names)}" if names else "it does not tell what it serves"
-        raise UsageError(f"say with --model which model of {endpoint.url} is meant: {serves}")
+        serves = f"it serves {', '.join(names)}" if names else "it lists no models"
+        raise UsageError(f"choose a model of {endpoint.url} with --model: {serves}")
     if not names:
         return None
     if model not in names and endpoint.kind != "openai" and Path(model).is_dir():
@@ -112,31 +107,31 @@ def _chosen(endpoint: Endpoint, model: str | None) -> Served | None:
 
 
 def _same(endpoint: Endpoint, folder: Path) -> Served:
-    """The served model that may be that of `folder`: it was loaded from there, or from somewhere unseen."""
+    """Return the served model that was loaded from `folder`, or from a folder on another machine."""
     roots = [Path(served.root) for served in endpoint.served]
     for root, served in zip(roots, endpoint.served, strict=True):
         if root.is_dir() and root.resolve() == folder.resolve():
             return served
-    unseen = [served for root, served in zip(roots, endpoint.served, strict=True) if not root.is_dir()]
-    if not unseen:
+    remote = [served for root, served in zip(roots, endpoint.served, strict=True) if not root.is_dir()]
+    if not remote:
         raise UsageError(
-            f"{endpoint.url} serves the model in {roots[0]}, not that in {folder}: serve the other one"
+            f"{endpoint.url} serves the model in {roots[0]}, not the one in {folder}: restart it with that"
         )
-    return unseen[0]
+    return remote[0]
 
 
-def _folder(endpoint: Endpoint, served: Served | None, model: str | None, *, alone: bool) -> str | None:
-    """Where the tokenizer of a token-exact engine lies; None: the recipe says it. Raises UsageError."""
+def _folder(endpoint: Endpoint, served: Served | None, model: str | None, *, no_recipe: bool) -> str | None:
+    """Return the tokenizer's folder for a token-exact engine; None if the recipe sets it."""
     if model is not None and Path(model).is_dir():
         return model
-    if model is None and not alone:
+    if model is None and not no_recipe:
         return None
     if served is not None and served.root and Path(served.root).is_dir():
         return served.root
     name = served.name if served else model
     raise UsageError(
-        f"the tokenizer of {name} is needed here to talk to {endpoint.url} in tokens: give its folder with "
-        "--model, or go without tokens by --engine-kind openai"
+        f"{endpoint.url} needs the tokenizer of {name} on this machine: pass its folder with "
+        "--model, or evaluate without token ids with --engine-kind openai"
     )
 
 

@@ -1,4 +1,4 @@
-"""The flags of `hone eval`: each stands for settings, and one that would have no effect is refused."""
+"""The flags of `hone eval` and their settings; a flag without effect is an error."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ AGENTS = ("bash", "debugger", "mini-swe-agent", "oracle", "noop", "demonstrator"
 BLACKBOX = "blackbox:"
 PROGRAMS = ("qwen-code", "mini-swe-agent")  # presets of `blackbox`; any other is a path to a TOML file
 SCRIPTED = ("oracle", "noop", "demonstrator")
-# Without a recipe: the tasks are those of --tasks alone, in sandboxes roomy enough for whole repositories.
+# Without a recipe: only the tasks of --tasks, in sandboxes large enough for whole repositories.
 NO_RECIPE = (
     *REPOSITORY_LIMITS,
     *(f"tasks.{name}=0" for name in ("train", "test", "unseen")),
@@ -28,8 +28,7 @@ AgentOption = Annotated[
     typer.Option(
         "--agent",
         metavar="NAME",
-        help=f"Who works on the tasks: {', '.join(AGENTS)}, or {BLACKBOX}PROGRAM ({', '.join(PROGRAMS)}).",
-        show_default=False,
+        help=f"Agent: {', '.join(AGENTS)}, or {BLACKBOX}PROGRAM ({', '.join(PROGRAMS)}).",
     ),
 ]
 TasksOption = Annotated[
@@ -37,28 +36,26 @@ TasksOption = Annotated[
     typer.Option(
         "--tasks",
         metavar="FILE",
-        help="What to evaluate on: tasks, rows of a known data set, or its name on the hub.",
-        show_default=False,
+        help="Tasks to evaluate on: a task file, rows of a known data set, or its name on the hub.",
     ),
 ]
 IdsOption = Annotated[
     Path | None,
-    typer.Option("--ids", metavar="FILE", help="Only the tasks that FILE lists, one id to a line."),
+    typer.Option("--ids", metavar="FILE", help="Only the tasks listed in FILE, one id per line."),
 ]
 SliceOption = Annotated[
     str | None,
-    typer.Option("--slice", metavar="A:B", help="Only these of the tasks, counted from 0, such as 0:5."),
+    typer.Option("--slice", metavar="A:B", help="Only this slice of the tasks, such as 0:5."),
 ]
 ProviderOption = Annotated[
     str | None,
-    typer.Option("--provider", metavar="NAME", help=f"What makes sandboxes: {', '.join(PROVIDERS)}."),
+    typer.Option("--provider", metavar="NAME", help=f"Sandbox provider: {', '.join(PROVIDERS)}."),
 ]
 OutOption = Annotated[
-    Path | None,
-    typer.Option("--out", "-o", metavar="DIR", help="Directory of the results.", show_default=False),
+    Path | None, typer.Option("--out", "-o", metavar="DIR", help="Directory of the results.")
 ]
 ResumeOption = Annotated[
-    bool, typer.Option("--resume", help="Go on in the directory of -o, where an evaluation stopped.")
+    bool, typer.Option("--resume", help="Continue the stopped evaluation in the directory of -o.")
 ]
 SamplesOption = Annotated[
     int | None, typer.Option("--samples", metavar="N", min=1, help="Rollouts per task, for pass@k.")
@@ -68,18 +65,17 @@ TemperatureOption = Annotated[
     typer.Option(
         "--temperature",
         metavar="T[,T...]",
-        help="Sampling temperature; several are each an evaluation of its own.",
-        show_default=False,
+        help="Sampling temperature; several temperatures make one evaluation each.",
     ),
 ]
 ConcurrencyOption = Annotated[
-    int | None, typer.Option("--concurrency", metavar="N", min=1, help="Rollouts at the same time.")
+    int | None, typer.Option("--concurrency", metavar="N", min=1, help="Maximum concurrent rollouts.")
 ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Flags:
-    """What was given on the command line; None or False: nothing."""
+    """The flags on the command line; None or False: not given."""
 
     recipe: Path | None
     agent: str | None
@@ -101,31 +97,31 @@ class Flags:
 
 
 def to_sets(flags: Flags) -> list[str]:
-    """The settings that the flags stand for, as `--set` takes them, and those of --set after them.
+    """Return the settings of the flags in the form of `--set`, followed by the user's --set options.
 
-    Raises UsageError when flags contradict each other, say the same as a --set, or have no effect, and
+    Raises UsageError when flags contradict each other, repeat a --set, or have no effect, and
     EngineError when the server of --engine does not answer.
     """
     _check(flags)
-    alone = flags.recipe is None
+    no_recipe = flags.recipe is None
     engine, lengths = engine_settings(
-        flags.engine, flags.engine_kind, flags.model, key_env=_key_env(flags), alone=alone
+        flags.engine, flags.engine_kind, flags.model, key_env=_key_env(flags), no_recipe=no_recipe
     )
     given = {**_settings(flags), **engine}
     for text in flags.sets:
         name = text.partition("=")[0].strip()
         if name in given:
-            raise UsageError(f"{given[name][0]} and --set {name}=... both set {name}: give one of them")
-    base = [*NO_RECIPE, f"run_dir={_plain(flags.out)}", *lengths] if alone else []
+            raise UsageError(f"{given[name][0]} and --set {name}=... both set {name}: remove one of them")
+    base = [*NO_RECIPE, f"run_dir={_plain(flags.out)}", *lengths] if no_recipe else []
     if flags.agent in SCRIPTED:
-        base.append("tasks.allow_overlap=true")  # it learned from no task
+        base.append("tasks.allow_overlap=true")  # a scripted agent was not trained on any task
     return [*base, *(f"{name}={value}" for name, (_, value) in given.items()), *flags.sets]
 
 
 def replaced_settings(flags: Flags) -> list[str]:
-    """The settings of the recipe that flags stand in place of.
+    """Return the recipe's settings that flags replace.
 
-    With --agent those that have no effect on that agent, with --engine all of the engine but its context.
+    --agent replaces settings of other agents; --engine replaces all engine settings except the context.
     """
     from hone.config import RunSettings, walk
 
@@ -146,14 +142,14 @@ def _check(flags: Flags) -> None:
         missing = [name for name, value in needed.items() if value is None]
         if missing:
             raise UsageError(
-                f"name a RECIPE, or say without one what it would: {', '.join(missing)} is missing"
+                f"pass a RECIPE, or all of --agent, --tasks and -o: missing {', '.join(missing)}"
             )
     if flags.resume and flags.out is None:
         raise UsageError(
-            "--resume goes on in the directory of -o: name it; without -o an evaluation always goes on"
+            "--resume needs -o, the directory to continue in; without -o an evaluation always continues"
         )
     if flags.venv is not None and flags.repo_root is None:
-        raise UsageError("--venv has no effect without --repo-root: give both, or neither")
+        raise UsageError("--venv has no effect without --repo-root: pass both or neither")
     if flags.agent in SCRIPTED:
         asked = {
             "--engine": flags.engine,
@@ -164,12 +160,12 @@ def _check(flags: Flags) -> None:
         unused = [name for name, value in asked.items() if value is not None]
         if unused:
             raise UsageError(
-                f"{unused[0]} has no effect: the agent {flags.agent} is scripted and asks no model"
+                f"{unused[0]} has no effect: the agent {flags.agent} is scripted and uses no model"
             )
 
 
 def _settings(flags: Flags) -> dict[str, tuple[str, str]]:
-    """Setting -> (the flag, the value in TOML)."""
+    """Return setting -> (flag, value in TOML)."""
     found: dict[str, tuple[str, str]] = {}
     if flags.agent is not None:
         kind, program = parse_agent(flags.agent)
@@ -200,18 +196,16 @@ def _settings(flags: Flags) -> dict[str, tuple[str, str]]:
 
 
 def _key_env(flags: Flags) -> str | None:
-    """The variable of --set engine.api_key_env=NAME, which is needed before settings are resolved."""
+    """Return NAME of --set engine.api_key_env=NAME, needed before the settings are resolved."""
     named = [text.partition("=") for text in flags.sets]
     found = [value.strip() for name, _, value in named if name.strip() == "engine.api_key_env"]
     return found[-1].strip("\"'") if found else None
 
 
 def parse_agent(name: str) -> tuple[str, str]:
-    """(kind, program), such as ("blackbox", "qwen-code"). Raises UsageError, naming the nearest."""
+    """Return (kind, program), such as ("blackbox", "qwen-code"). Raises UsageError with the nearest name."""
     if name == BLACKBOX.rstrip(":") or name == BLACKBOX:
-        raise UsageError(
-            f"--agent {name} needs a program: {BLACKBOX}{PROGRAMS[0]}, or {BLACKBOX} and a TOML file"
-        )
+        raise UsageError(f"--agent {name} needs a program: {BLACKBOX}{PROGRAMS[0]}, or {BLACKBOX}FILE.toml")
     if name.startswith(BLACKBOX):
         program = name.removeprefix(BLACKBOX)
         if "/" not in program and not program.endswith(".toml"):
@@ -235,12 +229,14 @@ def _temperature(text: str) -> dict[str, tuple[str, str]]:
     try:
         temperatures = [float(part) for part in text.split(",")]
     except ValueError:
-        raise UsageError(f"--temperature {text!r} is no number, nor several with commas between") from None
+        raise UsageError(
+            f"--temperature {text!r} is not a number or a comma-separated list of numbers"
+        ) from None
     if len(temperatures) == 1:
         return {"sampling.temperature": ("--temperature", repr(temperatures[0]))}
     return {"evaluate.temperatures": ("--temperature", repr(temperatures))}
 
 
 def _plain(value: object) -> str:
-    """In TOML's syntax."""
+    """Return the value in TOML syntax."""
     return str(value) if isinstance(value, int) else json.dumps(str(value))

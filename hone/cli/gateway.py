@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from hone.cli.errors import UsageError
+from hone.cli.serving import HostOption, run_server
 
 if TYPE_CHECKING:
     from hone.launch.gateway import RunningGateway
@@ -17,51 +18,47 @@ EngineOption = Annotated[
     typer.Option(
         "--engine",
         metavar="URL|scripted:FILE",
-        help="A server that samples (http://host:8000), or a file with the replies to play.",
-        show_default=False,
+        help="Engine server (http://host:8000), or a file of scripted replies.",
     ),
 ]
-KindOption = Annotated[Literal["vllm", "sglang"], typer.Option("--kind", help="What the server at URL is.")]
+KindOption = Annotated[Literal["vllm", "sglang"], typer.Option("--kind", help="Kind of the engine server.")]
 ModelOption = Annotated[
     Path | None,
-    typer.Option(
-        "--model", metavar="FOLDER", help="The model's tokenizer and chat template.", show_default=False
-    ),
+    typer.Option("--model", metavar="FOLDER", help="Folder of the model: tokenizer and chat template."),
 ]
 RendererOption = Annotated[
-    str, typer.Option("--renderer", metavar="NAME", help="Who turns messages into its tokens.")
+    str, typer.Option("--renderer", metavar="NAME", help="Renderer of messages into tokens.")
 ]
 PortOption = Annotated[
-    int | None,
-    typer.Option("--port", min=0, max=65535, help="Port; 0 takes a free one.", show_default=False),
+    int | None, typer.Option("--port", min=0, max=65535, help="Port to listen on; 0 picks a free port.")
 ]
 SocketOption = Annotated[
-    Path | None,
-    typer.Option("--socket", metavar="PATH", help="Unix socket in place of a port.", show_default=False),
+    Path | None, typer.Option("--socket", metavar="PATH", help="Unix socket to listen on instead of a port.")
 ]
-HostOption = Annotated[str, typer.Option("--host", help="Address to listen on.")]
 TokenFileOption = Annotated[
     Path | None,
     typer.Option(
         "--token-file",
         metavar="FILE",
-        help="File with the token that opens and shows sessions; without it, a port's are anyone's.",
+        help="File with the token that opens and reads sessions; without it, any local user can.",
     ),
 ]
 ContextOption = Annotated[
     int,
-    typer.Option("--context-tokens", min=1, help="Prompt and reply together may not be longer than this."),
+    typer.Option("--context-tokens", min=1, help="Maximum length of prompt and reply together, in tokens."),
 ]
-MaxTokensOption = Annotated[int, typer.Option("--max-tokens", min=1, help="Longest reply, in tokens.")]
-TemperatureOption = Annotated[float, typer.Option("--temperature", min=0.0, help="Of the sampling.")]
+MaxTokensOption = Annotated[
+    int, typer.Option("--max-tokens", min=1, help="Maximum length of a reply, in tokens.")
+]
+TemperatureOption = Annotated[float, typer.Option("--temperature", min=0.0, help="Sampling temperature.")]
 CallsOption = Annotated[
-    int, typer.Option("--calls", min=0, help="Replies that a session may have; 0: no limit.")
+    int, typer.Option("--calls", min=0, help="Maximum replies of a session; 0: no limit.")
 ]
 TokensOption = Annotated[
-    int, typer.Option("--tokens", min=0, help="Tokens that may be sampled in a session; 0: no limit.")
+    int, typer.Option("--tokens", min=0, help="Maximum sampled tokens of a session; 0: no limit.")
 ]
 SecondsOption = Annotated[
-    float, typer.Option("--seconds", min=0.0, help="How long a session may take; 0: no limit.")
+    float, typer.Option("--seconds", min=0.0, help="Maximum duration of a session in seconds; 0: no limit.")
 ]
 
 
@@ -81,30 +78,26 @@ def gateway(
     tokens: TokensOption = 0,
     seconds: SecondsOption = 0.0,
 ) -> None:
-    """Serve a policy to command-line agents, and keep every token of what they and it say.
+    """Serve a policy to command-line agents and record every token of their conversations.
 
-    Speaks OpenAI chat completions and responses, and Anthropic messages. How replies are drawn is said here;
-    what clients ask for in its place is not used. POST /sessions opens a session for one rollout,
-    GET /sessions/ID/tree gives its tokens. Ends on SIGTERM or Ctrl-C.
+    The APIs are OpenAI chat completions and responses, and Anthropic messages. The flags set the sampling;
+    sampling parameters in requests are ignored. POST /sessions opens a session for one rollout,
+    GET /sessions/ID/tree returns its tokens. SIGTERM or Ctrl-C stops the server.
 
     [bold]Example[/bold]: hone gateway --engine http://127.0.0.1:8000 --model models/qwen3 --port 8080
 
     [bold]Example[/bold]: hone gateway --engine scripted:session.jsonl --socket gateway.sock
     """
     if (port is None) == (socket is None):
-        raise UsageError("give --port or --socket, and not both")
+        raise UsageError("give either --port or --socket")
     if not engine.startswith(("scripted:", "http://", "https://")):
         raise UsageError(f"--engine {engine} is neither a URL nor scripted:FILE")
-
-    import asyncio
-
-    import uvloop
 
     from hone.launch.gateway import GatewayOptions, serve_gateway
     from hone.policy.gateway import SessionLimits
     from hone.policy.settings import SamplingSettings
 
-    serving = serve_gateway(
+    server = serve_gateway(
         GatewayOptions(
             engine=engine,
             kind=kind,
@@ -120,11 +113,10 @@ def gateway(
         ),
         on_ready=_print_addresses,
     )
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(serving)
+    run_server(server)
 
 
-_OPEN = "every user of this machine may open and read sessions: see --token-file"
+_OPEN_WARNING = "Warning: every user of this machine can open and read sessions; see --token-file."
 
 
 def _print_addresses(running: RunningGateway) -> None:
@@ -135,11 +127,11 @@ def _print_addresses(running: RunningGateway) -> None:
     bearer = f' -H "Authorization: Bearer {running.token}"' if running.token else ""
     lines = (
         f"listening on {gateway.url or gateway.socket}",
-        f"session {session.id} is open:",
+        f"session {session.id} (open):",
         f"  OPENAI_BASE_URL={base}{session.path} OPENAI_API_KEY={session.key}",
         f"  ANTHROPIC_BASE_URL={base}{session.path.removesuffix('/v1')} ANTHROPIC_API_KEY={session.key}",
-        f"another one: curl{through} -X POST{bearer} {base}/sessions",
+        f"new session: curl{through} -X POST{bearer} {base}/sessions",
         f"its tokens:  curl{through}{bearer} {base}/sessions/{session.id}/tree",
-        *(() if running.token else (_OPEN,)),
+        *(() if running.token else (_OPEN_WARNING,)),
     )
     print("\n".join(lines), flush=True)

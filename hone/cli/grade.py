@@ -24,16 +24,13 @@ if TYPE_CHECKING:
     from hone.launch.reporter import Reporter
     from hone.types import Task
 
-_SHOWN = 20  # failing tests, or instances
+_SHOWN = 20  # lines printed of a longer list
 
 
 TasksOption = Annotated[
     Path,
     typer.Option(
-        "--tasks",
-        metavar="FILE",
-        help="Tasks, or rows of a data set that is known by its columns.",
-        show_default=False,
+        "--tasks", metavar="FILE", help="Tasks, or rows of a data set that Hone recognises by its columns."
     ),
 ]
 PredictionsOption = Annotated[
@@ -43,22 +40,18 @@ PredictionsOption = Annotated[
         metavar="FILE",
         help="SWE-bench predictions: .jsonl or .json of instance_id, model_name_or_path and model_patch; or "
         "the word gold.",
-        show_default=False,
     ),
 ]
 OutOption = Annotated[
-    Path | None,
-    typer.Option("--out", "-o", metavar="DIR", help="Directory of the reports.", show_default=False),
+    Path | None, typer.Option("--out", "-o", metavar="DIR", help="Directory of the reports.")
 ]
 LogOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--log", metavar="FILE", help="A test_output.txt of the SWE-bench harness.", show_default=False
-    ),
+    Path | None, typer.Option("--log", metavar="FILE", help="A test_output.txt of the SWE-bench harness.")
 ]
-TaskOption = Annotated[str | None, typer.Option("--task", metavar="ID", help="The task that the log is of.")]
+TaskOption = Annotated[str | None, typer.Option("--task", metavar="ID", help="Task of --log.")]
 EditionOption = Annotated[
-    str, typer.Option("--edition", metavar="4|5", help="Which harness a log is read as.")
+    str,
+    typer.Option("--edition", metavar="4|5", help="Major version of the SWE-bench harness that wrote --log."),
 ]
 
 
@@ -75,28 +68,25 @@ def grade(
     sets: SettingOption = None,
     as_json: JsonOption = False,
 ) -> int:
-    """Grade patches by running hidden tests, or a test log that was kept.
+    """Grade patches by running hidden tests, or grade a stored test log.
 
-    Each patch is applied in a fresh sandbox without network, in which the agent never was; what belongs to
-    the tests is the task's own. Written are DIR/<instance_id>/report.json, in the form of the SWE-bench
-    harness with outcome and evidence beside, and DIR/summary.json. Running the command again grades only what
-    is new, changed or had no verdict. Ends with 1 when some patch had none.
+    Each patch is applied in a fresh sandbox without network; the task's own files replace all test files. The
+    results are DIR/<instance_id>/report.json (the SWE-bench harness's format, plus outcome and evidence) and
+    DIR/summary.json. A second run grades only patches that are new, changed or without a verdict. Exit code 1
+    if a patch has no verdict.
 
     [bold]Example[/bold]: hone grade --tasks tasks.jsonl --predictions preds.jsonl -o reports
 
     [bold]Example[/bold]: hone grade --tasks tasks.jsonl --task django__django-11490 --log test_output.txt
     """
     if (predictions is None) == (log is None):
-        raise UsageError("give either --predictions, to run tests, or --log, to read what they printed")
+        raise UsageError("pass either --predictions (run tests) or --log (read a test log)")
     if log is not None:
         _grade_log(tasks, log, task, edition, as_json=as_json)
         return 0
     if out is None:
-        raise UsageError("say with -o which directory the reports go to")
-    settings = resolve_provider(provider, sets)
-    if venv is not None:
-        grading = settings.grading.model_copy(update={"venv": venv})
-        settings = settings.model_copy(update={"grading": grading})
+        raise UsageError("-o is missing: pass the directory of the reports")
+    settings = resolve_provider(provider, sets, venv)
     return _grade_predictions(settings, tasks, predictions or Path(), out, repo_root, as_json=as_json)
 
 
@@ -138,7 +128,7 @@ def _known(predictions: tuple[Prediction, ...], refused: dict[str, str]) -> list
 
 
 def load_usable_tasks(path: Path) -> list[Task]:
-    """The tasks of a file; its rows that cannot be used are named on stderr. UsageError when none can be."""
+    """Return the usable tasks of a file and print the others to stderr. Raises UsageError without any."""
     from hone.tasks.files import load_tasks
 
     imported = load_tasks(path)
@@ -146,13 +136,13 @@ def load_usable_tasks(path: Path) -> list[Task]:
         name = f" ({each.id})" if each.id else ""
         typer.echo(f"{path}: row {each.row}{name}: {each.reason}", err=True)
     if not imported.tasks:
-        raise UsageError(f"{path} holds no task that can be used")
+        raise UsageError(f"{path} has no usable task")
     return list(imported.tasks)
 
 
 def _print(summary: dict[str, Any], out: Path) -> None:
     for name in summary["unknown_ids"][:_SHOWN]:
-        typer.echo(f"{name}: no task has this id", err=True)
+        typer.echo(f"{name}: unknown task id", err=True)
     for title in ("resolved", "unresolved", "tampered", "empty_patch", "error"):
         if named := summary[f"{title}_ids"]:
             typer.echo(f"{title.replace('_', ' ')}: {len(named)}")
@@ -168,12 +158,12 @@ def _grade_log(tasks_file: Path, log: Path, task_id: str | None, edition: str, *
     from hone.grading.rules import Edition
 
     if task_id is None:
-        raise UsageError("say with --task which task the log is of")
+        raise UsageError("--task is missing: pass the task of --log")
     if edition not in tuple(Edition):
         raise UsageError(f"there is no edition {edition!r}: {', '.join(Edition)}")
     found = {each.id: each for each in load_usable_tasks(tasks_file)}.get(task_id)
     if found is None:
-        raise UsageError(f"{tasks_file} holds no task {task_id}")
+        raise UsageError(f"{tasks_file} has no task {task_id}")
     graded = grade_log(found, _read(log), Edition(edition))
     if as_json:
         print_json({task_id: graded.entry()})
@@ -193,7 +183,7 @@ def _grade_log(tasks_file: Path, log: Path, task_id: str | None, edition: str, *
 
 
 def _read(log: Path) -> str:
-    """Return the text of a log; invalid UTF-8 is replaced, as in the SWE-bench harness."""
+    """Return the text of a log; invalid UTF-8 is replaced, as the SWE-bench harness does."""
     try:
         return log.read_text(encoding="utf-8", errors="replace")
     except OSError as error:

@@ -1,4 +1,4 @@
-"""`--help-config`: every setting with its type, default and sentence."""
+"""`--help-config`: print every setting with its type, default and description."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from hone.config import RunSettings, walk
 
 
 def print_settings() -> None:
-    """One block per group, in the order of a recipe."""
+    """Print one block per group, in the order of a recipe."""
     out = console()
     out.print(
-        "In a recipe a setting stands below its [group]; --set takes the whole dotted name.", markup=False
+        "In a recipe, write a setting below its [group]; --set takes the full dotted name.", markup=False
     )
     tables: dict[str, Table] = {"": _table()}
-    titles: dict[str, Text] = {"": Text("at the top, before any group", style="bold")}
+    titles: dict[str, Text] = {"": Text("top level, before any group", style="bold")}
     for setting in walk(RunSettings):
         group, _, name = setting.path.rpartition(".")
-        sentence = " ".join((setting.info.description or "").split())
+        description = " ".join((setting.info.description or "").split())
         if setting.group:
             tables[setting.path] = _table()
-            titles[setting.path] = Text.assemble((f"[{setting.path}]", "bold"), f"  {sentence}")
+            titles[setting.path] = Text.assemble((f"[{setting.path}]", "bold"), f"  {description}")
         else:
             only = f"  only {', '.join(setting.kinds)}" if setting.kinds else ""
-            described = Text.assemble(sentence, (f"  {setting.type_name}{only}", "dim"))
+            described = Text.assemble(description, (f"  {setting.type_name}{only}", "dim"))
             tables[group].add_row(Text(name), Text(_default(setting.default)), described)
     for path, table in tables.items():
         out.print()

@@ -18,61 +18,65 @@ if TYPE_CHECKING:
 
 Result = TypeVar("Result")
 
-app = typer.Typer(help="Fetch, keep and remove the images that sandboxes start from.", no_args_is_help=True)
+app = typer.Typer(help="Fetch, store and remove the images of sandboxes.", no_args_is_help=True)
 CacheOption = Annotated[
     Path | None,
-    typer.Option("--cache-dir", metavar="DIR", help="As sandbox.cache_dir; default $XDG_CACHE_HOME/hone."),
+    typer.Option(
+        "--cache-dir",
+        metavar="DIR",
+        help="Cache directory (sandbox.cache_dir); default $XDG_CACHE_HOME/hone.",
+    ),
 ]
 BudgetOption = Annotated[
     float | None,
-    typer.Option("--gib", metavar="GIB", help="What all images may take, as sandbox.images_gib."),
+    typer.Option("--gib", metavar="GIB", help="Size limit of all images (sandbox.images_gib)."),
 ]
 InsecureOption = Annotated[
     list[str] | None,
-    typer.Option("--insecure-registry", metavar="HOST:PORT", help="Needs no TLS; may be repeated."),
+    typer.Option("--insecure-registry", metavar="HOST:PORT", help="Registry without TLS; may be repeated."),
 ]
 
 
 @app.command()
 def pull(
     names: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[NAME]...", help="REGISTRY/REPOSITORY:TAG", show_default=False),
+        list[str] | None, typer.Argument(metavar="[NAME]...", help="REGISTRY/REPOSITORY:TAG")
     ] = None,
     listed: Annotated[
         Path | None,
-        typer.Option("--list", metavar="FILE", help="Also the images of this file, a name to a line."),
+        typer.Option("--list", metavar="FILE", help="Also the images listed in FILE, one name per line."),
     ] = None,
     proxy: Annotated[
         str, typer.Option("--proxy", metavar="PREFIX", help="Fetch PREFIX + name instead of the name.")
     ] = "",
     source_prefix: Annotated[
-        str, typer.Option("--source-prefix", metavar="PREFIX", help="What --proxy replaces in a name.")
+        str,
+        typer.Option("--source-prefix", metavar="PREFIX", help="Prefix of the names that --proxy replaces."),
     ] = "",
-    retries: Annotated[int, typer.Option("--retries", min=0, help="Further tries of one that failed.")] = 0,
+    retries: Annotated[int, typer.Option("--retries", min=0, help="Retries of a failed image.")] = 0,
     retry_sleep: Annotated[
-        float, typer.Option("--retry-sleep", min=0, metavar="S", help="Seconds before each of them.")
+        float, typer.Option("--retry-sleep", min=0, metavar="S", help="Seconds before each retry.")
     ] = 15.0,
-    at_once: Annotated[int, typer.Option("--at-once", min=1, help="Images fetched at a time.")] = 3,
+    at_once: Annotated[int, typer.Option("--at-once", min=1, help="Maximum concurrent pulls.")] = 3,
     cache_dir: CacheOption = None,
     gib: BudgetOption = None,
     insecure: InsecureOption = None,
 ) -> int:
-    """Fetch and unpack images, so that the first sandbox need not wait for them.
+    """Fetch and unpack images before the first sandbox needs them.
 
-    Images of the list that are here are skipped; the registry is asked for those given as arguments. What
-    comes through a proxy is stored under the name that was asked for. Ends with 1 when an image could not
-    be had, after a line for each.
+    Stored images of the list are skipped; images given as arguments are always checked against the registry.
+    An image from a proxy is stored under its original name. Exit code 1 if an image failed, with a line for
+    each failure.
 
     [bold]Example[/bold]: hone images pull --list images.txt --proxy mirror.lan/ --source-prefix docker.io/
     """
     from hone.sandbox.images.prepull import Route, prepull, read_list
 
     if source_prefix and not proxy:
-        raise UsageError("--source-prefix is what --proxy replaces: give both")
+        raise UsageError("--source-prefix has no effect without --proxy: pass both")
     wanted = [*(names or []), *(read_list(listed) if listed else [])]
     if not wanted:
-        raise UsageError("name the images to pull, or a file with --list")
+        raise UsageError("no image to pull: pass names, or a file with --list")
     store = _open(cache_dir, gib, insecure)
     route = Route(proxy=proxy, prefix=source_prefix, retries=retries, retry_sleep_s=retry_sleep)
 
@@ -88,28 +92,32 @@ def pull(
     failures = run_with_progress(job)
     for name, sentence in failures.items():
         typer.echo(f"{name}: {sentence}")
-    typer.echo(f"{len(wanted) - len(failures)} of {len(wanted)} images are here.")
+    typer.echo(f"{len(wanted) - len(failures)} of {len(wanted)} images are stored.")
     return FAILED if failures else 0
 
 
 @app.command("import")
 def import_(
     source: Annotated[
-        str,
-        typer.Argument(metavar="SOURCE", help="docker-daemon:NAME, docker://NAME, FILE or DIRECTORY."),
+        str, typer.Argument(metavar="SOURCE", help="docker-daemon:NAME, docker://NAME, FILE or DIRECTORY.")
     ],
-    name: Annotated[str, typer.Option("--name", help="Default: the one that the source carries.")] = "",
+    name: Annotated[
+        str, typer.Option("--name", help="Name of the image; default: the name in the source.")
+    ] = "",
     docker_url: Annotated[
-        str, typer.Option("--docker-url", metavar="URL", help="As sandbox.docker_url; default $DOCKER_HOST.")
+        str,
+        typer.Option(
+            "--docker-url", metavar="URL", help="Docker engine (sandbox.docker_url); default $DOCKER_HOST."
+        ),
     ] = "",
     cache_dir: CacheOption = None,
     gib: BudgetOption = None,
     insecure: InsecureOption = None,
 ) -> None:
-    """Take an image from a Docker engine, an archive, an OCI layout, or a directory with a Dockerfile.
+    """Import an image from a Docker engine, an archive, an OCI layout, or a directory with a Dockerfile.
 
-    Archives are those of `docker save` and of `hone images export`. A Dockerfile is built by the Docker
-    engine when one answers, else by buildah.
+    Archives are made by `docker save` or `hone images export`. The Docker engine builds a Dockerfile if it
+    answers, else buildah does.
 
     [bold]Example[/bold]: hone images import image.tar --name shop/testbed:v1
     """
@@ -123,7 +131,7 @@ def export(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="The OCI archive to write.")],
     cache_dir: CacheOption = None,
 ) -> None:
-    """Write an image that is here to an archive, for machines without a network.
+    """Write a stored image to an archive, for machines without network.
 
     [bold]Example[/bold]: hone images export shop/testbed:v1 testbed.tar
     """
@@ -133,9 +141,9 @@ def export(
 
 @app.command("list")
 def list_(cache_dir: CacheOption = None, as_json: JsonOption = False) -> None:
-    """List the images that are here, those used last first.
+    """List the stored images, the most recently used first.
 
-    Sizes count what images share with each other; the sum below counts it once.
+    The size of an image includes shared layers; the total counts each layer once.
 
     [bold]Example[/bold]: hone images list --json
     """
@@ -160,18 +168,18 @@ def list_(cache_dir: CacheOption = None, as_json: JsonOption = False) -> None:
 @app.command()
 def prune(
     to: Annotated[
-        float | None, typer.Option("--to", min=0, metavar="GIB", help="Default: the budget (--gib).")
+        float | None, typer.Option("--to", min=0, metavar="GIB", help="Target size; default: --gib.")
     ] = None,
-    unused: Annotated[bool, typer.Option("--unused", help="Remove every image that is not in use.")] = False,
+    unused: Annotated[bool, typer.Option("--unused", help="Remove all images that no sandbox uses.")] = False,
     cache_dir: CacheOption = None,
     gib: BudgetOption = None,
 ) -> None:
-    """Remove the images used least recently, until the rest fits; never one that a sandbox uses.
+    """Remove the least recently used images until the rest fits; keep images in use.
 
     [bold]Example[/bold]: hone images prune --to 50
     """
     if unused and to is not None:
-        raise UsageError("--unused removes all that it can: leave out --to")
+        raise UsageError("--unused and --to exclude each other: remove one of them")
     store = _open(cache_dir, gib, None)
     limit = 0 if unused else None if to is None else int(to * 2**30)
     removed = _run("removing images", lambda _: store.prune(limit))

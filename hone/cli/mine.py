@@ -11,7 +11,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hone.cli.errors import FAILED, UsageError
-from hone.cli.options import JsonOption, ProviderOption, SettingOption, resolve_provider, run_with_progress
+from hone.cli.options import (
+    JsonOption,
+    ProviderOption,
+    RepositoryArgument,
+    SettingOption,
+    TasksOutOption,
+    resolve_provider,
+    run_with_progress,
+)
 
 if TYPE_CHECKING:
     from hone.config import RunSettings
@@ -24,31 +32,26 @@ if TYPE_CHECKING:
     from hone.tasks.repository import Repository
 
 
-RepositoryArgument = Annotated[
-    Path, typer.Argument(metavar="REPO", help="A git repository: its folder, or a bundle.")
-]
-OutOption = Annotated[
-    Path,
-    typer.Option("--out", "-o", metavar="FILE", help="The JSONL file of tasks to write.", show_default=False),
-]
-LimitOption = Annotated[int | None, typer.Option("--limit", min=1, help="Stop after so many tasks.")]
+LimitOption = Annotated[int | None, typer.Option("--limit", min=1, help="Maximum number of tasks.")]
 SinceOption = Annotated[
-    str | None, typer.Option("--since", metavar="DATE", help="Only commits from this day on: 2024-01-31.")
+    str | None,
+    typer.Option("--since", metavar="DATE", help="Only commits since this day, such as 2024-01-31."),
 ]
-BranchOption = Annotated[str, typer.Option("--branch", metavar="NAME", help="Whose history is walked.")]
+BranchOption = Annotated[
+    str, typer.Option("--branch", metavar="NAME", help="Branch whose history to search.")
+]
 IssuesOption = Annotated[
     Path | None,
-    typer.Option("--issues", metavar="FILE", help="The tracker's issues as JSONL: number, title, body."),
+    typer.Option("--issues", metavar="FILE", help="Issues of the tracker as JSONL: number, title, body."),
 ]
 RepeatOption = Annotated[
-    int,
-    typer.Option("--repeat", min=1, help="Runs of the tests without and with the fix; gradings of each."),
+    int, typer.Option("--repeat", min=1, help="Test runs without and with the fix, and gradings of each.")
 ]
 
 
 def mine(
     repo: RepositoryArgument,
-    out: OutOption,
+    out: TasksOutOption,
     limit: LimitOption = None,
     since: SinceOption = None,
     branch: BranchOption = "HEAD",
@@ -58,15 +61,15 @@ def mine(
     sets: SettingOption = None,
     as_json: JsonOption = False,
 ) -> int:
-    """Make tasks from the bug fixes in a Python project's own history.
+    """Make tasks from the bug fixes in a Python project's git history.
 
-    Walks the commits newest first and takes those that fix source and bring tests. Each is tried in fresh
-    sandboxes: its tests must fail before the fix and pass after it, every time. The statement is the issue
-    that the commit names (--issues) or the commit's message, without the parts that reveal the fix. Only
-    tasks whose proof holds are written, as `hone tasks validate` gives it.
+    Candidates are the commits, newest first, that change source and tests. Each candidate runs in fresh
+    sandboxes: its tests must fail before the fix and pass after it, every time. The problem statement is the
+    issue that the commit names (--issues), or the commit message, without the parts that reveal the fix. Only
+    tasks that pass the checks of `hone tasks validate` are written.
 
-    A run that was stopped leaves the tasks found so far in FILE and goes on from FILE.partial when it is
-    started again. Ends with 1 when no commit became a task.
+    A stopped run keeps its tasks in FILE; run the same command again to continue from FILE.partial. Exit code
+    1 if no commit became a task.
 
     [bold]Example[/bold]: hone tasks mine ../my-project -o tasks.jsonl --limit 50 --since 2022-01-01
     """
@@ -105,7 +108,7 @@ def _select(
     settings: MiningSettings,
     reporter: Reporter,
 ) -> tuple[int, Selection]:
-    """How many commits there are, and those to try."""
+    """Return the number of commits, and the candidates among them."""
     from hone.curate.mining.candidates import select
     from hone.curate.mining.history import walk
 
@@ -137,7 +140,7 @@ def _day(text: str | None) -> datetime | None:
     try:
         return datetime.fromisoformat(text)
     except ValueError:
-        raise UsageError(f"{text!r} is not a day: write it as 2024-01-31") from None
+        raise UsageError(f"--since {text!r} is not a date: write it as 2024-01-31") from None
 
 
 def _run(
@@ -150,7 +153,7 @@ def _run(
     limit: int | None,
     reporter: Reporter,
 ) -> None:
-    """The candidates that are not in the journal yet, on this machine's sandboxes."""
+    """Try the candidates that the journal does not contain."""
     import asyncio
 
     from hone.curate.mining.mine import Result, mine, read_results
@@ -161,7 +164,7 @@ def _run(
     known = read_results(journal)
     to_try = [each for each in selection.candidates if each.commit.id not in known]
     if len(to_try) < len(selection.candidates):
-        reporter.note(f"{len(selection.candidates) - len(to_try)} commits were tried before.")
+        reporter.note(f"{len(selection.candidates) - len(to_try)} commits were tried in an earlier run.")
 
     async def work() -> None:
         with reporter.stage("trying commits", len(to_try)) as stage:

@@ -10,32 +10,32 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hone.cli.errors import FAILED
-from hone.cli.options import JsonOption, ProviderOption, SettingOption, resolve_provider, run_with_progress
+from hone.cli.options import (
+    JsonOption,
+    ProviderOption,
+    RepositoryArgument,
+    SettingOption,
+    TasksOutOption,
+    resolve_provider,
+    run_with_progress,
+)
 
 if TYPE_CHECKING:
     from hone.curate.mutation.engine import MutationReport
     from hone.launch.reporter import Reporter
     from hone.types import Task
 
-_SHOWN = 5  # tests set aside
+_SHOWN = 5  # excluded tests printed
 
-RepositoryArgument = Annotated[
-    Path, typer.Argument(metavar="REPO", help="A git repository: its folder, or a bundle.")
-]
-OutOption = Annotated[
-    Path,
-    typer.Option("--out", "-o", metavar="FILE", help="The JSONL file of tasks to write.", show_default=False),
-]
-CountOption = Annotated[int, typer.Option("--count", min=1, metavar="N", help="Tasks to make.")]
-SeedOption = Annotated[int, typer.Option("--seed", help="Another seed tries other bugs, in another order.")]
-CommitOption = Annotated[str, typer.Option("--commit", metavar="NAME", help="The state that bugs go into.")]
+CountOption = Annotated[int, typer.Option("--count", min=1, metavar="N", help="Number of tasks.")]
+SeedOption = Annotated[int, typer.Option("--seed", help="Seed of the choice and order of bugs.")]
+CommitOption = Annotated[str, typer.Option("--commit", metavar="NAME", help="Commit to seed bugs into.")]
 TestsOption = Annotated[
     list[str] | None,
     typer.Option(
         "--tests",
         metavar="PATH",
-        help="A directory, file or pattern of the tests to use; may be repeated. Default: all test_*.py.",
-        show_default=False,
+        help="Directory, file or pattern of tests to use; may be repeated. Default: all test_*.py.",
     ),
 ]
 RepeatOption = Annotated[
@@ -45,7 +45,7 @@ RepeatOption = Annotated[
 
 def mutate(
     repo: RepositoryArgument,
-    out: OutOption,
+    out: TasksOutOption,
     count: CountOption = 100,
     seed: SeedOption = 0,
     commit: CommitOption = "HEAD",
@@ -55,16 +55,15 @@ def mutate(
     sets: SettingOption = None,
     as_json: JsonOption = False,
 ) -> int:
-    """Make tasks from a Python project by seeding bugs that its own tests notice.
+    """Make tasks from a Python project by seeding bugs that its tests detect.
 
-    First all tests run on the unchanged project: those that do not pass each time are set aside, and it is
-    measured which code each test file reaches. Then bugs are seeded, one small change each or several that
-    belong together, and the tests that reach them run. A bug becomes a task when some tests fail because of
-    it and most still pass. The statement is written from what those tests show, never from the change. Only
-    tasks whose proof holds are written, as `hone tasks validate` gives it.
+    All tests run first on the unchanged project, with coverage; tests that do not pass every time are
+    excluded. Then each seeded bug, one small change or several related ones, is tested by the tests that
+    cover it. A bug becomes a task if some of them fail and most pass. The problem statement is made from the
+    failures, never from the change. Only tasks that pass the checks of `hone tasks validate` are written.
 
-    A run that was stopped leaves the tasks found so far in FILE and goes on from FILE.partial when it is
-    started again. The same project and seed give the same tasks. Ends with 1 when there is no task.
+    A stopped run keeps its tasks in FILE; run the same command again to continue from FILE.partial. The same
+    project and seed give the same tasks. Exit code 1 if there is no task.
 
     [bold]Example[/bold]: hone tasks mutate ../my-project --count 200 -o tasks.jsonl
 
@@ -91,7 +90,7 @@ def mutate(
 
 
 def _checkpoint_writer(out: Path, count: int) -> Callable[[Sequence[Task]], None]:
-    """Writes the tasks whenever there are more of them, so that nothing is lost when the run is stopped."""
+    """Return a callback that saves the tasks whenever their number has grown."""
     from hone.tasks.formats import save
 
     written = 0
@@ -135,13 +134,13 @@ def _print(report: MutationReport, out: Path, count: int, *, as_json: bool) -> N
     if report.rejected:
         print_table(("bugs", "no task because"), [(n, reason.value) for reason, n in report.rejected.items()])
     for name, reason in list(report.excluded_tests.items())[:_SHOWN]:
-        typer.echo(f"Set aside: {name} {reason}.")
+        typer.echo(f"Excluded: {name} {reason}.")
     if len(report.excluded_tests) > _SHOWN:
-        typer.echo(f"Set aside: {len(report.excluded_tests) - _SHOWN} more; --json names them all.")
+        typer.echo(f"Excluded: {len(report.excluded_tests) - _SHOWN} more; --json lists all.")
     kinds = ", ".join(f"{number} {kind}" for kind, number in report.kinds.items())
     where = f"{out}: " if report.tasks else ""
-    short = f", {count} were asked for" if len(report.tasks) < count else ""
+    short = f", of {count} requested" if len(report.tasks) < count else ""
     typer.echo(
-        f"{where}{len(report.tasks)} tasks{f' ({kinds})' if kinds else ''}{short}; {report.ran} bugs were "
+        f"{where}{len(report.tasks)} tasks{f' ({kinds})' if kinds else ''}{short}; {report.ran} bugs "
         f"tried against {report.tests} tests."
     )

@@ -1,7 +1,8 @@
-"""The arguments that several commands share, and the one way in which they run a job."""
+"""Arguments that several commands share, and the functions that run a job."""
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 import sys
@@ -27,21 +28,15 @@ def _help_config(asked: bool) -> None:
 
 
 RecipeArgument = Annotated[
-    Path,
-    typer.Argument(
-        metavar="RECIPE", help="A TOML file, such as recipes/quickstart.toml.", show_default=False
-    ),
+    Path, typer.Argument(metavar="RECIPE", help="A TOML file, such as recipes/quickstart.toml.")
 ]
 SetOption = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="A.B=VALUE", help="Change one setting of the recipe; may be repeated."),
 ]
-DryRunOption = Annotated[
-    bool, typer.Option("--dry-run", help="Print what the run is going to need, and start nothing.")
-]
+DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Print what the run needs, and exit.")]
 AllowOverlapOption = Annotated[
-    bool,
-    typer.Option("--allow-overlap", help="Go on although a training task is also an evaluation task."),
+    bool, typer.Option("--allow-overlap", help="Allow training tasks that are also evaluation tasks.")
 ]
 HelpConfigOption = Annotated[
     bool,
@@ -52,12 +47,18 @@ HelpConfigOption = Annotated[
         help="List every setting of a recipe, and exit.",
     ),
 ]
+RepositoryArgument = Annotated[
+    Path, typer.Argument(metavar="REPO", help="A git repository: its folder, or a bundle.")
+]
+TasksOutOption = Annotated[
+    Path, typer.Option("--out", "-o", metavar="FILE", help="The JSONL file of tasks to write.")
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 
 
 PROVIDERS = ("namespaces", "docker", "pool")
 ProviderOption = Annotated[
-    str, typer.Option("--provider", metavar="NAME", help=f"What makes sandboxes: {', '.join(PROVIDERS)}.")
+    str, typer.Option("--provider", metavar="NAME", help=f"Sandbox provider: {', '.join(PROVIDERS)}.")
 ]
 SettingOption = Annotated[
     list[str] | None,
@@ -70,8 +71,7 @@ RepoRootOption = Annotated[
     typer.Option(
         "--repo-root",
         metavar="DIR",
-        help="Run on the repositories below DIR (git folders or bundles called owner__name), without images.",
-        show_default=False,
+        help="Use the repositories below DIR (git folders or bundles named owner__name) instead of images.",
     ),
 ]
 VenvOption = Annotated[
@@ -79,34 +79,33 @@ VenvOption = Annotated[
     typer.Option(
         "--venv",
         metavar="DIR",
-        help="With --repo-root: a virtual environment with pytest and what the tests need; default: Hone "
-        "installs what each repository requires, once, for its own interpreter.",
-        show_default=False,
+        help="With --repo-root: virtual environment with pytest and the tests' requirements; default: Hone "
+        "installs the requirements of each repository once.",
     ),
 ]
-REPO_MEMORY_MIB = 2048  # of a sandbox in which whole repositories run
-REPOSITORY_LIMITS = (f"sandbox.memory_mib={REPO_MEMORY_MIB}", "sandbox.pids=512", "sandbox.disk_mib=2048")
+REPOSITORY_LIMITS = ("sandbox.memory_mib=2048", "sandbox.pids=512", "sandbox.disk_mib=2048")
 
 
-def require_choice(name: str, known: Sequence[str], what: str) -> str:
-    """`name`, if it is known. Raises UsageError, naming the nearest."""
+def require_choice(name: str, known: Sequence[str], kind: str) -> str:
+    """Return `name` if it is known. Raises UsageError with the nearest known name."""
     from hone.cli.errors import UsageError
     from hone.config import nearest
 
     if name not in known:
         meant = nearest(name, known)
         raise UsageError(
-            f"there is no {what} {name!r}: {f'did you mean {meant}?' if meant else ', '.join(known)}"
+            f"there is no {kind} {name!r}: {f'did you mean {meant}?' if meant else ', '.join(known)}"
         )
     return name
 
 
-def resolve_provider(provider: str, sets: list[str] | None) -> RunSettings:
-    """The default settings with sandboxes of `provider`, roomy enough for whole repositories, and `sets`."""
+def resolve_provider(provider: str, sets: list[str] | None, venv: Path | None = None) -> RunSettings:
+    """Return the default settings for repositories in sandboxes of `provider`, with `sets` on top."""
     from hone.config import resolve
 
     require_choice(provider, PROVIDERS, "provider")
-    return resolve(None, [f"sandbox.provider={provider}", *REPOSITORY_LIMITS, *(sets or [])])
+    venvs = [f"grading.venv={json.dumps(str(venv))}"] if venv is not None else []
+    return resolve(None, [f"sandbox.provider={provider}", *REPOSITORY_LIMITS, *(sets or []), *venvs])
 
 
 def run_job(
@@ -119,11 +118,12 @@ def run_job(
     allow_overlap: bool = False,
     without: Collection[str] = (),
 ) -> Result | None:
-    """Resolve the recipe, or the defaults, and do the job on it; with `dry_run`, print the plan, return None.
+    """Run `job` on the settings of the recipe (None: the defaults), or print the plan and return None.
 
-    `without` are settings of the recipe that do not count.
+    Args:
+        without: settings of the recipe to ignore.
 
-    Raises Interrupted on Ctrl-C, and what the job raises.
+    Raises Interrupted on Ctrl-C, ConfigError for missing prerequisites, and any exception of the job.
     """
     from hone.config import ConfigError, make_plan, resolve
 
@@ -136,20 +136,20 @@ def run_job(
         print_plan(plan)
         return None
     if plan.missing:
-        raise ConfigError(f"this is not here yet: {'; '.join(plan.missing)}")
+        raise ConfigError(f"missing prerequisites: {'; '.join(plan.missing)}")
     return run_with_progress(lambda reporter: job(settings, reporter))
 
 
 def run_with_progress(job: Callable[[Reporter], Result]) -> Result:
-    """Do a job that may take long, with progress on the terminal and a clean stop on Ctrl-C."""
+    """Run a long job with progress on the terminal and a clean stop on Ctrl-C."""
     from hone.cli.interrupts import stoppable
     from hone.cli.progress import make_reporter
 
-    os.environ.setdefault("TQDM_DISABLE", "1")  # bars of the libraries would tear up ours
+    os.environ.setdefault("TQDM_DISABLE", "1")  # progress bars of libraries would overwrite Hone's
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
-    # Threads of tensor operations that spin for long take the cores that sandboxes need; a few microseconds
-    # are as quick on an idle machine and three times quicker on a busy one.
+    # Spinning OpenMP threads take cores from the sandboxes; short spins are as fast on an idle machine and
+    # three times faster on a busy one.
     os.environ.setdefault("GOMP_SPINCOUNT", "5000")
-    hint = f"To go on, run the same command again: {shlex.join(['hone', *sys.argv[1:]])}"
+    hint = f"To continue, run the same command again: {shlex.join(['hone', *sys.argv[1:]])}"
     with stoppable(hint), make_reporter() as reporter:
         return job(reporter)

@@ -1,4 +1,4 @@
-"""What commands print: facts, tables, JSON. Results go to stdout, everything else to stderr."""
+"""Output of commands: fields, tables and JSON on stdout."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-PLAIN_WIDTH = 110  # columns where there is no terminal to ask
+PLAIN_WIDTH = 110  # columns without a terminal
 
 
 def console() -> Console:
@@ -23,28 +23,28 @@ def console() -> Console:
 
 
 def print_json(value: object) -> None:
-    """One JSON document on stdout, exactly as written: no wrapping, no colour."""
+    """Print one JSON document without wrapping or colour."""
     print(json.dumps(value, indent=2, default=_plain))
 
 
-def print_fields(facts: Mapping[str, Any]) -> None:
-    """Names and values, one to a line; nothing for values that are None."""
+def print_fields(fields: Mapping[str, Any]) -> None:
+    """Print one name and value per line; skip values that are None."""
     table = Table.grid(padding=(0, 2))
     table.add_column(style="dim", no_wrap=True)
     table.add_column(overflow="fold")
-    for name, value in facts.items():
+    for name, value in fields.items():
         if value is not None:
             table.add_row(name.replace("_", " "), Text(_shown(value)))
     console().print(table)
 
 
 def print_report(report: Any) -> None:
-    """The fields of a record that a job returned."""
+    """Print the fields of a dataclass."""
     print_fields({field.name: getattr(report, field.name) for field in dataclasses.fields(report)})
 
 
 def print_table(headers: Sequence[str], rows: Iterable[Sequence[Any]], title: str | None = None) -> None:
-    """Numbers to the right, everything else to the left."""
+    """Print a table; numbers are right-aligned."""
     shown = [[_shown(cell) for cell in row] for row in rows]
     table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
     for index, header in enumerate(headers):

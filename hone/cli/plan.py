@@ -1,4 +1,4 @@
-"""`--dry-run`: the resolved plan of a run."""
+"""`--dry-run`: print the plan of a run."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ def print_plan(plan: Plan) -> None:
             "steps": plan.steps or None,
             "rollouts": f"{plan.rollouts:,}",
             "tokens": f"at most {plan.tokens:,}" if plan.parameters else None,
-            "sandboxes": f"{plan.sandboxes} at a time" if plan.sandboxes else None,
+            "sandboxes": f"{plan.sandboxes} concurrent" if plan.sandboxes else None,
             "memory": f"at most {sum(plan.memory_gib.values()):.2f} GiB, activations not counted",
             **{f"  {name}": size for name, size in memory.items()},
         }
     )
     if plan.unused:
-        console().print(f"[dim]Of the agent's prompts, unused here: {escape(', '.join(plan.unused))}[/dim]")
-    for thing in plan.missing:
-        console().print(f"[yellow]To be had before it can start[/yellow]: {escape(thing)}")
+        console().print(f"[dim]Unused keys of the agent's prompts: {escape(', '.join(plan.unused))}[/dim]")
+    for prerequisite in plan.missing:
+        console().print(f"[yellow]Missing[/yellow]: {escape(prerequisite)}")
     console().print("Nothing was started. Run the same command without --dry-run to start.")

@@ -7,106 +7,104 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from hone.cli.errors import UsageError
 from hone.cli.options import JsonOption
+from hone.cli.serving import (
+    ClientCaOption,
+    HostOption,
+    TlsCertOption,
+    TlsKeyOption,
+    TokenFileOption,
+    make_tls,
+    print_address,
+    read_token_file,
+    run_server,
+)
 
 if TYPE_CHECKING:
-    from hone.sandbox.pool.server import PoolOptions
-    from hone.sandbox.remote.process import Listening
     from hone.sandbox.remote.wire import StatusReply
 
 LISTED = 50  # leases in the table
+NODE_COLUMNS = {
+    "node": "url",
+    "state": "state",
+    "active": "active",
+    "starting": "starting",
+    "capacity": "capacity",
+    "free MiB": "free_memory_mib",
+    "images": "images",
+    "start ms": "start_ms_p50",
+    "failed": "failures",
+    "why": "why",
+}
+"""Column of the table -> field of the node's status."""
 
 app = typer.Typer()
-TokenFileOption = Annotated[
-    Path | None,
-    typer.Option("--token-file", metavar="FILE", help="File with the token that clients present."),
-]
 CaOption = Annotated[
-    Path | None, typer.Option(metavar="FILE", help="Authority (PEM) whose certificates servers present.")
+    Path | None,
+    typer.Option(metavar="FILE", help="Certificate authority (PEM) of the servers; default: the system's."),
 ]
 CertificateOption = Annotated[
-    Path | None, typer.Option(metavar="FILE", help="Certificate (PEM) to present (mutual TLS).")
+    Path | None, typer.Option(metavar="FILE", help="Client certificate (PEM) for mutual TLS.")
 ]
 KeyOption = Annotated[
-    Path | None, typer.Option(metavar="FILE", help="Private key (PEM) of that certificate.")
+    Path | None, typer.Option(metavar="FILE", help="Private key (PEM) of the client certificate.")
 ]
 
 
 @app.callback(invoke_without_command=True)
 def pool(
     context: typer.Context,
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 takes a free one.")] = 18090,
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, help="Port to listen on; 0 picks a free port.")
+    ] = 18090,
     nodes: Annotated[
-        str, typer.Option(metavar="URL,URL", help="Addresses of node servers; others can be added later.")
+        str, typer.Option(metavar="URL,URL", help="Addresses of node servers; nodes can be added later.")
     ] = "",
     store: Annotated[
-        Path, typer.Option(metavar="FILE", help="Leases and nodes; made where it is missing.")
+        Path, typer.Option(metavar="FILE", help="Database of leases and nodes; created if missing.")
     ] = Path("pool.sqlite"),
     token_file: TokenFileOption = None,
     node_token_file: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="File with the nodes' token; default: the same.")
+        Path | None,
+        typer.Option(metavar="FILE", help="File with the token of the nodes; default: --token-file."),
     ] = None,
-    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    host: HostOption = "127.0.0.1",
     max_per_node: Annotated[
-        int, typer.Option(min=0, help="Most sandboxes on a node of --nodes; 0: what it says itself.")
+        int, typer.Option(min=0, help="Maximum sandboxes on each node of --nodes; 0: the node's own limit.")
     ] = 0,
-    tls_cert: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Certificate (PEM); serves HTTPS.")
-    ] = None,
-    tls_key: Annotated[Path | None, typer.Option(metavar="FILE", help="Its private key (PEM).")] = None,
-    tls_client_ca: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Only clients with a certificate of this CA.")
-    ] = None,
+    tls_cert: TlsCertOption = None,
+    tls_key: TlsKeyOption = None,
+    tls_client_ca: ClientCaOption = None,
     node_ca: CaOption = None,
     node_cert: CertificateOption = None,
     node_key: KeyOption = None,
 ) -> None:
-    """Lease out the sandboxes of many nodes, until SIGTERM or Ctrl-C; leases outlive a restart.
+    """Lease the sandboxes of many nodes, until SIGTERM or Ctrl-C; leases survive a restart.
 
     [bold]Example[/bold]: hone pool --nodes http://node-1:5000,http://node-2:5000 --store pool.sqlite
     --token-file token --host 0.0.0.0
     """
     if context.invoked_subcommand is not None:
         return
-    from hone.cli.errors import UsageError
     from hone.sandbox.client.tls import ClientTls
-    from hone.sandbox.pool.server import PoolOptions
-    from hone.sandbox.remote.auth import read_token
+    from hone.sandbox.pool.server import PoolOptions, run
     from hone.sandbox.remote.process import Listening
-    from hone.utils.http_server import Tls
 
-    if (tls_cert is None) != (tls_key is None) or (tls_client_ca and not tls_cert):
-        raise UsageError("--tls-cert and --tls-key go together, and --tls-client-ca needs both")
-    tls = Tls(certificate=tls_cert, key=tls_key, client_ca=tls_client_ca) if tls_cert and tls_key else None
-    token = read_token(token_file) if token_file else ""
+    token = read_token_file(token_file)
     options = PoolOptions(
         store=store,
         token=token,
         nodes=_addresses(nodes),
-        node_token=read_token(node_token_file) if node_token_file else token,
+        node_token=read_token_file(node_token_file) or token,
         node_tls=ClientTls(ca=node_ca, certificate=node_cert, key=node_key),
         max_per_node=max_per_node,
     )
-    _serve(options, Listening(host=host, port=port, tls=tls))
-
-
-def _serve(options: PoolOptions, listening: Listening) -> None:
-    import asyncio
-    import sys
-
-    import uvloop
-
-    from hone.sandbox.pool.server import run
-
-    def tell(url: str) -> None:
-        print(f"listening on {url}", file=sys.stderr, flush=True)
-
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(run(options, listening, on_listening=tell))
+    tls = make_tls(tls_cert, tls_key, tls_client_ca)
+    run_server(run(options, Listening(host=host, port=port, tls=tls), on_listening=print_address))
 
 
 def _addresses(nodes: str) -> tuple[str, ...]:
-    from hone.cli.errors import UsageError
     from hone.sandbox.pool.core import clean_url
 
     try:
@@ -133,11 +131,9 @@ def status(
     from hone.cli.output import print_json
     from hone.sandbox.client.pool import ask_status
     from hone.sandbox.client.tls import ClientTls
-    from hone.sandbox.remote.auth import read_token
 
-    token = read_token(token_file) if token_file else ""
     tls = ClientTls(ca=ca, certificate=cert, key=key)
-    found = asyncio.run(ask_status(url, token, tls))
+    found = asyncio.run(ask_status(url, read_token_file(token_file), tls))
     if as_json:
         print_json(found.model_dump(exclude={"ok"}))
     else:
@@ -147,52 +143,22 @@ def status(
 def _print_status(found: StatusReply) -> None:
     from hone.cli.output import print_fields, print_table
 
-    print_table(
+    nodes = [[getattr(node, name) for name in NODE_COLUMNS.values()] for node in found.nodes]
+    print_table(list(NODE_COLUMNS), nodes, title="Nodes")
+    oldest = sorted(found.leases, key=lambda lease: -lease.age_s)[:LISTED]
+    leases = [
         (
-            "node",
-            "state",
-            "active",
-            "starting",
-            "room for",
-            "free MiB",
-            "images",
-            "start ms",
-            "failed",
-            "why",
-        ),
-        [
-            (
-                node.url,
-                node.state,
-                node.active,
-                node.starting,
-                node.capacity,
-                node.free_memory_mib,
-                node.images,
-                node.start_ms_p50,
-                node.failures,
-                node.why,
-            )
-            for node in found.nodes
-        ],
-        title="Nodes",
-    )
-    oldest = sorted(found.leases, key=lambda lease: -lease.age_s)
-    more = f", the oldest {LISTED}" if len(oldest) > LISTED else ""
-    print_table(
-        ("lease", "state", "run", "image", "node", "age s", "ends in s"),
-        [
-            (
-                lease.lease_id,
-                lease.state,
-                lease.run,
-                lease.image,
-                lease.node_url,
-                round(lease.age_s),
-                round(lease.expires_in_s),
-            )
-            for lease in oldest[:LISTED]
-        ],
-        title=f"{len(found.leases)} leases{more}",
-    )
+            each.lease_id,
+            each.state,
+            each.run,
+            each.image,
+            each.node_url,
+            f"{each.age_s:.0f}",
+            f"{each.expires_in_s:.0f}",
+        )
+        for each in oldest
+    ]
+    more = f", the oldest {LISTED}" if len(found.leases) > LISTED else ""
+    headers = ("lease", "state", "run", "image", "node", "age s", "ends in s")
+    print_table(headers, leases, title=f"{len(found.leases)} leases{more}")
     print_fields({"queued": {run or "(no run)": n for run, n in found.queued.items()}, **found.totals})

@@ -22,10 +22,10 @@ def quickstart(
     dry_run: DryRunOption = False,
     help_config: HelpConfigOption = False,
 ) -> None:
-    """The whole main job on this machine, in minutes: a small model learns to fix bugs in real sandboxes.
+    """Train a small model to fix bugs in real sandboxes, on this machine, in minutes.
 
-    Makes the model, records demonstrations, trains on them, measures, trains by reinforcement and
-    measures again.
+    Stages: record demonstrations, train a new model on them (SFT), evaluate, train by reinforcement (RL),
+    evaluate again.
 
     [bold]Example[/bold]: hone quickstart recipes/quickstart.toml --dry-run
     """
@@ -41,7 +41,7 @@ def _quickstart(settings: RunSettings, reporter: Reporter) -> tuple[dict[str, An
 
 
 def print_quickstart(report: dict[str, Any], run_dir: Path) -> None:
-    """The table at the end; `report` is what `report.json` holds."""
+    """Print the final table; `report` is the content of `report.json`."""
     from hone.cli.output import print_fields, print_table
     from hone.cli.summary import rate
 
@@ -55,11 +55,11 @@ def print_quickstart(report: dict[str, Any], run_dir: Path) -> None:
     print_fields(
         {
             "demonstrations": str(taught["recorded"]) + right,
-            "some of them graded": f"{rate(taught['graded'])} of {taught['graded']['n']}",
+            "demonstrations graded": f"{rate(taught['graded'])} of {taught['graded']['n']}",
             "checkpoint": report["checkpoint"],
             "time": f"{report['seconds'] / 60:.1f} min",
             "peak memory": f"{report['peak_memory_gib']:.1f} GiB",
-            "the curve": f"hone show {run_dir}",
-            "plain transformers": f"AutoModelForCausalLM.from_pretrained({report['checkpoint']!r})",
+            "learning curve": f"hone show {run_dir}",
+            "load with transformers": f"AutoModelForCausalLM.from_pretrained({report['checkpoint']!r})",
         }
     )

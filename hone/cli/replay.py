@@ -15,16 +15,12 @@ if TYPE_CHECKING:
 
 
 def replay(
-    run: Annotated[
-        Path, typer.Argument(metavar="RUN", help="Directory of a finished training.", show_default=False)
-    ],
-    out: Annotated[
-        Path, typer.Option("--out", metavar="DIR", help="Directory of the new run.", show_default=False)
-    ],
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="Directory of a finished training.")],
+    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Directory of the new run.")],
     sets: SetOption = None,
     help_config: HelpConfigOption = False,
 ) -> None:
-    """Train again from a run's stored rollouts, with other settings and without sampling anything.
+    """Train again on a run's stored rollouts with other settings, without sampling.
 
     [bold]Example[/bold]: hone replay runs/quickstart --out runs/no-clip --set train.loss.clip_high=0.28
     """
@@ -34,10 +30,10 @@ def replay(
 
     if not (run / "config.toml").is_file():
         raise UsageError(
-            f"{run} holds no run (no config.toml in it): name a directory that `hone train` wrote"
+            f"{run} holds no run (config.toml is missing): pass a directory written by `hone train`"
         )
     if out.resolve() == run.resolve():
-        raise UsageError("--out is the run itself: choose another directory, so that nothing of it is lost")
+        raise UsageError("--out is the run itself: choose another directory")
     settings = resolve(run / "config.toml", [*(sets or ()), f"run_dir={out}"])
 
     def job(reporter: Reporter) -> TrainReport:

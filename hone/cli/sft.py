@@ -18,10 +18,10 @@ def sft(
     dry_run: DryRunOption = False,
     help_config: HelpConfigOption = False,
 ) -> None:
-    """Train a model on recorded demonstrations (supervised).
+    """Train a model on demonstrations (supervised fine-tuning).
 
-    The demonstrations are the stored rollouts of another run, or are recorded first by a scripted agent. Run
-    the same command again to go on where it stopped.
+    Demonstrations come from a file, from the stored rollouts of another run, or from a scripted agent that
+    records them first. Run the same command again to continue.
 
     [bold]Example[/bold]: hone sft recipes/quickstart.toml --set sft.epochs=2
     """

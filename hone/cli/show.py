@@ -10,23 +10,26 @@ import typer
 from hone.cli.errors import UsageError
 from hone.cli.options import JsonOption
 
-_SIGNS = ("ledger.sqlite", "summary.json", "results.jsonl", "sweep.json")  # of a run, or of an evaluation
+_MARKER_FILES = (
+    "ledger.sqlite",
+    "summary.json",
+    "results.jsonl",
+    "sweep.json",
+)  # files of a run or of an evaluation
 
 
 def show(
     what: Annotated[
         str,
         typer.Argument(
-            metavar="RUN[/ROLLOUT]",
-            help="A run, or one of its rollouts by the start of its name.",
-            show_default=False,
+            metavar="RUN[/ROLLOUT]", help="A run, or one of its rollouts by the start of its name."
         ),
     ],
     as_json: JsonOption = False,
 ) -> None:
-    """Print a run's account and curve, or one rollout turn by turn with its reward and verdict.
+    """Print a run's counts and learning curve, or one rollout turn by turn with reward and verdict.
 
-    A run may be named by its directory, or by its name below runs/. It may still be going on.
+    RUN is a directory, or a name below runs/; the run may be in progress.
 
     [bold]Example[/bold]: hone show runs/quickstart
 
@@ -39,14 +42,16 @@ def show(
     parent, _, name = what.rstrip("/").rpartition("/")
     run = _run_directory(parent.removesuffix("/rollouts")) if parent else None
     if run is None:
-        raise UsageError(f"there is no run {what}: name a directory that hone wrote{_runs_hint()}")
+        raise UsageError(
+            f"there is no run {what}: pass the directory of a run or an evaluation{_runs_hint()}"
+        )
     from hone.cli.show_rollout import print_rollout
 
     print_rollout(find_rollout(run, name), as_json=as_json)
 
 
 def find_rollout(run: Path, name: str) -> Path:
-    """The one rollout of a run whose name starts with `name`. Raises UsageError."""
+    """Return the only rollout of a run whose name starts with `name`. Raises UsageError."""
     rollouts = run / "rollouts"
     names = sorted(path.name for path in rollouts.iterdir()) if rollouts.is_dir() else []
     found = [other for other in names if other.startswith(name) and not other.startswith(".")]
@@ -59,14 +64,14 @@ def find_rollout(run: Path, name: str) -> Path:
         )
     if len(found) > 1:
         raise UsageError(
-            f"{len(found)} rollouts start with {name!r}: {', '.join(found[:3])} ...; give more of the name"
+            f"{len(found)} rollouts start with {name!r}: {', '.join(found[:3])} ...; pass a longer prefix"
         )
     return rollouts / found[0]
 
 
 def _run_directory(name: str) -> Path | None:
     for path in (Path(name), Path("runs") / name):
-        if any((path / file).is_file() for file in _SIGNS):
+        if any((path / file).is_file() for file in _MARKER_FILES):
             return path
     return None
 
@@ -84,18 +89,18 @@ def _show_run(run: Path, as_json: bool) -> None:
 
     name = "sweep.json" if (run / "sweep.json").is_file() else "summary.json"
     if not (run / name).is_file():
-        raise UsageError(f"the evaluation in {run} is not finished: run it again, and it goes on")
-    told = {**json.loads((run / name).read_text()), "out": str(run)}
+        raise UsageError(f"the evaluation in {run} is not finished: run it again to continue")
+    summary = {**json.loads((run / name).read_text()), "out": str(run)}
     if as_json:
-        print_json(told)
+        print_json(summary)
     elif name == "sweep.json":
-        print_sweep(told)
+        print_sweep(summary)
     else:
-        print_summary(told)
+        print_summary(summary)
 
 
 def _runs_hint() -> str:
     runs = (
         sorted(path.name for path in Path("runs").iterdir() if path.is_dir()) if Path("runs").is_dir() else []
     )
-    return f"; below runs/ there are {', '.join(runs[:8])}" if runs else ""
+    return f"; runs/ contains {', '.join(runs[:8])}" if runs else ""

@@ -1,4 +1,4 @@
-"""A run on the terminal: its account, then its curve step by step."""
+"""Print a run: its counts, then its learning curve."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from hone.outcomes import OUTCOME_RULES, Outcome
 from hone.rollout.ledger import Entry, Ledger
 from hone.train.metrics import read_metrics
 
-ROWS = 20  # steps printed; of a longer run, evenly spaced ones with the first and the last
+ROWS = 20  # maximum steps printed, evenly spaced
 BAR = 20  # columns of a full bar
 BLOCKS = " ▏▎▍▌▋▊▉█"
 
 
 def print_run(run: Path, *, as_json: bool) -> None:
-    """Raises LedgerError when the account does not balance."""
+    """Print a run. Raises LedgerError if the counts of the ledger do not balance."""
     with Ledger.read(run) as ledger:
         balance, entries = ledger.balance(), ledger.entries()
-    account = {
+    counts = {
         "dispatched": balance.dispatched,
         "trained": balance.trained,
         "masked": balance.masked,
@@ -29,20 +29,20 @@ def print_run(run: Path, *, as_json: bool) -> None:
         "steps": balance.steps,
     }
     if as_json:
-        print_json(account)
+        print_json(counts)
         return
-    print_fields({"run": run, **account})
+    print_fields({"run": run, **counts})
     rows = curve(entries, read_metrics(run))
     if not rows:
-        console().print("No step is finished yet.")
+        console().print("No step is finished.")
         return
     headers = ["step", "rollouts", "reward", "resolved", "", "turns", "loss", "entropy", "grad norm"]
     print_table(headers, [_row(rows[i]) for i in _spread(len(rows))])
-    console().print(f"A rollout, turn by turn: hone show {run}/{_example(entries)}")
+    console().print(f"To print one rollout: hone show {run}/{_example(entries)}")
 
 
 def curve(entries: list[Entry], metrics: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """One record per step with rewards: from the ledger, with what the metrics add."""
+    """Return one record per step with rewards, from the ledger and the metrics."""
     by_step: dict[int, list[Entry]] = defaultdict(list)
     for entry in entries:
         if (
@@ -67,7 +67,7 @@ def curve(entries: list[Entry], metrics: list[dict[str, Any]]) -> list[dict[str,
 
 
 def bar(fraction: float) -> str:
-    """A bar of `BAR` columns, exact to an eighth of a column."""
+    """Return a bar of up to `BAR` columns, rounded to an eighth of a column."""
     eighths = round(max(0.0, min(1.0, fraction)) * BAR * 8)
     return "█" * (eighths // 8) + (BLOCKS[eighths % 8] if eighths % 8 else "")
 

@@ -1,4 +1,4 @@
-"""The figures of an evaluation, as `summary.json` and `sweep.json` have them, for people."""
+"""Print the figures in `summary.json` and `sweep.json` of an evaluation."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def print_summary(summary: Mapping[str, Any]) -> None:
             "resolve rate": rate(summary),
             "tasks": summary["tasks"],
             "samples": summary["n"],
-            "faults": f"{summary['errors']}, not counted; run again to try them again"
+            "faults": f"{summary['errors']}, not counted; run again to retry them"
             if summary["errors"]
             else None,
             "outcomes": summary["outcomes"],
@@ -29,7 +29,7 @@ def print_summary(summary: Mapping[str, Any]) -> None:
             "time": f"{duration(summary['sandbox_s'])} of sandboxes, "
             f"{duration(summary['engine_s'])} of the engine",
             "time-outs": f"{summary['timeouts']} rollouts, {summary['command_timeouts']} commands",
-            "trajectories": "without token ids: never to be trained on"
+            "trajectories": "without token ids: not usable for training"
             if summary["engine_s"] and not summary["trainable"]
             else None,
             "model": summary["model"],
@@ -68,6 +68,6 @@ def print_sweep(sweep: Mapping[str, Any]) -> None:
 
 
 def rate(figures: Mapping[str, Any]) -> str:
-    """Such as `87.5 % (81.2 to 92.0)`."""
+    """Return a rate with its interval, such as `87.5 % (81.2 to 92.0)`."""
     low, high = 100 * figures["low"], 100 * figures["high"]
     return f"{percent(figures['resolve_rate'])} ({low:.1f} to {high:.1f})"

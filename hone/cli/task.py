@@ -1,4 +1,4 @@
-"""A task on the terminal."""
+"""Print a task."""
 
 from __future__ import annotations
 

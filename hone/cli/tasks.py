@@ -10,7 +10,7 @@ import typer
 from hone.cli.errors import FAILED, UsageError
 from hone.cli.mine import mine
 from hone.cli.mutate import mutate
-from hone.cli.options import JsonOption, RecipeArgument, SetOption, require_choice
+from hone.cli.options import JsonOption, RecipeArgument, SetOption, TasksOutOption, require_choice
 from hone.cli.validate import validate
 
 if TYPE_CHECKING:
@@ -29,29 +29,26 @@ ROW_FORMATS = (
     "kodcode",
     "debugging",
 )
-_SHOWN = 20  # refused rows
+_SHOWN = 20  # rejected rows printed
 SPLITS = ("train", "validation", "test", "test_unseen")
 
-app = typer.Typer(help="Show, prove, make and turn tasks.", no_args_is_help=True)
+app = typer.Typer(help="Inspect, validate, generate and convert tasks.", no_args_is_help=True)
 SplitOption = Annotated[str, typer.Option("--split", metavar="SET", help=f"One of {', '.join(SPLITS)}.")]
 
 
 @app.command()
 def show(
     words: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="[RECIPE] ID", help="A task's id, or its index in the set.", show_default=False
-        ),
+        list[str], typer.Argument(metavar="[RECIPE] ID", help="A task's id, or its index in the set.")
     ],
     split: SplitOption = "train",
-    reveal: Annotated[bool, typer.Option("--reveal", help="Also show what the agent never sees.")] = False,
+    reveal: Annotated[bool, typer.Option("--reveal", help="Also print hidden tests and gold patch.")] = False,
     sets: SetOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Print one task: the issue, the files, the history.
+    """Print one task: the issue, the files and the history.
 
-    Without a recipe, of the curriculum's default settings. Hidden tests and gold patch only with --reveal.
+    Without a recipe, the task comes from the built-in curriculum. --reveal adds hidden tests and gold patch.
 
     [bold]Example[/bold]: hone tasks show recipes/quickstart.toml 3 --split test --reveal
     """
@@ -60,7 +57,7 @@ def show(
 
     *before, wanted = words
     if len(before) > 1:
-        raise typer.BadParameter("give a task's id or index, and before it at most one recipe")
+        raise typer.BadParameter("pass at most one recipe, then the id or index of a task")
     task = _find(_splits(Path(before[0]) if before else None, sets or []), wanted, split)
     if as_json:
         from hone.tasks.formats import to_dict
@@ -76,12 +73,10 @@ def show(
 @app.command()
 def generate(
     recipe: RecipeArgument,
-    out: Annotated[
-        Path, typer.Option("--out", metavar="FILE", help="The JSONL file to write.", show_default=False)
-    ],
+    out: Annotated[Path, typer.Option("--out", metavar="FILE", help="The JSONL file to write.")],
     sets: SetOption = None,
 ) -> None:
-    """Write the tasks of a recipe to a JSONL file, which `tasks.source` of another recipe can name.
+    """Write the tasks of a recipe to a JSONL file, for `tasks.source` of another recipe.
 
     [bold]Example[/bold]: hone tasks generate recipes/quickstart.toml --out tasks.jsonl
     """
@@ -101,26 +96,23 @@ SourceArgument = Annotated[
     ),
 ]
 FormatOption = Annotated[
-    str, typer.Option("--format", metavar="NAME", help=f"Of the rows: {', '.join(ROW_FORMATS)}.")
-]
-TasksOutOption = Annotated[
-    Path, typer.Option("--out", "-o", metavar="FILE", help="The JSONL file of tasks.", show_default=False)
+    str, typer.Option("--format", metavar="NAME", help=f"Format of the rows: {', '.join(ROW_FORMATS)}.")
 ]
 RowSplitOption = Annotated[
-    str | None, typer.Option("--split", metavar="SET", help="Of a folder or data set that has several.")
+    str | None, typer.Option("--split", metavar="SET", help="Split of a folder or data set.")
 ]
 IdsOption = Annotated[
-    Path | None, typer.Option("--ids", metavar="FILE", help="Only these tasks: one id to a line.")
+    Path | None, typer.Option("--ids", metavar="FILE", help="Only the tasks listed in FILE, one id per line.")
 ]
 RepoOption = Annotated[
     list[str] | None,
-    typer.Option("--repo", metavar="OWNER/NAME", help="Only of this repository; may be repeated."),
+    typer.Option("--repo", metavar="OWNER/NAME", help="Only tasks of this repository; may be repeated."),
 ]
 LimitOption = Annotated[
-    int | None, typer.Option("--limit", min=1, metavar="N", help="At most so many tasks.")
+    int | None, typer.Option("--limit", min=1, metavar="N", help="Maximum number of tasks.")
 ]
 SeedOption = Annotated[
-    int | None, typer.Option("--seed", metavar="N", help="Take them in the order of this seed.")
+    int | None, typer.Option("--seed", metavar="N", help="Shuffle the tasks with this seed.")
 ]
 
 
@@ -136,9 +128,9 @@ def import_(
     seed: SeedOption = None,
     as_json: JsonOption = False,
 ) -> int:
-    """Turn the rows of a data set into tasks.
+    """Convert the rows of a data set into tasks.
 
-    A row that cannot be used is refused in a sentence, and the rest goes on; ends with 1 when none can be.
+    Prints the reason for each unusable row. Exit code 1 if no row is usable.
 
     [bold]Example[/bold]: hone tasks import verified.parquet --format swe-bench -o tasks.jsonl
     """
@@ -172,14 +164,8 @@ def import_(
 @app.command()
 def export(
     tasks_file: Annotated[Path, typer.Argument(metavar="FILE", help="A JSONL file of tasks.")],
-    format: Annotated[
-        str,
-        typer.Option("--format", metavar="NAME", help=f"Of the rows: {', '.join(ROW_FORMATS)}."),
-    ],
-    out: Annotated[
-        Path,
-        typer.Option("--out", "-o", metavar="FILE", help="A .jsonl or .parquet file.", show_default=False),
-    ],
+    format: FormatOption,
+    out: Annotated[Path, typer.Option("--out", "-o", metavar="FILE", help="A .jsonl or .parquet file.")],
     lists: Annotated[
         Path | None,
         typer.Option(
@@ -187,7 +173,7 @@ def export(
         ),
     ] = None,
 ) -> None:
-    """Write tasks as the rows of a data set: those that came from it as they were, with what was changed.
+    """Convert tasks into the rows of a data set; rows imported from that format keep their other columns.
 
     [bold]Example[/bold]: hone tasks export tasks.jsonl --format slime -o train.jsonl --lists lists
     """
@@ -218,12 +204,12 @@ def _splits(recipe: Path | None, sets: list[str]) -> Splits:
     if recipe is not None:
         return load_splits(resolve(recipe, sets).tasks)
     if sets:
-        raise UsageError("--set changes a recipe: name one before the task's id")
+        raise UsageError("--set changes a recipe: pass one before the task's id")
     return load_splits(TasksSettings())
 
 
 def _find(splits: Splits, wanted: str, split: str) -> Task:
-    """By id in any set, or by index in `split`."""
+    """Return the task with this id in any set, or at this index of `split`."""
     from hone.config import nearest
 
     by_id = {task.id: task for _, tasks in splits.named() for task in tasks}
@@ -232,11 +218,11 @@ def _find(splits: Splits, wanted: str, split: str) -> Task:
     if not wanted.isdigit():
         meant = nearest(wanted, by_id)
         raise UsageError(
-            f"there is no task {wanted}: {f'did you mean {meant}?' if meant else 'give an id or an index'}"
+            f"there is no task {wanted}: {f'did you mean {meant}?' if meant else 'pass an id or an index'}"
         )
     tasks: tuple[Task, ...] = getattr(splits, require_choice(split, SPLITS, "set"))
     if int(wanted) >= len(tasks):
-        raise UsageError(f"the set {split} has {len(tasks)} tasks: give an index from 0 to {len(tasks) - 1}")
+        raise UsageError(f"the set {split} has {len(tasks)} tasks: pass an index from 0 to {len(tasks) - 1}")
     return tasks[int(wanted)]
 
 

@@ -28,7 +28,7 @@ def train(
 ) -> None:
     """Train a policy by reinforcement learning on its own rollouts.
 
-    Run the same command again to go on after the last completed step; finished rollouts are used again.
+    Run the same command again to continue after the last completed step; finished rollouts are reused.
 
     [bold]Example[/bold]: hone train recipes/quickstart.toml --set train.steps=20
     """

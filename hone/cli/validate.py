@@ -30,19 +30,18 @@ SourceArgument = Annotated[
     Path,
     typer.Argument(
         metavar="FILE",
-        help="Tasks, rows of a data set that is known by its columns, or a recipe (.toml).",
-        show_default=False,
+        help="Tasks, rows of a data set that Hone recognises by its columns, or a recipe (.toml).",
     ),
 ]
 RepeatOption = Annotated[int, typer.Option("--repeat", min=1, metavar="N", help="Gradings of each patch.")]
 OutOption = Annotated[
     Path | None,
-    typer.Option("--out", "-o", metavar="FILE", help="Write the admitted tasks there, with their proof."),
+    typer.Option("--out", "-o", metavar="FILE", help="Write the admitted tasks, with their proof, to FILE."),
 ]
-SplitOption = Annotated[
-    str | None, typer.Option("--split", metavar="SET", help="Of a recipe: only this set.")
+SplitOption = Annotated[str | None, typer.Option("--split", metavar="SET", help="Only this set of a recipe.")]
+LimitOption = Annotated[
+    int | None, typer.Option("--limit", min=1, help="Maximum number of tasks (of each set).")
 ]
-LimitOption = Annotated[int | None, typer.Option("--limit", min=1, help="Only so many tasks (of each set).")]
 
 
 def validate(
@@ -57,11 +56,11 @@ def validate(
     sets: SettingOption = None,
     as_json: JsonOption = False,
 ) -> int:
-    """Prove tasks in the sandboxes that they will be used in.
+    """Validate tasks in sandboxes.
 
-    A task is admitted when its gold patch resolves it N of N times, the empty patch never does, and no test
-    of it changes from run to run. Each grading has a fresh sandbox without network; wall time and memory are
-    measured. Ends with 1 when a task is refused.
+    A task is admitted if its gold patch resolves it N of N times, the empty patch never resolves it, and no
+    test is flaky. Each grading uses a fresh sandbox without network and measures wall time and memory. Exit
+    code 1 if a task is rejected.
 
     [bold]Example[/bold]: hone tasks validate tasks.jsonl --repeat 5 -o admitted.jsonl
 
@@ -90,8 +89,8 @@ def validate(
         return FAILED if refused else 0
     for task_id, sentence in refused.items():
         typer.echo(f"{task_id}: {sentence}")
-    held = len(tasks) - len(refused)
-    typer.echo(f"{held} of {len(tasks)} tasks hold: gold {repeat} of {repeat}, empty 0 of {repeat}.")
+    admitted = len(tasks) - len(refused)
+    typer.echo(f"{admitted} of {len(tasks)} tasks admitted: gold {repeat} of {repeat}, empty 0 of {repeat}.")
     return FAILED if refused else 0
 
 
@@ -115,11 +114,7 @@ def _chosen(
         splits = load_splits(settings.tasks)
         names = [require_choice(split, known, "set")] if split else known
         return settings, [task for name in names for task in getattr(splits, name)[:limit]]
-    settings = resolve_provider(provider, sets)
-    if venv is not None:
-        grading = settings.grading.model_copy(update={"venv": venv})
-        settings = settings.model_copy(update={"grading": grading})
-    return settings, load_usable_tasks(source)[:limit]
+    return resolve_provider(provider, sets, venv), load_usable_tasks(source)[:limit]
 
 
 def _as_json(report: Report, refused: dict[str, str], repeat: int, provider: str) -> dict[str, Any]:

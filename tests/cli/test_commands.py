@@ -77,9 +77,9 @@ def test_help_config_lists_every_setting_with_its_sentence(hone: Hone):
         ),
         (["quickstart", "RECIPE"], "set tasks.train above the 512 of demonstrations.rollouts"),
         (["tasks", "show", "RECIPE", "tset-0000"], "there is no task tset-0000: did you mean test-0000?"),
-        (["tasks", "show", "RECIPE", "4"], "the set train has 4 tasks: give an index from 0 to 3"),
+        (["tasks", "show", "RECIPE", "4"], "the set train has 4 tasks: pass an index from 0 to 3"),
         (["tasks", "show", "RECIPE", "0", "--split", "tets"], "there is no set 'tets': did you mean test?"),
-        (["doctor", "--set", "train.steps=3"], "--set changes a recipe: name one"),
+        (["doctor", "--set", "train.steps=3"], "--set changes a recipe: pass one"),
         (["show", "nowhere"], "there is no run nowhere"),
         (["show", "nowhere/r1"], "there is no run nowhere/r1"),
         (["compare", "a", "b"], "a holds no evaluation"),
@@ -143,7 +143,7 @@ def test_a_runs_curve(hone: Hone, run_dir: Path):
 def test_a_run_is_found_by_its_name_below_runs(hone: Hone, run_dir: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(run_dir.parent.parent)
     assert hone("show", "small", "--json")[0] == 0
-    assert "below runs/ there are small" in hone("show", "smal")[2]
+    assert "runs/ contains small" in hone("show", "smal")[2]
 
 
 def test_a_rollout_turn_by_turn(hone: Hone, run_dir: Path):
@@ -295,4 +295,4 @@ def test_doctor_says_what_is_missing_and_what_mends_it(
 @pytest.mark.sandbox
 def test_validate_proves_tasks_in_the_sandbox(hone: Hone, recipe: Path):
     code, out, _ = hone("tasks", "validate", recipe, "--repeat", "1", "--limit", "1", "--split", "test")
-    assert (code, out) == (0, "1 of 1 tasks hold: gold 1 of 1, empty 0 of 1.\n")
+    assert (code, out) == (0, "1 of 1 tasks admitted: gold 1 of 1, empty 0 of 1.\n")

@@ -219,7 +219,7 @@ def test_temperatures_are_swept_on_one_model_with_one_table_of_all(
     one, two = (out / f"temperature-{t}" for t in ("0", "0.7"))
     code, said, _ = hone("compare", one, two, "--html", tmp_path / "c.html")
     assert code == 0
-    assert "differ in more than the model" in said
+    assert "settings other than the model differ" in said
     assert "sampling.temperature" in said
     assert "report.html" in read((tmp_path / "c.html").read_text()).links[0]
 
@@ -243,11 +243,11 @@ def test_conversations_are_kept_within_the_context_as_in_training(
     folder = tmp_path / "out" / "rollouts" / row["run_dir"]
     trajectory = load(folder)
     calls = trajectory.calls
-    assert all(call["prompt_tokens"] <= 300 - 16 for call in calls)
+    assert all(call.prompt_tokens <= 300 - 16 for call in calls)
     assert sum(trajectory.forks.values()) == sum(call.fork is not None for call in calls) > 0
     for call in calls:  # each reply was sampled after exactly the prompt that its call counts
-        path = trajectory.tree.tokens(call["node"])
-        assert len(path) == call["prompt_tokens"] + call["sampled_tokens"]
+        path = trajectory.tree.tokens(call.node)
+        assert len(path) == call.prompt_tokens + call.sampled_tokens
     assert "Forks: " in read((folder / "rollout.html").read_text()).text
 
 
@@ -263,7 +263,7 @@ def test_conversations_are_kept_within_the_context_as_in_training(
         (["--provider", "dockr"], "there is no provider 'dockr': did you mean docker?", 2),
         (["--tasks", "gone.jsonl"], "cannot read rows from gone.jsonl: No such file or directory", 1),
         (["--ids", "gone.txt"], "cannot read ids from gone.txt: No such file or directory", 1),
-        (["--agent", "bash", "--temperature", "hot"], "--temperature 'hot' is no number", 2),
+        (["--agent", "bash", "--temperature", "hot"], "--temperature 'hot' is not a number", 2),
         (["--agent", "noop", "--temperature", "0"], "--temperature has no effect: the agent noop is", 2),
         (["--agent", "noop", "--model", "m"], "--model has no effect: the agent noop is scripted", 2),
         (["--agent", "bash", "--model", "gone"], "gone", 2),
@@ -289,9 +289,9 @@ def test_what_cannot_be_done_is_one_sentence(
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--agent", "noop"], "--tasks, -o is missing"),
-        ([], "name a RECIPE, or say without one what it would: --agent, --tasks, -o is missing"),
-        (["RECIPE", "--resume"], "--resume goes on in the directory of -o: name it"),
+        (["--agent", "noop"], "missing --tasks, -o"),
+        ([], "pass a RECIPE, or all of --agent, --tasks and -o: missing --agent, --tasks, -o"),
+        (["RECIPE", "--resume"], "--resume needs -o, the directory to continue in"),
     ],
 )
 def test_without_a_recipe_or_a_directory_what_is_missing_is_named(

@@ -25,10 +25,10 @@ from tests.rollout.real import SCAFFOLD, gold, tasks
 
 __all__ = ["hone"]
 
-TEXT = {"id": "big-model", "object": "model", "owned_by": "somebody"}
+TEXT = {"id": "big-model", "object": "model", "owned_by": "unknown"}
 
 
-def mends(messages: list[dict[str, Any]]) -> str:
+def solve_in_two_turns(messages: list[dict[str, Any]]) -> str:
     """Applies the gold patch in the first turn and hands it in with the second."""
     if any(message["role"] == "assistant" for message in messages):
         return SCAFFOLD.reply("echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT")
@@ -49,7 +49,7 @@ def test_a_text_endpoint_is_measured_and_its_results_say_that_they_cannot_be_tra
 ):
     monkeypatch.setenv("SECRET_OF_THE_ENDPOINT", "s3cret")
     out = tmp_path / "out"
-    with endpoint(mends, TEXT) as served:
+    with endpoint(solve_in_two_turns, TEXT) as served:
         asked = [
             "eval", "--agent", "bash", "--engine", served.url, "--tasks", three, "-o", out, "--slice", "0:2",
             "--temperature", "0.5", *SMALL, "--set", "engine.api_key_env=SECRET_OF_THE_ENDPOINT",
@@ -60,7 +60,7 @@ def test_a_text_endpoint_is_measured_and_its_results_say_that_they_cannot_be_tra
         sent = served.asked[0]
         assert (sent["model"], sent["temperature"], sent["max_tokens"]) == ("big-model", 0.5, 77)
         assert set(served.headers) == {"Bearer s3cret"}
-    assert "never to be trained on" in said
+    assert "not usable for training" in said
     assert "resolved 2" in said
     summary = json.loads((out / "summary.json").read_text())
     assert (summary["model"], summary["trainable"], summary["resolve_rate"]) == ("big-model", False, 1.0)
@@ -91,9 +91,9 @@ def test_an_engine_that_is_down_is_said_at_once_and_no_task_is_tried(hone: Hone,
 
 
 def settings_of(
-    engine: str | None, model: str | None = None, kind: str | None = None, *, alone: bool = True
+    engine: str | None, model: str | None = None, kind: str | None = None, *, no_recipe: bool = True
 ) -> tuple[dict[str, Any], list[str]]:
-    given, lengths = engine_settings(engine, kind, model, key_env=None, alone=alone)
+    given, lengths = engine_settings(engine, kind, model, key_env=None, no_recipe=no_recipe)
     return {name: json.loads(value) for name, (_, value) in given.items()}, lengths
 
 
@@ -106,7 +106,7 @@ def test_the_kind_of_a_server_is_found_out(tmp_path: Path):
         given, lengths = settings_of(served.url + "/v1/")
         assert given == {"engine.kind": "sglang", "engine.urls": [served.url], "model.path": str(tmp_path)}
         assert lengths == ["engine.context_tokens=8185", "sampling.max_tokens=2046"]
-        given, lengths = settings_of(served.url, alone=False)  # a recipe says the model and the lengths
+        given, lengths = settings_of(served.url, no_recipe=False)  # a recipe says the model and the lengths
         assert (given, lengths) == ({"engine.kind": "sglang", "engine.urls": [served.url]}, [])
         given, _ = settings_of(served.url, kind="openai")
         assert given["engine.urls"] == [served.url + "/v1"]
@@ -129,28 +129,26 @@ def test_the_model_has_to_be_one_that_is_served(tmp_path: Path):
     (tmp_path / "two").mkdir()
     cards = [{"id": name, "owned_by": "sglang", "root": str(tmp_path / name)} for name in ("one", "far")]
     with endpoint(lambda _: "", *cards) as served:
-        with pytest.raises(
-            UsageError, match=r"say with --model which model of .* is meant: it serves one, far"
-        ):
+        with pytest.raises(UsageError, match=r"choose a model of .* with --model: it serves one, far"):
             settings_of(served.url)
         with pytest.raises(UsageError, match=r"there is no model at .* called 'on': did you mean one"):
             settings_of(served.url, "on")
         assert settings_of(served.url, "one")[0]["model.path"] == str(tmp_path / "one")
-        with pytest.raises(UsageError, match="the tokenizer of far is needed here"):
+        with pytest.raises(UsageError, match="needs the tokenizer of far on this machine"):
             settings_of(served.url, "far")
         assert settings_of(served.url, str(tmp_path / "two"))[0]["model.path"] == str(tmp_path / "two")
     with endpoint(lambda _: "", cards[0]) as served:
         assert settings_of(served.url, str(tmp_path / "one"))[0]["model.path"] == str(tmp_path / "one")
-        with pytest.raises(UsageError, match=r"serves the model in .*one, not that in .*two"):
+        with pytest.raises(UsageError, match=r"serves the model in .*one, not the one in .*two"):
             settings_of(served.url, str(tmp_path / "two"))
 
 
 @pytest.mark.parametrize(
     ("engine", "kind", "said"),
     [
-        ("localhost:8000", None, "--engine localhost:8000 is no address such as http://host:8000"),
-        (None, "vllm", "--engine-kind says what a server is: give its address with --engine"),
-        ("local", "vllm", "--engine-kind says what a server is: give its address with --engine"),
+        ("localhost:8000", None, "--engine localhost:8000 is neither `local` nor an address such as"),
+        (None, "vllm", "--engine-kind needs the address of a server: add --engine URL"),
+        ("local", "vllm", "--engine-kind needs the address of a server: add --engine URL"),
         ("http://h:1", "vlm", "there is no kind of engine 'vlm': did you mean vllm?"),
     ],
 )
@@ -174,7 +172,7 @@ def test_flags_stand_in_place_of_what_a_recipe_says_of_another_agent_or_engine(h
         '[engine]\nkind = "vllm"\ncontext_tokens = 4096\ntensor_parallel = 4\n'
         "[tasks]\ntrain = 0\ntest = 2\nunseen = 0\n"
     )
-    with endpoint(mends, TEXT) as served:
+    with endpoint(solve_in_two_turns, TEXT) as served:
         code, said, err = hone("eval", recipe, "--agent", "bash", "--engine", served.url, "--dry-run")
         assert code == 0, err
         assert f"big-model at {served.url}/v1" in said

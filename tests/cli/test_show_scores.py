@@ -41,7 +41,7 @@ def test_show_tells_what_the_judge_and_the_hidden_tests_said_of_a_turn(
     monkeypatch.setattr(sys, "argv", ["hone", "show", name])
     assert main() == 0
     out = capsys.readouterr().out
-    assert "judge +0.50 (2 of 3 votes)  progress 0.25  worth +0.75" in out
+    assert "judge +0.50 (2 of 3 votes)  progress 0.25  reward +0.75" in out
     assert "final score" in out
     assert "-0.25" in out
     monkeypatch.setattr(sys, "argv", ["hone", "show", name, "--json"])

@@ -49,7 +49,7 @@ def test_help_of_every_command_has_an_example(command: str) -> None:
 
 def test_image_is_pulled_listed_exported_and_imported(hone: Hone, registry: Registry, tmp_path: Path) -> None:
     name = pushed(registry, tmp_path, "cli/one:v1")
-    assert "1 of 1 images are here" in hone("pull", name)
+    assert "1 of 1 images are stored" in hone("pull", name)
     (listed,) = json.loads(hone("list", "--json"))
     assert listed["name"] == name
     assert name in hone("list")
@@ -77,23 +77,23 @@ def test_list_is_pulled_through_a_proxy(hone: Hone, registry: Registry, tmp_path
     )
     text = hone(*through, code=1)
     assert f"swe/missing:v1: there is no image {registry.address}/hub/swe/missing:v1" in text
-    assert "2 of 3 images are here." in text
+    assert "2 of 3 images are stored." in text
     kept = {image["name"] for image in json.loads(hone("list", "--json"))}
     assert kept == {"docker.io/swe/a:v1", "docker.io/swe/b:latest"}
     names.write_text("swe/a:v1\nswe/b\n")
     nowhere = ("--proxy", f"localhost:{free_port()}/", "--source-prefix", "docker.io/")
-    assert "2 of 2 images are here." in hone("pull", "--list", names, *nowhere)
+    assert "2 of 2 images are stored." in hone("pull", "--list", names, *nowhere)
 
 
 @pytest.mark.parametrize(
     ("arguments", "code", "text"),
     [
-        (["pull"], 2, "name the images to pull"),
-        (["pull", "x", "--source-prefix", "y"], 2, "give both"),
+        (["pull"], 2, "no image to pull"),
+        (["pull", "x", "--source-prefix", "y"], 2, "pass both"),
         (["pull", "--list", "/missing"], 1, "No such file"),
         (["import", "/missing"], 1, "is no image"),
         (["export", "missing", "/tmp/x.tar"], 1, "is not on this machine"),
-        (["prune", "--unused", "--to", "1"], 2, "leave out --to"),
+        (["prune", "--unused", "--to", "1"], 2, "exclude each other"),
     ],
 )
 def test_wrong_arguments_give_one_sentence(hone: Hone, arguments: list[str], code: int, text: str) -> None:
