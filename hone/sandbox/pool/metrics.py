@@ -11,6 +11,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
+from hone.sandbox.pool.leases import State
 from hone.sandbox.pool.nodes import Node
 from hone.utils.clock import monotonic
 
@@ -25,7 +26,7 @@ class PoolState(Protocol):
     def totals(self) -> Mapping[str, int]: ...
     @property
     def fleet(self) -> Iterable[Node]: ...
-    def counts(self) -> Mapping[str, int]:
+    def counts(self) -> Mapping[State, int]:
         """Return the number of leases by state."""
         ...
 
