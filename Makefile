@@ -2,6 +2,8 @@
 SHELL := /bin/bash
 BIN := .venv/bin
 PYTEST := $(BIN)/python -m pytest -q
+# a group of tests stays on one worker: what a module or a service has in common is made once
+GROUPED := --dist loadgroup --no-loadscope-reorder
 # tests start thousands of Python processes: what one has compiled serves the next
 unexport PYTHONDONTWRITEBYTECODE
 
@@ -17,21 +19,17 @@ install: ## Make .venv and install what is missing; instant when nothing changed
 quickstart: install ## Train a small model to fix bugs in real sandboxes, on this machine, in minutes
 	@$(BIN)/hone quickstart recipes/quickstart.toml
 
-test: install lint ## Lint, types, import floors, and every test; installs the services that tests start
+test: install lint ## Lint, types, import floors, and the tests of every part; minutes
 	@scripts/install-services.sh
-	$(PYTEST) -m "not sandbox and not model and not e2e and not vllm and not sglang and not full" -n 2 --dist loadfile --no-loadscope-reorder
-	$(PYTEST) -m "(sandbox or model) and not e2e and not vllm and not sglang and not full" -n 4 --dist loadfile --no-loadscope-reorder
-	$(PYTEST) tests/e2e tests/policy/engines -m "(e2e or vllm) and not sglang and not full" -n 2 --dist loadfile --no-loadscope-reorder
-	$(BIN)/python benchmarks/soak_sandboxes.py $(if $(CI),--minutes 1,--minutes 0.5 --sandboxes 100)
+	$(PYTEST) -m "not sglang and not full" -n 4 $(GROUPED) --durations=15
 
 test-full: install lint ## Everything: every provider, chaos, soak, engines; no limit on time
 	@scripts/install-services.sh
-	HYPOTHESIS_PROFILE=full $(PYTEST) -m "not vllm and not sglang" -n 2 --dist worksteal
-	$(PYTEST) tests/e2e tests/policy/engines -m "vllm" -n 2 --dist loadfile --no-loadscope-reorder
+	HYPOTHESIS_PROFILE=full $(PYTEST) -m "not sglang" -n 4 $(GROUPED) --durations=40
 	$(BIN)/python benchmarks/soak_sandboxes.py --minutes 5
 
-fast: install ## The tests that need no sandbox and no model, in seconds
-	$(PYTEST) -m "not sandbox and not model and not e2e and not vllm and not sglang and not full"
+fast: install ## The tests that need no sandbox, no model and no server, in seconds
+	$(PYTEST) --fast -n 2 --dist worksteal --durations=5
 
 lint: install ## Ruff, pyright and import-linter
 	$(BIN)/ruff check

@@ -1,10 +1,12 @@
 #!/usr/bin/env bash
 # Installs the services that tests start for themselves: a Docker engine, podman, an image registry and the
-# tools around them, Node.js, and the command-line agents that tests run. Starts no service and enables none at
-# boot. Instant when nothing is missing.
+# tools around them, Node.js, and the command-line agents that tests run. Asks first, except under CI=true and
+# with --yes. Starts no service and enables none at boot. Instant when nothing is missing.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 source scripts/packages.sh
+yes=
+[ "${1:-}" != --yes ] || yes=true
 
 # program, and its package for apt, dnf, pacman and apk; "-" where there is none
 table='
@@ -64,8 +66,12 @@ install_services() {
 }
 
 if [ ${#missing[@]} -gt 0 ]; then
-    if [ "$(id -u)" -eq 0 ]; then install_services
-    else say "not root: tests that start ${missing[*]} are skipped"
+    if [ "$(id -u)" -ne 0 ]; then
+        say "missing: ${missing[*]}. Only root's tests start them, so nothing is installed"
+    elif allowed "$(system_command "${packages[@]}")"; then
+        install_services
+    else
+        say "missing: ${missing[*]}. Tests that start them are skipped; scripts/install-services.sh --yes installs them"
     fi
 fi
 

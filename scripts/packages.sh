@@ -14,6 +14,15 @@ system_command() {
     fi
 }
 
+# allowed COMMAND...: true under CI, with --yes, or when the person at the terminal agrees
+allowed() {
+    local answer=
+    if [ "${CI:-}" = true ] || [ "${yes:-}" = true ]; then return 0; fi
+    [ -t 0 ] || return 1
+    read -r -p "==> run '$*'? [y/N] " answer
+    [[ $answer = [yY]* ]]
+}
+
 install_system() {
     local command
     command=$(system_command "$@")

@@ -1,6 +1,10 @@
-"""Real services for every test that asks for one, and what counts as a test of seconds."""
+"""Services for every test that asks for one, the tiers, and the seconds that each folder took."""
+
+from __future__ import annotations
 
 import os
+import re
+from collections import defaultdict
 from pathlib import Path
 
 import pytest
@@ -17,18 +21,19 @@ settings.register_profile("full", max_examples=200, deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fast"))
 
 HERE = Path(__file__).parent
-# Servers, services and state machines: run with the tests of real sandboxes, several at a time.
+# Servers, services and state machines: not in `make fast`.
 LONG = (
-    "policy/engines",
-    "sandbox/node",
-    "sandbox/pool",
-    "sandbox/images",
-    "sandbox/docker",
     "attacks",
     "chaos",
+    "e2e",
+    "policy/engines",
+    "sandbox/docker",
+    "sandbox/images",
+    "sandbox/node",
+    "sandbox/pool",
     "services",
 )
-# In these folders, but on virtual time or without any server: run with the fast tests.
+# In these folders, but on virtual time or without any server.
 QUICK = (
     "sandbox/node/test_errors_and_tokens.py",
     "sandbox/pool/test_chance.py",
@@ -38,12 +43,70 @@ QUICK = (
 )
 # Each wait there has a bound of its own; together, or as attacks that are all graded first, they take longer.
 PATIENT = ("attacks/grading", "chaos")
+# Tests with any of these are not in `make fast`. `make test` starts them in this order, the longest first,
+# so that no worker is left alone with one at the end.
+NOT_FAST = ("vllm", "e2e", "sglang", "full", "sandbox", "model", "slow")
+MODULE_MARKS = re.compile(
+    rf"^pytestmark = .*?pytest\.mark\.({'|'.join(NOT_FAST)})\b", re.MULTILINE | re.DOTALL
+)
+PYTESTMARK = re.compile(r"^pytestmark = (?:\[.*?\]|[^\n]*)", re.MULTILINE | re.DOTALL)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--fast", action="store_true", help="only tests that need no sandbox, model or server")
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """With --fast, do not import modules that hold no fast test: most of the time would go there."""
+    if not config.getoption("--fast") or collection_path.suffix != ".py":
+        return None
+    marks = PYTESTMARK.search(collection_path.read_text())
+    return True if _is_long(collection_path) or (marks and MODULE_MARKS.search(marks[0])) else None
+
+
+@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     for item in items:
-        quick = str(item.path.relative_to(HERE)) in QUICK
-        if not quick and any(item.path.is_relative_to(HERE / folder) for folder in LONG):
-            item.add_marker(pytest.mark.sandbox)
+        if _is_long(item.path):
+            item.add_marker(pytest.mark.slow)
         if any(item.path.is_relative_to(HERE / folder) for folder in PATIENT):
             item.add_marker(pytest.mark.timeout(900))
+        if item.get_closest_marker("vllm"):  # one server at a time: each takes both cores
+            item.add_marker(pytest.mark.xdist_group("vllm"))
+        elif not item.get_closest_marker("xdist_group"):  # fixtures of a module are made once
+            item.add_marker(pytest.mark.xdist_group(str(item.path.relative_to(HERE).with_suffix(""))))
+    if config.getoption("--fast"):
+        fast = [item for item in items if _rank(item) == len(NOT_FAST)]
+        config.hook.pytest_deselected(items=[item for item in items if _rank(item) < len(NOT_FAST)])
+        items[:] = fast
+    else:
+        items.sort(key=_rank)
+
+
+def _is_long(path: Path) -> bool:
+    if path.is_relative_to(HERE) and path.relative_to(HERE).as_posix() in QUICK:
+        return False
+    return any(path.is_relative_to(HERE / folder) for folder in LONG)
+
+
+def _rank(item: pytest.Item) -> int:
+    """Return the place of the first marker of NOT_FAST that the test has; their number if it has none."""
+    names = {marker.name for marker in item.iter_markers()}
+    return next((i for i, name in enumerate(NOT_FAST) if name in names), len(NOT_FAST))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Print the seconds of each folder, all workers together, so that the next slow test is seen."""
+    seconds: dict[str, float] = defaultdict(float)
+    tests: dict[str, int] = defaultdict(int)
+    for reports in terminalreporter.stats.values():
+        for report in reports:
+            if isinstance(report, pytest.TestReport):
+                parts = report.nodeid.split("::")[0].split("/")
+                folder = "/".join(parts[:3] if len(parts) > 3 else parts[:2])
+                seconds[folder] += report.duration
+                tests[folder] += report.when == "call"
+    terminalreporter.section("seconds of each folder")
+    for folder in sorted(seconds, key=seconds.__getitem__, reverse=True):
+        if seconds[folder] >= 1:
+            terminalreporter.line(f"{seconds[folder]:7.0f} s {tests[folder]:5} tests  {folder}")

@@ -6,6 +6,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+pytestmark = pytest.mark.slow  # imports everything, in processes
 ROOT = Path(__file__).parent.parent
 NEEDS_EXTRA = {
     "hone.integrations.mini_swe_agent": "minisweagent",

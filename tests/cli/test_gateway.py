@@ -14,6 +14,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+pytestmark = pytest.mark.slow  # starts servers
 HONE = str(Path(sys.executable).with_name("hone"))
 BODY = {"model": "m", "messages": [{"role": "user", "content": "Fix it."}]}
 

@@ -7,6 +7,7 @@ import copy
 import datetime
 import os
 import re
+from collections.abc import Callable, Iterable
 from functools import partial
 
 import numpy as np
@@ -37,10 +38,19 @@ QUIET = {
     f"family {name} told not to reason": partial(families.family, name, thinking=False)
     for name in families.QUIET
 }
-every = pytest.mark.parametrize("name", SPEAKERS)
 
 
-@pytest.mark.parametrize("name", [*SPEAKERS, *QUIET])
+def named(names: Iterable[str], slow: Callable[[str], bool]) -> pytest.MarkDecorator:
+    """Return the parametrization by name; `slow` tells which names `make fast` leaves out."""
+    return pytest.mark.parametrize(
+        "name", [pytest.param(name, marks=pytest.mark.slow) if slow(name) else name for name in names]
+    )
+
+
+every = named(SPEAKERS, lambda name: name == "family gpt-oss")  # it takes seconds to load its vocabulary
+
+
+@named([*SPEAKERS, *QUIET], lambda name: name not in ("template qwen3", "family qwen3", "family gemma4"))
 @settings(
     max_examples=EXAMPLES,
     derandomize=True,
@@ -206,7 +216,7 @@ def result(text: str, call_id: str) -> dict:
     return {"role": "tool", "content": text, "tool_call_id": call_id}
 
 
-@pytest.mark.parametrize("name", [name for name in SPEAKERS if name.startswith("family")])
+@named([name for name in SPEAKERS if name.startswith("family")], lambda name: name == "family gpt-oss")
 def test_a_renderer_needs_to_see_only_the_end_of_a_prompt(name, monkeypatch):
     def prompts() -> list[list[int]]:
         tokenizer, renderer = SPEAKERS[name]()
@@ -280,6 +290,7 @@ DATED = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", DATED)
 def test_a_prompt_that_names_a_day_is_the_same_every_day(name, monkeypatch):
     def prompt(year: int) -> str:

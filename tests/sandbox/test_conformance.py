@@ -155,7 +155,10 @@ CASES = [
         name,
         check,
         id=f"{name}-{check.__name__}",
-        marks=() if name == "namespaces" or check.__name__ in SMOKE else pytest.mark.full,
+        marks=[
+            pytest.mark.xdist_group(f"conformance-{name}"),
+            *([] if name == "namespaces" or check.__name__ in SMOKE else [pytest.mark.full]),
+        ],
     )
     for name in PROVIDERS
     for check in CHECKS

@@ -19,6 +19,7 @@ from hone.tasks.files import write_rows
 from hone.tasks.hub import read_source
 
 pytest.importorskip("datasets")
+pytestmark = pytest.mark.slow  # starts servers and imports their client in processes
 
 NAME, SHA = "me/Mine_Verified", "a" * 40
 ROW: dict[str, Any] = {
