@@ -1,4 +1,4 @@
-"""The agent of a run, with what it needs around it while the run lasts."""
+"""Opens the agent of a run."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hone.sandbox import SandboxSpec
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreparedAgent:
-    """An agent, and what every sandbox that it works in must hold."""
+    """An agent and the spec of its sandboxes."""
 
     agent: Agent
     spec: SandboxSpec
@@ -26,7 +26,7 @@ class PreparedAgent:
 async def open_agent(
     settings: AgentSettings, spec: SandboxSpec, *, cache: Path
 ) -> AsyncGenerator[PreparedAgent]:
-    """The agent that `settings` describe; `cache` keeps what it prepares once. Raises ScaffoldError."""
+    """Open the agent of `settings`; `cache` stores its prepared tools. Raises ScaffoldError."""
     if isinstance(settings, BashAgentSettings) and settings.kind == "mini-swe-agent":
         agent = _mini_swe_agent(settings, cache)
     else:
@@ -43,6 +43,6 @@ def _mini_swe_agent(settings: BashAgentSettings, cache: Path) -> Agent:
         from hone.integrations.mini_swe_agent.agent import make_mini_swe_agent
     except ModuleNotFoundError as error:
         raise ScaffoldError(
-            "agent.kind = \"mini-swe-agent\" needs that package: pip install 'hone[mini-swe-agent]'"
+            "agent.kind = \"mini-swe-agent\" needs an extra: pip install 'hone[mini-swe-agent]'"
         ) from error
     return make_mini_swe_agent(settings, trajectories=cache / "mini-swe-agent")

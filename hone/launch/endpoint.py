@@ -1,4 +1,4 @@
-"""What stands behind the address of an engine: which kind of server, and which models it serves."""
+"""Detects the kind of an engine server and the models that it serves."""
 
 from __future__ import annotations
 
@@ -12,31 +12,31 @@ from hone.policy.engines.command import CONTEXT_SLACK
 from hone.policy.engines.http import Http, Refused, new_session
 
 TEXT = "openai"
-EXACT = ("vllm", "sglang")  # give the ids that they sampled; a list of their models names them as its owner
+EXACT = ("vllm", "sglang")  # return token ids; /v1/models names them as owner
 TIMEOUT_S = 10.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Served:
-    """A model as the server lists it."""
+    """A model in the server's list."""
 
     name: str
-    root: str  # the folder or name that it was loaded from, as the server's machine knows it; may be empty
-    context_tokens: int | None  # that Hone may use; None: not told
+    root: str  # folder or name on the server's machine; may be empty
+    context_tokens: int | None  # maximum for Hone; None: unknown
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Endpoint:
     kind: str  # as `engine.kind`
     url: str  # as `engine.urls` has it
-    served: tuple[Served, ...]  # may be empty: not every text endpoint tells
+    served: tuple[Served, ...]  # empty if a text endpoint lists no models
 
 
 def find_endpoint(url: str, kind: str | None = None, *, key: str | None = None) -> Endpoint:
-    """Ask a server what it is. Without `kind`, vLLM and SGLang are recognised, and any other is text only.
+    """Return the kind and models of a server; without `kind`, any server but vLLM and SGLang is text only.
 
-    Blocks for a few seconds at most. Raises EngineError when nothing answers, or when a vLLM server lacks the
-    routes that give tokens.
+    Blocks for a few seconds at most. Raises EngineError if the server does not answer, or is a vLLM server
+    without the routes for token ids.
     """
     return asyncio.run(_find(url.rstrip("/"), kind, key))
 
@@ -54,8 +54,8 @@ async def _find(url: str, kind: str | None, key: str | None) -> Endpoint:
             prefix, models = "", await http.get("/models", timeout_s=TIMEOUT_S)
         except EngineError as error:
             raise EngineError(
-                f"the model server at {url} does not answer: {error}. Start it (`hone engine serve` does) "
-                "or mend the address"
+                f"the model server at {url} does not answer: {error}. Start it with `hone engine serve`, "
+                "or correct the address"
             ) from error
         cards = _cards(url, models)
         owners = {str(card.get("owned_by")) for card in cards}
@@ -75,15 +75,15 @@ async def _require_tokens(http: Http, url: str) -> None:
         await http.get("/weight_info", timeout_s=TIMEOUT_S)
     except Refused as error:
         raise EngineError(
-            f"the vLLM server at {url} lacks the routes that give tokens: start it with `hone engine serve "
-            "MODEL --kind vllm`, or go without them by --engine-kind openai"
+            f"the vLLM server at {url} lacks the routes for token ids: start it with `hone engine serve "
+            "MODEL --kind vllm`, or evaluate without token ids with --engine-kind openai"
         ) from error
 
 
 def _cards(url: str, models: Any) -> list[Mapping[str, Any]]:
     data = models.get("data") if isinstance(models, Mapping) else None
     if not isinstance(data, list) or not all(isinstance(card, Mapping) and "id" in card for card in data):
-        raise EngineError(f"the model server at {url} does not speak the OpenAI protocol: mend the address")
+        raise EngineError(f"the model server at {url} has no OpenAI API: correct the address")
     return data
 
 

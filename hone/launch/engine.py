@@ -1,4 +1,4 @@
-"""One engine server in the foreground, for others to use."""
+"""Runs one engine server in the foreground (`hone engine serve`)."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from hone.policy.model import load_tokenizer
 
 
 def default_context(model: Path) -> int:
-    """The model's own context, up to DEFAULT_CONTEXT tokens. Raises PolicyError where it tells none."""
+    """Return the model's context length, at most DEFAULT_CONTEXT. Raises PolicyError if unknown."""
     length = longest_context(model)
     if length is None:
-        raise PolicyError(f"{model / 'config.json'} names no max_position_embeddings: give --context")
+        raise PolicyError(f"{model / 'config.json'} has no max_position_embeddings: pass --context")
     return min(length, DEFAULT_CONTEXT)
 
 
@@ -34,9 +34,9 @@ async def serve(
     say: Callable[[str], None],
     on_ready: Callable[[str], None],
 ) -> None:
-    """Start a server, see that it is fit for use, and keep it until this is cancelled.
+    """Start a server, check it, and keep it running until this coroutine is cancelled.
 
-    Raises EngineError when it cannot be started or ends, PolicyError for a folder that holds no model.
+    Raises EngineError if the server does not start or exits, PolicyError for a folder without a model.
     """
     tokenizer = load_tokenizer(options.model)
     require_free(host, port)

@@ -1,4 +1,4 @@
-"""Measure a fixed policy, or a scripted agent, with everything in one process."""
+"""Evaluates a fixed policy, or a scripted agent, in one process."""
 
 from __future__ import annotations
 
@@ -28,34 +28,34 @@ from hone.tasks.sources import load_splits
 from hone.types import Task
 from hone.utils.concurrency import run_in_thread
 
-Chats = Callable[[RunSettings], NewChat | None]  # of the sampling that the settings name
-_SHOWN = 5  # tasks named in an error
+Chats = Callable[[RunSettings], NewChat | None]  # settings, for their sampling -> opens chats
+_SHOWN = 5  # tasks listed in an error
 
 
 def evaluate(
     settings: RunSettings, reporter: Reporter, *, out: Path | None = None, resume: bool = True
 ) -> dict[str, Any]:
-    """Run `settings.agent` over the tasks of `settings.evaluate`; returns the summary, with `out` beside.
+    """Run `settings.agent` on the tasks of `settings.evaluate`; return the summary plus `out`.
 
-    Without `out`, each combination of weights, tasks and settings has a directory of its own below
-    `run_dir/eval`, so that running the same command again goes on, and another checkpoint begins anew. With
-    several temperatures, what is returned is the sweep's table.
+    Without `out`, each combination of weights, tasks and settings has its own directory below `run_dir/eval`:
+    the same command continues there, and another checkpoint starts a new evaluation. Several temperatures
+    return the summary of the sweep.
 
-    Raises EvaluateError when `out` is taken, by another evaluation or, without `resume`, by this one.
+    Raises EvaluateError if `out` holds another evaluation, or this one without `resume`.
     """
     tasks = _tasks(settings, reporter)
-    mark = _mark(settings, tasks)
+    evaluation_id = _evaluation_id(settings, tasks)
     if out is None:
-        out = settings.run_dir / "eval" / f"{settings.evaluate.split}-{mark[:8]}"
-    runner.claim(out, mark, resume=resume)
+        out = settings.run_dir / "eval" / f"{settings.evaluate.split}-{evaluation_id[:8]}"
+    runner.claim(out, evaluation_id, resume=resume)
 
-    async def alone() -> dict[str, Any]:
+    async def run() -> dict[str, Any]:
         async with open_runtime(settings) as runtime, _open_chats(settings, reporter) as new_chats:
             if settings.evaluate.temperatures:
                 return await _sweep(settings, runtime, reporter, tasks, out, new_chats)
             return await _run(settings, runtime, reporter, tasks, out, "evaluating", new_chats)
 
-    return {**asyncio.run(alone()), "out": str(out)}
+    return {**asyncio.run(run()), "out": str(out)}
 
 
 async def run_evaluation(
@@ -67,7 +67,7 @@ async def run_evaluation(
     out: Path,
     title: str,
 ) -> dict[str, Any]:
-    """Evaluate on `tasks` into `out`; goes on where an earlier call stopped."""
+    """Evaluate on `tasks` into `out`; continue an earlier call."""
     async with _open_chats(settings, reporter) as new_chats:
         return await _run(settings, runtime, reporter, tasks, out, title, new_chats)
 
@@ -77,13 +77,15 @@ def _tasks(settings: RunSettings, reporter: Reporter) -> list[Task]:
     found, refused = localise_tasks(tasks, settings.evaluate.repo_root, settings, reporter)
     if refused:
         named = "; ".join(list(refused.values())[:_SHOWN])
-        raise EvaluateError(f"{len(refused)} of {len(tasks)} tasks have no repository to run on: {named}")
+        raise EvaluateError(
+            f"{len(refused)} of {len(tasks)} tasks have no repository below evaluate.repo_root: {named}"
+        )
     return found
 
 
 @asynccontextmanager
 async def _open_chats(settings: RunSettings, reporter: Reporter) -> AsyncGenerator[Chats]:
-    """Conversations with the policy, if the agent asks one; its engine can serve."""
+    """Open the policy's engine, if the agent uses a policy, and check it."""
     if not settings.agent.uses_policy:
         yield lambda _: None
         return
@@ -99,18 +101,18 @@ async def _sweep(
     out: Path,
     new_chats: Chats,
 ) -> dict[str, Any]:
-    """The same tasks at each temperature, one after the other on the same engine."""
+    """Evaluate at each temperature in turn on the same engine."""
     summaries: dict[float, dict[str, Any]] = {}
     for temperature in settings.evaluate.temperatures:
         below = at_temperature(settings, temperature)
         title = f"evaluating at temperature {temperature:g}"
-        place = out / sweep.directory(temperature)
-        summaries[temperature] = await _run(below, runtime, reporter, tasks, place, title, new_chats)
+        directory = out / sweep.directory(temperature)
+        summaries[temperature] = await _run(below, runtime, reporter, tasks, directory, title, new_chats)
     return await run_in_thread(sweep.conclude, out, summaries)
 
 
 def at_temperature(settings: RunSettings, temperature: float) -> RunSettings:
-    """The evaluation at one temperature of a sweep."""
+    """Return the settings of one temperature of a sweep."""
     sampling = settings.sampling.model_copy(update={"temperature": temperature})
     alone = settings.evaluate.model_copy(update={"temperatures": ()})
     return settings.model_copy(update={"sampling": sampling, "evaluate": alone})
@@ -135,35 +137,35 @@ async def _run(
 
 
 class EvaluationDisplay:
-    """Says on the terminal how far the evaluation is, and how long it may still take."""
+    """Shows the progress of an evaluation and the estimated time left."""
 
     def __init__(self, stage: Stage, *, priced: bool) -> None:
         self._stage = stage
         self._priced = priced
-        self._told = 0
-        self._begun: tuple[float, int] | None = None  # when, and how many had ended before
+        self._shown = 0
+        self._begun: tuple[float, int] | None = None  # time of the first call, and samples ended before it
 
     def on_sample(self, progress: runner.EvalProgress) -> None:
-        self._stage.advance(progress.ended - self._told)
-        self._told = progress.ended
+        self._stage.advance(progress.ended - self._shown)
+        self._shown = progress.ended
         now = time.monotonic()
         started, before = self._begun = self._begun or (now, progress.ended)
-        said = [f"resolved {progress.resolved}"]
+        texts = [f"resolved {progress.resolved}"]
         if before < progress.ended < progress.planned:
             left = (now - started) / (progress.ended - before) * (progress.planned - progress.ended)
-            said.append(f"about {duration(round(left))} left")
+            texts.append(f"about {duration(round(left))} left")
         if self._priced:
-            said.append(f"cost {number(progress.cost)}")
-        self._stage.set_status(", ".join(said))
+            texts.append(f"cost {number(progress.cost)}")
+        self._stage.set_status(", ".join(texts))
 
 
 def _subject(settings: RunSettings, tasks: Sequence[Task]) -> runner.Subject:
     agent, engine = settings.agent, settings.engine
-    asks = agent.uses_policy
+    uses_policy = agent.uses_policy
     model = agent.kind
-    if asks:
-        named = engine.model_name if isinstance(engine, OpenAIEngineSettings) else ""
-        model = named if settings.model is None else str(settings.model.path)
+    if uses_policy:
+        served_name = engine.model_name if isinstance(engine, OpenAIEngineSettings) else ""
+        model = served_name if settings.model is None else str(settings.model.path)
     steps = agent.turn_limit
     prompted = isinstance(agent, (BashAgentSettings, ScriptedAgentSettings, DemonstratorSettings))
     if steps is None and prompted and agent.kind != "mini-swe-agent":
@@ -172,22 +174,22 @@ def _subject(settings: RunSettings, tasks: Sequence[Task]) -> runner.Subject:
         model=model,
         data=str(settings.tasks.evaluation or settings.tasks.source),
         seed=settings.seed,
-        fingerprint=_mark(settings, tasks),
-        trainable=asks and engine.kind != "openai",
+        fingerprint=_evaluation_id(settings, tasks),
+        trainable=uses_policy and engine.kind != "openai",
         args=settings.model_dump(mode="json", exclude={"run_dir"}),
         meta={
             "model": model,
-            "api_base": engine.addresses[0] if asks and engine.addresses else None,
+            "api_base": engine.addresses[0] if uses_policy and engine.addresses else None,
             "step_limit": steps,
             "max_tokens": settings.sampling.max_tokens,
         },
     )
 
 
-def _mark(settings: RunSettings, tasks: Sequence[Task]) -> str:
-    """Tells evaluations apart: the settings, the weights themselves and what the tasks hold."""
-    weights = " ".join(settings.engine.addresses)  # which of other people's servers hold other weights
+def _evaluation_id(settings: RunSettings, tasks: Sequence[Task]) -> str:
+    """Return a hash of settings, weights and tasks, which identifies an evaluation."""
+    weights = " ".join(settings.engine.addresses)  # external servers may hold other weights
     if settings.model is not None and settings.agent.uses_policy and settings.model.path.is_dir():
         weights += weights_digest(settings.model.path)
-    held = [f"{task.id} {content_hash(task)}" for task in tasks]
-    return hashlib.sha256("\n".join([fingerprint(settings), weights, *held]).encode()).hexdigest()
+    contents = [f"{task.id} {content_hash(task)}" for task in tasks]
+    return hashlib.sha256("\n".join([fingerprint(settings), weights, *contents]).encode()).hexdigest()

@@ -1,4 +1,4 @@
-"""The gateway as a process: an engine and its conversations, served until somebody stops it."""
+"""Runs the gateway with an engine until a signal stops it (`hone gateway`)."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ SCRIPTED = "scripted:"
 class GatewayOptions:
     engine: str  # the URL of a server, or scripted:FILE
     kind: Literal["vllm", "sglang"]  # of the server
-    model: Path | None  # folder with the tokenizer; a script does without
+    model: Path | None  # folder with the tokenizer; optional for a script
     renderer: str
     context_tokens: int
     sampling: SamplingSettings
-    limits: SessionLimits  # of sessions that ask for none of their own
+    limits: SessionLimits  # default limits of a session
     host: str
     port: int | None
     socket: Path | None
@@ -47,17 +47,17 @@ class GatewayOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunningGateway:
-    """A gateway that serves, with a first session."""
+    """A running gateway and its first session."""
 
     gateway: Gateway
     session: Session
-    token: str  # that administers sessions; "": whoever can connect may
+    token: str  # administers sessions; "": every client may
 
 
 async def serve_gateway(options: GatewayOptions, on_ready: Callable[[RunningGateway], None]) -> None:
-    """Serve until SIGTERM or SIGINT; `on_ready` is told where.
+    """Serve until SIGTERM or SIGINT; call `on_ready` with the address.
 
-    Raises PolicyError, EngineError and ProviderUnavailable for options that cannot be used, and OSError.
+    Raises PolicyError, EngineError and ProviderUnavailable for unusable options, and OSError.
     """
     token = _token(options)
     stop = asyncio.Event()
@@ -76,7 +76,7 @@ async def serve_gateway(options: GatewayOptions, on_ready: Callable[[RunningGate
 
 
 class _Sessions:
-    """Opens sessions, each with a conversation of its own."""
+    """Opens sessions; each has its own conversation."""
 
     gateway: Gateway
 
@@ -113,7 +113,9 @@ async def _open_engine(options: GatewayOptions) -> AsyncGenerator[tuple[Engine, 
         )
         return
     if options.model is None:
-        raise PolicyError(f"the model that {options.engine} serves is needed here too: give --model FOLDER")
+        raise PolicyError(
+            f"{options.engine} needs the tokenizer of its model on this machine: pass --model FOLDER"
+        )
     from hone.policy.engines.open import open_servers
 
     tokenizer, renderer = await asyncio.to_thread(_load_tokenizer, options.model, options.renderer)
@@ -134,7 +136,7 @@ def _load_tokenizer(model: Path, renderer: str) -> tuple[PreTrainedTokenizerBase
 def _load_scripted_tokenizer(
     options: GatewayOptions, script: tuple[ScriptedReply, ...]
 ) -> tuple[PreTrainedTokenizerBase, ChatRenderer]:
-    """The model's, or without a model that of the quickstart's family, whose tokenizer spells any text."""
+    """Return the model's tokenizer and renderer; without a model, a byte-level one that encodes any text."""
     if options.model is not None:
         return _load_tokenizer(options.model, options.renderer)
     texts = [reply.content for reply in script]
@@ -143,7 +145,7 @@ def _load_scripted_tokenizer(
 
 
 def _token(options: GatewayOptions) -> str:
-    """The token that administers sessions. A socket is for handing on, so it is never without one."""
+    """Return the token that administers sessions; a socket always has one, as other users may reach it."""
     if options.token_file is not None:
         return read_token(options.token_file)
     if options.socket is not None:

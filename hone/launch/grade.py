@@ -1,4 +1,4 @@
-"""Grade predictions on this machine's sandboxes, or on those of a pool."""
+"""Grades predictions in sandboxes (`hone grade`)."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from hone.utils.files import default_cache_dir
 
 
 def workspaces_dir() -> Path:
-    """Where commands without a run directory keep the tasks' repositories."""
+    """Return the cache of task repositories for commands without a run directory."""
     return default_cache_dir() / "workspaces"
 
 
 def localise_tasks(
     tasks: Sequence[Task], root: Path | None, settings: RunSettings, reporter: Reporter
 ) -> tuple[list[Task], dict[str, str]]:
-    """The tasks on the repositories below `root`, and id -> reason of those that cannot be."""
+    """Return the tasks on repositories below `root`, and id -> reason for tasks without one."""
     if root is None:
         return list(tasks), {}
     locks = None if settings.grading.venv else default_cache_dir() / "locks"
@@ -48,7 +48,7 @@ def grade_with_progress(
     out: Path,
     reporter: Reporter,
 ) -> dict[str, Any]:
-    """See `hone.grading.predictions.grade_predictions`. Raises ProviderUnavailable."""
+    """Grade predictions into `out` with progress; return the summary. Raises ProviderUnavailable."""
 
     async def run() -> dict[str, Any]:
         counts = {"resolved": 0, "done": 0}

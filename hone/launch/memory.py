@@ -1,4 +1,4 @@
-"""How much memory a job takes, its engine, its sandboxes and their servers included."""
+"""Peak memory of a job with all its child processes."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ GIB = 1 << 30
 class PeakMemory:
     """Samples the resident memory of this process and all its descendants once a second.
 
-    Pages that processes share are counted in each, so the figure is an upper bound.
+    Shared pages count once per process, so the figure is an upper bound.
     """
 
     def __init__(self) -> None:
-        self.gib = 0.0  # the largest sum seen so far
+        self.gib = 0.0  # peak so far
         self._done = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True, name="peak-memory")
 
@@ -40,5 +40,5 @@ class PeakMemory:
 def _resident(process: psutil.Process) -> int:
     try:
         return process.memory_info().rss
-    except psutil.NoSuchProcess:  # it ended between being listed and being asked
+    except psutil.NoSuchProcess:  # exited after it was listed
         return 0

@@ -1,4 +1,4 @@
-"""Seed bugs into a repository on the sandboxes that settings name."""
+"""Seeds bugs into a repository in sandboxes (`hone tasks mutate`)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def mutate(
     journal: Path,
     found: Callable[[Sequence[Task]], None],
 ) -> MutationReport:
-    """See `hone.curate.mutation.engine.mutate`; `found` is called with all tasks so far, again and again."""
+    """Run `hone.curate.mutation.engine.mutate` with progress; `found` receives all tasks so far."""
 
     async def run() -> MutationReport:
         with (

@@ -1,4 +1,4 @@
-"""The policy of a run: its model, its tokenizer, the engine that samples from it, conversations with it."""
+"""The policy of a run: model, tokenizer, engine and conversations."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 NewChat = Callable[[str, int], Conversation]
-"""Opens the conversation of a rollout: (rollout id, seed); equal seeds draw equal replies."""
+"""(rollout id, seed) -> conversation; equal seeds sample equal replies."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,14 +32,14 @@ class Policy:
 
     @functools.cached_property
     def model(self) -> PreTrainedModel:
-        """The weights, in this process from the first use on, which blocks. Raises PolicyError."""
+        """The weights; the first use loads them and blocks. Raises PolicyError."""
         return load_model(self.settings.path, self.settings.dtype)
 
 
 def load_policy(settings: RunSettings) -> Policy:
-    """Raises ConfigError when no model is named, PolicyError for a folder that cannot be used."""
+    """Load the tokenizer of the policy. Raises ConfigError without a model, PolicyError for a bad folder."""
     if settings.model is None:
-        raise ConfigError("no model is named: set model.path to a folder that transformers loads")
+        raise ConfigError("model.path is missing: set it to a folder that transformers loads")
     tokenizer = load_tokenizer(settings.model.path)
     renderer = make_renderer(tokenizer, settings.model.renderer, thinking=settings.model.thinking)
     return Policy(settings=settings.model, tokenizer=tokenizer, renderer=renderer)
@@ -49,7 +49,7 @@ def load_policy(settings: RunSettings) -> Policy:
 async def open_engine(
     policy: Policy, settings: RunSettings, say: Callable[[str], None] = lambda _: None
 ) -> AsyncGenerator[Engine]:
-    """What samples from the policy; `say` is told how far servers that have to be started are.
+    """Open the engine of the policy; `say` receives the start-up status of servers.
 
     Raises ConfigError for an engine without tokens, EngineError, PolicyError.
     """
@@ -63,7 +63,7 @@ async def open_engine(
             await engine.close()
     elif isinstance(settings.engine, OpenAIEngineSettings):
         raise ConfigError(
-            'engine.kind = "openai" gives text without tokens, for `hone eval` only: choose another engine'
+            'engine.kind = "openai" returns no token ids, for `hone eval` only: choose local, vllm or sglang'
         )
     else:
         from hone.policy.engines.open import open_servers
@@ -79,9 +79,9 @@ async def open_engine(
 async def open_chats(
     settings: RunSettings, say: Callable[[str], None] = lambda _: None
 ) -> AsyncGenerator[Callable[[RunSettings], NewChat]]:
-    """Conversations with the policy as it is, whatever its engine; each kind of sampling opens its own.
+    """Open the engine, check it, and yield a function: settings (for their sampling) -> NewChat.
 
-    The engine has been asked whether it can serve. Raises ConfigError, EngineError, PolicyError.
+    Raises ConfigError, EngineError, PolicyError.
     """
     if isinstance(settings.engine, OpenAIEngineSettings):
         async with _open_endpoint(settings.engine) as new_chats:
@@ -94,7 +94,7 @@ async def open_chats(
 
 
 def chats(policy: Policy, engine: Engine, settings: RunSettings) -> NewChat:
-    """Conversations on an open engine, with the sampling of `settings`."""
+    """Return a function that opens conversations with the sampling of `settings`."""
 
     def open_chat(rollout_id: str, seed: int) -> Chat:
         return Chat(engine, policy.renderer, _sampling(settings, seed), session=rollout_id)

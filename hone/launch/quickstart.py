@@ -1,10 +1,9 @@
-"""The quickstart: from nothing to a model that fixes more bugs than its teacher, on one machine.
+"""The quickstart: train a tiny model to fix bugs, on one machine.
 
-    tasks -> demonstrations -> tiny model -> supervised training -> measure -> GRPO -> measure -> report
+    tasks -> demonstrations -> tiny model -> supervised training -> evaluate -> GRPO -> evaluate -> report
 
-Every stage goes on where it stopped. The demonstrations are recorded once and never touched again, and GRPO
-practises on tasks that nobody demonstrated, so what is gained between the two measurements comes from the
-reward alone.
+Every stage continues where it stopped. Demonstrations are recorded once, and GRPO trains on tasks without
+demonstrations, so the gain between the two evaluations comes from the reward alone.
 """
 
 from __future__ import annotations
@@ -31,10 +30,11 @@ from hone.tasks.formats import save
 from hone.tasks.sources import load_splits
 from hone.tasks.splits import Splits
 from hone.types import Task
+from hone.utils.files import write_file
 
 
 def quickstart(settings: RunSettings, reporter: Reporter) -> dict[str, Any]:
-    """Run every stage that is not done; returns what `run_dir/report.json` holds."""
+    """Run the stages that are not done; return the content of `run_dir/report.json`."""
     return asyncio.run(_quickstart(settings, reporter))
 
 
@@ -68,14 +68,14 @@ async def _quickstart(settings: RunSettings, reporter: Reporter) -> dict[str, An
             "started_from": str(start),
             "seed": settings.seed,
         }
-    _write(run_dir / "report.json", json.dumps(report, indent=1) + "\n")
+    write_file(run_dir / "report.json", json.dumps(report, indent=1) + "\n")
     return report
 
 
 async def _measure(
     settings: RunSettings, runtime: Runtime, reporter: Reporter, splits: Splits, model: Path, when: str
 ) -> dict[str, dict[str, Any]]:
-    """Resolve rates with their intervals, by set."""
+    """Return the resolve rates with their intervals, by split."""
     rates: dict[str, dict[str, Any]] = {}
     for name, what in (("test", "held-out tasks"), ("test_unseen", "families never seen")):
         summary = await run_evaluation(
@@ -93,9 +93,9 @@ async def _measure(
 async def _measure_demonstrator(
     settings: RunSettings, runtime: Runtime, reporter: Reporter, demonstrated: Sequence[Task]
 ) -> dict[str, Any]:
-    """How often the demonstrations are right: some of them again, with the same choices, graded."""
+    """Return the resolve rate of the demonstrator on a random part of its tasks."""
     wanted = settings.demonstrations
-    # Not every n-th: the kinds of bugs follow each other in turn.
+    # A random sample, because the kinds of bugs alternate in order.
     chosen = random.Random(f"{settings.seed} graded").sample(
         demonstrated, min(wanted.graded, len(demonstrated))
     )
@@ -111,15 +111,17 @@ async def _measure_demonstrator(
 
 
 def right_share(demonstrations: Sequence[Demonstration], tasks: Sequence[Task]) -> float | None:
-    """The part of all demonstrations that ran a fix which its task's maker knows to be right.
+    """Return the fraction of demonstrations that ran a command which the task lists as a right fix.
 
-    None where a task names no fixes: only grading could tell.
+    None if a task lists no fixes.
     """
     if not all("fixes" in task.metadata for task in tasks):
         return None
     right = {task.id: [fix["command"] for fix in task.metadata["fixes"] if fix["right"]] for task in tasks}
-    said = [(d.task_id, "\n".join(str(message["content"]) for message in d.messages)) for d in demonstrations]
-    return sum(any(command in text for command in right[task]) for task, text in said) / len(said)
+    texts = [
+        (d.task_id, "\n".join(str(message["content"]) for message in d.messages)) for d in demonstrations
+    ]
+    return sum(any(command in text for command in right[task]) for task, text in texts) / len(texts)
 
 
 def _rate(summary: dict[str, Any]) -> dict[str, Any]:
@@ -128,9 +130,9 @@ def _rate(summary: dict[str, Any]) -> dict[str, Any]:
 
 @contextmanager
 def _clock(run_dir: Path) -> Iterator[Any]:
-    """Seconds spent on the run, over however many starts it took; kept in `run_dir/seconds`."""
-    kept = run_dir / "seconds"
-    before = float(kept.read_text()) if kept.is_file() else 0.0
+    """Yield a function that returns the seconds spent on the run over all starts (`run_dir/seconds`)."""
+    path = run_dir / "seconds"
+    before = float(path.read_text()) if path.is_file() else 0.0
     started = time.monotonic()
 
     def seconds() -> float:
@@ -140,10 +142,4 @@ def _clock(run_dir: Path) -> Iterator[Any]:
         yield seconds
     finally:
         if run_dir.is_dir():
-            _write(kept, f"{seconds():.1f}\n")
-
-
-def _write(path: Path, text: str) -> None:
-    partial = path.with_name(f".{path.name}.partial")
-    partial.write_text(text)
-    partial.replace(path)
+            write_file(path, f"{seconds():.1f}\n")

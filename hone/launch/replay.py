@@ -1,4 +1,4 @@
-"""Train again from a run's stored rollouts."""
+"""Trains again on a run's stored rollouts (`hone replay`)."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from hone.rollout.lock import RunLock
 from hone.rollout.rewards import is_masked
 from hone.rollout.step_rewards import weigh
 from hone.rollout.store import Store
-from hone.train import replay as room
+from hone.train import replay as train_replay
 from hone.train.metrics import MetricsWriter
 from hone.train.trainer import policy_trainer
 
 
 def replay(run: Path, settings: RunSettings, reporter: Reporter) -> TrainReport:
-    """Train `settings.model` on the batches that `run` trained on, in order; `settings.run_dir` is new.
+    """Train `settings.model` on the batches of `run`, in order, into the new `settings.run_dir`.
 
-    Raises LedgerError when `run` holds no run, StoreError when a rollout of it is damaged.
+    Raises LedgerError if `run` is no run directory, StoreError for a damaged rollout.
     """
     claim(settings)
     policy = load_policy(settings)
@@ -45,8 +45,8 @@ def replay(run: Path, settings: RunSettings, reporter: Reporter) -> TrainReport:
             stage.advance()
             stage.set_status(f"loss {measured['loss']:.3f}")
 
-        stored = room.recorded_steps(ledger, Store(run / "rollouts"))
-        checkpoint = room.replay(
+        stored = train_replay.recorded_steps(ledger, Store(run / "rollouts"))
+        checkpoint = train_replay.replay(
             ([weigh(rollout, settings.judge, settings.progress) for rollout in step] for step in stored),
             settings.train,
             trainer=policy_trainer(

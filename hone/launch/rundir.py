@@ -1,4 +1,4 @@
-"""The run directory: claimed by one process and one recipe, with the resolved recipe in it."""
+"""The run directory, which belongs to one recipe and holds it in resolved form."""
 
 from __future__ import annotations
 
@@ -7,14 +7,15 @@ import os
 from pathlib import Path
 
 from hone.config import ConfigError, RunSettings, dump, fingerprint, resolve
+from hone.utils.files import replace_file, write_file
 
 CONFIG = "config.toml"
 
 
 def claim(settings: RunSettings) -> None:
-    """Make the run directory, or recognise it as this recipe's.
+    """Create the run directory, or check that it belongs to this recipe.
 
-    Raises ConfigError when it belongs to another recipe, or cannot be made.
+    Raises ConfigError if it belongs to another recipe or cannot be created.
     """
     mine = fingerprint(settings)
     path = settings.run_dir / CONFIG
@@ -27,24 +28,20 @@ def claim(settings: RunSettings) -> None:
         return
     try:
         settings.run_dir.mkdir(parents=True, exist_ok=True)
-        partial = path.with_name(f".{CONFIG}.partial")
-        partial.write_text(dump(settings))
-        partial.replace(path)
+        write_file(path, dump(settings))
     except OSError as error:
         raise ConfigError(f"{settings.run_dir} cannot be written: {error.strerror}") from error
 
 
 def replace_symlink(link: Path, target: Path) -> Path:
-    """Make `link` a relative symbolic link to `target`, at once if it exists already; returns `link`."""
-    partial = link.with_name(f".{link.name}.partial")
-    partial.unlink(missing_ok=True)
-    partial.symlink_to(os.path.relpath(target, link.parent))
-    partial.replace(link)
+    """Make `link` a relative symbolic link to `target`, atomically; return `link`."""
+    with replace_file(link) as partial:
+        partial.symlink_to(os.path.relpath(target, link.parent))
     return link
 
 
 def weights_digest(model: Path) -> str:
-    """Changes whenever the files of a model folder do: names, sizes and times of change, as a digest."""
+    """Return a hash of the names, sizes and modification times of a model folder's files."""
     files = sorted(p for p in model.iterdir() if p.suffix in (".safetensors", ".json", ".jinja"))
     listing = "\n".join(f"{p.name} {p.stat().st_size} {p.stat().st_mtime_ns}" for p in files)
     return hashlib.sha256(listing.encode()).hexdigest()

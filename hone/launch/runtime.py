@@ -1,4 +1,4 @@
-"""What the jobs of one process share: sandboxes, verdicts and the tasks' repositories."""
+"""Components that all jobs of a process share: provider, grader and workspaces."""
 
 from __future__ import annotations
 
@@ -23,9 +23,7 @@ from hone.types import Sampler
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Runtime:
-    """An open provider and the grader over it; what one job had graded is not graded again for the next."""
-
-    __test__ = False  # not a test class, whatever pytest thinks of its name
+    """An open provider and its grader; the grader's cache is shared by all jobs."""
 
     provider: Provider
     grader: Grader
@@ -34,7 +32,7 @@ class Runtime:
 
 @asynccontextmanager
 async def open_runtime(settings: RunSettings) -> AsyncGenerator[Runtime]:
-    """Raises ProviderUnavailable where sandboxes cannot be isolated."""
+    """Open the provider and the grader. Raises ProviderUnavailable if sandboxes cannot be isolated."""
     async with make_provider(settings.sandbox) as provider:
         cache = settings.run_dir / "workspaces"
         grader = Grader(provider, settings.grading, cache=cache, limits=settings.sandbox.limits())
@@ -49,9 +47,11 @@ async def open_context(
     new_chat: Callable[[str, int], Conversation] | None,
     scorers: Scorers | None = None,
 ) -> AsyncGenerator[RolloutContext]:
-    """`new_chat(rollout id, seed)` opens a conversation with the policy; None: the agent is scripted.
+    """Open the agent and yield the context of its rollouts.
 
-    `scorers` score single turns, for training.
+    Args:
+        new_chat: (rollout id, seed) -> conversation with the policy; None for a scripted agent.
+        scorers: score single turns, for training.
     """
     bare = SandboxSpec(env=GIT_ENV, limits=settings.sandbox.limits(), run=str(settings.run_dir))
     async with open_agent(agent, bare, cache=settings.run_dir / "agents") as prepared_agent:

@@ -1,4 +1,4 @@
-"""Who scores the turns of a run: the judge, on an engine of its own, and the hidden tests."""
+"""Opens the scorers of single turns: the judge, on its own engine, and the hidden tests."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from hone.rollout.scoring import Scorers
 async def open_scorers(
     settings: RunSettings, say: Callable[[str], None] = lambda _: None
 ) -> AsyncGenerator[Scorers | None]:
-    """None where no turn is scored. The judge's engine has been asked whether it can serve.
+    """Yield the scorers after a check of the judge's engine; None if no turn is scored.
 
     Raises ConfigError, EngineError, PolicyError.
     """
@@ -35,7 +35,7 @@ async def _open_judge(settings: RunSettings, say: Callable[[str], None]) -> Asyn
     control: frozenset[str] = frozenset()
     if own.engine.kind != "openai":
         if own.model is None:
-            raise ConfigError("no model judges: set judge.model.path to a folder that transformers loads")
+            raise ConfigError("judge.model.path is missing: set it to a folder that transformers loads")
         control = control_tokens(await asyncio.to_thread(load_tokenizer, own.model.path))
     async with open_chats(own, say) as new_chats:
         yield Judge(new_chats(own), settings.judge, control=control)

@@ -1,4 +1,4 @@
-"""Supervised training on demonstrations, which are recorded first where none are named."""
+"""Supervised training on demonstrations, which are recorded first if none are given."""
 
 from __future__ import annotations
 
@@ -35,21 +35,21 @@ class SftReport:
 
 
 def sft(settings: RunSettings, reporter: Reporter) -> SftReport:
-    """Train `settings.model` on the demonstrations, from where the run directory stands.
+    """Train `settings.model` on the demonstrations; continue from the last checkpoint.
 
-    They are those of `demonstrations.path` (a file of demonstrations, or a run whose resolved rollouts are
-    to be imitated), or are recorded first.
+    The demonstrations come from `demonstrations.path` (a file, or a run with resolved rollouts), or are
+    recorded first.
     """
     claim(settings)
     path = settings.demonstrations.path
     if path is None:
-        return run_sft(settings, asyncio.run(_record_alone(settings, reporter)), reporter)
+        return run_sft(settings, asyncio.run(_open_and_record(settings, reporter)), reporter)
     if path.is_dir():
         return run_sft(settings, resolved_rollouts(path), reporter)
     return run_sft(settings, demonstrations.load(path), reporter)
 
 
-async def _record_alone(settings: RunSettings, reporter: Reporter) -> list[Demonstration]:
+async def _open_and_record(settings: RunSettings, reporter: Reporter) -> list[Demonstration]:
     async with open_runtime(settings) as runtime:
         return await record(settings, runtime, reporter, tasks=load_splits(settings.tasks).train)
 
@@ -73,7 +73,7 @@ async def record(
 
 
 def resolved_rollouts(run_dir: Path) -> list[Trajectory]:
-    """The stored rollouts of a run or an evaluation that resolved their task. Raises StoreError."""
+    """Return the resolved rollouts of a run or an evaluation. Raises StoreError."""
     store = Store(run_dir / "rollouts")
     return [t for t in map(store.load, store.names()) if solved(t.outcome, t.verdict)]
 
@@ -81,7 +81,7 @@ def resolved_rollouts(run_dir: Path) -> list[Trajectory]:
 def run_sft(
     settings: RunSettings, examples: Sequence[Demonstration | Trajectory], reporter: Reporter
 ) -> SftReport:
-    """Train in a claimed run directory, from its last checkpoint on; blocks."""
+    """Train in a claimed run directory from its last checkpoint; blocks."""
     policy = load_policy(settings)
 
     def encode(messages: Sequence[Message], tools: Sequence[ToolSpec]) -> TokenTree:

@@ -1,4 +1,4 @@
-"""The small model that a run makes for itself: random at first, then taught by demonstrations."""
+"""The start model of a run: a tiny model with random weights, trained on demonstrations."""
 
 from __future__ import annotations
 
@@ -19,38 +19,38 @@ from hone.types import Task
 
 
 def split_demonstrated(settings: RunSettings, tasks: Sequence[Task]) -> tuple[Sequence[Task], Sequence[Task]]:
-    """The tasks that are demonstrated, and those that the policy practises on, which nobody demonstrated.
+    """Return the tasks for demonstrations and the tasks for RL, which are disjoint.
 
-    Raises ConfigError when none are left to practise on.
+    Raises ConfigError if no task is left for RL.
     """
     shown = settings.demonstrations.rollouts
     if len(tasks) <= shown:
         raise ConfigError(
-            f"the policy practises on tasks that nobody demonstrated: set tasks.train above the {shown} of "
+            f"no task is left for RL after the demonstrations: set tasks.train above the {shown} of "
             "demonstrations.rollouts"
         )
     return tasks[:shown], tasks[shown:]
 
 
 def with_start_model(settings: RunSettings) -> RunSettings:
-    """The settings with the model that `make_start_model` leaves."""
+    """Return the settings with the model of `make_start_model`."""
     return with_model(settings, settings.run_dir / "start")
 
 
 async def make_start_model(
     settings: RunSettings, runtime: Runtime, reporter: Reporter, demonstrated: Sequence[Task]
 ) -> tuple[Path, list[Demonstration]]:
-    """Record demonstrations and teach them to a random tiny model; goes on where it stopped.
+    """Record demonstrations and train a random tiny model on them; continue an earlier call.
 
-    Returns `run_dir/start`, which then points to the model, and the demonstrations.
+    Returns `run_dir/start`, a link to the model, and the demonstrations.
     """
     demonstrations = await record(settings, runtime, reporter, tasks=demonstrated)
-    taught = await asyncio.to_thread(_teach, settings, demonstrations, reporter)
+    taught = await asyncio.to_thread(_train_on, settings, demonstrations, reporter)
     return replace_symlink(settings.run_dir / "start", taught), demonstrations
 
 
-def _teach(settings: RunSettings, demonstrations: Sequence[Demonstration], reporter: Reporter) -> Path:
-    """The checkpoint that imitates the demonstrations."""
+def _train_on(settings: RunSettings, demonstrations: Sequence[Demonstration], reporter: Reporter) -> Path:
+    """Return the checkpoint trained on the demonstrations."""
     base = settings.run_dir / "base"
     if not base.is_dir():
         partial = base.with_name(".base.partial")
@@ -62,7 +62,7 @@ def _teach(settings: RunSettings, demonstrations: Sequence[Demonstration], repor
 
 
 def _texts(demonstrations: Sequence[Demonstration]) -> Iterator[str]:
-    """Everything that the model will read and write."""
+    """Yield all text that the model reads and writes, for its tokenizer."""
     for demonstration in demonstrations:
         yield from (json.dumps(tool) for tool in demonstration.tools)
         for message in demonstration.messages:

@@ -1,4 +1,4 @@
-"""Reinforcement learning with everything in one process."""
+"""Reinforcement learning in one process (`hone train`)."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ from hone.types import Task, Trajectory
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainReport:
     run_dir: Path
-    steps: int  # completed in all
-    checkpoint: Path  # the last one; transformers loads it
+    steps: int  # completed in total
+    checkpoint: Path  # the last one, in the format of transformers
     reward: float | None  # mean of the last step; None when nothing was left to do
 
 
 def train(settings: RunSettings, reporter: Reporter) -> TrainReport:
-    """Train `settings.model`, or one that is made first, on the training tasks, from where the run stands.
+    """Train `settings.model`, or a new start model, on the training tasks; continue an earlier call.
 
     Raises ConfigError, PolicyError, ProviderUnavailable, TaskError, RolloutError, TrainError, LedgerError.
     """
@@ -47,7 +47,7 @@ def train(settings: RunSettings, reporter: Reporter) -> TrainReport:
     ready = with_start_model(settings) if makes_model else settings
     claim(ready)
 
-    async def alone() -> TrainReport:
+    async def run() -> TrainReport:
         async with open_runtime(settings) as runtime:
             tasks: Sequence[Task] = load_splits(settings.tasks).train
             if makes_model:
@@ -55,17 +55,17 @@ def train(settings: RunSettings, reporter: Reporter) -> TrainReport:
                 await make_start_model(settings, runtime, reporter, demonstrated)
             return await run_training(ready, runtime, reporter, tasks=tasks)
 
-    return asyncio.run(alone())
+    return asyncio.run(run())
 
 
 async def run_training(
     settings: RunSettings, runtime: Runtime, reporter: Reporter, *, tasks: Sequence[Task]
 ) -> TrainReport:
-    """Train on `tasks` in a run directory that this recipe has claimed."""
+    """Train on `tasks` in a claimed run directory."""
     _require_trainable(settings)
     check_proven(settings.tasks, tasks)
     if not tasks:
-        raise ConfigError("the training set is empty: set tasks.train, or name a tasks.source with tasks")
+        raise ConfigError("the training set is empty: set tasks.train, or a tasks.source with tasks")
     policy = await asyncio.to_thread(load_policy, settings)
     reference = None
     if settings.train.loss.kl_coef > 0 and settings.model is not None:
@@ -121,7 +121,7 @@ async def run_training(
 
 
 class TrainingDisplay:
-    """Says on the terminal how far the training is."""
+    """Shows the progress of a training."""
 
     def __init__(self, stage: Stage) -> None:
         self.last: Mapping[str, float] = {}  # metrics of the last step
@@ -141,9 +141,9 @@ class TrainingDisplay:
 
 
 def tasks_of_step(settings: RunSettings, tasks: Sequence[Task], step: int) -> tuple[list[Task], list[Task]]:
-    """The tasks of a step, one per group, and spare ones for groups without variance.
+    """Return the tasks of a step, one per group, and spare tasks to replace zero-variance groups.
 
-    The set is walked in a new random order each epoch; everything follows from seed and step.
+    Each epoch has its own random order. Deterministic in seed and step.
     """
     count = settings.groups_per_step
     chosen = [_nth(settings.seed, tasks, position) for position in range(step * count, (step + 1) * count)]
@@ -160,10 +160,10 @@ def _nth(seed: int, tasks: Sequence[Task], position: int) -> Task:
 
 
 def _require_trainable(settings: RunSettings) -> None:
-    """Raise unless every sampled token comes with its id and the probability with which it was drawn."""
+    """Raise ConfigError unless the engine returns the id and logprob of every sampled token."""
     if isinstance(settings.engine, OpenAIEngineSettings):
         raise ConfigError(
-            'engine.kind = "openai" gives text without tokens, from which nothing can be trained: set it to '
+            'engine.kind = "openai" returns no token ids, which training needs: set it to '
             "local, vllm or sglang"
         )
     sampling = settings.sampling

@@ -1,4 +1,4 @@
-"""Prove tasks in the sandboxes that settings name."""
+"""Validates tasks in sandboxes (`hone tasks validate`)."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from hone.types import Task
 
 
 def validate(settings: RunSettings, tasks: Sequence[Task], n: int, reporter: Reporter) -> Report:
-    """What `n` gradings of each patch say of each task; see `hone.curate.validate`."""
+    """Validate tasks with `n` gradings of each patch; see `hone.curate.validate`."""
     return asyncio.run(_validate(settings, tasks, n, reporter))
 
 
 async def _validate(settings: RunSettings, tasks: Sequence[Task], n: int, reporter: Reporter) -> Report:
     with (
         tempfile.TemporaryDirectory(prefix="hone-validate-") as folder,
-        reporter.stage("proving tasks", len(tasks)) as stage,
+        reporter.stage("validating tasks", len(tasks)) as stage,
     ):
         async with make_provider(settings.sandbox) as provider:
             report = await prove(

@@ -1,4 +1,4 @@
-"""How the trainer's weights reach the engine after each step."""
+"""Publishes the trainer's weights to the engine after each step."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from hone.utils.concurrency import run_in_thread
 _TOLERANCE = {
     "float32": 1e-2,
     "bfloat16": 0.5,
-}  # of log-probabilities, between one way to compute and another
+}  # allowed difference of logprobs between two implementations, by dtype
 Publish = Callable[[int], Awaitable[None]]
 
 
 def publisher(engine: Engine, policy: Policy, settings: EngineSettings, run_dir: Path) -> Publish:
-    """`publish(version)`: from its return on, the engine samples from the policy's present weights.
+    """Return `publish(version)`, after which the engine samples from the policy's current weights.
 
     Raises EngineError, PolicyError.
     """
@@ -46,17 +46,17 @@ def publisher(engine: Engine, policy: Policy, settings: EngineSettings, run_dir:
 
 
 class WeightFolders:
-    """`weights/v<version>`: Hugging Face folders, each whole or not there, and no more than servers need."""
+    """Writes `weights/v<version>` (Hugging Face folders) atomically and removes old versions."""
 
     def __init__(self, root: Path, policy: Policy) -> None:
         self._root = root
         self._policy = policy
 
     def write(self, version: int) -> Path:
-        """Write the policy's present weights, in place of a folder of this version that a killed run left."""
+        """Write the policy's current weights; replace a folder that a killed run left."""
         from transformers.utils.logging import disable_progress_bar
 
-        disable_progress_bar()  # it would write across the run's own progress
+        disable_progress_bar()  # it would overwrite the run's own progress
         folder = self._root / f"v{version}"
         partial = self._root / f".writing-{folder.name}"
         shutil.rmtree(partial, ignore_errors=True)
@@ -74,7 +74,7 @@ class WeightFolders:
 
 
 def make_probe(policy: Policy) -> WeightProbe:
-    """What the policy's present weights say after a short prompt."""
+    """Return the logprobs of the policy's current weights after a short prompt."""
     import torch
 
     prompt = policy.tokenizer.encode("The bug is in line 4", add_special_tokens=False)

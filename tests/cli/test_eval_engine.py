@@ -115,7 +115,7 @@ def test_the_kind_of_a_server_is_found_out(tmp_path: Path):
         assert settings_of(served.url)[1] == ["engine.context_tokens=100000", "sampling.max_tokens=4096"]
     with (
         endpoint(silent, {**card, "owned_by": "vllm"}) as served,
-        pytest.raises(EngineError, match="lacks the routes that give tokens: start it with `hone engine"),
+        pytest.raises(EngineError, match="lacks the routes for token ids: start it with `hone engine"),
     ):
         settings_of(served.url)
     with endpoint(silent, TEXT) as served:

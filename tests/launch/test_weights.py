@@ -94,7 +94,7 @@ def test_an_engine_without_tokens_samples_for_no_training(policy: Policy, settin
         async with open_engine(policy, openai(settings)):
             pass
 
-    with pytest.raises(ConfigError, match=r"gives text without tokens, for `hone eval` only"):
+    with pytest.raises(ConfigError, match=r"returns no token ids, for `hone eval` only"):
         asyncio.run(run())
 
 
