@@ -1,4 +1,4 @@
-"""The figures behind a report's charts, as plain records; how they look is the template's business."""
+"""The data of a report's charts; the templates define how the charts look."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ BINS = 12
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bin:
-    """Values in [low, high), of the last bin in [low, high]."""
+    """Counts of values in [low, high); the last bin is [low, high]."""
 
     low: float
     high: float
@@ -23,10 +23,10 @@ class Bin:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Distribution:
-    """How a quantity is spread over samples."""
+    """Distribution of a quantity over samples."""
 
     name: str
-    kind: str  # "count", "seconds" or "cost": how its values are written
+    kind: str  # "count", "seconds" or "cost": the format of its values
     smallest: float
     median: float
     mean: float
@@ -36,13 +36,13 @@ class Distribution:
 
     @property
     def highest(self) -> int:
-        """Of all bins, the most samples in one."""
+        """Number of samples in the fullest bin."""
         return max(each.resolved + each.others for each in self.bins)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Point:
-    """A point of a curve, both coordinates in [0, 1], and what is written beside it."""
+    """A labelled point of a curve; both coordinates are in [0, 1]."""
 
     x: float
     y: float
@@ -52,9 +52,9 @@ class Point:
 def distribution(
     name: str, kind: str, values: Sequence[float], resolved: Sequence[bool]
 ) -> Distribution | None:
-    """Of the values, each of a sample that was resolved or not; None when there is none, or all are 0.
+    """Return the distribution of `values`, one per sample; None without values or when all are 0.
 
-    Whole numbers that span no more than `BINS` have a bin each; else there are `BINS` equally wide ones.
+    Integers that span at most `BINS` values have a bin each; otherwise there are `BINS` bins of equal width.
     """
     if not values or not any(values):
         return None
@@ -84,7 +84,7 @@ def distribution(
 
 
 def pass_curve(pass_at: Mapping[str, float]) -> list[Point]:
-    """pass@k over the logarithm of k; [] with fewer than two points."""
+    """Return pass@k over log k; [] with fewer than two points."""
     ks = sorted(map(int, pass_at))
     if len(ks) < 2:
         return []

@@ -1,4 +1,4 @@
-"""Which tasks of a set an evaluation is of."""
+"""Choose the tasks of an evaluation."""
 
 from __future__ import annotations
 
@@ -12,16 +12,18 @@ from hone.types import Task
 
 
 def choose(tasks: Sequence[Task], settings: EvaluateSettings) -> list[Task]:
-    """Those that `ids_file` lists, and of these those of `slice`, in their order.
+    """Return the tasks that `ids_file` lists, then the `slice` of these, in their order.
 
-    Raises TaskError for an id that no task has, EvaluateError when none is left.
+    Raises TaskError for an unknown id, EvaluateError when no task is left.
     """
     if not tasks:
-        raise EvaluateError(f"the set {settings.split} holds no task: choose another, or other tasks")
+        raise EvaluateError(f"the set {settings.split} holds no task: choose another set or other tasks")
     listed = tasks
     if settings.ids_file is not None:
         listed = select(tasks, SelectSettings(ids_file=settings.ids_file))
     chosen = list(listed[parse_slice(settings.slice)])
     if not chosen:
-        raise EvaluateError(f"the slice {settings.slice} holds none of the {len(listed)} tasks")
+        raise EvaluateError(
+            f"the slice {settings.slice} holds none of the {len(listed)} tasks: choose another"
+        )
     return chosen

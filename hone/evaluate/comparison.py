@@ -1,4 +1,4 @@
-"""Two evaluations side by side: which tasks changed, whether that can be chance, and what else differs."""
+"""Compare two evaluations: changed tasks, statistical significance, and other differences."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from hone.evaluate.sweep import SWEEP
 from hone.outcomes import OUTCOME_RULES
 
 SIGNIFICANT = 0.05
-FIGURES = {  # column of results.jsonl -> what its mean is called
+FIGURES = {  # column of results.jsonl -> name of its mean
     "n_steps": "turns",
     "tokens": "sampled tokens",
     "prompt_tokens": "prompt tokens",
@@ -32,7 +32,7 @@ _MISSING = "not set"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Changed:
-    """A task that one run resolves more often than the other; (resolved, samples) of each."""
+    """A task that one run resolves more often than the other; (resolved, samples) of each run."""
 
     id: str
     first: tuple[int, int]
@@ -40,40 +40,40 @@ class Changed:
 
     @property
     def gain(self) -> float:
-        """Rate of the second less that of the first, in [-1, 1]."""
+        """Resolve rate of the second run minus that of the first, in [-1, 1]."""
         return self.second[0] / self.second[1] - self.first[0] / self.first[1]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunComparison:
-    """Everything that `hone compare` tells. Pairs are (first, second)."""
+    """The output of `hone compare`. Pairs are (first, second)."""
 
     names: tuple[str, str]  # the directories
     models: tuple[str, str]
     rates: tuple[Rate, Rate]
     paired: Comparison
-    meaning: str  # of the p-value, in words
+    meaning: str  # the p-value explained in words
     changed: tuple[Changed, ...]  # greatest gain of the second run first
-    unpaired: tuple[tuple[str, ...], tuple[str, ...]]  # tasks that only one of them has
+    unpaired: tuple[tuple[str, ...], tuple[str, ...]]  # tasks of only one run
     outcomes: Mapping[str, tuple[int, int]]
     figures: Mapping[str, tuple[float, float]]  # means per sample; cost where prices were set
-    settings: Mapping[str, tuple[Any, Any]]  # those that differ, the model's own left out
+    settings: Mapping[str, tuple[Any, Any]]  # settings that differ, without those of `ignored`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Run:
-    rows: Mapping[results.Key, results.Row]
-    summary: Mapping[str, Any]  # {}: the evaluation did not end
+    rows: Mapping[results.Key, results.Result]
+    summary: Mapping[str, Any]  # {}: the evaluation is unfinished
     samples: Mapping[str, list[bool]]
 
 
 def compare_runs(first: Path, second: Path, *, ignored: Collection[str] = ()) -> RunComparison:
-    """Two evaluations, paired by task.
+    """Return the comparison of two evaluations, paired by task.
 
     Args:
-        ignored: settings, and groups of them, in which the two may differ without it being worth a word.
+        ignored: settings, and groups of settings, whose differences are not reported.
 
-    Raises EvaluateError when one is missing, or when they share no task.
+    Raises EvaluateError when one evaluation is missing, or when they share no task.
     """
     runs = (_read(first), _read(second))
     one, two = (run.samples for run in runs)
@@ -95,7 +95,7 @@ def compare_runs(first: Path, second: Path, *, ignored: Collection[str] = ()) ->
 
 
 def meaning(paired: Comparison) -> str:
-    """What the p-value says, in one or two sentences."""
+    """Return the meaning of the p-value in one or two sentences."""
     first, second = paired.first_better, paired.second_better
     if first + second == 0:
         return "Both runs resolve every task equally often: nothing tells them apart."
@@ -110,7 +110,7 @@ def meaning(paired: Comparison) -> str:
 
 
 def comparison_page(comparison: RunComparison, page: Path) -> str:
-    """The comparison as a page at `page`, with links to the runs' own pages."""
+    """Return the HTML page of the comparison for the path `page`, with links to the runs' pages."""
     links = [_links(Path(name), page.parent) for name in comparison.names]
     faults = {outcome.value: rule.fault.value for outcome, rule in OUTCOME_RULES.items()}
     reports = [_link(Path(name) / "report.html", page.parent) for name in comparison.names]
@@ -118,7 +118,7 @@ def comparison_page(comparison: RunComparison, page: Path) -> str:
 
 
 def _links(run: Path, here: Path) -> dict[str, list[str]]:
-    """By task, the pages of its samples."""
+    """Return task -> links to the pages of its samples."""
     links: dict[str, list[str]] = {}
     for (task, _), result in sorted(results.read(run / RESULTS).items()):
         if not results.is_fault(result):
@@ -135,10 +135,10 @@ def _read(run: Path) -> _Run:
     if (run / SWEEP).is_file():
         inner = sorted(path.name for path in run.glob("temperature-*"))
         example = f", such as {run / inner[0]}" if inner else ""
-        raise EvaluateError(f"{run} is a sweep over temperatures: name one of its evaluations{example}")
+        raise EvaluateError(f"{run} is a sweep over temperatures: pass one of its evaluations{example}")
     rows = results.read(run / RESULTS)
     if not rows:
-        raise EvaluateError(f"{run} holds no evaluation (no {RESULTS} in it): name what `hone eval` wrote")
+        raise EvaluateError(f"{run} holds no evaluation (no {RESULTS} in it): pass the output of `hone eval`")
     path = run / SUMMARY
     try:
         summary = json.loads(path.read_bytes()) if path.is_file() else {}
@@ -174,7 +174,7 @@ def _figures(first: _Run, second: _Run) -> dict[str, tuple[float, float]]:
 
 
 def _mean(run: _Run, column: str) -> float | None:
-    """Over the samples without a fault; None where a file of results lacks the column."""
+    """Return the mean over the samples without a fault; None where results lack the column."""
     values = [row.get(column) for row in run.rows.values() if not results.is_fault(row)]
     known = [value for value in values if value is not None]
     return sum(known) / len(known) if known and len(known) == len(values) else None

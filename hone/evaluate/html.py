@@ -1,7 +1,6 @@
-"""Pages out of templates: self-contained, without scripts, safe to show text that a model wrote.
+"""Render HTML pages from templates: self-contained, without scripts, safe for text that a model wrote.
 
-The rule that must not break: whatever a template prints is made visible and escaped; nothing on a page is
-fetched or run.
+Invariant: every printed value is escaped, hidden characters included; a page fetches and runs nothing.
 """
 
 from __future__ import annotations
@@ -16,20 +15,20 @@ from markupsafe import Markup
 
 from hone.evaluate.words import duration, number, percent, short
 
-# Characters that a browser would hide, obey or reorder text by: controls but tab and newline, surrogates,
-# and format characters such as the bidirectional overrides.
+# Characters that a browser hides or that reorder text: controls except tab and newline, surrogates, and
+# format characters such as the bidirectional overrides.
 _HIDDEN = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ud800-\udfff]"
 )
 
 
 def render(template: str, **values: Any) -> str:
-    """The page; a value that the template names and that is not given raises."""
+    """Return the page. Raises jinja2.UndefinedError when the template needs a value that is missing."""
     return _environment().get_template(template).render(**values)
 
 
 def visible(text: str) -> str:
-    r"""The text with every hidden character written out as Python does: an escape becomes \x1b."""
+    r"""Return the text with every hidden character as a Python escape, such as \x1b."""
     return _HIDDEN.sub(lambda found: _escape(found.group()), text)
 
 
@@ -48,12 +47,12 @@ def _environment() -> jinja2.Environment:
 
 
 def _link(path: str) -> str:
-    """A path below the page, as a link: a colon is quoted, so that it never names a scheme."""
+    """Return a relative path as a link; a colon is quoted, so that it never becomes a URL scheme."""
     return urllib.parse.quote(path, errors="replace")
 
 
 def _finalize(value: Any) -> Any:
-    """What is printed, before it is escaped; what is already markup came from a template."""
+    """Return a printed value before it is escaped; Markup comes from a template and is kept."""
     if isinstance(value, Markup):
         return value
     return visible(str(value))

@@ -1,4 +1,4 @@
-"""The report of an evaluation, and of a sweep over temperatures, as one page each."""
+"""Render the report of an evaluation, and of a sweep over temperatures, as one page each."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hone.evaluate.rollout_page import ROLLOUT_PAGE
 from hone.evaluate.settings import EvaluateSettings
 from hone.outcomes import OUTCOME_RULES, Fault, Outcome
 
-SHOWN = 20  # tasks in the lists of hard and of flaky ones
+SHOWN = 20  # tasks in the lists of unsolved and of flaky tasks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,25 +22,25 @@ class OutcomeCount:
     fault: str  # "none", "policy" or "infrastructure"
     count: int
     share: float  # of all samples
-    shade: int  # 0, 1, 2 ...: tells the outcomes of one fault apart
+    shade: int  # 0, 1, 2 ...: distinguishes the outcomes of one fault
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskResult:
-    """One task's samples, infrastructure faults left out."""
+    """The samples of one task, without infrastructure faults."""
 
     id: str
     resolved: int
     samples: int
-    score: float  # best part of the failing tests that a sample mended
+    score: float  # largest fraction of the failing tests that a sample fixed
     outcomes: Mapping[str, int]
     pages: tuple[str, ...]  # of each sample, in order
 
 
 def evaluation_page(
-    rows: Sequence[results.Row], summary: Mapping[str, Any], settings: EvaluateSettings
+    rows: Sequence[results.Result], summary: Mapping[str, Any], settings: EvaluateSettings
 ) -> str:
-    """The page of one evaluation, from its results and their summary."""
+    """Return the page of one evaluation, from its results and their summary."""
     tasks = task_results(rows)
     unsolved = sorted((t for t in tasks if t.resolved == 0), key=lambda t: (t.score, -t.samples, t.id))
     flaky = sorted(
@@ -64,13 +64,13 @@ def evaluation_page(
 
 
 def sweep_page(sweep: Mapping[str, Any]) -> str:
-    """The page of a sweep; `sweep` is what `sweep.json` holds."""
+    """Return the page of a sweep; `sweep` is the content of `sweep.json`."""
     ks = sorted({int(k) for summary in sweep["evaluations"] for k in summary["pass_at"]})
     return render("sweep.html.jinja", sweep=sweep, ks=[str(k) for k in ks])
 
 
 def outcome_counts(outcomes: Mapping[str, int]) -> list[OutcomeCount]:
-    """In the order of the closed list, those without a rollout left out."""
+    """Return the outcomes that occurred, in the order of `OUTCOME_RULES`."""
     total = sum(outcomes.values())
     shades: Counter[Fault] = Counter()
     counted: list[OutcomeCount] = []
@@ -90,8 +90,8 @@ def outcome_counts(outcomes: Mapping[str, int]) -> list[OutcomeCount]:
     return counted
 
 
-def distributions(rows: Sequence[results.Row], settings: EvaluateSettings) -> list[charts.Distribution]:
-    """Of the samples that no infrastructure fault ended: turns, tokens, seconds, cost."""
+def distributions(rows: Sequence[results.Result], settings: EvaluateSettings) -> list[charts.Distribution]:
+    """Return the distributions of turns, tokens, seconds and cost, without infrastructure faults."""
     valid = [result for result in rows if not results.is_fault(result)]
     resolved = [result["resolved"] for result in valid]
     columns: list[tuple[str, str, list[float]]] = [
@@ -106,8 +106,8 @@ def distributions(rows: Sequence[results.Row], settings: EvaluateSettings) -> li
     return [each for each in found if each is not None]
 
 
-def task_results(rows: Sequence[results.Row]) -> list[TaskResult]:
-    by_task: dict[str, list[results.Row]] = {}
+def task_results(rows: Sequence[results.Result]) -> list[TaskResult]:
+    by_task: dict[str, list[results.Result]] = {}
     for result in sorted(rows, key=lambda each: each["sample"]):
         if not results.is_fault(result):
             by_task.setdefault(result["instance_id"], []).append(result)

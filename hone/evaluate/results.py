@@ -1,37 +1,36 @@
-"""The files of an evaluation: `results.jsonl` grows line by line, the rest is written at the end.
+"""The files of an evaluation: `results.jsonl` is appended to, the rest is written at the end.
 
 results.jsonl   one line per sample that ended; a later line of the same sample replaces an earlier one
 summary.json    the figures
 preds.jsonl     the first sample's patch of each task, as SWE-bench's harness reads them
 preds.json      the same as one object by id, as mini-swe-agent writes them
 report.html     the figures as a page
-rollouts/       the trajectories, each with a page of its own
+rollouts/       the trajectories, each with its page
 """
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from hone.evaluate.errors import EvaluateError
+from hone.evaluate.errors import EvaluateError, write_error
 from hone.evaluate.settings import EvaluateSettings
 from hone.evaluate.statistics import mean_pass_at_k, resolve_rate
-from hone.outcomes import OUTCOME_RULES, Fault, Outcome
-from hone.rollout.rewards import solved
+from hone.outcomes import Outcome
+from hone.rollout.rewards import is_infrastructure_fault, solved
 from hone.types import Trajectory
 from hone.utils.jsonl import append_json, drop_partial_line, read_json_lines
 
-Row = dict[str, Any]  # one line of results.jsonl
+Result = dict[str, Any]  # one line of results.jsonl
 Key = tuple[str, int]  # instance_id, sample
 Predictions = dict[str, dict[str, str]]  # instance_id -> a SWE-bench prediction
 
 
-def row(trajectory: Trajectory, sample: int, group: str | None, run_dir: str) -> Row:
-    """What one sample contributes; `elapsed` are the seconds for which it held a sandbox."""
+def row(trajectory: Trajectory, sample: int, group: str | None, run_dir: str) -> Result:
+    """Return the result of one sample; `elapsed` is the time in seconds for which it held a sandbox."""
     timings = trajectory.timings
     prompt, sampled = tokens_of(trajectory)
     return {
@@ -55,33 +54,31 @@ def row(trajectory: Trajectory, sample: int, group: str | None, run_dir: str) ->
 
 
 def tokens_of(trajectory: Trajectory) -> tuple[int, int]:
-    """Prompt and sampled tokens over all calls, as the engine counted them."""
+    """Return the prompt and sampled tokens of all calls, as counted by the engine."""
     calls = trajectory.calls
     return sum(call.prompt_tokens for call in calls), sum(call.sampled_tokens for call in calls)
 
 
-def is_fault(result: Row) -> bool:
-    """Whether the sample says nothing about the policy and is to be run again."""
-    return OUTCOME_RULES[Outcome(result["exit_status"])].fault is Fault.INFRASTRUCTURE
+def is_fault(result: Result) -> bool:
+    """Return whether an infrastructure fault ended the sample, so that it must run again."""
+    return is_infrastructure_fault(Outcome(result["exit_status"]))
 
 
-def append(path: Path, result: Row) -> None:
+def append(path: Path, result: Result) -> None:
     """Append one line. Raises EvaluateError on a full disk."""
     try:
         append_json(path, result)
     except OSError as error:
-        raise EvaluateError(
-            f"cannot write {path}: {os.strerror(error.errno or 0)}; mend that and run the same command again"
-        ) from error
+        raise write_error(path, error) from error
 
 
-def read(path: Path) -> dict[Key, Row]:
-    """The last line of each sample; {} where there is no file. A last line cut short is removed.
+def read(path: Path) -> dict[Key, Result]:
+    """Return the last line of each sample; {} where there is no file. Remove a partial last line.
 
-    Raises EvaluateError when a line is not a result.
+    Raises EvaluateError, which names the line that is not a result.
     """
     drop_partial_line(path)
-    rows: dict[Key, Row] = {}
+    rows: dict[Key, Result] = {}
     try:
         lines = list(read_json_lines(path))
     except ValueError as error:
@@ -97,12 +94,12 @@ def read(path: Path) -> dict[Key, Row]:
 
 
 def directories(path: Path) -> set[str]:
-    """Every rollout that a line of a file that was `read` names, replaced lines included."""
+    """Return the rollout directories that the results name, those of replaced lines included."""
     return {result["run_dir"] for _, result in read_json_lines(path)}
 
 
-def samples_by_task(rows: Iterable[Row]) -> dict[str, list[bool]]:
-    """task -> resolved, one per sample, infrastructure faults left out."""
+def samples_by_task(rows: Iterable[Result]) -> dict[str, list[bool]]:
+    """Return task -> resolved, one per sample, without infrastructure faults."""
     samples: dict[str, list[bool]] = {}
     for result in rows:
         if not is_fault(result):
@@ -111,7 +108,7 @@ def samples_by_task(rows: Iterable[Row]) -> dict[str, list[bool]]:
 
 
 def summarise(
-    rows: Iterable[Row],
+    rows: Iterable[Result],
     settings: EvaluateSettings,
     *,
     model: str,
@@ -119,23 +116,23 @@ def summarise(
     trainable: bool,
     args: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """The figures. `total` counts every sample; rates are over the `n` that no infrastructure fault ended.
+    """Return the figures. `total` counts all samples; rates are over the `n` without infrastructure faults.
 
-    Tokens, seconds and cost are of the last attempt at each sample, a fault's included. `trainable` says
-    whether the trajectories hold the tokens that the engine sampled.
+    Tokens, seconds and cost are of the last attempt at each sample, faults included. `trainable`: whether
+    the trajectories hold the tokens that the engine sampled.
     """
-    everything = list(rows)
-    valid = [result for result in everything if not is_fault(result)]
+    all_results = list(rows)
+    valid = [result for result in all_results if not is_fault(result)]
     samples = samples_by_task(valid)
     overall = resolve_rate(samples)
     most = max((len(task) for task in samples.values()), default=0)
     ks = sorted({most} | {2**i for i in range(most.bit_length())}) if most else []
     groups = sorted({result["group"] for result in valid if result["group"] is not None})
-    prompt, sampled = (sum(result[name] for result in everything) for name in ("prompt_tokens", "tokens"))
+    prompt, sampled = (sum(result[name] for result in all_results) for name in ("prompt_tokens", "tokens"))
     return {
         "model": model,
         "data": data,
-        "total": len(everything),
+        "total": len(all_results),
         "n": overall.n,
         "tasks": len(samples),
         "resolved": overall.resolved,
@@ -143,18 +140,18 @@ def summarise(
         "low": overall.low,
         "high": overall.high,
         "pass_at": {str(k): mean_pass_at_k(samples, k) for k in ks if k <= most},
-        "errors": len(everything) - len(valid),
+        "errors": len(all_results) - len(valid),
         "no_patch": sum(result["patch_source"] is None for result in valid),
         "avg_steps": _mean(result["n_steps"] for result in valid),
         "avg_elapsed_s": _mean(result["elapsed"] for result in valid),
-        "outcomes": dict(Counter(result["exit_status"] for result in everything)),
+        "outcomes": dict(Counter(result["exit_status"] for result in all_results)),
         "timeouts": sum(result["exit_status"] == Outcome.TIME_LIMIT for result in valid),
         "command_timeouts": sum(result["command_timeouts"] for result in valid),
         "tokens": sampled,
         "prompt_tokens": prompt,
         "cost": settings.cost(prompt, sampled),
-        "engine_s": sum(result["engine_s"] for result in everything),
-        "sandbox_s": sum(result["elapsed"] for result in everything),
+        "engine_s": sum(result["engine_s"] for result in all_results),
+        "sandbox_s": sum(result["elapsed"] for result in all_results),
         "trainable": trainable,
         "groups": {group: _group(valid, group) for group in groups},
         "timestamp": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -162,7 +159,7 @@ def summarise(
     }
 
 
-def _group(rows: list[Row], group: str) -> dict[str, Any]:
+def _group(rows: list[Result], group: str) -> dict[str, Any]:
     rate = resolve_rate(samples_by_task(result for result in rows if result["group"] == group))
     return {
         "n": rate.n,
@@ -173,8 +170,8 @@ def _group(rows: list[Row], group: str) -> dict[str, Any]:
     }
 
 
-def predictions(rows: Mapping[Key, Row], rollouts: Path, model: str) -> Predictions:
-    """By task, the patch of its sample 0, which may be empty; faults are left out."""
+def predictions(rows: Mapping[Key, Result], rollouts: Path, model: str) -> Predictions:
+    """Return task -> patch of its sample 0, which may be empty, without infrastructure faults."""
     found: Predictions = {}
     for (instance_id, sample), result in sorted(rows.items()):
         if sample == 0 and not is_fault(result):

@@ -1,4 +1,4 @@
-"""One rollout as a page: what was said and done, the patch, the verdict, every call with its tokens."""
+"""Render one rollout as a page: messages, turns, patch, verdict, and every call with its tokens."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ ORDER = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Said:
-    """One message, as the page shows it."""
+class ShownMessage:
+    """One message as the page shows it."""
 
     role: str
     text: str
     reasoning: str = ""
     calls: tuple[str, ...] = ()  # tool calls: name and arguments
-    turn: Turn | None = None  # of a reply
-    tokens: int | None = None  # sampled for it; None: no engine, or it gives no ids
+    turn: Turn | None = None  # the turn of a reply
+    tokens: int | None = None  # sampled for the reply; None: no engine, or an engine without token ids
 
 
 def rollout_page(trajectory: Trajectory) -> str:
-    """The page; it names hidden tests, as verdict.json does."""
+    """Return the page of a rollout; like verdict.json, it names hidden tests."""
     messages = conversation(trajectory)
     tests = {} if trajectory.verdict is None else trajectory.verdict.tests
     return render(
@@ -44,7 +44,7 @@ def rollout_page(trajectory: Trajectory) -> str:
         trajectory=trajectory,
         resolved=solved(trajectory.outcome, trajectory.verdict),
         messages=messages,
-        told=any(message.turn is not None for message in messages),
+        turns_in_messages=any(message.turn is not None for message in messages),
         tokens={turn.index: _tokens(trajectory.tree, turn) for turn in trajectory.turns},
         calls=trajectory.calls,
         forks=trajectory.forks,
@@ -57,15 +57,15 @@ def rollout_page(trajectory: Trajectory) -> str:
     )
 
 
-def conversation(trajectory: Trajectory) -> list[Said]:
-    """The messages; replies are joined with their turns where there is one reply to a turn."""
+def conversation(trajectory: Trajectory) -> list[ShownMessage]:
+    """Return the messages; replies are joined with their turns where there is one reply per turn."""
     replies = [message for message in trajectory.messages if message.get("role") == "assistant"]
     turns = iter(trajectory.turns if len(replies) == len(trajectory.turns) else ())
-    shown: list[Said] = []
+    shown: list[ShownMessage] = []
     for message in trajectory.messages:
         turn = next(turns, None) if message.get("role") == "assistant" else None
         shown.append(
-            Said(
+            ShownMessage(
                 role=str(message.get("role", "?")),
                 text=_text(message.get("content")),
                 reasoning=_text(message.get("reasoning_content")),
@@ -78,7 +78,7 @@ def conversation(trajectory: Trajectory) -> list[Said]:
 
 
 def line_kind(line: str) -> str:
-    """What a line of a diff is: "file", "hunk", "added", "removed" or "context"."""
+    """Return the kind of a diff line: "file", "hunk", "added", "removed" or "context"."""
     if line.startswith(("diff ", "index ", "--- ", "+++ ", "new file", "deleted file", "rename ")):
         return "file"
     kinds = {"@": "hunk", "+": "added", "-": "removed"}
@@ -90,7 +90,7 @@ def _tokens(tree: TokenTree, turn: Turn) -> int | None:
 
 
 def _text(content: Any) -> str:
-    """A message's content: text, or a list of blocks of which the text ones are shown as such."""
+    """Return a message's content as text; blocks without text are shown as JSON."""
     if content is None:
         return ""
     if isinstance(content, str):

@@ -1,14 +1,12 @@
-"""Run a fixed policy, or a scripted agent, over a task set through the same episode as training.
+"""Evaluate a fixed policy, or a scripted agent, on a task set with the same episodes as training.
 
-Append-only and resumable: what has ended stands in `results.jsonl` and is not run again, infrastructure
-faults excepted.
+An evaluation can be resumed: samples in `results.jsonl` are not run again, except infrastructure faults.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,15 +14,15 @@ from typing import Any
 
 from hone.environment import prepare_workspace
 from hone.evaluate import report, results
-from hone.evaluate.errors import EvaluateError
+from hone.evaluate.errors import EvaluateError, write_error
 from hone.evaluate.rollout_page import ROLLOUT_PAGE, rollout_page
 from hone.evaluate.settings import EvaluateSettings
-from hone.rollout.dispatcher import first_error, seed_of
-from hone.rollout.episode import Episode, RolloutContext, run_episode
+from hone.rollout.dispatcher import seed_of
+from hone.rollout.episode import Episode, RolloutContext, retry_infrastructure_faults, run_episode
 from hone.rollout.lock import RunLock
 from hone.rollout.store import Store
 from hone.types import Task, Trajectory
-from hone.utils.concurrency import run_in_thread
+from hone.utils.concurrency import run_in_thread, task_group
 from hone.utils.files import write_file
 
 RESULTS, SUMMARY, REPORT = "results.jsonl", "summary.json", "report.html"
@@ -32,21 +30,21 @@ PREDICTIONS, PREDICTIONS_BY_ID = "preds.jsonl", "preds.json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Subject:
-    """What is measured, as the files of the evaluation name it."""
+class EvalInfo:
+    """Description of the evaluated policy, tasks and settings, as stored in the evaluation's files."""
 
     model: str  # the model's folder or name; a scripted agent's kind
     data: str  # where the tasks come from
     seed: int
-    fingerprint: str  # equal exactly when two evaluations may share a directory
+    fingerprint: str  # equal if and only if two evaluations may share a directory
     trainable: bool  # whether trajectories hold the tokens that the engine sampled
     args: Mapping[str, Any]  # every setting, for summary.json
-    meta: Mapping[str, Any] = field(default_factory=dict[str, Any])  # beside the others in each meta.json
+    meta: Mapping[str, Any] = field(default_factory=dict[str, Any])  # further keys of each meta.json
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvalProgress:
-    """How far an evaluation is; given to the callback after each sample."""
+    """Progress of an evaluation; passed to the callback after each sample."""
 
     planned: int
     ended: int
@@ -58,11 +56,11 @@ class EvalProgress:
 class _Evaluation:
     context: RolloutContext
     settings: EvaluateSettings
-    subject: Subject
+    info: EvalInfo
     out: Path
     store: Store
-    places: asyncio.Semaphore
-    rows: dict[results.Key, results.Row] = field(default_factory=dict[results.Key, results.Row])
+    running: asyncio.Semaphore  # bounds the concurrent samples
+    rows: dict[results.Key, results.Result] = field(default_factory=dict[results.Key, results.Result])
 
 
 async def evaluate(
@@ -70,29 +68,31 @@ async def evaluate(
     context: RolloutContext,
     settings: EvaluateSettings,
     out: Path,
-    subject: Subject,
+    info: EvalInfo,
     *,
     progress: Callable[[EvalProgress], None] = lambda _: None,
 ) -> dict[str, Any]:
     """Evaluate and return the summary, which is also in `out/summary.json`.
 
-    Rollout ids are `<task>-<sample>`, so equal seeds give equal replies. An infrastructure fault is tried
-    `context.settings.attempts` times and then counted under `errors`; the next call runs it again.
+    Rollout ids are `<task>-<sample>`, so equal seeds give equal replies. A sample with an infrastructure
+    fault is tried `context.settings.attempts` times, then counted in `errors`; the next call runs it again.
 
-    Raises EvaluateError when `out` holds an evaluation with another fingerprint, LedgerError when another
-    process works there, StoreError, TaskError.
+    Raises:
+        EvaluateError: `out` holds an evaluation with another fingerprint, or two tasks have one id.
+        LedgerError: another process uses `out`.
+        StoreError, TaskError: a rollout cannot be stored, or a task's repository cannot be prepared.
     """
     if len({task.id for task in tasks}) != len(tasks):
-        raise EvaluateError("two tasks have the same id: results could not be told apart")
+        raise EvaluateError("two tasks have the same id: give each task its own id")
     with RunLock(out):
-        claim(out, subject.fingerprint, resume=True)
+        claim(out, info.fingerprint, resume=True)
         evaluation = _Evaluation(
             context=context,
             settings=settings,
-            subject=subject,
+            info=info,
             out=out,
             store=Store(out / "rollouts"),
-            places=asyncio.Semaphore(context.settings.concurrent_episodes),
+            running=asyncio.Semaphore(context.settings.concurrent_episodes),
             rows=results.read(out / RESULTS),
         )
         await run_in_thread(evaluation.store.sweep, results.directories(out / RESULTS))
@@ -101,29 +101,29 @@ async def evaluate(
 
 
 def claim(out: Path, fingerprint: str, *, resume: bool) -> None:
-    """Tie a directory to what is evaluated there.
+    """Bind a directory to the evaluation with `fingerprint`.
 
-    Raises EvaluateError when it cannot be written, holds another evaluation, or holds results of this one
-    and `resume` is false.
+    Raises EvaluateError when the directory cannot be written, holds another evaluation, or holds results of
+    this one and `resume` is false.
     """
     path = out / "fingerprint"
     try:
         out.mkdir(parents=True, exist_ok=True)
-        held = path.read_text() if path.is_file() else None
+        stored = path.read_text() if path.is_file() else None
     except OSError as error:
-        raise _unwritable(out, error) from error
-    begun = any((folder / RESULTS).is_file() for folder in (out, *out.glob("temperature-*")))
-    if held is None and not begun:
+        raise write_error(out, error) from error
+    has_results = any((folder / RESULTS).is_file() for folder in (out, *out.glob("temperature-*")))
+    if stored is None and not has_results:
         write(path, fingerprint)
-    elif held != fingerprint:
+    elif stored != fingerprint:
         raise EvaluateError(
-            f"{out} holds another evaluation: run with its model, tasks and settings, or choose another "
+            f"{out} holds another evaluation: use the same model, tasks and settings, or choose another "
             "directory"
         )
-    elif begun and not resume:
+    elif has_results and not resume:
         raise EvaluateError(
-            f"{out} already holds results of this evaluation: add --resume to go on where it stopped, or "
-            "choose another directory"
+            f"{out} already holds results of this evaluation: add --resume to continue it, or choose "
+            "another directory"
         )
 
 
@@ -132,22 +132,22 @@ def write(path: Path, text: str) -> None:
     try:
         write_file(path, text)
     except OSError as error:
-        raise _unwritable(path, error) from error
+        raise write_error(path, error) from error
 
 
 def _conclude(evaluation: _Evaluation, tasks: Sequence[Task]) -> dict[str, Any]:
-    """Write what is made of all results; returns the summary."""
-    out, subject = evaluation.out, evaluation.subject
+    """Write the summary, predictions and report of all results; return the summary."""
+    out, info = evaluation.out, evaluation.info
     rows = {key: evaluation.rows[key] for key in _wanted(tasks, evaluation.settings)}
     summary = results.summarise(
         rows.values(),
         evaluation.settings,
-        model=subject.model,
-        data=subject.data,
-        trainable=subject.trainable,
-        args=subject.args,
+        model=info.model,
+        data=info.data,
+        trainable=info.trainable,
+        args=info.args,
     )
-    predictions = results.predictions(rows, evaluation.store.root, subject.model)
+    predictions = results.predictions(rows, evaluation.store.root, info.model)
     write(out / PREDICTIONS, "".join(json.dumps(each) + "\n" for each in predictions.values()))
     write(out / PREDICTIONS_BY_ID, json.dumps(predictions, indent=1) + "\n")
     write(out / SUMMARY, json.dumps(summary, indent=1) + "\n")
@@ -167,7 +167,7 @@ async def _run(
     def done(key: results.Key) -> bool:
         return key in evaluation.rows and not results.is_fault(evaluation.rows[key])
 
-    def tell() -> None:
+    def report_progress() -> None:
         ended = [evaluation.rows[key] for key in wanted if key in evaluation.rows]
         prompt, sampled = (sum(result[name] for result in ended) for name in ("prompt_tokens", "tokens"))
         progress(
@@ -180,52 +180,44 @@ async def _run(
         )
 
     async def sample(task: Task, index: int) -> None:
-        async with evaluation.places:
+        async with evaluation.running:
             await _sample(evaluation, task, index)
-        tell()
+        report_progress()
 
-    tell()
-    try:
-        async with asyncio.TaskGroup() as jobs:
-            for task in tasks:
-                for index in range(evaluation.settings.samples):
-                    if not done((task.id, index)):
-                        jobs.create_task(sample(task, index))
-    except BaseExceptionGroup as failed:
-        raise first_error(failed) from failed
+    report_progress()
+    async with task_group() as jobs:
+        for task in tasks:
+            for index in range(evaluation.settings.samples):
+                if not done((task.id, index)):
+                    jobs.create_task(sample(task, index))
 
 
 async def _sample(evaluation: _Evaluation, task: Task, index: int) -> None:
-    """One sample, again after an infrastructure fault, and its line in the results."""
+    """Run one sample, retry infrastructure faults, and append each attempt to the results."""
     context = evaluation.context
     workspace = await prepare_workspace(task, context.provider, context.workspaces)
     group = task.metadata.get(evaluation.settings.group_by) or task.environment.repo or None
-    for attempt in range(context.settings.attempts):
-        if attempt:
-            await asyncio.sleep(context.settings.retry_delay_s * 2 ** (attempt - 1))
+
+    async def attempt() -> Trajectory:
         episode = Episode(
             task=task,
             rollout_id=f"{task.id}-{index}",
             group_id=task.id,
             workspace=workspace,
-            seed=seed_of(evaluation.subject.seed, task.id, index),
+            seed=seed_of(evaluation.info.seed, task.id, index),
         )
         trajectory = await run_episode(episode, context)
-        run_dir = await run_in_thread(_keep, evaluation, trajectory, index)
+        run_dir = await run_in_thread(_store, evaluation, trajectory, index)
         result = results.row(trajectory, index, None if group is None else str(group), run_dir)
         results.append(evaluation.out / RESULTS, result)
         evaluation.rows[task.id, index] = result
-        if not results.is_fault(result):
-            return
+        return trajectory
+
+    await retry_infrastructure_faults(attempt, context.settings)
 
 
-def _keep(evaluation: _Evaluation, trajectory: Trajectory, index: int) -> str:
-    """Store a rollout with its page; a directory that no line of the results names is swept later."""
-    run_dir = evaluation.store.save_sample(trajectory, index=index, meta=evaluation.subject.meta)
+def _store(evaluation: _Evaluation, trajectory: Trajectory, index: int) -> str:
+    """Store a rollout with its page; the next evaluation removes directories that no result names."""
+    run_dir = evaluation.store.save_sample(trajectory, index=index, meta=evaluation.info.meta)
     write(evaluation.store.root / run_dir / ROLLOUT_PAGE, rollout_page(trajectory))
     return run_dir
-
-
-def _unwritable(path: Path, error: OSError) -> EvaluateError:
-    reason = os.strerror(error.errno or 0).lower()
-    return EvaluateError(f"cannot write {path} ({reason}): choose another directory, or mend that")

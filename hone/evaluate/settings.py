@@ -15,30 +15,30 @@ class EvaluateSettings(Settings):
     """How a fixed policy is measured."""
 
     split: Literal["train", "validation", "test", "test_unseen"] = "test"
-    """Set of tasks."""
+    """Task set."""
 
     ids_file: Path | None = None
-    """Only the tasks of the set whose ids this file lists: one to a line; what follows a `#` is not read."""
+    """File with the ids of the tasks to evaluate, one per line; `#` starts a comment. Default: all tasks."""
 
     slice: str = ""
-    """Of the tasks that are left, those of a Python slice such as `0:5`, in their order; empty: all."""
+    """Python slice of the remaining tasks, such as `0:5`; empty: all."""
 
     repo_root: Path | None = None
-    """Folder of repositories (git folders or bundles called `owner__name`) in which tasks are worked on, in
-    place of their images; default: images."""
+    """Folder of repositories (git folders or bundles named `owner__name`) to use instead of the tasks'
+    images. Default: images."""
 
     samples: int = Field(default=1, ge=1)
-    """Rollouts per task; pass@k is estimated for every power of two up to it, and for itself."""
+    """Rollouts per task; pass@k is estimated for this number and every smaller power of two."""
 
     temperatures: tuple[float, ...] = ()
-    """Temperatures, each measured in an evaluation of its own; none: only `sampling.temperature`."""
+    """Temperatures, each with a separate evaluation; empty: only `sampling.temperature`."""
 
     group_by: str = "family"
-    """Key of the tasks' metadata by which the resolve rate is also broken down; a task without it counts for
-    its repository."""
+    """Key of the tasks' metadata by which the resolve rate is also reported; a task without it is grouped by
+    repository."""
 
     price_per_million_prompt: Annotated[float, Mark.SAME_RESULTS] = Field(default=0.0, ge=0)
-    """Price of a million prompt tokens, in any currency; each call pays for its whole prompt."""
+    """Price of a million prompt tokens, in any currency; each call pays its whole prompt."""
 
     price_per_million_sampled: Annotated[float, Mark.SAME_RESULTS] = Field(default=0.0, ge=0)
     """Price of a million sampled tokens, in the same currency."""
@@ -53,19 +53,19 @@ class EvaluateSettings(Settings):
     @classmethod
     def _each_once(cls, temperatures: tuple[float, ...]) -> tuple[float, ...]:
         if any(not 0 <= temperature < math.inf for temperature in temperatures):
-            raise ValueError("a temperature is 0 or more")
+            raise ValueError(f"temperatures are {temperatures}: each must be finite and at least 0")
         if len(set(temperatures)) < len(temperatures):
-            raise ValueError("a temperature is named twice: name each once")
+            raise ValueError("a temperature is listed twice: list each once")
         return temperatures
 
     def cost(self, prompt_tokens: int, sampled_tokens: int) -> float:
-        """What that many tokens cost."""
+        """Return the cost of these tokens."""
         prompt = prompt_tokens * self.price_per_million_prompt
         return (prompt + sampled_tokens * self.price_per_million_sampled) / 1e6
 
 
 def parse_slice(text: str) -> slice:
-    """`start:stop` or `start:stop:step`, each an integer or left out; "" is everything. Raises ValueError."""
+    """Return the slice for `start:stop` or `start:stop:step`; "" is everything. Raises ValueError."""
     parts = text.split(":") if text else ["", ""]
     try:
         bounds = [int(part) if part.strip() else None for part in parts]

@@ -1,4 +1,4 @@
-"""The statistics of an evaluation, as pure functions.
+"""Statistics of an evaluation, as pure functions.
 
 Samples of one task are not independent, so intervals are clustered by task and comparisons pair tasks.
 """
@@ -25,7 +25,7 @@ class Rate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """Two runs over the same tasks, task by task."""
+    """Two runs compared task by task."""
 
     tasks: int
     first_better: int  # tasks that the first run resolves more often
@@ -35,7 +35,7 @@ class Comparison:
 
 
 def wilson(rate: float, n: float, z: float = Z_95) -> tuple[float, float]:
-    """Wilson's score interval of a proportion (Wilson 1927); `n` may be an effective sample size.
+    """Return Wilson's score interval of a proportion (Wilson 1927); `n` may be an effective sample size.
 
     Example: 81 of 263 -> (0.2553, 0.3662). No samples: (0, 1).
     """
@@ -49,7 +49,7 @@ def wilson(rate: float, n: float, z: float = Z_95) -> tuple[float, float]:
 
 
 def resolve_rate(samples: Mapping[str, Sequence[bool]]) -> Rate:
-    """The rate over all samples (task -> resolved, one per sample), with an interval clustered by task.
+    """Return the rate over all samples (task -> resolved, one per sample), interval clustered by task.
 
     With one sample per task it is Wilson's interval. With more, n is replaced by the effective sample size
     p (1 - p) / SE^2, where SE^2 = sum over tasks of (sum over samples of (x - p))^2 / n^2 is the clustered
@@ -68,7 +68,7 @@ def resolve_rate(samples: Mapping[str, Sequence[bool]]) -> Rate:
 
 
 def pass_at_k(n: int, correct: int, k: int) -> float:
-    """Unbiased estimate that one of k samples is right, from `correct` of n: 1 - C(n - c, k) / C(n, k).
+    """Return the unbiased estimate of pass@k from `correct` of n samples: 1 - C(n - c, k) / C(n, k).
 
     Chen et al. 2021, arXiv:2107.03374, equation 1. Raises ValueError unless 1 <= k <= n, 0 <= correct <= n.
     Example: n = 4, correct = 2, k = 2 -> 5/6.
@@ -79,13 +79,13 @@ def pass_at_k(n: int, correct: int, k: int) -> float:
 
 
 def mean_pass_at_k(samples: Mapping[str, Sequence[bool]], k: int) -> float | None:
-    """pass@k averaged over the tasks that have at least k samples; None when there is none."""
+    """Return pass@k averaged over the tasks with at least k samples; None without such tasks."""
     estimates = [pass_at_k(len(task), sum(task), k) for task in samples.values() if len(task) >= k]
     return sum(estimates) / len(estimates) if estimates else None
 
 
 def mcnemar(first_only: int, second_only: int) -> float:
-    """Exact two-sided p-value of McNemar's test: discordant pairs against a fair coin.
+    """Return the exact two-sided p-value of McNemar's test: discordant pairs against a fair coin.
 
     Example: 1 against 9 -> 22/1024. No discordant pair: 1.
     """
@@ -95,7 +95,7 @@ def mcnemar(first_only: int, second_only: int) -> float:
 
 
 def compare(first: Mapping[str, Sequence[bool]], second: Mapping[str, Sequence[bool]]) -> Comparison:
-    """Pair two runs by task and ask whether one resolves more tasks more often.
+    """Return the paired comparison of two runs by task.
 
     With one sample per task this is McNemar's exact test; with more, the exact sign test on the tasks' rates.
     Only tasks with samples in both runs count.

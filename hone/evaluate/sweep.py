@@ -1,7 +1,7 @@
-"""A sweep: the same tasks at several temperatures, each an evaluation of its own, and one table of all.
+"""A sweep: one evaluation of the same tasks per temperature, and a table of all.
 
-temperature-0.7/   an evaluation, complete in itself
-sweep.json         the figures of all, in the order of the temperatures as they were named
+temperature-0.7/   a complete evaluation
+sweep.json         the figures of all, in the given order of temperatures
 report.html        the same as a page
 """
 
@@ -19,12 +19,12 @@ SWEEP = "sweep.json"
 
 
 def directory(temperature: float) -> str:
-    """Where the evaluation at one temperature lies, below that of the sweep."""
+    """Return the name of the evaluation's directory below that of the sweep."""
     return f"temperature-{temperature:g}"
 
 
 def conclude(out: Path, summaries: Mapping[float, Mapping[str, Any]]) -> dict[str, Any]:
-    """Write the table of all temperatures and its page; returns what `sweep.json` holds."""
+    """Write the table of all temperatures and its page; return the content of `sweep.json`."""
     evaluations = [
         {
             "temperature": temperature,

@@ -1,4 +1,4 @@
-"""Quantities as people read them."""
+"""Format quantities for people."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 
 
 def number(value: float) -> str:
-    """Three significant digits of a fraction, thousands grouped in an integer: 0.0314, 2.5, 12,345."""
+    """Return three significant digits, thousands grouped: 0.0314, 2.5, 12,345."""
     if isinstance(value, int) or float(value).is_integer():
         return f"{int(value):,}"
     if abs(value) >= 1000:
@@ -16,7 +16,7 @@ def number(value: float) -> str:
 
 
 def short(count: int) -> str:
-    """A count in at most three digits and a letter from 100,000 on: 99,999, 123 k, 1.67 M, 39 M, 5.1 G."""
+    """Return a count, from 100,000 on in three digits and a letter: 99,999, 123 k, 1.67 M, 5.1 G."""
     if count < 100_000:
         return number(count)
     exponent = min(3, (len(str(count)) - 1) // 3)
@@ -24,7 +24,7 @@ def short(count: int) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Such as `0.4 s`, `3 min 20 s`, `2 h 5 min`."""
+    """Return a duration such as `0.4 s`, `3 min 20 s`, `2 h 5 min`."""
     if seconds < 60:
         return f"{number(round(seconds, 2))} s"
     minutes, rest = divmod(round(seconds), 60)

@@ -132,7 +132,12 @@ async def _run(
         display = EvaluationDisplay(stage, priced=settings.evaluate.cost(1, 1) > 0)
         async with open_context(runtime, settings, settings.agent, new_chat) as context:
             return await runner.evaluate(
-                tasks, context, settings.evaluate, out, _subject(settings, tasks), progress=display.on_sample
+                tasks,
+                context,
+                settings.evaluate,
+                out,
+                _eval_info(settings, tasks),
+                progress=display.on_sample,
             )
 
 
@@ -159,7 +164,7 @@ class EvaluationDisplay:
         self._stage.set_status(", ".join(texts))
 
 
-def _subject(settings: RunSettings, tasks: Sequence[Task]) -> runner.Subject:
+def _eval_info(settings: RunSettings, tasks: Sequence[Task]) -> runner.EvalInfo:
     agent, engine = settings.agent, settings.engine
     uses_policy = agent.uses_policy
     model = agent.kind
@@ -170,7 +175,7 @@ def _subject(settings: RunSettings, tasks: Sequence[Task]) -> runner.Subject:
     prompted = isinstance(agent, (BashAgentSettings, ScriptedAgentSettings, DemonstratorSettings))
     if steps is None and prompted and agent.kind != "mini-swe-agent":
         steps = load_scaffold(agent.prompts).step_limit
-    return runner.Subject(
+    return runner.EvalInfo(
         model=model,
         data=str(settings.tasks.evaluation or settings.tasks.source),
         seed=settings.seed,

@@ -1,7 +1,7 @@
-"""Recorded conversations of an agent that knows what it does: what supervised training learns from.
+"""Recorded conversations of a scripted agent that solves its tasks: the data of supervised training.
 
-A demonstration is not a rollout: it is not graded, has no outcome and stands in no ledger. They are kept in
-one append-only file, a JSON object a line.
+A demonstration is not a rollout: it is not graded, has no outcome and no row in the ledger. Demonstrations
+are stored in one append-only file of JSON lines.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from typing import Any
 
 from hone.environment import prepare_workspace
 from hone.policy.reply import ToolSpec
-from hone.rollout.dispatcher import first_error
 from hone.rollout.episode import Episode, RolloutContext, run_demonstration
-from hone.rollout.errors import RolloutError, StoreError
+from hone.rollout.errors import RolloutError, StoreError, write_error
 from hone.types import Message, Task
-from hone.utils.concurrency import run_in_thread
+from hone.utils.concurrency import run_in_thread, task_group
 from hone.utils.jsonl import append_json, drop_partial_line
+from hone.utils.retry import retry
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Demonstration:
     task_id: str
-    rollout_id: str  # `<task>-<index>`, as in an evaluation: the same choices, graded there
+    rollout_id: str  # `<task>-<index>`: a scripted agent makes the same choices in an evaluation, graded
     messages: tuple[Message, ...]
-    tools: tuple[ToolSpec, ...] = ()  # that were offered beside them
+    tools: tuple[ToolSpec, ...] = ()  # offered with the messages
 
 
 async def record(
@@ -41,34 +41,37 @@ async def record(
     count: int,
     progress: Callable[[int], None] = lambda recorded: None,
 ) -> list[Demonstration]:
-    """Record `count` demonstrations, of the tasks in turn, and return them in that order.
+    """Record `count` demonstrations, cycling through the tasks, and return them in that order.
 
-    What an earlier call wrote to `path` is kept and not recorded again. `progress` hears how many there are.
-    Raises RolloutError when a demonstration fails `context.settings.attempts` times, StoreError, TaskError.
+    Demonstrations that an earlier call wrote to `path` are reused.
+
+    Args:
+        progress: is told the number of recorded demonstrations after each one.
+    Raises:
+        RolloutError: a demonstration failed `context.settings.attempts` times.
+        StoreError: `path` cannot be read or written.
+        TaskError: a task's repository cannot be prepared.
     """
     wanted = [(task, f"{task.id}-{index // len(tasks)}") for index, task in _in_turn(tasks, count)]
     known = {d.rollout_id: d for d in await run_in_thread(_recover, path)}
-    places = asyncio.Semaphore(context.settings.concurrent_episodes)
+    running = asyncio.Semaphore(context.settings.concurrent_episodes)
     progress(sum(rollout_id in known for _, rollout_id in wanted))
 
-    async def one(task: Task, rollout_id: str) -> None:
-        async with places:
+    async def record_one(task: Task, rollout_id: str) -> None:
+        async with running:
             known[rollout_id] = await _demonstrate(task, rollout_id, context)
         _append(path, known[rollout_id])
         progress(len(known))
 
-    try:
-        async with asyncio.TaskGroup() as jobs:
-            for task, rollout_id in wanted:
-                if rollout_id not in known:
-                    jobs.create_task(one(task, rollout_id))
-    except BaseExceptionGroup as failed:
-        raise first_error(failed) from failed
+    async with task_group() as jobs:
+        for task, rollout_id in wanted:
+            if rollout_id not in known:
+                jobs.create_task(record_one(task, rollout_id))
     return [known[rollout_id] for _, rollout_id in wanted]
 
 
 def load(path: Path) -> list[Demonstration]:
-    """Raises StoreError, which names the line, when one is not a demonstration."""
+    """Return the demonstrations of a file. Raises StoreError, which names the line that is damaged."""
     try:
         return [_parse(path, number, line) for number, line in enumerate(path.read_bytes().splitlines(), 1)]
     except OSError as error:
@@ -77,41 +80,40 @@ def load(path: Path) -> list[Demonstration]:
 
 def _in_turn(tasks: Sequence[Task], count: int) -> list[tuple[int, Task]]:
     if not tasks:
-        raise RolloutError("there is no task to demonstrate: the set is empty")
+        raise RolloutError("the task set is empty: choose another set, or other tasks, to demonstrate")
     return [(index, tasks[index % len(tasks)]) for index in range(count)]
 
 
 async def _demonstrate(task: Task, rollout_id: str, context: RolloutContext) -> Demonstration:
     workspace = await prepare_workspace(task, context.provider, context.workspaces)
-    for attempt in range(context.settings.attempts):
+
+    async def attempt() -> Demonstration:
         episode = Episode(task=task, rollout_id=rollout_id, group_id=task.id, workspace=workspace, seed=0)
-        try:
-            await run_demonstration(episode, context)
-        except RolloutError:
-            if attempt + 1 == context.settings.attempts:
-                raise
-            await asyncio.sleep(context.settings.retry_delay_s * 2**attempt)
-        else:
-            return Demonstration(
-                task_id=task.id,
-                rollout_id=rollout_id,
-                messages=tuple(episode.run.messages),
-                tools=tuple(episode.run.tools),
-            )
-    raise AssertionError("the last attempt returns or raises")
+        await run_demonstration(episode, context)
+        return Demonstration(
+            task_id=task.id,
+            rollout_id=rollout_id,
+            messages=tuple(episode.run.messages),
+            tools=tuple(episode.run.tools),
+        )
+
+    return await retry(
+        attempt,
+        attempts=context.settings.attempts,
+        delays=context.settings.retry_delays(),
+        transient=lambda error: isinstance(error, RolloutError),
+    )
 
 
 def _append(path: Path, demonstration: Demonstration) -> None:
     try:
         append_json(path, dataclasses.asdict(demonstration))
     except OSError as error:
-        raise StoreError(
-            f"cannot write {path}: {os.strerror(error.errno or 0)}; mend that and run the same command again"
-        ) from error
+        raise write_error(path, error) from error
 
 
 def _recover(path: Path) -> list[Demonstration]:
-    """Return the demonstrations of an earlier process; a line that its death cut short is removed."""
+    """Return the demonstrations that an earlier process recorded; remove a partial last line."""
     drop_partial_line(path)
     return load(path) if path.is_file() else []
 

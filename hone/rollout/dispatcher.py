@@ -1,13 +1,13 @@
-"""The rollouts of one training step: groups of attempts at tasks, each accounted for.
+"""Collect the rollouts of one training step: groups of attempts at tasks, each with a row in the ledger.
 
-    task -> group of n places -> each place: rollout, again after an infrastructure fault -> Group
-                                 rollouts are stored, then ended in the ledger
+    task -> group of n slots -> each slot: rollout, retried after an infrastructure fault -> Group
+                                rollouts are stored, then ended in the ledger
 
-On-policy: a step's rollouts are all sampled by the weights the step starts with. A step that was interrupted
-and is collected again with the same tasks reuses every rollout that had finished.
+On-policy: all rollouts of a step are sampled by the weights that the step starts with. When an interrupted
+step is collected again with the same tasks, finished rollouts are reused.
 
-The ledger is written on the event loop: without a flush a row costs 0.1 ms, and no cancellation can come
-between a rollout's end and its row.
+The event loop writes the ledger: a row costs 0.1 ms without an fsync, and no cancellation can come between
+the end of a rollout and its row.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ import hashlib
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
-from typing import cast
 
 from hone.environment import prepare_workspace
-from hone.outcomes import OUTCOME_RULES, Fault, Outcome
-from hone.rollout.episode import Episode, RolloutContext, run_episode
+from hone.outcomes import Outcome
+from hone.rollout.episode import Episode, RolloutContext, retry_infrastructure_faults, run_episode
 from hone.rollout.errors import RolloutError, StoreError
 from hone.rollout.ledger import Entry, Ledger
-from hone.rollout.rewards import solved
+from hone.rollout.rewards import is_infrastructure_fault, solved
 from hone.rollout.store import Store
 from hone.types import Task, Trajectory
-from hone.utils.concurrency import run_in_thread
+from hone.utils.concurrency import run_in_thread, task_group
 
-ZERO_VARIANCE = "constant"  # the ledger's reason for rollouts of a group whose rewards are all equal
+ZERO_VARIANCE = "constant"  # the ledger's reason for dropping a group whose rewards are all equal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,25 +43,25 @@ class Group:
 
     @property
     def zero_variance(self) -> bool:
-        """Whether all rewards are equal, those of turns included: every advantage is then 0."""
-        return len({(t.reward, frozenset(_earning(t).items())) for t in self.trajectories}) == 1
+        """Whether all rewards are equal, those of turns included, so that every advantage is 0."""
+        return len({(t.reward, frozenset(_nonzero_turn_rewards(t).items())) for t in self.trajectories}) == 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RolloutProgress:
-    """How far a step is; given to the callback after each rollout."""
+    """Progress of a step; passed to the callback after each rollout."""
 
     planned: int  # rollouts the step needs; grows when groups are replaced
     running: int = 0
     ended: int = 0
     solved: int = 0
     reused: int = 0
-    faults: int = 0  # infrastructure faults, whose places are filled again
+    faults: int = 0  # infrastructure faults, which are retried
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _GroupSlot:
-    """One place of a group, to be filled with a rollout."""
+    """Identity of one rollout of a group, the same for every attempt at it."""
 
     task: Task
     workspace: Path
@@ -72,19 +72,19 @@ class _GroupSlot:
 
 @dataclass(slots=True, kw_only=True)
 class _Step:
-    """What is known of a step while it is collected."""
+    """State of a step while it is collected."""
 
     step: int
     version: int
-    places: asyncio.Semaphore  # bounds the rollouts under way
+    running: asyncio.Semaphore  # bounds the concurrent rollouts
     progress: RolloutProgress
     reusable: dict[tuple[str, int], Trajectory] = field(default_factory=dict[tuple[str, int], Trajectory])
-    tried: Counter[tuple[str, int]] = field(default_factory=Counter[tuple[str, int]])
-    replaced: set[str] = field(default_factory=set[str])  # constant groups that were given up
+    attempts: Counter[tuple[str, int]] = field(default_factory=Counter[tuple[str, int]])
+    replaced: set[str] = field(default_factory=set[str])  # zero-variance groups that were dropped
 
 
 class Dispatcher:
-    """Collects the rollouts of a run, one step at a time."""
+    """Collect the rollouts of a run, one step at a time."""
 
     def __init__(
         self,
@@ -106,45 +106,44 @@ class Dispatcher:
     async def collect(
         self, step: int, version: int, tasks: Sequence[Task], spare: Sequence[Task] = ()
     ) -> list[Group]:
-        """One group per task, in their order; call `ledger.commit_step(step, ...)` once they are used.
+        """Return one group per task, in their order; call `ledger.commit_step(step, ...)` after using them.
 
-        The r-th replacement of the i-th group, when all its rewards are equal, is of task
-        `spare[(r - 1) * len(tasks) + i]`; where there is none, the constant group is returned.
+        A zero-variance group is replaced: the r-th replacement of the i-th group is of task
+        `spare[(r - 1) * len(tasks) + i]`. Without such a task, the zero-variance group is returned.
+        Cancellation closes every sandbox and ends every rollout in the ledger.
 
-        Cancelling it closes every sandbox and ends every rollout in the ledger.
-        Raises RolloutError when a place cannot be filled, StoreError, LedgerError, TaskError.
+        Raises:
+            RolloutError: every attempt at a rollout ended in an infrastructure fault.
+            StoreError, LedgerError, TaskError: a rollout, the ledger or a task's repository failed.
         """
         state = _Step(
             step=step,
             version=version,
-            places=asyncio.Semaphore(self._settings.concurrent_episodes),
+            running=asyncio.Semaphore(self._settings.concurrent_episodes),
             progress=RolloutProgress(planned=len(tasks) * self._settings.group_size),
         )
-        await self._take_up(state)
+        await self._recover(state)
         replacements = self._settings.replace_constant_groups
-        try:
-            async with asyncio.TaskGroup() as jobs:
-                groups = [
-                    jobs.create_task(
-                        self._fill_position(state, i, [task, *spare[i :: len(tasks)][:replacements]])
-                    )
-                    for i, task in enumerate(tasks)
-                ]
-        except BaseExceptionGroup as failed:
-            raise first_error(failed) from failed
-        left = [trajectory.rollout_id for trajectory in state.reusable.values()]
-        self._ledger.drop(left, "superseded")
+        async with task_group() as jobs:
+            groups = [
+                jobs.create_task(
+                    self._collect_group(state, i, [task, *spare[i :: len(tasks)][:replacements]])
+                )
+                for i, task in enumerate(tasks)
+            ]
+        unused = [trajectory.rollout_id for trajectory in state.reusable.values()]
+        self._ledger.drop(unused, "superseded")
         return [group.result() for group in groups]
 
-    async def _take_up(self, state: _Step) -> None:
-        """Find what an interrupted collection of this step left behind."""
+    async def _recover(self, state: _Step) -> None:
+        """Find the rollouts that an interrupted collection of this step finished."""
         if not self._swept:
             named = [entry.directory for entry in self._ledger.entries() if entry.directory]
             await run_in_thread(self._store.sweep, named)
             self._swept = True
         for entry in self._ledger.entries(state.step):
-            key = (entry.group_id, entry.place)
-            state.tried[key] += 1
+            key = (entry.group_id, entry.index)
+            state.attempts[key] += 1
             if entry.reason == ZERO_VARIANCE:
                 state.replaced.add(entry.group_id)
             if entry.disposition is None:
@@ -162,71 +161,66 @@ class Dispatcher:
             self._ledger.drop([entry.rollout_id], "unreadable")
             return None
 
-    async def _fill_position(self, state: _Step, position: int, candidates: Sequence[Task]) -> Group:
-        """The first candidate's group with any variance, or else the last candidate's."""
+    async def _collect_group(self, state: _Step, position: int, candidates: Sequence[Task]) -> Group:
+        """Return the first candidate's group with any variance, or else the last candidate's."""
         for turn, task in enumerate(candidates):
             group_id = f"s{state.step}g{position}" + (f"r{turn}" if turn else "")
             last = turn == len(candidates) - 1
             if group_id in state.replaced and not last:
                 continue
-            group = await self._fill_group(state, position, group_id, task)
+            group = await self._run_group(state, position, group_id, task)
             if last or not group.zero_variance:
                 return group
             self._ledger.drop((t.rollout_id for t in group.trajectories), ZERO_VARIANCE)
             self._advance(state, planned=self._settings.group_size)
-        raise ValueError("a position needs at least one candidate")
+        raise ValueError("a group needs at least one candidate task")
 
-    async def _fill_group(self, state: _Step, position: int, group_id: str, task: Task) -> Group:
+    async def _run_group(self, state: _Step, position: int, group_id: str, task: Task) -> Group:
         workspace = await prepare_workspace(task, self._context.provider, self._context.workspaces)
-        places = [
+        slots = [
             _GroupSlot(task=task, workspace=workspace, group_id=group_id, position=position, index=index)
             for index in range(self._settings.group_size)
         ]
         async with asyncio.TaskGroup() as jobs:
-            rollouts = [jobs.create_task(self._fill_place(state, place)) for place in places]
+            rollouts = [jobs.create_task(self._fill_slot(state, slot)) for slot in slots]
         return Group(
             group_id=group_id, task=task, trajectories=tuple(rollout.result() for rollout in rollouts)
         )
 
-    async def _fill_place(self, state: _Step, place: _GroupSlot) -> Trajectory:
-        """A rollout without an infrastructure fault. Raises RolloutError after `attempts` faults."""
-        known = state.reusable.get((place.group_id, place.index))
-        if known is not None and known.task_id == place.task.id:
-            del state.reusable[place.group_id, place.index]
+    async def _fill_slot(self, state: _Step, slot: _GroupSlot) -> Trajectory:
+        """Return a rollout without an infrastructure fault. Raises RolloutError after `attempts` faults."""
+        known = state.reusable.get((slot.group_id, slot.index))
+        if known is not None and known.task_id == slot.task.id:
+            del state.reusable[slot.group_id, slot.index]
             self._advance(state, reused=1, ended=1, solved=solved(known.outcome, known.verdict))
             return known
-        attempts = self._settings.attempts
-        for attempt in range(attempts):
-            trajectory = await self._roll_out(state, place)
-            if OUTCOME_RULES[trajectory.outcome].fault is not Fault.INFRASTRUCTURE:
-                return trajectory
-            if attempt == attempts - 1:
-                raise RolloutError(
-                    f"task {place.task.id}: {attempts} rollouts in a row ended in infrastructure faults, the "
-                    f"last in {trajectory.outcome} ({trajectory.error}); mend that, `hone doctor` helps, and "
-                    "run the same command again"
-                )
-            await asyncio.sleep(self._settings.retry_delay_s * 2**attempt)
-        raise ValueError("attempts must be at least 1")
+        trajectory = await retry_infrastructure_faults(partial(self._run_slot, state, slot), self._settings)
+        if is_infrastructure_fault(trajectory.outcome):
+            raise RolloutError(
+                f"task {slot.task.id}: {self._settings.attempts} rollouts in a row ended in infrastructure "
+                f"faults, the last in {trajectory.outcome} ({trajectory.error}); fix that (`hone doctor` "
+                "helps) and run the same command again"
+            )
+        return trajectory
 
-    async def _roll_out(self, state: _Step, place: _GroupSlot) -> Trajectory:
-        """One rollout, in the ledger from its first moment to its end."""
-        tried = state.tried[place.group_id, place.index]
-        state.tried[place.group_id, place.index] += 1
-        rollout_id = f"{place.group_id}-{place.index}" + (f"-{tried}" if tried else "")
+    async def _run_slot(self, state: _Step, slot: _GroupSlot) -> Trajectory:
+        """Run one rollout, with a row in the ledger from its first moment to its end."""
+        earlier = state.attempts[slot.group_id, slot.index]
+        state.attempts[slot.group_id, slot.index] += 1
+        rollout_id = f"{slot.group_id}-{slot.index}" + (f"-{earlier}" if earlier else "")
         episode = Episode(
-            task=place.task,
+            task=slot.task,
             rollout_id=rollout_id,
-            group_id=place.group_id,
-            workspace=place.workspace,
+            group_id=slot.group_id,
+            workspace=slot.workspace,
             seed=seed_of(self._seed, rollout_id),
         )
-        async with state.places:
+        async with state.running:
             self._ledger.dispatch(
                 rollout_id,
-                group_id=place.group_id,
-                place=place.index,
-                task_id=place.task.id,
+                group_id=slot.group_id,
+                index=slot.index,
+                task_id=slot.task.id,
                 step=state.step,
                 version=state.version,
             )
@@ -234,9 +228,9 @@ class Dispatcher:
             try:
                 trajectory = await run_episode(episode, self._context)
                 directory = await run_in_thread(
-                    self._store.save, trajectory, group=place.position, index=place.index
+                    self._store.save, trajectory, group=slot.position, index=slot.index
                 )
-            except BaseException as error:  # whatever it is, it passes through; the rollout still ends
+            except BaseException as error:  # re-raised; the rollout still ends in the ledger
                 stopped = isinstance(error, asyncio.CancelledError)
                 reason = "cancelled" if stopped else f"crashed: {type(error).__name__}"
                 self._ledger.end(rollout_id, Outcome.CANCELLED, reason=reason)
@@ -246,7 +240,7 @@ class Dispatcher:
         return trajectory
 
     def _count(self, state: _Step, trajectory: Trajectory) -> None:
-        if OUTCOME_RULES[trajectory.outcome].fault is Fault.INFRASTRUCTURE:
+        if is_infrastructure_fault(trajectory.outcome):
             self._advance(state, running=-1, faults=1)
         else:
             self._advance(state, running=-1, ended=1, solved=solved(trajectory.outcome, trajectory.verdict))
@@ -257,18 +251,11 @@ class Dispatcher:
         self._report(state.progress)
 
 
-def _earning(trajectory: Trajectory) -> dict[int, float]:
+def _nonzero_turn_rewards(trajectory: Trajectory) -> dict[int, float]:
     return {index: reward for index, reward in trajectory.turn_rewards.items() if reward}
 
 
 def seed_of(*parts: object) -> int:
-    """A seed in [0, 2^63) that depends on every part and on nothing else."""
+    """Return a seed in [0, 2^63) that is a function of all parts."""
     digest = hashlib.blake2b(repr(parts).encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big") >> 1
-
-
-def first_error(error: BaseException) -> BaseException:
-    """The first error in a group of groups; the others are its consequences or as good."""
-    while isinstance(error, BaseExceptionGroup):
-        error = cast("BaseExceptionGroup[BaseException]", error).exceptions[0]
-    return error

@@ -2,8 +2,8 @@
 
     lease sandbox -> agent loop -> patch -> close sandbox -> grade in a fresh one -> Trajectory
 
-The rule that must not break: every wait is bounded and every exit is an `Outcome`; what the policy can cause
-is never called infrastructure, and the reverse.
+Invariant: every wait is bounded and every exit is an `Outcome`; a failure that the policy can cause is never
+counted as an infrastructure fault, nor the reverse.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from hone.policy.engine import ContextOverflow, EngineError
 from hone.policy.errors import PolicyError
 from hone.rollout.errors import RolloutError
 from hone.rollout.metering import Conversation, MeteredChat, MeteredSandbox, NoChat
-from hone.rollout.rewards import reward_of
+from hone.rollout.rewards import is_infrastructure_fault, reward_of
 from hone.rollout.scoring import Scorers, Scoring, open_scoring
 from hone.rollout.settings import RolloutSettings
 from hone.sandbox.contract import (
@@ -41,21 +41,21 @@ from hone.types import Call, Sampler, Task, TokenTree, Trajectory, Verdict
 
 CLOSE_TIMEOUT_S = 30.0
 PROBE_TIMEOUT_S = 30.0
-# Providers and graders bound and queue their own work; this only keeps a defect in one from stopping a run.
+# Providers and graders bound their own work; this limit only stops a defect in one from blocking a run.
 BACKSTOP_S = 3600.0
 
 
 class Grades(Protocol):
-    """`hone.grading`'s grader."""
+    """The interface of the grader in `hone.grading`."""
 
     async def grade(self, task: Task, patch: str) -> Verdict:
-        """Raises GraderError when no verdict can be had."""
+        """Return the verdict on a patch. Raises GraderError when there is none."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RolloutContext:
-    """What the rollouts of a run share."""
+    """Components and settings that all rollouts of a run share."""
 
     provider: Provider
     spec: SandboxSpec  # of every sandbox; image, workdir and layer come from the task
@@ -66,13 +66,13 @@ class RolloutContext:
     settings: RolloutSettings
     sampler: Sampler = field(default_factory=Sampler)
     grading: GradingSettings = field(default_factory=GradingSettings)
-    extract: Callable[..., Awaitable[str]] = extract_patch  # the patch in the agent's sandbox
+    extract: Callable[..., Awaitable[str]] = extract_patch  # reads the patch in the agent's sandbox
     scorers: Scorers | None = None  # None: single turns are not scored
 
 
 @dataclass(slots=True, kw_only=True)
 class Episode:
-    """A rollout under way; filled in as it goes, so that a cancelled one can still be recorded."""
+    """A running rollout; its fields are filled in on the way, so that a cancelled one can be recorded."""
 
     task: Task
     rollout_id: str
@@ -94,7 +94,7 @@ class Episode:
         self.run = AgentRun(rollout_id=self.rollout_id)
 
     def trajectory(self, outcome: Outcome, context: RolloutContext, error: str | None = None) -> Trajectory:
-        """Return the record of what happened so far, as ended with `outcome`."""
+        """Return the record of the rollout so far, ended with `outcome`."""
         return Trajectory(
             task_id=self.task.id,
             rollout_id=self.rollout_id,
@@ -129,11 +129,11 @@ class _Ended(Exception):
 
 
 async def run_episode(episode: Episode, context: RolloutContext) -> Trajectory:
-    """Run one rollout to its end, whatever that is.
+    """Run one rollout and return its trajectory, whatever its outcome.
 
-    The time limit starts when the sandbox is leased. A limit that is hit leaves a patch, which is graded.
-    Raises nothing that a policy, a sandbox, an engine or a grader can cause; a cancellation passes through
-    after the sandbox is closed, and `episode.trajectory(Outcome.CANCELLED, ...)` then tells how far it came.
+    The time limit starts when the sandbox is leased. The patch of a rollout that hit a limit is graded.
+    Failures of the policy, sandbox, engine or grader become outcomes, not exceptions. A cancellation is
+    raised after the sandbox is closed; `episode.trajectory(Outcome.CANCELLED, ...)` then returns the record.
     """
     if context.scorers is None:
         return await _attempt(episode, context, None)
@@ -157,7 +157,7 @@ async def _attempt(episode: Episode, context: RolloutContext, scoring: Scoring |
 
 
 async def run_demonstration(episode: Episode, context: RolloutContext) -> None:
-    """The agent's part of a rollout alone: nothing is graded; `episode.run` holds what was said and done.
+    """Run the agent of a rollout without grading; `episode.run` holds its messages and turns.
 
     Raises RolloutError unless the agent submitted.
     """
@@ -169,6 +169,20 @@ async def run_demonstration(episode: Episode, context: RolloutContext) -> None:
         raise RolloutError(f"the demonstration of {episode.task.id} failed: {error}") from error
     if ended is not None:
         raise RolloutError(f"the demonstration of {episode.task.id} ended with {ended} instead of submitting")
+
+
+async def retry_infrastructure_faults(
+    run: Callable[[], Awaitable[Trajectory]], settings: RolloutSettings
+) -> Trajectory:
+    """Return the first trajectory of `run` without an infrastructure fault, or that of the last attempt."""
+    delays = settings.retry_delays()
+    trajectory = await run()
+    for _ in range(settings.attempts - 1):
+        if not is_infrastructure_fault(trajectory.outcome):
+            break
+        await asyncio.sleep(next(delays))
+        trajectory = await run()
+    return trajectory
 
 
 @asynccontextmanager
@@ -198,7 +212,7 @@ async def _start(episode: Episode, context: RolloutContext) -> Sandbox:
 
 
 async def _close(episode: Episode, sandbox: Sandbox) -> None:
-    """What cannot be closed now is closed with the provider, or by the next reconcile."""
+    """Close a sandbox; one that cannot be closed now is closed by the provider or the next reconcile."""
     try:
         async with asyncio.timeout(CLOSE_TIMEOUT_S):
             await sandbox.close()
@@ -209,7 +223,7 @@ async def _close(episode: Episode, sandbox: Sandbox) -> None:
 async def _work(
     episode: Episode, context: RolloutContext, sandbox: MeteredSandbox, deadline: float
 ) -> Outcome | None:
-    """Let the agent work; return the limit that stopped it, or None when it submitted."""
+    """Run the agent; return the limit that stopped it, or None when it submitted."""
     conversation = context.new_chat(episode.rollout_id, episode.seed) if context.new_chat else NoChat()
     time_limit = asyncio.timeout_at(deadline)
     chat = MeteredChat(conversation, episode.timings, context.settings.reply_timeout_s, time_limit)
@@ -228,7 +242,7 @@ async def _work(
     except EngineError as error:
         raise _Ended(Outcome.ENGINE_ERROR, error) from error
     except PolicyError as error:
-        if not conversation.calls:  # nothing was said yet: the run itself is set up wrongly
+        if not conversation.calls:  # before the first reply: the run is configured wrongly
             raise
         episode.run.notes["refused"] = str(error)
         return Outcome.FORMAT_LIMIT  # a reply that the chat template cannot carry on
@@ -237,22 +251,22 @@ async def _work(
     except SandboxError as error:
         raise await _lost(episode, context, sandbox, error) from error
     finally:
-        await _hang_up(episode, conversation)
+        await _close_chat(episode, conversation)
     return episode.run.ending
 
 
-async def _hang_up(episode: Episode, conversation: Conversation) -> None:
+async def _close_chat(episode: Episode, conversation: Conversation) -> None:
     episode.forks = {str(reason): count for reason, count in conversation.forks.items()}
     episode.calls = tuple(conversation.calls)
     try:
         async with asyncio.timeout(CLOSE_TIMEOUT_S):
             await conversation.close()
-    except (EngineError, TimeoutError) as error:  # an engine that is down shows in the next reply
+    except (EngineError, TimeoutError) as error:  # the next reply reports an engine that is down
         episode.run.notes["hang_up_error"] = f"{type(error).__name__}: {error}"
 
 
 async def _take_patch(episode: Episode, context: RolloutContext, sandbox: MeteredSandbox) -> str:
-    """What the agent left running or lying about is still there: what fails now is its doing, too."""
+    """Return the patch. The agent's processes still run, so a failure is usually the policy's fault."""
     try:
         with _timed(episode, "patch"):
             async with asyncio.timeout(BACKSTOP_S):
@@ -269,10 +283,10 @@ async def _take_patch(episode: Episode, context: RolloutContext, sandbox: Metere
 async def _lost(
     episode: Episode, context: RolloutContext, sandbox: MeteredSandbox, error: SandboxError
 ) -> _Ended:
-    """Whose doing it is that a sandbox is gone.
+    """Return the outcome of a lost sandbox: a fault of the policy or of the infrastructure.
 
-    A sandbox works when it is handed out. Once the agent has run a command in it, its loss is the agent's
-    doing, unless the provider cannot make a working sandbox now either.
+    A leased sandbox works. After the agent has run a command in it, its loss is the policy's fault, unless
+    the provider cannot start another working sandbox either.
     """
     if isinstance(error, ProviderUnavailable) or not sandbox.used:
         return _Ended(Outcome.SANDBOX_ERROR, error)
@@ -290,7 +304,7 @@ async def _lost(
 
 
 async def _grade(episode: Episode, context: RolloutContext, limit: Outcome | None) -> Outcome:
-    """The outcome of a rollout that left a patch; a limit keeps its name whatever the verdict says."""
+    """Return the outcome of a rollout with a patch; a limit stays the outcome whatever the verdict says."""
     if not episode.patch.strip():
         return limit or Outcome.NO_PATCH
     if limit is not None and not OUTCOME_RULES[limit].graded:

@@ -1,12 +1,12 @@
-"""The ledger of a run: one SQLite row per rollout, from dispatch to what became of it.
+"""The ledger of a run: one SQLite row per rollout, from dispatch to disposition.
 
-The rule that must not break: `dispatched == trained + masked + dropped(reason) + in_flight`, and each rollout
-is dispatched once, ends once and is disposed of once. The rules stand in `schema.sql` as constraints and
-triggers, so that no code path can get around them.
+Invariant: `dispatched == trained + masked + dropped(reason) + in_flight`, and each rollout is dispatched
+once, ends once and is disposed of once. Constraints and triggers in `schema.sql`
+enforce this on every code path.
 
-Durability: WAL with synchronous=NORMAL. What a transaction wrote is in the operating system's hands when it
-returns, so kill -9 loses nothing; a power cut may lose the last transactions, but never tears one. Only
-`commit_step` forces the disk (FULL), because a checkpoint relies on it.
+Durability: WAL with synchronous=NORMAL. The operating system holds each transaction when it returns, so
+kill -9 loses nothing; a power cut may lose the last transactions, but never part of one. Only `commit_step`
+and `rollback` fsync (FULL), because a checkpoint relies on them.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ FORMAT = 1  # of the schema; SQLite's user_version
 
 
 class Disposition(StrEnum):
-    """What became of a rollout that ended."""
+    """How training used a rollout that ended."""
 
     TRAINED = "trained"
-    MASKED = "masked"  # in the baseline, not in the loss
-    DROPPED = "dropped"  # neither; the reason says why
+    MASKED = "masked"  # counts in the baseline, not in the loss
+    DROPPED = "dropped"  # counts in neither, for a reason
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,11 +52,11 @@ def dropped(reason: str) -> Disposal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """One row: None stands for what has not happened yet."""
+    """One row; a field is None until its event has happened."""
 
     rollout_id: str
     group_id: str
-    place: int  # index in the group
+    index: int  # in the group
     task_id: str
     step: int
     version: int
@@ -76,14 +76,14 @@ class Balance:
     trained: int
     masked: int
     dropped: Mapping[str, int]  # by reason
-    in_flight: int  # running, or ended and not yet disposed of
+    in_flight: int  # running, or ended without a disposition
     steps: int  # committed
 
 
 class Ledger:
-    """Open with `Ledger.open` (the run's one writer) or `Ledger.read` (any number of readers).
+    """Open with `Ledger.open` (one writer per run) or `Ledger.read` (any number of readers).
 
-    Methods block for about 0.1 ms, `commit_step` for one disk flush; all may be called from any thread.
+    Methods block for about 0.1 ms, `commit_step` for one fsync; all may be called from any thread.
     """
 
     def __init__(self, database: sqlite3.Connection, lock: RunLock | None) -> None:
@@ -93,9 +93,9 @@ class Ledger:
 
     @classmethod
     def open(cls, run_dir: Path) -> Ledger:
-        """Lock the run directory, make or open its ledger and end what a dead process left running.
+        """Lock the run directory, open or create its ledger and end the rollouts of a killed process.
 
-        Raises LedgerError: in use by another process, damaged, or made by another version.
+        Raises LedgerError when it is in use by another process, damaged, or from another version.
         """
         lock = RunLock(run_dir)
         path = run_dir / "ledger.sqlite"
@@ -112,10 +112,10 @@ class Ledger:
 
     @classmethod
     def read(cls, run_dir: Path) -> Ledger:
-        """Read only, also while the run goes on. Raises LedgerError where there is no ledger."""
+        """Open read-only, also during the run. Raises LedgerError where there is no ledger."""
         path = run_dir / "ledger.sqlite"
         if not path.is_file():
-            raise LedgerError(f"{run_dir} holds no run: there is no ledger.sqlite in it")
+            raise LedgerError(f"{run_dir} holds no run (no ledger.sqlite in it): pass a run directory")
         try:
             database = sqlite3.connect(
                 f"{path.resolve().as_uri()}?mode=ro", uri=True, check_same_thread=False
@@ -138,7 +138,7 @@ class Ledger:
         self.close()
 
     def bind(self, fingerprint: str) -> None:
-        """Tie the run to a recipe. Raises LedgerError when it belongs to another one."""
+        """Bind the run to a recipe. Raises LedgerError when it belongs to another one."""
         with self._transaction("binding the run to its recipe") as db:
             db.execute("INSERT OR IGNORE INTO meta VALUES ('fingerprint', ?)", (fingerprint,))
             (bound,) = db.execute("SELECT value FROM meta WHERE key = 'fingerprint'").fetchone()
@@ -149,14 +149,14 @@ class Ledger:
                 )
 
     def dispatch(
-        self, rollout_id: str, *, group_id: str, place: int, task_id: str, step: int, version: int
+        self, rollout_id: str, *, group_id: str, index: int, task_id: str, step: int, version: int
     ) -> None:
-        """A rollout begins. Raises LedgerError when its id is taken or its step is committed."""
+        """Add a rollout. Raises LedgerError when its id is taken or its step is committed."""
         with self._transaction(f"dispatching {rollout_id}") as db:
             db.execute(
                 "INSERT INTO rollouts (rollout_id, group_id, place, task_id, step, version, dispatched_at) "
                 "VALUES (?, ?, ?, ?, ?, ?, ?)",
-                (rollout_id, group_id, place, task_id, step, version, time.time()),
+                (rollout_id, group_id, index, task_id, step, version, time.time()),
             )
 
     def end(
@@ -168,9 +168,9 @@ class Ledger:
         directory: str | None = None,
         reason: str | None = None,
     ) -> None:
-        """A rollout ends. An infrastructure fault is dropped at once, for `reason` (default: its name).
+        """Record the outcome of a rollout; drop an infrastructure fault for `reason` (default: its name).
 
-        Raises LedgerError when it is unknown or has ended already.
+        Raises LedgerError when the rollout is unknown or has ended already.
         """
         with self._transaction(f"ending {rollout_id}") as db:
             cursor = db.execute(
@@ -190,29 +190,29 @@ class Ledger:
                 _dispose(db, rollout_id, dropped(reason), None)
 
     def commit_step(self, step: int, disposals: Mapping[str, Disposal]) -> None:
-        """Close a training step: say of each of its rollouts what became of it, all or nothing.
+        """Commit a training step with the disposal of each of its rollouts, all or nothing.
 
-        Raises LedgerError, and changes nothing, when a rollout of the step is left out or still running, when
-        one is disposed of twice, or when the step is already committed.
+        Raises LedgerError, and changes nothing, when a rollout of the step is missing or still running, when
+        a rollout is disposed of twice, or when the step is already committed.
         """
         with self._transaction(f"committing step {step}", durable=True) as db:
             for rollout_id, disposal in disposals.items():
                 _dispose(db, rollout_id, disposal, step)
-            left = db.execute(
+            undisposed = db.execute(
                 "SELECT rollout_id FROM rollouts WHERE step <= ? AND disposition IS NULL LIMIT 3", (step,)
             ).fetchall()
-            if left:
+            if undisposed:
                 raise LedgerError(
-                    f"committing step {step}: nothing is said about {', '.join(row[0] for row in left)}"
+                    f"committing step {step}: no disposal for {', '.join(row[0] for row in undisposed)}"
                 )
             db.execute("INSERT INTO steps VALUES (?, ?)", (step, time.time()))
-        self._query("PRAGMA wal_checkpoint(TRUNCATE)")  # a reader in its way only delays it
+        self._query("PRAGMA wal_checkpoint(TRUNCATE)")  # an open reader only delays it
 
     def rollback(self, step: int) -> None:
-        """Take back every commit after `step` (-1: all), as when resuming from an older checkpoint.
+        """Undo every commit after `step` (-1: all), to resume from an older checkpoint.
 
-        The rollouts of step + 1 were sampled by the restored weights and are open for reuse; later ones were
-        sampled by weights that are gone and are dropped as `rolled_back`.
+        The restored weights sampled the rollouts of step + 1, which are open for reuse. Later weights are
+        lost, so their rollouts are dropped as `rolled_back`.
         """
         with self._transaction(f"rolling back to step {step}", durable=True) as db:
             db.execute("DELETE FROM steps WHERE step > ?", (step,))
@@ -229,17 +229,17 @@ class Ledger:
 
     @property
     def last_step(self) -> int | None:
-        """The last committed step."""
+        """The last committed step; None before the first commit."""
         (row,) = self._query("SELECT max(step) FROM steps")
         return row[0]
 
     def entries(self, step: int | None = None) -> list[Entry]:
-        """The rows of one step, or all, in order of dispatch."""
+        """Return the rows of one step, or all rows, in order of dispatch."""
         where, values = ("", ()) if step is None else ("WHERE step = ?", (step,))
         return [_entry(row) for row in self._query(f"SELECT * FROM rollouts {where} ORDER BY rowid", values)]  # noqa: S608 - constant text
 
     def balance(self) -> Balance:
-        """The account of the whole run. Raises LedgerError when it does not balance."""
+        """Return the counts of the whole run. Raises LedgerError when they do not balance."""
         with self._mutex:
             self._db.execute("BEGIN")
             try:
@@ -251,7 +251,7 @@ class Ledger:
         return balance
 
     def _recover(self) -> None:
-        """End what a dead process left running; the lock says that nobody else is."""
+        """End the rollouts of a killed process; the lock guarantees that no other process runs them."""
         with self._transaction("recovering") as db:
             db.execute(
                 "UPDATE rollouts SET outcome = ?, ended_at = ?, disposition = 'dropped', "
@@ -281,9 +281,9 @@ class Ledger:
 def _connect(path: Path) -> sqlite3.Connection:
     database = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
     database.execute("PRAGMA journal_mode = WAL")
-    database.execute("PRAGMA wal_autocheckpoint = 0")  # flushes the disk; commit_step does it instead
+    database.execute("PRAGMA wal_autocheckpoint = 0")  # it would fsync; commit_step does so instead
     (version,) = database.execute("PRAGMA user_version").fetchone()
-    if version == 0:  # new: the script is one transaction, so a ledger exists whole or not at all
+    if version == 0:  # new: one transaction, so the ledger is complete or absent
         infrastructure = [o for o, rule in OUTCOME_RULES.items() if rule.fault is Fault.INFRASTRUCTURE]
         schema = Path(__file__).with_name("schema.sql").read_text()
         schema = schema.replace("@OUTCOMES", _quoted(Outcome))
@@ -300,7 +300,7 @@ def _quoted(outcomes: Iterable[Outcome]) -> str:
 def _require_format(database: sqlite3.Connection, path: Path) -> None:
     (version,) = database.execute("PRAGMA user_version").fetchone()
     if version != FORMAT:
-        raise LedgerError(f"{path} is not a ledger of this version of hone: choose another run directory")
+        raise LedgerError(f"{path} is not a ledger of this version of Hone: choose another run directory")
 
 
 def _dispose(db: sqlite3.Connection, rollout_id: str, disposal: Disposal, step: int | None) -> None:

@@ -11,9 +11,9 @@ from hone.rollout.errors import LedgerError
 
 
 class RunLock:
-    """Held from construction to `close`; the kernel drops it with the process, however that dies.
+    """Held from construction to `close`; the kernel releases it when the process dies.
 
-    Raises LedgerError, with the holder's pid, when another process holds it.
+    Raises LedgerError, which names the holder's pid, when another process holds it.
     """
 
     def __init__(self, run_dir: Path) -> None:

@@ -1,4 +1,4 @@
-"""What an episode puts between an agent and its sandbox and chat, to know where time went and who failed."""
+"""Wrappers of an agent's sandbox and chat that measure time and enforce the reply timeout."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from hone.types import Call, Message, TokenTree
 
 
 class Conversation(Protocol):
-    """A chat that an episode opens and closes; `hone.policy.chat.Chat` is one."""
+    """The chat of an episode, for example `hone.policy.chat.Chat`."""
 
     @property
     def tree(self) -> TokenTree: ...
 
     @property
     def forks(self) -> Mapping[Any, int]:
-        """How often history was rewritten, by reason."""
+        """Counts of rewritten histories, by reason."""
         ...
 
     @property
@@ -48,7 +48,7 @@ class Conversation(Protocol):
 
 
 class NoChat:
-    """The conversation of agents that ask no policy."""
+    """The conversation of agents without a policy."""
 
     def __init__(self) -> None:
         self.tree = TokenTree()
@@ -66,18 +66,18 @@ class NoChat:
         tools: Sequence[ToolSpec] | None = None,
         purpose: CallKind = CallKind.MAIN,
     ) -> Reply:
-        raise EngineError("this run has no engine to ask: choose a scripted agent, or name a model")
+        raise EngineError("this run has no engine: choose a scripted agent, or pass a model")
 
     async def close(self) -> None:
         return None
 
 
 class MeteredChat:
-    """Adds up the seconds in which replies are awaited; one that takes too long is the engine's failure.
+    """Adds up the seconds of waiting for replies; a reply after `timeout_s` raises EngineError.
 
-    The agent's time limit stands still during a reply and strikes after it, so that an engine that is silent
-    never looks like a policy that is slow. Of several replies at a time, it stands still until the last of
-    those asked for before the limit; one asked for later does not hold it up.
+    The agent's time limit is paused during a reply and fires after it, so that a silent engine is never
+    counted as a slow policy. With several replies at a time, it is paused until the last of those requested
+    before the limit; later requests do not pause it.
     """
 
     def __init__(
@@ -89,8 +89,8 @@ class MeteredChat:
         self._timeout_s = timeout_s
         self._time_limit = time_limit
         self._deadline = time_limit.when()
-        self._awaited = 0  # replies under way that hold the time limit up
-        self._since = 0.0  # when the first of them was asked for
+        self._awaited = 0  # running replies that pause the time limit
+        self._since = 0.0  # when the first of them was requested, by time.monotonic()
 
     @property
     def max_prompt_tokens(self) -> int:
@@ -106,13 +106,13 @@ class MeteredChat:
         tools: Sequence[ToolSpec] | None = None,
         purpose: CallKind = CallKind.MAIN,
     ) -> Reply:
-        silence = asyncio.timeout(self._timeout_s)
+        reply_timeout = asyncio.timeout(self._timeout_s)
         try:
             with self._clock_stopped():
-                async with silence:
+                async with reply_timeout:
                     return await self._chat.reply(messages, tools=tools, purpose=purpose)
         except TimeoutError:
-            if not silence.expired():
+            if not reply_timeout.expired():
                 raise
             raise EngineError(f"the engine gave no reply within {self._timeout_s:g} s") from None
 
@@ -136,7 +136,7 @@ class MeteredChat:
 
 
 class MeteredSandbox(Sandbox):
-    """Adds up the seconds of the agent's commands and remembers whether it ran any."""
+    """Adds up the seconds of the agent's commands and records whether it ran any."""
 
     def __init__(self, sandbox: Sandbox, timings: dict[str, float]) -> None:
         self.id, self.spec, self.enforced = sandbox.id, sandbox.spec, sandbox.enforced

@@ -1,9 +1,9 @@
-"""Scores of single turns, made beside a rollout while it goes on.
+"""Scores of single turns, computed while the rollout runs.
 
-    agent records a turn -> observers: judge it, measure its progress -> the agent goes on at once
-    rollout has ended    -> wait, for a bounded time, for what is under way -> scores of the trajectory
+    agent records a turn -> observers: judge it, measure its progress -> the agent continues at once
+    rollout has ended    -> wait, for a bounded time, for running scores -> scores of the trajectory
 
-The rule that must not break: no task outlives the rollout, and no failure to score fails it.
+Invariant: no scoring task outlives the rollout, and no scoring failure fails it.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from hone.grading.settings import JudgeSettings, ProgressSettings
 from hone.rollout.step_rewards import weigh
 from hone.types import Scores, Task, Trajectory, Turn
 
-Read = Callable[[], Awaitable[str]]  # the patch in the agent's sandbox, which stays as it is
+Read = Callable[[], Awaitable[str]]  # reads the patch in the agent's sandbox without changing it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scorers:
-    """Who scores the turns of a run's rollouts."""
+    """The scorers of turns that all rollouts of a run share."""
 
     judge: Judge | None = None  # None: judge.enabled is false
     progress: ProgressSettings = field(default_factory=ProgressSettings)
@@ -38,7 +38,7 @@ class Scorers:
 
 
 class Scoring:
-    """The scores of one rollout, under way in `tasks`."""
+    """The running scores of one rollout, as tasks of `tasks`."""
 
     def __init__(
         self, scorers: Scorers, tasks: asyncio.TaskGroup, task: Task, run: AgentRun, seed: int, grade: Grade
@@ -53,7 +53,7 @@ class Scoring:
             run.observers.append(self._judge)
 
     def watch(self, read: Read) -> None:
-        """The agent's sandbox is there: measure progress in it from now on."""
+        """Measure progress in the agent's sandbox, whose patch `read` returns, from now on."""
         if self._scorers.progress.enabled:
             self._progressing = ProgressTracker(
                 self._task, self._scorers.progress, self._tasks, grade=self._grade, read=read
@@ -61,7 +61,7 @@ class Scoring:
             self._run.observers.append(self._progressing.observe)
 
     async def close(self, trajectory: Trajectory) -> Trajectory:
-        """The trajectory with its scores and the rewards they make; one that trains nobody waits for none."""
+        """Return the trajectory with its scores and turn rewards; do not wait if it is not trained."""
         if trajectory.reward is None:
             return trajectory
         started = time.monotonic()
@@ -77,7 +77,7 @@ class Scoring:
         return weigh(scored, self._scorers.judging, self._scorers.progress)
 
     def abandon(self) -> None:
-        """Give up what is still under way."""
+        """Cancel the scores that are still running."""
         for scores in (self._judging, self._progressing):
             if scores is not None:
                 scores.abandon()
@@ -91,7 +91,7 @@ class Scoring:
 async def open_scoring(
     scorers: Scorers, task: Task, run: AgentRun, seed: int, grade: Grade
 ) -> AsyncGenerator[Scoring]:
-    """Whatever is still under way at the end is cancelled, also when the rollout itself is."""
+    """Yield the scoring of a rollout; cancel running scores at the end, also on cancellation."""
     async with asyncio.TaskGroup() as tasks:
         scoring = Scoring(scorers, tasks, task, run, seed, grade)
         try:

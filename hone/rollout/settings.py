@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
 from typing import Annotated
 
 from pydantic import Field, field_validator
 
 from hone.outcomes import OUTCOME_RULES, Fault, Outcome, Trained
 from hone.settings import Mark, Settings
+from hone.utils.retry import backoff_delays
 
 
 class RolloutSettings(Settings):
@@ -17,29 +20,33 @@ class RolloutSettings(Settings):
     """Rollouts of one task that share a baseline."""
 
     concurrent_episodes: Annotated[int, Mark.SAME_RESULTS] = Field(default=16, ge=1)
-    """Rollouts under way at the same time; each holds one sandbox, the agent's or the grader's."""
+    """Rollouts that run at the same time; each holds one sandbox, the agent's or the grader's."""
 
     time_limit_s: float = Field(default=600.0, gt=0)
-    """Seconds an agent may work, from the moment its sandbox is leased; waiting for one does not count, and a
-    reply that has begun is waited for."""
+    """Seconds that an agent may work, counted from the lease of its sandbox. Waiting for a sandbox does not
+    count; a reply that has begun is completed."""
 
     reply_timeout_s: float = Field(default=300.0, gt=0)
     """Seconds the engine may take for one reply before it counts as an infrastructure fault."""
 
     attempts: Annotated[int, Mark.SAME_RESULTS] = Field(default=3, ge=1)
-    """How often a place in a group is filled before its infrastructure faults stop the step."""
+    """Attempts at one rollout of a group before its infrastructure faults stop the step."""
 
     retry_delay_s: Annotated[float, Mark.SAME_RESULTS] = Field(default=1.0, ge=0)
-    """Seconds before a place is refilled after a fault; doubles with each further fault of that place."""
+    """Seconds before a rollout is retried after an infrastructure fault; doubles with each further fault."""
 
     replace_constant_groups: int = Field(default=0, ge=0)
     """How often a group whose rewards are all equal is replaced by a group of another task; 0: never."""
 
     rewards: dict[Outcome, float] = Field(default_factory=dict[Outcome, float])
-    """Reward per outcome, where it shall differ from the table in `hone.outcomes`."""
+    """Reward per outcome; overrides the table in `hone.outcomes`."""
 
     masked: frozenset[Outcome] = frozenset()
     """Limit outcomes whose unresolved rollouts count in the baseline but are not trained."""
+
+    def retry_delays(self) -> Iterator[float]:
+        """Yield the seconds to wait after each infrastructure fault of one rollout."""
+        return backoff_delays(self.retry_delay_s, max_s=math.inf)
 
     @field_validator("rewards")
     @classmethod

@@ -19,13 +19,13 @@ from hone.types import FinalScore, JudgementStatus, ProgressScores, ProgressStat
 
 
 def weigh(trajectory: Trajectory, judge: JudgeSettings, progress: ProgressSettings) -> Trajectory:
-    """Return the trajectory with the rewards that these settings make of its scores.
+    """Return the trajectory with the turn rewards and the final score under these settings.
 
     turn reward = judge.coefficient * score + progress.coefficient * F    (see `hone.grading.progress`)
     final score = outcome reward + judge.coefficient * mean(scores) + progress.coefficient * sum(F)
 
-    A rollout without an outcome reward gets none for its turns either. Raises RolloutError where settings
-    reward scores that the rollout was collected without.
+    A rollout without an outcome reward gets no turn rewards either. Raises RolloutError when the settings
+    reward scores that the rollout lacks.
     """
     if trajectory.reward is None or not (judge.rewards or progress.rewards):
         return dataclasses.replace(trajectory, turn_rewards={})
@@ -51,7 +51,7 @@ def weigh(trajectory: Trajectory, judge: JudgeSettings, progress: ProgressSettin
 
 
 def final_score(trajectory: Trajectory) -> float:
-    """Return outcome reward plus what the turns earned, see `weigh`. Raises RolloutError without scores."""
+    """Return outcome reward plus turn rewards, see `weigh`. Raises RolloutError without scores."""
     if trajectory.scores.final is None:
         raise RolloutError(
             f"rollout {trajectory.rollout_id} has no final score, since none of its turns was scored: set "
@@ -121,6 +121,6 @@ def _deltas(progress: ProgressScores, gamma: float) -> dict[int, float]:
 
 def _unscored(trajectory: Trajectory, group: str) -> RolloutError:
     return RolloutError(
-        f"rollout {trajectory.rollout_id} was made without {group}: set {group}.enabled = false, or "
+        f"rollout {trajectory.rollout_id} was collected without {group}: set {group}.enabled = false, or "
         "collect rollouts with it"
     )

@@ -1,15 +1,13 @@
 """Rollouts on disk: one directory each, enough to read, grade or train on them again.
 
-A rollout of a training is called `<task>__g<group>__i<index>__<time_ns>`, a sample of an evaluation
-`<task>__<time_ns>`; `hone.rollout.trajectory_files` lists its files. A directory is written under another
-name and renamed, so it is complete or absent. Nothing is flushed to the disk: kill -9 loses nothing, and
-`load` detects a rollout that a power cut has torn.
+A rollout of a training is named `<task>__g<group>__i<index>__<time_ns>`, a sample of an evaluation
+`<task>__<time_ns>`; `hone.rollout.trajectory_files` lists its files. A directory is written under a
+temporary name and renamed, so it is complete or absent. Files are not fsynced: kill -9 loses nothing, and
+`load` detects a rollout that a power cut has damaged.
 """
 
 from __future__ import annotations
 
-import errno
-import os
 import re
 import shutil
 import threading
@@ -18,7 +16,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from hone.rollout.errors import StoreError
+from hone.rollout.errors import StoreError, write_error
 from hone.rollout.trajectory_files import decode, encode
 from hone.types import Trajectory
 
@@ -37,13 +35,13 @@ class Store:
     def save(self, trajectory: Trajectory, *, group: int, index: int) -> str:
         """Write a rollout of a training and return its directory's name.
 
-        Raises StoreError when the disk is full or cannot be written; what was stored before stays whole.
+        Raises StoreError when the disk is full or cannot be written; rollouts stored earlier stay complete.
         """
         meta = {"group_index": group, "index": index}
         return self._write(f"{_stem(trajectory)}__g{group}__i{index}", trajectory, meta)
 
     def save_sample(self, trajectory: Trajectory, *, index: int, meta: Mapping[str, Any]) -> str:
-        """Write a sample of an evaluation, with `meta` in its meta.json; like `save` otherwise."""
+        """Write a sample of an evaluation, with `meta` in its meta.json, and return its directory's name."""
         return self._write(_stem(trajectory), trajectory, {**meta, "group_index": 0, "index": index})
 
     def _write(self, stem: str, trajectory: Trajectory, meta: Mapping[str, Any]) -> str:
@@ -56,28 +54,28 @@ class Store:
             partial.rename(self.root / name)
         except OSError as error:
             shutil.rmtree(partial, ignore_errors=True)
-            raise _explained(self.root, error) from error
+            raise write_error(self.root, error) from error
         return name
 
     def _stamp(self) -> int:
-        """Nanoseconds since 1970, never the same twice: samples of one task may end together."""
+        """Return a unique Unix time in ns: two samples of one task may end at the same moment."""
         with self._mutex:
             self._last_ns = max(time.time_ns(), self._last_ns + 1)
             return self._last_ns
 
     def load(self, name: str) -> Trajectory:
-        """The trajectory that was saved under `name`, bit for bit. Raises StoreError."""
+        """Return the trajectory that was saved under `name`, bit for bit. Raises StoreError."""
         return load(self.root / name)
 
     def names(self) -> list[str]:
-        """The rollouts that `load` knows, in alphabetical order."""
+        """Return the names of all stored rollouts, in alphabetical order."""
         found = self.root.iterdir() if self.root.is_dir() else ()
         return sorted(
             path.name for path in found if _NAME.fullmatch(path.name) and not path.name.startswith(_PARTIAL)
         )
 
     def sweep(self, known: Iterable[str]) -> int:
-        """Remove what a dead process left: half-written rollouts and those that no ledger row names."""
+        """Remove half-written rollouts and rollouts that are not in `known`; return how many."""
         keep = set(known)
         left = [
             path
@@ -90,21 +88,12 @@ class Store:
 
 
 def load(directory: Path) -> Trajectory:
-    """Read one rollout. Raises StoreError, which names the directory, when it is missing or damaged."""
+    """Return the rollout in `directory`. Raises StoreError when it is missing or damaged."""
     try:
         return decode(lambda name: (directory / name).read_bytes())
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise StoreError(f"{directory} is not a whole rollout: {type(error).__name__}: {error}") from error
+        raise StoreError(f"{directory} is not a complete rollout: {type(error).__name__}: {error}") from error
 
 
 def _stem(trajectory: Trajectory) -> str:
     return re.sub(r"[^\w.-]", "_", trajectory.task_id)[:150]
-
-
-def _explained(root: Path, error: OSError) -> StoreError:
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return StoreError(
-            f"the disk that holds {root} is full: free some space and run the same command again; what was "
-            "written so far is whole"
-        )
-    return StoreError(f"cannot write below {root}: {os.strerror(error.errno or 0)}")

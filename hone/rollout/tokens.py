@@ -1,4 +1,4 @@
-"""A token tree as a columnar file: one row per token; a node without tokens keeps its place as one row."""
+"""A token tree as a Parquet file: one row per token; a node without tokens has one row."""
 
 # pyarrow publishes no types:
 # pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
@@ -29,7 +29,7 @@ _TOKENS = pa.schema(
 
 
 def to_parquet(tree: TokenTree) -> bytes:
-    """The tree as a Parquet file, in about 1 ms."""
+    """Return the tree as a Parquet file; takes about 1 ms."""
     nodes = tree.nodes
     rows = np.array([max(len(node.tokens), 1) for node in nodes], np.int64)
     filled = np.repeat(np.array([len(node.tokens) > 0 for node in nodes], np.bool_), rows)
@@ -57,8 +57,8 @@ def to_parquet(tree: TokenTree) -> bytes:
 
 
 def from_parquet(data: bytes) -> TokenTree:
-    """The tree that was written, bit for bit. Raises ValueError (pyarrow.ArrowInvalid) when it is damaged."""
-    # Arrow's own threads, which so small a table needs none of, can outlive the interpreter and abort it
+    """Return the tree of a file, bit for bit. Raises ValueError (pyarrow.ArrowInvalid) when it is damaged."""
+    # Without threads: Arrow's threads can outlive the interpreter and abort it
     table = pq.ParquetFile(pa.BufferReader(data)).read(use_threads=False)
     node = table["node"].to_numpy()
     bounds = [*np.flatnonzero(np.diff(node, prepend=-1)).tolist(), len(node)]

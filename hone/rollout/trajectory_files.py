@@ -1,4 +1,4 @@
-"""A trajectory as the files of its directory, and back: the only place that knows their keys.
+"""Convert a trajectory to the files of its directory and back; only this module knows their keys.
 
 traj.json       messages, step_debug, info, turns: read by people and other tools
 patch.diff      the patch, byte for byte
@@ -45,20 +45,20 @@ _FIELDS = frozenset(  # keys of sample_metadata that are fields of a trajectory;
 Json = dict[str, Any]
 
 
-def encode(trajectory: Trajectory, place: Mapping[str, Any]) -> dict[str, bytes]:
-    """Return file name -> content. `place` holds `group_index`, `index` and further keys for meta.json."""
+def encode(trajectory: Trajectory, position: Mapping[str, Any]) -> dict[str, bytes]:
+    """Return file name -> content. `position` holds `group_index`, `index` and further keys for meta.json."""
     verdict = None if trajectory.verdict is None else asdict(trajectory.verdict)
     traj = {
         "messages": list(trajectory.messages),
         "step_debug": _step_debug(trajectory),
-        "info": _info(trajectory, place),
+        "info": _info(trajectory, position),
         "trajectory_format": FORMAT,
         "turns": [asdict(turn) for turn in trajectory.turns],
     }
     return {
         "traj.json": _dump(traj),
         "patch.diff": trajectory.patch.encode("utf-8", "surrogatepass"),
-        "meta.json": _dump({**place, **_meta(trajectory)}),
+        "meta.json": _dump({**position, **_meta(trajectory)}),
         "verdict.json": _dump(verdict),
         "tokens.parquet": to_parquet(trajectory.tree),
     }
@@ -133,7 +133,7 @@ def _meta(trajectory: Trajectory) -> Json:
     }
 
 
-def _info(trajectory: Trajectory, place: Mapping[str, Any]) -> Json:
+def _info(trajectory: Trajectory, position: Mapping[str, Any]) -> Json:
     return {
         "instance_id": trajectory.task_id,
         "exit_status": trajectory.outcome.value,
@@ -142,8 +142,8 @@ def _info(trajectory: Trajectory, place: Mapping[str, Any]) -> Json:
         "patch_source": "git_diff" if trajectory.patch.strip() else None,
         "reward": trajectory.reward,
         "eval_result": None if trajectory.verdict is None else {"resolved": trajectory.verdict.resolved},
-        "group_index": place["group_index"],
-        "index": place["index"],
+        "group_index": position["group_index"],
+        "index": position["index"],
     }
 
 

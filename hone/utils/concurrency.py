@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection
-from contextlib import suppress
-from typing import Any, ParamSpec, TypeVar
+from collections.abc import AsyncGenerator, Callable, Collection
+from contextlib import asynccontextmanager, suppress
+from typing import Any, ParamSpec, TypeVar, cast
 
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
@@ -29,6 +29,22 @@ async def run_in_thread(
         if not task.cancelled():  # it is when the event loop shuts down
             task.exception()  # mark it as retrieved: the caller gets the cancellation
         raise
+
+
+@asynccontextmanager
+async def task_group() -> AsyncGenerator[asyncio.TaskGroup]:
+    """Yield an `asyncio.TaskGroup` that raises the first task's error itself instead of a group of errors.
+
+    The other errors are usually follow-on errors; they stay visible as the cause.
+    """
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            yield tasks
+    except BaseExceptionGroup as failed:
+        first: BaseException = failed
+        while isinstance(first, BaseExceptionGroup):
+            first = cast("BaseExceptionGroup[BaseException]", first).exceptions[0]
+        raise first from failed
 
 
 async def finish_within(tasks: Collection[asyncio.Task[Any]], timeout_s: float) -> None:

@@ -20,15 +20,15 @@ def make_run(folder: Path) -> Path:
     store = Store(folder / "rollouts")
     with Ledger.open(folder) as ledger:
 
-        def roll(rollout_id: str, step: int, place: int, outcome: Outcome) -> None:
+        def roll(rollout_id: str, step: int, index: int, outcome: Outcome) -> None:
             ledger.dispatch(
-                rollout_id, group_id=f"g{step}", place=place, task_id="train-0007", step=step, version=step
+                rollout_id, group_id=f"g{step}", index=index, task_id="train-0007", step=step, version=step
             )
             if outcome is Outcome.SANDBOX_ERROR:
                 ledger.end(rollout_id, outcome)
                 return
             stored = trajectory(rollout_id, outcome)
-            directory = store.save(stored, group=step, index=place)
+            directory = store.save(stored, group=step, index=index)
             ledger.end(rollout_id, outcome, reward=stored.reward, directory=directory)
 
         roll("r00", 0, 0, Outcome.RESOLVED)
@@ -39,7 +39,7 @@ def make_run(folder: Path) -> Path:
         roll("r11", 1, 1, Outcome.RESOLVED)
         roll("flat", 1, 2, Outcome.UNRESOLVED)
         ledger.commit_step(1, {"r10": TRAINED, "r11": TRAINED, "flat": dropped("no_tokens")})
-        ledger.dispatch("r20", group_id="g2", place=0, task_id="train-0007", step=2, version=2)
+        ledger.dispatch("r20", group_id="g2", index=0, task_id="train-0007", step=2, version=2)
     records = [
         {"kind": "train", "step": step, "loss": 0.5, "resolve_rate": 0.5 + step / 2} for step in range(2)
     ]

@@ -99,7 +99,7 @@ def test_a_failure_is_one_sentence_and_exit_code_1(hone: Hone, run_dir: Path):
     (damaged / "tokens.parquet").write_bytes(b"cut")
     code, out, err = hone("show", run_dir / damaged.name)
     assert (code, out, len(err.strip().splitlines())) == (1, "", 1)
-    assert "is not a whole rollout" in err
+    assert "is not a complete rollout" in err
 
 
 @pytest.mark.parametrize("arguments", [["--debug", "train", "gone.toml"], ["train", "gone.toml", "--debug"]])

@@ -16,7 +16,7 @@ bounds = st.none() | st.integers(-12, 12)
 
 
 @given(bounds, bounds, st.none() | st.integers(-3, 3).filter(bool))
-def test_a_slice_is_pythons(start: int | None, stop: int | None, step: int | None):
+def test_slice_follows_python(start: int | None, stop: int | None, step: int | None):
     shown = ["" if bound is None else str(bound) for bound in (start, stop, step)]
     numbers = list(range(8))
     assert numbers[parse_slice(":".join(shown))] == numbers[start:stop:step]
@@ -24,12 +24,12 @@ def test_a_slice_is_pythons(start: int | None, stop: int | None, step: int | Non
 
 
 @pytest.mark.parametrize("text", ["5", "a:b", "0-5", "0:5:0", "1:2:3:4", "0.5:1", "0:5,7"])
-def test_what_is_no_slice_is_refused(text: str):
+def test_invalid_slice_is_refused(text: str):
     with pytest.raises(ValueError, match="is not a slice such as 0:5"):
         EvaluateSettings(slice=text)
 
 
-def test_ids_come_before_the_slice_and_both_keep_the_order(tmp_path: Path):
+def test_slice_applies_after_ids_and_keeps_order(tmp_path: Path):
     every = tasks(6)
     ids = tmp_path / "ids.txt"
     ids.write_text("\n".join(f"{task.id}  # noted" for task in reversed(every[1:5])))
@@ -39,7 +39,7 @@ def test_ids_come_before_the_slice_and_both_keep_the_order(tmp_path: Path):
     assert choose(every, EvaluateSettings(slice="-2:")) == list(every[4:])
 
 
-def test_a_choice_of_nothing_is_an_error(tmp_path: Path):
+def test_empty_choice_is_an_error(tmp_path: Path):
     ids = tmp_path / "ids.txt"
     ids.write_text("train-000\n")
     with pytest.raises(TaskError, match=r"train-000 \(did you mean train-000\d\?\)"):
@@ -50,8 +50,8 @@ def test_a_choice_of_nothing_is_an_error(tmp_path: Path):
         choose((), EvaluateSettings())
 
 
-def test_a_temperature_is_a_number_from_0_on_and_is_named_once():
-    with pytest.raises(ValueError, match="named twice"):
+def test_temperatures_are_non_negative_and_unique():
+    with pytest.raises(ValueError, match="listed twice"):
         EvaluateSettings(temperatures=(0.5, 0.7, 0.5))
     for wrong in (-0.1, float("nan"), float("inf")):
         with pytest.raises(ValueError, match="0 or more"):

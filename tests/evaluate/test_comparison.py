@@ -40,7 +40,7 @@ def evaluation(
     return folder
 
 
-def test_two_runs_are_compared_task_by_task(tmp_path: Path):
+def test_runs_are_compared_task_by_task(tmp_path: Path):
     first = evaluation(tmp_path / "a", {str(i): [i < 10] for i in range(12)})
     second = evaluation(tmp_path / "b", {str(i): [i < 1] for i in range(12)})
     fault = {"instance_id": "0", "sample": 1, "resolved": False, "exit_status": "engine_error"}
@@ -55,7 +55,7 @@ def test_two_runs_are_compared_task_by_task(tmp_path: Path):
     assert "evidence that the first run is better" in compared.meaning
 
 
-def test_tasks_that_changed_are_ordered_by_how_much_the_second_run_gained(tmp_path: Path):
+def test_changed_tasks_are_ordered_by_gain(tmp_path: Path):
     first = evaluation(
         tmp_path / "a", {"up": [False] * 2, "down": [True] * 2, "half": [True, False], "x": [True]}
     )
@@ -74,13 +74,13 @@ def test_tasks_that_changed_are_ordered_by_how_much_the_second_run_gained(tmp_pa
         (9, 1, "would split 9 to 1 or more unevenly with probability 0.021. That is evidence that the first"),
     ],
 )
-def test_a_p_value_is_told_in_words(first: int, second: int, said: str):
+def test_p_value_is_explained_in_words(first: int, second: int, said: str):
     one = {str(i): [i < first] for i in range(first + second + 2)}
     two = {str(i): [first <= i < first + second] for i in range(first + second + 2)}
     assert said in meaning(compare(one, two))
 
 
-def test_settings_that_differ_in_more_than_the_model_are_named(tmp_path: Path):
+def test_differing_settings_are_listed(tmp_path: Path):
     one = {"model": {"path": "m1"}, "sampling": {"temperature": 1.0, "top_p": 1.0}, "engine": {"threads": 1}}
     two = {"model": {"path": "m2"}, "sampling": {"temperature": 0.2, "top_p": 1.0}, "engine": {"threads": 2},
            "seed": 3}  # fmt: skip
@@ -95,13 +95,13 @@ def test_settings_that_differ_in_more_than_the_model_are_named(tmp_path: Path):
     assert compare_runs(first, second).settings == {}  # an evaluation that did not end names none
 
 
-def test_figures_that_only_one_of_them_has_are_left_out(tmp_path: Path):
+def test_figures_of_only_one_run_are_omitted(tmp_path: Path):
     first = evaluation(tmp_path / "a", {"t": [True]}, tokens=10, elapsed=2.0)
     second = evaluation(tmp_path / "b", {"t": [True]}, tokens=30)
     assert compare_runs(first, second).figures == {"turns": (4.0, 4.0), "sampled tokens": (10.0, 30.0)}
 
 
-def test_what_cannot_be_compared_is_refused(tmp_path: Path):
+def test_incomparable_runs_are_refused(tmp_path: Path):
     run = evaluation(tmp_path / "a", {"t": [True]})
     other = evaluation(tmp_path / "b", {"u": [True]})
     with pytest.raises(EvaluateError, match="share no task"):
@@ -117,14 +117,14 @@ def test_what_cannot_be_compared_is_refused(tmp_path: Path):
         compare_runs(run, run)
 
 
-def test_a_name_of_a_run_never_becomes_the_scheme_of_a_link(tmp_path: Path):
+def test_run_name_never_becomes_a_link_scheme(tmp_path: Path):
     first = evaluation(tmp_path / "javascript:alert(1)", {"up": [False]})
     second = evaluation(tmp_path / "b", {"up": [True]})
     page = read(comparison_page(compare_runs(first, second), tmp_path / "c.html"))
     assert "javascript%3Aalert%281%29/report.html" in page.links
 
 
-def test_the_page_of_a_comparison_links_both_runs_from_where_it_lies(tmp_path: Path):
+def test_comparison_page_links_both_runs_relatively(tmp_path: Path):
     attack = "<script>alert(1)</script>"
     args = {"model": {"path": attack}, "prompts": attack}
     first = evaluation(

@@ -57,7 +57,7 @@ def said(*messages: dict[str, Any], **more: Any) -> Trajectory:
     return dataclasses.replace(trajectory("r", Outcome.RESOLVED), messages=messages, **more)
 
 
-def test_a_report_shows_every_figure_and_links_every_sample():
+def test_report_shows_every_figure_and_links_every_sample():
     outcomes = [Outcome.RESOLVED, Outcome.UNRESOLVED, Outcome.RESOLVED, Outcome.TURN_LIMIT]
     rows = [row("flaky", i, outcome) for i, outcome in enumerate(outcomes)]
     rows += [row("hard", i, Outcome.UNRESOLVED) for i in range(4)]
@@ -76,19 +76,19 @@ def test_a_report_shows_every_figure_and_links_every_sample():
     assert "never trained on" in read(evaluation(rows, trainable=False)).text
 
 
-def test_a_report_of_scripted_samples_leaves_out_what_there_is_not():
+def test_report_of_scripted_samples_omits_missing_figures():
     rows = [row("a", 0, Outcome.RESOLVED, tokens=0, prompt_tokens=0, engine_s=0.0)]
     page = read(evaluation(rows, trainable=False))
     for text in ("pass@", "Cost", "Sampled tokens", "engine", "Never resolved", "never trained on"):
         assert text not in page.text
 
 
-def test_a_report_of_nothing_but_faults_is_a_report():
+def test_report_of_only_faults_is_rendered():
     page = read(evaluation([row("a", 0, Outcome.ENGINE_ERROR, score=None)]))
     assert "0 of 0" in page.text
 
 
-def test_every_outcome_has_its_fault_beside_it():
+def test_report_shows_the_fault_of_every_outcome():
     counted = report.outcome_counts({outcome.value: 2 for outcome in Outcome})
     assert {each.outcome: each.fault for each in counted} == {
         outcome.value: rule.fault.value for outcome, rule in OUTCOME_RULES.items()
@@ -97,7 +97,7 @@ def test_every_outcome_has_its_fault_beside_it():
     assert sum(each.share for each in counted) == pytest.approx(1)
 
 
-def test_the_chart_of_a_quantity_holds_every_sample_once():
+def test_chart_contains_every_sample_once():
     rng = random.Random(0)
     rows = [
         row(f"t{i}", 0, rng.choice([Outcome.RESOLVED, Outcome.UNRESOLVED]), elapsed=rng.expovariate(0.1))
@@ -109,7 +109,7 @@ def test_the_chart_of_a_quantity_holds_every_sample_once():
         assert each.smallest <= each.median <= each.p90 <= each.largest
 
 
-def test_a_rollouts_page_shows_messages_turns_patch_tests_forks_and_side_calls():
+def test_rollout_page_shows_every_part_of_a_rollout():
     reply = trajectory("r", Outcome.RESOLVED).turns[0].reply
     calls = (
         Call(index=0, node=1, purpose="main", fork=None, prompt_tokens=512, sampled_tokens=22, seconds=0.5),
@@ -152,7 +152,7 @@ def test_a_rollouts_page_shows_messages_turns_patch_tests_forks_and_side_calls()
     assert "../../report.html" in page.links
 
 
-def test_replies_that_cannot_be_matched_to_turns_are_shown_beside_them():
+def test_unmatched_replies_are_shown_apart_from_turns():
     record = said({"role": "user", "content": "go"})  # one turn, no reply among the messages
     assert [message.turn for message in conversation(record)] == [None]
     page = read(rollout_page(record))
@@ -165,11 +165,11 @@ def test_replies_that_cannot_be_matched_to_turns_are_shown_beside_them():
     [("diff --git a/x b/x", "file"), ("@@ -1 +1 @@", "hunk"), ("+x", "added"), ("-x", "removed"),
      (" x", "context"), ("", "context")],
 )  # fmt: skip
-def test_lines_of_a_diff_are_told_apart(line: str, kind: str):
+def test_diff_lines_are_classified(line: str, kind: str):
     assert line_kind(line) == kind
 
 
-def test_what_a_browser_would_hide_is_written_out():
+def test_hidden_characters_are_escaped():
     shown = visible("a\x00\x1b[2J\u202eb\u200b\ud83d\r\n\tc")
     assert shown == r"a\x00\x1b[2J\u202eb\u200b\ud83d\x0d" + "\n\tc"
     assert visible("grün 漢 🙂") == "grün 漢 🙂"
@@ -177,7 +177,7 @@ def test_what_a_browser_would_hide_is_written_out():
 
 @settings(max_examples=40, deadline=None)
 @given(hostile, hostile, hostile)
-def test_no_text_of_a_rollout_becomes_part_of_its_page(one: str, two: str, three: str):
+def test_rollout_text_is_escaped_in_its_page(one: str, two: str, three: str):
     base = trajectory("r", Outcome.RESOLVED)
     turn = dataclasses.replace(base.turns[0], reply=one, action=two, observation=three)
     call = {"id": one, "type": "function", "function": {"name": two, "arguments": three}}
@@ -205,7 +205,7 @@ def test_no_text_of_a_rollout_becomes_part_of_its_page(one: str, two: str, three
 
 @settings(max_examples=25, deadline=None)
 @given(hostile, hostile)
-def test_no_name_in_a_report_becomes_part_of_its_page(one: str, two: str):
+def test_names_in_a_report_are_escaped(one: str, two: str):
     rows = [
         row(one or "t", 0, Outcome.RESOLVED, group=two or "g"),
         row("u", 0, Outcome.UNRESOLVED, error=one),
@@ -215,14 +215,14 @@ def test_no_name_in_a_report_becomes_part_of_its_page(one: str, two: str):
     read(html)
 
 
-def test_an_attack_is_shown_as_it_was_written():
+def test_html_in_a_rollout_is_shown_as_text():
     page = read(rollout_page(said({"role": "user", "content": ATTACK}, patch=ATTACK)))
     assert page.text.count(ATTACK) == 2
     assert json.dumps(ATTACK)[1:10] in page.text
     assert ATTACK in read(evaluation([row("t", 0, Outcome.RESOLVED, group=ATTACK)])).text
 
 
-def test_the_page_of_a_sweep_has_a_line_for_each_temperature():
+def test_sweep_page_has_a_row_per_temperature():
     rows = [row("a", i, Outcome.RESOLVED) for i in range(2)]
     summary = results.summarise(rows, PRICED, model="m", data="d", trainable=True, args={})
     evaluations = [{"temperature": t, "directory": f"temperature-{t:g}", **summary} for t in (0.0, 0.7)]

@@ -11,7 +11,7 @@ import pytest
 
 from hone.evaluate.errors import EvaluateError
 from hone.evaluate.results import append, read
-from hone.evaluate.runner import EvalProgress, Subject, claim, evaluate
+from hone.evaluate.runner import EvalInfo, EvalProgress, claim, evaluate
 from hone.evaluate.settings import EvaluateSettings
 from hone.rollout.store import load
 from hone.types import Task
@@ -29,7 +29,7 @@ def run(
                 context,
                 EvaluateSettings(samples=samples),
                 root / "out",
-                Subject(
+                EvalInfo(
                     model="scripted",
                     data="curriculum",
                     seed=0,
@@ -52,7 +52,7 @@ def lines(path: Path) -> list[dict[str, Any]]:
 
 
 @pytest.mark.sandbox
-def test_an_evaluation_counts_what_was_resolved_and_writes_it_down(tmp_path: Path):
+def test_evaluation_counts_and_stores_resolved_samples(tmp_path: Path):
     right = {tasks(3)[0].id, tasks(3)[1].id}
     agent = script(lambda task, rollout_id: [gold(task)] if task.id in right else [])
     summary = run(tmp_path, agent, samples=2)
@@ -98,7 +98,7 @@ def test_each_sample_has_a_directory_with_the_documented_files(tmp_path: Path):
         assert row["instance_id"] in (folder / "rollout.html").read_text()
 
 
-def test_a_directory_belongs_to_one_evaluation_and_is_gone_on_with_only_when_asked(tmp_path: Path):
+def test_directory_holds_one_evaluation_and_needs_resume(tmp_path: Path):
     claim(tmp_path / "out", "f", resume=False)
     claim(tmp_path / "out", "f", resume=False)  # claimed, but nothing has ended yet
     (tmp_path / "out" / "results.jsonl").touch()
@@ -123,19 +123,19 @@ def test_a_directory_belongs_to_one_evaluation_and_is_gone_on_with_only_when_ask
         claim(tmp_path / "file", "f", resume=False)
 
 
-def test_every_sample_has_a_seed_of_its_own(tmp_path: Path):
+def test_every_sample_has_its_own_seed(tmp_path: Path):
     def seeds(run_seed: int) -> list[int | None]:
         out = tmp_path / str(run_seed)
-        subject = Subject(model="m", data="d", seed=run_seed, fingerprint="f", trainable=False, args={})
+        info = EvalInfo(model="m", data="d", seed=run_seed, fingerprint="f", trainable=False, args={})
         context = World([]).context(tmp_path)
-        asyncio.run(evaluate(tasks(2), context, EvaluateSettings(samples=2), out, subject))
+        asyncio.run(evaluate(tasks(2), context, EvaluateSettings(samples=2), out, info))
         return [load(folder).seed for folder in sorted((out / "rollouts").iterdir())]
 
     assert len({*seeds(0), *seeds(1)}) == 8
 
 
 @pytest.mark.sandbox
-def test_an_evaluation_goes_on_where_it_stopped_and_runs_faults_again(tmp_path: Path):
+def test_evaluation_resumes_and_retries_faults(tmp_path: Path):
     worked: Counter[str] = Counter()
 
     def commands(task: Task, rollout_id: str) -> list[str]:
@@ -167,7 +167,7 @@ def result(task: str, sample: int, resolved: bool) -> dict[str, Any]:
     return {"instance_id": task, "sample": sample, "resolved": resolved, "exit_status": status}
 
 
-def test_the_last_line_of_a_sample_counts_and_a_line_that_is_no_result_is_named(tmp_path: Path):
+def test_last_line_of_a_sample_counts(tmp_path: Path):
     path = tmp_path / "results.jsonl"
     append(path, result("a", 0, False))
     append(path, result("a", 0, True))

@@ -21,12 +21,12 @@ def test_numbers_are_short(value: float, shown: str):
     [(0, "0"), (99_999, "99,999"), (123_456, "123 k"), (999_999, "1,000 k"), (1_674_010, "1.67 M"),
      (38_998_138, "39 M"), (5_100_000_000, "5.1 G"), (7 * 10**12, "7,000 G")],
 )  # fmt: skip
-def test_great_counts_have_three_digits_and_a_letter(count: int, shown: str):
+def test_large_counts_have_three_digits_and_a_letter(count: int, shown: str):
     assert short(count) == shown
 
 
 @given(st.floats(-1e12, 1e12))
-def test_a_short_number_is_close_to_the_number(value: float):
+def test_short_number_is_close_to_the_number(value: float):
     assert float(number(value).replace(",", "")) == pytest.approx(value, rel=0.006, abs=1e-300)
 
 
@@ -35,9 +35,9 @@ def test_a_short_number_is_close_to_the_number(value: float):
     [(0.0, "0 s"), (0.417, "0.42 s"), (59.9, "59.9 s"), (60, "1 min 0 s"), (3599.6, "1 h 0 min"),
      (7500, "2 h 5 min")],
 )  # fmt: skip
-def test_durations_are_written_in_the_units_of_people(seconds: float, shown: str):
+def test_durations_use_seconds_minutes_and_hours(seconds: float, shown: str):
     assert duration(seconds) == shown
 
 
-def test_no_rate_is_a_dash():
+def test_missing_rate_is_a_dash():
     assert (percent(None), percent(0.125)) == ("–", "12.5 %")  # noqa: RUF001

@@ -46,7 +46,7 @@ def commit(ledger: Ledger, groups: Sequence[Group], step: int = 0) -> None:
 
 
 @pytest.mark.sandbox
-def test_a_step_gives_one_group_per_task_and_its_rollouts_are_on_disk(tmp_path: Path):
+def test_step_returns_one_stored_group_per_task(tmp_path: Path):
     async def run() -> None:
         seen: list[RolloutProgress] = []
         agent = script(lambda task, rollout_id: [gold(task)] if rollout_id.endswith("-0") else [])
@@ -66,7 +66,7 @@ def test_a_step_gives_one_group_per_task_and_its_rollouts_are_on_disk(tmp_path: 
 
 
 @pytest.mark.sandbox
-def test_a_step_that_was_interrupted_reuses_what_had_finished(tmp_path: Path):
+def test_interrupted_step_reuses_finished_rollouts(tmp_path: Path):
     worked: Counter[str] = Counter()
 
     def commands(task: Task, rollout_id: str) -> list[str]:
@@ -92,7 +92,7 @@ def test_a_step_that_was_interrupted_reuses_what_had_finished(tmp_path: Path):
 
 
 @pytest.mark.sandbox
-def test_rollouts_of_other_weights_or_places_are_not_reused(tmp_path: Path):
+def test_rollouts_of_other_weights_or_tasks_are_not_reused(tmp_path: Path):
     async def run() -> None:
         async with dispatching(tmp_path, script(lambda task, _: [])) as (dispatcher, ledger, _):
             await dispatcher.collect(0, 0, tasks(1))
@@ -107,7 +107,7 @@ def test_rollouts_of_other_weights_or_places_are_not_reused(tmp_path: Path):
 
 
 @pytest.mark.sandbox
-def test_cancelling_ends_every_rollout_and_closes_every_sandbox(tmp_path: Path):
+def test_cancellation_ends_rollouts_and_closes_sandboxes(tmp_path: Path):
     async def run() -> None:
         agent = Hanging()
         async with dispatching(tmp_path, agent, concurrent_episodes=3) as (dispatcher, ledger, context):
@@ -221,7 +221,7 @@ def workspaces(tmp_path_factory: pytest.TempPathFactory) -> Path:
     faults=st.lists(st.sampled_from([None, None, None, "fault", "defect"]), max_size=30),
     patience=st.integers(0, 60),
 )
-def test_every_dispatched_rollout_is_in_the_ledger_whatever_fails_or_is_cancelled_when(
+def test_ledger_balances_under_any_faults_and_cancellations(
     workspaces: Path, faults: list[str | None], patience: int
 ):
     async def run(root: Path, ledger: Ledger) -> None:
@@ -248,7 +248,7 @@ def test_every_dispatched_rollout_is_in_the_ledger_whatever_fails_or_is_cancelle
         asyncio.run(run(Path(root), ledger))
 
 
-def test_a_cancelled_collection_sweeps_nothing_away_from_the_next_one(workspaces: Path, tmp_path: Path):
+def test_cancelled_collection_removes_nothing_of_the_next_one(workspaces: Path, tmp_path: Path):
     begun, told = threading.Event(), threading.Event()
 
     class SlowToSweep(Store):
@@ -280,7 +280,7 @@ def test_a_cancelled_collection_sweeps_nothing_away_from_the_next_one(workspaces
         assert {path.name for path in (tmp_path / "rollouts").iterdir()} == stored
 
 
-def test_seeds_of_rollouts_depend_on_the_seed_of_the_run(tmp_path: Path):
+def test_rollout_seeds_depend_on_the_run_seed(tmp_path: Path):
     def seeds(run_seed: int) -> list[int | None]:
         root = tmp_path / str(run_seed)
         with Ledger.open(root) as ledger:
@@ -292,7 +292,7 @@ def test_seeds_of_rollouts_depend_on_the_seed_of_the_run(tmp_path: Path):
     assert len({*seeds(0), *seeds(1)}) == 8
 
 
-def test_an_infrastructure_fault_is_dropped_and_its_place_filled_again(tmp_path: Path):
+def test_infrastructure_fault_is_dropped_and_retried(tmp_path: Path):
     with Ledger.open(tmp_path) as ledger:
         world = World(["fault", None, "fault"])
         groups = asyncio.run(world.dispatcher(tmp_path, ledger).collect(0, 0, tasks(1)))
@@ -302,7 +302,7 @@ def test_an_infrastructure_fault_is_dropped_and_its_place_filled_again(tmp_path:
         assert len({entry.rollout_id for entry in ledger.entries()}) == 4
 
 
-def test_a_place_that_cannot_be_filled_stops_the_step_with_the_reason(tmp_path: Path):
+def test_repeated_infrastructure_faults_stop_the_step(tmp_path: Path):
     with Ledger.open(tmp_path) as ledger:
         world = World(["fault"] * 100)
         with pytest.raises(RolloutError, match=r"3 rollouts in a row .* sandbox_error \(injected\)"):
@@ -317,7 +317,7 @@ def test_a_place_that_cannot_be_filled_stops_the_step_with_the_reason(tmp_path: 
         ([None, None, "defect"], StoreError, "crashed: StoreError"),
     ],
 )
-def test_a_defect_stops_the_step_and_is_written_down(
+def test_defect_stops_the_step_and_is_in_the_ledger(
     tmp_path: Path, faults: list[str | None], error: type[Exception], reason: str
 ):
     with Ledger.open(tmp_path) as ledger:
@@ -344,7 +344,7 @@ class Meeting(World):
         self.at_once -= 1
 
 
-def test_as_many_rollouts_are_under_way_as_allowed_and_no_more(tmp_path: Path):
+def test_concurrent_rollouts_reach_and_keep_the_limit(tmp_path: Path):
     running: list[int] = []
     world = Meeting(together=2)
     with Ledger.open(tmp_path) as ledger:
@@ -370,7 +370,7 @@ class Deciding(World):
         run.ending = Outcome.FORMAT_LIMIT if self._solves(run.rollout_id) else None
 
 
-def test_a_constant_group_is_replaced_by_the_next_spare_task_and_only_so_often(tmp_path: Path):
+def test_zero_variance_group_is_replaced_a_limited_number_of_times(tmp_path: Path):
     varied = {"s0g1r1-0"}  # the only rollout with another reward: the first replacement of the second group
     rewards = {Outcome.FORMAT_LIMIT: -0.5}
     options: dict[str, Any] = {"replace_constant_groups": 2, "rewards": rewards}
@@ -390,7 +390,7 @@ def test_a_constant_group_is_replaced_by_the_next_spare_task_and_only_so_often(t
         commit(ledger, same)
 
 
-def test_seeds_depend_on_everything_they_are_made_from():
+def test_seed_depends_on_all_its_parts():
     assert len({seed_of(*parts) for parts in [(0, "a"), (1, "a"), (0, "b"), (0, "a", 0)]}) == 4
     assert seed_of(0, "a") == seed_of(0, "a")
     assert 0 <= seed_of("x") < 2**63

@@ -87,7 +87,7 @@ def asking(*replies: str | Exception) -> dict[str, Any]:
     return {"new_chat": lambda rollout_id, seed: Says(*replies)}
 
 
-def test_a_right_fix_is_resolved_and_every_stage_is_timed(tmp_path: Path):
+def test_correct_fix_is_resolved_and_every_stage_is_timed(tmp_path: Path):
     done = roll_out(tmp_path, script(lambda task, _: [gold(task)]))
     assert (done.outcome, done.reward, done.error) == (Outcome.RESOLVED, 1.0, None)
     assert done.verdict is not None
@@ -98,28 +98,28 @@ def test_a_right_fix_is_resolved_and_every_stage_is_timed(tmp_path: Path):
     assert len(done.turns) == 2
 
 
-def test_a_wrong_fix_is_unresolved(tmp_path: Path):
+def test_wrong_fix_is_unresolved(tmp_path: Path):
     done = roll_out(tmp_path, script(lambda task, _: ["echo 'a note' > notes.txt"]))
     assert (done.outcome, done.reward) == (Outcome.UNRESOLVED, -1.0)
 
 
-def test_submitting_nothing_is_no_patch_and_is_not_graded(tmp_path: Path):
+def test_empty_submission_is_no_patch_and_is_not_graded(tmp_path: Path):
     done = roll_out(tmp_path, script(lambda task, _: []))
     assert (done.outcome, done.reward, done.verdict) == (Outcome.NO_PATCH, -1.0, None)
 
 
-def test_a_turn_limit_keeps_its_name_and_its_fix_is_worth_a_fix(tmp_path: Path):
+def test_turn_limit_stays_the_outcome_and_its_fix_is_rewarded(tmp_path: Path):
     done = roll_out(tmp_path, script(lambda task, _: [gold(task), *["true"] * 20]))
     assert (done.outcome, done.reward) == (Outcome.TURN_LIMIT, 1.0)
 
 
-def test_a_time_limit_grades_the_patch_so_far(tmp_path: Path):
+def test_patch_at_the_time_limit_is_graded(tmp_path: Path):
     agent = script(lambda task, _: [gold(task), "sleep 1000"])
     done = roll_out(tmp_path, agent, time_limit_s=10.0)  # what the first command never takes
     assert (done.outcome, done.reward, len(done.turns)) == (Outcome.TIME_LIMIT, 1.0, 1)
 
 
-def test_a_full_context_grades_the_patch_so_far(tmp_path: Path):
+def test_patch_at_the_context_limit_is_graded(tmp_path: Path):
     chat = asking(gold(tasks(1)[0]), ContextOverflow(9, 8))
     done = roll_out(tmp_path, BashAgent(SCAFFOLD), context=chat)
     assert (done.outcome, done.reward) == (Outcome.CONTEXT_LIMIT, 1.0)
@@ -129,7 +129,7 @@ def test_a_full_context_grades_the_patch_so_far(tmp_path: Path):
 
 
 @pytest.mark.parametrize("ending", [EngineError("down"), None])
-def test_an_engine_that_fails_or_is_silent_is_an_engine_error(tmp_path: Path, ending: Exception | None):
+def test_failing_or_silent_engine_is_engine_error(tmp_path: Path, ending: Exception | None):
     chat = asking("true", *([ending] if ending else []))
     # the limit leaves time for the command, and is over before the silence is
     done = roll_out(tmp_path, BashAgent(SCAFFOLD), context=chat, reply_timeout_s=11.0, time_limit_s=10.0)
@@ -138,19 +138,19 @@ def test_an_engine_that_fails_or_is_silent_is_an_engine_error(tmp_path: Path, en
     assert len(done.turns) == 1
 
 
-def test_a_reply_that_the_chat_template_cannot_carry_on_is_the_policys_doing(tmp_path: Path):
+def test_reply_that_breaks_the_chat_template_is_a_policy_fault(tmp_path: Path):
     chat = asking(gold(tasks(1)[0]), PolicyError("the template takes one call a reply"))
     done = roll_out(tmp_path, BashAgent(SCAFFOLD), context=chat)
     assert (done.outcome, done.reward) == (Outcome.FORMAT_LIMIT, -1.0)
     assert done.notes["refused"] == "the template takes one call a reply"
 
 
-def test_a_template_that_refuses_before_anything_was_said_ends_the_run(tmp_path: Path):
+def test_template_error_before_the_first_reply_stops_the_run(tmp_path: Path):
     with pytest.raises(PolicyError, match="no place for tools"):
         roll_out(tmp_path, BashAgent(SCAFFOLD), context=asking(PolicyError("no place for tools")))
 
 
-def test_a_time_limit_strikes_after_a_reply_and_not_during_it(tmp_path: Path):
+def test_time_limit_fires_after_a_reply_and_not_during_it(tmp_path: Path):
     class Slow(Says):
         async def reply(self, messages: list[Message], **asked: object) -> Reply:
             reply = await super().reply(messages)
@@ -182,19 +182,19 @@ class Breaking:
             await sandbox.read("x")
 
 
-def test_a_sandbox_lost_in_the_agents_hands_is_the_agents_doing(tmp_path: Path):
+def test_sandbox_lost_after_a_command_is_a_policy_fault(tmp_path: Path):
     done = roll_out(tmp_path, Breaking(1))
     assert (done.outcome, done.reward) == (Outcome.BROKE_SANDBOX, -1.0)
 
 
-def test_a_sandbox_lost_with_its_provider_or_before_any_command_is_not(tmp_path: Path):
+def test_sandbox_lost_with_its_provider_is_infrastructure_fault(tmp_path: Path):
     provider_down = roll_out(tmp_path, Breaking(1), fails=lambda i: i > 0)
     assert (provider_down.outcome, provider_down.reward) == (Outcome.SANDBOX_ERROR, None)
     assert "injected" in str(provider_down.error)
     assert roll_out(tmp_path, Breaking(0)).outcome is Outcome.SANDBOX_ERROR
 
 
-def test_a_sandbox_that_does_not_start_is_a_sandbox_error(tmp_path: Path):
+def test_sandbox_that_does_not_start_is_sandbox_error(tmp_path: Path):
     done = roll_out(tmp_path, script(lambda task, _: []), fails=lambda i: True)
     assert (done.outcome, done.reward, done.error) == (Outcome.SANDBOX_ERROR, None, "injected")
 
@@ -211,7 +211,7 @@ class Finds:
         return self._finding
 
 
-def test_no_verdict_is_a_grader_error_and_never_a_fail(tmp_path: Path):
+def test_missing_verdict_is_grader_error(tmp_path: Path):
     done = roll_out(
         tmp_path, script(lambda task, _: [gold(task)]), context={"grader": Finds(GraderError("no pytest"))}
     )
@@ -224,7 +224,7 @@ def test_tampering_outweighs_a_passing_verdict(tmp_path: Path):
     assert (done.outcome, done.reward) == (Outcome.TAMPERED, -1.0)
 
 
-def test_cancelling_closes_the_sandbox_and_the_chat_and_leaves_a_record(tmp_path: Path):
+def test_cancellation_closes_sandbox_and_chat_and_keeps_record(tmp_path: Path):
     @asynccontextmanager
     async def under_way(context: RolloutContext) -> AsyncGenerator[tuple[Episode, asyncio.Task[Trajectory]]]:
         rollout = episode(tasks(1)[0], context)
@@ -248,7 +248,7 @@ def test_cancelling_closes_the_sandbox_and_the_chat_and_leaves_a_record(tmp_path
     asyncio.run(run())
 
 
-def test_a_defect_of_ours_is_no_outcome(tmp_path: Path):
+def test_programming_error_is_raised_and_not_an_outcome(tmp_path: Path):
     class Defective:
         async def run(self, task: Task, sandbox: Sandbox, chat: Chat, run: AgentRun) -> None:
             raise ZeroDivisionError
@@ -257,7 +257,7 @@ def test_a_defect_of_ours_is_no_outcome(tmp_path: Path):
         roll_out(tmp_path, Defective())
 
 
-def test_what_an_agent_looked_for_is_noted_and_changes_nothing(tmp_path: Path) -> None:
+def test_suspicious_commands_are_recorded_as_signals(tmp_path: Path) -> None:
     looks = ["git log --all -S return", "pip download x"]
     honest = roll_out(tmp_path / "honest", script(lambda task, _: ["ls", gold(task)]))
     curious = roll_out(tmp_path / "curious", script(lambda task, _: [*looks, gold(task)]))

@@ -24,7 +24,7 @@ INFRASTRUCTURE = {o for o, rule in OUTCOME_RULES.items() if rule.fault is Fault.
 
 
 def dispatch(ledger: Ledger, rollout_id: str, step: int = 0) -> None:
-    ledger.dispatch(rollout_id, group_id=f"g{step}", place=0, task_id="t", step=step, version=step)
+    ledger.dispatch(rollout_id, group_id=f"g{step}", index=0, task_id="t", step=step, version=step)
 
 
 def end(ledger: Ledger, rollout_id: str, outcome: Outcome = Outcome.RESOLVED) -> None:
@@ -34,7 +34,7 @@ def end(ledger: Ledger, rollout_id: str, outcome: Outcome = Outcome.RESOLVED) ->
         ledger.end(rollout_id, outcome, reward=1.0, directory=f"d-{rollout_id}")
 
 
-def test_every_rollout_is_accounted_for_from_dispatch_to_training(tmp_path: Path):
+def test_every_rollout_is_counted_from_dispatch_to_training(tmp_path: Path):
     with Ledger.open(tmp_path) as ledger:
         for i in range(5):
             dispatch(ledger, f"r{i}")
@@ -51,7 +51,7 @@ def test_every_rollout_is_accounted_for_from_dispatch_to_training(tmp_path: Path
     assert (balance.in_flight, balance.steps) == (0, 1)
 
 
-def test_a_rollout_is_dispatched_once_and_ends_once(tmp_path: Path):
+def test_rollout_is_dispatched_once_and_ends_once(tmp_path: Path):
     with Ledger.open(tmp_path) as ledger:
         dispatch(ledger, "r")
         with pytest.raises(LedgerError, match="UNIQUE"):
@@ -64,7 +64,7 @@ def test_a_rollout_is_dispatched_once_and_ends_once(tmp_path: Path):
         assert [e.outcome for e in ledger.entries()] == [Outcome.RESOLVED]
 
 
-def test_a_rollout_is_disposed_of_once_and_only_after_it_ended(tmp_path: Path):
+def test_rollout_is_disposed_of_once_after_it_ended(tmp_path: Path):
     with Ledger.open(tmp_path) as ledger:
         dispatch(ledger, "running")
         with pytest.raises(LedgerError):
@@ -80,12 +80,12 @@ def test_a_rollout_is_disposed_of_once_and_only_after_it_ended(tmp_path: Path):
         assert ledger.balance().dropped == {"stale": 1, "sandbox_error": 1}
 
 
-def test_a_step_is_committed_whole_or_not_at_all(tmp_path: Path):
+def test_step_commit_is_all_or_nothing(tmp_path: Path):
     with Ledger.open(tmp_path) as ledger:
         for name in ("a", "b"):
             dispatch(ledger, name)
             end(ledger, name)
-        with pytest.raises(LedgerError, match="nothing is said about b"):
+        with pytest.raises(LedgerError, match="no disposal for b"):
             ledger.commit_step(0, {"a": TRAINED})
         with pytest.raises(LedgerError, match="never dispatched"):
             ledger.commit_step(0, {"a": TRAINED, "b": TRAINED, "c": TRAINED})
@@ -98,7 +98,7 @@ def test_a_step_is_committed_whole_or_not_at_all(tmp_path: Path):
             dispatch(ledger, "late", step=0)
 
 
-def test_what_a_dead_process_left_running_is_cancelled_and_what_it_finished_is_kept(tmp_path: Path):
+def test_recovery_cancels_running_and_keeps_finished_rollouts(tmp_path: Path):
     ledger = Ledger.open(tmp_path)
     for name in ("finished", "running"):
         dispatch(ledger, name)
@@ -118,7 +118,7 @@ def test_kill_minus_9_loses_no_row(tmp_path: Path):
         "from hone.rollout.ledger import Ledger\n"
         "ledger = Ledger.open(Path(sys.argv[1]))\n"
         "for i in range(50):\n"
-        "    ledger.dispatch(f'r{i}', group_id='g', place=i, task_id='t', step=0, version=0)\n"
+        "    ledger.dispatch(f'r{i}', group_id='g', index=i, task_id='t', step=0, version=0)\n"
         "os.kill(os.getpid(), signal.SIGKILL)"
     )
     assert subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=False).returncode == -9
@@ -126,7 +126,7 @@ def test_kill_minus_9_loses_no_row(tmp_path: Path):
         assert ledger.balance().dropped == {"interrupted": 50}
 
 
-def test_rolling_back_reopens_the_next_step_and_drops_the_later_ones(tmp_path: Path):
+def test_rollback_reopens_next_step_and_drops_later_ones(tmp_path: Path):
     with Ledger.open(tmp_path) as ledger:
         for step in range(4):
             dispatch(ledger, f"r{step}", step)
@@ -144,7 +144,7 @@ def test_rolling_back_reopens_the_next_step_and_drops_the_later_ones(tmp_path: P
         assert ledger.balance().in_flight == 0
 
 
-def test_a_second_process_is_refused_by_name_of_the_first(tmp_path: Path):
+def test_second_process_is_refused_with_pid_of_the_first(tmp_path: Path):
     with Ledger.open(tmp_path):
         code = (
             "import sys; from pathlib import Path; from hone.rollout.ledger import Ledger\n"
@@ -156,7 +156,7 @@ def test_a_second_process_is_refused_by_name_of_the_first(tmp_path: Path):
     Ledger.open(tmp_path).close()
 
 
-def test_a_run_directory_keeps_to_its_recipe(tmp_path: Path):
+def test_run_directory_is_bound_to_one_recipe(tmp_path: Path):
     with Ledger.open(tmp_path) as ledger:
         ledger.bind("one")
         ledger.bind("one")
@@ -164,7 +164,7 @@ def test_a_run_directory_keeps_to_its_recipe(tmp_path: Path):
         ledger.bind("two")
 
 
-def test_a_reader_sees_a_run_under_way_and_cannot_write(tmp_path: Path):
+def test_reader_sees_a_running_run_and_cannot_write(tmp_path: Path):
     with pytest.raises(LedgerError, match="holds no run"):
         Ledger.read(tmp_path)
     with Ledger.open(tmp_path) as ledger:
@@ -175,7 +175,7 @@ def test_a_reader_sees_a_run_under_way_and_cannot_write(tmp_path: Path):
                 end(reader, "r")
 
 
-def test_a_file_that_is_no_ledger_is_named(tmp_path: Path):
+def test_error_names_a_file_that_is_no_ledger(tmp_path: Path):
     (tmp_path / "ledger.sqlite").write_bytes(b"not a database" * 100)
     with pytest.raises(LedgerError, match="damaged"):
         Ledger.open(tmp_path)
@@ -186,7 +186,7 @@ def test_a_file_that_is_no_ledger_is_named(tmp_path: Path):
         Ledger.open(other)
 
 
-def test_a_lost_row_unbalances_the_ledger(tmp_path: Path):
+def test_lost_row_unbalances_the_ledger(tmp_path: Path):
     with Ledger.open(tmp_path) as ledger:
         dispatch(ledger, "r")
     database = sqlite3.connect(tmp_path / "ledger.sqlite")
@@ -266,7 +266,7 @@ class LedgerMachine(RuleBasedStateMachine):
     def dispatch(self) -> str:
         rollout_id = f"r{len(self.known)}"
         self.ledger.dispatch(
-            rollout_id, group_id="g", place=0, task_id="t", step=self.step, version=self.step
+            rollout_id, group_id="g", index=0, task_id="t", step=self.step, version=self.step
         )
         self.known[rollout_id] = ("running", self.step)
         return rollout_id

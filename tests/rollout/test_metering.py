@@ -46,7 +46,7 @@ async def asked(chat: MeteredChat, slow: Slow, name: str) -> asyncio.Task[Reply]
     return task
 
 
-def test_the_clock_stands_still_until_the_last_of_several_replies() -> None:
+def test_time_limit_is_paused_until_the_last_concurrent_reply() -> None:
     async def scenario() -> None:
         slow, timings = Slow(), {}
         deadline = asyncio.get_running_loop().time() + FAR
@@ -71,7 +71,7 @@ def test_the_clock_stands_still_until_the_last_of_several_replies() -> None:
     asyncio.run(scenario())
 
 
-def test_replies_that_are_asked_for_after_the_limit_do_not_hold_it_up() -> None:
+def test_reply_requested_after_the_limit_does_not_pause_it() -> None:
     async def scenario() -> None:
         slow = Slow()
         later: list[asyncio.Task[Reply]] = []
@@ -91,7 +91,7 @@ def test_replies_that_are_asked_for_after_the_limit_do_not_hold_it_up() -> None:
     asyncio.run(scenario())
 
 
-def test_a_silent_engine_is_its_own_fault_with_several_replies_under_way_too() -> None:
+def test_silent_engine_is_engine_error_with_concurrent_replies() -> None:
     async def scenario() -> None:
         slow = Slow()
         async with asyncio.timeout_at(asyncio.get_running_loop().time() + FAR) as limit:

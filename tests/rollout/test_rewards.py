@@ -13,12 +13,12 @@ NO = Verdict(resolved=False, tests={}, score=0.0)
 
 
 @pytest.mark.parametrize("outcome", list(Outcome))
-def test_the_reward_is_none_exactly_for_infrastructure(outcome: Outcome):
+def test_only_infrastructure_faults_have_no_reward(outcome: Outcome):
     infrastructure = OUTCOME_RULES[outcome].fault is Fault.INFRASTRUCTURE
     assert (reward_of(outcome, None, {}) is None) == infrastructure
 
 
-def test_a_limit_whose_patch_resolves_is_worth_a_fix_and_any_other_is_not():
+def test_limit_with_resolving_patch_gets_reward_of_a_fix():
     limits = {outcome for outcome, rule in OUTCOME_RULES.items() if rule.graded}
     assert Outcome.TIME_LIMIT in limits
     for outcome in Outcome:
@@ -29,7 +29,7 @@ def test_a_limit_whose_patch_resolves_is_worth_a_fix_and_any_other_is_not():
     assert reward_of(Outcome.TURN_LIMIT, NO, {}) == -1.0
 
 
-def test_a_recipe_may_change_rewards_but_not_give_infrastructure_one():
+def test_recipe_cannot_reward_infrastructure_faults():
     settings = RolloutSettings(rewards={Outcome.RESOLVED: 2.0, Outcome.NO_PATCH: -0.5})
     assert reward_of(Outcome.TURN_LIMIT, YES, settings.rewards) == 2.0
     assert reward_of(Outcome.NO_PATCH, None, settings.rewards) == -0.5

@@ -50,7 +50,7 @@ def roll_out(
 PROGRESS = ProgressSettings(enabled=True)
 
 
-def test_a_rollout_is_judged_and_measured_turn_by_turn(tmp_path: Path) -> None:
+def test_rollout_is_judged_and_measured_turn_by_turn(tmp_path: Path) -> None:
     scorers = Scorers(judge=judge_of(ScriptedJudge(naive), coefficient=0.5), progress=PROGRESS)
     done = roll_out(tmp_path, [HALF, BREAKS, "gold"], scorers)
     assert (done.outcome, done.reward) == (Outcome.RESOLVED, 1.0)
@@ -71,7 +71,7 @@ def test_a_rollout_is_judged_and_measured_turn_by_turn(tmp_path: Path) -> None:
     assert done.timings["scores"] >= 0
 
 
-def test_measuring_leaves_the_rollout_as_it_would_have_been(tmp_path: Path) -> None:
+def test_measuring_does_not_change_the_rollout(tmp_path: Path) -> None:
     """A repository of the agent's own inside the tree, its index and its mess are all as it left them."""
     looks = [
         "mkdir sub && cd sub && git init -q && echo x > file.txt && git add file.txt",
@@ -109,7 +109,7 @@ class NoVerdictButTheLast:
         raise GraderError("no sandbox to grade in")
 
 
-def test_neither_a_dead_nor_a_silent_judge_nor_a_grader_that_fails_harms_a_rollout(tmp_path: Path) -> None:
+def test_failing_judge_or_grader_does_not_harm_the_rollout(tmp_path: Path) -> None:
     for answer, settings in ((dead, {}), (silent, {"wait_s": 0.05}), (silent, {"timeout_s": 0.05})):
         judge = judge_of(ScriptedJudge(answer), **settings)
         scorers = Scorers(judge=judge, progress=PROGRESS)
@@ -121,7 +121,7 @@ def test_neither_a_dead_nor_a_silent_judge_nor_a_grader_that_fails_harms_a_rollo
         assert set(done.turn_rewards.values()) == {0.0}
 
 
-def test_a_rollout_that_trains_nobody_waits_for_no_score(tmp_path: Path) -> None:
+def test_untrained_rollout_does_not_wait_for_scores(tmp_path: Path) -> None:
     judge = judge_of(ScriptedJudge(silent), wait_s=10_000, timeout_s=10_000)
 
     async def run() -> Trajectory:
@@ -139,7 +139,7 @@ def test_a_rollout_that_trains_nobody_waits_for_no_score(tmp_path: Path) -> None
     assert done.scores.judgements is None
 
 
-def test_cancelling_a_rollout_ends_its_judgements_and_gradings(tmp_path: Path) -> None:
+def test_cancelling_a_rollout_ends_its_scoring(tmp_path: Path) -> None:
     engine = ScriptedJudge(silent)
 
     async def run() -> None:

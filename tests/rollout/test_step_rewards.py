@@ -70,7 +70,7 @@ def judge(coefficient: float = 1.0) -> JudgeSettings:
     return JudgeSettings(enabled=True, coefficient=coefficient)
 
 
-def test_scores_are_joined_by_turn_and_weighed_by_their_coefficients() -> None:
+def test_scores_are_joined_by_turn_and_weighted() -> None:
     made = weigh(
         scored({0: 1.0, 3: -1.0}, [0.0, 0.5, 0.5, 1.0], reward=-1.0),
         judge(0.5),
@@ -93,7 +93,7 @@ def test_scores_are_joined_by_turn_and_weighed_by_their_coefficients() -> None:
 @given(
     st.dictionaries(st.integers(0, 5), score, min_size=1), st.floats(0.01, 3), st.sampled_from([1.0, -1.0])
 )
-def test_the_final_score_is_the_outcome_and_the_coefficient_times_the_mean_score(
+def test_final_score_adds_weighted_mean_score_to_outcome(
     scores: dict[int, float], coefficient: float, reward: float
 ) -> None:
     made = weigh(scored(scores, reward=reward), judge(coefficient), NO_PROGRESS)
@@ -104,9 +104,7 @@ def test_the_final_score_is_the_outcome_and_the_coefficient_times_the_mean_score
 
 
 @given(st.lists(phi, max_size=8), st.floats(0, 1))
-def test_undiscounted_progress_adds_up_to_where_it_ended_less_where_it_began(
-    potentials: list[float | None], before: float
-) -> None:
+def test_undiscounted_progress_sums_to_end_minus_start(potentials: list[float | None], before: float) -> None:
     rewards = shaping(potentials, before=before, gamma=1.0)
     known = [value for value in potentials if value is not None]
     assert sum(rewards) == pytest.approx((known[-1] if known else before) - before)
@@ -119,7 +117,7 @@ def test_undiscounted_progress_adds_up_to_where_it_ended_less_where_it_began(
     assert discounted == pytest.approx([0.5 * b - a for a, b in itertools.pairwise(states)])
 
 
-def test_scores_that_are_not_to_be_rewarded_leave_no_rewards() -> None:
+def test_unrewarded_scores_give_no_turn_rewards() -> None:
     made = scored({0: 1.0}, [1.0])
     recorded = weigh(made, judge(0.0), ProgressSettings(enabled=True, coefficient=0.0))
     assert recorded.turn_rewards == {}
@@ -128,21 +126,21 @@ def test_scores_that_are_not_to_be_rewarded_leave_no_rewards() -> None:
     assert weigh(weigh(made, judge(), NO_PROGRESS), NO_JUDGE, NO_PROGRESS).turn_rewards == {}
 
 
-def test_what_was_never_measured_cannot_be_rewarded() -> None:
-    with pytest.raises(RolloutError, match="was made without judge"):
+def test_rewarding_missing_scores_is_refused() -> None:
+    with pytest.raises(RolloutError, match="was collected without judge"):
         weigh(scored(potentials=[0.5]), judge(), NO_PROGRESS)
-    with pytest.raises(RolloutError, match="was made without progress"):
+    with pytest.raises(RolloutError, match="was collected without progress"):
         weigh(scored({0: 1.0}), NO_JUDGE, ProgressSettings(enabled=True))
 
 
-def test_a_rollout_of_an_infrastructure_fault_has_no_turn_rewards() -> None:
+def test_infrastructure_fault_has_no_turn_rewards() -> None:
     fault = dataclasses.replace(scored({0: 1.0}), outcome=Outcome.ENGINE_ERROR, reward=None)
     assert weigh(fault, judge(), NO_PROGRESS).turn_rewards == {}
 
 
 @settings(deadline=None, max_examples=25)
 @given(some_scores, st.lists(phi, max_size=6))
-def test_rewards_and_records_come_back_from_the_disk_bit_for_bit(
+def test_stored_scores_and_rewards_are_loaded_bit_for_bit(
     tmp_path_factory: pytest.TempPathFactory, scores: dict[int, float], potentials: list[float | None]
 ) -> None:
     measured = ProgressSettings(enabled=True, gamma=0.9)
@@ -165,7 +163,7 @@ def test_rewards_and_records_come_back_from_the_disk_bit_for_bit(
     }  # fmt: skip
 
 
-def test_a_group_whose_turns_earned_differently_is_not_constant() -> None:
+def test_group_with_unequal_turn_rewards_has_variance() -> None:
     def group(*members: Trajectory) -> Group:
         return Group(group_id="g", task=tasks(1)[0], trajectories=members)
 

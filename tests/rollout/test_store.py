@@ -196,14 +196,14 @@ def example(**changes: object) -> Trajectory:
 
 @settings(max_examples=80, deadline=None)
 @given(trajectory=trajectories())
-def test_any_trajectory_comes_back_bit_for_bit(trajectory: Trajectory):
+def test_stored_trajectory_is_loaded_bit_for_bit(trajectory: Trajectory):
     with tempfile.TemporaryDirectory() as root:
         store = Store(Path(root) / "rollouts")
         name = store.save(trajectory, group=1, index=2)
         assert_same(store.load(name), trajectory)
 
 
-def test_a_rollout_is_laid_out_under_the_names_that_other_tools_read(tmp_path: Path):
+def test_rollout_files_have_the_documented_keys(tmp_path: Path):
     store = Store(tmp_path)
     name = store.save(example(), group=1, index=2)
     assert name.startswith("org_repo-1__g1__i2__")
@@ -239,7 +239,7 @@ def test_only_the_verdict_file_names_hidden_tests(tmp_path: Path):
 
 @pytest.mark.parametrize("file", ["traj.json", "meta.json", "verdict.json", "patch.diff", "tokens.parquet"])
 @pytest.mark.parametrize("damage", ["missing", "cut"])
-def test_a_damaged_rollout_is_an_error_that_names_it(tmp_path: Path, file: str, damage: str):
+def test_error_names_the_damaged_rollout(tmp_path: Path, file: str, damage: str):
     store = Store(tmp_path)
     name = store.save(example(), group=0, index=0)
     path = tmp_path / name / file
@@ -253,7 +253,7 @@ def test_a_damaged_rollout_is_an_error_that_names_it(tmp_path: Path, file: str, 
         store.load(name)
 
 
-def test_what_a_dead_process_left_half_written_is_swept_and_the_rest_stays(tmp_path: Path):
+def test_sweep_removes_only_half_written_rollouts(tmp_path: Path):
     store = Store(tmp_path)
     known, unknown = store.save(example(), group=0, index=0), store.save(example(), group=0, index=1)
     (tmp_path / ".partial-t__g0__i2__1").mkdir()
@@ -284,7 +284,7 @@ assert sorted(p.name for p in store.root.iterdir()) == sorted(names)  # nothing 
 
 
 @pytest.mark.sandbox
-def test_a_full_disk_is_one_clear_error_and_loses_nothing(tmp_path: Path):
+def test_full_disk_is_one_clear_error_and_loses_nothing(tmp_path: Path):
     unshare = shutil.which("unshare")
     assert unshare is not None
     disk = tmp_path / "disk"
@@ -307,14 +307,12 @@ def test_a_full_disk_is_one_clear_error_and_loses_nothing(tmp_path: Path):
     assert "is full: free some space and run the same command again" in done.stdout
 
 
-def test_a_rollout_elsewhere_can_be_loaded_by_its_directory(tmp_path: Path):
+def test_rollout_can_be_loaded_by_its_directory(tmp_path: Path):
     name = Store(tmp_path).save(example(), group=0, index=0)
     assert_same(load(tmp_path / name), example())
 
 
-def test_samples_of_one_task_that_end_together_have_directories_of_their_own(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_samples_that_end_together_get_separate_directories(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("hone.rollout.store.time.time_ns", lambda: 1_700_000_000_000_000_000)
     store = Store(tmp_path)
     names = [store.save_sample(example(), index=i, meta={"model": "m", "max_tokens": 9}) for i in range(3)]
@@ -342,6 +340,6 @@ print(len(os.listdir("/proc/self/task")) - before)
 
 
 @pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="threads are counted in /proc")
-def test_a_rollout_is_read_without_threads_that_could_outlive_the_interpreter(tmp_path: Path):
+def test_loading_a_rollout_starts_no_threads(tmp_path: Path):
     command = [sys.executable, "-c", COUNT_THREADS, str(Path(__file__).parent), str(tmp_path)]
     assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "0\n"

@@ -32,12 +32,12 @@ def batch_of(*rewards: float, group_id: str = "g") -> list[Trajectory]:
         (ALGORITHMS[2], [2.0, -2 / 3, -2 / 3, -2 / 3]),
     ],
 )
-def test_advantages_are_those_of_the_papers(settings: AlgorithmSettings, expected: list[float]) -> None:
+def test_advantages_equal_those_of_the_papers(settings: AlgorithmSettings, expected: list[float]) -> None:
     credit = compute_advantages(batch_of(1, -1, -1, -1), settings)
     assert list(credit.advantages.values()) == pytest.approx(expected)
 
 
-def test_only_the_standard_deviation_term_makes_rewards_scale_free() -> None:
+def test_advantages_are_scale_free_only_with_normalise_std() -> None:
     with_std, without = ALGORITHMS[:2]
     small, large = batch_of(0.1, 0.0, 0.0), batch_of(10, 0, 0)
     assert compute_advantages(small, with_std).advantages == pytest.approx(
@@ -54,7 +54,7 @@ rewards = st.lists(st.floats(-5, 5).map(lambda x: round(x, 3)), min_size=1, max_
     faults=st.lists(st.tuples(st.integers(0, 3), st.sampled_from(FAULTS), st.integers(0, 99)), max_size=6),
     settings=st.sampled_from(ALGORITHMS),
 )
-def test_injected_infrastructure_faults_change_nobodys_advantage(
+def test_infrastructure_faults_change_no_advantage(
     groups: list[list[float]], faults: list[tuple[int, Outcome, int]], settings: AlgorithmSettings
 ) -> None:
     clean = [t for i, group in enumerate(groups) for t in batch_of(*group, group_id=f"g{i}")]
@@ -72,7 +72,7 @@ def test_injected_infrastructure_faults_change_nobodys_advantage(
 
 
 @given(groups=st.lists(rewards, min_size=1, max_size=4), settings=st.sampled_from(ALGORITHMS))
-def test_groups_are_told_apart_by_id_however_uneven_and_mixed(
+def test_groups_are_separated_by_id_in_any_order(
     groups: list[list[float]], settings: AlgorithmSettings
 ) -> None:
     batches = [batch_of(*group, group_id=f"g{i}") for i, group in enumerate(groups)]
@@ -86,7 +86,7 @@ def test_groups_are_told_apart_by_id_however_uneven_and_mixed(
 
 
 @pytest.mark.parametrize("settings", ALGORITHMS)
-def test_groups_without_variance_have_no_advantage_and_are_reported(settings: AlgorithmSettings) -> None:
+def test_zero_variance_groups_get_zero_advantage_and_are_reported(settings: AlgorithmSettings) -> None:
     batch = batch_of(1, 1, 1) + batch_of(1, -1, group_id="h") + batch_of(0.1 + 0.2, 0.3, group_id="i")
     credit = compute_advantages([*batch, trajectory("single", group_id="j")], settings)
     assert credit.zero_variance_groups == ("g", "i", "j")
@@ -95,7 +95,7 @@ def test_groups_without_variance_have_no_advantage_and_are_reported(settings: Al
     assert credit.advantages["h0"] > 0
 
 
-def test_a_masked_rollout_stays_in_the_baseline_and_is_not_trained() -> None:
+def test_masked_rollout_stays_in_the_baseline_untrained() -> None:
     limit = trajectory("g2", outcome=Outcome.TURN_LIMIT)
     batch = [*batch_of(1, -1), limit]
     whole, masked = (
@@ -107,22 +107,22 @@ def test_a_masked_rollout_stays_in_the_baseline_and_is_not_trained() -> None:
 
 
 @pytest.mark.parametrize("outcome", [Outcome.UNRESOLVED, Outcome.TAMPERED, Outcome.FORMAT_LIMIT])
-def test_an_outcome_that_must_be_trained_cannot_be_masked(outcome: Outcome) -> None:
+def test_only_maskable_outcomes_can_be_masked(outcome: Outcome) -> None:
     with pytest.raises(TrainError, match="cannot be masked"):
         compute_advantages([*batch_of(1), trajectory("x", outcome=outcome)], ALGORITHMS[0], masked=["x"])
 
 
 @pytest.mark.parametrize("reward", [float("nan"), float("inf")])
-def test_a_reward_that_is_not_a_number_is_refused(reward: float) -> None:
+def test_reward_that_is_not_finite_is_refused(reward: float) -> None:
     with pytest.raises(TrainError, match="finite reward"):
         compute_advantages(batch_of(1, reward), ALGORITHMS[0])
 
 
-def test_the_same_rollout_twice_is_refused() -> None:
+def test_duplicate_rollout_is_refused() -> None:
     with pytest.raises(TrainError, match="twice"):
         compute_advantages(batch_of(1, -1) + batch_of(1), ALGORITHMS[0])
 
 
-def test_a_setting_that_has_no_effect_is_refused() -> None:
+def test_setting_without_effect_is_refused() -> None:
     with pytest.raises(ValueError, match="normalise_std belongs to grpo"):
         AlgorithmSettings(name="rloo", normalise_std=False)

@@ -33,14 +33,14 @@ def same_weights(one: torch.nn.Module, two: torch.nn.Module) -> bool:
     return all(torch.equal(a, b) for a, b in zip(one.parameters(), two.parameters(), strict=True))
 
 
-def test_plain_transformers_loads_a_checkpoint(tmp_path: Path) -> None:
+def test_transformers_loads_a_checkpoint(tmp_path: Path) -> None:
     model = tiny_model()
     path = save(tmp_path, 3, trainer_of(model))
     assert same_weights(AutoModelForCausalLM.from_pretrained(path), model)
     assert AutoTokenizer.from_pretrained(path).decode([5, 6]) == "w5 w6"
 
 
-def test_a_restored_run_goes_on_bit_for_bit_with_the_same_random_numbers(tmp_path: Path) -> None:
+def test_restored_run_continues_bit_for_bit(tmp_path: Path) -> None:
     trainer = trainer_of(tiny_model())
     samples = with_logprobs(multi_turn_samples(8), trainer.model)
     trainer.step(samples)
@@ -58,7 +58,7 @@ def test_a_restored_run_goes_on_bit_for_bit_with_the_same_random_numbers(tmp_pat
     assert same_weights(trainer.model, other.model)
 
 
-def test_restoring_writes_into_the_weights_that_an_engine_shares(tmp_path: Path) -> None:
+def test_restore_writes_into_weights_shared_with_an_engine(tmp_path: Path) -> None:
     path = save(tmp_path, 0)
     model = tiny_model(4)
     shared = list(model.parameters())
@@ -67,7 +67,7 @@ def test_restoring_writes_into_the_weights_that_an_engine_shares(tmp_path: Path)
     assert same_weights(model, tiny_model(0))
 
 
-def test_only_the_newest_are_kept(tmp_path: Path) -> None:
+def test_only_the_newest_checkpoints_are_kept(tmp_path: Path) -> None:
     for step in range(4):
         save(tmp_path, step)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["step-000002", "step-000003"]
@@ -75,7 +75,7 @@ def test_only_the_newest_are_kept(tmp_path: Path) -> None:
     assert checkpoint.latest(tmp_path / "nowhere") is None
 
 
-def test_kill_9_at_any_stage_of_writing_leaves_a_usable_checkpoint(tmp_path: Path) -> None:
+def test_kill_9_during_a_save_leaves_a_usable_checkpoint(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "tests.train.killed_save", str(tmp_path)]
     root = Path(__file__).parents[2]
     run = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=root)
@@ -92,7 +92,7 @@ def test_kill_9_at_any_stage_of_writing_leaves_a_usable_checkpoint(tmp_path: Pat
         assert [p.name for p in directory.iterdir()] == ["step-000002"]
 
 
-def test_a_folder_without_its_marker_is_passed_over_with_a_warning(
+def test_incomplete_checkpoint_is_skipped_with_a_warning(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     save(tmp_path, 0)
@@ -123,7 +123,7 @@ def flip_a_bit(path: Path) -> None:
     [(cut_in_half, "bytes instead of"), (flip_a_bit, "has been changed"), (Path.unlink, "has lost its")],
 )
 @pytest.mark.parametrize("name", ["model.safetensors", "trainer.pt"])
-def test_a_damaged_checkpoint_is_refused_with_the_way_out(
+def test_damaged_checkpoint_is_refused_with_advice(
     tmp_path: Path, name: str, damage: object, says: str
 ) -> None:
     save(tmp_path, 0)
@@ -136,7 +136,7 @@ def test_a_damaged_checkpoint_is_refused_with_the_way_out(
 
 
 @pytest.mark.parametrize("room", [2_000, 60_000], ids=["weights", "optimizer"])
-def test_a_full_disk_is_one_sentence_and_leaves_the_earlier_checkpoint(tmp_path: Path, room: int) -> None:
+def test_full_disk_keeps_the_earlier_checkpoint(tmp_path: Path, room: int) -> None:
     trainer = trainer_of(tiny_model())
     trainer.step(with_logprobs(multi_turn_samples(8), trainer.model))  # now the optimizer outweighs the model
     first = save(tmp_path, 0, trainer)

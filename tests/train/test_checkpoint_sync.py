@@ -26,7 +26,7 @@ class Writes:
         return {}
 
 
-def test_every_file_of_a_checkpoint_is_flushed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_file_of_a_checkpoint_is_fsynced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     flushed: set[int] = set()
     fsync = os.fsync
 

@@ -87,7 +87,7 @@ class World:
         """Sixteen rollouts in four groups, some at a limit; the seventeenth meets a fault."""
         rollout_id, group_id = f"s{step}-{index:02}-{attempt}", f"s{step}g{index % 4}"
         self.ledger.dispatch(
-            rollout_id, group_id=group_id, place=index // 4, task_id="t", step=step, version=self.version
+            rollout_id, group_id=group_id, index=index // 4, task_id="t", step=step, version=self.version
         )
         if index == 16:
             self.ledger.end(rollout_id, Outcome.SANDBOX_ERROR)
@@ -152,7 +152,7 @@ def weights(world: World) -> list[torch.Tensor]:
     return [p.detach().clone() for p in world.trainer.model.parameters()]
 
 
-def test_the_loop_learns_and_accounts_for_every_rollout(tmp_path: Path) -> None:
+def test_loop_learns_and_accounts_for_every_rollout(tmp_path: Path) -> None:
     live(tmp_path, settings_of(14))
     records = read_metrics(tmp_path)
     assert [r["step"] for r in records] == list(range(14))
@@ -171,7 +171,7 @@ def test_the_loop_learns_and_accounts_for_every_rollout(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("every", [1, 2])
 @pytest.mark.parametrize("point", ["collected", "trained", "checkpointed", "committed"])
-def test_a_run_that_crashes_goes_on_to_the_same_weights(tmp_path: Path, point: str, every: int) -> None:
+def test_crashed_run_resumes_to_the_same_weights(tmp_path: Path, point: str, every: int) -> None:
     settings = settings_of(4, every)
     expected = weights(live(tmp_path / "whole", settings))
 
@@ -190,7 +190,7 @@ def test_a_run_that_crashes_goes_on_to_the_same_weights(tmp_path: Path, point: s
     assert [r["step"] for r in read_metrics(tmp_path / "broken")] == [0, 1, 2, 3]
 
 
-def test_a_finished_run_does_nothing_more(tmp_path: Path) -> None:
+def test_finished_run_trains_no_further(tmp_path: Path) -> None:
     settings = settings_of(2)
     first = live(tmp_path, settings)
     again = live(tmp_path, settings, crash=lambda where, _: None)
@@ -199,7 +199,7 @@ def test_a_finished_run_does_nothing_more(tmp_path: Path) -> None:
     assert len(read_metrics(tmp_path)) == 2
 
 
-def test_an_engine_that_was_never_updated_stops_the_run(tmp_path: Path) -> None:
+def test_engine_with_old_weights_stops_the_run(tmp_path: Path) -> None:
     world = World(tmp_path, settings_of(3), lambda *_: None)
 
     async def forget(version: int) -> None:
@@ -212,7 +212,7 @@ def test_an_engine_that_was_never_updated_stops_the_run(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("version", [4, 5, 6])
-def test_a_single_token_of_other_weights_is_refused(version: int) -> None:
+def test_single_token_of_other_weights_is_refused(version: int) -> None:
     credit, samples = to_samples(
         [trajectory("a"), trajectory("b", outcome=Outcome.UNRESOLVED)], TrainSettings(), lambda _: False
     )
@@ -227,7 +227,7 @@ def test_a_single_token_of_other_weights_is_refused(version: int) -> None:
             require_on_policy(samples, 5)
 
 
-def test_a_rollout_without_a_sampled_token_is_dropped_and_says_so() -> None:
+def test_rollout_without_sampled_tokens_is_dropped() -> None:
     batch = [
         trajectory("a"),
         trajectory("b", outcome=Outcome.CONTEXT_LIMIT, tree=TokenTree([rendered(None, [1])])),
@@ -241,7 +241,7 @@ def test_a_rollout_without_a_sampled_token_is_dropped_and_says_so() -> None:
     assert credit.advantages["a"] > 0  # it stays in the baseline
 
 
-def test_the_order_in_which_rollouts_arrive_makes_no_difference() -> None:
+def test_arrival_order_of_rollouts_does_not_matter() -> None:
     batch = [trajectory(f"r{i}", reward=float(i)) for i in range(6)]
     one = to_samples(batch, TrainSettings(), lambda _: False)[1]
     two = to_samples(batch[::-1], TrainSettings(), lambda _: False)[1]
@@ -249,7 +249,7 @@ def test_the_order_in_which_rollouts_arrive_makes_no_difference() -> None:
     assert [s.advantage.tolist() for s in one] == [s.advantage.tolist() for s in two]
 
 
-def test_cancelling_the_loop_stops_a_step_that_runs_in_its_thread(tmp_path: Path) -> None:
+def test_cancelling_the_loop_stops_its_training_thread(tmp_path: Path) -> None:
     world = World(tmp_path, settings_of(3), lambda *_: None)
     stopped: list[type[BaseException]] = []
     step = world.trainer.step
@@ -282,7 +282,7 @@ def test_cancelling_the_loop_stops_a_step_that_runs_in_its_thread(tmp_path: Path
     assert resumed.version == 3
 
 
-def test_replay_with_the_same_settings_gives_the_same_weights_and_with_others_does_not(
+def test_replay_reproduces_weights_only_with_the_same_settings(
     tmp_path: Path,
 ) -> None:
     settings = settings_of(3)

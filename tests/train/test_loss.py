@@ -28,7 +28,7 @@ CLIP = LossSettings(clip_low=0.2, clip_high=0.28)
         (1.27, 1.0, -1.27, -1.27),  # between the two bounds
     ],
 )
-def test_the_clipped_surrogate_is_that_of_ppo_with_two_bounds(
+def test_policy_loss_is_clipped_ppo_with_two_bounds(
     ratio: float, advantage: float, loss: float, gradient: float
 ) -> None:
     logprobs = torch.tensor([math.log(ratio) - 1.0], dtype=torch.float64, requires_grad=True)
@@ -39,7 +39,7 @@ def test_the_clipped_surrogate_is_that_of_ppo_with_two_bounds(
     assert logprobs.grad.item() == pytest.approx(gradient)
 
 
-def test_the_kl_estimators_estimate_the_kl_divergence() -> None:
+def test_kl_estimators_approximate_the_kl_divergence() -> None:
     policy = torch.tensor([0.5, 0.3, 0.2], dtype=torch.float64)
     reference = torch.tensor([0.4, 0.4, 0.2], dtype=torch.float64)
     exact = (policy * (policy / reference).log()).sum().item()
@@ -53,7 +53,7 @@ def test_the_kl_estimators_estimate_the_kl_divergence() -> None:
     assert bool((kl_estimate(policy.log(), reference.log(), "k3") >= 0).all())
 
 
-def test_each_normalisation_weighs_what_it_says() -> None:
+def test_each_normalisation_scales_tokens_as_documented() -> None:
     samples = [replace(s, weight=s.weight * 0.5) for s in multi_turn_samples(7, group=3)]
     weights = [float(s.weight.sum()) for s in samples]
 
@@ -71,7 +71,7 @@ def test_each_normalisation_weighs_what_it_says() -> None:
     assert shares("constant", 50) == pytest.approx([w / 50 / 7 for w in weights])
 
 
-def test_the_branches_of_a_rollout_count_as_one_trajectory() -> None:
+def test_branches_of_a_rollout_count_as_one_trajectory() -> None:
     one, two, other = multi_turn_samples(3)
     scales = token_scales([one, replace(two, rollout_id=one.rollout_id), other], "trajectory")
     assert float(scales[0].sum() + scales[1].sum()) == pytest.approx(0.5)
@@ -110,6 +110,6 @@ def test_mini_batches_hold_every_sample_once_and_never_cut_a_rollout(
         {"clip_low": 1.5},
     ],
 )
-def test_settings_that_do_not_go_together_are_refused(wrong: dict[str, object]) -> None:
+def test_conflicting_settings_are_refused(wrong: dict[str, object]) -> None:
     with pytest.raises(ValueError):
         LossSettings.model_validate(wrong)

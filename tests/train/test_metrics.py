@@ -5,7 +5,7 @@ from pathlib import Path
 from hone.train.metrics import MetricsWriter, read_metrics
 
 
-def test_records_are_readable_at_once_and_the_last_of_a_step_counts(tmp_path: Path) -> None:
+def test_last_record_of_a_step_counts_and_is_readable_at_once(tmp_path: Path) -> None:
     with MetricsWriter(tmp_path, tensorboard=False) as writer:
         writer.write(0, {"loss": 1.0, "odd": float("nan")})
         assert read_metrics(tmp_path)[0]["loss"] == 1.0
@@ -19,7 +19,7 @@ def test_records_are_readable_at_once_and_the_last_of_a_step_counts(tmp_path: Pa
     assert read_metrics(tmp_path / "nowhere") == []
 
 
-def test_a_line_cut_by_a_kill_is_dropped_and_nothing_else(tmp_path: Path) -> None:
+def test_only_a_partial_last_line_is_dropped(tmp_path: Path) -> None:
     with MetricsWriter(tmp_path, tensorboard=False) as writer:
         writer.write(0, {"loss": 1.0})
     with (tmp_path / "metrics.jsonl").open("a") as file:

@@ -42,7 +42,7 @@ def samples_of(tree: TokenTree) -> list[Sample]:
 
 
 @given(trees())
-def test_every_sampled_token_is_trained_exactly_once_over_all_branches(tree: TokenTree) -> None:
+def test_every_sampled_token_is_trained_exactly_once(tree: TokenTree) -> None:
     trained = [int(t) for s in samples_of(tree) for t in s.tokens[s.weight > 0]]
     drawn = [int(t) for node in tree.nodes if node.sampled for t in node.tokens]
     assert sorted(trained) == sorted(drawn)  # tokens are numbered, so this counts occurrences
@@ -58,7 +58,7 @@ def test_every_array_of_a_sample_has_the_length_of_its_branch(tree: TokenTree) -
 
 
 @given(trees())
-def test_a_trained_token_keeps_its_engine_numbers_and_its_context(tree: TokenTree) -> None:
+def test_trained_token_keeps_its_logprob_version_and_context(tree: TokenTree) -> None:
     known = {
         int(token): (float(logprob), tree.tokens(index)[: -len(node.tokens) or None].tolist(), node)
         for index, node in enumerate(tree.nodes)
@@ -93,7 +93,7 @@ def test_the_first_branch_that_holds_a_token_trains_it() -> None:
     assert (second.tokens.tolist(), second.weight.tolist()) == ([1, 2, 3, 4, 7, 8], [0, 0, 0, 0, 0, 1])
 
 
-def test_a_sampled_first_token_is_refused() -> None:
+def test_sampled_first_token_is_refused() -> None:
     with pytest.raises(ValueError, match="first token"):
         samples_of(TokenTree([sampled(None, [1, 2])]))
 
@@ -106,9 +106,7 @@ def test_only_rollouts_with_an_advantage_give_samples() -> None:
 
 
 @given(trees(), st.data())
-def test_every_token_of_a_node_has_its_nodes_advantage_and_no_other(
-    tree: TokenTree, data: st.DataObject
-) -> None:
+def test_every_token_has_the_advantage_of_its_node(tree: TokenTree, data: st.DataObject) -> None:
     drawn = [i for i, node in enumerate(tree.nodes) if node.sampled]
     chosen = data.draw(st.dictionaries(st.sampled_from(drawn), st.floats(-2, 2)) if drawn else st.just({}))
     made = tree_samples(tree, rollout_id="r", group_id="g", advantage=0.5, node_advantages=chosen)
@@ -135,7 +133,7 @@ def two_turns(*nodes: int | None) -> Trajectory:
     return with_turns(trajectory("a", tree=tree), nodes)
 
 
-def test_turns_credit_their_nodes_and_side_calls_take_the_rollouts_own() -> None:
+def test_auxiliary_calls_get_the_advantage_of_the_rollout() -> None:
     credit = credit_of({"a": 0.5}, {"a": {0: -1.0, 1: 2.0}})
     main, side = build_samples([two_turns(1, 3)], credit)
     assert main.advantage.tolist() == [0, -1, -1, 0, 2]

@@ -59,7 +59,7 @@ def run_sft(
     return path, model
 
 
-def test_supervised_training_lowers_the_loss_and_resumes_bit_for_bit(tmp_path: Path) -> None:
+def test_sft_lowers_the_loss_and_resumes_bit_for_bit(tmp_path: Path) -> None:
     samples = multi_turn_samples(10)  # 3 optimiser steps per epoch, the last of two trajectories
     path, whole = run_sft(tmp_path / "whole", samples)
     run_sft(tmp_path / "broken", samples, stop_after=4)
@@ -76,19 +76,19 @@ def test_supervised_training_lowers_the_loss_and_resumes_bit_for_bit(tmp_path: P
     assert sum(r["trained_tokens"] for r in records) == 3 * sum(s.weight.sum() for s in samples)
 
 
-def test_a_finished_training_is_not_begun_again(tmp_path: Path) -> None:
+def test_finished_sft_run_trains_no_further(tmp_path: Path) -> None:
     samples = multi_turn_samples(10)
     path, _ = run_sft(tmp_path, samples)
     assert run_sft(tmp_path, samples)[0] == path
     assert len(read_metrics(tmp_path, "sft")) == 9
 
 
-def test_nothing_to_train_on_is_an_error(tmp_path: Path) -> None:
+def test_sft_without_samples_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(TrainError, match="nothing to train on"):
         run_sft(tmp_path, [])
 
 
-def test_demonstrations_train_what_the_assistant_said_and_its_stop_token(tmp_path: Path) -> None:
+def test_demonstrations_train_assistant_text_and_stop_token(tmp_path: Path) -> None:
     messages: list[Message] = [
         {"role": "system", "content": "fix the bug"},
         {"role": "user", "content": "x is wrong"},

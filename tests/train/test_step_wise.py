@@ -43,7 +43,7 @@ def batches(draw: st.DrawFn) -> list[Trajectory]:
     ]
 
 
-def test_a_turn_is_scored_against_the_same_turn_of_its_group() -> None:
+def test_turn_is_compared_with_the_same_turn_of_its_group() -> None:
     batch = [
         rollout("a", 1, [1.0, 0.5]),
         rollout("b", -1, [1.0, -0.5, 1.0]),
@@ -62,7 +62,7 @@ def test_a_turn_is_scored_against_the_same_turn_of_its_group() -> None:
 
 
 @given(batches())
-def test_the_credit_of_each_turn_index_sums_to_zero_in_each_group(batch: list[Trajectory]) -> None:
+def test_advantages_of_a_turn_index_sum_to_zero_in_each_group(batch: list[Trajectory]) -> None:
     credit = compute_advantages(batch, STEP_WISE)
     sums: dict[tuple[str, int], float] = {}
     for member in batch:
@@ -74,7 +74,7 @@ def test_the_credit_of_each_turn_index_sums_to_zero_in_each_group(batch: list[Tr
 
 
 @given(batches(), st.randoms(use_true_random=False))
-def test_the_order_of_rollouts_makes_no_difference(batch: list[Trajectory], random: object) -> None:
+def test_order_of_rollouts_does_not_change_advantages(batch: list[Trajectory], random: object) -> None:
     mixed = list(batch)
     random.shuffle(mixed)  # type: ignore[attr-defined]
     one, other = compute_advantages(batch, STEP_WISE), compute_advantages(mixed, STEP_WISE)
@@ -87,7 +87,7 @@ def test_the_order_of_rollouts_makes_no_difference(batch: list[Trajectory], rand
 @given(
     batches(), st.lists(st.tuples(st.integers(0, 2), st.sampled_from(FAULTS), st.integers(0, 99)), max_size=5)
 )
-def test_infrastructure_faults_change_nobodys_credit_whatever_their_turns_earned(
+def test_infrastructure_faults_change_no_turn_advantage(
     batch: list[Trajectory], faults: list[tuple[int, Outcome, int]]
 ) -> None:
     injected = list(batch)
@@ -105,7 +105,7 @@ def test_infrastructure_faults_change_nobodys_credit_whatever_their_turns_earned
 
 
 @given(batches())
-def test_every_token_has_the_advantage_of_its_turn(batch: list[Trajectory]) -> None:
+def test_each_token_has_the_advantage_of_its_turn(batch: list[Trajectory]) -> None:
     credit, samples = to_samples(batch, TrainSettings(algorithm=STEP_WISE), lambda t: False)
     for sample in samples:
         turns = credit.turn_advantages[sample.rollout_id]
@@ -113,7 +113,7 @@ def test_every_token_has_the_advantage_of_its_turn(batch: list[Trajectory]) -> N
             assert advantage == (np.float32(turns[int(token) - 10]) if weight else 0.0)
 
 
-def test_turns_that_are_all_worth_the_same_teach_nothing_and_a_flat_group_is_one_of_only_such() -> None:
+def test_equal_turns_have_zero_variance() -> None:
     same = [rollout("a", 1, [0.5, 1.0]), rollout("b", 0.5, [1.0, 1.5])]
     credit = compute_advantages(same, STEP_WISE)
     assert credit.turn_advantages == {"a": {0: 0.0, 1: 0.0}, "b": {0: 0.0, 1: 0.0}}
@@ -124,7 +124,7 @@ def test_turns_that_are_all_worth_the_same_teach_nothing_and_a_flat_group_is_one
     assert compute_advantages(lively, STEP_WISE).zero_variance_groups == ()
 
 
-def test_a_masked_rollouts_turns_stay_in_the_baseline_and_are_not_trained() -> None:
+def test_masked_turns_stay_in_the_baseline_untrained() -> None:
     limit = dataclasses.replace(rollout("c", -1, [-1.0]), outcome=Outcome.TURN_LIMIT)
     batch = [rollout("a", 1, [1.0]), rollout("b", -1, [1.0]), limit]
     whole = compute_advantages(batch, STEP_WISE)
@@ -134,7 +134,7 @@ def test_a_masked_rollouts_turns_stay_in_the_baseline_and_are_not_trained() -> N
 
 
 @pytest.mark.parametrize("rewards", [{0: float("nan")}, {0: float("inf")}, {7: 1.0}])
-def test_turn_rewards_that_are_no_numbers_or_of_no_turn_are_refused(rewards: dict[int, float]) -> None:
+def test_invalid_turn_rewards_are_refused(rewards: dict[int, float]) -> None:
     wrong = dataclasses.replace(rollout("a", 1, [0.0]), turn_rewards=rewards)
     with pytest.raises(TrainError, match="turn rewards"):
         compute_advantages([wrong, rollout("b", 1, [0.0])], STEP_WISE)
@@ -154,7 +154,7 @@ def with_score(name: str, outcome: float, score: float) -> Trajectory:
 
 
 @pytest.mark.parametrize("name", ["grpo", "rloo"])
-def test_grpo_and_rloo_can_take_the_final_score_for_the_reward(name: str) -> None:
+def test_grpo_and_rloo_can_use_the_final_score(name: str) -> None:
     batch = [with_score("a", 1, 0.25), with_score("b", 1, -0.75), with_score("c", -1, -0.25)]
     settings = AlgorithmSettings.model_validate({"name": name, "reward": "final"})
     plain = AlgorithmSettings.model_validate({"name": name})

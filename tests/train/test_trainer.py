@@ -34,9 +34,7 @@ def assert_same(one: list[torch.Tensor], two: list[torch.Tensor], tolerance: flo
 
 @pytest.mark.parametrize("temperature", [1.0, 0.6])
 @pytest.mark.parametrize("logit_tokens", [7, 10_000])
-def test_chunked_log_probabilities_and_their_gradients_are_those_of_a_plain_forward(
-    temperature: float, logit_tokens: int
-) -> None:
+def test_chunked_logprobs_and_gradients_equal_a_plain_forward(temperature: float, logit_tokens: int) -> None:
     model, twin = tiny_model(), tiny_model()
     torch.manual_seed(3)
     ids = torch.randint(0, 64, (3, 20))
@@ -55,7 +53,7 @@ def test_chunked_log_probabilities_and_their_gradients_are_those_of_a_plain_forw
     assert_same(gradients[0], gradients[1], 1e-5)
 
 
-def test_the_ratio_is_one_at_the_first_on_policy_step() -> None:
+def test_ratio_is_one_at_the_first_on_policy_step() -> None:
     model = tiny_model()
     samples = with_logprobs(multi_turn_samples(24), model, 0.8)
     metrics = trainer_of(model, temperature=0.8).step(samples)
@@ -65,14 +63,14 @@ def test_the_ratio_is_one_at_the_first_on_policy_step() -> None:
     assert metrics["trained_tokens"] == sum(s.weight.sum() for s in samples)
 
 
-def test_a_trainer_at_another_temperature_than_the_engine_shows_in_the_gap() -> None:
+def test_logp_gap_shows_a_different_temperature() -> None:
     model = tiny_model()
     samples = with_logprobs(multi_turn_samples(8), model, 0.8)
     assert trainer_of(model, temperature=1.0).step(samples)["logp_gap_max"] > 0.1
 
 
 @pytest.mark.parametrize("normalisation", ["token", "trajectory", "group"])
-def test_loss_and_gradient_do_not_depend_on_the_token_budget_or_the_workers(normalisation: str) -> None:
+def test_gradient_is_independent_of_token_budget_and_workers(normalisation: str) -> None:
     samples = noisy(with_logprobs(multi_turn_samples(), tiny_model()), 0.3)
     loss = LossSettings.model_validate({"normalisation": normalisation})
     seen = [
@@ -93,7 +91,7 @@ def test_loss_and_gradient_do_not_depend_on_the_token_budget_or_the_workers(norm
         assert_same(other, gradients, 1e-5)
 
 
-def test_tokens_without_weight_and_what_follows_the_last_trained_one_do_not_matter() -> None:
+def test_untrained_tokens_do_not_change_the_loss() -> None:
     samples = with_logprobs(multi_turn_samples(), tiny_model())
     longer = [
         replace(
@@ -113,7 +111,7 @@ def test_tokens_without_weight_and_what_follows_the_last_trained_one_do_not_matt
     assert_same(two[1][0], one[1][0], 0)
 
 
-def test_samples_without_advantage_are_not_computed_but_still_count_in_the_mean() -> None:
+def test_zero_advantage_samples_count_in_the_mean_uncomputed() -> None:
     samples = with_logprobs(multi_turn_samples(8), tiny_model())
     flat = [replace(s, advantage=np.zeros_like(s.advantage)) for s in samples[:4]]
     metrics, [gradients] = step_with_gradients(trainer_of(tiny_model()), [*flat, *samples[4:]])
@@ -123,7 +121,7 @@ def test_samples_without_advantage_are_not_computed_but_still_count_in_the_mean(
     assert_same(gradients, [g * float(share) for g in alone], 1e-5)
 
 
-def test_a_batch_without_any_advantage_leaves_the_weights_alone_and_says_so() -> None:
+def test_zero_advantage_batch_keeps_weights_and_is_reported() -> None:
     model = tiny_model()
     before = copy.deepcopy(model.state_dict())
     trainer = trainer_of(model)
@@ -137,7 +135,7 @@ def test_a_batch_without_any_advantage_leaves_the_weights_alone_and_says_so() ->
     assert all(torch.equal(after[k], v) for k, v in model.state_dict().items())
 
 
-def test_several_optimiser_steps_per_batch_move_the_ratio_away_from_one_and_are_clipped() -> None:
+def test_later_optimiser_steps_move_and_clip_the_ratio() -> None:
     model = tiny_model()
     samples = with_logprobs(multi_turn_samples(16), model)
     batch = BatchSettings(mini_batches=4, epochs=3)
@@ -152,7 +150,7 @@ def test_several_optimiser_steps_per_batch_move_the_ratio_away_from_one_and_are_
 
 
 @pytest.mark.parametrize("batch", [BatchSettings(), BatchSettings(mini_batches=2, epochs=2)])
-def test_recomputed_old_log_probabilities_make_the_first_ratio_one_whatever_the_engine_said(
+def test_recomputed_old_logprobs_make_the_first_ratio_one(
     batch: BatchSettings,
 ) -> None:
     loss = LossSettings(old_logprobs="recomputed")
@@ -165,7 +163,7 @@ def test_recomputed_old_log_probabilities_make_the_first_ratio_one_whatever_the_
         assert_same(a, b, 2e-3)
 
 
-def test_the_kl_term_pulls_towards_the_reference_and_needs_one() -> None:
+def test_kl_term_pulls_towards_the_reference_and_needs_one() -> None:
     reference = tiny_model(5)
     model = tiny_model()
     samples = with_logprobs(multi_turn_samples(8), model)
@@ -192,7 +190,7 @@ def test_gradients_are_clipped_to_the_norm() -> None:
     assert float(norm) == pytest.approx(0.01, rel=1e-3)
 
 
-def test_a_loss_that_is_not_finite_raises_and_changes_no_weight() -> None:
+def test_non_finite_loss_raises_and_changes_no_weight() -> None:
     model = tiny_model()
     before = copy.deepcopy(model.state_dict())
     samples = with_logprobs(multi_turn_samples(8), model)
@@ -203,7 +201,7 @@ def test_a_loss_that_is_not_finite_raises_and_changes_no_weight() -> None:
     assert all(torch.equal(before[k], v) for k, v in model.state_dict().items())
 
 
-def test_a_gradient_that_is_not_finite_skips_the_step_and_the_third_in_a_row_raises() -> None:
+def test_third_non_finite_gradient_in_a_row_raises() -> None:
     model = tiny_model()
     samples = with_logprobs(multi_turn_samples(8), model)
     trainer = trainer_of(model)
@@ -219,7 +217,7 @@ def test_a_gradient_that_is_not_finite_skips_the_step_and_the_third_in_a_row_rai
 
 
 @pytest.mark.parametrize(("name", "workers"), [("adamw", 1), ("muon", 1), ("adamw", 2), ("muon", 2)])
-def test_a_trainer_restored_from_its_state_goes_on_bit_for_bit(name: str, workers: int) -> None:
+def test_restored_trainer_continues_bit_for_bit(name: str, workers: int) -> None:
     optimizer = OptimizerSettings.model_validate({"name": name, "lr": 1e-2})
     batch = BatchSettings(mini_batches=3, micro_batch_tokens=40, workers=workers)
     samples = with_logprobs(multi_turn_samples(9), tiny_model())
@@ -236,7 +234,7 @@ def test_a_trainer_restored_from_its_state_goes_on_bit_for_bit(name: str, worker
     assert all(torch.equal(a, b) for a, b in zip(model.parameters(), twin.parameters(), strict=True))
 
 
-def test_several_steps_of_two_workers_end_near_the_weights_of_one() -> None:
+def test_two_workers_reach_nearly_the_weights_of_one() -> None:
     samples = with_logprobs(multi_turn_samples(8), tiny_model())
     models = [tiny_model(), tiny_model()]
     for workers, model in enumerate(models, start=1):
@@ -250,7 +248,7 @@ def test_several_steps_of_two_workers_end_near_the_weights_of_one() -> None:
     assert apart < moved / 100
 
 
-def test_a_loss_that_is_not_finite_raises_from_any_worker_and_leaves_no_gradient_behind() -> None:
+def test_non_finite_loss_in_any_worker_leaves_no_gradient() -> None:
     model = tiny_model()
     samples = with_logprobs(multi_turn_samples(4), model)
     shortest = min(
@@ -268,7 +266,7 @@ def test_a_loss_that_is_not_finite_raises_from_any_worker_and_leaves_no_gradient
     assert trainer.step(samples)["grad_norm"] == fresh.step(samples)["grad_norm"]
 
 
-def test_workers_are_refused_off_the_cpu() -> None:
+def test_workers_are_refused_on_other_devices_than_the_cpu() -> None:
     with pytest.raises(
         TrainError, match="workers above 1 are for training on a CPU, and the model is on meta"
     ):
@@ -276,7 +274,7 @@ def test_workers_are_refused_off_the_cpu() -> None:
 
 
 @pytest.mark.parametrize("nesterov", [True, False])
-def test_batched_muon_makes_the_steps_of_torch_muon(nesterov: bool) -> None:
+def test_batched_muon_equals_torch_muon(nesterov: bool) -> None:
     torch.manual_seed(0)
     shapes = [(8, 8), (24, 8), (8, 24), (8, 8), (24, 8), (5, 7)]
     ours, theirs = ([torch.nn.Parameter(torch.ones(shape)) for shape in shapes] for _ in range(2))
@@ -297,7 +295,7 @@ def test_batched_muon_makes_the_steps_of_torch_muon(nesterov: bool) -> None:
 
 
 @pytest.mark.parametrize("name", ["adamw", "muon"])
-def test_cross_entropy_is_the_mean_negative_log_likelihood_and_falls(name: str) -> None:
+def test_cross_entropy_is_the_mean_nll_and_falls(name: str) -> None:
     samples = multi_turn_samples(6)
     expected = with_logprobs(samples, tiny_model())
     trainer = Trainer(
@@ -314,7 +312,7 @@ def test_cross_entropy_is_the_mean_negative_log_likelihood_and_falls(name: str) 
     assert trainer.step(samples)["loss"] < first["loss"]
 
 
-def test_cancel_stops_a_step_between_two_forward_passes() -> None:
+def test_cancel_stops_a_step_between_forward_passes() -> None:
     model = tiny_model()
     samples = with_logprobs(multi_turn_samples(8), model)
     trainer = trainer_of(model, batch=BatchSettings(micro_batch_tokens=1))
@@ -332,7 +330,7 @@ def test_cancel_stops_a_step_between_two_forward_passes() -> None:
     assert trainer.step(samples)["optimizer_steps"] == 1
 
 
-def test_a_sample_whose_arrays_disagree_or_that_trains_its_first_token_is_refused() -> None:
+def test_malformed_sample_is_refused() -> None:
     sample = multi_turn_samples(1)[0]
     first = sample.weight.copy()
     first[0] = 1
@@ -346,7 +344,7 @@ def test_a_sample_whose_arrays_disagree_or_that_trains_its_first_token_is_refuse
             trainer_of(tiny_model()).step([wrong])
 
 
-def test_a_model_that_changes_its_logits_after_the_projection_is_refused() -> None:
+def test_model_with_scaled_logits_is_refused() -> None:
     model = tiny_model()
     require_plain_head(model)
     plain = model.forward
@@ -373,7 +371,7 @@ def test_greedy_replies_cannot_be_trained_on() -> None:
         ("cosine", [0.2, 0.4, 0.6, 0.8, 1.0, 0.8682, 0.55, 0.2318, 0.1]),
     ],
 )
-def test_the_learning_rate_rises_and_falls_as_drawn(schedule: str, expected: list[float]) -> None:
+def test_learning_rate_warms_up_and_decays(schedule: str, expected: list[float]) -> None:
     settings = OptimizerSettings.model_validate(
         {"lr": 1.0, "schedule": schedule, "warmup_steps": 4, "final_lr_fraction": 0.1}
     )

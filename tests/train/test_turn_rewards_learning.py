@@ -108,7 +108,7 @@ def chance_of_the_liked(trainer: Trainer) -> float:
 
 
 @pytest.mark.parametrize("name", SETTINGS)
-def test_what_the_judge_likes_becomes_likelier(name: str) -> None:
+def test_judge_rewards_raise_the_probability_of_liked_actions(name: str) -> None:
     settings = TrainSettings(
         steps=6, algorithm=SETTINGS[name], optimizer=OptimizerSettings(lr=3e-3, max_grad_norm=1e9)
     )
