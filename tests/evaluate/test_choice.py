@@ -54,7 +54,7 @@ def test_temperatures_are_non_negative_and_unique():
     with pytest.raises(ValueError, match="listed twice"):
         EvaluateSettings(temperatures=(0.5, 0.7, 0.5))
     for wrong in (-0.1, float("nan"), float("inf")):
-        with pytest.raises(ValueError, match="0 or more"):
+        with pytest.raises(ValueError, match="at least 0"):
             EvaluateSettings(temperatures=(wrong,))
 
 
