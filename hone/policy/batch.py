@@ -1,10 +1,10 @@
 # pyright: reportUnknownMemberType=false
-"""The batch that the local engine decodes: rows join after a prefill, leave when they finish, at any step.
+"""The batch of the local engine: rows join after a prefill and leave when they finish, at any step.
 
-    admit: saved keys and values -> row; prefill what is new; first token
-    step:  one token for every row
+    admit: copy saved keys and values into a row, prefill the rest, sample the first token
+    step:  sample one token for every row
 
-The rows in use are always the first ones, so that attention reads the cache in place.
+The rows in use are always the first ones, so attention reads the cache in place.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ from hone.policy.settings import LocalEngineSettings
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-_WORTH_WAITING_FOR = 32  # shared tokens that make a request wait one step for a batch mate's prefill
+_MIN_SHARED_TOKENS = 32  # with so long a common prefix a request waits one step for the other's prefill
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class DecodeRow:
-    """A request in the batch. `tokens` is the prompt and what was sampled so far."""
+    """A request in the batch. `tokens` holds the prompt and the tokens sampled so far."""
 
     session: str
     sampling: Sampling
     tokens: list[int]
     prompt_length: int
-    limit: int  # most tokens to sample
+    limit: int  # maximum number of tokens to sample
     cached: int = 0  # leading tokens whose keys and values are in the row
     logprobs: list[float] = field(default_factory=list[float])
     versions: list[int] = field(default_factory=list[int])
@@ -61,12 +61,12 @@ class DecodeRow:
 
 
 def _require_full_attention(config: Any) -> None:
-    """Raises PolicyError where some layer attends to less than everything before a token."""
+    """Raise PolicyError if some layer does not attend to all earlier tokens."""
     kinds = set(getattr(config, "layer_types", None) or ())
     if kinds - {"full_attention"} or (not kinds and getattr(config, "sliding_window", None)):
         raise PolicyError(
-            f"the local engine serves models with full attention only, and this {config.model_type} model "
-            "also has layers of another kind: use another model"
+            f"the local engine supports full attention only, and this {config.model_type} model has other "
+            'layers: use another model, or engine.kind = "vllm" or "sglang"'
         )
 
 
@@ -94,23 +94,23 @@ class Batch:
         )
 
     def admit(self, waiting: Sequence[DecodeRow]) -> list[DecodeRow]:
-        """Take in what there is room for and sample its first tokens; returns the rows taken.
+        """Admit the requests that fit and sample their first tokens; return the admitted rows.
 
-        A request that shares much of its prompt with one taken now is left for the next call, when it can
-        copy the keys and values instead of computing them.
+        A request with a long prefix in common with a row admitted now waits for the next call, which can copy
+        the keys and values.
         """
         chosen: list[DecodeRow] = []
         for row in waiting:
             if len(self.rows) + len(chosen) == self._settings.max_batch:
                 break
-            if self._worth_waiting(row, chosen):
+            if self._should_wait(row, chosen):
                 continue
             chosen.append(row)
         sources = {id(row): self._source(row) for row in chosen}
         chosen.sort(key=lambda row: len(row.tokens) - sources[id(row)][1])
         first = len(self.rows)
         for row in chosen:
-            self._place(row, *sources[id(row)])
+            self._load(row, *sources[id(row)])
         while first < len(self.rows):
             end = self._prefill_group(first)
             if end == first + 1:
@@ -125,7 +125,7 @@ class Batch:
             self._advance(0, len(self.rows))
 
     def remove(self, row: DecodeRow) -> None:
-        """Take the row out of the batch and keep its cache for the conversation's next turn."""
+        """Remove the row from the batch and save its cache for the conversation's next turn."""
         index, last = self.rows.index(row), len(self.rows) - 1
         self.sessions.put(row.session, self._cache.save(index, row.tokens[: row.cached]))
         if index != last:
@@ -136,25 +136,25 @@ class Batch:
         self._sampler = None
 
     def set_version(self, version: int) -> list[DecodeRow]:
-        """The weights have changed: forget every key and value. Returns the rows to be admitted again."""
+        """Drop every key and value after a weight update; return the rows to admit again."""
         self.version = version
         self.sessions.clear()
         rows, self.rows, self._sampler = self.rows, [], None
         return rows
 
-    def _worth_waiting(self, row: DecodeRow, chosen: Sequence[DecodeRow]) -> bool:
+    def _should_wait(self, row: DecodeRow, chosen: Sequence[DecodeRow]) -> bool:
         if not chosen or self.sessions.has(row.session):
             return False
         tokens = np.asarray(row.tokens, np.int32)
         shared = max(shared_prefix(np.asarray(other.tokens, np.int32), tokens) for other in chosen)
-        if shared < _WORTH_WAITING_FOR:
+        if shared < _MIN_SHARED_TOKENS:
             return False
-        return shared >= self._source(row)[1] + _WORTH_WAITING_FOR
+        return shared >= self._source(row)[1] + _MIN_SHARED_TOKENS
 
     def _source(self, row: DecodeRow) -> tuple[SavedCache | int | None, int]:
-        """Where the longest beginning of the row's tokens is computed already: a saved cache or a row index.
+        """Return the saved cache or row index with the longest cached prefix of the row, and its length.
 
-        At least the last token is computed anew, since its logits are wanted.
+        The last token is always computed, since the sampler needs its logits.
         """
         tokens = np.asarray(row.tokens[:-1], np.int32)
         found = self.sessions.find(row.session, tokens)
@@ -167,7 +167,7 @@ class Batch:
                     source, length = index, shared
         return source, length
 
-    def _place(self, row: DecodeRow, source: SavedCache | int | None, length: int) -> None:
+    def _load(self, row: DecodeRow, source: SavedCache | int | None, length: int) -> None:
         index = len(self.rows)
         self._cache.reserve(length)
         if isinstance(source, SavedCache):
@@ -180,7 +180,7 @@ class Batch:
         self._sampler = None
 
     def _prefill_group(self, first: int) -> int:
-        """The end of the run of rows from `first`, of similar length, that are prefilled together."""
+        """Return the end of the rows from `first` that are prefilled together: those of similar length."""
         shortest = len(self.rows[first].tokens) - self.rows[first].cached
         end = first + 1
         while end < len(self.rows):
@@ -192,14 +192,14 @@ class Batch:
         return end
 
     def _prefill_long(self, index: int) -> None:
-        """Compute the beginning of a row that is too long for one forward pass, a piece at a time."""
+        """Prefill a row that is too long for one forward pass in pieces, all but the last piece."""
         row, piece = self.rows[index], self._settings.prefill_tokens
         while len(row.tokens) - row.cached > piece:
             self._logits(index, [row], row.cached + piece)
             row.cached += piece
 
     def _advance(self, first: int, end: int) -> None:
-        """Compute what rows [first, end) have not computed yet, and sample the next token of each."""
+        """Compute the uncached tokens of rows [first, end) and sample the next token of each."""
         rows = self.rows[first:end]
         logits = self._logits(first, rows)
         if end - first == len(self.rows):
@@ -214,7 +214,7 @@ class Batch:
             row.versions.append(self.version)
 
     def _logits(self, first: int, rows: Sequence[DecodeRow], until: int | None = None) -> Tensor:
-        """[len(rows), V]: logits after each row's last token, or its first `until` tokens.
+        """Return logits [len(rows), V] after each row's last token, or after its first `until` tokens.
 
         Shorter rows are padded on the left.
         """
@@ -233,7 +233,7 @@ class Batch:
             positions.append([0] * padding + list(new))
             columns.append([trash] * padding + list(new))
         at = torch.tensor(positions, device=self._device)
-        self._cache.aim(first, torch.tensor(columns, device=self._device), length)
+        self._cache.set_targets(first, torch.tensor(columns, device=self._device), length)
         output = self._model(
             input_ids=torch.tensor(ids, device=self._device),
             attention_mask=self._mask(at, length),
@@ -245,8 +245,8 @@ class Batch:
         return output.logits[:, -1]
 
     def _mask(self, positions: Tensor, length: int) -> Tensor:
-        """[rows, 1, T, length]: 0 where a token at `positions` [rows, T] may look, -inf where not."""
-        if positions.numel() == 1:  # a single new token sees everything
+        """Return [rows, 1, T, length]: 0 where a token at `positions` [rows, T] attends, else -inf."""
+        if positions.numel() == 1:  # a single new token attends to everything
             return torch.zeros((1, 1, 1, length), dtype=self._model.dtype, device=self._device)
         hidden = torch.arange(length, device=self._device) > positions[:, None, :, None]
         mask = torch.zeros(hidden.shape, dtype=self._model.dtype, device=self._device)

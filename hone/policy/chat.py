@@ -1,9 +1,9 @@
-"""What an agent talks to: messages in, a reply out, every token kept exactly as the engine saw it.
+"""The policy as agents see it: messages in, a reply out, every token recorded as the engine saw it.
 
     messages -> Transcript.prompt -> Engine.generate -> Transcript.add_reply -> Reply
 
-The rule that must not break: the tree's path to a reply is the engine's prompt, and the reply's node is the
-engine's ids and log-probabilities; nothing is encoded twice.
+Invariant: the tree's path to a reply is the engine's prompt, and the reply's node holds the engine's ids and
+log-probabilities; nothing is encoded twice.
 """
 
 # pyright: reportMissingTypeStubs=false
@@ -27,8 +27,8 @@ from hone.types import Call, Message, TokenTree
 class Chat:
     """One conversation with the policy.
 
-    `session` names it to the engine. The renderer's stop tokens are added to the sampling's; a seed gives the
-    i-th reply of the conversation its own seed.
+    `session` is its id at the engine. The renderer's stop tokens are added to those of `sampling`; each reply
+    gets its own seed, derived from the sampling seed.
     """
 
     def __init__(self, engine: Engine, renderer: ChatRenderer, sampling: Sampling, *, session: str) -> None:
@@ -37,7 +37,7 @@ class Chat:
         self._sampling = dataclasses.replace(sampling, stop_token_ids=tuple(stop))
         self._transcript = Transcript(renderer)
         self._session = session
-        self._asked = 0
+        self._requests = 0
         self.calls: list[Call] = []
 
     @property
@@ -46,7 +46,7 @@ class Chat:
 
     @property
     def forks(self) -> Counter[Fork]:
-        """How often history was rewritten, by reason."""
+        """Number of forks of the tree, by reason."""
         return self._transcript.forks
 
     @property
@@ -55,7 +55,7 @@ class Chat:
         return self._engine.context_tokens - self._sampling.max_tokens
 
     def measure(self, messages: Sequence[Message], *, tools: Sequence[ToolSpec] | None = None) -> int:
-        """Tokens of the prompt that `reply` would send for these messages; changes nothing."""
+        """Return the length of the prompt for these messages, in tokens; changes nothing."""
         return len(self._transcript.prompt(messages, tools).tokens)
 
     async def reply(
@@ -67,14 +67,14 @@ class Chat:
     ) -> Reply:
         """Sample the reply that follows `messages`.
 
-        A reply cut by length has no closing token; the next prompt supplies one, which is rendered and never
-        trained. A failed call leaves the tree as it was. Raises ContextOverflow, EngineError, and ValueError
+        A truncated reply has no stop token; the next prompt adds one as a rendered token, never trained on. A
+        failed call leaves the tree unchanged. Raises ContextOverflow, EngineError, and ValueError
         when the last message is the assistant's.
         """
         started = time.monotonic()
         prompt = self._transcript.prompt(messages, tools)
-        sampling = dataclasses.replace(self._sampling, seed=_seed(self._sampling.seed, self._asked))
-        self._asked += 1
+        sampling = dataclasses.replace(self._sampling, seed=_seed(self._sampling.seed, self._requests))
+        self._requests += 1
         completion = await self._engine.generate(prompt.tokens, sampling, session=self._session)
         placed = self._transcript.add_reply(
             prompt, completion.token_ids, completion.logprobs, completion.version, purpose
@@ -97,12 +97,12 @@ class Chat:
         )
 
     async def close(self) -> None:
-        """The conversation is over: free what the engine keeps for it."""
+        """End the conversation and free its KV cache."""
         await self._engine.release(self._session)
 
 
 def _seed(seed: int | None, index: int) -> int | None:
-    """A seed of its own for the i-th reply."""
+    """Return the seed of the reply number `index`."""
     if seed is None:
         return None
     return int(np.random.SeedSequence((seed, index)).generate_state(1, np.uint64)[0] >> 1)

@@ -1,11 +1,11 @@
-"""The tokens of a prompt, of which as many as possible are tokens that were there before.
+"""Compose prompts that reuse as many recorded tokens as possible.
 
-    extend     the known beginning of the conversation (a path of the tree), then what is new
-    rebase     a history that begins anew: its opening is rendered, replies sampled before keep their tokens
-    rerender   everything rendered from text
+    extend     reuse the known prefix of the conversation (a path of the tree), then add the new messages
+    rebase     render the opening of a rewritten history; recorded replies in it keep their sampled tokens
+    rerender   render everything from text
 
-Behind every reply comes what `ChatRenderer.extend` gives. A reply that cannot be extended as it was sampled,
-or that nobody sampled (its text was changed, its reasoning left out), is written: encoded from its text.
+`ChatRenderer.extend` gives the tokens after each reply. A reply is encoded from its text if it cannot be
+extended as sampled, or was never sampled (its text was changed or its reasoning removed).
 """
 
 # pyright: reportMissingTypeStubs=false
@@ -19,27 +19,27 @@ import numpy as np
 
 from hone.policy.conversation_tree import ConversationTree, MessageNode, PrefixMatch, Traits
 from hone.policy.messages import Tools, call_ids, key_of, reasoning_of, text_of
-from hone.policy.rendering import ChatRenderer, written_ids
+from hone.policy.rendering import ChatRenderer, rendered_reply_ids
 from hone.types import Int32, Message, TokenTree
 
-_WINDOW = 256  # tokens before its last extension that a renderer is shown of a prompt
+_WINDOW = 256  # tokens before the last extension of a prompt that a renderer gets
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Composed:
     tokens: Int32  # [T]
-    node: int | None  # whose path `tokens` are known to begin with
-    end: list[int]  # the last of `tokens`, from before the last stop token on
+    node: int | None  # the path of this node is a known prefix of `tokens`
+    end: list[int]  # the last of `tokens`, including at least the last stop token
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Turn:
-    """A reply in a conversation that is being composed."""
+    """A reply inside the messages to compose."""
 
-    at: int  # its message
-    recorded: tuple[MessageNode, int] | None  # where and in which node it was sampled; None: nowhere
+    at: int  # index of its message
+    recorded: tuple[MessageNode, int] | None  # its message node and tree node; None if never sampled
     end: list[int]  # the end of its prompt
-    traits: Traits  # of the messages before it
+    traits: Traits  # traits of the messages before it
 
     @property
     def node(self) -> int:
@@ -52,35 +52,35 @@ class _Tail:
 
     tokens: list[int]
     end: list[int]
-    kept: bool  # they begin with the reply's sampled tokens
+    kept: bool  # `tokens` start with the reply's sampled tokens
 
 
 class Composer:
-    """Composes the prompts of one token tree; adds nothing to it."""
+    """Composes the prompts of one token tree; never modifies the tree."""
 
     def __init__(self, renderer: ChatRenderer, tree: TokenTree, conversations: ConversationTree) -> None:
         self._renderer = renderer
         self._tree = tree
         self._conversations = conversations
-        self._pieces = _Recent(64)  # so that measuring a prompt and then sending it renders once
-        self._renders = _Recent(4)
-        self._asked: Hashable = None
+        self._pieces = _LruCache(64)  # to render once for measuring and sending
+        self._renders = _LruCache(4)
+        self._last_request: Hashable = None
         self._composed: Composed | None = None
-        self._walked: tuple[int | None, Int32] = (None, np.zeros(0, np.int32))  # a node and its path's tokens
+        self._last_path: tuple[int | None, Int32] = (None, np.zeros(0, np.int32))  # node, tokens of its path
 
     def compose(self, messages: Sequence[Message], match: PrefixMatch, tools: Tools) -> Composed:
-        """The prompt for the reply to `messages`, of which `match` is the longest known beginning.
+        """Return the prompt for the reply to `messages`; `match` is their longest known prefix.
 
-        Raises PolicyError for what the renderer refuses.
+        Raises PolicyError if the renderer rejects the messages.
         """
-        asked = (len(self._tree.nodes), match.node, match.sample, _forms(messages[match.node.depth :]))
-        if asked != self._asked:  # a prompt is measured, then sent
+        request = (len(self._tree.nodes), match.node, match.sample, _forms(messages[match.node.depth :]))
+        if request != self._last_request:  # an agent measures a prompt, then sends it
             self._composed = (
                 self._extend(messages, match, tools)
                 or self._rebase(messages, tools)
                 or self._rerender(messages, tools)
             )
-            self._asked = asked
+            self._last_request = request
         assert self._composed is not None
         return self._composed
 
@@ -124,7 +124,7 @@ class Composer:
         return Composed(tokens=np.asarray(ids, np.int32), node=None, end=ids)
 
     def _follow(self, messages: Sequence[Message], turn: _Turn, tools: Tools) -> _Tail | None:
-        """The tokens from the reply of `turn` to the end of the prompt; None where one cannot be extended."""
+        """Return the tokens from the reply of `turn` to the end; None if some reply cannot be extended."""
         tokens: list[int] = []
         kept: bool | None = None
         while True:
@@ -132,8 +132,8 @@ class Composer:
                 (i for i in range(turn.at + 1, len(messages)) if messages[i]["role"] == "assistant"), None
             )
             following = messages[turn.at + 1 : stop]
-            sampled = self._sampled(turn, messages[turn.at], following, tools)
-            found = sampled or self._written(turn, messages[turn.at], following, tools)
+            sampled = self._sampled_reply(turn, messages[turn.at], following, tools)
+            found = sampled or self._encoded_reply(turn, messages[turn.at], following, tools)
             if found is None:
                 return None
             reply, extension = found
@@ -145,39 +145,39 @@ class Composer:
             recorded = self._conversations.recorded(messages[stop], key_of(messages[stop - 1]), turn.node)
             turn = _Turn(at=stop, recorded=recorded, end=end, traits=_after(turn, messages[turn.at]))
 
-    def _sampled(
-        self, turn: _Turn, said: Message, following: Sequence[Message], tools: Tools
+    def _sampled_reply(
+        self, turn: _Turn, reply_message: Message, following: Sequence[Message], tools: Tools
     ) -> tuple[list[int], list[int]] | None:
-        """The reply as it was sampled, and its extension."""
+        """Return the reply's sampled tokens and its extension."""
         if turn.recorded is None:
             return None
         reply: list[int] = self._tree.nodes[turn.node].tokens.tolist()
-        extension = self._extension(turn, reply, said, following, tools)
+        extension = self._extension(turn, reply, reply_message, following, tools)
         return None if extension is None else (reply, extension)
 
-    def _written(
-        self, turn: _Turn, said: Message, following: Sequence[Message], tools: Tools
+    def _encoded_reply(
+        self, turn: _Turn, reply_message: Message, following: Sequence[Message], tools: Tools
     ) -> tuple[list[int], list[int]] | None:
-        """The reply encoded from its text, as it stands in history or else as a reply, and its extension."""
+        """Return the reply encoded from its text, in history or as the last message, and its extension."""
         if turn.recorded is not None:
-            said = _reasoned(said, turn.recorded[0])
+            reply_message = _with_reasoning(reply_message, turn.recorded[0])
         for new in (following, ()):
             reply = self._pieces.get(
-                ("written", _forms([said, *new]), tools.name),
-                lambda new=new: written_ids(self._renderer, said, new, tools=tools.specs),
+                ("encoded", _forms([reply_message, *new]), tools.name),
+                lambda new=new: rendered_reply_ids(self._renderer, reply_message, new, tools=tools.specs),
             )
             if reply is not None:
                 break
         else:
             return None
-        extension = self._extension(turn, reply, said, following, tools)
+        extension = self._extension(turn, reply, reply_message, following, tools)
         return None if extension is None else (reply, extension)
 
     def _extension(
         self,
         turn: _Turn,
         reply: list[int],
-        said: Message,
+        reply_message: Message,
         following: Sequence[Message],
         tools: Tools,
     ) -> list[int] | None:
@@ -186,24 +186,24 @@ class Composer:
                 "extension",
                 _packed(turn.end),
                 _packed(reply),
-                _forms([said, *following]),
+                _forms([reply_message, *following]),
                 turn.traits,
                 tools.name,
             ),
             lambda: self._renderer.extend(
-                turn.end, reply, said, following, tools=tools.specs, traits=turn.traits
+                turn.end, reply, reply_message, following, tools=tools.specs, traits=turn.traits
             ),
         )
 
     def _render(self, messages: Sequence[Message], tools: Tools) -> list[int]:
-        """All of the messages from text, replies with the reasoning that was recorded for them."""
+        """Return all messages encoded from text, with the recorded reasoning of replies."""
         filled: list[Message] = []
         before = ("", "", "")
         for message in messages:
             repeated = (
                 self._conversations.recorded(message, before, -1) if message["role"] == "assistant" else None
             )
-            filled.append(_reasoned(message, repeated[0]) if repeated else message)
+            filled.append(_with_reasoning(message, repeated[0]) if repeated else message)
             before = key_of(message)
         ids = self._renders.get(
             (_forms(filled), tools.name),
@@ -213,9 +213,9 @@ class Composer:
         return ids
 
     def _path(self, node: int | None) -> Int32:
-        """[T] the tokens down to `node`; quick when the path goes on from the one asked for last."""
+        """Return the tokens [T] of the path to `node`; fast if it extends the path of the last call."""
         pieces: list[Int32] = []
-        above, before = self._walked
+        above, before = self._last_path
         at = node
         while at is not None and at != above:
             pieces.append(self._tree.nodes[at].tokens)
@@ -223,11 +223,11 @@ class Composer:
         if at is not None:
             pieces.append(before)
         tokens = np.concatenate(pieces[::-1]) if pieces else np.zeros(0, np.int32)
-        self._walked = (node, tokens)
+        self._last_path = (node, tokens)
         return tokens
 
     def _end_of(self, node: int | None) -> list[int]:
-        """The end of the path down to `node`: its last extension and `_WINDOW` tokens before it."""
+        """Return the end of the path to `node`: its last extension and `_WINDOW` tokens before it."""
         pieces: list[Int32] = []
         before = 0
         extension = True
@@ -239,8 +239,8 @@ class Composer:
         return [token for piece in reversed(pieces) for token in piece.tolist()]
 
 
-class _Recent:
-    """The last results of pure functions, by what they were computed from."""
+class _LruCache:
+    """An LRU cache for results of pure functions."""
 
     def __init__(self, capacity: int) -> None:
         self._capacity = capacity
@@ -256,17 +256,17 @@ class _Recent:
         return result
 
 
-def _after(turn: _Turn, said: Message) -> Traits:
-    """What the conversation has held once the reply of `turn` is said; other messages add nothing."""
-    reasoning = reasoning_of(said) or "" if turn.recorded is None else turn.recorded[0].reasoning
-    return turn.traits.after(said, first=False, reasoning=reasoning)
+def _after(turn: _Turn, reply_message: Message) -> Traits:
+    """Return the traits after the reply of `turn`; other messages do not change them."""
+    reasoning = reasoning_of(reply_message) or "" if turn.recorded is None else turn.recorded[0].reasoning
+    return turn.traits.after(reply_message, first=False, reasoning=reasoning)
 
 
-def _reasoned(said: Message, node: MessageNode) -> Message:
-    """The message with the reasoning of the reply that it repeats, which a client may have left out."""
-    if reasoning_of(said) is not None or not node.reasoning:
-        return said
-    return {**said, "reasoning_content": node.reasoning}
+def _with_reasoning(reply_message: Message, node: MessageNode) -> Message:
+    """Return the message with the reasoning of its recorded reply if the client omitted it."""
+    if reasoning_of(reply_message) is not None or not node.reasoning:
+        return reply_message
+    return {**reply_message, "reasoning_content": node.reasoning}
 
 
 def _packed(tokens: Sequence[int]) -> bytes:
@@ -274,7 +274,7 @@ def _packed(tokens: Sequence[int]) -> bytes:
 
 
 def _forms(messages: Sequence[Message]) -> Hashable:
-    """Everything of the messages that a renderer may read."""
+    """Return a cache key of everything in the messages that a renderer may read."""
     return tuple(
         (
             key_of(message),

@@ -1,7 +1,7 @@
-"""A trie of messages, in which a conversation finds its recorded replies again.
+"""A trie of messages that finds the recorded replies of a conversation.
 
-A node is a beginning of a conversation. Messages in the same form as last time are found by one comparison,
-others by their key (`hone.policy.messages`). Each chat has a tree, and each session of the gateway.
+Each node is a prefix of a conversation. A message in the same form as last time is found by one comparison,
+any other by its key (`hone.policy.messages`). Each chat and each session of the gateway has its own tree.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from hone.types import Message
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Traits:
-    """What a conversation has held so far; a template may render later messages by it."""
+    """Properties of a conversation so far on which a template may branch."""
 
-    system: bool = False  # it begins with a system message
-    calls: bool = False  # a reply with tool calls
-    reasoning: bool = False  # a reply with reasoning
+    system: bool = False  # starts with a system message
+    calls: bool = False  # has a reply with tool calls
+    reasoning: bool = False  # has a reply with reasoning
 
     def after(self, message: Message, *, first: bool, reasoning: str) -> Traits:
         if message["role"] != "assistant":
@@ -35,24 +35,24 @@ class Traits:
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class MessageNode:
-    """A beginning of a conversation: its last message, after those of `parent`."""
+    """A prefix of a conversation: its last message, after those of `parent`."""
 
     parent: MessageNode | None
     message: Message
-    depth: int  # messages down to here
+    depth: int  # number of messages in the prefix
     key: Key
-    reasoning: str  # of an assistant message
+    reasoning: str  # empty unless this is an assistant message
     traits: Traits
     children: dict[Key, list[MessageNode]] = field(default_factory=dict[Key, "list[MessageNode]"])
-    samples: list[int] = field(default_factory=list[int])  # the replies that said this, oldest first
+    samples: list[int] = field(default_factory=list[int])  # replies with this message, oldest first
     answered: bool = False  # a reply was sampled right after this message
-    followers: set[CallKind] = field(default_factory=set[CallKind])  # of the replies below this reply
-    form: Message | None = None  # the message in the form that it was given in last
-    sample: int | None = None  # the one of `samples` that this form means
-    recent_item: tuple[Any, MessageNode] | None = None  # a request's item read last, and where it leads
+    followers: set[CallKind] = field(default_factory=set[CallKind])  # of the next replies below
+    form: Message | None = None  # the form in which a client last sent the message
+    sample: int | None = None  # the element of `samples` that `form` refers to
+    recent_item: tuple[Any, MessageNode] | None = None  # the last request item, and its node
 
     def messages(self) -> list[Message]:
-        """Return the messages down to here, as they were recorded."""
+        """Return the messages of this prefix as recorded."""
         return path_between(None, self)
 
 
@@ -68,11 +68,11 @@ def path_between(above: MessageNode | None, below: MessageNode) -> list[Message]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrefixMatch:
-    """The longest known beginning of a conversation."""
+    """The longest known prefix of a conversation."""
 
     node: MessageNode
-    reply: MessageNode | None  # the last message of that beginning that was sampled
-    sample: int | None  # which sample of it
+    reply: MessageNode | None  # the last sampled message of the prefix
+    sample: int | None  # the sample of `reply` that is meant
     reasoning_dropped: bool  # the first unknown message is a known reply without its reasoning
 
 
@@ -83,7 +83,7 @@ class _Path:
     forms: list[Message | None] = field(default_factory=list[Message | None])
     nodes: list[MessageNode] = field(default_factory=list[MessageNode])
 
-    def keep_beginning(self, messages: Sequence[Message]) -> None:
+    def truncate(self, messages: Sequence[Message]) -> None:
         """Cut the path where `messages` differ from it."""
         length = min(len(self.forms), len(messages))
         if self.forms[:length] != list(messages[:length]):
@@ -96,23 +96,23 @@ class _Path:
 
 
 class ConversationTree:
-    """Every conversation that was asked or answered, and where its replies were sampled.
+    """All recorded conversations and the samples of their replies.
 
     Args:
-        compare_reasoning: whether an assistant message with other reasoning is another message.
+        compare_reasoning: whether assistant messages with different reasoning are different messages.
     """
 
     def __init__(self, *, compare_reasoning: bool = True) -> None:
         self._compare_reasoning = compare_reasoning
         self._roots: dict[str, MessageNode] = {}
         self._paths: dict[str, _Path] = {}
-        self._sampled: dict[Key, list[tuple[MessageNode, int]]] = {}  # replies by what they say, oldest first
+        self._sampled: dict[Key, list[tuple[MessageNode, int]]] = {}  # replies by key, oldest first
         self._calls: dict[str, int] = {}  # id of a tool call -> the sample that made it
 
     def match(self, messages: Sequence[Message], tools: str = "") -> PrefixMatch:
-        """Follow `messages` as far as they are known. `tools` names the tools the model was shown."""
+        """Return the longest known prefix of `messages`; `tools` is the name of the tools in the prompt."""
         path = self._paths.setdefault(tools, _Path())
-        path.keep_beginning(messages)
+        path.truncate(messages)
         node = path.nodes[-1] if path.nodes else self._root(tools)
         dropped = False
         for message in messages[len(path.nodes) :]:
@@ -129,13 +129,13 @@ class ConversationTree:
     def read(
         self, items: Sequence[Any], convert: Callable[[Any, int], list[Message]], opening: Sequence[Message]
     ) -> list[Message]:
-        """Return `opening` and the messages that `items` of a request mean; known ones as they were recorded.
+        """Return `opening` and the messages of a request's `items`; known messages as recorded.
 
-        An item in the form it was given in last is not converted again. Raises what `convert` raises.
+        An item in the same form as last time is not converted again. Propagates errors of `convert`.
         """
         messages = list(opening)
         node: MessageNode | None = self._root("")
-        for message in opening:  # not by `match`, which would forget the path to the rest
+        for message in opening:  # `match` would truncate the path
             node = None if node is None else self._find(node, message)[0]
         for number, item in enumerate(items):
             if node is not None and node.recent_item is not None and node.recent_item[0] == item:
@@ -156,14 +156,16 @@ class ConversationTree:
         return messages
 
     def extend(self, node: MessageNode, messages: Sequence[Message]) -> MessageNode:
-        """Return the node after `messages` have followed `node`."""
+        """Add `messages` below `node`; return the last node."""
         for message in messages:
             found, _ = self._find(node, message)
-            node = found or _add_child(node, message, key_of(message), self._meant_reasoning(node, message))
+            node = found or _add_child(
+                node, message, key_of(message), self._resolved_reasoning(node, message)
+            )
         return node
 
     def add_reply(self, node: MessageNode, reply: Message, sample: int, kind: CallKind) -> MessageNode:
-        """Record that `sample` said `reply` right after `node`."""
+        """Record `reply`, sampled as `sample`, below `node`; return its node."""
         node.answered = True
         above: MessageNode | None = node
         while above is not None and not above.samples:
@@ -173,26 +175,26 @@ class ConversationTree:
         key, reasoning = key_of(reply), reasoning_of(reply) or ""
         variants = node.children.get(key, ())
         if variants:
-            self._paths.clear()  # a conversation that says this may now mean this reply
-        said = next((variant for variant in variants if variant.reasoning == reasoning), None)
-        said = said or _add_child(node, reply, key, reasoning)
-        said.samples.append(sample)
-        self._sampled.setdefault(key, []).append((said, sample))
+            self._paths.clear()  # cached paths may now refer to this reply
+        reply_node = next((variant for variant in variants if variant.reasoning == reasoning), None)
+        reply_node = reply_node or _add_child(node, reply, key, reasoning)
+        reply_node.samples.append(sample)
+        self._sampled.setdefault(key, []).append((reply_node, sample))
         self._calls.update(dict.fromkeys(call_ids(reply), sample))
-        return said
+        return reply_node
 
     def add_alias(self, node: MessageNode, message: Message) -> None:
-        """Find `node` by `message` too: the form in which a client was shown a reply."""
+        """Let `message`, the form of a reply that a client received, also match `node`."""
         assert node.parent is not None
         named = node.parent.children.setdefault(key_of(message), [])
         if node not in named:
             named.append(node)
 
     def recorded(self, message: Message, before: Key, after_sample: int) -> tuple[MessageNode, int] | None:
-        """Return the reply that an assistant message which moved repeats; None when no reply says this.
+        """Return the recorded reply that a moved assistant message repeats; None if there is none.
 
-        Of several with the same text: the one whose tool calls have the same ids, else one that answered the
-        same message (`before`), else the first that is younger than `after_sample`, else the latest.
+        Among several with the same text: the one with the same tool call ids, else one that answered the same
+        message (`before`), else the first one sampled later than `after_sample`, else the latest.
         """
         reasoning = reasoning_of(message)
         found = [
@@ -211,7 +213,7 @@ class ConversationTree:
         )
 
     def depths(self, message: Message) -> set[int]:
-        """Return the depths at which replies that say this message stand."""
+        """Return the depths of the recorded replies equal to `message`."""
         return {node.depth for node, _ in self._sampled.get(key_of(message), ())}
 
     def _root(self, tools: str) -> MessageNode:
@@ -222,7 +224,7 @@ class ConversationTree:
         return self._roots[tools]
 
     def _find(self, node: MessageNode, message: Message) -> tuple[MessageNode | None, bool]:
-        """Return the child that `message` means, and whether only its missing reasoning keeps it unknown."""
+        """Return the child that matches `message`, and whether only missing reasoning prevents a match."""
         variants = node.children.get(key_of(message))
         if not variants:
             return None, False
@@ -235,7 +237,7 @@ class ConversationTree:
         elif not self._compare_reasoning:
             found = variants[0]
         else:
-            reasoning = self._meant_reasoning(node, message)
+            reasoning = self._resolved_reasoning(node, message)
             found = next((variant for variant in variants if variant.reasoning == reasoning), None)
         if found is None:
             return None, given == ""
@@ -244,8 +246,8 @@ class ConversationTree:
         found.sample = sample if sample is not None else (found.samples[-1] if found.samples else None)
         return found, False
 
-    def _meant_reasoning(self, node: MessageNode, message: Message) -> str:
-        """Return the reasoning of a message behind `node`: its own, else that of the reply it repeats."""
+    def _resolved_reasoning(self, node: MessageNode, message: Message) -> str:
+        """Return the reasoning of a message below `node`: its own, else that of the recorded reply."""
         reasoning = reasoning_of(message) if message["role"] == "assistant" else ""
         if reasoning is not None:
             return reasoning

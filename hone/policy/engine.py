@@ -1,7 +1,7 @@
-"""The engine seam: token ids in, token ids and log-probabilities out.
+"""The engine interface: token ids in, token ids and log-probabilities out.
 
-The rule that must not break: an engine returns the ids it sampled and the log-probabilities it sampled them
-with; nobody re-encodes or re-scores them later.
+Invariant: an engine returns the sampled ids and the log-probabilities of the sampling distribution; no later
+code re-encodes or re-scores them.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from hone.types import Float32, Int32
 
 
 class EngineError(Exception):
-    """The engine failed; an infrastructure fault."""
+    """The engine failed; this counts as an infrastructure failure."""
 
 
 class ContextOverflow(Exception):
-    """The prompt leaves no room for a reply in the model's context; the policy's doing."""
+    """The prompt leaves no room for a reply in the model's context; this counts as the policy's failure."""
 
     def __init__(self, prompt_tokens: int, context_tokens: int) -> None:
         super().__init__(
@@ -38,12 +38,12 @@ class Finish(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sampling:
-    """How one reply is drawn.
+    """The sampling parameters of one reply.
 
-    The reported log-probability of a token is that of softmax(logits / temperature) over the whole
-    vocabulary, before top-p and top-k cut it (at temperature 0, greedy, of softmax(logits)). A trainer can
-    therefore reproduce it from logits alone; with top_p = 1 and top_k = 0 it is the sampling distribution.
-    With top-p or top-k it is nan where a server only knows it after the cut; such a reply cannot be trained.
+    The reported log-probability of a token is that of softmax(logits / temperature) over the full
+    vocabulary, before top-p and top-k (at temperature 0, greedy: of softmax(logits)). A trainer can therefore
+    reproduce it from logits; with top_p = 1 and top_k = 0 it is the sampling distribution. With top-p or
+    top-k it is nan if the server reports only truncated distributions; such a reply cannot be trained on.
     """
 
     temperature: float = 1.0
@@ -51,7 +51,7 @@ class Sampling:
     top_k: int = 0  # 0: off
     max_tokens: int = 256
     stop_token_ids: tuple[int, ...] = ()
-    seed: int | None = None  # same prompt, weights and seed -> same reply, whatever else is in the batch
+    seed: int | None = None  # same prompt, weights and seed -> same reply in any batch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,12 +63,12 @@ class Completion:
 
 
 class Engine(Protocol):
-    """Whatever samples replies. How new weights reach it is its own: the local engine shares the trainer's,
+    """Samples replies. Weight updates are not part of it: the local engine shares the trainer's weights,
     servers load a folder."""
 
     @property
     def context_tokens(self) -> int:
-        """Prompt and reply together may not be longer than this."""
+        """Maximum length of prompt and reply together."""
         ...
 
     @property
@@ -79,19 +79,19 @@ class Engine(Protocol):
     async def generate(
         self, prompt_ids: Sequence[int] | Int32, sampling: Sampling, *, session: str
     ) -> Completion:
-        """Sample one reply. `session` names the conversation, so that its KV cache can be found again.
+        """Sample one reply. `session` names the conversation and so its KV cache.
 
-        Cancelling the awaiting task frees the request's place in the batch.
+        Cancelling the awaiting task frees the request's row in the batch.
         Raises ContextOverflow, EngineError.
         """
         ...
 
     async def release(self, session: str) -> None:
-        """The conversation is over: free its KV cache."""
+        """Free the KV cache of a finished conversation."""
         ...
 
     async def pause(self) -> None:
-        """Finish the requests in flight and hold new ones back."""
+        """Finish the requests in flight; hold new ones until `resume`."""
         ...
 
     async def resume(self) -> None: ...

@@ -1,5 +1,5 @@
-"""The one error of a policy that cannot be set up."""
+"""The error for a policy that cannot be set up."""
 
 
 class PolicyError(Exception):
-    """The model, its tokenizer or its chat template cannot be used; one sentence says why and what to do."""
+    """The model, its tokenizer or its chat template cannot be used; the message says why and what to do."""

@@ -1,4 +1,4 @@
-"""Why a call began a new branch of its token tree."""
+"""Classify why a call forked its token tree."""
 
 from __future__ import annotations
 
@@ -11,49 +11,49 @@ from hone.types import Message
 
 
 class Fork(StrEnum):
-    """Why a prompt does not continue the tip of its conversation."""
+    """Why a prompt does not extend the last reply of its conversation."""
 
-    RETRY = "retry"  # the same messages were asked again
-    TEMPLATE = "template"  # the messages only grew, but the chat template renders the past differently
-    SIDE = "side"  # a side call begins a branch of its own, or the conversation goes on beside one
-    THINKING = "thinking"  # the reasoning of earlier replies was left out
-    COMPACTED = "compacted"  # earlier messages were dropped, or replaced by a shorter account of them
-    REWRITTEN = "rewritten"  # history was changed in any other way, the tools included
+    RETRY = "retry"  # the same messages were sent again
+    TEMPLATE = "template"  # the chat template renders earlier messages differently now
+    AUXILIARY = "side"  # an auxiliary call, or the main conversation after one
+    THINKING = "thinking"  # the reasoning of earlier replies was removed
+    COMPACTED = "compacted"  # earlier messages were dropped or summarised
+    REWRITTEN = "rewritten"  # any other change of the history or the tools
 
 
-def reason(
+def fork_reason(
     messages: Sequence[Message],
     match: PrefixMatch,
-    asked: MessageNode,
+    request_node: MessageNode,
     conversations: ConversationTree,
     tip: MessageNode | None,
     purpose: CallKind,
 ) -> Fork:
-    """Why `messages` fork the tree, where they do.
+    """Return why `messages` fork the tree; call it only for a fork.
 
-    `match` is their longest known beginning, `asked` their own place, `tip` the main line's last reply.
+    `match` is their longest known prefix, `request_node` their node, `tip` the last main reply.
     """
-    if asked.answered:
+    if request_node.answered:
         return Fork.RETRY
     reply = match.reply
     if reply is not None and all(m["role"] != "assistant" for m in messages[reply.depth :]):
         if not reply.followers:
             return Fork.TEMPLATE
         if purpose is CallKind.MAIN and reply.followers == {CallKind.AUXILIARY}:
-            return Fork.SIDE
+            return Fork.AUXILIARY
     if purpose is CallKind.AUXILIARY:
-        return Fork.SIDE
+        return Fork.AUXILIARY
     if match.reasoning_dropped:
         return Fork.THINKING
-    return _rewrite(messages, match, conversations, tip)
+    return _rewrite_reason(messages, match, conversations, tip)
 
 
-def _rewrite(
+def _rewrite_reason(
     messages: Sequence[Message], match: PrefixMatch, conversations: ConversationTree, tip: MessageNode | None
 ) -> Fork:
-    """Compacted: a reply moved towards the beginning, or a shorter history keeps no reply of a longer one.
+    """Return COMPACTED if a reply moved to a smaller depth or a shorter history keeps no recorded reply.
 
-    A conversation that shares nothing with any other, not even its first message, is a side call.
+    A conversation without any common prefix with another one is an auxiliary call.
     """
     known = match.node.depth
     kept = match.reply is not None
@@ -65,5 +65,5 @@ def _rewrite(
     if kept:
         return Fork.REWRITTEN
     if known == 0:
-        return Fork.SIDE
+        return Fork.AUXILIARY
     return Fork.COMPACTED if tip is not None and len(messages) < tip.depth else Fork.REWRITTEN

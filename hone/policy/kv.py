@@ -1,8 +1,8 @@
 # pyright: reportUnknownMemberType=false
-"""Keys and values: of the rows that are being decoded, and of conversations that wait for their next turn.
+"""The KV caches of the rows in the batch and of idle conversations.
 
-The rule that must not break: a cached position is only ever reused for the same token after the same tokens,
-computed with the same weights.
+Invariant: a cached position is reused only for the same token after the same tokens, computed with the same
+weights.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _FIRST_CAPACITY = 256
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SavedCache:
-    """What is kept of a conversation between its turns."""
+    """The keys and values of a conversation between its turns."""
 
     tokens: Int32  # [T]
     keys: Tensor  # [layers, kv_heads, T, head_dim]
@@ -33,7 +33,7 @@ class RowCache:
     """Keys and values of the batch, one row per request; the model's `past_key_values`.
 
     `keys` and `values` are [layers, rows, kv_heads, capacity + 1, head_dim] and grow with the longest row.
-    The last column takes what padding writes and is never read.
+    The last column receives the writes of padding tokens and is never read.
     """
 
     def __init__(
@@ -59,17 +59,17 @@ class RowCache:
         return self.keys.shape[3] - 1
 
     def reserve(self, length: int) -> None:
-        """Make room for rows of `length` tokens."""
+        """Grow the cache to hold rows of `length` tokens."""
         if length <= self.capacity:
             return
-        grown = max(length, 2 * self.capacity)
-        self.keys, self.values = _grown(self.keys, grown + 1), _grown(self.values, grown + 1)
+        capacity = max(length, 2 * self.capacity)
+        self.keys, self.values = _grown(self.keys, capacity + 1), _grown(self.values, capacity + 1)
         self._lines = _line_starts(self.keys)
 
-    def aim(self, first: int, columns: Tensor, length: int) -> None:
-        """Say where the coming forward pass writes: row `first` + i, columns[i], of int64 [rows, T].
+    def set_targets(self, first: int, columns: Tensor, length: int) -> None:
+        """Set where the next forward pass writes: row `first` + i, columns[i]; `columns` is int64 [rows, T].
 
-        Attention then sees the first `length` columns.
+        Attention then reads the first `length` columns.
         """
         self._rows = slice(first, first + columns.shape[0])
         self._flat = (self._lines[self._rows] + columns[:, None, :]).view(-1)
@@ -78,9 +78,9 @@ class RowCache:
     def update(
         self, key_states: Tensor, value_states: Tensor, layer_idx: int, *_: object, **__: object
     ) -> tuple[Tensor, Tensor]:
-        """Called by each attention layer with its new [rows, kv_heads, T, head_dim].
+        """Store a layer's new states [rows, kv_heads, T, head_dim]; transformers calls this in each layer.
 
-        Returns the keys and values [rows, kv_heads, length, head_dim] that it attends to.
+        Returns the keys and values [rows, kv_heads, length, head_dim] to attend to.
         """
         keys, values = self.keys[layer_idx], self.values[layer_idx]
         width = keys.shape[-1]
@@ -89,7 +89,7 @@ class RowCache:
         return keys[self._rows, :, : self._length], values[self._rows, :, : self._length]
 
     def save(self, row: int, tokens: Sequence[int]) -> SavedCache:
-        """A copy of the row's first len(tokens) positions."""
+        """Return a copy of the row's first len(tokens) positions."""
         length = len(tokens)
         return SavedCache(
             tokens=np.asarray(tokens, np.int32),
@@ -98,7 +98,7 @@ class RowCache:
         )
 
     def load(self, row: int, saved: SavedCache, length: int) -> None:
-        """Put the first `length` positions of `saved` into the row."""
+        """Copy the first `length` positions of `saved` into the row."""
         self.keys[:, row, :, :length] = saved.keys[:, :, :length]
         self.values[:, row, :, :length] = saved.values[:, :, :length]
 
@@ -108,7 +108,7 @@ class RowCache:
 
 
 class SessionCaches:
-    """The saved caches of idle conversations; the least recently used is dropped first."""
+    """An LRU cache of the keys and values of idle conversations."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -127,9 +127,9 @@ class SessionCaches:
         return session in self._saved
 
     def find(self, session: str, tokens: Int32) -> tuple[SavedCache, int] | None:
-        """The cache that shares the longest beginning with `tokens`, and its length; None when there is none.
+        """Return the cache with the longest common prefix with `tokens`, and its length; None without any.
 
-        A conversation that has a cache of its own gets no other's.
+        A conversation with a cache of its own uses no other.
         """
         own = self._saved.get(session)
         best: tuple[SavedCache, int] | None = None
@@ -148,18 +148,18 @@ class SessionCaches:
 
 def _grown(old: Tensor, columns: int) -> Tensor:
     new = old.new_zeros((*old.shape[:3], columns, old.shape[4]))
-    new[..., : old.shape[3], :] = old  # the padding column among them, which the row's own tokens overwrite
+    new[..., : old.shape[3], :] = old  # includes the padding column; the row's tokens overwrite it
     return new
 
 
 def _line_starts(keys: Tensor) -> Tensor:
-    """int64 [rows, kv_heads, 1]: where each row's head begins in a layer flattened to [.., head_dim]."""
+    """Return int64 [rows, kv_heads, 1]: the start of each head in a layer flattened to [.., head_dim]."""
     _, rows, heads, columns, _ = keys.shape
     return torch.arange(rows * heads, device=keys.device).view(rows, heads, 1) * columns
 
 
 def shared_prefix(left: Int32, right: Int32) -> int:
-    """How many tokens the two have in common from the start."""
+    """Return the length of the common prefix."""
     length = min(len(left), len(right))
     differs = left[:length] != right[:length]
     first = int(differs.argmax()) if length else 0

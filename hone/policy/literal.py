@@ -1,12 +1,12 @@
-"""Special tokens that a message merely mentions stay text.
+"""Keep special tokens inside messages as plain text.
 
-A file may contain `<|im_end|>`. An engine that is given text turns it into the special token, and so what a
-command printed could end its own message and begin another. Hone gives engines token ids: the text of a
-message is marked where it spells a special token, and the marked text is encoded letter by letter.
+A file may contain `<|im_end|>`. An engine that tokenizes text turns it into the special token, so the output
+of a command could end its own message and start another. Hone sends token ids to engines: it marks special
+tokens inside messages and encodes the marked text character by character.
 
 Only special tokens (those that structure a conversation) are protected. Other added tokens, such as
-`<tool_call>` in most vocabularies, keep their ids wherever they stand, as in every engine: prompts name them
-to show a model what to write.
+`<tool_call>` in most vocabularies, always keep their ids, as in every engine: prompts mention them to show a
+model the expected format.
 """
 
 # pyright: reportUnknownMemberType=false, reportMissingTypeStubs=false
@@ -21,18 +21,18 @@ from hone.types import Message
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-# Unicode noncharacters, which no text holds; U+FFFD takes the place of those that one does hold.
+# Unicode noncharacters mark the text; any that a message contains become U+FFFD.
 _OPEN, _CLOSE = "\ufdd0", "\ufdd1"
 _MARKS = re.compile(f"[{_OPEN}{_CLOSE}]")
 _MARKED = re.compile(f"{_OPEN}([^{_OPEN}{_CLOSE}]*){_CLOSE}|{_MARKS.pattern}")
-_Piece = tuple[list[int], list[tuple[int, int]]]  # ids, and the characters that each stands for
-_THINKING = ("<think>", "</think>")  # renderers look for them in a reply's text
+_Piece = tuple[list[int], list[tuple[int, int]]]  # ids, and the (start, end) characters of each
+_THINKING = ("<think>", "</think>")  # renderers look for these in the text of a reply
 
 
 def special_tokens(tokenizer: PreTrainedTokenizerBase) -> list[str]:
-    """Longest first: those with a role (end, padding), and those that are only declared special.
+    """Return the special tokens, longest first: those with a role (end, padding) or declared special.
 
-    Many vocabularies, Llama 3's and Mistral's among them, give most of their markers no role.
+    Many vocabularies (Llama 3, Mistral) assign no role to most of their special tokens.
     """
     declared = (token.content for token in tokenizer.added_tokens_decoder.values() if token.special)
     every = {token for token in (*tokenizer.all_special_tokens, *declared) if token.strip()}
@@ -40,9 +40,9 @@ def special_tokens(tokenizer: PreTrainedTokenizerBase) -> list[str]:
 
 
 class LiteralTokenizer:
-    """A tokenizer that spells marked text letter by letter, and knows special tokens without a role as such.
+    """A tokenizer that encodes marked text by character and also lists special tokens without a role.
 
-    Everything else is the tokenizer's own.
+    All other attributes come from the wrapped tokenizer.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
@@ -55,11 +55,11 @@ class LiteralTokenizer:
         return getattr(self._tokenizer, name)
 
     def mark(self, messages: Sequence[Message]) -> list[Message]:
-        """The messages with every special token marked, wherever they hold one."""
+        """Return the messages with every special token marked."""
         return [self._marked(message) for message in messages]
 
     def mark_json(self, value: Any) -> Any:
-        """A value of JSON with every special token in its texts marked."""
+        """Return the JSON value with every special token in its strings marked."""
         if isinstance(value, str):
             return self._mark(value)
         if isinstance(value, dict):
@@ -69,17 +69,17 @@ class LiteralTokenizer:
         return value
 
     def encode(self, text: str, **options: Any) -> list[int]:
-        """The ids of a text that may hold marks; no option other than the tokenizer's own."""
+        """Return the ids of a text that may contain marks; `options` are the tokenizer's."""
         if not _MARKS.search(text):
             return self._tokenizer.encode(text, **options)
         return [id for ids, _ in self._pieces(text) for id in ids]
 
-    def inside(self, text: str) -> list[int]:
-        """The ids of a text that may hold marks and stands behind other tokens."""
-        return [id for ids, _ in self._pieces(text, inside=True) for id in ids]
+    def encode_continuation(self, text: str) -> list[int]:
+        """Return the ids of a text that may contain marks and continues other text."""
+        return [id for ids, _ in self._pieces(text, continued=True) for id in ids]
 
     def __call__(self, text: str, **options: Any) -> Any:
-        """As the tokenizer; offsets count the marks, like the text they point into."""
+        """Tokenize; offsets point into `text`, marks included."""
         if not _MARKS.search(text):
             return self._tokenizer(text, **options)
         pieces = list(self._pieces(text))
@@ -94,28 +94,28 @@ class LiteralTokenizer:
         return {"content": self._mark(message["content"], *kept), **rest}
 
     def _mark(self, text: str, *but: str) -> str:
-        """The text with every special token marked but these."""
+        """Return the text with every special token marked except `but`."""
         clean = _MARKS.sub("\ufffd", text)
         return self._special.sub(lambda f: f[0] if f[0] in but else f"{_OPEN}{f[0]}{_CLOSE}", clean)
 
-    def _pieces(self, text: str, *, inside: bool = False) -> Iterator[_Piece]:
-        """The ids of each piece of a marked text, and the characters each id stands for."""
+    def _pieces(self, text: str, *, continued: bool = False) -> Iterator[_Piece]:
+        """Yield the ids of each piece of a marked text, and the character span of each id."""
         at = 0
         for found in _MARKED.finditer(text):
-            yield self._piece(text, at, found.start(), inside)
+            yield self._piece(text, at, found.start(), continued)
             for position in range(found.start(1), found.end(1)):
-                yield self._piece(text, position, position + 1, inside)
+                yield self._piece(text, position, position + 1, continued)
             at = found.end()
-        yield self._piece(text, at, len(text), inside)
+        yield self._piece(text, at, len(text), continued)
 
-    def _piece(self, text: str, start: int, end: int, inside: bool) -> _Piece:
+    def _piece(self, text: str, start: int, end: int, continued: bool) -> _Piece:
         if start == end:
             return [], []
-        ids = self._middle(text[start:end]) if start or inside else self._ids(text[:end])
+        ids = self._middle(text[start:end]) if start or continued else self._ids(text[:end])
         return ids, [(start, end)] * len(ids)
 
     def _middle(self, text: str) -> list[int]:
-        """Ids of text behind other text: without the space that some tokenizers begin a text with."""
+        """Return the ids of text in the middle: without the space that some tokenizers put first."""
         ids = self._ids("\n" + text)
         if ids[: len(self._newline)] == self._newline:
             return ids[len(self._newline) :]

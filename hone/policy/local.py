@@ -3,9 +3,9 @@
 
     generate() --queue--> worker thread: admit, step, step, ... --future--> generate()
 
-Requests are batched continuously: each joins as soon as there is a row for it and leaves when it is done.
-Keys and values stay with the conversation between turns, and prompts that begin alike are computed once.
-The rule that must not break: only the worker thread touches the batch.
+Requests are batched continuously: each joins once a row is free and leaves when it finishes. Keys and values
+of a conversation are kept between its turns, and a common prefix of prompts is computed once. Invariant: only
+the worker thread accesses the batch.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ if TYPE_CHECKING:
 
 
 class LocalEngine:
-    """Samples from `model`, in evaluation mode, without copying its weights.
+    """Samples from `model` in evaluation mode, without a copy of its weights.
 
     Around an optimiser step call `pause`, change the weights, `set_version`, `resume`; the model may be in
-    training mode while paused. Same prompt, weights and seed give the same reply unless a draw falls within
-    the rounding error (about 1e-6) by which the size of a batch changes the logits.
+    training mode while paused. The same prompt, weights and seed give the same reply, except for a draw
+    within the rounding error (about 1e-6) that the batch size causes in the logits.
     """
 
     def __init__(self, model: PreTrainedModel, settings: LocalEngineSettings) -> None:
@@ -72,7 +72,7 @@ class LocalEngine:
         """
         prompt = np.asarray(prompt_ids, np.int32)
         if not len(prompt) or prompt.min() < 0 or prompt.max() >= self._vocab_size:
-            raise ValueError(f"a prompt is one or more token ids from 0 to {self._vocab_size - 1}")
+            raise ValueError(f"a prompt needs at least one token id, each from 0 to {self._vocab_size - 1}")
         room = self.context_tokens - len(prompt)
         if room < 1:
             raise ContextOverflow(len(prompt), self.context_tokens)
@@ -94,9 +94,9 @@ class LocalEngine:
         await self._command(lambda: self._batch.sessions.drop(session))
 
     async def set_version(self, version: int) -> None:
-        """The weights have changed: forget every cached key and value, and mark new tokens with `version`.
+        """Drop every cached key and value after a weight update; mark new tokens with `version`.
 
-        Requests in flight go on with the new weights; their tokens so far are computed again.
+        Requests in flight continue with the new weights; the keys and values of their tokens are recomputed.
         """
         await self._command(lambda: self._change_version(version))
 
@@ -121,7 +121,7 @@ class LocalEngine:
             self._require_open()
 
     async def close(self) -> None:
-        """Stop; requests still waiting or running fail with EngineError. May be called again."""
+        """Stop; waiting and running requests fail with EngineError. Idempotent."""
         with self._wake:
             self._closing = True
             self._wake.notify()
@@ -134,7 +134,7 @@ class LocalEngine:
             raise EngineError("the local engine is closed")
 
     async def _command(self, action: Callable[[], None]) -> None:
-        """Run `action` on the worker thread, between two steps."""
+        """Run `action` on the worker thread between two steps."""
         done: Future[None] = Future()
         with self._wake:
             self._require_open()
@@ -152,22 +152,22 @@ class LocalEngine:
             finally:
                 self._started.set()
             with torch.inference_mode():
-                while self._next():
+                while self._prepare_step():
                     self._batch.step()
                     self._deliver()
             failure: BaseException = EngineError("the local engine was closed")
-        except BaseException as error:  # whatever it was, nobody may be left waiting
+        except BaseException as error:  # any error must reach every waiting caller
             failure = self._failure = error
         self._fail_all(failure)
 
-    def _next(self) -> bool:
-        """Wait for something to do, and do all but the step. False: the engine is closing."""
+    def _prepare_step(self) -> bool:
+        """Wait for work and do everything except the step; return False when the engine closes."""
         with self._wake:
             self._wake.wait_for(self._has_work)
             if self._closing:
                 return False
             commands, self._commands = self._commands, []
-            self._forget_cancelled()
+            self._drop_cancelled()
             for action, done in commands:
                 if done.set_running_or_notify_cancel():
                     action()
@@ -209,7 +209,7 @@ class LocalEngine:
             if future.set_running_or_notify_cancel():
                 future.set_result(row.completion(finish))
 
-    def _forget_cancelled(self) -> None:
+    def _drop_cancelled(self) -> None:
         self._waiting = [entry for entry in self._waiting if not entry[1].cancelled()]
         for row, future in list(self._running.values()):
             if future.cancelled():
@@ -223,8 +223,8 @@ class LocalEngine:
     def _fail_all(self, failure: BaseException) -> None:
         with self._wake:
             self._closing = True
-            left = [*self._waiting, *self._running.values(), *self._commands]
-            futures: list[Future[Completion] | Future[None]] = [entry[1] for entry in left]
+            unfinished = [*self._waiting, *self._running.values(), *self._commands]
+            futures: list[Future[Completion] | Future[None]] = [entry[1] for entry in unfinished]
             futures += self._drained
             self._waiting, self._commands, self._drained = [], [], []
             self._running.clear()

@@ -1,9 +1,9 @@
-"""Messages: what makes two of them the same, and the one form in which a template gets them.
+"""Compare messages and normalise them for chat templates.
 
-Clients send a message back in another form than they got it in. Two messages are the same when role, text and
-tool calls (names and arguments, in order) are equal. Content may be text or a list of text parts; arguments
-JSON text or an object; ids of tool calls, names of tool results and unknown keys do not count; nor does white
-space around an assistant's text. Reasoning is compared apart, as a client may leave it out (`reasoning_of`).
+Clients return a message in another form than they received it. Two messages are equal if role, text and tool
+calls (names and arguments, in order) are equal. Content may be text or a list of text parts, arguments JSON
+text or an object. Ids of tool calls, names of tool results, unknown keys and white space around an
+assistant's text are ignored. Reasoning is compared separately, since a client may omit it (`reasoning_of`).
 """
 
 # pyright: reportMissingTypeStubs=false
@@ -27,7 +27,7 @@ Key = tuple[str, str, str]  # role, text, tool calls as JSON
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tools:
-    """The tools that a model is shown, and a name that tells them from others."""
+    """The tools in a prompt, and a name that identifies them."""
 
     specs: list[ToolSpec] | None  # None: no tools
     name: str
@@ -40,7 +40,7 @@ class Tools:
 
 
 def key_of(message: Message) -> Key:
-    """What makes two messages the same. Raises PolicyError for content that is not text."""
+    """Return the key that equal messages share. Raises PolicyError for content that is not text."""
     role, text = message["role"], text_of(message.get("content"))
     if role != "assistant":
         return role, text, ""
@@ -51,10 +51,10 @@ def key_of(message: Message) -> Key:
 
 
 def reasoning_of(message: Message) -> str | None:
-    """The reasoning that an assistant message carries, without white space around it.
+    """Return the stripped reasoning of an assistant message.
 
-    None: the message does not say, so the reasoning of the recorded reply is meant. "": this reply without
-    its reasoning.
+    None: the client omitted the field, so the recorded reply's reasoning applies. "": the reply without its
+    reasoning.
     """
     given = message.get("reasoning_content")
     if given is None:
@@ -63,18 +63,18 @@ def reasoning_of(message: Message) -> str | None:
 
 
 def text_of(content: object) -> str:
-    """The text of a message's content: a string, a list of text parts, or nothing."""
+    """Return the text of a message's content: a string, a list of text parts, or None."""
     if isinstance(content, str):
         return content
     if content is None:
         return ""
     if not isinstance(content, list):
-        raise PolicyError(f"a message's content is of type {type(content).__name__}: send text")
+        raise PolicyError(f"a message's content has type {type(content).__name__}: send text")
     return "".join(_part(part) for part in cast("list[Any]", content))
 
 
 def plain(message: Message) -> Message:
-    """The message as templates expect it: text content, arguments as an object, no key without a value."""
+    """Return the message as templates expect it: text content, arguments as an object, no empty keys."""
     result: Message = {"role": message["role"], "content": text_of(message.get("content"))}
     reasoning = message.get("reasoning_content", message.get("reasoning"))
     if reasoning is not None and message["role"] == "assistant":
@@ -88,7 +88,7 @@ def plain(message: Message) -> Message:
 
 
 def read_reply(parsed: ParsedResponse, node: int) -> Reply:
-    """Return the reply that a renderer has parsed; ids that it gives to tool calls are unique in the tree."""
+    """Return the reply that a renderer parsed; generated tool call ids are unique in the tree."""
     from renderers.base import ToolCallParseStatus
 
     calls = enumerate(parsed.tool_calls)
@@ -110,7 +110,7 @@ def read_reply(parsed: ParsedResponse, node: int) -> Reply:
 
 
 def enveloped(tools: Sequence[ToolSpec] | None) -> list[Any] | None:
-    """Tools in OpenAI's envelope, {"type": "function", "function": spec}, for which templates are written."""
+    """Return tools in OpenAI's format, {"type": "function", "function": spec}, which templates expect."""
     if not tools:
         return None
     return [tool if "function" in tool else {"type": "function", "function": tool} for tool in tools]
@@ -121,9 +121,9 @@ def call_ids(message: Message) -> list[str]:
 
 
 def frozen(message: Message) -> Message | None:
-    """A copy that no later change of the message reaches; None for one that `==` cannot be trusted with.
+    """Return a deep copy for comparison by `==`; None for a message with numbers outside strings.
 
-    True == 1 == 1.0, so a message with numbers outside its texts has to be compared by its key.
+    True == 1 == 1.0, so such a message must be compared by its key.
     """
     try:
         return _copy(message)
@@ -149,8 +149,8 @@ def _part(part: object) -> str:
         if isinstance(text, str):
             return text
         kind = cast("Mapping[str, Any]", part).get("type")
-        raise PolicyError(f"a message holds a part of type {kind!r}: the policy reads text only")
-    raise PolicyError(f"a message holds a part of type {type(part).__name__}: the policy reads text only")
+        raise PolicyError(f"a message contains a part of type {kind!r}: send text parts only")
+    raise PolicyError(f"a message contains a part of type {type(part).__name__}: send text parts only")
 
 
 def _call(call: Mapping[str, Any]) -> list[object]:

@@ -1,6 +1,6 @@
-"""Load a model folder: the weights, the tokenizer, and the renderer that speaks its chat template.
+"""Load a model folder: the weights, the tokenizer and the renderer for its chat template.
 
-The rule that must not break: a folder that cannot be used is refused here, in one sentence, before any work.
+An unusable folder raises PolicyError here, before any other work starts.
 """
 
 # pyright: reportUnknownMemberType=false, reportMissingTypeStubs=false
@@ -21,7 +21,7 @@ from hone.types import Message
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-# Rendered by a candidate renderer and by the model's own chat template, which must agree token by token.
+# A candidate renderer must give the same tokens for this as the model's own chat template.
 _PROBE: list[Message] = [
     {"role": "system", "content": "Fix the bug."},
     {"role": "user", "content": "What is 2 + 2?"},
@@ -42,37 +42,35 @@ _TOOL_PROBE: list[Message] = [
 
 
 def load_model(path: Path, dtype: Literal["float32", "bfloat16"] = "float32") -> PreTrainedModel:
-    """The causal language model in folder `path`, in evaluation mode, on the CPU.
+    """Return the causal language model in folder `path`, in evaluation mode, on the CPU.
 
-    Raises PolicyError when the folder, its configuration or its weights are missing or damaged.
+    Raises PolicyError if the folder, its configuration or its weights are missing or corrupt.
     """
     import torch
     from safetensors import SafetensorError
     from transformers import AutoModelForCausalLM
 
-    read_config(path)  # refuses what is no model folder
+    read_config(path)  # raises PolicyError for anything but a model folder
     if not any(path.glob("*.safetensors")):
-        raise PolicyError(f"{path} holds no *.safetensors weights: download or convert the model's weights")
+        raise PolicyError(f"{path} has no *.safetensors weights: download or convert the model's weights")
     try:
         model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
             path, dtype=getattr(torch, dtype), attn_implementation="sdpa", local_files_only=True
         )
     except SafetensorError as error:
-        raise PolicyError(
-            f"the weights in {path} are damaged ({error}): the file was cut short or changed; copy it again"
-        ) from error
+        raise PolicyError(f"the weights in {path} are corrupt ({error}): copy the file again") from error
     except (OSError, ValueError, KeyError, RuntimeError) as error:
         raise PolicyError(f"the model in {path} cannot be loaded: {first_line(error)}") from error
     return model.eval()
 
 
 def load_tokenizer(path: Path) -> PreTrainedTokenizerBase:
-    """The tokenizer in folder `path`. Raises PolicyError when there is none or it cannot be read."""
+    """Return the tokenizer in folder `path`. Raises PolicyError if it is missing or unreadable."""
     from transformers import AutoTokenizer
 
-    read_config(path)  # refuses what is no model folder
+    read_config(path)  # raises PolicyError for anything but a model folder
     if not any((path / name).is_file() for name in ("tokenizer.json", "tokenizer.model", "vocab.json")):
-        raise PolicyError(f"{path} holds no tokenizer: copy tokenizer.json and tokenizer_config.json into it")
+        raise PolicyError(f"{path} has no tokenizer: copy tokenizer.json and tokenizer_config.json into it")
     try:
         return AutoTokenizer.from_pretrained(path, local_files_only=True)
     except Exception as error:  # the tokenizers library raises bare Exception for a file it cannot parse
@@ -82,9 +80,9 @@ def load_tokenizer(path: Path) -> PreTrainedTokenizerBase:
 def make_renderer(
     tokenizer: PreTrainedTokenizerBase, name: str = "auto", *, thinking: bool = True
 ) -> ChatRenderer:
-    """The renderer `name` for this tokenizer (see `ModelSettings.renderer` and `.thinking`).
+    """Return the renderer `name` for this tokenizer (see `ModelSettings.renderer` and `.thinking`).
 
-    Raises PolicyError when the name or the chat template is not known, or the template cannot be used.
+    Raises PolicyError if the name or the chat template is unknown or unusable.
     """
     if name == "auto":
         name = _matching_family(tokenizer)
@@ -92,7 +90,7 @@ def make_renderer(
         _require_template(tokenizer)
         if not thinking:
             raise PolicyError(
-                "model.thinking = false needs a renderer that can tell a model not to reason: set "
+                "model.thinking = false needs the renderer of a model family with a switch for reasoning: set "
                 "model.renderer to the renderer of the model's family"
             )
         return TemplateRenderer(tokenizer)
@@ -105,7 +103,7 @@ def make_renderer(
 
 
 def _matching_family(tokenizer: PreTrainedTokenizerBase) -> str:
-    """The family whose tokens are those of the chat template, tool calls included where it has them."""
+    """Return the family that gives the tokens of the chat template, tool calls included if supported."""
     from renderers.base import MODEL_RENDERER_MAP
 
     known = MODEL_RENDERER_MAP.get(tokenizer.name_or_path)
@@ -133,7 +131,7 @@ def _matching_family(tokenizer: PreTrainedTokenizerBase) -> str:
 def _tokens(
     renderer: ChatRenderer, messages: list[Message], tools: list[ToolSpec] | None = None
 ) -> list[int] | None:
-    """The tokens of a probe; None where the renderer refuses it."""
+    """Return the tokens of a probe; None if the renderer rejects it."""
     try:
         return renderer.render_ids(messages, tools=tools, add_generation_prompt=True)
     except PolicyError:

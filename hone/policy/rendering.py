@@ -1,12 +1,12 @@
-"""The seam between messages and tokens: what a transcript asks of a model's renderer.
+"""The interface between messages and tokens.
 
-    render_ids       a whole conversation, encoded from text
-    extend           only what comes between a sampled reply and the next one
-    parse_response   what a reply says
+    render_ids       encode a whole conversation from text
+    extend           encode only the messages between a sampled reply and the next one
+    parse_response   parse a reply into text, reasoning and tool calls
 
-`FamilyRenderer` (here) serves the model families that the `renderers` package knows by heart, and
-`TemplateRenderer` (hone.policy.template) any other chat template. The rule that must not break: `extend`
-never encodes a sampled token, and it answers None where it cannot extend.
+`FamilyRenderer` (here) supports the model families of the `renderers` package, `TemplateRenderer`
+(hone.policy.template) any other chat template. Invariant: `extend` never re-encodes a sampled token; it
+returns None if it cannot extend.
 """
 
 # pyright: reportMissingTypeStubs=false
@@ -26,11 +26,11 @@ from hone.types import Message
 if TYPE_CHECKING:
     from renderers import ParsedResponse, Renderer
 
-DAY = date(2024, 7, 26)  # that prompts name, so that they do not change with the day; Llama's own choice
+DAY = date(2024, 7, 26)  # the date in prompts, fixed so that runs repeat; Llama's default
 
 
 class ChatRenderer(Protocol):
-    """Turns messages into a model's tokens and reads its replies. Raises PolicyError for what it cannot."""
+    """Turns messages into tokens and parses replies; raises PolicyError for messages it cannot render."""
 
     def render_ids(
         self,
@@ -39,24 +39,28 @@ class ChatRenderer(Protocol):
         tools: Sequence[ToolSpec] | None = None,
         add_generation_prompt: bool = False,
     ) -> list[int]:
-        """The whole conversation, every message encoded from its text."""
+        """Return the token ids of the whole conversation, every message encoded from its text."""
         ...
 
     def extend(
         self,
         prompt: list[int],
         reply: list[int],
-        said: Message,
+        reply_message: Message,
         new: Sequence[Message],
         *,
         tools: Sequence[ToolSpec] | None,
         traits: Traits,
     ) -> list[int] | None:
-        """What follows `reply` up to where the next reply begins; None when that cannot be told.
+        """Return the tokens between `reply` and the start of the next reply; None if they are not certain.
 
-        `prompt` is the end of the reply's prompt, from before the last stop token on; `said` is the reply as
-        a message, `new` the messages after it (none of them the assistant's), `traits` those of the messages
-        before it. A reply that was cut short is closed first.
+        A truncated reply is closed first.
+
+        Args:
+            prompt: the end of the reply's prompt, including at least its last stop token.
+            reply_message: the reply as a message.
+            new: the messages after the reply, none of them the assistant's.
+            traits: traits of the messages before the reply.
         """
         ...
 
@@ -72,10 +76,10 @@ class ChatRenderer(Protocol):
 
 
 class FamilyRenderer:
-    """A renderer of the `renderers` package, with special tokens in messages kept as text.
+    """A renderer of the `renderers` package that keeps special tokens inside messages as text.
 
     Args:
-        own_encoder: the renderer does not use the tokenizer for messages, and takes their texts literally.
+        own_encoder: the renderer encodes messages itself, already as literal text.
     """
 
     def __init__(
@@ -95,25 +99,25 @@ class FamilyRenderer:
     ) -> list[int]:
         try:
             return self._renderer.render_ids(
-                self._marked(messages), tools=self._shown(tools), add_generation_prompt=add_generation_prompt
+                self._marked(messages), tools=self._tools(tools), add_generation_prompt=add_generation_prompt
             )
-        except Exception as error:  # renderers refuse a conversation in many ways
+        except Exception as error:  # renderers raise many types of errors
             raise PolicyError(
-                f"the renderer {self._name!r} refuses the conversation: {first_line(error)}"
+                f"the renderer {self._name!r} rejected the conversation: {first_line(error)}"
             ) from error
 
     def extend(
         self,
         prompt: list[int],
         reply: list[int],
-        said: Message,
+        reply_message: Message,
         new: Sequence[Message],
         *,
         tools: Sequence[ToolSpec] | None,
         traits: Traits,
     ) -> list[int] | None:
-        past, shown = prompt + reply, self._shown(tools)
-        for messages in (self._marked(new), self._marked(_named(said, new))):
+        past, shown = prompt + reply, self._tools(tools)
+        for messages in (self._marked(new), self._marked(_with_tool_names(reply_message, new))):
             bridged = self._renderer.bridge_to_next_turn(prompt, reply, messages, tools=shown)
             if bridged is not None and bridged.token_ids[: len(past)] == past:
                 return bridged.token_ids[len(past) :]
@@ -129,7 +133,7 @@ class FamilyRenderer:
         try:
             return self._renderer.parse_response(token_ids, tools=enveloped(tools), prompt_ids=prompt_ids)
         except RecursionError:
-            return unreadable(self._tokenizer.decode(token_ids))
+            return unparsable_reply(self._tokenizer.decode(token_ids))
 
     def get_stop_token_ids(self) -> list[int]:
         return self._renderer.get_stop_token_ids()
@@ -138,28 +142,28 @@ class FamilyRenderer:
         plainly = [plain(message) for message in messages]
         return plainly if self._own_encoder else self._tokenizer.mark(plainly)
 
-    def _shown(self, tools: Sequence[ToolSpec] | None) -> list[Any] | None:
+    def _tools(self, tools: Sequence[ToolSpec] | None) -> list[Any] | None:
         given = enveloped(tools)
         return given if self._own_encoder else self._tokenizer.mark_json(given)
 
 
-def written_ids(
+def rendered_reply_ids(
     renderer: ChatRenderer,
-    said: Message,
+    reply_message: Message,
     new: Sequence[Message],
     *,
     tools: Sequence[ToolSpec] | None = None,
 ) -> list[int] | None:
-    """A reply in the tokens a model would have sampled it, the stop token included, with `new` to follow.
+    """Return the ids of a reply as the template renders it before `new`, the stop token included.
 
-    What follows counts: a template may leave out the reasoning of a reply that has been answered. None when
-    the template does not write the reply right behind the prompt for it, or refuses it.
+    `new` matters: a template may omit the reasoning of an answered reply. None if the template rejects the
+    reply or does not render it right after its prompt.
     """
     opening: Message = {"role": "user", "content": "x"}
     stops = set(renderer.get_stop_token_ids())
     try:
         prompt = renderer.render_ids([opening], tools=tools, add_generation_prompt=True)
-        ids = renderer.render_ids([opening, said, *new], tools=tools)
+        ids = renderer.render_ids([opening, reply_message, *new], tools=tools)
     except PolicyError:
         return None
     if ids[: len(prompt)] != prompt:
@@ -168,8 +172,8 @@ def written_ids(
     return None if end is None else ids[len(prompt) : end + 1]
 
 
-def unreadable(text: str) -> ParsedResponse:
-    """A reply nested too deeply for any parser: one tool call that cannot be read."""
+def unparsable_reply(text: str) -> ParsedResponse:
+    """Return a reply with one malformed tool call, for text that is nested too deeply to parse."""
     from renderers.base import ParsedResponse, ParsedToolCall, ToolCallParseStatus
 
     call = ParsedToolCall(raw=text, status=ToolCallParseStatus.INVALID_JSON)
@@ -180,9 +184,9 @@ def first_line(error: Exception) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
-def _named(said: Message, new: Sequence[Message]) -> list[Message]:
-    """Tool results with the name of the tool they come from, by the id of its call, else by their order."""
-    calls = said.get("tool_calls") or ()
+def _with_tool_names(reply_message: Message, new: Sequence[Message]) -> list[Message]:
+    """Return `new` with a tool name on each tool result, found by call id or else by order."""
+    calls = reply_message.get("tool_calls") or ()
     names = {call.get("id"): call["function"]["name"] for call in calls}
     order = [call["function"]["name"] for call in calls]
     results: list[Message] = []

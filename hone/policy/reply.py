@@ -14,9 +14,9 @@ ToolCall = dict[str, Any]  # OpenAI's form: {"id": ..., "type": "function", "fun
 
 
 class CallKind(StrEnum):
-    """What a call to the policy is for."""
+    """The purpose of a call to the policy."""
 
-    MAIN = "main"  # the agent's own next turn
+    MAIN = "main"  # the agent's next turn
     AUXILIARY = "side"  # a title, a summary, a sub-agent: a branch of the same tree
 
 
@@ -27,8 +27,8 @@ class Reply:
     content: str  # without reasoning and tool calls
     node: int | None  # None: the engine gives no token ids, or the reply is scripted
     reasoning: str | None = None
-    tool_calls: tuple[ToolCall, ...] = ()  # the well-formed ones; "arguments" is JSON text
-    malformed: tuple[str, ...] = ()  # the raw text of each tool call that cannot be read
+    tool_calls: tuple[ToolCall, ...] = ()  # well-formed calls; "arguments" is JSON text
+    malformed: tuple[str, ...] = ()  # the raw text of each unparsable tool call
     truncated: bool = False  # cut by max_tokens or the context limit
     prompt_tokens: int = 0
     sampled_tokens: int = 0
@@ -44,7 +44,7 @@ class Reply:
 
 
 class Chat(Protocol):
-    """What an agent talks to; `hone.policy.chat.Chat` is the token-exact one."""
+    """The policy as agents see it; `hone.policy.chat.Chat` is the token-exact implementation."""
 
     @property
     def tree(self) -> TokenTree: ...
@@ -55,7 +55,7 @@ class Chat(Protocol):
         ...
 
     def measure(self, messages: Sequence[Message], *, tools: Sequence[ToolSpec] | None = None) -> int:
-        """Tokens of the prompt that `reply` would send for these messages."""
+        """Return the length of the prompt for these messages, in tokens."""
         ...
 
     async def reply(

@@ -1,5 +1,5 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-"""Draw one token per row from its logits, each row with its own settings and its own random numbers."""
+"""Sample one token per row, each row with its own settings and random numbers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hone.types import Float32
 
 
 class RowSampler:
-    """The sampling settings of a batch's rows, as tensors; made anew whenever the rows change."""
+    """The sampling settings of a batch as tensors; build a new one whenever the rows change."""
 
     def __init__(self, settings: Sequence[Sampling], device: torch.device) -> None:
         temperatures = [s.temperature for s in settings]
@@ -28,30 +28,30 @@ class RowSampler:
         self._top_k = torch.tensor([s.top_k or 2**31 for s in settings], device=device)[:, None]
 
     def draw(self, logits: Tensor, uniforms: Sequence[float]) -> tuple[list[int], Float32]:
-        """One token per row of `logits` [B, V], and its log-probability as `Sampling` defines it.
+        """Return one token per row of `logits` [B, V] and its logprob [B] as `Sampling` defines it.
 
-        `uniforms` are the rows' numbers from `uniforms` below: the token is where the cumulative distribution
-        passes it,         so that a row's draw depends on nothing but its own logits and number.
+        Inverse transform sampling: `uniforms` holds one number per row, from `uniforms` below, so a row's
+        token depends only on its own logits and number.
         """
         scaled = logits.float() if self._unscaled else logits.float() * self._scale
         logprobs = torch.log_softmax(scaled, dim=-1)
         probabilities = logprobs.double().exp()
         if self._any_cut:
-            probabilities = probabilities * self._kept(probabilities)
+            probabilities = probabilities * self._kept_mask(probabilities)
         cumulative = probabilities.cumsum(dim=-1)
         points = torch.tensor(uniforms, dtype=torch.float64, device=logits.device)[:, None]
         tokens = torch.searchsorted(cumulative, points * cumulative[:, -1:], right=True)
-        tokens.clamp_(max=logits.shape[-1] - 1)  # passed only where the logits are not numbers
+        tokens.clamp_(max=logits.shape[-1] - 1)  # exceeded only if the logits are NaN
         if self._any_greedy:
             tokens = torch.where(self._greedy[:, None], logits.argmax(dim=-1, keepdim=True), tokens)
         chosen = cast(Float32, logprobs.gather(1, tokens)[:, 0].cpu().numpy())
         if not np.isfinite(chosen).all():
-            raise EngineError("the model's logits are not finite: the weights have diverged or are damaged")
+            raise EngineError("the model's logits are not finite: the weights have diverged or are corrupt")
         ids: list[int] = tokens[:, 0].tolist()
         return ids, chosen
 
-    def _kept(self, probabilities: Tensor) -> Tensor:
-        """[B, V] true for the tokens that top-k and top-p leave; the likeliest always stays."""
+    def _kept_mask(self, probabilities: Tensor) -> Tensor:
+        """Return bool [B, V]: the tokens that top-k and top-p keep, always including the most likely one."""
         ordered, order = probabilities.sort(dim=-1, descending=True, stable=True)
         before = ordered.cumsum(dim=-1) - ordered
         ranks = torch.arange(ordered.shape[-1], device=ordered.device)[None, :]
@@ -61,9 +61,9 @@ class RowSampler:
 
 
 def uniforms(seed: int | None, count: int) -> list[float]:
-    """`count` random numbers in [0, 1 - 2**-52] from a counter-based generator of their own.
+    """Return `count` random numbers in [0, 1 - 2**-52] from a counter-based generator.
 
-    The largest stays below 1 when it is multiplied and rounded, so that no draw lands behind the last token.
+    The upper bound keeps a scaled and rounded number below the total, so no draw falls past the last token.
     """
     drawn = np.random.Generator(np.random.Philox(seed)).random(count)
     return np.minimum(drawn, 1 - 2**-52).tolist()

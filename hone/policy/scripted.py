@@ -1,7 +1,7 @@
-"""An engine that plays a written session: given replies, as the token ids by which the model would say them.
+"""An engine that returns scripted replies, encoded as the model would have sampled them.
 
-For trying agents, clients and gateways where no model is at hand. The log-probabilities are made up;
-everything else is what a real engine gives: ids that end with a stop token, or are cut, and a version.
+Use it to test agents, clients and gateways without a model. The log-probabilities are fake; all else is as
+from a real engine: ids that end with a stop token or are truncated, and a version.
 """
 
 # pyright: reportUnknownMemberType=false, reportMissingTypeStubs=false
@@ -19,7 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
 
 from hone.policy.engine import Completion, ContextOverflow, EngineError, Finish, Sampling
 from hone.policy.errors import PolicyError
-from hone.policy.rendering import ChatRenderer, written_ids
+from hone.policy.rendering import ChatRenderer, rendered_reply_ids
 from hone.types import Float32, Int32
 
 if TYPE_CHECKING:
@@ -38,40 +38,40 @@ class ScriptedCall(_Strict):
 
 
 class ScriptedReply(_Strict):
-    """One reply of a script, and what goes wrong with it."""
+    """One reply of a script, with optional faults."""
 
     content: str = ""
-    """What the model says."""
+    """Text of the reply."""
 
     reasoning: str = ""
-    """What it thinks before."""
+    """Reasoning before the text."""
 
     tool_calls: tuple[ScriptedCall, ...] = ()
-    """The tools that it calls."""
+    """Tool calls of the reply."""
 
     text: str | None = None
-    """The whole reply as the model writes it, markup included, in place of the three above."""
+    """Raw reply with the model's markup; replaces `content`, `reasoning` and `tool_calls`."""
 
     finish: Literal["stop", "length"] = "stop"
-    """`length`: the reply lacks its stop token, as if it had been cut."""
+    """`length`: the reply has no stop token, as if truncated."""
 
     when: str = ""
-    """Answer the first prompt that contains this text; replies without it answer in the script's order."""
+    """Answer the first prompt that contains this text; replies without `when` answer in script order."""
 
     delay_s: float = Field(default=0.0, ge=0)
-    """Seconds that the engine takes."""
+    """Duration of the engine call, in seconds."""
 
     error: str = ""
-    """The engine fails with this message; asked again, it goes on in the script."""
+    """The engine fails with this message; the next call gets the next reply."""
 
     drop_after_bytes: int | None = Field(default=None, ge=0)
-    """A gateway cuts the connection after so many bytes of the answer's body, once."""
+    """The gateway closes the connection once, after so many bytes of the response body."""
 
 
 def read_script(path: Path) -> tuple[ScriptedReply, ...]:
-    """The replies in a file: a line of JSON each, or (`.toml`) a `[[reply]]` each.
+    """Return the replies in a file: one per line of JSON, or (`.toml`) one per `[[reply]]`.
 
-    Raises PolicyError, which names the place, for a file that cannot be read as a script.
+    Raises PolicyError with the position of the first error.
     """
     try:
         text = path.read_text()
@@ -82,7 +82,7 @@ def read_script(path: Path) -> tuple[ScriptedReply, ...]:
         if path.suffix == ".toml":
             table = tomllib.loads(text)
             if table.keys() != {"reply"} or not isinstance(table["reply"], list):
-                raise PolicyError(f"the script {path} must hold [[reply]] tables and nothing else")
+                raise PolicyError(f"the script {path} must contain only [[reply]] tables")
             entries = [(f"reply {i}", entry) for i, entry in enumerate(cast("list[Any]", table["reply"]), 1)]
         else:
             lines = enumerate(text.splitlines(), 1)
@@ -102,10 +102,10 @@ def _reply(entry: object, where: str) -> ScriptedReply:
 
 
 class ScriptedEngine:
-    """Plays the script from its beginning in every session. See `hone.policy.engine.Engine`.
+    """Plays the script from the start in every session. See `hone.policy.engine.Engine`.
 
-    `prompts` and `completions` are what it was asked and what it said, in the order of the answers. Raises
-    PolicyError when the model's chat template cannot express a reply.
+    `prompts` and `completions` record the calls in order of completion. Raises PolicyError if the chat
+    template cannot render a reply.
     """
 
     def __init__(
@@ -122,7 +122,7 @@ class ScriptedEngine:
         self._context_tokens = context_tokens
         self._version = 0
         self._ids = [(reply, encode_reply(reply, renderer, tokenizer)) for reply in script]
-        self._left: dict[str, list[int]] = {}  # session -> what it has not heard yet, as places in the script
+        self._unused: dict[str, list[int]] = {}  # session -> indices of the replies not given yet
         self._drops: dict[str, int] = {}
         self._running = asyncio.Event()
         self._running.set()
@@ -138,7 +138,7 @@ class ScriptedEngine:
     async def generate(
         self, prompt_ids: Sequence[int] | Int32, sampling: Sampling, *, session: str
     ) -> Completion:
-        """The next reply of the script. Raises EngineError at its end, and where it says so."""
+        """Return the next reply. Raises EngineError at the end of the script or for a reply with `error`."""
         prompt = [int(token) for token in prompt_ids]
         if len(prompt) >= self._context_tokens:
             raise ContextOverflow(len(prompt), self._context_tokens)
@@ -149,37 +149,37 @@ class ScriptedEngine:
             raise EngineError(reply.error)
         if reply.drop_after_bytes is not None:
             self._drops[session] = reply.drop_after_bytes
-        cut = reply.finish == "length" or len(ids) > sampling.max_tokens
+        truncated = reply.finish == "length" or len(ids) > sampling.max_tokens
         ids = ids[: sampling.max_tokens]
         completion = Completion(
             token_ids=np.asarray(ids, np.int32),
-            logprobs=made_up_logprobs(len(ids), len(self.completions)),
+            logprobs=fake_logprobs(len(ids), len(self.completions)),
             version=np.full(len(ids), self._version, np.int32),
-            finish=Finish.LENGTH if cut else Finish.STOP,
+            finish=Finish.LENGTH if truncated else Finish.STOP,
         )
         self.prompts.append(prompt)
         self.completions.append(completion)
         return completion
 
     def take_drop(self, session: str) -> int | None:
-        """After how many bytes the answer that this session waits for is to be cut; then None."""
+        """Return, once, after how many bytes to cut the response of this session."""
         return self._drops.pop(session, None)
 
     def _take(self, session: str, prompt: list[int]) -> int:
-        left = self._left.setdefault(session, list(range(len(self._ids))))
+        unused = self._unused.setdefault(session, list(range(len(self._ids))))
         text = ""
-        if any(self._ids[place][0].when for place in left):
+        if any(self._ids[index][0].when for index in unused):
             text = str(self._tokenizer.decode(prompt))
-        for called in (True, False):  # a reply that waits for such a prompt comes before the next in order
-            for place in left:
-                when = self._ids[place][0].when
-                if bool(when) is called and when in text:
-                    left.remove(place)
-                    return place
+        for conditional in (True, False):  # replies with `when` have priority
+            for index in unused:
+                when = self._ids[index][0].when
+                if bool(when) is conditional and when in text:
+                    unused.remove(index)
+                    return index
         raise EngineError(f"the script has no reply left for session {session!r}: it has {len(self._ids)}")
 
     async def release(self, session: str) -> None:
-        self._left.pop(session, None)
+        self._unused.pop(session, None)
         self._drops.pop(session, None)
 
     async def set_version(self, version: int) -> None:
@@ -196,17 +196,17 @@ class ScriptedEngine:
     async def close(self) -> None: ...
 
 
-def made_up_logprobs(count: int, call: int) -> Float32:
-    """[count] numbers that no two calls share, so that a mixed-up call shows."""
+def fake_logprobs(count: int, call: int) -> Float32:
+    """Return [count] numbers, distinct between calls, so tests detect mixed-up calls."""
     return -(np.arange(count) / 64 + call + 0.5).astype(np.float32)
 
 
 def encode_reply(
     reply: ScriptedReply, renderer: ChatRenderer, tokenizer: PreTrainedTokenizerBase
 ) -> list[int]:
-    """The ids by which the model would say `reply`, its stop token included unless it is cut.
+    """Return the ids of `reply` as the model would sample it, with a stop token unless `finish` is `length`.
 
-    Raises PolicyError when the renderer does not read back from them what the script says.
+    Raises PolicyError if the renderer does not parse the same reply from these ids.
     """
     stops = renderer.get_stop_token_ids()
     if reply.text is not None:
@@ -220,25 +220,25 @@ def encode_reply(
         message["tool_calls"] = [
             {"id": f"call_{i}", "type": "function", "function": call} for i, call in enumerate(calls)
         ]
-    said = written_ids(renderer, message, ())
-    if said is None:
-        raise _inexpressible(reply)
+    ids = rendered_reply_ids(renderer, message, ())
+    if ids is None:
+        raise _unrenderable(reply)
     opening = renderer.render_ids([{"role": "user", "content": "x"}], add_generation_prompt=True)
-    parsed = renderer.parse_response(said, prompt_ids=opening)
-    read = [(call.name, _object(call.arguments)) for call in parsed.tool_calls]
-    meant: list[tuple[str, Mapping[str, Any]]] = [(call.name, call.arguments) for call in reply.tool_calls]
-    told = (parsed.content.strip(), (parsed.reasoning_content or "").strip())
-    if read != meant or told != (reply.content.strip(), reply.reasoning.strip()):
-        raise _inexpressible(reply)
-    return said[:-1] if reply.finish == "length" else said
+    parsed = renderer.parse_response(ids, prompt_ids=opening)
+    parsed_calls = [(call.name, _object(call.arguments)) for call in parsed.tool_calls]
+    expected: list[tuple[str, Mapping[str, Any]]] = [(call.name, call.arguments) for call in reply.tool_calls]
+    texts = (parsed.content.strip(), (parsed.reasoning_content or "").strip())
+    if parsed_calls != expected or texts != (reply.content.strip(), reply.reasoning.strip()):
+        raise _unrenderable(reply)
+    return ids[:-1] if reply.finish == "length" else ids
 
 
 def _object(arguments: object) -> object:
     return json.loads(arguments) if isinstance(arguments, str) else arguments
 
 
-def _inexpressible(reply: ScriptedReply) -> PolicyError:
+def _unrenderable(reply: ScriptedReply) -> PolicyError:
     return PolicyError(
-        f"the model's chat template cannot express the scripted reply {reply.content[:40]!r} with its "
-        "reasoning and tool calls: write it as the model would, in `text`, or choose another renderer"
+        f"the model's chat template cannot render the scripted reply {reply.content[:40]!r} with its "
+        "reasoning and tool calls: put the raw reply in `text`, or choose another renderer"
     )

@@ -1,4 +1,4 @@
-"""How a chat template writes tool calls, found by having it write some and reading them back."""
+"""Find the parser for a template's tool calls: render some calls and parse them back."""
 
 # pyright: reportUnknownMemberType=false, reportMissingTypeStubs=false, reportUnknownVariableType=false
 from __future__ import annotations
@@ -31,14 +31,14 @@ _ARGUMENTS: list[dict[str, Any]] = [{"path": 'a "b".py', "lines": [1, 2]}, {"pat
 _QUESTION: Message = {"role": "user", "content": "vqxuser"}
 
 
-class Text(Protocol):
+class RenderText(Protocol):
     def __call__(
         self, messages: Sequence[Message], *, tools: Sequence[ToolSpec] | None = ..., generate: bool = ...
     ) -> str: ...
 
 
 class Reader(Protocol):
-    """Reads a reply; a renderer of the `renderers` package, or one of Hone's."""
+    """Parses a reply; a renderer of the `renderers` package or of Hone."""
 
     def parse_response(
         self,
@@ -50,33 +50,33 @@ class Reader(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ToolForm:
-    """Who reads the template's tool calls, or why nobody does."""
+class ToolSupport:
+    """How to parse the template's tool calls, or why that is impossible."""
 
-    shown: bool  # the template shows a model its tools
+    shown: bool  # the template renders tools
     reader: Reader | None = None
-    refusal: str = ""
+    problem: str = ""
 
 
-def tool_form(text: Text, tokenizer: PreTrainedTokenizerBase, end: str | None) -> ToolForm:
-    """The form in which the template `text` writes tool calls; `end` is the token that ends a reply.
+def detect_tool_support(text: RenderText, tokenizer: PreTrainedTokenizerBase, end: str | None) -> ToolSupport:
+    """Return the tool support of the template `text`; `end` is the token that ends a reply.
 
-    A parser of the `renderers` package, or a model family's, is taken only when it reads back what the
-    template writes, names and arguments, for one call and (where it takes them) for two in one reply.
+    A parser of the `renderers` package or of a model family qualifies only if it parses the rendered names
+    and arguments back, for one call and (if the template accepts them) for two calls in one reply.
     """
     try:
         prompt = text([_QUESTION], tools=[_TOOL], generate=True)
         if prompt == text([_QUESTION], generate=True):
-            return ToolForm(shown=False, refusal="has no place for tools")
-        written = [(_written(text, prompt, _ARGUMENTS[:1], end), _ARGUMENTS[:1])]
+            return ToolSupport(shown=False, problem="does not render tools")
+        rendered = [(_rendered_calls(text, prompt, _ARGUMENTS[:1], end), _ARGUMENTS[:1])]
     except PolicyError:
-        return ToolForm(shown=True, refusal="fails on tool calls")
-    with suppress(PolicyError):  # some templates take one call a reply
-        written.append((_written(text, prompt, _ARGUMENTS, end), _ARGUMENTS))
+        return ToolSupport(shown=True, problem="fails on tool calls")
+    with suppress(PolicyError):  # some templates accept one call per reply
+        rendered.append((_rendered_calls(text, prompt, _ARGUMENTS, end), _ARGUMENTS))
     for reader in _readers(tokenizer):
-        if all(_reads(reader, tokenizer, reply, arguments) for reply, arguments in written):
-            return ToolForm(shown=True, reader=reader)
-    return ToolForm(shown=True, refusal="writes tool calls in a form that no parser reads back exactly")
+        if all(_parses_back(reader, tokenizer, reply, arguments) for reply, arguments in rendered):
+            return ToolSupport(shown=True, reader=reader)
+    return ToolSupport(shown=True, problem="renders tool calls in a format that no parser reads back exactly")
 
 
 def _readers(tokenizer: PreTrainedTokenizerBase) -> Iterator[Reader]:
@@ -92,25 +92,25 @@ def _readers(tokenizer: PreTrainedTokenizerBase) -> Iterator[Reader]:
             yield renderer
 
 
-def _written(text: Text, prompt: str, arguments: list[dict[str, Any]], end: str | None) -> str:
-    """What the template writes behind `prompt` for a reply with these calls."""
+def _rendered_calls(text: RenderText, prompt: str, arguments: list[dict[str, Any]], end: str | None) -> str:
+    """Return the text after `prompt` that the template renders for these calls."""
     calls = [
         {"type": "function", "id": f"vqxcall1{i}", "function": {"name": "vqxread", "arguments": values}}
         for i, values in enumerate(arguments)
     ]
     reply: Message = {"role": "assistant", "content": "", "tool_calls": calls}
-    written = text([_QUESTION, reply], tools=[_TOOL])
-    if end is None or not written.startswith(prompt) or end not in written[len(prompt) :]:
+    rendered = text([_QUESTION, reply], tools=[_TOOL])
+    if end is None or not rendered.startswith(prompt) or end not in rendered[len(prompt) :]:
         return ""
-    return written[len(prompt) : written.rindex(end)]
+    return rendered[len(prompt) : rendered.rindex(end)]
 
 
-def _reads(
-    reader: Reader, tokenizer: PreTrainedTokenizerBase, written: str, arguments: list[dict[str, Any]]
+def _parses_back(
+    reader: Reader, tokenizer: PreTrainedTokenizerBase, rendered: str, arguments: list[dict[str, Any]]
 ) -> bool:
     from renderers.base import ToolCallParseStatus
 
-    ids = tokenizer.encode(written, add_special_tokens=False)
+    ids = tokenizer.encode(rendered, add_special_tokens=False)
     calls = reader.parse_response(ids, tools=enveloped([_TOOL])).tool_calls
     return [(call.status, call.name, call.arguments) for call in calls] == [
         (ToolCallParseStatus.OK, "vqxread", values) for values in arguments

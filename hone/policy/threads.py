@@ -1,4 +1,4 @@
-"""How many threads torch uses for an operation, per calling thread."""
+"""Limit torch's intra-op threads per calling thread."""
 
 # pyright: reportUnknownMemberType=false
 from __future__ import annotations
@@ -7,17 +7,17 @@ import threading
 
 import torch
 
-# A second caller between the two settings would take the first one's limit for everybody's.
-_one_at_a_time = threading.Lock()
+# Without the lock a concurrent caller would read this caller's limit as the global one.
+_lock = threading.Lock()
 
 
 def use_threads(count: int) -> None:
-    """Let the tensor operations of this thread, and of no other, use `count` threads."""
-    with _one_at_a_time:
-        # Asking also makes torch set this thread up, which would undo the limit later.
-        others = torch.get_num_threads()
+    """Make tensor operations of this thread use `count` threads; other threads keep their number."""
+    with _lock:
+        # The query also initialises this thread; done later, that would undo the limit.
+        previous = torch.get_num_threads()
         torch.set_num_threads(count)
-        # torch hands the number that was set last to threads to come; this thread keeps its own.
-        keeper = threading.Thread(target=torch.set_num_threads, args=(others,))
-        keeper.start()
-        keeper.join()
+        # New threads get the number that was set last, so another thread sets the old number again.
+        restorer = threading.Thread(target=torch.set_num_threads, args=(previous,))
+        restorer.start()
+        restorer.join()

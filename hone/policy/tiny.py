@@ -1,7 +1,7 @@
-"""Make a tiny Qwen3 model and a tokenizer that fits the texts it will read.
+"""Create a tiny Qwen3 model and a tokenizer trained on sample texts.
 
-One token per word of an identifier, operator, number, newline with its indent, and line number of `cat -n`;
-anything rarer falls back to bytes, so every text survives encode and decode unchanged.
+Each word of an identifier, operator, number, newline with its indent and line number of `cat -n` is one
+token; rarer text falls back to bytes, so encode and decode preserve every text.
 """
 
 # pyright: reportUnknownMemberType=false, reportMissingTypeStubs=false
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 END_OF_TEXT, IM_START, IM_END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
-# What the renderer of the Qwen3 family needs to find in a vocabulary.
+# The renderer of the Qwen3 family requires these.
 SPECIAL_TOKENS = (END_OF_TEXT, IM_START, IM_END)
 MARKUP_TOKENS = (
     "<think>",
@@ -41,7 +41,7 @@ PIECES = "|".join(
         r"^(?:system|user|assistant)\n",  # the header of a message
         r" {0,5}\d+\t",  # a line number of `cat -n`
         r"\n(?= {0,5}\d+\t)",
-        r"\n *",  # a newline and the indent behind it
+        r"\n *",  # a newline and the indent after it
         rf" ?\b(?:{_KEYWORDS.replace(' ', '|')})\b ?",
         r" ?_?[A-Za-z]+",
         r" ?\d{1,3}",
@@ -66,7 +66,7 @@ CHAT_TEMPLATE = """\
 def make_tiny(texts: Iterable[str], out: Path, settings: TinyModelSettings | None = None) -> Path:
     """Write a randomly initialised Qwen3 model folder to `out` and return it.
 
-    `texts` are samples of what the model will read and write (issues, listings, commands); their commonest
+    `texts` are samples of the model's input and output (issues, listings, commands); their most frequent
     pieces become tokens. Plain transformers loads the folder (AutoModelForCausalLM, AutoTokenizer).
     """
     import torch
@@ -104,7 +104,7 @@ def make_tiny(texts: Iterable[str], out: Path, settings: TinyModelSettings | Non
 
 
 def make_tokenizer(texts: Iterable[str], settings: TinyModelSettings) -> PreTrainedTokenizerBase:
-    """The tokenizer of the tiny model, with a plain ChatML template (Qwen3's without reasoning)."""
+    """Return the tokenizer of the tiny model, with a plain ChatML template (Qwen3's without reasoning)."""
     from transformers import PreTrainedTokenizerFast
 
     tokenizer = PreTrainedTokenizerFast(
@@ -120,9 +120,9 @@ def make_tokenizer(texts: Iterable[str], settings: TinyModelSettings) -> PreTrai
 
 
 def train_tokenizer(texts: Iterable[str], vocab_size: int) -> Tokenizer:
-    """A tokenizer whose vocabulary is the special tokens, the 256 bytes and the commonest pieces of `texts`.
+    """Return a tokenizer with the special tokens, the 256 bytes and the most frequent pieces of `texts`.
 
-    A piece in the vocabulary is one token; any other is spelled in bytes.
+    A piece in the vocabulary is one token; any other is encoded as bytes.
     """
     from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
 
@@ -141,7 +141,7 @@ def train_tokenizer(texts: Iterable[str], vocab_size: int) -> Tokenizer:
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     ranked = sorted((p for p, n in counts.items() if n > 1 and len(p) > 1), key=lambda p: (-counts[p], p))
     vocabulary = [*markup, *alphabet, *ranked[: vocab_size - len(markup) - len(alphabet)]]
-    # ignore_merges: a piece found in the vocabulary is emitted whole, so no merges are needed
+    # ignore_merges: a piece in the vocabulary becomes one token, so no merges are needed
     tokenizer = Tokenizer(
         models.BPE(vocab={piece: i for i, piece in enumerate(vocabulary)}, merges=[], ignore_merges=True)
     )

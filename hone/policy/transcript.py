@@ -1,8 +1,8 @@
-"""From messages to prompt tokens, on a token tree that only grows.
+"""Map messages to prompt tokens on a token tree that only grows.
 
-A transcript composes what an agent says next, lays engine replies into the tree, and forks the tree where an
-agent rewrote history. The rule that must not break: a prompt is exactly the tokens of a path of the tree, and
-tokens that an engine sampled are never encoded again where they can be kept.
+A transcript composes prompts, adds engine replies to the tree, and forks the tree where an agent rewrote
+history. Invariant: a prompt is exactly the tokens of a path of the tree, and sampled tokens are reused wherever
+possible instead of encoded again.
 """
 
 # pyright: reportUnknownMemberType=false, reportMissingTypeStubs=false
@@ -19,9 +19,9 @@ import numpy as np
 from hone.policy.compose import Composer
 from hone.policy.conversation_tree import ConversationTree, MessageNode, PrefixMatch
 from hone.policy.errors import PolicyError
-from hone.policy.forks import Fork, reason
+from hone.policy.forks import Fork, fork_reason
 from hone.policy.messages import Tools, key_of, read_reply, reasoning_of
-from hone.policy.rendering import ChatRenderer, written_ids
+from hone.policy.rendering import ChatRenderer, rendered_reply_ids
 from hone.policy.reply import CallKind, Reply, ToolSpec
 from hone.types import Float32, Int32, Message, Node, TokenTree
 
@@ -31,19 +31,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prompt:
-    """The prompt for the reply that comes after `messages`."""
+    """The prompt for the reply to `messages`."""
 
     messages: tuple[Message, ...]
     tools: Tools
     tokens: Int32  # [T]
-    node: int | None  # whose path `tokens` are known to begin with
-    end: list[int]  # the last of `tokens`, from before the last stop token on
+    node: int | None  # the path of this node is a known prefix of `tokens`
+    end: list[int]  # the last of `tokens`, including at least the last stop token
     match: PrefixMatch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlacedReply:
-    """A reply in the tree; its `node` is set."""
+    """A reply in the tree; `reply.node` is set."""
 
     reply: Reply
     fork: Fork | None
@@ -53,7 +53,7 @@ class Transcript:
     """The token tree of one conversation, and how messages map onto it.
 
     Invariants: `tree` only grows; each reply is one sampled node with the engine's ids and log-probabilities;
-    its parent's path is exactly the prompt the engine was given; no two rendered nodes end the same path.
+    its parent's path is exactly the engine's prompt; no two rendered nodes end the same path.
     """
 
     def __init__(self, renderer: ChatRenderer) -> None:
@@ -63,16 +63,16 @@ class Transcript:
         self._conversations = ConversationTree()
         self._composer = Composer(renderer, self.tree, self._conversations)
         self._children: dict[int | None, list[int]] = {}
-        self._ends: list[int] = []  # tokens down to each node
+        self._ends: list[int] = []  # path length of each node, in tokens
         self._turns = 0
-        self._tip: MessageNode | None = None  # of the main line
+        self._tip: MessageNode | None = None  # the last main reply
         self._tools = Tools.of(None)
 
     def prompt(self, messages: Sequence[Message], tools: Sequence[ToolSpec] | None = None) -> Prompt:
-        """The prompt for the reply that comes after `messages`; adds nothing to the tree.
+        """Return the prompt for the reply to `messages`; the tree stays unchanged.
 
-        The longest known beginning of the conversation keeps its tokens; what follows it is rendered. Raises
-        ValueError when there is nothing to reply to, PolicyError for what the renderer refuses.
+        The longest known prefix of the conversation keeps its tokens; the rest is rendered. Raises ValueError
+        if the last message is the assistant's, PolicyError if the renderer rejects the messages.
         """
         if not messages or messages[-1]["role"] == "assistant":
             raise ValueError("a reply needs at least one message, and the last must not be the assistant's")
@@ -80,7 +80,7 @@ class Transcript:
             self._tools = Tools.of(tools)
         match = self._conversations.match(messages, self._tools.name)
         composed = self._composer.compose(messages, match, self._tools)
-        known = match.node.depth  # what is new is copied: the agent may change it before the reply comes
+        known = match.node.depth  # copy the new messages: the agent may modify them during the call
         return Prompt(
             messages=(*messages[:known], *copy.deepcopy(list(messages[known:]))),
             tools=self._tools,
@@ -98,9 +98,9 @@ class Transcript:
         version: Int32,
         purpose: CallKind = CallKind.MAIN,
     ) -> PlacedReply:
-        """Lay the reply to `prompt` into the tree.
+        """Add the reply to `prompt` to the tree.
 
-        What other replies have added since the prompt was composed is shared, so that calls may overlap.
+        Calls may overlap: nodes that other replies added since the prompt was composed are shared.
         """
         match, turn = prompt.match, self._turns
         parent, start = self._deepest(prompt.tokens, prompt.node)
@@ -111,9 +111,11 @@ class Transcript:
             Node(parent=parent, tokens=tokens, sampled=True, logprobs=logprobs, version=version, turn=turn)
         )
         self._turns += 1
-        asked = self._conversations.extend(match.node, prompt.messages[match.node.depth :])
+        request_node = self._conversations.extend(match.node, prompt.messages[match.node.depth :])
         fork = (
-            reason(prompt.messages, match, asked, self._conversations, self._tip, purpose) if forked else None
+            fork_reason(prompt.messages, match, request_node, self._conversations, self._tip, purpose)
+            if forked
+            else None
         )
         if fork is not None:
             self.forks[fork] += 1
@@ -121,9 +123,9 @@ class Transcript:
             tokens.tolist(), tools=prompt.tools.specs, prompt_ids=prompt.end
         )
         reply = read_reply(parsed, node)
-        said = self._conversations.add_reply(asked, reply.to_message(), node, purpose)
+        reply_node = self._conversations.add_reply(request_node, reply.to_message(), node, purpose)
         if purpose is CallKind.MAIN:
-            self._tip = said
+            self._tip = reply_node
         return PlacedReply(reply=reply, fork=fork)
 
     def _append(self, node: Node) -> int:
@@ -133,19 +135,19 @@ class Transcript:
         return index
 
     def _deepest(self, tokens: Int32, node: int | None) -> tuple[int | None, int]:
-        """The node whose path is the longest beginning of `tokens`, and the length of that path.
+        """Return the node whose path is the longest prefix of `tokens`, and the length of that path.
 
-        The path of `node` is known to be a beginning of them.
+        Assumes that the path of `node` is a prefix.
         """
         start = 0 if node is None else self._ends[node]
-        best, open_ends = (node, start), [(node, start)]
-        while open_ends:
-            above, at = open_ends.pop()
+        best, pending = (node, start), [(node, start)]
+        while pending:
+            above, at = pending.pop()
             for child in self._children.get(above, ()):
                 below = self.tree.nodes[child].tokens
                 end = at + len(below)
                 if len(below) and end <= len(tokens) and np.array_equal(tokens[at:end], below):
-                    open_ends.append((child, end))
+                    pending.append((child, end))
                     best = max(best, (child, end), key=lambda found: found[1])
         return best
 
@@ -157,15 +159,14 @@ def encode_conversation(
     *,
     tools: Sequence[ToolSpec] | None = None,
 ) -> TokenTree:
-    """A scripted conversation, placed out as a rollout would have placed it out, for supervised training.
+    """Return the token tree of a scripted conversation, as a rollout would build it, for supervised training.
 
-    Each assistant message becomes a "sampled" node: its text in the tokenizer's own encoding and the stop
-    token, with log-probability 0 and version -1, since no engine drew it; one with tool calls or reasoning in
-    the tokens that the renderer writes for it. Train where the nodes are sampled. Raises PolicyError for an
-    assistant message that answers nothing, or one that the renderer cannot write.
+    Each assistant message becomes a "sampled" node with log-probability 0 and version -1: the encoded text
+    and the stop token, or the renderer's tokens for a message with tool calls or reasoning. Train on the
+    sampled nodes. Raises PolicyError for an assistant message that answers no message or that cannot be rendered.
     """
     transcript = Transcript(renderer)
-    history: list[Message] = []  # as an agent keeps it: replies as the renderer reads them
+    history: list[Message] = []  # an agent's history: replies as the renderer parses them
     for at, message in enumerate(messages):
         if message["role"] != "assistant":
             history.append(message)
@@ -173,7 +174,7 @@ def encode_conversation(
         if not history or history[-1]["role"] == "assistant":
             raise PolicyError("every assistant message of a demonstration must answer a message")
         if message.get("tool_calls") or message.get("reasoning_content"):
-            ids = _demonstrated(renderer, messages, at, tools)
+            ids = _demonstration_ids(renderer, messages, at, tools)
         else:
             ids = tokenizer.encode(message["content"], add_special_tokens=False)
             ids = [*ids, renderer.get_stop_token_ids()[0]]
@@ -183,30 +184,30 @@ def encode_conversation(
             np.zeros(len(ids), np.float32),
             np.full(len(ids), -1, np.int32),
         )
-        said = placed.reply.to_message()
-        if said.get("tool_calls"):
-            said["tool_calls"] = message["tool_calls"]  # with the ids that the results name
-        history.append(said)
+        parsed_message = placed.reply.to_message()
+        if parsed_message.get("tool_calls"):
+            parsed_message["tool_calls"] = message["tool_calls"]  # keep the ids that tool results refer to
+        history.append(parsed_message)
     return transcript.tree
 
 
-def _demonstrated(
+def _demonstration_ids(
     renderer: ChatRenderer, messages: Sequence[Message], at: int, tools: Sequence[ToolSpec] | None
 ) -> list[int]:
-    """The tokens of a reply with tool calls or reasoning, which must read as the reply that it is."""
-    said = messages[at]
+    """Return the tokens of a reply with tool calls or reasoning, checked by parsing them back."""
+    message = messages[at]
     opening = renderer.render_ids([{"role": "user", "content": "x"}], tools=tools, add_generation_prompt=True)
     stop = next((i for i in range(at + 1, len(messages)) if messages[i]["role"] == "assistant"), None)
     for new in ((), messages[at + 1 : stop]):
-        ids = written_ids(renderer, said, new, tools=tools)
+        ids = rendered_reply_ids(renderer, message, new, tools=tools)
         if ids is not None:
             parsed = renderer.parse_response(ids, tools=tools, prompt_ids=opening)
-            read = read_reply(parsed, 0).to_message()
-            if key_of(read) == key_of(said) and reasoning_of(read) == reasoning_of(said):
+            back = read_reply(parsed, 0).to_message()
+            if key_of(back) == key_of(message) and reasoning_of(back) == reasoning_of(message):
                 return ids
     raise PolicyError(
-        "a demonstration with tool calls or reasoning cannot be encoded: the renderer cannot read back what "
-        "it writes for it, so write it as text"
+        "a demonstration with tool calls or reasoning cannot be encoded: the renderer does not parse its "
+        "own output back; write the reply as plain text"
     )
 
 

@@ -13,7 +13,7 @@ from transformers import PreTrainedTokenizerFast
 from hone.policy.chat import Chat
 from hone.policy.engine import Sampling
 from hone.policy.errors import PolicyError
-from hone.policy.rendering import ChatRenderer, written_ids
+from hone.policy.rendering import ChatRenderer, rendered_reply_ids
 from hone.policy.reply import CallKind, Reply
 from hone.train.samples import tree_samples
 from hone.types import Message
@@ -66,7 +66,7 @@ def sampled(renderer: ChatRenderer, said: Message, tools: Sequence[dict] | None 
         if variant.get("tool_calls"):
             following = {"role": "tool", "content": "ok", "tool_call_id": variant["tool_calls"][0]["id"]}
         for new in ((), (following,)):
-            if (ids := written_ids(renderer, variant, new, tools=tools)) is not None:
+            if (ids := rendered_reply_ids(renderer, variant, new, tools=tools)) is not None:
                 return ids
     return None
 

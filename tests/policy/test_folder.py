@@ -25,7 +25,7 @@ def test_a_model_that_also_sees_is_described_by_its_language_model(tmp_path: Pat
 
 
 @pytest.mark.parametrize(
-    ("text", "message"), [("{", "is not JSON"), ("[1]", "describes no model"), (None, "holds no")]
+    ("text", "message"), [("{", "is not JSON"), ("[1]", "is not a JSON object"), (None, "has no")]
 )
 def test_a_folder_that_describes_no_model_is_refused(tmp_path: Path, text: str | None, message: str):
     if text is not None:

@@ -65,9 +65,9 @@ SIDE = {"purpose": CallKind.AUXILIARY}
         ([*FIVE[:4], MARK, *FIVE[-4:]], {}, Fork.COMPACTED),
         ([*BEGIN, *FIVE[-4:]], {}, Fork.COMPACTED),
         ([BEGIN[0], user("This is what happened so far.")], {}, Fork.COMPACTED),
-        ([{"role": "system", "content": "Give a title."}, user("Fix the bug.")], {}, Fork.SIDE),
-        ([{"role": "system", "content": "Give a title."}, *FIVE[1:4]], SIDE, Fork.SIDE),
-        ([*FIVE[:6], user("Summarise.")], SIDE, Fork.SIDE),
+        ([{"role": "system", "content": "Give a title."}, user("Fix the bug.")], {}, Fork.AUXILIARY),
+        ([{"role": "system", "content": "Give a title."}, *FIVE[1:4]], SIDE, Fork.AUXILIARY),
+        ([*FIVE[:6], user("Summarise.")], SIDE, Fork.AUXILIARY),
         ([*FIVE[:-1], user("Summarise.")], SIDE, None),
     ],
 )
@@ -80,7 +80,7 @@ def test_a_fork_has_its_reason(tokenizer, renderer, messages, options, reason):
 def test_a_conversation_that_goes_on_beside_a_side_call_says_so(tokenizer, renderer):
     calls = [([*FIVE[:-1], user("Summarise.")], SIDE), (FIVE, {})]
     fork, chat = fork_of(tokenizer, renderer, calls)
-    assert fork is Fork.SIDE
+    assert fork is Fork.AUXILIARY
     assert chat.calls[-2].fork is None
 
 
@@ -89,7 +89,7 @@ def test_a_branch_that_began_as_a_side_call_goes_on_without_another_fork(tokeniz
     calls = [(aside, SIDE), ([*aside, said(5), user("Where else?")], SIDE), (FIVE, {})]
     fork, chat = fork_of(tokenizer, renderer, calls)
     assert fork is None
-    assert chat.forks == {Fork.SIDE: 1}
+    assert chat.forks == {Fork.AUXILIARY: 1}
 
 
 def test_what_a_side_call_summarised_is_compacted_for_the_main_line(tokenizer, renderer):

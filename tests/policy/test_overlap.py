@@ -66,7 +66,7 @@ def test_calls_that_overlap_share_what_they_share_and_lose_nothing(tokenizer, re
     for call, prompt, completion in zip(chat.calls, engine.prompts, engine.completions, strict=True):
         assert chat.tree.tokens(call.node).tolist() == [*prompt, *completion.token_ids]
     assert sum(not node.sampled for node in chat.tree.nodes) == 5  # the beginning and the four parts
-    assert chat.forks == {Fork.SIDE: 3, Fork.RETRY: 4}
+    assert chat.forks == {Fork.AUXILIARY: 3, Fork.RETRY: 4}
 
 
 def test_a_reply_to_a_call_that_overlapped_is_known_again(tokenizer, renderer):

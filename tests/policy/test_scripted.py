@@ -48,7 +48,7 @@ def test_a_reply_is_read_back_as_it_was_written(tokenizer, renderer, content, re
 
 def test_what_a_chat_template_cannot_express_is_refused(tokenizer):
     plain = make_renderer(tokenizer, "default")  # a template without tools
-    with pytest.raises(PolicyError, match="cannot express"):
+    with pytest.raises(PolicyError, match="cannot render"):
         ScriptedEngine([ScriptedReply(tool_calls=(ScriptedCall(name="ls"),))], plain, tokenizer)
 
 
@@ -99,7 +99,7 @@ def test_a_script_is_lines_of_json_or_a_toml_file(tmp_path):
     [
         ("a.jsonl", '{"content": "a"}\n{"contents": "b"}', "line 2: contents"),
         ("a.jsonl", "{", "is not jsonl"),
-        ("a.toml", "x = 1", "tables and nothing else"),
+        ("a.toml", "x = 1", "only .*tables"),
         ("a.toml", "reply = [1", "is not toml"),
         ("a.toml", "reply = [1]", "reply 1"),
     ],

@@ -146,7 +146,7 @@ def test_template_without_tool_results_is_refused():
     source = TOOLS + STABLE.replace("{{ m.content", "{{ '' if m.role == 'tool' else m.content")
     _, renderer = families.chatml(source)
     messages = [user("x"), {"role": "assistant", "content": "", "tool_calls": [call(1)]}]
-    with pytest.raises(PolicyError, match="leaves out messages of the role 'tool'"):
+    with pytest.raises(PolicyError, match="omits messages of the role 'tool'"):
         renderer.render_ids([*messages, {"role": "tool", "content": "y", "tool_call_id": call(1)["id"]}])
 
 
@@ -162,15 +162,15 @@ def test_tool_result_is_never_lost_in_an_extension():
         said = {"role": "assistant", "content": "", "tool_calls": list(reply.tool_calls)}
         await chat.reply([user("x"), said, {"role": "tool", "content": "y"}], tools=[TOOL])
 
-    with pytest.raises(PolicyError, match="leaves out messages of the role 'tool'"):
+    with pytest.raises(PolicyError, match="omits messages of the role 'tool'"):
         asyncio.run(ask())
 
 
 @pytest.mark.parametrize(
     ("source", "why"),
     [
-        (STABLE, "has no place for tools"),
-        (TOOLS + STABLE.replace("tool_call>", "my_call>"), "in a form that no parser reads back exactly"),
+        (STABLE, "does not render tools"),
+        (TOOLS + STABLE.replace("tool_call>", "my_call>"), "in a format that no parser reads back exactly"),
         (
             TOOLS + "{% if messages[-1].tool_calls %}{{ raise_exception('no') }}{% endif %}" + STABLE,
             "fails on tool",
@@ -187,12 +187,12 @@ def test_tools_without_a_readable_form_are_refused(source, why):
 
 
 def test_a_template_that_leaves_out_the_assistant_is_refused():
-    with pytest.raises(PolicyError, match="leaves out what the assistant says"):
+    with pytest.raises(PolicyError, match="omits assistant messages"):
         families.chatml("{{ messages[0].content }}")
 
 
 def test_a_template_that_asks_for_a_date_in_an_unknown_form_is_refused():
-    with pytest.raises(PolicyError, match="it asks for the date as %c"):
+    with pytest.raises(PolicyError, match="it formats the date by %c"):
         families.chatml("{{ strftime_now('%c') }}" + STABLE)
 
 
