@@ -107,11 +107,11 @@ async def _open_endpoint(
     engine: OpenAIEngineSettings,
 ) -> AsyncGenerator[Callable[[RunSettings], NewChat]]:
     from hone.policy.engines.http import Http, new_session
-    from hone.policy.engines.open import read_key
+    from hone.policy.engines.open import read_api_key
     from hone.policy.engines.openai import OpenAIChat
 
     async with new_session() as session:
-        http = Http(session, engine.urls[0], key=read_key(engine))
+        http = Http(session, engine.urls[0], key=read_api_key(engine))
         await http.get("/models")
 
         def new_chats(sampled: RunSettings) -> NewChat:

@@ -90,7 +90,7 @@ def make_renderer(
         _require_template(tokenizer)
         if not thinking:
             raise PolicyError(
-                "model.thinking = false needs the renderer of a model family with a switch for reasoning: set "
+                "model.thinking = false needs a family renderer with a reasoning switch: set "
                 "model.renderer to the renderer of the model's family"
             )
         return TemplateRenderer(tokenizer)
@@ -103,7 +103,7 @@ def make_renderer(
 
 
 def _matching_family(tokenizer: PreTrainedTokenizerBase) -> str:
-    """Return the family that gives the tokens of the chat template, tool calls included if supported."""
+    """Return the family that gives the chat template's tokens, tool calls included if supported."""
     from renderers.base import MODEL_RENDERER_MAP
 
     known = MODEL_RENDERER_MAP.get(tokenizer.name_or_path)

@@ -1,7 +1,7 @@
 """Map messages to prompt tokens on a token tree that only grows.
 
 A transcript composes prompts, adds engine replies to the tree, and forks the tree where an agent rewrote
-history. Invariant: a prompt is exactly the tokens of a path of the tree, and sampled tokens are reused wherever
+history. Invariant: a prompt is exactly the tokens of a path of the tree. Sampled tokens are reused wherever
 possible instead of encoded again.
 """
 
@@ -163,7 +163,7 @@ def encode_conversation(
 
     Each assistant message becomes a "sampled" node with log-probability 0 and version -1: the encoded text
     and the stop token, or the renderer's tokens for a message with tool calls or reasoning. Train on the
-    sampled nodes. Raises PolicyError for an assistant message that answers no message or that cannot be rendered.
+    sampled nodes. Raises PolicyError for an assistant message that answers no message or cannot be rendered.
     """
     transcript = Transcript(renderer)
     history: list[Message] = []  # an agent's history: replies as the renderer parses them

@@ -134,7 +134,7 @@ def test_a_folder_without_configuration_weights_or_tokenizer_says_which(folder):
 def test_weights_cut_short_are_refused(folder, kept):
     weights = folder / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[: int(weights.stat().st_size * kept)])
-    assert "damaged" in refused(load_model, folder)
+    assert "corrupt" in refused(load_model, folder)
 
 
 def test_a_tokenizer_that_cannot_be_read_is_refused(folder):

@@ -1,4 +1,4 @@
-"""The command line that starts a server of each kind, as Hone needs it."""
+"""Build the command line that starts a vLLM or SGLang server with the flags that Hone needs."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from hone.policy.engines.sglang import RESERVED
 from hone.policy.engines.vllm import WORKER_EXTENSION
 
 ServerKind = Literal["vllm", "sglang"]
-_INSIDE = Path(__file__).parent / "inside"  # what servers import
-CONTEXT_SLACK = {"vllm": 0, "sglang": RESERVED}  # tokens of context that a kind keeps for itself
+_INSIDE = Path(__file__).parent / "inside"  # modules that servers import
+CONTEXT_SLACK = {"vllm": 0, "sglang": RESERVED}  # context tokens that a server reserves
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerOptions:
-    """A server, but for its address."""
+    """The options of a server, without its address."""
 
     kind: ServerKind
     model: Path
@@ -35,20 +35,20 @@ class ServerOptions:
     max_batch: int = 256  # requests decoded at the same time
     gpu_memory_fraction: float = 0.85
     weight_sync: Literal["disk", "nccl"] = "disk"
-    threads: int | None = None  # of tensor operations on a CPU
-    python: Path = Path(sys.executable)  # the interpreter that has the package
+    threads: int | None = None  # for tensor operations on a CPU
+    python: Path = Path(sys.executable)  # an interpreter with the server's package
 
-    def on(self, python: Path) -> ServerOptions:
+    def with_python(self, python: Path) -> ServerOptions:
         return dataclasses.replace(self, python=python)
 
 
 def server_command(options: ServerOptions, host: str, port: int) -> tuple[list[str], dict[str, str]]:
-    """The command and its environment. Raises EngineError when the package is not installed."""
+    """Return the command and its environment. Raises EngineError if the package is not installed."""
     _require_installed(options)
     gpu = has_gpu()
     build = {"vllm": _vllm, "sglang": _sglang}[options.kind]
     arguments, variables = build(options, gpu)
-    if options.kind == "sglang":  # its own choice is the port + 10,000, whether there is such a port or not
+    if options.kind == "sglang":  # its default, port + 10,000, may exceed 65,535
         variables = {**variables, "SGLANG_GRPC_PORT": str(free_port(host))}
     command = [str(options.python), *arguments, "--host", host, "--port", str(port)]
     offline = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "TOKENIZERS_PARALLELISM": "false"}
@@ -70,7 +70,7 @@ def _vllm(options: ServerOptions, gpu: bool) -> tuple[list[str], Mapping[str, st
     if gpu:
         arguments += ["--gpu-memory-utilization", str(options.gpu_memory_fraction)]
     else:
-        # A prompt in pieces crashes a server on a CPU once its request has a seed.
+        # On a CPU, chunked prefill crashes the server for a request with a seed.
         prefill = [
             "--no-enable-chunked-prefill",
             "--max-num-batched-tokens",
@@ -118,33 +118,33 @@ def _require_installed(options: ServerOptions) -> None:
         try:
             found = subprocess.run([options.python, "-c", test], check=False, timeout=60).returncode == 0
         except OSError as error:
-            raise EngineError(f"engine.python cannot be run: {options.python}: {error.strerror}") from error
+            raise EngineError(f"cannot run `engine.python` = {options.python}: {error.strerror}") from error
     if not found:
         raise EngineError(
-            f"{package} is not installed for {options.python}: install it into an environment of its own and "
+            f"{package} is not installed for {options.python}: install it into its own environment and "
             "set engine.python (--python) to its interpreter, or engine.urls to servers that run elsewhere"
         )
 
 
 def free_port(host: str) -> int:
-    """A port that nothing listened at a moment ago."""
+    """Return a port that is free at the moment; another process may take it."""
     with closing(socket.socket()) as probe:
         probe.bind((host, 0))
         return probe.getsockname()[1]
 
 
 @contextmanager
-def held_port(host: str) -> Generator[int]:
-    """A free port which nobody else is given meanwhile.
+def reserved_port(host: str) -> Generator[int]:
+    """Reserve a free port for the duration of the context.
 
-    A server may listen at it, for this socket does not; it has to set SO_REUSEADDR, as asyncio and vLLM do.
+    The socket is bound but does not listen, so a server with SO_REUSEADDR (asyncio, vLLM) can use the port.
     """
-    with closing(socket.socket()) as holder:
-        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        holder.bind((host, 0))
-        yield holder.getsockname()[1]
+    with closing(socket.socket()) as reservation:
+        reservation.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        reservation.bind((host, 0))
+        yield reservation.getsockname()[1]
 
 
 def has_gpu() -> bool:
-    """Asked of the machine, as the server's interpreter may be another one than this."""
+    """Return whether this machine has an NVIDIA GPU, without torch: the server may have another one."""
     return any(Path("/dev").glob("nvidia[0-9]*"))

@@ -17,7 +17,7 @@ import aiohttp
 
 from hone.policy.engine import EngineError
 from hone.policy.engines import server_guard
-from hone.policy.engines.command import ServerOptions, held_port, server_command
+from hone.policy.engines.command import ServerOptions, reserved_port, server_command
 
 _POLL_S = 0.25
 _PROGRESS_S = 5.0  # between two progress messages while a server starts
@@ -68,7 +68,7 @@ class ManagedServer:
             return self._url
         await self.stop()
         host, wanted = self._address
-        with nullcontext(wanted) if wanted else held_port(host) as port:
+        with nullcontext(wanted) if wanted else reserved_port(host) as port:
             self._url = f"http://{host}:{port}"
             await self._spawn(host, port)
             await self._ready()

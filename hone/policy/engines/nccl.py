@@ -1,10 +1,10 @@
-"""Weights from the trainer's GPU to the servers' GPUs, without a file in between.
+"""Send weights from the trainer's GPU to the servers' GPUs without files.
 
-    join:     rank 0 is the trainer, the ranks from 1 on are the servers' GPUs; done anew when servers changed
-    publish:  each server is told names, types and shapes, and waits; rank 0 broadcasts tensor after tensor
+    join:     form a group: the trainer is rank 0, the servers' GPUs follow; repeated when servers change
+    publish:  send names, dtypes and shapes to each server, then broadcast the tensors in this order
 
-The requests are those that vLLM 0.32 and SGLang 0.5.15 document, and tests compare them with what a server
-records. The collective itself needs GPUs, and the package of the server's kind installed beside Hone.
+The requests follow the documentation of vLLM 0.32 and SGLang 0.5.15; tests check the requests that a server
+records. The collective needs GPUs and the server's package in the trainer's environment.
 """
 
 # pyright: reportMissingImports=false, reportUnknownMemberType=false, reportUnknownVariableType=false
@@ -28,12 +28,14 @@ if TYPE_CHECKING:
     from torch import Tensor
     from transformers import PreTrainedModel
 
+# Only `engine.weight_sync = "nccl"` uses this module, an option for the coming asynchronous pipeline. No test
+# runs the collective, which needs GPUs.
 GROUP = "hone"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rendezvous:
-    """Where the ranks of a group meet."""
+    """The address at which the ranks of a group connect."""
 
     address: str
     port: int
@@ -41,9 +43,9 @@ class Rendezvous:
 
 
 class Sender(Protocol):
-    """Rank 0. Its methods block, so they are called from a thread."""
+    """Rank 0 of the group. Its methods block: call them from a thread."""
 
-    def join(self, meeting: Rendezvous) -> None: ...
+    def join(self, rendezvous: Rendezvous) -> None: ...
 
     def broadcast(self, tensors: Iterable[Tensor]) -> None: ...
 
@@ -51,7 +53,10 @@ class Sender(Protocol):
 
 
 class NcclUpdates:
-    """Publishes `model`, which stays as it is meanwhile. Raises PolicyError where there is no GPU."""
+    """Publishes the weights of `model`; they must not change during `publish`.
+
+    Raises PolicyError on a machine without a GPU.
+    """
 
     def __init__(
         self,
@@ -68,9 +73,9 @@ class NcclUpdates:
         self._members: list[str] = []  # URLs of the servers in the group
 
     async def publish(self, version: int) -> None:
-        """From its return on, the fleet samples from the model's present weights, as `version`.
+        """Update all servers to the model's current weights, labelled `version`.
 
-        Raises EngineError; the servers are then brought up again without the new weights.
+        Raises EngineError; the fleet then restarts the servers with the previous weights.
         """
 
         async def change(replicas: Sequence[Replica]) -> list[BaseException | None]:
@@ -90,15 +95,15 @@ class NcclUpdates:
         if self._members != [replica.client.url for replica in replicas]:
             await self._join(receivers)
             self._members = [replica.client.url for replica in replicas]
-        named = [(name, tensor.detach()) for name, tensor in self._model.named_parameters()]
+        parameters = [(name, tensor.detach()) for name, tensor in self._model.named_parameters()]
         manifest = Manifest(
-            names=[name for name, _ in named],
-            dtypes=[str(tensor.dtype).removeprefix("torch.") for _, tensor in named],
-            shapes=[list(tensor.shape) for _, tensor in named],
+            names=[name for name, _ in parameters],
+            dtypes=[str(tensor.dtype).removeprefix("torch.") for _, tensor in parameters],
+            shapes=[list(tensor.shape) for _, tensor in parameters],
         )
         for replica in replicas:
             await replica.client.pause()
-        tensors = [tensor for _, tensor in named]
+        tensors = [tensor for _, tensor in parameters]
         await asyncio.gather(
             *(receiver.receive(manifest, str(version), self._timeout_s) for receiver in receivers),
             asyncio.to_thread(self._sender.broadcast, tensors),
@@ -111,20 +116,20 @@ class NcclUpdates:
         await asyncio.gather(*(receiver.leave() for receiver in receivers))
         await asyncio.to_thread(self._sender.leave)
         sizes = [await receiver.world_size() for receiver in receivers]
-        meeting = Rendezvous(address=_address(), port=free_port(""), world_size=1 + sum(sizes))
+        rendezvous = Rendezvous(address=_address(), port=free_port(""), world_size=1 + sum(sizes))
         offsets = [1 + sum(sizes[:index]) for index in range(len(sizes))]
         await asyncio.gather(
             *(
-                receiver.join(meeting, offset, self._timeout_s)
+                receiver.join(rendezvous, offset, self._timeout_s)
                 for receiver, offset in zip(receivers, offsets, strict=True)
             ),
-            asyncio.to_thread(self._sender.join, meeting),
+            asyncio.to_thread(self._sender.join, rendezvous),
         )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """What is broadcast, in order; types as torch names them, such as `bfloat16`."""
+    """The broadcast tensors in order; dtypes by their torch names, such as `bfloat16`."""
 
     names: list[str]
     dtypes: list[str]
@@ -135,13 +140,13 @@ class Receiver(Protocol):
     """A server's side of the group."""
 
     async def world_size(self) -> int:
-        """GPUs of the server."""
+        """Return the number of the server's GPUs."""
         ...
 
-    async def join(self, meeting: Rendezvous, rank_offset: int, timeout_s: float) -> None: ...
+    async def join(self, rendezvous: Rendezvous, rank_offset: int, timeout_s: float) -> None: ...
 
     async def receive(self, manifest: Manifest, label: str, timeout_s: float) -> None:
-        """Returns once all tensors have come, are in use, and every cached key and value is forgotten."""
+        """Return once the server uses all new tensors and has dropped its KV cache."""
         ...
 
     async def leave(self) -> None: ...
@@ -154,12 +159,12 @@ class VllmReceiver:
     async def world_size(self) -> int:
         return int((await self._http.get("/get_world_size"))["world_size"])
 
-    async def join(self, meeting: Rendezvous, rank_offset: int, timeout_s: float) -> None:
+    async def join(self, rendezvous: Rendezvous, rank_offset: int, timeout_s: float) -> None:
         info = {
-            "master_address": meeting.address,
-            "master_port": meeting.port,
+            "master_address": rendezvous.address,
+            "master_port": rendezvous.port,
             "rank_offset": rank_offset,
-            "world_size": meeting.world_size,
+            "world_size": rendezvous.world_size,
             "packed": False,
         }
         await self._http.post("/init_weight_transfer_engine", {"init_info": info}, timeout_s=timeout_s)
@@ -170,7 +175,7 @@ class VllmReceiver:
         await self._http.post("/update_weights", {"update_info": info}, timeout_s=timeout_s)
         await self._http.post("/finish_weight_update", {"weight_version": label}, timeout_s=timeout_s)
         if not (await self._http.post("/reset_prefix_cache"))["success"]:
-            raise EngineError(f"{self._http.url} could not drop the cache of its old weights")
+            raise EngineError(f"{self._http.url} could not drop the KV cache of its old weights")
 
     async def leave(self) -> None:
         await self._http.post("/shutdown_weight_transfer_engine")
@@ -184,12 +189,12 @@ class SglangReceiver:
         info = await self._http.get("/server_info")
         return int(info["tp_size"]) * int(info["pp_size"])
 
-    async def join(self, meeting: Rendezvous, rank_offset: int, timeout_s: float) -> None:
+    async def join(self, rendezvous: Rendezvous, rank_offset: int, timeout_s: float) -> None:
         group = {
-            "master_address": meeting.address,
-            "master_port": meeting.port,
+            "master_address": rendezvous.address,
+            "master_port": rendezvous.port,
             "rank_offset": rank_offset,
-            "world_size": meeting.world_size,
+            "world_size": rendezvous.world_size,
             "group_name": GROUP,
             "backend": "nccl",
         }
@@ -207,7 +212,7 @@ class SglangReceiver:
         _require(await self._http.post("/update_weights_from_distributed", update, timeout_s=timeout_s))
 
     async def leave(self) -> None:
-        """A server that is in no group says so, which is as well."""
+        """Leave the group; a server without a group answers with an error, which is ignored."""
         try:
             await self._http.post("/destroy_weights_update_group", {"group_name": GROUP})
         except EngineError:
@@ -215,20 +220,20 @@ class SglangReceiver:
 
 
 class VllmSender:
-    """Rank 0 of vLLM's own kind of group."""
+    """Rank 0 of a vLLM weight transfer group."""
 
     def __init__(self) -> None:
         self._group: Any = None
 
-    def join(self, meeting: Rendezvous) -> None:
+    def join(self, rendezvous: Rendezvous) -> None:
         from vllm.distributed.weight_transfer.nccl_common import trainer_init
 
-        place = {
-            "master_address": meeting.address,
-            "master_port": meeting.port,
-            "world_size": meeting.world_size,
+        init_info = {
+            "master_address": rendezvous.address,
+            "master_port": rendezvous.port,
+            "world_size": rendezvous.world_size,
         }
-        self._group = trainer_init(place)
+        self._group = trainer_init(init_info)
 
     def broadcast(self, tensors: Iterable[Tensor]) -> None:
         import torch
@@ -244,18 +249,18 @@ class VllmSender:
 
 
 class SglangSender:
-    """Rank 0 of a process group of torch's, made beside the trainer's own."""
+    """Rank 0 of a torch process group, separate from the trainer's own group."""
 
     def __init__(self) -> None:
         self._group: Any = None
 
-    def join(self, meeting: Rendezvous) -> None:
+    def join(self, rendezvous: Rendezvous) -> None:
         from sglang.srt.utils.common import init_custom_process_group
 
         self._group = init_custom_process_group(
             backend="nccl",
-            init_method=f"tcp://{meeting.address}:{meeting.port}",
-            world_size=meeting.world_size,
+            init_method=f"tcp://{rendezvous.address}:{rendezvous.port}",
+            world_size=rendezvous.world_size,
             rank=0,
             group_name=GROUP,
         )
@@ -280,16 +285,16 @@ def _sender(kind: str) -> Sender:
 
     if not torch.cuda.is_available():
         raise PolicyError(
-            'engine.weight_sync = "nccl" needs a GPU and a torch with CUDA: set it to "disk" on this machine'
+            'engine.weight_sync = "nccl" needs a GPU and PyTorch with CUDA: set it to "disk" on this machine'
         )
     return {"vllm": VllmSender, "sglang": SglangSender}[kind]()
 
 
 def _require(answer: Any) -> None:
     if not answer["success"]:
-        raise EngineError(f"the server did not take part in the update over NCCL: {answer['message']}")
+        raise EngineError(f"the server rejected the NCCL update: {answer['message']}")
 
 
 def _address() -> str:
-    """This machine's address, as others reach it."""
+    """Return this machine's address for other machines."""
     return socket.gethostbyname(socket.gethostname())

@@ -1,4 +1,4 @@
-"""From settings to a fleet that serves: finds the servers, or starts them."""
+"""Open a fleet from settings: start its servers or connect to running ones."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ async def open_servers(
     logs: Path,
     say: Callable[[str], None] = lambda _: None,
 ) -> AsyncGenerator[Fleet]:
-    """The servers of `settings` as one engine; those that the run starts serve `model` and log below `logs`.
+    """Open the servers of `settings` as one engine; servers of this run serve `model` and log to `logs`.
 
-    `say` is told how far the starting is. Raises PolicyError, EngineError.
+    `say` receives progress messages during the start. Raises PolicyError, EngineError.
     """
-    key = read_key(settings)
+    key = read_api_key(settings)
     async with new_session() as session:
         servers = FleetSpec(
             processes=_server_processes(settings, model, logs, say),
@@ -54,7 +54,7 @@ async def open_servers(
 
 
 def _vocabulary(model: Path, tokenizer: PreTrainedTokenizerBase) -> int:
-    """How many ids the model has a row for: often more than the tokenizer has tokens."""
+    """Return the size of the model's vocabulary; it is often larger than the tokenizer's."""
     return max(read_config(model).get("vocab_size") or 0, len(tokenizer))
 
 
@@ -70,11 +70,11 @@ def server_options(settings: ServerEngineSettings, model: ModelSettings) -> Serv
         weight_sync=settings.weight_sync,
         threads=settings.threads,
     )
-    return options if settings.python is None else options.on(settings.python)
+    return options if settings.python is None else options.with_python(settings.python)
 
 
-def read_key(settings: RemoteEngineSettings) -> str | None:
-    """The key for the servers at `urls`. Raises PolicyError when the variable that holds it is not set."""
+def read_api_key(settings: RemoteEngineSettings) -> str | None:
+    """Return the API key of the servers, if any. Raises PolicyError if its variable is not set."""
     if not settings.api_key_env:
         return None
     key = os.environ.get(settings.api_key_env)

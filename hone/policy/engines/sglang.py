@@ -1,8 +1,8 @@
-"""SGLang's words (0.5.15): `/generate` with ids both ways.
+"""Client for SGLang 0.5.15: `/generate` with token ids in and out.
 
-A seed counts only with a server that was started with `--enable-deterministic-inference`. A server stops at
-its model's own end tokens whatever it is asked (`ignore_eos` would make it ignore the caller's, too); a reply
-that ends so goes on by another request (`PartialCompletion`).
+Seeds take effect only on a server with `--enable-deterministic-inference`. A server always stops at its
+model's own end tokens (`ignore_eos` would ignore the caller's stop tokens, too); `PartialCompletion`
+continues such a reply with another request.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from hone.policy.engines.client import CompletionChunk, FinishReason, GenerateRe
 from hone.policy.engines.http import Http, Refused, ServerUnavailable
 
 KIND = "sglang"
-# A server takes prompts of less than its context - 6 and cuts replies one token before the end of it.
+# A server accepts prompts shorter than its context - 6 and ends replies one token before the context ends.
 RESERVED = 7
 _TOP = 20
 _OVERFLOW = ("longer than the model's context", "exceeds the model's", "maximum allowed length")
@@ -36,7 +36,7 @@ class Sglang:
             info = await self.http.get("/model_info")
             server = await self.http.get("/server_info")
             context = server["internal_states"][0]["context_length"]
-            if context is None:  # it follows from the model then
+            if context is None:  # the server uses the model's own length
                 models = await self.http.get("/v1/models")
                 context = models["data"][0]["max_model_len"]
             return ServerInfo(context_tokens=int(context) - RESERVED, label=str(info["weight_version"]))
@@ -86,7 +86,7 @@ class Sglang:
         call = {"model_path": str(folder), "weight_version": label, "flush_cache": True}
         answer = await self.http.post("/update_weights_from_disk", call, timeout_s=timeout_s)
         if not answer["success"]:
-            raise EngineError(f"{self.url} did not take the weights in {folder}: {answer['message']}")
+            raise EngineError(f"{self.url} failed to load the weights in {folder}: {answer['message']}")
 
     def is_overflow(self, message: str) -> bool:
         return any(words in message for words in _OVERFLOW)
@@ -110,17 +110,17 @@ class Sglang:
 
 
 def parse_chunk(url: str, reply: Mapping[str, Any]) -> CompletionChunk:
-    """A reply of `/generate`. Raises ServerUnavailable when it is not what the route promises."""
+    """Parse a reply of `/generate`. Raises ServerUnavailable if its parts are inconsistent."""
     meta = reply["meta_info"]
     ids: list[int] = reply["output_ids"]
     entries: list[Any] = meta.get("output_token_logprobs") or []  # [[log-probability, id, text], ...]
     if [entry[1] for entry in entries] != ids:
         raise ServerUnavailable(
-            f"{url} gave {len(ids)} tokens with {len(entries)} log-probabilities that do not belong together"
+            f"{url} returned {len(ids)} tokens and {len(entries)} log-probabilities that do not match"
         )
     end = FinishReason(meta["finish_reason"]["type"])
     if end is FinishReason.STOP and not ids:
-        raise ServerUnavailable(f"{url} stopped a reply before its first token")
+        raise ServerUnavailable(f"{url} ended a reply before its first token")
     return CompletionChunk(
         token_ids=np.asarray(ids, np.int32),
         logprobs=np.asarray([entry[0] for entry in entries], np.float32),

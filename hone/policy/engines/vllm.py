@@ -1,8 +1,8 @@
-"""vLLM's words (0.32): tokens in, tokens out, with the version of the weights per token.
+"""Client for vLLM 0.32: tokens in, tokens out, with the weight version of each token.
 
-The server must have been started as `hone engine serve` does: `--enable-scale-out` opens the token route,
-`VLLM_SERVER_DEV_MODE=1` those that change weights, and with `--logprobs-mode processed_logprobs` it reports
-the log-probabilities of the distribution that was sampled.
+The server needs the flags of `hone engine serve`: `--enable-scale-out` enables the token route,
+`VLLM_SERVER_DEV_MODE=1` the routes for weight updates, and `--logprobs-mode processed_logprobs` the
+log-probabilities of the sampling distribution.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from hone.policy.engines.http import Http, Refused, ServerUnavailable
 
 KIND = "vllm"
 WORKER_EXTENSION = "hone_vllm.Repack"  # see inside/hone_vllm.py; needed on a CPU only
-NO_LOGPROB = -9999.0  # what vLLM writes where it has no log-probability
-_TOP = 20  # the most that a server gives by default
+NO_LOGPROB = -9999.0  # vLLM's value for a missing log-probability
+_TOP = 20  # a server's default maximum
 _OVERFLOW = ("maximum model length", "maximum context length", "max_tokens must be at least 1")
 
 
@@ -56,7 +56,7 @@ class Vllm:
             "top_k": sampling.top_k,
             "seed": request.seed,
             "stop_token_ids": list(sampling.stop_token_ids),
-            "logprobs": 0,  # of the sampled token alone
+            "logprobs": 0,  # only for the sampled token
         }
         return parse_chunk(self.url, await self._generate(request.prompt, parameters, timeout_s=timeout_s))
 
@@ -104,14 +104,16 @@ class Vllm:
             await self.http.post("/collective_rpc", {"method": "hone_repack"}, timeout_s=timeout_s)
         reset = await self.http.post("/reset_prefix_cache")
         if not reset["success"]:
-            raise EngineError(f"{self.url} could not drop the cache of its old weights: it is still in use")
+            raise EngineError(
+                f"{self.url} could not drop the KV cache of its old weights while requests use it"
+            )
         await self.http.post("/update_weight_version", {"new_version": label})
 
     def is_overflow(self, message: str) -> bool:
         return any(words in message for words in _OVERFLOW)
 
     async def _repacks(self) -> bool:
-        """Whether the workers know `hone_repack`; asked once, as the answer takes a server seconds."""
+        """Return whether the workers have `hone_repack`; cached, because the query takes seconds."""
         if self._extension is None:
             config = (await self.http.get("/server_info?config_format=json"))["vllm_config"]
             self._extension = str(config["parallel_config"]["worker_extension_cls"])
@@ -125,7 +127,7 @@ class Vllm:
         output_mode: str = "tokens",
         timeout_s: float = 120.0,
     ) -> dict[str, Any]:
-        # Which tokens end a reply is the caller's to say, not the generation config's.
+        # The caller defines the stop tokens, not the generation config.
         given = {"ignore_eos": True, "detokenize": False, **parameters}
         body = {"token_ids": list(prompt), "sampling_params": given, "output_mode": output_mode}
         try:
@@ -138,7 +140,7 @@ class Vllm:
 
 
 def parse_chunk(url: str, choice: Mapping[str, Any]) -> CompletionChunk:
-    """A choice of the token route. Raises ServerUnavailable when it is not what the route promises."""
+    """Parse a choice of the token route. Raises ServerUnavailable if its parts do not match."""
     ids: list[int] = choice["token_ids"]
     entries: list[dict[str, Any]] = choice["logprobs"]["content"] if choice["logprobs"] else []
     spans: list[dict[str, Any]] = choice["weight_versions"] or []
@@ -146,8 +148,8 @@ def parse_chunk(url: str, choice: Mapping[str, Any]) -> CompletionChunk:
     same = [entry["token_id"] for entry in entries] == ids and len(labels) == len(ids)
     if not same or any(entry["logprob"] <= NO_LOGPROB for entry in entries):
         raise ServerUnavailable(
-            f"{url} gave {len(ids)} tokens with {len(entries)} log-probabilities and {len(labels)} versions "
-            "that do not belong together"
+            f"{url} returned {len(ids)} tokens, {len(entries)} log-probabilities and {len(labels)} weight "
+            "versions that do not match"
         )
     return CompletionChunk(
         token_ids=np.asarray(ids, np.int32),
@@ -159,7 +161,7 @@ def parse_chunk(url: str, choice: Mapping[str, Any]) -> CompletionChunk:
 
 def _missing_route(url: str, error: Refused) -> Refused:
     return Refused(
-        f"{url} lacks a route that Hone needs ({error}): start the server with `hone engine serve MODEL "
+        f"{url} has no route that Hone needs ({error}): start the server with `hone engine serve MODEL "
         "--kind vllm`, or with VLLM_SERVER_DEV_MODE=1, --enable-scale-out and --logprobs-mode "
         "processed_logprobs",
         error.status,

@@ -19,7 +19,7 @@ import psutil
 import pytest
 
 from hone.policy.engine import EngineError, Sampling
-from hone.policy.engines.command import ServerOptions, held_port, server_command
+from hone.policy.engines.command import ServerOptions, reserved_port, server_command
 from hone.policy.engines.fleet import Fleet
 from hone.policy.engines.managed_server import ManagedServer, require_free
 from hone.policy.engines.open import open_servers
@@ -132,7 +132,8 @@ def test_a_server_never_outlives_its_run_however_that_ends(model, python, tmp_pa
         "from hone.policy.engines.command import ServerOptions\n"
         "from hone.policy.engines.managed_server import ManagedServer\n"
         f"model, python, log = Path({str(model)!r}), Path({str(python)!r}), Path({str(tmp_path / 'log')!r})\n"
-        "options = ServerOptions(kind='sglang', model=model, context_tokens=64, dtype='float32').on(python)\n"
+        "options = ServerOptions(kind='sglang', model=model, context_tokens=64, dtype='float32')\n"
+        "options = options.with_python(python)\n"
         "async def main():\n"
         "    await ManagedServer('toy', options, log, ready_timeout_s=100).start()\n"
         "    print('up', flush=True)\n"
@@ -205,7 +206,9 @@ def test_a_run_that_is_cancelled_while_a_server_starts_leaves_no_process(
 
 def test_the_port_of_a_server_that_starts_is_given_to_nobody_else(model, python, tmp_path: Path):
     (model / "hang").touch()
-    options = ServerOptions(kind="sglang", model=model, context_tokens=64, dtype="float32").on(python)
+    options = ServerOptions(kind="sglang", model=model, context_tokens=64, dtype="float32").with_python(
+        python
+    )
 
     async def run() -> int:
         managed = ManagedServer("toy", options, tmp_path / "toy.log", ready_timeout_s=100.0)
@@ -240,13 +243,15 @@ def test_an_engine_that_is_not_installed_is_told_with_what_to_do(model, tmp_path
     bare.chmod(0o755)
     options = ServerOptions(kind="sglang", model=model, context_tokens=64, dtype="float32")
     with pytest.raises(EngineError, match=r"sglang is not installed for .*bare: .*set engine.python"):
-        server_command(options.on(bare), "127.0.0.1", 1)
-    with pytest.raises(EngineError, match=r"engine.python cannot be run: .*nowhere"):
-        server_command(options.on(tmp_path / "nowhere"), "127.0.0.1", 1)
+        server_command(options.with_python(bare), "127.0.0.1", 1)
+    with pytest.raises(EngineError, match=r"cannot run `engine.python` = .*nowhere"):
+        server_command(options.with_python(tmp_path / "nowhere"), "127.0.0.1", 1)
 
 
 def test_a_server_keeps_its_address_where_one_is_given(model, python, tmp_path: Path):
-    options = ServerOptions(kind="sglang", model=model, context_tokens=64, dtype="float32").on(python)
+    options = ServerOptions(kind="sglang", model=model, context_tokens=64, dtype="float32").with_python(
+        python
+    )
 
     async def run(port: int) -> tuple[str, str]:
         managed = ManagedServer(
@@ -257,5 +262,5 @@ def test_a_server_keeps_its_address_where_one_is_given(model, python, tmp_path: 
         finally:
             await managed.stop()
 
-    with held_port("127.0.0.1") as port:
+    with reserved_port("127.0.0.1") as port:
         assert asyncio.run(run(port)) == (f"http://127.0.0.1:{port}",) * 2

@@ -155,5 +155,5 @@ def test_ids_and_log_probabilities_that_do_not_belong_together_are_refused(damag
             "output_token_logprobs": entries[:1] if damage == "short" else [entries[0], [-2.0, 7, None]],
         },
     }
-    with pytest.raises(ServerUnavailable, match="do not belong together"):
+    with pytest.raises(ServerUnavailable, match="do not match"):
         parse_chunk("url", body)
