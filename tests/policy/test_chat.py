@@ -67,9 +67,7 @@ def rewrite(messages: list[dict], operation: str, number: int, text: str) -> lis
 
 @relaxed
 @given(operations=OPERATIONS, seed=st.integers(0, 2**32 - 1), name=st.sampled_from(RENDERERS))
-def test_no_rewriting_of_history_loses_duplicates_or_changes_a_token(
-    tokenizer, renderers, operations, seed, name
-):
+def test_rewritten_history_never_loses_or_changes_a_token(tokenizer, renderers, operations, seed, name):
     rng = np.random.default_rng(seed)
     stop = renderers[name].get_stop_token_ids()[0]
 
@@ -131,7 +129,7 @@ def test_growing_conversation_equals_its_encoded_demonstration(tokenizer, render
         assert np.array_equal(said.tokens, node.tokens)
 
 
-def test_a_reply_cut_by_length_is_closed_by_a_token_that_is_not_trained(tokenizer, renderer):
+def test_truncated_reply_is_closed_by_an_untrained_token(tokenizer, renderer):
     stop = renderer.get_stop_token_ids()[0]
     cut = tokenizer.encode("total", add_special_tokens=False)
     engine = ScriptedEngine(lambda _: cut)
@@ -153,7 +151,7 @@ def test_a_reply_cut_by_length_is_closed_by_a_token_that_is_not_trained(tokenize
     assert not chat.forks
 
 
-def test_a_reply_kept_in_rewritten_history_keeps_its_sampled_tokens(tokenizer, renderer):
+def test_reply_in_rewritten_history_keeps_its_sampled_tokens(tokenizer, renderer):
     stop = renderer.get_stop_token_ids()[0]
     spelled = [
         tokenizer.encode(c, add_special_tokens=False)[0] for c in "total"
@@ -172,7 +170,7 @@ def test_a_reply_kept_in_rewritten_history_keeps_its_sampled_tokens(tokenizer, r
     assert chat.forks == {Fork.REWRITTEN: 1}
 
 
-def test_asking_again_adds_a_second_reply_below_the_same_prompt(tokenizer, renderer):
+def test_retry_adds_a_second_reply_below_the_same_prompt(tokenizer, renderer):
     stop = renderer.get_stop_token_ids()[0]
     engine = ScriptedEngine(lambda call: [10 + call, stop])
     chat = chat_with(engine, renderer)
@@ -186,7 +184,7 @@ def test_asking_again_adds_a_second_reply_below_the_same_prompt(tokenizer, rende
     assert chat.forks == {Fork.RETRY: 1}
 
 
-def test_a_failed_call_leaves_the_tree_as_it_was(renderer):
+def test_failed_call_leaves_the_tree_unchanged(renderer):
     engine = ScriptedEngine(lambda _: [5], context_tokens=40)
     chat = chat_with(engine, renderer)
 
@@ -219,14 +217,14 @@ def test_each_reply_has_its_own_reproducible_seed(renderer):
     assert len({*seeds[0], *seeds[2]}) == 4
 
 
-def test_there_must_be_something_to_reply_to(renderer):
+def test_prompt_must_not_end_with_an_assistant_message(renderer):
     chat = chat_with(ScriptedEngine(lambda _: [5]), renderer)
     for messages in ([], [*begin(), {"role": "assistant", "content": "x"}]):
         with pytest.raises(ValueError, match="the last must not be the assistant's"):
             asyncio.run(chat.reply(messages))
 
 
-def test_closing_a_chat_frees_its_session(renderer):
+def test_close_frees_the_session(renderer):
     engine = ScriptedEngine(lambda _: [5])
     asyncio.run(chat_with(engine, renderer).close())
     assert engine.released == ["s"]
@@ -240,7 +238,7 @@ def test_closing_a_chat_frees_its_session(renderer):
         [*begin(), {"role": "assistant", "content": "x", "tool_calls": [{"function": {"name": 'f"'}}]}],
     ],
 )
-def test_a_demonstration_that_no_rollout_could_produce_is_refused(tokenizer, renderer, messages):
+def test_impossible_demonstration_is_refused(tokenizer, renderer, messages):
     with pytest.raises(PolicyError):
         encode_conversation(renderer, tokenizer, messages)
 

@@ -14,7 +14,7 @@ def folder_with(path: Path, text: str) -> Path:
     return path
 
 
-def test_a_model_that_also_sees_is_described_by_its_language_model(tmp_path: Path):
+def test_multimodal_config_is_that_of_the_language_model(tmp_path: Path):
     inner = {"vocab_size": 9, "max_position_embeddings": 64}
     assert (
         read_config(folder_with(tmp_path, json.dumps({"text_config": inner, "vision_config": {}}))) == inner
@@ -27,7 +27,7 @@ def test_a_model_that_also_sees_is_described_by_its_language_model(tmp_path: Pat
 @pytest.mark.parametrize(
     ("text", "message"), [("{", "is not JSON"), ("[1]", "is not a JSON object"), (None, "has no")]
 )
-def test_a_folder_that_describes_no_model_is_refused(tmp_path: Path, text: str | None, message: str):
+def test_invalid_model_folder_is_refused(tmp_path: Path, text: str | None, message: str):
     if text is not None:
         folder_with(tmp_path, text)
     with pytest.raises(PolicyError, match=message):

@@ -71,20 +71,20 @@ SIDE = {"purpose": CallKind.AUXILIARY}
         ([*FIVE[:-1], user("Summarise.")], SIDE, None),
     ],
 )
-def test_a_fork_has_its_reason(tokenizer, renderer, messages, options, reason):
+def test_fork_reason(tokenizer, renderer, messages, options, reason):
     fork, chat = fork_of(tokenizer, renderer, [(messages, options)])
     assert fork == reason
     assert chat.forks == ({reason: 1} if reason else {})
 
 
-def test_a_conversation_that_goes_on_beside_a_side_call_says_so(tokenizer, renderer):
+def test_main_call_after_an_auxiliary_call_is_an_auxiliary_fork(tokenizer, renderer):
     calls = [([*FIVE[:-1], user("Summarise.")], SIDE), (FIVE, {})]
     fork, chat = fork_of(tokenizer, renderer, calls)
     assert fork is Fork.AUXILIARY
     assert chat.calls[-2].fork is None
 
 
-def test_a_branch_that_began_as_a_side_call_goes_on_without_another_fork(tokenizer, renderer):
+def test_auxiliary_branch_continues_without_another_fork(tokenizer, renderer):
     aside = [{"role": "system", "content": "Search."}, user("Where?")]
     calls = [(aside, SIDE), ([*aside, said(5), user("Where else?")], SIDE), (FIVE, {})]
     fork, chat = fork_of(tokenizer, renderer, calls)
@@ -92,14 +92,14 @@ def test_a_branch_that_began_as_a_side_call_goes_on_without_another_fork(tokeniz
     assert chat.forks == {Fork.AUXILIARY: 1}
 
 
-def test_what_a_side_call_summarised_is_compacted_for_the_main_line(tokenizer, renderer):
+def test_history_summarised_by_an_auxiliary_call_is_compacted(tokenizer, renderer):
     aside = [{"role": "system", "content": "Summarise."}, user("said 0, output 0, said 1")]
     short = [BEGIN[0], user("So far: little."), {"role": "assistant", "content": "Got it."}, user("Go on.")]
     fork, _ = fork_of(tokenizer, renderer, [(aside, SIDE), (short, {})])
     assert fork is Fork.COMPACTED
 
 
-def test_a_compacted_history_goes_on_without_another_fork(tokenizer, renderer):
+def test_compacted_history_continues_without_another_fork(tokenizer, renderer):
     short = [*BEGIN, MARK, *FIVE[-2:]]
     fork, chat = fork_of(tokenizer, renderer, [(short, {}), ([*short, said(5), user("on")], {})])
     assert fork is None

@@ -82,7 +82,7 @@ def worst_error(model, conversations, samplings) -> tuple[float, int]:
         ({"max_batch": 4, "prefill_tokens": 7}, 3),  # prompts in pieces
     ],
 )
-def test_logprobs_equal_a_plain_forward_pass_on_ragged_batches(model, settings, turns):
+def test_logprobs_equal_a_forward_pass_on_ragged_batches(model, settings, turns):
     samplings = [
         Sampling(
             temperature=(0.0, 0.5, 1.0, 1.5)[i % 4],
@@ -100,7 +100,7 @@ def test_logprobs_equal_a_plain_forward_pass_on_ragged_batches(model, settings, 
     assert error < 1e-4
 
 
-def test_the_same_seed_gives_the_same_reply_whatever_else_is_in_the_batch(model):
+def test_seeded_reply_does_not_depend_on_the_batch(model):
     samplings = [Sampling(temperature=1.0, max_tokens=40, seed=i) for i in range(12)]
 
     async def alone(engine):
@@ -113,7 +113,7 @@ def test_the_same_seed_gives_the_same_reply_whatever_else_is_in_the_batch(model)
 
 
 @pytest.mark.parametrize("seeds", [(None, None), (1, 2)])
-def test_without_the_same_seed_replies_differ(model, seeds):
+def test_different_seeds_give_different_replies(model, seeds):
     async def scenario(engine):
         return [
             await engine.generate([1, 2, 3], Sampling(max_tokens=40, seed=seed), session=str(i))
@@ -124,7 +124,7 @@ def test_without_the_same_seed_replies_differ(model, seeds):
     assert first.token_ids.tolist() != second.token_ids.tolist()
 
 
-def test_greedy_replies_are_those_of_transformers_generate(model):
+def test_greedy_replies_equal_transformers_generate(model):
     prompts = [random_tokens(np.random.default_rng(i), 1, 50) for i in range(8)]
     sampling = Sampling(temperature=0, max_tokens=40)
 
@@ -141,7 +141,7 @@ def test_greedy_replies_are_those_of_transformers_generate(model):
         assert reply.token_ids.tolist() == expected[0, len(prompt) :].tolist()
 
 
-def test_a_stop_token_ends_the_reply_and_is_its_last_token(model):
+def test_stop_token_is_the_last_token_of_a_reply(model):
     async def scenario(engine):
         free = await engine.generate([1, 2], Sampling(max_tokens=30, seed=3), session="a")
         stop = int(free.token_ids[4])
@@ -154,14 +154,14 @@ def test_a_stop_token_ends_the_reply_and_is_its_last_token(model):
     assert stopped.token_ids.tolist() == free.token_ids.tolist()[: first + 1]
 
 
-def test_a_stop_token_in_the_prompt_ends_nothing(model):
+def test_stop_token_in_the_prompt_has_no_effect(model):
     async def scenario(engine):
         return await engine.generate([1, 9], Sampling(max_tokens=3, stop_token_ids=(9,)), session="a")
 
     assert len(serve(model, scenario).token_ids) >= 1
 
 
-def test_context_limit_refuses_or_shortens_a_reply(model):
+def test_context_limit_truncates_or_refuses_a_reply(model):
     async def scenario(engine):
         with pytest.raises(ContextOverflow, match="20 tokens and the model's context is 20"):
             await engine.generate([1] * 20, Sampling(), session="a")
@@ -210,7 +210,7 @@ def forwarded_tokens(model) -> list[int]:
     return counts
 
 
-def test_a_later_turn_computes_only_what_is_new(model):
+def test_later_turn_computes_only_new_tokens(model):
     counts = forwarded_tokens(model)
 
     async def scenario(engine):
@@ -228,7 +228,7 @@ def test_a_later_turn_computes_only_what_is_new(model):
     serve(model, scenario)
 
 
-def test_a_prompt_longer_than_one_pass_may_be_is_computed_in_pieces(model):
+def test_long_prompt_is_prefilled_in_pieces(model):
     counts = forwarded_tokens(model)
 
     async def scenario(engine):
@@ -238,7 +238,7 @@ def test_a_prompt_longer_than_one_pass_may_be_is_computed_in_pieces(model):
     assert counts == [32, 32, 32, 4]
 
 
-def test_prompts_that_begin_alike_are_computed_once(model):
+def test_common_prefix_is_computed_once(model):
     counts = forwarded_tokens(model)
     common = random_tokens(np.random.default_rng(0), 200, 201)
     prompts = [[*common, i] for i in range(8)]
@@ -255,7 +255,7 @@ def test_prompts_that_begin_alike_are_computed_once(model):
         assert np.abs(reply.logprobs - expected_logprobs(model, prompt, reply, 1.0)).max() < 1e-4
 
 
-def test_a_new_version_of_the_weights_uses_no_old_keys_and_values(model):
+def test_new_weights_drop_old_keys_and_values(model):
     async def scenario(engine):
         said = await converse(engine, "a", 2, Sampling(max_tokens=20), np.random.default_rng(0))
         prompt = [*said[-1][0], *said[-1][1].token_ids.tolist(), 5]
@@ -306,7 +306,7 @@ def test_request_in_flight_continues_with_the_new_version(model):
     assert np.abs(reply.logprobs - expected_logprobs(model, [1, 2], reply, 1.0)).max() < 1e-4
 
 
-def test_pause_finishes_what_is_in_flight_and_holds_the_rest_until_resume(model):
+def test_pause_finishes_running_requests_and_holds_new_ones(model):
     async def scenario(engine):
         running = asyncio.create_task(engine.generate([1], Sampling(max_tokens=50), session="running"))
         await asyncio.sleep(0)  # it is sent before what follows
@@ -323,7 +323,7 @@ def test_pause_finishes_what_is_in_flight_and_holds_the_rest_until_resume(model)
     serve(model, scenario)
 
 
-def test_a_crash_of_the_worker_fails_every_request_and_every_later_one(model):
+def test_worker_crash_fails_all_requests(model):
     calls = 0
 
     def fail(*_: object) -> None:
@@ -345,7 +345,7 @@ def test_a_crash_of_the_worker_fails_every_request_and_every_later_one(model):
     serve(model, scenario, max_batch=2)
 
 
-def test_weights_that_are_not_finite_are_an_engine_error(model):
+def test_non_finite_weights_raise_engine_error(model):
     with torch.no_grad():
         model.lm_head.weight.fill_(float("nan"))
 
@@ -374,7 +374,7 @@ def test_sliding_window_models_are_refused():
         LocalEngine(sliding, LocalEngineSettings())
 
 
-def test_closing_fails_what_is_left_and_may_be_repeated(model):
+def test_close_fails_pending_requests_and_is_idempotent(model):
     async def scenario(engine):
         left = asyncio.create_task(engine.generate([1], Sampling(max_tokens=500_000), session="a"))
         await engine.release("nothing")
@@ -388,7 +388,7 @@ def test_closing_fails_what_is_left_and_may_be_repeated(model):
     serve(model, scenario, context_tokens=1_000_000)
 
 
-def test_a_limit_on_threads_holds_for_the_engine_alone(model):
+def test_thread_limit_applies_to_the_engine_only(model):
     everywhere = torch.get_num_threads()
     seen: list[int] = []
     hook = model.register_forward_hook(lambda *_: seen.append(torch.get_num_threads()))

@@ -37,7 +37,7 @@ def pieces(tokenizer, text: str) -> list[str]:
 
 @settings(deadline=None)
 @given(text=st.text() | st.text(alphabet="ab_x =\n\t 0`'|<>é"))
-def test_every_text_survives_encode_and_decode(tokenizer, text):
+def test_encode_and_decode_preserve_every_text(tokenizer, text):
     assert tokenizer.decode(tokenizer.encode(text, add_special_tokens=False)) == text
 
 
@@ -55,12 +55,12 @@ def test_words_operators_indents_and_line_numbers_are_one_token_each(tokenizer):
     ]
 
 
-def test_a_message_header_costs_two_tokens(tokenizer):
+def test_message_header_is_two_tokens(tokenizer):
     for role in ("system", "user", "assistant"):
         assert pieces(tokenizer, f"<|im_start|>{role}\n") == ["<|im_start|>", f"{role}\n"]
 
 
-def test_the_vocabulary_is_no_larger_than_asked_for_and_the_same_each_time():
+def test_vocabulary_size_is_bounded_and_reproducible():
     texts = [f"word{chr(97 + i % 26)}{chr(97 + i // 26)} " * 3 for i in range(600)]
     sizes = TinyModelSettings(vocab_size=400)
     first, second = (make_tokenizer(texts, sizes) for _ in range(2))
@@ -69,7 +69,7 @@ def test_the_vocabulary_is_no_larger_than_asked_for_and_the_same_each_time():
 
 
 @pytest.mark.parametrize("name", ["auto", "qwen3", "default"])
-def test_a_renderer_gives_the_tokens_of_the_chat_template(tokenizer, name):
+def test_renderer_gives_the_tokens_of_the_chat_template(tokenizer, name):
     messages = [
         {"role": "system", "content": "You fix bugs."},
         {"role": "user", "content": "     1\tx = 1"},
@@ -99,14 +99,14 @@ def test_plain_transformers_loads_the_tiny_model(model_folder):
 
 
 @pytest.mark.model
-def test_the_default_tiny_model_is_small_and_the_same_for_the_same_seed(tmp_path):
+def test_default_tiny_model_is_small_and_reproducible(tmp_path):
     one, two = (load_model(make_tiny(TEXTS, tmp_path / name)) for name in ("one", "two"))
     assert sum(p.numel() for p in one.parameters()) < 1_500_000
     assert all(torch.equal(a, b) for a, b in zip(one.parameters(), two.parameters(), strict=True))
 
 
 @pytest.mark.model
-def test_making_a_model_leaves_the_random_state_alone(tmp_path):
+def test_making_a_model_keeps_the_random_state(tmp_path):
     torch.manual_seed(1)
     expected = torch.rand(1)
     torch.manual_seed(1)
@@ -114,12 +114,12 @@ def test_making_a_model_leaves_the_random_state_alone(tmp_path):
     assert torch.equal(torch.rand(1), expected)
 
 
-def test_a_missing_folder_is_named(tmp_path):
+def test_missing_folder_is_named(tmp_path):
     assert "nowhere" in refused(load_model, tmp_path / "nowhere")
     assert "nowhere" in refused(load_tokenizer, tmp_path / "nowhere")
 
 
-def test_a_folder_without_configuration_weights_or_tokenizer_says_which(folder):
+def test_incomplete_folder_names_the_missing_file(folder):
     (folder / "tokenizer.json").unlink()
     assert "no tokenizer" in refused(load_tokenizer, folder)
     (folder / "model.safetensors").unlink()
@@ -131,34 +131,34 @@ def test_a_folder_without_configuration_weights_or_tokenizer_says_which(folder):
 
 
 @pytest.mark.parametrize("kept", [0.0, 0.001, 0.5, 0.999])
-def test_weights_cut_short_are_refused(folder, kept):
+def test_truncated_weights_are_refused(folder, kept):
     weights = folder / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[: int(weights.stat().st_size * kept)])
     assert "corrupt" in refused(load_model, folder)
 
 
-def test_a_tokenizer_that_cannot_be_read_is_refused(folder):
+def test_unreadable_tokenizer_is_refused(folder):
     (folder / "tokenizer.json").write_text("{")
     assert "tokenizer" in refused(load_tokenizer, folder)
 
 
-def test_a_model_of_an_unknown_kind_is_refused(folder):
+def test_unknown_model_type_is_refused(folder):
     (folder / "config.json").write_text(json.dumps({"model_type": "no-such-model"}))
     assert "no-such-model" in refused(load_model, folder)
 
 
-def test_a_tokenizer_without_chat_template_is_refused(folder):
+def test_tokenizer_without_chat_template_is_refused(folder):
     (folder / "chat_template.jinja").unlink()
     assert "no chat template" in refused(make_renderer, load_tokenizer(folder))
 
 
 @pytest.mark.parametrize("name", ["auto", "default"])
-def test_a_chat_template_that_fails_is_refused(folder, name):
+def test_failing_chat_template_is_refused(folder, name):
     (folder / "chat_template.jinja").write_text("{{ raise_exception('users only') }}")
     assert "users only" in refused(make_renderer, load_tokenizer(folder), name)
 
 
-def test_an_unknown_chat_template_is_refused_unless_it_is_asked_for(folder):
+def test_unknown_chat_template_needs_renderer_default(folder):
     (folder / "chat_template.jinja").write_text(
         "{% for m in messages %}{{ m.role }}: {{ m.content }};{% endfor %}"
     )
@@ -168,12 +168,12 @@ def test_an_unknown_chat_template_is_refused_unless_it_is_asked_for(folder):
     assert tokenizer.decode(rendered) == "user: total;"
 
 
-def test_a_renderer_that_does_not_exist_or_does_not_fit_is_refused(tokenizer):
+def test_unknown_or_unfit_renderer_is_refused(tokenizer):
     assert "qwen3" in refused(make_renderer, tokenizer, "qwen33")
     assert "does not fit" in refused(make_renderer, tokenizer, "gpt-oss")
 
 
-def test_a_model_is_told_not_to_reason_where_its_family_can_be_told(tokenizer):
+def test_thinking_false_needs_a_family_with_a_switch(tokenizer):
     messages = [{"role": "user", "content": "Fix the bug."}]
     told = make_renderer(tokenizer, "qwen3", thinking=False).render_ids(messages, add_generation_prompt=True)
     free = make_renderer(tokenizer, "qwen3").render_ids(messages, add_generation_prompt=True)

@@ -44,7 +44,7 @@ def held(tokenizer, renderer, wanted: int) -> tuple[HeldEngine, Chat]:
     return engine, Chat(engine, renderer, Sampling(), session="s")
 
 
-def test_calls_that_overlap_share_what_they_share_and_lose_nothing(tokenizer, renderer):
+def test_overlapping_calls_share_their_common_prefix(tokenizer, renderer):
     async def converse():
         engine, chat = held(tokenizer, renderer, 1)
         said = {"role": "assistant", "content": (await chat.reply(begin())).content}
@@ -69,7 +69,7 @@ def test_calls_that_overlap_share_what_they_share_and_lose_nothing(tokenizer, re
     assert chat.forks == {Fork.AUXILIARY: 3, Fork.RETRY: 4}
 
 
-def test_a_reply_to_a_call_that_overlapped_is_known_again(tokenizer, renderer):
+def test_reply_to_an_overlapping_call_is_recognised(tokenizer, renderer):
     async def converse():
         _, chat = held(tokenizer, renderer, 2)
         one, two = [[*begin(), {"role": "user", "content": text}] for text in ("one", "two")]
@@ -84,7 +84,7 @@ def test_a_reply_to_a_call_that_overlapped_is_known_again(tokenizer, renderer):
     assert [call.fork for call in chat.calls[2:]] == [None, None]
 
 
-def test_latest_of_equal_replies_is_meant_after_a_measurement(tokenizer, renderer):
+def test_latest_of_equal_replies_matches_after_a_measurement(tokenizer, renderer):
     stop = renderer.get_stop_token_ids()[0]
     texts = [f"<think>\nwhy {i}\n</think>\n\nsaid" for i in range(3)]
 
@@ -106,7 +106,7 @@ def test_latest_of_equal_replies_is_meant_after_a_measurement(tokenizer, rendere
     assert "why 1" in tokenizer.decode(engine.prompts[2])
 
 
-def test_a_cancelled_call_leaves_no_trace(tokenizer, renderer):
+def test_cancelled_call_leaves_no_trace(tokenizer, renderer):
     async def converse():
         engine, chat = held(tokenizer, renderer, 2)
         call = asyncio.create_task(chat.reply(begin()))

@@ -63,7 +63,7 @@ def test_parallel_tool_calls_are_returned_in_order(tokenizer, renderer):
         "<tool_call>",
     ],
 )
-def test_a_tool_call_that_cannot_be_read_is_handed_over_as_it_was_written(tokenizer, renderer, damaged):
+def test_malformed_tool_call_is_returned_verbatim(tokenizer, renderer, damaged):
     texts = [f"{tool_call('ls')}\n{damaged}", "ok"]
     engine = ScriptedEngine(lambda i: encoded(tokenizer, renderer, texts[i]))
     chat = chat_with(engine, renderer)
@@ -100,7 +100,7 @@ def test_reply_nested_too_deeply_is_a_malformed_call(tokenizer, renderer, depth)
     assert not chat.forks
 
 
-def test_reasoning_is_returned_apart_from_the_text(tokenizer, renderer):
+def test_reasoning_is_separate_from_the_text(tokenizer, renderer):
     text = "<think>\nbecause\n</think>\n\nDone."
     chat = chat_with(ScriptedEngine(lambda _: encoded(tokenizer, renderer, text)), renderer)
     reply = asyncio.run(chat.reply(begin()))
@@ -145,7 +145,7 @@ def with_calls(**changes):
         with_calls(id=None),
     ],
 )
-def test_a_reply_is_known_again_in_whatever_form_a_client_sends_it(tokenizer, renderer, form):
+def test_reply_is_recognised_in_every_client_form(tokenizer, renderer, form):
     text = f"<think>\nbecause\n</think>\n\nLook. \n{tool_call('ls')}"
     engine = ScriptedEngine(lambda _: encoded(tokenizer, renderer, text))
     chat = chat_with(engine, renderer)
@@ -177,7 +177,7 @@ def test_a_reply_is_known_again_in_whatever_form_a_client_sends_it(tokenizer, re
         {"tool_calls": None},
     ],
 )
-def test_a_reply_that_was_changed_is_not_the_reply(tokenizer, renderer, edit):
+def test_changed_reply_is_not_recognised(tokenizer, renderer, edit):
     text = f"<think>\nbecause\n</think>\n\nLook.\n{tool_call('ls')}"
     engine = ScriptedEngine(lambda _: encoded(tokenizer, renderer, text))
     chat = chat_with(engine, renderer)
@@ -191,7 +191,7 @@ def test_a_reply_that_was_changed_is_not_the_reply(tokenizer, renderer, edit):
     assert chat.forks == {Fork.REWRITTEN: 1}
 
 
-def test_empty_reasoning_asks_for_the_reply_without_its_reasoning(tokenizer, renderer):
+def test_empty_reasoning_means_the_reply_without_reasoning(tokenizer, renderer):
     engine = ScriptedEngine(lambda i: encoded(tokenizer, renderer, f"<think>\nwhy {i}\n</think>\n\nsaid {i}"))
     chat = chat_with(engine, renderer)
 
@@ -214,7 +214,7 @@ def test_empty_reasoning_asks_for_the_reply_without_its_reasoning(tokenizer, ren
     assert chat.forks == {Fork.THINKING: 2}
 
 
-def test_empty_reasoning_of_a_reply_that_has_none_means_the_reply(tokenizer, renderer):
+def test_empty_reasoning_matches_a_reply_without_any(tokenizer, renderer):
     engine = ScriptedEngine(lambda i: encoded(tokenizer, renderer, f"said {i}"))
     chat = chat_with(engine, renderer)
 
@@ -226,7 +226,7 @@ def test_empty_reasoning_of_a_reply_that_has_none_means_the_reply(tokenizer, ren
     assert not chat.forks
 
 
-def test_measuring_is_what_is_sent_and_changes_nothing(tokenizer, renderer):
+def test_measure_equals_the_prompt_and_changes_nothing(tokenizer, renderer):
     engine = ScriptedEngine(lambda i: encoded(tokenizer, renderer, f"said {i}"))
     chat = chat_with(engine, renderer)
 
@@ -248,7 +248,7 @@ def test_measuring_is_what_is_sent_and_changes_nothing(tokenizer, renderer):
     assert not chat.forks
 
 
-def test_a_message_that_is_changed_in_place_is_another_message(tokenizer, renderer):
+def test_message_changed_in_place_is_a_new_message(tokenizer, renderer):
     engine = ScriptedEngine(lambda i: encoded(tokenizer, renderer, f"said {i}"))
     chat = chat_with(engine, renderer)
     messages = begin()
@@ -265,7 +265,7 @@ def test_a_message_that_is_changed_in_place_is_another_message(tokenizer, render
     assert chat.forks == {Fork.REWRITTEN: 1}
 
 
-def test_content_that_is_not_text_is_refused(renderer):
+def test_non_text_content_is_refused(renderer):
     chat = chat_with(ScriptedEngine(lambda _: [5]), renderer)
     image = {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:"}}]}
     with pytest.raises(PolicyError, match="'image_url'"):
@@ -288,7 +288,7 @@ def twice(tokenizer, renderer, texts: list[str], form) -> list[int]:
     return list(map(int, engine.prompts[2]))
 
 
-def test_of_replies_with_the_same_text_the_latest_is_meant(tokenizer, renderer):
+def test_latest_of_equal_replies_matches(tokenizer, renderer):
     texts = [f"<think>\nwhy {i}\n</think>\n\nsaid" for i in range(3)]
     prompt = twice(
         tokenizer, renderer, texts, lambda r: {"role": "assistant", "content": r[1].content, "tool_calls": []}

@@ -23,7 +23,7 @@ CPU = torch.device("cpu")
     temperature=st.floats(0.2, 3.0),
     point=st.floats(0, 1 - 2**-52),
 )
-def test_a_draw_is_inside_the_set_that_top_k_and_top_p_leave(seed, size, top_p, top_k, temperature, point):
+def test_draws_stay_within_top_k_and_top_p(seed, size, top_p, top_k, temperature, point):
     logits = torch.randn(1, size, generator=torch.Generator().manual_seed(seed)) * 3
     sampling = Sampling(temperature=temperature, top_p=top_p, top_k=top_k)
     tokens, logprobs = RowSampler([sampling], CPU).draw(logits, [point])
@@ -35,7 +35,7 @@ def test_a_draw_is_inside_the_set_that_top_k_and_top_p_leave(seed, size, top_p, 
     assert likelier < top_p + 1e-6
 
 
-def test_draws_follow_the_distribution_that_is_left():
+def test_draws_follow_the_truncated_distribution():
     logits = torch.log(torch.tensor([[0.5, 0.25, 0.15, 0.1]]))
     count = 20_000
     cases = {
@@ -52,7 +52,7 @@ def test_draws_follow_the_distribution_that_is_left():
 
 
 @pytest.mark.parametrize("point", [0.0, 0.5, 1 - 2**-52])
-def test_a_token_of_probability_zero_is_never_drawn(point):
+def test_zero_probability_token_is_never_drawn(point):
     logits = torch.tensor([[-torch.inf, 0.0, -torch.inf, 1.0, -torch.inf]])
     assert RowSampler([Sampling()], CPU).draw(logits, [point])[0][0] in (1, 3)
 

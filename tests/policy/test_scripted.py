@@ -32,7 +32,7 @@ def ask(engine: ScriptedEngine, renderer, messages: list, session: str = "s", **
         st.tuples(st.sampled_from(["ls", "cat"]), st.dictionaries(WORDS, WORDS, max_size=2)), max_size=2
     ),
 )
-def test_a_reply_is_read_back_as_it_was_written(tokenizer, renderer, content, reasoning, calls):
+def test_scripted_reply_round_trips(tokenizer, renderer, content, reasoning, calls):
     reply = ScriptedReply(
         content=content,
         reasoning=reasoning,
@@ -46,27 +46,27 @@ def test_a_reply_is_read_back_as_it_was_written(tokenizer, renderer, content, re
     assert engine.completions[0].token_ids.tolist() == encode_reply(reply, renderer, tokenizer)
 
 
-def test_what_a_chat_template_cannot_express_is_refused(tokenizer):
+def test_unrenderable_reply_is_refused(tokenizer):
     plain = make_renderer(tokenizer, "default")  # a template without tools
     with pytest.raises(PolicyError, match="cannot render"):
         ScriptedEngine([ScriptedReply(tool_calls=(ScriptedCall(name="ls"),))], plain, tokenizer)
 
 
-def test_script_starts_anew_in_every_session(tokenizer, renderer):
+def test_script_restarts_in_every_session(tokenizer, renderer):
     engine = ScriptedEngine([ScriptedReply(content="one"), ScriptedReply(content="two")], renderer, tokenizer)
     assert [ask(engine, renderer, BEGIN, name).content for name in ("a", "b", "a")] == ["one", "one", "two"]
     with pytest.raises(EngineError, match="no reply left"):
         ask(engine, renderer, BEGIN, "a")
 
 
-def test_a_reply_that_waits_for_a_prompt_answers_it_alone(tokenizer, renderer):
+def test_conditional_reply_answers_only_its_prompt(tokenizer, renderer):
     waiting = ScriptedReply(content="found", when="look at b.py")
     engine = ScriptedEngine([waiting, ScriptedReply(content="one")], renderer, tokenizer)
     assert ask(engine, renderer, BEGIN).content == "one"
     assert ask(engine, renderer, [{"role": "user", "content": "look at b.py"}]).content == "found"
 
 
-def test_faults_and_cuts_are_as_written(tokenizer, renderer):
+def test_faults_and_truncation_follow_the_script(tokenizer, renderer):
     script = [
         ScriptedReply(error="out of memory"),
         ScriptedReply(content="cut here", finish="length", drop_after_bytes=7),
@@ -81,7 +81,7 @@ def test_faults_and_cuts_are_as_written(tokenizer, renderer):
     assert ask(engine, renderer, BEGIN, max_tokens=9).truncated
 
 
-def test_a_script_is_lines_of_json_or_a_toml_file(tmp_path):
+def test_script_formats_are_jsonl_and_toml(tmp_path):
     lines = tmp_path / "session.jsonl"
     lines.write_text(
         '{"content": "a", "tool_calls": [{"name": "ls", "arguments": {"x": 1}}]}\n\n{"text": "b"}\n'
@@ -104,7 +104,7 @@ def test_a_script_is_lines_of_json_or_a_toml_file(tmp_path):
         ("a.toml", "reply = [1]", "reply 1"),
     ],
 )
-def test_a_script_that_cannot_be_read_is_refused_with_its_place(tmp_path, name, text, sentence):
+def test_invalid_script_is_refused_with_the_position(tmp_path, name, text, sentence):
     path = tmp_path / name
     path.write_text(text)
     with pytest.raises(PolicyError, match=sentence):

@@ -62,7 +62,7 @@ every = named(SPEAKERS, lambda name: name == "family gpt-oss")  # it takes secon
     seed=st.integers(0, 2**32 - 1),
     operations=st.lists(st.tuples(st.sampled_from(OPERATIONS), st.integers(0, 100)), min_size=5, max_size=9),
 )
-def test_what_was_sampled_stays_as_it_was_in_the_context_it_was_sampled_in(name, seed, operations):
+def test_sampled_tokens_keep_their_context(name, seed, operations):
     tokenizer, renderer = (SPEAKERS | QUIET)[name]()
     tools = [TOOL] if seed % 3 and takes_tools(renderer) else None
     conversation = Conversation(tokenizer, renderer, np.random.default_rng(seed), tools)
@@ -138,7 +138,7 @@ SHORTENED = {"family laguna-m.1", "family laguna-xs.2"}
 
 
 @every
-def test_extension_equals_what_the_template_writes(name):
+def test_extension_equals_the_rendered_template(name):
     found = []
     for kind in KINDS:
         outcome, chat, messages = converse(name, kind)
@@ -217,7 +217,7 @@ def result(text: str, call_id: str) -> dict:
 
 
 @named([name for name in SPEAKERS if name.startswith("family")], lambda name: name == "family gpt-oss")
-def test_a_renderer_needs_to_see_only_the_end_of_a_prompt(name, monkeypatch):
+def test_renderer_needs_only_the_end_of_a_prompt(name, monkeypatch):
     def prompts() -> list[list[int]]:
         tokenizer, renderer = SPEAKERS[name]()
         tools = [TOOL] if takes_tools(renderer) else None
@@ -262,7 +262,7 @@ def saying(place: str, text: str) -> tuple[list[dict], list[dict] | None]:
 @pytest.mark.parametrize(
     "place", ["question", "system", "output", "reply", "reasoning", "arguments", "description"]
 )
-def test_special_tokens_that_are_only_mentioned_stay_text(name, place):
+def test_special_tokens_in_messages_stay_text(name, place):
     tokenizer, renderer = SPEAKERS[name]()
     special = families.special_tokens(tokenizer)
     if place == "reply":  # renderers find the reasoning in it by them
@@ -292,7 +292,7 @@ DATED = [
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", DATED)
-def test_a_prompt_that_names_a_day_is_the_same_every_day(name, monkeypatch):
+def test_prompt_with_a_date_is_the_same_every_day(name, monkeypatch):
     def prompt(year: int) -> str:
         class Clock(datetime.datetime):
             @classmethod
@@ -310,7 +310,7 @@ def test_a_prompt_that_names_a_day_is_the_same_every_day(name, monkeypatch):
     assert re.search(r"[Dd]ate: (2024-07-26|26 Jul 2024)", prompt(2031))
 
 
-def test_auto_finds_the_family_of_a_template_that_names_the_day():
+def test_auto_finds_the_family_of_a_template_with_a_date():
     tokenizer, family = families.family("llama-3")
     tokenizer = copy.deepcopy(tokenizer)
     tokenizer.bos_token = "<|begin_of_text|>"

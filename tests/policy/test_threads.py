@@ -11,7 +11,7 @@ from hone.policy.threads import use_threads
 pytestmark = pytest.mark.model
 
 
-def test_threads_that_limit_themselves_at_once_leave_all_others_alone() -> None:
+def test_concurrent_thread_limits_leave_other_threads_alone() -> None:
     here = torch.get_num_threads()
     for _ in range(20):
         together = threading.Barrier(4)

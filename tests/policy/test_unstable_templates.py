@@ -94,7 +94,7 @@ def prompts(
 
 @pytest.mark.parametrize("name", UNSTABLE)
 @pytest.mark.parametrize("seed", range(4))
-def test_a_template_that_looks_ahead_is_rendered_anew(name, seed):
+def test_template_that_looks_ahead_is_rerendered(name, seed):
     source = UNSTABLE[name]
     tools = [TOOL] if "tools" in source else None
     given, whole, chat = prompts(source, tools, seed)
@@ -105,13 +105,13 @@ def test_a_template_that_looks_ahead_is_rendered_anew(name, seed):
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_a_template_that_does_not_look_ahead_is_extended(seed):
+def test_template_that_does_not_look_ahead_is_extended(seed):
     given, whole, chat = prompts(TOOLS + STABLE, [TOOL], seed)
     assert given == whole
     assert not chat.forks
 
 
-def test_a_template_that_numbers_messages_is_rendered_anew():
+def test_template_that_numbers_messages_is_rerendered():
     numbered = "m.role + (loop.index | string if m.role == 'user' else '') +"
     given, whole, _ = prompts(HEAD.replace("m.role +", numbered) + "{{ m.content }}" + END, None, 0)
     assert given == whole
@@ -177,7 +177,7 @@ def test_tool_result_is_never_lost_in_an_extension():
         ),
     ],
 )
-def test_tools_without_a_readable_form_are_refused(source, why):
+def test_unparsable_tool_format_is_refused(source, why):
     tokenizer, renderer = families.chatml(source)
     chat = Chat(ScriptedEngine(lambda _: [5]), renderer, Sampling(), session="s")
     with pytest.raises(PolicyError, match=f"{why}.*: use an agent"):
@@ -186,17 +186,17 @@ def test_tools_without_a_readable_form_are_refused(source, why):
     assert tokenizer.name_or_path == ""
 
 
-def test_a_template_that_leaves_out_the_assistant_is_refused():
+def test_template_without_assistant_messages_is_refused():
     with pytest.raises(PolicyError, match="omits assistant messages"):
         families.chatml("{{ messages[0].content }}")
 
 
-def test_a_template_that_asks_for_a_date_in_an_unknown_form_is_refused():
+def test_template_with_an_unknown_date_format_is_refused():
     with pytest.raises(PolicyError, match="it formats the date by %c"):
         families.chatml("{{ strftime_now('%c') }}" + STABLE)
 
 
-def test_auto_takes_a_family_only_when_tool_calls_are_the_same_too():
+def test_auto_requires_equal_tool_calls():
     tokenizer, _ = families.chatml(TOOLS + STABLE)
     with pytest.raises(PolicyError, match="or to 'default'"):
         make_renderer(tokenizer)

@@ -40,7 +40,7 @@ def strange(request: web.Request) -> web.Response:
     return web.json_response({"choices": []})
 
 
-def test_a_reply_goes_on_after_an_end_token_that_is_not_the_callers(open_toys: OpenFleet, tokenizer):
+def test_reply_continues_after_a_foreign_end_token(open_toys: OpenFleet, tokenizer):
     async def run():
         async with open_toys() as (fleet, (server,)):
             server.ends = set(range(0, len(tokenizer), 2))
@@ -54,9 +54,7 @@ def test_a_reply_goes_on_after_an_end_token_that_is_not_the_callers(open_toys: O
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.7, 0.0])
-def test_log_probabilities_are_those_of_the_distribution_that_was_sampled(
-    open_toys: OpenFleet, tokenizer, temperature
-):
+def test_logprobs_are_those_of_the_sampling_distribution(open_toys: OpenFleet, tokenizer, temperature):
     async def run():
         async with open_toys() as (fleet, _):
             return await fleet.generate(PROMPT, sampling(temperature=temperature), session="s")
@@ -67,7 +65,7 @@ def test_log_probabilities_are_those_of_the_distribution_that_was_sampled(
     assert (reply.finish is Finish.STOP) == (reply.token_ids[-1] in STOP)
 
 
-def test_a_reply_ends_with_its_stop_token_or_at_its_limit(open_toys: OpenFleet, tokenizer):
+def test_reply_ends_with_its_stop_token_or_at_its_limit(open_toys: OpenFleet, tokenizer):
     async def run():
         async with open_toys() as (fleet, _):
             every = tuple(range(len(tokenizer)))
@@ -82,7 +80,7 @@ def test_a_reply_ends_with_its_stop_token_or_at_its_limit(open_toys: OpenFleet, 
     assert (len(short.token_ids), short.finish) == (3, Finish.LENGTH)  # the context is 100
 
 
-def test_a_prompt_that_leaves_no_room_is_the_policys_doing_whoever_notices(open_toys: OpenFleet):
+def test_too_long_prompt_is_a_context_overflow(open_toys: OpenFleet):
     async def run():
         async with open_toys() as (fleet, (server,)):
             with pytest.raises(ContextOverflow, match="100 tokens and the model's context is 100"):
@@ -97,7 +95,7 @@ def test_a_prompt_that_leaves_no_room_is_the_policys_doing_whoever_notices(open_
     assert len(asyncio.run(run()).token_ids)
 
 
-def test_a_conversation_stays_with_its_server_and_new_ones_go_where_least_is_done(open_toys: OpenFleet):
+def test_new_conversations_go_to_the_least_loaded_server(open_toys: OpenFleet):
     async def run():
         async with open_toys(servers=3) as (fleet, servers):
             prompts = {f"s{i}": [10 + i] for i in range(12)}
@@ -112,7 +110,7 @@ def test_a_conversation_stays_with_its_server_and_new_ones_go_where_least_is_don
 
 
 @pytest.mark.parametrize("fault", [broken, cut, garbage, strange])
-def test_a_request_that_fails_is_served_by_another_server(open_toys: OpenFleet, tokenizer, fault):
+def test_failed_request_is_retried_on_another_server(open_toys: OpenFleet, tokenizer, fault):
     async def run():
         async with open_toys(servers=2) as (fleet, servers):
             first = await fleet.generate(PROMPT, sampling(), session="s")
@@ -127,7 +125,7 @@ def test_a_request_that_fails_is_served_by_another_server(open_toys: OpenFleet, 
     require_exact(PROMPT, again, {0: 0}, len(tokenizer))
 
 
-def test_a_server_that_dies_in_the_middle_of_a_reply_costs_no_reply(open_toys: OpenFleet, tokenizer):
+def test_server_death_during_a_reply_loses_no_reply(open_toys: OpenFleet, tokenizer):
     async def run():
         async with open_toys(servers=2) as (fleet, servers):
             for server in servers:
@@ -146,9 +144,7 @@ def test_a_server_that_dies_in_the_middle_of_a_reply_costs_no_reply(open_toys: O
     require_exact(PROMPT, asyncio.run(run()), {0: 0}, len(tokenizer))
 
 
-def test_requests_wait_for_the_only_server_to_come_back_with_the_newest_weights(
-    open_toys: OpenFleet, tokenizer, weights
-):
+def test_requests_wait_for_the_only_server_to_restart(open_toys: OpenFleet, tokenizer, weights):
     async def run():
         async with open_toys() as (fleet, (server,)):
             await fleet.load_weights(weights(7), 7)
@@ -161,7 +157,7 @@ def test_requests_wait_for_the_only_server_to_come_back_with_the_newest_weights(
     require_exact(PROMPT, reply, {7: 7}, len(tokenizer))
 
 
-def test_a_request_is_given_up_after_its_retries(open_toys: OpenFleet):
+def test_request_fails_after_its_retries(open_toys: OpenFleet):
     async def run():
         async with open_toys(retries=1) as (fleet, (server,)):
             server.faults = [broken] * 2
@@ -172,7 +168,7 @@ def test_a_request_is_given_up_after_its_retries(open_toys: OpenFleet):
     assert len(asyncio.run(run()).token_ids)
 
 
-def test_without_any_server_a_request_fails_after_a_bounded_wait(open_toys: OpenFleet):
+def test_request_without_a_server_fails_after_a_bounded_wait(open_toys: OpenFleet):
     async def run():
         # Long enough for its keeper to try again: what is told is then what the keeper has seen.
         async with open_toys(ready_timeout_s=2.0) as (fleet, (server,)):
@@ -187,7 +183,7 @@ def test_without_any_server_a_request_fails_after_a_bounded_wait(open_toys: Open
     asyncio.run(run())
 
 
-def test_a_cancelled_request_leaves_nothing_behind(open_toys: OpenFleet, weights):
+def test_cancelled_request_leaves_nothing_behind(open_toys: OpenFleet, weights):
     async def run():
         async with open_toys() as (fleet, (server,)):
             server.hold = asyncio.Event()
@@ -203,7 +199,7 @@ def test_a_cancelled_request_leaves_nothing_behind(open_toys: OpenFleet, weights
     assert set(asyncio.run(run()).version.tolist()) == {1}
 
 
-def test_a_pause_waits_for_what_runs_and_holds_back_what_comes(open_toys: OpenFleet):
+def test_pause_waits_for_running_requests_and_holds_new_ones(open_toys: OpenFleet):
     async def run():
         async with open_toys() as (fleet, (server,)):
             server.hold = asyncio.Event()
@@ -223,7 +219,7 @@ def test_a_pause_waits_for_what_runs_and_holds_back_what_comes(open_toys: OpenFl
     assert asyncio.run(run()) == 2
 
 
-def test_closing_fails_who_still_waits(open_toys: OpenFleet):
+def test_close_fails_waiting_requests(open_toys: OpenFleet):
     async def run():
         async with open_toys() as (fleet, _):
             await fleet.pause()
@@ -236,7 +232,7 @@ def test_closing_fails_who_still_waits(open_toys: OpenFleet):
     asyncio.run(run())
 
 
-def test_servers_that_cannot_be_used_are_refused_in_one_sentence(open_toys: OpenFleet, tokenizer):
+def test_unusable_server_is_refused(open_toys: OpenFleet, tokenizer):
     async def refusal(change, **settings) -> str:
         async with sglang_servers(tokenizer) as (server,):
             change(server)

@@ -88,7 +88,7 @@ def _lives(pid: int) -> bool:
         return False
 
 
-def test_a_run_starts_its_server_and_leaves_no_process_behind(model, python, tokenizer, tmp_path: Path):
+def test_run_starts_its_server_and_leaves_no_process(model, python, tokenizer, tmp_path: Path):
     logs, told = tmp_path / "engine", []
 
     async def run():
@@ -107,9 +107,7 @@ def test_a_run_starts_its_server_and_leaves_no_process_behind(model, python, tok
     assert [path.name for path in logs.iterdir()] == ["server-0.log"]
 
 
-def test_a_server_that_is_killed_is_replaced_with_the_newest_weights(
-    model, python, tokenizer, weights, tmp_path: Path
-):
+def test_killed_server_restarts_with_the_newest_weights(model, python, tokenizer, weights, tmp_path: Path):
     async def run():
         async with opened(model, python, tokenizer, tmp_path / "engine") as fleet:
             await fleet.load_weights(weights(7), 7)
@@ -126,7 +124,7 @@ def test_a_server_that_is_killed_is_replaced_with_the_newest_weights(
 
 
 @pytest.mark.parametrize("kill", [signal.SIGKILL, signal.SIGTERM])
-def test_a_server_never_outlives_its_run_however_that_ends(model, python, tmp_path: Path, kill):
+def test_server_never_outlives_its_run(model, python, tmp_path: Path, kill):
     script = (
         "import asyncio\nfrom pathlib import Path\n"
         "from hone.policy.engines.command import ServerOptions\n"
@@ -153,9 +151,7 @@ def test_a_server_never_outlives_its_run_however_that_ends(model, python, tmp_pa
     assert gone(processes)
 
 
-def test_a_server_that_ends_at_once_is_told_with_the_reason_of_its_log(
-    model, python, tokenizer, tmp_path: Path
-):
+def test_server_that_exits_at_once_is_reported_with_its_log(model, python, tokenizer, tmp_path: Path):
     async def refusal() -> str:
         with pytest.raises(EngineError) as caught:
             async with opened(model, python, tokenizer, tmp_path / "engine"):
@@ -171,7 +167,7 @@ def test_a_server_that_ends_at_once_is_told_with_the_reason_of_its_log(
     assert gone(pids(model))
 
 
-def test_a_server_that_is_never_ready_is_given_up(model, python, tokenizer, tmp_path: Path):
+def test_server_that_never_becomes_ready_is_stopped(model, python, tokenizer, tmp_path: Path):
     (model / "hang").touch()
 
     async def run():
@@ -183,9 +179,7 @@ def test_a_server_that_is_never_ready_is_given_up(model, python, tokenizer, tmp_
     assert gone(pids(model) if (model / "pids").exists() else [])
 
 
-def test_a_run_that_is_cancelled_while_a_server_starts_leaves_no_process(
-    model, python, tokenizer, tmp_path: Path
-):
+def test_cancelling_a_starting_server_leaves_no_process(model, python, tokenizer, tmp_path: Path):
     (model / "hang").touch()
 
     async def run():
@@ -204,7 +198,7 @@ def test_a_run_that_is_cancelled_while_a_server_starts_leaves_no_process(
     assert gone(pids(model))
 
 
-def test_the_port_of_a_server_that_starts_is_given_to_nobody_else(model, python, tmp_path: Path):
+def test_port_of_a_starting_server_is_reserved(model, python, tmp_path: Path):
     (model / "hang").touch()
     options = ServerOptions(kind="sglang", model=model, context_tokens=64, dtype="float32").with_python(
         python
@@ -228,7 +222,7 @@ def test_the_port_of_a_server_that_starts_is_given_to_nobody_else(model, python,
     require_free("127.0.0.1", asyncio.run(run()))
 
 
-def test_a_port_that_is_taken_is_named():
+def test_occupied_port_is_named():
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -237,7 +231,7 @@ def test_a_port_that_is_taken_is_named():
             require_free("127.0.0.1", port)
 
 
-def test_an_engine_that_is_not_installed_is_told_with_what_to_do(model, tmp_path: Path):
+def test_missing_engine_package_is_reported_with_a_remedy(model, tmp_path: Path):
     bare = tmp_path / "bare"
     bare.write_text("#!/bin/sh\nexit 1\n")
     bare.chmod(0o755)
@@ -248,7 +242,7 @@ def test_an_engine_that_is_not_installed_is_told_with_what_to_do(model, tmp_path
         server_command(options.with_python(tmp_path / "nowhere"), "127.0.0.1", 1)
 
 
-def test_a_server_keeps_its_address_where_one_is_given(model, python, tmp_path: Path):
+def test_server_keeps_its_given_address(model, python, tmp_path: Path):
     options = ServerOptions(kind="sglang", model=model, context_tokens=64, dtype="float32").with_python(
         python
     )

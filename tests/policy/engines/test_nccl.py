@@ -39,7 +39,7 @@ class Recorder:
         self.left += 1
 
 
-def test_servers_are_told_what_comes_and_take_its_version(open_toys: OpenFleet, model):
+def test_servers_receive_the_manifest_and_the_version(open_toys: OpenFleet, model):
     async def run():
         rank_0 = Recorder()
         async with open_toys(servers=2) as (fleet, servers):
@@ -81,7 +81,7 @@ def test_servers_are_told_what_comes_and_take_its_version(open_toys: OpenFleet, 
     assert sorted(offsets) == [1, 2]
 
 
-def test_servers_that_changed_meet_anew(open_toys: OpenFleet, model):
+def test_changed_servers_form_a_new_group(open_toys: OpenFleet, model):
     async def run():
         rank_0 = Recorder()
         async with open_toys(servers=2) as (fleet, servers):
@@ -98,7 +98,7 @@ def test_servers_that_changed_meet_anew(open_toys: OpenFleet, model):
     assert version == 2
 
 
-def test_without_a_gpu_it_is_refused_in_one_sentence(open_toys: OpenFleet, model):
+def test_nccl_without_a_gpu_is_refused(open_toys: OpenFleet, model):
     if torch.cuda.is_available():
         pytest.skip("this machine has a GPU")
 
@@ -132,7 +132,7 @@ async def recorded() -> AsyncGenerator[tuple[str, list[tuple[str, Any]]]]:
         await runner.cleanup()
 
 
-def test_vllm_is_told_in_its_own_words():
+def test_vllm_requests_follow_its_documentation():
     async def run():
         async with recorded() as (url, told), new_session() as session:
             receiver = VllmReceiver(Http(session, url))

@@ -69,7 +69,7 @@ async def endpoint(
         await runner.cleanup()
 
 
-def test_a_reply_is_text_and_tool_calls_without_a_token():
+def test_reply_has_text_and_tool_calls_but_no_tokens():
     async def run():
         async with endpoint([completion(content=None, tool_calls=[CALL], reasoning_content="hm")]) as (
             chat,
@@ -92,7 +92,7 @@ def test_a_reply_is_text_and_tool_calls_without_a_token():
     assert 0 <= body["seed"] < 2**31
 
 
-def test_a_busy_endpoint_is_asked_again_and_a_broken_one_given_up():
+def test_busy_endpoint_is_retried_and_a_broken_one_is_not():
     async def run():
         answers = [error(429, "slow down"), error(503, "down"), completion(content="a")]
         async with endpoint(answers) as (chat, sent):
@@ -109,7 +109,7 @@ def test_a_busy_endpoint_is_asked_again_and_a_broken_one_given_up():
     assert asyncio.run(run()) == ("a", 3)
 
 
-def test_a_prompt_that_is_too_long_is_the_policys_doing():
+def test_too_long_prompt_is_a_context_overflow():
     async def run():
         message = "This model's maximum context length is 1000 tokens."
         async with endpoint([error(400, message)]) as (chat, _):
@@ -119,7 +119,7 @@ def test_a_prompt_that_is_too_long_is_the_policys_doing():
     asyncio.run(run())
 
 
-def test_what_is_no_chat_completion_is_refused_in_one_sentence():
+def test_invalid_chat_completion_is_refused():
     async def run():
         async with endpoint([web.json_response({"object": "list", "data": []})]) as (chat, _):
             with pytest.raises(EngineError, match=r"no chat completion.*engine.urls, which ends in /v1"):

@@ -19,7 +19,7 @@ loads = st.dictionaries(st.integers(0, 20), st.integers(0, 200), min_size=1)
 
 
 @given(loads, st.integers(0, 25))
-def test_a_request_goes_home_unless_home_has_more_than_its_share(given_loads: dict[int, int], home: int):
+def test_request_returns_to_its_server_unless_overloaded(given_loads: dict[int, int], home: int):
     chosen = choose(given_loads, home)
     if home in given_loads and given_loads[home] < max_load(given_loads):
         assert chosen == home
@@ -28,7 +28,7 @@ def test_a_request_goes_home_unless_home_has_more_than_its_share(given_loads: di
 
 
 @given(st.lists(st.integers(0, 40), max_size=200), st.integers(1, 6))
-def test_no_server_gets_more_than_its_bound(sessions: list[int], count: int):
+def test_no_server_exceeds_its_load_bound(sessions: list[int], count: int):
     """Even if every request stays for ever and few conversations ask for everything."""
     load, homes = dict.fromkeys(range(count), 0), {}
     for session in sessions:
@@ -45,7 +45,7 @@ def part(tokens: list[int], end: FinishReason) -> CompletionChunk:
 
 
 @given(st.lists(st.lists(st.integers(10, 99), max_size=5), min_size=1, max_size=6), st.integers(0, 2**62))
-def test_parts_are_joined_in_order_each_after_all_before_it(cuts: list[list[int]], seed: int):
+def test_chunks_are_joined_in_order(cuts: list[list[int]], seed: int):
     total = sum(map(len, cuts))
     partial = PartialCompletion([1, 2], Sampling(seed=seed, stop_token_ids=(3,)), total + 1)
     seeds, so_far = [], []
@@ -73,7 +73,7 @@ def test_parts_are_joined_in_order_each_after_all_before_it(cuts: list[list[int]
 @pytest.mark.parametrize(
     ("tokens", "finish"), [([5, 6, 7], Finish.LENGTH), ([5, 3], Finish.STOP), ([5, 6], None), ([], None)]
 )
-def test_a_part_that_was_cut_at_its_very_end_is_whole(tokens: list[int], finish: Finish | None):
+def test_chunk_aborted_at_its_end_is_complete(tokens: list[int], finish: Finish | None):
     partial = PartialCompletion([1], Sampling(stop_token_ids=(3,)), 3)
     partial.add(part(tokens, FinishReason.ABORT), np.zeros(len(tokens), np.int32))
     assert partial.finish is finish
@@ -114,7 +114,7 @@ def test_engine_setting_of_another_kind_is_refused(settings: dict[str, object], 
         {"kind": "local", "max_batch": 64, "cached_sessions": 4},
     ],
 )
-def test_what_an_engine_has_is_accepted_and_reads_back(settings: dict[str, object]):
+def test_engine_settings_round_trip(settings: dict[str, object]):
     made = ENGINES.validate_python(settings)
     assert ENGINES.validate_python(made.model_dump()) == made
     assert made.managed == (made.kind in ("vllm", "sglang") and not made.addresses)

@@ -97,7 +97,7 @@ PROMPT = list(range(40, 60))
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.7, 0.0])
-def test_log_probabilities_are_the_models_at_any_temperature(use: Use, models, temperature: float):
+def test_logprobs_match_the_model_at_any_temperature(use: Use, models, temperature: float):
     async def job(fleet: Fleet):
         sampling = Sampling(temperature=temperature, max_tokens=64, seed=3)
         return await fleet.generate(PROMPT, sampling, session="s")
@@ -107,7 +107,7 @@ def test_log_probabilities_are_the_models_at_any_temperature(use: Use, models, t
     assert worst(models[0], PROMPT, reply, temperature or 1.0, 0) <= 1e-4
 
 
-def test_replies_end_where_the_caller_says(use: Use):
+def test_replies_end_at_the_callers_stop_tokens(use: Use):
     stops = tuple(range(100, 250))
 
     async def job(fleet: Fleet):
@@ -130,7 +130,7 @@ def test_replies_end_where_the_caller_says(use: Use):
     assert (len(short.token_ids), short.finish) == (2, Finish.LENGTH)
 
 
-def test_replies_repeat_with_their_seed(use: Use, kind: str):
+def test_seeded_replies_repeat(use: Use, kind: str):
     if kind == "sglang":
         pytest.skip("a seed counts only with --enable-deterministic-inference, which its CPU backend lacks")
 
@@ -144,7 +144,7 @@ def test_replies_repeat_with_their_seed(use: Use, kind: str):
     assert first == second != other
 
 
-def test_many_long_prompts_at_once_are_served_with_their_seeds(use: Use, models):
+def test_concurrent_long_prompts_keep_their_seeds(use: Use, models):
     async def job(fleet: Fleet):
         prompts = [[40 + i, *[50] * 190] for i in range(64)]
         asked = [
@@ -158,7 +158,7 @@ def test_many_long_prompts_at_once_are_served_with_their_seeds(use: Use, models)
     assert max(worst(models[0], p, r, 1.0, 0) for p, r in zip(prompts[:8], replies, strict=False)) <= 1e-4
 
 
-def test_a_cut_distribution_has_the_log_probabilities_of_the_whole_one_or_none(use: Use, models, kind: str):
+def test_truncated_sampling_reports_full_logprobs_or_none(use: Use, models, kind: str):
     """vLLM reports those of what was left, from which nothing could be trained."""
 
     async def job(fleet: Fleet):
@@ -171,7 +171,7 @@ def test_a_cut_distribution_has_the_log_probabilities_of_the_whole_one_or_none(u
         assert worst(models[0], PROMPT, reply, 1.0, 0) <= 1e-4
 
 
-def test_after_an_update_every_part_of_the_model_is_new(use: Use, models):
+def test_update_replaces_every_part_of_the_model(use: Use, models):
     async def job(fleet: Fleet):
         replies = []
         for version in (1, 2):
@@ -188,7 +188,7 @@ def test_after_an_update_every_part_of_the_model_is_new(use: Use, models):
         assert worst(models[version], PROMPT, reply, 1.0, version) <= 1e-4
 
 
-def test_updates_in_flight_join_no_tokens_of_two_versions_unmarked(use: Use, models):
+def test_in_flight_updates_label_every_token_with_its_version(use: Use, models):
     """Replies that are cut again and again: each token is exactly of the weights that it names."""
     # They end at different times: whenever eight have ended, others are in their middle and will be cut.
     limits = [CONTEXT - len(PROMPT) - 25 * i for i in range(8)]
@@ -225,7 +225,7 @@ def test_updates_in_flight_join_no_tokens_of_two_versions_unmarked(use: Use, mod
             assert worst(models[version % len(models)], PROMPT, reply, 1.0, version) <= 1e-4
 
 
-def test_weights_that_are_not_in_use_after_a_load_are_noticed(use: Use, models):
+def test_weights_not_in_use_after_a_load_are_detected(use: Use, models):
     """As they would not be on a server that was started otherwise: its head would keep the old ones."""
 
     async def job(fleet: Fleet):
@@ -240,7 +240,7 @@ def test_weights_that_are_not_in_use_after_a_load_are_noticed(use: Use, models):
     use(job)
 
 
-def test_a_folder_without_weights_is_told_and_the_server_goes_on(use: Use, models, tmp_path: Path):
+def test_folder_without_weights_is_refused_and_serving_continues(use: Use, models, tmp_path: Path):
     async def job(fleet: Fleet):
         with pytest.raises(EngineError, match=r"holds no .*safetensors weights"):
             await fleet.load_weights(tmp_path, 5)
@@ -250,7 +250,7 @@ def test_a_folder_without_weights_is_told_and_the_server_goes_on(use: Use, model
     assert worst(models[1], PROMPT, use(job), 1.0, 6) <= 1e-4
 
 
-def test_what_a_server_says_of_itself(use: Use, url: str, kind: str):
+def test_server_info(use: Use, url: str, kind: str):
     async def job(fleet: Fleet):
         async with new_session() as session:
             return await CLIENTS[kind](Http(session, url)).server_info()

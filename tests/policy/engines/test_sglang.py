@@ -41,7 +41,7 @@ async def ask(url: str, method: str, path: str, body: Any = None) -> tuple[int, 
 
 
 @pytest.mark.parametrize("name", ["generate", "generate_after_update"])
-def test_a_reply_of_the_stand_in_has_the_fields_of_a_real_one(tokenizer, name: str):
+def test_fake_reply_has_the_fields_of_a_real_one(tokenizer, name: str):
     real = reply(name)
 
     async def run() -> tuple[int, Any]:
@@ -54,7 +54,7 @@ def test_a_reply_of_the_stand_in_has_the_fields_of_a_real_one(tokenizer, name: s
     assert len(body["output_ids"]) == len(real["body"]["output_ids"])
 
 
-def test_an_aborted_reply_of_the_stand_in_has_the_fields_of_a_real_one(tokenizer):
+def test_fake_aborted_reply_has_the_fields_of_a_real_one(tokenizer):
     real = reply("generate_aborted")
 
     async def run() -> tuple[Any, Any]:
@@ -89,7 +89,7 @@ def test_an_aborted_reply_of_the_stand_in_has_the_fields_of_a_real_one(tokenizer
         ("update_weights_from_disk_bad", "POST", "/update_weights_from_disk"),
     ],
 )
-def test_other_routes_of_the_stand_in_answer_as_a_real_server(tokenizer, name: str, method: str, path: str):
+def test_fake_routes_answer_like_a_real_server(tokenizer, name: str, method: str, path: str):
     real = reply(name)
 
     async def run() -> tuple[int, Any]:
@@ -100,7 +100,7 @@ def test_other_routes_of_the_stand_in_answer_as_a_real_server(tokenizer, name: s
     assert (status, shape(body)) == (real["status"], shape(real["body"]))
 
 
-def test_what_the_stand_in_leaves_out_of_long_answers_is_at_its_place_in_a_real_one(tokenizer):
+def test_fields_of_long_fake_answers_exist_in_real_ones(tokenizer):
     async def run() -> tuple[Any, Any]:
         async with sglang_servers(tokenizer) as (server,):
             return await ask(server.url, "GET", "/server_info"), await ask(server.url, "GET", "/v1/loads")
@@ -112,7 +112,7 @@ def test_what_the_stand_in_leaves_out_of_long_answers_is_at_its_place_in_a_real_
         assert {k: v for k, v in shape(ours).items() if k != inner}.items() <= shape(theirs).items()
 
 
-def test_a_weight_update_of_the_stand_in_is_told_as_a_real_one(tokenizer, tmp_path: Path):
+def test_fake_weight_update_answers_like_a_real_one(tokenizer, tmp_path: Path):
     real = reply("update_weights_from_disk")
     weights = toy_weights(tmp_path / "v3", 3)
 
@@ -124,7 +124,7 @@ def test_a_weight_update_of_the_stand_in_is_told_as_a_real_one(tokenizer, tmp_pa
     assert asyncio.run(run()) == (real["status"], real["body"])
 
 
-def test_the_dialect_reads_a_real_reply():
+def test_client_parses_a_real_reply():
     part = parse_chunk("url", reply("generate_after_update")["body"])
     assert part.token_ids.tolist() == [815, 695, 1152, 1731]
     assert part.logprobs.dtype == np.float32
@@ -139,13 +139,13 @@ def test_the_dialect_reads_a_real_reply():
     )
 
 
-def test_the_dialect_knows_a_real_refusal_of_a_long_prompt():
+def test_client_recognises_a_real_overflow_error():
     message = reply("generate_too_long")["body"]["error"]["message"]
     assert Sglang.is_overflow(None, message)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("damage", ["short", "other"])
-def test_ids_and_log_probabilities_that_do_not_belong_together_are_refused(damage: str):
+def test_mismatched_ids_and_logprobs_are_refused(damage: str):
     entries = [[-1.0, 5, None], [-2.0, 6, None]]
     body = {
         "output_ids": [5, 6],

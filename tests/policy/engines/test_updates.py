@@ -23,9 +23,7 @@ from tests.policy.engines.test_fleet import PROMPT, STOP, broken, cut, sampling
 MakeWeights = Callable[[int], Path]
 
 
-def test_after_an_update_every_server_samples_from_the_new_weights(
-    open_toys: OpenFleet, tokenizer, weights: MakeWeights
-):
+def test_every_server_samples_from_the_new_weights(open_toys: OpenFleet, tokenizer, weights: MakeWeights):
     async def run():
         async with open_toys(servers=2) as (fleet, _):
             await fleet.load_weights(weights(4), 1)
@@ -41,7 +39,7 @@ def test_after_an_update_every_server_samples_from_the_new_weights(
         require_exact(PROMPT, reply, {1: 4}, len(tokenizer))
 
 
-def test_an_update_in_flight_cuts_a_reply_which_goes_on_under_the_new_weights(
+def test_in_flight_update_continues_a_reply_with_new_weights(
     open_toys: OpenFleet, tokenizer, weights: MakeWeights
 ):
     async def run():
@@ -64,9 +62,7 @@ def test_an_update_in_flight_cuts_a_reply_which_goes_on_under_the_new_weights(
     assert asked[1]["sampling_params"]["sampling_seed"] != asked[0]["sampling_params"]["sampling_seed"]
 
 
-def test_an_update_that_is_not_in_flight_lets_replies_end_first(
-    open_toys: OpenFleet, tokenizer, weights: MakeWeights
-):
+def test_default_update_waits_for_running_replies(open_toys: OpenFleet, tokenizer, weights: MakeWeights):
     async def run():
         async with open_toys() as (fleet, (server,)):
             server.hold = asyncio.Event()
@@ -86,7 +82,7 @@ def test_an_update_that_is_not_in_flight_lets_replies_end_first(
     require_exact(PROMPT, after, {1: 4}, len(tokenizer))
 
 
-def test_a_server_that_goes_silent_holds_neither_its_requests_nor_an_update_up(
+def test_silent_server_blocks_neither_requests_nor_updates(
     open_toys: OpenFleet, tokenizer, weights: MakeWeights
 ):
     async def run():
@@ -113,7 +109,7 @@ def test_a_server_that_goes_silent_holds_neither_its_requests_nor_an_update_up(
     require_exact(PROMPT, reply, {1: 4}, len(tokenizer))
 
 
-def test_a_request_that_is_slow_to_end_is_given_up_once(tokenizer):
+def test_slow_request_is_abandoned_once(tokenizer):
     may_end = asyncio.Event()
 
     class SlowToEnd(Sglang):
@@ -143,7 +139,7 @@ def test_a_request_that_is_slow_to_end_is_given_up_once(tokenizer):
     require_exact(PROMPT, asyncio.run(asyncio.wait_for(run(), 60)), {0: 0}, len(tokenizer))
 
 
-def test_a_request_that_waits_to_be_sent_again_holds_no_update_up(
+def test_request_waiting_for_a_retry_blocks_no_update(
     open_toys: OpenFleet, weights: MakeWeights, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(fleet_module, "_BACKOFF_S", 1000.0)
@@ -168,7 +164,7 @@ def test_a_request_that_waits_to_be_sent_again_holds_no_update_up(
     asyncio.run(asyncio.wait_for(run(), 60))
 
 
-def test_a_server_that_does_not_take_the_weights_is_out_until_it_does(
+def test_server_without_the_new_weights_is_out_of_rotation(
     open_toys: OpenFleet, tokenizer, weights: MakeWeights
 ):
     async def run():
@@ -196,7 +192,7 @@ def test_a_server_that_does_not_take_the_weights_is_out_until_it_does(
         require_exact(PROMPT, reply, {1: 4}, len(tokenizer))
 
 
-def test_weights_that_no_server_takes_end_the_update_with_the_reason(open_toys: OpenFleet, tmp_path: Path):
+def test_update_that_every_server_rejects_raises_the_reason(open_toys: OpenFleet, tmp_path: Path):
     (tmp_path / "model.safetensors").touch()
 
     async def run():
@@ -211,9 +207,7 @@ def test_weights_that_no_server_takes_end_the_update_with_the_reason(open_toys: 
     asyncio.run(run())
 
 
-def test_a_server_that_says_something_else_than_its_weights_is_found_out(
-    open_toys: OpenFleet, tokenizer, weights: MakeWeights
-):
+def test_server_with_wrong_logprobs_is_detected(open_toys: OpenFleet, tokenizer, weights: MakeWeights):
     """A server may call its weights new and go on with old ones, or with some of them."""
     prompt = (5, 6)
 
@@ -230,7 +224,7 @@ def test_a_server_that_says_something_else_than_its_weights_is_found_out(
     asyncio.run(run())
 
 
-def test_weights_that_somebody_else_changed_are_never_sampled_from(
+def test_weights_changed_by_another_client_are_never_used(
     open_toys: OpenFleet, tokenizer, weights: MakeWeights
 ):
     async def run():
@@ -244,7 +238,7 @@ def test_weights_that_somebody_else_changed_are_never_sampled_from(
     require_exact(PROMPT, reply, {1: 4}, len(tokenizer))
 
 
-def test_servers_with_different_weights_serve_only_once_they_have_the_same(tokenizer, weights: MakeWeights):
+def test_servers_serve_only_with_equal_weights(tokenizer, weights: MakeWeights):
     async def run():
         async with sglang_servers(tokenizer, 2) as servers:
             servers[0].label = "3"
@@ -258,7 +252,7 @@ def test_servers_with_different_weights_serve_only_once_they_have_the_same(token
 
 
 @pytest.mark.parametrize("in_flight", [False, True])
-def test_whatever_fails_every_token_is_exactly_of_the_weights_it_names(
+def test_tokens_match_their_version_under_random_faults(
     open_toys: OpenFleet, tokenizer, weights: MakeWeights, in_flight: bool
 ):
     """Sixteen conversations, six updates, servers that fail, hang up and restart at random."""
