@@ -69,7 +69,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if _is_long(item.path):
             item.add_marker(pytest.mark.slow)
-        if any(item.path.is_relative_to(HERE / folder) for folder in PATIENT):
+        if _is_patient(item.path):
             item.add_marker(pytest.mark.timeout(900))
         if item.get_closest_marker("vllm"):  # one server at a time: each takes both cores
             item.add_marker(pytest.mark.xdist_group("vllm"))
@@ -80,13 +80,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         config.hook.pytest_deselected(items=[item for item in items if _rank(item) < len(NOT_FAST)])
         items[:] = fast
     else:
-        items.sort(key=_rank)
+        items.sort(key=lambda item: 2 if _is_patient(item.path) else _rank(item))
 
 
 def _is_long(path: Path) -> bool:
     if path.is_relative_to(HERE) and path.relative_to(HERE).as_posix() in QUICK:
         return False
     return any(path.is_relative_to(HERE / folder) for folder in LONG)
+
+
+def _is_patient(path: Path) -> bool:
+    return any(path.is_relative_to(HERE / folder) for folder in PATIENT)
 
 
 def _rank(item: pytest.Item) -> int:

@@ -16,7 +16,8 @@ from tests.e2e.small_run import RECIPE, REPOSITORY, TIMEOUT_S, hone, sets
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1500)]  # the first one waits for the quickstart, too
 
-MOMENTS = ("rollout", "optimizer_step", "checkpoint_writing", "between_checkpoint_and_commit")
+HARDEST = "between_checkpoint_and_commit"
+MOMENTS = ("rollout", "optimizer_step", "checkpoint_writing")
 
 
 def alone(run_dir: Path, finished: Path) -> list[str]:
@@ -33,7 +34,9 @@ def undisturbed(finished: Path, tmp_path_factory: pytest.TempPathFactory) -> Pat
     return run_dir
 
 
-@pytest.mark.parametrize("moment", MOMENTS)
+@pytest.mark.parametrize(
+    "moment", [HARDEST, *(pytest.param(moment, marks=pytest.mark.full) for moment in MOMENTS)]
+)
 def test_a_killed_run_goes_on_where_it_was(
     moment: str, finished: Path, undisturbed: Path, tmp_path: Path
 ) -> None:

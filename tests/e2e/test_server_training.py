@@ -18,7 +18,7 @@ from hone.train.metrics import read_metrics
 from tests.e2e.small_run import HONE, RECIPE, REPOSITORY, sets
 from tests.policy.engines.real import KINDS, PYTHON
 
-pytestmark = pytest.mark.timeout(1500)
+pytestmark = [pytest.mark.full, pytest.mark.timeout(1500)]
 
 
 def wait_until(condition: Callable[[], bool], run: subprocess.Popen[str], what: str) -> None:

@@ -10,7 +10,7 @@ import pytest
 from hone.train.metrics import read_metrics
 from tests.e2e.small_run import RECIPE, hone, sets
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1500)]
+pytestmark = [pytest.mark.e2e, pytest.mark.full, pytest.mark.timeout(1500)]
 
 SCORED = {
     "train__steps": 1,
