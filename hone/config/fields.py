@@ -1,4 +1,4 @@
-"""The tree of settings as dotted paths: which exist, their types and marks, and the nearest valid name."""
+"""The tree of settings as dotted paths, with types, marks and the nearest valid name."""
 
 from __future__ import annotations
 
@@ -16,32 +16,32 @@ from hone.settings import Mark, Settings
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """One setting, or one group of them."""
+    """One setting, or one group of settings."""
 
     path: str  # dotted, from the top of a recipe
     info: FieldInfo
     group: bool  # False: a single value
-    default: Any  # of a group: its default instance, or None; of a required value: Ellipsis
-    type_name: str  # for people
-    marks: frozenset[Mark]  # its own and those of the groups around it
+    default: Any  # default value; of a group its instance or None; Ellipsis if required
+    type_name: str  # shown to users
+    marks: frozenset[Mark]  # its own and those of enclosing groups
     kinds: tuple[str, ...]  # of a union group: the kinds that have this setting; (): all of them
 
 
 def walk(
     model: type[Settings], prefix: str = "", instance: Settings | None = None, marks: Collection[Mark] = ()
 ) -> Iterator[Setting]:
-    """Yield every setting below `model`, groups before what they hold.
+    """Yield every setting below `model`, groups before their members.
 
     Args:
         instance: default value of the group, whose fields may differ from the class's own defaults.
-        marks: of the groups around it.
+        marks: marks of the enclosing groups.
     """
     yield from _walk((model,), None, prefix, instance, frozenset(marks))
 
 
 def _walk(
     variants: tuple[type[Settings], ...],
-    chosen_by: str | None,
+    tag_field: str | None,
     prefix: str,
     instance: Settings | None,
     marks: frozenset[Mark],
@@ -62,8 +62,8 @@ def _walk(
             type_name=" | ".join(dict.fromkeys(_type_name(owner.model_fields[name]) for owner in owners)),
             marks=own,
             kinds=()
-            if chosen_by is None or len(owners) == len(variants)
-            else tuple(kind for owner in owners for kind in _kinds(owner, chosen_by)),
+            if tag_field is None or len(owners) == len(variants)
+            else tuple(kind for owner in owners for kind in _kinds(owner, tag_field)),
         )
         if inner:
             below = default if isinstance(default, Settings) else None
@@ -71,23 +71,23 @@ def _walk(
 
 
 def variants_of(info: FieldInfo) -> tuple[type[Settings], ...]:
-    """The settings classes that a field may hold: one of a plain group, several of a union, () of a value."""
+    """Return the settings classes of a field: one for a group, several for a union, () for a value."""
     members = _members(info.annotation)
     return tuple(kind for kind in members if isinstance(kind, type) and issubclass(kind, Settings))
 
 
 def discriminator(info: FieldInfo) -> str | None:
-    """Name of the field that chooses among the variants of a union group; None for any other field."""
+    """Return the discriminating field of a union group; None for any other field."""
     return info.discriminator if isinstance(info.discriminator, str) else None
 
 
 def _kinds(variant: type[Settings], field: str) -> tuple[str, ...]:
-    """Values of the discriminating field that choose this variant of a union group."""
+    """Return the values of the discriminating field that select this variant."""
     return typing.get_args(variant.model_fields[field].annotation)
 
 
 def choose(info: FieldInfo, values: Mapping[str, Any]) -> type[Settings] | None:
-    """The variant of a group that `values` are for, by the discriminating field; None when it names none."""
+    """Return the variant of a group that `values` select; None if the discriminating value is unknown."""
     variants = variants_of(info)
     field = discriminator(info)
     if field is None:
@@ -101,9 +101,9 @@ def choose(info: FieldInfo, values: Mapping[str, Any]) -> type[Settings] | None:
 
 
 def nearest(name: str, valid: Collection[str]) -> str | None:
-    """The valid name closest to `name`; None when nothing is close.
+    """Return the valid name closest to `name`; None if none is close.
 
-    Of dotted names, one in the same group is preferred, then one with the same last part anywhere.
+    Names in the same group come first, then names with the same last part.
     """
     group, _, last = name.rpartition(".")
     siblings = {path.rpartition(".")[2]: path for path in valid if path.rpartition(".")[0] == group}

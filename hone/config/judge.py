@@ -1,4 +1,4 @@
-"""The judge of a run as a policy of its own."""
+"""Settings that run the judge like a policy."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from hone.policy.settings import SamplingSettings
 
 
 def as_policy(settings: RunSettings) -> RunSettings:
-    """The run with the judge's model, engine and sampling in the places of the policy's.
+    """Return the settings with the judge's model, engine and sampling instead of the policy's.
 
-    A judge without a model of its own is the one that training starts from.
+    A judge without its own model uses the model that training starts from.
     """
     judge = settings.judge
     return settings.model_copy(

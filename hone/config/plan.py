@@ -1,6 +1,6 @@
-"""What a run is going to need, from its settings alone: the numbers behind `--dry-run`.
+"""Estimates of a run's needs from its settings (`--dry-run`).
 
-All are upper bounds; nothing is loaded or started.
+All figures are upper bounds; nothing is loaded or started.
 """
 
 from __future__ import annotations
@@ -30,31 +30,33 @@ FLOAT_BYTES = {"float32": 4, "bfloat16": 2}
 class Plan:
     run_dir: Path
     model: str
-    parameters: int | None  # None: no model is asked
-    tasks: dict[str, int]  # of each set
+    parameters: int | None  # None: no model is used
+    tasks: dict[str, int]  # of each split
     steps: int
     rollouts: int
-    tokens: int  # that pass through the model, prompts included
-    sandboxes: int  # at a time
-    engine: str  # what samples replies; "" where nothing does
-    judge: str  # what judges turns; "" where nothing does
-    memory_gib: dict[str, float]  # by what holds it
-    missing: tuple[str, ...] = ()  # what has to be had before the run can start, and how
-    unused: tuple[str, ...] = ()  # keys of the agent's prompts that mean nothing here
+    tokens: int  # through the model, including prompts
+    sandboxes: int  # concurrent
+    engine: str  # "" if none is used
+    judge: str  # "" if none is used
+    memory_gib: dict[str, float]  # by component
+    missing: tuple[str, ...] = ()  # missing prerequisites, with the command that provides each
+    unused: tuple[str, ...] = ()  # keys of the agent's prompts without effect
 
 
 def make_plan(settings: RunSettings, command: Command) -> Plan:
-    """Raises ConfigError when the recipe lacks what the command needs, TaskError for a bad file of tasks,
-    ScaffoldError for bad prompts or a bad program of the agent.
+    """Return the plan of a command.
 
-    A file of tasks that is not there, and a well-known model that is not, are `missing` and no error.
+    Raises ConfigError if the recipe lacks a setting, TaskError for a bad task file, ScaffoldError for bad
+    prompts or a bad program of the agent.
+
+    A task file or a well-known model that does not exist is listed in `missing`.
     """
     shape, model = _model(settings, command)
     sizes = _set_sizes(settings)
     steps, rollouts = _work(settings, command, sizes)
     memory: dict[str, float] = {}
-    elsewhere = command == "eval" and settings.engine.addresses  # the servers hold the model
-    if shape is not None and not elsewhere:
+    remote = command == "eval" and settings.engine.addresses  # servers hold the model
+    if shape is not None and not remote:
         memory = {name: size / GIB for name, size in _model_bytes(settings, shape, command).items()}
     judge = as_policy(settings) if _judges(settings, command) else None
     if judge is not None:
@@ -70,7 +72,7 @@ def make_plan(settings: RunSettings, command: Command) -> Plan:
         rollouts=rollouts,
         tokens=0 if shape is None else rollouts * settings.engine.context_tokens,
         sandboxes=sandboxes,
-        engine="" if command == "sft" or not _asks(settings, command) else _engine(settings),
+        engine="" if command == "sft" or not _uses_policy(settings, command) else _engine(settings),
         judge="" if judge is None else f"{_model(judge, 'eval')[1]}, {_engine(judge)}",
         memory_gib=memory,
         missing=tuple(_missing(settings, command)),
@@ -79,9 +81,9 @@ def make_plan(settings: RunSettings, command: Command) -> Plan:
 
 
 def _unused(agent: AgentSettings) -> tuple[str, ...]:
-    """Reads what describes the agent."""
+    """Return the unused keys of the agent's prompts; loads its program to check it."""
     if isinstance(agent, BlackboxAgentSettings):
-        from hone.agents.blackbox.program import load_program  # on use: its gateway is a web server
+        from hone.agents.blackbox.program import load_program  # imported on use: loads the web server
 
         load_program(agent.program)
     if isinstance(agent, BashAgentSettings) and agent.kind == "bash":
@@ -90,13 +92,13 @@ def _unused(agent: AgentSettings) -> tuple[str, ...]:
 
 
 def _model(settings: RunSettings, command: Command) -> tuple[Shape | None, str]:
-    if not _asks(settings, command):
+    if not _uses_policy(settings, command):
         return None, f"none: the agent is {settings.agent.kind}"
     if isinstance(settings.engine, OpenAIEngineSettings):
         at = f" at {settings.engine.urls[0]}" if command == "eval" else ""
         return None, f"{settings.engine.model_name}{at}"
     if settings.model is None and (command == "quickstart" or settings.makes_model):
-        return tiny_shape(settings.tiny_model), "made by the run"
+        return tiny_shape(settings.tiny_model), "created by the run"
     if settings.model is None:
         raise ConfigError("model.path is missing: set it in the recipe, or with --set model.path=FOLDER")
     name = str(settings.model.path)
@@ -104,8 +106,8 @@ def _model(settings: RunSettings, command: Command) -> tuple[Shape | None, str]:
     return known or folder_shape(settings.model.path), name
 
 
-def _asks(settings: RunSettings, command: Command) -> bool:
-    """Whether a policy is asked at all."""
+def _uses_policy(settings: RunSettings, command: Command) -> bool:
+    """Return whether the command uses a policy."""
     return command != "eval" or settings.agent.uses_policy
 
 
@@ -114,7 +116,7 @@ def _judges(settings: RunSettings, command: Command) -> bool:
 
 
 def _judge_gib(judge: RunSettings) -> dict[str, float]:
-    """What the judge's engine holds."""
+    """Return the memory of the judge's engine by component."""
     shape, _ = _model(judge, "eval")
     if shape is None or judge.engine.addresses:
         return {}
@@ -122,7 +124,7 @@ def _judge_gib(judge: RunSettings) -> dict[str, float]:
 
 
 def _engine(settings: RunSettings) -> str:
-    """What samples replies, in a few words."""
+    """Describe the engine in a few words."""
     engine = settings.engine
     if isinstance(engine, LocalEngineSettings):
         return "local, in the same process"
@@ -146,7 +148,7 @@ def _missing(settings: RunSettings, command: Command) -> Iterator[str]:
 
 
 def _work(settings: RunSettings, command: Command, sizes: dict[str, int]) -> tuple[int, int]:
-    """(optimiser or training steps, rollouts)."""
+    """Return (optimizer or training steps, rollouts)."""
     demonstrations = settings.demonstrations.rollouts
     batches = -(-demonstrations // settings.sft.batch_size) * settings.sft.epochs
     sampled = settings.train.steps * settings.groups_per_step * settings.rollout.group_size
@@ -162,7 +164,7 @@ def _work(settings: RunSettings, command: Command, sizes: dict[str, int]) -> tup
 
 
 def _set_sizes(settings: RunSettings) -> dict[str, int]:
-    """Tasks of each set; of a file, what it holds, and nothing where it is not there."""
+    """Return the number of tasks of each split; 0 for a missing task file."""
     tasks = settings.tasks
     if tasks.source != CURRICULUM and not Path(tasks.source).exists():
         return dict.fromkeys(("train", "validation", "test", "test_unseen"), 0)
@@ -173,22 +175,20 @@ def _set_sizes(settings: RunSettings) -> dict[str, int]:
 
 
 def _model_bytes(settings: RunSettings, shape: Shape, command: Command) -> dict[str, float]:
-    """Weights, what AdamW and the gradients add, the engine's keys and values, one chunk of logits."""
+    """Return the bytes of weights, gradients, AdamW state, KV cache and logits."""
     dtype = "float32" if settings.model is None else settings.model.dtype
     weights = shape.parameters * FLOAT_BYTES[dtype]
     token = 2 * shape.layers * shape.kv_heads * shape.head_dim * FLOAT_BYTES[dtype]
     engine = settings.engine
     needs: dict[str, float] = {"weights": weights}
     if command == "eval" and engine.kind != "local":
-        needs = {}  # the servers hold them
+        needs = {}  # servers hold them
     if command != "sft" and isinstance(engine, LocalEngineSettings):
         conversations = engine.max_batch + engine.cached_sessions
-        needs["keys and values"] = conversations * engine.context_tokens * token
+        needs["KV cache"] = conversations * engine.context_tokens * token
     if command != "sft" and isinstance(engine, ServerEngineSettings) and engine.managed:
         needs["weights of servers"] = engine.servers * weights
-        needs["keys and values of servers"] = (
-            engine.servers * engine.max_batch * engine.context_tokens * token
-        )
+        needs["KV cache of servers"] = engine.servers * engine.max_batch * engine.context_tokens * token
     if command != "eval":
         sft, train = settings.sft.workers, settings.train.batch.workers
         workers = {"sft": sft, "train": train}.get(command, max(sft, train))

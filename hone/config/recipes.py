@@ -1,9 +1,9 @@
-"""Recipes: TOML files, one on top of another, `--set` on top of all, checked key by key.
+"""Recipes: TOML files that extend each other, overridden by `--set`, checked key by key.
 
     resolve("recipes/quickstart.toml", ["train.steps=3"]) -> RunSettings
 
-The rule that must not break: nothing a user writes is ignored. An unknown key is an error that names the
-file, the line and the nearest valid key.
+Invariant: no key of a user is ignored. An unknown key is an error with the file, the line and the nearest
+valid key.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ REMOVED = {
     "tasks.validation": "nothing used that set",
     "train.max_staleness": "training is on-policy",
 }
-"""Settings of earlier versions -> why they are gone; naming one is an error."""
+"""Removed settings -> reason; using one is an error."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +42,7 @@ class Layer:
     values: Tree
 
     def where(self, path: str) -> str:
-        """The source, with the line that sets `path` where it can be told."""
+        """Return the source, with the line that sets `path` if known."""
         for number, key in _keys(self.text):
             if path == key or path.startswith(key + "."):
                 return f"{self.source}, line {number}"
@@ -52,11 +52,14 @@ class Layer:
 def resolve(
     path: Path | str | None, sets: Sequence[str] = (), *, without: Collection[str] = ()
 ) -> RunSettings:
-    """The settings of a recipe, or the defaults, with `sets` ("a.b=value") on top. Raises ConfigError.
+    """Return the settings of a recipe (None: the defaults) with `sets` ("a.b=value") on top.
 
-    `without` are settings, by their dotted names, that do not count where the recipe sets them.
+    Args:
+        without: dotted names of settings to ignore in the recipe.
+
+    Raises ConfigError.
     """
-    recipe = [] if path is None else [_left(layer, without) for layer in _layers(Path(path), ())]
+    recipe = [] if path is None else [_without(layer, without) for layer in _layers(Path(path), ())]
     layers = [*recipe, *(_parse_set(text) for text in sets)]
     for layer in layers:
         _check_keys((RunSettings,), layer.values, layer, "")
@@ -67,20 +70,20 @@ def resolve(
     try:
         return RunSettings.model_validate(_with_group_defaults(RunSettings, values))
     except ValidationError as error:
-        raise _explained(error, layers) from None
+        raise _first_error(error, layers) from None
 
 
-def _left(layer: Layer, without: Collection[str]) -> Layer:
-    """The layer, less some of its settings."""
+def _without(layer: Layer, without: Collection[str]) -> Layer:
+    """Return the layer without some settings."""
 
-    def left(values: Tree, prefix: str) -> Tree:
+    def remaining(values: Tree, prefix: str) -> Tree:
         return {
-            name: left(value, f"{prefix}{name}.") if isinstance(value, dict) else value
+            name: remaining(value, f"{prefix}{name}.") if isinstance(value, dict) else value
             for name, value in values.items()
             if prefix + name not in without
         }
 
-    return dataclasses.replace(layer, values=left(layer.values, ""))
+    return dataclasses.replace(layer, values=remaining(layer.values, ""))
 
 
 def _with_seed(values: Tree) -> Tree:
@@ -101,24 +104,24 @@ def _nested(path: str, value: Any) -> Tree:
 
 
 def _layers(path: Path, inside: tuple[Path, ...]) -> Iterator[Layer]:
-    """The recipe's ancestors, eldest first, then itself."""
+    """Yield the recipe's parents, the first one first, then the recipe."""
     here = path.resolve()
     if here in inside:
         chain = " -> ".join(p.name for p in (*inside[inside.index(here) :], here))
         raise ConfigError(
-            f"{inside[-1].name}: recipes extend each other in a circle ({chain}); cut one `extends`"
+            f"{inside[-1].name}: recipes extend each other in a cycle ({chain}): remove one `extends`"
         )
     layer = _read(path)
     extends = layer.values.pop("extends", [])
     for parent in extends if isinstance(extends, list) else [extends]:
         if not isinstance(parent, str):
             raise ConfigError(
-                f"{layer.where('extends')}: extends must be the path of a recipe, or a list of paths of "
-                f"which a later one is on top, got {extends!r}"
+                f"{layer.where('extends')}: extends must be a path or a list of paths, in which "
+                f"later ones override earlier ones, got {extends!r}"
             )
         if not (path.parent / parent).is_file():
             raise ConfigError(
-                f"{layer.where('extends')}: extends {parent!r}, which is not there (looked beside {path})"
+                f"{layer.where('extends')}: extends {parent!r}, which does not exist beside {path}"
             )
         yield from _layers(path.parent / parent, (*inside, here))
     yield layer
@@ -130,7 +133,7 @@ def _read(path: Path) -> Layer:
     except FileNotFoundError:
         raise ConfigError(f"there is no recipe {path}{_recipe_hint(path)}") from None
     except IsADirectoryError:
-        raise ConfigError(f"{path} is a directory: name the recipe file in it") from None
+        raise ConfigError(f"{path} is a directory: pass the recipe file in it") from None
     except UnicodeDecodeError:
         raise ConfigError(f"{path} is not UTF-8 text: a recipe is a TOML file") from None
     except OSError as error:
@@ -145,17 +148,17 @@ def _read(path: Path) -> Layer:
 
 
 def _recipe_hint(path: Path) -> str:
-    """What the user may have meant by a recipe that is not there."""
+    """Return a suggestion for a recipe that does not exist."""
     for folder in (path.parent, Path("recipes")):
         there = {p.stem: p for p in sorted(folder.glob("*.toml"))} if folder.is_dir() else {}
         meant = nearest(path.stem, there)
         if meant:
             return f": did you mean {there[meant]}?"
-    return ": give the path of a TOML file, such as recipes/quickstart.toml"
+    return ": pass the path of a TOML file, such as recipes/quickstart.toml"
 
 
 def _parse_set(text: str) -> Layer:
-    """`a.b=value`, the value in TOML's syntax, or plain text where it does not look like TOML."""
+    """Parse `a.b=value`; the value is TOML, or plain text if it does not look like TOML."""
     path, equals, raw = text.partition("=")
     path, raw = path.strip(), raw.strip()
     if not equals or not re.fullmatch(r"[\w-]+(\.[\w-]+)*", path):
@@ -172,7 +175,7 @@ def _parse_set(text: str) -> Layer:
 def _check_keys(
     variants: Sequence[type[Settings]], values: Mapping[str, Any], layer: Layer, prefix: str
 ) -> None:
-    """Raise ConfigError at the first key that no variant of the group has."""
+    """Raise ConfigError for the first key that no variant of the group has."""
     known = {name: info for variant in variants for name, info in variant.model_fields.items()}
     for name, value in values.items():
         path = prefix + name
@@ -194,7 +197,7 @@ def _check_keys(
 
 
 def _merge(below: Tree, above: Tree) -> Tree:
-    """`above` on top of `below`: tables are merged, every other value replaces what was there."""
+    """Return `below` overridden by `above`: tables are merged, other values are replaced."""
     merged = dict(below)
     for key, value in above.items():
         old = merged.get(key)
@@ -203,29 +206,29 @@ def _merge(below: Tree, above: Tree) -> Tree:
 
 
 def _with_group_defaults(model: type[Settings], values: Tree) -> Tree:
-    """Add what the default of a group sets, such as the cosine of `sft.optimizer`, to a group set in part.
+    """Add the values of a group's default, such as the cosine of `sft.optimizer`, to a partly set group.
 
-    A union group also gets its discriminating field, and of the default only what the chosen variant has.
+    A union group also gets its discriminating field, and only default values of the chosen variant.
     """
     filled = dict(values)
     for name, info in model.model_fields.items():
         if name not in filled or not variants_of(info):
             continue
-        group, chosen_by = choose(info, filled[name]), discriminator(info)
+        group, tag_field = choose(info, filled[name]), discriminator(info)
         if group is None:
-            continue  # validation names the valid kinds
+            continue  # validation reports the valid kinds
         default = info.get_default()
         if isinstance(default, Settings):
             below = default.model_dump(exclude_unset=True)
-            if chosen_by:
+            if tag_field:
                 below = {key: value for key, value in below.items() if key in group.model_fields}
-                below[chosen_by] = getattr(default, chosen_by)
+                below[tag_field] = getattr(default, tag_field)
             filled[name] = _merge(below, filled[name])
         filled[name] = _with_group_defaults(group, filled[name])
     return filled
 
 
-def _explained(error: ValidationError, layers: Sequence[Layer]) -> ConfigError:
+def _first_error(error: ValidationError, layers: Sequence[Layer]) -> ConfigError:
     """Return one sentence for the first error, with the file and line that set the value."""
     problem = error.errors()[0]
     path, choice = _locate(problem["loc"])
@@ -271,16 +274,16 @@ def _locate(location: Sequence[int | str]) -> tuple[str, str]:
 
 
 def _sets(values: Any, parts: Sequence[str]) -> bool:
-    """Whether a layer sets the setting at `parts`, or something below or above it."""
+    """Return whether a layer sets the setting at `parts`, or a group around it or a setting in it."""
     if not parts or not isinstance(values, dict):
         return True
     return parts[0] in values and _sets(values[parts[0]], parts[1:])
 
 
 def _keys(text: str) -> Iterator[tuple[int, str]]:
-    """(line, dotted key) of each assignment, then of each table header.
+    """Yield (line, dotted key) of each assignment, then of each table header.
 
-    Read from the lines' shapes, as the TOML parser of the standard library does not keep positions.
+    Matches lines by regular expressions, because `tomllib` keeps no positions.
     """
     headers: list[tuple[int, str]] = []
     table = ""

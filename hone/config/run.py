@@ -1,4 +1,4 @@
-"""All settings of a run: the rooms' own, side by side. A room is handed its own group and nothing else."""
+"""All settings of a run, one group per package; each package receives only its own group."""
 
 from __future__ import annotations
 
@@ -25,83 +25,83 @@ from hone.train.settings import SftSettings, TrainSettings
 
 
 class DemonstrationSettings(Settings):
-    """The conversations that `hone sft` learns from."""
+    """Demonstrations for `hone sft` and the quickstart."""
 
     path: Path | None = None
-    """A file of demonstrations, or the directory of a run whose resolved rollouts are imitated; default:
-    recorded into `run_dir`."""
+    """File of demonstrations, or directory of a run whose resolved rollouts are used; default: record them
+    into `run_dir`."""
 
     rollouts: int = Field(default=512, ge=1)
-    """Demonstrations to record, of the tasks of the training set in turn."""
+    """Number of demonstrations to record, on the training tasks in order."""
 
     graded: int = Field(default=128, ge=0)
-    """Demonstrations of the quickstart that are also graded, to know how often the demonstrator is right."""
+    """Number of quickstart demonstrations to grade, which measures the demonstrator's resolve rate."""
 
     agent: AnyAgentSettings = DemonstratorSettings(prompts="tiny")
-    """Who demonstrates."""
+    """Agent that records the demonstrations."""
 
 
 class RunSettings(Settings):
     """One run. A recipe is a TOML file with these keys."""
 
     run_dir: Annotated[Path, Mark.SAME_RESULTS]
-    """Directory of everything the run writes; default: `runs/` and the recipe's name."""
+    """Directory of all files of the run; default: `runs/` and the recipe's name."""
 
     seed: int = 0
-    """Seed of the order of tasks and of every reply, and of each group that names no seed of its own; runs
-    that differ in it are independent."""
+    """Seed of task order and replies, and default seed of groups with their own seed; runs with different
+    seeds are independent."""
 
     model: ModelSettings | None = None
-    """The policy. Needed wherever a model is asked; a scripted agent needs none."""
+    """The policy's model; not needed for a scripted agent."""
 
     makes_model: bool = False
-    """Whether `hone train` makes the policy itself where no model is named: the small one of `tiny_model`,
-    taught by `demonstrations` of the first training tasks before it practises on the others."""
+    """Whether `hone train` without a model creates the one of `tiny_model`: it is trained on `demonstrations`
+    of the first training tasks, then by RL on the other tasks."""
 
     tiny_model: TinyModelSettings = TinyModelSettings()
-    """The small model that the quickstart makes."""
+    """The small model that the quickstart creates."""
 
     tasks: TasksSettings = TasksSettings()
-    """The problems."""
+    """Tasks and splits."""
 
     sandbox: SandboxSettings = SandboxSettings()
-    """Where commands run."""
+    """Sandboxes."""
 
     agent: AnyAgentSettings = BashAgentSettings()
-    """Who works on the problems."""
+    """Agent."""
 
     engine: AnyEngineSettings = LocalEngineSettings()
-    """What samples replies."""
+    """Engine that samples replies."""
 
     sampling: SamplingSettings = SamplingSettings()
-    """How replies are drawn."""
+    """Sampling parameters."""
 
     rollout: RolloutSettings = RolloutSettings()
-    """How rollouts are collected."""
+    """Collection of rollouts."""
 
     grading: GradingSettings = GradingSettings()
-    """How patches are graded."""
+    """Grading of patches."""
 
     judge: JudgeSettings = JudgeSettings()
-    """Who scores single turns, by looking at them."""
+    """Model that scores single turns."""
 
     progress: ProgressSettings = ProgressSettings()
-    """Whether single turns are scored by the hidden tests."""
+    """Scores of single turns by the hidden tests."""
 
     groups_per_step: int = Field(default=8, ge=1)
-    """Groups, each of one task, that a training step collects."""
+    """Number of groups per training step; each group has one task."""
 
     train: TrainSettings = TrainSettings()
     """Reinforcement learning."""
 
     demonstrations: DemonstrationSettings = DemonstrationSettings()
-    """What supervised training learns from."""
+    """Demonstrations for supervised training."""
 
     sft: SftSettings = SftSettings()
     """Supervised training."""
 
     evaluate: EvaluateSettings = EvaluateSettings()
-    """How a fixed policy is measured."""
+    """Evaluation of a fixed policy."""
 
     @model_validator(mode="after")
     def _judge_is_not_the_policy(self) -> RunSettings:
@@ -109,7 +109,7 @@ class RunSettings(Settings):
         if self.judge.enabled and shared:
             raise ValueError(
                 f"judge.engine.urls: {', '.join(sorted(shared))} serves the policy, whose weights change: "
-                "give the judge servers of its own"
+                "set other servers for the judge"
             )
         return self
 
@@ -124,7 +124,7 @@ class RunSettings(Settings):
             )
         if made and not algorithm.uses_turns:
             raise ValueError(
-                f"the turns' rewards have no effect with train.algorithm ({algorithm.named}): set "
+                f"turn rewards have no effect with train.algorithm ({algorithm.named}): set "
                 "train.algorithm.name = 'step_wise' or train.algorithm.reward = 'final', or the coefficients "
                 "of judge and progress to 0 to record scores only"
             )

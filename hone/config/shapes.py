@@ -1,4 +1,4 @@
-"""The shape of a model, from which its memory follows: of a folder, the tiny model, a well-known name."""
+"""The shape of a model, for estimates of its memory."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hone.policy.settings import TinyModelSettings
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """What the memory of a model depends on."""
+    """Sizes that determine the memory of a model."""
 
     parameters: int
     layers: int
@@ -49,11 +49,11 @@ KNOWN: Mapping[str, dict[str, Any]] = {
         "moe_intermediate_size": 768,
     },
 }
-"""The published `config.json` of models that recipes name, so that a plan can be made before a download."""
+"""The published `config.json` of models in recipes, for a plan before the download."""
 
 
 def tiny_shape(tiny: TinyModelSettings) -> Shape:
-    """The model that `hone.policy.tiny` makes."""
+    """Return the shape of the model of `hone.policy.tiny`."""
     return _shape(
         {
             "vocab_size": tiny.vocab_size,
@@ -69,12 +69,12 @@ def tiny_shape(tiny: TinyModelSettings) -> Shape:
 
 
 def known_shape(name: str) -> Shape | None:
-    """The model of that name on the hub; None where `KNOWN` does not list it."""
+    """Return the shape of a model on the hub; None if `KNOWN` does not list it."""
     return _shape(KNOWN[name]) if name in KNOWN else None
 
 
 def folder_shape(folder: Path) -> Shape:
-    """The shape of a Hugging Face model folder. Raises ConfigError when it is not one."""
+    """Return the shape of a Hugging Face model folder. Raises ConfigError if it is none."""
     try:
         return _shape(read_config(folder))
     except PolicyError as error:
@@ -86,7 +86,7 @@ def folder_shape(folder: Path) -> Shape:
 
 
 def _shape(config: Mapping[str, Any]) -> Shape:
-    """Of the Qwen3 architecture, dense or with experts; others are near enough for a plan."""
+    """Return the shape of a Qwen3 model, dense or with experts; an estimate for other architectures."""
     vocab, hidden, layers = config["vocab_size"], config["hidden_size"], config["num_hidden_layers"]
     heads = config["num_attention_heads"]
     kv_heads = config.get("num_key_value_heads", heads)

@@ -1,4 +1,4 @@
-"""Settings as text: the resolved copy a run keeps, and the fingerprint that tells one run from another."""
+"""Settings as text: the resolved recipe of a run directory, and the fingerprint of a run."""
 
 from __future__ import annotations
 
@@ -17,10 +17,9 @@ from hone.settings import Mark, Settings
 
 
 def dump(settings: RunSettings) -> str:
-    """A recipe that resolves to exactly these settings.
+    """Return a recipe that resolves to exactly these settings.
 
-    What was set stands as it is; every default stands beside it as a comment, so that the file shows the
-    whole run and can still be extended.
+    Values that were set are assignments; defaults are comments. The file shows all settings.
     """
     lines = [
         f"# Resolved by hone {version('hone')}. A commented line shows a default.",
@@ -49,12 +48,12 @@ def fingerprint(settings: RunSettings, groups: Collection[str] = ()) -> str:
     if settings.train.optimizer.schedule == "constant":
         counted.pop("train.steps", None)
     files = [setting.path for setting in walk(RunSettings) if Mark.FILE_CONTENT in setting.marks]
-    held = {path: _digest(counted.get(path)) for path in files}
-    return hashlib.sha256(json.dumps([counted, held], sort_keys=True, default=str).encode()).hexdigest()
+    contents = {path: _digest(counted.get(path)) for path in files}
+    return hashlib.sha256(json.dumps([counted, contents], sort_keys=True, default=str).encode()).hexdigest()
 
 
 def same_results() -> frozenset[str]:
-    """Dotted names of the settings, and groups of them, that do not change what a run computes."""
+    """Return the dotted names of the settings and groups that do not change results."""
     return frozenset(setting.path for setting in walk(RunSettings) if Mark.SAME_RESULTS in setting.marks)
 
 
@@ -70,18 +69,18 @@ def _value(settings: Settings, path: str) -> Any:
     for name in path.split("."):
         if value is None:
             return None
-        value = getattr(value, name, None)  # another kind of the group has it
+        value = getattr(value, name, None)  # the attribute belongs to another variant of the group
     return _plain(value)
 
 
-def _lines(settings: Settings, prefix: str, chosen_by: str | None = None) -> Iterator[str]:
-    """TOML lines of a group; the field that chose its variant is never left to the default."""
+def _lines(settings: Settings, prefix: str, tag_field: str | None = None) -> Iterator[str]:
+    """Yield the TOML lines of a group; the discriminating field is always written."""
     groups: list[tuple[str, Settings, str | None]] = []
     for name, info in type(settings).model_fields.items():
         value = getattr(settings, name)
         if isinstance(value, Settings):
             groups.append((name, value, discriminator(info)))
-        elif name == chosen_by or (name in settings.model_fields_set and value is not None):
+        elif name == tag_field or (name in settings.model_fields_set and value is not None):
             yield _assignment(name, value)
         else:
             shown = f"# {name} = (none)" if value is None else f"# {_assignment(name, value)}"
@@ -100,7 +99,7 @@ def _assignment(name: str, value: Any) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """The value as TOML and JSON have it; sets are sorted, so that equal settings read the same."""
+    """Return the value as TOML and JSON types; sets are sorted, so that equal settings have equal text."""
     if isinstance(value, dict):
         return {str(key): _plain(item) for key, item in sorted(value.items())}
     if isinstance(value, (set, frozenset)):

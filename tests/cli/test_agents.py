@@ -43,7 +43,7 @@ def test_tools_are_installed_before_a_run(
     assert Path(place).parent == tmp_path / "cache" / "hone" / "agents"
 
 
-def test_the_agents_that_come_with_hone_are_listed(
+def test_agents_list_shows_built_in_agents(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))

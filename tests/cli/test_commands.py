@@ -40,7 +40,7 @@ def run_dir(tmp_path: Path) -> Path:
     return make_run(tmp_path / "runs" / "small")
 
 
-def test_importing_the_command_line_loads_nothing_heavy():
+def test_cli_import_loads_no_heavy_module():
     heavy = "torch transformers pyarrow pydantic numpy renderers rich.console sqlite3 asyncio"
     code = f"import sys, hone.cli; print([name for name in {heavy.split()} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -48,13 +48,13 @@ def test_importing_the_command_line_loads_nothing_heavy():
 
 
 @pytest.mark.parametrize("command", [[c] for c in COMMANDS] + [["tasks", c] for c in TASKS])
-def test_every_command_teaches_itself_with_an_example(hone: Hone, command: list[str]):
+def test_every_command_help_has_an_example(hone: Hone, command: list[str]):
     code, out, _ = hone(*command, "--help")
     assert code == 0
     assert f"Example: hone {' '.join(command)}" in out
 
 
-def test_help_config_lists_every_setting_with_its_sentence(hone: Hone):
+def test_help_config_lists_settings_with_descriptions(hone: Hone):
     code, out, _ = hone("train", "--help-config")
     assert code == 0
     assert "[train.loss]" in out
@@ -119,7 +119,7 @@ def test_a_dry_run_prints_the_plan_and_starts_nothing(hone: Hone, recipe: Path, 
     assert [path.name for path in tmp_path.iterdir()] == ["run.toml"]
 
 
-def test_a_runs_account_as_json(hone: Hone, run_dir: Path):
+def test_run_counts_as_json(hone: Hone, run_dir: Path):
     code, out, _ = hone("show", run_dir, "--json")
     assert code == 0
     assert json.loads(out) == {
@@ -167,12 +167,12 @@ def test_a_rollout_as_json(hone: Hone, run_dir: Path):
     assert (record["outcome"], record["reward"], record["resolved"]) == ("turn_limit", -1.0, False)
 
 
-def test_a_rollouts_name_has_to_be_unique_and_there(hone: Hone, run_dir: Path):
+def test_rollout_prefix_must_match_exactly_one(hone: Hone, run_dir: Path):
     assert "5 rollouts start with 'train'" in hone("show", f"{run_dir}/train")[2]
     assert "no rollout whose name starts with 'xyz': 5 are stored" in hone("show", f"{run_dir}/xyz")[2]
 
 
-def test_a_task_hides_what_the_agent_never_sees_until_asked(hone: Hone, recipe: Path):
+def test_hidden_tests_are_shown_only_with_reveal(hone: Hone, recipe: Path):
     _, hidden, _ = hone("tasks", "show", recipe, "test-0000")
     _, shown, _ = hone("tasks", "show", recipe, "test-0000", "--reveal")
     for secret in ("hidden: ", "gold patch ─", "fail to pass", "family"):
@@ -207,7 +207,7 @@ def evaluation(folder: Path, resolved: list[bool]) -> Path:
     return folder
 
 
-def test_rows_become_tasks_and_rows_again_and_refusals_are_told(hone: Hone, tmp_path: Path):
+def test_import_and_export_round_trip_and_report_rejections(hone: Hone, tmp_path: Path):
     row = {
         "instance_id": "o__n-1",
         "repo": "o/n",
@@ -256,14 +256,14 @@ def test_a_stored_log_is_graded_as_the_harness_does(hone: Hone, tmp_path: Path):
     assert hone(*asked, "o__n-1", "--edition", "3")[0] == 2
 
 
-def test_the_formats_on_offer_are_those_that_are_there():
+def test_listed_formats_are_the_implemented_ones():
     from hone.cli.tasks import ROW_FORMATS
     from hone.tasks.formats import FORMATS
 
     assert tuple(FORMATS) == ROW_FORMATS
 
 
-def test_two_evaluations_are_compared_task_by_task(hone: Hone, tmp_path: Path):
+def test_compare_lists_changed_tasks(hone: Hone, tmp_path: Path):
     before = evaluation(tmp_path / "before", [False] * 9 + [True])
     after = evaluation(tmp_path / "after", [True] * 9 + [False])
     code, out, _ = hone("compare", before, after, "--json")
@@ -274,7 +274,7 @@ def test_two_evaluations_are_compared_task_by_task(hone: Hone, tmp_path: Path):
 
 
 @pytest.mark.sandbox
-def test_doctor_finds_this_machine_ready_and_says_what_it_enforces(hone: Hone):
+def test_doctor_reports_ready_and_enforced_limits(hone: Hone):
     code, out, _ = hone("doctor")
     assert code == 0
     assert "Ready" in out
@@ -282,9 +282,7 @@ def test_doctor_finds_this_machine_ready_and_says_what_it_enforces(hone: Hone):
 
 
 @pytest.mark.sandbox
-def test_doctor_says_what_is_missing_and_what_mends_it(
-    hone: Hone, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-):
+def test_doctor_prints_missing_checks_and_fixes(hone: Hone, monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     monkeypatch.setenv("PATH", str(tmp_path))
     code, out, _ = hone("doctor")
     assert code == 1
@@ -293,6 +291,6 @@ def test_doctor_says_what_is_missing_and_what_mends_it(
 
 
 @pytest.mark.sandbox
-def test_validate_proves_tasks_in_the_sandbox(hone: Hone, recipe: Path):
+def test_validate_admits_tasks_in_the_sandbox(hone: Hone, recipe: Path):
     code, out, _ = hone("tasks", "validate", recipe, "--repeat", "1", "--limit", "1", "--split", "test")
     assert (code, out) == (0, "1 of 1 tasks admitted: gold 1 of 1, empty 0 of 1.\n")

@@ -43,7 +43,7 @@ def words(model: Path, python: Path, port: int, *more: str) -> list[str]:
     return [HONE, "engine", "serve", str(model), *given, *more]
 
 
-def test_it_says_where_the_server_is_and_how_to_use_it_and_ends_with_ctrl_c(
+def test_serve_prints_address_and_stops_on_ctrl_c(
     model: Path, python: Path, port: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
@@ -79,7 +79,7 @@ def test_it_says_where_the_server_is_and_how_to_use_it_and_ends_with_ctrl_c(
         ("broken", r"hone: sglang server ended with exit code 1: what a model \(log: "),
     ],
 )
-def test_what_keeps_it_from_serving_is_one_sentence(
+def test_failed_start_is_one_sentence(
     model: Path, python: Path, port: int, change: str, said: str, tmp_path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))

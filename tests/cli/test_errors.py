@@ -32,16 +32,16 @@ from hone.train.errors import CheckpointError, NonFinite, TrainError
         NonFinite("why"),
     ],
 )
-def test_what_a_room_raises_is_its_own_sentence_and_exit_code_1(error: Exception):
+def test_expected_errors_keep_their_message_with_exit_code_1(error: Exception):
     failure = explain(error)
     assert (failure.sentence, failure.exit_code, failure.expected) == ("why", 1, True)
 
 
-def test_a_recipe_that_cannot_be_used_is_misuse():
+def test_config_error_is_exit_code_2():
     assert explain(ConfigError("why")).exit_code == 2
 
 
-def test_the_error_inside_a_task_group_is_the_one_that_is_told():
+def test_error_inside_a_task_group_is_reported():
     group = ExceptionGroup("two", [ExceptionGroup("one", [LedgerError("the ledger\nis damaged")])])
     assert explain(group).sentence == "the ledger is damaged"
 
@@ -62,13 +62,13 @@ def test_the_error_inside_a_task_group_is_the_one_that_is_told():
         (MemoryError(), "out of memory: lower engine.max_batch"),
     ],
 )
-def test_what_the_system_says_is_put_in_words(error: Exception, said: str):
+def test_system_errors_get_advice(error: Exception, said: str):
     failure = explain(error)
     assert said in failure.sentence
     assert (failure.exit_code, failure.expected) == (1, True)
 
 
-def test_a_defect_of_hone_says_how_to_see_where_it_is():
+def test_unexpected_error_recommends_debug():
     failure = explain(ExceptionGroup("x", [ZeroDivisionError("division by zero")]))
     assert not failure.expected
     assert failure.exit_code == 1

@@ -85,7 +85,7 @@ def test_an_agent_is_measured_without_a_recipe(hone: Hone, six: Path, tmp_path: 
     assert all(each["model_patch"].startswith("diff --git") for each in predictions.values())
 
 
-def test_its_predictions_are_what_hone_grade_takes(hone: Hone, six: Path, tmp_path: Path):
+def test_predictions_of_eval_are_gradable(hone: Hone, six: Path, tmp_path: Path):
     out = tmp_path / "out"
     hone("eval", "--agent", "oracle", "--tasks", six, "-o", out, "--slice", ":2", *SMALL)
     for name in ("preds.jsonl", "preds.json"):
@@ -96,7 +96,7 @@ def test_its_predictions_are_what_hone_grade_takes(hone: Hone, six: Path, tmp_pa
         assert (code, json.loads(said)["resolved_instances"]) == (0, 2)
 
 
-def test_rows_of_a_data_set_are_worked_on_in_repositories_of_this_machine(hone: Hone, tmp_path: Path):
+def test_rows_are_evaluated_on_local_repositories(hone: Hone, tmp_path: Path):
     folder = tmp_path / "repos" / "someone__calc"
     (folder / "tests").mkdir(parents=True)
     (folder / "calc").mkdir()
@@ -125,7 +125,7 @@ def test_rows_of_a_data_set_are_worked_on_in_repositories_of_this_machine(hone: 
     assert (code, "1 of 1 tasks have no repository to run on: " in err) == (1, True)
 
 
-def test_a_directory_is_gone_on_with_only_when_asked(hone: Hone, six: Path, tmp_path: Path):
+def test_evaluation_continues_only_with_resume(hone: Hone, six: Path, tmp_path: Path):
     asked = ("eval", "--agent", "noop", "--tasks", six, "-o", tmp_path / "out", *SMALL)
     assert hone(*asked, "--slice", "0:1")[0] == 0
     code, said, err = hone(*asked, "--slice", "0:1")
@@ -139,7 +139,7 @@ def test_a_directory_is_gone_on_with_only_when_asked(hone: Hone, six: Path, tmp_
     assert (code, "holds another evaluation" in err) == (1, True)
 
 
-def test_other_tasks_under_the_same_names_are_another_evaluation(hone: Hone, tmp_path: Path):
+def test_changed_tasks_are_another_evaluation(hone: Hone, tmp_path: Path):
     path = tmp_path / "tasks.jsonl"
     asked = ("eval", "--agent", "noop", "--tasks", path, "-o", tmp_path / "out", *SMALL)
     save(tasks(6)[:1], path)
@@ -149,9 +149,7 @@ def test_other_tasks_under_the_same_names_are_another_evaluation(hone: Hone, tmp
     assert (code, "holds another evaluation" in err) == (1, True)
 
 
-def test_an_evaluation_that_was_killed_goes_on_and_keeps_what_had_ended(
-    hone: Hone, six: Path, tmp_path: Path
-):
+def test_killed_evaluation_resumes_and_keeps_results(hone: Hone, six: Path, tmp_path: Path):
     out = tmp_path / "out"
     arguments = ["--agent", "oracle", "--tasks", str(six), "-o", str(out), "--samples", "2", "--slice", "0:4"]
     arguments += ["--concurrency", "2", *SMALL]
@@ -177,9 +175,7 @@ def test_an_evaluation_that_was_killed_goes_on_and_keeps_what_had_ended(
 
 
 @pytest.mark.model
-def test_temperatures_are_swept_on_one_model_with_one_table_of_all(
-    hone: Hone, six: Path, model: Path, tmp_path: Path
-):
+def test_temperature_sweep_writes_one_table(hone: Hone, six: Path, model: Path, tmp_path: Path):
     out = tmp_path / "out"
     asked = [
         "eval", "--agent", "bash", "--model", model, "--tasks", six, "-o", out, "--slice", ":2",
@@ -225,9 +221,7 @@ def test_temperatures_are_swept_on_one_model_with_one_table_of_all(
 
 
 @pytest.mark.model
-def test_conversations_are_kept_within_the_context_as_in_training(
-    hone: Hone, six: Path, model: Path, tmp_path: Path
-):
+def test_conversations_are_cut_to_the_context(hone: Hone, six: Path, model: Path, tmp_path: Path):
     prompts = tmp_path / "prompts.yaml"
     tiny = (Path(hone_agents.__file__).parent / "prompts" / "tiny.yaml").read_text()
     prompts.write_text(re.sub(r"(max_consecutive_format_errors): \d+", r"\1: 0", tiny))
@@ -275,7 +269,7 @@ def test_conversations_are_kept_within_the_context_as_in_training(
         (["-o", "/dev/null/x"], "cannot write /dev/null/x (not a directory): choose another directory", 1),
     ],
 )  # fmt: skip
-def test_what_cannot_be_done_is_one_sentence(
+def test_invalid_flags_give_one_sentence(
     hone: Hone, six: Path, tmp_path: Path, arguments: list[str], said: str, code: int
 ):
     given = {"--agent": "noop", "--tasks": str(six), "-o": str(tmp_path / "out")}
@@ -294,16 +288,14 @@ def test_what_cannot_be_done_is_one_sentence(
         (["RECIPE", "--resume"], "--resume needs -o, the directory to continue in"),
     ],
 )
-def test_without_a_recipe_or_a_directory_what_is_missing_is_named(
-    hone: Hone, tmp_path: Path, arguments: list[str], said: str
-):
+def test_missing_flags_are_listed(hone: Hone, tmp_path: Path, arguments: list[str], said: str):
     recipe = tmp_path / "r.toml"
     recipe.write_text("seed = 1\n")
     code, _, err = hone("eval", *(recipe if word == "RECIPE" else word for word in arguments))
     assert (code, said in err) == (2, True), err
 
 
-def test_flags_stand_on_top_of_a_recipe(hone: Hone, tmp_path: Path):
+def test_flags_override_a_recipe(hone: Hone, tmp_path: Path):
     recipe = tmp_path / "r.toml"
     recipe.write_text(
         f'run_dir = "{tmp_path}/run"\n[agent]\nprompts = "tiny"\n[tasks]\ntrain = 0\ntest = 3\nunseen = 0\n'

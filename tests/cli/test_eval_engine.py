@@ -44,7 +44,7 @@ def three(tmp_path: Path) -> Path:
 
 
 @pytest.mark.sandbox
-def test_a_text_endpoint_is_measured_and_its_results_say_that_they_cannot_be_trained_on(
+def test_text_endpoint_results_are_marked_untrainable(
     hone: Hone, three: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setenv("SECRET_OF_THE_ENDPOINT", "s3cret")
@@ -78,7 +78,7 @@ def test_a_text_endpoint_is_measured_and_its_results_say_that_they_cannot_be_tra
 
 
 @pytest.mark.sandbox
-def test_an_engine_that_is_down_is_said_at_once_and_no_task_is_tried(hone: Hone, three: Path, tmp_path: Path):
+def test_unreachable_engine_fails_before_any_task(hone: Hone, three: Path, tmp_path: Path):
     with socket.socket() as held:
         held.bind(("127.0.0.1", 0))  # a port on which nobody listens
         url = f"http://127.0.0.1:{held.getsockname()[1]}"
@@ -97,7 +97,7 @@ def settings_of(
     return {name: json.loads(value) for name, (_, value) in given.items()}, lengths
 
 
-def test_the_kind_of_a_server_is_found_out(tmp_path: Path):
+def test_server_kind_is_detected(tmp_path: Path):
     def silent(messages: object) -> str:
         raise AssertionError("nothing is sampled to find out what a server is")
 
@@ -124,7 +124,7 @@ def test_the_kind_of_a_server_is_found_out(tmp_path: Path):
         assert lengths == ["engine.context_tokens=32768", "sampling.max_tokens=4096"]
 
 
-def test_the_model_has_to_be_one_that_is_served(tmp_path: Path):
+def test_model_must_be_served(tmp_path: Path):
     (tmp_path / "one").mkdir()
     (tmp_path / "two").mkdir()
     cards = [{"id": name, "owned_by": "sglang", "root": str(tmp_path / name)} for name in ("one", "far")]
@@ -152,12 +152,12 @@ def test_the_model_has_to_be_one_that_is_served(tmp_path: Path):
         ("http://h:1", "vlm", "there is no kind of engine 'vlm': did you mean vllm?"),
     ],
 )
-def test_an_engine_that_is_misnamed_is_refused(engine: str | None, kind: str | None, said: str):
+def test_invalid_engine_flags_are_an_error(engine: str | None, kind: str | None, said: str):
     with pytest.raises(UsageError, match=said):
         settings_of(engine, kind=kind)
 
 
-def test_the_agents_on_offer_are_those_that_there_are():
+def test_listed_agents_are_the_implemented_ones():
     by_path = {setting.path: setting for setting in walk(RunSettings)}
     kinds = re.findall("'([^']+)'", by_path["agent.kind"].type_name)
     assert {parse_agent(name)[0] for name in (*AGENTS, "blackbox:qwen-code")} == set(kinds)
@@ -165,7 +165,7 @@ def test_the_agents_on_offer_are_those_that_there_are():
     assert parse_agent("blackbox:mine.toml") == ("blackbox", "mine.toml")
 
 
-def test_flags_stand_in_place_of_what_a_recipe_says_of_another_agent_or_engine(hone: Hone, tmp_path: Path):
+def test_flags_replace_agent_and_engine_of_a_recipe(hone: Hone, tmp_path: Path):
     recipe = tmp_path / "r.toml"
     recipe.write_text(
         '[agent]\nkind = "debugger"\npdb = false\n[agent.context]\npolicy = "drop_thinking"\n'

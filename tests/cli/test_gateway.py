@@ -46,7 +46,7 @@ def found(pattern: str, lines: list[str]) -> str:
     return match.group(1)
 
 
-def test_a_client_finds_its_way_from_what_is_printed(script):
+def test_client_connects_with_the_printed_values(script):
     words = ("--engine", f"scripted:{script}", "--port", "0", "--calls", "1")
     with gateway(*words) as lines, httpx.Client(timeout=60) as http:
         root = found(r"listening on (\S+)", lines)
@@ -78,7 +78,7 @@ def test_a_client_finds_its_way_from_what_is_printed(script):
         assert http.post(f"{root}{created['path']}/chat/completions", json=BODY).status_code == 401
 
 
-def test_a_socket_and_a_token_file_keep_sessions_to_those_who_may_see_them(script, tmp_path):
+def test_sessions_need_the_token_on_socket_and_port(script, tmp_path):
     token = tmp_path / "token"
     token.write_text("secret-token\n")
     token.chmod(0o600)
@@ -113,7 +113,7 @@ def test_a_socket_and_a_token_file_keep_sessions_to_those_who_may_see_them(scrip
         ),
     ],
 )
-def test_what_cannot_be_served_is_said_in_one_sentence(script, words, code, sentence):
+def test_unusable_options_give_one_sentence(script, words, code, sentence):
     words = tuple(word.replace("{script}", str(script)) for word in words)
     done = subprocess.run([HONE, "gateway", *words], capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stdout) == (code, "")

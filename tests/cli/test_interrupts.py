@@ -63,7 +63,7 @@ def interrupted(
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_stopped_command_tidies_up_and_says_how_to_go_on(number: signal.Signals):
+def test_stopped_command_cleans_up_and_prints_how_to_continue(number: signal.Signals):
     code, out, err = interrupted(POLITE, [number])
     assert (code, out) == (130, "tidied\n")
     assert "To go on, run the same command again: hone train 'my recipe.toml'" in err
@@ -71,13 +71,13 @@ def test_a_stopped_command_tidies_up_and_says_how_to_go_on(number: signal.Signal
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_command_in_the_background_of_a_script_stops_as_cleanly(number: signal.Signals):
+def test_background_command_stops_cleanly(number: signal.Signals):
     ignored = "import signal\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\n"
     code, out, err = interrupted(POLITE, [number], started_with=ignored)
     assert (code, out) == (130, "tidied\n"), err
 
 
-def test_a_command_that_does_not_stop_by_itself_is_ended():
+def test_hanging_command_is_killed_after_the_grace_period():
     code, _, err = interrupted(STUBBORN, [signal.SIGINT], grace_s=0.3)
     assert code == 130
     assert "Stopped before the cleanup finished" in err

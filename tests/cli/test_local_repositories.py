@@ -55,7 +55,7 @@ def _hone(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=200)
 
 
-def test_rows_are_proven_on_their_repositories(rows: Path, tmp_path: Path) -> None:
+def test_rows_are_validated_on_local_repositories(rows: Path, tmp_path: Path) -> None:
     out = tmp_path / "admitted.jsonl"
     done = _hone(
         *("tasks", "validate", rows, "--repo-root", tmp_path / "repos"),

@@ -29,7 +29,7 @@ def test_a_log_gets_lines_without_control_characters():
     assert lines[-1] == "done [not markup]"
 
 
-def test_a_terminal_gets_bars_and_keeps_one_line_per_stage():
+def test_terminal_shows_bars_and_keeps_a_line_per_stage():
     log = io.StringIO()
     run_stages(TerminalReporter(Console(file=log, width=120, force_terminal=True, color_system=None)))
     assert re.search(r"training  3/4  \d+ s  reward 0\.5", log.getvalue())

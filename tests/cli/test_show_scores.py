@@ -33,7 +33,7 @@ def scored_run(folder: Path) -> str:
     return f"{run}/{Store(run / 'rollouts').save(weighed, group=9, index=9)}"
 
 
-def test_show_tells_what_the_judge_and_the_hidden_tests_said_of_a_turn(
+def test_show_prints_judge_and_progress_scores_of_turns(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     name = scored_run(tmp_path / "run")

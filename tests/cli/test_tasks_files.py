@@ -41,9 +41,7 @@ def ids(file: Path) -> list[str]:
 
 @pytest.mark.parametrize("ending", [".jsonl", ".parquet"])
 @pytest.mark.parametrize("name", list(ROWS))
-def test_rows_of_every_format_go_through_and_come_out_unchanged(
-    hone: Hone, tmp_path: Path, name: str, ending: str
-) -> None:
+def test_rows_of_every_format_round_trip(hone: Hone, tmp_path: Path, name: str, ending: str) -> None:
     row = {**SWE, "image_name": "me/x"} if name == "swe-smith" else ROWS[name]
     if ending == ".parquet":
         row = json.loads(json.dumps(row).replace("{}", "null"))  # Parquet has no empty objects
@@ -120,7 +118,7 @@ def test_a_folder_of_shards_is_imported_by_set(hone: Hone, tmp_path: Path) -> No
     assert ids(tasks) == [f"t__t-{i}" for i in range(4)]
 
 
-def test_only_the_first_refusals_are_printed_and_all_are_in_the_json(hone: Hone, tmp_path: Path) -> None:
+def test_first_rejections_are_printed_and_all_are_in_json(hone: Hone, tmp_path: Path) -> None:
     rows, tasks = tmp_path / "rows.jsonl", tmp_path / "tasks.jsonl"
     write_rows([*some_rows(1), *({"instance_id": f"i{i}"} for i in range(30))], rows)
     begin = ("tasks", "import", rows, "--format", "swe-bench", "-o", tasks)
@@ -135,9 +133,7 @@ def test_only_the_first_refusals_are_printed_and_all_are_in_the_json(hone: Hone,
 @pytest.mark.parametrize(
     "name", ["x.jsonl", "x.json", "x.parquet", "x.jsonl.gz", "x.json.gz", "absent.jsonl"]
 )
-def test_a_file_that_holds_nothing_ends_in_a_sentence(
-    hone: Hone, tmp_path: Path, name: str, content: bytes
-) -> None:
+def test_empty_file_gives_one_sentence(hone: Hone, tmp_path: Path, name: str, content: bytes) -> None:
     if not name.startswith("absent"):
         (tmp_path / name).write_bytes(content)
     out = tmp_path / "tasks.jsonl"

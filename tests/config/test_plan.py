@@ -35,12 +35,12 @@ def recipe(tmp_path: Path) -> Path:
     return path
 
 
-def test_a_training_plan_counts_steps_rollouts_tokens_and_sandboxes(recipe: Path):
+def test_train_plan_counts_steps_rollouts_tokens_sandboxes(recipe: Path):
     plan = make_plan(resolve(recipe), "train")
     assert (plan.steps, plan.rollouts, plan.tokens, plan.sandboxes) == (5, 5 * 4 * 6, 5 * 4 * 6 * 100, 3)
 
 
-def test_a_training_needs_room_for_gradients_and_an_evaluation_does_not(recipe: Path):
+def test_only_training_plans_memory_for_gradients(recipe: Path):
     assert "gradients and AdamW" in make_plan(resolve(recipe), "train").memory_gib
     assert "gradients and AdamW" not in make_plan(resolve(recipe), "eval").memory_gib
     one, three = (
@@ -57,9 +57,7 @@ def test_a_scripted_agent_needs_no_model(recipe: Path):
     assert (plan.parameters, plan.tokens) == (None, 0)
 
 
-def test_prompts_and_programs_that_cannot_be_used_are_found_before_anything_starts(
-    recipe: Path, tmp_path: Path
-):
+def test_plan_rejects_bad_prompts_and_programs(recipe: Path, tmp_path: Path):
     yaml = tmp_path / "agent.yaml"
     yaml.write_text("agent: {sytem_template: x}")
     with pytest.raises(ScaffoldError, match=r"agent.yaml: .*did you mean 'system_template'"):
@@ -68,7 +66,7 @@ def test_prompts_and_programs_that_cannot_be_used_are_found_before_anything_star
         make_plan(resolve(recipe, ["agent.kind=blackbox", "agent.program=qwen-cod"]), "train")
 
 
-def test_keys_of_the_prompts_without_a_meaning_are_told(recipe: Path, tmp_path: Path):
+def test_plan_lists_unused_prompt_keys(recipe: Path, tmp_path: Path):
     yaml = tmp_path / "agent.yaml"
     shipped = resources.files("hone.agents").joinpath("prompts", "default.yaml").read_text()
     yaml.write_text(shipped + "\nmodel:\n  cost_tracking: ignore_errors\n")
@@ -86,7 +84,7 @@ def test_a_missing_or_broken_model_is_refused(recipe: Path, tmp_path: Path):
 
 @pytest.mark.model
 @pytest.mark.parametrize("tied", [True, False])
-def test_the_parameter_count_is_that_of_the_real_model(tmp_path: Path, tied: bool):
+def test_planned_parameter_count_equals_the_model(tmp_path: Path, tied: bool):
     from transformers import Qwen3Config, Qwen3ForCausalLM
 
     config = Qwen3Config(**{**MODEL, "tie_word_embeddings": tied})

@@ -22,7 +22,7 @@ def refusal(path: Path, *sets: str) -> str:
     return message
 
 
-def test_a_recipe_sets_what_it_names_and_leaves_the_rest_at_its_default(tmp_path: Path):
+def test_recipe_overrides_only_named_settings(tmp_path: Path):
     settings = resolve(recipe(tmp_path, "[train]\nsteps = 7\n[train.loss]\nclip_high = 0.28\n"))
     assert (settings.train.steps, settings.train.loss.clip_high, settings.train.loss.clip_low) == (
         7,
@@ -31,7 +31,7 @@ def test_a_recipe_sets_what_it_names_and_leaves_the_rest_at_its_default(tmp_path
     )
 
 
-def test_the_run_directory_is_named_after_the_recipe_unless_it_says_otherwise(tmp_path: Path):
+def test_run_directory_defaults_to_the_recipe_name(tmp_path: Path):
     assert resolve(recipe(tmp_path, "[train]\nsteps = 7\n", "small.toml")).run_dir == Path("runs/small")
     assert resolve(recipe(tmp_path, 'run_dir = "elsewhere"\n', "small.toml")).run_dir == Path("elsewhere")
 
@@ -71,20 +71,20 @@ def test_the_run_directory_is_named_after_the_recipe_unless_it_says_otherwise(tm
         ),
     ],
 )
-def test_what_is_wrong_is_said_in_one_sentence_with_its_place(tmp_path: Path, text: str, said: str):
+def test_error_is_one_sentence_with_file_and_line(tmp_path: Path, text: str, said: str):
     message = refusal(recipe(tmp_path, text))
     assert said in message
     assert message.startswith(str(tmp_path / "run.toml"))
 
 
-def test_a_recipe_extends_several_of_which_a_later_one_is_on_top(tmp_path: Path):
+def test_later_extended_recipe_overrides_earlier(tmp_path: Path):
     recipe(tmp_path, "seed = 1\n[tasks]\ntrain = 5\ntest = 6\n", "one.toml")
     recipe(tmp_path, "[tasks]\ntrain = 7\n", "two.toml")
     settings = resolve(recipe(tmp_path, 'extends = ["one.toml", "two.toml"]\n[tasks]\nunseen = 8\n'))
     assert (settings.seed, settings.tasks.train, settings.tasks.test, settings.tasks.unseen) == (1, 7, 6, 8)
 
 
-def test_a_recipe_extends_another_that_lies_relative_to_it(tmp_path: Path):
+def test_extends_path_is_relative_to_the_recipe(tmp_path: Path):
     recipe(
         tmp_path, "[train]\nsteps = 1\n[train.loss]\nclip_low = 0.1\nclip_high = 0.1\n", "base/eldest.toml"
     )
@@ -94,29 +94,29 @@ def test_a_recipe_extends_another_that_lies_relative_to_it(tmp_path: Path):
     assert (settings.train.loss.clip_low, settings.train.loss.clip_high) == (0.3, 0.1)
 
 
-def test_a_mistake_in_an_extended_recipe_names_that_recipe(tmp_path: Path):
+def test_error_in_an_extended_recipe_names_that_recipe(tmp_path: Path):
     recipe(tmp_path, "[train]\nsteps = -1\n", "base.toml")
     assert refusal(recipe(tmp_path, 'extends = "base.toml"\n')).startswith(
         f"{tmp_path / 'base.toml'}, line 2"
     )
 
 
-def test_recipes_that_extend_each_other_in_a_circle_are_refused(tmp_path: Path):
+def test_extends_cycle_is_an_error(tmp_path: Path):
     recipe(tmp_path, 'extends = "b.toml"\n', "a.toml")
     recipe(tmp_path, 'extends = "c.toml"\n', "b.toml")
     recipe(tmp_path, 'extends = "a.toml"\n', "c.toml")
-    assert "in a circle (a.toml -> b.toml -> c.toml -> a.toml)" in refusal(tmp_path / "a.toml")
-    assert "circle (me.toml -> me.toml)" in refusal(recipe(tmp_path, 'extends = "me.toml"\n', "me.toml"))
+    assert "in a cycle (a.toml -> b.toml -> c.toml -> a.toml)" in refusal(tmp_path / "a.toml")
+    assert "cycle (me.toml -> me.toml)" in refusal(recipe(tmp_path, 'extends = "me.toml"\n', "me.toml"))
 
 
-def test_an_extended_recipe_that_is_missing_or_no_path_is_refused(tmp_path: Path):
-    assert "line 1: extends 'gone.toml', which is not there" in refusal(
+def test_missing_or_invalid_extends_is_an_error(tmp_path: Path):
+    assert "line 1: extends 'gone.toml', which does not exist" in refusal(
         recipe(tmp_path, 'extends = "gone.toml"\n')
     )
     for wrong in ("3", '["base.toml", 3]'):
         recipe(tmp_path, "seed = 1\n", "base.toml")
         text = refusal(recipe(tmp_path, f"extends = {wrong}\n"))
-        assert "extends must be the path of a recipe, or a list" in text
+        assert "extends must be a path or a list of paths" in text
         assert text.endswith(f"got {wrong}".replace('"', "'"))
 
 
@@ -133,12 +133,12 @@ def test_an_extended_recipe_that_is_missing_or_no_path_is_refused(tmp_path: Path
         ("model.path=some/folder", lambda s: str(s.model.path), "some/folder"),
     ],
 )
-def test_set_stands_above_the_recipe(tmp_path: Path, text: str, read, value):
+def test_set_option_overrides_the_recipe(tmp_path: Path, text: str, read, value):
     path = recipe(tmp_path, '[train]\nsteps = 50\n[tasks]\nsource = "other.jsonl"\n')
     assert read(resolve(path, [text])) == value
 
 
-def test_the_last_of_two_sets_counts(tmp_path: Path):
+def test_last_set_option_wins(tmp_path: Path):
     assert (
         resolve(recipe(tmp_path, "[train]\nsteps = 1\n"), ["train.steps=2", "train.steps=3"]).train.steps == 3
     )
@@ -155,7 +155,7 @@ def test_the_last_of_two_sets_counts(tmp_path: Path):
         ("train.steps=ten", "--set: train.steps = 'ten': it should be a valid integer"),
     ],
 )
-def test_a_set_that_cannot_be_used_is_refused(tmp_path: Path, text: str, said: str):
+def test_invalid_set_option_is_an_error(tmp_path: Path, text: str, said: str):
     assert said in refusal(recipe(tmp_path, "[train]\nsteps = 1\n"), text)
 
 
@@ -172,7 +172,7 @@ def test_a_set_that_cannot_be_used_is_refused(tmp_path: Path, text: str, said: s
         (b"\xff\xfe\x00", "is not UTF-8 text"),
     ],
 )
-def test_a_file_that_is_no_recipe_is_refused(tmp_path: Path, content: bytes, said: str):
+def test_invalid_recipe_file_is_an_error(tmp_path: Path, content: bytes, said: str):
     path = tmp_path / "run.toml"
     path.write_bytes(content)
     message = refusal(path)
@@ -180,14 +180,14 @@ def test_a_file_that_is_no_recipe_is_refused(tmp_path: Path, content: bytes, sai
     assert str(path) in message
 
 
-def test_a_recipe_that_is_not_there_is_refused_with_the_one_that_was_meant(tmp_path: Path):
+def test_missing_recipe_error_suggests_nearest_name(tmp_path: Path):
     there = recipe(tmp_path, "[train]\nsteps = 1\n", "quickstart.toml")
     assert f"did you mean {there}?" in refusal(tmp_path / "quickstrat.toml")
     assert "is a directory" in refusal(tmp_path)
     assert "Not a directory" in refusal(there / "inside.toml")
 
 
-def test_setting_part_of_a_group_keeps_what_the_groups_own_default_sets(tmp_path: Path):
+def test_partly_set_group_keeps_its_own_defaults(tmp_path: Path):
     optimizer = resolve(recipe(tmp_path, "[sft.optimizer]\nwarmup_steps = 5\n")).sft.optimizer
     assert (optimizer.warmup_steps, optimizer.schedule, optimizer.lr) == (5, "cosine", 1e-5)
     demonstrator = resolve(recipe(tmp_path, "[demonstrations.agent]\naccuracy = 0.5\n")).demonstrations.agent

@@ -15,11 +15,11 @@ STATED = {
 
 
 @pytest.mark.parametrize("name", KNOWN)
-def test_a_well_known_model_has_the_parameters_that_its_publisher_states(name: str):
+def test_known_model_has_published_parameter_count(name: str):
     shape = known_shape(name)
     assert shape is not None
     assert round(shape.parameters / 1e9, 1) == STATED[name]
 
 
-def test_a_name_that_nobody_knows_has_no_shape():
+def test_unknown_model_name_has_no_shape():
     assert known_shape("somebody/something") is None

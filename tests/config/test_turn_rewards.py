@@ -22,7 +22,7 @@ JUDGE = ["judge.enabled=true"]
         [*JUDGE, "judge.engine.context_tokens=9000", "train.algorithm.name=step_wise"],
     ],
 )
-def test_whole_recipes_are_taken_and_read_back_as_they_were(sets: list[str], tmp_path) -> None:
+def test_recipes_with_turn_rewards_round_trip(sets: list[str], tmp_path) -> None:
     settings = resolve(None, sets)
     path = tmp_path / "config.toml"
     path.write_text(dump(settings))

@@ -103,7 +103,7 @@ texts = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"
         },
     )
 )
-def test_the_resolved_copy_reads_back_as_the_same_settings(values: dict[str, Any]):
+def test_resolved_recipe_round_trips(values: dict[str, Any]):
     settings = RunSettings.model_validate(values)
     again = read_back(dump(settings))
     assert again == settings
@@ -118,7 +118,7 @@ def test_resolved_copy_shows_every_setting_of_the_chosen_kinds(every_kind: list[
         assert [path for path in own if f"{path.rpartition('.')[2]} = " not in text] == []
 
 
-def test_no_setting_can_be_none_unless_that_is_its_default():
+def test_only_settings_with_default_none_can_be_none():
     """TOML has no null: a resolved copy could not say that a setting with another default was taken away."""
     odd = [s.path for s in walk(RunSettings) if "None" in str(s.info.annotation) and s.default is not None]
     assert odd == []
@@ -147,11 +147,11 @@ def test_fingerprint_counts_exactly_the_settings_that_change_results(
         ("train.checkpoint.every", False),
     ],
 )
-def test_speed_is_not_a_result(settings: RunSettings, path: str, counts: bool):
+def test_speed_settings_keep_the_fingerprint(settings: RunSettings, path: str, counts: bool):
     assert (fingerprint(replaced(settings, path, "changed")) != fingerprint(settings)) == counts
 
 
-def test_more_steps_are_the_same_run_only_while_the_learning_rate_does_not_depend_on_them(
+def test_more_steps_continue_a_run_with_constant_learning_rate(
     settings: RunSettings,
 ):
     cosine = replaced(settings, "train.optimizer.schedule", "cosine")
@@ -159,7 +159,7 @@ def test_more_steps_are_the_same_run_only_while_the_learning_rate_does_not_depen
     assert fingerprint(replaced(cosine, "train.steps", 9)) != fingerprint(cosine)
 
 
-def test_a_default_that_is_written_out_is_the_same_run(tmp_path: Path):
+def test_explicit_default_keeps_the_fingerprint(tmp_path: Path):
     (tmp_path / "a.toml").write_text("[tasks]\nseed = 0\n")
     (tmp_path / "b.toml").write_text("[train]\nsteps = 100\n")
     assert fingerprint(resolve(tmp_path / "a.toml")) == fingerprint(resolve(tmp_path / "b.toml"))
@@ -178,7 +178,7 @@ def test_changed_prompt_file_is_another_run(
     assert fingerprint(named) != before
 
 
-def test_a_fingerprint_of_some_groups_is_blind_to_the_others(settings: RunSettings):
+def test_fingerprint_of_some_groups_ignores_the_others(settings: RunSettings):
     other = replaced(settings, "train.loss.clip_low", 0.1)
     assert fingerprint(other, {"tasks", "sft"}) == fingerprint(settings, {"tasks", "sft"})
     assert fingerprint(other, {"train"}) != fingerprint(settings, {"train"})

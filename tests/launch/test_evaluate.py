@@ -23,7 +23,7 @@ class Shown:
         self.status = text
 
 
-def test_progress_tells_what_was_resolved_what_is_left_and_the_cost(monkeypatch: pytest.MonkeyPatch):
+def test_progress_shows_resolved_time_left_and_cost(monkeypatch: pytest.MonkeyPatch):
     now = [100.0]
     monkeypatch.setattr("hone.launch.evaluate.time.monotonic", lambda: now[0])
     shown = Shown()
@@ -40,7 +40,7 @@ def test_progress_tells_what_was_resolved_what_is_left_and_the_cost(monkeypatch:
     assert free.status == "resolved 1"
 
 
-def test_each_temperature_of_a_sweep_is_the_evaluation_that_it_would_be_alone(tmp_path: Path):
+def test_sweep_equals_single_evaluations(tmp_path: Path):
     swept = resolve(None, ["evaluate.temperatures=[0.2, 0.9]", "evaluate.samples=4"])
     alone = resolve(None, ["sampling.temperature=0.9", "evaluate.samples=4"])
     one = at_temperature(swept, 0.9)

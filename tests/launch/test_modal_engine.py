@@ -21,15 +21,13 @@ def recipe(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     return module
 
 
-def test_the_app_is_one_that_modal_takes(recipe: ModuleType):
+def test_modal_accepts_the_app(recipe: ModuleType):
     assert recipe.app.name == "hone-engine"
     assert isinstance(recipe.serve, modal.Function)
     assert recipe.VARIABLES == {"MODEL_NAME": "some/model", "MAX_MODEL_LEN": "32768"}
 
 
-def test_the_container_starts_the_server_with_the_flags_that_hone_needs(
-    recipe: ModuleType, monkeypatch: pytest.MonkeyPatch
-):
+def test_container_starts_the_server_with_hones_flags(recipe: ModuleType, monkeypatch: pytest.MonkeyPatch):
     started = []
     monkeypatch.setenv("MAX_MODEL_LEN", "4096")
     monkeypatch.setattr("hone.policy.engines.command._require_installed", lambda options: None)

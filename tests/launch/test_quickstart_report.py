@@ -27,18 +27,18 @@ def said(task_id: str, command: str) -> Demonstration:
     return Demonstration(task_id=task_id, rollout_id=f"{task_id}-0", messages=(reply,))
 
 
-def test_the_right_share_is_the_part_that_ran_a_right_fix() -> None:
+def test_right_share_counts_demonstrations_with_a_right_fix() -> None:
     examples = [said(TASK.id, FIXES[number]["command"]) for number in (0, 1, 1, 0, 1)]
     assert right_share(examples, [TASK]) == pytest.approx(0.4)
 
 
-def test_no_share_is_claimed_where_a_task_names_no_fixes() -> None:
+def test_right_share_is_none_without_listed_fixes() -> None:
     other = replace(TASK, id="other", metadata={})
     assert right_share([said(TASK.id, FIXES[0]["command"])], [TASK, other]) is None
 
 
 @pytest.mark.parametrize(("right", "line"), [(0.394, "40, of which 39.4 % right"), (None, "40")])
-def test_the_printed_share_is_that_of_the_report(
+def test_printed_share_equals_the_report(
     right: float | None, line: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     rate = {"resolve_rate": 0.5, "low": 0.4, "high": 0.6, "n": 10}

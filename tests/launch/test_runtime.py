@@ -19,7 +19,7 @@ from tests.grading.example import make_task
 pytestmark = pytest.mark.sandbox
 
 
-def test_the_recipes_limit_on_patches_holds_where_the_patch_is_taken(tmp_path: Path) -> None:
+def test_patch_size_limit_of_the_recipe_is_enforced(tmp_path: Path) -> None:
     settings = RunSettings(run_dir=tmp_path / "run", grading=GradingSettings(max_patch_kib=2))
     task = make_task()
     workspace = prepare(task, tmp_path / "workspaces")

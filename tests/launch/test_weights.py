@@ -37,7 +37,7 @@ def policy(settings: RunSettings) -> Policy:
     return load_policy(settings)
 
 
-def test_a_folder_holds_the_present_weights_whole(policy: Policy, tmp_path: Path):
+def test_weight_folder_holds_the_current_weights(policy: Policy, tmp_path: Path):
     folders = WeightFolders(tmp_path / "weights", policy)
     with torch.no_grad():
         policy.model.lm_head.weight.add_(1.0)
@@ -48,7 +48,7 @@ def test_a_folder_holds_the_present_weights_whole(policy: Policy, tmp_path: Path
     assert (written / "tokenizer.json").is_file()
 
 
-def test_what_a_killed_run_left_is_replaced_and_what_no_server_needs_removed(policy: Policy, tmp_path: Path):
+def test_leftover_weights_are_replaced_and_old_ones_removed(policy: Policy, tmp_path: Path):
     root = tmp_path / "weights"
     folders = WeightFolders(root, policy)
     folders.write(1)
@@ -60,7 +60,7 @@ def test_what_a_killed_run_left_is_replaced_and_what_no_server_needs_removed(pol
     assert [path.name for path in root.iterdir()] == ["v2"]
 
 
-def test_a_witness_says_what_the_weights_say(policy: Policy):
+def test_probe_holds_the_logprobs_of_the_weights(policy: Policy):
     policy.model.train()
     probe = make_probe(policy)
     assert policy.model.training
@@ -70,7 +70,7 @@ def test_a_witness_says_what_the_weights_say(policy: Policy):
     assert torch.allclose(torch.from_numpy(probe.logprobs), torch.log_softmax(logits, -1), atol=1e-6)
 
 
-def test_an_engine_that_shares_the_weights_is_told_their_version(policy: Policy, settings: RunSettings):
+def test_local_engine_receives_the_weight_version(policy: Policy, settings: RunSettings):
     async def run() -> list[int]:
         async with open_engine(policy, settings) as engine:
             assert isinstance(engine, LocalEngine)
@@ -89,7 +89,7 @@ def openai(settings: RunSettings, **changes: object) -> RunSettings:
     return settings.model_copy(update={"engine": engine})
 
 
-def test_an_engine_without_tokens_samples_for_no_training(policy: Policy, settings: RunSettings):
+def test_text_engine_is_rejected_for_training(policy: Policy, settings: RunSettings):
     async def run() -> None:
         async with open_engine(policy, openai(settings)):
             pass
@@ -98,7 +98,7 @@ def test_an_engine_without_tokens_samples_for_no_training(policy: Policy, settin
         asyncio.run(run())
 
 
-def test_a_key_that_is_not_set_is_named(settings: RunSettings, monkeypatch: pytest.MonkeyPatch):
+def test_unset_api_key_variable_is_named(settings: RunSettings, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.delenv("SOME_KEY", raising=False)
 
     async def run() -> None:
