@@ -1,4 +1,4 @@
-"""Random conversations of an agent with a scripted policy, as clients and context policies conduct them."""
+"""Random conversations between an agent and a scripted policy, with rewritten histories."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def user(text: str) -> Message:
 
 @dataclass
 class Conversation:
-    """An agent that talks to a policy whose replies are drawn at random."""
+    """An agent whose policy gives random replies."""
 
     tokenizer: PreTrainedTokenizerFast
     renderer: ChatRenderer
@@ -111,7 +111,7 @@ class Conversation:
         return "".join(self.rng.choice([*TEXTS, str(self.rng.choice(special))], self.rng.integers(1, 4)))
 
     def draw(self, index: int) -> list[int]:
-        """A reply: well-formed, with reasoning, tool calls or both; or damaged; or any tokens at all."""
+        """Return a reply: well-formed with reasoning and tool calls, malformed, or random tokens."""
         kind = self.rng.choice(["text", "reasoning", "calls", "calls", "damaged", "cut", "noise"])
         said: Message = {"role": "assistant", "content": str(self.rng.choice(["x", "I see.", "漢\n", ""]))}
         if kind == "reasoning" or self.rng.random() < 0.3:
@@ -129,7 +129,7 @@ class Conversation:
         return ids
 
     async def step(self, operation: str, number: int) -> None:
-        """The agent does one thing to its history, asks, and goes on from the reply."""
+        """Modify the history once, request a reply and continue from it."""
         before = list(self.messages)
         self.rewrite(operation, number)
         while len(self.messages) > 1 and self.messages[-1]["role"] == "assistant":
@@ -142,7 +142,7 @@ class Conversation:
         try:
             size = self.chat.measure(asked, tools=self.tools)
             reply = await self.chat.reply(asked, tools=self.tools, purpose=purpose)
-        except PolicyError:  # a conversation that the template does not take
+        except PolicyError:  # the template rejects this conversation
             assert len(self.chat.tree.nodes) == nodes
             self.refused += 1
             self.begin()
@@ -187,7 +187,7 @@ class Conversation:
         return None
 
     def check(self) -> None:
-        """What was sampled is there unchanged, in the context it was sampled in, and is trained once."""
+        """Assert that sampled tokens are unchanged, keep their context and are trained on once."""
         tree, engine = self.chat.tree, self.engine
         assert len(self.nodes) == len(engine.prompts)
         for node, prompt, completion in zip(self.nodes, engine.prompts, engine.completions, strict=True):
@@ -197,7 +197,7 @@ class Conversation:
             assert np.array_equal(tree.nodes[node].version, completion.version)
         assert [i for i, node in enumerate(tree.nodes) if node.sampled] == self.nodes
         ends = {tuple(tree.tokens(i)) for i, node in enumerate(tree.nodes) if not node.sampled}
-        assert len(ends) == sum(not node.sampled for node in tree.nodes)  # no context is laid out twice
+        assert len(ends) == sum(not node.sampled for node in tree.nodes)  # no context appears twice
         assert Counter(call.fork for call in self.chat.calls if call.fork) == self.chat.forks
         assert len(list(tree.branches())) <= 1 + sum(self.chat.forks.values())
         samples = tree_samples(tree, rollout_id="r", group_id="g", advantage=1.0)

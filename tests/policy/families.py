@@ -128,7 +128,7 @@ def family(name: str, *, thinking: bool = True) -> tuple[PreTrainedTokenizerFast
 
 
 def _gpt_oss() -> tuple[PreTrainedTokenizerFast, ChatRenderer]:
-    """Its renderer brings an encoder of its own, so with the real vocabulary; litellm holds a copy of it."""
+    """Return the gpt-oss renderer; its own encoder needs the real vocabulary, which litellm contains."""
     [litellm] = find_spec("litellm").submodule_search_locations  # to import it takes seconds
     copies = Path(litellm) / "litellm_core_utils" / "tokenizers"
     with TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
@@ -153,12 +153,12 @@ def _gpt_oss() -> tuple[PreTrainedTokenizerFast, ChatRenderer]:
 
 @cache
 def template(name: str) -> tuple[PreTrainedTokenizerFast, ChatRenderer]:
-    """A real model's chat template, used as it is."""
+    """Return a renderer for a real model's chat template."""
     tokenizer = template_tokenizer(name)
     return tokenizer, make_renderer(tokenizer, "default")
 
 
 def chatml(source: str) -> tuple[PreTrainedTokenizerFast, ChatRenderer]:
-    """A chat template of one's own, in ChatML's tokens."""
+    """Return a renderer for a custom chat template with ChatML tokens."""
     tokenizer = make_tokenizer(list(_QWEN), list(_QWEN_MARKUP), "<|im_end|>", "<|endoftext|>", source)
     return tokenizer, make_renderer(tokenizer, "default")

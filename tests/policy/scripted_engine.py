@@ -11,7 +11,7 @@ from hone.types import Int32
 
 @dataclass
 class ScriptedEngine:
-    """Answers call i with answer(i) and records what it was asked and what it said."""
+    """Answers call i with answer(i) and records prompts and completions."""
 
     answer: Callable[[int], Sequence[int]]
     context_tokens: int = 100_000

@@ -1,12 +1,12 @@
-"""How each chat template and each model family renders a conversation that only grows.
+"""How each chat template and each model family renders a growing conversation.
 
 Columns: replies of text as the template writes them, replies cut by length (without reasoning, where the
 template does not open it), replies with reasoning, replies with tool calls.
 
 extends   every prompt begins with the one before it and the reply to it, as it was sampled
-forks     the template renders the past anew with each turn: it leaves out the reasoning of earlier replies,
+forks     the template renders earlier turns differently: it omits the reasoning of earlier replies,
           adds an empty one, or ends a reply with another token (or none) once it has been answered
-refused   the template has no place for tools, or no parser reads back the calls that it writes
+refused   the template does not render tools, or no parser reads its calls back
 -         the template writes no reply of this kind behind its prompt, or keeps the reasoning in the text
 """
 

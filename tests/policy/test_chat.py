@@ -1,4 +1,4 @@
-"""Chat and transcript: the tree holds exactly what the engine saw and said, whatever becomes of history."""
+"""Chat and transcript: the tree holds exactly the engine's tokens, however history is rewritten."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_rewritten_history_never_loses_or_changes_a_token(tokenizer, renderers, 
     assert [i for i, node in enumerate(chat.tree.nodes) if node.sampled] == nodes
     assert chat.tree.sampled_tokens == sum(len(c.token_ids) for c in engine.completions)
     ends = {tuple(chat.tree.tokens(i)) for i, node in enumerate(chat.tree.nodes) if not node.sampled}
-    assert len(ends) == sum(not node.sampled for node in chat.tree.nodes)  # no context is laid out twice
+    assert len(ends) == sum(not node.sampled for node in chat.tree.nodes)  # no context appears twice
     assert len(list(chat.tree.branches())) <= 1 + sum(chat.forks.values())
 
 

@@ -1,4 +1,4 @@
-"""Why a call began a branch of its own."""
+"""The reasons of forks."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def conversation(turns: int) -> list[dict]:
 
 
 def fork_of(tokenizer, renderer, calls) -> tuple[Fork | None, Chat]:
-    """Why the last of `calls` forks, after a conversation of five turns."""
+    """Return why the last of `calls` forks, after a conversation of five turns."""
     stop = renderer.get_stop_token_ids()[0]
     engine = ScriptedEngine(lambda i: [*tokenizer.encode(f"said {i}", add_special_tokens=False), stop])
     chat = Chat(engine, renderer, Sampling(), session="s")

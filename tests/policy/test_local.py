@@ -33,7 +33,7 @@ def serve(model, scenario, **settings):
 
 
 def expected_logprobs(model, prompt: list[int], reply: Completion, temperature: float) -> np.ndarray:
-    """What `Sampling` documents, from one full forward pass without any cache."""
+    """Return the documented logprobs from one full forward pass without a cache."""
     tokens = torch.tensor([[*prompt, *reply.token_ids.tolist()]])
     with torch.no_grad():
         logits = model(input_ids=tokens).logits[0, len(prompt) - 1 : -1].float()

@@ -1,4 +1,4 @@
-"""Model folders: the tiny model is a plain Qwen3; a folder that cannot be used is refused in one sentence."""
+"""Model folders: the tiny model is a plain Qwen3; an unusable folder is refused."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def refused(action, *arguments) -> str:
 
 @pytest.fixture
 def folder(model_folder, tmp_path):
-    """A copy of the model folder, to be damaged."""
+    """Return a copy of the model folder for tests that corrupt it."""
     return shutil.copytree(model_folder, tmp_path / "model")
 
 

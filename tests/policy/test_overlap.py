@@ -1,4 +1,4 @@
-"""Calls of one chat that overlap, as those of sub-agents do."""
+"""Overlapping calls of one chat, as from sub-agents."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.policy.scripted_engine import ScriptedEngine
 
 @dataclass
 class HeldEngine(ScriptedEngine):
-    """Answers nobody before `wanted` requests are waiting."""
+    """Answers only once `wanted` requests are waiting."""
 
     wanted: int = 1
     waiting: int = 0

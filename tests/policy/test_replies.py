@@ -1,4 +1,4 @@
-"""What an agent gets of a reply, and how the reply is known again when the agent sends it back."""
+"""The reply that an agent receives, and how it is recognised in later messages."""
 
 from __future__ import annotations
 
@@ -273,7 +273,7 @@ def test_non_text_content_is_refused(renderer):
 
 
 def twice(tokenizer, renderer, texts: list[str], form) -> list[int]:
-    """The prompt when the same thing was asked twice and the agent goes on from `form(replies)`."""
+    """Return the prompt after two equal requests, continued from `form(replies)`."""
     engine = ScriptedEngine(lambda i: encoded(tokenizer, renderer, texts[i]))
     chat = chat_with(engine, renderer)
 

@@ -1,4 +1,4 @@
-"""What a draw may select, and how often."""
+"""Draws: support and frequencies."""
 
 from __future__ import annotations
 

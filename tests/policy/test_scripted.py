@@ -1,4 +1,4 @@
-"""The scripted engine: what a script says is what the renderer reads, in ids as a model samples them."""
+"""The scripted engine: its ids parse back to the replies of the script."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Chat templates that render the past by what follows it: every prompt is still what the template writes."""
+"""Templates that render earlier messages by later ones: prompts still equal the full rendering."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ UNSTABLE = {
 def prompts(
     source: str, tools: list[dict] | None, seed: int
 ) -> tuple[list[list[int]], list[list[int]], Chat]:
-    """What the engine was given in a conversation, and what the template writes for it as a whole."""
+    """Return the engine's prompts, their full renderings and the chat."""
     tokenizer, renderer = families.chatml(source)
     rng = np.random.default_rng(seed)
 

@@ -35,7 +35,7 @@ async def fleet_over(
     client: Callable[[Http], EngineClient] = Sglang,
     **settings: Any,
 ) -> AsyncGenerator[Fleet]:
-    """A fleet of servers that run already."""
+    """Open a fleet of running servers."""
     urls = tuple(toy.url for toy in toys)
     wanted = {"context_tokens": 100, "ready_timeout_s": 20.0, **settings}
     async with new_session() as session:
@@ -54,7 +54,7 @@ async def fleet_over(
 
 @pytest.fixture
 def open_toys(tokenizer) -> OpenFleet:
-    """Opens a fleet of stand-ins: `open_toys(servers=2, in_flight_updates=True)`; settings of the engine."""
+    """Return `open_toys(servers=2, **settings)`, which opens a fleet of fake servers."""
 
     @asynccontextmanager
     async def opened(servers: int = 1, **settings: Any) -> AsyncGenerator[tuple[Fleet, list[SglangServer]]]:
@@ -70,7 +70,7 @@ def open_toys(tokenizer) -> OpenFleet:
 def require_exact(
     prompt: Sequence[int], reply: Completion, seeds: dict[int, int], vocabulary: int, temperature: float = 1.0
 ) -> None:
-    """Every token's log-probability is that of the weights whose version it carries (`seeds` says which)."""
+    """Assert that each logprob matches the weights of the token's version; `seeds` maps versions to seeds."""
     tokens = [*prompt, *reply.token_ids.tolist()]
     for at, (token, said, version) in enumerate(
         zip(reply.token_ids, reply.logprobs, reply.version, strict=True), start=len(prompt)
@@ -81,7 +81,7 @@ def require_exact(
 
 @pytest.fixture
 def weights(tmp_path: Path) -> Callable[[int], Path]:
-    """`weights(7)`: the folder of the toy's weights with seed 7."""
+    """Return `weights(7)`, which makes the folder of the toy's weights with seed 7."""
 
     def made(seed: int) -> Path:
         folder = tmp_path / f"weights-{seed}"

@@ -1,7 +1,7 @@
-"""A program that takes SGLang's command line and serves the toy, as far as it needs it.
+"""Serve the toy model with SGLang's command line, limited to the flags that tests use.
 
-The model is a folder with a tokenizer; a file `hang` or `fail` in it says what goes wrong. It starts a child
-of its own, as real servers do.
+The model is a folder with a tokenizer; a file `hang` or `fail` in it selects a fault. The program starts a
+child process, as real servers do.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tests.policy.engines.sglang_server import SglangServer
 
 
 class Words:
-    """The tokenizer in a folder; transformers would take its time to load."""
+    """The tokenizer in a folder, without the slow import of transformers."""
 
     def __init__(self, model: Path) -> None:
         self._tokenizer = Tokenizer.from_file(str(model / "tokenizer.json"))

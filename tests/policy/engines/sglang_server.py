@@ -1,7 +1,6 @@
-"""A server that speaks as SGLang 0.5.15 does, with a toy model; test_sglang.py holds it to recorded replies.
+"""A fake SGLang 0.5.15 server with a toy model; test_sglang.py compares it with recorded replies.
 
-The toy's next token depends on the last one and on the weights alone, so that a test can say what every
-log-probability must be.
+The toy's next token depends only on the last token and the weights, so tests know every log-probability.
 """
 
 from __future__ import annotations
@@ -19,11 +18,11 @@ import numpy as np
 from aiohttp import web
 
 CONTEXT = 128
-Fault = Callable[[web.Request], Any]  # answers in place of the server, or raises
+Fault = Callable[[web.Request], Any]  # answers instead of the server, or raises
 
 
 def toy_logprobs(seed: int, last: int, vocabulary: int, temperature: float = 1.0) -> np.ndarray:
-    """[V] what the toy with weights `seed` says after the token `last`."""
+    """Return the logprobs [V] of the toy with weights `seed` after the token `last`."""
     logits = np.random.default_rng((seed, last)).normal(0.0, 2.0, vocabulary) / temperature
     return logits - np.log(np.exp(logits).sum())
 
@@ -36,9 +35,9 @@ def toy_weights(folder: Path, seed: int) -> Path:
 
 
 class SglangServer:
-    """`hold` keeps every request at its third token until it is set; `faults` answer the next ones, in turn.
+    """`hold` blocks every request at its third token until set; `faults` answer the next requests.
 
-    Neither touches the requests by which a server is examined, which name no stop tokens.
+    Neither affects the requests that verify a server, which have no stop tokens.
     """
 
     def __init__(self, tokenizer: Any, *, seed: int = 0, context: int = CONTEXT) -> None:
@@ -49,11 +48,11 @@ class SglangServer:
         self.label = "default"
         self.raw_logprobs = False  # as with SGLANG_RETURN_ORIGINAL_LOGPROB=1
         self.ends: set[int] = set()  # the model's own end tokens
-        self.sick = False  # answers no request that comes from now on
+        self.sick = False  # answers no further request
         self.hold: asyncio.Event | None = None
-        self.holding = asyncio.Event()  # a request has come as far as its third token
+        self.holding = asyncio.Event()  # a request has reached its third token
         self.faults: list[Fault] = []
-        self.requests: list[tuple[str, Any]] = []  # (path, body) of everything but looks at health
+        self.requests: list[tuple[str, Any]] = []  # (path, body) of all requests except health checks
         self.url = ""
         self._running: dict[str, asyncio.Event] = {}  # request id -> abort
         self._open = asyncio.Event()
@@ -62,7 +61,7 @@ class SglangServer:
 
     @property
     def asked(self) -> list[dict[str, Any]]:
-        """The requests for replies, without those that examine the server."""
+        """Return the requests for replies, without those that verify the server."""
         return [
             body
             for path, body in self.requests
@@ -97,13 +96,13 @@ class SglangServer:
         self.url = f"http://127.0.0.1:{self._runner.addresses[0][1]}"
 
     async def stop(self) -> None:
-        """Break every connection and be gone."""
+        """Close every connection and stop."""
         if self._runner is not None:
             await self._runner.cleanup()
             self._runner = None
 
     async def restart(self, *, seed: int = 0) -> None:
-        """Another process at the same address, with its first weights."""
+        """Restart at the same address with the first weights, like a new process."""
         port = int(self.url.rsplit(":", 1)[1])
         await self.stop()
         self.seed, self.label = seed, "default"
@@ -196,7 +195,7 @@ class SglangServer:
     def _draw(
         self, last: int, parameters: dict[str, Any], draws: np.random.Generator
     ) -> tuple[int, np.ndarray]:
-        """A token, and the log-probabilities that are reported: over everything, whatever top-k cuts."""
+        """Return a token and the reported log-probabilities, over the full vocabulary despite top-k."""
         temperature = parameters.get("temperature", 1.0) or 1.0
         shaped = toy_logprobs(self.seed, last, self.vocabulary, temperature)
         kept = shaped.copy()
@@ -270,7 +269,7 @@ class SglangServer:
         )
 
     async def _server_info(self, request: web.Request) -> web.Response:
-        """Only what the client reads; a real server says more."""
+        """Return only the fields that the client reads."""
         state = {"model_path": "MODEL", "context_length": self.context, "weight_version": self.label}
         sizes = {"tp_size": 1, "pp_size": 1, "dp_size": 1, "ep_size": 1}
         return web.json_response({**sizes, "weight_version": self.label, "internal_states": [state]})

@@ -1,4 +1,4 @@
-"""Many servers as one engine: what replies hold, where requests go, what happens when servers fail."""
+"""Many servers as one engine: replies, routing and failover."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ def test_requests_wait_for_the_only_server_to_restart(open_toys: OpenFleet, toke
     async def run():
         async with open_toys() as (fleet, (server,)):
             await fleet.load_weights(weights(7), 7)
-            await server.restart()  # another process, which holds what it was started with
+            await server.restart()  # another process with its first weights
             return await fleet.generate(PROMPT, sampling(), session="s"), server.label
 
     reply, label = asyncio.run(run())
@@ -170,7 +170,7 @@ def test_request_fails_after_its_retries(open_toys: OpenFleet):
 
 def test_request_without_a_server_fails_after_a_bounded_wait(open_toys: OpenFleet):
     async def run():
-        # Long enough for its keeper to try again: what is told is then what the keeper has seen.
+        # Long enough for a retry of its supervisor, so the error is the supervisor's.
         async with open_toys(ready_timeout_s=2.0) as (fleet, (server,)):
             await server.stop()
             with pytest.raises(

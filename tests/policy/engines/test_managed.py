@@ -1,4 +1,4 @@
-"""Servers that a run starts itself: started, replaced, and stopped with the run."""
+"""Servers that a run starts: start, restart, and stop with the run."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def python(tmp_path: Path) -> Path:
 
 
 def toy_python(path: Path) -> Path:
-    """An interpreter whose SGLang is the toy."""
+    """Return an interpreter whose SGLang is the toy server."""
     path.write_text(
         f'#!/bin/sh\n[ "$1" = "-c" ] && exit 0\ncd {ROOT} || exit 1\n'
         f'exec {sys.executable} -m tests.policy.engines.serve_toy "$@"\n'
@@ -252,7 +252,7 @@ def test_server_keeps_its_given_address(model, python, tmp_path: Path):
             "toy", options, tmp_path / "toy.log", ready_timeout_s=100.0, address=("127.0.0.1", port)
         )
         try:
-            return await managed.start(), await managed.start()  # one that is well is kept
+            return await managed.start(), await managed.start()  # a healthy server is kept
         finally:
             await managed.stop()
 

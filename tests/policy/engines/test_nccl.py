@@ -1,4 +1,4 @@
-"""Updates over NCCL, but for the collective: what servers are told, in which order, and what rank 0 sends."""
+"""NCCL updates without the collective: the requests in order, and the tensors of rank 0."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SETTINGS = ServerEngineSettings(kind="sglang", weight_sync="nccl")
 
 
 class Recorder:
-    """Rank 0, but for the network."""
+    """Rank 0 without a network."""
 
     def __init__(self) -> None:
         self.joined: list[Rendezvous] = []
@@ -112,7 +112,7 @@ def test_nccl_without_a_gpu_is_refused(open_toys: OpenFleet, model):
 
 @asynccontextmanager
 async def recorded() -> AsyncGenerator[tuple[str, list[tuple[str, Any]]]]:
-    """A server that writes down what it is told, and answers as vLLM 0.32 does."""
+    """A server that records requests and answers like vLLM 0.32."""
     told: list[tuple[str, Any]] = []
     answers = {"/get_world_size": {"world_size": 2}, "/reset_prefix_cache": {"success": True}}
 

@@ -1,4 +1,4 @@
-"""Any OpenAI-compatible endpoint as a chat: text and tool calls, and nothing that could be trained."""
+"""An OpenAI-compatible endpoint as a chat: text and tool calls without token ids."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def error(status: int, message: str) -> web.Response:
 async def endpoint(
     answers: list[web.Response], **settings: Any
 ) -> AsyncGenerator[tuple[OpenAIChat, list[Any]]]:
-    """A chat with an endpoint that gives `answers` in turn, and what it was sent."""
+    """Yield a chat with an endpoint that gives `answers` in turn, and the requests it received."""
     sent: list[Any] = []
 
     async def complete(request: web.Request) -> web.Response:

@@ -1,4 +1,4 @@
-"""Routing, drafts and settings, on their own."""
+"""Unit tests of routing, partial completions and settings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A real server of each kind: its log-probabilities are those of the weights that it was given last."""
+"""Real servers of each kind: log-probabilities match the newest weights."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.policy.engines.real import KINDS, PYTHON
 
 pytestmark = pytest.mark.timeout(900)
 CONTEXT = 256
-SHAPE = SETTINGS.model_copy(update={"head_dim": 32})  # vLLM's attention on a CPU knows no smaller one
+SHAPE = SETTINGS.model_copy(update={"head_dim": 32})  # the smallest size of vLLM's attention on a CPU
 Result = TypeVar("Result")
 
 
@@ -37,7 +37,7 @@ def kind(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """Three models of one shape with different weights, whose heads share their embeddings' weights."""
+    """Return three models of one shape with different weights and tied embeddings."""
     root = tmp_path_factory.mktemp("models")
     return [make_tiny(TEXTS, root / f"m{i}", SHAPE.model_copy(update={"seed": i})) for i in range(3)]
 
@@ -159,7 +159,7 @@ def test_concurrent_long_prompts_keep_their_seeds(use: Use, models):
 
 
 def test_truncated_sampling_reports_full_logprobs_or_none(use: Use, models, kind: str):
-    """vLLM reports those of what was left, from which nothing could be trained."""
+    """vLLM reports truncated distributions, which cannot be trained on."""
 
     async def job(fleet: Fleet):
         return await fleet.generate(PROMPT, Sampling(max_tokens=8, top_p=0.5), session="s")
@@ -189,7 +189,7 @@ def test_update_replaces_every_part_of_the_model(use: Use, models):
 
 
 def test_in_flight_updates_label_every_token_with_its_version(use: Use, models):
-    """Replies that are cut again and again: each token is exactly of the weights that it names."""
+    """Interrupt replies repeatedly: each token must match the weights of its version."""
     # They end at different times: whenever eight have ended, others are in their middle and will be cut.
     limits = [CONTEXT - len(PROMPT) - 25 * i for i in range(8)]
 
@@ -226,7 +226,7 @@ def test_in_flight_updates_label_every_token_with_its_version(use: Use, models):
 
 
 def test_weights_not_in_use_after_a_load_are_detected(use: Use, models):
-    """As they would not be on a server that was started otherwise: its head would keep the old ones."""
+    """A server without the repack extension keeps the old weights in its head."""
 
     async def job(fleet: Fleet):
         model = load_model(models[1])

@@ -1,4 +1,4 @@
-"""SGLang's wire format: the stand-in against replies of a real server, the client against both."""
+"""SGLang's wire format: the fake server against recorded replies, the client against both."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def reply(name: str) -> dict[str, Any]:
 
 
 def shape(value: Any) -> Any:
-    """Names and kinds, without the values; of a list, the shape of its first element."""
+    """Return names and types without values; for a list, the shape of its first element."""
     if isinstance(value, dict):
         return {key: shape(inner) for key, inner in value.items()}
     if isinstance(value, list):

@@ -1,4 +1,4 @@
-"""New weights while replies are under way: every token carries the version of the weights that sampled it."""
+"""Weight updates during replies: every token carries the version of the weights that sampled it."""
 
 from __future__ import annotations
 
@@ -208,7 +208,7 @@ def test_update_that_every_server_rejects_raises_the_reason(open_toys: OpenFleet
 
 
 def test_server_with_wrong_logprobs_is_detected(open_toys: OpenFleet, tokenizer, weights: MakeWeights):
-    """A server may call its weights new and go on with old ones, or with some of them."""
+    """A server may report the new version but still use some old weights."""
     prompt = (5, 6)
 
     def probe(seed: int) -> WeightProbe:
@@ -255,9 +255,12 @@ def test_servers_serve_only_with_equal_weights(tokenizer, weights: MakeWeights):
 def test_tokens_match_their_version_under_random_faults(
     open_toys: OpenFleet, tokenizer, weights: MakeWeights, in_flight: bool
 ):
-    """Sixteen conversations, six updates, servers that fail, hang up and restart at random."""
+    """Run sixteen conversations and six updates with servers that fail and restart at random."""
     chance = random.Random(7)
-    ended: list[asyncio.Queue[None]] = [asyncio.Queue(), asyncio.Queue()]  # replies, for each who waits
+    ended: list[asyncio.Queue[None]] = [
+        asyncio.Queue(),
+        asyncio.Queue(),
+    ]  # finished replies, one queue per waiter
     updated = asyncio.Event()
 
     async def converse(fleet, name: int) -> list:
@@ -287,7 +290,7 @@ def test_tokens_match_their_version_under_random_faults(
     async def run():
         settings = {"in_flight_updates": in_flight, "retries": 20}
         async with open_toys(servers=3, **settings) as (fleet, servers):
-            # From here on a server that starts anew is told by its label.
+            # From here on the label identifies a restarted server.
             await fleet.load_weights(weights(1), 1)
             last_error = asyncio.create_task(disturb(servers))
             talking = asyncio.gather(*(converse(fleet, i) for i in range(16)))
