@@ -24,6 +24,7 @@ from starlette.requests import ClientDisconnect, HTTPConnection, Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from hone.utils.sockets import keep_alive
 
@@ -31,10 +32,11 @@ BODY_S = 600.0  # the longest that the body of a request may take to arrive
 CLIENT_GONE = 499  # status of a request whose client disconnected; never sent
 GRACE_S = 5.0  # for replies to leave once everything else has stopped
 _BACKLOG = 4096
+_MAX_HEAD_BYTES = 64 << 10  # of a request's line and headers together
 _KEEP_ALIVE_S = 75  # longer than clients keep an idle connection
 
 Result = TypeVar("Result")
-ErrorResponse = Callable[[Exception], Response]
+ErrorResponse = Callable[[HTTPConnection, Exception], Response]
 
 
 # --- applications
@@ -47,14 +49,14 @@ def model_response(model: BaseModel, status: int = 200) -> Response:
 def make_app(
     routes: Sequence[BaseRoute], *, error_response: ErrorResponse, expected: Sequence[type[Exception]] = ()
 ) -> Starlette:
-    """Return an application that answers every exception with `error_response(exception)`.
+    """Return an application that answers every exception with `error_response(connection, exception)`.
 
     Starlette's HTTPException (no such path, wrong method) goes through it too. Exceptions that are not
     `expected` are also logged with their traceback.
     """
 
-    async def respond(_: HTTPConnection, error: Exception) -> Response:
-        return error_response(error)
+    async def respond(connection: HTTPConnection, error: Exception) -> Response:
+        return error_response(connection, error)
 
     async def client_gone(_: HTTPConnection, error: Exception) -> Response:
         return Response(status_code=CLIENT_GONE)
@@ -179,7 +181,7 @@ async def while_connected(receive: Receive, operation: Coroutine[Any, Any, Resul
     The body of the request must have been read.
     """
     running = asyncio.create_task(operation)
-    leaving = asyncio.create_task(_disconnected(receive))
+    leaving = asyncio.create_task(wait_for_disconnect(receive))
     try:
         await asyncio.wait({running, leaving}, return_when=asyncio.FIRST_COMPLETED)
         if not running.done():
@@ -191,7 +193,8 @@ async def while_connected(receive: Receive, operation: Coroutine[Any, Any, Resul
         await asyncio.wait({running, leaving})
 
 
-async def _disconnected(receive: Receive) -> None:
+async def wait_for_disconnect(receive: Receive) -> None:
+    """Return when the client disconnects, or its response is complete. The body must have been read."""
     while (await receive())["type"] != "http.disconnect":
         pass
 
@@ -246,7 +249,7 @@ async def serving(
     """
     config = uvicorn.Config(
         app,
-        http="httptools",
+        http=_HttpProtocol,
         ws="websockets-sansio",
         ws_per_message_deflate=False,
         ws_max_size=1 << 20,
@@ -272,7 +275,7 @@ async def serving(
         yield
     finally:
         accepting.cancel()
-        server.should_exit = True
+        server.stop()
         await running
 
 
@@ -280,7 +283,18 @@ class _Server(uvicorn.Server):
     def __init__(self, config: uvicorn.Config, on_stop: Callable[[], Awaitable[None]] | None) -> None:
         super().__init__(config)
         self._on_stop = on_stop
+        self._stopping = asyncio.Event()
         self.accepting = asyncio.Event()
+
+    def stop(self) -> None:
+        self.should_exit = True
+        self._stopping.set()
+
+    async def main_loop(self) -> None:
+        """Update the date header every second until `stop`; uvicorn's own loop polls ten times as often."""
+        while not await self.on_tick(0):
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._stopping.wait(), 1.0)
 
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None]:
@@ -297,3 +311,39 @@ class _Server(uvicorn.Server):
         if self._on_stop is not None:
             await self._on_stop()
         await super().shutdown(sockets)
+
+
+class _HttpProtocol(HttpToolsProtocol):
+    """HTTP/1.1 that answers a request whose line and headers exceed _MAX_HEAD_BYTES with 400."""
+
+    _in_head = False
+    _parsed = _received = 0  # bytes of the head; the parser holds back a header until it is complete
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._in_head, self._parsed, self._received = True, 0, 0
+
+    def on_url(self, url: bytes) -> None:
+        self._count(len(url))
+        super().on_url(url)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._count(len(name) + len(value) + 4)  # with ": " and the line end
+        super().on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        self._in_head = False
+        super().on_headers_complete()
+
+    def data_received(self, data: bytes) -> None:
+        in_head = self._in_head
+        super().data_received(data)
+        if in_head and self._in_head and not self.transport.is_closing():
+            self._received += len(data)
+            if self._received > _MAX_HEAD_BYTES:
+                self.send_400_response("Request head too large.")
+
+    def _count(self, size: int) -> None:
+        self._parsed += size
+        if self._parsed > _MAX_HEAD_BYTES:
+            raise ValueError("request head too large")  # which the parser turns into status 400

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -18,7 +19,7 @@ from hone.utils.http_client import HttpClient, HttpError, new_session
 from hone.utils.http_server import LimitConcurrency, RequireToken, while_connected
 
 
-def _error_response(error: Exception) -> Response:
+def _error_response(_, error: Exception) -> Response:
     return JSONResponse({"error": f"{type(error).__name__}: {error}"}, 418)
 
 
@@ -210,3 +211,28 @@ def test_exception_of_the_block_is_not_wrapped() -> None:
 
     with pytest.raises(KeyError, match="the block"):
         asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"/" + b"x" * 70_000 + b" HTTP/1.1\r\n\r\n",
+        b"/echo HTTP/1.1\r\nX: " + b"x" * 70_000 + b"\r\n\r\n",
+        b"/echo HTTP/1.1\r\n" + b"X: y\r\n" * 20_000 + b"\r\n",
+        b"/echo HTTP/1.1\r\nX: " + b"x" * 500_000,  # a header that does not end
+    ],
+    ids=["path", "header", "headers", "endless"],
+)
+def test_large_request_head_is_refused(head: bytes) -> None:
+    async def main() -> None:
+        app = http_server.make_app([Route("/echo", echo)], error_response=_error_response)
+        with http_server.listen("127.0.0.1", 0) as listener:
+            async with http_server.serving(app, [listener]):
+                reader, writer = await asyncio.open_connection(*listener.getsockname()[:2])
+                writer.write(b"GET " + head)
+                with contextlib.suppress(ConnectionError):  # unread data resets the connection
+                    reply = await reader.read()
+                    assert reply == b"" or reply.startswith(b"HTTP/1.1 400")
+                writer.close()
+
+    asyncio.run(main())

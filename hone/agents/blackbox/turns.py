@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Iterable
 
 from hone.agents.contract import AgentRun
@@ -11,6 +10,7 @@ from hone.policy.gateway.record import Exchange
 from hone.policy.messages import key_of
 from hone.policy.reply import ToolCall
 from hone.types import Message, Turn
+from hone.utils import clock
 
 
 class Recorder:
@@ -37,7 +37,7 @@ class Recorder:
             action=action_text(exchange.reply.tool_calls),
             exit_code=None,
             observation=observation(exchange),
-            seconds=time.monotonic() - exchange.started,
+            seconds=clock.monotonic() - exchange.started,
         )
         await self._run.record(turn)
 

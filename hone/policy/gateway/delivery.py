@@ -1,92 +1,111 @@
-"""Bringing a reply to its client: whole, or as a stream that stays alive while the reply is being sampled."""
+"""Responses: whole replies, and event streams that stay alive while the reply is sampled."""
 
 from __future__ import annotations
 
 import asyncio
 from typing import Any
 
-from aiohttp import web
 from pydantic_core import to_json
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
 
 from hone.policy.gateway.chat_request import ChatRequest
 from hone.policy.gateway.errors import GatewayError
 from hone.policy.gateway.session import Session
 from hone.policy.gateway.wire.format import Format
+from hone.utils.http_server import wait_for_disconnect
 
-# For so long a stream is held back, so that a refusal can still have its status; then the client hears that
-# it is being served, and again and again until the reply is there.
-QUIET_S = 10.0
-
-
-def json_reply(
-    data: dict[str, Any], status: int = 200, headers: dict[str, str] | None = None
-) -> web.Response:
-    return web.Response(body=to_json(data), status=status, headers=headers, content_type="application/json")
+# A stream begins after this many seconds, so that an earlier error still has its own HTTP status. It then
+# sends one keep-alive event per period until the reply is there.
+KEEP_ALIVE_S = 10.0
 
 
-def refuse(wire: Format, error: GatewayError) -> web.Response:
-    # Clients that know this header neither guess nor wait.
-    again = {"x-should-retry": "true" if error.status >= 500 else "false"}
-    return json_reply(wire.error(error), error.status, again)
+def json_response(data: dict[str, Any], status: int = 200, headers: dict[str, str] | None = None) -> Response:
+    return Response(to_json(data), status, headers, media_type="application/json")
 
 
-async def deliver(
-    request: web.Request, wire: Format, session: Session, asked: ChatRequest, *, quiet_s: float = QUIET_S
-) -> web.StreamResponse:
-    """Answer a request for a reply. Raises GatewayError while the answer has not begun."""
+def error_response(wire: Format, error: GatewayError) -> Response:
+    # OpenAI's and Anthropic's clients follow this header instead of their own rules.
+    retry = {"x-should-retry": "true" if error.status >= 500 else "false"}
+    return json_response(wire.error(error), error.status, retry)
+
+
+async def deliver(wire: Format, session: Session, asked: ChatRequest, *, keep_alive_s: float) -> Response:
+    """Return the response to a request for a reply. Raises GatewayError."""
     headers = {"x-hone-ignored": ", ".join(asked.ignored), "x-hone-overridden": ", ".join(asked.overridden)}
     headers = {name: value for name, value in headers.items() if value}
-    if not asked.stream:
-        exchange, shown = await session.ask(asked)
-        body = to_json(wire.reply(session, asked, exchange, shown))
-        headers |= {"Content-Type": "application/json", "Content-Length": str(len(body))}
-        return await _Reply(request, session, headers).send(body)
-    headers |= {"Content-Type": "text/event-stream; charset=utf-8", "Cache-Control": "no-cache"}
-    reply = _Reply(request, session, headers)
-    asking = asyncio.create_task(session.ask(asked))
-    try:
-        await asyncio.wait({asking}, timeout=quiet_s)
-        while not asking.done():
-            if not await reply.write(wire.waiting(asked)):
-                return reply.response
-            await asyncio.wait({asking}, timeout=quiet_s)
+    if asked.stream:
+        return _EventStream(wire, session, asked, headers, keep_alive_s)
+    exchange, shown = await session.ask(asked)
+    body = to_json(wire.reply(session, asked, exchange, shown))
+    drop = session.next_drop()
+    headers["content-type"] = "application/json"
+    return Response(body, headers=headers) if drop is None else _Truncated(body, headers, drop)
+
+
+class _Truncated(Response):
+    """Send the first `drop` bytes of the body, then cut the connection: a fault that a script injects."""
+
+    def __init__(self, body: bytes, headers: dict[str, str], drop: int) -> None:
+        super().__init__(body, headers=headers)
+        self._drop = drop
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        await send({"type": "http.response.body", "body": bytes(self.body)[: self._drop], "more_body": True})
+
+
+class _EventStream(Response):
+    """Server-sent events. An error before the first event is raised, so that it gets its own HTTP status.
+
+    Sampling continues when the client disconnects: the reply is recorded for its retry.
+    """
+
+    def __init__(
+        self, wire: Format, session: Session, asked: ChatRequest, headers: dict[str, str], keep_alive_s: float
+    ) -> None:
+        self.status_code, self.background = 200, None
+        self.init_headers(
+            {**headers, "content-type": "text/event-stream; charset=utf-8", "cache-control": "no-cache"}
+        )
+        self._wire, self._session, self._asked = wire, session, asked
+        self._keep_alive_s = keep_alive_s
+        self._begun = False
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        asking = asyncio.create_task(self._session.ask(self._asked))
+        leaving = asyncio.create_task(wait_for_disconnect(receive))
+        try:
+            while not await _first_done(asking, leaving, self._keep_alive_s):
+                await self._write(send, self._wire.waiting(self._asked))
+            if asking.done():
+                await self._finish(send, asking)
+        finally:
+            asking.cancel()
+            leaving.cancel()
+            await asyncio.gather(asking, leaving, return_exceptions=True)
+
+    async def _finish(self, send: Send, asking: asyncio.Task[Any]) -> None:
         try:
             exchange, shown = asking.result()
         except GatewayError as error:
-            if not reply.begun:
+            if not self._begun:
                 raise
-            return await reply.send(wire.error_event(error))
-        return await reply.send(b"".join(wire.events(session, asked, exchange, shown)))
-    finally:
-        asking.cancel()
-        await asyncio.wait({asking})
-        if not asking.cancelled():
-            asking.exception()  # marks it as seen
-
-
-class _Reply:
-    """A reply under way. A client that goes away is nobody's failure: what it asked for is in the record."""
-
-    def __init__(self, request: web.Request, session: Session, headers: dict[str, str]) -> None:
-        self.response = web.StreamResponse(headers=headers)
-        self.begun = False
-        self._request = request
-        self._session = session
-
-    async def write(self, data: bytes) -> bool:
-        """False: the client is gone."""
-        try:
-            if not self.begun:
-                self.begun = True
-                await self.response.prepare(self._request)
-            await self.response.write(data)
-        except ConnectionError:
-            return False
-        return True
-
-    async def send(self, data: bytes) -> web.StreamResponse:
-        """Write the rest, and end; or break off in the middle, where a script tries out what clients do."""
+            body = self._wire.error_event(error)
+        else:
+            body = b"".join(self._wire.events(self._session, self._asked, exchange, shown))
         drop = self._session.next_drop()
-        if await self.write(data[:drop]) and drop is not None and self._request.transport is not None:
-            self._request.transport.close()
-        return self.response
+        await self._write(send, body[:drop], last=drop is None)  # without a last part, uvicorn disconnects
+
+    async def _write(self, send: Send, data: bytes, *, last: bool = False) -> None:
+        if not self._begun:
+            self._begun = True
+            await send(
+                {"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers}
+            )
+        await send({"type": "http.response.body", "body": data, "more_body": not last})
+
+
+async def _first_done(asking: asyncio.Task[Any], leaving: asyncio.Task[None], limit_s: float) -> bool:
+    done, _ = await asyncio.wait({asking, leaving}, timeout=limit_s, return_when=asyncio.FIRST_COMPLETED)
+    return bool(done)

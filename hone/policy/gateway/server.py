@@ -1,16 +1,17 @@
-"""The HTTP server: which path is what, who may do it, and the error that everything else gets."""
+"""The gateway's HTTP application: routes, access and errors."""
 
 from __future__ import annotations
 
-import asyncio
 import hmac
-import logging
-from collections.abc import Awaitable, Callable
 
-from aiohttp import web
 from pydantic import ValidationError
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import HTTPConnection, Request
+from starlette.responses import Response
+from starlette.routing import Route
 
-from hone.policy.gateway.delivery import deliver, json_reply, refuse
+from hone.policy.gateway.delivery import deliver, error_response, json_response
 from hone.policy.gateway.errors import GatewayError, Problem, defect, invalid
 from hone.policy.gateway.gateway import Admin, Gateway
 from hone.policy.gateway.session import Session
@@ -21,126 +22,123 @@ from hone.policy.gateway.wire.fields import Json, read_body
 from hone.policy.gateway.wire.format import Format
 from hone.policy.gateway.wire.messages import AnthropicMessages
 from hone.policy.gateway.wire.responses import Responses
+from hone.utils.http_server import BodyTooLarge, body_timeout, make_app, stream_body
 
-BODY_S = 120.0  # the longest that the body of a request may take to arrive
-_log = logging.getLogger(__name__)
+_BODY_S = 120.0  # the longest that the body of a request may take to arrive
 _COMPLETIONS, _MESSAGES, _RESPONSES = ChatCompletions(), AnthropicMessages(), Responses()
-_Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
-def make_app(
-    gateway: Gateway, *, model: str, admin: Admin | None, max_body_bytes: int, quiet_s: float
-) -> web.Application:
-    """The application. `model` is the one name that `/v1/models` lists; requests may name any."""
+def make_gateway_app(
+    gateway: Gateway, *, model: str, admin: Admin | None, max_body_bytes: int, keep_alive_s: float
+) -> Starlette:
+    """Return the application. `/v1/models` lists `model` only; requests may name any model."""
 
-    async def completions(request: web.Request) -> web.StreamResponse:
+    async def completions(request: Request) -> Response:
         return await answer(request, _COMPLETIONS)
 
-    async def messages(request: web.Request) -> web.StreamResponse:
+    async def messages(request: Request) -> Response:
         return await answer(request, _MESSAGES)
 
-    async def responses(request: web.Request) -> web.StreamResponse:
+    async def responses(request: Request) -> Response:
         return await answer(request, _RESPONSES)
 
-    async def answer(request: web.Request, wire: Format) -> web.StreamResponse:
+    async def answer(request: Request, wire: Format) -> Response:
         session = _session(gateway, request)
-        asked = wire.read(read_body(await _data(request)), session)
-        return await deliver(request, wire, session, asked, quiet_s=quiet_s)
+        asked = wire.read(read_body(await _data(request, max_body_bytes)), session)
+        return await deliver(wire, session, asked, keep_alive_s=keep_alive_s)
 
-    async def count(request: web.Request) -> web.StreamResponse:
+    async def count(request: Request) -> Response:
         session = _session(gateway, request)
-        asked = _MESSAGES.read(read_body(await _data(request)), session)
-        return json_reply({"input_tokens": session.measure(asked)})
+        asked = _MESSAGES.read(read_body(await _data(request, max_body_bytes)), session)
+        return json_response({"input_tokens": session.measure(asked)})
 
-    async def models(request: web.Request) -> web.StreamResponse:
+    async def models(request: Request) -> Response:
         _session(gateway, request)
-        return json_reply({"object": "list", "data": [_model(model)], "has_more": False, **_ends(model)})
+        return json_response({"object": "list", "data": [_model(model)], "has_more": False, **_ends(model)})
 
-    async def one_model(request: web.Request) -> web.StreamResponse:
+    async def one_model(request: Request) -> Response:
         _session(gateway, request)
-        if request.match_info["model"] != model:
-            raise GatewayError(Problem.NOT_FOUND, f"there is one model here: {model}")
-        return json_reply(_model(model))
+        if request.path_params["model"] != model:
+            raise GatewayError(Problem.NOT_FOUND, f"this gateway serves one model: {model}")
+        return json_response(_model(model))
 
-    app = web.Application(client_max_size=max_body_bytes, middlewares=[_refusing])
+    routes = [] if admin is None else _admin_routes(gateway, admin, max_body_bytes)
     for base in ("", "/s/{key}"):
-        app.router.add_post(f"{base}/v1/chat/completions", completions)
-        app.router.add_post(f"{base}/v1/messages", messages)
-        app.router.add_post(f"{base}/v1/messages/count_tokens", count)
-        app.router.add_post(f"{base}/v1/responses", responses)
-        app.router.add_get(f"{base}/v1/models", models)
-        app.router.add_get(f"{base}/v1/models/{{model:.+}}", one_model)
-    if admin is not None:
-        _add_admin(app, gateway, admin)
+        routes += [
+            Route(f"{base}/v1/chat/completions", completions, methods=["POST"]),
+            Route(f"{base}/v1/messages", messages, methods=["POST"]),
+            Route(f"{base}/v1/messages/count_tokens", count, methods=["POST"]),
+            Route(f"{base}/v1/responses", responses, methods=["POST"]),
+            Route(f"{base}/v1/models", models),
+            Route(f"{base}/v1/models/{{model:path}}", one_model),
+        ]
+    app = make_app(routes, error_response=_error_response, expected=(GatewayError, BodyTooLarge))
+    app.router.redirect_slashes = False  # a redirect would answer an unknown path with 307
     return app
 
 
-def _add_admin(app: web.Application, gateway: Gateway, admin: Admin) -> None:
-    async def create(request: web.Request) -> web.StreamResponse:
+def _admin_routes(gateway: Gateway, admin: Admin, max_body_bytes: int) -> list[Route]:
+    async def create(request: Request) -> Response:
         _require(admin, request)
-        session = admin.open(_limits(await _data(request)) if request.can_read_body else None)
-        return json_reply({**session_json(session), "key": session.key, "path": session.path}, 201)
+        body = await _data(request, max_body_bytes)
+        session = admin.open(_limits(body) if body else None)
+        return json_response({**session_json(session), "key": session.key, "path": session.path}, 201)
 
-    async def listing(request: web.Request) -> web.StreamResponse:
+    async def listing(request: Request) -> Response:
         _require(admin, request)
-        return json_reply({"sessions": [session_json(session) for session in gateway.sessions]})
+        return json_response({"sessions": [session_json(session) for session in gateway.sessions]})
 
-    async def show(request: web.Request) -> web.StreamResponse:
-        return json_reply(session_json(find(request)))
+    async def show(request: Request) -> Response:
+        return json_response(session_json(find(request)))
 
-    async def tree(request: web.Request) -> web.StreamResponse:
-        return json_reply(tree_json(find(request)))
+    async def tree(request: Request) -> Response:
+        return json_response(tree_json(find(request)))
 
-    async def delete(request: web.Request) -> web.StreamResponse:
+    async def delete(request: Request) -> Response:
         session = find(request)
         await admin.close(session)
-        return json_reply(session_json(session))
+        return json_response(session_json(session))
 
-    def find(request: web.Request) -> Session:
+    def find(request: Request) -> Session:
         _require(admin, request)
-        session = gateway.find_by_id(request.match_info["id"])
+        session = gateway.find_by_id(request.path_params["id"])
         if session is None:
             raise GatewayError(Problem.NOT_FOUND, "there is no such session")
         return session
 
-    app.router.add_post("/sessions", create)
-    app.router.add_get("/sessions", listing)
-    app.router.add_get("/sessions/{id}", show)
-    app.router.add_get("/sessions/{id}/tree", tree)
-    app.router.add_delete("/sessions/{id}", delete)
+    return [
+        Route("/sessions", create, methods=["POST"]),
+        Route("/sessions", listing),
+        Route("/sessions/{id}", show),
+        Route("/sessions/{id}/tree", tree),
+        Route("/sessions/{id}", delete, methods=["DELETE"]),
+    ]
 
 
-@web.middleware
-async def _refusing(request: web.Request, handler: _Handler) -> web.StreamResponse:
-    """Every refusal, in the words of the format that the path belongs to."""
-    wire: Format = _MESSAGES if "/v1/messages" in request.path else _COMPLETIONS
-    try:
-        return await handler(request)
-    except GatewayError as error:
-        return refuse(wire, error)
-    except web.HTTPRequestEntityTooLarge as error:
-        return refuse(wire, GatewayError(Problem.TOO_LARGE, f"the request is too large: {error.text}"))
-    except (web.HTTPNotFound, web.HTTPMethodNotAllowed):
-        return refuse(wire, GatewayError(Problem.NOT_FOUND, f"there is no {request.method} {request.path}"))
-    except web.HTTPException:
-        raise
-    except Exception:
-        _log.exception("a request failed unexpectedly")
-        return refuse(wire, defect())
+def _error_response(connection: HTTPConnection, error: Exception) -> Response:
+    """Return an error in the format that the path belongs to."""
+    path = connection.scope["path"]
+    if isinstance(error, BodyTooLarge):
+        error = GatewayError(Problem.TOO_LARGE, f"the request is too large: {error}")
+    elif isinstance(error, HTTPException):
+        error = GatewayError(Problem.NOT_FOUND, f"there is no {connection.scope['method']} {path}")
+    elif not isinstance(error, GatewayError):
+        error = defect()
+    return error_response(_MESSAGES if "/v1/messages" in path else _COMPLETIONS, error)
 
 
-def _session(gateway: Gateway, request: web.Request) -> Session:
-    """The session that the request's path or key opens."""
-    session = gateway.find(request.match_info.get("key") or _bearer(request))
+def _session(gateway: Gateway, request: Request) -> Session:
+    """Return the session of the key in the path or the headers. Raises GatewayError."""
+    session = gateway.find(request.path_params.get("key") or _bearer(request))
     if session is None:
         raise GatewayError(
-            Problem.UNAUTHORIZED, "no session has this key: it is wrong, or the session is over"
+            Problem.UNAUTHORIZED, "no session has this key: it is wrong, or the session is closed"
         )
     return session
 
 
 def _limits(data: bytes) -> SessionLimits:
-    """Those that the body of a new session's request asks for: {"limits": {...}}."""
+    """Return the limits in the body of a request for a new session: {"limits": {...}}."""
     body = read_body(data)
     try:
         return SessionLimits.model_validate(body.pop("limits", {}))
@@ -150,26 +148,26 @@ def _limits(data: bytes) -> SessionLimits:
         raise invalid(f"{where}: {first['msg']}", where) from None
 
 
-def _bearer(request: web.Request) -> str:
+def _bearer(request: Request) -> str:
     scheme, _, token = request.headers.get("Authorization", "").partition(" ")
     if scheme.lower() == "bearer" and token.strip():
         return token.strip()
     return request.headers.get("x-api-key", "")
 
 
-def _require(admin: Admin, request: web.Request) -> None:
+def _require(admin: Admin, request: Request) -> None:
     given = _bearer(request).encode("utf-8", "surrogatepass")
     if admin.token and not hmac.compare_digest(given, admin.token.encode()):
         raise GatewayError(Problem.UNAUTHORIZED, "the token that administers sessions is missing or wrong")
 
 
-async def _data(request: web.Request) -> bytes:
-    """The bytes of the body. Raises GatewayError, HTTPRequestEntityTooLarge."""
+async def _data(request: Request, limit: int) -> bytes:
+    """Return the body of a request. Raises GatewayError, BodyTooLarge."""
     try:
-        async with asyncio.timeout(BODY_S):
-            return await request.read()
-    except TimeoutError:
-        raise invalid(f"the body of the request did not arrive within {BODY_S:.0f} s") from None
+        async with body_timeout(_BODY_S):
+            return b"".join([chunk async for chunk in stream_body(request, limit)])
+    except ValueError as error:
+        raise invalid(str(error)) from None
 
 
 def _model(name: str) -> Json:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-import time
 from collections.abc import Awaitable, Callable, Sequence
 from enum import StrEnum
 from typing import Any
@@ -26,6 +25,7 @@ from hone.policy.gateway.settings import SessionLimits
 from hone.policy.messages import Key, key_of
 from hone.policy.reply import CallKind, Chat, Reply
 from hone.types import Message
+from hone.utils import clock
 
 Observer = Callable[[Exchange], Awaitable[None]]
 _log = logging.getLogger(__name__)
@@ -65,7 +65,7 @@ class Session:
         self.error: Exception | None = None
         self.over = asyncio.Event()
         self.closed = False
-        self.opened = time.monotonic()
+        self.opened = clock.monotonic()
         self._drop_after = drop_after
         self._running: set[asyncio.Task[None]] = set()
         self.asked = 0  # calls that ever began, whatever became of them
@@ -161,7 +161,7 @@ class Session:
 
     async def _answer(self, call: PendingCall, purpose: CallKind) -> None:
         """Sample the reply and record it, or tell those who wait why there is none."""
-        started = time.monotonic()
+        started = clock.monotonic()
         try:
             reply = await self._sample(call, purpose)
         except Exception as error:
@@ -174,7 +174,7 @@ class Session:
             reply=reply,
             purpose=purpose,
             started=started,
-            ended=time.monotonic(),
+            ended=clock.monotonic(),
             node=self._record.add_reply(call, reply, index, purpose),
             retries=call.retries,
         )
@@ -194,7 +194,7 @@ class Session:
             await self._observe(call.messages)
             if self._observer_failed:
                 raise GatewayError(Problem.OBSERVER, f"the session cannot go on: {self.error}")
-        left = self.opened + self.limits.seconds - time.monotonic() if self.limits.seconds else None
+        left = self.opened + self.limits.seconds - clock.monotonic() if self.limits.seconds else None
         patience = asyncio.timeout(left)
         try:
             async with patience:
@@ -248,7 +248,7 @@ class Session:
             raise self._end(Limit.CALLS)
         if 0 < limits.sampled_tokens <= self._sampled:
             raise self._end(Limit.SAMPLED_TOKENS)
-        if 0 < limits.seconds <= time.monotonic() - self.opened:
+        if 0 < limits.seconds <= clock.monotonic() - self.opened:
             raise self._end(Limit.SECONDS)
 
     def _end(self, limit: Limit) -> GatewayError:

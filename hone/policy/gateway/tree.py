@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from typing import Any, Protocol, runtime_checkable
 
 from hone.policy.gateway.session import Session
 from hone.types import Call
+from hone.utils import clock
 
 
 @runtime_checkable
@@ -24,7 +24,7 @@ def session_json(session: Session) -> dict[str, Any]:
         "calls": len(session.exchanges),
         "retries": session.retries,
         "sampled_tokens": sum(exchange.reply.sampled_tokens for exchange in session.exchanges),
-        "seconds": time.monotonic() - session.opened,
+        "seconds": clock.monotonic() - session.opened,
         "limits": session.limits.model_dump(),
         "ended": session.ended,
         "error": None if session.error is None else str(session.error),

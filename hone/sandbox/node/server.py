@@ -39,7 +39,7 @@ def make_node_app(node: Node) -> ASGIApp:
         return respond(ProviderUnavailable(f"{limit} requests are running already", retryable=True))
 
     routes = [*api.make_routes(node), *exec_server.make_routes(node), *_monitoring_routes(node)]
-    app = make_app(routes, error_response=respond, expected=EXPECTED)
+    app = make_app(routes, error_response=lambda _, error: respond(error), expected=EXPECTED)
     return LimitConcurrency(app, limit=limit, busy=busy, exempt=("/healthz", "/metrics"))
 
 

@@ -58,7 +58,7 @@ def make_pool_app(pool: Pool, session: aiohttp.ClientSession, *, token: str, nod
         *compatible.routes(pool, session, node_token=node_token),
         *_operation_routes(pool),
     ]
-    app = make_app(routes, error_response=respond, expected=EXPECTED)
+    app = make_app(routes, error_response=lambda _, error: respond(error), expected=EXPECTED)
     limited = LimitConcurrency(app, limit=_REQUESTS, busy=busy, exempt=(_OPEN_PATH, "/metrics"))
     return RequireToken(limited, token=token, denied=denied, exempt=(_OPEN_PATH,))
 

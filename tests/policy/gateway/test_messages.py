@@ -9,6 +9,7 @@ import pytest
 
 from hone.policy.reply import CallKind
 from hone.policy.scripted import ScriptedReply
+from tests import virtual_time
 from tests.policy.gateway.world import DONE, LOOK, TOOLS, open_world
 
 if TYPE_CHECKING:  # it takes seconds to import: whoever collects these tests only need not wait for it
@@ -159,9 +160,8 @@ def test_stream_is_pinged_until_reply_or_error(renderer_and_tokenizer):
     from anthropic import APIStatusError
 
     async def converse():
-        async with open_world(
-            renderer_and_tokenizer, [DONE, ScriptedReply(error="out of memory")], quiet_s=0.001
-        ) as world:
+        script = [DONE, ScriptedReply(error="out of memory")]
+        async with open_world(renderer_and_tokenizer, script) as world:
             world.engine.open.clear()
             client = client_of(world, max_retries=0)
             asked = {**REST, "messages": [QUESTION]}
@@ -175,4 +175,4 @@ def test_stream_is_pinged_until_reply_or_error(renderer_and_tokenizer):
                     world.engine.open.set()
                     await events.get_final_message()
 
-    asyncio.run(converse())
+    virtual_time.run(converse())

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import stat
-import time
 
 import httpx
 import openai
@@ -14,7 +13,10 @@ from hone.policy.engine import EngineError
 from hone.policy.gateway import Limit, SessionLimits, open_gateway
 from hone.policy.reply import CallKind
 from hone.policy.scripted import ScriptedCall, ScriptedReply
+from hone.utils import clock
+from tests import virtual_time
 from tests.policy.gateway.world import BEGIN, DONE, LOOK, TOOLS, USER, open_world, results
+from tests.waiting import wait_until_async
 
 EDIT = ScriptedReply(
     content="I will now change the file.", tool_calls=(ScriptedCall(name="edit", arguments={"a": "b"}),)
@@ -119,22 +121,21 @@ def test_a_call_that_is_asked_again_is_sampled_once(renderer_and_tokenizer):
     asyncio.run(converse())
 
 
-def test_a_client_that_leaves_while_its_stream_is_pinged_stops_nothing(renderer_and_tokenizer):
+def test_client_that_leaves_a_stream_stops_nothing(renderer_and_tokenizer):
     async def converse():
-        async with open_world(renderer_and_tokenizer, [DONE], quiet_s=0.001) as world:
+        async with open_world(renderer_and_tokenizer, [DONE]) as world:
             world.engine.open.clear()
             body = {"messages": BEGIN, "stream": True}
             async with world.http.post(f"{world.url}/chat/completions", json=body) as response:
                 assert (await response.content.readline()).startswith(b":")
                 response.close()
-            while len(asyncio.all_tasks()) > 2:  # noqa: ASYNC110
-                await asyncio.sleep(0)  # until only the call is left beside this test
+            await wait_until_async(lambda: not any("run_asgi" in repr(task) for task in asyncio.all_tasks()))
             world.engine.open.set()
             _, reply = await world.chat_completion(BEGIN)
             assert reply["choices"][0]["message"]["content"] == "Done."
             assert (world.engine.asked, world.session.retries) == (1, 1)
 
-    asyncio.run(converse())
+    virtual_time.run(converse())
 
 
 def test_a_call_that_failed_is_sampled_when_it_is_asked_again(renderer_and_tokenizer):
@@ -306,15 +307,16 @@ def test_a_limit_ends_the_session_and_clients_do_not_ask_again(
     asyncio.run(converse())
 
 
-def test_a_reply_that_is_being_sampled_when_the_time_is_over_is_given_up(renderer_and_tokenizer):
+def test_time_limit_cancels_the_reply_being_sampled(renderer_and_tokenizer):
     async def converse():
-        async with open_world(renderer_and_tokenizer, [DONE], limits=SessionLimits(seconds=0.2)) as world:
+        async with open_world(renderer_and_tokenizer, [DONE], limits=SessionLimits(seconds=100)) as world:
             world.engine.open.clear()
             status, _ = await world.chat_completion(BEGIN)
             assert (status, world.session.ended) == (403, Limit.SECONDS)
+            assert asyncio.get_running_loop().time() >= 100
             assert not world.engine.completions
 
-    asyncio.run(converse())
+    virtual_time.run(converse())
 
 
 def test_observer_sees_each_main_exchange_once(renderer_and_tokenizer):
@@ -382,7 +384,7 @@ def test_an_observer_under_way_is_finished_before_the_session_is_closed(renderer
 
 def test_an_exchange_tells_what_was_asked_and_when(renderer_and_tokenizer):
     async def converse():
-        before = time.monotonic()
+        before = clock.monotonic()
         async with open_world(renderer_and_tokenizer, [LOOK, DONE]) as world:
             _, body = await world.chat_completion(BEGIN, tools=TOOLS)
             said = {k: body["choices"][0]["message"][k] for k in ("role", "content", "tool_calls")}

@@ -105,7 +105,7 @@ async def open_world(
     renderer_and_tokenizer: Any,
     script: Sequence[ScriptedReply],
     *,
-    quiet_s: float = 10.0,
+    keep_alive_s: float = 10.0,
     max_body_bytes: int = 1 << 20,
     context_tokens: int = 100_000,
     socket: Path | None = None,
@@ -119,7 +119,7 @@ async def open_world(
     connector = None if socket is None else aiohttp.UnixConnector(str(socket))
     async with (
         aiohttp.ClientSession(connector=connector) as http,
-        open_gateway(**places, quiet_s=quiet_s, max_body_bytes=max_body_bytes) as gateway,
+        open_gateway(**places, keep_alive_s=keep_alive_s, max_body_bytes=max_body_bytes) as gateway,
     ):
         drop_after = None if socket else (lambda: engine.take_drop("s"))
         session = gateway.open(chat, drop_after=drop_after, **named)

@@ -212,7 +212,9 @@ def node_app(node: SimulatedNode) -> Starlette:
         Route("/v1/node", info),
         Route("/container/{endpoint}", compatible, methods=["POST"]),
     ]
-    return http_server.make_app(routes, error_response=error_response, expected=EXPECTED)
+    return http_server.make_app(
+        routes, error_response=lambda _, error: error_response(error), expected=EXPECTED
+    )
 
 
 @asynccontextmanager
