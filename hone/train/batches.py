@@ -1,7 +1,7 @@
 """From samples to forward passes: mini-batches of whole rollouts, micro-batches within a token budget.
 
-The rule that must not break: cutting a mini-batch into micro-batches changes neither its loss nor its
-gradient, because each token carries its share (`scale`) of the whole mini-batch.
+Invariant: splitting a mini-batch into micro-batches changes neither its loss nor its gradient, because each
+token's `scale` is normalised over the whole mini-batch.
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
@@ -19,7 +19,7 @@ from hone.types import Float32, Sample
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainRow:
-    """A sample as one mini-batch sees it."""
+    """A sample with its scale and log-probabilities in one mini-batch."""
 
     sample: Sample
     scale: Float32  # [T] see `token_scales`
@@ -28,7 +28,7 @@ class TrainRow:
 
     @property
     def length(self) -> int:
-        """Tokens up to the last trained one; what follows cannot change a loss."""
+        """Number of tokens up to the last trained one; later tokens cannot change the loss."""
         return int(np.flatnonzero(self.sample.weight)[-1]) + 1
 
 
@@ -49,7 +49,7 @@ class MicroBatch:
 
 
 def split_rollouts(samples: Sequence[Sample], parts: int, rng: np.random.Generator) -> list[list[int]]:
-    """Indices of `samples` in at most `parts` mini-batches of nearly equal numbers of whole rollouts."""
+    """Return indices of `samples` in at most `parts` mini-batches of nearly equally many whole rollouts."""
     by_rollout: dict[str, list[int]] = {}
     for index, sample in enumerate(samples):
         by_rollout.setdefault(sample.rollout_id, []).append(index)
@@ -60,9 +60,9 @@ def split_rollouts(samples: Sequence[Sample], parts: int, rng: np.random.Generat
 
 
 def plan(lengths: Sequence[int], budget_tokens: int) -> list[list[int]]:
-    """Indices grouped so that rows x longest row <= `budget_tokens`; a longer row goes alone.
+    """Return groups of indices with rows x longest row <= `budget_tokens`; a longer row is a group by itself.
 
-    Rows of similar length go together, the longest first, so that the peak of memory comes at once.
+    Rows of similar length share a group, the longest first, so that peak memory is reached at once.
     """
     order = sorted(range(len(lengths)), key=lambda i: (-lengths[i], i))
     groups: list[list[int]] = []

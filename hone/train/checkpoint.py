@@ -1,10 +1,10 @@
-"""Checkpoints: written beside, made durable, then renamed; so one exists whole or not at all.
+"""Checkpoints: written to a temporary folder, fsynced, then renamed; each is complete or absent.
 
-    checkpoints/step-000012/    what transformers' from_pretrained loads (weights, configuration, tokenizer)
+    checkpoints/step-000012/    loadable by transformers' from_pretrained (weights, configuration, tokenizer)
         trainer.pt              optimizer, counters and random states
-        progress.json           step, and what became of its rollouts
+        progress.json           step, and the dispositions of its rollouts
         COMPLETE                size and SHA-256 of every other file; written last
-    checkpoints/.writing-...    a write in progress, or what a killed one left; the next write removes it
+    checkpoints/.writing-...    a write in progress; the next write removes the rest of a killed one
 
 The optimizer goes through torch.save: one process holds all of it, so torch.distributed.checkpoint would
 bring nothing but a process group.
@@ -46,45 +46,45 @@ class Tokenizer(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainState:
-    """Where a run stands after `step`; the position in the data follows from the step."""
+    """State of a run after `step`; the position in the data follows from the step."""
 
     step: int
-    rollouts: Mapping[str, Any] = field(default_factory=dict[str, Any])  # JSON; what the ledger is told of it
+    rollouts: Mapping[str, Any] = field(default_factory=dict[str, Any])  # JSON: the disposals for the ledger
 
 
-def save(directory: Path, progress: TrainState, *, trainer: Trainer, tokenizer: Tokenizer, keep: int) -> Path:
-    """Write the checkpoint of `progress.step` and delete all but the newest `keep`; returns its folder.
+def save(directory: Path, state: TrainState, *, trainer: Trainer, tokenizer: Tokenizer, keep: int) -> Path:
+    """Write the checkpoint of `state.step`, delete all but the newest `keep`, and return its folder.
 
-    Once this returns, the checkpoint survives a power cut. Raises CheckpointError when it cannot be written
-    (a full disk); earlier checkpoints are then untouched.
+    After the return, the checkpoint survives a power cut. Raises CheckpointError when it cannot be written
+    (a full disk); earlier checkpoints are then unchanged.
     """
-    final = directory / f"{PREFIX}{progress.step:06d}"
+    final = directory / f"{PREFIX}{state.step:06d}"
     beside = directory / f".writing-{final.name}"
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        _sweep(directory)
+        _remove_partial(directory)
         beside.mkdir()
-        _write(beside, progress, trainer, tokenizer)
-        if final.exists():  # it was passed over as incomplete, or the run was rolled back behind it
+        _write(beside, state, trainer, tokenizer)
+        if final.exists():  # it was incomplete, or the run was rolled back to an earlier step
             remove_directory(final)
         beside.rename(final)
         sync_directory(directory)
         for old in _steps(directory)[keep:]:
             remove_directory(old)
-    except (OSError, SafetensorError, RuntimeError) as error:  # torch and safetensors wrap a full disk each
+    except (OSError, SafetensorError, RuntimeError) as error:  # torch and safetensors wrap OSError
         shutil.rmtree(beside, ignore_errors=True)
         raise CheckpointError(
             f"the checkpoint {final} cannot be written ({_first_line(error)}): free some space and run the "
-            "same command again; earlier checkpoints are whole"
+            "same command again; earlier checkpoints are complete"
         ) from error
     return final
 
 
 def latest(directory: Path) -> Path | None:
-    """The newest complete checkpoint; None where there is none at all.
+    """Return the newest complete checkpoint, or None where there is no checkpoint.
 
-    A folder without its completion marker is passed over, with a warning, for the one before it. Raises
-    CheckpointError when a complete one has been damaged since, or when none of several is complete.
+    A folder without its completion marker is skipped with a warning. Raises CheckpointError when a complete
+    checkpoint is damaged, or when checkpoints exist but none is complete.
     """
     found = _steps(directory)
     for index, path in enumerate(found):
@@ -92,20 +92,20 @@ def latest(directory: Path) -> Path | None:
             before = next((p for p in found[index + 1 :] if (p / MARKER).is_file()), None)
             _verify(path, before)
             return path
-        log.warning("%s is incomplete and passed over", path)
+        log.warning("%s is incomplete and skipped", path)
     if found:
         raise CheckpointError(
             f"none of the checkpoints in {directory} is complete: restore one, or delete the folder "
-            "to begin anew"
+            "to start again"
         )
     return None
 
 
 def restore(path: Path, trainer: Trainer) -> TrainState:
-    """Put weights, optimizer and random states back; returns where the run stands.
+    """Restore weights, optimizer and random states; return the state of the run.
 
-    The weights are copied into `trainer.model` in place, so an engine that shares them sees them too. Holds
-    them twice for a moment.
+    The weights are copied into `trainer.model` in place, so an engine that shares the tensors is updated too.
+    Two copies of the weights exist during the call.
     """
     disable_progress_bar()
     saved: PreTrainedModel = type(trainer.model).from_pretrained(path, dtype=trainer.model.dtype)
@@ -121,53 +121,56 @@ def restore(path: Path, trainer: Trainer) -> TrainState:
 def read_state(path: Path) -> TrainState:
     content = json.loads((path / "progress.json").read_text())
     if content["format"] != FORMAT:
-        raise CheckpointError(f"{path} was written by another version of hone: choose another run directory")
+        raise CheckpointError(f"{path} was written by another version of Hone: choose another run directory")
     return TrainState(step=content["step"], rollouts=content["rollouts"])
 
 
-def _write(folder: Path, progress: TrainState, trainer: Trainer, tokenizer: Tokenizer) -> None:
-    disable_progress_bar()  # it would write across the run's own progress
+def _write(folder: Path, state: TrainState, trainer: Trainer, tokenizer: Tokenizer) -> None:
+    disable_progress_bar()  # it would overwrite the run's progress display
     trainer.model.save_pretrained(str(folder))
     tokenizer.save_pretrained(str(folder))
     torch.save({"trainer": trainer.state_dict(), "random": _random_states()}, folder / "trainer.pt")
-    content = {"format": FORMAT, "step": progress.step, "rollouts": dict(progress.rollouts)}
+    content = {"format": FORMAT, "step": state.step, "rollouts": dict(state.rollouts)}
     (folder / "progress.json").write_text(json.dumps(content))
     files = sorted(path for path in folder.rglob("*") if path.is_file())
-    seals = {str(path.relative_to(folder)): _seal(path) for path in files}
-    (folder / MARKER).write_text(json.dumps(seals, indent=1))
+    checksums = {str(path.relative_to(folder)): _checksum(path) for path in files}
+    (folder / MARKER).write_text(json.dumps(checksums, indent=1))
     for path in [*files, folder / MARKER]:
         sync_file(path)
     sync_directory(folder)
 
 
 def _verify(path: Path, before: Path | None) -> None:
-    advice = f"delete {path} to go on from {before.name if before else 'the beginning'}, or restore the file"
+    advice = (
+        f"delete {path} to continue from {before.name if before else 'the beginning'}, or restore the file"
+    )
     try:
-        seals: dict[str, list[Any]] = json.loads((path / MARKER).read_text())
+        checksums: dict[str, list[Any]] = json.loads((path / MARKER).read_text())
     except ValueError as error:
         raise CheckpointError(f"{path / MARKER} is damaged: {advice}") from error
-    for name, (size, digest) in seals.items():
+    for name, (size, digest) in checksums.items():
         file = path / name
         if not file.is_file():
-            raise CheckpointError(f"the checkpoint {path} has lost its {name}: {advice}")
+            raise CheckpointError(f"the checkpoint {path} lacks the file {name}: {advice}")
         if file.stat().st_size != size:
             raise CheckpointError(f"{file} has {file.stat().st_size} bytes instead of {size}: {advice}")
-        if _seal(file)[1] != digest:
+        if _checksum(file)[1] != digest:
             raise CheckpointError(f"{file} has been changed since it was written: {advice}")
 
 
-def _seal(path: Path) -> list[Any]:
+def _checksum(path: Path) -> list[Any]:
+    """Return [size in bytes, SHA-256] of a file."""
     with path.open("rb") as file:
         return [path.stat().st_size, hashlib.file_digest(file, "sha256").hexdigest()]
 
 
 def _steps(directory: Path) -> list[Path]:
-    """Checkpoint folders, the newest first."""
+    """Return the checkpoint folders, newest first."""
     return sorted(directory.glob(f"{PREFIX}*"), key=lambda p: int(p.name.removeprefix(PREFIX)), reverse=True)
 
 
-def _sweep(directory: Path) -> None:
-    """Remove what a killed process left half written or half deleted."""
+def _remove_partial(directory: Path) -> None:
+    """Remove checkpoints that a killed process wrote or deleted only in part."""
     for pattern in (".writing-*", ".*.deleting"):
         for path in directory.glob(pattern):
             shutil.rmtree(path)

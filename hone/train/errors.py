@@ -1,8 +1,8 @@
-"""What the train room raises to its callers; every message says what to do."""
+"""Errors of the train room; every message says what to do."""
 
 
 class TrainError(Exception):
-    """Training cannot go on."""
+    """Training cannot continue."""
 
 
 class StaleSample(TrainError):
@@ -18,4 +18,4 @@ class CheckpointError(TrainError):
 
 
 class StepCancelled(TrainError):
-    """A training step was told to stop; its weights are of no use."""
+    """A training step was cancelled; its weights are unusable."""

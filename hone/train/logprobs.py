@@ -1,7 +1,7 @@
 """Log-probabilities of chosen tokens under the trainer's weights.
 
-Only positions that carry weight are projected onto the vocabulary. The rule that must not break: the result
-is log_softmax(logits / temperature) at the chosen token, the same number that the engine reports.
+Only positions with weight are projected onto the vocabulary. Invariant: the result is
+log_softmax(logits / temperature) at the chosen token, the same number that the engine reports.
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
@@ -19,7 +19,7 @@ from hone.train.errors import TrainError
 
 
 def plain_logprobs(model: PreTrainedModel, input_ids: Tensor, temperature: float) -> Tensor:
-    """[B, L] -> [B, L - 1]: log-probability of every token but the first, the plain way."""
+    """Return the log-probability of every token but the first, [B, L] -> [B, L - 1], from full logits."""
     logits = model(input_ids=input_ids, use_cache=False).logits[:, :-1]
     every = torch.log_softmax(logits.float() / temperature, dim=-1)
     return every.gather(-1, input_ids[:, 1:, None]).squeeze(-1)
@@ -34,11 +34,11 @@ def token_logprobs(
     temperature: float,
     logit_tokens: int,
 ) -> tuple[Tensor, Tensor]:
-    """Log-probabilities of `targets` [N] and the entropies [N] (no gradient) of what they were drawn from.
+    """Return the log-probabilities of `targets` [N] and the entropies [N] (no gradient) of their positions.
 
-    `input_ids` is int64 [B, L], padded on the right: causal attention keeps the padding out of every real
-    position, so no mask is built. `positions` [N] index the flattened [B * L] hidden states; a token is
-    predicted by the position before it. At most `logit_tokens` rows of logits exist at a time.
+    `input_ids` is int64 [B, L], padded on the right: with causal attention, padding cannot reach a real
+    position, so no mask is built. `positions` [N] index the flattened [B * L] hidden states; the position
+    before a token predicts it. At most `logit_tokens` rows of logits exist at a time.
     """
     hidden = model.base_model(input_ids=input_ids, use_cache=False).last_hidden_state
     chosen = hidden.flatten(0, 1).index_select(0, positions)
@@ -53,7 +53,7 @@ def token_logprobs(
 
 
 def require_plain_head(model: PreTrainedModel) -> None:
-    """Raise TrainError when the model does more than project its last hidden state (scaling, soft caps)."""
+    """Raise TrainError when the model changes its logits after the projection (scaling, soft caps)."""
     probe = torch.arange(8, device=model.device)[None] % int(model.config.get_text_config().vocab_size)
     positions = torch.arange(7, device=model.device)
     with torch.no_grad():

@@ -1,9 +1,9 @@
 """The main loop of reinforcement learning.
 
-    collect -> credit -> samples -> train -> new version -> checkpoint -> metrics -> ledger
+    collect -> advantages -> samples -> train -> new version -> checkpoint -> metrics -> ledger
 
-After `commit_step(k)` the run stands after step k, whatever happens next; `resume` mends what a crash between
-the checkpoint and the commit left apart. Step k trains on tokens of weight version k and makes version k + 1.
+After `commit_step(k)`, step k is durable; `resume` reconciles checkpoint and ledger after a crash between
+their writes. Step k trains on tokens of weight version k and makes version k + 1.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from hone.utils.concurrency import run_in_thread
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainRun:
-    """Everything a run needs.
+    """Components and settings of a run.
 
-    `collect(step)` answers every rollout of the step that was not dropped. Once `publish(version)` returns,
-    the engine samples from the trainer's present weights and marks what it samples with `version`.
+    `collect(step)` returns every rollout of the step that was not dropped. After `publish(version)` returns,
+    the engine samples from the trainer's current weights and marks the tokens with `version`.
     """
 
     run_dir: Path
@@ -50,34 +50,34 @@ class TrainRun:
 
 
 async def train(run: TrainRun) -> None:
-    """Train to `settings.steps`, from the last complete checkpoint where there is one.
+    """Train to `settings.steps`, from the last complete checkpoint if there is one.
 
-    Raises TrainError (StaleSample, NonFinite, CheckpointError) and what `collect` and the ledger raise; the
-    run directory is then as good as after a crash: the same call goes on.
+    Raises TrainError (StaleSample, NonFinite, CheckpointError) and the errors of `collect` and the ledger.
+    After an error or a crash, the same call resumes the run.
     """
     for step in range(await resume(run), run.settings.steps):
         trajectories = await run.collect(step)
-        credit, samples = to_samples(trajectories, run.settings, run.is_masked)
+        advantages, samples = to_samples(trajectories, run.settings, run.is_masked)
         require_on_policy(samples, step)
-        metrics = describe(trajectories, credit, samples) | await train_step(run.trainer, samples)
+        metrics = describe(trajectories, advantages, samples) | await train_step(run.trainer, samples)
         await run.publish(step + 1)
-        disposals = dispose(credit, samples)
+        disposals = dispose(advantages, samples)
         if (step + 1) % run.settings.checkpoint.every == 0 or step + 1 == run.settings.steps:
             await run_in_thread(save, run, step, disposals)
-        run.metrics.write(step, metrics)  # before the commit: a crash repeats a line rather than lose one
+        run.metrics.write(step, metrics)  # before the commit: a crash may repeat a line but loses none
         run.ledger.commit_step(step, disposals)
         run.on_step(step, metrics)
 
 
 async def resume(run: TrainRun) -> int:
-    """Restore the last checkpoint, bring the ledger and the engine in line with it; returns the next step."""
+    """Restore the last checkpoint, reconcile the ledger, update the engine; return the next step."""
     path = checkpoint.latest(checkpoints(run.run_dir))
     done = -1
     if path is not None:
-        progress = await run_in_thread(checkpoint.restore, path, run.trainer)
-        done = progress.step
+        state = await run_in_thread(checkpoint.restore, path, run.trainer)
+        done = state.step
         if _committed(run.ledger) < done:
-            run.ledger.commit_step(done, {i: _disposal(d) for i, d in progress.rollouts.items()})
+            run.ledger.commit_step(done, {i: _disposal(d) for i, d in state.rollouts.items()})
     if _committed(run.ledger) > done:
         run.ledger.rollback(done)
     await run.publish(done + 1)
@@ -87,18 +87,18 @@ async def resume(run: TrainRun) -> int:
 def to_samples(
     trajectories: Sequence[Trajectory], settings: TrainSettings, is_masked: Callable[[Trajectory], bool]
 ) -> tuple[Advantages, list[Sample]]:
-    """What a batch teaches: the credit of its rollouts, and the samples of those that are trained.
+    """Return the advantages of a batch and the samples of its trained rollouts.
 
-    The order of arrival makes no difference.
+    The result does not depend on the order of `trajectories`.
     """
     ordered = sorted(trajectories, key=lambda t: t.rollout_id)
     masked = [t.rollout_id for t in ordered if is_masked(t)]
-    credit = compute_advantages(ordered, settings.algorithm, masked=masked)
-    return credit, build_samples(ordered, credit)
+    advantages = compute_advantages(ordered, settings.algorithm, masked=masked)
+    return advantages, build_samples(ordered, advantages)
 
 
 async def train_step(trainer: Trainer, samples: Sequence[Sample]) -> dict[str, float]:
-    """`trainer.step` off the event loop; cancelling it stops the thread after its present forward pass."""
+    """Run `trainer.step` in a thread; cancellation stops it after its current forward pass."""
     try:
         return await asyncio.to_thread(trainer.step, samples)
     except asyncio.CancelledError:
@@ -114,22 +114,22 @@ def require_on_policy(samples: Sequence[Sample], step: int) -> None:
         if (oldest, newest) != (step, step):
             raise StaleSample(
                 f"rollout {sample.rollout_id} holds tokens of weight versions {oldest} to {newest} at step "
-                f"{step}, and training is on-policy: find out why the engine did not take the new weights"
+                f"{step}, and training is on-policy: check why the engine did not load the new weights"
             )
 
 
-def dispose(credit: Advantages, samples: Sequence[Sample]) -> dict[str, Disposal]:
-    """What the ledger is told; infrastructure faults it knows already."""
+def dispose(advantages: Advantages, samples: Sequence[Sample]) -> dict[str, Disposal]:
+    """Return the disposals for the ledger, which has dropped infrastructure faults already."""
     with_tokens = {sample.rollout_id for sample in samples}
-    disposals = {i: TRAINED if i in with_tokens else dropped("no_tokens") for i in credit.advantages}
-    return disposals | dict.fromkeys(credit.masked, MASKED)
+    disposals = {i: TRAINED if i in with_tokens else dropped("no_tokens") for i in advantages.advantages}
+    return disposals | dict.fromkeys(advantages.masked, MASKED)
 
 
 def describe(
-    trajectories: Sequence[Trajectory], credit: Advantages, samples: Sequence[Sample]
+    trajectories: Sequence[Trajectory], advantages: Advantages, samples: Sequence[Sample]
 ) -> dict[str, float]:
-    """Metrics of a batch before it is trained on; rates are over the rollouts in the baseline."""
-    excluded = set(credit.excluded)
+    """Return metrics of a batch before training; rates are over the rollouts in the baseline."""
+    excluded = set(advantages.excluded)
     counted = [t for t in trajectories if t.rollout_id not in excluded]
     outcomes = Counter(str(t.outcome) for t in trajectories)
     count = max(1, len(counted))
@@ -138,10 +138,10 @@ def describe(
         "resolve_rate": sum(solved(t.outcome, t.verdict) for t in counted) / count,
         "turns": sum(len(t.turns) for t in counted) / count,
         "rollouts": len(trajectories),
-        "masked": len(credit.masked),
-        "excluded": len(credit.excluded),
-        "groups": credit.groups,
-        "zero_variance_groups": len(credit.zero_variance_groups),
+        "masked": len(advantages.masked),
+        "excluded": len(advantages.excluded),
+        "groups": advantages.groups,
+        "zero_variance_groups": len(advantages.zero_variance_groups),
         "samples": len(samples),
         **{f"outcome/{name}": number for name, number in outcomes.items()},
         **summary(counted),

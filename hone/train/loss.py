@@ -1,8 +1,7 @@
-"""From advantages to a loss per trained token, and what the sum over tokens is divided by.
+"""From advantages to a loss per trained token, and the normalisation of the sum over tokens.
 
-Every function here works on flat arrays of trained tokens; padding and prompts never reach it. The rule that
-must not break: the normalisation is that of the whole mini-batch (`token_scales`), so cutting it into
-forward passes changes nothing.
+The functions work on flat arrays of trained tokens, without padding and prompts. Invariant: `token_scales`
+normalises over the whole mini-batch, so splitting it into forward passes changes nothing.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ Normalisation = Literal["token", "trajectory", "group", "constant"]
 
 
 def policy_loss(logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor, settings: LossSettings) -> Tensor:
-    """The clipped surrogate of PPO (arXiv:1707.06347, equation 7), negated; [N] -> [N].
+    """Return the clipped surrogate of PPO (arXiv:1707.06347, equation 7), negated; [N] -> [N].
 
     ratio = exp(logprobs - old_logprobs)
     loss = -min(ratio * A, clip(ratio, 1 - clip_low, 1 + clip_high) * A)
@@ -39,11 +38,11 @@ def policy_loss(logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor, sett
 
 
 def kl_estimate(logprobs: Tensor, reference: Tensor, estimator: Literal["k1", "k2", "k3"]) -> Tensor:
-    """Per-token estimate of KL(policy || reference) from tokens of the policy; [N] -> [N].
+    """Return the per-token estimate of KL(policy || reference) from tokens of the policy; [N] -> [N].
 
     With d = reference - logprobs (J. Schulman, "Approximating KL Divergence", 2020):
     k1 = -d, unbiased, of either sign; k2 = d^2 / 2, biased, small variance; k3 = exp(d) - 1 - d, unbiased and
-    never negative, the one of GRPO (arXiv:2402.03300, equation 4).
+    never negative, as in GRPO (arXiv:2402.03300, equation 4).
     """
     d = reference - logprobs
     match estimator:
@@ -58,7 +57,7 @@ def kl_estimate(logprobs: Tensor, reference: Tensor, estimator: Literal["k1", "k
 def token_scales(
     samples: Sequence[Sample], normalisation: Normalisation, constant_tokens: int | None = None
 ) -> list[Float32]:
-    """What each token's loss is multiplied by before summing, one [T] array per sample, 0 where weight is 0.
+    """Return the factor of each token's loss, one [T] array per sample, 0 where the weight is 0.
 
     With w a token's weight and W sums of weights (DAPO section 3.3 compares the first two):
 
@@ -93,11 +92,11 @@ def _key(sample: Sample, normalisation: Normalisation) -> str:
 
 
 class Objective(Protocol):
-    """What a trainer minimises: a loss per trained token, summed under `token_scales`."""
+    """The objective of a trainer: a loss per trained token, summed with `token_scales`."""
 
     @property
     def temperature(self) -> float:
-        """Divides the logits; the engine's, where its log-probabilities are compared."""
+        """Divisor of the logits; equal to the engine's where its log-probabilities are used."""
         ...
 
     @property
@@ -107,7 +106,7 @@ class Objective(Protocol):
 
     @property
     def uses_reference(self) -> bool:
-        """Whether it needs the log-probabilities of a reference model."""
+        """Whether the loss needs the log-probabilities of a reference model."""
         ...
 
     @property
@@ -118,24 +117,26 @@ class Objective(Protocol):
     def scales(self, samples: Sequence[Sample]) -> list[Float32]: ...
 
     def has_gradient(self, sample: Sample) -> bool:
-        """Whether the sample can move a weight; one that cannot still counts in `scales`."""
+        """Return whether the sample can change a weight; any sample counts in `scales`."""
         ...
 
     def __call__(self, logprobs: Tensor, batch: MicroBatch) -> Tensor:
-        """[N] -> [N]"""
+        """Return the loss per token, [N] -> [N]."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class PolicyObjective:
-    """Reinforcement learning: the clipped surrogate, and the divergence from a reference where asked."""
+    """Reinforcement learning: the clipped surrogate plus an optional KL term to a reference model."""
 
     settings: LossSettings
     temperature: float
 
     def __post_init__(self) -> None:
         if self.temperature <= 0:
-            raise TrainError("replies drawn at temperature 0 cannot be trained on: set a temperature above 0")
+            raise TrainError(
+                "replies sampled at temperature 0 cannot be trained on: set a temperature above 0"
+            )
 
     @property
     def recomputes(self) -> bool:

@@ -1,6 +1,6 @@
-"""Metrics of a run: one JSON line per record, and TensorBoard beside it.
+"""Metrics of a run: one JSON line per record, and TensorBoard files.
 
-`metrics.jsonl` only grows. A run that resumes may report a step twice; the later record counts.
+`metrics.jsonl` is append-only. A resumed run may report a step twice; the later record counts.
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
@@ -21,7 +21,7 @@ class MetricsWriter:
     """Appends to `metrics.jsonl` and `tensorboard/` in the run directory; flushed after every record."""
 
     def __init__(self, run_dir: Path, *, kind: str = "train", tensorboard: bool = True) -> None:
-        """`kind` names the series, so that supervised and reinforcement learning share a file."""
+        """`kind` is the name of the series; supervised and reinforcement learning share a file."""
         run_dir.mkdir(parents=True, exist_ok=True)
         self._kind = kind
         path = run_dir / "metrics.jsonl"
@@ -59,7 +59,7 @@ class MetricsWriter:
 
 
 def read_metrics(run_dir: Path, kind: str = "train") -> list[dict[str, Any]]:
-    """The records of one series in order of step, the last one of each, without a line half written."""
+    """Return the last record of each step of one series, in order of step, without a partial line."""
     records = (record for _, record in read_json_lines(run_dir / "metrics.jsonl"))
     by_step = {record["step"]: record for record in records if record["kind"] == kind}
     return [by_step[step] for step in sorted(by_step)]

@@ -1,4 +1,4 @@
-"""Muon over all matrices of one shape at once: for small matrices that takes a third of the time."""
+"""Muon on all matrices of one shape at once, which takes a third of the time for small matrices."""
 
 # pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
 from __future__ import annotations
@@ -10,7 +10,7 @@ from torch import Tensor
 
 
 class BatchedMuon(torch.optim.Muon):
-    """The update of `torch.optim.Muon`, with the step's size matched to AdamW's, and the same state."""
+    """Same update and state as `torch.optim.Muon`, with the step size matched to AdamW's."""
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:
@@ -34,7 +34,7 @@ class BatchedMuon(torch.optim.Muon):
         directions = orthogonalised(
             torch.stack(updates), group["ns_coefficients"], group["ns_steps"], group["eps"]
         )
-        rate = lr * 0.2 * max(parameters[0].shape) ** 0.5  # the root mean square of AdamW's steps
+        rate = lr * 0.2 * max(parameters[0].shape) ** 0.5  # equal to the RMS of AdamW's updates
         for parameter, direction in zip(parameters, directions, strict=True):
             parameter.mul_(1 - lr * group["weight_decay"]).add_(direction, alpha=-rate)
 
@@ -42,7 +42,7 @@ class BatchedMuon(torch.optim.Muon):
 def orthogonalised(
     matrices: Tensor, coefficients: tuple[float, float, float], steps: int, eps: float
 ) -> Tensor:
-    """[N, A, B] -> bfloat16 [N, A, B]: each matrix with singular values near 1, by Newton-Schulz steps.
+    """Return bfloat16 [N, A, B]: each matrix with singular values near 1, by Newton-Schulz steps.
 
     The quintic iteration of Jordan et al. 2024 (https://kellerjordan.github.io/posts/muon/).
     """

@@ -1,4 +1,4 @@
-"""AdamW, or Muon for the matrices of the layers with AdamW for the rest."""
+"""Make the optimisers: AdamW, or Muon for the matrices of the layers and AdamW for the rest."""
 
 # pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
 from __future__ import annotations
@@ -13,7 +13,7 @@ from hone.train.settings import OptimizerSettings
 
 
 def make_optimizers(model: PreTrainedModel, settings: OptimizerSettings) -> list[Optimizer]:
-    """The optimisers that together update every trained parameter of `model`; their state is theirs.
+    """Return the optimisers that together update every trainable parameter of `model`.
 
     Muon (Jordan et al. 2024, https://kellerjordan.github.io/posts/muon/) orthogonalises the momentum of each
     matrix. Its step is scaled to the root mean square of AdamW's (arXiv:2502.16982, section 2.2), so that one
@@ -25,8 +25,8 @@ def make_optimizers(model: PreTrainedModel, settings: OptimizerSettings) -> list
         heads = [h for h in (model.get_input_embeddings(), model.get_output_embeddings()) if h is not None]
         ends = {id(p) for head in heads for p in head.parameters()}
         by_muon = [p for p in trained if p.ndim == 2 and id(p) not in ends]
-        taken = {id(p) for p in by_muon}
-        by_adamw = [p for p in trained if id(p) not in taken]
+        muon_ids = {id(p) for p in by_muon}
+        by_adamw = [p for p in trained if id(p) not in muon_ids]
         optimizers.append(
             BatchedMuon(
                 by_muon,
@@ -39,7 +39,7 @@ def make_optimizers(model: PreTrainedModel, settings: OptimizerSettings) -> list
 
 
 def _adamw(parameters: list[Parameter], settings: OptimizerSettings) -> Optimizer:
-    """Weight decay on matrices only."""
+    """Return AdamW with weight decay on matrices only."""
     return torch.optim.AdamW(
         [
             {"params": [p for p in parameters if p.ndim >= 2], "weight_decay": settings.weight_decay},

@@ -1,8 +1,8 @@
-"""Train again, offline, on the rollouts of a finished run, with another algorithm, loss or mask.
+"""Train offline on the rollouts of a finished run, with another algorithm, loss or mask.
 
-With the settings of the run itself the weights come out the same. With others, the ratio against the engine's
-log-probabilities corrects for the tokens having been sampled by other weights; `logp_gap_max` and
-`ratio_mean_deviation` say how far it has to reach.
+The settings of the run itself give the same weights. With other settings, other weights sampled the tokens;
+the ratio against the engine's log-probabilities corrects for that, and `logp_gap_max` and
+`ratio_mean_deviation` report by how much.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from hone.types import Trajectory
 
 
 def recorded_steps(ledger: Ledger, store: Store) -> Iterator[list[Trajectory]]:
-    """The rollouts that each committed step of a run trained on or masked, in the order of dispatch.
+    """Yield the rollouts that each committed step trained on or masked, in order of dispatch.
 
-    Raises StoreError for a rollout that cannot be read.
+    Raises StoreError when a rollout cannot be read.
     """
     for step in range(0 if ledger.last_step is None else ledger.last_step + 1):
         entries = [entry for entry in ledger.entries() if entry.trained_step == step]
@@ -43,16 +43,16 @@ def replay(
     is_masked: Callable[[Trajectory], bool],
     on_step: Callable[[int, Mapping[str, float]], None] = lambda step, metrics: None,
 ) -> Path:
-    """Train on each batch in turn and return the checkpoint of the last. Raises TrainError without any."""
+    """Train on each batch in turn; return the last checkpoint. Raises TrainError without a batch."""
     last = -1
     for step, trajectories in enumerate(steps):
-        credit, samples = to_samples(trajectories, settings, is_masked)
-        report = describe(trajectories, credit, samples) | trainer.step(samples)
+        advantages, samples = to_samples(trajectories, settings, is_masked)
+        report = describe(trajectories, advantages, samples) | trainer.step(samples)
         metrics.write(step, report)
         on_step(step, report)
         last = step
     if last < 0:
-        raise TrainError("the run holds no committed step to train on again")
+        raise TrainError("the run has no committed step to replay: train at least one step first")
     return checkpoint.save(
         run_dir / "checkpoints",
         TrainState(step=last),

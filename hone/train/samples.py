@@ -1,7 +1,7 @@
-"""From token trees to samples: which tokens are trained, and in which context.
+"""From token trees to samples: one sequence per branch, with a weight per token.
 
-The rule that must not break: weight > 0 only on tokens an engine sampled, each at most once over all
-branches, and every array has the length of the branch.
+Invariant: weight > 0 only on tokens that an engine sampled, each at most once over all branches, and every
+array has the length of the branch.
 """
 
 from __future__ import annotations
@@ -26,14 +26,12 @@ def tree_samples(
     node_advantages: Mapping[int, float] = NO_NODES,
     weight: float = 1.0,
 ) -> list[Sample]:
-    """One sample per branch of `tree` that holds a sampled token no earlier branch holds.
+    """Return one sample per branch of `tree` with a sampled token that no earlier branch contains.
 
-    The tokens of a node have its entry in `node_advantages`, or else `advantage`.
+    The advantage of a node's tokens is its entry in `node_advantages`, or else `advantage`. A token that
+    several branches share has weight in the first of them (its context is the same in all).
 
-    A token shared by several branches gets its weight in the first of them (its context is the same in all);
-    a branch with nothing left to train gives no sample.
-
-    Raises ValueError when the first token of a sequence is sampled: nothing predicts it.
+    Raises ValueError when the first token of a sequence is sampled, because no position predicts it.
 
     Example: root P; P -> A (sampled) -> E -> B (sampled), and P -> A -> F -> C (sampled):
         sample 0: P + A + E + B with weight [0]*|P| + [1]*|A| + [0]*|E| + [1]*|B|
@@ -48,34 +46,36 @@ def tree_samples(
         if not fresh:
             continue
         trained.update(fresh)
-        credit = {i: node_advantages.get(i, advantage) for i in fresh}
-        sample = _branch_sample(tree, branch, credit, rollout_id, group_id, weight)
+        fresh_advantages = {i: node_advantages.get(i, advantage) for i in fresh}
+        sample = _branch_sample(tree, branch, fresh_advantages, rollout_id, group_id, weight)
         if sample.weight[0] > 0:
-            raise ValueError(f"rollout {rollout_id}: the first token of a sequence cannot have been sampled")
+            raise ValueError(
+                f"rollout {rollout_id}: its first token is marked as sampled, which is impossible"
+            )
         samples.append(sample)
     return samples
 
 
-def build_samples(trajectories: Iterable[Trajectory], credit: Advantages) -> list[Sample]:
-    """The samples of every trajectory that `credit` gives an advantage, in order."""
+def build_samples(trajectories: Iterable[Trajectory], advantages: Advantages) -> list[Sample]:
+    """Return the samples of every trajectory with an advantage, in order."""
     return [
         sample
         for trajectory in trajectories
-        if trajectory.rollout_id in credit.advantages
+        if trajectory.rollout_id in advantages.advantages
         for sample in tree_samples(
             trajectory.tree,
             rollout_id=trajectory.rollout_id,
             group_id=trajectory.group_id,
-            advantage=credit.advantages[trajectory.rollout_id],
-            node_advantages=turn_nodes(trajectory, credit.turn_advantages.get(trajectory.rollout_id, {})),
+            advantage=advantages.advantages[trajectory.rollout_id],
+            node_advantages=turn_nodes(trajectory, advantages.turn_advantages.get(trajectory.rollout_id, {})),
         )
     ]
 
 
 def turn_nodes(trajectory: Trajectory, turn_advantages: Mapping[int, float]) -> dict[int, float]:
-    """Advantage per sampled node, from that per turn; nodes of no turn (side calls) are left out.
+    """Return node -> advantage from turn -> advantage, without nodes outside turns (auxiliary calls).
 
-    Raises TrainError when a turn's node is not a sampled one, or is that of two turns.
+    Raises TrainError when a turn's node is not sampled, or when two turns have the same node.
     """
     nodes: dict[int, float] = {}
     for turn in trajectory.turns:
@@ -84,9 +84,9 @@ def turn_nodes(trajectory: Trajectory, turn_advantages: Mapping[int, float]) -> 
         where = f"rollout {trajectory.rollout_id}: turn {turn.index} names node {turn.node}"
         tree = trajectory.tree
         if not 0 <= turn.node < len(tree.nodes) or not tree.nodes[turn.node].sampled:
-            raise TrainError(f"{where}, which was not sampled")
+            raise TrainError(f"{where}, which is not a sampled node")
         if turn.node in nodes:
-            raise TrainError(f"{where}, which is another turn's, too")
+            raise TrainError(f"{where}, which belongs to another turn, too")
         nodes[turn.node] = turn_advantages[turn.index]
     return nodes
 
@@ -94,12 +94,12 @@ def turn_nodes(trajectory: Trajectory, turn_advantages: Mapping[int, float]) -> 
 def _branch_sample(
     tree: TokenTree,
     branch: list[int],
-    credit: Mapping[int, float],
+    node_advantages: Mapping[int, float],
     rollout_id: str,
     group_id: str,
     weight: float,
 ) -> Sample:
-    """`credit` names the nodes that are trained in this branch, with their advantages."""
+    """Return the sample of a branch; `node_advantages` holds the nodes that this branch trains."""
     nodes = [tree.nodes[i] for i in branch]
 
     def spread(values: Iterable[float]) -> Float32:
@@ -110,8 +110,8 @@ def _branch_sample(
         rollout_id=rollout_id,
         group_id=group_id,
         tokens=np.concatenate([n.tokens for n in nodes]).astype(np.int32, copy=False),
-        weight=spread(weight if i in credit else 0.0 for i in branch),
-        advantage=spread(credit.get(i, 0.0) for i in branch),
+        weight=spread(weight if i in node_advantages else 0.0 for i in branch),
+        advantage=spread(node_advantages.get(i, 0.0) for i in branch),
         logprobs=np.concatenate([_logprobs(n) for n in nodes]),
         version=np.concatenate([_version(n) for n in nodes]),
     )

@@ -1,4 +1,4 @@
-"""The learning rate as a function of the optimiser step; there is no state to save."""
+"""The learning rate as a pure function of the optimiser step."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from hone.train.settings import OptimizerSettings
 
 
 def learning_rate(step: int, total_steps: int, settings: OptimizerSettings) -> float:
-    """Learning rate of optimiser step `step` (from 0) of `total_steps`.
+    """Return the learning rate of optimiser step `step` (from 0) of `total_steps`.
 
-    Rises linearly to `lr` at step `warmup_steps`, then follows the schedule, and stays at its end afterwards.
+    Rises linearly to `lr` at step `warmup_steps`, follows the schedule, and keeps the final value afterwards.
     Example: lr 1.0, 4 warm-up steps: 0.2, 0.4, 0.6, 0.8, 1.0, 1.0, ...
     """
     if step < settings.warmup_steps:

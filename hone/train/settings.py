@@ -14,23 +14,23 @@ class AlgorithmSettings(Settings):
 
     name: Literal["grpo", "rloo", "step_wise"] = "grpo"
     """`grpo`: reward minus the mean of the group. `rloo`: reward minus the mean of the others. `step_wise`:
-    each turn's own reward plus the outcome's, against the same turn of the rest of the group."""
+    the reward of each turn plus the outcome's, normalised over the same turn of the whole group."""
 
     reward: Literal["outcome", "final"] = "outcome"
-    """What `grpo` and `rloo` take for a rollout's reward: the outcome's, or the final score, which adds what
-    its turns earned (see `judge` and `progress`)."""
+    """Reward of a rollout for `grpo` and `rloo`: that of the outcome, or the final score, which adds the turn
+    rewards (see `judge` and `progress`)."""
 
     normalise_std: bool = True
-    """Divide the advantages of `grpo` by the group's standard deviation; false is Dr. GRPO."""
+    """Divide the advantages of `grpo` by the group's standard deviation; false: Dr. GRPO."""
 
     @property
     def uses_turns(self) -> bool:
-        """Whether the rewards of single turns are part of what is trained."""
+        """Whether training uses turn rewards."""
         return self.name == "step_wise" or self.reward == "final"
 
     @property
     def named(self) -> str:
-        """The algorithm in a few words, for people."""
+        """The algorithm in a few words, for display."""
         return self.name if self.name == "step_wise" else f"{self.name} on the {self.reward} reward"
 
     @model_validator(mode="after")
@@ -45,7 +45,7 @@ class AlgorithmSettings(Settings):
 
 
 class LossSettings(Settings):
-    """What is minimised, given advantages."""
+    """The loss, given advantages."""
 
     clip_low: float = Field(default=0.2, ge=0, lt=1)
     """The probability ratio is clipped below 1 - clip_low."""
@@ -58,16 +58,16 @@ class LossSettings(Settings):
     weights before the first optimiser step of the batch."""
 
     kl_coef: float = Field(default=0.0, ge=0)
-    """Weight of the KL divergence to the reference model (the weights training began with); 0 needs none."""
+    """Weight of the KL divergence to the reference model (the initial weights); 0: no reference model."""
 
     kl_estimator: Literal["k1", "k2", "k3"] = "k3"
-    """Estimator of that divergence, see `hone.train.loss.kl_estimate`."""
+    """Estimator of the KL divergence, see `hone.train.loss.kl_estimate`."""
 
     normalisation: Literal["token", "trajectory", "group", "constant"] = "token"
-    """What the sum of the token losses is divided by, see `hone.train.loss.token_scales`."""
+    """Divisor of the sum of token losses, see `hone.train.loss.token_scales`."""
 
     constant_tokens: int | None = Field(default=None, gt=0)
-    """Tokens that each trajectory is divided by; exactly with normalisation = "constant"."""
+    """Tokens by which each trajectory is divided; required with normalisation = "constant" only."""
 
     @model_validator(mode="after")
     def _constant_needs_its_number(self) -> LossSettings:
@@ -91,7 +91,7 @@ class OptimizerSettings(Settings):
     """Learning rate after the warm-up."""
 
     schedule: Literal["constant", "linear", "cosine"] = "constant"
-    """What follows the warm-up: `linear` and `cosine` fall to `final_lr_fraction` at the last step."""
+    """Schedule after the warm-up: `linear` and `cosine` fall to `final_lr_fraction` at the last step."""
 
     warmup_steps: int = Field(default=0, ge=0)
     """Optimiser steps over which the learning rate rises from 0."""
@@ -125,16 +125,16 @@ class OptimizerSettings(Settings):
 
 
 class BatchSettings(Settings):
-    """How a batch of samples is cut into optimiser steps and forward passes."""
+    """How a batch of samples is split into optimiser steps and forward passes."""
 
     mini_batches: int = Field(default=1, ge=1)
-    """Optimiser steps per pass over a batch; whole rollouts go to one of them."""
+    """Optimiser steps per pass over a batch; a rollout is never split between them."""
 
     epochs: int = Field(default=1, ge=1)
     """Passes over a batch."""
 
     micro_batch_tokens: Annotated[int, Mark.SAME_RESULTS] = Field(default=2048, gt=0)
-    """Tokens of one forward pass, padding included; a single longer sample passes alone. Bounds the memory
+    """Tokens of one forward pass, padding included; a longer sample has a pass by itself. Bounds the memory
     and changes nothing else."""
 
     logit_tokens: Annotated[int, Mark.SAME_RESULTS] = Field(default=4096, gt=0)
@@ -142,15 +142,15 @@ class BatchSettings(Settings):
     backward pass."""
 
     workers: Annotated[int, Mark.SAME_RESULTS] = Field(default=1, ge=1)
-    """Micro-batches computed at once, each by one thread. For small models on a CPU: their operations are too
-    short to be split among cores. Each has gradients of its own. What needs no gradient is left to torch."""
+    """Micro-batches computed at once, each by one thread with its own gradients. For small models on a CPU,
+    whose operations are too short to be split among cores. Passes without a gradient use torch's threads."""
 
     seed: Annotated[int, Mark.RUN_SEED] = 0
     """Seed of the order of rollouts over the mini-batches."""
 
 
 class CheckpointSettings(Settings):
-    """When checkpoints are written and how many stay."""
+    """When checkpoints are written and how many are kept."""
 
     every: int = Field(default=1, ge=1)
     """Steps between two checkpoints; the last step always writes one."""
@@ -175,10 +175,10 @@ class TrainSettings(Settings):
     """From gradients to weights."""
 
     batch: BatchSettings = BatchSettings()
-    """How a batch is cut."""
+    """How a batch is split."""
 
     checkpoint: Annotated[CheckpointSettings, Mark.SAME_RESULTS] = CheckpointSettings()
-    """What is kept."""
+    """Checkpoints."""
 
 
 class SftSettings(Settings):
@@ -206,4 +206,4 @@ class SftSettings(Settings):
     """From gradients to weights."""
 
     checkpoint: Annotated[CheckpointSettings, Mark.SAME_RESULTS] = CheckpointSettings(every=200, keep=1)
-    """What is kept; `every` counts optimiser steps."""
+    """Checkpoints; `every` counts optimiser steps."""

@@ -1,6 +1,6 @@
 """Supervised training on stored trajectories: the same samples and the same step, with cross-entropy.
 
-It resumes from its own checkpoints: the order of the data follows from seed and epoch, so the step says all.
+A run resumes from its checkpoints: seed and epoch determine the order of the data, so the step suffices.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ Encode = Callable[[Sequence[Message], Sequence[ToolSpec]], TokenTree]
 
 
 def demonstration_samples(examples: Iterable[Demonstration | Trajectory], encode: Encode) -> list[Sample]:
-    """Samples with weight 1 on what the assistant said.
+    """Return samples with weight 1 on the assistant's tokens.
 
-    A trajectory that an engine sampled keeps its tokens; one without tokens (a scripted agent's) and a
-    demonstration go through `encode`, which lays the messages out as a rollout would have.
+    A trajectory that an engine sampled keeps its tokens. A trajectory without tokens (of a scripted agent)
+    and a demonstration are tokenised by `encode`, which renders the messages as a rollout does.
     """
     samples: list[Sample] = []
     for example in examples:
@@ -54,11 +54,13 @@ def sft(
 ) -> Path:
     """Train `model` in place and return the last checkpoint, a folder that transformers loads.
 
-    Goes on from the last checkpoint in `run_dir`. `on_step(step, steps, metrics)` hears of every optimiser
-    step. Raises TrainError when there is nothing to train on, NonFinite, CheckpointError.
+    Resumes from the last checkpoint in `run_dir`. `on_step(step, steps, metrics)` is called after every
+    optimiser step. Raises TrainError when `samples` is empty, NonFinite, CheckpointError.
     """
     if not samples:
-        raise TrainError("there is nothing to train on: the trajectories hold no assistant message")
+        raise TrainError(
+            "there is nothing to train on: the trajectories contain no assistant message; pass others"
+        )
     batches = [batch for epoch in range(settings.epochs) for batch in _epoch(samples, settings, epoch)]
     trainer = Trainer(
         model,
@@ -92,7 +94,7 @@ def sft(
 
 
 def _epoch(samples: Sequence[Sample], settings: SftSettings, epoch: int) -> list[list[int]]:
-    """Indices of the samples of each optimiser step; all samples of a trajectory are in one."""
+    """Return the sample indices of each optimiser step; a trajectory's samples stay together."""
     by_rollout: dict[str, list[int]] = {}
     for index, sample in enumerate(samples):
         by_rollout.setdefault(sample.rollout_id, []).append(index)

@@ -1,4 +1,4 @@
-"""What a training step reports: sums over micro-batches, turned into means at the end."""
+"""Metrics of a training step: sums over micro-batches, averaged at the end."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hone.train.batches import MicroBatch
 
 
 class StepStats:
-    """Collects the numbers of one `Trainer.step`. `clip` are the bounds of the ratio; None: there is none."""
+    """Collects the metrics of one `Trainer.step`. `clip`: bounds of the ratio; None without a ratio."""
 
     def __init__(self, clip: tuple[float, float] | None) -> None:
         self._clip = clip
@@ -24,7 +24,7 @@ class StepStats:
 
     @torch.no_grad()
     def add_micro_batch(self, batch: MicroBatch, logprobs: Tensor, entropy: Tensor) -> None:
-        """`logprobs` and `entropy` are [N], of the weights before the optimiser step."""
+        """Add a micro-batch; `logprobs` and `entropy` are [N], of the weights before the optimiser step."""
         self._sums["tokens"] += batch.tokens
         self._sums["trained_tokens"] += len(logprobs)
         self._sums["entropy"] += float(entropy.sum())
@@ -41,9 +41,8 @@ class StepStats:
         self._sums["clip_fraction"] += float(clipped.sum())
         self._sums["approx_kl"] += float((ratio - 1 - difference).sum())  # k3 of KL(old || new)
         self._raise_max("ratio_max_deviation", float(deviation.max()))
-        if (
-            self._steps == 0 and not self._skipped["non_finite_gradient"]
-        ):  # the weights are still the engine's
+        # before the first optimiser step, the weights are still the engine's
+        if self._steps == 0 and not self._skipped["non_finite_gradient"]:
             self._raise_max("logp_gap_max", float((logprobs - batch.engine_logprobs).abs().max()))
 
     def add_loss(self, loss: float) -> None:
@@ -59,7 +58,7 @@ class StepStats:
         self._skipped[reason] += 1
 
     def metrics(self, seconds: float) -> dict[str, float]:
-        """The names are listed at `Trainer.step`; a name without a value is left out."""
+        """Return the metrics that `Trainer.step` documents, without those that have no value."""
         per_step = {"grad_norm", "lr"}
         counts = {"tokens", "trained_tokens"}
         loss = self._loss / max(1, self._mini_batches)

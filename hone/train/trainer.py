@@ -2,8 +2,8 @@
 
     samples -> mini-batches -> micro-batches -> log-probabilities -> loss -> gradients -> clip -> optimiser
 
-The model stays in evaluation mode: with dropout the ratio would not be that of the policy that was sampled.
-It is trained in place, in its own precision (no autocast), so an engine may share it.
+The model stays in evaluation mode: dropout would change the ratio against the sampled policy. It is trained
+in place, in its own precision (no autocast), so an engine may share it.
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
@@ -33,16 +33,16 @@ from hone.train.settings import BatchSettings, OptimizerSettings, TrainSettings
 from hone.train.stats import StepStats
 from hone.types import Float32, Sample
 
-SKIPS_IN_A_ROW = 3  # one bad gradient happens in low precision; three are a defect
+SKIPS_IN_A_ROW = 3  # low precision causes single bad gradients; three in a row are a defect
 
 
 class Trainer:
     """Trains `model` in place.
 
-    Non-finite numbers: a loss that is not finite raises NonFinite before any weight changes. A gradient norm
-    that is not finite skips that optimiser step and is counted in `skipped/non_finite_gradient`; three in a
-    row raise NonFinite. A mini-batch in which nothing has a gradient (all advantages 0) leaves the weights
-    alone and is counted in `skipped/no_signal`.
+    A non-finite loss raises NonFinite before any weight changes. A non-finite gradient norm skips the
+    optimiser step and is counted in `skipped/non_finite_gradient`; three in a row raise NonFinite. A
+    mini-batch without a gradient (all advantages 0) leaves the weights unchanged and is counted in
+    `skipped/no_signal`.
     """
 
     def __init__(
@@ -55,11 +55,13 @@ class Trainer:
         total_optimizer_steps: int,
         reference: PreTrainedModel | None = None,
     ) -> None:
-        """`reference` is the frozen model of the KL term, exactly where the objective has one."""
+        """`reference` is the frozen model of the KL term; required if and only if the objective has one."""
         if objective.uses_reference != (reference is not None):
             raise TrainError("a reference model is needed exactly when loss.kl_coef is above 0")
         if batch.workers > 1 and model.device.type != "cpu":
-            raise TrainError(f"workers above 1 are for training on a CPU, and the model is on {model.device}")
+            raise TrainError(
+                f"`workers` is {batch.workers}, which needs a model on the CPU, not {model.device}: use 1"
+            )
         require_plain_head(model)
         self.model = model.eval()
         self.optimizer_steps = 0
@@ -73,23 +75,23 @@ class Trainer:
         self._cancelled = threading.Event()
         self._parameters = [p for p in model.parameters() if p.requires_grad]
         self._replicas = [_replica(self.model) for _ in range(batch.workers - 1)]
-        # Kept, for a new thread would find its memory cold; its threads end when the trainer is collected.
+        # Kept between steps: new threads start with cold caches. The threads end with the trainer.
         self._pool = ThreadPoolExecutor(batch.workers, initializer=use_threads, initargs=(1,))
         self.optimizers = make_optimizers(model, optimizer)
 
     def step(self, samples: Sequence[Sample]) -> dict[str, float]:
-        """Train on `samples`: `epochs` passes of `mini_batches` optimiser steps each; returns the metrics.
+        """Train on `samples`, `epochs` passes of `mini_batches` optimiser steps each; return the metrics.
 
-        Metrics: loss (mean over the mini-batches, always there); grad_norm, lr (means over the optimiser
+        Metrics: loss (mean over the mini-batches, always present); grad_norm, lr (means over the optimiser
         steps made); ratio_max_deviation, ratio_mean_deviation (of the ratio from 1), clip_fraction, approx_kl
         (k3, old to new), entropy (nats); logp_gap_max (max |engine - trainer| over the tokens of the first
-        optimiser step); tokens, trained_tokens (that passed through the model, over all epochs);
+        optimiser step); tokens, trained_tokens (of all forward passes, over all epochs);
         optimizer_steps; skipped/<reason>; seconds, tokens_per_s.
 
-        Raises NonFinite, and TrainError, naming the rollout, for an unsound sample.
+        Raises NonFinite, and TrainError, which names the rollout, for an invalid sample.
         """
         started = time.perf_counter()
-        _require_sound(samples)
+        _require_valid(samples)
         self._cancelled.clear()
         stats = StepStats(self._objective.clip)
         rng = np.random.default_rng((self._batch.seed, self._calls))
@@ -101,17 +103,17 @@ class Trainer:
         return stats.metrics(time.perf_counter() - started)
 
     def cancel(self) -> None:
-        """Make a `step` that runs in another thread raise StepCancelled after its present forward pass.
+        """Make a `step` in another thread raise StepCancelled after its current forward pass.
 
-        The weights may then be anywhere within the step: go on from a checkpoint.
+        The weights are then in an intermediate state: resume from a checkpoint.
         """
         self._cancelled.set()
 
     @torch.no_grad()
     def logprobs(self, samples: Sequence[Sample], model: PreTrainedModel | None = None) -> list[Float32]:
-        """[T] per sample: log-probability of each token with weight, 0 elsewhere, under the present weights.
+        """Return [T] per sample: the log-probability of each token with weight, 0 elsewhere.
 
-        `model` scores with other weights than the trainer's own.
+        Uses the trainer's current weights, or those of `model`.
         """
         rows = [TrainRow(sample=s, scale=s.weight, old_logprobs=None) for s in samples]
         scored = [np.zeros(len(s.tokens), np.float32) for s in samples]
@@ -126,7 +128,7 @@ class Trainer:
         return scored
 
     def state_dict(self) -> dict[str, Any]:
-        """What `load_state_dict` needs to go on exactly as if nothing had happened; the weights go apart."""
+        """Return the state, without the weights, from which `load_state_dict` continues bit for bit."""
         return {
             "optimizers": [part.state_dict() for part in self.optimizers],
             "optimizer_steps": self.optimizer_steps,
@@ -142,7 +144,7 @@ class Trainer:
         self._skips_in_a_row = state["skips_in_a_row"]
 
     def _rows(self, samples: Sequence[Sample]) -> list[TrainRow]:
-        """What stays the same over all optimiser steps of a batch: the old and the reference numbers."""
+        """Return the rows of a batch with their old and reference log-probabilities."""
         old: Sequence[Float32 | None] = [s.logprobs for s in samples]
         if self._objective.recomputes:
             one_step = self._batch.epochs == 1 and self._batch.mini_batches == 1
@@ -186,10 +188,10 @@ class Trainer:
             )
 
     def _accumulate(self, batches: Sequence[MicroBatch], stats: StepStats) -> float:
-        """Leave the gradient of all `batches` in the parameters; return their loss.
+        """Accumulate the gradient of all `batches` in the parameters; return their loss.
 
-        Each worker takes its share through a model of its own, and their gradients are added in a fixed
-        order: the same samples give the same sum every time.
+        Each worker uses its own replica. The gradients are added in a fixed order, so the same samples
+        always give the same sum.
         """
         models = [self.model, *self._replicas][: len(batches)]
         for replica in models[1:]:
@@ -203,17 +205,17 @@ class Trainer:
                 shares = [work(0)]
             else:
                 futures = [self._pool.submit(work, worker) for worker in range(len(models))]
-                wait(futures)  # for all: whoever goes on while one still works would race with it
+                wait(futures)  # for all, even after an error: a running worker still writes gradients
                 shares = [future.result() for future in futures]
         except NonFinite:
             self.model.zero_grad(set_to_none=True)
             raise
         for replica in models[1:]:
-            for ours, theirs in zip(self.model.parameters(), replica.parameters(), strict=True):
-                if ours.grad is None:
-                    ours.grad = theirs.grad
-                elif theirs.grad is not None:
-                    ours.grad += theirs.grad
+            for main, other in zip(self.model.parameters(), replica.parameters(), strict=True):
+                if main.grad is None:
+                    main.grad = other.grad
+                elif other.grad is not None:
+                    main.grad += other.grad
         total = 0.0
         for index, batch in enumerate(batches):
             loss, logprobs, entropy = shares[index % len(models)][index // len(models)]
@@ -222,7 +224,7 @@ class Trainer:
         return total
 
     def _backward(self, batch: MicroBatch, model: PreTrainedModel) -> tuple[float, Tensor, Tensor]:
-        """Add one micro-batch's gradient to `model`'s; its loss, log-probabilities [N] and entropies [N]."""
+        """Backpropagate one micro-batch; return its loss, log-probabilities [N] and entropies [N]."""
         logprobs, entropy = self._forward(batch, model)
         loss = (self._objective(logprobs, batch) * batch.scale).sum()
         value = float(loss.detach())
@@ -248,7 +250,7 @@ class Trainer:
 
 
 def _replica(model: PreTrainedModel) -> PreTrainedModel:
-    """The same model on the same weights, not a copy of them, with gradients of its own."""
+    """Return a model that shares the weight tensors of `model` but has its own gradients."""
     shared = {id(p): torch.nn.Parameter(p.data, p.requires_grad) for p in model.parameters()}
     return copy.deepcopy(model, shared)
 
@@ -260,7 +262,7 @@ def policy_trainer(
     temperature: float,
     reference: PreTrainedModel | None = None,
 ) -> Trainer:
-    """A trainer for reinforcement learning. `temperature` is the one that the engine samples with."""
+    """Return a trainer for reinforcement learning. `temperature` is the engine's sampling temperature."""
     return Trainer(
         model,
         objective=PolicyObjective(settings.loss, temperature),
@@ -271,7 +273,7 @@ def policy_trainer(
     )
 
 
-def _require_sound(samples: Sequence[Sample]) -> None:
+def _require_valid(samples: Sequence[Sample]) -> None:
     for sample in samples:
         lengths = {len(a) for a in (sample.tokens, sample.weight, sample.advantage, sample.logprobs)}
         if len(lengths) != 1:

@@ -120,7 +120,7 @@ def flip_a_bit(path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("damage", "says"),
-    [(cut_in_half, "bytes instead of"), (flip_a_bit, "has been changed"), (Path.unlink, "has lost its")],
+    [(cut_in_half, "bytes instead of"), (flip_a_bit, "has been changed"), (Path.unlink, "lacks the file")],
 )
 @pytest.mark.parametrize("name", ["model.safetensors", "trainer.pt"])
 def test_damaged_checkpoint_is_refused_with_advice(
@@ -130,7 +130,7 @@ def test_damaged_checkpoint_is_refused_with_advice(
     damage(save(tmp_path, 1) / name)  # type: ignore[operator]
     with pytest.raises(CheckpointError, match=says) as refusal:
         checkpoint.latest(tmp_path)
-    assert f"delete {tmp_path / 'step-000001'} to go on from step-000000" in str(refusal.value)
+    assert f"delete {tmp_path / 'step-000001'} to continue from step-000000" in str(refusal.value)
     shutil.rmtree(tmp_path / "step-000001")
     assert checkpoint.latest(tmp_path) == tmp_path / "step-000000"
 

@@ -142,7 +142,8 @@ def test_auxiliary_calls_get_the_advantage_of_the_rollout() -> None:
 
 
 @pytest.mark.parametrize(
-    ("nodes", "said"), [((1, 1), "another turn's, too"), ((1, 2), "not sampled"), ((1, 9), "not sampled")]
+    ("nodes", "said"),
+    [((1, 1), "to another turn, too"), ((1, 2), "not a sampled node"), ((1, 9), "not a sampled node")],
 )
 def test_turns_that_do_not_fit_their_tree_are_refused(nodes: tuple[int, int], said: str) -> None:
     with pytest.raises(TrainError, match=said):

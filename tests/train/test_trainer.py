@@ -267,9 +267,7 @@ def test_non_finite_loss_in_any_worker_leaves_no_gradient() -> None:
 
 
 def test_workers_are_refused_on_other_devices_than_the_cpu() -> None:
-    with pytest.raises(
-        TrainError, match="workers above 1 are for training on a CPU, and the model is on meta"
-    ):
+    with pytest.raises(TrainError, match="which needs a model on the CPU, not meta"):
         trainer_of(tiny_model().to("meta"), batch=BatchSettings(workers=2))
 
 

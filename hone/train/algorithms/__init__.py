@@ -1,4 +1,4 @@
-"""Algorithms: each turns the rewards of one group into advantages, and knows nothing else."""
+"""Algorithms that turn the rewards of one group into advantages."""
 
 from hone.train.algorithms.advantages import Advantages, compute_advantages
 

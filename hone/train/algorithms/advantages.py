@@ -1,6 +1,6 @@
-"""Who is in the baseline, who is trained, and with which advantage.
+"""Compute the advantages of a batch and select the rollouts of the baseline and of training.
 
-The rule that must not break: an infrastructure fault changes neither the baseline nor the gradient of anyone.
+Invariant: an infrastructure fault changes neither the baseline nor the gradient of other rollouts.
 """
 
 from __future__ import annotations
@@ -25,35 +25,37 @@ from hone.types import Trajectory
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advantages:
-    """What an algorithm made of a batch. Every trajectory is in exactly one of the first three."""
+    """Advantages of a batch. Every trajectory is in exactly one of the first three fields."""
 
-    advantages: dict[str, float]  # rollout id -> advantage, of those that are trained
-    masked: tuple[str, ...]  # rollout ids that are in the baseline and not trained
+    advantages: dict[str, float]  # rollout id -> advantage, of trained rollouts
+    masked: tuple[str, ...]  # rollout ids in the baseline that are not trained
     excluded: tuple[str, ...]  # rollout ids of infrastructure faults
     zero_variance_groups: tuple[str, ...]  # group ids whose rewards are all equal: their advantages are 0
     groups: int  # groups with at least one member in the baseline
-    turn_advantages: dict[str, dict[int, float]] = field(  # rollout id -> turn index -> advantage, of the
-        default_factory=dict[str, dict[int, float]]  # trained; a rollout that has none here goes as a whole
+    turn_advantages: dict[str, dict[int, float]] = field(  # rollout id -> turn index -> advantage
+        default_factory=dict[str, dict[int, float]]  # absent rollouts: `advantages` holds for all their turns
     )
 
 
 def compute_advantages(
     trajectories: Sequence[Trajectory], settings: AlgorithmSettings, *, masked: Collection[str] = ()
 ) -> Advantages:
-    """Advantages per rollout, and per turn where the algorithm has them.
+    """Return the advantages per rollout, and per turn where the algorithm has them.
 
-    The members of a group share its `group_id`, however many they are.
+    Trajectories with the same `group_id` form a group of any size.
 
-    `masked` are ids of rollouts that count in the baseline and are not trained; only outcomes that the table
-    allows to be masked may be. Raises TrainError for one that may not, a baseline member without a reward, a
-    reward that is not a finite number, or a rollout that occurs twice.
+    Args:
+        masked: ids of rollouts that count in the baseline but are not trained.
+    Raises:
+        TrainError: `OUTCOME_RULES` does not allow to mask a rollout of `masked`, a reward of the baseline is
+            missing or not finite, or a rollout occurs twice.
     """
     groups: dict[str, list[Trajectory]] = defaultdict(list)
     excluded: list[str] = []
     seen: set[str] = set()
     for trajectory in trajectories:
         if trajectory.rollout_id in seen:
-            raise TrainError(f"rollout {trajectory.rollout_id} is twice in the batch")
+            raise TrainError(f"the batch contains rollout {trajectory.rollout_id} twice")
         seen.add(trajectory.rollout_id)
         if OUTCOME_RULES[trajectory.outcome].in_baseline:
             groups[trajectory.group_id].append(trajectory)
@@ -61,7 +63,7 @@ def compute_advantages(
             excluded.append(trajectory.rollout_id)
     advantages: dict[str, float] = {}
     turn_advantages: dict[str, dict[int, float]] = {}
-    hidden: list[str] = []
+    masked_ids: list[str] = []
     zero_variance: list[str] = []
     for group_id, members in groups.items():
         own, of_turns = _of_group(members, settings)
@@ -70,14 +72,14 @@ def compute_advantages(
         for member, advantage, turns in zip(members, own, of_turns, strict=True):
             if member.rollout_id in masked:
                 _require_maskable(member)
-                hidden.append(member.rollout_id)
+                masked_ids.append(member.rollout_id)
                 continue
             advantages[member.rollout_id] = advantage
             if turns:
                 turn_advantages[member.rollout_id] = turns
     return Advantages(
         advantages=advantages,
-        masked=tuple(hidden),
+        masked=tuple(masked_ids),
         excluded=tuple(excluded),
         zero_variance_groups=tuple(zero_variance),
         groups=len(groups),
@@ -88,16 +90,16 @@ def compute_advantages(
 def _of_group(
     members: Sequence[Trajectory], settings: AlgorithmSettings
 ) -> tuple[list[float], list[dict[int, float]]]:
-    """Advantages of the members of one group, and of their turns where the algorithm has them."""
+    """Return the advantages of the members of one group, and of their turns where there are any."""
     rewards = np.array([_reward(member, settings) for member in members], np.float64)
     if settings.name == "step_wise":
         turns = [[turn.index for turn in member.turns] for member in members]
         own, of_turns = step_wise(rewards, turns, [_turn_rewards(member) for member in members])
         return own.tolist(), of_turns
-    return _whole(rewards, settings).tolist(), [{} for _ in members]
+    return _rollout_advantages(rewards, settings).tolist(), [{} for _ in members]
 
 
-def _whole(rewards: Rewards, settings: AlgorithmSettings) -> Rewards:
+def _rollout_advantages(rewards: Rewards, settings: AlgorithmSettings) -> Rewards:
     if float(np.ptp(rewards)) <= SAME_REWARD:
         return np.zeros_like(rewards)
     if settings.name == "rloo":

@@ -12,7 +12,7 @@ from hone.train.algorithms.rewards import Rewards
 
 
 def grpo(rewards: Rewards, *, normalise_std: bool) -> Rewards:
-    """Advantage = reward - mean, divided by the sample standard deviation where `normalise_std`.
+    """Return reward - mean, divided by the sample standard deviation where `normalise_std`.
 
     `rewards` [n >= 2] must not all be equal. The advantages sum to 0.
     Example: [1, -1, -1, -1] -> [1.5, -0.5, -0.5, -0.5], with the deviation of 1.0 the same.

@@ -1,4 +1,4 @@
-"""The one type that algorithms speak."""
+"""The array type of rewards and advantages."""
 
 import numpy as np
 import numpy.typing as npt

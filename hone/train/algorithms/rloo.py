@@ -9,7 +9,7 @@ from hone.train.algorithms.rewards import Rewards
 
 
 def rloo(rewards: Rewards) -> Rewards:
-    """Advantage = reward - mean of the other rewards. `rewards` [n >= 2].
+    """Return reward - mean of the other rewards; `rewards` is [n >= 2].
 
     Example: [1, -1, -1] -> [2.0, -1.0, -1.0].
     """
