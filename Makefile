@@ -33,6 +33,7 @@ fast: install ## The tests that need no sandbox, no model and no server, in seco
 
 lint: install ## Ruff, pyright and import-linter
 	$(BIN)/ruff check
+	$(BIN)/python scripts/check_words.py
 	$(BIN)/ruff format --check
 	$(BIN)/pyright
 	$(BIN)/lint-imports

@@ -26,7 +26,6 @@ SUGGESTIONS = {
     r"mend(s|ed|ing)?": "fix, repair",
     r"whoever": "name the subject: the caller, the user, the process",
     r"somebody": "name the subject: another process, the user",
-    r"disposed of": "removed, recorded",
     r"(is|are|be|was|were) had": "installed, available, obtained",
     r"(comes|came|come) to nothing": "has no effect, fails",
 }

@@ -22,4 +22,4 @@ def test_known_model_has_published_parameter_count(name: str):
 
 
 def test_unknown_model_name_has_no_shape():
-    assert known_shape("somebody/something") is None
+    assert known_shape("someone/something") is None

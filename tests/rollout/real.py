@@ -34,7 +34,7 @@ def script(commands: Callable[[Task, str], Iterable[str]]) -> ScriptedAgent:
 
 
 def gold(task: Task) -> str:
-    """The command that mends a task."""
+    """The command that fixes a task."""
     (command,) = oracle(task, "")
     return command
 

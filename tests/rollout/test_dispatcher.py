@@ -219,16 +219,16 @@ def workspaces(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @settings(max_examples=40, deadline=None)
 @given(
     faults=st.lists(st.sampled_from([None, None, None, "fault", "defect"]), max_size=30),
-    patience=st.integers(0, 60),
+    loop_turns=st.integers(0, 60),
 )
 def test_ledger_balances_under_any_faults_and_cancellations(
-    workspaces: Path, faults: list[str | None], patience: int
+    workspaces: Path, faults: list[str | None], loop_turns: int
 ):
     async def run(root: Path, ledger: Ledger) -> None:
         (root / "workspaces").symlink_to(workspaces)
         dispatcher = World(faults).dispatcher(root, ledger, concurrent_episodes=3)
         job = asyncio.create_task(dispatcher.collect(0, 0, tasks(2)))
-        for _ in range(patience):
+        for _ in range(loop_turns):
             await asyncio.sleep(0)
         job.cancel()
         # retrieved, or Python would report it while it collects garbage in the middle of another test

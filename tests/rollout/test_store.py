@@ -184,7 +184,7 @@ def example(**changes: object) -> Trajectory:
         "group_id": "s0g1",
         "tree": TokenTree([prompt, node]),
         "turns": (turn, unparsed),
-        "messages": ({"role": "user", "content": "mend it"},),
+        "messages": ({"role": "user", "content": "fix it"},),
         "patch": "--- a/x\r\n+++ b/x\n",
         "outcome": Outcome.RESOLVED,
         "reward": 1.0,

@@ -41,7 +41,7 @@ class Crash(Exception):
 
 
 class World:
-    """One process of a run: everything is made anew from what lies in `run_dir`."""
+    """One process of a run: everything is built from the content of `run_dir`."""
 
     def __init__(self, run_dir: Path, settings: TrainSettings, crash: Callable[[str, int], None]) -> None:
         self.version = -1

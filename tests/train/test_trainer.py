@@ -35,21 +35,21 @@ def assert_same(one: list[torch.Tensor], two: list[torch.Tensor], tolerance: flo
 @pytest.mark.parametrize("temperature", [1.0, 0.6])
 @pytest.mark.parametrize("logit_tokens", [7, 10_000])
 def test_chunked_logprobs_and_gradients_equal_a_plain_forward(temperature: float, logit_tokens: int) -> None:
-    model, twin = tiny_model(), tiny_model()
+    model, other_model = tiny_model(), tiny_model()
     torch.manual_seed(3)
     ids = torch.randint(0, 64, (3, 20))
-    plain = plain_logprobs(twin, ids, temperature)
+    plain = plain_logprobs(other_model, ids, temperature)
     positions = torch.tensor([row * 20 + column for row in range(3) for column in range(19)])
     ours, entropy = token_logprobs(
         model, ids, positions, ids[:, 1:].flatten(), temperature=temperature, logit_tokens=logit_tokens
     )
     assert torch.allclose(ours, plain.flatten(), atol=1e-6)
-    every = torch.log_softmax(twin(input_ids=ids).logits[:, :-1] / temperature, -1)
+    every = torch.log_softmax(other_model(input_ids=ids).logits[:, :-1] / temperature, -1)
     assert torch.allclose(entropy, -(every.exp() * every).sum(-1).flatten(), atol=1e-5)
     mix = torch.linspace(-1, 1, len(ours))
     (ours * mix).sum().backward()
     (plain.flatten() * mix).sum().backward()
-    gradients = [[p.grad for p in m.parameters() if p.grad is not None] for m in (model, twin)]
+    gradients = [[p.grad for p in m.parameters() if p.grad is not None] for m in (model, other_model)]
     assert_same(gradients[0], gradients[1], 1e-5)
 
 
@@ -226,12 +226,12 @@ def test_restored_trainer_continues_bit_for_bit(name: str, workers: int) -> None
     trainer.step(samples)
     weights, state = copy.deepcopy(model.state_dict()), copy.deepcopy(trainer.state_dict())
     trainer.step(samples)
-    twin = tiny_model(9)
-    twin.load_state_dict(weights)
-    other = trainer_of(twin, batch=batch, optimizer=optimizer)
+    other_model = tiny_model(9)
+    other_model.load_state_dict(weights)
+    other = trainer_of(other_model, batch=batch, optimizer=optimizer)
     other.load_state_dict(state)
     other.step(samples)
-    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), twin.parameters(), strict=True))
+    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), other_model.parameters(), strict=True))
 
 
 def test_two_workers_reach_nearly_the_weights_of_one() -> None:
@@ -330,7 +330,7 @@ def test_cancel_stops_a_step_between_forward_passes() -> None:
 
 def test_malformed_sample_is_refused() -> None:
     sample = multi_turn_samples(1)[0]
-    first = sample.weight.copy()
+    first = sample.weight.other_model()
     first[0] = 1
     for wrong in (
         replace(sample, logprobs=sample.logprobs[:-1]),

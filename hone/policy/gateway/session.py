@@ -195,12 +195,12 @@ class Session:
             if self._observer_failed:
                 raise GatewayError(Problem.OBSERVER, f"the session cannot go on: {self.error}")
         left = self.opened + self.limits.seconds - clock.monotonic() if self.limits.seconds else None
-        patience = asyncio.timeout(left)
+        deadline = asyncio.timeout(left)
         try:
-            async with patience:
+            async with deadline:
                 return await self.chat.reply(call.messages, tools=list(call.tools) or None, purpose=purpose)
         except TimeoutError:
-            if patience.expired():
+            if deadline.expired():
                 raise self._end(Limit.SECONDS) from None
             raise
 

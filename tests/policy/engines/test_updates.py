@@ -181,7 +181,7 @@ def test_server_without_the_new_weights_is_out_of_rotation(
             bad._update = refuse_once  # type: ignore[method-assign]
             await fleet.load_weights(weights(4), 1)
             replies = [await fleet.generate(PROMPT, sampling(), session=f"s{i}") for i in range(4)]
-            while bad.label != "1":  # noqa: ASYNC110 - its keeper brings it up again
+            while bad.label != "1":  # noqa: ASYNC110 - its supervisor restarts it
                 await asyncio.sleep(0.01)
             return replies, len(good.asked), len(bad.asked)
 

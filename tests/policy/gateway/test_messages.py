@@ -12,7 +12,7 @@ from hone.policy.scripted import ScriptedReply
 from tests import virtual_time
 from tests.policy.gateway.world import DONE, LOOK, TOOLS, open_world
 
-if TYPE_CHECKING:  # it takes seconds to import: whoever collects these tests only need not wait for it
+if TYPE_CHECKING:  # it takes seconds to import, which collection need not
     import anthropic
 
 OWN_TOOLS = [
