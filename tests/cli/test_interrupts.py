@@ -66,7 +66,7 @@ def interrupted(
 def test_stopped_command_cleans_up_and_prints_how_to_continue(number: signal.Signals):
     code, out, err = interrupted(POLITE, [number])
     assert (code, out) == (130, "tidied\n")
-    assert "To go on, run the same command again: hone train 'my recipe.toml'" in err
+    assert "To continue, run the same command again: hone train 'my recipe.toml'" in err
     assert "Traceback" not in err
 
 
