@@ -300,7 +300,7 @@ def test_replay_reproduces_weights_only_with_the_same_settings(
                 metrics=metrics,
                 is_masked=lambda t: t.outcome is Outcome.TURN_LIMIT,
             )
-        assert checkpoint.read_progress(path).step == 2
+        assert checkpoint.read_state(path).step == 2
         return [p.detach() for p in trainer.model.parameters()]
 
     same = again("same", settings)

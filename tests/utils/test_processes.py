@@ -64,7 +64,7 @@ def supervise():
     os._exit(7)
 other = child(signal.pause)
 assert os.waitstatus_to_exitcode(os.waitpid(child(supervise), 0)[1]) == 7
-assert state(other) == "S"
+wait_for(lambda: state(other) == "S")
 print("passed")
 """
 MATCHING = """
@@ -72,7 +72,8 @@ one, other = child(signal.pause), child(signal.pause)
 assert processes.start_time(one) and processes.kill_matching(lambda pid: pid == one, 60) == 1
 assert processes.start_time(one) is None and processes.exists(one)  # a zombie
 assert os.waitpid(one, 0)[0] == one and not processes.exists(one)
-assert state(other) == "S" and processes.resident_kib(other) > 0 == processes.resident_kib(one)
+wait_for(lambda: state(other) == "S")
+assert processes.resident_kib(other) > 0 == processes.resident_kib(one)
 processes.send_signal({one, other}, signal.SIGKILL)
 processes.kill_group(one)
 assert processes.reap_children(60)
