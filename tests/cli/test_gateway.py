@@ -104,7 +104,7 @@ def test_sessions_need_the_token_on_socket_and_port(script, tmp_path):
         (("--engine", "scripted:x.jsonl"), 2, "--port or --socket"),
         (("--engine", "nonsense", "--port", "0"), 2, "neither a URL nor scripted:FILE"),
         (("--engine", "scripted:missing.jsonl", "--port", "0"), 1, "missing.jsonl cannot be read"),
-        (("--engine", "http://127.0.0.1:1", "--port", "0"), 1, "give --model"),
+        (("--engine", "http://127.0.0.1:1", "--port", "0"), 1, "pass --model"),
         (("--engine", "scripted:{script}", "--port", "0", "--host", "0.0.0.0"), 1, "loopback only"),
         (
             ("--engine", "scripted:{script}", "--port", "0", "--model", "missing"),
