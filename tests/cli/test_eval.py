@@ -122,7 +122,7 @@ def test_rows_are_evaluated_on_local_repositories(hone: Hone, tmp_path: Path):
     summary = json.loads(said)
     assert (summary["resolve_rate"], list(summary["groups"])) == (1.0, ["someone/calc"])
     code, _, err = hone(*asked[:-1], tmp_path / "other", "--repo-root", tmp_path / "out")
-    assert (code, "1 of 1 tasks have no repository to run on: " in err) == (1, True)
+    assert (code, "1 of 1 tasks have no repository below evaluate.repo_root: " in err) == (1, True)
 
 
 def test_evaluation_continues_only_with_resume(hone: Hone, six: Path, tmp_path: Path):
