@@ -16,7 +16,7 @@ command -v bwrap >/dev/null || missing+=(bubblewrap)
 command -v git >/dev/null || missing+=(git)
 
 if [ ${#missing[@]} -gt 0 ]; then
-    # without a terminal there is nobody to ask, and nothing works without them
+    # without a terminal it cannot ask, and nothing works without them
     if [ -t 0 ] && ! allowed "$(system_command "${missing[@]}")"; then
         fail "${missing[*]} is missing; install it, then run this again"
     fi

@@ -133,7 +133,7 @@ class Storm:
         self.outcome.doubled += sum(number - 1 for number in placements.values())
 
     async def _left_when_healed(self) -> int:
-        """What is left when all nodes are well and nobody has renewed anything for long."""
+        """Return the leases left once all nodes are healthy and no client has renewed for long."""
         for node in self._nodes.values():
             _repair(node)
         deadline = time.monotonic() + _HEALED_S

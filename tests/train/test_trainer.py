@@ -330,7 +330,7 @@ def test_cancel_stops_a_step_between_forward_passes() -> None:
 
 def test_malformed_sample_is_refused() -> None:
     sample = multi_turn_samples(1)[0]
-    first = sample.weight.other_model()
+    first = sample.weight.copy()
     first[0] = 1
     for wrong in (
         replace(sample, logprobs=sample.logprobs[:-1]),

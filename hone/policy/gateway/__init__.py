@@ -1,4 +1,4 @@
-"""An HTTP server in front of chats, so that an agent that nobody changed is captured token by token.
+"""An HTTP server in front of chats, so that an unmodified agent is captured token by token.
 
 async with open_gateway(socket=path) as gateway:
     session = gateway.open(chat, limits=SessionLimits(calls=50))

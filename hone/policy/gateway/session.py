@@ -1,4 +1,4 @@
-"""A session: one rollout's calls to its chat, through a client that nobody changed.
+"""A session: one rollout's calls to its chat, through an unmodified client.
 
     request -> in the record? its answer : purpose -> observer -> Chat.reply -> record
 
@@ -215,7 +215,7 @@ class Session:
         self._granted -= 1
         self._record.pending.remove(call)
         call.answer.set_exception(refusal)
-        call.answer.exception()  # marks it as seen: it may be that nobody waits any more
+        call.answer.exception()  # mark it as retrieved: the caller may be gone
 
     def _refusal(self, error: Exception) -> GatewayError:
         """What to tell the client, and what to remember for the agent."""

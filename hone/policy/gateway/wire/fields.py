@@ -66,7 +66,7 @@ def sort_fields(
     """What the client asked of things that the run decides, and which of its fields mean nothing here.
 
     `neutral` says of fields that are not served which values change nothing; null never does. Raises
-    GatewayError for any other value, and for fields that nobody knows.
+    GatewayError for any other value, and for unknown fields.
     """
     asked: Json = {}
     without_meaning: list[str] = []
