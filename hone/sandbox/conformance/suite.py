@@ -7,10 +7,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import importlib
+import inspect
+import tempfile
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import replace
+from pathlib import Path
 
 from hone.sandbox.contract import (
     DEFAULT_WORKDIR,
@@ -25,17 +29,39 @@ from hone.sandbox.contract import (
 Check = Callable[[Provider], Awaitable[None]]
 Run = Callable[[Check], None]
 CHECKS: list[Check] = []
+DEFAULT_LIMITS = Limits()
 _CHECK_S = 300.0  # limit of one check, on a slow machine
 _WAIT_S = 60.0
 
 
-def check(function: Check) -> Check:
-    CHECKS.append(function)
-    return function
+def check(limits: Limits = DEFAULT_LIMITS) -> Callable[[Callable[..., Awaitable[None]]], Check]:
+    """Register a check. As for a pytest test, the names of its parameters select its arguments.
+
+    `provider` is the open provider, `folder` an empty temporary directory, and `sandbox` a sandbox with
+    `limits`, which is closed after the check.
+    """
+
+    def register(function: Callable[..., Awaitable[None]]) -> Check:
+        names = inspect.signature(function).parameters
+
+        @functools.wraps(function)
+        async def run(provider: Provider) -> None:
+            arguments: dict[str, object] = {"provider": provider} if "provider" in names else {}
+            async with contextlib.AsyncExitStack() as stack:
+                if "folder" in names:
+                    arguments["folder"] = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+                if "sandbox" in names:
+                    arguments["sandbox"] = await stack.enter_async_context(await start(provider, limits))
+                await function(**arguments)
+
+        CHECKS.append(run)
+        return run
+
+    return register
 
 
-async def start(provider: Provider, limits: Limits | None = None) -> Sandbox:
-    return await provider.start(SandboxSpec(limits=limits or Limits()))
+async def start(provider: Provider, limits: Limits = DEFAULT_LIMITS) -> Sandbox:
+    return await provider.start(SandboxSpec(limits=limits))
 
 
 async def wait_for_exit_code(sandbox: Sandbox, command: str, exit_code: int = 0) -> None:

@@ -54,14 +54,14 @@ async def _upper(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> 
     await _reply(writer, (await reader.readline()).upper())
 
 
-@check
+@check()
 async def a_tunnel_reaches_its_service(provider: Provider) -> None:
     async with _with_tunnel(provider, _upper) as sandbox:
         program = "s = connect(); s.sendall(b'hello\\n'); print(s.makefile().read(), end='')"
         assert await _run(sandbox, program) == "HELLO\n"
 
 
-@check
+@check()
 async def many_connections_of_a_tunnel_stay_separate(provider: Provider) -> None:
     program = (
         "ends = [connect() for _ in range(40)]\n"
@@ -76,7 +76,7 @@ async def many_connections_of_a_tunnel_stay_separate(provider: Provider) -> None
         assert await _run(sandbox, program) == "True\n"
 
 
-@check
+@check()
 async def large_transfers_go_both_ways_through_a_tunnel_at_once(provider: Provider) -> None:
     received: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
@@ -109,7 +109,7 @@ async def large_transfers_go_both_ways_through_a_tunnel_at_once(provider: Provid
             assert await received == hashlib.sha256(b"c" * _SIZE).hexdigest()
 
 
-@check
+@check()
 async def a_tunnels_connection_may_be_closed_half_way(provider: Provider) -> None:
     async def reply_at_the_end(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await _reply(writer, b"got " + await reader.read())  # all of it: the other side closes its half
@@ -123,7 +123,7 @@ async def a_tunnels_connection_may_be_closed_half_way(provider: Provider) -> Non
         assert await _run(sandbox, program) == "got a question\ngot \n"
 
 
-@check
+@check()
 async def a_service_that_hangs_up_is_seen_inside(provider: Provider) -> None:
     async def hang_up(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b"bye")
@@ -139,7 +139,7 @@ async def a_service_that_hangs_up_is_seen_inside(provider: Provider) -> None:
         assert await _run(sandbox, program) == "b'bye' b''\nclosed\n"
 
 
-@check
+@check()
 async def a_tunnels_connection_that_is_not_read_holds_up_no_other(provider: Provider) -> None:
     may_read = asyncio.Event()
 
