@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import Counter
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass
@@ -17,12 +16,11 @@ from hone.sandbox.contract import (
     QueueTimeout,
     SandboxError,
 )
-from hone.sandbox.pool.clock import LeaseClock
 from hone.sandbox.pool.fleet import Fleet
-from hone.sandbox.pool.leases import Lease, Leases, State
+from hone.sandbox.pool.leases import Lease, LeaseClock, Leases, State
 from hone.sandbox.pool.metrics import Metrics
-from hone.sandbox.pool.nodes import Node, Slot
-from hone.sandbox.pool.queue import FairQueue
+from hone.sandbox.pool.nodes import Slot
+from hone.sandbox.pool.scheduling import FairQueue
 from hone.sandbox.pool.store import Store, StoredLease
 from hone.sandbox.remote.wire import CreateReply, LeaseRequest
 from hone.utils.clock import monotonic
@@ -41,13 +39,7 @@ class _Pending:
     requested_at: float  # monotonic
     deadline: float  # monotonic, for the queue
     waiters: int = 0
-    timer: asyncio.TimerHandle | None = None
     error: Exception | None = None  # of the latest failed start
-
-    def disarm(self) -> None:
-        if self.timer is not None:
-            self.timer.cancel()
-            self.timer = None
 
 
 class Admission:
@@ -61,13 +53,11 @@ class Admission:
         store: Store,
         clock: LeaseClock,
         metrics: Metrics,
-        totals: Counter[str],
-        slots: dict[str, tuple[Node, Slot]],
         spawn: Spawn,
     ) -> None:
-        """`slots` receives the slots of active leases; `spawn` starts tasks that the pool owns."""
+        """`spawn` starts tasks that the pool owns."""
         self._leases, self._fleet, self._store, self._clock = leases, fleet, store, clock
-        self._metrics, self._totals, self._slots, self._spawn = metrics, totals, slots, spawn
+        self._metrics, self._spawn = metrics, spawn
         self._queue = FairQueue()
         self._pending: dict[str, _Pending] = {}
         self._stopped = False
@@ -115,48 +105,41 @@ class Admission:
         now = monotonic()
         done = asyncio.get_running_loop().create_future()
         done.add_done_callback(_mark_retrieved)
-        pending = _Pending(done=done, requested_at=now, deadline=now + request.wait_s)
-        self._pending[lease.id] = pending
+        self._pending[lease.id] = _Pending(done=done, requested_at=now, deadline=now + request.wait_s)
         self._queue.add(lease)
         self.dispatch()
-        if lease.state is State.QUEUED:
-            self._arm(lease, pending)
         return lease
 
     # --- the queue
 
-    def _arm(self, lease: Lease, pending: _Pending) -> None:
-        left = max(0.0, pending.deadline - monotonic())
-        pending.timer = asyncio.get_running_loop().call_later(left, self._time_out, lease)
-
-    def _time_out(self, lease: Lease) -> None:
-        error = self._pending[lease.id].error
-        reason = f"; the latest start failed: {error}" if error else ""
-        self._refuse(lease, QueueTimeout(f"no sandbox became free in time{reason}"))
+    def refuse_late(self) -> None:
+        """Refuse the queued leases whose deadline has passed."""
+        now = monotonic()
+        for lease_id, pending in list(self._pending.items()):
+            lease = self._leases.get(lease_id)
+            if lease is not None and lease.state is State.QUEUED and pending.deadline <= now:
+                reason = f"; the latest start failed: {pending.error}" if pending.error else ""
+                self._refuse(lease, QueueTimeout(f"no sandbox became free in time{reason}"))
 
     def _withdraw(self, lease: Lease) -> _Pending:
         """Forget a queued lease."""
         self._queue.remove(lease)
         self._leases.withdraw(lease)
-        pending = self._pending.pop(lease.id)
-        pending.disarm()
-        return pending
+        return self._pending.pop(lease.id)
 
     def _refuse(self, lease: Lease, error: Exception) -> None:
         """Forget a queued lease and fail its requests."""
         self._withdraw(lease).done.set_exception(error)
-        self._totals["refused"] += 1
         self._spawn(self._count_refusal())
 
     async def _count_refusal(self) -> None:
         with suppress(ProviderUnavailable):  # only a statistic is lost
-            await self._store.count("refused")
+            await self._store.count_refusal()
 
     def end(self, lease: Lease, how: State) -> None:
         """Fail the requests that wait for a lease, because it is ending."""
         self._queue.remove(lease)
         if (pending := self._pending.pop(lease.id, None)) is not None:
-            pending.disarm()
             pending.done.set_exception(LeaseLost(f"lease {lease.id} is {how}"))
 
     def dispatch(self) -> None:
@@ -171,49 +154,37 @@ class Admission:
         if node is None:
             return False
         generation = self._leases.place(lease, node.url)
-        slot = self._fleet.reserve(node, lease.id, generation, lease.spec.image)
-        pending = self._pending[lease.id]
-        pending.disarm()
-        self._metrics.waited.observe(monotonic() - pending.requested_at)
-        self._spawn(self._start(lease, node, slot))
+        slot = node.reserve(lease.id, generation, lease.spec.image)
+        self._metrics.waited.observe(monotonic() - self._pending[lease.id].requested_at)
+        self._spawn(self._start(lease, slot))
         return True
 
-    async def _start(self, lease: Lease, node: Node, slot: Slot) -> None:
+    async def _start(self, lease: Lease, slot: Slot) -> None:
         try:
-            grant = await self._fleet.start(node, slot, lease.spec)
+            grant = await self._fleet.start(slot, lease.spec)
             if lease.state is State.STARTING:
-                await self._activate(lease, grant, node, slot)
+                await self._activate(lease, grant, slot)
             else:  # it ended meanwhile
-                await self._fleet.tear_down(node, slot)
+                await self._fleet.tear_down(slot)
         except (SandboxError, ValueError, OSError) as error:
             if lease.state is State.STARTING:
                 self._start_failed(lease, error)
         self.dispatch()
 
-    async def _activate(self, lease: Lease, grant: CreateReply, node: Node, slot: Slot) -> None:
-        lease.recorded = True
-        stored = StoredLease(
-            id=lease.id,
-            generation=lease.generation,
-            owner=lease.owner,
-            spec=lease.spec.model_dump_json(),
-            ttl_s=lease.ttl_s,
-            created=lease.created,
-            node_url=lease.node_url,
-            grant=grant.model_dump_json(),
-        )
+    async def _activate(self, lease: Lease, grant: CreateReply, slot: Slot) -> None:
+        lease.grant, lease.recorded = grant, True
+        fields = {name: getattr(lease, name) for name in StoredLease.model_fields}
         try:
-            await self._store.activate(stored)
+            await self._store.activate(StoredLease.model_construct(**fields))
         except ProviderUnavailable:
             lease.recorded = False
-            await self._fleet.tear_down(node, slot)
+            await self._fleet.tear_down(slot)
             raise
-        self._totals["allocated"] += 1
         if lease.state is not State.STARTING:  # it ended while it was written; its end was written after it
-            await self._fleet.tear_down(node, slot)
+            await self._fleet.tear_down(slot)
             return
-        self._leases.activate(lease, grant, self._clock.now())
-        self._slots[lease.id] = node, slot
+        self._leases.activate(lease, self._clock.now())
+        lease.slot = slot
         pending = self._pending.pop(lease.id)
         pending.done.set_result(None)
         self._metrics.allocated.observe(monotonic() - pending.requested_at)
@@ -232,7 +203,6 @@ class Admission:
             self._refuse(lease, error)
         else:
             self._queue.put_back(lease)
-            self._arm(lease, pending)
 
 
 def _stopping() -> ProviderUnavailable:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections import Counter
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -19,23 +18,12 @@ from urllib.parse import urlsplit
 
 from hone.sandbox.contract import LeaseLost, ProviderUnavailable
 from hone.sandbox.pool.admission import Admission
-from hone.sandbox.pool.clock import LeaseClock
 from hone.sandbox.pool.fleet import Fleet, Timing
-from hone.sandbox.pool.leases import ENDS, Lease, Leases, State
+from hone.sandbox.pool.leases import ENDS, Lease, LeaseClock, Leases, State
 from hone.sandbox.pool.metrics import Metrics
-from hone.sandbox.pool.nodes import Node, NodeApi, Slot
-from hone.sandbox.pool.store import Store, StoredLease, StoredNode
-from hone.sandbox.remote.wire import (
-    Beat,
-    CreateReply,
-    LeaseReply,
-    LeaseRequest,
-    LeaseRow,
-    NodeRequest,
-    SpecBody,
-    StatusReply,
-)
-from hone.utils.clock import monotonic
+from hone.sandbox.pool.nodes import NodeApi
+from hone.sandbox.pool.store import Store, StoredLease
+from hone.sandbox.remote.wire import Beat, LeaseReply, LeaseRequest, LeaseRow, NodeRequest, StatusReply
 
 _log = logging.getLogger(__name__)
 _REAP_S = 0.5
@@ -59,22 +47,18 @@ class Pool:
         """`nodes` are added to those in the store, with `max_sandboxes` each (0: the node's own capacity)."""
         self._store = open_store(store)
         self._connect = connect
-        self._urls, self._max_sandboxes = [clean_url(url) for url in nodes], max_sandboxes
+        self._nodes = [NodeRequest(url=clean_url(url), max_sandboxes=max_sandboxes) for url in nodes]
         self._timing = timing or Timing()
         self._clock = LeaseClock()
         self._leases = Leases(self._store.next_generation)
-        self._endings: dict[str, asyncio.Task[None]] = {}
-        self._slots: dict[str, tuple[Node, Slot]] = {}  # of active leases
         self._tasks: set[asyncio.Task[Any]] = set()
-        self.totals: Counter[str] = Counter()
-        self.metrics = Metrics(self)
+        self.metrics = Metrics(self.status)
 
     # --- opening and closing
 
     async def __aenter__(self) -> Pool:
         contents = await self._store.open()
-        self.id = self._store.pool_id  # distinguishes its sandboxes from those of other pools
-        self.totals.update(contents.totals)
+        self.id = self._store.pool_id
         self.fleet = Fleet(
             self._connect,
             pool_id=self.id,
@@ -88,18 +72,16 @@ class Pool:
             store=self._store,
             clock=self._clock,
             metrics=self.metrics,
-            totals=self.totals,
-            slots=self._slots,
             spawn=self._spawn,
         )
         now = self._clock.now()
         for lease_id, how in contents.tombstones.items():
             self._leases.set_tombstone(lease_id, State(how), now)
         for node in contents.nodes:
-            self.fleet.add(node.url, max_sandboxes=node.max_sandboxes, draining=node.draining)
-        for url in self._urls:
-            if self.fleet.get(url) is None:
-                self.fleet.add(url, max_sandboxes=self._max_sandboxes, draining=False)
+            self.fleet.put(node)
+        for node in self._nodes:
+            if self.fleet.get(node.url) is None:
+                self.fleet.put(node)
         for stored in contents.leases:
             self._restore(stored, now)
         self._reaper = self._spawn(self._reap())
@@ -108,27 +90,16 @@ class Pool:
 
     def _restore(self, stored: StoredLease, now: float) -> None:
         """Restore a lease with its full time to live: its client could not renew it meanwhile."""
-        spec = SpecBody.model_validate_json(stored.spec)
-        grant = CreateReply.model_validate_json(stored.grant)
         lease = Lease(
-            id=stored.id,
-            owner=stored.owner,
-            spec=spec,
-            ttl_s=stored.ttl_s,
-            created=stored.created,
+            **dict(stored),
             state=State.ACTIVE,
-            generation=stored.generation,
-            node_url=stored.node_url,
-            grant=grant,
             expires=now + stored.ttl_s,
             recorded=True,
         )
         self._leases.admit(lease)
-        node = self.fleet.get(lease.node_url) or self.fleet.add(
-            lease.node_url, max_sandboxes=0, draining=True
-        )
-        slot = self.fleet.adopt(node, lease.id, lease.generation, spec.image, grant.id)
-        self._slots[lease.id] = node, slot
+        url, sandbox_id = lease.node_url, stored.grant.id
+        node = self.fleet.get(url) or self.fleet.put(NodeRequest(url=url, state="draining"))
+        lease.slot = self.fleet.adopt(node, lease.id, lease.generation, lease.spec.image, sandbox_id)
 
     async def __aexit__(self, *exc: object) -> None:
         tasks = list(self._tasks)
@@ -221,7 +192,8 @@ class Pool:
 
     async def close_owner(self, owner: str) -> int:
         """End all leases of an owner; return their number."""
-        endings = [self._end(lease, State.CLOSED) for lease in self._leases.of_owner(owner)]
+        leases = [lease for lease in self._leases if lease.owner == owner]
+        endings = [self._end(lease, State.CLOSED) for lease in leases]
         if endings:
             await asyncio.wait(endings)
         return len(endings)
@@ -230,21 +202,18 @@ class Pool:
         """Start to end a lease, once; later calls return the same task."""
         if self._leases.end(lease, how):
             self._admission.end(lease, how)
-            self._endings[lease.id] = self._spawn(self._finish(lease, how))
-        return self._endings[lease.id]
+            lease.ending = self._spawn(self._finish(lease, how))
+        assert lease.ending is not None
+        return lease.ending
 
     async def _finish(self, lease: Lease, how: State) -> None:
-        assert how in ENDS
         try:
             await self._store.end(lease.id, how, counted=lease.recorded)
-            if lease.recorded:
-                self.totals[how] += 1
         finally:
-            place = self._slots.pop(lease.id, None)  # none: lost, or the start tears it down
-            if place is not None and place[1].state == "active":
-                await self.fleet.tear_down(*place)
+            slot, lease.slot = lease.slot, None  # None: lost, or the start tears it down
+            if slot is not None and slot.state == "active":
+                await self.fleet.tear_down(slot)
             self._leases.finish_end(lease, self._clock.now())
-            del self._endings[lease.id]
             self._admission.dispatch()
 
     def _lost(self, lease_id: str, generation: int) -> None:
@@ -253,14 +222,15 @@ class Pool:
         if lease is None or lease.generation != generation:
             return
         if lease.state in (State.STARTING, State.ACTIVE):
-            self._slots.pop(lease_id, None)
+            lease.slot = None
             self._end(lease, State.LOST)
 
     async def _reap(self) -> None:
         while True:
             await asyncio.sleep(_REAP_S)
-            for lease in self._leases.take_due(self._clock.now()):
+            for lease in self._leases.due(self._clock.now()):
                 self._end(lease, State.EXPIRED)
+            self._admission.refuse_late()
 
     async def _prune(self) -> None:
         while True:
@@ -273,13 +243,9 @@ class Pool:
 
     async def put_node(self, request: NodeRequest) -> None:
         """Add a node, or change how one is used; kept across restarts."""
-        node = StoredNode(
-            url=clean_url(request.url),
-            max_sandboxes=request.max_sandboxes,
-            draining=request.state == "draining",
-        )
+        node = request.model_copy(update={"url": clean_url(request.url)})
         await self._store.put_node(node)
-        self.fleet.add(node.url, max_sandboxes=node.max_sandboxes, draining=node.draining)
+        self.fleet.put(node)
 
     async def remove_node(self, url: str, *, force: bool) -> None:
         """Forget a node. Raises ValueError while it has leases; with `force` they are lost."""
@@ -304,22 +270,17 @@ class Pool:
 
     def unhealthy(self) -> str:
         """Return why no sandbox can start, or ""."""
-        now = monotonic()
-        if any(node.state(now) == "active" for node in self.fleet):
+        if any(node.state == "active" for node in self.fleet):
             return ""
         return "the pool has no node that can start sandboxes"
-
-    def counts(self) -> Counter[State]:
-        """Return the number of leases by state."""
-        return self._leases.counts
 
     def status(self) -> StatusReply:
         now = self._clock.now()
         return StatusReply(
-            nodes=[node.row(monotonic()) for node in self.fleet],
+            nodes=[node.row() for node in self.fleet],
             leases=[self._row(lease, now) for lease in self._leases],
             queued=self._admission.waiting(),
-            totals={name: self.totals[name] for name in ("allocated", *ENDS, "refused")},
+            totals={name: self._store.totals[name] for name in ("allocated", *ENDS, "refused")},
         )
 
     def _row(self, lease: Lease, now: float) -> LeaseRow:

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 
 from hone.sandbox.client.connection import Unreachable
 from hone.sandbox.contract import ImageUnavailable, ProviderUnavailable, SandboxError, SandboxLost
-from hone.sandbox.pool.nodes import Key, Node, NodeApi, Slot
-from hone.sandbox.pool.placement import choose
-from hone.sandbox.remote.wire import CreateReply, CreateRequest, SpecBody
+from hone.sandbox.pool.nodes import Key, Node, NodeApi, Slot, canonical_image
+from hone.sandbox.pool.scheduling import choose
+from hone.sandbox.remote.wire import CreateReply, CreateRequest, NodeRequest, SpecBody
 from hone.utils.clock import monotonic
 
 _log = logging.getLogger(__name__)
@@ -69,14 +69,15 @@ class Fleet:
 
     # --- nodes come and go
 
-    def add(self, url: str, *, max_sandboxes: int, draining: bool) -> Node:
+    def put(self, request: NodeRequest) -> Node:
         """Add a node, or change how one is used."""
+        url = request.url
         node = self._nodes.get(url)
         if node is None:
             node = self._nodes[url] = Node(url=url, api=self._connect(url))
             task = self._supervisors[url] = asyncio.create_task(self._supervise(node))
             task.add_done_callback(_report)
-        node.max_sandboxes, node.draining = max_sandboxes, draining
+        node.max_sandboxes, node.draining = request.max_sandboxes, request.state == "draining"
         node.wake.set()
         return node
 
@@ -96,41 +97,30 @@ class Fleet:
     # --- places
 
     def has_room(self) -> bool:
-        now = monotonic()
-        return any(
-            node.state(now) == "active" and len(node.slots) + node.foreign < node.capacity
-            for node in self._nodes.values()
-        )
+        return any(node.state == "active" and node.has_room for node in self)
 
     def choose(self, spec: SpecBody, *, avoid: set[str]) -> Node | None:
-        now = monotonic()
-        views = [
-            node.view(spec.image)
-            for node in self._nodes.values()
-            if node.state(now) == "active" and node.url not in avoid
-        ]
-        url = choose(views, memory_mib=spec.limits.memory_mib)
-        return self._nodes[url] if url else None
+        nodes = [node for node in self if node.state == "active" and node.url not in avoid]
+        return choose(nodes, canonical_image(spec.image), memory_mib=spec.limits.memory_mib)
 
     def can_try(self, avoid: set[str]) -> bool:
         """Whether any other node could serve, now or once it has room."""
         return any(url not in avoid and not node.draining for url, node in self._nodes.items())
 
-    def reserve(self, node: Node, lease_id: str, generation: int, image: str) -> Slot:
-        return node.reserve(lease_id, generation, image, monotonic())
-
     def adopt(self, node: Node, lease_id: str, generation: int, image: str, sandbox_id: str) -> Slot:
         """Return the slot of a lease that an earlier run of the pool left active."""
-        slot = node.reserve(lease_id, generation, image, monotonic())
-        node.settle(slot, "active", float("-inf"))
+        slot = node.reserve(lease_id, generation, image)
+        slot.settle("active")
+        slot.since = float("-inf")
         slot.sandbox_id = sandbox_id
         slot.alive_until = monotonic() + self._gone_s
         return slot
 
     # --- starts and teardowns
 
-    async def start(self, node: Node, slot: Slot, spec: SpecBody) -> CreateReply:
+    async def start(self, slot: Slot, spec: SpecBody) -> CreateReply:
         """Start the sandbox of a slot. When it raises, the slot is released or unconfirmed."""
+        node = slot.node
         request = CreateRequest(
             spec=spec,
             ttl_s=self._timing.node_ttl_s,
@@ -144,20 +134,19 @@ class Fleet:
                 reply = await node.api.create(request, key=key)
         except (Unreachable, TimeoutError) as error:
             self._record_failure(node, error)
-            node.settle(slot, "unconfirmed", monotonic())
+            slot.settle("unconfirmed")
             slot.alive_until = slot.since + self._timing.start_timeout_s + self._gone_s
             node.wake.set()
             raise Unreachable(f"{node.url} did not say whether the sandbox started") from error
         except _NODE_ERRORS as error:
             if isinstance(error, ProviderUnavailable) and not isinstance(error, ImageUnavailable):
                 self._record_failure(node, error)
-            node.release(slot)
+            slot.release()
             raise
-        now = monotonic()
-        node.settle(slot, "active", now)
+        slot.settle("active")
         slot.sandbox_id = reply.id
-        slot.alive_until = now + self._gone_s
-        node.start_ms.append((now - began) * 1e3)
+        slot.alive_until = slot.since + self._gone_s
+        node.start_ms.append((slot.since - began) * 1e3)
         node.images.add(slot.image)
         node.breaker.succeeded()
         return reply
@@ -168,18 +157,17 @@ class Fleet:
         node.breaker.failed(monotonic())
         _log.warning("a start on %s failed: %s", node.url, node.last_failure)
 
-    async def tear_down(self, node: Node, slot: Slot) -> bool:
-        """Destroy the sandbox of a slot; False when the node did not confirm: the slot is then unconfirmed.
+    async def tear_down(self, slot: Slot) -> None:
+        """Destroy the sandbox of a slot; when the node does not confirm, the slot becomes unconfirmed.
 
         The slot is `closing` meanwhile, so the reconciliation leaves it alone.
         """
-        node.settle(slot, "closing", monotonic())
-        if await self._destroy(node, slot.sandbox_id):
-            node.release(slot)
-            return True
-        node.settle(slot, "unconfirmed", monotonic())
-        node.wake.set()
-        return False
+        slot.settle("closing")
+        if await self._destroy(slot.node, slot.sandbox_id):
+            slot.release()
+        else:
+            slot.settle("unconfirmed")
+            slot.node.wake.set()
 
     async def _destroy(self, node: Node, sandbox_id: str) -> bool:
         try:
@@ -230,7 +218,7 @@ class Fleet:
         """Release a slot whose sandbox certainly does not exist."""
         slot = node.slots[key]
         was_active = slot.state == "active"
-        node.release(slot)
+        slot.release()
         if was_active:
             self._on_lost(*key)
 
@@ -246,7 +234,7 @@ class Fleet:
             confirmed = await self._destroy(node, sandbox_id)
             slot = node.slots.get(key)
             if confirmed and slot is not None and slot.state == "unconfirmed":
-                node.release(slot)
+                slot.release()
             elif confirmed and slot is None:
                 node.foreign = max(0, node.foreign - 1)
 

@@ -1,4 +1,4 @@
-"""The leases and their state machine, without input, output or a clock.
+"""The leases and their state machine, and the clock by which they expire.
 
     queued -> starting -> active -> closing -> closed | expired | lost
        |  <-- (the node failed) |                 ^
@@ -11,14 +11,17 @@ earlier placements. A tombstone remembers an ended lease for a while, so that a 
 
 from __future__ import annotations
 
-import heapq
-from collections import Counter
+import asyncio
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
 
 from hone.sandbox.contract import LeaseLost
+from hone.sandbox.pool.nodes import Slot
 from hone.sandbox.remote.wire import Beat, CreateReply, SpecBody
+from hone.utils.clock import Clock, monotonic
+
+STEP_S = 2.0  # the longest time between two calls of `LeaseClock.now` that counts
 
 
 class State(StrEnum):
@@ -47,11 +50,32 @@ class Lease:
     end: State | None = None  # how it ends, from `closing` on
     generation: int = 0  # 0 before its first placement
     node_url: str = ""
-    grant: CreateReply | None = None  # of the node, once active
+    grant: CreateReply | None = None  # of the node, once started
     expires: float = 0.0  # lease time, once active
     recorded: bool = False  # its activation was written to the store
     calls: int = 0  # proxied calls under way; it does not expire meanwhile
     tried: set[str] = field(default_factory=set[str])  # nodes that failed to start it
+    slot: Slot | None = None  # while active
+    ending: asyncio.Task[None] | None = None  # from `closing` on
+
+
+class LeaseClock:
+    """Monotonic seconds without the times in which this process was stopped or starved.
+
+    No client can renew a lease then, so that time must not expire it.
+    """
+
+    def __init__(self, clock: Clock = monotonic) -> None:
+        self._clock = clock
+        self._last = clock()
+        self._now = 0.0
+
+    def now(self) -> float:
+        """Return lease time in seconds; call it more often than every STEP_S."""
+        at = self._clock()
+        self._now += min(max(at - self._last, 0.0), STEP_S)
+        self._last = at
+        return self._now
 
 
 class Leases:
@@ -61,10 +85,7 @@ class Leases:
         """`generation` returns a greater number at every call, also across restarts."""
         self._generation = generation
         self._live: dict[str, Lease] = {}
-        self._of_owner: dict[str, dict[str, Lease]] = {}
         self._tombstones: dict[str, tuple[State, float]] = {}  # oldest first
-        self._due: list[tuple[float, str]] = []  # a heap; an entry may be older than the lease's expiry
-        self.counts: Counter[State] = Counter()  # by state
 
     def __len__(self) -> int:
         return len(self._live)
@@ -74,9 +95,6 @@ class Leases:
 
     def get(self, lease_id: str) -> Lease | None:
         return self._live.get(lease_id)
-
-    def of_owner(self, owner: str) -> list[Lease]:
-        return list(self._of_owner.get(owner, {}).values())
 
     def ended_as(self, lease_id: str) -> State | None:
         """Return how a lease ended, or None without a tombstone."""
@@ -91,10 +109,6 @@ class Leases:
             raise LeaseLost(f"lease {lease.id} is {end}")
         assert lease.id not in self._live
         self._live[lease.id] = lease
-        self._of_owner.setdefault(lease.owner, {})[lease.id] = lease
-        self.counts[lease.state] += 1
-        if lease.state is State.ACTIVE:
-            heapq.heappush(self._due, (lease.expires, lease.id))
 
     def place(self, lease: Lease, node_url: str) -> int:
         """queued -> starting; return the generation."""
@@ -109,23 +123,19 @@ class Leases:
         lease.tried.add(lease.node_url)
         lease.node_url = ""
 
-    def activate(self, lease: Lease, grant: CreateReply, now: float) -> None:
+    def activate(self, lease: Lease, now: float) -> None:
         """starting -> active."""
         self._move(lease, State.STARTING, State.ACTIVE)
-        lease.grant = grant
         lease.expires = now + lease.ttl_s
-        heapq.heappush(self._due, (lease.expires, lease.id))
 
     # --- while it lives
 
-    def find_active(self, lease_id: str, generation: int | None = None) -> Lease:
-        """Return a lease. Raises LeaseLost unless it is active and of this generation."""
+    def find_active(self, lease_id: str) -> Lease:
+        """Return a lease. Raises LeaseLost unless it is active."""
         lease = self._live.get(lease_id)
         if lease is None or lease.state is not State.ACTIVE:
             state = lease.state if lease else self.ended_as(lease_id) or "unknown"
             raise LeaseLost(f"lease {lease_id} is {state}")
-        if generation is not None and generation != lease.generation:
-            raise LeaseLost(f"lease {lease_id} is of another generation")
         return lease
 
     def renew(self, beats: Iterable[Beat], now: float) -> list[str]:
@@ -146,49 +156,36 @@ class Leases:
         assert how in ENDS
         if lease.state is State.CLOSING or lease.state in ENDS:
             return False
-        self._move(lease, lease.state, State.CLOSING)
-        lease.end = how
+        lease.state, lease.end = State.CLOSING, how
         return True
 
     def finish_end(self, lease: Lease, now: float) -> None:
         """closing -> closed, expired or lost."""
         assert lease.end is not None
         self._move(lease, State.CLOSING, lease.end)
-        self._forget(lease)
+        del self._live[lease.id]
         self.set_tombstone(lease.id, lease.end, now)
 
     def withdraw(self, lease: Lease) -> None:
         """Forget a queued lease that was never placed or failed to start: its id may come again."""
         assert lease.state is State.QUEUED
-        self._forget(lease)
+        del self._live[lease.id]
 
     def set_tombstone(self, lease_id: str, how: State, now: float) -> None:
         """Refuse a lease id from now on; the first tombstone counts."""
         self._tombstones.setdefault(lease_id, (how, now))
 
-    def take_due(self, now: float) -> list[Lease]:
-        """Return the expired active leases; each is due again unless it is ended now."""
-        due: list[Lease] = []
-        while self._due and self._due[0][0] <= now:
-            _, lease_id = heapq.heappop(self._due)
-            lease = self._live.get(lease_id)
-            if lease is None or lease.state is not State.ACTIVE:
-                continue
-            if lease.calls:
-                lease.expires = now + lease.ttl_s
-            if lease.expires > now:
-                heapq.heappush(self._due, (lease.expires, lease_id))
-            else:
-                due.append(lease)
-        return due
+    def due(self, now: float) -> list[Lease]:
+        """Return the expired active leases."""
+        return [
+            lease
+            for lease in self._live.values()
+            if lease.state is State.ACTIVE and not lease.calls and lease.expires <= now
+        ]
 
     def take_old_tombstones(self, before: float) -> list[str]:
         """Forget the tombstones set before a time; return their ids."""
-        old: list[str] = []
-        for lease_id, (_, at) in self._tombstones.items():
-            if at >= before:
-                break
-            old.append(lease_id)
+        old = [lease_id for lease_id, (_, at) in self._tombstones.items() if at < before]
         for lease_id in old:
             del self._tombstones[lease_id]
         return old
@@ -196,13 +193,3 @@ class Leases:
     def _move(self, lease: Lease, before: State, after: State) -> None:
         assert lease.state is before, f"{lease.id} is {lease.state}, not {before}"
         lease.state = after
-        self.counts[before] -= 1
-        self.counts[after] += 1
-
-    def _forget(self, lease: Lease) -> None:
-        self.counts[lease.state] -= 1
-        del self._live[lease.id]
-        siblings = self._of_owner[lease.owner]
-        del siblings[lease.id]
-        if not siblings:
-            del self._of_owner[lease.owner]

@@ -3,39 +3,24 @@
 from __future__ import annotations
 
 from collections import Counter as Counts
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Protocol
+from collections.abc import Callable, Iterator
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from hone.sandbox.pool.leases import State
-from hone.sandbox.pool.nodes import Node
-from hone.utils.clock import monotonic
+from hone.sandbox.remote.wire import StatusReply
 
 _WAITS = (0.001, 0.01, 0.1, 1.0, 5.0, 15.0, 60.0, 300.0, 1800.0)
 _ALLOCATES = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 15.0, 60.0, 300.0, 1800.0)
 
 
-class PoolState(Protocol):
-    """The part of the pool that gauges are read from."""
-
-    @property
-    def totals(self) -> Mapping[str, int]: ...
-    @property
-    def fleet(self) -> Iterable[Node]: ...
-    def counts(self) -> Mapping[State, int]:
-        """Return the number of leases by state."""
-        ...
-
-
 class Metrics(Collector):
-    """Counters that are updated by events, and gauges that are read from the pool at each scrape."""
+    """Counters that are updated by events, and gauges that are read from the pool's status at each scrape."""
 
-    def __init__(self, pool: PoolState) -> None:
-        self._pool = pool
+    def __init__(self, status: Callable[[], StatusReply]) -> None:
+        self._status = status
         self._registry = CollectorRegistry()
         self.waited = Histogram(
             "hone_pool_queue_wait_seconds",
@@ -65,28 +50,25 @@ class Metrics(Collector):
         return []  # or registering would read a pool that is not open yet
 
     def collect(self) -> Iterator[Metric]:
+        found = self._status()
         leases = GaugeMetricFamily("hone_pool_leases", "Living leases", labels=["state"])
-        for state, number in self._pool.counts().items():
+        for state, number in Counts(lease.state for lease in found.leases).items():
             leases.add_metric([state], number)
-        yield leases
-        ends = CounterMetricFamily(
+        events = CounterMetricFamily(
             "hone_pool_events", "Leases allocated, closed, expired, lost; requests refused", labels=["event"]
         )
-        for name, number in self._pool.totals.items():
-            ends.add_metric([name], number)
-        yield ends
-        now = monotonic()
+        for name, number in found.totals.items():
+            events.add_metric([name], number)
         nodes = GaugeMetricFamily("hone_pool_nodes", "Nodes", labels=["state"])
-        for state, number in Counts(node.state(now) for node in self._pool.fleet).items():
+        for state, number in Counts(node.state for node in found.nodes).items():
             nodes.add_metric([state], number)
-        yield nodes
         slots = GaugeMetricFamily("hone_pool_node_sandboxes", "Places taken on a node", labels=["node"])
         room = GaugeMetricFamily("hone_pool_node_capacity", "Places of a node", labels=["node"])
         failures = CounterMetricFamily(
             "hone_pool_node_start_failures", "Starts that failed on a node", labels=["node"]
         )
-        for node in self._pool.fleet:
-            slots.add_metric([node.url], len(node.slots))
+        for node in found.nodes:
+            slots.add_metric([node.url], node.active + node.starting)
             room.add_metric([node.url], node.capacity)
             failures.add_metric([node.url], node.failures)
-        yield from (slots, room, failures)
+        yield from (leases, events, nodes, slots, room, failures)

@@ -9,15 +9,15 @@ from __future__ import annotations
 import asyncio
 import math
 import statistics
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 from hone.sandbox.contract import ImageUnavailable
 from hone.sandbox.images.reference import canonical
-from hone.sandbox.pool.placement import NodeView
-from hone.sandbox.remote.wire import CreateReply, CreateRequest, NodeReply, NodeRow, SandboxRow
+from hone.sandbox.remote.wire import CreateReply, CreateRequest, NodeReply, NodeRow
+from hone.utils.clock import monotonic
 
 Key = tuple[str, int]  # lease id and generation
 DESTROYS = 64  # sandboxes of one node destroyed at a time
@@ -43,6 +43,7 @@ class NodeApi(Protocol):
 class Slot:
     """`unconfirmed`: the node did not reply whether the sandbox was started, or destroyed."""
 
+    node: Node
     lease_id: str
     generation: int
     image: str
@@ -54,6 +55,16 @@ class Slot:
     @property
     def key(self) -> Key:
         return self.lease_id, self.generation
+
+    def settle(self, state: Literal["active", "closing", "unconfirmed"]) -> None:
+        """Enter a state other than `starting`."""
+        if self.state == "starting":
+            self.node.starting -= Counter([self.image])
+        self.state, self.since = state, monotonic()
+
+    def release(self) -> None:
+        self.settle("closing")
+        self.node.slots.pop(self.key, None)
 
 
 class Breaker:
@@ -113,34 +124,23 @@ class Node:
     start_ms: deque[float] = field(default_factory=lambda: deque[float](maxlen=200))
     wake: asyncio.Event = field(default_factory=asyncio.Event)  # probe it now
     destroys: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(DESTROYS))
-    starting: dict[str, int] = field(default_factory=dict[str, int])  # image -> starts under way
+    starting: Counter[str] = field(default_factory=Counter[str])  # starts under way by image
 
     # --- slots
 
-    def reserve(self, lease_id: str, generation: int, image: str, now: float) -> Slot:
-        image = _canonical_image(image)
-        slot = Slot(lease_id=lease_id, generation=generation, image=image, state="starting", since=now)
+    def reserve(self, lease_id: str, generation: int, image: str) -> Slot:
+        image = canonical_image(image)
+        slot = Slot(
+            node=self,
+            lease_id=lease_id,
+            generation=generation,
+            image=image,
+            state="starting",
+            since=monotonic(),
+        )
         self.slots[slot.key] = slot
-        self.starting[image] = self.starting.get(image, 0) + 1
+        self.starting[image] += 1
         return slot
-
-    def settle(self, slot: Slot, state: Literal["active", "closing", "unconfirmed"], now: float) -> None:
-        self._leave_start(slot)
-        slot.state, slot.since = state, now
-
-    def release(self, slot: Slot) -> None:
-        self._leave_start(slot)
-        self.slots.pop(slot.key, None)
-
-    def _leave_start(self, slot: Slot) -> None:
-        if slot.state != "starting":
-            return
-        slot.state = "unconfirmed"
-        left = self.starting[slot.image] - 1
-        if left:
-            self.starting[slot.image] = left
-        else:
-            del self.starting[slot.image]
 
     def read(self, info: NodeReply, began: float, *, pool_id: str, settle_s: float) -> Listing:
         """Compare a listing, which was requested at `began` (monotonic), with the slots.
@@ -154,8 +154,8 @@ class Node:
         self.info = info
         self.images.update(info.images)
         prefix = f"{pool_id}/"
-        ours: dict[Key, SandboxRow] = {
-            (row.lease.removeprefix(prefix), row.generation): row
+        ours = {
+            (row.lease.removeprefix(prefix), row.generation): row.id
             for row in info.sandboxes
             if row.lease.startswith(prefix)
         }
@@ -163,7 +163,7 @@ class Node:
         settled: list[Key] = []
         for key, slot in self.slots.items():
             if key in ours:
-                slot.sandbox_id = ours[key].id
+                slot.sandbox_id = ours[key]
                 continue
             if slot.since >= began:
                 continue
@@ -174,8 +174,8 @@ class Node:
             ):
                 settled.append(key)
         orphans = {
-            key: row.id
-            for key, row in ours.items()
+            key: sandbox_id
+            for key, sandbox_id in ours.items()
             if (slot := self.slots.get(key)) is None or slot.state == "unconfirmed"
         }
         self.foreign = len(info.sandboxes) - len(ours) + sum(key not in self.slots for key in ours)
@@ -188,59 +188,62 @@ class Node:
         own = self.info.capacity if self.info else 0
         return min(self.max_sandboxes, own) if self.max_sandboxes and own else self.max_sandboxes or own
 
-    def state(self, now: float) -> Literal["active", "draining", "quarantined", "unreachable"]:
+    @property
+    def used(self) -> int:
+        return len(self.slots) + self.foreign
+
+    @property
+    def has_room(self) -> bool:
+        return self.used < self.capacity
+
+    @property
+    def gate(self) -> int:
+        """The number of starts that it may have at a time."""
+        return 1 if self.breaker.is_trying else self.start_gate
+
+    @property
+    def free_memory_mib(self) -> int:
+        return self.info.free_memory_mib if self.info else 0
+
+    def has_image(self, image: str) -> bool:
+        """Whether it needs no pull for an image (canonical name)."""
+        return image == HOST_IMAGE or image in self.images
+
+    @property
+    def state(self) -> Literal["active", "draining", "quarantined", "unreachable"]:
         if self.unreachable:
             return "unreachable"
         if self.draining or (self.info is not None and not self.info.accepting):
             return "draining"
-        return "quarantined" if self.breaker.is_open(now) else "active"
-
-    def why(self, now: float) -> str:
-        match self.state(now):
-            case "unreachable":
-                return self.unreachable
-            case "draining":
-                return "by request" if self.draining else "it is shutting down"
-            case "quarantined":
-                return self.last_failure
-            case "active":
-                return ""
+        return "quarantined" if self.breaker.is_open(monotonic()) else "active"
 
     @property
-    def starting_count(self) -> int:
-        return sum(self.starting.values())
+    def why(self) -> str:
+        """Why its state is not `active`, or ""."""
+        return {
+            "unreachable": self.unreachable,
+            "draining": "by request" if self.draining else "it is shutting down",
+            "quarantined": self.last_failure,
+            "active": "",
+        }[self.state]
 
-    def view(self, image: str) -> NodeView:
-        assert self.info is not None
-        image = _canonical_image(image)
-        return NodeView(
-            url=self.url,
-            capacity=self.capacity,
-            used=len(self.slots) + self.foreign,
-            starting=self.starting_count,
-            starting_image=self.starting.get(image, 0),
-            start_gate=1 if self.breaker.is_trying else self.start_gate,
-            has_image=image == HOST_IMAGE or image in self.images,
-            free_memory_mib=self.info.free_memory_mib,
-        )
-
-    def row(self, now: float) -> NodeRow:
-        starting = self.starting_count
+    def row(self) -> NodeRow:
+        starting = self.starting.total()
         return NodeRow(
             url=self.url,
-            state=self.state(now),
+            state=self.state,
             active=len(self.slots) - starting,
             starting=starting,
             capacity=self.capacity,
-            free_memory_mib=self.info.free_memory_mib if self.info else 0,
+            free_memory_mib=self.free_memory_mib,
             images=len(self.images),
             start_ms_p50=round(statistics.median(self.start_ms), 1) if self.start_ms else 0.0,
             failures=self.failures,
-            why=self.why(now),
+            why=self.why,
         )
 
 
-def _canonical_image(image: str) -> str:
+def canonical_image(image: str) -> str:
     """Return the canonical name, as nodes list it; an invalid one is left for the node to refuse."""
     try:
         return canonical(image)

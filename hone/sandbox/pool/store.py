@@ -11,12 +11,15 @@ from __future__ import annotations
 import asyncio
 import secrets
 import sqlite3
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from pydantic import Json
+
 from hone.sandbox.contract import ProviderUnavailable
-from hone.sandbox.remote.wire import Wire
+from hone.sandbox.remote.wire import CreateReply, NodeRequest, SpecBody, Wire
 
 SCHEMA_VERSION = 1
 _BATCH = 1000  # statements of one transaction
@@ -40,18 +43,11 @@ class StoredLease(Wire):
     id: str
     generation: int
     owner: str
-    spec: str  # SpecBody as JSON
+    spec: Json[SpecBody]
     ttl_s: float
     created: float
     node_url: str
-    grant: str  # CreateReply as JSON
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoredNode:
-    url: str
-    max_sandboxes: int
-    draining: bool
+    grant: Json[CreateReply]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,16 +56,21 @@ class Contents:
 
     leases: list[StoredLease]
     tombstones: dict[str, str]  # lease id -> how it ended
-    nodes: list[StoredNode]
-    totals: dict[str, int]
+    nodes: list[NodeRequest]
 
 
 class Store:
-    """Open with `open`; every method that writes returns when its transaction is on the disk."""
+    """Open with `open`; every method that writes returns when its transaction is on the disk.
+
+    Attributes:
+        pool_id: distinguishes the sandboxes of this pool from those of others.
+        totals: number of events (`allocated`, `closed`, ...) since the store was made.
+    """
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._connection: sqlite3.Connection | None = None
+        self.totals: Counter[str] = Counter()
         self._waiting: list[tuple[Sequence[Statement], asyncio.Future[None]]] = []
         self._writer: asyncio.Task[None] | None = None
 
@@ -112,14 +113,14 @@ class Store:
         meta = dict(read("SELECT name, value FROM meta").fetchall())
         self.pool_id: str = meta["pool_id"]
         self._generation = int(meta["generation"]) - _GENERATIONS
+        self.totals.update(dict(read("SELECT name, n FROM totals").fetchall()))
         return Contents(
             leases=[StoredLease.model_validate_json(row) for (row,) in read("SELECT row FROM leases")],
             tombstones=dict(read("SELECT id, how FROM tombstones").fetchall()),
             nodes=[
-                StoredNode(url=url, max_sandboxes=most, draining=bool(draining))
+                NodeRequest(url=url, max_sandboxes=most, state="draining" if draining else "active")
                 for url, most, draining in read("SELECT url, max_sandboxes, draining FROM nodes")
             ],
-            totals=dict(read("SELECT name, n FROM totals").fetchall()),
         )
 
     def next_generation(self) -> int:
@@ -138,21 +139,19 @@ class Store:
     # --- writes
 
     async def activate(self, lease: StoredLease) -> None:
-        await self._commit(
-            ("INSERT OR REPLACE INTO leases VALUES (?, ?)", (lease.id, lease.model_dump_json())),
-            (_COUNT, ("allocated",)),
-        )
+        row = (lease.id, lease.model_dump_json(round_trip=True))
+        await self._commit(("INSERT OR REPLACE INTO leases VALUES (?, ?)", row), counted="allocated")
 
     async def end(self, lease_id: str, how: str, *, counted: bool) -> None:
         """Set the tombstone of a lease; `counted` when it was activated before."""
         await self._commit(
             ("DELETE FROM leases WHERE id = ?", (lease_id,)),
             ("INSERT OR IGNORE INTO tombstones VALUES (?, ?)", (lease_id, how)),
-            *([(_COUNT, (how,))] if counted else []),
+            counted=how if counted else "",
         )
 
-    async def count(self, name: str) -> None:
-        await self._commit((_COUNT, (name,)))
+    async def count_refusal(self) -> None:
+        await self._commit(counted="refused")
 
     async def prune(self, tombstones: Iterable[str]) -> None:
         """Delete tombstones and return their pages to the file system."""
@@ -161,16 +160,18 @@ class Store:
             await self._commit(*deletes[first : first + _BATCH])
         await self._commit(("PRAGMA incremental_vacuum(2000)", ()))
 
-    async def put_node(self, node: StoredNode) -> None:
-        row = (node.url, node.max_sandboxes, node.draining)
+    async def put_node(self, node: NodeRequest) -> None:
+        row = (node.url, node.max_sandboxes, node.state == "draining")
         await self._commit(("INSERT OR REPLACE INTO nodes VALUES (?, ?, ?)", row))
 
     async def remove_node(self, url: str) -> None:
         await self._commit(("DELETE FROM nodes WHERE url = ?", (url,)))
 
-    async def _commit(self, *statements: Statement) -> None:
-        """Write statements in the next transaction, and wait for it."""
+    async def _commit(self, *statements: Statement, counted: str = "") -> None:
+        """Write statements, and count an event, in the next transaction, and wait for it."""
         done = asyncio.get_running_loop().create_future()
+        if counted:
+            statements = (*statements, (_COUNT, (counted,)))
         self._waiting.append((statements, done))
         if self._writer is None or self._writer.done():
             self._writer = asyncio.create_task(self._write())
@@ -180,6 +181,8 @@ class Store:
             raise ProviderUnavailable(
                 f"the pool's store cannot be written: {error}", retryable=True
             ) from error
+        if counted:
+            self.totals[counted] += 1
 
     async def _write(self) -> None:
         """Run one transaction after the other until no statements wait."""

@@ -15,7 +15,7 @@ import pytest
 
 from hone.sandbox import LeaseLost, SandboxError
 from hone.sandbox.client.pool import PoolClient
-from hone.sandbox.remote.wire import Beat, LeaseReply, LeaseRequest, SpecBody
+from hone.sandbox.remote.wire import Beat, CreateReply, LeaseReply, LeaseRequest, SpecBody
 from tests.sandbox.pool.simulated import SimulatedNode, listening, node_app, serving_pool
 from tests.services.process import free_port
 from tests.waiting import wait_until_async
@@ -125,16 +125,18 @@ def test_a_store_that_is_full_refuses_leases_and_leaves_no_sandbox(tmp_path: Pat
 def test_the_store_stays_flat_when_leases_come_and_go(tmp_path: Path) -> None:
     from hone.sandbox.pool.store import Store, StoredLease
 
+    grant = CreateReply(id="box", capability="c" * 300, workdir="", enforced={}).model_dump_json()
+
     def row(number: int) -> StoredLease:
         return StoredLease(
             id=f"lease-{number}",
             generation=number,
             owner="o",
-            spec="{}",
+            spec="{}",  # type: ignore[arg-type]
             ttl_s=1,
             created=0,
             node_url="http://n",
-            grant="x" * 300,
+            grant=grant,  # type: ignore[arg-type]
         )
 
     def size() -> int:

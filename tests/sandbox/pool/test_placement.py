@@ -3,32 +3,51 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from hone.sandbox.pool.leases import Lease
-from hone.sandbox.pool.nodes import Breaker
-from hone.sandbox.pool.placement import COLD_STARTS, MEMORY_FLOOR_MIB, NodeView, choose
-from hone.sandbox.pool.queue import FairQueue
-from hone.sandbox.remote.wire import SpecBody
+from hone.sandbox.pool.nodes import Breaker, Node
+from hone.sandbox.pool.scheduling import COLD_STARTS, MEMORY_FLOOR_MIB, FairQueue, choose
+from hone.sandbox.remote.wire import NodeReply, SpecBody
+from tests.sandbox.pool.simulated import SimulatedNode
+
+IMAGE = "docker.io/library/debian:12"
 
 
-def view(url: str = "a", **fields: object) -> NodeView:
-    values: dict[str, object] = {
-        "capacity": 10,
-        "used": 0,
-        "starting": 0,
-        "starting_image": 0,
-        "start_gate": 4,
-        "has_image": True,
-        "free_memory_mib": 8192,
-    }
-    return NodeView(url=url, **(values | fields))  # type: ignore[arg-type]
+def view(
+    url: str = "a",
+    *,
+    capacity: int = 10,
+    used: int = 0,
+    starting: int = 0,
+    starting_image: int = 0,
+    has_image: bool = True,
+    free_memory_mib: int = 8192,
+) -> Node:
+    """A node with `starting` starts of other images, and `starting_image` of IMAGE."""
+    info = NodeReply(
+        provider="simulated",
+        boot="1",
+        capacity=capacity,
+        memory_mib=64_000,
+        free_memory_mib=free_memory_mib,
+        images=[],
+        sandboxes=[],
+        accepting=True,
+    )
+    images = {IMAGE} if has_image else set[str]()
+    starts = Counter({IMAGE: starting_image, "other": starting})
+    node = Node(url=url, api=SimulatedNode(), start_gate=4, info=info, images=images, foreign=used)
+    node.starting = +starts
+    return node
 
 
-def pick(*nodes: NodeView) -> str | None:
-    return choose(nodes, memory_mib=512)
+def pick(*nodes: Node) -> str | None:
+    chosen = choose(nodes, IMAGE, memory_mib=512)
+    return chosen.url if chosen else None
 
 
 views = st.builds(
@@ -44,21 +63,21 @@ views = st.builds(
 
 
 @given(st.lists(views, unique_by=lambda node: node.url))
-def test_no_bound_is_ever_passed(nodes: list[NodeView]) -> None:
+def test_no_bound_is_ever_passed(nodes: list[Node]) -> None:
     url = pick(*nodes)
     if url is None:
         return
     [chosen] = [node for node in nodes if node.url == url]
     assert chosen.used < chosen.capacity
-    assert chosen.starting < chosen.start_gate
+    assert chosen.starting.total() < 4
     assert chosen.free_memory_mib >= MEMORY_FLOOR_MIB
-    if not chosen.has_image:
-        assert chosen.starting_image == 0
-        assert sum(node.starting_image for node in nodes if not node.has_image) < COLD_STARTS
+    if not chosen.has_image(IMAGE):
+        assert chosen.starting[IMAGE] == 0
+        assert sum(node.starting[IMAGE] for node in nodes if not node.has_image(IMAGE)) < COLD_STARTS
 
 
 @given(st.lists(views, unique_by=lambda node: node.url), st.randoms())
-def test_the_order_of_the_nodes_decides_nothing_but_ties(nodes: list[NodeView], random: object) -> None:
+def test_the_order_of_the_nodes_decides_nothing_but_ties(nodes: list[Node], random: object) -> None:
     shuffled = list(nodes)
     random.shuffle(shuffled)  # type: ignore[attr-defined]
     assert (pick(*nodes) is None) == (pick(*shuffled) is None)
@@ -74,7 +93,7 @@ def test_a_node_with_the_image_is_preferred_unless_it_is_much_fuller() -> None:
 
 
 def test_starts_of_a_new_image_wait_while_it_is_being_fetched() -> None:
-    fetching = [view(name, has_image=False, starting=1, starting_image=1) for name in "ab"]
+    fetching = [view(name, has_image=False, starting_image=1) for name in "ab"]
     assert pick(*fetching, view("c", has_image=False)) is None
     assert pick(*fetching, view("c")) == "c"
     assert pick(fetching[0], view("c", has_image=False)) == "c"
