@@ -44,13 +44,12 @@ image = (
 @modal.web_server(port=PORT, startup_timeout=1_800)
 def serve() -> None:
     """Runs in the container; /health answers once the model is loaded."""
-    from hone.policy.engines.command import ServerOptions, server_command
+    from hone.policy.engines.command import server_command
+    from hone.policy.settings import ModelSettings, ServerEngineSettings
 
-    options = ServerOptions(
-        kind="vllm",
-        model=Path(os.environ["MODEL_NAME"]),
-        context_tokens=int(os.environ["MAX_MODEL_LEN"]),
-        dtype="bfloat16",
+    settings = ServerEngineSettings(
+        kind="vllm", context_tokens=int(os.environ["MAX_MODEL_LEN"]), max_batch=256
     )
-    command, environment = server_command(options, "0.0.0.0", PORT)  # noqa: S104
+    model = ModelSettings(path=Path(os.environ["MODEL_NAME"]), dtype="bfloat16")
+    command, environment = server_command(settings, model, "0.0.0.0", PORT)  # noqa: S104
     subprocess.Popen(command, env={**environment, "HF_HUB_OFFLINE": "0"})

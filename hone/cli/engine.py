@@ -78,25 +78,28 @@ def serve(
     [bold]Example[/bold]: hone engine serve models/Qwen3-8B --kind vllm --port 8000 --tp 2 --context 32768
     """
     import asyncio
-    import sys
 
     from hone.cli.options import run_with_progress
     from hone.launch.engine import default_context
     from hone.launch.engine import serve as run
-    from hone.policy.engines.command import ServerOptions, has_gpu
+    from hone.policy.engines.command import has_gpu
+    from hone.policy.settings import ModelSettings, ServerEngineSettings
     from hone.utils.files import default_cache_dir
 
     context_tokens = default_context(model) if context is None else context
-    options = ServerOptions(
-        kind=kind,
-        model=model.resolve(),
-        context_tokens=context_tokens,
+    served = ModelSettings(
+        path=model.resolve(),
         dtype=("bfloat16" if has_gpu() else "float32") if dtype == "auto" else dtype,
+    )
+    settings = ServerEngineSettings(
+        kind=kind,
+        context_tokens=context_tokens,
         tensor_parallel=tp,
         max_batch=max_batch,
         gpu_memory_fraction=gpu_memory_fraction,
         weight_sync=weight_sync,
-        python=Path(sys.executable) if python is None else python,
+        python=python,
+        ready_timeout_s=ready_timeout_s,
     )
     log = default_cache_dir() / "engines" / f"{kind}-{port}.log"
 
@@ -109,7 +112,7 @@ def serve(
             )
 
         with reporter.stage(f"serving {model}") as stage:
-            settings = {"log": log, "ready_timeout_s": ready_timeout_s, "on_ready": on_ready}
-            asyncio.run(run(options, host, port, say=stage.set_status, **settings))
+            say = stage.set_status
+            asyncio.run(run(settings, served, host, port, log=log, say=say, on_ready=on_ready))
 
     run_with_progress(job)

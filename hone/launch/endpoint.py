@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from hone.policy.engine import EngineError
+from hone.policy.engines.client import Http, Refused, new_session
 from hone.policy.engines.command import CONTEXT_SLACK
-from hone.policy.engines.http import Http, Refused, new_session
 
 TEXT = "openai"
 EXACT = ("vllm", "sglang")  # return token ids; /v1/models names them as owner

@@ -6,14 +6,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 from hone.policy.engine import EngineError
-from hone.policy.engines.command import ServerOptions
-from hone.policy.engines.http import Http, new_session
+from hone.policy.engines.client import Http, new_session
 from hone.policy.engines.managed_server import ManagedServer, require_free
 from hone.policy.engines.open import CLIENTS
 from hone.policy.engines.preflight import run_preflight
 from hone.policy.errors import PolicyError
 from hone.policy.folder import DEFAULT_CONTEXT, longest_context
 from hone.policy.model import load_tokenizer
+from hone.policy.settings import ModelSettings, ServerEngineSettings
 
 
 def default_context(model: Path) -> int:
@@ -25,12 +25,12 @@ def default_context(model: Path) -> int:
 
 
 async def serve(
-    options: ServerOptions,
+    settings: ServerEngineSettings,
+    model: ModelSettings,
     host: str,
     port: int,
     *,
     log: Path,
-    ready_timeout_s: float,
     say: Callable[[str], None],
     on_ready: Callable[[str], None],
 ) -> None:
@@ -38,15 +38,14 @@ async def serve(
 
     Raises EngineError if the server does not start or exits, PolicyError for a folder without a model.
     """
-    tokenizer = load_tokenizer(options.model)
+    tokenizer = load_tokenizer(model.path)
     require_free(host, port)
-    managed = ManagedServer(
-        f"{options.kind} server", options, log, ready_timeout_s=ready_timeout_s, say=say, address=(host, port)
-    )
+    managed = ManagedServer(f"{settings.kind} server", settings, model, log, say=say, address=(host, port))
     try:
         url = await managed.start()
         async with new_session() as session:
-            await run_preflight(CLIENTS[options.kind](Http(session, url)), tokenizer, options.context_tokens)
+            client = CLIENTS[settings.kind](Http(session, url))
+            await run_preflight(client, tokenizer, settings.context_tokens)
         on_ready(url)
         raise EngineError(await managed.ended())
     finally:

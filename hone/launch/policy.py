@@ -106,7 +106,7 @@ def chats(policy: Policy, engine: Engine, settings: RunSettings) -> NewChat:
 async def _open_endpoint(
     engine: OpenAIEngineSettings,
 ) -> AsyncGenerator[Callable[[RunSettings], NewChat]]:
-    from hone.policy.engines.http import Http, new_session
+    from hone.policy.engines.client import Http, new_session
     from hone.policy.engines.open import read_api_key
     from hone.policy.engines.openai import OpenAIChat
 

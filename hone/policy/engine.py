@@ -33,7 +33,7 @@ class ContextOverflow(Exception):
 class Finish(StrEnum):
     STOP = "stop"  # a stop token was sampled; it is the last of token_ids
     LENGTH = "length"  # max_tokens or the context limit was reached
-    CANCELLED = "cancelled"
+    ABORT = "abort"  # an update interrupted the request; the fleet continues the reply in another one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

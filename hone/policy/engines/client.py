@@ -1,22 +1,62 @@
-"""The protocol of one inference server; one small class per kind implements it."""
+"""The client of one inference server: JSON over HTTP; one small class per kind of server."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
-from typing import Protocol
+from typing import Any, ClassVar
 
-from hone.policy.engine import Sampling
-from hone.policy.engines.http import Http
+import aiohttp
+
+from hone.policy.engine import EngineError, Finish, Sampling
 from hone.types import Float32, Int32
+from hone.utils import http_client
+from hone.utils.http_client import HttpClient, HttpError
+
+# vLLM and SGLang close idle connections after 5 s; a client that closes them first breaks no request
+_KEEP_ALIVE_S = 3.0
 
 
-class FinishReason(StrEnum):
-    STOP = "stop"  # a stop token was sampled; it is the last one
-    LENGTH = "length"  # the limit of the request was reached
-    ABORT = "abort"  # interrupted by a pause or an abort; the tokens so far are kept
+class ServerUnavailable(EngineError):
+    """The server is gone, hangs or failed internally: another one may serve the same request."""
+
+
+class Refused(EngineError):
+    """The server rejected the request; every other server would reject it, too."""
+
+    def __init__(self, message: str, status: int) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+def new_session() -> aiohttp.ClientSession:
+    """Return a session for any number of servers and concurrent requests; the caller closes it."""
+    return http_client.new_session(keep_alive_s=_KEEP_ALIVE_S)
+
+
+class Http(HttpClient):
+    """One server. `key` is sent as a bearer token. Methods raise ServerUnavailable and Refused."""
+
+    def __init__(self, session: aiohttp.ClientSession, url: str, *, key: str | None = None) -> None:
+        if not url.startswith(("http://", "https://")):
+            raise Refused(f"{url!r} is not a URL: give one such as http://host:8000", 0)
+        super().__init__(session, url, token=key or "", translate=_engine_error)
+
+    async def get(self, path: str, *, timeout_s: float = 30.0) -> Any:
+        """Return the parsed body; None for an empty one."""
+        return await self.request_json("GET", path, timeout_s=timeout_s)
+
+    async def post(self, path: str, body: Any = None, *, timeout_s: float = 30.0) -> Any:
+        """Return the parsed body; None for an empty one."""
+        return await self.request_json("POST", path, body, timeout_s=timeout_s)
+
+
+def _engine_error(error: HttpError) -> EngineError:
+    if error.status is None or error.status >= 500:
+        return ServerUnavailable(str(error))
+    return Refused(str(error), error.status)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +74,7 @@ class CompletionChunk:
     token_ids: Int32  # [T]
     logprobs: Float32  # [T]
     labels: tuple[str, ...]  # [T] the server's name for the weights that sampled each token
-    end: FinishReason
+    end: Finish
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,48 +83,55 @@ class ServerInfo:
     label: str  # the server's name for its weights; "default" before the first update
 
 
-class EngineClient(Protocol):
+class EngineClient(ABC):
     """One server. Every call is bounded in time and raises ServerUnavailable or Refused."""
 
-    kind: str
-    url: str
-    http: Http
+    kind: ClassVar[str]
+    overflow_phrases: ClassVar[tuple[str, ...]]  # of the errors that say that a prompt is too long
 
+    def __init__(self, http: Http) -> None:
+        self.http = http
+        self.url = http.url
+
+    @classmethod
+    def is_overflow(cls, message: str) -> bool:
+        """Return whether an error message says that the prompt is too long."""
+        return any(phrase in message for phrase in cls.overflow_phrases)
+
+    @abstractmethod
     async def server_info(self) -> ServerInfo: ...
 
+    @abstractmethod
     async def health(self) -> None:
         """Raise ServerUnavailable unless the server can serve."""
-        ...
 
+    @abstractmethod
     async def generate(self, request: GenerateRequest, *, timeout_s: float) -> CompletionChunk: ...
 
+    @abstractmethod
     async def top_logprobs(
         self, prompt: Sequence[int], *, temperature: float, top_k: int = 0
     ) -> Mapping[int, float]:
         """Return some of the most likely next tokens with their logprobs as the server reports them."""
-        ...
 
+    @abstractmethod
     async def sample_text(self, prompt: Sequence[int], count: int) -> tuple[list[int], str]:
         """Return `count` random tokens and the text that the server's tokenizer decodes them to."""
-        ...
 
+    @abstractmethod
     async def abort(self) -> None:
         """Interrupt the requests in flight: each ends with its tokens so far."""
-        ...
 
+    @abstractmethod
     async def pause(self) -> None:
         """Hold new requests back and abort those in flight."""
-        ...
 
+    @abstractmethod
     async def resume(self) -> None: ...
 
+    @abstractmethod
     async def load_weights(self, folder: Path, label: str, *, timeout_s: float) -> None:
         """Load the weights of a Hugging Face folder, name them `label`, drop every cached key and value.
 
         The server is paused.
         """
-        ...
-
-    def is_overflow(self, message: str) -> bool:
-        """Return whether an error message says that the prompt is too long."""
-        ...

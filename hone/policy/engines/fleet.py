@@ -12,27 +12,35 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import logging
+import math
 from collections import OrderedDict
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterable, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    Awaitable,
+    Callable,
+    Coroutine,
+    Hashable,
+    Iterable,
+    Mapping,
+    Sequence,
+)
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TypeVar
 
 import numpy as np
 
 from hone.policy.engine import Completion, ContextOverflow, EngineError, Sampling
-from hone.policy.engines.client import CompletionChunk
-from hone.policy.engines.http import Refused, ServerUnavailable
+from hone.policy.engines.client import CompletionChunk, Refused, ServerUnavailable
 from hone.policy.engines.partial_completion import PartialCompletion
 from hone.policy.engines.replica import FleetSpec, Replica, WeightProbe, Weights
-from hone.policy.engines.routing import choose
 from hone.types import Int32
 
-if TYPE_CHECKING:
-    pass
-
 log = logging.getLogger(__name__)
+Server = TypeVar("Server", bound=Hashable)
 
+SLACK = 4  # requests that any replica may have, whatever the load of the others
+STRETCH = 1.5  # of its fair share of all requests that a replica may have
 _MAX_SESSIONS = 100_000  # conversations whose server is remembered
 _BACKOFF_S = 0.25  # before the first retry; doubles
 _MAX_BACKOFF_S = 8.0
@@ -310,6 +318,27 @@ class Fleet:
             name, version = replica.process.name, replica.version
             log.warning("engine server %s is healthy again with weight version %d", name, version)
             self._notify()
+
+
+def choose(loads: Mapping[Server, int], home: Server | None) -> Server:
+    """Return the replica for one more request: the one with the conversation's KV cache unless overloaded.
+
+    That is `home`, the conversation's last replica, while it has fewer than `max_load(loads)` requests;
+    otherwise the least loaded.
+
+    Args:
+        loads: requests in flight per replica.
+
+    Example: loads {a: 5, b: 0}, home a -> b, since one may have max(4, ceil(1.5 * 6 / 2)) = 5 at most.
+    """
+    if home is not None and home in loads and loads[home] < max_load(loads):
+        return home
+    return min(loads, key=lambda server: loads[server])
+
+
+def max_load(loads: Mapping[Server, int]) -> int:
+    """Return how many requests one replica may have, the new one included."""
+    return max(SLACK, math.ceil(STRETCH * (sum(loads.values()) + 1) / len(loads)))
 
 
 def _hide_truncated_logprobs(chunk: CompletionChunk, replica: Replica, sampling: Sampling) -> CompletionChunk:

@@ -12,12 +12,14 @@ import time
 from collections.abc import Callable
 from contextlib import closing, nullcontext, suppress
 from pathlib import Path
+from typing import Protocol
 
 import aiohttp
 
 from hone.policy.engine import EngineError
 from hone.policy.engines import server_guard
-from hone.policy.engines.command import ServerOptions, reserved_port, server_command
+from hone.policy.engines.command import reserved_port, server_command
+from hone.policy.settings import ModelSettings, ServerEngineSettings
 
 _POLL_S = 0.25
 _PROGRESS_S = 5.0  # between two progress messages while a server starts
@@ -26,6 +28,39 @@ _ALIVE_S = 10.0  # time limit of the health check of a running server
 # An exception in a server's log; the first one is the cause, the rest are usually follow-on errors.
 _REASON = re.compile(r"(?:^|\s)((?:\w+\.)*\w*(?:Error|Exception)): (.+)")
 _MEMORY = re.compile(r"out of memory|not enough (?:KV cache )?memory|No available memory|MemoryError", re.I)
+
+
+class ServerProcess(Protocol):
+    """Starts and stops one server."""
+
+    name: str
+
+    async def start(self) -> str:
+        """Start the server unless it runs; return its URL. Raises EngineError."""
+        ...
+
+    async def ended(self) -> str:
+        """Wait for the server's process to exit; return the reason as far as it is known."""
+        ...
+
+    async def stop(self) -> None: ...
+
+
+class ExternalServer:
+    """A server that the run does not manage. `ended` never returns; health checks detect its end."""
+
+    def __init__(self, url: str) -> None:
+        self.name = url
+
+    async def start(self) -> str:
+        return self.name
+
+    async def ended(self) -> str:
+        await asyncio.Event().wait()
+        raise AssertionError("nothing sets this event")
+
+    async def stop(self) -> None:
+        return None
 
 
 class ManagedServer:
@@ -38,17 +73,17 @@ class ManagedServer:
     def __init__(
         self,
         name: str,
-        options: ServerOptions,
+        settings: ServerEngineSettings,
+        model: ModelSettings,
         log: Path,
         *,
-        ready_timeout_s: float,
         say: Callable[[str], None] = lambda _: None,
         address: tuple[str, int] = ("127.0.0.1", 0),
     ) -> None:
         self.name = name
-        self._options = options
+        self._settings = settings
+        self._model = model
         self._log = log
-        self._ready_timeout_s = ready_timeout_s
         self._say = say
         self._address = address
         self._url = ""
@@ -82,11 +117,11 @@ class ManagedServer:
             assert self._process is not None, "it was just started"
             if self._process.returncode is not None:
                 raise EngineError(await self.ended())
-            if waited > self._ready_timeout_s:
+            if waited > self._settings.ready_timeout_s:
                 await self.stop()
                 raise EngineError(
-                    f"{self.name} was not ready within {self._ready_timeout_s:g} s: see {self._log}, or "
-                    "raise engine.ready_timeout_s"
+                    f"{self.name} was not ready within {self._settings.ready_timeout_s:g} s: see "
+                    f"{self._log}, or raise engine.ready_timeout_s"
                 )
             if waited >= next_message:
                 self._say(f"{self.name} is starting ({waited:.0f} s)")
@@ -118,7 +153,9 @@ class ManagedServer:
         self._log.with_suffix(".json").unlink(missing_ok=True)
 
     async def _spawn(self, host: str, port: int) -> None:
-        command, environment = await asyncio.to_thread(server_command, self._options, host, port)
+        command, environment = await asyncio.to_thread(
+            server_command, self._settings, self._model, host, port
+        )
         self._log.parent.mkdir(parents=True, exist_ok=True)
         with self._log.open("ab") as log:
             self._log_start = log.tell()

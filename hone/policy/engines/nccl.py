@@ -13,13 +13,13 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Protocol
 
 from hone.policy.engine import EngineError
+from hone.policy.engines.client import Http
 from hone.policy.engines.command import free_port
 from hone.policy.engines.fleet import Fleet
-from hone.policy.engines.http import Http
 from hone.policy.engines.replica import Replica
 from hone.policy.errors import PolicyError
 from hone.policy.settings import ServerEngineSettings
@@ -31,15 +31,8 @@ if TYPE_CHECKING:
 # Only `engine.weight_sync = "nccl"` uses this module, an option for the coming asynchronous pipeline. No test
 # runs the collective, which needs GPUs.
 GROUP = "hone"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rendezvous:
-    """The address at which the ranks of a group connect."""
-
-    address: str
-    port: int
-    world_size: int
+Rendezvous = dict[str, Any]  # where the ranks connect: master_address, master_port, world_size
+Manifest = dict[str, list[Any]]  # names, dtypes (such as `bfloat16`) and shapes of the tensors, in order
 
 
 class Sender(Protocol):
@@ -96,11 +89,11 @@ class NcclUpdates:
             await self._join(receivers)
             self._members = [replica.client.url for replica in replicas]
         parameters = [(name, tensor.detach()) for name, tensor in self._model.named_parameters()]
-        manifest = Manifest(
-            names=[name for name, _ in parameters],
-            dtypes=[str(tensor.dtype).removeprefix("torch.") for _, tensor in parameters],
-            shapes=[list(tensor.shape) for _, tensor in parameters],
-        )
+        manifest: Manifest = {
+            "names": [name for name, _ in parameters],
+            "dtypes": [str(tensor.dtype).removeprefix("torch.") for _, tensor in parameters],
+            "shapes": [list(tensor.shape) for _, tensor in parameters],
+        }
         for replica in replicas:
             await replica.client.pause()
         tensors = [tensor for _, tensor in parameters]
@@ -112,65 +105,45 @@ class NcclUpdates:
             await replica.confirm_version(version)
             await replica.client.resume()
 
-    async def _join(self, receivers: Sequence[Receiver]) -> None:
+    async def _join(self, receivers: Sequence[VllmReceiver | SglangReceiver]) -> None:
         await asyncio.gather(*(receiver.leave() for receiver in receivers))
         await asyncio.to_thread(self._sender.leave)
         sizes = [await receiver.world_size() for receiver in receivers]
-        rendezvous = Rendezvous(address=_address(), port=free_port(""), world_size=1 + sum(sizes))
-        offsets = [1 + sum(sizes[:index]) for index in range(len(sizes))]
+        rendezvous: Rendezvous = {
+            "master_address": socket.gethostbyname(socket.gethostname()),
+            "master_port": free_port(""),
+            "world_size": 1 + sum(sizes),
+        }
+        places = [{**rendezvous, "rank_offset": 1 + sum(sizes[:index])} for index in range(len(sizes))]
         await asyncio.gather(
             *(
-                receiver.join(rendezvous, offset, self._timeout_s)
-                for receiver, offset in zip(receivers, offsets, strict=True)
+                receiver.join(place, self._timeout_s)
+                for receiver, place in zip(receivers, places, strict=True)
             ),
             asyncio.to_thread(self._sender.join, rendezvous),
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Manifest:
-    """The broadcast tensors in order; dtypes by their torch names, such as `bfloat16`."""
-
-    names: list[str]
-    dtypes: list[str]
-    shapes: list[list[int]]
-
-
-class Receiver(Protocol):
-    """A server's side of the group."""
-
-    async def world_size(self) -> int:
-        """Return the number of the server's GPUs."""
-        ...
-
-    async def join(self, rendezvous: Rendezvous, rank_offset: int, timeout_s: float) -> None: ...
-
-    async def receive(self, manifest: Manifest, label: str, timeout_s: float) -> None:
-        """Return once the server uses all new tensors and has dropped its KV cache."""
-        ...
-
-    async def leave(self) -> None: ...
-
-
 class VllmReceiver:
+    """A vLLM server's side of the group. `receive` returns once it uses the new tensors only."""
+
     def __init__(self, http: Http) -> None:
         self._http = http
 
     async def world_size(self) -> int:
+        """Return the number of the server's GPUs."""
         return int((await self._http.get("/get_world_size"))["world_size"])
 
-    async def join(self, rendezvous: Rendezvous, rank_offset: int, timeout_s: float) -> None:
-        info = {
-            "master_address": rendezvous.address,
-            "master_port": rendezvous.port,
-            "rank_offset": rank_offset,
-            "world_size": rendezvous.world_size,
-            "packed": False,
-        }
+    async def join(self, place: Rendezvous, timeout_s: float) -> None:
+        info = {**place, "packed": False}
         await self._http.post("/init_weight_transfer_engine", {"init_info": info}, timeout_s=timeout_s)
 
     async def receive(self, manifest: Manifest, label: str, timeout_s: float) -> None:
-        info = {"names": manifest.names, "dtype_names": manifest.dtypes, "shapes": manifest.shapes}
+        info = {
+            "names": manifest["names"],
+            "dtype_names": manifest["dtypes"],
+            "shapes": manifest["shapes"],
+        }
         await self._http.post("/start_weight_update", timeout_s=timeout_s)
         await self._http.post("/update_weights", {"update_info": info}, timeout_s=timeout_s)
         await self._http.post("/finish_weight_update", {"weight_version": label}, timeout_s=timeout_s)
@@ -182,41 +155,33 @@ class VllmReceiver:
 
 
 class SglangReceiver:
+    """An SGLang server's side of the group. `receive` returns once it uses the new tensors only."""
+
     def __init__(self, http: Http) -> None:
         self._http = http
 
     async def world_size(self) -> int:
+        """Return the number of the server's GPUs."""
         info = await self._http.get("/server_info")
         return int(info["tp_size"]) * int(info["pp_size"])
 
-    async def join(self, rendezvous: Rendezvous, rank_offset: int, timeout_s: float) -> None:
-        group = {
-            "master_address": rendezvous.address,
-            "master_port": rendezvous.port,
-            "rank_offset": rank_offset,
-            "world_size": rendezvous.world_size,
-            "group_name": GROUP,
-            "backend": "nccl",
-        }
-        _require(await self._http.post("/init_weights_update_group", group, timeout_s=timeout_s))
+    async def join(self, place: Rendezvous, timeout_s: float) -> None:
+        group = {**place, "group_name": GROUP, "backend": "nccl"}
+        await self._require_success("/init_weights_update_group", group, timeout_s)
 
     async def receive(self, manifest: Manifest, label: str, timeout_s: float) -> None:
-        update = {
-            "names": manifest.names,
-            "dtypes": manifest.dtypes,
-            "shapes": manifest.shapes,
-            "group_name": GROUP,
-            "flush_cache": True,
-            "weight_version": label,
-        }
-        _require(await self._http.post("/update_weights_from_distributed", update, timeout_s=timeout_s))
+        update = {**manifest, "group_name": GROUP, "flush_cache": True, "weight_version": label}
+        await self._require_success("/update_weights_from_distributed", update, timeout_s)
 
     async def leave(self) -> None:
         """Leave the group; a server without a group answers with an error, which is ignored."""
-        try:
+        with suppress(EngineError):
             await self._http.post("/destroy_weights_update_group", {"group_name": GROUP})
-        except EngineError:
-            return
+
+    async def _require_success(self, path: str, body: dict[str, Any], timeout_s: float) -> None:
+        answer = await self._http.post(path, body, timeout_s=timeout_s)
+        if not answer["success"]:
+            raise EngineError(f"the server rejected the NCCL update: {answer['message']}")
 
 
 class VllmSender:
@@ -228,12 +193,7 @@ class VllmSender:
     def join(self, rendezvous: Rendezvous) -> None:
         from vllm.distributed.weight_transfer.nccl_common import trainer_init
 
-        init_info = {
-            "master_address": rendezvous.address,
-            "master_port": rendezvous.port,
-            "world_size": rendezvous.world_size,
-        }
-        self._group = trainer_init(init_info)
+        self._group = trainer_init(rendezvous)
 
     def broadcast(self, tensors: Iterable[Tensor]) -> None:
         import torch
@@ -259,8 +219,8 @@ class SglangSender:
 
         self._group = init_custom_process_group(
             backend="nccl",
-            init_method=f"tcp://{rendezvous.address}:{rendezvous.port}",
-            world_size=rendezvous.world_size,
+            init_method=f"tcp://{rendezvous['master_address']}:{rendezvous['master_port']}",
+            world_size=rendezvous["world_size"],
             rank=0,
             group_name=GROUP,
         )
@@ -288,13 +248,3 @@ def _sender(kind: str) -> Sender:
             'engine.weight_sync = "nccl" needs a GPU and PyTorch with CUDA: set it to "disk" on this machine'
         )
     return {"vllm": VllmSender, "sglang": SglangSender}[kind]()
-
-
-def _require(answer: Any) -> None:
-    if not answer["success"]:
-        raise EngineError(f"the server rejected the NCCL update: {answer['message']}")
-
-
-def _address() -> str:
-    """Return this machine's address for other machines."""
-    return socket.gethostbyname(socket.gethostname())

@@ -8,13 +8,10 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hone.policy.engines.client import EngineClient
-from hone.policy.engines.command import ServerOptions
+from hone.policy.engines.client import EngineClient, Http, new_session
 from hone.policy.engines.fleet import Fleet, open_fleet
-from hone.policy.engines.http import Http, new_session
-from hone.policy.engines.managed_server import ManagedServer
+from hone.policy.engines.managed_server import ExternalServer, ManagedServer, ServerProcess
 from hone.policy.engines.replica import FleetSpec
-from hone.policy.engines.server_process import ExternalServer, ServerProcess
 from hone.policy.engines.sglang import Sglang
 from hone.policy.engines.vllm import Vllm
 from hone.policy.errors import PolicyError
@@ -58,21 +55,6 @@ def _vocabulary(model: Path, tokenizer: PreTrainedTokenizerBase) -> int:
     return max(read_config(model).get("vocab_size") or 0, len(tokenizer))
 
 
-def server_options(settings: ServerEngineSettings, model: ModelSettings) -> ServerOptions:
-    options = ServerOptions(
-        kind=settings.kind,
-        model=model.path.resolve(),
-        context_tokens=settings.context_tokens,
-        dtype=model.dtype,
-        tensor_parallel=settings.tensor_parallel,
-        max_batch=settings.max_batch,
-        gpu_memory_fraction=settings.gpu_memory_fraction,
-        weight_sync=settings.weight_sync,
-        threads=settings.threads,
-    )
-    return options if settings.python is None else options.with_python(settings.python)
-
-
 def read_api_key(settings: RemoteEngineSettings) -> str | None:
     """Return the API key of the servers, if any. Raises PolicyError if its variable is not set."""
     if not settings.api_key_env:
@@ -91,14 +73,10 @@ def _server_processes(
 ) -> list[ServerProcess]:
     if settings.urls:
         return [ExternalServer(url) for url in settings.urls]
-    options = server_options(settings, model)
+    model = model.model_copy(update={"path": model.path.resolve()})
     return [
         ManagedServer(
-            f"{settings.kind} server {number}",
-            options,
-            logs / f"server-{number}.log",
-            ready_timeout_s=settings.ready_timeout_s,
-            say=say,
+            f"{settings.kind} server {number}", settings, model, logs / f"server-{number}.log", say=say
         )
         for number in range(settings.servers)
     ]

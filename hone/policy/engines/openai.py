@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hone.policy.engine import ContextOverflow, EngineError, Sampling
-from hone.policy.engines.http import Http, Refused, ServerUnavailable
+from hone.policy.engines.client import Http, Refused, ServerUnavailable
 from hone.policy.reply import CallKind, Reply, ToolSpec
 from hone.policy.settings import OpenAIEngineSettings
 from hone.types import Call, Message, TokenTree

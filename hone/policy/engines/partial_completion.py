@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from hone.policy.engine import Completion, Finish, Sampling
-from hone.policy.engines.client import CompletionChunk, FinishReason, GenerateRequest
+from hone.policy.engines.client import CompletionChunk, GenerateRequest
 from hone.types import Float32, Int32
 
 
@@ -47,7 +47,7 @@ class PartialCompletion:
         # A server may also stop at its model's own end tokens, which do not end this reply.
         if self._tokens and self._tokens[-1] in self._sampling.stop_token_ids:
             self.finish = Finish.STOP
-        elif chunk.end is FinishReason.LENGTH or len(self._tokens) >= self._limit:
+        elif chunk.end is Finish.LENGTH or len(self._tokens) >= self._limit:
             self.finish = Finish.LENGTH
 
     def completion(self) -> Completion:

@@ -7,12 +7,10 @@ differs, or whose context is too short.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from hone.policy.engine import EngineError
-from hone.policy.engines.client import EngineClient
-from hone.policy.engines.http import Refused
+from hone.policy.engines.client import EngineClient, Refused, ServerInfo
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -23,19 +21,13 @@ _MIN_DIFFERENCE = 0.2  # of two logprobs, so that the effect of temperature show
 _SAMPLED_TOKENS = 32  # whose decoded text is compared
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PreflightResult:
-    context_tokens: int
-    label: str  # of the weights it holds
-    full_vocab_logprobs: (
-        bool  # log-probabilities are over the whole vocabulary even where top-p or top-k cut it
-    )
-
-
 async def run_preflight(
     client: EngineClient, tokenizer: PreTrainedTokenizerBase, context_tokens: int
-) -> PreflightResult:
-    """Query a server and check the answers. Raises EngineError with the reason why it cannot be used."""
+) -> tuple[ServerInfo, bool]:
+    """Query a server and check the answers. Raises EngineError with the reason why it cannot be used.
+
+    Returns its facts, and whether its logprobs are over the whole vocabulary even where top-p or top-k apply.
+    """
     info = await client.server_info()
     if info.context_tokens < context_tokens:
         raise EngineError(
@@ -43,10 +35,7 @@ async def run_preflight(
             f"{context_tokens}: start the server with a longer one, or lower the setting"
         )
     prompt = await _require_vocabulary(client, tokenizer)
-    full_vocabulary = await _require_temperature_logprobs(client, prompt)
-    return PreflightResult(
-        context_tokens=info.context_tokens, label=info.label, full_vocab_logprobs=full_vocabulary
-    )
+    return info, await _require_temperature_logprobs(client, prompt)
 
 
 async def _require_vocabulary(client: EngineClient, tokenizer: PreTrainedTokenizerBase) -> list[int]:

@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from hone.policy.engine import EngineError
-from hone.policy.engines.client import CompletionChunk, EngineClient, GenerateRequest
-from hone.policy.engines.http import ServerUnavailable
+from hone.policy.engines.client import CompletionChunk, EngineClient, GenerateRequest, ServerUnavailable
+from hone.policy.engines.managed_server import ServerProcess
 from hone.policy.engines.preflight import run_preflight
-from hone.policy.engines.server_process import ServerProcess
 from hone.policy.settings import ServerEngineSettings
 from hone.types import Float32, Int32
 
@@ -67,7 +66,7 @@ class Replica:
         self.healthy = False
         self.in_flight = 0  # requests
         self.version = 0
-        self.full_vocab_logprobs = False  # see `PreflightResult`
+        self.full_vocab_logprobs = False  # see `run_preflight`
         self.target: Weights | None = None  # the weights to hold; None: those it was started with
         self.last_error = f"{process.name} has not been started"  # "" while it is healthy
         self.failures = 0  # failed starts in a row
@@ -104,9 +103,11 @@ class Replica:
                 f"no engine answers at {url} ({error}): start it, or see engine.urls and engine.kind"
             ) from error
         with _malformed_is_unavailable(self.client):
-            found = await run_preflight(self.client, self._spec.tokenizer, settings.context_tokens)
-        self.full_vocab_logprobs, self._label = found.full_vocab_logprobs, found.label
-        self.version = int(found.label) if found.label.isdecimal() else 0
+            info, self.full_vocab_logprobs = await run_preflight(
+                self.client, self._spec.tokenizer, settings.context_tokens
+            )
+        self._label = info.label
+        self.version = int(info.label) if info.label.isdecimal() else 0
         while not self._holds_target():
             self._abandon_requests("it was restarted, or its weights changed")
             await self._load(settings.ready_timeout_s)

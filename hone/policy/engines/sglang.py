@@ -13,23 +13,24 @@ from typing import Any
 
 import numpy as np
 
-from hone.policy.engine import EngineError
-from hone.policy.engines.client import CompletionChunk, FinishReason, GenerateRequest, ServerInfo
-from hone.policy.engines.http import Http, Refused, ServerUnavailable
+from hone.policy.engine import EngineError, Finish
+from hone.policy.engines.client import (
+    CompletionChunk,
+    EngineClient,
+    GenerateRequest,
+    Refused,
+    ServerInfo,
+    ServerUnavailable,
+)
 
-KIND = "sglang"
 # A server accepts prompts shorter than its context - 6 and ends replies one token before the context ends.
 RESERVED = 7
 _TOP = 20
-_OVERFLOW = ("longer than the model's context", "exceeds the model's", "maximum allowed length")
 
 
-class Sglang:
-    kind = KIND
-
-    def __init__(self, http: Http) -> None:
-        self.url = http.url
-        self.http = http
+class Sglang(EngineClient):
+    kind = "sglang"
+    overflow_phrases = ("longer than the model's context", "exceeds the model's", "maximum allowed length")
 
     async def server_info(self) -> ServerInfo:
         try:
@@ -88,9 +89,6 @@ class Sglang:
         if not answer["success"]:
             raise EngineError(f"{self.url} failed to load the weights in {folder}: {answer['message']}")
 
-    def is_overflow(self, message: str) -> bool:
-        return any(words in message for words in _OVERFLOW)
-
     async def _generate(
         self,
         prompt: Sequence[int],
@@ -118,8 +116,8 @@ def parse_chunk(url: str, reply: Mapping[str, Any]) -> CompletionChunk:
         raise ServerUnavailable(
             f"{url} returned {len(ids)} tokens and {len(entries)} log-probabilities that do not match"
         )
-    end = FinishReason(meta["finish_reason"]["type"])
-    if end is FinishReason.STOP and not ids:
+    end = Finish(meta["finish_reason"]["type"])
+    if end is Finish.STOP and not ids:
         raise ServerUnavailable(f"{url} ended a reply before its first token")
     return CompletionChunk(
         token_ids=np.asarray(ids, np.int32),

@@ -13,23 +13,28 @@ from typing import Any
 
 import numpy as np
 
-from hone.policy.engine import EngineError
-from hone.policy.engines.client import CompletionChunk, FinishReason, GenerateRequest, ServerInfo
-from hone.policy.engines.http import Http, Refused, ServerUnavailable
+from hone.policy.engine import EngineError, Finish
+from hone.policy.engines.client import (
+    CompletionChunk,
+    EngineClient,
+    GenerateRequest,
+    Http,
+    Refused,
+    ServerInfo,
+    ServerUnavailable,
+)
 
-KIND = "vllm"
 WORKER_EXTENSION = "hone_vllm.Repack"  # see inside/hone_vllm.py; needed on a CPU only
 NO_LOGPROB = -9999.0  # vLLM's value for a missing log-probability
 _TOP = 20  # a server's default maximum
-_OVERFLOW = ("maximum model length", "maximum context length", "max_tokens must be at least 1")
 
 
-class Vllm:
-    kind = KIND
+class Vllm(EngineClient):
+    kind = "vllm"
+    overflow_phrases = ("maximum model length", "maximum context length", "max_tokens must be at least 1")
 
     def __init__(self, http: Http) -> None:
-        self.url = http.url
-        self.http = http
+        super().__init__(http)
         self._extension: str | None = None
 
     async def server_info(self) -> ServerInfo:
@@ -70,7 +75,7 @@ class Vllm:
             "logprobs": _TOP,
             "seed": 0,
         }
-        choice = await self._generate(prompt, parameters, timeout_s=120.0)
+        choice = await self._generate(prompt, parameters)
         entries = choice["logprobs"]["content"][0]["top_logprobs"]
         return {e["token_id"]: e["logprob"] for e in entries if e["logprob"] > NO_LOGPROB}
 
@@ -108,9 +113,6 @@ class Vllm:
                 f"{self.url} could not drop the KV cache of its old weights while requests use it"
             )
         await self.http.post("/update_weight_version", {"new_version": label})
-
-    def is_overflow(self, message: str) -> bool:
-        return any(words in message for words in _OVERFLOW)
 
     async def _repacks(self) -> bool:
         """Return whether the workers have `hone_repack`; cached, because the query takes seconds."""
@@ -155,7 +157,7 @@ def parse_chunk(url: str, choice: Mapping[str, Any]) -> CompletionChunk:
         token_ids=np.asarray(ids, np.int32),
         logprobs=np.asarray([entry["logprob"] for entry in entries], np.float32),
         labels=labels,
-        end=FinishReason(choice["finish_reason"]),
+        end=Finish(choice["finish_reason"]),
     )
 
 

@@ -11,11 +11,10 @@ import pytest
 
 from hone.policy.engine import Completion
 from hone.policy.engines import replica
-from hone.policy.engines.client import EngineClient
+from hone.policy.engines.client import EngineClient, Http, new_session
 from hone.policy.engines.fleet import Fleet, open_fleet
-from hone.policy.engines.http import Http, new_session
+from hone.policy.engines.managed_server import ExternalServer
 from hone.policy.engines.replica import FleetSpec
-from hone.policy.engines.server_process import ExternalServer
 from hone.policy.engines.sglang import Sglang
 from hone.policy.settings import ServerEngineSettings
 from tests.policy.engines.sglang_server import SglangServer, sglang_servers, toy_logprobs, toy_weights

@@ -19,7 +19,7 @@ import psutil
 import pytest
 
 from hone.policy.engine import EngineError, Sampling
-from hone.policy.engines.command import ServerOptions, reserved_port, server_command
+from hone.policy.engines.command import reserved_port, server_command
 from hone.policy.engines.fleet import Fleet
 from hone.policy.engines.managed_server import ManagedServer, require_free
 from hone.policy.engines.open import open_servers
@@ -127,13 +127,13 @@ def test_killed_server_restarts_with_the_newest_weights(model, python, tokenizer
 def test_server_never_outlives_its_run(model, python, tmp_path: Path, kill):
     script = (
         "import asyncio\nfrom pathlib import Path\n"
-        "from hone.policy.engines.command import ServerOptions\n"
         "from hone.policy.engines.managed_server import ManagedServer\n"
+        "from hone.policy.settings import ModelSettings, ServerEngineSettings\n"
         f"model, python, log = Path({str(model)!r}), Path({str(python)!r}), Path({str(tmp_path / 'log')!r})\n"
-        "options = ServerOptions(kind='sglang', model=model, context_tokens=64, dtype='float32')\n"
-        "options = options.with_python(python)\n"
+        "settings = ServerEngineSettings(kind='sglang', context_tokens=64, python=python)\n"
+        "model = ModelSettings(path=model)\n"
         "async def main():\n"
-        "    await ManagedServer('toy', options, log, ready_timeout_s=100).start()\n"
+        "    await ManagedServer('toy', settings, model, log).start()\n"
         "    print('up', flush=True)\n"
         "    await asyncio.Event().wait()\n"
         "asyncio.run(main())\n"
@@ -200,12 +200,10 @@ def test_cancelling_a_starting_server_leaves_no_process(model, python, tokenizer
 
 def test_port_of_a_starting_server_is_reserved(model, python, tmp_path: Path):
     (model / "hang").touch()
-    options = ServerOptions(kind="sglang", model=model, context_tokens=64, dtype="float32").with_python(
-        python
-    )
+    settings = ServerEngineSettings(kind="sglang", context_tokens=64, python=python)
 
     async def run() -> int:
-        managed = ManagedServer("toy", options, tmp_path / "toy.log", ready_timeout_s=100.0)
+        managed = ManagedServer("toy", settings, ModelSettings(path=model), tmp_path / "toy.log")
         starting = asyncio.create_task(managed.start())
         facts = tmp_path / "toy.json"
         while not (facts.exists() and (model / "pids").exists()):  # noqa: ASYNC110 - it does not listen yet
@@ -235,21 +233,23 @@ def test_missing_engine_package_is_reported_with_a_remedy(model, tmp_path: Path)
     bare = tmp_path / "bare"
     bare.write_text("#!/bin/sh\nexit 1\n")
     bare.chmod(0o755)
-    options = ServerOptions(kind="sglang", model=model, context_tokens=64, dtype="float32")
+
+    def command(python: Path) -> object:
+        settings = ServerEngineSettings(kind="sglang", context_tokens=64, python=python)
+        return server_command(settings, ModelSettings(path=model), "127.0.0.1", 1)
+
     with pytest.raises(EngineError, match=r"sglang is not installed for .*bare: .*set engine.python"):
-        server_command(options.with_python(bare), "127.0.0.1", 1)
+        command(bare)
     with pytest.raises(EngineError, match=r"cannot run `engine.python` = .*nowhere"):
-        server_command(options.with_python(tmp_path / "nowhere"), "127.0.0.1", 1)
+        command(tmp_path / "nowhere")
 
 
 def test_server_keeps_its_given_address(model, python, tmp_path: Path):
-    options = ServerOptions(kind="sglang", model=model, context_tokens=64, dtype="float32").with_python(
-        python
-    )
+    settings = ServerEngineSettings(kind="sglang", context_tokens=64, python=python)
 
     async def run(port: int) -> tuple[str, str]:
         managed = ManagedServer(
-            "toy", options, tmp_path / "toy.log", ready_timeout_s=100.0, address=("127.0.0.1", port)
+            "toy", settings, ModelSettings(path=model), tmp_path / "toy.log", address=("127.0.0.1", port)
         )
         try:
             return await managed.start(), await managed.start()  # a healthy server is kept

@@ -11,8 +11,8 @@ import pytest
 import torch
 from aiohttp import web
 
-from hone.policy.engines.http import Http, new_session
-from hone.policy.engines.nccl import GROUP, Manifest, NcclUpdates, Rendezvous, VllmReceiver
+from hone.policy.engines.client import Http, new_session
+from hone.policy.engines.nccl import GROUP, NcclUpdates, Rendezvous, VllmReceiver
 from hone.policy.errors import PolicyError
 from hone.policy.settings import ServerEngineSettings
 from tests.policy.engines.conftest import OpenFleet
@@ -52,7 +52,7 @@ def test_servers_receive_the_manifest_and_the_version(open_toys: OpenFleet, mode
     rank_0, requests, reply = asyncio.run(run())
     assert set(reply.version.tolist()) == {2}
     (meeting,) = rank_0.joined  # the second update finds the same servers
-    assert meeting.world_size == 3
+    assert meeting["world_size"] == 3
     shapes = [tuple(p.shape) for p in model.parameters()]
     assert rank_0.sent == [shapes, shapes]
     offsets = []
@@ -67,13 +67,7 @@ def test_servers_receive_the_manifest_and_the_version(open_toys: OpenFleet, mode
         ]
         group, update = about_weights[1][1], about_weights[3][1]
         offsets.append(group.pop("rank_offset"))
-        assert group == {
-            "master_address": meeting.address,
-            "master_port": meeting.port,
-            "world_size": 3,
-            "group_name": GROUP,
-            "backend": "nccl",
-        }
+        assert group == {**meeting, "group_name": GROUP, "backend": "nccl"}
         assert update["names"] == [name for name, _ in model.named_parameters()]
         assert update["dtypes"] == ["float32"] * len(shapes)
         assert update["shapes"] == [list(shape) for shape in shapes]
@@ -94,7 +88,7 @@ def test_changed_servers_form_a_new_group(open_toys: OpenFleet, model):
             return rank_0, fleet.version
 
     rank_0, version = asyncio.run(run())
-    assert [meeting.world_size for meeting in rank_0.joined] == [3, 2]
+    assert [meeting["world_size"] for meeting in rank_0.joined] == [3, 2]
     assert version == 2
 
 
@@ -137,8 +131,9 @@ def test_vllm_requests_follow_its_documentation():
         async with recorded() as (url, told), new_session() as session:
             receiver = VllmReceiver(Http(session, url))
             size = await receiver.world_size()
-            await receiver.join(Rendezvous(address="10.0.0.1", port=5000, world_size=3), 1, 10.0)
-            manifest = Manifest(names=["w"], dtypes=["bfloat16"], shapes=[[2, 3]])
+            place = {"master_address": "10.0.0.1", "master_port": 5000, "world_size": 3, "rank_offset": 1}
+            await receiver.join(place, 10.0)
+            manifest = {"names": ["w"], "dtypes": ["bfloat16"], "shapes": [[2, 3]]}
             await receiver.receive(manifest, "4", 10.0)
             await receiver.leave()
             return size, told

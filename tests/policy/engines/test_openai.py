@@ -11,7 +11,7 @@ import pytest
 from aiohttp import web
 
 from hone.policy.engine import ContextOverflow, EngineError, Sampling
-from hone.policy.engines.http import Http, new_session
+from hone.policy.engines.client import Http, new_session
 from hone.policy.engines.openai import OpenAIChat
 from hone.policy.reply import CallKind
 from hone.policy.settings import OpenAIEngineSettings

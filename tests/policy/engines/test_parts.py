@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
 from hone.policy.engine import Finish, Sampling
-from hone.policy.engines.client import CompletionChunk, FinishReason
+from hone.policy.engines.client import CompletionChunk
+from hone.policy.engines.fleet import SLACK, choose, max_load
 from hone.policy.engines.partial_completion import PartialCompletion
-from hone.policy.engines.routing import SLACK, choose, max_load
 from hone.policy.settings import AnyEngineSettings
 
 ENGINES: TypeAdapter[AnyEngineSettings] = TypeAdapter(AnyEngineSettings)
@@ -39,7 +39,7 @@ def test_no_server_exceeds_its_load_bound(sessions: list[int], count: int):
     assert max(load.values()) <= max(SLACK, 1.5 * (len(sessions) + 1) / count + 1)
 
 
-def part(tokens: list[int], end: FinishReason) -> CompletionChunk:
+def part(tokens: list[int], end: Finish) -> CompletionChunk:
     ids = np.asarray(tokens, np.int32)
     return CompletionChunk(token_ids=ids, logprobs=-ids.astype(np.float32), labels=("x",) * len(ids), end=end)
 
@@ -54,12 +54,12 @@ def test_chunks_are_joined_in_order(cuts: list[list[int]], seed: int):
         assert list(asked.prompt) == [1, 2, *so_far]
         assert asked.limit == total + 1 - len(so_far)
         seeds.append(asked.seed)
-        partial.add(part(tokens, FinishReason.ABORT), np.full(len(tokens), version, np.int32))
+        partial.add(part(tokens, Finish.ABORT), np.full(len(tokens), version, np.int32))
         so_far += tokens
         assert partial.finish is None
     with pytest.raises(ValueError, match="incomplete"):
         partial.completion()
-    partial.add(part([3], FinishReason.STOP), np.full(1, len(cuts), np.int32))
+    partial.add(part([3], Finish.STOP), np.full(1, len(cuts), np.int32))
     reply = partial.completion()
     assert reply.token_ids.tolist() == [*so_far, 3]
     assert reply.logprobs.tolist() == [-float(token) for token in (*so_far, 3)]
@@ -75,7 +75,7 @@ def test_chunks_are_joined_in_order(cuts: list[list[int]], seed: int):
 )
 def test_chunk_aborted_at_its_end_is_complete(tokens: list[int], finish: Finish | None):
     partial = PartialCompletion([1], Sampling(stop_token_ids=(3,)), 3)
-    partial.add(part(tokens, FinishReason.ABORT), np.zeros(len(tokens), np.int32))
+    partial.add(part(tokens, Finish.ABORT), np.zeros(len(tokens), np.int32))
     assert partial.finish is finish
 
 

@@ -12,9 +12,8 @@ import pytest
 import torch
 
 from hone.policy.engine import Completion, ContextOverflow, EngineError, Finish, Sampling
-from hone.policy.engines.command import ServerOptions
+from hone.policy.engines.client import Http, new_session
 from hone.policy.engines.fleet import Fleet
-from hone.policy.engines.http import Http, new_session
 from hone.policy.engines.managed_server import ManagedServer
 from hone.policy.engines.open import CLIENTS, open_servers
 from hone.policy.engines.replica import WeightProbe
@@ -44,17 +43,11 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 
 @pytest.fixture(scope="module")
 def url(kind: Any, models: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    options = ServerOptions(
-        kind=kind,
-        model=models[0],
-        context_tokens=CONTEXT,
-        dtype="float32",
-        max_batch=32,
-        threads=1,
-        python=PYTHON[kind],
+    settings = ServerEngineSettings(
+        kind=kind, context_tokens=CONTEXT, threads=1, python=PYTHON[kind], ready_timeout_s=600.0
     )
     log = tmp_path_factory.mktemp("engine") / "server.log"
-    managed = ManagedServer(kind, options, log, ready_timeout_s=600.0)
+    managed = ManagedServer(kind, settings, ModelSettings(path=models[0]), log)
     with asyncio.Runner() as runner:
         try:
             yield runner.run(managed.start())

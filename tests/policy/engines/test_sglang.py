@@ -11,8 +11,8 @@ import aiohttp
 import numpy as np
 import pytest
 
-from hone.policy.engines.client import FinishReason
-from hone.policy.engines.http import ServerUnavailable
+from hone.policy.engine import Finish
+from hone.policy.engines.client import ServerUnavailable
 from hone.policy.engines.sglang import Sglang, parse_chunk
 from tests.policy.engines.sglang_server import sglang_servers, toy_weights
 
@@ -129,19 +129,19 @@ def test_client_parses_a_real_reply():
     assert part.token_ids.tolist() == [815, 695, 1152, 1731]
     assert part.logprobs.dtype == np.float32
     assert part.logprobs[0] == np.float32(-7.100216865539551)
-    assert (part.labels, part.end) == (("3",) * 4, FinishReason.LENGTH)
+    assert (part.labels, part.end) == (("3",) * 4, Finish.LENGTH)
     cut = parse_chunk("url", reply("generate_aborted")["body"])
     assert (len(cut.token_ids), len(cut.logprobs), len(cut.labels), cut.end) == (
         125,
         125,
         125,
-        FinishReason.ABORT,
+        Finish.ABORT,
     )
 
 
 def test_client_recognises_a_real_overflow_error():
     message = reply("generate_too_long")["body"]["error"]["message"]
-    assert Sglang.is_overflow(None, message)  # type: ignore[arg-type]
+    assert Sglang.is_overflow(message)
 
 
 @pytest.mark.parametrize("damage", ["short", "other"])
