@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import re
 from collections import defaultdict
+from collections.abc import Generator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -19,6 +21,10 @@ __all__ = ["docker", "podman", "registry"]
 settings.register_profile("fast", max_examples=25, derandomize=True, deadline=None)
 settings.register_profile("full", max_examples=200, deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fast"))
+
+# One thread of PyTorch for each worker, set before any test imports it: more threads than cores wait for each
+# other in loops, and a step then takes ten times as long.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 HERE = Path(__file__).parent
 # Servers, services and state machines: not in `make fast`.
@@ -64,8 +70,10 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return True if _is_long(collection_path) or (marks and MODULE_MARKS.search(marks[0])) else None
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+@pytest.hookimpl(wrapper=True)  # xdist reads the groups in a hook of its own, which would run first
+def pytest_collection_modifyitems(
+    config: pytest.Config, items: list[pytest.Item]
+) -> Generator[None, None, None]:
     for item in items:
         if _is_long(item.path):
             item.add_marker(pytest.mark.slow)
@@ -81,6 +89,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = fast
     else:
         items.sort(key=lambda item: 2 if _is_patient(item.path) else _rank(item))
+    return (yield)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_node_collection_finished(node: Any, ids: list[str]) -> None:
+    if node.config.getoption("dist") == "loadgroup" and not all("@" in test for test in ids):
+        pytest.exit(
+            "pytest-xdist did not group the tests, so every worker would make the fixtures of every module: "
+            "install the versions of constraints.txt",
+            returncode=pytest.ExitCode.USAGE_ERROR,
+        )
 
 
 def _is_long(path: Path) -> bool:
