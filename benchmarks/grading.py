@@ -51,7 +51,7 @@ from benchmarks.parts.predictions import KINDS, Prediction, make_predictions
 from benchmarks.peers import swebench_harness
 from benchmarks.sandbox import engine_of_our_own
 from hone.environment import parse_patch
-from hone.grading import GradingSettings, grade
+from hone.grading import Grader, GradingSettings
 from hone.grading.rules import count
 from hone.grading.verdict import WORDS
 from hone.sandbox import make_provider
@@ -115,19 +115,13 @@ async def grade_with_hone(
     places = asyncio.Semaphore(at_once)
 
     async with make_provider(SANDBOXES) as provider:
+        grader = Grader(provider, settings, cache=cache, limits=SANDBOXES.limits())
 
         async def verdict(prediction: Prediction) -> tuple[Verdict, float]:
             task = tasks[prediction.task_id]
             async with places:
                 began = time.perf_counter()
-                found = await grade(
-                    task,
-                    prediction.patch,
-                    provider=provider,
-                    cache=cache,
-                    settings=settings,
-                    limits=SANDBOXES.limits(),
-                )
+                found = await grader.grade_uncached(task, prediction.patch)
                 return found, time.perf_counter() - began
 
         async with asyncio.TaskGroup() as group:

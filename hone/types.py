@@ -11,20 +11,24 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import numpy.typing as npt
+from pydantic import ConfigDict, Field
 
 from hone.outcomes import Outcome
 
 Int32 = npt.NDArray[np.int32]
 Float32 = npt.NDArray[np.float32]
+_FORBID_EXTRA = ConfigDict(extra="forbid")  # unknown fields in a file are errors
 Message = dict[str, Any]  # one chat message: {"role": ..., "content": ..., maybe "tool_calls": ...}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Commit:
+    __pydantic_config__ = _FORBID_EXTRA
+
     message: str
     files: Mapping[str, str | None]  # path below workdir -> text; None deletes it
 
@@ -32,6 +36,8 @@ class Commit:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Environment:
     """Where a task's commands run."""
+
+    __pydantic_config__ = _FORBID_EXTRA
 
     image: str  # "host" | "docker://NAME" | "rootfs:DIR" | "repo:PATH" (a git folder or bundle)
     workdir: str = "/testbed"
@@ -47,6 +53,8 @@ class Environment:
 class Checks:
     """What the grader knows and the agent never sees."""
 
+    __pydantic_config__ = _FORBID_EXTRA
+
     fail_to_pass: tuple[str, ...]  # test ids that fail before the fix and must pass after it
     pass_to_pass: tuple[str, ...]  # test ids that pass before and must still pass
     test_files: Mapping[str, str]  # path below workdir -> trusted text, restored before the run
@@ -56,7 +64,7 @@ class Checks:
     rule: str = "pass_and_fail"  # when a test counts; see hone.grading.rules.Rule
     command: tuple[str, ...] = ()  # extra arguments of the test runner
     parser: str = "pytest"
-    timeout_s: float = 60.0
+    timeout_s: Annotated[float, Field(strict=True, gt=0, lt=1e9)] = 60.0
 
     @property
     def named_tests(self) -> tuple[str, ...]:
@@ -67,6 +75,8 @@ class Checks:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
     """One problem: a statement, an environment, hidden checks (a SWE-bench "instance")."""
+
+    __pydantic_config__ = _FORBID_EXTRA
 
     id: str
     problem: str  # the issue text, as a user would write it

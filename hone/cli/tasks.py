@@ -135,11 +135,10 @@ def import_(
     [bold]Example[/bold]: hone tasks import verified.parquet --format swe-bench -o tasks.jsonl
     """
     from hone.cli.output import print_json
-    from hone.tasks.files import import_rows
+    from hone.tasks.files import import_rows, read_source
     from hone.tasks.formats import FORMATS, save
-    from hone.tasks.hub import read_source
-    from hone.tasks.select import select
     from hone.tasks.settings import SelectSettings
+    from hone.tasks.sources import select
 
     chosen = SelectSettings(repositories=tuple(repo or ()), ids_file=ids, limit=limit, seed=seed)
     imported = import_rows(read_source(source, split), FORMATS[require_choice(format, ROW_FORMATS, "format")])

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from hone.curate.validate import validate, with_proof
+from hone.grading.grade import Grader
 from hone.grading.run import TestRun
 from hone.grading.settings import GradingSettings
-from hone.grading.suite import run_suite
 from hone.sandbox.contract import Limits, Provider
 from hone.types import Checks, Environment, Task
 
@@ -26,22 +26,16 @@ class Runner:
     settings: GradingSettings
     limits: Limits
     _slots: asyncio.Semaphore = field(init=False)
+    _grader: Grader = field(init=False)
 
     def __post_init__(self) -> None:
         self._slots = asyncio.Semaphore(self.settings.concurrency)
+        self._grader = Grader(self.provider, self.settings, cache=self.cache, limits=self.limits)
 
     async def run(self, task: Task, files: Sequence[str], patch: str = "") -> TestRun:
         """Run test files of a task after a trusted patch. Raises GraderError."""
         async with self._slots:
-            return await run_suite(
-                task,
-                patch,
-                provider=self.provider,
-                cache=self.cache,
-                settings=self.settings,
-                limits=self.limits,
-                files=files,
-            )
+            return await self._grader.run_suite(task, patch, files)
 
     async def prove(self, task: Task, repeats: int, *, cache: Path | None = None) -> tuple[Task | None, str]:
         """Return the task with its proof, or None and the reason why validation refuses it.

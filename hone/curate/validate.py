@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hone.grading.errors import GraderError
-from hone.grading.grade import grade
+from hone.grading.grade import Grader
 from hone.grading.settings import GradingSettings
 from hone.sandbox.contract import Limits, Provider
 from hone.tasks.errors import TaskError
@@ -121,12 +121,11 @@ async def validate(
     if repeats < 1:
         raise ValueError(f"repeats must be at least 1, got {repeats}")
     slots = asyncio.Semaphore(settings.concurrency)
+    grader = Grader(provider, settings, cache=workspaces, limits=limits)
 
     async def verdict(task: Task, patch: str) -> Verdict:
         async with slots:
-            return await grade(
-                task, patch, provider=provider, cache=workspaces, settings=settings, limits=limits
-            )
+            return await grader.grade_uncached(task, patch)
 
     async def admit(task: Task) -> Admission:
         try:

@@ -6,7 +6,7 @@ import secrets
 from collections.abc import Collection
 
 from hone.environment.errors import EnvironmentFailed, PatchRefused
-from hone.environment.protection import is_protected
+from hone.environment.patch import is_protected
 from hone.sandbox.contract import Sandbox, SandboxLost
 
 # Arguments: bytes of the patch, a new directory, "clean" or "dirty", a separator. Each attempt after the

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from hone.evaluate.errors import EvaluateError
 from hone.evaluate.settings import EvaluateSettings, parse_slice
-from hone.tasks.select import select
 from hone.tasks.settings import SelectSettings
+from hone.tasks.sources import select
 from hone.types import Task
 
 

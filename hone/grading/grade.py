@@ -11,6 +11,7 @@ import asyncio
 import dataclasses
 import hashlib
 from collections import OrderedDict
+from collections.abc import Sequence
 from pathlib import Path
 from weakref import WeakValueDictionary
 
@@ -20,6 +21,7 @@ from hone.environment import (
     PatchRefused,
     TaskEnvironment,
     apply_patch,
+    apply_trusted_patch,
     filter_patch,
     parse_patch,
     resolve_environment,
@@ -27,7 +29,7 @@ from hone.environment import (
 from hone.grading.errors import GraderError
 from hone.grading.integrity import Tampering, scan_patch
 from hone.grading.logs import rename
-from hone.grading.plan import GradingPlan, PytestJob, compile_plan
+from hone.grading.plan import GradingPlan, PytestJob, compile_plan, pytest_job
 from hone.grading.run import TestRun, run_tests, start_sandbox
 from hone.grading.script import run_script
 from hone.grading.settings import GradingSettings
@@ -39,114 +41,6 @@ from hone.tasks.formats import content_hash
 from hone.tasks.workspace import is_local
 from hone.types import Task, Verdict
 
-_DEFAULT_LIMITS = Limits()
-
-
-async def grade(
-    task: Task,
-    patch: str,
-    *,
-    provider: Provider,
-    cache: Path,
-    settings: GradingSettings,
-    limits: Limits = _DEFAULT_LIMITS,
-) -> Verdict:
-    """Grade one patch against the task's checks.
-
-    Args:
-        cache: directory of the tasks' repositories (`hone.tasks.workspace.prepare`).
-        limits: of the sandbox.
-    Raises:
-        GraderError: there is no verdict, and the patch did not cause that.
-    """
-    plan = compile_plan(task)
-    try:
-        filtered, tampering = await asyncio.to_thread(_read_patch, plan, patch, settings)
-        if tampering is not None:
-            evidence = tampering.evidence
-            run = TestRun(statuses={}, finished=False, tampered=evidence, log=evidence)
-            return make_verdict(task.checks, run)
-        environment = await resolve_environment(task, cache, settings)
-        run = await _run_twice(plan, filtered, environment, provider, settings, limits)
-    except PatchRefused as refusal:
-        return failed(task.checks, str(refusal))
-    except (TaskError, EnvironmentFailed) as error:
-        raise GraderError(f"task {task.id} cannot be graded: {error}") from error
-    if plan.renamed:
-        words = rename(words_of(run.statuses), task.checks.parser, repo=task.environment.repo)
-        run = dataclasses.replace(run, statuses=statuses_of(words))
-    return make_verdict(task.checks, run, rule=plan.rule)
-
-
-def _read_patch(
-    plan: GradingPlan, patch: str, settings: GradingSettings
-) -> tuple[FilteredPatch, Tampering | None]:
-    if len(patch.encode("utf-8", "surrogateescape")) > settings.max_patch_kib * 1024:
-        raise PatchRefused(f"the patch is larger than {settings.max_patch_kib} KiB")
-    return filter_patch(patch, plan.protected), scan_patch(parse_patch(patch), plan.task)
-
-
-async def _run_twice(
-    plan: GradingPlan,
-    patch: FilteredPatch,
-    environment: TaskEnvironment,
-    provider: Provider,
-    settings: GradingSettings,
-    limits: Limits,
-) -> TestRun:
-    """Run the tests, again in another sandbox when the first is lost.
-
-    A machine may fail once under any patch; a patch that loses two sandboxes caused it.
-    """
-    whole_report = bool(plan.script) or plan.job.reported is None
-    error = ""
-    for _ in range(2):
-        sandbox = await start_sandbox(
-            provider, plan.job.workdir, environment, limits, whole_report=whole_report
-        )
-        try:
-            if plan.script is not None:
-                return await run_script(sandbox, plan, patch, environment, settings)
-            return await _run_files(sandbox, plan, patch, environment, settings)
-        except SandboxLost as lost:
-            error = str(lost)
-        finally:
-            await sandbox.close()
-    return TestRun(statuses={}, finished=False, log=f"the tests took their sandbox down, twice: {error}")
-
-
-async def _run_files(
-    sandbox: Sandbox,
-    plan: GradingPlan,
-    patch: FilteredPatch,
-    environment: TaskEnvironment,
-    settings: GradingSettings,
-) -> TestRun:
-    """Run the task's own test files on the patched tree."""
-    if patch.text or plan.checks.test_patch:
-        await apply_patch(
-            sandbox,
-            patch.text,
-            set(patch.paths),
-            timeout_s=settings.slack_s,
-            tests=plan.checks.test_patch,
-            test_paths=plan.patched,
-            clean=environment.layer is not None,
-        )
-    job = configured_job(plan.task, plan.job, environment)
-    return await run_tests(sandbox, job, environment, settings)
-
-
-def configured_job(task: Task, job: PytestJob, environment: TaskEnvironment) -> PytestJob:
-    """Return the job with the pytest options that the repository's own configuration sets for collection."""
-    if not is_local(task.environment) or environment.layer is None:
-        return job
-    found = {name: environment.layer / name for name in FILES}
-    options = pytest_arguments(
-        {name: path.read_text("utf-8", "replace") for name, path in found.items() if path.is_file()}
-    )
-    return dataclasses.replace(job, command=(*options, *job.command))
-
 
 class _InFlight:
     """The callers of one (task, patch): the first grades, the others wait for the lock and its verdict."""
@@ -157,44 +51,154 @@ class _InFlight:
 
 
 class Grader:
-    """Grade with bounded concurrency; calls with an equal task and patch share one verdict.
+    """Grade patches and run test files, each in a fresh sandbox.
 
-    A GraderError is not cached: the next call tries again.
+    Args:
+        cache: directory of the tasks' repositories (`hone.tasks.workspace.prepare`).
+        limits: of the sandboxes; None is the default.
     """
 
     def __init__(
-        self,
-        provider: Provider,
-        settings: GradingSettings,
-        *,
-        cache: Path,
-        limits: Limits = _DEFAULT_LIMITS,
+        self, provider: Provider, settings: GradingSettings, *, cache: Path, limits: Limits | None = None
     ) -> None:
-        self._provider, self._settings, self._cache, self._limits = provider, settings, cache, limits
+        self.provider, self.settings, self._cache, self._limits = (
+            provider,
+            settings,
+            cache,
+            limits or Limits(),
+        )
         self._slots = asyncio.Semaphore(settings.concurrency)
         self._verdicts: OrderedDict[str, Verdict] = OrderedDict()  # least recently used first
         self._in_flight: WeakValueDictionary[str, _InFlight] = WeakValueDictionary()
 
     async def grade(self, task: Task, patch: str) -> Verdict:
-        """Return the verdict. Raises GraderError."""
+        """Return the verdict; calls with an equal task and patch share one. Raises GraderError.
+
+        At most `settings.concurrency` run at once. A GraderError is not cached: the next call tries again.
+        """
         text = f"{content_hash(task)}\0{patch}"
         key = hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()
         shared = self._in_flight.setdefault(key, _InFlight())
         async with shared.lock:
             if shared.verdict is None:
-                shared.verdict = self._verdicts.pop(key, None) or await self._grade(task, patch)
+                shared.verdict = self._verdicts.pop(key, None)
+                if shared.verdict is None:
+                    async with self._slots:
+                        shared.verdict = await self.grade_uncached(task, patch)
                 self._verdicts[key] = shared.verdict
-                while len(self._verdicts) > self._settings.cached_verdicts:
+                while len(self._verdicts) > self.settings.cached_verdicts:
                     self._verdicts.popitem(last=False)
             return shared.verdict
 
-    async def _grade(self, task: Task, patch: str) -> Verdict:
-        async with self._slots:
-            return await grade(
-                task,
-                patch,
-                provider=self._provider,
-                cache=self._cache,
-                settings=self._settings,
-                limits=self._limits,
+    async def grade_uncached(self, task: Task, patch: str) -> Verdict:
+        """Return the verdict of a new run. Raises GraderError."""
+        plan = compile_plan(task)
+        try:
+            filtered, tampering = await asyncio.to_thread(_read_patch, plan, patch, self.settings)
+            if tampering is not None:
+                evidence = tampering.evidence
+                run = TestRun(statuses={}, finished=False, tampered=evidence, log=evidence)
+                return make_verdict(task.checks, run)
+            environment = await resolve_environment(task, self._cache, self.settings)
+            run = await self._run_twice(plan, filtered, environment)
+        except PatchRefused as refusal:
+            return failed(task.checks, str(refusal))
+        except (TaskError, EnvironmentFailed) as error:
+            raise GraderError(f"task {task.id} cannot be graded: {error}") from error
+        if plan.renamed:
+            words = rename(words_of(run.statuses), task.checks.parser, repo=task.environment.repo)
+            run = dataclasses.replace(run, statuses=statuses_of(words))
+        return make_verdict(task.checks, run, rule=plan.rule)
+
+    async def _run_twice(
+        self, plan: GradingPlan, patch: FilteredPatch, environment: TaskEnvironment
+    ) -> TestRun:
+        """Run the tests, again in another sandbox when the first is lost.
+
+        A machine may fail once under any patch; a patch that loses two sandboxes caused it.
+        """
+        whole_report = bool(plan.script) or plan.job.reported is None
+        error = ""
+        for _ in range(2):
+            sandbox = await start_sandbox(
+                self.provider, plan.job.workdir, environment, self._limits, whole_report=whole_report
             )
+            try:
+                if plan.script is not None:
+                    return await run_script(sandbox, plan, patch, environment, self.settings)
+                return await self._run_files(sandbox, plan, patch, environment)
+            except SandboxLost as lost:
+                error = str(lost)
+            finally:
+                await sandbox.close()
+        return TestRun(statuses={}, finished=False, log=f"the tests took their sandbox down, twice: {error}")
+
+    async def _run_files(
+        self, sandbox: Sandbox, plan: GradingPlan, patch: FilteredPatch, environment: TaskEnvironment
+    ) -> TestRun:
+        """Run the task's own test files on the patched tree."""
+        if patch.text or plan.checks.test_patch:
+            await apply_patch(
+                sandbox,
+                patch.text,
+                set(patch.paths),
+                timeout_s=self.settings.slack_s,
+                tests=plan.checks.test_patch,
+                test_paths=plan.patched,
+                clean=environment.layer is not None,
+            )
+        job = _configured_job(plan.task, plan.job, environment)
+        return await run_tests(sandbox, job, environment, self.settings)
+
+    async def run_suite(self, task: Task, patch: str, files: Sequence[str] | None = None) -> TestRun:
+        """Run test files after a trusted patch, which may change tests; for making tasks, not for grading.
+
+        Sandbox, runner and plugins are those of a grading, so observations made here hold there. A patch that
+        does not apply gives an unfinished run.
+
+        Args:
+            files: paths below the root; default: those that the task's checks name.
+        Raises:
+            GraderError: the sandbox or the runner did not start, or the repository cannot be prepared.
+        """
+        try:
+            environment = await resolve_environment(task, self._cache, self.settings)
+        except TaskError as error:
+            raise GraderError(str(error)) from error
+        job = dataclasses.replace(pytest_job(task, files), reported=None)
+        sandbox = await start_sandbox(
+            self.provider, job.workdir, environment, self._limits, whole_report=True
+        )
+        try:
+            for trusted in filter(None, (patch, task.checks.test_patch)):
+                await apply_trusted_patch(sandbox, trusted, timeout_s=self.settings.slack_s)
+            job = _configured_job(task, job, environment)
+            run = await run_tests(sandbox, job, environment, self.settings)
+        except PatchRefused as refusal:
+            return TestRun(statuses={}, finished=False, log=str(refusal))
+        except SandboxLost as lost:
+            return TestRun(statuses={}, finished=False, log=f"the sandbox was lost: {lost}")
+        finally:
+            await sandbox.close()
+        if run.tampered is None:
+            return run
+        return dataclasses.replace(run, finished=False, log=run.tampered)
+
+
+def _read_patch(
+    plan: GradingPlan, patch: str, settings: GradingSettings
+) -> tuple[FilteredPatch, Tampering | None]:
+    if len(patch.encode("utf-8", "surrogateescape")) > settings.max_patch_kib * 1024:
+        raise PatchRefused(f"the patch is larger than {settings.max_patch_kib} KiB")
+    return filter_patch(patch, plan.protected), scan_patch(parse_patch(patch), plan.task)
+
+
+def _configured_job(task: Task, job: PytestJob, environment: TaskEnvironment) -> PytestJob:
+    """Return the job with the pytest options that the repository's own configuration sets for collection."""
+    if not is_local(task.environment) or environment.layer is None:
+        return job
+    found = {name: environment.layer / name for name in FILES}
+    options = pytest_arguments(
+        {name: path.read_text("utf-8", "replace") for name, path in found.items() if path.is_file()}
+    )
+    return dataclasses.replace(job, command=(*options, *job.command))

@@ -19,11 +19,11 @@ from typing import Any
 
 from hone.environment.environment import has_own_repository
 from hone.grading.errors import GraderError
-from hone.grading.grade import grade
+from hone.grading.grade import Grader
 from hone.grading.report import graded_entry, outcome_of, summarise, ungraded_entry
 from hone.grading.settings import GradingSettings
 from hone.outcomes import Outcome
-from hone.sandbox.contract import Limits, Provider, SandboxError
+from hone.sandbox.contract import Provider, SandboxError
 from hone.tasks.errors import TaskError
 from hone.tasks.files import read_rows
 from hone.tasks.formats import content_hash
@@ -102,12 +102,9 @@ def _prediction(row: Any) -> Prediction:
 async def grade_predictions(
     predictions: Sequence[Prediction],
     tasks: Sequence[Task],
+    grader: Grader,
     *,
-    provider: Provider,
     out: Path,
-    cache: Path,
-    settings: GradingSettings,
-    limits: Limits,
     progress: Callable[[str, Mapping[str, Any]], None] | None = None,
 ) -> dict[str, Any]:
     """Grade the predictions that are not graded yet, and return the summary.
@@ -118,16 +115,16 @@ async def grade_predictions(
         progress: called with each id and its entry.
     """
     by_id = {task.id: task for task in tasks}
-    slots = asyncio.Semaphore(settings.concurrency)
+    slots = asyncio.Semaphore(grader.settings.concurrency)
     entries: dict[str, Mapping[str, Any]] = {}
 
     async def one(prediction: Prediction, task: Task) -> None:
         async with slots:
             folder = out / prediction.instance_id
-            key = _key(task, prediction.patch, await _digest(task, provider), settings)
+            key = _key(task, prediction.patch, await _digest(task, grader.provider), grader.settings)
             entry = await asyncio.to_thread(_read_entry, folder, prediction.instance_id, key)
             if entry is None:
-                entry, log = await _grade(task, prediction.patch, provider, cache, settings, limits)
+                entry, log = await _grade(task, prediction.patch, grader)
                 await run_in_thread(_write, folder, prediction, entry, log, key)
         entries[prediction.instance_id] = entry
         if progress:
@@ -142,15 +139,13 @@ async def grade_predictions(
     return summary
 
 
-async def _grade(
-    task: Task, patch: str, provider: Provider, cache: Path, settings: GradingSettings, limits: Limits
-) -> tuple[dict[str, Any], str]:
+async def _grade(task: Task, patch: str, grader: Grader) -> tuple[dict[str, Any], str]:
     """Return the entry of the report, and the log."""
     if not patch.strip():
         return ungraded_entry(Outcome.NO_PATCH), ""
     started = asyncio.get_running_loop().time()
     try:
-        verdict = await grade(task, patch, provider=provider, cache=cache, settings=settings, limits=limits)
+        verdict = await grader.grade_uncached(task, patch)
     except (GraderError, SandboxError) as error:
         return ungraded_entry(Outcome.GRADER_ERROR, str(error)), str(error)
     entry = graded_entry(task, verdict)

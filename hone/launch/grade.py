@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from hone.config import RunSettings
+from hone.grading import Grader
 from hone.grading.predictions import Prediction, grade_predictions
 from hone.launch.reporter import Reporter
 from hone.sandbox import make_provider
@@ -63,15 +64,12 @@ def grade_with_progress(
                 stage.set_status(f"{counts['resolved']} of {counts['done']} resolved")
 
             async with make_provider(settings.sandbox) as provider:
-                return await grade_predictions(
-                    predictions,
-                    tasks,
-                    provider=provider,
-                    out=out,
+                grader = Grader(
+                    provider,
+                    settings.grading,
                     cache=workspaces_dir(),
-                    settings=settings.grading,
                     limits=settings.sandbox.limits(),
-                    progress=progress,
                 )
+                return await grade_predictions(predictions, tasks, grader, out=out, progress=progress)
 
     return asyncio.run(run())

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hone.grading import GradingSettings
-from hone.grading.grade import grade
+from hone.grading import Grader, GradingSettings
 from hone.sandbox import make_provider
 from hone.sandbox.settings import SandboxSettings
 from hone.tasks.formats import FORMATS
@@ -53,10 +52,8 @@ def _graded(tmp_path: Path, *patches: str) -> list[Verdict]:
 
     async def scenario() -> list[Verdict]:
         async with make_provider(SandboxSettings()) as provider:
-            return [
-                await grade(task, patch, provider=provider, cache=tmp_path, settings=GradingSettings())
-                for patch in patches
-            ]
+            grader = Grader(provider, GradingSettings(), cache=tmp_path)
+            return [await grader.grade_uncached(task, patch) for patch in patches]
 
     return asyncio.run(scenario())
 

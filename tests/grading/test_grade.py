@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from hone.grading import Grader, GraderError, GradingSettings, grade
+from hone.grading import Grader, GraderError, GradingSettings
 from hone.sandbox import Command, ExecResult, Health, Provider, Sandbox, SandboxSpec, make_provider
 from hone.sandbox.settings import SandboxSettings
 from hone.tasks.workspace import prepare
@@ -186,9 +186,8 @@ def test_second_lost_sandbox_is_a_failed_verdict(tmp_path: Path) -> None:
 
             async def graded(program: str, deaths: int) -> Verdict:
                 losing = Losing(provider, program, deaths)
-                return await grade(
-                    task, fix, provider=losing, cache=workspace.parent, settings=GradingSettings()
-                )
+                grader = Grader(losing, GradingSettings(), cache=workspace.parent)
+                return await grader.grade_uncached(task, fix)
 
             assert (await graded("python3", 1)).resolved
             twice = await graded("python3", 2)

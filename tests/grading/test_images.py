@@ -13,10 +13,8 @@ from typing import TypeVar
 import pytest
 
 from hone.environment import extract_patch, prepare_workspace, start_agent_sandbox
-from hone.grading import GraderError, GradingSettings
-from hone.grading.grade import grade
+from hone.grading import Grader, GraderError, GradingSettings
 from hone.sandbox import Provider, SandboxSpec, make_provider
-from hone.sandbox.contract import Limits
 from hone.sandbox.settings import SandboxSettings
 from hone.tasks.errors import TaskError
 from hone.types import Checks, Environment, Task, Verdict
@@ -121,9 +119,7 @@ def _run(job: Callable[[Provider], Awaitable[Result]]) -> Result:
 
 def _grade(task: Task, patch: str, tmp_path: Path) -> Verdict:
     return _run(
-        lambda provider: grade(
-            task, patch, provider=provider, cache=tmp_path, settings=GradingSettings(), limits=Limits()
-        )
+        lambda provider: Grader(provider, GradingSettings(), cache=tmp_path).grade_uncached(task, patch)
     )
 
 

@@ -12,10 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hone.grading import GradingSettings
+from hone.grading import Grader, GradingSettings
 from hone.grading.predictions import Prediction, grade_predictions, read_predictions
 from hone.sandbox import make_provider
-from hone.sandbox.contract import Limits
 from hone.sandbox.settings import SandboxSettings
 from hone.tasks.errors import TaskError
 from hone.tasks.workspace import prepare
@@ -95,15 +94,8 @@ def test_reports_follow_the_harness_and_grading_resumes(tmp_path: Path) -> None:
                     return await starting(spec)
 
                 provider.start = start  # type: ignore[method-assign]
-                return await grade_predictions(
-                    predictions,
-                    tasks,
-                    provider=provider,
-                    out=out,
-                    cache=cache,
-                    settings=GradingSettings(),
-                    limits=Limits(),
-                )
+                grader = Grader(provider, GradingSettings(), cache=cache)
+                return await grade_predictions(predictions, tasks, grader, out=out)
 
         return asyncio.run(scenario()), ran
 

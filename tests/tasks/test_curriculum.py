@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from hone.tasks.curriculum import TRAINED_FAMILIES, UNSEEN_FAMILIES, generate
-from hone.tasks.curriculum.behaviour import results
-from hone.tasks.curriculum.bug import LOCALS, WORDS
-from hone.tasks.curriculum.edit import Edit
+from hone.tasks.curriculum.bug import LOCALS, WORDS, Edit
+from hone.tasks.curriculum.suite import results
 from hone.tasks.errors import TaskError
 from hone.tasks.formats import content_hash, to_line
 from hone.tasks.settings import TasksSettings

@@ -211,7 +211,7 @@ def test_own_task_keeps_its_environment_in_a_prompt() -> None:
     assert (task.environment.distribution, task.environment.paths) == ("it==1.0", ("src", ""))
     assert to_dict(from_line(to_line(task))) == OWN
     for column in ("requirements", "paths"):
-        with pytest.raises(TaskError, match=f"`{column}` must be a list"):
+        with pytest.raises(TaskError, match=f"`environment.{column}` is wrong"):
             read({**OWN, "environment": {**OWN["environment"], column: "x"}}, "hone")
 
 

@@ -15,8 +15,7 @@ from typing import Any
 import pytest
 
 from hone.tasks.errors import TaskError
-from hone.tasks.files import write_rows
-from hone.tasks.hub import read_source
+from hone.tasks.files import read_source, write_rows
 
 pytest.importorskip("datasets")
 pytestmark = pytest.mark.slow  # starts servers and imports their client in processes

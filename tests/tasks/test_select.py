@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 from hone.tasks.errors import TaskError
 from hone.tasks.files import import_rows
 from hone.tasks.formats import FORMATS, save
-from hone.tasks.select import read_ids, select
 from hone.tasks.settings import SelectSettings, TasksSettings
-from hone.tasks.sources import load_splits
+from hone.tasks.sources import load_splits, read_ids, select
 from hone.types import Task
 
 REPOSITORIES = ("django/django", "sympy/sympy", "psf/requests")

@@ -6,10 +6,9 @@ from collections.abc import Callable, Sequence
 
 from hone.environment import FilePatch
 from hone.grading.integrity.changes import Change
-from hone.grading.integrity.configuration import scan_configuration
 from hone.grading.integrity.names import scan_name
 from hone.grading.integrity.patch_context import PatchContext, Tampering, read_context
-from hone.grading.integrity.plugins import scan_plugins
+from hone.grading.integrity.plugins import scan_configuration, scan_plugins
 from hone.grading.integrity.source import scan_source
 from hone.grading.integrity.suites import scan_test_file
 from hone.types import Task

@@ -1,9 +1,8 @@
 """The process reward model: a judge that scores each turn, protected from prompt injection."""
 
-from hone.grading.judge.judge import Judge, JudgeChat, TurnJudge
+from hone.grading.judge.judge import Judge, JudgeChat, TurnJudge, read_score
 from hone.grading.judge.prompt import Evidence, judge_messages
 from hone.grading.judge.quote import Quoter, clip, control_tokens
-from hone.grading.judge.votes import read_score
 
 __all__ = [
     "Evidence",

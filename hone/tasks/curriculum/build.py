@@ -6,11 +6,9 @@ import random
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from hone.tasks.curriculum.behaviour import results
-from hone.tasks.curriculum.bug import Bug, Draw
-from hone.tasks.curriculum.edit import Edit
+from hone.tasks.curriculum.bug import Bug, Draw, Edit
 from hone.tasks.curriculum.layout import Layout, edit, place
-from hone.tasks.curriculum.suite import Case, hidden_tests, test_ids, visible_tests
+from hone.tasks.curriculum.suite import Case, hidden_tests, results, test_ids, visible_tests
 from hone.tasks.diffs import file_diff
 from hone.types import Checks, Commit, Environment, Task
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from hone.tasks.curriculum.bug import MARK, Bug, Draw, Substitution
-from hone.tasks.curriculum.edit import Edit
+from hone.tasks.curriculum.bug import MARK, Bug, Draw, Edit, Substitution
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
