@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hone.sandbox.namespaces import seccomp
+from hone.sandbox import seccomp
 
 ALLOWED = 0x7FFF0000
 REFUSED = 0x00050000
@@ -19,8 +19,12 @@ MACHINES = pytest.mark.parametrize("machine", ARCHITECTURES)
 
 
 def decide(machine: str, number: int, *arguments: int, arch: int | None = None, fixed: bool = False) -> int:
-    """Run the classic BPF program over a seccomp_data; the value that it returns."""
-    program = seccomp.program(machine=machine, fixed_cores=fixed)
+    """Return what bubblewrap's program decides about a call."""
+    return run(seccomp.program(machine=machine, fixed_cores=fixed), machine, number, *arguments, arch=arch)
+
+
+def run(program: bytes, machine: str, number: int, *arguments: int, arch: int | None = None) -> int:
+    """Run the classic BPF program over a seccomp_data; return its value."""
     code = [struct.unpack_from("=HBBI", program, offset) for offset in range(0, len(program), 8)]
     data = struct.pack(
         "=IIQ6Q", number, arch or ARCHITECTURES[machine], 0, *(*arguments, 0, 0, 0, 0, 0, 0)[:6]
@@ -43,9 +47,26 @@ def decide(machine: str, number: int, *arguments: int, arch: int | None = None, 
 
 
 NUMBERS = {
-    "x86_64": {"read": 0, "clone": 56, "clone3": 435, "mount": 165, "ptrace": 101, "ioctl": 16, "socket": 41}
+    "x86_64": {
+        "read": 0,
+        "prctl": 157,
+        "clone": 56,
+        "clone3": 435,
+        "mount": 165,
+        "ptrace": 101,
+        "ioctl": 16,
+        "socket": 41,
+    }
     | {"socketpair": 53, "unshare": 272, "keyctl": 250, "execve": 59, "sched_setaffinity": 203},
-    "aarch64": {"read": 63, "clone": 220, "clone3": 435, "mount": 40, "ptrace": 117, "ioctl": 29}
+    "aarch64": {
+        "read": 63,
+        "prctl": 167,
+        "clone": 220,
+        "clone3": 435,
+        "mount": 40,
+        "ptrace": 117,
+        "ioctl": 29,
+    }
     | {"socket": 198, "socketpair": 199, "unshare": 97, "keyctl": 219, "execve": 221}
     | {"sched_setaffinity": 122},
 }
@@ -68,6 +89,17 @@ def test_clone_cannot_make_namespaces(machine: str) -> None:
     for flag in (0x00020000, 0x02000000, 0x04000000, 0x08000000, 0x10000000, 0x20000000, 0x40000000):
         assert decide(machine, clone, flag | 17) == REFUSED | errno.EPERM
     assert decide(machine, NUMBERS[machine]["clone3"]) == REFUSED | errno.ENOSYS
+
+
+@MACHINES
+def test_processes_cannot_leave_the_tree_of_their_command(machine: str) -> None:
+    program, number = seccomp.tree_program(machine), NUMBERS[machine]
+    for call, *arguments in (("read",), ("clone", 17), ("prctl", 36, 1), ("prctl", 4, 0), ("mount",)):
+        assert run(program, machine, number[call], *arguments) == ALLOWED, call
+    for call, *arguments in (("clone", 0x8000 | 17), ("prctl", 36, 0)):
+        assert run(program, machine, number[call], *arguments) == REFUSED | errno.EPERM, call
+    assert run(program, machine, number["clone3"]) == REFUSED | errno.ENOSYS
+    assert run(program, machine, number["read"], arch=1) == REFUSED | errno.ENOSYS
 
 
 @MACHINES

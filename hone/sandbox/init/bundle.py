@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import CodeType
 
+from hone.sandbox import seccomp
 from hone.sandbox.contract import ProviderUnavailable
 from hone.sandbox.init import in_sandbox
 from hone.utils import processes
@@ -34,16 +35,17 @@ _PYTHON = (
     *(f"{BUNDLE_TARGET}/loader", "--library-path", f"{BUNDLE_TARGET}/lib"),
     *(f"{BUNDLE_TARGET}/python/bin/{_VERSION}", "-I", "-S", "-X", "utf8"),
 )
-# `modules` holds, marshalled, {name: code} of the package `in_sandbox` and {name: file} of extension modules.
+# `modules` holds, marshalled: {name: code} of the package `in_sandbox`, {name: file} of extension modules,
+# the seccomp program of process 1.
 _MAIN = (
     f"import marshal, posix; file = posix.open('{BUNDLE_TARGET}/modules', posix.O_RDONLY | posix.O_CLOEXEC); "
-    "modules, extensions = marshal.loads(posix.read(file, 1 << 20)); exec(modules['in_sandbox.start']); "
-    "main(modules, extensions)"
+    "modules, extensions, tree_program = marshal.loads(posix.read(file, 1 << 20)); "
+    "exec(modules['in_sandbox.start']); main(modules, extensions, tree_program)"
 )
 # The same for the relay alone, as an ordinary command.
 _JOIN = (
     f"import marshal, posix, sys; file = posix.open('{BUNDLE_TARGET}/modules', posix.O_RDONLY); "
-    "modules, extensions = marshal.loads(posix.read(file, 1 << 20)); exec(modules['in_sandbox.start']); "
+    "modules, extensions, _ = marshal.loads(posix.read(file, 1 << 20)); exec(modules['in_sandbox.start']); "
     "sys.meta_path.insert(0, Bundled(modules, extensions)); from in_sandbox import relay; "
     "relay.start(int(sys.argv[1]), sys.argv[2])"
 )
@@ -81,7 +83,7 @@ def prepare(cache_dir: Path) -> Bundle:
     """Return the bundle, built on first use. Raises ProviderUnavailable when it cannot be built."""
     executable = Path(sys.executable).resolve()
     info = executable.stat()
-    texts = map(Path.read_text, [Path(__file__), *_sources()])
+    texts = map(Path.read_text, [Path(__file__), Path(seccomp.__file__), *_sources()])
     key = json.dumps([sys.version, str(executable), info.st_size, info.st_mtime_ns, *texts])
     target = cache_dir / f"init-{hashlib.sha256(key.encode()).hexdigest()[:16]}"
     return Bundle(directory=build_readable(target, lambda partial: _build(partial, executable)))
@@ -130,7 +132,7 @@ def _build(target: Path, executable: Path) -> None:
             py_compile.compile(file, str(compiled), f"{name}.py", doraise=True, invalidation_mode=_UNCHECKED)
     shown = f"{BUNDLE_TARGET}/{(library / 'lib-dynload').relative_to(target)}"
     files = {name: f"{shown}/{source.name}" for name, source in extensions.items()}
-    (target / "modules").write_bytes(marshal.dumps((_compile_modules(), files)))
+    (target / "modules").write_bytes(marshal.dumps((_compile_modules(), files, seccomp.tree_program())))
     copy_libraries(target, [executable, *extensions.values()])
 
 

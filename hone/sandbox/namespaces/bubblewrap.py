@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import os
 
-from hone.sandbox.namespaces import seccomp
+from hone.sandbox import seccomp
 from hone.sandbox.namespaces.plan import Plan
 
 # Paths in /proc that expose the host; bubblewrap itself makes sys, irq, bus and sysrq-trigger read-only.

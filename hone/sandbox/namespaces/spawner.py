@@ -28,8 +28,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from hone.sandbox import seccomp
 from hone.sandbox.contract import Limits
-from hone.sandbox.namespaces import bubblewrap, cgroups, seccomp, snapshots, syscalls
+from hone.sandbox.namespaces import bubblewrap, cgroups, snapshots, syscalls
 from hone.sandbox.namespaces.plan import Plan
 from hone.sandbox.namespaces.rootfs import SANDBOX_UIDS, HostUser, become_sandbox, copy_where_needed
 from hone.utils.processes import send_signal

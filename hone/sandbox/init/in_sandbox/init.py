@@ -17,8 +17,7 @@ import sys
 import time
 
 from . import files, wire
-from .command import PIPE_MAX, PR_SET_DUMPABLE, Job, NotStarted, Stream, prctl, run_child, spawn
-from .confine import keep_trees_together
+from .command import PIPE_MAX, Job, NotStarted, Stream, protect, run_child, spawn
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -311,7 +310,7 @@ def lowered(which: int, value: int) -> int:
     return value if hard == resource.RLIM_INFINITY else min(value, hard)
 
 
-def main() -> None:
+def main(tree_program: bytes) -> None:
     """Serve the channel: the socket at descriptor 0, or the pipes at 0 and 1 (an engine's attach stream).
 
     Arguments: a label for the host's process list; limits to enforce here, 0 for none: KiB of memory,
@@ -328,9 +327,8 @@ def main() -> None:
     oom_score = os.open(
         "/proc/self/oom_score_adj", os.O_WRONLY | os.O_CLOEXEC
     )  # cannot be opened once not dumpable
-    prctl(PR_SET_DUMPABLE, 0)
     os.umask(0o022)
-    keep_trees_together()
+    protect(tree_program)
     memory_kib, pids, file_mib = map(int, sys.argv[2:5])
     if len(sys.argv) > 5:
         from . import relay

@@ -31,8 +31,8 @@ class Bundled:
         exec(self.modules[module.__name__], module.__dict__)  # noqa: S102
 
 
-def main(modules: "Mapping[str, CodeType]", extensions: "Mapping[str, str]") -> None:
+def main(modules: "Mapping[str, CodeType]", extensions: "Mapping[str, str]", tree_program: bytes) -> None:
     sys.meta_path.insert(0, Bundled(modules, extensions))
     from in_sandbox import init
 
-    init.main()
+    init.main(tree_program)

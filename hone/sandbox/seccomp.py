@@ -1,9 +1,7 @@
-"""Deny list of system calls for sandboxes: a classic BPF program for seccomp(2), passed to bubblewrap.
+"""Deny lists of system calls for sandboxes: classic BPF programs for seccomp(2).
 
-It comes on top of namespaces, dropped capabilities and no_new_privs, and removes calls that ordinary programs
-never need and where kernels have had holes (new namespaces and mounts, keyrings, BPF, io_uring, tracing, file
-handles, rare socket families). Denied calls return EPERM, calls of another architecture ENOSYS. Numbers: the
-kernel's syscall tables; classic BPF: Documentation/networking/filter.rst.
+Denied calls return EPERM, calls of another architecture ENOSYS. Filters add up: a process may have both.
+Numbers: the kernel's syscall tables; classic BPF: Documentation/networking/filter.rst.
 """
 
 from __future__ import annotations
@@ -43,6 +41,8 @@ _DENIED: dict[str, tuple[int | None, int | None]] = {
     "set_mempolicy": (238, 237), "memfd_secret": (447, 447),
 }  # fmt: skip
 _SET_AFFINITY = (203, 122)
+_CLONE_PARENT = 0x8000
+_PR_SET_CHILD_SUBREAPER = 36
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,16 +50,17 @@ class _Architecture:
     column: int
     audit: int  # AUDIT_ARCH_*, as seccomp_data shows it
     clone: int
-    clone3: int
+    prctl: int
     ioctl: int
     socket: int
     socketpair: int
 
 
 _ARCHITECTURES = {
-    "x86_64": _Architecture(0, 0xC000003E, clone=56, clone3=435, ioctl=16, socket=41, socketpair=53),
-    "aarch64": _Architecture(1, 0xC00000B7, clone=220, clone3=435, ioctl=29, socket=198, socketpair=199),
+    "x86_64": _Architecture(0, 0xC000003E, clone=56, prctl=157, ioctl=16, socket=41, socketpair=53),
+    "aarch64": _Architecture(1, 0xC00000B7, clone=220, prctl=167, ioctl=29, socket=198, socketpair=199),
 }
+_CLONE3 = 435  # on both; passes its flags by pointer; without it the C library falls back to clone
 _X32_BIT = 0x40000000
 
 _LOAD, _JUMP_EQUAL, _JUMP_ABOVE, _JUMP_SET, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
@@ -68,44 +69,67 @@ _NUMBER, _AUDIT, _FIRST_ARGUMENT, _SECOND_ARGUMENT, _THIRD_ARGUMENT = 0, 4, 16, 
 _ALLOW, _ERRNO = 0x7FFF0000, 0x00050000
 
 Instruction = tuple[int, int, int, int]  # code, jump if true, jump if false, operand
+_DENY: Instruction = (_RETURN, 0, 0, _ERRNO | errno.EPERM)
+_MISSING: Instruction = (_RETURN, 0, 0, _ERRNO | errno.ENOSYS)
+_PASS: Instruction = (_RETURN, 0, 0, _ALLOW)
 
 
 @functools.cache
 def program(*, fixed_cores: bool = False, machine: str | None = None) -> bytes:
-    """Return the BPF program. Raises OSError(ENOSYS) for an unsupported architecture.
+    """Return the program for bubblewrap. Raises OSError(ENOSYS) for an unsupported architecture.
+
+    It comes on top of namespaces, dropped capabilities and no_new_privs, and removes calls that ordinary
+    programs never need and where kernels have had holes (new namespaces and mounts, keyrings, BPF, io_uring,
+    tracing, file handles, rare socket families).
 
     Args:
         fixed_cores: deny changes of the CPU affinity.
         machine: architecture as uname gives it; default this machine's.
     """
-    machine = machine or os.uname().machine
-    if machine not in _ARCHITECTURES:
-        raise OSError(errno.ENOSYS, f"the seccomp filter supports x86_64 and aarch64, not {machine}")
-    arch = _ARCHITECTURES[machine]
-    deny, missing = (_RETURN, 0, 0, _ERRNO | errno.EPERM), (_RETURN, 0, 0, _ERRNO | errno.ENOSYS)
-    allow = (_RETURN, 0, 0, _ALLOW)
-    code: list[Instruction] = [
-        (_LOAD, 0, 0, _AUDIT),
-        (_JUMP_EQUAL, 1, 0, arch.audit),
-        missing,
-        (_LOAD, 0, 0, _NUMBER),
-    ]
-    if machine == "x86_64":
-        code += [(_JUMP_ABOVE, 0, 1, _X32_BIT), missing]
-    # clone3 passes its flags by pointer; without it the C library falls back to clone
-    code += [(_JUMP_EQUAL, 0, 1, arch.clone3), missing]
+    arch = _architecture(machine)
+    code: list[Instruction] = []
     for numbers in [*_DENIED.values(), *([_SET_AFFINITY] if fixed_cores else [])]:
         number = numbers[arch.column]
         if number is not None:
-            code += [(_JUMP_EQUAL, 0, 1, number), deny]
+            code += [(_JUMP_EQUAL, 0, 1, number), _DENY]
     code += [(_JUMP_EQUAL, 0, 4, arch.clone), (_LOAD, 0, 0, _FIRST_ARGUMENT)]
-    code += [(_JUMP_SET, 0, 1, _CLONE_NEW), deny, allow]
+    code += [(_JUMP_SET, 0, 1, _CLONE_NEW), _DENY, _PASS]
     code += [(_JUMP_EQUAL, 0, 5, arch.ioctl), (_LOAD, 0, 0, _SECOND_ARGUMENT)]
-    code += [(_JUMP_EQUAL, 1, 0, _TERMINAL_INJECTION[0]), (_JUMP_EQUAL, 0, 1, _TERMINAL_INJECTION[1]), deny]
-    code += [allow]
+    code += [(_JUMP_EQUAL, 1, 0, _TERMINAL_INJECTION[0]), (_JUMP_EQUAL, 0, 1, _TERMINAL_INJECTION[1]), _DENY]
+    code += [_PASS]
     code += _only_families(arch.socket) + _only_families(arch.socketpair)
-    code += [allow]
-    return b"".join(struct.pack("=HBBI", *instruction) for instruction in code)
+    return _assemble(arch, code)
+
+
+def tree_program(machine: str | None = None) -> bytes:
+    """Return the program that keeps processes in the tree of their command, so that they are killed with it.
+
+    Trees are found by parent ids, and each command is the subreaper of its orphans. Two calls would move a
+    process out: clone with CLONE_PARENT, and prctl(PR_SET_CHILD_SUBREAPER, 0). Raises as `program` does.
+    """
+    arch = _architecture(machine)
+    code: list[Instruction] = [(_JUMP_EQUAL, 0, 4, arch.clone), (_LOAD, 0, 0, _FIRST_ARGUMENT)]
+    code += [(_JUMP_SET, 0, 1, _CLONE_PARENT), _DENY, _PASS]
+    code += [(_JUMP_EQUAL, 0, 5, arch.prctl), (_LOAD, 0, 0, _FIRST_ARGUMENT)]
+    code += [(_JUMP_EQUAL, 0, 3, _PR_SET_CHILD_SUBREAPER), (_LOAD, 0, 0, _SECOND_ARGUMENT)]
+    code += [(_JUMP_EQUAL, 0, 1, 0), _DENY]
+    return _assemble(arch, code)
+
+
+def _architecture(machine: str | None) -> _Architecture:
+    machine = machine or os.uname().machine
+    if machine not in _ARCHITECTURES:
+        raise OSError(errno.ENOSYS, f"the seccomp filter supports x86_64 and aarch64, not {machine}")
+    return _ARCHITECTURES[machine]
+
+
+def _assemble(arch: _Architecture, code: list[Instruction]) -> bytes:
+    """Return a program that allows all calls of this architecture but clone3 and those that `code` denies."""
+    head: list[Instruction] = [(_LOAD, 0, 0, _AUDIT), (_JUMP_EQUAL, 1, 0, arch.audit), _MISSING]
+    head += [(_LOAD, 0, 0, _NUMBER), (_JUMP_EQUAL, 0, 1, _CLONE3), _MISSING]
+    if arch is _ARCHITECTURES["x86_64"]:
+        head += [(_JUMP_ABOVE, 0, 1, _X32_BIT), _MISSING]
+    return b"".join(struct.pack("=HBBI", *instruction) for instruction in [*head, *code, _PASS])
 
 
 def _only_families(call: int) -> list[Instruction]:
@@ -120,5 +144,5 @@ def _only_families(call: int) -> list[Instruction]:
         (_LOAD, 0, 0, _THIRD_ARGUMENT),
         (_JUMP_EQUAL, 1, 0, _NETLINK_ROUTE),
         (_RETURN, 0, 0, _ERRNO | errno.EAFNOSUPPORT),
-        (_RETURN, 0, 0, _ALLOW),
+        _PASS,
     ]
