@@ -14,8 +14,8 @@ from dataclasses import replace
 
 from hone.sandbox import network, owners
 from hone.sandbox.contract import Health, ProviderUnavailable, SandboxLost, SandboxSpec
-from hone.sandbox.docker import configuration, doctor, images, prepare
-from hone.sandbox.docker.container import Container
+from hone.sandbox.docker import configuration, doctor, images
+from hone.sandbox.docker.container import Container, User, identify, make_workdir
 from hone.sandbox.docker.disk import DiskWatch, Size, Watched, measure
 from hone.sandbox.docker.engine import OWNER_LABEL, Engine, LabelledContainer, default_url, open_engine
 from hone.sandbox.images.reference import canonical
@@ -37,7 +37,7 @@ class DockerProvider:
         self._cache_dir = settings.cache_dir or default_cache_dir()
         self._gate = asyncio.Semaphore(settings.max_concurrent_starts)
         self._containers: dict[str, Container] = {}  # by sandbox id
-        self._users: dict[str, prepare.User] = {}  # by image id
+        self._users: dict[str, User] = {}  # by image id
         self._engine: Engine | None = None  # None while closed
         self._started = 0
 
@@ -132,7 +132,7 @@ class DockerProvider:
         """Boot a container and prepare it for its first command."""
         channel = await container.boot()
         if image.id not in self._users:
-            self._users[image.id] = await prepare.identify(channel)
+            self._users[image.id] = await identify(channel)
         user = self._users[image.id]
         proxies = network.PROXY_ENV if spec.network else {}
         sandbox = InitSandbox(
@@ -143,7 +143,7 @@ class DockerProvider:
             {"PATH": _PATH, "HOME": user.home, "LANG": "C.UTF-8", **image.env, **proxies},
             lambda: self._remove(sandbox_id),
         )
-        await prepare.make_workdir(engine, container.name, channel, spec.workdir, user)
+        await make_workdir(engine, container.name, channel, spec.workdir, user)
         layer = Size(0, 0)
         if spec.layer:
             layer = await asyncio.to_thread(measure, spec.layer)

@@ -23,9 +23,8 @@ from pathlib import Path
 
 from hone.sandbox.contract import ImageUnavailable
 from hone.sandbox.images.layers import disk_full
-from hone.sandbox.images.locks import Lock, lock, lock_file
+from hone.sandbox.images.locks import Lock, Staging, lock, lock_file, remove_dead
 from hone.sandbox.images.records import Image, Record
-from hone.sandbox.images.staging import Staging, remove_dead
 
 
 class ContentStore:

@@ -1,15 +1,23 @@
-"""Locks between processes: `flock` on a file or directory, which the kernel releases with its last holder.
+"""Locks between processes, and the staging directories that they protect.
 
-A lock counts only while its path still names the locked file, so the exclusive holder may remove a lock file.
+A lock is a `flock` on a file or directory, which the kernel releases with its last holder. It
+counts only while its path still names the locked file, so the exclusive holder may remove a lock file.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import fcntl
 import os
+import secrets
+import shutil
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
+
+from hone.utils.concurrency import run_in_thread
 
 POLL_S = 0.05  # between two attempts at a lock that is taken
 
@@ -94,3 +102,65 @@ def _still_names(path: Path, fd: int) -> bool:
         return os.path.samestat(path.stat(), os.fstat(fd))
     except FileNotFoundError:
         return False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Staging:
+    directory: Path
+    lock: Lock
+
+    @property
+    def blobs(self) -> Path:
+        """The directory of the blobs of an image that is being fetched, named by their hexadecimal digest."""
+        return self.directory / "blobs" / "sha256"
+
+    def new_directory(self, name: str) -> Path:
+        path = self.directory / f"{name}-{secrets.token_hex(4)}"
+        path.mkdir(mode=0o700)
+        return path
+
+
+@contextlib.asynccontextmanager
+async def staging(parent: Path) -> AsyncGenerator[Staging]:
+    """Make a fresh directory below `parent`; remove it at the end with everything that is still in it."""
+    held = None
+    while held is None:  # another process may remove it before it is locked
+        directory = parent / secrets.token_hex(8)
+        directory.mkdir(mode=0o700)
+        held = lock(directory)
+    made = Staging(directory=held.path, lock=held)
+    made.blobs.mkdir(parents=True)
+    try:
+        yield made
+    finally:
+        await run_in_thread(shutil.rmtree, made.directory, ignore_errors=True)
+        held.release()
+
+
+def remove_dead(parent: Path) -> None:
+    """Remove the directories below `parent` that no living process has locked."""
+    for directory in parent.iterdir():
+        dead = lock(directory)
+        if dead is not None:
+            with dead:
+                shutil.rmtree(directory, ignore_errors=True)
+
+
+def disk_usage(directory: Path) -> int:
+    """Return the bytes on disk of a tree that may be changing; a file with several links counts once."""
+    total, seen = 0, set[tuple[int, int]]()
+    waiting = [str(directory)]
+    while waiting:
+        try:
+            with os.scandir(waiting.pop()) as entries:
+                for entry in entries:
+                    info = entry.stat(follow_symlinks=False)
+                    is_directory = entry.is_dir(follow_symlinks=False)
+                    if is_directory:
+                        waiting.append(entry.path)
+                    if is_directory or info.st_nlink == 1 or (info.st_dev, info.st_ino) not in seen:
+                        seen.add((info.st_dev, info.st_ino))
+                        total += info.st_blocks * 512
+        except FileNotFoundError:
+            continue
+    return total

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, Mapping, Sequence
 
-from hone.sandbox.images.staging import Staging
+from hone.sandbox.images.locks import Staging
 
 
 @contextlib.asynccontextmanager

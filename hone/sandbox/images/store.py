@@ -18,14 +18,21 @@ from pathlib import Path
 
 from hone.sandbox.contract import ImageUnavailable
 from hone.sandbox.images.content_store import ContentStore, gone, size
-from hone.sandbox.images.fetch import LAYOUT, fetch
 from hone.sandbox.images.layers import disk_full, unpack_layer
-from hone.sandbox.images.locks import POLL_S, Lock, lock, lock_file, wait_for_one
+from hone.sandbox.images.locks import (
+    POLL_S,
+    Lock,
+    Staging,
+    disk_usage,
+    lock,
+    lock_file,
+    staging,
+    wait_for_one,
+)
 from hone.sandbox.images.records import Image, Layer, Record, read_image
 from hone.sandbox.images.reference import parse
-from hone.sandbox.images.skopeo import Report, skopeo
+from hone.sandbox.images.skopeo import LAYOUT, Report, fetch, skopeo
 from hone.sandbox.images.sources import Source, from_registry, open_source
-from hone.sandbox.images.staging import Staging, disk_usage, staging
 from hone.utils.concurrency import run_in_thread
 
 LAYERS_AT_ONCE = 4  # of one image

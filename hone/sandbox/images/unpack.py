@@ -17,6 +17,7 @@ Formats: OCI image specification, "Image Layer Filesystem Changeset"; overlayfs.
 from __future__ import annotations
 
 import errno
+import gzip
 import hashlib
 import json
 import os
@@ -25,7 +26,6 @@ import shutil
 import stat
 import sys
 import tarfile
-import zlib
 from typing import BinaryIO, Protocol
 
 WHITEOUT = b".wh."
@@ -45,16 +45,12 @@ _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _UNREADABLE = (tarfile.InvalidHeaderError, tarfile.TruncatedHeaderError)  # pyright: ignore
 
 
-class Damaged(Exception):
-    """The archive is invalid, or its digest is not the one in the image."""
+class Refused(Exception):
+    """The layer cannot be unpacked; `kind` is the reason, as in the reply."""
 
-
-class TooLarge(Exception):
-    """The content exceeds its limit."""
-
-
-class TooMany(Exception):
-    """The entries exceed their limit."""
+    def __init__(self, kind: str, detail: str = "") -> None:
+        super().__init__(detail)
+        self.kind = kind
 
 
 class Readable(Protocol):
@@ -69,30 +65,7 @@ class Member(tarfile.TarInfo):
         try:
             return super().fromtarfile(tarfile)  # pyright: ignore[reportReturnType]
         except _UNREADABLE as error:
-            raise Damaged(f"unreadable header: {error}") from error
-
-
-class Gunzip:
-    """Decompresses all members of a gzip file, in larger pieces than the standard library."""
-
-    def __init__(self, source: BinaryIO) -> None:
-        self._source = source
-        self._decoder = zlib.decompressobj(wbits=31)
-        self._waiting = b""
-
-    def read(self, size: int = -1, /) -> bytes:
-        while True:
-            if self._decoder.eof and self._waiting:
-                self._decoder = zlib.decompressobj(wbits=31)
-            fed = self._waiting or self._source.read(PIECE_BYTES)
-            if not fed:
-                if self._decoder.eof:
-                    return b""
-                raise Damaged("the compressed data ends too early")
-            content = self._decoder.decompress(fed, size)
-            self._waiting = self._decoder.unconsumed_tail or self._decoder.unused_data
-            if content:
-                return content
+            raise Refused("damaged", f"unreadable header: {error}") from error
 
 
 class HashingReader:
@@ -106,7 +79,7 @@ class HashingReader:
         content = self._source.read(size)
         self._left -= len(content)
         if self._left < 0:
-            raise TooLarge
+            raise Refused("too_large")
         self._sha256.update(content)
         return content
 
@@ -121,7 +94,7 @@ def decompress(blob: BinaryIO) -> Readable:
     """Return the content of a gzip, zstd or plain blob, recognised by its first bytes."""
     magic = blob.peek(4)[:4]  # pyright: ignore[reportAttributeAccessIssue]
     if magic.startswith(GZIP_MAGIC):
-        return Gunzip(blob)
+        return gzip.GzipFile(fileobj=blob, mode="rb")
     if magic == ZSTD_MAGIC:
         import pyarrow
 
@@ -166,7 +139,7 @@ class Extraction:
         for path, time_ns in self._times.items():
             try:
                 directory = self._open(path, make=False)
-            except Damaged:  # a later member has put something else there
+            except Refused:  # a later member has put something else there
                 continue
             os.utime(directory, ns=(time_ns, time_ns))
             os.close(directory)
@@ -174,10 +147,10 @@ class Extraction:
     def _count_entry(self) -> None:
         self._entries_left -= 1
         if self._entries_left < 0:
-            raise TooMany
+            raise Refused("too_many")
 
     def _open(self, path: bytes, *, make: bool = True) -> int:
-        """Return a descriptor of a directory below the root. Raises Damaged."""
+        """Return a descriptor of a directory below the root. Raises Refused."""
         here, trail, links = os.dup(self._root), list[bytes](), 0
         todo = path.split(b"/")[::-1]
         try:
@@ -192,16 +165,16 @@ class Extraction:
                         raise
                     target = _read_link(here, name)
                     if target is None and not make:
-                        raise Damaged("no such directory") from None
+                        raise Refused("damaged", "no such directory") from None
                     if target is None:
                         if len(trail) >= MAX_DEPTH or len(b"/".join([*trail, name])) > MAX_PATH_BYTES:
-                            raise Damaged("a name that is too long") from None
+                            raise Refused("damaged", "a name that is too long") from None
                         self._make_directory(here, name)
                         todo.append(name)
                         continue
                     links += 1
                     if links > MAX_LINKS or len(target) > MAX_PATH_BYTES:
-                        raise Damaged("a name leads through too many links") from None
+                        raise Refused("damaged", "a name leads through too many links") from None
                     if target.startswith(b"/"):
                         here, trail = _replace(here, os.dup(self._root)), []
                     todo += target.split(b"/")[::-1]
@@ -219,7 +192,7 @@ class Extraction:
         if kind == stat.S_IFDIR:
             return
         if kind not in (0, stat.S_IFCHR):
-            raise Damaged("a name leads through a file")
+            raise Refused("damaged", "a name leads through a file")
         if kind == stat.S_IFCHR:
             os.unlink(name, dir_fd=parent)
         self._count_entry()
@@ -243,7 +216,7 @@ class Extraction:
         else:
             self._bytes_left -= member.size
             if self._bytes_left < 0:
-                raise TooLarge
+                raise Refused("too_large")
             content = archive.extractfile(member)
             with os.fdopen(os.open(name, _NEW_FILE, 0o600, dir_fd=parent), "wb", buffering=0) as file:
                 if content is not None and member.size:
@@ -256,7 +229,7 @@ class Extraction:
         source = self._open(above)
         try:
             if _kind(source, target_name) not in (stat.S_IFREG, stat.S_IFLNK):
-                raise Damaged("a hard link leads to no file of its layer")
+                raise Refused("damaged", "a hard link leads to no file of its layer")
             os.link(target_name, name, src_dir_fd=source, dst_dir_fd=parent, follow_symlinks=False)
         finally:
             os.close(source)
@@ -266,7 +239,7 @@ def clean(name: str) -> bytes:
     """Return the path of a member below the root of the layer: `b` for `/a/../../b/`."""
     path = os.path.normpath(b"/" + encode(name).lstrip(b"/"))[1:]
     if len(path) > MAX_PATH_BYTES or b"\0" in path:
-        raise Damaged("a name that no file can have")
+        raise Refused("damaged", "a name that no file can have")
     return path
 
 
@@ -287,7 +260,7 @@ def remove(parent: int, name: bytes) -> None:
 def _white_out(parent: int, name: bytes) -> None:
     """Hide `name` in lower layers; an entry of this layer with that name stays."""
     if name in (b"", b".", b".."):
-        raise Damaged("a deletion of no file")
+        raise Refused("damaged", "a deletion of no file")
     kind = _kind(parent, name)
     if kind == stat.S_IFDIR:
         _make_opaque(parent, name)
@@ -334,7 +307,7 @@ def _nanoseconds(seconds: float) -> int:
 def unpack(blob: BinaryIO, directory: str, diff_id: str, max_bytes: int, max_entries: int) -> None:
     """Unpack a blob into an empty directory.
 
-    Raises Damaged, TooLarge, TooMany, OSError, and the errors of tarfile and zlib.
+    Raises Refused, OSError, and the errors of tarfile and zlib.
     """
     content = HashingReader(decompress(blob), max_bytes)
     root = os.open(directory, _DIRECTORY)
@@ -352,16 +325,14 @@ def unpack(blob: BinaryIO, directory: str, diff_id: str, max_bytes: int, max_ent
         archive.members.clear()  # pyright: ignore[reportAttributeAccessIssue]
     found = content.finish()
     if found != diff_id:
-        raise Damaged(f"its content has the digest {found}")
+        raise Refused("damaged", f"its content has the digest {found}")
     extraction.finish()
 
 
 def describe(error: Exception) -> dict[str, str]:
     """Return the message to the parent. Errors of no other kind mean that the archive is damaged."""
-    if isinstance(error, TooLarge):
-        kind = "too_large"
-    elif isinstance(error, TooMany):
-        kind = "too_many"
+    if isinstance(error, Refused):
+        kind = error.kind
     elif isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
         kind = "disk_full"
     elif isinstance(error, OSError) and error.errno in (errno.EOPNOTSUPP, errno.EPERM, errno.EROFS):

@@ -1,20 +1,37 @@
-"""Base of image `host`: the host's system directories, a minimal /etc, and Hone's Python with pytest."""
+"""Base of image `host`: the host's system directories, a minimal /etc, and Hone's Python with pytest.
+
+Nothing is installed per sandbox. The virtual environment is copied once from the running one into the cache
+and compiled with unchecked hashes (no stat of sources).
+"""
 
 from __future__ import annotations
 
+import compileall
+import hashlib
+import importlib.metadata
+import json
 import os
+import platform
 import posixpath
+import py_compile
 import shutil
+import sys
 import sysconfig
+from dataclasses import dataclass
 from pathlib import Path
 
-from hone.sandbox.contract import DEFAULT_WORKDIR
+from packaging.requirements import Requirement
+
+from hone.sandbox.contract import DEFAULT_WORKDIR, ProviderUnavailable
+from hone.sandbox.init.bundle import build_readable
 from hone.sandbox.namespaces.plan import Base, Overlay
-from hone.sandbox.namespaces.runtime import PYTHON_TARGET, RUNTIME_TARGET, Runtime
+from hone.utils.files import make_readable
 
 UID = 1000  # of user `agent` inside
 HOME = "/home/agent"
 
+PYTHON_TARGET = "/opt/hone/python"
+RUNTIME_TARGET = "/opt/hone/venv"
 _PATH = f"{RUNTIME_TARGET}/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _DIRECTORIES = (
     "etc", "usr", "proc", "dev", "sys", "tmp", "run", "run/hone", "home", "home/agent", "var", "var/tmp",
@@ -42,18 +59,23 @@ _WRITTEN = {
     "nsswitch.conf": "passwd: files\ngroup: files\nhosts: files\n",
     "resolv.conf": "",
 }
+_PYTEST_COMMAND = """#!{bin}/python3
+import sys
+from pytest import console_main
+sys.exit(console_main())
+"""
 
 
-def base(etc: Path, runtime: Runtime) -> Base:
+def base(etc: Path, python: HostPython) -> Base:
     """Return the base of the host's system directories with `etc` from `build_etc`."""
     links: dict[str, str] = {}
     links_in_usr: dict[str, str] = {}
-    shown = [(str(runtime.directory), RUNTIME_TARGET)]
-    if runtime.python_prefix:
-        shown.append((str(runtime.python_prefix), PYTHON_TARGET))
-    if runtime.library:  # the interpreter's search path names its directory on the host, which is not mounted
-        for folder in ("lib", *_shadowing(runtime.library)):
-            links_in_usr[f"{folder}/{runtime.library}"] = f"{PYTHON_TARGET}/lib/{runtime.library}"
+    shown = [(str(python.directory), RUNTIME_TARGET)]
+    if python.prefix:
+        shown.append((str(python.prefix), PYTHON_TARGET))
+    if python.library:  # the interpreter's search path names its directory on the host, which is not mounted
+        for folder in ("lib", *_shadowing(python.library)):
+            links_in_usr[f"{folder}/{python.library}"] = f"{PYTHON_TARGET}/lib/{python.library}"
     for name in ("bin", "sbin", "lib", "lib32", "libx32", "lib64"):
         if Path(f"/{name}").is_symlink():
             links[name] = os.readlink(f"/{name}")
@@ -110,10 +132,77 @@ def build_etc(directory: Path) -> None:
             shutil.copyfile(source, copy)
     for name, text in _WRITTEN.items():
         (target / name).write_text(text)
-    for path in [target, *target.rglob("*")]:
-        if not path.is_symlink():
-            path.chmod(0o755 if path.is_dir() else 0o644)
+    make_readable(target)
 
 
 def _unreadable(folder: str, names: list[str]) -> list[str]:
     return [name for name in names if not os.access(Path(folder) / name, os.R_OK)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostPython:
+    directory: Path  # the virtual environment, mounted at RUNTIME_TARGET
+    prefix: Path | None  # mounted at PYTHON_TARGET; None for the system's Python
+    library: str | None  # file name of its shared libpython
+
+
+def prepare_python(cache_dir: Path) -> HostPython:
+    """Return the Python of image `host`, built on first use. Raises ProviderUnavailable without pytest."""
+    version = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    prefix = None if sys.base_prefix == "/usr" else Path(sys.base_prefix)
+    home = f"{PYTHON_TARGET}/bin" if prefix else "/usr/bin"
+    distributions = _closure("pytest")
+    key = json.dumps([platform.python_version(), sys.base_prefix, home, sorted(distributions)])
+    target = cache_dir / f"runtime-{hashlib.sha256(key.encode()).hexdigest()[:16]}"
+    directory = build_readable(target, lambda partial: _build_python(partial, version, home, distributions))
+    shared = prefix is not None and sysconfig.get_config_var("Py_ENABLE_SHARED")
+    library = str(sysconfig.get_config_var("INSTSONAME")) if shared else None
+    return HostPython(directory=directory, prefix=prefix, library=library)
+
+
+def _closure(name: str) -> dict[str, importlib.metadata.Distribution]:
+    """Return {name==version: distribution} of a package and all its requirements on this machine."""
+    found: dict[str, importlib.metadata.Distribution] = {}
+    waiting = [name]
+    while waiting:
+        try:
+            distribution = importlib.metadata.distribution(waiting.pop())
+        except importlib.metadata.PackageNotFoundError as error:
+            raise ProviderUnavailable(
+                f"{error.name}, which sandboxes need, is not installed beside Hone; run: pip install pytest",
+                retryable=False,
+            ) from error
+        key = f"{distribution.name}=={distribution.version}"
+        if key not in found:
+            found[key] = distribution
+            requirements = [Requirement(line) for line in distribution.requires or ()]
+            waiting += [r.name for r in requirements if r.marker is None or r.marker.evaluate({"extra": ""})]
+    return found
+
+
+def _build_python(
+    directory: Path,
+    version: str,
+    home: str,
+    distributions: dict[str, importlib.metadata.Distribution],
+) -> None:
+    site = directory / "lib" / version / "site-packages"
+    site.mkdir(parents=True)
+    for distribution in distributions.values():
+        for file in distribution.files or ():
+            if ".." in file.parts or "__pycache__" in file.parts or file.is_absolute():
+                continue
+            target = site / file
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(str(file.locate()), target)
+    mode = py_compile.PycInvalidationMode.UNCHECKED_HASH
+    shown = f"{RUNTIME_TARGET}/lib/{version}/site-packages"
+    compileall.compile_dir(site, quiet=2, invalidation_mode=mode, stripdir=str(site), prependdir=shown)
+    (directory / "pyvenv.cfg").write_text(f"home = {home}\ninclude-system-site-packages = false\n")
+    binaries = directory / "bin"
+    binaries.mkdir()
+    for name in ("python", "python3", version):
+        (binaries / name).symlink_to(f"{home}/{version}")
+    for name in ("pytest", "py.test"):
+        (binaries / name).write_text(_PYTEST_COMMAND.format(bin=f"{RUNTIME_TARGET}/bin"))
+        (binaries / name).chmod(0o755)

@@ -23,7 +23,7 @@ from hone.sandbox.images.store import ImageStore
 from hone.sandbox.init import bundle
 from hone.sandbox.init.channel import Channel
 from hone.sandbox.init.sandbox import InitSandbox
-from hone.sandbox.namespaces import cgroups, doctor, host, image, runtime, snapshots
+from hone.sandbox.namespaces import cgroups, doctor, host, image, snapshots
 from hone.sandbox.namespaces.plan import Base, Overlay, Plan
 from hone.sandbox.namespaces.server import SpawnServer
 from hone.sandbox.paths import RESERVED, check_paths
@@ -54,7 +54,7 @@ class NamespacesProvider:
         owners.open_state_dir(self._state_dir)
         await self.reconcile()
         self._bundle = await asyncio.to_thread(bundle.prepare, self._cache_dir)
-        here = await asyncio.to_thread(runtime.prepare, self._cache_dir)
+        here = await asyncio.to_thread(host.prepare_python, self._cache_dir)
         self._owner = owners.new_name()
         self._directory = self._state_dir / self._owner
         server = SpawnServer(self._owner)

@@ -1,4 +1,4 @@
-"""Build a sandbox's root file system in the child that becomes bubblewrap, in new user and mount namespaces.
+"""Turn a forked child into bubblewrap, over a root file system built in new user and mount namespaces.
 
 One size-limited tmpfs holds all writable files: the upper layers of the overlays and /dev/shm. The lower
 layers are read-only directories of an image or the host. All mounts exist in this mount namespace only, so
@@ -8,6 +8,7 @@ the kernel removes them with the sandbox's last process.
 from __future__ import annotations
 
 import errno
+import functools
 import os
 import random
 import shutil
@@ -16,8 +17,8 @@ import socket
 import stat
 from dataclasses import replace
 
+from hone.sandbox import seccomp
 from hone.sandbox.namespaces import cgroups, syscalls
-from hone.sandbox.namespaces.bubblewrap import command
 from hone.sandbox.namespaces.plan import Base, Overlay, Plan
 from hone.sandbox.namespaces.syscalls import write_file
 
@@ -34,6 +35,13 @@ _DEVICE_LINKS = {
 
 _STAGE = "/tmp"  # the private tmpfs is mounted over it, in this mount namespace only  # noqa: S108
 _ROOT = f"{_STAGE}/root"
+# Paths in /proc that expose the host; bubblewrap itself makes sys, irq, bus and sysrq-trigger read-only.
+_MASKED_FILES = (
+    "interrupts", "kallsyms", "kcore", "key-users", "keys", "kmsg", "latency_stats", "sched_debug",
+    "timer_list",
+)  # fmt: skip
+_MASKED_DIRECTORIES = ("acpi", "asound", "scsi")
+_SHOWN_SYS = "/sys/devices/system/cpu"  # read by language runtimes; the rest of /sys is absent
 
 
 class HostUser:
@@ -123,7 +131,7 @@ def become_sandbox(
     _build(plan, trees)
     upper = os.open(f"{_STAGE}/upper", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     socket.send_fds(upper_to, [b"u"], [upper])
-    os.execve(plan.bwrap, command(plan, _ROOT), {})
+    os.execve(plan.bwrap, _bubblewrap(plan, _ROOT), {})
 
 
 def _enter_namespaces() -> None:
@@ -310,3 +318,45 @@ def _open_mountpoint(path: str, *, is_dir: bool) -> int:
         return os.open(os.path.basename(path), flags, 0o644, dir_fd=parent)
     finally:
         os.close(parent)
+
+
+def _bubblewrap(plan: Plan, root: str) -> list[str]:
+    """Return the argv of bubblewrap for a root file system mounted at `root`, including /dev.
+
+    The seccomp program is passed in an inheritable memory file.
+    """
+    program = os.memfd_create("seccomp", 0)
+    os.write(program, seccomp.program(fixed_cores=plan.cores > 0))
+    os.lseek(program, 0, os.SEEK_SET)
+    return [
+        plan.bwrap,
+        *("--unshare-user", "--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts"),
+        *(
+            "--unshare-cgroup-try",
+            "--uid",
+            str(plan.base.uid),
+            "--gid",
+            str(plan.base.gid),
+            "--hostname",
+            "sandbox",
+        ),
+        *("--dev-bind", root, "/"),  # its mounts have nodev already
+        *("--proc", "/proc", *masks()),
+        *("--chdir", "/", "--cap-drop", "ALL", "--clearenv", "--seccomp", str(program)),
+        *("--die-with-parent", "--new-session", "--as-pid-1", "--", *plan.init),
+    ]
+
+
+@functools.cache
+def masks() -> list[str]:
+    """Return the options that mask the paths that exist on this machine."""
+    words: list[str] = []
+    for name in _MASKED_FILES:
+        if os.path.exists(f"/proc/{name}"):
+            words += ["--ro-bind", "/dev/null", f"/proc/{name}"]
+    for name in _MASKED_DIRECTORIES:
+        if os.path.exists(f"/proc/{name}"):
+            words += ["--tmpfs", f"/proc/{name}", "--remount-ro", f"/proc/{name}"]
+    if os.path.isdir(_SHOWN_SYS):
+        words += ["--ro-bind", _SHOWN_SYS, _SHOWN_SYS]
+    return words

@@ -30,9 +30,9 @@ from pathlib import Path
 
 from hone.sandbox import seccomp
 from hone.sandbox.contract import Limits
-from hone.sandbox.namespaces import bubblewrap, cgroups, snapshots, syscalls
+from hone.sandbox.namespaces import cgroups, snapshots, syscalls
 from hone.sandbox.namespaces.plan import Plan
-from hone.sandbox.namespaces.rootfs import SANDBOX_UIDS, HostUser, become_sandbox, copy_where_needed
+from hone.sandbox.namespaces.rootfs import SANDBOX_UIDS, HostUser, become_sandbox, copy_where_needed, masks
 from hone.utils.processes import send_signal
 
 PACKET_MAX = 1 << 17
@@ -107,7 +107,7 @@ class Spawner:
         pid = 0
         user = next(self.users)
         seccomp.program(fixed_cores=plan.cores > 0)  # cached here, not in each child
-        bubblewrap.masks()
+        masks()
         uppers, uppers_inside = socket.socketpair()
         try:
             groups = self.groups.take(plan.limits)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hone.sandbox.docker.attach import AttachRefused, AttachStream
+from hone.sandbox.docker.engine import AttachRefused, AttachStream
 from hone.sandbox.init.channel import Channel
 
 HEAD = b"HTTP/1.1 101 UPGRADED\r\nConnection: Upgrade\r\nUpgrade: tcp\r\n\r\n"

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from hone.sandbox import ImageUnavailable, ProviderUnavailable
-from hone.sandbox.images import ImageStore, fetch
+from hone.sandbox.images import ImageStore, skopeo
 from hone.sandbox.images.reference import parse
 from hone.sandbox.images.sources import from_registry
 from tests.sandbox.images.answering import answering
@@ -26,7 +26,7 @@ LAYER = tar(entry("f", b"content"))
 
 @pytest.fixture(autouse=True)
 def quick_tries(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fetch, "FIRST_DELAY_S", 0.01)
+    monkeypatch.setattr(skopeo, "FIRST_DELAY_S", 0.01)
 
 
 def refused(store: ImageStore, name: str) -> ImageUnavailable:
@@ -56,7 +56,7 @@ def test_unreachable_registry_is_tried_five_times(store: ImageStore, directory: 
     with pytest.raises(ImageUnavailable, match="does not answer") as raised:
         asyncio.run(store.ensure(f"127.0.0.1:{free_port()}/x", report=messages.append))
     assert (raised.value.problem, raised.value.retryable) == ("registry_unavailable", True)
-    assert sum("again in" in line for line in messages) == fetch.ATTEMPTS - 1
+    assert sum("again in" in line for line in messages) == skopeo.ATTEMPTS - 1
     assert left(directory) == []
 
 
@@ -74,7 +74,7 @@ def test_registry_that_keeps_failing_is_retryable(store: ImageStore, directory: 
     with answering([status]) as failing:
         error = refused(store, f"{failing.address}/x")
     assert (error.problem, error.retryable) == ("registry_unavailable", True)
-    assert fetch.ATTEMPTS <= len(failing.asked) <= fetch.ATTEMPTS * 10
+    assert skopeo.ATTEMPTS <= len(failing.asked) <= skopeo.ATTEMPTS * 10
     assert left(directory) == []
 
 
