@@ -8,8 +8,8 @@ async with open_gateway(socket=path) as gateway:
 
 from hone.policy.gateway.errors import GatewayError
 from hone.policy.gateway.gateway import Admin, Gateway
-from hone.policy.gateway.listening import open_gateway
 from hone.policy.gateway.record import Exchange
+from hone.policy.gateway.server import open_gateway
 from hone.policy.gateway.session import Limit, Session
 from hone.policy.gateway.settings import SessionLimits
 

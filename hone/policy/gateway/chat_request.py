@@ -1,4 +1,4 @@
-"""A request for a reply, whatever wire format it came in; and a reply as its client sees it."""
+"""A request for a reply in any wire format, and the reply as its client sees it."""
 
 from __future__ import annotations
 
@@ -20,19 +20,18 @@ class ChatRequest:
 
     messages: list[Message]
     tools: tuple[ToolSpec, ...] = ()
-    model: str = ""  # the client's name for the model, given back to it
+    model: str = ""  # the client's name for the model, returned to it
     stream: bool = False
-    usage: bool = True  # whether the end of a stream tells how many tokens there were
+    stream_usage: bool = False  # whether the end of a stream reports the number of tokens
     stop: tuple[str, ...] = ()  # texts before which the visible reply ends
     calls_allowed: bool = True  # False: the client has tools but forbids their use, so none are offered
     overridden: Mapping[str, Any] = field(default_factory=dict[str, Any])  # the run decides about these
     ignored: tuple[str, ...] = ()  # fields without a meaning here
-    instructed: bool = False  # responses: the first message is the request's own instructions
-    body: Mapping[str, Any] = field(default_factory=dict[str, Any])  # as it came
+    body: Mapping[str, Any] = field(default_factory=dict[str, Any])  # as received
 
 
 class Ending(StrEnum):
-    """Why a reply ends, as clients are told."""
+    """Why a reply ends, as clients see it."""
 
     STOP = "stop"
     STOP_TEXT = "stop_text"  # one of the client's own stop texts
@@ -42,7 +41,7 @@ class Ending(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientReply:
-    """What a client sees of a reply."""
+    """The part of a reply that its client sees."""
 
     content: str
     ending: Ending
@@ -52,15 +51,19 @@ class ClientReply:
     prompt_tokens: int = 0
     sampled_tokens: int = 0
 
+    def to_message(self) -> Message:
+        """Return the reply as its client may send it back."""
+        return {"role": "assistant", "content": self.content, "tool_calls": list(self.calls)}
 
-def show(reply: Reply, *, stop: Sequence[str] = (), calls_allowed: bool = True) -> ClientReply:
-    """What a client sees of `reply`.
 
-    A tool call that cannot be read, whose arguments are no JSON object, or that the client forbade is shown
-    as text. A reply that runs into a stop text is cut there; all of it stays in the tree, as sampled.
+def client_reply(reply: Reply, *, stop: Sequence[str] = (), calls_allowed: bool = True) -> ClientReply:
+    """Return what a client sees of `reply`.
+
+    A tool call that cannot be parsed, whose arguments are not a JSON object, or that the client forbade
+    becomes text. A reply with a stop text is cut there; the tree keeps all of it, as sampled.
     """
     good = [call for call in reply.tool_calls if calls_allowed and _is_object(call["function"]["arguments"])]
-    bad = [_as_text(call) for call in reply.tool_calls if call not in good]
+    bad = [json.dumps(call["function"], ensure_ascii=False) for call in reply.tool_calls if call not in good]
     content = "\n".join(text for text in (reply.content, *reply.malformed, *bad) if text)
     calls = tuple(good)
     ending = Ending.TOOL_CALLS if calls else Ending.STOP
@@ -81,17 +84,8 @@ def show(reply: Reply, *, stop: Sequence[str] = (), calls_allowed: bool = True) 
     )
 
 
-def shown_message(shown: ClientReply) -> Message:
-    """The reply as its client may hand it back."""
-    return {"role": "assistant", "content": shown.content, "tool_calls": list(shown.calls)}
-
-
 def _is_object(arguments: str) -> bool:
     try:
         return isinstance(from_json(arguments, allow_inf_nan=False), dict)
     except ValueError:
         return False
-
-
-def _as_text(call: ToolCall) -> str:
-    return json.dumps(call["function"], ensure_ascii=False)

@@ -36,8 +36,7 @@ async def deliver(wire: Format, session: Session, asked: ChatRequest, *, keep_al
     headers = {name: value for name, value in headers.items() if value}
     if asked.stream:
         return _EventStream(wire, session, asked, headers, keep_alive_s)
-    exchange, shown = await session.ask(asked)
-    body = to_json(wire.reply(session, asked, exchange, shown))
+    body = to_json(wire.reply(await session.ask(asked)))
     drop = session.next_drop()
     headers["content-type"] = "application/json"
     return Response(body, headers=headers) if drop is None else _Truncated(body, headers, drop)
@@ -87,13 +86,11 @@ class _EventStream(Response):
 
     async def _finish(self, send: Send, asking: asyncio.Task[Any]) -> None:
         try:
-            exchange, shown = asking.result()
+            body = b"".join(self._wire.events(asking.result()))
         except GatewayError as error:
             if not self._begun:
                 raise
             body = self._wire.error_event(error)
-        else:
-            body = b"".join(self._wire.events(self._session, self._asked, exchange, shown))
         drop = self._session.next_drop()
         await self._write(send, body[:drop], last=drop is None)  # without a last part, uvicorn disconnects
 

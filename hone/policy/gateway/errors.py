@@ -1,4 +1,4 @@
-"""What the gateway answers instead of a reply; each wire format gives it its own shape."""
+"""The errors that the gateway answers with; each wire format gives them its own shape."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ from enum import StrEnum
 
 
 class Problem(StrEnum):
-    """The closed list of refusals. The value is the error's `code` on the wire."""
+    """The closed list of errors. The value is the error's `code` on the wire."""
 
     INVALID = "invalid_request"
     TOO_LONG = "context_length_exceeded"
     UNAUTHORIZED = "invalid_api_key"
-    LIMIT = "session_limit"  # the session is over: asking again cannot help
+    LIMIT = "session_limit"  # the session is over: a retry cannot help
     NOT_FOUND = "not_found"
     TOO_LARGE = "request_too_large"
-    ENGINE = "engine_error"  # asking again may help
-    OBSERVER = "session_failed"  # who watches the session could not go on; it is over
-    DEFECT = "internal_error"  # of the gateway, or of what it stands before; its log says more
+    ENGINE = "engine_error"  # a retry may help
+    OBSERVER = "session_failed"  # the session's observer failed; the session is over
+    DEFECT = "internal_error"  # of the gateway or the chat behind it; the log says more
 
 
 STATUS = {
@@ -34,13 +34,27 @@ STATUS = {
 
 
 class GatewayError(Exception):
-    """A request that gets no reply; the message says why and what to do."""
+    """A request that gets no reply.
 
-    def __init__(self, problem: Problem, message: str, *, param: str | None = None) -> None:
+    Args:
+        param: the field of the request that is at fault.
+        prompt_tokens, context_tokens: of TOO_LONG.
+    """
+
+    def __init__(
+        self,
+        problem: Problem,
+        message: str,
+        *,
+        param: str | None = None,
+        prompt_tokens: int = 0,
+        context_tokens: int = 0,
+    ) -> None:
         super().__init__(message)
         self.problem = problem
-        self.param = param  # the field of the request that is at fault
-        self.prompt_tokens = self.context_tokens = 0  # of TOO_LONG
+        self.param = param
+        self.prompt_tokens = prompt_tokens
+        self.context_tokens = context_tokens
 
     @property
     def status(self) -> int:
@@ -51,19 +65,5 @@ def invalid(message: str, param: str | None = None) -> GatewayError:
     return GatewayError(Problem.INVALID, message, param=param)
 
 
-def too_long(prompt_tokens: int, context_tokens: int) -> GatewayError:
-    """In the words by which clients recognise that they must shorten their history."""
-    error = GatewayError(
-        Problem.TOO_LONG,
-        f"This model's maximum context length is {context_tokens} tokens, and the messages have "
-        f"{prompt_tokens}: shorten them.",
-        param="messages",
-    )
-    error.prompt_tokens, error.context_tokens = prompt_tokens, context_tokens
-    return error
-
-
 def defect() -> GatewayError:
-    return GatewayError(
-        Problem.DEFECT, "the gateway failed in a way that nobody expected; its log says where"
-    )
+    return GatewayError(Problem.DEFECT, "the gateway failed unexpectedly: its log has the traceback")

@@ -1,4 +1,4 @@
-"""The gateway: opens and closes sessions, and finds the one that a request's secret belongs to."""
+"""The sessions of a gateway: open, find and close them."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from hone.policy.reply import Chat
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Admin:
-    """Who may open, see and close sessions over HTTP.
+    """Access to sessions over HTTP: open, see and close them.
 
-    `token` must be presented as `Authorization: Bearer TOKEN`; "" lets everyone in who can connect. `open` is
-    given the limits that were asked for, or None for its own.
+    Clients send `token` as `Authorization: Bearer TOKEN`; "" admits every client. `open` gets the requested
+    limits, or None.
     """
 
     token: str
@@ -28,7 +28,7 @@ class Admin:
 
 
 class Gateway:
-    """Sessions, and where clients reach them."""
+    """Sessions, and the address at which clients reach them."""
 
     def __init__(self, *, url: str | None, socket: Path | None) -> None:
         self.url = url  # such as http://127.0.0.1:8080; None: it listens on no port
@@ -37,7 +37,7 @@ class Gateway:
 
     @property
     def sessions(self) -> list[Session]:
-        """The open ones, the oldest first."""
+        """The open sessions, the oldest first."""
         return list(self._sessions.values())
 
     def open(
@@ -48,15 +48,14 @@ class Gateway:
         on_exchange: Observer | None = None,
         drop_after: Callable[[], int | None] | None = None,
     ) -> Session:
-        """A session in front of `chat`, which stays the caller's to close. Clients need its `key` or `path`.
+        """Open a session in front of `chat`; the caller closes the chat. Clients need its `key` or `path`.
 
-        `on_exchange` is awaited once for each answered call of the main line, in order: when the next call of
-        the main line arrives and before it is sampled, so that whatever the client did with the reply is done
-        and nothing further is; for the last one when the session is closed. Side calls are not shown. An
-        exception of it ends the session and stands in `session.error`.
-
-        `drop_after` is for trying clients out: asked before each answer, it gives the bytes of the body after
-        which the connection is cut, or None.
+        Args:
+            on_exchange: awaited once per answered call of the main line, in order, before the next call of
+                the main line is sampled: the client has then acted on the reply. The last call is shown when
+                the session closes; auxiliary calls never. Its exception ends the session (`session.error`).
+            drop_after: injects faults: returns, before each response, the bytes of the body after which to
+                cut the connection, or None.
         """
         session = Session(
             chat, limits=limits or SessionLimits(), on_exchange=on_exchange, drop_after=drop_after
@@ -65,7 +64,7 @@ class Gateway:
         return session
 
     async def close(self, session: Session) -> None:
-        """End a session: its key opens nothing any more, and nothing of it runs. May be called again."""
+        """End a session, its key and everything that it runs. May be called again."""
         self._sessions.pop(_digest(session.key), None)
         await session.close()
 
@@ -73,7 +72,7 @@ class Gateway:
         await asyncio.gather(*(self.close(session) for session in self.sessions))
 
     def find(self, key: str) -> Session | None:
-        """The session with this secret, in a time that tells nothing about other secrets."""
+        """Return the session with this key, in a time that reveals nothing about other keys."""
         session = self._sessions.get(_digest(key))
         if session is None or not hmac.compare_digest(_digest(key), _digest(session.key)):
             return None

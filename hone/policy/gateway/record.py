@@ -1,7 +1,7 @@
-"""What was said in a session: its calls, on a trie of messages.
+"""The calls of a session, on a trie of messages.
 
-Two requests with the same messages and tools are one call asked twice. Invariant: an assistant message that a
-client hands back is the reply that was sampled there, word for word, whatever the client's formatting did.
+Two requests with the same messages and tools are one call. Invariant: an assistant message that a client
+sends back is the reply that was sampled there, token for token, however the client formatted it.
 """
 
 from __future__ import annotations
@@ -12,17 +12,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from hone.policy.conversation_tree import ConversationTree, MessageNode
-from hone.policy.gateway.chat_request import ClientReply
+from hone.policy.gateway.chat_request import ChatRequest, ClientReply
 from hone.policy.messages import key_of
 from hone.policy.reply import CallKind, Reply, ToolSpec
 from hone.types import Message
+from hone.utils import clock
 
-_QUOTED = 200  # characters of a broken reply that a client quotes at least, where there are so many
+_QUOTED = 200  # trailing characters of an interrupted reply that a client quotes at least
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Exchange:
-    """A call that was answered: the request, and the reply."""
+    """An answered call: the request and its reply."""
 
     index: int  # in the session, in the order of the answers
     tools: tuple[ToolSpec, ...]
@@ -32,24 +33,35 @@ class Exchange:
     ended: float
     node: MessageNode = field(repr=False)  # of the reply
     shown: ClientReply | None = None  # the reply as its client saw it last
-    retries: int = 0  # how often the client asked again
-    followed_by: Sequence[Message] = ()  # of the main line: its next request, for the observer
+    retries: int = 0  # repeated requests for this reply
+    followed_by: Sequence[Message] = ()  # the next request of the main line, for the observer
 
     @property
     def messages(self) -> list[Message]:
-        """The request in Hone's own form; replies stand in it as they were sampled."""
+        """The request in Hone's own form, with replies as they were sampled."""
         assert self.node.parent is not None
         return self.node.parent.messages()
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, kw_only=True)
 class PendingCall:
-    """A call whose answer may still be on the way."""
+    """A call that is being sampled."""
 
     messages: list[Message]
     tools: tuple[ToolSpec, ...]
     answer: asyncio.Future[Exchange]
+    started: float  # monotonic seconds
     retries: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """Everything that a wire format needs to write a reply."""
+
+    session_id: str
+    asked: ChatRequest
+    exchange: Exchange
+    shown: ClientReply
 
 
 class Record:
@@ -57,6 +69,7 @@ class Record:
 
     def __init__(self) -> None:
         self.conversations = ConversationTree(compare_reasoning=False)
+        self.exchanges: list[Exchange] = []
         self.pending: list[PendingCall] = []
         self._answered: dict[MessageNode, list[Exchange]] = {}  # by the last message of the request
 
@@ -66,27 +79,37 @@ class Record:
         return [*known.messages(), *messages[known.depth :]]
 
     def find(self, messages: list[Message], tools: tuple[ToolSpec, ...]) -> PendingCall | Exchange | None:
-        """Return the call that was asked with these recorded messages and tools before."""
+        """Return the call with these recorded messages and tools, if there is one."""
         for exchange in self._exchanges_after(messages):
             if exchange.tools == tools:
                 return exchange
         return next((c for c in self.pending if c.tools == tools and _are_same(c.messages, messages)), None)
 
-    def add_reply(self, call: PendingCall, reply: Reply, index: int, purpose: CallKind) -> MessageNode:
-        """Record the reply to a call; nothing is recorded of calls that get none."""
+    def add(self, call: PendingCall, reply: Reply, purpose: CallKind) -> Exchange:
+        """Record the reply to a pending call. A call without a reply leaves no trace."""
+        index = len(self.exchanges)
         known = self.conversations.match(call.messages).node
-        asked = self.conversations.extend(known, call.messages[known.depth :])
-        return self.conversations.add_reply(asked, reply.to_message(), index, purpose)
-
-    def add_exchange(self, exchange: Exchange) -> None:
-        assert exchange.node.parent is not None
-        self._answered.setdefault(exchange.node.parent, []).append(exchange)
+        request = self.conversations.extend(known, call.messages[known.depth :])
+        exchange = Exchange(
+            index=index,
+            tools=call.tools,
+            reply=reply,
+            purpose=purpose,
+            started=call.started,
+            ended=clock.monotonic(),
+            node=self.conversations.add_reply(request, reply.to_message(), index, purpose),
+            retries=call.retries,
+        )
+        self.pending.remove(call)
+        self.exchanges.append(exchange)
+        self._answered.setdefault(request, []).append(exchange)
+        return exchange
 
     def interrupted(self, messages: list[Message]) -> tuple[Exchange, ClientReply] | None:
-        """Return the call whose reply these messages want the rest of, and that rest.
+        """Return the exchange whose interrupted reply these messages continue, and the rest of the reply.
 
-        So asks a client that had begun to read a reply: the conversation ends with a beginning of the reply,
-        as the assistant's, and a user's message that quotes where it ended.
+        A client whose stream was cut sends the beginning of the reply as an assistant message, and then a
+        user message that quotes where it ended.
         """
         if len(messages) < 3 or messages[-2]["role"] != "assistant" or messages[-1]["role"] != "user":
             return None

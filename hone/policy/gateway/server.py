@@ -1,8 +1,15 @@
-"""The gateway's HTTP application: routes, access and errors."""
+"""The gateway's HTTP server: addresses, routes, access and errors."""
 
 from __future__ import annotations
 
+import errno
+import functools
 import hmac
+import os
+import socket as sockets
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import ExitStack, asynccontextmanager
+from pathlib import Path
 
 from pydantic import ValidationError
 from starlette.applications import Starlette
@@ -11,36 +18,103 @@ from starlette.requests import HTTPConnection, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from hone.policy.gateway.delivery import deliver, error_response, json_response
+from hone.policy.gateway.delivery import KEEP_ALIVE_S, deliver, error_response, json_response
 from hone.policy.gateway.errors import GatewayError, Problem, defect, invalid
 from hone.policy.gateway.gateway import Admin, Gateway
 from hone.policy.gateway.session import Session
 from hone.policy.gateway.settings import SessionLimits
-from hone.policy.gateway.tree import session_json, tree_json
 from hone.policy.gateway.wire.completions import ChatCompletions
 from hone.policy.gateway.wire.fields import Json, read_body
 from hone.policy.gateway.wire.format import Format
 from hone.policy.gateway.wire.messages import AnthropicMessages
 from hone.policy.gateway.wire.responses import Responses
-from hone.utils.http_server import BodyTooLarge, body_timeout, make_app, stream_body
+from hone.types import Call
+from hone.utils import clock
+from hone.utils.http_server import (
+    BodyTooLarge,
+    address,
+    body_timeout,
+    listen,
+    make_app,
+    serving,
+    stream_body,
+)
 
-_BODY_S = 120.0  # the longest that the body of a request may take to arrive
-_COMPLETIONS, _MESSAGES, _RESPONSES = ChatCompletions(), AnthropicMessages(), Responses()
+_BODY_S = 120.0  # time limit of a request's body
+_COMPLETIONS, _MESSAGES = ChatCompletions(), AnthropicMessages()
+_FORMATS: dict[str, Format] = {
+    "chat/completions": _COMPLETIONS,
+    "messages": _MESSAGES,
+    "responses": Responses(),
+}
 
 
-def make_gateway_app(
+@asynccontextmanager
+async def open_gateway(
+    *,
+    socket: Path | None = None,
+    host: str = "127.0.0.1",
+    port: int | None = None,
+    model: str = "hone",
+    admin: Admin | None = None,
+    max_body_bytes: int = 32 << 20,
+    keep_alive_s: float = KEEP_ALIVE_S,
+) -> AsyncGenerator[Gateway]:
+    """Serve while the block runs, then close all sessions.
+
+    Only the owner of `socket` can connect to it; `port` 0 takes a free port. Without `admin`, only
+    `Gateway.open` opens sessions. A stream sends a keep-alive event after each `keep_alive_s` seconds without
+    a reply. Raises OSError when it cannot listen, ValueError without `socket` and `port`.
+    """
+    if socket is None and port is None:
+        raise ValueError("the gateway has no address: pass a port or a socket")
+    with ExitStack() as opened:
+        listeners: list[sockets.socket] = []
+        if port is not None:
+            listeners.append(opened.enter_context(listen(host, port)))
+        if socket is not None:
+            listeners.append(opened.enter_context(_unix(socket)))
+            opened.callback(socket.unlink, missing_ok=True)
+        gateway = Gateway(url=None if port is None else address(listeners[0]), socket=socket)
+        app = _make_app(
+            gateway, model=model, admin=admin, max_body_bytes=max_body_bytes, keep_alive_s=keep_alive_s
+        )
+        async with serving(app, listeners, on_stop=gateway.close_all):
+            yield gateway
+
+
+def _unix(path: Path) -> sockets.socket:
+    """Return a bound socket that only its owner can connect to; replace one that a dead process left."""
+    if path.is_socket() and not _is_served(path):
+        path.unlink()
+    listener = sockets.socket(sockets.AF_UNIX)
+    try:
+        listener.bind(str(path))
+        path.chmod(0o600)  # before it listens: no other user can connect in between
+    except OSError as error:
+        listener.close()
+        raise OSError(error.errno or errno.EINVAL, error.strerror or str(error), os.fspath(path)) from error
+    return listener
+
+
+def _is_served(path: Path) -> bool:
+    with sockets.socket(sockets.AF_UNIX) as probe:
+        return probe.connect_ex(str(path)) == 0
+
+
+def _make_app(
     gateway: Gateway, *, model: str, admin: Admin | None, max_body_bytes: int, keep_alive_s: float
 ) -> Starlette:
     """Return the application. `/v1/models` lists `model` only; requests may name any model."""
-
-    async def completions(request: Request) -> Response:
-        return await answer(request, _COMPLETIONS)
-
-    async def messages(request: Request) -> Response:
-        return await answer(request, _MESSAGES)
-
-    async def responses(request: Request) -> Response:
-        return await answer(request, _RESPONSES)
+    card = {  # in the form of OpenAI and of Anthropic at once
+        "id": model,
+        "object": "model",
+        "created": 0,
+        "owned_by": "hone",
+        "type": "model",
+        "display_name": model,
+        "created_at": "1970-01-01T00:00:00Z",
+    }
 
     async def answer(request: Request, wire: Format) -> Response:
         session = _session(gateway, request)
@@ -54,23 +128,23 @@ def make_gateway_app(
 
     async def models(request: Request) -> Response:
         _session(gateway, request)
-        return json_response({"object": "list", "data": [_model(model)], "has_more": False, **_ends(model)})
+        page = {"has_more": False, "first_id": model, "last_id": model}
+        return json_response({"object": "list", "data": [card], **page})
 
     async def one_model(request: Request) -> Response:
         _session(gateway, request)
         if request.path_params["model"] != model:
             raise GatewayError(Problem.NOT_FOUND, f"this gateway serves one model: {model}")
-        return json_response(_model(model))
+        return json_response(card)
 
     routes = [] if admin is None else _admin_routes(gateway, admin, max_body_bytes)
-    for base in ("", "/s/{key}"):
+    for base in ("/v1", "/s/{key}/v1"):
+        for path, wire in _FORMATS.items():
+            routes.append(Route(f"{base}/{path}", functools.partial(answer, wire=wire), methods=["POST"]))
         routes += [
-            Route(f"{base}/v1/chat/completions", completions, methods=["POST"]),
-            Route(f"{base}/v1/messages", messages, methods=["POST"]),
-            Route(f"{base}/v1/messages/count_tokens", count, methods=["POST"]),
-            Route(f"{base}/v1/responses", responses, methods=["POST"]),
-            Route(f"{base}/v1/models", models),
-            Route(f"{base}/v1/models/{{model:path}}", one_model),
+            Route(f"{base}/messages/count_tokens", count, methods=["POST"]),
+            Route(f"{base}/models", models),
+            Route(f"{base}/models/{{model:path}}", one_model),
         ]
     app = make_app(routes, error_response=_error_response, expected=(GatewayError, BodyTooLarge))
     app.router.redirect_slashes = False  # a redirect would answer an unknown path with 307
@@ -79,28 +153,28 @@ def make_gateway_app(
 
 def _admin_routes(gateway: Gateway, admin: Admin, max_body_bytes: int) -> list[Route]:
     async def create(request: Request) -> Response:
-        _require(admin, request)
+        _require_token(admin, request)
         body = await _data(request, max_body_bytes)
         session = admin.open(_limits(body) if body else None)
-        return json_response({**session_json(session), "key": session.key, "path": session.path}, 201)
+        return json_response({**_session_json(session), "key": session.key, "path": session.path}, 201)
 
     async def listing(request: Request) -> Response:
-        _require(admin, request)
-        return json_response({"sessions": [session_json(session) for session in gateway.sessions]})
+        _require_token(admin, request)
+        return json_response({"sessions": [_session_json(session) for session in gateway.sessions]})
 
     async def show(request: Request) -> Response:
-        return json_response(session_json(find(request)))
+        return json_response(_session_json(find(request)))
 
     async def tree(request: Request) -> Response:
-        return json_response(tree_json(find(request)))
+        return json_response(_tree_json(find(request)))
 
     async def delete(request: Request) -> Response:
         session = find(request)
         await admin.close(session)
-        return json_response(session_json(session))
+        return json_response(_session_json(session))
 
     def find(request: Request) -> Session:
-        _require(admin, request)
+        _require_token(admin, request)
         session = gateway.find_by_id(request.path_params["id"])
         if session is None:
             raise GatewayError(Problem.NOT_FOUND, "there is no such session")
@@ -113,6 +187,58 @@ def _admin_routes(gateway: Gateway, admin: Admin, max_body_bytes: int) -> list[R
         Route("/sessions/{id}/tree", tree),
         Route("/sessions/{id}", delete, methods=["DELETE"]),
     ]
+
+
+def _session_json(session: Session) -> Json:
+    """Return the state of a session, without its key."""
+    return {
+        "id": session.id,
+        "calls": len(session.exchanges),
+        "retries": session.retries,
+        "sampled_tokens": session.sampled_tokens,
+        "seconds": clock.monotonic() - session.opened,
+        "limits": session.limits.model_dump(),
+        "ended": session.ended,
+        "error": None if session.error is None else str(session.error),
+    }
+
+
+def _tree_json(session: Session) -> Json:
+    """Return the exact token tree and the calls that made it.
+
+    `logprobs` and `version` of a node are empty if it was not sampled. `fork` of a call is the reason why its
+    prompt does not continue the tip of the conversation; null if it does, or the chat keeps no calls.
+    """
+    calls: Sequence[Call] = getattr(session.chat, "calls", ())
+    forks = {call.node: call.fork for call in calls}
+    return {
+        "id": session.id,
+        "nodes": [
+            {
+                "parent": node.parent,
+                "tokens": node.tokens.tolist(),
+                "sampled": node.sampled,
+                "logprobs": node.logprobs.tolist(),
+                "version": node.version.tolist(),
+                "turn": node.turn,
+            }
+            for node in session.chat.tree.nodes
+        ],
+        "calls": [
+            {
+                "index": exchange.index,
+                "node": exchange.reply.node,
+                "purpose": exchange.purpose,
+                "fork": forks.get(exchange.reply.node),
+                "retries": exchange.retries,
+                "prompt_tokens": exchange.reply.prompt_tokens,
+                "sampled_tokens": exchange.reply.sampled_tokens,
+                "truncated": exchange.reply.truncated,
+                "seconds": exchange.ended - exchange.started,
+            }
+            for exchange in session.exchanges
+        ],
+    }
 
 
 def _error_response(connection: HTTPConnection, error: Exception) -> Response:
@@ -155,7 +281,7 @@ def _bearer(request: Request) -> str:
     return request.headers.get("x-api-key", "")
 
 
-def _require(admin: Admin, request: Request) -> None:
+def _require_token(admin: Admin, request: Request) -> None:
     given = _bearer(request).encode("utf-8", "surrogatepass")
     if admin.token and not hmac.compare_digest(given, admin.token.encode()):
         raise GatewayError(Problem.UNAUTHORIZED, "the token that administers sessions is missing or wrong")
@@ -168,13 +294,3 @@ async def _data(request: Request, limit: int) -> bytes:
             return b"".join([chunk async for chunk in stream_body(request, limit)])
     except ValueError as error:
         raise invalid(str(error)) from None
-
-
-def _model(name: str) -> Json:
-    """In the form of OpenAI and of Anthropic at once."""
-    openai = {"id": name, "object": "model", "created": 0, "owned_by": "hone"}
-    return {**openai, "type": "model", "display_name": name, "created_at": "1970-01-01T00:00:00Z"}
-
-
-def _ends(name: str) -> Json:
-    return {"first_id": name, "last_id": name}

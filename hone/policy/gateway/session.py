@@ -1,9 +1,9 @@
-"""A session: one rollout's calls to its chat, through an unmodified client.
+"""A session: the calls of one rollout to its chat, through an unmodified client.
 
-    request -> in the record? its answer : purpose -> observer -> Chat.reply -> record
+    request -> in the record? its reply : purpose -> observer -> Chat.reply -> record
 
-The rules that must not break: a call is sampled once however often it is asked; a client that goes away does
-not stop it; when the session is closed, nothing of it runs any more.
+Invariants: a call is sampled once however often it is requested; sampling continues when the client
+disconnects; a closed session runs nothing.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from typing import Any
 
 from hone.policy.engine import ContextOverflow, EngineError
 from hone.policy.errors import PolicyError
-from hone.policy.gateway.chat_request import ChatRequest, ClientReply, show, shown_message
-from hone.policy.gateway.errors import GatewayError, Problem, defect, invalid, too_long
+from hone.policy.gateway.chat_request import ChatRequest, client_reply
+from hone.policy.gateway.errors import GatewayError, Problem, defect, invalid
 from hone.policy.gateway.purpose import Line, line_of, purpose_of
-from hone.policy.gateway.record import Exchange, PendingCall, Record
+from hone.policy.gateway.record import Answer, Exchange, PendingCall, Record
 from hone.policy.gateway.settings import SessionLimits
-from hone.policy.messages import Key, key_of
+from hone.policy.messages import key_of
 from hone.policy.reply import CallKind, Chat, Reply
 from hone.types import Message
 from hone.utils import clock
@@ -32,7 +32,7 @@ _log = logging.getLogger(__name__)
 
 
 class Limit(StrEnum):
-    """Which of its limits a session ran into; it answers no new call after that."""
+    """The limit that a session reached; it answers no new call after that."""
 
     CALLS = "calls"
     SAMPLED_TOKENS = "sampled_tokens"
@@ -40,12 +40,11 @@ class Limit(StrEnum):
 
 
 class Session:
-    """See `hone.policy.gateway.Gateway.open`.
+    """One client's conversation with the policy; `Gateway.open` makes it.
 
-    `error` is what went wrong on Hone's side or in the model's context: the first EngineError, or exception
-    of the observer, or ContextOverflow; a ContextOverflow is taken back when a later call of the main line is
-    answered, since the client has shortened its history. `over` is set when the client cannot go on any more:
-    with `ended`, with any other `error` than ContextOverflow, and when the session is closed.
+    `error` is the first EngineError, exception of the observer, or ContextOverflow. A later reply on the main
+    line clears a ContextOverflow, since the client has shortened its history. `over` is set when the client
+    cannot continue: with `ended`, with any `error` but ContextOverflow, and when the session is closed.
     """
 
     def __init__(
@@ -56,53 +55,59 @@ class Session:
         on_exchange: Observer | None = None,
         drop_after: Callable[[], int | None] | None = None,
     ) -> None:
-        self.id = secrets.token_hex(8)  # names the session to those who may see all of them
+        self.id = secrets.token_hex(8)  # not secret, unlike the key
         self.key = secrets.token_urlsafe(32)
         self.chat = chat
         self.limits = limits
-        self.exchanges: list[Exchange] = []
         self.ended: Limit | None = None
         self.error: Exception | None = None
         self.over = asyncio.Event()
         self.closed = False
         self.opened = clock.monotonic()
+        self.asked = 0  # calls that were begun, failed ones included
+        self.retries = 0  # requests for a reply that existed or was being sampled
         self._drop_after = drop_after
         self._running: set[asyncio.Task[None]] = set()
-        self.asked = 0  # calls that ever began, whatever became of them
-        self.retries = 0  # requests for a reply that was there already, or on its way
-        self._granted = 0  # those that are answered or on their way
-        self._sampled = 0
         self._record = Record()
         self._main: Line | None = None
-        self._main_said: set[Key] = set()  # the replies of the main line
         self._on_exchange = on_exchange
         self._unobserved: list[Exchange] = []  # answered calls of the main line, the latest last
         self._observation: asyncio.Task[None] | None = None
         self._observer_failed = False
-
-    def next_drop(self) -> int | None:
-        """Bytes after which the connection of the answer that goes out now is to be cut; None: it is not."""
-        return None if self._drop_after is None else self._drop_after()
 
     @property
     def path(self) -> str:
         """The base path for OpenAI's clients; Anthropic's take it without the `/v1`."""
         return f"/s/{self.key}/v1"
 
-    async def ask(self, asked: ChatRequest) -> tuple[Exchange, ClientReply]:
-        """The reply to a request, sampled or from the record.
+    @property
+    def exchanges(self) -> list[Exchange]:
+        return self._record.exchanges
 
-        Raises GatewayError. Being cancelled stops the waiting, not the sampling.
+    @property
+    def sampled_tokens(self) -> int:
+        return sum(exchange.reply.sampled_tokens for exchange in self.exchanges)
+
+    def exchange(self, index: int) -> Exchange | None:
+        return self.exchanges[index] if 0 <= index < len(self.exchanges) else None
+
+    def next_drop(self) -> int | None:
+        """Return the bytes of the next response after which to cut the connection; None: do not cut it."""
+        return None if self._drop_after is None else self._drop_after()
+
+    async def ask(self, asked: ChatRequest) -> Answer:
+        """Return the reply to a request, sampled or from the record.
+
+        Raises GatewayError. Cancelling stops the waiting, not the sampling.
         """
         if self.closed:
             raise _closed()
         _require_question(asked.messages)
-        begun = self._record.interrupted(asked.messages)
-        if begun is not None:
-            exchange, rest = begun
+        if begun := self._record.interrupted(asked.messages):
+            exchange, shown = begun
             exchange.retries += 1
             self.retries += 1
-            return exchange, rest
+            return Answer(session_id=self.id, asked=asked, exchange=exchange, shown=shown)
         messages = self._record.recorded_messages(asked.messages)
         found = self._record.find(messages, asked.tools)
         if found is not None:
@@ -110,22 +115,19 @@ class Session:
             self.retries += 1
         call = found or self._start(messages, asked)
         exchange = call if isinstance(call, Exchange) else await asyncio.shield(call.answer)
-        exchange.shown = shown = show(exchange.reply, stop=asked.stop, calls_allowed=asked.calls_allowed)
-        self._record.conversations.add_alias(exchange.node, shown_message(shown))
-        return exchange, shown
-
-    def exchange(self, index: int) -> Exchange | None:
-        """The exchange with this index, if there is one."""
-        return self.exchanges[index] if 0 <= index < len(self.exchanges) else None
+        shown = client_reply(exchange.reply, stop=asked.stop, calls_allowed=asked.calls_allowed)
+        exchange.shown = shown
+        self._record.conversations.add_alias(exchange.node, shown.to_message())
+        return Answer(session_id=self.id, asked=asked, exchange=exchange, shown=shown)
 
     def read(
         self, items: list[Any], convert: Callable[[Any, int], list[Message]], opening: Sequence[Message] = ()
     ) -> list[Message]:
-        """Return `opening` and the messages that the items of a request mean; see `ConversationTree.read`."""
+        """Return `opening` and the messages of a request's items; see `ConversationTree.read`."""
         return self._record.conversations.read(items, convert, opening)
 
     def measure(self, asked: ChatRequest) -> int:
-        """Tokens of the prompt that this request would send; records nothing. Raises GatewayError."""
+        """Return the length of the request's prompt in tokens; records nothing. Raises GatewayError."""
         _require_question(asked.messages)
         try:
             return self.chat.measure(asked.messages, tools=list(asked.tools) or None)
@@ -133,7 +135,7 @@ class Session:
             raise self._refusal(error) from error
 
     async def close(self) -> None:
-        """Give up what is being sampled, and let the observer see the last exchange. May be called again."""
+        """Cancel running calls and let the observer see the last exchange. May be called again."""
         self.closed = True
         self.over.set()
         for task in self._running:
@@ -147,44 +149,28 @@ class Session:
     def _start(self, messages: list[Message], asked: ChatRequest) -> PendingCall:
         """Begin to sample the reply. Raises GatewayError when the session is over."""
         self._require_budget()
-        call = PendingCall(messages, asked.tools, asyncio.get_running_loop().create_future())
+        answer = asyncio.get_running_loop().create_future()
+        call = PendingCall(messages=messages, tools=asked.tools, answer=answer, started=clock.monotonic())
         self._record.pending.append(call)
         purpose = purpose_of(messages, asked.tools, self._main, lambda: self._holds_main_reply(messages))
         if purpose is CallKind.MAIN:
             self._main = line_of(messages, asked.tools)
         self.asked += 1
-        self._granted += 1
         task = asyncio.create_task(self._answer(call, purpose), name=f"call of session {self.id}")
         self._running.add(task)
         task.add_done_callback(lambda _: self._done(task, call))
         return call
 
     async def _answer(self, call: PendingCall, purpose: CallKind) -> None:
-        """Sample the reply and record it, or tell those who wait why there is none."""
-        started = clock.monotonic()
+        """Sample the reply and record it, or fail the call."""
         try:
             reply = await self._sample(call, purpose)
         except Exception as error:
-            self._give_up(call, self._refusal(error))
+            self._fail_call(call, self._refusal(error))
             return
-        index = len(self.exchanges)
-        exchange = Exchange(
-            index=index,
-            tools=call.tools,
-            reply=reply,
-            purpose=purpose,
-            started=started,
-            ended=clock.monotonic(),
-            node=self._record.add_reply(call, reply, index, purpose),
-            retries=call.retries,
-        )
-        self._record.pending.remove(call)
-        self._record.add_exchange(exchange)
-        self.exchanges.append(exchange)
-        self._sampled += reply.sampled_tokens
+        exchange = self._record.add(call, reply, purpose)
         if purpose is CallKind.MAIN:
             self._unobserved.append(exchange)
-            self._main_said.add(exchange.node.key)
             if isinstance(self.error, ContextOverflow):
                 self.error = None
         call.answer.set_result(exchange)
@@ -206,24 +192,29 @@ class Session:
 
     def _done(self, task: asyncio.Task[None], call: PendingCall) -> None:
         self._running.discard(task)
-        if not task.cancelled() and (defect := task.exception()) is not None:
-            _log.error("session %s: a call ended unexpectedly", self.id, exc_info=defect)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            _log.error("session %s: a call ended unexpectedly", self.id, exc_info=error)
         if not call.answer.done():  # it was cancelled, perhaps before it began
-            self._give_up(call, _closed())
+            self._fail_call(call, _closed())
 
-    def _give_up(self, call: PendingCall, refusal: GatewayError) -> None:
-        self._granted -= 1
+    def _fail_call(self, call: PendingCall, refusal: GatewayError) -> None:
         self._record.pending.remove(call)
         call.answer.set_exception(refusal)
         call.answer.exception()  # mark it as retrieved: the caller may be gone
 
     def _refusal(self, error: Exception) -> GatewayError:
-        """What to tell the client, and what to remember for the agent."""
+        """Return the client's error for an exception, and keep the exception for the agent."""
         if isinstance(error, GatewayError):
             return error
         if isinstance(error, ContextOverflow):
             self.error = self.error or error
-            return too_long(error.prompt_tokens, error.context_tokens)
+            # Clients recognise these words, and shorten their history.
+            message = (
+                f"This model's maximum context length is {error.context_tokens} tokens, and the messages "
+                f"have {error.prompt_tokens}: shorten them."
+            )
+            sizes = {"prompt_tokens": error.prompt_tokens, "context_tokens": error.context_tokens}
+            return GatewayError(Problem.TOO_LONG, message, param="messages", **sizes)
         if isinstance(error, EngineError):
             self._fail(error)
             return GatewayError(Problem.ENGINE, f"the engine gave no reply: {error}")
@@ -244,9 +235,9 @@ class Session:
         limits = self.limits
         if self.ended is not None:
             raise self._end(self.ended)
-        if 0 < limits.calls <= self._granted:
+        if 0 < limits.calls <= len(self.exchanges) + len(self._record.pending):
             raise self._end(Limit.CALLS)
-        if 0 < limits.sampled_tokens <= self._sampled:
+        if 0 < limits.sampled_tokens <= self.sampled_tokens:
             raise self._end(Limit.SAMPLED_TOKENS)
         if 0 < limits.seconds <= clock.monotonic() - self.opened:
             raise self._end(Limit.SECONDS)
@@ -262,26 +253,26 @@ class Session:
     # --- the main line
 
     def _holds_main_reply(self, messages: Sequence[Message]) -> bool:
-        return any(
-            message["role"] == "assistant" and key_of(message) in self._main_said for message in messages
-        )
+        main = {exchange.node.key for exchange in self.exchanges if exchange.purpose is CallKind.MAIN}
+        return any(message["role"] == "assistant" and key_of(message) in main for message in messages)
 
     async def _observe(self, following: Sequence[Message] = ()) -> None:
-        """Let the observer see what the main line's last calls led to, once, and wait until it has.
+        """Show the observer each new exchange of the main line once, and wait for it.
 
-        `following` is the main line's next request. Being cancelled stops the waiting, not the observer.
+        `following` is the main line's next request. Cancelling stops the waiting, not the observer.
         """
         exchanges, self._unobserved = self._unobserved, []
         for exchange in exchanges:
             exchange.followed_by = following
         if exchanges and self._on_exchange is not None:
             self._observation = asyncio.create_task(
-                self._tell(self._on_exchange, exchanges, self._observation), name=f"observer of {self.id}"
+                self._call_observer(self._on_exchange, exchanges, self._observation),
+                name=f"observer of {self.id}",
             )
         if self._observation is not None:
             await asyncio.shield(self._observation)
 
-    async def _tell(
+    async def _call_observer(
         self, observer: Observer, exchanges: Sequence[Exchange], before: asyncio.Task[None] | None
     ) -> None:
         if before is not None:

@@ -1,19 +1,51 @@
-"""Reading the JSON of a request: every value is checked before it is used, and nothing is dropped unsaid."""
+"""Reading the JSON of a request: every value is checked before it is used; no field is dropped silently."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, cast
 
 import orjson
 
 from hone.policy.gateway.errors import invalid
+from hone.policy.reply import ToolCall, ToolSpec
 
 Json = dict[str, Any]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnownFields:
+    """The fields of a request's body, by what becomes of them."""
+
+    read: Collection[str]
+    overridden: Collection[str]  # the run decides about these
+    ignored: Collection[str]  # without a meaning here
+    neutral: Mapping[str, Callable[[Any], bool]]  # not supported: whether a value changes nothing
+
+    def sort(self, body: Json) -> tuple[Json, tuple[str, ...]]:
+        """Return the overridden fields with their values, and the names of the ignored ones.
+
+        A field that is null is left out. Raises GatewayError for unsupported values and unknown fields.
+        """
+        overridden: Json = {}
+        ignored: list[str] = []
+        for name, value in body.items():
+            if name in self.read or value is None:
+                continue
+            if name in self.overridden:
+                overridden[name] = value
+            elif name in self.ignored or (name in self.neutral and self.neutral[name](value)):
+                ignored.append(name)
+            elif name in self.neutral:
+                raise invalid(f"{name} is not supported: leave it out", name)
+            else:
+                raise invalid(f"there is no field {name!r} here: leave it out", name)
+        return overridden, tuple(ignored)
+
+
 def read_body(data: bytes) -> Json:
-    """Return the fields of a request's body. Raises GatewayError for what is not a JSON object."""
+    """Return the fields of a request's body. Raises GatewayError unless it is a JSON object."""
     try:
         body = orjson.loads(data)
     except orjson.JSONDecodeError as error:
@@ -28,9 +60,16 @@ def as_object(value: object, where: str) -> Json:
 
 
 def as_list(value: object, where: str) -> list[Any]:
-    if not isinstance(value, list):
+    """Return a list; null is an empty one."""
+    if value is not None and not isinstance(value, list):
         raise invalid(f"{where} must be a list", where)
-    return cast("list[Any]", value)
+    return cast("list[Any]", value or [])
+
+
+def as_objects(value: object, where: str) -> Iterator[tuple[Json, str]]:
+    """Yield each object of a list, and its place."""
+    for i, item in enumerate(as_list(value, where)):
+        yield as_object(item, f"{where}[{i}]"), f"{where}[{i}]"
 
 
 def as_text(value: object, where: str) -> str:
@@ -40,77 +79,43 @@ def as_text(value: object, where: str) -> str:
 
 
 def as_flag(value: object, where: str) -> bool:
-    """null counts as false."""
+    """Return a boolean; null is false."""
     if value is not None and not isinstance(value, bool):
         raise invalid(f"{where} must be true or false", where)
     return bool(value)
 
 
 def as_texts(value: object, where: str) -> tuple[str, ...]:
-    """A string, a list of strings, or null for none."""
-    if value is None:
-        return ()
+    """Return the texts of a list, or of a single string; null is an empty list."""
     if isinstance(value, str):
         return (value,)
     return tuple(as_text(item, f"{where}[{i}]") for i, item in enumerate(as_list(value, where)))
 
 
-def sort_fields(
-    body: Mapping[str, Any],
-    *,
-    read: Collection[str],
-    overridden: Collection[str],
-    ignored: Collection[str],
-    neutral: Mapping[str, Callable[[Any], bool]],
-) -> tuple[Json, tuple[str, ...]]:
-    """What the client asked of things that the run decides, and which of its fields mean nothing here.
-
-    `neutral` says of fields that are not served which values change nothing; null never does. Raises
-    GatewayError for any other value, and for unknown fields.
-    """
-    asked: Json = {}
-    without_meaning: list[str] = []
-    for name, value in body.items():
-        if name in read or value is None:
-            continue
-        if name in overridden:
-            asked[name] = value
-        elif name in ignored or (name in neutral and neutral[name](value)):
-            without_meaning.append(name)
-        elif name in neutral:
-            raise invalid(f"{name} is not supported: leave it out", name)
-        else:
-            raise invalid(f"there is no field {name!r} here: leave it out", name)
-    return asked, tuple(without_meaning)
-
-
 def refuse_others(item: Json, where: str, known: Collection[str]) -> None:
-    """Raise for a field that is neither known nor null."""
+    """Raise GatewayError for a field that is neither known nor null."""
     for name, value in item.items():
         if name not in known and value is not None:
             raise invalid(f"{where}.{name} is not supported: leave it out", f"{where}.{name}")
 
 
 def joined_text(value: object, where: str, kinds: Collection[str]) -> str:
-    """Text, or parts of text of these kinds; each part is a paragraph. null is empty."""
-    if value is None:
-        return ""
+    """Return a string, or the text parts of these kinds, each on a line of its own; null is empty."""
     if isinstance(value, str):
         return value
     parts: list[str] = []
-    for i, item in enumerate(as_list(value, where)):
-        part = as_object(item, f"{where}[{i}]")
+    for part, place in as_objects(value, where):
         kind = part.get("type")
         if kind not in kinds:
             raise invalid(
-                f"{where}[{i}] has type {kind!r}: only text is supported ({', '.join(sorted(kinds))})", where
+                f"{place} has type {kind!r}: only text is supported ({', '.join(sorted(kinds))})", where
             )
-        parts.append(as_text(part.get("refusal" if kind == "refusal" else "text"), f"{where}[{i}].text"))
+        parts.append(as_text(part.get("refusal" if kind == "refusal" else "text"), f"{place}.text"))
     return "\n".join(parts)
 
 
-def tool_spec(item: Json, where: str, schema: str) -> Json:
-    """A tool in Hone's form; `schema` is the name of the field that holds its parameters."""
+def tool_spec(item: Json, where: str, schema: str) -> ToolSpec:
+    """Return a tool in Hone's form; `schema` is the name of the field that holds its parameters."""
     name = as_text(item.get("name"), f"{where}.name")
     if not name:
         raise invalid(f"{where}.name is empty", f"{where}.name")
@@ -124,10 +129,24 @@ def tool_spec(item: Json, where: str, schema: str) -> Json:
     }
 
 
-def is_plain_text(value: Any) -> bool:
-    """Whether the `text` of a responses request asks for no format."""
-    given = as_object(value, "text")
-    return given.get("format") in (None, {"type": "text"}) and given.keys() <= {"format", "verbosity"}
+def tool_call(name: object, arguments: object, call_id: object, where: str) -> ToolCall:
+    """Return a call that the assistant made; its arguments need not be JSON."""
+    function = {
+        "name": as_text(name, f"{where}.name"),
+        "arguments": as_text(arguments or "", f"{where}.arguments"),
+    }
+    return {"id": as_text(call_id or "", f"{where}.id"), "type": "function", "function": function}
+
+
+def may_call(choice: object) -> bool:
+    """Return whether a `tool_choice` lets the model call tools. Raises GatewayError if it forces a call."""
+    kind = cast("Json", choice).get("type") if isinstance(choice, dict) else choice
+    if kind in (None, "auto", "none"):
+        return kind != "none"
+    raise invalid(
+        "tool_choice can only be auto or none: a model that samples freely cannot be made to call a tool",
+        "tool_choice",
+    )
 
 
 def is_empty(value: Any) -> bool:
@@ -135,5 +154,5 @@ def is_empty(value: Any) -> bool:
 
 
 def is_one_of(*values: Any) -> Callable[[Any], bool]:
-    """Strict about types: true is not 1."""
+    """Return a test for these values; true is not 1."""
     return lambda value: any(type(value) is type(other) and value == other for other in values)

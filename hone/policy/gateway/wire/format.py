@@ -1,52 +1,88 @@
-"""What the server asks of a wire format, and how an event stream is written."""
+"""The base of the wire formats: reading a request, and writing an event stream."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from typing import Any, Protocol
+from typing import Any, ClassVar
 
 from pydantic_core import to_json
 
-from hone.policy.gateway.chat_request import ChatRequest, ClientReply
-from hone.policy.gateway.errors import GatewayError
-from hone.policy.gateway.record import Exchange
+from hone.policy.gateway.chat_request import ChatRequest
+from hone.policy.gateway.errors import GatewayError, Problem
+from hone.policy.gateway.record import Answer
 from hone.policy.gateway.session import Session
+from hone.policy.gateway.wire import fields
+from hone.policy.gateway.wire.fields import Json, KnownFields
+from hone.policy.reply import ToolSpec
+from hone.types import Message
+
+COMMENT = b": the reply is being sampled\n\n"
+_OPENAI_ERRORS = {
+    Problem.ENGINE: "server_error",
+    Problem.DEFECT: "server_error",
+    Problem.LIMIT: "permission_error",
+    Problem.OBSERVER: "permission_error",
+    Problem.UNAUTHORIZED: "authentication_error",
+}
 
 
-class Format(Protocol):
-    """Stateless; one object serves every session."""
+class Format(ABC):
+    """A wire format. It has no state: one object serves every session. Errors are OpenAI's by default."""
 
-    def read(self, body: dict[str, Any], session: Session) -> ChatRequest:
-        """Raises GatewayError for what cannot be served as it was meant."""
-        ...
+    known_fields: ClassVar[KnownFields]
+    stop_field: ClassVar[str] = "stop"
 
-    def reply(
-        self, session: Session, asked: ChatRequest, exchange: Exchange, shown: ClientReply
-    ) -> dict[str, Any]:
-        """The whole reply. The same exchange has the same ids, however often it is asked for."""
-        ...
+    def read(self, body: Json, session: Session) -> ChatRequest:
+        """Return the request. Raises GatewayError if it cannot be served as it is meant."""
+        overridden, ignored = self.known_fields.sort(body)
+        messages = self.read_messages(body, session)
+        tools = tuple(self.read_tool(item, at) for item, at in fields.as_objects(body.get("tools"), "tools"))
+        calls_allowed = fields.may_call(body.get("tool_choice"))
+        options = fields.as_object(body.get("stream_options") or {}, "stream_options")
+        stop = fields.as_texts(body.get(self.stop_field), self.stop_field)
+        return ChatRequest(
+            messages=messages,
+            tools=tools if calls_allowed else (),
+            model=fields.as_text(body.get("model") or "", "model"),
+            stream=fields.as_flag(body.get("stream"), "stream"),
+            stream_usage=fields.as_flag(options.get("include_usage"), "stream_options.include_usage"),
+            stop=tuple(text for text in stop if text),
+            calls_allowed=calls_allowed,
+            overridden=overridden,
+            ignored=ignored,
+            body=body,
+        )
 
-    def events(
-        self, session: Session, asked: ChatRequest, exchange: Exchange, shown: ClientReply
-    ) -> Iterator[bytes]:
-        """The reply as the events of a stream, the end included."""
-        ...
+    @abstractmethod
+    def read_messages(self, body: Json, session: Session) -> list[Message]: ...
+
+    @abstractmethod
+    def read_tool(self, item: Json, where: str) -> ToolSpec: ...
+
+    @abstractmethod
+    def reply(self, answer: Answer) -> Json:
+        """Return the whole reply. The same exchange has the same ids, however often it is requested."""
+
+    @abstractmethod
+    def events(self, answer: Answer) -> Iterator[bytes]:
+        """Yield the reply as the events of a stream, the end included."""
 
     def waiting(self, asked: ChatRequest) -> bytes:
-        """What keeps a stream alive before the reply is there."""
-        ...
+        """Return a keep-alive event for a stream whose reply is still being sampled."""
+        return COMMENT
 
-    def error(self, error: GatewayError) -> dict[str, Any]: ...
+    def error(self, error: GatewayError) -> Json:
+        kind = _OPENAI_ERRORS.get(error.problem, "invalid_request_error")
+        detail = {"message": str(error), "type": kind, "param": error.param, "code": error.problem.value}
+        return {"error": detail}
 
     def error_event(self, error: GatewayError) -> bytes:
-        """The end of a stream that has begun and gets no reply."""
-        ...
+        """Return the last event of a stream that has begun and gets no reply."""
+        return event(self.error(error))
 
 
 def event(data: dict[str, Any], name: str | None = None) -> bytes:
-    """One event of a stream (server-sent events)."""
+    """Return one event of a stream (server-sent events)."""
     head = b"" if name is None else b"event: " + name.encode() + b"\n"
     return head + b"data: " + to_json(data) + b"\n\n"
-
-
-COMMENT = b": the reply is being sampled\n\n"

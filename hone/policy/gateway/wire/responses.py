@@ -4,74 +4,72 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from typing import Any
 
-from hone.policy.gateway.chat_request import ChatRequest, ClientReply, Ending
+from hone.policy.gateway.chat_request import Ending
 from hone.policy.gateway.errors import GatewayError, invalid
-from hone.policy.gateway.record import Exchange
+from hone.policy.gateway.record import Answer
 from hone.policy.gateway.session import Session
 from hone.policy.gateway.wire import fields
-from hone.policy.gateway.wire.completions import may_call, openai_call, openai_error
-from hone.policy.gateway.wire.fields import Json
-from hone.policy.gateway.wire.format import COMMENT, event
+from hone.policy.gateway.wire.fields import Json, KnownFields
+from hone.policy.gateway.wire.format import Format, event
+from hone.policy.reply import ToolSpec
 from hone.types import Message
 
-_READ = ("input", "instructions", "model", "tools", "tool_choice", "stream", "previous_response_id")
-_OVERRIDDEN = (
-    *("temperature", "top_p", "max_output_tokens", "reasoning", "parallel_tool_calls", "seed"),
-    *("presence_penalty", "frequency_penalty", "max_tool_calls"),
-)
-_IGNORED = (
-    *("user", "metadata", "store", "service_tier", "safety_identifier", "client_metadata"),
-    *("prompt_cache_key", "prompt_cache_retention", "stream_options"),
-)
-_NEUTRAL = {
-    "include": fields.is_one_of([], ["reasoning.encrypted_content"]),
-    "truncation": fields.is_one_of("disabled"),
-    "background": fields.is_empty,
-    "conversation": fields.is_empty,
-    "prompt": fields.is_empty,
-    "top_logprobs": fields.is_one_of(0),
-    "context_management": fields.is_empty,
-    "text": fields.is_plain_text,
-}
 _TOOL = ("type", "name", "description", "parameters", "strict")
 _TEXT = ("input_text", "output_text", "text", "refusal")
 
 
-class Responses:
+def _is_plain_text(value: Any) -> bool:
+    """Return whether the field `text` requests no format."""
+    given = fields.as_object(value, "text")
+    return given.get("format") in (None, {"type": "text"}) and given.keys() <= {"format", "verbosity"}
+
+
+class Responses(Format):
     """`POST /v1/responses`. A response is continued from the session's own record."""
 
-    def read(self, body: Json, session: Session) -> ChatRequest:
-        overridden, ignored = fields.sort_fields(
-            body, read=_READ, overridden=_OVERRIDDEN, ignored=_IGNORED, neutral=_NEUTRAL
-        )
-        instructions = fields.as_text(body.get("instructions") or "", "instructions")
-        messages: list[Message] = [{"role": "system", "content": instructions}] if instructions else []
-        messages += _previous(body.get("previous_response_id"), session)
-        messages += _input(body.get("input"))
-        tools = tuple(
-            _tool(fields.as_object(item, f"tools[{i}]"), f"tools[{i}]")
-            for i, item in enumerate(fields.as_list(body.get("tools") or [], "tools"))
-        )
-        calls_allowed = may_call(body.get("tool_choice"))
-        return ChatRequest(
-            messages=messages,
-            tools=tools if calls_allowed else (),
-            model=fields.as_text(body.get("model") or "", "model"),
-            stream=fields.as_flag(body.get("stream"), "stream"),
-            calls_allowed=calls_allowed,
-            overridden=overridden,
-            ignored=ignored,
-            instructed=bool(instructions),
-            body=body,
-        )
+    known_fields = KnownFields(
+        read=("input", "instructions", "model", "tools", "tool_choice", "stream", "previous_response_id"),
+        overridden=(
+            *("temperature", "top_p", "max_output_tokens", "reasoning", "parallel_tool_calls", "seed"),
+            *("presence_penalty", "frequency_penalty", "max_tool_calls"),
+        ),
+        ignored=(
+            *("user", "metadata", "store", "service_tier", "safety_identifier", "client_metadata"),
+            *("prompt_cache_key", "prompt_cache_retention", "stream_options"),
+        ),
+        neutral={
+            "include": fields.is_one_of([], ["reasoning.encrypted_content"]),
+            "truncation": fields.is_one_of("disabled"),
+            "background": fields.is_empty,
+            "conversation": fields.is_empty,
+            "prompt": fields.is_empty,
+            "top_logprobs": fields.is_one_of(0),
+            "context_management": fields.is_empty,
+            "text": _is_plain_text,
+        },
+    )
 
-    def reply(self, session: Session, asked: ChatRequest, exchange: Exchange, shown: ClientReply) -> Json:
-        cut = shown.ending is Ending.LENGTH
+    def read_messages(self, body: Json, session: Session) -> list[Message]:
+        instructions = fields.as_text(body.get("instructions") or "", "instructions")
+        opening: list[Message] = [{"role": "system", "content": instructions}] if instructions else []
+        return [*opening, *_previous(body.get("previous_response_id"), session), *_input(body.get("input"))]
+
+    def read_tool(self, item: Json, where: str) -> ToolSpec:
+        if item.get("type") != "function":
+            raise invalid(
+                f"{where}.type is {item.get('type')!r}: only functions are supported", f"{where}.type"
+            )
+        fields.refuse_others(item, where, _TOOL)
+        return fields.tool_spec(item, where, "parameters")
+
+    def reply(self, answer: Answer) -> Json:
+        shown, cut = answer.shown, answer.shown.ending is Ending.LENGTH
         return {
-            **_head(session, asked, exchange, "incomplete" if cut else "completed"),
+            **_head(answer, "incomplete" if cut else "completed"),
             "incomplete_details": {"reason": "max_output_tokens"} if cut else None,
-            "output": _items(session, exchange, shown),
+            "output": _items(answer),
             "usage": {
                 "input_tokens": shown.prompt_tokens,
                 "input_tokens_details": {"cached_tokens": 0},
@@ -81,11 +79,9 @@ class Responses:
             },
         }
 
-    def events(
-        self, session: Session, asked: ChatRequest, exchange: Exchange, shown: ClientReply
-    ) -> Iterator[bytes]:
-        whole = self.reply(session, asked, exchange, shown)
-        begun = _head(session, asked, exchange, "in_progress")
+    def events(self, answer: Answer) -> Iterator[bytes]:
+        whole = self.reply(answer)
+        begun = _head(answer, "in_progress")
         steps: list[tuple[str, Json]] = [
             ("response.created", {"response": begun}),
             ("response.in_progress", {"response": begun}),
@@ -96,20 +92,14 @@ class Responses:
         for number, (name, data) in enumerate(steps):
             yield event({"type": name, "sequence_number": number, **data}, name)
 
-    def waiting(self, asked: ChatRequest) -> bytes:
-        return COMMENT
-
-    def error(self, error: GatewayError) -> Json:
-        return openai_error(error)
-
     def error_event(self, error: GatewayError) -> bytes:
-        detail = openai_error(error)["error"]
+        detail = self.error(error)["error"]
         data = {"code": detail["code"], "message": detail["message"], "param": detail["param"]}
         return event({"type": "error", "sequence_number": 0, **data}, "error")
 
 
 def _previous(name: object, session: Session) -> list[Message]:
-    """The conversation up to and with a response; its instructions are not carried over."""
+    """Return the conversation up to and with a response; its instructions are not carried over."""
     if name is None:
         return []
     parts = fields.as_text(name, "previous_response_id").split("_")
@@ -127,8 +117,7 @@ def _input(value: object) -> list[Message]:
         return [{"role": "user", "content": value}]
     messages: list[Message] = []
     open_message: Message | None = None  # the assistant's, which later items may still add to
-    for i, entry in enumerate(fields.as_list([] if value is None else value, "input")):
-        item, where = fields.as_object(entry, f"input[{i}]"), f"input[{i}]"
+    for item, where in fields.as_objects(value, "input"):
         kind = item.get("type", "message")
         if kind in ("reasoning", "function_call") or (kind == "message" and item.get("role") == "assistant"):
             if open_message is None:
@@ -138,20 +127,13 @@ def _input(value: object) -> list[Message]:
         else:
             open_message = None
             messages.append(_message(kind, item, where))
-    return [
-        message for message in messages if message.keys() != {"role", "content"} or not _is_hollow(message)
-    ]
-
-
-def _is_hollow(message: Message) -> bool:
-    """Whether it is an assistant's message that only an item without any text made."""
-    return message["role"] == "assistant" and not message["content"]
+    return [message for message in messages if message != {"role": "assistant", "content": ""}]
 
 
 def _add(message: Message, kind: str, item: Json, where: str) -> None:
-    """Items that the assistant said one after the other are one message."""
+    """Add an item to the assistant's message; consecutive items of the assistant are one message."""
     if kind == "function_call":
-        call = openai_call(item.get("name"), item.get("arguments"), item.get("call_id"), where)
+        call = fields.tool_call(item.get("name"), item.get("arguments"), item.get("call_id"), where)
         message.setdefault("tool_calls", []).append(call)
     elif kind == "reasoning":
         text = fields.joined_text(item.get("content"), f"{where}.content", ("reasoning_text",))
@@ -180,17 +162,12 @@ def _message(kind: object, item: Json, where: str) -> Message:
     return {"role": "user" if role == "user" else "system", "content": content}
 
 
-def _tool(item: Json, where: str) -> Json:
-    if item.get("type") != "function":
-        raise invalid(f"{where}.type is {item.get('type')!r}: only functions are supported", f"{where}.type")
-    fields.refuse_others(item, where, _TOOL)
-    return fields.tool_spec(item, where, "parameters")
-
-
-def _head(session: Session, asked: ChatRequest, exchange: Exchange, status: str) -> Json:
-    """A response without its output."""
+def _head(answer: Answer, status: str) -> Json:
+    """Return a response without its output."""
+    asked = answer.asked
+    instructed = "i" if asked.body.get("instructions") else "n"  # whether its first message is instructions
     return {
-        "id": f"resp_{session.id}_{exchange.index}_{'i' if asked.instructed else 'n'}",
+        "id": f"resp_{answer.session_id}_{answer.exchange.index}_{instructed}",
         "object": "response",
         "created_at": int(time.time()),
         "status": status,
@@ -210,8 +187,8 @@ def _head(session: Session, asked: ChatRequest, exchange: Exchange, status: str)
     }
 
 
-def _items(session: Session, exchange: Exchange, shown: ClientReply) -> list[Json]:
-    name = f"{session.id}_{exchange.index}"
+def _items(answer: Answer) -> list[Json]:
+    name, shown = f"{answer.session_id}_{answer.exchange.index}", answer.shown
     items: list[Json] = []
     if shown.reasoning:
         thought = {"type": "reasoning_text", "text": shown.reasoning}
@@ -221,14 +198,13 @@ def _items(session: Session, exchange: Exchange, shown: ClientReply) -> list[Jso
         said: Json = {"type": "message", "id": f"msg_{name}", "role": "assistant", "content": [text]}
         items.append({**said, "status": "incomplete" if shown.ending is Ending.LENGTH else "completed"})
     for number, call in enumerate(shown.calls):
-        function = call["function"]
-        made = {"name": function["name"], "arguments": function["arguments"], "call_id": call["id"]}
+        made = {**call["function"], "call_id": call["id"]}
         items.append({"type": "function_call", "id": f"fc_{name}_{number}", **made, "status": "completed"})
     return items
 
 
 def _unfolded(item: Json, index: int) -> list[tuple[str, Json]]:
-    """The events that bring one item of the output."""
+    """Return the events that bring one item of the output."""
     at: Json = {"item_id": item["id"], "output_index": index}
     empty = {**item, "status": "in_progress"}
     if item["type"] == "function_call":
