@@ -39,7 +39,7 @@ from benchmarks.parts.chance import Storm
 from benchmarks.parts.idle_node import TOKEN
 from benchmarks.parts.lean import Script, drive, request
 from hone.sandbox import SandboxSpec
-from hone.sandbox.client.node import NodeClient
+from hone.sandbox.client.api import NodeClient
 from hone.sandbox.client.provider import PoolProvider
 from hone.sandbox.remote.wire import CreateRequest, SpecBody
 from hone.sandbox.settings import SandboxSettings

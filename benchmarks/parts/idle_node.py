@@ -13,7 +13,7 @@ import uvloop
 
 from hone.sandbox.node.node import NodeOptions
 from hone.sandbox.node.server import run
-from hone.sandbox.remote.process import Listening
+from hone.sandbox.remote.server import Listening
 from tests.sandbox.node.idle import IdleProvider
 
 TOKEN = "benchmark"

@@ -51,7 +51,7 @@ def node(
     from hone.sandbox import make_provider
     from hone.sandbox.node.node import NodeOptions
     from hone.sandbox.node.server import run
-    from hone.sandbox.remote.process import Listening
+    from hone.sandbox.remote.server import Listening
     from hone.sandbox.settings import SandboxSettings
     from hone.utils.files import default_cache_dir
 

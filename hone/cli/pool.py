@@ -87,9 +87,9 @@ def pool(
     """
     if context.invoked_subcommand is not None:
         return
-    from hone.sandbox.client.tls import ClientTls
     from hone.sandbox.pool.server import PoolOptions, run
-    from hone.sandbox.remote.process import Listening
+    from hone.sandbox.remote.auth import ClientTls
+    from hone.sandbox.remote.server import Listening
 
     token = read_token_file(token_file)
     options = PoolOptions(
@@ -129,8 +129,8 @@ def status(
     import asyncio
 
     from hone.cli.output import print_json
-    from hone.sandbox.client.pool import ask_status
-    from hone.sandbox.client.tls import ClientTls
+    from hone.sandbox.client.api import ask_status
+    from hone.sandbox.remote.auth import ClientTls
 
     tls = ClientTls(ca=ca, certificate=cert, key=key)
     found = asyncio.run(ask_status(url, read_token_file(token_file), tls))

@@ -16,7 +16,7 @@ from pathlib import Path
 from pydantic import BaseModel
 
 from hone.sandbox import Sandbox, SandboxSpec
-from hone.sandbox.client.connection import connect
+from hone.sandbox.client.api import connect
 from hone.sandbox.client.provider import PoolProvider
 from hone.sandbox.remote.auth import read_token
 from hone.sandbox.settings import SandboxSettings
@@ -86,7 +86,9 @@ async def prepared(
             return lambda: upload(sandbox, source)
         case "evaluate":
             assert (await sandbox.exec(_REPOSITORY)).exit_code == 0
-            return lambda: evaluate(settings, sandbox.beat.lease_id, marker)
+            assert sandbox.beat is not None
+            lease_id = sandbox.beat.lease_id
+            return lambda: evaluate(settings, lease_id, marker)
         case "close":
             return lambda: close(sandbox)
         case _:

@@ -9,12 +9,12 @@ import os
 import stat
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 from hone.sandbox import trees
 from hone.sandbox.contract import ProviderUnavailable, SandboxSpec
-from hone.sandbox.remote.wire import LimitsBody, MountBody, SpecBody
+from hone.sandbox.remote.wire import MountBody, SpecBody
 
 _SETTLED_NS = 2_000_000_000  # the coarsest clock of a file system in use
 
@@ -45,7 +45,7 @@ async def pack_spec(spec: SandboxSpec) -> PackedSpec:
         layer=digests[spec.layer] if spec.layer else None,
         env=dict(spec.env),
         mounts=tuple(MountBody(content=digests[mount.source], target=mount.target) for mount in spec.mounts),
-        limits=LimitsBody(**asdict(spec.limits)),
+        limits=spec.limits,
         run=spec.run,
         network=spec.network,
         tunnel=spec.tunnel is not None,

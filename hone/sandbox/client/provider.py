@@ -10,88 +10,31 @@ import asyncio
 import contextlib
 import itertools
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from dataclasses import replace
-from typing import TypeVar
 
 import aiohttp
 
 from hone.sandbox import owners
+from hone.sandbox.client.api import PoolClient
 from hone.sandbox.client.content import pack_spec
-from hone.sandbox.client.pool import PoolClient
 from hone.sandbox.client.sandbox import RemoteSandbox
-from hone.sandbox.client.tls import ClientTls
 from hone.sandbox.contract import (
     Check,
     Health,
     LeaseLost,
     ProviderUnavailable,
     SandboxError,
-    SandboxLost,
     SandboxSpec,
 )
-from hone.sandbox.remote.auth import read_token
-from hone.sandbox.remote.process import raise_open_files
-from hone.sandbox.remote.wire import Beat, LeaseReply, LeaseRequest, StatusReply
+from hone.sandbox.remote.auth import ClientTls, read_token
+from hone.sandbox.remote.server import raise_open_files
+from hone.sandbox.remote.wire import Beat, LeaseRequest, StatusReply
 from hone.sandbox.settings import SandboxSettings
 from hone.utils.http_client import new_session
 
 _BEATS_PER_TTL = 4
 _log = logging.getLogger(__name__)
-
-Result = TypeVar("Result")
-
-
-class LeasedSandbox(RemoteSandbox):
-    """A sandbox that ends with its lease: running and later calls then raise LeaseLost."""
-
-    def __init__(
-        self,
-        session: aiohttp.ClientSession,
-        lease: LeaseReply,
-        spec: SandboxSpec,
-        on_close: Callable[[], Awaitable[None]],
-    ) -> None:
-        super().__init__(
-            session,
-            node_url=lease.node_url,
-            sandbox_id=lease.sandbox_id,
-            capability=lease.capability,
-            spec=replace(spec, workdir=lease.workdir or spec.workdir),
-            enforced=lease.enforced,
-            on_close=on_close,
-        )
-        self.beat = Beat(lease_id=lease.lease_id, generation=lease.generation)
-        self._loss = asyncio.get_running_loop().create_future()
-
-    def lose(self) -> None:
-        """Mark the lease as lost and end what runs."""
-        if not self._loss.done():
-            self._loss.set_result(None)
-        if self._tunnel is not None:
-            self._tunnel.cancel()
-
-    def _lost(self) -> LeaseLost:
-        return LeaseLost(f"the lease {self.beat.lease_id} expired, or its node was lost")
-
-    def _check_open(self) -> None:
-        super()._check_open()
-        if self._loss.done():
-            raise self._lost()
-
-    async def _or_lost(self, asking: Awaitable[Result]) -> Result:
-        working = asyncio.ensure_future(super()._or_lost(asking))
-        try:
-            await asyncio.wait({working, self._loss}, return_when=asyncio.FIRST_COMPLETED)
-            if not working.done():
-                raise self._lost()
-            return working.result()
-        except SandboxLost as error:
-            raise self._lost() if self._loss.done() else error from None
-        finally:
-            if not working.done():
-                working.cancel()
-                await asyncio.wait({working})
 
 
 class PoolProvider:
@@ -107,7 +50,7 @@ class PoolProvider:
         )
         self._owner = f"{_machine()}:{owners.new_name()}"
         self._numbers = itertools.count(1)
-        self._leased: dict[str, LeasedSandbox] = {}
+        self._leased: dict[str, RemoteSandbox] = {}
         self._closing_tasks: set[asyncio.Task[None]] = set()
         self._session: aiohttp.ClientSession | None = None
 
@@ -141,16 +84,18 @@ class PoolProvider:
         except ProviderUnavailable as error:
             _log.warning("%d leases are left to expire: %s", len(self._leased), error)
         finally:
-            for sandbox in self._leased.values():
-                sandbox.lose()
-                await sandbox.detach()
-            self._leased.clear()
+            leased, self._leased = self._leased, {}
+            for lease_id, sandbox in leased.items():
+                sandbox.lose(_lost(lease_id))
+                await sandbox.close()
             await self._closing.aclose()
 
     # --- the contract
 
-    async def start(self, spec: SandboxSpec) -> LeasedSandbox:
+    async def start(self, spec: SandboxSpec) -> RemoteSandbox:
         """Return a sandbox on one of the pool's nodes; wait while the pool is full.
+
+        It ends with its lease: running and later calls then raise LeaseLost.
 
         Raises QueueTimeout, ProviderUnavailable.
         """
@@ -167,11 +112,17 @@ class PoolProvider:
         )
         try:
             lease = await self._pool.allocate(request)
-            sandbox = LeasedSandbox(self._session, lease, spec, lambda: self._close(lease_id))
-            self._leased[lease_id] = sandbox
-            if packed.contents:
-                await sandbox.start(packed.contents)
-            await sandbox.attach()
+            sandbox = self._leased[lease_id] = RemoteSandbox(
+                self._session,
+                node_url=lease.node_url,
+                sandbox_id=lease.sandbox_id,
+                capability=lease.capability,
+                spec=replace(spec, workdir=lease.workdir or spec.workdir),
+                enforced=lease.enforced,
+                on_close=lambda: self._close(lease_id),
+                beat=Beat(lease_id=lease_id, generation=lease.generation),
+            )
+            await sandbox.start(packed.contents)
         except BaseException:
             self._leased.pop(lease_id, None)
             task = asyncio.create_task(self._close_unused(lease_id))
@@ -194,7 +145,7 @@ class PoolProvider:
     async def _renew(self) -> None:
         while True:
             await asyncio.sleep(self._settings.lease_ttl_s / _BEATS_PER_TTL)
-            beats = [sandbox.beat for sandbox in self._leased.values()]
+            beats = [sandbox.beat for sandbox in self._leased.values() if sandbox.beat]
             try:
                 lost = await self._pool.heartbeat(beats)
             except SandboxError as error:  # a pool that restarts renews all leases
@@ -202,7 +153,7 @@ class PoolProvider:
                 continue
             for lease_id in lost:
                 if (sandbox := self._leased.pop(lease_id, None)) is not None:
-                    sandbox.lose()
+                    sandbox.lose(_lost(lease_id))
 
     async def health(self) -> Health:
         """Check the pool; also works before this provider is open."""
@@ -226,6 +177,10 @@ class PoolProvider:
         """Close the leases of dead processes of this machine; return their number."""
         async with self._connected() as (_, pool):
             return await _close_dead_owners(pool)
+
+
+def _lost(lease_id: str) -> LeaseLost:
+    return LeaseLost(f"the lease {lease_id} expired, or its node was lost")
 
 
 def _machine() -> str:

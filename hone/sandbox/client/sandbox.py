@@ -8,14 +8,14 @@ import dataclasses
 import logging
 import secrets
 import tempfile
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from pathlib import Path
-from typing import IO, TypeVar
+from typing import IO, Any, TypeVar
 
 import aiohttp
 
 from hone.sandbox import trees
-from hone.sandbox.client.connection import Unreachable, connect
+from hone.sandbox.client.api import Unreachable, connect
 from hone.sandbox.client.tunnel import ClientTunnel
 from hone.sandbox.contract import (
     Command,
@@ -31,6 +31,7 @@ from hone.sandbox.remote.errors import from_body
 from hone.sandbox.remote.wire import (
     EXEC_LINE,
     IDEMPOTENCY_HEADER,
+    Beat,
     ErrorBody,
     ExecReply,
     ExecRequest,
@@ -63,26 +64,38 @@ class RemoteSandbox(Sandbox):
         spec: SandboxSpec,
         enforced: Mapping[str, str],
         on_close: Callable[[], Awaitable[None]],
+        beat: Beat | None = None,
     ) -> None:
         """
         Args:
             session: must outlive the sandbox.
             spec: with the actual `workdir`.
             on_close: destroys the sandbox or closes its lease; called by the first `close`.
+            beat: renews its lease, if it has one.
         """
         self.id = sandbox_id
         self.spec = spec
         self.enforced = enforced
+        self.beat = beat
         self._node = connect(session, f"{node_url.rstrip('/')}/v1/sandboxes/{sandbox_id}", capability)
         self._on_close = on_close
         self._closed = self._released = False
+        self._loss: asyncio.Future[SandboxLost] = asyncio.get_running_loop().create_future()
         self._tunnel: ClientTunnel | None = None
 
     async def start(self, contents: Mapping[str, Path]) -> None:
-        """Upload the contents that its node lacks, and start the sandbox.
+        """Upload the contents that its node lacks, start the sandbox, and attach to its tunnel, if any.
 
-        Raises ProviderUnavailable, and what packing raises.
+        Raises ProviderUnavailable, SandboxLost, and what packing raises.
         """
+        if contents:
+            await self._start(contents)
+        if self.spec.tunnel is not None:
+            tunnel = ClientTunnel(self._node, self.spec.tunnel)
+            await tunnel.open()
+            self._tunnel = tunnel
+
+    async def _start(self, contents: Mapping[str, Path]) -> None:
         for _ in range(3):  # the node may delete content between two calls
             data = await self._node.request("POST", "/start", timeout_s=START_S, idempotent=True)
             reply = StartReply.model_validate_json(data)
@@ -94,18 +107,6 @@ class RemoteSandbox(Sandbox):
                 async with _packed(contents[digest].resolve()) as file:
                     await self._send(f"/content/{digest}", file, {})
         raise ProviderUnavailable(f"{self._node.url} does not keep uploaded contents", retryable=True)
-
-    async def attach(self) -> None:
-        """Attach to the tunnel if the spec names one. Raises SandboxLost, ProviderUnavailable."""
-        if self.spec.tunnel is not None:
-            tunnel = ClientTunnel(self._node, self.spec.tunnel)
-            await tunnel.open()
-            self._tunnel = tunnel
-
-    async def detach(self) -> None:
-        """End all connections of the tunnel."""
-        if self._tunnel is not None:
-            await self._tunnel.close()
 
     # --- commands
 
@@ -195,21 +196,42 @@ class RemoteSandbox(Sandbox):
 
     # --- endings
 
+    def lose(self, error: SandboxLost) -> None:
+        """End what runs; running and later calls raise `error`."""
+        if not self._loss.done():
+            self._loss.set_result(error)
+        if self._tunnel is not None:
+            self._tunnel.cancel()
+
     def _check_open(self) -> None:
+        if self._loss.done():
+            raise self._loss.result()
         if self._closed:
             raise SandboxLost("the sandbox is closed")
 
-    async def _or_lost(self, asking: Awaitable[Result]) -> Result:
-        """Await a call; raise SandboxLost when the node cannot be reached."""
+    async def _or_lost(self, asking: Coroutine[Any, Any, Result]) -> Result:
+        """Await a call; raise SandboxLost when its node cannot be reached, or `lose` is called meanwhile."""
+        working = asyncio.create_task(asking)
         try:
-            return await asking
-        except Unreachable as error:
+            await asyncio.wait({working, self._loss}, return_when=asyncio.FIRST_COMPLETED)
+            if not working.done():
+                raise self._loss.result()
+            return working.result()
+        except (Unreachable, SandboxLost) as error:
+            if self._loss.done():
+                raise self._loss.result() from None
+            if isinstance(error, SandboxLost):
+                raise
             raise SandboxLost(f"its node cannot be reached: {error}") from error
+        finally:
+            working.cancel()
+            await asyncio.wait({working})
 
     async def close(self) -> None:
         """Release the sandbox. If the node cannot be reached, the sandbox expires there."""
         self._closed = True
-        await self.detach()
+        if self._tunnel is not None:
+            await self._tunnel.close()
         if self._released:
             return
         try:

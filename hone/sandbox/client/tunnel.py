@@ -9,7 +9,7 @@ from pathlib import Path
 
 import aiohttp
 
-from hone.sandbox.client.connection import Unreachable
+from hone.sandbox.client.api import Unreachable
 from hone.sandbox.contract import SandboxLost
 from hone.sandbox.remote.tunnel import MESSAGE_MAX, OPEN, PROTOCOL, relay
 from hone.utils.http_client import HttpClient

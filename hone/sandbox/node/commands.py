@@ -7,6 +7,7 @@ import contextlib
 import logging
 from collections import deque
 from collections.abc import Callable, Coroutine
+from dataclasses import asdict
 from typing import Any
 
 from pydantic import BaseModel
@@ -41,15 +42,7 @@ async def run(
         on_output=on_output,
     )
     observe(metrics, result)
-    return ExecReply(
-        exit_code=result.exit_code,
-        stdout=result.stdout,
-        stderr=result.stderr,
-        stdout_bytes=result.stdout_bytes,
-        stderr_bytes=result.stderr_bytes,
-        timed_out=result.timed_out,
-        seconds=result.seconds,
-    )
+    return ExecReply(**asdict(result))
 
 
 def observe(metrics: Metrics, result: ExecResult) -> None:

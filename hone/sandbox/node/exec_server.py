@@ -10,7 +10,8 @@ import asyncio
 import datetime
 import os
 import secrets
-from typing import TypeVar
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
 
 from pydantic import BaseModel, Field
 from starlette.requests import Request
@@ -18,11 +19,11 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from hone.sandbox.contract import DEFAULT_WORKDIR, ExecResult, ProviderUnavailable, Sandbox, TooLarge
-from hone.sandbox.node.api import require_server_token
+from hone.sandbox.node.api import Endpoint, require_server_token
 from hone.sandbox.node.commands import observe
 from hone.sandbox.node.node import Node
 from hone.sandbox.node.sandboxes import SandboxEntry
-from hone.sandbox.remote.wire import CreateRequest, LimitsBody, SpecBody
+from hone.sandbox.remote.wire import CreateRequest, container_spec
 from hone.utils.http_server import presented_token, read_body, while_connected
 
 IDLE_S = 3600.0
@@ -30,10 +31,6 @@ BODY_MAX = 96 << 20  # bytes; a patch may be large
 PATCH_MAX = 64 << 20  # bytes of a diff
 GIT_S = 60.0
 EVALUATE_CHARS = 2000
-# The limits of that server's containers, which has none for disk and output.
-LIMITS = LimitsBody(
-    memory_mib=4096, pids=256, cpus=float(os.cpu_count() or 1), disk_mib=8192, output_kib=1024
-)
 _APPLY = "git reset --hard HEAD && git clean -fd && git apply"
 
 
@@ -47,25 +44,28 @@ class Of(BaseModel):
     container_id: str
 
 
-class Exec(Of):
-    command: str
+class Call(Of):
+    """A call that runs in a sandbox."""
+
     cwd: str = ""
+    timeout: float = Field(default=GIT_S, gt=0)
+
+
+class Exec(Call):
+    command: str
     timeout: float = Field(default=180, gt=0)
     env: dict[str, str] = {}
 
 
-class Diff(Of):
-    cwd: str = ""
-
-
-class Evaluate(Of):
+class Evaluate(Call):
     patch: str = ""
     eval_script: str = ""
-    cwd: str = ""
     timeout: float = Field(default=3600, gt=0)
 
 
 Body = TypeVar("Body", bound=BaseModel)
+CallBody = TypeVar("CallBody", bound=Call)
+Reply = dict[str, object]
 
 
 def make_routes(node: Node) -> list[Route]:
@@ -84,20 +84,18 @@ def make_routes(node: Node) -> list[Route]:
         entry = await while_connected(request.receive, _create(node, payload))
         return JSONResponse({"ok": True, "container_id": entry.id, "name": _name(entry)})
 
-    async def execute(request: Request) -> Response:
-        payload = await _read(request, Exec)
-        sandbox = _find(node, request, payload, payload.timeout)
-        return JSONResponse(await while_connected(request.receive, _exec(node, sandbox, payload)))
+    def call(
+        model: type[CallBody], run: Callable[[Node, Sandbox, CallBody], Coroutine[Any, Any, Reply]]
+    ) -> Endpoint:
+        """Return an endpoint that runs in a sandbox, and is cancelled when its client disconnects."""
 
-    async def diff(request: Request) -> Response:
-        payload = await _read(request, Diff)
-        sandbox = _find(node, request, payload, GIT_S)
-        return JSONResponse(await while_connected(request.receive, _diff(node, sandbox, payload)))
+        async def endpoint(request: Request) -> Response:
+            payload = await _read(request, model)
+            entry = node.sandboxes.find(payload.container_id, presented_token(request))
+            sandbox = node.sandboxes.use(entry, GIT_S + payload.timeout)
+            return JSONResponse(await while_connected(request.receive, run(node, sandbox, payload)))
 
-    async def evaluate(request: Request) -> Response:
-        payload = await _read(request, Evaluate)
-        sandbox = _find(node, request, payload, GIT_S + payload.timeout)
-        return JSONResponse(await while_connected(request.receive, _evaluate(node, sandbox, payload)))
+        return endpoint
 
     async def destroy(request: Request) -> Response:
         payload = await _read(request, Of)
@@ -108,19 +106,15 @@ def make_routes(node: Node) -> list[Route]:
         Route("/images", trusted(images)),
         Route("/status", trusted(status)),
         Route("/container/create", trusted(create), methods=["POST"]),
-        Route("/container/exec", execute, methods=["POST"]),
-        Route("/container/diff", diff, methods=["POST"]),
-        Route("/container/evaluate", evaluate, methods=["POST"]),
+        Route("/container/exec", call(Exec, _exec), methods=["POST"]),
+        Route("/container/diff", call(Call, _diff), methods=["POST"]),
+        Route("/container/evaluate", call(Evaluate, _evaluate), methods=["POST"]),
         Route("/container/destroy", destroy, methods=["POST"]),
     ]
 
 
 async def _read(request: Request, model: type[Body]) -> Body:
     return model.model_validate_json(await read_body(request, BODY_MAX))
-
-
-def _find(node: Node, request: Request, payload: Of, for_s: float) -> Sandbox:
-    return node.sandboxes.use(node.sandboxes.find(payload.container_id, presented_token(request)), for_s)
 
 
 def _name(entry: SandboxEntry) -> str:
@@ -134,9 +128,7 @@ def _facts(entry: SandboxEntry) -> dict[str, str]:
 
 
 async def _create(node: Node, payload: Create) -> SandboxEntry:
-    known = payload.image == "host" or payload.image.startswith("docker://")
-    image = payload.image if known else f"docker://{payload.image}"
-    spec = SpecBody(image=image, workdir=payload.cwd, limits=LIMITS)
+    spec = container_spec(payload.image, workdir=payload.cwd, cpus=float(os.cpu_count() or 1))
     try:
         async with asyncio.timeout(payload.timeout):
             return await node.sandboxes.create(CreateRequest(spec=spec, ttl_s=IDLE_S), idle_s=IDLE_S)
@@ -146,7 +138,7 @@ async def _create(node: Node, payload: Create) -> SandboxEntry:
         ) from None
 
 
-async def _exec(node: Node, sandbox: Sandbox, payload: Exec) -> dict[str, object]:
+async def _exec(node: Node, sandbox: Sandbox, payload: Exec) -> Reply:
     result = await sandbox.exec(
         ["bash", "-lc", payload.command], timeout_s=payload.timeout, cwd=payload.cwd or None, env=payload.env
     )
@@ -154,7 +146,7 @@ async def _exec(node: Node, sandbox: Sandbox, payload: Exec) -> dict[str, object
     return {"ok": True, "returncode": result.exit_code, "output": _ended(result, payload.timeout)}
 
 
-async def _diff(node: Node, sandbox: Sandbox, payload: Diff) -> dict[str, object]:
+async def _diff(node: Node, sandbox: Sandbox, payload: Call) -> Reply:
     patch = bytearray()  # never truncated: half a patch is worse than none
 
     def collect(stream: str, data: bytes) -> None:
@@ -174,7 +166,7 @@ async def _diff(node: Node, sandbox: Sandbox, payload: Diff) -> dict[str, object
     }
 
 
-async def _evaluate(node: Node, sandbox: Sandbox, payload: Evaluate) -> dict[str, object]:
+async def _evaluate(node: Node, sandbox: Sandbox, payload: Evaluate) -> Reply:
     if not _is_patch(payload.patch):
         return _unresolved("the patch is not a git patch")
     cwd = payload.cwd or None
@@ -196,7 +188,7 @@ async def _evaluate(node: Node, sandbox: Sandbox, payload: Evaluate) -> dict[str
     }
 
 
-def _unresolved(error: str) -> dict[str, object]:
+def _unresolved(error: str) -> Reply:
     return {"ok": True, "resolved": False, "error": error}
 
 

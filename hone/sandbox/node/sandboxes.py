@@ -19,7 +19,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from hone.sandbox.contract import (
-    Limits,
     Mount,
     Provider,
     ProviderUnavailable,
@@ -204,19 +203,14 @@ class Sandboxes:
 
     def _spec(self, entry: SandboxEntry) -> SandboxSpec:
         body = entry.request.spec
-        return SandboxSpec(
-            image=body.image,
-            workdir=body.workdir,
-            layer=self._contents.path(body.layer) if body.layer else None,
-            env=body.env,
-            mounts=tuple(
+        local = {
+            "layer": self._contents.path(body.layer) if body.layer else None,
+            "mounts": tuple(
                 Mount(source=self._contents.path(mount.content), target=mount.target) for mount in body.mounts
             ),
-            limits=Limits(**body.limits.model_dump()),
-            run=body.run,
-            network=body.network,
-            tunnel=entry.tunnel.path if entry.tunnel else None,
-        )
+            "tunnel": entry.tunnel.path if entry.tunnel else None,
+        }
+        return SandboxSpec(**{**dict(body), **local})
 
     def renew(self, ids: Iterable[str], ttl_s: float) -> list[str]:
         """Let sandboxes live for `ttl_s` from now; return the ids that are gone or ending."""

@@ -11,36 +11,18 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from hone.sandbox.contract import Provider, ProviderUnavailable
+from hone.sandbox.contract import Provider
 from hone.sandbox.node import api, exec_server
 from hone.sandbox.node.node import Node, NodeOptions, open_node
-from hone.sandbox.remote.errors import EXPECTED, error_response, to_body
-from hone.sandbox.remote.process import Listening
-from hone.utils.http_server import (
-    LimitConcurrency,
-    is_same_token,
-    make_app,
-    presented_token,
-    serving,
-    stop_event,
-)
+from hone.sandbox.remote.server import HEALTH_PATH, METRICS_PATH, Listening, make_server_app
+from hone.utils.http_server import is_same_token, presented_token, serving, stop_event
 
 _STATES = ("waiting", "starting", "running", "ending")
 
 
 def make_node_app(node: Node) -> ASGIApp:
-    limit = node.options.max_requests
-
-    def respond(error: Exception) -> Response:
-        node.metrics.refuse(to_body(error)[1].code)
-        return error_response(error)
-
-    def busy() -> Response:
-        return respond(ProviderUnavailable(f"{limit} requests are running already", retryable=True))
-
     routes = [*api.make_routes(node), *exec_server.make_routes(node), *_monitoring_routes(node)]
-    app = make_app(routes, error_response=lambda _, error: respond(error), expected=EXPECTED)
-    return LimitConcurrency(app, limit=limit, busy=busy, exempt=("/healthz", "/metrics"))
+    return make_server_app(routes, count_error=node.metrics.refuse, max_requests=node.options.max_requests)
 
 
 def _monitoring_routes(node: Node) -> list[Route]:
@@ -64,7 +46,7 @@ def _monitoring_routes(node: Node) -> list[Route]:
         text = prometheus_client.generate_latest(node.metrics.registry)
         return Response(text, media_type=prometheus_client.CONTENT_TYPE_LATEST)
 
-    return [Route("/healthz", healthz), Route("/metrics", api.require_server_token(node)(metrics))]
+    return [Route(HEALTH_PATH, healthz), Route(METRICS_PATH, api.require_server_token(node)(metrics))]
 
 
 async def run(

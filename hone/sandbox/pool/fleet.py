@@ -12,7 +12,7 @@ import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from hone.sandbox.client.connection import Unreachable
+from hone.sandbox.client.api import Unreachable
 from hone.sandbox.contract import ImageUnavailable, ProviderUnavailable, SandboxError, SandboxLost
 from hone.sandbox.pool.nodes import Key, Node, NodeApi, Slot, canonical_image
 from hone.sandbox.pool.scheduling import choose

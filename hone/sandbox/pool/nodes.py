@@ -25,7 +25,7 @@ HOST_IMAGE = "host"  # the node's own system directories: nothing to pull
 
 
 class NodeApi(Protocol):
-    """The node operations that a pool needs; `hone.sandbox.client.node.NodeClient` implements them.
+    """The node operations that a pool needs; `hone.sandbox.client.api.NodeClient` implements them.
 
     Every method raises what the node raised, and Unreachable when there was no reply.
     """

@@ -14,19 +14,17 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from hone.sandbox.client.node import NodeClient
-from hone.sandbox.client.tls import ClientTls
+from hone.sandbox.client.api import NodeClient
 from hone.sandbox.contract import ProviderUnavailable, Unauthorized
 from hone.sandbox.pool import compatible
 from hone.sandbox.pool.core import Pool
-from hone.sandbox.remote.errors import EXPECTED, error_response, to_body
-from hone.sandbox.remote.process import Listening
+from hone.sandbox.remote.auth import ClientTls
+from hone.sandbox.remote.errors import error_response
+from hone.sandbox.remote.server import HEALTH_PATH, METRICS_PATH, Listening, make_server_app
 from hone.sandbox.remote.wire import HeartbeatReply, HeartbeatRequest, LeaseRequest, Name, NodeRequest
 from hone.utils.http_client import new_session
 from hone.utils.http_server import (
-    LimitConcurrency,
     RequireToken,
-    make_app,
     model_response,
     read_body,
     serving,
@@ -36,19 +34,11 @@ from hone.utils.http_server import (
 
 _BODY_MAX = 8 << 20  # bytes; 10,000 heartbeats take a fifth
 _REQUESTS = 20_000  # at a time; most of them wait in the queue
-_OPEN_PATH = "/healthz"
 _NAME: TypeAdapter[str] = TypeAdapter(Name)
 
 
 def make_pool_app(pool: Pool, session: aiohttp.ClientSession, *, token: str, node_token: str) -> ASGIApp:
     """Return the application of an open pool; `session` is for requests that it forwards to nodes."""
-
-    def respond(error: Exception) -> Response:
-        pool.metrics.count_error(to_body(error)[1].code)
-        return error_response(error)
-
-    def busy() -> Response:
-        return respond(ProviderUnavailable(f"{_REQUESTS} requests are running already", retryable=True))
 
     def denied() -> Response:
         return error_response(Unauthorized("the token is missing or wrong"))
@@ -58,9 +48,8 @@ def make_pool_app(pool: Pool, session: aiohttp.ClientSession, *, token: str, nod
         *compatible.routes(pool, session, node_token=node_token),
         *_operation_routes(pool),
     ]
-    app = make_app(routes, error_response=lambda _, error: respond(error), expected=EXPECTED)
-    limited = LimitConcurrency(app, limit=_REQUESTS, busy=busy, exempt=(_OPEN_PATH, "/metrics"))
-    return RequireToken(limited, token=token, denied=denied, exempt=(_OPEN_PATH,))
+    app = make_server_app(routes, count_error=pool.metrics.count_error, max_requests=_REQUESTS)
+    return RequireToken(app, token=token, denied=denied, exempt=(HEALTH_PATH,))
 
 
 def _lease_routes(pool: Pool) -> list[Route]:
@@ -115,8 +104,8 @@ def _operation_routes(pool: Pool) -> list[Route]:
         return JSONResponse({"ok": True})
 
     return [
-        Route(_OPEN_PATH, healthz, methods=["GET"]),
-        Route("/metrics", metrics, methods=["GET"]),
+        Route(HEALTH_PATH, healthz, methods=["GET"]),
+        Route(METRICS_PATH, metrics, methods=["GET"]),
         Route("/v1/status", status, methods=["GET"]),
         Route("/v1/nodes", put_node, methods=["POST"]),
         Route("/v1/nodes", remove_node, methods=["DELETE"]),

@@ -35,11 +35,12 @@ Each connection of a sandbox's tunnel travels over a WebSocket of its own (`hone
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter
 
-from hone.sandbox.contract import ImageProblem
+from hone.sandbox.contract import DEFAULT_WORKDIR, ImageProblem, Limits
 
 IDEMPOTENCY_HEADER = "Idempotency-Key"
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:-]{0,127}$")]
@@ -65,14 +66,14 @@ class ErrorBody(Wire):
     errno: int = 0  # of "os_error"
 
 
-class LimitsBody(Wire):
-    """`hone.sandbox.Limits`."""
+def _require_positive(limits: Limits) -> Limits:
+    for name, value in asdict(limits).items():
+        if not value > 0:  # NaN, too
+            raise ValueError(f"{name} must be positive, not {value}")
+    return limits
 
-    memory_mib: int = Field(default=512, gt=0)
-    pids: int = Field(default=128, gt=0)
-    cpus: float = Field(default=1.0, gt=0)
-    disk_mib: int = Field(default=256, gt=0)
-    output_kib: int = Field(default=256, gt=0)
+
+PositiveLimits = Annotated[Limits, AfterValidator(_require_positive)]
 
 
 class MountBody(Wire):
@@ -90,7 +91,7 @@ class SpecBody(Wire):
     layer: Digest | None = None
     env: dict[str, str] = {}
     mounts: tuple[MountBody, ...] = ()
-    limits: LimitsBody = LimitsBody()
+    limits: PositiveLimits = Limits()
     run: str = ""
     network: tuple[str, ...] = ()
     tunnel: bool = False  # to a unix socket of the client's machine; the client attaches to .../tunnel
@@ -98,6 +99,19 @@ class SpecBody(Wire):
     def contents(self) -> set[str]:
         """Return the digests of the contents that it needs on the node."""
         return {mount.content for mount in self.mounts} | ({self.layer} if self.layer else set())
+
+
+def container_spec(image: str, *, workdir: str = DEFAULT_WORKDIR, cpus: float = 1.0) -> SpecBody:
+    """Return the spec of a container for clients of the SWE servers; a plain name is an image of a registry.
+
+    Those servers have no limits for disk and output.
+    """
+    is_reference = image == "host" or image.startswith("docker://")
+    return SpecBody(
+        image=image if is_reference else f"docker://{image}",
+        workdir=workdir,
+        limits=Limits(memory_mib=4096, pids=256, cpus=cpus, disk_mib=8192, output_kib=1024),
+    )
 
 
 # --- node server

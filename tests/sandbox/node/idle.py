@@ -106,6 +106,9 @@ class IdleProvider:
     async def images(self) -> list[str]:
         return ["host"]
 
+    async def digest(self, image: str) -> str:
+        return ""
+
     async def reconcile(self) -> int:
         return 0
 

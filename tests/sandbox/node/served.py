@@ -10,12 +10,12 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 from hone.sandbox import Health, Provider, SandboxSpec
+from hone.sandbox.client.api import NodeClient
 from hone.sandbox.client.content import pack_spec
-from hone.sandbox.client.node import NodeClient
 from hone.sandbox.client.sandbox import RemoteSandbox
-from hone.sandbox.client.tls import ClientTls
 from hone.sandbox.node.node import NodeOptions, open_node
 from hone.sandbox.node.server import make_node_app
+from hone.sandbox.remote.auth import ClientTls
 from hone.sandbox.remote.wire import CreateRequest
 from hone.utils.http_client import new_session
 from hone.utils.http_server import address, listen, serving
@@ -62,9 +62,7 @@ class NodeProvider:
         )
         self._open.add(made.id)
         try:
-            if packed.contents:
-                await sandbox.start(packed.contents)
-            await sandbox.attach()
+            await sandbox.start(packed.contents)
         except BaseException:
             await asyncio.shield(sandbox.close())
             raise

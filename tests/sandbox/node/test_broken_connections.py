@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from hone.sandbox import SandboxLost
-from hone.sandbox.client.connection import Unreachable
+from hone.sandbox.client.api import Unreachable
 from tests.sandbox.node.idle import IdleProvider
 from tests.sandbox.node.served import NodeProvider, served
 

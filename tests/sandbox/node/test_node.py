@@ -12,7 +12,7 @@ import aiohttp
 import pytest
 
 from hone.sandbox import ProviderUnavailable, SandboxLost, SandboxSpec, TooLarge, Unauthorized
-from hone.sandbox.client.node import NodeClient
+from hone.sandbox.client.api import NodeClient
 from hone.sandbox.client.sandbox import RemoteSandbox
 from hone.sandbox.remote.wire import CreateReply, CreateRequest, SpecBody
 from hone.utils.http_client import bearer

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import aiohttp
 
-from hone.sandbox.client.node import NodeClient
+from hone.sandbox.client.api import NodeClient
 from hone.sandbox.pool.core import Pool
 from hone.sandbox.pool.server import make_pool_app
 from hone.sandbox.pool.store import Statement, Store

@@ -15,8 +15,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from hone.sandbox.client.connection import Unreachable
-from hone.sandbox.client.node import NodeClient
+from hone.sandbox.client.api import NodeClient, Unreachable
 from hone.sandbox.contract import ProviderUnavailable, SandboxLost
 from hone.sandbox.pool.core import Pool
 from hone.sandbox.pool.fleet import Timing

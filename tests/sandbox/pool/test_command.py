@@ -15,8 +15,8 @@ import aiohttp
 import pytest
 
 from hone.sandbox import ProviderUnavailable
-from hone.sandbox.client.pool import PoolClient, ask_status
-from hone.sandbox.client.tls import ClientTls
+from hone.sandbox.client.api import PoolClient, ask_status
+from hone.sandbox.remote.auth import ClientTls
 from hone.sandbox.remote.wire import Beat, LeaseRequest, SpecBody
 from tests.sandbox.pool.simulated import SimulatedNode, listening, node_app
 from tests.waiting import wait_until_async

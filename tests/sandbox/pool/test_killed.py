@@ -14,7 +14,7 @@ import aiohttp
 import pytest
 
 from hone.sandbox import LeaseLost, SandboxError
-from hone.sandbox.client.pool import PoolClient
+from hone.sandbox.client.api import PoolClient
 from hone.sandbox.remote.wire import Beat, CreateReply, LeaseReply, LeaseRequest, SpecBody
 from tests.sandbox.pool.simulated import SimulatedNode, listening, node_app, serving_pool
 from tests.services.process import free_port

@@ -70,7 +70,7 @@ class LeaseMachine(RuleBasedStateMachine):
         if valid:
             self.renewed[name] = self.now
 
-    @precondition(lambda self: len(self.leases))
+    @precondition(lambda self: len(self.leases) > 0)
     @rule(data=st.data(), how=st.sampled_from(sorted(ENDS)))
     def end(self, data: st.DataObject, how: State) -> None:
         lease = data.draw(st.sampled_from(list(self.leases)))

@@ -251,7 +251,7 @@ def test_the_connections_of_a_tunnel_end_with_the_lease(tmp_path: Path) -> None:
             [inside] = idle.living
             reader, writer = await asyncio.open_unix_connection(inside.spec.tunnel)
             assert await reader.readexactly(5) == b"hello"
-            sandbox.lose()  # as told by the pool, whatever the node still thinks
+            sandbox.lose(LeaseLost("expired"))  # the pool says so, though the node has the sandbox
             await wait_until_async(lambda: ended == [b"", b""])
             writer.close()
 

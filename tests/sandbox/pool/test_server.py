@@ -203,7 +203,6 @@ def test_a_client_of_the_swe_env_pool_server_gets_its_documented_fields(tmp_path
             assert ran["asked"] == {
                 "container_id": box.id,
                 "command": "ls",
-                "cwd": "",
                 "timeout": 5.0,
                 "env": {"A": "b"},
             }

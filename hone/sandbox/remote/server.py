@@ -1,14 +1,41 @@
-"""The node and pool servers as processes: where they listen, and how many files they may open."""
+"""The common part of node and pool servers: errors, limits, metrics, listening."""
 
 from __future__ import annotations
 
 import resource
 import socket
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+
+from starlette.responses import Response
+from starlette.routing import BaseRoute
+from starlette.types import ASGIApp
 
 from hone.sandbox.contract import ProviderUnavailable
 from hone.sandbox.remote.auth import refuse_open_door
-from hone.utils.http_server import Tls, address, listen
+from hone.sandbox.remote.errors import EXPECTED, error_response, to_body
+from hone.utils.http_server import LimitConcurrency, Tls, address, listen, make_app
+
+HEALTH_PATH, METRICS_PATH = "/healthz", "/metrics"  # served beyond the limit on requests, too
+
+
+def make_server_app(
+    routes: Sequence[BaseRoute], *, count_error: Callable[[str], None], max_requests: int
+) -> ASGIApp:
+    """Return an application that answers exceptions with an ErrorBody, whose code `count_error` gets.
+
+    Requests beyond `max_requests` at a time get ProviderUnavailable.
+    """
+
+    def respond(error: Exception) -> Response:
+        count_error(to_body(error)[1].code)
+        return error_response(error)
+
+    def busy() -> Response:
+        return respond(ProviderUnavailable(f"{max_requests} requests are running already", retryable=True))
+
+    app = make_app(routes, error_response=lambda _, error: respond(error), expected=EXPECTED)
+    return LimitConcurrency(app, limit=max_requests, busy=busy, exempt=(HEALTH_PATH, METRICS_PATH))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
