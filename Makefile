@@ -8,7 +8,7 @@ GROUPED := --dist loadgroup --no-loadscope-reorder
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help install quickstart test test-full fast lint bench
+.PHONY: help install quickstart test test-full fast mutants lint bench
 
 help: ## Show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -27,9 +27,13 @@ test-full: install lint ## Everything: every provider, chaos, soak, engines; no 
 	@scripts/install-services.sh
 	HYPOTHESIS_PROFILE=full $(PYTEST) -m "not sglang" -n 4 $(GROUPED) --durations=40
 	$(BIN)/python benchmarks/soak_sandboxes.py --minutes 5
+	$(MAKE) mutants
 
 fast: install ## The tests that need no sandbox, no model and no server, in seconds
 	$(PYTEST) --fast -n 2 --dist worksteal --durations=5
+
+mutants: install ## Judge the fast tests by small bugs seeded into Hone; each must make one fail
+	$(BIN)/python scripts/mutants.py --workers 2
 
 lint: install ## Ruff, pyright and import-linter
 	$(BIN)/ruff check
