@@ -19,6 +19,7 @@ from hone.curate.mutation.candidates import Module, Mutation, combine  # noqa: E
 
 NAMED = ROOT / "tests" / "mutants_named.toml"
 EQUIVALENT = ROOT / "tests" / "mutants_equivalent.toml"
+SLOW = ROOT / "tests" / "mutants_slow.toml"
 ROOMS = ("train", "rollout", "grading", "environment", "tasks")
 # The code of graders in sandboxes runs in processes of its own: the attacks of `make test` judge it.
 EXCLUDED = ("hone/grading/in_sandbox/",)
@@ -162,3 +163,8 @@ def known_equivalents() -> dict[tuple[str, str, str, str], str]:
     return {
         (each["file"], each["operator"], each["line"], each["becomes"]): each["reason"] for each in entries
     }
+
+
+def slow_tests() -> dict[str, list[str]]:
+    """Return the tests outside of the fast tier that also judge a file's mutants."""
+    return tomllib.loads(SLOW.read_text())["tests"]

@@ -5,10 +5,11 @@
 
 The operators of hone/curate/mutation change train, rollout, grading, environment and tasks; the mutants of
 tests/mutants_named.toml are judged too. One run of the fast tier measures which test reaches which line; then
-each mutant is judged, in a copy of the tree, by the fast tests that reach its line. It is killed when a test
-fails or runs too long. A survivor, or a mutant that no fast test reaches, must be in
-tests/mutants_equivalent.toml with a reason; otherwise the exit status is 1. A run that was stopped continues
-where it was, unless a file of hone/ or tests/ has changed. The last line is JSON.
+each mutant is judged, in a copy of the tree, by the fast tests that reach its line, and where they miss it by
+the tests that tests/mutants_slow.toml lists for its file. It is killed when a test fails or runs too long. A
+survivor, or a mutant that no test reaches, must be in tests/mutants_equivalent.toml with a reason; otherwise
+the exit status is 1. A run that was stopped continues where it was, unless a file of hone/ or tests/ has
+changed. The last line is JSON.
 """
 
 from __future__ import annotations
@@ -31,11 +32,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mutant_candidates import ROOT, Mutant, draw, known_equivalents
+from mutant_candidates import ROOT, Mutant, draw, known_equivalents, slow_tests
 
 WORKER = Path(__file__).with_name("mutant_worker.py")
+ALIVE = ("survived", "uncovered")
 COVERAGE_TIMEOUT_S = 3600.0
 MIN_TIMEOUT_S, SLOWER = 60.0, 10.0  # a mutant's tests may take this many times their seconds
+SLOW_TIMEOUT_S = 900.0  # of the tests of SLOW, whose seconds are not measured
 
 
 class Worker:
@@ -167,6 +170,7 @@ class Run:
         if journal.exists():
             rows = [json.loads(line) for line in journal.read_text().splitlines() if line.endswith("}")]
             self.known = {row["key"]: row for row in rows}
+        self.slow = slow_tests()
         self.lock = threading.Lock()
         self.done = 0
 
@@ -190,11 +194,7 @@ class Run:
     def _judge(self, mutant: Mutant, worker: Worker) -> None:
         row = self.known.get(mutant.key)
         if row is None or self.given:
-            tests = self.given or self.reach.tests(mutant)
-            row = {"verdict": "uncovered", "seconds": 0.0}
-            if tests:
-                row = worker.judge(mutant, tests, self.reach.timeout_s(tests))
-            row = {"key": mutant.key, **row, "tests": len(tests)}
+            row = {"key": mutant.key, **self._judged(mutant, worker)}
         with self.lock:
             if not self.given and mutant.key not in self.known:
                 with self.journal.open("a") as file:
@@ -204,11 +204,23 @@ class Run:
             progress = f"{self.done}/{len(self.mutants)} {row['verdict']:9} {row['seconds']:5.1f} s"
             print(f"{progress} {row['tests']:4} tests  {mutant.describe()}", flush=True)
 
+    def _judged(self, mutant: Mutant, worker: Worker) -> dict[str, Any]:
+        tests = self.given or self.reach.tests(mutant)
+        row = {"verdict": "uncovered", "seconds": 0.0}
+        if tests:
+            row = worker.judge(mutant, tests, self.reach.timeout_s(tests))
+        if row["verdict"] in ALIVE and not self.given and mutant.file in self.slow:
+            slow = worker.judge(mutant, self.slow[mutant.file], SLOW_TIMEOUT_S)
+            if slow["verdict"] not in ALIVE:
+                slow["verdict"] = "killed by a slow test"
+            row = {**slow, "seconds": round(row["seconds"] + slow["seconds"], 2)}
+        return {**row, "tests": len(tests)}
+
 
 def report(mutants: Sequence[Mutant], verdicts: Mapping[str, str], *, whole: bool) -> int:
     """Print the survivors and the line of JSON; return the exit status."""
     reasons = known_equivalents()
-    alive = [mutant for mutant in mutants if verdicts[mutant.key] in ("survived", "uncovered")]
+    alive = [mutant for mutant in mutants if verdicts[mutant.key] in ALIVE]
     unexplained = [mutant for mutant in alive if mutant.signature not in reasons]
     by_file: defaultdict[str, list[Mutant]] = defaultdict(list)
     for mutant in unexplained:
