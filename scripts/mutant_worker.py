@@ -27,7 +27,7 @@ LIBRARIES = (
     *("prometheus_client", "psutil", "pyarrow.parquet", "pydantic", "rich.console", "safetensors"),
     *("starlette.applications", "tokenizers", "torch", "transformers", "typer", "uvicorn", "yaml"),
 )
-ROOMS = ("train", "rollout", "grading", "environment", "tasks")
+ROOMS = ("train", "rollout", "grading", "environment", "tasks", "evaluate")
 
 
 def main() -> None:
@@ -62,7 +62,7 @@ def _run_in_child(job: dict[str, Any]) -> None:
         for descriptor in (1, 2):
             os.dup2(log, descriptor)
         if job["kind"] == "coverage":
-            code = _collect_coverage(Path(job["output"]))
+            code = _collect_coverage(Path(job["output"]), job["tests"])
         else:
             code = _run_tests(job["tests"])
         sys.stdout.flush()
@@ -89,14 +89,14 @@ class _Selection:
         items[:] = sorted((item for item in items if item.place is not None), key=lambda item: item.place)
 
 
-def _collect_coverage(output: Path) -> int:
-    """Run the fast tier and write which tests reach which lines, and the seconds of each test."""
+def _collect_coverage(output: Path, tests: list[str]) -> int:
+    """Run fast tests and write which of them reach which lines, and the seconds of each."""
     measured = coverage.Coverage(
         data_file=None, source=[str(Path("hone", room).absolute()) for room in ROOMS], config_file=False
     )
     contexts = _Contexts(measured)
     measured.start()
-    code = pytest.main(["-q", "--fast", "-n", "0"], plugins=[contexts])
+    code = pytest.main(["-q", "--fast", "-n", "0", *tests], plugins=[contexts])
     measured.stop()
     data = measured.get_data()
     lines = {
