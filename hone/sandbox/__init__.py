@@ -4,51 +4,27 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hone.sandbox.contract import (
-    Check,
-    Command,
-    ExecResult,
-    Health,
-    ImageUnavailable,
-    LeaseLost,
-    Limits,
-    Mount,
-    OnOutput,
-    Provider,
-    ProviderUnavailable,
-    QueueTimeout,
-    Sandbox,
-    SandboxError,
-    SandboxLost,
-    SandboxSpec,
-    TooLarge,
-    Unauthorized,
-)
+from hone.sandbox.contract import Check as Check
+from hone.sandbox.contract import Command as Command
+from hone.sandbox.contract import ExecResult as ExecResult
+from hone.sandbox.contract import Health as Health
+from hone.sandbox.contract import ImageUnavailable as ImageUnavailable
+from hone.sandbox.contract import LeaseLost as LeaseLost
+from hone.sandbox.contract import Limits as Limits
+from hone.sandbox.contract import Mount as Mount
+from hone.sandbox.contract import OnOutput as OnOutput
+from hone.sandbox.contract import Provider as Provider
+from hone.sandbox.contract import ProviderUnavailable as ProviderUnavailable
+from hone.sandbox.contract import QueueTimeout as QueueTimeout
+from hone.sandbox.contract import Sandbox as Sandbox
+from hone.sandbox.contract import SandboxError as SandboxError
+from hone.sandbox.contract import SandboxLost as SandboxLost
+from hone.sandbox.contract import SandboxSpec as SandboxSpec
+from hone.sandbox.contract import TooLarge as TooLarge
+from hone.sandbox.contract import Unauthorized as Unauthorized
 
 if TYPE_CHECKING:
     from hone.sandbox.settings import SandboxSettings
-
-__all__ = [
-    "Check",
-    "Command",
-    "ExecResult",
-    "Health",
-    "ImageUnavailable",
-    "LeaseLost",
-    "Limits",
-    "Mount",
-    "OnOutput",
-    "Provider",
-    "ProviderUnavailable",
-    "QueueTimeout",
-    "Sandbox",
-    "SandboxError",
-    "SandboxLost",
-    "SandboxSpec",
-    "TooLarge",
-    "Unauthorized",
-    "make_provider",
-]
 
 
 def make_provider(settings: SandboxSettings) -> Provider:

@@ -11,6 +11,7 @@ Every provider has to pass the suite `hone.sandbox.conformance`.
 
 from __future__ import annotations
 
+import posixpath
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -48,27 +49,23 @@ class ProviderUnavailable(SandboxError):
 
     code = "provider_unavailable"
 
-    def __init__(self, message: str, *, retryable: bool) -> None:
+    def __init__(self, message: str, *, retryable: bool | None = None) -> None:
         super().__init__(message)
-        self.retryable = retryable
+        if retryable is not None:
+            self.retryable = retryable
 
 
 class QueueTimeout(ProviderUnavailable):
     """No sandbox became free before the deadline of the request."""
 
     code = "queue_timeout"
-
-    def __init__(self, message: str, *, retryable: bool = True) -> None:
-        super().__init__(message, retryable=retryable)
+    retryable = True
 
 
 class Unauthorized(ProviderUnavailable):
     """The token or the capability was refused."""
 
     code = "unauthorized"
-
-    def __init__(self, message: str, *, retryable: bool = False) -> None:
-        super().__init__(message, retryable=retryable)
 
 
 ImageProblem = Literal[
@@ -107,6 +104,7 @@ class Mount:
 
 DEFAULT_WORKDIR = "/testbed"
 TUNNEL_PATH = "/run/hone/service.sock"  # inside, the socket of `SandboxSpec.tunnel`
+RESERVED = ("/proc", "/dev", "/sys", "/opt/hone", "/run/hone")  # directories inside that no spec may use
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,6 +121,20 @@ class SandboxSpec:
     network: tuple[str, ...] = ()  # `host:port` allowed through a proxy; empty: no network
     tunnel: Path | None = None  # unix socket of the host, mounted at TUNNEL_PATH
     snapshot: Path | None = None  # initial files, from `Sandbox.snapshot` of the same image
+
+    def check_paths(self, reserved: tuple[str, ...] = RESERVED) -> None:
+        """Raise ValueError for an invalid path inside, OSError for a missing path of the host."""
+        for path in [*filter(None, [self.workdir]), *(mount.target for mount in self.mounts)]:
+            clean = posixpath.normpath(path)
+            if not path.startswith("/") or clean == "/" or ".." in path.split("/"):
+                raise ValueError(f"a path inside a sandbox must be absolute and without '..', not {path!r}")
+            if any(clean == name or clean.startswith(name + "/") for name in reserved):
+                raise ValueError(f"{path!r} is in a directory that sandboxes reserve")
+        for source in [*(mount.source for mount in self.mounts), *([self.layer] if self.layer else [])]:
+            if not source.exists():
+                raise FileNotFoundError(f"{source} does not exist")
+        if self.layer and not self.layer.is_dir():
+            raise NotADirectoryError(f"{self.layer} is not a directory")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -78,10 +79,4 @@ class SandboxSettings(Settings):
 
     def limits(self) -> Limits:
         """Return the limits of one sandbox."""
-        return Limits(
-            memory_mib=self.memory_mib,
-            pids=self.pids,
-            cpus=self.cpus,
-            disk_mib=self.disk_mib,
-            output_kib=self.output_kib,
-        )
+        return Limits(**{field.name: getattr(self, field.name) for field in fields(Limits)})

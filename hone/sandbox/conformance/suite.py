@@ -15,16 +15,9 @@ import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, cast
 
-from hone.sandbox.contract import (
-    DEFAULT_WORKDIR,
-    ExecResult,
-    Health,
-    Limits,
-    Provider,
-    Sandbox,
-    SandboxSpec,
-)
+from hone.sandbox.contract import DEFAULT_WORKDIR, ExecResult, Limits, Provider, Sandbox, SandboxSpec
 
 Check = Callable[[Provider], Awaitable[None]]
 Run = Callable[[Check], None]
@@ -94,11 +87,14 @@ async def assert_usable(sandbox: Sandbox) -> None:
 
 
 class WithImage:
-    """A provider that uses `image` wherever a spec asks for `host`."""
+    """A provider that uses `image` wherever `host` is asked for; all else is as of `provider`."""
 
     def __init__(self, provider: Provider, image: str) -> None:
         self._provider = provider
         self._image = image
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._provider, name)
 
     async def start(self, spec: SandboxSpec) -> Sandbox:
         """Start in the directory that the checks expect, whatever directory the image names."""
@@ -106,24 +102,8 @@ class WithImage:
             spec = replace(spec, image=self._image, workdir=spec.workdir or DEFAULT_WORKDIR)
         return await self._provider.start(spec)
 
-    async def health(self) -> Health:
-        return await self._provider.health()
-
-    async def images(self) -> list[str]:
-        return await self._provider.images()
-
     async def digest(self, image: str) -> str:
         return await self._provider.digest(self._image if image == "host" else image)
-
-    async def reconcile(self) -> int:
-        return await self._provider.reconcile()
-
-    async def __aenter__(self) -> WithImage:
-        await self._provider.__aenter__()
-        return self
-
-    async def __aexit__(self, *exc: object) -> None:
-        await self._provider.__aexit__(*exc)
 
 
 def find_provider(name: str, values: Mapping[str, str]) -> Provider:
@@ -147,8 +127,9 @@ def find_provider(name: str, values: Mapping[str, str]) -> Provider:
 
 
 @contextlib.contextmanager
-def open_provider(provider: Provider) -> Iterator[Run]:
+def open_provider(closed: Provider | WithImage) -> Iterator[Run]:
     """Open a provider; yield a function that runs one check with it, for at most five minutes."""
+    provider = cast("Provider", closed)
 
     async def run(check: Check) -> None:
         async with asyncio.timeout(_CHECK_S):

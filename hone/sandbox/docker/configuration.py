@@ -12,7 +12,6 @@ from hone.sandbox.docker.images import Image
 from hone.sandbox.init.bundle import BUNDLE_TARGET, Bundle
 from hone.sandbox.network import PROXY_PATH, PROXY_PORT, parse_allowed
 from hone.sandbox.owners import boot_id, is_dead
-from hone.sandbox.paths import check_paths
 
 Bind = tuple[str, str]  # (path on the host, path inside)
 
@@ -24,10 +23,10 @@ _PERIOD_NS = 1_000_000_000
 
 
 def check(spec: SandboxSpec) -> None:
-    """Raise ProviderUnavailable for a spec that this provider cannot serve, and what `check_paths` raises."""
+    """Raise ProviderUnavailable for a spec that this provider cannot serve; see also `check_paths`."""
     if spec.snapshot:
         raise ProviderUnavailable("the docker provider has no snapshots", retryable=False)
-    check_paths(spec)
+    spec.check_paths()
     parse_allowed(spec.network)
 
 

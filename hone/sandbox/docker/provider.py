@@ -13,11 +13,12 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from hone.sandbox import network, owners
-from hone.sandbox.contract import Health, ProviderUnavailable, SandboxLost, SandboxSpec
-from hone.sandbox.docker import configuration, doctor, images
+from hone.sandbox.contract import Check, Health, ProviderUnavailable, SandboxLost, SandboxSpec
+from hone.sandbox.docker import configuration, images
 from hone.sandbox.docker.container import Container, User, identify, make_workdir
 from hone.sandbox.docker.disk import DiskWatch, Size, Watched, measure
 from hone.sandbox.docker.engine import OWNER_LABEL, Engine, LabelledContainer, default_url, open_engine
+from hone.sandbox.health import limit_checks, probe_sandbox
 from hone.sandbox.images.reference import canonical
 from hone.sandbox.init import bundle
 from hone.sandbox.init.sandbox import InitSandbox
@@ -161,7 +162,17 @@ class DockerProvider:
             self._containers.pop(sandbox_id, None)
 
     async def health(self) -> Health:
-        return await doctor.health(DockerProvider(self._settings), self._url, self._settings.docker_image)
+        """Probe the engine with a provider of its own; this one need not be open."""
+        try:
+            async with open_engine(self._url) as engine:
+                info = await engine.info()
+        except ProviderUnavailable as error:
+            fix = "start the engine, or name its socket in sandbox.docker_url"
+            return Health(checks=(Check(name="engine", ok=False, detail=str(error), fix=fix),))
+        detail = f"{info.name} at {self._url}, API {info.api}, storage {info.storage}"
+        checks = [Check(name="engine", ok=True, detail=detail), *limit_checks(configuration.enforced(info))]
+        checks += await probe_sandbox(DockerProvider(self._settings), image=self._settings.docker_image)
+        return Health(checks=tuple(checks))
 
     async def images(self) -> list[str]:
         return ["host", *map(canonical, await self._opened().image_names())]

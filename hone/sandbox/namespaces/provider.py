@@ -13,6 +13,7 @@ from pathlib import Path
 
 from hone.sandbox import network, owners, trees
 from hone.sandbox.contract import (
+    RESERVED,
     Health,
     ImageUnavailable,
     ProviderUnavailable,
@@ -26,8 +27,8 @@ from hone.sandbox.init.sandbox import InitSandbox
 from hone.sandbox.namespaces import cgroups, doctor, host, image, snapshots
 from hone.sandbox.namespaces.plan import Base, Overlay, Plan
 from hone.sandbox.namespaces.server import SpawnServer
-from hone.sandbox.paths import RESERVED, check_paths
 from hone.sandbox.settings import SandboxSettings
+from hone.utils.concurrency import run_in_thread
 from hone.utils.files import default_cache_dir
 
 _RESERVED_IN_HOST = (*RESERVED, "/usr", "/etc", "/bin", "/sbin", "/lib", "/lib64")
@@ -136,16 +137,20 @@ class NamespacesProvider:
             await resources.aclose()
 
         async def snapshot(target: Path) -> None:
+            if channel.lost:
+                raise SandboxLost(channel.lost)
             target.mkdir(mode=0o700, parents=True)
             try:
-                await server.snapshot(plan.id, target)
-                await asyncio.to_thread(snapshots.write_record, target, plan.base)
+                await run_in_thread(snapshots.take, upper, target, plan)
             except BaseException:
-                await asyncio.to_thread(trees.remove, target)
+                await run_in_thread(trees.remove, target)
                 raise
 
+        upper, upper_to = socket.socketpair()
+        resources.callback(upper.close)
         try:
-            channel = await self._send(server, plan)
+            with upper_to:
+                channel = await self._send(server, plan, upper_to)
         except BaseException:
             await resources.aclose()
             raise
@@ -169,14 +174,14 @@ class NamespacesProvider:
             raise
         return sandbox
 
-    async def _send(self, server: SpawnServer, plan: Plan) -> Channel:
+    async def _send(self, server: SpawnServer, plan: Plan, upper_to: socket.socket) -> Channel:
         """Send a plan to the server; return the channel to process 1 of the sandbox."""
         ours, theirs = socket.socketpair()
         try:
             with theirs:
                 ours.setblocking(False)
                 _, channel = await asyncio.get_running_loop().create_unix_connection(Channel, sock=ours)
-                await server.start(plan, theirs.fileno())
+                await server.start(plan, theirs.fileno(), upper_to.fileno())
         except BaseException:
             ours.close()
             raise
@@ -198,7 +203,7 @@ class NamespacesProvider:
         sockets: list[tuple[str, str]],
     ) -> Plan:
         """Raises ValueError or OSError for an invalid spec."""
-        check_paths(spec, _RESERVED_IN_HOST if spec.image == "host" else RESERVED)
+        spec.check_paths(_RESERVED_IN_HOST if spec.image == "host" else RESERVED)
         limits = spec.limits
         overlays = list(base.overlays)
         if spec.layer:

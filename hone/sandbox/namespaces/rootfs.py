@@ -99,14 +99,14 @@ def become_sandbox(
     channel: int,
     errors: int,
     user: HostUser | None,
-    upper_to: socket.socket,
+    upper_to: int,
 ) -> None:
     """Turn the calling process, a new fork, into bubblewrap. Returns only by raising OSError.
 
     Args:
         channel: becomes standard input; `errors` standard output and error.
         user: the user to become, as root; None keeps an ordinary user.
-        upper_to: receives a descriptor of the directory of the upper layers, for snapshots.
+        upper_to: socket that receives a descriptor of the directory of the upper layers, for snapshots.
     """
     cgroups.enter(groups)
     os.dup2(channel, 0)
@@ -130,7 +130,7 @@ def become_sandbox(
         trees = _Trees(plan, None)
     _build(plan, trees)
     upper = os.open(f"{_STAGE}/upper", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    socket.send_fds(upper_to, [b"u"], [upper])
+    socket.send_fds(socket.socket(fileno=upper_to), [b"u"], [upper])
     os.execve(plan.bwrap, _bubblewrap(plan, _ROOT), {})
 
 

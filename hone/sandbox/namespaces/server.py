@@ -11,12 +11,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from hone.sandbox.contract import ProviderUnavailable, SandboxError, SandboxLost
+from hone.sandbox.contract import ProviderUnavailable
 from hone.sandbox.namespaces.plan import Plan
-from hone.sandbox.namespaces.spawner import GONE
 
 ANSWER_S = 20.0  # limit for the server to start, to exit, and to remove a sandbox
-_SNAPSHOT_S = 600.0
 _PACKAGE_ROOT = Path(__file__).parents[3]
 # Without `site`, because the server needs only the standard library and this package.
 _CODE = (
@@ -35,7 +33,6 @@ class SpawnServer:
         self._control: socket.socket | None = None
         self._sending = asyncio.Lock()
         self._exited: dict[str, asyncio.Future[str]] = {}  # sandbox -> its error
-        self._copied: dict[str, asyncio.Future[str]] = {}  # target of a snapshot -> its error
 
     async def open(self) -> None:
         """Start the server. Raises ProviderUnavailable."""
@@ -76,7 +73,7 @@ class SpawnServer:
             asyncio.get_running_loop().remove_reader(self._control)
             self._control.close()
             self._control = None
-        for future in (*self._exited.values(), *self._copied.values()):
+        for future in self._exited.values():
             if not future.done():
                 future.set_result(why)
 
@@ -92,11 +89,8 @@ class SpawnServer:
         if not data:
             self._disconnect("the spawn server died")
             return
-        event: dict[str, Any] = json.loads(data)
-        if event["event"] == "copied":
-            future = self._copied.get(event["target"])
-        else:
-            future = self._exited.get(event["id"])
+        event: dict[str, str] = json.loads(data)
+        future = self._exited.get(event["id"])
         if future is not None and not future.done():
             future.set_result(event["error"])
 
@@ -120,11 +114,11 @@ class SpawnServer:
             "the spawn server of the sandboxes died; open the provider again", retryable=False
         )
 
-    async def start(self, plan: Plan, channel: int) -> None:
-        """Start a sandbox with the descriptor `channel` as its end of the channel."""
+    async def start(self, plan: Plan, channel: int, upper_to: int) -> None:
+        """Start a sandbox with its ends of the channel and of the socket for its upper layers."""
         self._exited[plan.id] = asyncio.get_running_loop().create_future()
         try:
-            await self._send({"op": "start", "plan": plan.to_json()}, channel)
+            await self._send({"op": "start", "plan": plan.to_json()}, channel, upper_to)
         except BaseException:
             del self._exited[plan.id]
             raise
@@ -140,20 +134,6 @@ class SpawnServer:
             why = await asyncio.shield(exited)
         self._exited.pop(sandbox, None)
         return why
-
-    async def snapshot(self, sandbox: str, target: Path) -> None:
-        """Copy the upper layers into an existing directory. Raises SandboxLost, SandboxError."""
-        copied = self._copied[str(target)] = asyncio.get_running_loop().create_future()
-        try:
-            await self._send({"op": "snapshot", "id": sandbox, "target": str(target)})
-            async with asyncio.timeout(_SNAPSHOT_S):
-                error = await copied
-        finally:
-            del self._copied[str(target)]
-        if error == GONE:
-            raise SandboxLost(error)
-        if error:
-            raise SandboxError(f"the snapshot failed: {error}")
 
 
 def _wait(server: subprocess.Popen[bytes]) -> None:

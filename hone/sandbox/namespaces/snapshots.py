@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import stat
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from hone.sandbox.namespaces.plan import Base
+from hone.sandbox.contract import SandboxError
+from hone.sandbox.namespaces.plan import Plan
 
 _OPAQUE = "user.overlay.opaque"
 _DEPTH_MAX = 200
@@ -26,15 +28,25 @@ class _Budget:
     links: dict[int, str] = field(default_factory=dict[int, str])  # inode -> its first copy
 
 
-def copy_tree(source: int, target: str, most: int) -> None:
-    """Copy the directory behind descriptor `source` into the existing directory `target`.
+def take(upper: socket.socket, target: Path, plan: Plan) -> None:
+    """Copy a sandbox's upper layers, of which `upper` has received a descriptor, into an empty directory.
 
-    Keeps whiteouts and opaque directories of overlayfs; omits sockets and pipes.
+    Keeps whiteouts and opaque directories of overlayfs; omits sockets and pipes. Records the image and the
+    snapshots below, latest first.
 
     Raises:
-        OSError: more than `most` bytes or _DEPTH_MAX levels.
+        SandboxError: more bytes than the disk limit, or more than _DEPTH_MAX levels.
     """
-    _copy_directory(source, target, _Budget(most), 0)
+    # peeked, so that the next snapshot receives it, too
+    _, fds, _, _ = socket.recv_fds(upper, 1, 1, socket.MSG_PEEK | socket.MSG_CMSG_CLOEXEC)
+    try:
+        _copy_directory(fds[0], str(target), _Budget(plan.limits.disk_mib << 20), 0)
+    except OSError as error:
+        raise SandboxError(f"the snapshot failed: {error}") from error
+    finally:
+        os.close(fds[0])
+    below = [str(Path(path).parent) for path in plan.base.overlays[0].snapshots]
+    (target / _RECORD).write_text(json.dumps({"image": plan.base.name, "below": below}))
 
 
 def _copy_directory(source: int, target: str, budget: _Budget, depth: int) -> None:
@@ -90,12 +102,6 @@ def _copy_file(source: int, name: str, path: str, budget: _Budget) -> None:
 def _finish(path: str, info: os.stat_result) -> None:
     os.chmod(path, stat.S_IMODE(info.st_mode) & 0o1777)
     os.utime(path, ns=(info.st_atime_ns, info.st_mtime_ns))
-
-
-def write_record(target: Path, base: Base) -> None:
-    """Mark a snapshot as finished; record its image and the snapshots below it, latest first."""
-    below = [str(Path(path).parent) for path in base.overlays[0].snapshots]
-    (target / _RECORD).write_text(json.dumps({"image": base.name, "below": below}))
 
 
 def chain(directory: Path, image: str) -> list[str]:

@@ -3,11 +3,10 @@
 `main([OWNER, OWNER_PID])` in a new interpreter, with a SOCK_SEQPACKET control socket as standard input. One
 JSON message per packet:
 
-    -> {"op": "start", "plan": {...}} with the sandbox's channel as passed descriptor
+    -> {"op": "start", "plan": {...}} with two descriptors: the sandbox's channel, and a socket that receives
+       a descriptor of its upper layers
     -> {"op": "close", "id": ...}       a sandbox ends when its channel closes; this sets a deadline
-    -> {"op": "snapshot", "id": ..., "target": ...}   copy its upper layers into this directory
-    <- {"event": "copied", "id": ..., "target": ..., "error": ...}
-    <- {"event": "exited", "id": ..., "error": ...}   nothing of the sandbox is left
+    <- {"id": ..., "error": ...}        nothing of the sandbox is left
 
 When its owner ends, for whatever reason, it kills all sandboxes and exits.
 """
@@ -30,14 +29,13 @@ from pathlib import Path
 
 from hone.sandbox import seccomp
 from hone.sandbox.contract import Limits
-from hone.sandbox.namespaces import cgroups, snapshots, syscalls
+from hone.sandbox.namespaces import cgroups, syscalls
 from hone.sandbox.namespaces.plan import Plan
 from hone.sandbox.namespaces.rootfs import SANDBOX_UIDS, HostUser, become_sandbox, copy_where_needed, masks
 from hone.utils.processes import send_signal
 
 PACKET_MAX = 1 << 17
 GRACE_S = 2.0  # from a closed channel to the kill
-GONE = "the sandbox is gone"
 _ERROR_MAX = 4000  # bytes
 
 
@@ -50,18 +48,7 @@ class Child:
     limits: Limits
     groups: list[str]  # cgroups with these limits
     errors: int  # memory file with the error message
-    uppers: socket.socket  # receives a descriptor of the upper layers
-    upper: int = -1
     kill_at: float | None = None
-
-
-@dataclass(slots=True)
-class Copy:
-    """A process that copies a snapshot."""
-
-    id: str
-    target: str
-    errors: int
 
 
 @dataclass(slots=True)
@@ -69,7 +56,6 @@ class Spawner:
     control: socket.socket
     groups: cgroups.Groups
     children: dict[str, Child] = field(default_factory=dict[str, Child])
-    copies: dict[int, Copy] = field(default_factory=dict[int, Copy])  # by process
     users: Iterator[HostUser | None] = field(default_factory=lambda: host_users())
 
     def serve(self, owner_fd: int, wake: int) -> None:
@@ -87,28 +73,25 @@ class Spawner:
     def receive(self) -> bool:
         """Handle one message; return False when the owner has closed the control socket."""
         try:
-            data, fds, _, _ = socket.recv_fds(self.control, PACKET_MAX, 1, socket.MSG_CMSG_CLOEXEC)
+            data, fds, _, _ = socket.recv_fds(self.control, PACKET_MAX, 2, socket.MSG_CMSG_CLOEXEC)
         except ConnectionError:
             return False
         if not data:
             return False
         message = json.loads(data)
         if message["op"] == "start":
-            self.start(Plan.from_json(message["plan"]), fds[0])
-        elif message["op"] == "snapshot":
-            self.snapshot(message["id"], message["target"])
+            self.start(Plan.from_json(message["plan"]), *fds)
         elif (child := self.children.get(message["id"])) is not None:
             child.kill_at = time.monotonic() + GRACE_S
         return True
 
-    def start(self, plan: Plan, channel: int) -> None:
+    def start(self, plan: Plan, channel: int, upper_to: int) -> None:
         errors = os.memfd_create("errors", os.MFD_CLOEXEC)
         groups: list[str] = []
         pid = 0
         user = next(self.users)
         seccomp.program(fixed_cores=plan.cores > 0)  # cached here, not in each child
         masks()
-        uppers, uppers_inside = socket.socketpair()
         try:
             groups = self.groups.take(plan.limits)
             plan = copy_where_needed(plan, user)
@@ -119,39 +102,10 @@ class Spawner:
             os.write(errors, str(error).encode())
         else:
             if pid == 0:
-                run_child(plan, groups, channel, errors, user, uppers_inside)
-        uppers_inside.close()
+                run_child(plan, groups, channel, errors, user, upper_to)
         os.close(channel)
-        self.children[plan.id] = Child(plan.id, pid, plan.limits, groups, errors, uppers)
-
-    def snapshot(self, sandbox: str, target: str) -> None:
-        """Copy in a separate process; `reap` reports its end."""
-        child = self.children.get(sandbox)
-        if child is None or child.pid == 0:
-            self.tell({"event": "copied", "id": sandbox, "target": target, "error": GONE})
-            return
-        if child.upper < 0:
-            _, fds, _, _ = socket.recv_fds(child.uppers, 1, 1, socket.MSG_CMSG_CLOEXEC)
-            child.upper = fds[0]
-        errors = os.memfd_create("errors", os.MFD_CLOEXEC)
-        pid = os.fork()
-        if pid == 0:
-            code = 1
-            try:
-                signal.set_wakeup_fd(-1)
-                snapshots.copy_tree(child.upper, target, child.limits.disk_mib << 20)
-                code = 0
-            except BaseException as error:
-                os.write(errors, str(error).encode() or b"the copy failed")
-            finally:
-                os._exit(code)
-        self.copies[pid] = Copy(sandbox, target, errors)
-
-    def tell(self, event: dict[str, str]) -> None:
-        try:
-            self.control.send(json.dumps(event).encode())
-        except OSError:  # the owner is gone; `serve` returns at its next turn
-            return
+        os.close(upper_to)
+        self.children[plan.id] = Child(plan.id, pid, plan.limits, groups, errors)
 
     def reap(self) -> None:
         """Collect dead children, including orphans of killed sandboxes."""
@@ -165,10 +119,6 @@ class Spawner:
                 return
             if pid in by_pid:
                 by_pid[pid].pid = 0
-            if pid in self.copies:
-                copy = self.copies.pop(pid)
-                event = {"event": "copied", "id": copy.id, "target": copy.target}
-                self.tell(event | {"error": read_errors(copy.errors)})
 
     def sweep(self) -> None:
         """Kill sandboxes past their deadline; report those of which nothing is left."""
@@ -190,14 +140,15 @@ class Spawner:
         return not left
 
     def report(self, child: Child) -> None:
-        child.uppers.close()
-        if child.upper >= 0:
-            os.close(child.upper)
-        self.tell({"event": "exited", "id": child.id, "error": read_errors(child.errors)})
+        event = {"id": child.id, "error": read_errors(child.errors)}
+        try:
+            self.control.send(json.dumps(event).encode())
+        except OSError:  # the owner is gone; `serve` returns at its next turn
+            return
 
     def end(self) -> None:
         """Kill every sandbox, then remove their groups, within a bounded time."""
-        pids = {child.pid for child in self.children.values()} | set(self.copies)
+        pids = {child.pid for child in self.children.values()}
         send_signal(pids - {0}, signal.SIGKILL)
         deadline = time.monotonic() + 10.0
         while self.children and time.monotonic() < deadline:
@@ -237,7 +188,7 @@ def run_child(
     channel: int,
     errors: int,
     user: HostUser | None,
-    uppers: socket.socket,
+    upper_to: int,
 ) -> None:
     """In the forked child: become the sandbox, or write the error and exit."""
     gc.disable()  # a collection would touch, and so copy, every page of the server
@@ -245,7 +196,7 @@ def run_child(
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.SIG_DFL)
-        become_sandbox(plan, groups, channel, errors, user, uppers)
+        become_sandbox(plan, groups, channel, errors, user, upper_to)
     except BaseException as error:
         os.write(errors, str(error).encode())
     finally:
@@ -266,7 +217,7 @@ def main(arguments: list[str]) -> None:
     roots = cgroups.find_roots()
     cgroups.open_owner(roots, owner)
     spawner = Spawner(control, cgroups.Groups(roots, owner))
-    control.send(json.dumps({"event": "ready", "roots": roots}).encode())
+    control.send(json.dumps({"roots": roots}).encode())
     try:
         spawner.serve(owner_fd, wake)
     finally:
