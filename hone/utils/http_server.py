@@ -36,6 +36,7 @@ _MAX_HEAD_BYTES = 64 << 10  # of a request's line and headers together
 _KEEP_ALIVE_S = 75  # longer than clients keep an idle connection
 
 Result = TypeVar("Result")
+Model = TypeVar("Model", bound=BaseModel)
 ErrorResponse = Callable[[HTTPConnection, Exception], Response]
 
 
@@ -163,6 +164,11 @@ async def read_body(request: Request, limit: int) -> bytes:
     """Return the whole body. Raises BodyTooLarge, and ValueError when it takes more than BODY_S."""
     async with body_timeout():
         return b"".join([chunk async for chunk in stream_body(request, limit)])
+
+
+async def read_model(request: Request, model: type[Model], limit: int) -> Model:
+    """Return the body, which is JSON. Raises ValidationError, and what `read_body` raises."""
+    return model.model_validate_json(await read_body(request, limit))
 
 
 @contextlib.asynccontextmanager

@@ -11,7 +11,7 @@ from urllib.parse import parse_qs
 
 import psutil
 from starlette.requests import Request
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import BaseRoute, Route, WebSocketRoute
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
@@ -32,7 +32,6 @@ from hone.sandbox.remote.wire import (
     RenewReply,
     RenewRequest,
     StartReply,
-    Wire,
 )
 from hone.utils.http_server import (
     body_timeout,
@@ -40,6 +39,7 @@ from hone.utils.http_server import (
     model_response,
     presented_token,
     read_body,
+    read_model,
     stream_body,
     while_connected,
 )
@@ -51,10 +51,6 @@ _CHUNK = 1 << 18
 _MIB = 1 << 20
 
 Endpoint = Callable[[Request], Coroutine[Any, Any, Response]]
-
-
-class Done(Wire):
-    ok: bool = True
 
 
 def make_routes(node: Node) -> list[BaseRoute]:
@@ -108,7 +104,7 @@ def _server_routes(node: Node) -> list[Route]:
         return model_response(facts)
 
     async def renew(request: Request) -> Response:
-        payload = RenewRequest.model_validate_json(await read_body(request, JSON_MAX))
+        payload = await read_model(request, RenewRequest, JSON_MAX)
         return model_response(RenewReply(lost=node.sandboxes.renew(payload.ids, payload.ttl_s)))
 
     async def create(request: Request) -> Response:
@@ -125,7 +121,7 @@ def _server_routes(node: Node) -> list[Route]:
         if made is not None:
             created = CreateReply.model_validate_json(made)
             await node.sandboxes.end(node.sandboxes.find(created.id, created.capability))
-        return model_response(Done())
+        return JSONResponse({"ok": True})
 
     return [
         Route("/v1/node", trusted(show), methods=["GET"]),
@@ -177,7 +173,7 @@ def _sandbox_routes(node: Node) -> list[Route]:
             raise ValueError(f"the spec of this sandbox does not name the content {digest}")
         async with body_timeout():
             await node.contents.put(digest, stream_body(request, trees.max_wire_bytes()))
-        return model_response(Done())
+        return JSONResponse({"ok": True})
 
     async def start(request: Request) -> Response:
         entry = _find(node, request)
@@ -190,7 +186,7 @@ def _sandbox_routes(node: Node) -> list[Route]:
 
     async def close(request: Request) -> Response:
         await node.sandboxes.end(_find(node, request))
-        return model_response(Done())
+        return JSONResponse({"ok": True})
 
     return [
         Route("/v1/sandboxes/{sandbox_id}/content/{digest}", give, methods=["PUT"]),
@@ -218,7 +214,7 @@ def _command_routes(node: Node) -> list[Route]:
     async def cancel(request: Request) -> Response:
         entry = _find(node, request)
         await node.journal.cancel((entry.id, _key(request)))
-        return model_response(Done())
+        return JSONResponse({"ok": True})
 
     return [
         Route("/v1/sandboxes/{sandbox_id}/exec", execute, methods=["POST"]),
@@ -255,7 +251,7 @@ def _file_routes(node: Node) -> list[Route]:
         sandbox = node.sandboxes.use(_find(node, request))
         mode = int(_query(request, "mode", "644"), 8)
         await sandbox.write(_path(request), await read_body(request, FILE_MAX), mode=mode)
-        return model_response(Done())
+        return JSONResponse({"ok": True})
 
     async def upload(request: Request) -> Response:
         sandbox = node.sandboxes.use(_find(node, request))
@@ -265,7 +261,7 @@ def _file_routes(node: Node) -> list[Route]:
                     await receive(stream_body(request, trees.max_wire_bytes()), file)
                 content = await asyncio.to_thread(trees.unpack, file, folder)
             await sandbox.upload(content, _path(request))
-        return model_response(Done())
+        return JSONResponse({"ok": True})
 
     async def download(request: Request) -> Response:
         sandbox = node.sandboxes.use(_find(node, request))

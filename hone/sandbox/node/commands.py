@@ -32,15 +32,7 @@ async def run(
     sandbox: Sandbox, payload: ExecRequest, metrics: Metrics, on_output: OnOutput | None = None
 ) -> ExecReply:
     """Run a command and count it. Raises SandboxLost, ValueError."""
-    result = await sandbox.exec(
-        payload.command,
-        timeout_s=payload.timeout_s,
-        cwd=payload.cwd,
-        env=payload.env,
-        stdin=payload.stdin,
-        merge_stderr=payload.merge_stderr,
-        on_output=on_output,
-    )
+    result = await sandbox.exec(**payload.model_dump(exclude={"stream"}), on_output=on_output)
     observe(metrics, result)
     return ExecReply(**asdict(result))
 

@@ -24,7 +24,7 @@ from hone.sandbox.node.commands import observe
 from hone.sandbox.node.node import Node
 from hone.sandbox.node.sandboxes import SandboxEntry
 from hone.sandbox.remote.wire import CreateRequest, container_spec
-from hone.utils.http_server import presented_token, read_body, while_connected
+from hone.utils.http_server import presented_token, read_model, while_connected
 
 IDLE_S = 3600.0
 BODY_MAX = 96 << 20  # bytes; a patch may be large
@@ -63,7 +63,6 @@ class Evaluate(Call):
     timeout: float = Field(default=3600, gt=0)
 
 
-Body = TypeVar("Body", bound=BaseModel)
 CallBody = TypeVar("CallBody", bound=Call)
 Reply = dict[str, object]
 
@@ -80,7 +79,7 @@ def make_routes(node: Node) -> list[Route]:
         return JSONResponse({"ok": True, "active_containers": len(containers), "containers": containers})
 
     async def create(request: Request) -> Response:
-        payload = await _read(request, Create)
+        payload = await read_model(request, Create, BODY_MAX)
         entry = await while_connected(request.receive, _create(node, payload))
         return JSONResponse({"ok": True, "container_id": entry.id, "name": _name(entry)})
 
@@ -90,7 +89,7 @@ def make_routes(node: Node) -> list[Route]:
         """Return an endpoint that runs in a sandbox, and is cancelled when its client disconnects."""
 
         async def endpoint(request: Request) -> Response:
-            payload = await _read(request, model)
+            payload = await read_model(request, model, BODY_MAX)
             entry = node.sandboxes.find(payload.container_id, presented_token(request))
             sandbox = node.sandboxes.use(entry, GIT_S + payload.timeout)
             return JSONResponse(await while_connected(request.receive, run(node, sandbox, payload)))
@@ -98,7 +97,7 @@ def make_routes(node: Node) -> list[Route]:
         return endpoint
 
     async def destroy(request: Request) -> Response:
-        payload = await _read(request, Of)
+        payload = await read_model(request, Of, BODY_MAX)
         await node.sandboxes.end(node.sandboxes.find(payload.container_id, presented_token(request)))
         return JSONResponse({"ok": True})
 
@@ -111,10 +110,6 @@ def make_routes(node: Node) -> list[Route]:
         Route("/container/evaluate", call(Evaluate, _evaluate), methods=["POST"]),
         Route("/container/destroy", destroy, methods=["POST"]),
     ]
-
-
-async def _read(request: Request, model: type[Body]) -> Body:
-    return model.model_validate_json(await read_body(request, BODY_MAX))
 
 
 def _name(entry: SandboxEntry) -> str:

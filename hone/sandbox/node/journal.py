@@ -46,9 +46,7 @@ class Journal:
         if entry is None:
             entry = self._entries[name] = _Entry(digest, asyncio.create_task(operation()))
             entry.reply.add_done_callback(lambda _: self._finish(name))
-        if entry.reply.cancelled():
-            raise SandboxError("the request was cancelled by its idempotency key")
-        if entry.request != digest:
+        if entry.request != digest and not entry.reply.cancelled():
             raise ValueError("the idempotency key was used for another request")
         await asyncio.wait({entry.reply})
         if entry.reply.cancelled():

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import secrets
-from typing import Annotated, TypeVar
+from typing import Annotated
 
 import aiohttp
 from pydantic import BaseModel, Field
@@ -21,7 +21,7 @@ from hone.sandbox.contract import SandboxLost
 from hone.sandbox.pool.core import Pool
 from hone.sandbox.remote.wire import LeaseRequest, container_spec
 from hone.utils.http_client import HttpClient, HttpError
-from hone.utils.http_server import read_body, while_connected
+from hone.utils.http_server import read_model, while_connected
 
 OWNER = "swe-env"
 _LEASE_S = 1800.0
@@ -45,14 +45,11 @@ class Call(OfLease, extra="allow"):
     timeout: Annotated[float, Field(gt=0, le=86_400)] | None = None
 
 
-Body = TypeVar("Body", bound=BaseModel)
-
-
 def routes(pool: Pool, session: aiohttp.ClientSession, *, node_token: str) -> list[Route]:
     async def forward(request: Request) -> Response:
         """Return the reply of the lease's node; cancel the call when the client disconnects."""
         endpoint = request.url.path.strip("/")
-        payload = await _read(request, Call)
+        payload = await read_model(request, Call, _BODY_MAX)
         operation = _forward(pool, session, node_token, endpoint, payload)
         return await while_connected(request.receive, operation)
 
@@ -74,10 +71,6 @@ def routes(pool: Pool, session: aiohttp.ClientSession, *, node_token: str) -> li
         *(Route(f"/{endpoint}", forward, methods=["POST"]) for endpoint in _DEFAULT_S),
         Route("/status", status, methods=["GET"]),
     ]
-
-
-async def _read(request: Request, model: type[Body]) -> Body:
-    return model.model_validate_json(await read_body(request, _BODY_MAX))
 
 
 async def _forward(
@@ -102,7 +95,7 @@ async def _forward(
 
 def _lease_routes(pool: Pool) -> list[Route]:
     async def allocate(request: Request) -> Response:
-        payload = await _read(request, Allocate)
+        payload = await read_model(request, Allocate, _BODY_MAX)
         wanted = LeaseRequest(
             lease_id=f"swe-lease-{secrets.token_hex(8)}",
             owner=OWNER,
@@ -125,12 +118,12 @@ def _lease_routes(pool: Pool) -> list[Route]:
         )
 
     async def heartbeat(request: Request) -> Response:
-        payload = await _read(request, OfLease)
+        payload = await read_model(request, OfLease, _BODY_MAX)
         pool.finish_call(pool.begin_call(payload.lease_id))
         return JSONResponse({"ok": True})
 
     async def close(request: Request) -> Response:
-        payload = await _read(request, OfLease)
+        payload = await read_model(request, OfLease, _BODY_MAX)
         if not payload.lease_id.startswith("swe-lease-"):
             raise SandboxLost(f"lease {payload.lease_id} was not made here")
         await pool.close(payload.lease_id)

@@ -21,7 +21,6 @@ from hone.utils.clock import monotonic
 
 _log = logging.getLogger(__name__)
 _MISSES = 2  # consecutive failed probes after which a node gets no more leases
-_RENEW_BATCH = 10_000  # sandboxes in one request
 # Raised by calls to a node: its own error, an invalid reply, a timeout (an OSError).
 _NODE_ERRORS = (SandboxError, ValueError, OSError)
 
@@ -207,12 +206,12 @@ class Fleet:
             self._give_up_old(node)
             return
         node.missed = 0
-        listing = node.read(info, began, pool_id=self._pool_id, settle_s=self._timing.settle_s)
-        for key in (*listing.lost, *listing.settled):
+        gone, orphans = node.read(info, began, pool_id=self._pool_id, settle_s=self._timing.settle_s)
+        for key in gone:
             self._gone(node, key)
         node.unreachable = ""  # orphans count as used until they are destroyed
         await self._renew(node)
-        await self._destroy_orphans(node, listing.orphans)
+        await self._destroy_orphans(node, orphans)
 
     def _gone(self, node: Node, key: Key) -> None:
         """Release a slot whose sandbox certainly does not exist."""
@@ -245,20 +244,17 @@ class Fleet:
         if monotonic() < node.renewed + self._timing.node_ttl_s / 4:
             return
         active = [slot for slot in node.slots.values() if slot.state == "active"]
-        for first in range(0, len(active), _RENEW_BATCH):
-            batch = active[first : first + _RENEW_BATCH]
-            try:
-                async with asyncio.timeout(self._timing.probe_timeout_s):
-                    lost = set(
-                        await node.api.renew([slot.sandbox_id for slot in batch], self._timing.node_ttl_s)
-                    )
-            except _NODE_ERRORS as error:
-                _log.warning("%s did not renew its sandboxes: %s", node.url, error)
-                return
-            for slot in batch:
-                if slot.state == "active" and slot.sandbox_id in lost:
-                    self._gone(node, slot.key)
-                slot.alive_until = monotonic() + self._gone_s
+        try:
+            async with asyncio.timeout(self._timing.probe_timeout_s):
+                ids = [slot.sandbox_id for slot in active]
+                lost = set(await node.api.renew(ids, self._timing.node_ttl_s))
+        except _NODE_ERRORS as error:
+            _log.warning("%s did not renew its sandboxes: %s", node.url, error)
+            return
+        for slot in active:
+            if slot.state == "active" and slot.sandbox_id in lost:
+                self._gone(node, slot.key)
+            slot.alive_until = monotonic() + self._gone_s
         node.renewed = monotonic()
 
 

@@ -95,15 +95,6 @@ class Breaker:
         return self._opened > 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Listing:
-    """The differences between a node's sandboxes and its slots."""
-
-    lost: list[Key]  # were active, are gone
-    orphans: dict[Key, str]  # sandboxes of this pool that serve no lease: their ids
-    settled: list[Key]  # were unconfirmed, certainly do not exist
-
-
 @dataclass(slots=True, eq=False, kw_only=True)
 class Node:
     url: str
@@ -142,14 +133,17 @@ class Node:
         self.starting[image] += 1
         return slot
 
-    def read(self, info: NodeReply, began: float, *, pool_id: str, settle_s: float) -> Listing:
+    def read(
+        self, info: NodeReply, began: float, *, pool_id: str, settle_s: float
+    ) -> tuple[list[Key], dict[Key, str]]:
         """Compare a listing, which was requested at `began` (monotonic), with the slots.
 
-        Listings include sandboxes that are starting. A start without a reply that is still missing after
-        `settle_s`, or after a restart of the node, never reached it.
+        Returns the slots whose sandboxes certainly do not exist, and the ids of the sandboxes of this pool
+        that serve no lease. Listings include sandboxes that are starting. A start without a reply that is
+        still missing after `settle_s`, or after a restart of the node, never reached it.
         """
         restarted = self.info is not None and self.info.boot != info.boot
-        if restarted or self.info is None:
+        if restarted:
             self.images.clear()
         self.info = info
         self.images.update(info.images)
@@ -159,27 +153,21 @@ class Node:
             for row in info.sandboxes
             if row.lease.startswith(prefix)
         }
-        lost: list[Key] = []
-        settled: list[Key] = []
+        gone: list[Key] = []
         for key, slot in self.slots.items():
             if key in ours:
                 slot.sandbox_id = ours[key]
-                continue
-            if slot.since >= began:
-                continue
-            if slot.state == "active":
-                lost.append(key)
-            elif slot.state == "unconfirmed" and (
-                slot.sandbox_id or restarted or began >= slot.since + settle_s
-            ):
-                settled.append(key)
+            elif slot.since < began and slot.state in ("active", "unconfirmed"):
+                settled = slot.sandbox_id or restarted or began >= slot.since + settle_s
+                if slot.state == "active" or settled:
+                    gone.append(key)
         orphans = {
             key: sandbox_id
             for key, sandbox_id in ours.items()
             if (slot := self.slots.get(key)) is None or slot.state == "unconfirmed"
         }
         self.foreign = len(info.sandboxes) - len(ours) + sum(key not in self.slots for key in ours)
-        return Listing(lost=lost, orphans=orphans, settled=settled)
+        return gone, orphans
 
     # --- state
 

@@ -26,7 +26,7 @@ from hone.utils.http_client import new_session
 from hone.utils.http_server import (
     RequireToken,
     model_response,
-    read_body,
+    read_model,
     serving,
     stop_event,
     while_connected,
@@ -54,11 +54,11 @@ def make_pool_app(pool: Pool, session: aiohttp.ClientSession, *, token: str, nod
 
 def _lease_routes(pool: Pool) -> list[Route]:
     async def allocate(request: Request) -> Response:
-        payload = LeaseRequest.model_validate_json(await read_body(request, _BODY_MAX))
+        payload = await read_model(request, LeaseRequest, _BODY_MAX)
         return model_response(await while_connected(request.receive, pool.allocate(payload)))
 
     async def heartbeat(request: Request) -> Response:
-        payload = HeartbeatRequest.model_validate_json(await read_body(request, _BODY_MAX))
+        payload = await read_model(request, HeartbeatRequest, _BODY_MAX)
         return model_response(HeartbeatReply(lost=pool.heartbeat(payload.leases)))
 
     async def look(request: Request) -> Response:
@@ -95,7 +95,7 @@ def _operation_routes(pool: Pool) -> list[Route]:
         return model_response(pool.status())
 
     async def put_node(request: Request) -> Response:
-        await pool.put_node(NodeRequest.model_validate_json(await read_body(request, _BODY_MAX)))
+        await pool.put_node(await read_model(request, NodeRequest, _BODY_MAX))
         return JSONResponse({"ok": True})
 
     async def remove_node(request: Request) -> Response:
