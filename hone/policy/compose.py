@@ -12,14 +12,14 @@ extended as sampled, or was never sampled (its text was changed or its reasoning
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from hone.policy.conversation_tree import ConversationTree, MessageNode, PrefixMatch, Traits
 from hone.policy.messages import Tools, call_ids, key_of, reasoning_of, text_of
-from hone.policy.rendering import ChatRenderer, rendered_reply_ids
+from hone.policy.rendering import ChatRenderer, RenderedReply, rendered_reply_ids
 from hone.types import Int32, Message, TokenTree
 
 _WINDOW = 256  # tokens before the last extension of a prompt that a renderer gets
@@ -132,67 +132,44 @@ class Composer:
                 (i for i in range(turn.at + 1, len(messages)) if messages[i]["role"] == "assistant"), None
             )
             following = messages[turn.at + 1 : stop]
-            sampled = self._sampled_reply(turn, messages[turn.at], following, tools)
-            found = sampled or self._encoded_reply(turn, messages[turn.at], following, tools)
-            if found is None:
+            for sampled, ids, message in self._encodings(turn, messages[turn.at], following, tools):
+                reply = RenderedReply(prompt=turn.end, tokens=ids, message=message, traits=turn.traits)
+                extension = self._extension(reply, following, tools)
+                if extension is not None:
+                    kept = sampled if kept is None else kept
+                    break
+            else:
                 return None
-            reply, extension = found
-            kept = sampled is not None if kept is None else kept
-            tokens += [*reply, *extension]
-            end = [*turn.end, *reply][-_WINDOW:] + extension
+            tokens += [*ids, *extension]
+            end = [*turn.end, *ids][-_WINDOW:] + extension
             if stop is None:
                 return _Tail(tokens=tokens, end=end, kept=kept)
             recorded = self._conversations.recorded(messages[stop], key_of(messages[stop - 1]), turn.node)
             turn = _Turn(at=stop, recorded=recorded, end=end, traits=_after(turn, messages[turn.at]))
 
-    def _sampled_reply(
-        self, turn: _Turn, reply_message: Message, following: Sequence[Message], tools: Tools
-    ) -> tuple[list[int], list[int]] | None:
-        """Return the reply's sampled tokens and its extension."""
-        if turn.recorded is None:
-            return None
-        reply: list[int] = self._tree.nodes[turn.node].tokens.tolist()
-        extension = self._extension(turn, reply, reply_message, following, tools)
-        return None if extension is None else (reply, extension)
-
-    def _encoded_reply(
-        self, turn: _Turn, reply_message: Message, following: Sequence[Message], tools: Tools
-    ) -> tuple[list[int], list[int]] | None:
-        """Return the reply encoded from its text, in history or as the last message, and its extension."""
+    def _encodings(
+        self, turn: _Turn, message: Message, following: Sequence[Message], tools: Tools
+    ) -> Iterator[tuple[bool, list[int], Message]]:
+        """Yield the reply as sampled (True), then as encoded from its text, in history or as the last one."""
         if turn.recorded is not None:
-            reply_message = _with_reasoning(reply_message, turn.recorded[0])
+            yield True, self._tree.nodes[turn.node].tokens.tolist(), message
+            message = _with_reasoning(message, turn.recorded[0])
         for new in (following, ()):
-            reply = self._pieces.get(
-                ("encoded", _forms([reply_message, *new]), tools.name),
-                lambda new=new: rendered_reply_ids(self._renderer, reply_message, new, tools=tools.specs),
+            ids = self._pieces.get(
+                ("encoded", _forms([message, *new]), tools.name),
+                lambda new=new: rendered_reply_ids(self._renderer, message, new, tools=tools.specs),
             )
-            if reply is not None:
-                break
-        else:
-            return None
-        extension = self._extension(turn, reply, reply_message, following, tools)
-        return None if extension is None else (reply, extension)
+            if ids is not None:
+                yield False, ids, message
+                return
 
     def _extension(
-        self,
-        turn: _Turn,
-        reply: list[int],
-        reply_message: Message,
-        following: Sequence[Message],
-        tools: Tools,
+        self, reply: RenderedReply, following: Sequence[Message], tools: Tools
     ) -> list[int] | None:
+        forms = _forms([reply.message, *following])
         return self._pieces.get(
-            (
-                "extension",
-                _packed(turn.end),
-                _packed(reply),
-                _forms([reply_message, *following]),
-                turn.traits,
-                tools.name,
-            ),
-            lambda: self._renderer.extend(
-                turn.end, reply, reply_message, following, tools=tools.specs, traits=turn.traits
-            ),
+            ("extension", _packed(reply.prompt), _packed(reply.tokens), forms, reply.traits, tools.name),
+            lambda: self._renderer.extend(reply, following, tools.specs),
         )
 
     def _render(self, messages: Sequence[Message], tools: Tools) -> list[int]:

@@ -13,63 +13,54 @@ returns None if it cannot extend.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import date
 from typing import TYPE_CHECKING, Any, Protocol
 
 from hone.policy.conversation_tree import Traits
 from hone.policy.errors import PolicyError
 from hone.policy.literal import LiteralTokenizer
-from hone.policy.messages import enveloped, plain
-from hone.policy.reply import ToolSpec
+from hone.policy.messages import enveloped, key_of, plain, read_reply, reasoning_of
+from hone.policy.reply import ToolSpecs
 from hone.types import Message
 
 if TYPE_CHECKING:
     from renderers import ParsedResponse, Renderer
 
+_OPENING: Message = {"role": "user", "content": "x"}
 DAY = date(2024, 7, 26)  # the date in prompts, fixed so that runs repeat; Llama's default
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RenderedReply:
+    """A reply in the middle of a conversation."""
+
+    prompt: list[int]  # the end of its prompt, including at least the last stop token
+    tokens: list[int]
+    message: Message
+    traits: Traits  # of the messages before it
 
 
 class ChatRenderer(Protocol):
     """Turns messages into tokens and parses replies; raises PolicyError for messages it cannot render."""
 
     def render_ids(
-        self,
-        messages: Sequence[Message],
-        *,
-        tools: Sequence[ToolSpec] | None = None,
-        add_generation_prompt: bool = False,
+        self, messages: Sequence[Message], *, tools: ToolSpecs = None, add_generation_prompt: bool = False
     ) -> list[int]:
         """Return the token ids of the whole conversation, every message encoded from its text."""
         ...
 
     def extend(
-        self,
-        prompt: list[int],
-        reply: list[int],
-        reply_message: Message,
-        new: Sequence[Message],
-        *,
-        tools: Sequence[ToolSpec] | None,
-        traits: Traits,
+        self, reply: RenderedReply, new: Sequence[Message], tools: ToolSpecs = None
     ) -> list[int] | None:
         """Return the tokens between `reply` and the start of the next reply; None if they are not certain.
 
-        A truncated reply is closed first.
-
-        Args:
-            prompt: the end of the reply's prompt, including at least its last stop token.
-            reply_message: the reply as a message.
-            new: the messages after the reply, none of them the assistant's.
-            traits: traits of the messages before the reply.
+        `new` are the messages between the two. A truncated reply is closed first.
         """
         ...
 
     def parse_response(
-        self,
-        token_ids: list[int],
-        *,
-        tools: Sequence[ToolSpec] | None = None,
-        prompt_ids: list[int] | None = None,
+        self, token_ids: list[int], *, tools: ToolSpecs = None, prompt_ids: list[int] | None = None
     ) -> ParsedResponse: ...
 
     def get_stop_token_ids(self) -> list[int]: ...
@@ -91,11 +82,7 @@ class FamilyRenderer:
         self._own_encoder = own_encoder
 
     def render_ids(
-        self,
-        messages: Sequence[Message],
-        *,
-        tools: Sequence[ToolSpec] | None = None,
-        add_generation_prompt: bool = False,
+        self, messages: Sequence[Message], *, tools: ToolSpecs = None, add_generation_prompt: bool = False
     ) -> list[int]:
         try:
             return self._renderer.render_ids(
@@ -107,28 +94,17 @@ class FamilyRenderer:
             ) from error
 
     def extend(
-        self,
-        prompt: list[int],
-        reply: list[int],
-        reply_message: Message,
-        new: Sequence[Message],
-        *,
-        tools: Sequence[ToolSpec] | None,
-        traits: Traits,
+        self, reply: RenderedReply, new: Sequence[Message], tools: ToolSpecs = None
     ) -> list[int] | None:
-        past, shown = prompt + reply, self._tools(tools)
-        for messages in (self._marked(new), self._marked(_with_tool_names(reply_message, new))):
-            bridged = self._renderer.bridge_to_next_turn(prompt, reply, messages, tools=shown)
+        past, shown = reply.prompt + reply.tokens, self._tools(tools)
+        for messages in (self._marked(new), self._marked(_with_tool_names(reply.message, new))):
+            bridged = self._renderer.bridge_to_next_turn(reply.prompt, reply.tokens, messages, tools=shown)
             if bridged is not None and bridged.token_ids[: len(past)] == past:
                 return bridged.token_ids[len(past) :]
         return None
 
     def parse_response(
-        self,
-        token_ids: list[int],
-        *,
-        tools: Sequence[ToolSpec] | None = None,
-        prompt_ids: list[int] | None = None,
+        self, token_ids: list[int], *, tools: ToolSpecs = None, prompt_ids: list[int] | None = None
     ) -> ParsedResponse:
         try:
             return self._renderer.parse_response(token_ids, tools=enveloped(tools), prompt_ids=prompt_ids)
@@ -142,34 +118,48 @@ class FamilyRenderer:
         plainly = [plain(message) for message in messages]
         return plainly if self._own_encoder else self._tokenizer.mark(plainly)
 
-    def _tools(self, tools: Sequence[ToolSpec] | None) -> list[Any] | None:
+    def _tools(self, tools: ToolSpecs) -> list[Any] | None:
         given = enveloped(tools)
         return given if self._own_encoder else self._tokenizer.mark_json(given)
 
 
 def rendered_reply_ids(
-    renderer: ChatRenderer,
-    reply_message: Message,
-    new: Sequence[Message],
-    *,
-    tools: Sequence[ToolSpec] | None = None,
+    renderer: ChatRenderer, reply_message: Message, new: Sequence[Message], *, tools: ToolSpecs = None
 ) -> list[int] | None:
     """Return the ids of a reply as the template renders it before `new`, the stop token included.
 
     `new` matters: a template may omit the reasoning of an answered reply. None if the template rejects the
     reply or does not render it right after its prompt.
     """
-    opening: Message = {"role": "user", "content": "x"}
     stops = set(renderer.get_stop_token_ids())
     try:
-        prompt = renderer.render_ids([opening], tools=tools, add_generation_prompt=True)
-        ids = renderer.render_ids([opening, reply_message, *new], tools=tools)
+        prompt = renderer.render_ids([_OPENING], tools=tools, add_generation_prompt=True)
+        ids = renderer.render_ids([_OPENING, reply_message, *new], tools=tools)
     except PolicyError:
         return None
     if ids[: len(prompt)] != prompt:
         return None
     end = next((i for i in range(len(prompt), len(ids)) if ids[i] in stops), None)
     return None if end is None else ids[len(prompt) : end + 1]
+
+
+def verified_reply_ids(
+    renderer: ChatRenderer, reply_message: Message, new: Sequence[Message] = (), *, tools: ToolSpecs = None
+) -> list[int] | None:
+    """Return the ids of a reply as the model would sample it: the renderer parses the same reply from them.
+
+    None if there are none. `new` are the messages after the reply.
+    """
+    opening = renderer.render_ids([_OPENING], tools=tools, add_generation_prompt=True)
+    for following in ((), new):
+        ids = rendered_reply_ids(renderer, reply_message, following, tools=tools)
+        if ids is not None:
+            parsed = renderer.parse_response(ids, tools=tools, prompt_ids=opening)
+            back = read_reply(parsed, 0).to_message()
+            reasoning = (reasoning_of(back) or "", reasoning_of(reply_message) or "")
+            if key_of(back) == key_of(reply_message) and reasoning[0] == reasoning[1]:
+                return ids
+    return None
 
 
 def unparsable_reply(text: str) -> ParsedResponse:

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 from hone.types import Message, TokenTree
 
 ToolSpec = dict[str, Any]  # {"name": ..., "description": ..., "parameters": JSON schema}
+ToolSpecs = Sequence[ToolSpec] | None  # None: no tools
 ToolCall = dict[str, Any]  # OpenAI's form: {"id": ..., "type": "function", "function": {"name", "arguments"}}
 
 

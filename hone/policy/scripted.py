@@ -9,35 +9,31 @@ from __future__ import annotations
 
 import asyncio
 import json
-import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
+from pydantic import Field, JsonValue, ValidationError
 
 from hone.policy.engine import Completion, ContextOverflow, EngineError, Finish, Sampling
 from hone.policy.errors import PolicyError
-from hone.policy.rendering import ChatRenderer, rendered_reply_ids
-from hone.types import Float32, Int32
+from hone.policy.rendering import ChatRenderer, verified_reply_ids
+from hone.settings import Settings
+from hone.types import Float32, Int32, Message
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
-
-
-class ScriptedCall(_Strict):
+class ScriptedCall(Settings):
     """A tool call of a scripted reply."""
 
     name: str
     arguments: dict[str, JsonValue] = Field(default_factory=dict[str, JsonValue])
 
 
-class ScriptedReply(_Strict):
+class ScriptedReply(Settings):
     """One reply of a script, with optional faults."""
 
     content: str = ""
@@ -67,38 +63,39 @@ class ScriptedReply(_Strict):
     drop_after_bytes: int | None = Field(default=None, ge=0)
     """The gateway closes the connection once, after so many bytes of the response body."""
 
+    def to_message(self) -> Message:
+        message: Message = {"role": "assistant", "content": self.content}
+        if self.reasoning:
+            message["reasoning_content"] = self.reasoning
+        if self.tool_calls:
+            message["tool_calls"] = [
+                {
+                    "id": f"call_{i}",
+                    "type": "function",
+                    "function": {"name": call.name, "arguments": json.dumps(call.arguments)},
+                }
+                for i, call in enumerate(self.tool_calls)
+            ]
+        return message
+
 
 def read_script(path: Path) -> tuple[ScriptedReply, ...]:
-    """Return the replies in a file: one per line of JSON, or (`.toml`) one per `[[reply]]`.
-
-    Raises PolicyError with the position of the first error.
-    """
+    """Return the replies in a file, one per line of JSON. Raises PolicyError naming the first bad line."""
     try:
-        text = path.read_text()
+        lines = path.read_text().splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise PolicyError(f"the script {path} cannot be read: {error}") from error
-    entries: list[tuple[str, Any]]
-    try:
-        if path.suffix == ".toml":
-            table = tomllib.loads(text)
-            if table.keys() != {"reply"} or not isinstance(table["reply"], list):
-                raise PolicyError(f"the script {path} must contain only [[reply]] tables")
-            entries = [(f"reply {i}", entry) for i, entry in enumerate(cast("list[Any]", table["reply"]), 1)]
-        else:
-            lines = enumerate(text.splitlines(), 1)
-            entries = [(f"line {i}", json.loads(line)) for i, line in lines if line.strip()]
-    except ValueError as error:
-        raise PolicyError(f"the script {path} is not {path.suffix[1:] or 'jsonl'}: {error}") from error
-    return tuple(_reply(entry, f"{path}, {where}") for where, entry in entries)
-
-
-def _reply(entry: object, where: str) -> ScriptedReply:
-    try:
-        return ScriptedReply.model_validate(entry)
-    except ValidationError as error:
-        first = error.errors()[0]
-        field = ".".join(map(str, first["loc"]))
-        raise PolicyError(f"{where}: {field + ': ' if field else ''}{first['msg']}") from error
+    replies: list[ScriptedReply] = []
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            replies.append(ScriptedReply.model_validate_json(line))
+        except ValidationError as error:
+            first = error.errors()[0]
+            field = "".join(f"{part}: " for part in first["loc"])
+            raise PolicyError(f"{path}, line {number}: {field}{first['msg']}") from error
+    return tuple(replies)
 
 
 class ScriptedEngine:
@@ -208,37 +205,13 @@ def encode_reply(
 
     Raises PolicyError if the renderer does not parse the same reply from these ids.
     """
-    stops = renderer.get_stop_token_ids()
     if reply.text is not None:
-        ids = tokenizer.encode(reply.text, add_special_tokens=False)
-        return ids if reply.finish == "length" else [*ids, stops[0]]
-    message: dict[str, Any] = {"role": "assistant", "content": reply.content}
-    if reply.reasoning:
-        message["reasoning_content"] = reply.reasoning
-    calls = [{"name": call.name, "arguments": json.dumps(call.arguments)} for call in reply.tool_calls]
-    if calls:
-        message["tool_calls"] = [
-            {"id": f"call_{i}", "type": "function", "function": call} for i, call in enumerate(calls)
-        ]
-    ids = rendered_reply_ids(renderer, message, ())
+        raw: list[int] = tokenizer.encode(reply.text, add_special_tokens=False)
+        return raw if reply.finish == "length" else [*raw, renderer.get_stop_token_ids()[0]]
+    ids = verified_reply_ids(renderer, reply.to_message())
     if ids is None:
-        raise _unrenderable(reply)
-    opening = renderer.render_ids([{"role": "user", "content": "x"}], add_generation_prompt=True)
-    parsed = renderer.parse_response(ids, prompt_ids=opening)
-    parsed_calls = [(call.name, _object(call.arguments)) for call in parsed.tool_calls]
-    expected: list[tuple[str, Mapping[str, Any]]] = [(call.name, call.arguments) for call in reply.tool_calls]
-    texts = (parsed.content.strip(), (parsed.reasoning_content or "").strip())
-    if parsed_calls != expected or texts != (reply.content.strip(), reply.reasoning.strip()):
-        raise _unrenderable(reply)
+        raise PolicyError(
+            f"the model's chat template cannot render the scripted reply {reply.content[:40]!r} with its "
+            "reasoning and tool calls: put the raw reply in `text`, or choose another renderer"
+        )
     return ids[:-1] if reply.finish == "length" else ids
-
-
-def _object(arguments: object) -> object:
-    return json.loads(arguments) if isinstance(arguments, str) else arguments
-
-
-def _unrenderable(reply: ScriptedReply) -> PolicyError:
-    return PolicyError(
-        f"the model's chat template cannot render the scripted reply {reply.content[:40]!r} with its "
-        "reasoning and tool calls: put the raw reply in `text`, or choose another renderer"
-    )

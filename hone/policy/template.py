@@ -28,8 +28,8 @@ from hone.policy.conversation_tree import Traits
 from hone.policy.errors import PolicyError
 from hone.policy.literal import LiteralTokenizer
 from hone.policy.messages import enveloped, plain
-from hone.policy.rendering import DAY, first_line, unparsable_reply
-from hone.policy.reply import ToolCall, ToolSpec
+from hone.policy.rendering import DAY, RenderedReply, first_line, unparsable_reply
+from hone.policy.reply import ToolCall, ToolSpecs
 from hone.policy.template_tools import ToolSupport, detect_tool_support
 from hone.types import Message
 
@@ -109,11 +109,7 @@ class TemplateRenderer:
         self._roles = {"assistant"}  # roles whose messages the template renders
 
     def render_ids(
-        self,
-        messages: Sequence[Message],
-        *,
-        tools: Sequence[ToolSpec] | None = None,
-        add_generation_prompt: bool = False,
+        self, messages: Sequence[Message], *, tools: ToolSpecs = None, add_generation_prompt: bool = False
     ) -> list[int]:
         if tools and self._tools.problem:
             raise PolicyError(
@@ -126,34 +122,22 @@ class TemplateRenderer:
         return self._tokenizer.encode(text, add_special_tokens=False)
 
     def extend(
-        self,
-        prompt: list[int],
-        reply: list[int],
-        reply_message: Message,
-        new: Sequence[Message],
-        *,
-        tools: Sequence[ToolSpec] | None,
-        traits: Traits,
+        self, reply: RenderedReply, new: Sequence[Message], tools: ToolSpecs = None
     ) -> list[int] | None:
-        placeholder = _placeholder_reply(
-            self.parse_response(reply, tools=tools, prompt_ids=prompt), reply_message
-        )
-        history = self._history(placeholder, new, tools, traits)
+        parsed = self.parse_response(reply.tokens, tools=tools, prompt_ids=reply.prompt)
+        placeholder = _placeholder_reply(parsed, reply.message)
+        history = self._history(placeholder, new, tools, reply.traits)
         turn = self._render_turn(history, placeholder, new, tools) if history is not None else None
         if turn is None or self._end is None:
             return None
-        if reply and reply[-1] in self._stops:
+        if reply.tokens and reply.tokens[-1] in self._stops:
             ids = self._tokenizer.encode(self._end + turn.extension, add_special_tokens=False)
             return ids[ids.index(self._stops[0]) + 1 :]
         closing = self._end if placeholder.message.get("tool_calls") else turn.closing
         return self._tokenizer.encode_continuation(closing + turn.extension)
 
     def parse_response(
-        self,
-        token_ids: list[int],
-        *,
-        tools: Sequence[ToolSpec] | None = None,
-        prompt_ids: list[int] | None = None,
+        self, token_ids: list[int], *, tools: ToolSpecs = None, prompt_ids: list[int] | None = None
     ) -> ParsedResponse:
         """Parse with the `renderers` package; strip the line breaks between the parts of a reply."""
         ids = token_ids[:-1] if token_ids and token_ids[-1] in self._stops else token_ids
@@ -178,13 +162,7 @@ class TemplateRenderer:
         """Return whether the template renders tools at all."""
         return self._tools.shown
 
-    def text(
-        self,
-        messages: Sequence[Message],
-        *,
-        tools: Sequence[ToolSpec] | None = None,
-        generate: bool = False,
-    ) -> str:
+    def text(self, messages: Sequence[Message], *, tools: ToolSpecs = None, generate: bool = False) -> str:
         """Return the rendered text; special tokens inside messages are marked as literal text."""
         rendered: list[Any] = self._tokenizer.mark([plain(message) for message in messages])
         if self._parts:
@@ -223,7 +201,7 @@ class TemplateRenderer:
         self,
         placeholder: _PlaceholderReply,
         new: Sequence[Message],
-        tools: Sequence[ToolSpec] | None,
+        tools: ToolSpecs,
         traits: Traits,
     ) -> list[Message] | None:
         """Return the longest placeholder history; None if the extension differs between histories."""
@@ -246,7 +224,7 @@ class TemplateRenderer:
         history: Sequence[Message],
         placeholder: _PlaceholderReply,
         new: Sequence[Message],
-        tools: Sequence[ToolSpec] | None,
+        tools: ToolSpecs,
     ) -> str | None:
         """Return the extension after `history`; None if it cannot be verified."""
         turn = self._render_turn(history, placeholder, new, tools)
@@ -261,7 +239,7 @@ class TemplateRenderer:
         history: Sequence[Message],
         placeholder: _PlaceholderReply,
         new: Sequence[Message],
-        tools: Sequence[ToolSpec] | None,
+        tools: ToolSpecs,
     ) -> _RenderedTurn | None:
         """Return the rendered segments; None if earlier text depends on later messages."""
         prompt = self.text(history, tools=tools, generate=True)

@@ -3,10 +3,10 @@
 # pyright: reportUnknownMemberType=false, reportMissingTypeStubs=false, reportUnknownVariableType=false
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from hone.policy.errors import PolicyError
 from hone.policy.families import family_names, family_renderer
@@ -16,7 +16,6 @@ from hone.policy.reply import ToolSpec
 from hone.types import Message
 
 if TYPE_CHECKING:
-    from renderers import ParsedResponse
     from transformers import PreTrainedTokenizerBase
 
 _TOOL: ToolSpec = {
@@ -31,22 +30,8 @@ _ARGUMENTS: list[dict[str, Any]] = [{"path": 'a "b".py', "lines": [1, 2]}, {"pat
 _QUESTION: Message = {"role": "user", "content": "vqxuser"}
 
 
-class RenderText(Protocol):
-    def __call__(
-        self, messages: Sequence[Message], *, tools: Sequence[ToolSpec] | None = ..., generate: bool = ...
-    ) -> str: ...
-
-
-class Reader(Protocol):
-    """Parses a reply; a renderer of the `renderers` package or of Hone."""
-
-    def parse_response(
-        self,
-        token_ids: list[int],
-        *,
-        tools: list[Any] | None = None,
-        prompt_ids: list[int] | None = None,
-    ) -> ParsedResponse: ...
+RenderText = Callable[..., str]  # `TemplateRenderer.text`
+Reader = Any  # parses a reply: a renderer of the `renderers` package or of Hone
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,9 +20,9 @@ from hone.policy.compose import Composer
 from hone.policy.conversation_tree import ConversationTree, MessageNode, PrefixMatch
 from hone.policy.errors import PolicyError
 from hone.policy.forks import Fork, fork_reason
-from hone.policy.messages import Tools, key_of, read_reply, reasoning_of
-from hone.policy.rendering import ChatRenderer, rendered_reply_ids
-from hone.policy.reply import CallKind, Reply, ToolSpec
+from hone.policy.messages import Tools, read_reply
+from hone.policy.rendering import ChatRenderer, verified_reply_ids
+from hone.policy.reply import CallKind, Reply, ToolSpecs
 from hone.types import Float32, Int32, Message, Node, TokenTree
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ class Transcript:
         self._tip: MessageNode | None = None  # the last main reply
         self._tools = Tools.of(None)
 
-    def prompt(self, messages: Sequence[Message], tools: Sequence[ToolSpec] | None = None) -> Prompt:
+    def prompt(self, messages: Sequence[Message], tools: ToolSpecs = None) -> Prompt:
         """Return the prompt for the reply to `messages`; the tree stays unchanged.
 
         The longest known prefix of the conversation keeps its tokens; the rest is rendered. Raises ValueError
@@ -157,7 +157,7 @@ def encode_conversation(
     tokenizer: PreTrainedTokenizerBase,
     messages: Sequence[Message],
     *,
-    tools: Sequence[ToolSpec] | None = None,
+    tools: ToolSpecs = None,
 ) -> TokenTree:
     """Return the token tree of a scripted conversation, as a rollout would build it, for supervised training.
 
@@ -174,7 +174,13 @@ def encode_conversation(
         if not history or history[-1]["role"] == "assistant":
             raise PolicyError("every assistant message of a demonstration must answer a message")
         if message.get("tool_calls") or message.get("reasoning_content"):
-            ids = _demonstration_ids(renderer, messages, at, tools)
+            stop = next((i for i in range(at + 1, len(messages)) if messages[i]["role"] == "assistant"), None)
+            ids = verified_reply_ids(renderer, message, messages[at + 1 : stop], tools=tools)
+            if ids is None:
+                raise PolicyError(
+                    "a demonstration with tool calls or reasoning cannot be encoded: the renderer does not "
+                    "parse its own output back; write the reply as plain text"
+                )
         else:
             ids = tokenizer.encode(message["content"], add_special_tokens=False)
             ids = [*ids, renderer.get_stop_token_ids()[0]]
@@ -189,26 +195,6 @@ def encode_conversation(
             parsed_message["tool_calls"] = message["tool_calls"]  # keep the ids that tool results refer to
         history.append(parsed_message)
     return transcript.tree
-
-
-def _demonstration_ids(
-    renderer: ChatRenderer, messages: Sequence[Message], at: int, tools: Sequence[ToolSpec] | None
-) -> list[int]:
-    """Return the tokens of a reply with tool calls or reasoning, checked by parsing them back."""
-    message = messages[at]
-    opening = renderer.render_ids([{"role": "user", "content": "x"}], tools=tools, add_generation_prompt=True)
-    stop = next((i for i in range(at + 1, len(messages)) if messages[i]["role"] == "assistant"), None)
-    for new in ((), messages[at + 1 : stop]):
-        ids = rendered_reply_ids(renderer, message, new, tools=tools)
-        if ids is not None:
-            parsed = renderer.parse_response(ids, tools=tools, prompt_ids=opening)
-            back = read_reply(parsed, 0).to_message()
-            if key_of(back) == key_of(message) and reasoning_of(back) == reasoning_of(message):
-                return ids
-    raise PolicyError(
-        "a demonstration with tool calls or reasoning cannot be encoded: the renderer does not parse its "
-        "own output back; write the reply as plain text"
-    )
 
 
 def _rendered(parent: int | None, tokens: Int32, turn: int) -> Node:

@@ -81,27 +81,22 @@ def test_faults_and_truncation_follow_the_script(tokenizer, renderer):
     assert ask(engine, renderer, BEGIN, max_tokens=9).truncated
 
 
-def test_script_formats_are_jsonl_and_toml(tmp_path):
-    lines = tmp_path / "session.jsonl"
-    lines.write_text(
+def test_script_has_one_reply_per_line(tmp_path):
+    path = tmp_path / "session.jsonl"
+    path.write_text(
         '{"content": "a", "tool_calls": [{"name": "ls", "arguments": {"x": 1}}]}\n\n{"text": "b"}\n'
     )
-    toml = tmp_path / "session.toml"
-    toml.write_text(
-        '[[reply]]\ncontent = "a"\ntool_calls = [{name = "ls", arguments = {x = 1}}]\n[[reply]]\ntext = "b"\n'
-    )
-    assert read_script(lines) == read_script(toml)
-    assert [reply.text for reply in read_script(lines)] == [None, "b"]
+    first, second = read_script(path)
+    assert first.tool_calls == (ScriptedCall(name="ls", arguments={"x": 1}),)
+    assert (first.text, second.text) == (None, "b")
 
 
 @pytest.mark.parametrize(
     ("name", "text", "sentence"),
     [
         ("a.jsonl", '{"content": "a"}\n{"contents": "b"}', "line 2: contents"),
-        ("a.jsonl", "{", "is not jsonl"),
-        ("a.toml", "x = 1", "only .*tables"),
-        ("a.toml", "reply = [1", "is not toml"),
-        ("a.toml", "reply = [1]", "reply 1"),
+        ("a.jsonl", "{", "line 1: Invalid JSON"),
+        ("a.jsonl", "{}\n\n[1]", "line 3: "),
     ],
 )
 def test_invalid_script_is_refused_with_the_position(tmp_path, name, text, sentence):

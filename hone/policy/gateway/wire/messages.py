@@ -145,7 +145,7 @@ def _messages(given: object, number: int) -> list[Message]:
     results: list[Message] = []
     blocks = [{"type": "text", "text": content}] if isinstance(content, str) else content
     for block, at in fields.as_objects(blocks, f"{where}.content"):
-        kind = block.get("type")
+        kind: Any = block.get("type")
         if kind not in _OF_ROLE[role]:
             raise invalid(f"{at} has type {kind!r}: {', '.join(_OF_ROLE[role][:3])}", f"{at}.type")
         fields.refuse_others(block, at, (*_EVERY_BLOCK, *_BLOCKS[kind]))
