@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from hone.curate.mutation.operators import OPERATORS
+from hone.curate.mutation.operators import bugs
 from hone.curate.mutation.sites import SiteFinder
 from hone.curate.mutation.source import Change, Source, apply
 from hone.tasks.diffs import file_diff
@@ -74,18 +74,15 @@ class Module:
     def mutations(self) -> Iterator[Mutation]:
         """Yield every mutation of the file; some change nothing or do not compile."""
         for site in self._walk.sites:
-            for operator in OPERATORS:
-                if not isinstance(site.node, operator.kinds):
-                    continue
-                for change in operator.changes(site, site.node):
-                    yield Mutation(
-                        path=self.source.path,
-                        operator=operator.name,
-                        function=site.scope.name,
-                        line=self.source.line(min(edit.start for edit in change)),
-                        block=site.block,
-                        change=change,
-                    )
+            for operator, change in bugs(site):
+                yield Mutation(
+                    path=self.source.path,
+                    operator=operator,
+                    function=site.scope.name,
+                    line=self.source.line(min(edit.start for edit in change)),
+                    block=site.block,
+                    change=change,
+                )
 
 
 def combine(modules: Mapping[str, Module], mutations: Sequence[Mutation]) -> Candidate | None:

@@ -6,10 +6,11 @@ Excluded: annotations, docstrings, decorators, imports, assertions, messages of 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import libcst as cst
+from libcst import matchers as m
 
 from hone.curate.mutation.source import Change, Source, is_text
 
@@ -60,6 +61,14 @@ class Site:
     block: int | None  # number of the innermost block of a function; None outside of functions
     source: Source
 
+    @property
+    def parent_node(self) -> cst.CSTNode | None:
+        return self.parent.node if self.parent else None
+
+    def code(self, node: cst.CSTNode) -> str:
+        """Return the source text of a node with its parentheses."""
+        return self.source.code(node)
+
     def replace(self, node: cst.CSTNode, text: str) -> Change:
         """Return the change of a node's text."""
         return (self.source.replace(node, text),)
@@ -67,13 +76,6 @@ class Site:
     def replace_inner(self, node: cst.BaseExpression, text: str) -> Change:
         """Return the change of an expression's text; its own parentheses stay."""
         return self.replace(node, f"({text})" if node.lpar else text)
-
-    def replace_operator(
-        self, operator: cst.CSTNode, others: Mapping[type[cst.CSTNode], str]
-    ) -> Iterator[Change]:
-        """Yield the change of an operator to the other one of its kind, if there is one."""
-        if other := others.get(type(operator)):
-            yield self.replace(operator, other)
 
     def remove(self) -> Change:
         """Return the removal of this statement's lines."""
@@ -91,7 +93,7 @@ class Site:
     @property
     def siblings(self) -> Sequence[cst.CSTNode]:
         """The statements of the block that holds this statement."""
-        block = self.parent.node if self.parent else None
+        block = self.parent_node
         return block.body if isinstance(block, cst.IndentedBlock) else [self.node]
 
     @property
@@ -216,77 +218,42 @@ def parameters(given: cst.Parameters) -> list[cst.Param]:
 
 
 def _bindings(function: cst.FunctionDef, source: Source) -> tuple[tuple[str, int], ...]:
-    finder = _Bindings(source)
-    start = source.span(function)[0]
+    """Return the names that a function binds, each with the end offset of the first binding."""
     given = parameters(function.params)
     given += [p for p in (function.params.star_arg, function.params.star_kwarg) if isinstance(p, cst.Param)]
-    for parameter in given:
-        finder.found.setdefault(parameter.name.value, start)
-    function.body.visit(finder)
-    hidden = {"self", "cls", "_", *finder.foreign}
-    return tuple((name, at) for name, at in finder.found.items() if name not in hidden)
+    start = source.span(function)[0]
+    found = {parameter.name.value: start for parameter in given}
+    hidden = {"self", "cls", "_"}
+    for node in _own_nodes(function.body):
+        match node:
+            case cst.Global(names=names) | cst.Nonlocal(names=names):
+                hidden.update(item.name.value for item in names)
+            case cst.Assign(targets=targets):
+                _bind(found, [target.target for target in targets], source.span(node)[1])
+            case cst.AnnAssign(target=target) | cst.AsName(name=cst.Name() as target):
+                _bind(found, [target], source.span(node)[1])
+            case cst.For(target=target, iter=iterable):
+                _bind(found, [target], source.span(iterable)[1])
+    return tuple((name, at) for name, at in found.items() if name not in hidden)
 
 
-class _Bindings(cst.CSTVisitor):
-    """Names that a function binds, each with the end offset of the first binding."""
+def _own_nodes(node: cst.CSTNode) -> Iterator[cst.CSTNode]:
+    """Yield the nodes below a function's body, without those of nested scopes."""
+    for child in node.children:
+        if not isinstance(child, cst.FunctionDef | cst.ClassDef | cst.Lambda | cst.CompFor):
+            yield child
+            yield from _own_nodes(child)
 
-    def __init__(self, source: Source) -> None:
-        self.source = source
-        self.found: dict[str, int] = {}
-        self.foreign: set[str] = set()
 
-    def visit_FunctionDef(self, node: cst.FunctionDef) -> bool:
-        return False
-
-    def visit_ClassDef(self, node: cst.ClassDef) -> bool:
-        return False
-
-    def visit_Lambda(self, node: cst.Lambda) -> bool:
-        return False
-
-    def visit_CompFor(self, node: cst.CompFor) -> bool:
-        return False
-
-    def visit_Global(self, node: cst.Global) -> None:
-        self.foreign.update(item.name.value for item in node.names)
-
-    def visit_Nonlocal(self, node: cst.Nonlocal) -> None:
-        self.foreign.update(item.name.value for item in node.names)
-
-    def visit_Assign(self, node: cst.Assign) -> None:
-        for target in node.targets:
-            self._bind(target.target, self.source.span(node)[1])
-
-    def visit_AnnAssign(self, node: cst.AnnAssign) -> None:
-        self._bind(node.target, self.source.span(node)[1])
-
-    def visit_For(self, node: cst.For) -> None:
-        self._bind(node.target, self.source.span(node.iter)[1])
-
-    def visit_AsName(self, node: cst.AsName) -> None:
-        if isinstance(node.name, cst.Name):
-            self._bind(node.name, self.source.span(node)[1])
-
-    def _bind(self, target: cst.CSTNode, at: int) -> None:
+def _bind(found: dict[str, int], targets: Iterable[cst.CSTNode], at: int) -> None:
+    for target in targets:
         if isinstance(target, cst.Name):
-            self.found.setdefault(target.value, at)
+            found.setdefault(target.value, at)
         elif isinstance(target, cst.Tuple | cst.List):
-            for element in target.elements:
-                self._bind(element.value, at)
+            _bind(found, [element.value for element in target.elements], at)
 
 
 def self_attributes(node: cst.ClassDef) -> tuple[str, ...]:
     """Return the attributes that the class assigns to `self`."""
-    finder = _Attributes()
-    node.visit(finder)
-    return tuple(finder.found)
-
-
-class _Attributes(cst.CSTVisitor):
-    def __init__(self) -> None:
-        self.found: dict[str, None] = {}
-
-    def visit_AssignTarget(self, node: cst.AssignTarget) -> None:
-        target = node.target
-        if isinstance(target, cst.Attribute) and last_name(target.value) == "self":
-            self.found[target.attr.value] = None
+    assigned = m.findall(node, m.AssignTarget(target=m.Attribute(value=m.Name("self"))))
+    return tuple(dict.fromkeys(last_name(target.children[0]) for target in assigned))

@@ -1,8 +1,18 @@
-"""All operators, in modules by the kind of mistake."""
+"""All operators: each module yields the bugs of one node, by the kind of mistake."""
 
 from __future__ import annotations
 
-from hone.curate.mutation.operators import calls, conditions, errors, names, statements, values
-from hone.curate.mutation.operators.operator import OPERATORS, Operator
+from collections.abc import Iterator
 
-__all__ = ["OPERATORS", "Operator", "calls", "conditions", "errors", "names", "statements", "values"]
+from hone.curate.mutation.operators import expressions, statements, values
+from hone.curate.mutation.operators.operator import OPERATORS, Bug, Operator
+from hone.curate.mutation.sites import Site
+
+__all__ = ["OPERATORS", "Bug", "Operator", "bugs"]
+
+
+def bugs(site: Site) -> Iterator[Bug]:
+    """Yield every bug that an operator makes of a node."""
+    yield from expressions.bugs(site)
+    yield from values.bugs(site)
+    yield from statements.bugs(site)

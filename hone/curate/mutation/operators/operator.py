@@ -1,38 +1,24 @@
-"""The registry of operators."""
+"""The names of all operators."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple, TypeVar
+from typing import Literal, get_args
 
-import libcst as cst
-
-from hone.curate.mutation.sites import Site
 from hone.curate.mutation.source import Change
 
-NodeT = TypeVar("NodeT", bound=cst.CSTNode)
+Operator = Literal[
+    "arithmetic", "boolean_operator", "comparison_boundary", "comparison_inverse", "default_value",
+    "dropped_argument", "dropped_bound", "dropped_branch", "dropped_copy", "dropped_keyword",
+    "dropped_method", "dropped_not", "dropped_operand", "dropped_sign", "dropped_super", "dropped_term",
+    "dropped_wrapper", "loop_control", "mutable_default", "narrowed_handler", "negated_condition",
+    "negated_return", "none_for_empty", "off_by_one", "removed_assignment", "removed_call",
+    "removed_condition", "removed_guard", "removed_initialisation", "removed_raise",
+    "statement_into_loop", "stopped_early", "swallowed_error", "swapped_arguments", "swapped_branches",
+    "swapped_targets", "widened_handler", "wrong_attribute", "wrong_constant", "wrong_exception",
+    "wrong_format", "wrong_function", "wrong_method", "wrong_return", "wrong_text", "wrong_variable",
+    "yield_whole",
+]  # fmt: skip
+"""One way to seed a bug. A change may do nothing or not compile: candidates are filtered later."""
 
-
-class Operator(NamedTuple):
-    """One way to seed a bug. A change may do nothing or not compile: candidates are filtered later."""
-
-    name: str
-    kinds: tuple[type[cst.CSTNode], ...]  # of the nodes that it changes
-    changes: Callable[[Site, Any], Iterator[Change]]  # takes a site and its node
-
-
-OPERATORS: list[Operator] = []
-
-
-def operator(
-    *kinds: type[NodeT],
-) -> Callable[[Callable[[Site, NodeT], Iterator[Change]]], Callable[[Site, NodeT], Iterator[Change]]]:
-    """Register a function as the operator of its name for nodes of `kinds`."""
-
-    def register(
-        changes: Callable[[Site, NodeT], Iterator[Change]],
-    ) -> Callable[[Site, NodeT], Iterator[Change]]:
-        OPERATORS.append(Operator(changes.__name__, kinds, changes))
-        return changes
-
-    return register
+OPERATORS: tuple[Operator, ...] = get_args(Operator)
+Bug = tuple[Operator, Change]

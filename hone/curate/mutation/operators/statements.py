@@ -1,4 +1,4 @@
-"""Bugs in statements: one is missing or misplaced."""
+"""Bugs in statements: one is missing or misplaced, a branch is wrong, an exception is not handled."""
 
 from __future__ import annotations
 
@@ -6,106 +6,154 @@ from collections.abc import Iterator
 
 import libcst as cst
 
-from hone.curate.mutation.operators.operator import operator
+from hone.curate.mutation.operators.operator import Bug, Operator
 from hone.curate.mutation.sites import Site, last_name
-from hone.curate.mutation.source import Change, Edit
+from hone.curate.mutation.source import Edit
 
 _LEAVES = (cst.Return, cst.Continue, cst.Break, cst.Raise)
+_EXCEPTIONS = {
+    "ValueError": "TypeError",
+    "TypeError": "ValueError",
+    "KeyError": "IndexError",
+    "IndexError": "KeyError",
+    "AttributeError": "KeyError",
+    "StopIteration": "GeneratorExit",
+    "NotImplementedError": "ValueError",
+    "RuntimeError": "ValueError",
+    "OSError": "ValueError",
+    "ImportError": "AttributeError",
+    "LookupError": "ValueError",
+    "ZeroDivisionError": "ValueError",
+    "OverflowError": "ValueError",
+    "UnicodeDecodeError": "KeyError",
+    "Exception": "ValueError",
+}
 
 
-@operator(cst.Assign, cst.AugAssign)
-def removed_assignment(site: Site, node: cst.Assign | cst.AugAssign) -> Iterator[Change]:
-    """An assignment to something that already has a value is dropped."""
-    line = site.statement
-    if line is None or _initialises(site):
+def bugs(site: Site) -> Iterator[Bug]:
+    """Yield the bugs of a statement, a condition or a handler."""
+    node = site.node
+    yield from _removed_lines(site)
+    match node:
+        case cst.If():
+            yield from _negated_condition(site, node.test)
+            yield from _other_branches(site, node)
+        case cst.While(test=test) | cst.IfExp(test=test):
+            yield from _negated_condition(site, test)
+        case cst.Break() | cst.Continue():
+            yield "loop_control", site.replace(node, "continue" if isinstance(node, cst.Break) else "break")
+            yield "loop_control", site.replace(node, "pass")
+        case cst.Expr(value=cst.Yield()) if site.statement and site.inside(cst.For, cst.While):
+            yield "stopped_early", (_line_after(site, site.statement.node, site.statement.node, "break"),)
+        case cst.Raise():
+            yield "removed_raise", site.replace(node, "pass")
+            yield from _other_class(site, node.exc.func if isinstance(node.exc, cst.Call) else node.exc)
+        case cst.ExceptHandler():
+            yield from _other_class(site, node.type)
+            yield from _other_handlers(site, node)
+    if isinstance(node, cst.For | cst.While):
+        yield from _statement_into_loop(site, node)
+
+
+def _removed_lines(site: Site) -> Iterator[Bug]:
+    """Yield the removal of an assignment to something that has a value, and of a call without a result."""
+    operator: Operator
+    line, target = site.statement, None
+    if line is None:
         return
-    if isinstance(node, cst.Assign) and isinstance(node.targets[0].target, cst.Name):
-        name, start = node.targets[0].target.value, site.source.span(node)[0]
-        if not any(bound == name and at < start for bound, at in site.scope.bound):
-            return  # the first binding: the name would be undefined
-    yield line.remove()
+    if isinstance(site.node, cst.Assign):
+        target = site.node.targets[0].target
+    start = site.source.span(site.node)[0]
+    match site.node:
+        case cst.Assign() if (
+            site.scope.name.endswith("__init__")
+            and isinstance(target, cst.Attribute)
+            and last_name(target.value) == "self"
+        ):
+            operator = "removed_initialisation"
+        case cst.Assign() | cst.AugAssign():
+            if isinstance(target, cst.Name) and not any(
+                name == target.value and at < start for name, at in site.scope.bound
+            ):
+                return  # the first binding: the name would be undefined
+            operator = "removed_assignment"
+        case cst.Expr(value=cst.Call(func=cst.Attribute(value=base))) if last_name(base) == "super":
+            operator = "dropped_super"
+        case cst.Expr(value=cst.Call() | cst.Yield() | cst.Await() as value):
+            if isinstance(value, cst.Call) and "super" in site.code(value.func):
+                return
+            operator = "removed_call"
+        case _:
+            return
+    yield operator, line.remove()
 
 
-@operator(cst.Assign)
-def removed_initialisation(site: Site, node: cst.Assign) -> Iterator[Change]:
-    """`__init__` does not set an attribute."""
-    line = site.statement
-    if line is not None and _initialises(site):
-        yield line.remove()
+def _negated_condition(site: Site, test: cst.BaseExpression) -> Iterator[Bug]:
+    """Yield the negation of a condition that is no comparison, see `comparison_inverse`."""
+    match test:
+        case cst.Comparison(comparisons=[_]):
+            return
+        case cst.UnaryOperation(operator=cst.Not()):
+            yield "negated_condition", site.replace_inner(test, site.code(test.expression))
+        case cst.Name() | cst.Attribute() | cst.Call() | cst.Subscript():
+            yield "negated_condition", site.replace(test, f"not {site.code(test)}")
+        case _:
+            code = site.code(test)
+            yield "negated_condition", site.replace(test, f"not {code if test.lpar else f'({code})'}")
 
 
-def _initialises(site: Site) -> bool:
-    target = site.node.targets[0].target if isinstance(site.node, cst.Assign) else None
-    return (
-        site.scope.name.endswith("__init__")
-        and isinstance(target, cst.Attribute)
-        and last_name(target.value) == "self"
-    )
-
-
-@operator(cst.Expr)
-def removed_call(site: Site, node: cst.Expr) -> Iterator[Change]:
-    """A call whose result is unused is dropped."""
-    line = site.statement
-    if line is None or not isinstance(node.value, cst.Call | cst.Yield | cst.Await):
+def _other_branches(site: Site, node: cst.If) -> Iterator[Bug]:
+    """Yield the bugs in the branches of an `if`: one runs always or never, or two change places."""
+    branch, body = node.orelse, node.body
+    if branch is None:
+        yield "removed_condition", site.replace(node.test, "True")
+        last = body.body[-1]
+        last = last.body[-1] if isinstance(last, cst.SimpleStatementLine) else last
+        if isinstance(last, _LEAVES) and not site.code(node).startswith("elif"):
+            yield "removed_guard", site.remove()
         return
-    if not (isinstance(node.value, cst.Call) and "super" in site.source.code(node.value.func)):
-        yield line.remove()
+    start, end = site.source.lines(branch)
+    if isinstance(branch, cst.If) and branch.orelse is not None:
+        end = site.source.lines(branch.orelse)[0]
+    if isinstance(branch.body, cst.IndentedBlock) or isinstance(branch, cst.If):
+        yield "dropped_branch", (Edit(start, end, ""),)
+    blocks = isinstance(body, cst.IndentedBlock) and isinstance(branch.body, cst.IndentedBlock)
+    if isinstance(branch, cst.Else) and blocks:
+        yield "swapped_branches", site.source.swap(body, branch.body)
 
 
-@operator(cst.If)
-def removed_guard(site: Site, node: cst.If) -> Iterator[Change]:
-    """An `if` that leaves the function or the loop is dropped."""
-    if node.orelse or site.source.code(node).startswith("elif"):
-        return
-    last = node.body.body[-1]
-    small = last.body[-1] if isinstance(last, cst.SimpleStatementLine) else last
-    if isinstance(small, _LEAVES):
-        yield site.remove()
-
-
-@operator(cst.If)
-def removed_condition(site: Site, node: cst.If) -> Iterator[Change]:
-    """The body of an `if` always runs."""
-    if node.orelse is None:
-        yield site.replace(node.test, "True")
-
-
-@operator(cst.Break, cst.Continue)
-def loop_control(site: Site, node: cst.Break | cst.Continue) -> Iterator[Change]:
-    """`break` becomes `continue`, `continue` becomes `break`, or either becomes `pass`."""
-    yield site.replace(node, "continue" if isinstance(node, cst.Break) else "break")
-    yield site.replace(node, "pass")
-
-
-@operator(cst.For, cst.While)
-def statement_into_loop(site: Site, node: cst.For | cst.While) -> Iterator[Change]:
-    """The line after a loop is indented into it."""
-    source = site.source
+def _statement_into_loop(site: Site, node: cst.For | cst.While) -> Iterator[Bug]:
+    """Yield the loop with the line after it at its end."""
     siblings = list(site.siblings)
-    at = siblings.index(node) + 1
-    if node.orelse or not isinstance(node.body, cst.IndentedBlock) or at >= len(siblings):
+    following = siblings[siblings.index(node) + 1 :][:1]
+    if node.orelse or not isinstance(node.body, cst.IndentedBlock) or not following:
         return
-    following = siblings[at]
-    code = source.code(following)
-    if isinstance(following, cst.SimpleStatementLine) and "\n" not in code and len(siblings) > at:
-        end = source.span(node)[1]
-        indented = f"{source.newline}{source.indentation(node.body.body[-1])}{code}"
-        yield (Edit(end, end, indented), source.remove_statement(following, siblings))
+    code = site.code(following[0])
+    if isinstance(following[0], cst.SimpleStatementLine) and "\n" not in code:
+        added = _line_after(site, node, node.body.body[-1], code)
+        yield "statement_into_loop", (added, site.source.remove_statement(following[0], siblings))
 
 
-@operator(cst.Yield)
-def yield_whole(site: Site, node: cst.Yield) -> Iterator[Change]:
-    """`yield from x` yields x as one item."""
-    if isinstance(node.value, cst.From):
-        yield site.replace(node.value, site.source.code(node.value.item))
+def _line_after(site: Site, node: cst.CSTNode, neighbour: cst.CSTNode, code: str) -> Edit:
+    """Return the edit that adds a line after `node`, indented as its `neighbour`."""
+    end = site.source.span(node)[1]
+    return Edit(end, end, f"{site.source.newline}{site.source.indentation(neighbour)}{code}")
 
 
-@operator(cst.Expr)
-def stopped_early(site: Site, node: cst.Expr) -> Iterator[Change]:
-    """The loop ends after its first `yield`."""
-    line = site.statement
-    if line is not None and isinstance(node.value, cst.Yield) and site.inside(cst.For, cst.While):
-        indented = f"{site.source.newline}{site.source.indentation(line.node)}break"
-        end = site.source.span(line.node)[1]
-        yield (Edit(end, end, indented),)
+def _other_class(site: Site, named: cst.CSTNode | None) -> Iterator[Bug]:
+    """Yield the bugs that raise or catch an exception of another class."""
+    if isinstance(named, cst.Name) and named.value in _EXCEPTIONS:
+        yield "wrong_exception", site.replace(named, _EXCEPTIONS[named.value])
+
+
+def _other_handlers(site: Site, node: cst.ExceptHandler) -> Iterator[Bug]:
+    """Yield the handlers that catch everything, catch one class less, or do nothing."""
+    if node.type is not None and last_name(node.type) not in ("Exception", "BaseException"):
+        yield "widened_handler", site.replace(node.type, "Exception")
+    if isinstance(node.type, cst.Tuple) and len(node.type.elements) > 1:
+        codes = [site.code(element.value) for element in node.type.elements]
+        for at in range(len(codes)):
+            rest = codes[:at] + codes[at + 1 :]
+            yield "narrowed_handler", site.replace(node.type, f"({', '.join(rest)},)")
+    if isinstance(node.body, cst.IndentedBlock) and site.code(node.body) != "pass":
+        yield "swallowed_error", site.replace(node.body, "pass")
