@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hone.sandbox.contract import ProviderUnavailable, SandboxSpec
-from hone.sandbox.docker.engine import OWNER_LABEL, EngineInfo, LabelledContainer
+from hone.sandbox.docker.engine import OWNER_LABEL, EngineInfo
 from hone.sandbox.docker.images import Image
 from hone.sandbox.init.bundle import BUNDLE_TARGET, Bundle
 from hone.sandbox.network import PROXY_PATH, PROXY_PORT, parse_allowed
@@ -115,7 +115,6 @@ def labels(owner: str, sandbox: str, run: str) -> dict[str, str]:
     return {OWNER_LABEL: owner, _BOOT_LABEL: boot_id(), LEASE_LABEL: sandbox, "hone.run": run}
 
 
-def is_orphan(container: LabelledContainer) -> bool:
-    """Return whether the owner is known to be dead. Only its own machine can tell, by its process id."""
-    labels = container.labels
+def is_orphan(labels: Mapping[str, str]) -> bool:
+    """Return whether a container's owner is known to be dead. Only its own machine can tell, by its pid."""
     return labels.get(_BOOT_LABEL) == boot_id() and is_dead(labels[OWNER_LABEL])

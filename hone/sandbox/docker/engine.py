@@ -119,14 +119,6 @@ def default_url() -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LabelledContainer:
-    """A container with the label of an owner."""
-
-    id: str
-    labels: Mapping[str, str]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class EngineInfo:
     """Name, version and supported limits of an engine."""
 
@@ -274,12 +266,12 @@ class Engine:
                         raise
                 await asyncio.sleep(_REMOVAL_POLL_S)
 
-    async def owned(self) -> list[LabelledContainer]:
-        """Return all containers with an owner's label, in any state."""
+    async def owned(self) -> dict[str, Mapping[str, str]]:
+        """Return {id: labels} of all containers with an owner's label, in any state."""
         filters = json.dumps({"label": [OWNER_LABEL]})
         with self._typed_errors():
             found = await self._client.containers.list(all=1, filters=filters)
-        return [LabelledContainer(id=container.id, labels=container["Labels"]) for container in found]
+        return {container.id: container["Labels"] for container in found}
 
     async def written_bytes(self, container: str) -> int:
         """Return the size of the writable layer."""

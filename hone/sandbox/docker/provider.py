@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import posixpath
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from hone.sandbox import network, owners
@@ -17,7 +17,7 @@ from hone.sandbox.contract import Check, Health, ProviderUnavailable, SandboxLos
 from hone.sandbox.docker import configuration, images
 from hone.sandbox.docker.container import Container, User, identify, make_workdir
 from hone.sandbox.docker.disk import DiskWatch, Size, Watched, measure
-from hone.sandbox.docker.engine import OWNER_LABEL, Engine, LabelledContainer, default_url, open_engine
+from hone.sandbox.docker.engine import OWNER_LABEL, Engine, default_url, open_engine
 from hone.sandbox.health import limit_checks, probe_sandbox
 from hone.sandbox.images.reference import canonical
 from hone.sandbox.init import bundle
@@ -76,7 +76,7 @@ class DockerProvider:
             await asyncio.gather(*removals, return_exceptions=True)
             await asyncio.to_thread(owners.remove, self._owner, self._state_dir, [])
             try:
-                await _remove_matching(engine, lambda one: one.labels[OWNER_LABEL] == self._owner)
+                await _remove_matching(engine, lambda labels: labels[OWNER_LABEL] == self._owner)
             except ProviderUnavailable:
                 if exc[0] is None:  # else the first error is more useful
                     raise
@@ -189,9 +189,9 @@ class DockerProvider:
         return removed + await asyncio.to_thread(owners.reconcile, self._state_dir, [])
 
 
-async def _remove_matching(engine: Engine, matches: Callable[[LabelledContainer], bool]) -> int:
-    """Remove all labelled containers that match; return their number. Raises the first error at the end."""
-    ids = [one.id for one in await engine.owned() if matches(one)]
+async def _remove_matching(engine: Engine, matches: Callable[[Mapping[str, str]], bool]) -> int:
+    """Remove all containers whose labels match; return their number. Raises the first error at the end."""
+    ids = [id_ for id_, labels in (await engine.owned()).items() if matches(labels)]
     results = await asyncio.gather(*(engine.remove(one) for one in ids), return_exceptions=True)
     for result in results:
         if isinstance(result, BaseException):

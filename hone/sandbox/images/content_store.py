@@ -24,7 +24,7 @@ from pathlib import Path
 from hone.sandbox.contract import ImageUnavailable
 from hone.sandbox.images.layers import disk_full
 from hone.sandbox.images.locks import Lock, Staging, lock, lock_file, remove_dead
-from hone.sandbox.images.records import Image, Record
+from hone.sandbox.images.records import RECORD_JSON, Image, Record
 
 
 class ContentStore:
@@ -61,7 +61,7 @@ class ContentStore:
         """Return the image of a full name (`Reference.name`), or None."""
         try:
             _, digest = self._name_file(name).read_text().splitlines()
-            return self._image(Record.load(self._record(digest).read_text()), name)
+            return self._image(RECORD_JSON.validate_json(self._record(digest).read_bytes()), name)
         except FileNotFoundError:
             return None
 
@@ -94,9 +94,9 @@ class ContentStore:
                 for digest in record.blobs:
                     with contextlib.suppress(FileExistsError):
                         os.link(made.blobs / digest.removeprefix("sha256:"), self.blob(digest))
-                _write(made, self._record(record.digest), record.dump())
+                _write(made, self._record(record.digest), RECORD_JSON.dump_json(record))
             os.utime(self._record(record.digest))
-            _write(made, self._name_file(name), f"{name}\n{record.digest}\n")
+            _write(made, self._name_file(name), f"{name}\n{record.digest}\n".encode())
             self._sweep(made)
             return self._image(record, name)
 
@@ -110,7 +110,7 @@ class ContentStore:
     def all_records(self) -> list[Record]:
         """Return all records, the least recently used first."""
         paths = sorted(self.records.iterdir(), key=lambda path: path.stat().st_mtime_ns)
-        return [Record.load(path.read_text()) for path in paths]
+        return [RECORD_JSON.validate_json(path.read_bytes()) for path in paths]
 
     def _evict(self, budget_bytes: int, new: Record | None, *, must: bool) -> list[Record]:
         """Remove unused images, the least recently used first, until the rest fits the budget."""
@@ -201,8 +201,8 @@ def gone(name: str) -> ImageUnavailable:
     return ImageUnavailable(f"{name} was removed from this machine", problem="unknown_image", retryable=True)
 
 
-def _write(made: Staging, path: Path, text: str) -> None:
+def _write(made: Staging, path: Path, content: bytes) -> None:
     """Write a file atomically."""
     draft = made.directory / path.name
-    draft.write_text(text)
+    draft.write_bytes(content)
     draft.rename(path)

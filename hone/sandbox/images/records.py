@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import platform
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from pydantic import TypeAdapter
 
 from hone.sandbox.contract import ImageUnavailable
 
@@ -62,13 +64,8 @@ class Record:
         unpacked = {layer.diff_id: layer.bytes for layer in self.layers}
         return unpacked | {f"blob {layer.blob}": layer.blob_bytes for layer in self.layers}
 
-    def dump(self) -> str:
-        return json.dumps(asdict(self))
 
-    @classmethod
-    def load(cls, text: str) -> Record:
-        fields: dict[str, Any] = json.loads(text)
-        return cls(**{**fields, "layers": tuple(Layer(**layer) for layer in fields["layers"])})
+RECORD_JSON = TypeAdapter(Record)
 
 
 def read_image(name: str, digest: str, blobs: Path) -> Record:

@@ -42,13 +42,6 @@ _MAIN = (
     "modules, extensions, tree_program = marshal.loads(posix.read(file, 1 << 20)); "
     "exec(modules['in_sandbox.start']); main(modules, extensions, tree_program)"
 )
-# The same for the relay alone, as an ordinary command.
-_JOIN = (
-    f"import marshal, posix, sys; file = posix.open('{BUNDLE_TARGET}/modules', posix.O_RDONLY); "
-    "modules, extensions, _ = marshal.loads(posix.read(file, 1 << 20)); exec(modules['in_sandbox.start']); "
-    "sys.meta_path.insert(0, Bundled(modules, extensions)); from in_sandbox import relay; "
-    "relay.start(int(sys.argv[1]), sys.argv[2])"
-)
 _UNCHECKED = py_compile.PycInvalidationMode.UNCHECKED_HASH  # no stat of sources, which are not there
 # Print the modules that process 1 loads on a bare interpreter: {name: file}.
 _PROBE = """
@@ -76,7 +69,7 @@ def forward_port_command(port: int, path: str) -> list[str]:
 
     Run it with `Sandbox.exec`, in any image: it ends when the port listens, and leaves a relay running.
     """
-    return [*_PYTHON, "-c", _JOIN, str(port), path]
+    return [*_PYTHON, "-c", _MAIN, "forward", str(port), path]
 
 
 def prepare(cache_dir: Path) -> Bundle:

@@ -33,18 +33,21 @@ def read_files(body: bytes) -> bytes:
     return wire.pack(*contents)
 
 
-def change(kind: int, body: bytes) -> None:
-    """Handle a WRITE, MKDIR or LINK request."""
-    if kind == wire.WRITE_KIND:
-        write_chunk(body)
-    elif kind == wire.MKDIR_KIND:
-        make_directories(body)
-    elif kind == wire.LINK_KIND:
-        target, path = wire.unpack(body)
-        os.symlink(target, path)
+def change_all(body: bytes) -> bytes:
+    """Handle a CHANGES request."""
+    for change in wire.unpack(body):
+        HANDLERS[change[0]](change[1:])
+    return b""
 
 
-def write_chunk(body: bytes) -> None:
+def make_link(body: bytes) -> bytes:
+    """Handle a LINK request."""
+    target, path = wire.unpack(body)
+    os.symlink(target, path)
+    return b""
+
+
+def write_chunk(body: bytes) -> bytes:
     """Handle a WRITE request; the first chunk truncates the file, or makes it and its parents."""
     offset, mode = wire.WRITE.unpack_from(body)
     path, data = wire.unpack(body, wire.WRITE.size)
@@ -62,6 +65,7 @@ def write_chunk(body: bytes) -> None:
             data, offset = data[written:], offset + written
     finally:
         os.close(fd)
+    return b""
 
 
 def list_entries(path: bytes) -> bytes:
@@ -88,8 +92,8 @@ def space(path: bytes) -> bytes:
     return wire.SPACE.pack(info.f_bfree * info.f_frsize, info.f_ffree)
 
 
-def make_directories(path: bytes) -> None:
-    """Make a directory and its parents where they are missing."""
+def make_directories(path: bytes) -> bytes:
+    """Handle a MKDIR request: make a directory and its parents where they are missing."""
     try:
         os.mkdir(path, 0o755)
     except FileExistsError:
@@ -101,3 +105,16 @@ def make_directories(path: bytes) -> None:
             raise
         make_directories(above)
         make_directories(path)
+    return b""
+
+
+HANDLERS = {
+    wire.READ_KIND: read_chunk,
+    wire.READ_FILES_KIND: read_files,
+    wire.LIST_KIND: list_entries,
+    wire.SPACE_KIND: space,
+    wire.CHANGES_KIND: change_all,
+    wire.WRITE_KIND: write_chunk,
+    wire.MKDIR_KIND: make_directories,
+    wire.LINK_KIND: make_link,
+}  # kind of a request -> function from its body to that of the reply

@@ -153,21 +153,8 @@ class Init:
                 body = body[os.write(fd, body) :]
         elif kind == wire.CANCEL_KIND:
             self.cancel(request)
-        elif kind == wire.READ_KIND:
-            self.send(wire.DATA_KIND, request, files.read_chunk(body))
-        elif kind == wire.LIST_KIND:
-            self.send(wire.DATA_KIND, request, files.list_entries(body))
-        elif kind in (wire.WRITE_KIND, wire.MKDIR_KIND, wire.LINK_KIND):
-            files.change(kind, body)
-            self.send(wire.DATA_KIND, request, b"")
-        elif kind == wire.CHANGES_KIND:
-            for change in wire.unpack(body):
-                files.change(change[0], change[1:])
-            self.send(wire.DATA_KIND, request, b"")
-        elif kind == wire.READ_FILES_KIND:
-            self.send(wire.DATA_KIND, request, files.read_files(body))
-        elif kind == wire.SPACE_KIND:
-            self.send(wire.DATA_KIND, request, files.space(body))
+        elif kind in files.HANDLERS:
+            self.send(wire.DATA_KIND, request, files.HANDLERS[kind](body))
         elif kind == wire.KILL_KIND:
             processes.send_signal({-1}, signal.SIGKILL)  # all but process 1
             self.send(wire.DATA_KIND, request, b"")

@@ -32,7 +32,13 @@ class Bundled:
 
 
 def main(modules: "Mapping[str, CodeType]", extensions: "Mapping[str, str]", tree_program: bytes) -> None:
+    """Become process 1, or with the arguments `forward PORT PATH` start a relay from an ordinary command."""
     sys.meta_path.insert(0, Bundled(modules, extensions))
-    from in_sandbox import init
+    if sys.argv[1] == "forward":
+        from in_sandbox import relay
 
-    init.main(tree_program)
+        relay.start(int(sys.argv[2]), sys.argv[3])
+    else:
+        from in_sandbox import init
+
+        init.main(tree_program)
