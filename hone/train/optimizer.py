@@ -3,13 +3,17 @@
 # pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
 from torch.nn import Parameter
 from torch.optim import Optimizer
-from transformers import PreTrainedModel
 
 from hone.train.muon import BatchedMuon
 from hone.train.settings import OptimizerSettings
+
+if TYPE_CHECKING:  # its import takes seconds
+    from transformers import PreTrainedModel
 
 
 def make_optimizers(model: PreTrainedModel, settings: OptimizerSettings) -> list[Optimizer]:
