@@ -52,8 +52,8 @@ class Worker:
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(ROOT / name, target, follow_symlinks=False)
         (tree / ".venv").symlink_to(ROOT / ".venv")
-        environment = {**os.environ, "PYTHONPATH": str(tree), "PYTHONDONTWRITEBYTECODE": "1"}
-        environment |= {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
+        environment = {**os.environ, "PYTHONPATH": str(tree), "OMP_NUM_THREADS": "1"}
+        environment.pop("PYTHONDONTWRITEBYTECODE", None)  # what one run has compiled serves the next
         self.process = subprocess.Popen(
             [sys.executable, str(WORKER)],
             cwd=tree,

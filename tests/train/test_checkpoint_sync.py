@@ -1,8 +1,9 @@
-"""A saved checkpoint is flushed to the disk: no model is needed to see that."""
+"""A saved checkpoint is complete, verified and flushed to the disk: no model is needed to see that."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
@@ -10,6 +11,7 @@ import pytest
 
 from hone.train import checkpoint
 from hone.train.checkpoint import TrainState
+from hone.train.errors import CheckpointError
 from hone.train.trainer import Trainer
 
 
@@ -39,5 +41,44 @@ def test_every_file_of_a_checkpoint_is_fsynced(tmp_path: Path, monkeypatch: pyte
     path = checkpoint.save(
         tmp_path, TrainState(step=0), trainer=cast("Trainer", writes), tokenizer=writes, keep=1
     )
-    assert len(list(path.iterdir())) == 5
+    assert {file.name for file in path.iterdir()} == {
+        *("file0", "file1", "trainer.pt", "progress.json", "COMPLETE")
+    }
     assert {file.stat().st_ino for file in (*path.iterdir(), path, tmp_path)} <= flushed
+
+
+def save(folder: Path, step: int = 0, keep: int = 9) -> Path:
+    writes = Writes()
+    state = TrainState(step=step, rollouts={"r": "trained"})
+    return checkpoint.save(folder, state, trainer=cast("Trainer", writes), tokenizer=writes, keep=keep)
+
+
+def test_state_of_the_newest_checkpoint_is_read_back(tmp_path: Path) -> None:
+    save(tmp_path, 3)
+    path = save(tmp_path, 12)
+    assert path.name == "step-000012"
+    assert checkpoint.latest(tmp_path) == path
+    assert checkpoint.read_state(path) == TrainState(step=12, rollouts={"r": "trained"})
+
+
+def test_checkpoint_of_another_format_is_refused(tmp_path: Path) -> None:
+    progress = save(tmp_path) / "progress.json"
+    progress.write_text(progress.read_text().replace('"format": 1', '"format": 2'))
+    with pytest.raises(CheckpointError, match="another version of Hone"):
+        checkpoint.read_state(progress.parent)
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        (lambda file: file.unlink(), "lacks the file file0"),
+        (lambda file: file.write_text("more content"), "has 12 bytes instead of 7"),
+        (lambda file: file.write_text("CONTENT"), "has been changed"),
+    ],
+)
+def test_damaged_file_of_a_checkpoint_is_named(
+    damage: Callable[[Path], object], said: str, tmp_path: Path
+) -> None:
+    damage(save(tmp_path) / "file0")
+    with pytest.raises(CheckpointError, match=said):
+        checkpoint.latest(tmp_path)

@@ -9,9 +9,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hone.train.batches import plan, split_rollouts
-from hone.train.loss import kl_estimate, policy_loss, token_scales
+from hone.train.batches import TrainRow, micro_batches, plan, split_rollouts
+from hone.train.loss import PolicyObjective, kl_estimate, policy_loss, token_scales
 from hone.train.settings import LossSettings
+from hone.types import Sample
 from tests.train.examples import multi_turn_samples
 
 CLIP = LossSettings(clip_low=0.2, clip_high=0.28)
@@ -76,6 +77,66 @@ def test_branches_of_a_rollout_count_as_one_trajectory() -> None:
     scales = token_scales([one, replace(two, rollout_id=one.rollout_id), other], "trajectory")
     assert float(scales[0].sum() + scales[1].sum()) == pytest.approx(0.5)
     assert float(scales[2].sum()) == pytest.approx(0.5)
+
+
+def test_rollout_without_trained_tokens_does_not_count() -> None:
+    one, other = multi_turn_samples(2)
+    empty = replace(other, weight=np.zeros_like(other.weight))
+    for name in ("token", "trajectory", "group"):
+        scales = token_scales([one, empty], name)  # type: ignore[arg-type]
+        assert float(scales[0].sum()) == pytest.approx(1.0)
+        assert not scales[1].any()
+
+
+def test_objective_follows_its_settings() -> None:
+    one, other = multi_turn_samples(2)
+    settings = LossSettings(
+        clip_low=0.1, clip_high=0.3, normalisation="constant", constant_tokens=10, old_logprobs="recomputed"
+    )
+    objective = PolicyObjective(settings, temperature=1.0)
+    assert (objective.recomputes, objective.uses_reference, objective.clip) == (True, False, (0.9, 1.3))
+    weight = float(one.weight.sum())
+    assert float(objective.scales([one, other])[0].sum()) == pytest.approx(weight / 10 / 2)
+    assert not PolicyObjective(LossSettings(), temperature=1.0).recomputes
+
+
+def test_sample_has_a_gradient_only_with_an_advantage_on_a_trained_token() -> None:
+    (sample,) = multi_turn_samples(1)
+    untrained = replace(sample, advantage=(sample.weight == 0).astype(np.float32))
+    plain = PolicyObjective(LossSettings(), temperature=1.0)
+    assert plain.has_gradient(sample)
+    assert not plain.has_gradient(untrained)
+    assert PolicyObjective(LossSettings(kl_coef=0.1), temperature=1.0).has_gradient(untrained)
+
+
+def test_micro_batch_holds_each_trained_token_and_the_position_before_it() -> None:
+    def row(tokens: list[int], weight: list[int], start: float) -> TrainRow:
+        values = start + np.arange(len(tokens), dtype=np.float32)
+        sample = Sample(
+            rollout_id="r",
+            group_id="g",
+            tokens=np.array(tokens, np.int32),
+            weight=np.array(weight, np.float32),
+            advantage=values,
+            logprobs=values + 100,
+            version=np.zeros(len(tokens), np.int32),
+        )
+        return TrainRow(sample=sample, scale=values + 200, old_logprobs=values + 300, reference=values + 400)
+
+    rows = [row([1, 2, 3], [0, 1, 0], 10), row([4, 5, 6, 7, 8], [0, 0, 1, 1, 0], 20)]
+    (batch,) = micro_batches(rows, budget_tokens=8, device=torch.device("cpu"))
+    assert batch.rows == [1, 0]
+    assert batch.input_ids.tolist() == [[4, 5, 6, 7], [1, 2, 0, 0]]
+    assert batch.targets.tolist() == [6, 7, 2]
+    assert batch.positions.tolist() == [1, 2, 4]
+    assert batch.advantages.tolist() == [22, 23, 11]
+    assert batch.engine_logprobs.tolist() == [122, 123, 111]
+    assert batch.scale.tolist() == [222, 223, 211]
+    assert batch.old_logprobs is not None
+    assert batch.old_logprobs.tolist() == [322, 323, 311]
+    assert batch.reference is not None
+    assert batch.reference.tolist() == [422, 423, 411]
+    assert batch.tokens == 6
 
 
 @given(st.lists(st.integers(1, 300), max_size=60), st.integers(1, 1000))
