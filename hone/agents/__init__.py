@@ -3,9 +3,8 @@
 from hone.agents.bash import BashAgent
 from hone.agents.contract import Agent, AgentRun
 from hone.agents.debugger import DebuggerAgent
-from hone.agents.debugger.demonstrator import DebuggerDemonstrator
 from hone.agents.scaffold import SUBMIT, Scaffold, ScaffoldError, load_scaffold
-from hone.agents.scripted import ScriptedAgent, ScriptedChat, demonstrator, noop, oracle
+from hone.agents.scripted import DebuggerDemonstrator, ScriptedAgent, ScriptedChat, demonstrator, noop, oracle
 from hone.agents.settings import (
     AgentSettings,
     AnyAgentSettings,

@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from hone.agents.actions import BASH_TOOL, Action, FormatError, parse_actions
-from hone.agents.commands import CommandResult, run_command
+from hone.agents.actions import BASH_TOOL, Action, CommandResult, FormatError, parse_actions, run_command
 from hone.agents.contract import AgentRun
 from hone.agents.loop import Limits, Step, run_loop
 from hone.agents.scaffold import Mode, Scaffold, render

@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from hone.config import RunSettings
     from hone.curate.journal import Journal
     from hone.curate.mining.candidates import Selection
-    from hone.curate.mining.issues import Issue
     from hone.curate.mining.mine import Report
     from hone.curate.mining.settings import MiningSettings
+    from hone.curate.mining.statement import Issue
     from hone.launch.reporter import Reporter
     from hone.tasks.repository import Repository
 
@@ -73,9 +73,9 @@ def mine(
 
     [bold]Example[/bold]: hone tasks mine ../my-project -o tasks.jsonl --limit 50 --since 2022-01-01
     """
-    from hone.curate.mining.issues import read_issues
     from hone.curate.mining.mine import read_results, report
     from hone.curate.mining.settings import MiningSettings
+    from hone.curate.mining.statement import read_issues
     from hone.tasks.formats import save
     from hone.tasks.repository import Repository
 

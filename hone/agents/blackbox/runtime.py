@@ -1,4 +1,6 @@
-"""Make an interpreter of this machine portable: it runs in any root file system with the same kernel.
+"""Make an interpreter of this machine portable, and unpack archives with a known digest.
+
+The interpreter runs in any root file system with the same kernel:
 
     bin/PROGRAM       a script that starts the program by the loader, with the libraries
     libexec/PROGRAM   the program itself          (Python: python/bin, next to its standard library)
@@ -10,14 +12,19 @@ variable of Hone's.
 
 from __future__ import annotations
 
+import hashlib
 import re
 import shutil
 import subprocess
 import sys
 import sysconfig
+import tarfile
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
-from hone.agents.blackbox.files import unpack
+import httpx
+
 from hone.agents.blackbox.program import Runtime
 from hone.agents.scaffold import ScaffoldError
 from hone.sandbox.contract import ProviderUnavailable
@@ -134,3 +141,46 @@ def _copy_program(source: Path, target: Path) -> None:
 def _write_wrapper(path: Path, layer: str, program: str, arguments: str) -> None:
     path.write_text(_WRAPPER.format(layer=layer, program=program, arguments=arguments))
     path.chmod(0o755)
+
+
+ARCHIVE_MAX = 2 << 30  # bytes
+_READ_TIMEOUT_S = 60.0
+
+
+def unpack(source: str, sha256: str, target: Path) -> None:
+    """Unpack a tar archive, from an https:// address or a path, into `target` after checking its digest.
+
+    Raises:
+        ScaffoldError: it cannot be read, has another digest, or holds a path or link that leaves `target`.
+    """
+    with tempfile.TemporaryFile() as file:
+        digest = hashlib.sha256()
+        size = 0
+        try:
+            for piece in _pieces(source):
+                size += len(piece)
+                if size > ARCHIVE_MAX:
+                    raise ScaffoldError(f"{source} has more than {ARCHIVE_MAX >> 30} GiB")
+                digest.update(piece)
+                file.write(piece)
+        except (OSError, httpx.HTTPError) as error:
+            raise ScaffoldError(f"cannot read {source}: {error}") from error
+        if digest.hexdigest() != sha256:
+            raise ScaffoldError(f"{source} has the digest {digest.hexdigest()}, not {sha256}")
+        file.seek(0)
+        try:
+            with tarfile.open(fileobj=file) as archive:
+                archive.extractall(target, filter="data")
+        except tarfile.TarError as error:
+            raise ScaffoldError(f"{source} cannot be unpacked: {error}") from error
+
+
+def _pieces(source: str) -> Iterator[bytes]:
+    if not source.startswith("https://"):
+        with Path(source).open("rb") as file:
+            while piece := file.read(1 << 20):
+                yield piece
+        return
+    with httpx.stream("GET", source, follow_redirects=True, timeout=_READ_TIMEOUT_S) as answer:
+        answer.raise_for_status()
+        yield from answer.iter_bytes(1 << 20)

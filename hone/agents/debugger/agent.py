@@ -19,8 +19,7 @@ from hone.agents.debugger.calls import CallError, ToolUse, check_arguments, pars
 from hone.agents.debugger.client import MOUNTS, open_client
 from hone.agents.debugger.listener import Listener, open_listener
 from hone.agents.debugger.prompts import first_messages
-from hone.agents.debugger.specs import tool_specs
-from hone.agents.debugger.tools import Tools
+from hone.agents.debugger.tools import Tools, tool_specs
 from hone.agents.loop import Limits, Step, run_loop
 from hone.agents.settings import DebuggerAgentSettings
 from hone.policy.reply import Chat, Reply

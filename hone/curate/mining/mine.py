@@ -3,29 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hone.curate.environments import commit_environment
 from hone.curate.journal import Journal
 from hone.curate.mining.candidates import Candidate, CommitParts, Selection, split_commit, test_modules
-from hone.curate.mining.issues import Issue
 from hone.curate.mining.locks import LockCache
 from hone.curate.mining.refusal import CommitRejected, Reason
-from hone.curate.mining.runs import observe
+from hone.curate.mining.runs import Observation, observe
 from hone.curate.mining.settings import MiningSettings
-from hone.curate.mining.statement import FailingTests, write
-from hone.curate.mining.task import make_task
-from hone.curate.runner import REWRITE, Runner, trial_task
+from hone.curate.mining.statement import FailingTests, Issue, Statement, write
+from hone.curate.runner import REWRITE, Runner, commit_environment, trial_task
 from hone.grading.errors import GraderError
 from hone.grading.run import TestRun
 from hone.sandbox.contract import SandboxError
 from hone.tasks.errors import TaskError
 from hone.tasks.formats import from_dict, to_dict
 from hone.tasks.repository import Repository
-from hone.types import Task
+from hone.types import Checks, Environment, Task
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,3 +169,42 @@ class _Miner:
         failing = FailingTests(ids=observed.compared.fail_to_pass, log=observed.log)
         statement = write(candidate, parts, failing, self._issues, settings.min_statement)
         return make_task(candidate, parts, environment, observed, statement)
+
+
+SOURCE = "mined"
+_MIN_TASK_TIMEOUT_S = 30.0
+_SLOWER = 5.0  # factor by which a busy machine may be slower than this one
+
+
+def make_task(
+    candidate: Candidate,
+    parts: CommitParts,
+    environment: Environment,
+    observed: Observation,
+    statement: Statement,
+) -> Task:
+    """Return the task to make the change that a commit made."""
+    compared = observed.compared
+    return Task(
+        id=f"{environment.repo.replace('/', '__')}-{candidate.commit.id[:10]}",
+        problem=statement.text,
+        environment=environment,
+        checks=Checks(
+            fail_to_pass=compared.fail_to_pass,
+            pass_to_pass=compared.pass_to_pass,
+            test_files=parts.test_texts,
+            gold_patch=parts.gold_patch,
+            test_patch=parts.test_patch,
+            timeout_s=max(_MIN_TASK_TIMEOUT_S, math.ceil(_SLOWER * observed.seconds)),
+        ),
+        source=SOURCE,
+        metadata={
+            "fix_commit": candidate.commit.id,
+            "date": candidate.commit.date,
+            "files": list(parts.source),
+            "test_files": list(parts.tests),
+            "likelihood": candidate.likelihood.value,
+            "statement": list(statement.sources),
+            "flaky": sorted(compared.flaky),
+        },
+    )

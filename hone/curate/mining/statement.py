@@ -5,17 +5,19 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 
 from hone.curate.failures import parse_failures
 from hone.curate.mining import interface
 from hone.curate.mining.candidates import Candidate, CommitParts
-from hone.curate.mining.issues import Issue
 from hone.curate.mining.leaks import Fix, read_fix, without_fix
 from hone.curate.mining.messages import references, strip_tool_text
 from hone.curate.mining.refusal import CommitRejected, Reason
 from hone.curate.statements import find_leak, list_failures, write_statement
 from hone.curate.syntax import words
+from hone.tasks.errors import TaskError
+from hone.tasks.files import read_rows
+from hone.tasks.formats.rows import text
 
 _PREFIX = re.compile(r"\[(fix|bugfix|bug)\]\s*|(fix|bugfix|bug|hotfix|feat|perf)(\([^)]*\))?!?:\s*", re.I)
 _NOT_PACKAGES = {"src", "lib"}
@@ -94,3 +96,26 @@ def _expected(parts: CommitParts, failing: FailingTests, statement: str) -> inte
         gold_patch=parts.gold_patch,
         statement=statement,
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Issue:
+    number: int
+    title: str
+    body: str
+
+
+def read_issues(path: Path) -> Mapping[int, Issue]:
+    """Return the issues of a file by number. Raises TaskError naming the first row that cannot be read."""
+    issues: dict[int, Issue] = {}
+    for count, row in enumerate(read_rows(path), start=1):
+        try:
+            if isinstance(row, TaskError):
+                raise row
+            number = row.get("number")
+            if not isinstance(number, int) or isinstance(number, bool):
+                raise TaskError(f"`number` must be a whole number, got {number!r}")
+            issues[number] = Issue(number=number, title=text(row, "title"), body=text(row, "body", ""))
+        except TaskError as error:
+            raise TaskError(f"{path}, issue {count}: {error}") from None
+    return issues

@@ -11,8 +11,7 @@ from pathlib import Path
 from hone.curate.journal import Journal
 from hone.curate.mutation.baseline import Baseline, measure_baseline
 from hone.curate.mutation.project import Project, find_environment, read_project
-from hone.curate.mutation.reasons import Reason
-from hone.curate.mutation.search import Search
+from hone.curate.mutation.search import Reason, Search
 from hone.curate.runner import Runner
 from hone.grading.settings import GradingSettings
 from hone.sandbox.contract import Limits, Provider

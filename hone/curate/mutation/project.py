@@ -10,10 +10,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from hone.curate.environments import commit_environment
 from hone.curate.files import Kind, kind_of
 from hone.curate.journal import Journal
 from hone.curate.mutation.candidates import Module
+from hone.curate.runner import commit_environment
 from hone.tasks.errors import TaskError
 from hone.tasks.python import Locked, lock
 from hone.tasks.repository import Repository

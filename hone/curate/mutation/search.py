@@ -1,13 +1,16 @@
-"""The search for bugs that tests detect: batch by batch, deterministic for a seed."""
+"""The search for bugs that tests detect, and their tasks: batch by batch, deterministic for a seed."""
 
 from __future__ import annotations
 
 import asyncio
 import dataclasses
+import math
 import random
 import shutil
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from enum import StrEnum
+from pathlib import PurePosixPath
 from typing import Any
 
 from hone.curate.failures import Failure, parse_failures
@@ -15,14 +18,12 @@ from hone.curate.journal import Journal
 from hone.curate.mutation.baseline import MAX_FILES, Baseline
 from hone.curate.mutation.candidates import Candidate
 from hone.curate.mutation.project import Project
-from hone.curate.mutation.reasons import Reason, classify_run
 from hone.curate.mutation.schedule import DiversityFilter, Schedule
-from hone.curate.mutation.tasks import make_task
 from hone.curate.runner import REWRITE, Runner, trial_task
 from hone.curate.statements import changed_lines, find_leak, write_statement
 from hone.grading.errors import GraderError
 from hone.grading.run import TestRun
-from hone.types import Environment, Task
+from hone.types import Checks, Commit, Environment, Task, TestStatus
 
 _BATCH = 24  # candidates per batch; the choice of a batch uses the results of the earlier ones
 _MIN_TIMEOUT_S, _SLOWER = (
@@ -201,3 +202,114 @@ def _by_mutation(failures: Sequence[Failure], detected: Sequence[frozenset[str]]
         alone = [failure for failure in failures if failure.test in tests - others]
         groups.append(alone or [failure for failure in failures if failure.test in tests])
     return groups
+
+
+SOURCE = "mutated"
+_MIN_TASK_TIMEOUT_S = 30.0
+_TASK_SLOWER = 10.0  # factor for a busy machine or a slow wrong fix
+_MESSAGE = "Current state"  # of the only commit that the agent sees
+
+
+def make_task(
+    candidate: Candidate,
+    statement: str,
+    *,
+    environment: Environment,
+    project: Project,
+    baseline: Baseline,
+    files: Sequence[str],
+    failing: Sequence[str],
+) -> Task:
+    """Return the task to fix the bug.
+
+    Args:
+        environment: of the unchanged repository.
+        files: the test files that were run.
+        failing: their tests that the bug makes fail.
+    """
+    passing = [test for file in files for test in baseline.passing[file] if test not in set(failing)]
+    seconds = sum(baseline.seconds[file] for file in files)
+    return Task(
+        id=f"{environment.repo.replace('/', '__')}-{candidate.key[:10]}",
+        problem=statement,
+        environment=with_bug(environment, candidate),
+        checks=Checks(
+            fail_to_pass=tuple(failing),
+            pass_to_pass=tuple(passing),
+            test_files={path: project.tests[path] for path in files} | support(project, files),
+            gold_patch=candidate.gold_patch,
+            timeout_s=float(max(_MIN_TASK_TIMEOUT_S, math.ceil(_TASK_SLOWER * seconds))),
+        ),
+        source=SOURCE,
+        metadata=_metadata(candidate, failing, len(passing)),
+    )
+
+
+def with_bug(environment: Environment, candidate: Candidate) -> Environment:
+    """Return the environment with the bug in its only commit."""
+    bug = Commit(message=_MESSAGE, files=dict(candidate.after))
+    return dataclasses.replace(environment, history=(*environment.history, bug))
+
+
+def support(project: Project, files: Sequence[str]) -> dict[str, str]:
+    """Return the helpers in the directories of the test files and above."""
+    folders = {parent for file in files for parent in PurePosixPath(file).parents}
+    return {path: text for path, text in project.support.items() if PurePosixPath(path).parent in folders}
+
+
+def _metadata(candidate: Candidate, failing: Sequence[str], passing: int) -> Mapping[str, object]:
+    changed = [line for line in candidate.gold_patch.splitlines() if line[:1] in ("+", "-")]
+    return {
+        "kind": candidate.kind,
+        "operators": list(candidate.operators),
+        "files": sorted(candidate.after),
+        "functions": [mutation.function for mutation in candidate.mutations],
+        "lines": [mutation.line for mutation in candidate.mutations],
+        "changed_lines": sum(not line.startswith(("+++ ", "--- ")) for line in changed),
+        "failing_tests": len(failing),
+        "failing_share": round(len(failing) / (len(failing) + passing), 4),
+        "statement": "failing tests",
+    }
+
+
+_FAILED = (TestStatus.FAILED, TestStatus.ERROR)
+_FEW = 3  # this many tests may fail, whatever their share of the run
+
+
+class Reason(StrEnum):
+    """Reasons why a candidate does not become a task."""
+
+    REPEATED = "equal to another bug, or does not compile"
+    FUNCTION_FULL = "its function has enough tasks"
+    UNDETECTED = "no test fails"
+    DID_NOT_END = "the tests do not finish, or end their process"
+    NOT_COLLECTED = "tests can no longer be collected"
+    TOO_BROKEN = "more than half of the tests fail"
+    PARTLY_HIDDEN = "one of its changes hides another"
+    ALIKE = "too similar to another task"
+    NO_STATEMENT = "no failing test makes an example"
+    LEAKS = "its statement would reveal the fix"
+    NOT_ADMITTED = "validation refuses the task"
+    SURPLUS = "more tasks than requested"
+    NO_VERDICT = "its tests could not be run"
+
+
+def classify_run(expected: Sequence[str], run: TestRun) -> tuple[Reason | None, list[str]]:
+    """Return the reason to reject a bug or None, and the tests that it makes fail.
+
+    Args:
+        expected: the tests of the run that pass without the bug.
+    """
+    if not run.finished and not run.statuses:
+        return Reason.DID_NOT_END, []
+    missing = [test for test in expected if run.statuses.get(test, TestStatus.MISSING) is TestStatus.MISSING]
+    if not run.finished:
+        return Reason.DID_NOT_END, []
+    if missing:
+        return Reason.NOT_COLLECTED, []
+    failing = [test for test in expected if run.statuses[test] in _FAILED]
+    if not failing:
+        return Reason.UNDETECTED, []
+    if len(failing) > max(_FEW, len(expected) / 2):
+        return Reason.TOO_BROKEN, []
+    return None, failing

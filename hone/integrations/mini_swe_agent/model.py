@@ -1,19 +1,21 @@
-"""A policy as a model of the package (its protocol `minisweagent.Model`)."""
+"""A policy as a model of the package, and a sandbox as its environment (protocols of `minisweagent`)."""
 
 from __future__ import annotations
 
+import platform
 import time
 from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
 from jinja2 import StrictUndefined, Template
-from minisweagent.exceptions import FormatError
+from minisweagent.exceptions import FormatError, Submitted
 from minisweagent.models.utils.actions_text import format_observation_messages, parse_regex_actions
 from minisweagent.models.utils.actions_toolcall import (
     format_toolcall_observation_messages,
     parse_toolcall_actions,
 )
+from minisweagent.utils.serialize import recursive_merge
 from pydantic import BaseModel
 
 from hone.agents.actions import finish_reason, malformed_call_error
@@ -116,3 +118,47 @@ class PolicyModel:
     def serialize(self) -> dict[str, Any]:
         kind = f"{type(self).__module__}.{type(self).__name__}"
         return {"info": {"config": {"model": self.config.model_dump(mode="json"), "model_type": kind}}}
+
+
+class SandboxEnvironmentConfig(BaseModel):
+    """The section `environment` of the YAML."""
+
+    cwd: str
+    env: dict[str, str]
+    timeout: int | float
+    interpreter: list[str]
+
+
+class SandboxEnvironment:
+    """One running sandbox; the caller closes it."""
+
+    def __init__(self, rollout: Rollout) -> None:
+        scaffold = rollout.scaffold
+        self.config = SandboxEnvironmentConfig(
+            cwd=scaffold.cwd or rollout.workdir,
+            env=dict(scaffold.env),
+            timeout=scaffold.timeout_s,
+            interpreter=list(scaffold.interpreter),
+        )
+        self._rollout = rollout
+
+    def execute(self, action: dict[str, Any], cwd: str = "") -> dict[str, Any]:
+        """Run a command. Raises Submitted when its output submits."""
+        config = self.config
+        result = self._rollout.execute(
+            action.get("command", ""), timeout_s=config.timeout, cwd=cwd or config.cwd, env=config.env
+        )
+        if result.submits(self._rollout.scaffold.submits):
+            self._rollout.end_turn([])
+            submission = "".join(result.output.lstrip().splitlines(keepends=True)[1:])
+            extra = {"exit_status": "Submitted", "submission": submission}
+            raise Submitted({"role": "exit", "content": submission, "extra": extra})
+        return result.variables
+
+    def get_template_vars(self, **kwargs: Any) -> dict[str, Any]:
+        return recursive_merge(self.config.model_dump(), platform.uname()._asdict(), kwargs)
+
+    def serialize(self) -> dict[str, Any]:
+        kind = f"{type(self).__module__}.{type(self).__name__}"
+        config = {"environment": self.config.model_dump(mode="json"), "environment_type": kind}
+        return {"info": {"config": config}}

@@ -8,9 +8,8 @@ from typing import Any
 
 from minisweagent.exceptions import LimitsExceeded
 
-from hone.agents.actions import BASH_TOOL, Action
+from hone.agents.actions import BASH_TOOL, Action, CommandResult, run_command
 from hone.agents.bash import bash_step
-from hone.agents.commands import CommandResult, run_command
 from hone.agents.contract import AgentRun
 from hone.agents.scaffold import Mode, Scaffold
 from hone.integrations.bridge import Ask

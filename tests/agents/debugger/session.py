@@ -11,8 +11,7 @@ from typing import Any
 from hone.agents.debugger.calls import check_arguments
 from hone.agents.debugger.client import MOUNTS, Client, open_client
 from hone.agents.debugger.listener import Listener, open_listener
-from hone.agents.debugger.specs import tool_specs
-from hone.agents.debugger.tools import Tools
+from hone.agents.debugger.tools import Tools, tool_specs
 from hone.sandbox import Sandbox, SandboxSpec, make_provider
 from hone.sandbox.settings import SandboxSettings
 

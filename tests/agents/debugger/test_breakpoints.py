@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import hone.agents.debugger as package
-from hone.agents.debugger.breakpoints import Breakpoint, listing, parse, shift
 from hone.agents.debugger.in_sandbox.hone_debug_files import kept_lines, replaced
 from hone.agents.debugger.in_sandbox.hone_debug_lines import breakpoint_error, first_statement
+from hone.agents.debugger.pdb import Breakpoint, listing, parse_breakpoints, shift_breakpoints
 
 IN_SANDBOX = Path(package.__file__).parent / "in_sandbox"
 NUMBERS = st.lists(st.integers(0, 60), unique=True, max_size=25)
@@ -23,7 +23,9 @@ def _at(line: int, **more: object) -> Breakpoint:
 
 def _shifted(old: str, new: str, line: int) -> int | None:
     """Where a breakpoint is after an edit; None: it is gone."""
-    moved = shift([_at(line, condition="x")], "/testbed/a.py", kept_lines(old.split("\n"), new.split("\n")))
+    moved = shift_breakpoints(
+        [_at(line, condition="x")], "/testbed/a.py", kept_lines(old.split("\n"), new.split("\n"))
+    )
     assert all(each.condition == "x" for each in moved)
     return moved[0].line if moved else None
 
@@ -69,7 +71,7 @@ def test_breakpoints_outside_an_edit_of_a_long_file_move():
 
 def test_breakpoints_of_other_files_stay():
     other = Breakpoint(path="/testbed/b.py", line=3)
-    assert shift([other, _at(1)], "/testbed/a.py", []) == (other,)
+    assert shift_breakpoints([other, _at(1)], "/testbed/a.py", []) == (other,)
 
 
 def test_breakpoints_are_listed_with_their_options():
@@ -92,7 +94,7 @@ def test_breakpoints_are_listed_with_their_options():
     )
 )
 def test_any_message_on_breakpoints_can_be_parsed(sent: object):
-    for each in parse(sent):
+    for each in parse_breakpoints(sent):
         assert isinstance(each.path, str)
         assert isinstance(each.line, int)
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hone.agents.debugger.calls import CallError, ToolUse, check_arguments, parse_call, parse_literal
-from hone.agents.debugger.specs import tool_specs
+from hone.agents.debugger.tools import tool_specs
 from hone.policy.reply import Reply
 
 TOOLS = {tool["name"]: tool for tool in tool_specs(pdb=True)}

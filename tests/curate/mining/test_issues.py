@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from hone.curate.mining.issues import read_issues
+from hone.curate.mining.statement import read_issues
 from hone.tasks.errors import TaskError
 
 

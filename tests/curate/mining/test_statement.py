@@ -2,10 +2,9 @@ import pytest
 
 from hone.curate.mining.candidates import select, split_commit
 from hone.curate.mining.history import walk
-from hone.curate.mining.issues import Issue
 from hone.curate.mining.refusal import CommitRejected, Reason
 from hone.curate.mining.settings import MiningSettings
-from hone.curate.mining.statement import FailingTests, write
+from hone.curate.mining.statement import FailingTests, Issue, write
 from hone.tasks.repository import Repository
 from tests.curate.mining.projects import BASE, FIXED, TESTS, Project
 

@@ -4,7 +4,7 @@ import subprocess
 import pytest
 
 from hone.curate.mutation.engine import mutate
-from hone.curate.mutation.reasons import Reason
+from hone.curate.mutation.search import Reason
 from hone.curate.statements import changed_lines, find_leak
 from hone.grading.settings import GradingSettings
 from hone.sandbox import make_provider

@@ -10,8 +10,7 @@ import time
 from typing import Any
 
 import hone_processes  # pyright: ignore[reportMissingImports]  # hone.utils.processes
-from hone_debug_output import Output  # beside this file
-from hone_debug_wire import INTERRUPT, Broken, Messages, pack
+from hone_debug_wire import INTERRUPT, Broken, Messages, Output, pack  # beside this file
 
 PIECE = 1 << 16
 SETTLE_S = 10.0  # for a program to stop after an interrupt, or to exit after it closed its channel

@@ -20,8 +20,7 @@ import types
 from typing import Any
 
 from hone_debug_lines import breakpoint_error, first_statement  # beside this file
-from hone_debug_output import KEPT, Output
-from hone_debug_wire import Messages, pack
+from hone_debug_wire import KEPT, Messages, Output, pack
 
 CONTEXT = 11  # lines shown around the current one
 NOT_HERE = "The command %s is not available here."
