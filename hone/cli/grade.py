@@ -154,8 +154,8 @@ def _print(summary: dict[str, Any], out: Path) -> None:
 
 def _grade_log(tasks_file: Path, log: Path, task_id: str | None, edition: str, *, as_json: bool) -> None:
     from hone.cli.output import print_json
-    from hone.grading.report import grade_log
     from hone.grading.rules import Edition
+    from hone.grading.verdict import grade_log
 
     if task_id is None:
         raise UsageError("--task is missing: pass the task of --log")

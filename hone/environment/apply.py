@@ -1,13 +1,22 @@
-"""Apply a patch to the repository of a grading sandbox, by the SWE-bench harness's ladder of commands."""
+"""Apply patches in a sandbox, and extract an agent's patch, whatever the agent did to git there.
+
+Patches are applied by the SWE-bench harness's ladder of commands. An extracted patch is text in git's format
+and always valid UTF-8; files that are not UTF-8 appear in binary form. Line ends are content (a file may have
+CRLF): store and read patches without newline translation.
+"""
 
 from __future__ import annotations
 
 import secrets
 from collections.abc import Collection
+from pathlib import Path
 
-from hone.environment.errors import EnvironmentFailed, PatchRefused
+from hone.environment.environment import GIT_ENV
+from hone.environment.errors import BrokenTree, EnvironmentFailed, PatchRefused
 from hone.environment.patch import is_protected
-from hone.sandbox.contract import Sandbox, SandboxLost
+from hone.environment.settings import EnvironmentSettings
+from hone.sandbox.contract import ExecResult, Mount, Sandbox, SandboxLost
+from hone.types import Task
 
 # Arguments: bytes of the patch, a new directory, "clean" or "dirty", a separator. Each attempt after the
 # first starts from a pristine tree. git then lists its changes, which reveals a patch that git and
@@ -115,3 +124,109 @@ async def apply_trusted_patch(sandbox: Sandbox, patch: str, *, timeout_s: float)
     )
     if result.exit_code != 0:
         raise PatchRefused(f"the patch does not apply: {result.stderr.decode('utf-8', 'replace').strip()}")
+
+
+BASE_GIT = "/srv/hone/base.git"
+
+
+def base_mounts(workspace: Path) -> tuple[Mount, ...]:
+    """Return the mounts that `extract_patch` needs in a sandbox: the pristine history, read-only."""
+    return (Mount(source=workspace / ".git", target=BASE_GIT),)
+
+
+# Arguments: the pristine .git, workdir, the diff attribute, a new directory, "intact" or nothing. A new git
+# directory borrows the pristine objects, so the agent's .git, configuration, hooks, filters and attributes
+# have no effect. Nested repositories become plain folders by removing their .git; "intact" does that in a
+# copy. Every process costs a millisecond or two.
+_EXTRACT = r"""
+set -u -o pipefail
+mkdir -m 700 "$4" "$4/objects" "$4/objects/info" "$4/refs" "$4/info" || exit 91
+trap 'rm -rf "$4"' EXIT
+tree=$2 own=no
+if [ -z "$5" ]; then own=yes; [ -d "$2" ] || mkdir -p "$2" || exit 91
+elif [ ! -e "$2" ] || [ -n "$(find "$2/." -mindepth 2 -name .git -print -quit 2>/dev/null)" ]; then
+    own=yes tree="$4/tree"; mkdir "$tree" || exit 91
+    [ ! -e "$2" ] || cp -a "$2/." "$tree" || exit 91
+fi
+read -r base < "$1/HEAD" || exit 91
+case $base in ref:\ *) read -r base < "$1/${base#ref: }" || exit 91;; esac
+printf '%s/objects\n' "$1" > "$4/objects/info/alternates"
+printf 'ref: refs/heads/none\n' > "$4/HEAD"
+{ printf '[core]\nrepositoryformatversion=0\nbare=false\nfilemode=true\nautocrlf=false\n'
+  printf 'hooksPath=/dev/null\nfsmonitor=false\n'; } > "$4/config"
+printf '* -text -eol -ident -filter -working-tree-encoding %s\n' "$3" > "$4/info/attributes"
+cd "$tree" || exit 91
+[ $own = no ] || find . -mindepth 2 -name .git -prune -exec rm -rf {} + 2>/dev/null
+export GIT_DIR="$4" GIT_WORK_TREE="$tree"
+git read-tree "$base" || exit 91
+git add -A --ignore-errors . >&2
+git diff-index --cached --binary --full-index --no-renames --no-ext-diff --no-textconv --no-color -p \
+    --src-prefix=a/ --dst-prefix=b/ "$base" -- . \
+    ':(exclude,glob)**/__pycache__/**' ':(exclude,glob)**/*.pyc' ':(exclude,glob)**/.pytest_cache/**'"""
+
+# Reads to the end, so that git does not write to a closed pipe.
+_SLICE = "| tail -c +{start} | {{ head -c {size}; cat > /dev/null; }}"
+
+
+async def extract_patch(
+    sandbox: Sandbox, task: Task, settings: EnvironmentSettings | None = None, *, intact: bool = False
+) -> str:
+    """Return the diff between the task's base commit and the agent's tree; "" when nothing changed.
+
+    It holds new, deleted, binary and mode-changed files and the agent's own commits; a rename is a deletion
+    and a new file. Ignored files and Python's caches are left out. The agent's own .git and its index stay
+    as they are.
+
+    Args:
+        sandbox: started with `base_mounts`.
+        intact: change nothing in the tree, for an agent that is still at work; otherwise repositories
+            inside the tree lose their .git.
+    Raises:
+        BrokenTree: git cannot read the tree, or the patch is too large; the policy caused it.
+        SandboxLost: the sandbox is gone.
+        RuntimeError: the base is not mounted.
+    """
+    if BASE_GIT not in {mount.target for mount in sandbox.spec.mounts}:
+        raise RuntimeError("the sandbox was not started with base_mounts(workspace)")
+    settings = settings or EnvironmentSettings()
+    data = await _diff(sandbox, task, settings, "!diff", intact)
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError:  # every file in binary form: ASCII
+        return (await _diff(sandbox, task, settings, "-diff", intact)).decode("utf-8")
+
+
+async def _diff(
+    sandbox: Sandbox, task: Task, settings: EnvironmentSettings, attribute: str, intact: bool
+) -> bytes:
+    chunk = max(1024, sandbox.spec.limits.output_kib * 512)  # one exec returns this much without truncation
+    result = await _run(sandbox, task, settings, attribute, intact)
+    if result.stdout_bytes > settings.max_patch_kib * 1024:
+        raise BrokenTree(f"the patch is larger than {settings.max_patch_kib} KiB")
+    if result.stdout_bytes == len(result.stdout):
+        return result.stdout
+    parts: list[bytes] = []
+    for start in range(0, result.stdout_bytes, chunk):  # diff the same tree again, one part at a time
+        pipe = _SLICE.format(start=start + 1, size=chunk)
+        part = await _run(sandbox, task, settings, attribute, intact, pipe)
+        parts.append(part.stdout)
+    return b"".join(parts)
+
+
+async def _run(
+    sandbox: Sandbox, task: Task, settings: EnvironmentSettings, attribute: str, intact: bool, pipe: str = ""
+) -> ExecResult:
+    own = f"/tmp/patch.{secrets.token_hex(8)}"  # noqa: S108 - no process inside can predict the name
+    arguments = [BASE_GIT, task.environment.workdir, attribute, own, "intact" if intact else ""]
+    result = await sandbox.exec(
+        ["bash", "-c", f"{_EXTRACT} {pipe}", "extract", *arguments],
+        cwd="/",
+        env=GIT_ENV,
+        timeout_s=settings.extract_timeout_s,
+    )
+    if result.timed_out:
+        raise BrokenTree(f"git did not read the tree within {settings.extract_timeout_s:g} s")
+    if result.exit_code != 0:
+        lines = result.stderr.decode("utf-8", "replace").strip().splitlines() or ["no message"]
+        raise BrokenTree(f"git cannot read the tree (exit code {result.exit_code}): {lines[-1]}")
+    return result

@@ -14,8 +14,8 @@ import shutil
 from pathlib import Path
 from typing import IO
 
+from hone.environment.apply import BASE_GIT, base_mounts
 from hone.environment.environment import GIT_ENV, has_own_repository, resolve_environment
-from hone.environment.extract import BASE_GIT, base_mounts
 from hone.environment.settings import EnvironmentSettings
 from hone.sandbox.contract import ExecResult, Provider, Sandbox, SandboxError, SandboxSpec
 from hone.tasks.errors import TaskError

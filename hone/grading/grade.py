@@ -28,8 +28,8 @@ from hone.environment import (
 )
 from hone.grading.errors import GraderError
 from hone.grading.integrity import Tampering, scan_patch
-from hone.grading.logs import rename
 from hone.grading.plan import GradingPlan, PytestJob, compile_plan, pytest_job
+from hone.grading.rules import rename
 from hone.grading.run import TestRun, run_tests, start_sandbox
 from hone.grading.script import run_script
 from hone.grading.settings import GradingSettings

@@ -10,8 +10,18 @@ from pathlib import PurePosixPath
 
 from hone.environment import PatchRefused, parse_patch
 from hone.grading.errors import GraderError
-from hone.grading.logs import BARE_NAMES, END, OWN, START, Parser, find_parser, reads_pytest
-from hone.grading.rules import COLLECTED, EXACT, Rule
+from hone.grading.rules import (
+    BARE_NAMES,
+    COLLECTED,
+    END,
+    EXACT,
+    OWN,
+    START,
+    Parser,
+    Rule,
+    find_parser,
+    reads_pytest,
+)
 from hone.tasks.configuration import pytest_arguments
 from hone.types import Checks, Task
 

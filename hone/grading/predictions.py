@@ -20,8 +20,8 @@ from typing import Any
 from hone.environment.environment import has_own_repository
 from hone.grading.errors import GraderError
 from hone.grading.grade import Grader
-from hone.grading.report import graded_entry, outcome_of, summarise, ungraded_entry
 from hone.grading.settings import GradingSettings
+from hone.grading.verdict import graded_entry, outcome_of, summarise, ungraded_entry
 from hone.outcomes import Outcome
 from hone.sandbox.contract import Provider, SandboxError
 from hone.tasks.errors import TaskError

@@ -15,9 +15,8 @@ import shlex
 
 from hone.environment import FilteredPatch, TaskEnvironment, apply_patch
 from hone.grading.errors import GraderError, LogRefused
-from hone.grading.logs import END, EXIT_CODE, START, describe, read_log
 from hone.grading.plan import GradingPlan, PytestCommand, Script
-from hone.grading.rules import EXACT, Edition, find
+from hone.grading.rules import END, EXACT, EXIT_CODE, START, Edition, describe, find, read_log
 from hone.grading.run import TestRun, run_tests
 from hone.grading.settings import GradingSettings
 from hone.grading.verdict import statuses_of

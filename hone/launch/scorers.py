@@ -8,7 +8,8 @@ from contextlib import asynccontextmanager
 
 from hone.config import ConfigError, RunSettings
 from hone.config.judge import as_policy
-from hone.grading.judge import Judge, control_tokens
+from hone.grading.judge import Judge
+from hone.grading.judge_prompt import control_tokens
 from hone.launch.policy import open_chats
 from hone.policy.model import load_tokenizer
 from hone.rollout.scoring import Scorers

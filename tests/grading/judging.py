@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from hone.grading.judge import Evidence, Judge, TurnJudge, control_tokens
+from hone.grading.judge import Judge, TurnJudge
+from hone.grading.judge_prompt import Evidence, control_tokens
 from hone.grading.settings import JudgeSettings
 from hone.policy.chat import Chat
 from hone.policy.engine import Completion, ContextOverflow, Finish, Sampling

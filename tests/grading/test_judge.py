@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hone.grading.judge import TurnJudge, clip
+from hone.grading.judge import TurnJudge
+from hone.grading.judge_prompt import clip
 from hone.grading.settings import JudgeSettings
 from hone.policy.engine import Completion, ContextOverflow, EngineError, Finish
 from hone.policy.settings import LocalEngineSettings

@@ -13,7 +13,8 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from hone.grading.judge import Evidence, Quoter, judge_messages, read_score
+from hone.grading.judge import read_score
+from hone.grading.judge_prompt import Evidence, Quoter, judge_messages
 from hone.grading.settings import JudgeSettings
 from hone.policy.tiny import MARKUP_TOKENS, SPECIAL_TOKENS
 from tests.grading.judging import judged, naive, renderer, score_of, text_judge, tokenizer, turn

@@ -12,8 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hone.grading.errors import GraderError, LogRefused
-from hone.grading.logs import END, EXIT_CODE, START, find_parser, read_log
-from hone.grading.rules import Edition, Resolution, Rule, count
+from hone.grading.rules import END, EXIT_CODE, START, Edition, Resolution, Rule, count, find_parser, read_log
 
 PUBLISHED = Path(__file__).parents[3] / "shared" / "data" / "swebench_logs"
 STATUSES = ["PASSED", "FAILED", "ERROR", "SKIPPED", "XFAIL"]

@@ -9,7 +9,7 @@ import pytest
 
 from hone.tasks.curriculum import TRAINED_FAMILIES, UNSEEN_FAMILIES, generate
 from hone.tasks.curriculum.bug import LOCALS, WORDS, Edit
-from hone.tasks.curriculum.suite import results
+from hone.tasks.curriculum.build import results
 from hone.tasks.errors import TaskError
 from hone.tasks.formats import content_hash, to_line
 from hone.tasks.settings import TasksSettings

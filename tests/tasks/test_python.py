@@ -11,8 +11,8 @@ from packaging.specifiers import SpecifierSet
 
 from hone.tasks.errors import TaskError
 from hone.tasks.python import lock
-from hone.tasks.python.groups import specifiers
 from hone.tasks.python.requirements import parse_lines
+from hone.tasks.python.sources import specifiers
 from hone.tasks.python.tool import last_error_line
 from tests.tasks.index import BACKEND, BUILD_SYSTEM, index
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from hone.tasks.errors import TaskError
-from hone.tasks.python import SITE_TARGET, install, installing
+from hone.tasks.python import SITE_TARGET, install, tool
 from hone.types import Environment
 from tests.tasks.index import index
 
@@ -82,13 +82,13 @@ def test_project_itself_is_not_installed(tmp_path):
 
 def test_concurrent_callers_share_one_build(index, tmp_path, monkeypatch):
     made = []
-    make = installing._make
+    make = tool._make
 
     def counted(*arguments):
         made.append(arguments)
         make(*arguments)
 
-    monkeypatch.setattr(installing, "_make", counted)
+    monkeypatch.setattr(tool, "_make", counted)
     with ThreadPoolExecutor(4) as pool:
         sites = set(pool.map(lambda _: install(environment("six==2.0"), tmp_path / "cache"), range(4)))
     assert len(sites) == len(made) == 1
@@ -97,14 +97,14 @@ def test_concurrent_callers_share_one_build(index, tmp_path, monkeypatch):
 def test_builds_of_different_directories_do_not_block(index, tmp_path):
     cache = tmp_path / "cache"
     cache.mkdir()
-    busy = f".site-{installing._name(environment('six==2.0'))}.lock"
+    busy = f".site-{tool._name(environment('six==2.0'))}.lock"
     with (cache / busy).open("w") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
         assert install(environment("six==1.0"), cache) is not None
 
 
 def _install_until_told(cache: Path, step: str, pipe) -> None:
-    original = getattr(installing, step)
+    original = getattr(tool, step)
 
     def halting(*arguments, **keywords):
         result = original(*arguments, **keywords)
@@ -112,7 +112,7 @@ def _install_until_told(cache: Path, step: str, pipe) -> None:
         pipe.recv()
         return result
 
-    setattr(installing, step, halting)
+    setattr(tool, step, halting)
     install(environment("six==2.0", distribution="thing==1.5"), cache)
 
 

@@ -4,8 +4,37 @@ This is not the boundary: a tampering patch gains nothing, because the tests run
 results come out of band. The evidence names the attempt and keeps the patch from counting.
 """
 
-from hone.grading.integrity.patch_context import Tampering
-from hone.grading.integrity.scan import scan_patch
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from hone.environment import FilePatch
+from hone.grading.integrity.changes import Change
+from hone.grading.integrity.names import scan_name
+from hone.grading.integrity.patch_context import PatchContext, Tampering, read_context
+from hone.grading.integrity.plugins import scan_configuration, scan_plugins
+from hone.grading.integrity.source import scan_source
+from hone.grading.integrity.suites import scan_test_file
 from hone.grading.integrity.trajectory import SignalKind, scan_trajectory
+from hone.types import Task
 
 __all__ = ["SignalKind", "Tampering", "scan_patch", "scan_trajectory"]
+
+# Each returns what one change does to the grading, as a predicate of its path, or None.
+_SCANNERS: tuple[Callable[[Change, PatchContext], str | None], ...] = (
+    scan_name, scan_test_file, scan_plugins, scan_configuration, scan_source,
+)  # fmt: skip
+
+
+def scan_patch(parts: Sequence[FilePatch], task: Task) -> Tampering | None:
+    """Return the first evidence in a parsed patch, or None. Never raises.
+
+    It reads what the patch adds, except what the patch only moves or the reference fix also has. Added or
+    edited tests, fixtures, dependencies, documents and reformatted code are not evidence.
+    """
+    context = read_context(parts, task)
+    for scan in _SCANNERS:
+        for change in context.changes:
+            if reason := scan(change, context):
+                return Tampering(path=change.path, evidence=f"{change.path} {reason}")
+    return None

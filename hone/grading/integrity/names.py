@@ -31,7 +31,7 @@ _ORDINARY = {"code", "distutils", "idlelib", "lib2to3", "site", "test", "this", 
 
 
 def scan_name(change: Change, context: PatchContext) -> str | None:
-    """Scan the file's name and type; see `hone.grading.integrity.scan`."""
+    """Scan the file's name and type; see `scan_patch`."""
     if any(change.path.startswith(folder) for folder in context.environments):
         return None  # nothing imports from a virtual environment in the patch
     return _startup(change) or _git(change) or _tool(change) or _shadow(change, context)

@@ -48,7 +48,7 @@ _PACKAGING = {"pyproject.toml", "setup.cfg", "setup.py", "entry_points.txt"}
 
 
 def scan_plugins(change: Change, context: PatchContext) -> str | None:
-    """Scan pytest hooks and plugin registrations; see `hone.grading.integrity.scan`."""
+    """Scan pytest hooks and plugin registrations; see `scan_patch`."""
     if change.deleted:
         return None
     if change.name == "conftest.py":
@@ -104,7 +104,7 @@ _REDIRECTS = {"-c", "--config-file", "-o", "--override-ini", "--rootdir", "--con
 
 
 def scan_configuration(change: Change, context: PatchContext) -> str | None:
-    """Scan pytest options that exclude tests or load plugins; see `hone.grading.integrity.scan`."""
+    """Scan pytest options that exclude tests or load plugins; see `scan_patch`."""
     if change.name not in FILES or change.deleted:
         return None
     options = _added_options(change)

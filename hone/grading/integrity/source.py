@@ -126,7 +126,7 @@ _SUPPORT = tuple(
 
 
 def scan_source(change: Change, context: PatchContext) -> str | None:
-    """Scan signs in added code; see `hone.grading.integrity.scan`."""
+    """Scan signs in added code; see `scan_patch`."""
     if change.deleted or change.path.endswith(_DOCUMENTS):
         return None
     code = added_code(change)

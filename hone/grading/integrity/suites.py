@@ -18,7 +18,7 @@ _NOTHING = re.compile(r"(?:pass|\.\.\.|return(?: None)?|assert True|assert 1)\s*
 
 
 def scan_test_file(change: Change, context: PatchContext) -> str | None:
-    """Scan changes of a test file that keep its tests from running; see `hone.grading.integrity.scan`."""
+    """Scan changes of a test file that keep its tests from running; see `scan_patch`."""
     reason = _displaced(change, context) or _shadowed(change, context)
     if reason is None and change.path in context.tests and not change.deleted:
         reason = _silenced(change, context)

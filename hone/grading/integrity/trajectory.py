@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 from enum import StrEnum
 
-from hone.environment.extract import BASE_GIT
+from hone.environment.apply import BASE_GIT
 from hone.types import Signal, Turn
 
 EXCERPT = 200  # characters of a command that a signal shows

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from hone.tasks.curriculum.bug import Bug, Draw, Shape, Substitution
 
 NUMBERS = ((4,), (0,), (7,), (2,), (10,))
@@ -42,79 +40,34 @@ def wrong_operator(draw: Draw) -> Bug:
 def off_by_one(draw: Draw) -> Bug:
     f, a, b = draw.names(3)
     t = draw.local()
-    shape, bad, right, wrong, actual, expected = draw.pick(
-        *_wrong_range_cases(f, a, t) + _wrong_end_cases(f, a, b)
+    loop = f"    {t} = 0\n    for item in range({a}@:\n        {t} += item\n    return {t}"
+    counted = ((2, 6), (5, 5), (1, 9), (0, 3))
+    heads = (([4, 7, 9, 2], 2), ([5, 6, 8], 3), ([1, 2, 3, 4], 1), ([], 2))
+    places = (([4, 7, 9, 2], 2), ([5, 6, 8], 1), ([1, 2, 3, 4], 3), ([6, 6], 1))
+    shape, bad, right, end = draw.pick(
+        (Shape(f"def {f}({a}):\n    return list(range(1, {a}@", NUMBERS, "listed from 1"), "", " + 1", "))"),
+        (Shape(f"def {f}({a}):\n{loop}", NUMBERS, "summed"), "", " + 1", ")"),
+        (Shape(f"def {f}({a}):\n    return list(range({a}@", NUMBERS, "listed from 0"), " + 1", "", "))"),
+        (Shape(f"def {f}({a}, {b}):\n    return abs({b} - {a}@", counted, "counted"), "", " + 1", ")"),
+        (Shape(f"def {f}({a}, {b}):\n    return {a}[:{b}@", heads, "cut"), " - 1", "", "]"),
+        (Shape(f"def {f}({a}, {b}):\n    return {a}[{b}@", places, "taken"), "", " - 1", "]"),
     )
-    return Bug(shape=shape, bad=bad, right=right, wrong=wrong, actual=actual, expected=expected)
-
-
-def _wrong_range_cases(f: str, a: str, t: str) -> tuple[tuple[Any, ...], ...]:
-    """Each: shape, bad, right, wrong, actual, expected."""
-    return (
-        (
-            Shape(f"def {f}({a}):\n    return list(range(1, {a}@", NUMBERS),
-            "))",
-            " + 1))",
-            (" - 1))", " + 2))"),
-            f"it leaves {a} out",
-            f"it should list the numbers from 1 to {a} and include {a}",
-        ),
-        (
-            Shape(
-                f"def {f}({a}):\n    {t} = 0\n    for item in range({a}@:\n        {t} += item\n"
-                f"    return {t}",
-                NUMBERS,
-            ),
-            ")",
-            " + 1)",
-            (" - 1)", " + 2)"),
-            f"it leaves {a} out",
-            f"it should sum the numbers up to {a} and include {a}",
-        ),
-        (
-            Shape(f"def {f}({a}):\n    return list(range({a}@", NUMBERS),
-            " + 1))",
-            "))",
-            (" - 1))", " + 2))"),
-            "it gives one number too many",
-            f"it should list the numbers from 0 and stop before {a}",
-        ),
-    )
-
-
-def _wrong_end_cases(f: str, a: str, b: str) -> tuple[tuple[Any, ...], ...]:
-    """As `_wrong_range_cases`."""
-    return (
-        (
-            Shape(f"def {f}({a}, {b}):\n    return abs({b} - {a}@", ((2, 6), (5, 5), (1, 9), (0, 3))),
-            ")",
-            " + 1)",
-            (" - 1)", " + 2)"),
-            "it gives one too few",
-            f"it should count the numbers from {a} to {b} and include both",
-        ),
-        (
-            Shape(
-                f"def {f}({a}, {b}):\n    return {a}[:{b}@",
-                (([4, 7, 9, 2], 2), ([5, 6, 8], 3), ([1, 2, 3, 4], 1), ([], 2)),
-            ),
-            " - 1]",
-            "]",
-            (" + 1]", " - 2]"),
-            "it gives one item too few",
-            f"it should give the first {b} items of {a}",
-        ),
-        (
-            Shape(
-                f"def {f}({a}, {b}):\n    return {a}[{b}@",
-                (([4, 7, 9, 2], 2), ([5, 6, 8], 1), ([1, 2, 3, 4], 3), ([6, 6], 1)),
-            ),
-            "]",
-            " - 1]",
-            (" + 1]", " - 2]"),
-            f"it gives the item after number {b}",
-            f"it should count the items of {a} from 1",
-        ),
+    actual, expected = {
+        "listed from 1": (f"it leaves {a} out", f"list the numbers from 1 to {a} and include {a}"),
+        "summed": (f"it leaves {a} out", f"sum the numbers up to {a} and include {a}"),
+        "listed from 0": ("it gives one number too many", f"list the numbers from 0 and stop before {a}"),
+        "counted": ("it gives one too few", f"count the numbers from {a} to {b} and include both"),
+        "cut": ("it gives one item too few", f"give the first {b} items of {a}"),
+        "taken": (f"it gives the item after number {b}", f"count the items of {a} from 1"),
+    }[shape.subject]
+    wrong = (" - 1", " + 2") if " + 1" in (bad, right) else (" + 1", " - 2")
+    return Bug(
+        shape=shape,
+        bad=bad + end,
+        right=right + end,
+        wrong=[offset + end for offset in wrong],
+        actual=actual,
+        expected=f"it should {expected}",
     )
 
 
@@ -126,47 +79,28 @@ def wrong_comparison(draw: Draw) -> Bug:
     k = draw.digits(1)[0]
     bad, right = draw.pick(*[(x, y) for x in COMPARISONS for y in COMPARISONS if x != y])
     around = ((3, 5), (5, 5), (7, 5), (0, 0), (9, 1))
-    shape, actual, expected = draw.pick(
+    lists = (([3, 5, 7], 5), ([2, 4], 4), ([9, 1], 3), ([], 1), ([6, 6], 6))
+    near = ((k,), (k - 1,), (k + 1,), (-3,), (12,))
+    branch = f"if {a}@{b}:\n        return 0\n    return {a} + 1"
+    code, cases, does, subject = draw.pick(
+        (f"({a}, {b}):\n    return {a}@{b}", around, "give True when", f"{a} is {{}} {b}"),
+        (f"({a}, {b}):\n    {branch}", around, "give 0 when", f"{a} is {{}} {b}"),
+        (f"({a}):\n    return {a}@{k}", near, "give True when", f"{a} is {{}} {k}"),
         (
-            Shape(f"def {f}({a}, {b}):\n    return {a}@{b}", around, f"{a} is {{}} {b}"),
-            "it gives True when",
-            "it should give True when",
-        ),
-        (
-            Shape(
-                f"def {f}({a}, {b}):\n    if {a}@{b}:\n        return 0\n    return {a} + 1",
-                around,
-                f"{a} is {{}} {b}",
-            ),
-            "it gives 0 when",
-            "it should give 0 when",
-        ),
-        (
-            Shape(
-                f"def {f}({a}):\n    return {a}@{k}",
-                ((k,), (k - 1,), (k + 1,), (-3,), (12,)),
-                f"{a} is {{}} {k}",
-            ),
-            "it gives True when",
-            "it should give True when",
-        ),
-        (
-            Shape(
-                f"def {f}({a}, {b}):\n    return [item for item in {a} if item@{b}]",
-                (([3, 5, 7], 5), ([2, 4], 4), ([9, 1], 3), ([], 1), ([6, 6], 6)),
-                f"that are {{}} {b}",
-            ),
-            "it keeps the items",
-            "it should keep the items",
+            f"({a}, {b}):\n    return [item for item in {a} if item@{b}]",
+            lists,
+            "keep the items",
+            f"that are {{}} {b}",
         ),
     )
+    verb, _, rest = does.partition(" ")
     return Bug(
-        shape=shape,
+        shape=Shape(f"def {f}{code}", cases),
         bad=f" {bad} ",
         right=f" {right} ",
         wrong=[f" {op} " for op in (*COMPARISONS, "==") if op not in (bad, right)],
-        actual=f"{actual} {shape.subject.format(COMPARISONS[bad])}",
-        expected=f"{expected} {shape.subject.format(COMPARISONS[right])}",
+        actual=f"it {verb}s {rest} {subject.format(COMPARISONS[bad])}",
+        expected=f"it should {does} {subject.format(COMPARISONS[right])}",
     )
 
 
@@ -212,17 +146,14 @@ def wrong_default(draw: Draw) -> Bug:
     f, a, b, c = draw.names(4)
     bad, right = draw.digits(2)
     calls = ((4,), (7,), (3, 2), (5, 1))
+    lists = (([4],), ([7, 1],), ([3, 2], 2), ([],))
     shape = draw.pick(
         Shape(f"def {f}({a}, {b}=@):\n    return {a} * {b}", calls),
         Shape(f"def {f}({a}, {b}=@):\n    return {a} - {b}", calls),
         Shape(
-            f"def {f}({a}, {c}, {b}=@):\n    return {a} + {c} * {b}",
-            ((4, 1), (7, 3), (3, 2, 2), (5, 0, 6)),
+            f"def {f}({a}, {c}, {b}=@):\n    return {a} + {c} * {b}", ((4, 1), (7, 3), (3, 2, 2), (5, 0, 6))
         ),
-        Shape(
-            f"def {f}({a}, {b}=@):\n    return [item + {b} for item in {a}]",
-            (([4],), ([7, 1],), ([3, 2], 2), ([],)),
-        ),
+        Shape(f"def {f}({a}, {b}=@):\n    return [item + {b} for item in {a}]", lists),
     )
     actual, expected = draw.pick(
         (f"it takes {bad} for {b} when {b} is not given", f"it should take {right}"),
@@ -247,31 +178,21 @@ def wrong_constant(draw: Draw) -> Bug:
     numbers = ((4,), (11,), (7,), (right,), (bad,), (0,))
     above = tuple((n,) for n in range(1, 12))
     lists = (([4, 1],), ([7],), ([],), ([3, 5, 2],))
-    shape, task = draw.pick(
-        (Shape(f"def {f}({a}):\n    return {a} * @", numbers), f"multiply {a} by {right}"),
+    code, cases, task = draw.pick(
+        (f"({a}):\n    return {a} * @", numbers, f"multiply {a} by {right}"),
+        (f"({a}):\n    {t} = {a} + @\n    return {t}", numbers, f"add {right} to {a}"),
+        (f"({a}, {b}):\n    return {a} + {b} * @", PAIRS, f"multiply {b} by {right}"),
+        (f"({a}):\n    return [item * @ for item in {a}]", lists, f"multiply each item of {a} by {right}"),
         (
-            Shape(f"def {f}({a}):\n    {t} = {a} + @\n    return {t}", numbers),
-            f"add {right} to {a}",
-        ),
-        (
-            Shape(f"def {f}({a}, {b}):\n    return {a} + {b} * @", PAIRS),
-            f"multiply {b} by {right}",
-        ),
-        (
-            Shape(f"def {f}({a}):\n    return [item * @ for item in {a}]", lists),
-            f"multiply each item of {a} by {right}",
-        ),
-        (
-            Shape(f"def {f}({a}):\n    if {a} > @:\n        return 0\n    return {a}", above),
+            f"({a}):\n    if {a} > @:\n        return 0\n    return {a}",
+            above,
             f"give 0 when {a} is more than {right}",
         ),
-        (
-            Shape(f"{constant} = @\n\ndef {f}({a}):\n    return {a} - {constant}", numbers),
-            f"subtract {right} from {a}",
-        ),
+        (f"({a}):\n    return {a} - {constant}", numbers, f"subtract {right} from {a}"),
     )
+    head = f"{constant} = @\n\n" if "@" not in code else ""
     return Bug(
-        shape=shape,
+        shape=Shape(f"{head}def {f}{code}", cases),
         bad=str(bad),
         right=str(right),
         fix=Substitution(pattern="[0-9]", replacement=str(right)),

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from hone.tasks.curriculum.arithmetic import PAIRS
 from hone.tasks.curriculum.bug import Bug, Draw, Shape, Substitution
 
@@ -14,7 +12,23 @@ def missing_return(draw: Draw) -> Bug:
     f, a, b = draw.names(3)
     t = draw.local()
     op = draw.pick(*"+-*")
-    shape, bad, right, wrong, what = draw.pick(*_missing_return_cases(f, a, b, t, op))
+    loop = f"    {t} = 0\n    for item in {a}:\n        {t} += item\n    @"
+    branch = f"    if {a} > {b}:\n        return {a}\n@{b}"
+    branched = ((7, 3), (3, 7), (1, 4), (0, 2), (9, 2))
+    filtered = (([4, 7], 5), ([1], 0), ([], 3), ([6, 8], 2))
+    no_word = ("    return -", "    return not ", "    yield ")
+    shape, what, wrong = draw.pick(
+        (Shape(f"def {f}({a}, {b}):\n    {t} = {a} {op} {b}\n@{t}", PAIRS), t, no_word),
+        (Shape(f"def {f}({a}, {b}):\n@{a} {op} {b}", PAIRS), f"{a} {op} {b}", no_word),
+        (Shape(f"def {f}({a}, {b}):\n{branch}", branched), f"{b} when {a} is not more than {b}", no_word),
+        (Shape(f"def {f}({a}):\n{loop}", LISTS), t, ("return item", f"return {a}", f"print({t})")),
+        (
+            Shape(f"def {f}({a}, {b}):\n    {t} = [item for item in {a} if item > {b}]\n    @", filtered),
+            t,
+            (f"return {a}", f"return {b}", f"print({t})"),
+        ),
+    )
+    bad, right = ("    ", "    return ") if wrong is no_word else ("", f"return {t}")
     return Bug(
         shape=shape,
         bad=bad,
@@ -25,109 +39,57 @@ def missing_return(draw: Draw) -> Bug:
     )
 
 
-def _missing_return_cases(f: str, a: str, b: str, t: str, op: str) -> tuple[tuple[Any, ...], ...]:
-    """Each: shape, bad, right, wrong, what."""
-    return (
-        (
-            Shape(f"def {f}({a}, {b}):\n    {t} = {a} {op} {b}\n@{t}", PAIRS),
-            "    ",
-            "    return ",
-            ("    return -", "    return not ", "    yield "),
-            t,
-        ),
-        (
-            Shape(f"def {f}({a}, {b}):\n@{a} {op} {b}", PAIRS),
-            "    ",
-            "    return ",
-            ("    return -", "    return not ", "    yield "),
-            f"{a} {op} {b}",
-        ),
-        (
-            Shape(
-                f"def {f}({a}, {b}):\n    if {a} > {b}:\n        return {a}\n@{b}",
-                ((7, 3), (3, 7), (1, 4), (0, 2), (9, 2)),
-            ),
-            "    ",
-            "    return ",
-            ("    return -", "    return not ", "    yield "),
-            f"{b} when {a} is not more than {b}",
-        ),
-        (
-            Shape(f"def {f}({a}):\n    {t} = 0\n    for item in {a}:\n        {t} += item\n    @", LISTS),
-            "",
-            f"return {t}",
-            ("return item", f"return {a}", f"print({t})"),
-            t,
-        ),
-        (
-            Shape(
-                f"def {f}({a}, {b}):\n    {t} = [item for item in {a} if item > {b}]\n    @",
-                (([4, 7], 5), ([1], 0), ([], 3), ([6, 8], 2)),
-            ),
-            "",
-            f"return {t}",
-            (f"return {a}", f"return {b}", f"print({t})"),
-            t,
-        ),
-    )
-
-
 def inverted_condition(draw: Draw) -> Bug:
     f, a, b = draw.names(3)
     flip = draw.chance(0.5)
-    shape, plain, negated, wrong, verb, when = draw.pick(*_inverted_condition_cases(f, a, b))
-    bad, right = (negated, plain) if flip else (plain, negated)
-    wrong_when, right_when = reversed(when) if flip else when
-    third, _, object_ = verb.partition(" ")
-    return Bug(
-        shape=shape,
-        bad=bad,
-        right=right,
-        wrong=wrong,
-        actual=f"it {third}s {object_} {wrong_when}",
-        expected=f"it should {verb} {right_when}",
-    )
-
-
-def _inverted_condition_cases(f: str, a: str, b: str) -> tuple[tuple[Any, ...], ...]:
-    """Each: shape, plain, negated, wrong, verb, when."""
     lists = (([3], 4), ([], 5), ([1, 2], 0), ([], 0), ([0], 7))
     among = ((3, [3, 4]), (5, [1]), (2, []), (7, [7]))
     several = (([3, 4, 5], [4]), ([1, 2], []), ([], [6]), ([7, 8], [7, 8]), ([2], [9]))
     same = ((3, 3), (4, 5), (0, 0), (6, 2))
-    return (
+    code, cases, (plain, negated), wrong, does, when = draw.pick(
         (
-            Shape(f"def {f}({a}, {b}):\n    @{a}:\n        return {b}\n    return len({a}) + {b} + 1", lists),
-            "if ",
-            "if not ",
+            f"    @{a}:\n        return {b}\n    return len({a}) + {b} + 1",
+            lists,
+            ("if ", "if not "),
             ("if None is ", "if 1 or ", "while "),
             f"give {b} when {a} is",
             ("filled", "empty"),
         ),
         (
-            Shape(f"def {f}({a}, {b}):\n    return {a}@{b}", among),
-            " in ",
-            " not in ",
+            f"    return {a}@{b}",
+            among,
+            (" in ", " not in "),
             (" == ", " != ", " is "),
             f"give True when {a} is",
             (f"in {b}", f"missing from {b}"),
         ),
         (
-            Shape(f"def {f}({a}, {b}):\n    return [item for item in {a} @ {b}]", several),
-            "if item in",
-            "if item not in",
+            f"    return [item for item in {a} @ {b}]",
+            several,
+            ("if item in", "if item not in"),
             ("if item ==", "if item !=", "if item is"),
             "keep the items that are",
             (f"in {b}", f"missing from {b}"),
         ),
         (
-            Shape(f"def {f}({a}, {b}):\n    if {a}@{b}:\n        return 0\n    return {a} + {b} + 1", same),
-            " == ",
-            " != ",
+            f"    if {a}@{b}:\n        return 0\n    return {a} + {b} + 1",
+            same,
+            (" == ", " != "),
             (" > ", " < ", " >= "),
             f"give 0 when {a} and {b} are",
             ("equal", "different"),
         ),
+    )
+    bad, right = (negated, plain) if flip else (plain, negated)
+    wrong_when, right_when = reversed(when) if flip else when
+    verb, _, object_ = does.partition(" ")
+    return Bug(
+        shape=Shape(f"def {f}({a}, {b}):\n{code}", cases),
+        bad=bad,
+        right=right,
+        wrong=wrong,
+        actual=f"it {verb}s {object_} {wrong_when}",
+        expected=f"it should {does} {right_when}",
     )
 
 
@@ -139,39 +101,23 @@ def wrong_initial_value(draw: Draw) -> Bug:
     started = (([4, 7], 3), ([5], 2), ([], 6), ([2, 1], 0), ([3], 1))
     loop = f"    for item in {a}:\n        {t}"
     zero_or_one = draw.pick(*"01")
-    other = "1" if zero_or_one == "0" else "0"
-    shape, bad, right, wrong, what = draw.pick(
+    subtracted = f"subtract the items of {a}"
+    from_start = ("1" if zero_or_one == "0" else "0", a, f"-{b}")
+    code, cases, bad, right, wrong, what = draw.pick(
+        (f"({a}):\n    {t} = @\n{loop} +=", numbers, draw.pick("1", str(k)), "0", ("2", "-1", a), f"sum {a}"),
         (
-            Shape(f"def {f}({a}):\n    {t} = @\n{loop} += item\n    return {t}", numbers),
-            draw.pick("1", str(k)),
-            "0",
-            ("2", "-1", a),
-            f"sum {a}",
-        ),
-        (
-            Shape(f"def {f}({a}):\n    {t} = @\n{loop} *= item\n    return {t}", numbers),
+            f"({a}):\n    {t} = @\n{loop} *=",
+            numbers,
             draw.pick("0", str(k)),
             "1",
             ("-1", "10", "2"),
             f"multiply the items of {a}",
         ),
-        (
-            Shape(f"def {f}({a}, {b}):\n    {t} = @\n{loop} += item\n    return {t}", started),
-            zero_or_one,
-            b,
-            (other, a, f"-{b}"),
-            f"sum {a}",
-        ),
-        (
-            Shape(f"def {f}({a}, {b}):\n    {t} = @\n{loop} -= item\n    return {t}", started),
-            zero_or_one,
-            b,
-            (other, a, f"-{b}"),
-            f"subtract the items of {a}",
-        ),
+        (f"({a}, {b}):\n    {t} = @\n{loop} +=", started, zero_or_one, b, from_start, f"sum {a}"),
+        (f"({a}, {b}):\n    {t} = @\n{loop} -=", started, zero_or_one, b, from_start, subtracted),
     )
     return Bug(
-        shape=shape,
+        shape=Shape(f"def {f}{code} item\n    return {t}", cases),
         bad=bad,
         right=right,
         wrong=wrong,

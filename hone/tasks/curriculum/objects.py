@@ -14,12 +14,10 @@ def wrong_index(draw: Draw) -> Bug:
     lists = (([4, 7, 9, 2],), ([5, 1, 8, 3, 6],), ([6, 6, 6, 6],), ([1, 2, 3, 4],))
     with_number = (([4, 7, 9, 2], 3), ([5, 1, 8, 3, 6], 2), ([6, 6, 6, 6], 1), ([1, 2, 3, 4], 4))
     rows = (([[4, 7, 9, 2], [1, 2, 3, 5, 8]],), ([[5, 1, 8, 3, 6]],), ([],), ([[6, 6, 6, 6]],))
+    add = f"    {t} = {a}[@]\n    return {t} + {b}"
     shape, verb = draw.pick(
         (Shape(f"def {f}({a}):\n    return {a}[@]", lists, f"item of {a}"), "give"),
-        (
-            Shape(f"def {f}({a}, {b}):\n    {t} = {a}[@]\n    return {t} + {b}", with_number, f"item of {a}"),
-            f"add {b} to",
-        ),
+        (Shape(f"def {f}({a}, {b}):\n{add}", with_number, f"item of {a}"), f"add {b} to"),
         (
             Shape(f"def {f}({a}, {b}):\n    return {a}[@] * {b}", with_number, f"item of {a}"),
             f"multiply {b} by",
@@ -58,34 +56,22 @@ def wrong_method(draw: Draw) -> Bug:
     ends = (("apple", "app"), ("apple", "ple"), ("level", "le"), ("noon", "noon"), ("sky", "x"))
     searches = (([4, 7, 4], 4), ([5, 5, 5], 5), ([1, 2], 2), ([3, 9, 6, 6], 6))
     rows = (([[4, 7], [1]],), ([[5]],), ([],), ([[2, 3], [], [6]],))
+    loop = f"    {t} = []\n    for item in {a}:\n        {t}.@(item)\n    return {t}"
+    in_lists = [([text],) for (text,) in texts] + [([],)]
     group, shape, verb = draw.pick(
         (METHODS, Shape(f"def {f}({a}):\n    return {a}.@()", texts), f"give {a}"),
         (
             METHODS,
-            Shape(
-                f"def {f}({a}):\n    return [item.@() for item in {a}]",
-                [([text],) for (text,) in texts] + [([],)],
-            ),
+            Shape(f"def {f}({a}):\n    return [item.@() for item in {a}]", in_lists),
             f"give the items of {a}",
         ),
         (ENDS, Shape(f"def {f}({a}, {b}):\n    return {a}.@({b})", ends), f"give True when {a}"),
         (SEARCHES, Shape(f"def {f}({a}, {b}):\n    return {a}.@({b})", searches), "give"),
-        (
-            ADDERS,
-            Shape(
-                f"def {f}({a}):\n    {t} = []\n    for item in {a}:\n        {t}.@(item)\n    return {t}",
-                rows,
-            ),
-            "",
-        ),
+        (ADDERS, Shape(f"def {f}({a}):\n{loop}", rows), ""),
     )
     bad, right = draw.random.sample(list(group), 2)
-    others = {
-        id(ENDS): ("count", "find"),
-        id(SEARCHES): ("remove", "append"),
-        id(ADDERS): ("remove", "insert"),
-    }
-    wrong = [name for name in group if name not in (bad, right)] or list(others[id(group)])
+    unused = {"count": ("remove", "append"), "append": ("remove", "insert"), "startswith": ("count", "find")}
+    wrong = [name for name in group if name not in (bad, right)] or unused[next(iter(group))]
     meaning = {name: " ".join(f"{verb} {text.format(a=a, b=b)}".split()) for name, text in group.items()}
     return Bug(
         shape=shape,

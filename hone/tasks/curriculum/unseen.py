@@ -11,33 +11,19 @@ def wrong_variable(draw: Draw) -> Bug:
     t = draw.local()
     op = draw.pick(*"+-*")
     word = {"+": f"add {b} to {a}", "-": f"subtract {b} from {a}", "*": f"multiply {a} by {b}"}[op]
-    shape, bad = draw.pick(
-        (Shape(f"def {f}({a}, {b}, {c}):\n    return {a} {op} @", TRIPLES), c),
-        (
-            Shape(f"def {f}({a}, {b}, {c}):\n    {t} = {a} {op} @\n    return {t} + {c}", TRIPLES),
-            c,
-        ),
-        (
-            Shape(
-                f"def {f}({a}, {b}, {c}):\n    if {c} > 2:\n        return {c}\n    return {a} {op} @",
-                TRIPLES,
-            ),
-            c,
-        ),
-        (
-            Shape(
-                f"def {f}({a}, {b}, {c}):\n    return [item {op} @ for item in {a}]",
-                [(*case, number) for case, number in zip(LIST_AND_NUMBER, (1, 4, 5, 2, 0, 7), strict=True)],
-            ),
-            c,
-        ),
+    lists = [(*case, number) for case, number in zip(LIST_AND_NUMBER, (1, 4, 5, 2, 0, 7), strict=True)]
+    code, cases = draw.pick(
+        (f"    return {a} {op} @", TRIPLES),
+        (f"    {t} = {a} {op} @\n    return {t} + {c}", TRIPLES),
+        (f"    if {c} > 2:\n        return {c}\n    return {a} {op} @", TRIPLES),
+        (f"    return [item {op} @ for item in {a}]", lists),
     )
     return Bug(
-        shape=shape,
-        bad=bad,
+        shape=Shape(f"def {f}({a}, {b}, {c}):\n{code}", cases),
+        bad=c,
         right=b,
         wrong=(a, f, "0"),
-        actual=f"it uses {bad} where it should use {b}",
+        actual=f"it uses {c} where it should use {b}",
         expected=f"it should {word}",
     )
 

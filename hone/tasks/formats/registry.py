@@ -7,14 +7,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from hone.tasks.errors import TaskError
-from hone.tasks.formats import debugging, kodcode, own, r2e, slime, swebench
-from hone.tasks.formats.rows import Row, merge
+from hone.tasks.formats import debugging, kodcode, own, r2e, swebench
+from hone.tasks.formats.rows import Row, merge, record, text
 from hone.types import Task
 
 _KEPT = ("row", "format")  # of a task's metadata
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Format:
     """A row format of tasks. Both functions raise TaskError for rows and tasks that they cannot convert."""
 
@@ -67,12 +67,19 @@ def _bare(task: Task) -> Task:
 
 
 def _swebench(name: str, about: str) -> Format:
-    return Format(
-        name=name,
-        about=about,
-        to_task=lambda row: swebench.to_task(row, name),
-        to_row=swebench.to_row,
-    )
+    return Format(name, about, lambda row: swebench.to_task(row, name), swebench.to_row)
+
+
+def _prompt_to_task(row: Row) -> Task:
+    """Return the task of a prompt as slime reads it.
+
+    `metadata.instance` is the row of a data set, and `metadata.data_source` the name of the data set.
+    """
+    metadata = record(row, "metadata")
+    named = text(metadata, "data_source", "swe-bench")
+    task, instance = _read_instance(record(metadata, "instance"), named)
+    kept = {**task.metadata, "data_source": named, "instance": instance}
+    return dataclasses.replace(task, problem=text(row, "text", task.problem), metadata=kept)
 
 
 def _read_instance(row: Row, source: str) -> tuple[Task, str]:
@@ -84,7 +91,7 @@ def _read_instance(row: Row, source: str) -> tuple[Task, str]:
     return FORMATS[name].to_task(row), name
 
 
-def _slime_row(task: Task) -> Row:
+def _prompt_of_task(task: Task) -> Row:
     """Return a prompt; its instance has the task's original format, by default SWE-bench's or Hone's own."""
     name = task.metadata.get("format")
     if name in (None, "slime"):
@@ -94,40 +101,24 @@ def _slime_row(task: Task) -> Row:
         name = "swe-bench" if in_image else "hone"
     if not isinstance(name, str) or name not in FORMATS or name == "slime":
         raise TaskError(f"task {task.id} has the unknown format {name!r}")
-    return slime.to_row(task, FORMATS[name].write(task))
+    source = task.metadata.get("data_source", task.source)
+    if not isinstance(source, str):
+        raise TaskError(f"task {task.id}: `metadata.data_source` must be a text")
+    return {
+        "text": task.problem,
+        "metadata": {"instance": FORMATS[name].write(task), "data_source": source},
+    }
 
 
-FORMATS = {
-    format.name: format
-    for format in (
-        Format(name="hone", about="Hone's own.", to_task=own.from_dict, to_row=own.to_dict),
-        _swebench("swe-bench", "SWE-bench, Lite and Verified: rows of editions 4 and 5."),
-        _swebench("swe-gym", "SWE-Gym and its subsets."),
-        _swebench("swe-smith", "SWE-smith."),
-        _swebench("swe-rebench", "SWE-rebench."),
-        Format(
-            name="r2e-gym",
-            about="R2E-Gym and its subsets: an image and the status of each test after the fix.",
-            to_task=r2e.to_task,
-            to_row=r2e.to_row,
-        ),
-        Format(
-            name="slime",
-            about="A prompt file: `text`, and a row of another data set below `metadata`.",
-            to_task=lambda row: slime.to_task(row, _read_instance),
-            to_row=_slime_row,
-        ),
-        Format(
-            name="kodcode",
-            about="KodCode: a question, a solution and its tests.",
-            to_task=kodcode.to_task,
-            to_row=kodcode.to_row,
-        ),
-        Format(
-            name="debugging",
-            about="Debugging tasks: files with a bug, and the tests beside them.",
-            to_task=debugging.to_task,
-            to_row=debugging.to_row,
-        ),
-    )
-}
+_ALL = (
+    Format("hone", "Hone's own.", own.from_dict, own.to_dict),
+    _swebench("swe-bench", "SWE-bench, Lite and Verified: rows of editions 4 and 5."),
+    _swebench("swe-gym", "SWE-Gym and its subsets."),
+    _swebench("swe-smith", "SWE-smith."),
+    _swebench("swe-rebench", "SWE-rebench."),
+    Format("r2e-gym", "R2E-Gym: an image, and each test's status after the fix.", r2e.to_task, r2e.to_row),
+    Format("slime", "A prompt file: `text` and a data set's row.", _prompt_to_task, _prompt_of_task),
+    Format("kodcode", "KodCode: a question, a solution and its tests.", kodcode.to_task, kodcode.to_row),
+    Format("debugging", "Files with a bug, and tests beside them.", debugging.to_task, debugging.to_row),
+)
+FORMATS = {format.name: format for format in _ALL}

@@ -12,47 +12,23 @@ from hone.tasks.errors import TaskError
 from hone.tasks.formats.rows import Row, record, text, texts
 from hone.types import Checks, Environment, Task
 
-# Log parsers of the swebench package for repositories that do not report like pytest.
-_PARSERS = {
-    "astropy/astropy": "parse_log_astropy",
-    "django/django": "parse_log_django",
-    "marshmallow-code/marshmallow": "parse_log_marshmallow",
-    "matplotlib/matplotlib": "parse_log_matplotlib",
-    "mwaskom/seaborn": "parse_log_seaborn",
-    "pallets/flask": "parse_log_flask",
-    "psf/requests": "parse_log_requests",
-    "pvlib/pvlib-python": "parse_log_pvlib",
-    "pydata/xarray": "parse_log_xarray",
-    "pydicom/pydicom": "parse_log_pydicom",
-    "pylint-dev/astroid": "parse_log_astroid",
-    "pylint-dev/pylint": "parse_log_pylint",
-    "pyvista/pyvista": "parse_log_pyvista",
-    "scikit-learn/scikit-learn": "parse_log_scikit",
-    "sphinx-doc/sphinx": "parse_log_sphinx",
-    "sqlfluff/sqlfluff": "parse_log_sqlfluff",
-    "sympy/sympy": "parse_log_sympy",
-}
+# Repositories that do not report like pytest; the swebench package has a log parser named after each.
+_OWN_PARSER = frozenset((
+    "astropy/astropy", "django/django", "marshmallow-code/marshmallow", "matplotlib/matplotlib",
+    "mwaskom/seaborn", "pallets/flask", "psf/requests", "pvlib/pvlib-python", "pydata/xarray",
+    "pydicom/pydicom", "pylint-dev/astroid", "pylint-dev/pylint", "pyvista/pyvista",
+    "scikit-learn/scikit-learn", "sphinx-doc/sphinx", "sqlfluff/sqlfluff", "sympy/sympy",
+))  # fmt: skip
 # How each data set derives an image from an id, where its rows have none.
 _IMAGES = {
     "swe-bench": ("swebench/sweb.eval.x86_64.", "_1776_"),
     "swe-gym": ("xingyaoww/sweb.eval.x86_64.", "_s_"),
     "swe-rebench": ("swerebench/sweb.eval.x86_64.", "_1776_"),
 }
-_SWE_GYM = frozenset(
-    {
-        "bokeh/bokeh",
-        "conan-io/conan",
-        "dask/dask",
-        "facebookresearch/hydra",
-        "getmoto/moto",
-        "iterative/dvc",
-        "modin-project/modin",
-        "pandas-dev/pandas",
-        "Project-MONAI/MONAI",
-        "pydantic/pydantic",
-        "python/mypy",
-    }
-)
+_SWE_GYM = frozenset((
+    "bokeh/bokeh", "conan-io/conan", "dask/dask", "facebookresearch/hydra", "getmoto/moto", "iterative/dvc",
+    "modin-project/modin", "pandas-dev/pandas", "Project-MONAI/MONAI", "pydantic/pydantic", "python/mypy",
+))  # fmt: skip
 _MIRROR = re.compile(r"swesmith/(?P<owner>.+?)__(?P<name>.+)\.(?P<commit>[0-9a-f]{8})")
 _TIMEOUT_S = 1800.0  # the harness's default
 
@@ -148,4 +124,5 @@ def _parser(row: Row, repo: str) -> str:
         return named
     if row.get("install_config") is not None:
         return text(record(row, "install_config"), "log_parser", "parse_log_pytest")
-    return _PARSERS.get(repo, "parse_log_pytest")
+    name = repo.rpartition("/")[2].partition("-")[0]  # parse_log_scikit for scikit-learn/scikit-learn
+    return f"parse_log_{name}" if repo in _OWN_PARSER else "parse_log_pytest"

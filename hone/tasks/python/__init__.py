@@ -5,7 +5,7 @@ read-only at SITE_TARGET. The repository's own sources are never installed: test
 with the changes of the agent.
 """
 
-from hone.tasks.python.installing import SITE_TARGET, install
 from hone.tasks.python.locking import Locked, lock
+from hone.tasks.python.tool import SITE_TARGET, install
 
 __all__ = ["SITE_TARGET", "Locked", "install", "lock"]

@@ -15,8 +15,7 @@ from packaging.utils import canonicalize_name
 
 from hone.tasks.configuration import EXCLUDED_PLUGINS
 from hone.tasks.errors import TaskError
-from hone.tasks.python.layout import layout
-from hone.tasks.python.project import Project, read_project
+from hone.tasks.python.project import Project, layout, read_project
 from hone.tasks.python.requirements import Requirements, read_requirements
 from hone.tasks.python.sources import test_requirements
 from hone.tasks.python.tool import run_uv

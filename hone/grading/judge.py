@@ -14,8 +14,7 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from typing import Protocol
 
-from hone.grading.judge.prompt import Evidence, JudgePrompt
-from hone.grading.judge.quote import BAR, Quoter, clip
+from hone.grading.judge_prompt import BAR, Evidence, JudgePrompt, Quoter, clip
 from hone.grading.settings import JudgeSettings
 from hone.policy.engine import ContextOverflow, EngineError
 from hone.policy.reply import Reply
@@ -43,7 +42,7 @@ class Judge:
 
     Args:
         new_chat: (name, seed) -> a conversation with the judge's model, never with the policy.
-        control: control tokens of its tokenizer; see `hone.grading.judge.quote.control_tokens`.
+        control: control tokens of its tokenizer; see `hone.grading.judge_prompt.control_tokens`.
     """
 
     def __init__(
