@@ -139,7 +139,7 @@ def test_requirements_without_an_index_are_skipped(index, tmp_path):
         (project('dependencies = ["a b"]'), "'a b' is not a requirement"),
         (project('requires-python = "<3.2"'), "thing needs Python <3.2"),
         (project('[dependency-groups]\ntest = [{include-group = "test"}]'), "includes itself"),
-        (project("[dependency-groups]\ntest = [1]"), "not a requirement"),
+        (project("[dependency-groups]\ntest = [1]"), "Invalid dependency group item: 1"),
         (project('[tool.poetry.group.test.dependencies]\nsix = "what?"'), "not a dependency of Poetry"),
         (project("", **{"test-requirements.txt": "-r gone.txt"}), "gone.txt does not exist"),
         (project("", **{"test-requirements.txt": "-r test-requirements.txt"}), "includes itself"),

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from packaging.dependency_groups import resolve_dependency_groups
 from packaging.markers import InvalidMarker, Marker
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
@@ -150,9 +151,12 @@ def groups(pyproject: Mapping[str, Any], project: Project) -> dict[str, Requirem
     found: dict[str, Requirements] = {}
     tool = pyproject.get("tool", {})
     named: list[tuple[str, Requirements]] = list(project.extras.items())
-    written = pyproject.get("dependency-groups", {})
-    standard: dict[str, Any] = {canonicalize_name(name): lines for name, lines in written.items()}
-    named += [(name, _standard(standard, name, ())) for name in standard]
+    standard = pyproject.get("dependency-groups", {})
+    try:
+        resolved = {name: resolve_dependency_groups(standard, name) for name in standard}
+    except ExceptionGroup as error:
+        raise TaskError(f"{_WHERE}: {error.exceptions[0]}") from error
+    named += [(name, parse_all(lines, _WHERE)) for name, lines in resolved.items()]
     pdm = tool.get("pdm", {}).get("dev-dependencies", {})
     named += [(name, parse_all(lines, _WHERE)) for name, lines in pdm.items()]
     named.append(("dev", parse_all(tool.get("uv", {}).get("dev-dependencies", ()), _WHERE)))
@@ -165,21 +169,6 @@ def groups(pyproject: Mapping[str, Any], project: Project) -> dict[str, Requirem
     for name, requirements in named:
         found[canonicalize_name(name)] = found.get(canonicalize_name(name), Requirements()) | requirements
     return found
-
-
-def _standard(groups: Mapping[str, Any], name: str, above: tuple[str, ...]) -> Requirements:
-    """Return a group of `[dependency-groups]` with the groups that it includes."""
-    if name in above or name not in groups:
-        raise TaskError(f"{_WHERE}: the dependency group {name!r} does not exist or includes itself")
-    requirements = Requirements()
-    for item in groups[name]:
-        if isinstance(item, str):
-            requirements |= parse_line(item, _WHERE)
-        elif isinstance(item, dict) and isinstance(item.get("include-group"), str):
-            requirements |= _standard(groups, canonicalize_name(item["include-group"]), (*above, name))
-        else:
-            raise TaskError(f"{_WHERE}: the dependency group {name!r} holds {item!r}, not a requirement")
-    return requirements
 
 
 _RELEASE = re.compile(r"v?(\d+(?:\.\d+)*)")
