@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import re
 from collections import defaultdict
 from collections.abc import Generator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +29,10 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fast"))
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 HERE = Path(__file__).parent
+# openai-harmony downloads the vocabulary of gpt-oss whenever a tokenizer is tried with it, unless this names
+# the source: the result of a test must not depend on the network.
+os.environ["TIKTOKEN_ENCODINGS_BASE"] = str(HERE / "no_vocabulary_here")
+
 # Servers, services and state machines: not in `make fast`.
 LONG = (
     "attacks",
@@ -92,6 +98,12 @@ def pytest_collection_modifyitems(
     return (yield)
 
 
+def pytest_collection_finish() -> None:
+    """Exempt the imported modules from garbage collection: it would walk them again and again."""
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_node_collection_finished(node: Any, ids: list[str]) -> None:
     if node.config.getoption("dist") == "loadgroup" and not all("@" in test for test in ids):
@@ -102,12 +114,14 @@ def pytest_xdist_node_collection_finished(node: Any, ids: list[str]) -> None:
         )
 
 
+@cache
 def _is_long(path: Path) -> bool:
     if path.is_relative_to(HERE) and path.relative_to(HERE).as_posix() in QUICK:
         return False
     return any(path.is_relative_to(HERE / folder) for folder in LONG)
 
 
+@cache
 def _is_patient(path: Path) -> bool:
     return any(path.is_relative_to(HERE / folder) for folder in PATIENT)
 

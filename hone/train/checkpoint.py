@@ -21,17 +21,18 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import torch
 from safetensors import SafetensorError
-from transformers import PreTrainedModel
-from transformers.utils.logging import disable_progress_bar
 
 from hone.train.errors import CheckpointError
 from hone.train.trainer import Trainer
 from hone.utils.files import remove_directory, sync_directory, sync_file
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 log = logging.getLogger(__name__)
 
@@ -107,6 +108,8 @@ def restore(path: Path, trainer: Trainer) -> TrainState:
     The weights are copied into `trainer.model` in place, so an engine that shares the tensors is updated too.
     Two copies of the weights exist during the call.
     """
+    from transformers.utils.logging import disable_progress_bar
+
     disable_progress_bar()
     saved: PreTrainedModel = type(trainer.model).from_pretrained(path, dtype=trainer.model.dtype)
     with torch.no_grad():
@@ -126,6 +129,8 @@ def read_state(path: Path) -> TrainState:
 
 
 def _write(folder: Path, state: TrainState, trainer: Trainer, tokenizer: Tokenizer) -> None:
+    from transformers.utils.logging import disable_progress_bar
+
     disable_progress_bar()  # it would overwrite the run's progress display
     trainer.model.save_pretrained(str(folder))
     tokenizer.save_pretrained(str(folder))

@@ -7,15 +7,17 @@ log_softmax(logits / temperature) at the chosen token, the same number that the 
 # pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
-from transformers import PreTrainedModel
 
 from hone.train.errors import TrainError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 
 def plain_logprobs(model: PreTrainedModel, input_ids: Tensor, temperature: float) -> Tensor:

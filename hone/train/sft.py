@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
-from transformers import PreTrainedModel
 
 from hone.policy.reply import ToolSpec
 from hone.rollout.demonstrations import Demonstration
@@ -22,6 +22,9 @@ from hone.train.samples import tree_samples
 from hone.train.settings import BatchSettings, SftSettings
 from hone.train.trainer import Trainer
 from hone.types import Message, Sample, TokenTree, Trajectory
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 Encode = Callable[[Sequence[Message], Sequence[ToolSpec]], TokenTree]
 

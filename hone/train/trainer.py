@@ -15,12 +15,11 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor
-from transformers import PreTrainedModel
 
 from hone.policy.threads import use_threads
 from hone.train.batches import MicroBatch, TrainRow, micro_batches, split_rollouts
@@ -32,6 +31,9 @@ from hone.train.schedule import learning_rate
 from hone.train.settings import BatchSettings, OptimizerSettings, TrainSettings
 from hone.train.stats import StepStats
 from hone.types import Float32, Sample
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 SKIPS_IN_A_ROW = 3  # low precision causes single bad gradients; three in a row are a defect
 

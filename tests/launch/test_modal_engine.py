@@ -6,12 +6,12 @@ from types import ModuleType
 
 import pytest
 
-modal = pytest.importorskip("modal", reason="modal is not installed")
 RECIPE = Path(__file__).parents[2] / "recipes" / "modal_engine.py"
 
 
 @pytest.fixture
 def recipe(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    pytest.importorskip("modal", reason="modal is not installed")
     monkeypatch.setenv("MODEL_NAME", "some/model")
     spec = importlib.util.spec_from_file_location("modal_engine", RECIPE)
     assert spec is not None
@@ -23,14 +23,14 @@ def recipe(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 def test_modal_accepts_the_app(recipe: ModuleType):
     assert recipe.app.name == "hone-engine"
-    assert isinstance(recipe.serve, modal.Function)
+    assert isinstance(recipe.serve, recipe.modal.Function)
     assert recipe.VARIABLES == {"MODEL_NAME": "some/model", "MAX_MODEL_LEN": "32768"}
 
 
 def test_container_starts_the_server_with_hones_flags(recipe: ModuleType, monkeypatch: pytest.MonkeyPatch):
     started = []
     monkeypatch.setenv("MAX_MODEL_LEN", "4096")
-    monkeypatch.setattr("hone.policy.engines.command._require_installed", lambda options: None)
+    monkeypatch.setattr("hone.policy.engines.command._require_installed", lambda *_: None)
     monkeypatch.setattr(recipe.subprocess, "Popen", lambda command, env: started.append((command, env)))
     recipe.serve.local()
     [(command, environment)] = started

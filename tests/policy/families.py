@@ -4,13 +4,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
-import trl
 from renderers.base import MODEL_RENDERER_MAP
 from renderers.configs import config_from_name
 from tiktoken_ext.openai_public import o200k_harmony
@@ -22,7 +23,8 @@ from hone.policy.errors import PolicyError
 from hone.policy.model import make_renderer
 from hone.policy.rendering import ChatRenderer
 
-FOLDER = Path(trl.__file__).parent / "chat_templates"
+[_TRL] = find_spec("trl").submodule_search_locations  # to import it takes seconds
+FOLDER = Path(_TRL) / "chat_templates"
 TEMPLATES = sorted(path.stem for path in FOLDER.glob("*.jinja") if not path.stem.endswith("_training"))
 FAMILIES = sorted(set(MODEL_RENDERER_MAP.values()))
 QUIET = [name for name in FAMILIES if "enable_thinking" in type(config_from_name(name)).model_fields]
@@ -127,14 +129,21 @@ def family(name: str, *, thinking: bool = True) -> tuple[PreTrainedTokenizerFast
             special.append(missing[0])
 
 
-def _gpt_oss() -> tuple[PreTrainedTokenizerFast, ChatRenderer]:
-    """Return the gpt-oss renderer; its own encoder needs the real vocabulary, which litellm contains."""
-    [litellm] = find_spec("litellm").submodule_search_locations  # to import it takes seconds
+@contextmanager
+def gpt_oss_vocabulary() -> Iterator[None]:
+    """Let openai-harmony find the vocabulary of gpt-oss, of which litellm contains a copy."""
+    [litellm] = find_spec("litellm").submodule_search_locations
     copies = Path(litellm) / "litellm_core_utils" / "tokenizers"
     with TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
         patch.setenv("TIKTOKEN_CACHE_DIR", str(copies))
         patch.setenv("TIKTOKEN_ENCODINGS_BASE", folder)
         (Path(folder) / "o200k_base.tiktoken").symlink_to(copies / _O200K)
+        yield
+
+
+def _gpt_oss() -> tuple[PreTrainedTokenizerFast, ChatRenderer]:
+    """Return the gpt-oss renderer; its own encoder needs the real vocabulary."""
+    with gpt_oss_vocabulary():
         encoding = o200k_harmony()
         converter = TikTokenConverter("", encoding["pat_str"])
         converter.load_tiktoken_bpe = lambda _: encoding["mergeable_ranks"]

@@ -6,7 +6,6 @@ import json
 import shutil
 
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -85,6 +84,7 @@ def test_renderer_gives_the_tokens_of_the_chat_template(tokenizer, name):
 
 @pytest.mark.model
 def test_plain_transformers_loads_the_tiny_model(model_folder):
+    import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     model = AutoModelForCausalLM.from_pretrained(model_folder)
@@ -100,6 +100,8 @@ def test_plain_transformers_loads_the_tiny_model(model_folder):
 
 @pytest.mark.model
 def test_default_tiny_model_is_small_and_reproducible(tmp_path):
+    import torch
+
     one, two = (load_model(make_tiny(TEXTS, tmp_path / name)) for name in ("one", "two"))
     assert sum(p.numel() for p in one.parameters()) < 1_500_000
     assert all(torch.equal(a, b) for a, b in zip(one.parameters(), two.parameters(), strict=True))
@@ -107,6 +109,8 @@ def test_default_tiny_model_is_small_and_reproducible(tmp_path):
 
 @pytest.mark.model
 def test_making_a_model_keeps_the_random_state(tmp_path):
+    import torch
+
     torch.manual_seed(1)
     expected = torch.rand(1)
     torch.manual_seed(1)

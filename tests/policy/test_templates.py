@@ -303,7 +303,8 @@ def test_prompt_with_a_date_is_the_same_every_day(name, monkeypatch):
         monkeypatch.setattr("transformers.utils.chat_template_utils.datetime", Clock)
         tokenizer, _ = SPEAKERS[name]()
         kind, called = name.split()
-        renderer = make_renderer(tokenizer, called if kind == "family" else "default")
+        with families.gpt_oss_vocabulary():
+            renderer = make_renderer(tokenizer, called if kind == "family" else "default")
         return tokenizer.decode(renderer.render_ids([user("x")], add_generation_prompt=True))
 
     assert prompt(2031) == prompt(2032)

@@ -28,7 +28,7 @@ from hone.types import (
     Vote,
 )
 from tests.rollout.real import tasks
-from tests.train.examples import trajectory, with_turns
+from tests.train.trajectories import trajectory, with_turns
 
 NO_JUDGE, NO_PROGRESS = JudgeSettings(), ProgressSettings()
 score = st.floats(-1, 1)

@@ -10,7 +10,7 @@ from hone.train.algorithms import compute_advantages
 from hone.train.errors import TrainError
 from hone.train.settings import AlgorithmSettings
 from hone.types import Trajectory
-from tests.train.examples import trajectory
+from tests.train.trajectories import trajectory
 
 FAULTS = [o for o, rule in OUTCOME_RULES.items() if rule.fault is Fault.INFRASTRUCTURE]
 ALGORITHMS = [

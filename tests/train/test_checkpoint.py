@@ -17,8 +17,9 @@ from hone.train import checkpoint
 from hone.train.checkpoint import TrainState
 from hone.train.errors import CheckpointError
 from hone.train.trainer import Trainer
-from tests.train.examples import multi_turn_samples, tiny_model, tokenizer, trainer_of, with_logprobs
+from tests.train.examples import tiny_model, tokenizer, trainer_of, with_logprobs
 from tests.train.killed_save import STAGES
+from tests.train.trajectories import multi_turn_samples
 
 pytestmark = pytest.mark.model
 

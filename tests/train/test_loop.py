@@ -30,7 +30,8 @@ from hone.train.settings import (
 )
 from hone.train.trainer import policy_trainer
 from hone.types import Node, TokenTree, Trajectory
-from tests.train.examples import rendered, tiny_model, tokenizer, trajectory
+from tests.train.examples import tiny_model, tokenizer
+from tests.train.trajectories import rendered, trajectory
 
 pytestmark = pytest.mark.model
 SMALL = 16  # a reply is worth the share of its tokens below this

@@ -13,7 +13,7 @@ from hone.train.batches import TrainRow, micro_batches, plan, split_rollouts
 from hone.train.loss import PolicyObjective, kl_estimate, policy_loss, token_scales
 from hone.train.settings import LossSettings
 from hone.types import Sample
-from tests.train.examples import multi_turn_samples
+from tests.train.trajectories import multi_turn_samples
 
 CLIP = LossSettings(clip_low=0.2, clip_high=0.28)
 

@@ -9,7 +9,7 @@ from hone.train.algorithms import Advantages
 from hone.train.errors import TrainError
 from hone.train.samples import build_samples, tree_samples
 from hone.types import Sample, TokenTree, Trajectory
-from tests.train.examples import rendered, sampled, trajectory, with_turns
+from tests.train.trajectories import rendered, sampled, trajectory, with_turns
 
 
 @st.composite

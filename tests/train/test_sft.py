@@ -19,7 +19,8 @@ from hone.train.metrics import MetricsWriter, read_metrics
 from hone.train.settings import CheckpointSettings, OptimizerSettings, SftSettings
 from hone.train.sft import demonstration_samples, sft
 from hone.types import Message, Sample, TokenTree
-from tests.train.examples import multi_turn_samples, tiny_model, tokenizer, trajectory
+from tests.train.examples import tiny_model, tokenizer
+from tests.train.trajectories import multi_turn_samples, trajectory
 
 pytestmark = pytest.mark.model
 

@@ -16,7 +16,7 @@ from hone.train.errors import TrainError
 from hone.train.loop import to_samples
 from hone.train.settings import AlgorithmSettings, TrainSettings
 from hone.types import FinalScore, Scores, TokenTree, Trajectory
-from tests.train.examples import rendered, sampled, trajectory, with_turns
+from tests.train.trajectories import rendered, sampled, trajectory, with_turns
 
 STEP_WISE = AlgorithmSettings(name="step_wise")
 FAULTS = [o for o, rule in OUTCOME_RULES.items() if rule.fault is Fault.INFRASTRUCTURE]

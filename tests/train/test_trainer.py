@@ -15,14 +15,8 @@ from hone.train.muon import BatchedMuon
 from hone.train.schedule import learning_rate
 from hone.train.settings import BatchSettings, LossSettings, OptimizerSettings
 from hone.train.trainer import Trainer
-from tests.train.examples import (
-    multi_turn_samples,
-    noisy,
-    step_with_gradients,
-    tiny_model,
-    trainer_of,
-    with_logprobs,
-)
+from tests.train.examples import noisy, step_with_gradients, tiny_model, trainer_of, with_logprobs
+from tests.train.trajectories import multi_turn_samples
 
 pytestmark = pytest.mark.model
 

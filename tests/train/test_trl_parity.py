@@ -15,15 +15,8 @@ from transformers import PreTrainedModel
 
 from hone.train.settings import BatchSettings, LossSettings
 from hone.types import Sample
-from tests.train.examples import (
-    multi_turn_samples,
-    noisy,
-    step_with_gradients,
-    tiny_model,
-    tokenizer,
-    trainer_of,
-    with_logprobs,
-)
+from tests.train.examples import noisy, step_with_gradients, tiny_model, tokenizer, trainer_of, with_logprobs
+from tests.train.trajectories import multi_turn_samples
 
 pytestmark = [
     pytest.mark.model,

@@ -22,7 +22,8 @@ from hone.train.settings import AlgorithmSettings, OptimizerSettings, TrainSetti
 from hone.train.trainer import Trainer, policy_trainer
 from hone.types import Message, Node, Task, TokenTree, Trajectory, Turn, Verdict
 from tests.rollout.real import tasks
-from tests.train.examples import rendered, tiny_model, trajectory
+from tests.train.examples import tiny_model
+from tests.train.trajectories import rendered, trajectory
 
 pytestmark = pytest.mark.model
 LIKED = 16  # commands below this are the judge's favourites
