@@ -292,6 +292,27 @@ def test_rollout_seeds_depend_on_the_run_seed(tmp_path: Path):
     assert len({*seeds(0), *seeds(1)}) == 8
 
 
+def test_progress_counts_planned_ended_solved_and_reused_rollouts(tmp_path: Path):
+    seen: list[tuple[int, int, int, int]] = []
+
+    def record(progress: RolloutProgress) -> None:
+        assert progress.running >= 0
+        seen.append((progress.planned, progress.ended, progress.solved, progress.reused))
+
+    def collect(ledger: Ledger) -> None:
+        store = Store(tmp_path / "rollouts")
+        dispatcher = Dispatcher(
+            World([]).context(tmp_path, group_size=3), ledger, store, seed=0, progress=record
+        )
+        asyncio.run(dispatcher.collect(0, 0, tasks(2)))
+
+    with Ledger.open(tmp_path) as ledger:
+        collect(ledger)
+        assert seen[-1] == (6, 6, 6, 0)
+        collect(ledger)
+        assert seen[-1] == (6, 6, 6, 6)
+
+
 def test_infrastructure_fault_is_dropped_and_retried(tmp_path: Path):
     with Ledger.open(tmp_path) as ledger:
         world = World(["fault", None, "fault"])

@@ -198,3 +198,14 @@ def test_metrics_count_votes_failures_and_progress() -> None:
         "progress/lost": pytest.approx(0.125),
     }
     assert summary([trajectory("plain")]) == {}
+
+
+def test_share_of_unknown_progress_is_over_all_measured_states() -> None:
+    measured = scored(potentials=[0.0, 0.5])
+    assert measured.scores.progress is not None
+    known, last = measured.scores.progress.steps
+    unknown = dataclasses.replace(last, status=ProgressStatus.NO_VERDICT, score=None)
+    steps = (known, unknown, unknown, unknown)
+    progress = dataclasses.replace(measured.scores.progress, steps=steps)
+    one = dataclasses.replace(measured, scores=Scores(progress=progress))
+    assert summary([one])["progress/unknown_share"] == 0.75
