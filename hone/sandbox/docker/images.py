@@ -19,20 +19,26 @@ _PULL_S = 3600.0
 _ATTEMPTS = 4
 _FIRST_DELAY_S = 1.0
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/:@-]*")
-# Messages of engines and registries, most specific first.
-_PROBLEMS: tuple[tuple[ImageProblem, str], ...] = (
-    ("disk_full", r"no space left"),
-    ("other_architecture", r"no matching manifest for|no image found in|platform"),
-    ("damaged_image", r"verification failed|invalid checksum|does not match|unexpected EOF|invalid tar"),
-    ("unknown_image", r"unknown|not found|does not exist|no such image|denied|unauthorized"),
+# Messages of engines and registries, most specific first, and their reasons.
+_FAILURES: tuple[tuple[ImageProblem, str, str], ...] = (
+    ("disk_full", r"no space left", "the engine's disk is full"),
+    (
+        "other_architecture",
+        r"no matching manifest for|no image found in|platform",
+        "it is for another architecture",
+    ),
+    (
+        "damaged_image",
+        r"verification failed|invalid checksum|does not match|unexpected EOF|invalid tar",
+        "it is damaged",
+    ),
+    (
+        "unknown_image",
+        r"unknown|not found|does not exist|no such image|denied|unauthorized",
+        "the registry has no such image, or asks for a login",
+    ),
+    ("registry_unavailable", "", "its registry cannot be reached"),
 )
-_REASONS: Mapping[ImageProblem, str] = {
-    "disk_full": "the engine's disk is full",
-    "other_architecture": "it is for another architecture",
-    "damaged_image": "it is damaged",
-    "unknown_image": "the registry has no such image, or asks for a login",
-    "registry_unavailable": "its registry cannot be reached",
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,12 +122,9 @@ class Images:
 
 def pull_error(name: str, message: str) -> ImageUnavailable:
     """Return the error for a failed pull, from the message of the engine or the registry."""
-    problem: ImageProblem = "registry_unavailable"
-    for candidate, pattern in reversed(_PROBLEMS):
-        if re.search(pattern, message, re.IGNORECASE):
-            problem = candidate
+    problem, _, reason = next(failure for failure in _FAILURES if re.search(failure[1], message, re.I))
     return ImageUnavailable(
-        f"image {name} cannot be pulled: {_REASONS[problem]} ({message.strip()[:300]})",
+        f"image {name} cannot be pulled: {reason} ({message.strip()[:300]})",
         problem=problem,
         retryable=problem in ("registry_unavailable", "disk_full"),
     )

@@ -23,7 +23,7 @@ from pathlib import Path
 
 from hone.sandbox.contract import ImageUnavailable
 from hone.sandbox.images.layers import disk_full
-from hone.sandbox.images.locks import Lock, Staging, lock, lock_file, remove_dead
+from hone.sandbox.images.locks import Lock, Staging, lock, remove_dead
 from hone.sandbox.images.records import RECORD_JSON, Image, Record
 
 
@@ -44,7 +44,7 @@ class ContentStore:
         self._store_lock.touch()
         remove_dead(self.staging)
         for path in self.locks.iterdir():
-            if path != self._store_lock and (free := lock_file(path)) is not None:
+            if path != self._store_lock and (free := lock(path, make=True)) is not None:
                 free.release()
 
     def layer(self, diff_id: str) -> Path:

@@ -12,6 +12,7 @@ import fcntl
 import os
 import secrets
 import shutil
+import stat
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,31 +46,23 @@ class LockFile(Lock):
         super().release()
 
 
-def lock(path: Path, *, shared: bool = False, wait: bool = False) -> Lock | None:
-    """Lock an existing path. Return None when there is none, or when it is taken and `wait` is false.
+def lock(path: Path, *, shared: bool = False, wait: bool = False, make: bool = False) -> Lock | None:
+    """Lock a path. Return None when there is none, or when it is taken and `wait` is false.
 
-    Waiting blocks the thread: use it for locks that are held for moments only.
+    Args:
+        wait: block the thread: only for locks that are held for moments.
+        make: create the file, which is removed on release.
     """
+    flags = os.O_RDWR | os.O_CREAT if make else os.O_RDONLY
     while True:
         try:
-            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            fd = os.open(path, flags | os.O_CLOEXEC, 0o600)
         except FileNotFoundError:
             return None
         if not _flock(fd, shared=shared, wait=wait):
             return None
         if _still_names(path, fd):
-            return Lock(path, fd)
-        os.close(fd)
-
-
-def lock_file(path: Path) -> Lock | None:
-    """Create and lock a file, which is removed on release. Return None when it is taken."""
-    while True:
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        if not _flock(fd, shared=False, wait=False):
-            return None
-        if _still_names(path, fd):
-            return LockFile(path, fd)
+            return LockFile(path, fd) if make else Lock(path, fd)
         os.close(fd)
 
 
@@ -77,7 +70,7 @@ async def wait_for_one(paths: list[Path]) -> Lock:
     """Wait for one of several lock files, the first that is free, and return it."""
     while True:
         for path in paths:
-            held = lock_file(path)
+            held = lock(path, make=True)
             if held is not None:
                 return held
         await asyncio.sleep(POLL_S)
@@ -145,19 +138,14 @@ def remove_dead(parent: Path) -> None:
 
 def disk_usage(directory: Path) -> int:
     """Return the bytes on disk of a tree that may be changing; a file with several links counts once."""
-    total, seen = 0, set[tuple[int, int]]()
-    waiting = [str(directory)]
-    while waiting:
-        try:
-            with os.scandir(waiting.pop()) as entries:
-                for entry in entries:
-                    info = entry.stat(follow_symlinks=False)
-                    is_directory = entry.is_dir(follow_symlinks=False)
-                    if is_directory:
-                        waiting.append(entry.path)
-                    if is_directory or info.st_nlink == 1 or (info.st_dev, info.st_ino) not in seen:
-                        seen.add((info.st_dev, info.st_ino))
-                        total += info.st_blocks * 512
-        except FileNotFoundError:
-            continue
+    total, linked = 0, set[tuple[int, int]]()
+    for folder, directories, files in os.walk(directory):
+        for name in (*directories, *files):
+            try:
+                info = os.lstat(f"{folder}/{name}")
+            except FileNotFoundError:
+                continue
+            if stat.S_ISDIR(info.st_mode) or info.st_nlink == 1 or (info.st_dev, info.st_ino) not in linked:
+                linked.add((info.st_dev, info.st_ino))
+                total += info.st_blocks * 512
     return total

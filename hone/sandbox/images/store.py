@@ -19,16 +19,7 @@ from pathlib import Path
 from hone.sandbox.contract import ImageUnavailable
 from hone.sandbox.images.content_store import ContentStore, gone, size
 from hone.sandbox.images.layers import disk_full, unpack_layer
-from hone.sandbox.images.locks import (
-    POLL_S,
-    Lock,
-    Staging,
-    disk_usage,
-    lock,
-    lock_file,
-    staging,
-    wait_for_one,
-)
+from hone.sandbox.images.locks import POLL_S, Lock, Staging, disk_usage, lock, staging, wait_for_one
 from hone.sandbox.images.records import Image, Layer, Record, read_image
 from hone.sandbox.images.reference import parse
 from hone.sandbox.images.skopeo import LAYOUT, Report, fetch, skopeo
@@ -247,7 +238,7 @@ class ImageStore:
         while True:
             if (pin := lock(path, shared=True)) is not None:
                 return pin
-            making = lock_file(self._content.locks / f"layer-{path.name}")
+            making = lock(self._content.locks / f"layer-{path.name}", make=True)
             if making is not None:
                 with making:
                     if not path.exists():

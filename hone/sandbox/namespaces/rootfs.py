@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import functools
+import gc
 import os
 import random
 import shutil
@@ -16,6 +17,7 @@ import signal
 import socket
 import stat
 from dataclasses import replace
+from typing import NoReturn
 
 from hone.sandbox import seccomp
 from hone.sandbox.namespaces import cgroups, syscalls
@@ -94,44 +96,51 @@ def _translated(plan: Plan) -> list[str]:
 
 
 def become_sandbox(
-    plan: Plan,
-    groups: list[str],
-    channel: int,
-    errors: int,
-    user: HostUser | None,
-    upper_to: int,
-) -> None:
-    """Turn the calling process, a new fork, into bubblewrap. Returns only by raising OSError.
+    plan: Plan, groups: list[str], channel: int, errors: int, user: HostUser | None, upper_to: int
+) -> NoReturn:
+    """Turn the calling process, a new fork, into bubblewrap; if that fails, write the error and exit.
 
     Args:
         channel: becomes standard input; `errors` standard output and error.
         user: the user to become, as root; None keeps an ordinary user.
         upper_to: socket that receives a descriptor of the directory of the upper layers, for snapshots.
     """
-    cgroups.enter(groups)
-    os.dup2(channel, 0)
-    os.dup2(errors, 1)
-    os.dup2(errors, 2)
-    os.setsid()
-    if plan.cores:
-        usable = sorted(os.sched_getaffinity(0))
-        os.sched_setaffinity(0, random.sample(usable, min(plan.cores, len(usable))))
-    syscalls.leave_session_keyring()
-    if user is not None:
-        # open paths below private directories while root, then drop the privileges
-        trees = _Trees(plan, user)
-        os.setgroups([])
-        os.setresgid(user.uid, user.uid, user.uid)
-        os.setresuid(user.uid, user.uid, user.uid)
-        syscalls.set_dumpable()
+    gc.disable()  # a collection would touch, and so copy, every page of the server
+    try:
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        cgroups.enter(groups)
+        os.dup2(channel, 0)
+        os.dup2(errors, 1)
+        os.dup2(errors, 2)
+        os.setsid()
+        if plan.cores:
+            usable = sorted(os.sched_getaffinity(0))
+            os.sched_setaffinity(0, random.sample(usable, min(plan.cores, len(usable))))
+        syscalls.leave_session_keyring()
+        _build(plan, _enter_with_trees(plan, user))
+        upper = os.open(f"{_STAGE}/upper", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        socket.send_fds(socket.socket(fileno=upper_to), [b"u"], [upper])
+        os.execve(plan.bwrap, _bubblewrap(plan, _ROOT), {})
+    except BaseException as error:
+        os.write(errors, str(error).encode())
+    finally:
+        os._exit(70)
+
+
+def _enter_with_trees(plan: Plan, user: HostUser | None) -> _Trees:
+    """Drop root's privileges and enter the namespaces; return the descriptors of the plan's host paths."""
+    if user is None:
         _enter_namespaces()
-    else:
-        _enter_namespaces()
-        trees = _Trees(plan, None)
-    _build(plan, trees)
-    upper = os.open(f"{_STAGE}/upper", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    socket.send_fds(socket.socket(fileno=upper_to), [b"u"], [upper])
-    os.execve(plan.bwrap, _bubblewrap(plan, _ROOT), {})
+        return _Trees(plan, None)
+    trees = _Trees(plan, user)  # paths may be below private directories, so they are opened as root
+    os.setgroups([])
+    os.setresgid(user.uid, user.uid, user.uid)
+    os.setresuid(user.uid, user.uid, user.uid)
+    syscalls.set_dumpable()
+    _enter_namespaces()
+    return trees
 
 
 def _enter_namespaces() -> None:

@@ -13,7 +13,6 @@ When its owner ends, for whatever reason, it kills all sandboxes and exits.
 
 from __future__ import annotations
 
-import gc
 import itertools
 import json
 import os
@@ -102,7 +101,7 @@ class Spawner:
             os.write(errors, str(error).encode())
         else:
             if pid == 0:
-                run_child(plan, groups, channel, errors, user, upper_to)
+                become_sandbox(plan, groups, channel, errors, user, upper_to)
         os.close(channel)
         os.close(upper_to)
         self.children[plan.id] = Child(plan.id, pid, plan.limits, groups, errors)
@@ -180,27 +179,6 @@ def read_errors(file: int) -> str:
     text = os.pread(file, _ERROR_MAX, 0).decode("utf-8", "replace").strip()
     os.close(file)
     return text
-
-
-def run_child(
-    plan: Plan,
-    groups: list[str],
-    channel: int,
-    errors: int,
-    user: HostUser | None,
-    upper_to: int,
-) -> None:
-    """In the forked child: become the sandbox, or write the error and exit."""
-    gc.disable()  # a collection would touch, and so copy, every page of the server
-    try:
-        signal.set_wakeup_fd(-1)
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
-        become_sandbox(plan, groups, channel, errors, user, upper_to)
-    except BaseException as error:
-        os.write(errors, str(error).encode())
-    finally:
-        os._exit(70)
 
 
 def main(arguments: list[str]) -> None:

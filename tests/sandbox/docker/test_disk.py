@@ -26,8 +26,10 @@ def _inside(settings: SandboxSettings, scenario: Callable[[Sandbox, Sandbox], Aw
         async with make_provider(settings) as provider:
             spec = SandboxSpec(limits=LIMITS)
             async with await provider.start(spec) as busy, await provider.start(spec) as idle:
-                waiting = asyncio.ensure_future(idle.exec("sleep 2 && echo rested", timeout_s=120))
+                wait = "until [ -e done ]; do sleep 0.1; done; echo rested"
+                waiting = asyncio.ensure_future(idle.exec(wait, timeout_s=280))
                 await scenario(busy, idle)
+                await idle.write("done", b"")
                 assert (await waiting).text == "rested\n"
 
     asyncio.run(run())

@@ -16,7 +16,7 @@ import pytest
 
 from hone.sandbox import ImageUnavailable
 from hone.sandbox.images import Image, ImageStore
-from hone.sandbox.images.locks import lock_file
+from hone.sandbox.images.locks import lock
 from tests.sandbox.images.oci import digest, entry, gz, make_layout, plain, push, tar
 from tests.sandbox.images.traces import left
 from tests.services.registry import Registry
@@ -143,7 +143,7 @@ def test_cancelled_pull_leaves_nothing(
 
     with contextlib.ExitStack() as stack:
         if word == "unpacked":  # one of two layers, while another process has locked the other
-            making = lock_file(directory / "locks" / f"layer-{digest(other).removeprefix('sha256:')}")
+            making = lock(directory / "locks" / f"layer-{digest(other).removeprefix('sha256:')}", make=True)
             assert making is not None
             stack.enter_context(making)
         asyncio.run(scenario())
