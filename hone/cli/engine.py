@@ -20,13 +20,11 @@ def engine() -> None:
     """Serve a model to runs and evaluations."""
 
 
-ModelArgument = Annotated[Path, typer.Argument(metavar="MODEL", help="Folder of a Hugging Face model.")]
 KindOption = Annotated[Literal["vllm", "sglang"], typer.Option("--kind", help="Engine server to start.")]
 PortOption = Annotated[int, typer.Option("--port", min=1, max=65535, help="Port to listen on.")]
 HostOption = Annotated[
     str, typer.Option("--host", help="Address to listen on; every client can change the weights.")
 ]
-TpOption = Annotated[int, typer.Option("--tp", min=1, help="Tensor-parallel size (GPUs).")]
 ContextOption = Annotated[
     int | None,
     typer.Option(
@@ -35,41 +33,33 @@ ContextOption = Annotated[
         help="Maximum length of prompt and reply together, in tokens; default: the model's, at most 32768.",
     ),
 ]
-DtypeOption = Annotated[
-    Literal["auto", "float32", "bfloat16"],
-    typer.Option("--dtype", help="Data type of the weights; auto: bfloat16 on a GPU, else float32."),
-]
-BatchOption = Annotated[int, typer.Option("--max-batch", min=1, help="Maximum requests in one batch.")]
-MemoryOption = Annotated[
-    float,
-    typer.Option("--gpu-memory-fraction", min=0.01, max=1.0, help="Fraction of each GPU's memory to use."),
-]
-SyncOption = Annotated[
-    Literal["disk", "nccl"], typer.Option("--weight-sync", help="How the trainer sends new weights.")
-]
-PythonOption = Annotated[
-    Path | None,
-    typer.Option("--python", metavar="FILE", help="Python interpreter with vLLM or SGLang installed."),
-]
-TimeoutOption = Annotated[
-    float, typer.Option("--ready-timeout-s", min=1, help="Seconds until the start fails.")
-]
 
 
 @app.command()
 def serve(
-    model: ModelArgument,
+    model: Annotated[Path, typer.Argument(metavar="MODEL", help="Folder of a Hugging Face model.")],
     kind: KindOption = "vllm",
     port: PortOption = 8000,
     host: HostOption = "127.0.0.1",
-    tp: TpOption = 1,
+    tp: Annotated[int, typer.Option(min=1, help="Tensor-parallel size (GPUs).")] = 1,
     context: ContextOption = None,
-    dtype: DtypeOption = "auto",
-    max_batch: BatchOption = 256,
-    gpu_memory_fraction: MemoryOption = 0.85,
-    weight_sync: SyncOption = "disk",
-    python: PythonOption = None,
-    ready_timeout_s: TimeoutOption = 900.0,
+    dtype: Annotated[
+        Literal["auto", "float32", "bfloat16"],
+        typer.Option(help="Data type of the weights; auto: bfloat16 on a GPU, else float32."),
+    ] = "auto",
+    max_batch: Annotated[int, typer.Option(min=1, help="Maximum requests in one batch.")] = 256,
+    gpu_memory_fraction: Annotated[
+        float,
+        typer.Option(min=0.01, max=1.0, help="Fraction of each GPU's memory to use."),
+    ] = 0.85,
+    weight_sync: Annotated[
+        Literal["disk", "nccl"], typer.Option(help="How the trainer sends new weights.")
+    ] = "disk",
+    python: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Python interpreter with vLLM or SGLang installed."),
+    ] = None,
+    ready_timeout_s: Annotated[float, typer.Option(min=1, help="Seconds until the start fails.")] = 900.0,
 ) -> None:
     """Serve a model with vLLM or SGLang, with the flags that Hone needs, until Ctrl-C.
 

@@ -5,9 +5,7 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
-
-import typer
+from typing import TYPE_CHECKING
 
 from hone.cli.errors import UsageError
 from hone.cli.options import require_choice
@@ -20,29 +18,6 @@ if TYPE_CHECKING:
 LOCAL = "local"
 KINDS = ("vllm", "sglang", "openai")
 REPLY_TOKENS = 4096  # without a recipe, at most, and at most a quarter of the context
-
-EngineOption = Annotated[
-    str | None,
-    typer.Option(
-        "--engine",
-        metavar="URL|local",
-        help="Engine instead of the recipe's: the URL of a server, or `local`.",
-    ),
-]
-EngineKindOption = Annotated[
-    str | None,
-    typer.Option(
-        "--engine-kind",
-        metavar="KIND",
-        help=f"Kind of the server ({', '.join(KINDS)}); default: detected. openai: text only, no token ids.",
-    ),
-]
-ModelOption = Annotated[
-    str | None,
-    typer.Option(
-        "--model", metavar="FOLDER|NAME", help="Model of the policy: its folder, or its name on the server."
-    ),
-]
 
 Given = dict[str, tuple[str, str]]  # setting -> (the flag, the value in TOML)
 

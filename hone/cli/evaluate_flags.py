@@ -10,8 +10,19 @@ from typing import Annotated
 import typer
 
 from hone.cli.errors import UsageError
-from hone.cli.evaluate_engine import engine_settings
-from hone.cli.options import PROVIDERS, REPOSITORY_LIMITS, require_choice
+from hone.cli.evaluate_engine import KINDS, engine_settings
+from hone.cli.options import (
+    PROVIDERS,
+    REPOSITORY_LIMITS,
+    AllowOverlapOption,
+    DryRunOption,
+    HelpConfigOption,
+    JsonOption,
+    RepoRootOption,
+    SetOption,
+    VenvOption,
+    require_choice,
+)
 
 AGENTS = ("bash", "debugger", "mini-swe-agent", "oracle", "noop", "demonstrator")
 BLACKBOX = "blackbox:"
@@ -23,77 +34,83 @@ NO_RECIPE = (
     *(f"tasks.{name}=0" for name in ("train", "test", "unseen")),
 )
 
-AgentOption = Annotated[
-    str | None,
-    typer.Option(
-        "--agent",
-        metavar="NAME",
-        help=f"Agent: {', '.join(AGENTS)}, or {BLACKBOX}PROGRAM ({', '.join(PROGRAMS)}).",
-    ),
-]
-TasksOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--tasks",
-        metavar="FILE",
-        help="Tasks to evaluate on: a task file, rows of a known data set, or its name on the hub.",
-    ),
-]
-IdsOption = Annotated[
-    Path | None,
-    typer.Option("--ids", metavar="FILE", help="Only the tasks listed in FILE, one id per line."),
-]
-SliceOption = Annotated[
-    str | None,
-    typer.Option("--slice", metavar="A:B", help="Only this slice of the tasks, such as 0:5."),
-]
-ProviderOption = Annotated[
-    str | None,
-    typer.Option("--provider", metavar="NAME", help=f"Sandbox provider: {', '.join(PROVIDERS)}."),
-]
-OutOption = Annotated[
-    Path | None, typer.Option("--out", "-o", metavar="DIR", help="Directory of the results.")
-]
-ResumeOption = Annotated[
-    bool, typer.Option("--resume", help="Continue the stopped evaluation in the directory of -o.")
-]
-SamplesOption = Annotated[
-    int | None, typer.Option("--samples", metavar="N", min=1, help="Rollouts per task, for pass@k.")
-]
-TemperatureOption = Annotated[
-    str | None,
-    typer.Option(
-        "--temperature",
-        metavar="T[,T...]",
-        help="Sampling temperature; several temperatures make one evaluation each.",
-    ),
-]
-ConcurrencyOption = Annotated[
-    int | None, typer.Option("--concurrency", metavar="N", min=1, help="Maximum concurrent rollouts.")
-]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Flags:
-    """The flags on the command line; None or False: not given."""
+    """The command line of `hone eval`; None or False: not given."""
 
-    recipe: Path | None
-    agent: str | None
-    engine: str | None
-    engine_kind: str | None
-    model: str | None
-    tasks: Path | None
-    ids: Path | None
-    slice: str | None
-    provider: str | None
-    repo_root: Path | None
-    venv: Path | None
-    out: Path | None
-    resume: bool
-    samples: int | None
-    temperature: str | None
-    concurrency: int | None
-    sets: tuple[str, ...]
+    recipe: Annotated[
+        Path | None, typer.Argument(metavar="RECIPE", help="Recipe (TOML file); flags override it.")
+    ] = None
+    agent: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help=f"Agent: {', '.join(AGENTS)}, or {BLACKBOX}PROGRAM ({', '.join(PROGRAMS)}).",
+        ),
+    ] = None
+    engine: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL|local", help="Engine instead of the recipe's: the URL of a server, or `local`."
+        ),
+    ] = None
+    engine_kind: Annotated[
+        str | None,
+        typer.Option(
+            metavar="KIND",
+            help=f"Kind of the server ({', '.join(KINDS)}); default: detected. openai: text only, no token "
+            "ids.",
+        ),
+    ] = None
+    model: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FOLDER|NAME", help="Model of the policy: its folder, or its name on the server."
+        ),
+    ] = None
+    tasks: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Tasks to evaluate on: a task file, rows of a known data set, or its name on the hub.",
+        ),
+    ] = None
+    ids: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Only the tasks listed in FILE, one id per line.")
+    ] = None
+    slice: Annotated[
+        str | None, typer.Option(metavar="A:B", help="Only this slice of the tasks, such as 0:5.")
+    ] = None
+    provider: Annotated[
+        str | None, typer.Option(metavar="NAME", help=f"Sandbox provider: {', '.join(PROVIDERS)}.")
+    ] = None
+    repo_root: RepoRootOption = None
+    venv: VenvOption = None
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", metavar="DIR", help="Directory of the results.")
+    ] = None
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Continue the stopped evaluation in the directory of -o.")
+    ] = False
+    samples: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="Rollouts per task, for pass@k.")
+    ] = None
+    temperature: Annotated[
+        str | None,
+        typer.Option(
+            metavar="T[,T...]",
+            help="Sampling temperature; several temperatures make one evaluation each.",
+        ),
+    ] = None
+    concurrency: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="Maximum concurrent rollouts.")
+    ] = None
+    sets: SetOption = None
+    allow_overlap: AllowOverlapOption = False
+    dry_run: DryRunOption = False
+    as_json: JsonOption = False
+    help_config: HelpConfigOption = False
 
 
 def to_sets(flags: Flags) -> list[str]:
@@ -108,14 +125,14 @@ def to_sets(flags: Flags) -> list[str]:
         flags.engine, flags.engine_kind, flags.model, key_env=_key_env(flags), no_recipe=no_recipe
     )
     given = {**_settings(flags), **engine}
-    for text in flags.sets:
+    for text in flags.sets or ():
         name = text.partition("=")[0].strip()
         if name in given:
             raise UsageError(f"{given[name][0]} and --set {name}=... both set {name}: remove one of them")
     base = [*NO_RECIPE, f"run_dir={_plain(flags.out)}", *lengths] if no_recipe else []
     if flags.agent in SCRIPTED:
         base.append("tasks.allow_overlap=true")  # a scripted agent was not trained on any task
-    return [*base, *(f"{name}={value}" for name, (_, value) in given.items()), *flags.sets]
+    return [*base, *(f"{name}={value}" for name, (_, value) in given.items()), *(flags.sets or ())]
 
 
 def replaced_settings(flags: Flags) -> list[str]:
@@ -197,7 +214,7 @@ def _settings(flags: Flags) -> dict[str, tuple[str, str]]:
 
 def _key_env(flags: Flags) -> str | None:
     """Return NAME of --set engine.api_key_env=NAME, needed before the settings are resolved."""
-    named = [text.partition("=") for text in flags.sets]
+    named = [text.partition("=") for text in flags.sets or ()]
     found = [value.strip() for name, _, value in named if name.strip() == "engine.api_key_env"]
     return found[-1].strip("\"'") if found else None
 

@@ -13,70 +13,49 @@ from hone.cli.serving import HostOption, run_server
 if TYPE_CHECKING:
     from hone.launch.gateway import RunningGateway
 
-EngineOption = Annotated[
-    str,
-    typer.Option(
-        "--engine",
-        metavar="URL|scripted:FILE",
-        help="Engine server (http://host:8000), or a file of scripted replies.",
-    ),
-]
-KindOption = Annotated[Literal["vllm", "sglang"], typer.Option("--kind", help="Kind of the engine server.")]
-ModelOption = Annotated[
-    Path | None,
-    typer.Option("--model", metavar="FOLDER", help="Folder of the model: tokenizer and chat template."),
-]
-RendererOption = Annotated[
-    str, typer.Option("--renderer", metavar="NAME", help="Renderer of messages into tokens.")
-]
 PortOption = Annotated[
     int | None, typer.Option("--port", min=0, max=65535, help="Port to listen on; 0 picks a free port.")
-]
-SocketOption = Annotated[
-    Path | None, typer.Option("--socket", metavar="PATH", help="Unix socket to listen on instead of a port.")
 ]
 TokenFileOption = Annotated[
     Path | None,
     typer.Option(
-        "--token-file",
         metavar="FILE",
         help="File with the token that opens and reads sessions; without it, any local user can.",
     ),
 ]
-ContextOption = Annotated[
-    int,
-    typer.Option("--context-tokens", min=1, help="Maximum length of prompt and reply together, in tokens."),
-]
-MaxTokensOption = Annotated[
-    int, typer.Option("--max-tokens", min=1, help="Maximum length of a reply, in tokens.")
-]
-TemperatureOption = Annotated[float, typer.Option("--temperature", min=0.0, help="Sampling temperature.")]
-CallsOption = Annotated[
-    int, typer.Option("--calls", min=0, help="Maximum replies of a session; 0: no limit.")
-]
-TokensOption = Annotated[
-    int, typer.Option("--tokens", min=0, help="Maximum sampled tokens of a session; 0: no limit.")
-]
-SecondsOption = Annotated[
-    float, typer.Option("--seconds", min=0.0, help="Maximum duration of a session in seconds; 0: no limit.")
-]
 
 
 def gateway(
-    engine: EngineOption,
+    engine: Annotated[
+        str,
+        typer.Option(
+            metavar="URL|scripted:FILE",
+            help="Engine server (http://host:8000), or a file of scripted replies.",
+        ),
+    ],
     port: PortOption = None,
-    socket: SocketOption = None,
-    model: ModelOption = None,
-    kind: KindOption = "vllm",
-    renderer: RendererOption = "auto",
+    socket: Annotated[
+        Path | None, typer.Option(metavar="PATH", help="Unix socket to listen on instead of a port.")
+    ] = None,
+    model: Annotated[
+        Path | None,
+        typer.Option(metavar="FOLDER", help="Folder of the model: tokenizer and chat template."),
+    ] = None,
+    kind: Annotated[Literal["vllm", "sglang"], typer.Option(help="Kind of the engine server.")] = "vllm",
+    renderer: Annotated[str, typer.Option(metavar="NAME", help="Renderer of messages into tokens.")] = "auto",
     host: HostOption = "127.0.0.1",
     token_file: TokenFileOption = None,
-    context_tokens: ContextOption = 131_072,
-    max_tokens: MaxTokensOption = 4096,
-    temperature: TemperatureOption = 1.0,
-    calls: CallsOption = 0,
-    tokens: TokensOption = 0,
-    seconds: SecondsOption = 0.0,
+    context_tokens: Annotated[
+        int,
+        typer.Option(min=1, help="Maximum length of prompt and reply together, in tokens."),
+    ] = 131_072,
+    max_tokens: Annotated[int, typer.Option(min=1, help="Maximum length of a reply, in tokens.")] = 4096,
+    temperature: Annotated[float, typer.Option(min=0.0, help="Sampling temperature.")] = 1.0,
+    calls: Annotated[int, typer.Option(min=0, help="Maximum replies of a session; 0: no limit.")] = 0,
+    tokens: Annotated[int, typer.Option(min=0, help="Maximum sampled tokens of a session; 0: no limit.")] = 0,
+    seconds: Annotated[
+        float, typer.Option(min=0.0, help="Maximum duration of a session in seconds; 0: no limit.")
+    ] = 0.0,
 ) -> None:
     """Serve a policy to command-line agents and record every token of their conversations.
 

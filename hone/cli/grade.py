@@ -27,44 +27,38 @@ if TYPE_CHECKING:
 _SHOWN = 20  # lines printed of a longer list
 
 
-TasksOption = Annotated[
-    Path,
-    typer.Option(
-        "--tasks", metavar="FILE", help="Tasks, or rows of a data set that Hone recognises by its columns."
-    ),
-]
-PredictionsOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--predictions",
-        metavar="FILE",
-        help="SWE-bench predictions: .jsonl or .json of instance_id, model_name_or_path and model_patch; or "
-        "the word gold.",
-    ),
-]
 OutOption = Annotated[
     Path | None, typer.Option("--out", "-o", metavar="DIR", help="Directory of the reports.")
-]
-LogOption = Annotated[
-    Path | None, typer.Option("--log", metavar="FILE", help="A test_output.txt of the SWE-bench harness.")
-]
-TaskOption = Annotated[str | None, typer.Option("--task", metavar="ID", help="Task of --log.")]
-EditionOption = Annotated[
-    str,
-    typer.Option("--edition", metavar="4|5", help="Major version of the SWE-bench harness that wrote --log."),
 ]
 
 
 def grade(
-    tasks: TasksOption,
-    predictions: PredictionsOption = None,
+    tasks: Annotated[
+        Path,
+        typer.Option(
+            metavar="FILE", help="Tasks, or rows of a data set that Hone recognises by its columns."
+        ),
+    ],
+    predictions: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="SWE-bench predictions: .jsonl or .json of instance_id, model_name_or_path and model_patch; "
+            "or the word gold.",
+        ),
+    ] = None,
     out: OutOption = None,
     provider: ProviderOption = "namespaces",
     repo_root: RepoRootOption = None,
     venv: VenvOption = None,
-    log: LogOption = None,
-    task: TaskOption = None,
-    edition: EditionOption = "5",
+    log: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="A test_output.txt of the SWE-bench harness.")
+    ] = None,
+    task: Annotated[str | None, typer.Option(metavar="ID", help="Task of --log.")] = None,
+    edition: Annotated[
+        str,
+        typer.Option(metavar="4|5", help="Major version of the SWE-bench harness that wrote --log."),
+    ] = "5",
     sets: SettingOption = None,
     as_json: JsonOption = False,
 ) -> int:

@@ -22,14 +22,13 @@ app = typer.Typer(help="Fetch, store and remove the images of sandboxes.", no_ar
 CacheOption = Annotated[
     Path | None,
     typer.Option(
-        "--cache-dir",
         metavar="DIR",
         help="Cache directory (sandbox.cache_dir); default $XDG_CACHE_HOME/hone.",
     ),
 ]
 BudgetOption = Annotated[
     float | None,
-    typer.Option("--gib", metavar="GIB", help="Size limit of all images (sandbox.images_gib)."),
+    typer.Option(metavar="GIB", help="Size limit of all images (sandbox.images_gib)."),
 ]
 InsecureOption = Annotated[
     list[str] | None,

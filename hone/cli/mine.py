@@ -33,31 +33,25 @@ if TYPE_CHECKING:
 
 
 LimitOption = Annotated[int | None, typer.Option("--limit", min=1, help="Maximum number of tasks.")]
-SinceOption = Annotated[
-    str | None,
-    typer.Option("--since", metavar="DATE", help="Only commits since this day, such as 2024-01-31."),
-]
-BranchOption = Annotated[
-    str, typer.Option("--branch", metavar="NAME", help="Branch whose history to search.")
-]
-IssuesOption = Annotated[
-    Path | None,
-    typer.Option("--issues", metavar="FILE", help="Issues of the tracker as JSONL: number, title, body."),
-]
-RepeatOption = Annotated[
-    int, typer.Option("--repeat", min=1, help="Test runs without and with the fix, and gradings of each.")
-]
 
 
 def mine(
     repo: RepositoryArgument,
     out: TasksOutOption,
     limit: LimitOption = None,
-    since: SinceOption = None,
-    branch: BranchOption = "HEAD",
-    issues: IssuesOption = None,
+    since: Annotated[
+        str | None,
+        typer.Option(metavar="DATE", help="Only commits since this day, such as 2024-01-31."),
+    ] = None,
+    branch: Annotated[str, typer.Option(metavar="NAME", help="Branch whose history to search.")] = "HEAD",
+    issues: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Issues of the tracker as JSONL: number, title, body."),
+    ] = None,
     provider: ProviderOption = "namespaces",
-    repeat: RepeatOption = 3,
+    repeat: Annotated[
+        int, typer.Option(min=1, help="Test runs without and with the fix, and gradings of each.")
+    ] = 3,
     sets: SettingOption = None,
     as_json: JsonOption = False,
 ) -> int:

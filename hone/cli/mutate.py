@@ -27,17 +27,7 @@ if TYPE_CHECKING:
 
 _SHOWN = 5  # excluded tests printed
 
-CountOption = Annotated[int, typer.Option("--count", min=1, metavar="N", help="Number of tasks.")]
 SeedOption = Annotated[int, typer.Option("--seed", help="Seed of the choice and order of bugs.")]
-CommitOption = Annotated[str, typer.Option("--commit", metavar="NAME", help="Commit to seed bugs into.")]
-TestsOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--tests",
-        metavar="PATH",
-        help="Directory, file or pattern of tests to use; may be repeated. Default: all test_*.py.",
-    ),
-]
 RepeatOption = Annotated[
     int, typer.Option("--repeat", min=1, metavar="N", help="Gradings of each patch for admission.")
 ]
@@ -46,10 +36,16 @@ RepeatOption = Annotated[
 def mutate(
     repo: RepositoryArgument,
     out: TasksOutOption,
-    count: CountOption = 100,
+    count: Annotated[int, typer.Option(min=1, metavar="N", help="Number of tasks.")] = 100,
     seed: SeedOption = 0,
-    commit: CommitOption = "HEAD",
-    tests: TestsOption = None,
+    commit: Annotated[str, typer.Option(metavar="NAME", help="Commit to seed bugs into.")] = "HEAD",
+    tests: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="PATH",
+            help="Directory, file or pattern of tests to use; may be repeated. Default: all test_*.py.",
+        ),
+    ] = None,
     provider: ProviderOption = "namespaces",
     repeat: RepeatOption = 3,
     sets: SettingOption = None,

@@ -21,23 +21,17 @@ from hone.cli.serving import (
 ProviderOption = Annotated[
     Literal["namespaces", "docker"], typer.Option("--provider", help="Sandbox provider.")
 ]
-PortOption = Annotated[
-    int, typer.Option("--port", min=0, max=65535, help="Port to listen on; 0 picks a free port.")
-]
-MaxSandboxesOption = Annotated[
-    int,
-    typer.Option(
-        "--max-sandboxes", min=1, help="Maximum concurrent sandboxes; excess requests get HTTP 503."
-    ),
-]
 
 
 def node(
-    port: PortOption,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 picks a free port.")],
     provider: ProviderOption = "namespaces",
     token_file: TokenFileOption = None,
     host: HostOption = "127.0.0.1",
-    max_sandboxes: MaxSandboxesOption = 64,
+    max_sandboxes: Annotated[
+        int,
+        typer.Option(min=1, help="Maximum concurrent sandboxes; excess requests get HTTP 503."),
+    ] = 64,
     tls_cert: TlsCertOption = None,
     tls_key: TlsKeyOption = None,
     tls_client_ca: ClientCaOption = None,

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import dataclasses
+import functools
+import inspect
 import json
 import os
 import shlex
 import sys
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_type_hints
 
 import typer
 
 if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
     from hone.config import Command, RunSettings
     from hone.launch.reporter import Reporter
 
 Result = TypeVar("Result")
+Flags = TypeVar("Flags", bound="DataclassInstance")
 
 
 def _help_config(asked: bool) -> None:
@@ -58,7 +64,7 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as JS
 
 PROVIDERS = ("namespaces", "docker", "pool")
 ProviderOption = Annotated[
-    str, typer.Option("--provider", metavar="NAME", help=f"Sandbox provider: {', '.join(PROVIDERS)}.")
+    str, typer.Option(metavar="NAME", help=f"Sandbox provider: {', '.join(PROVIDERS)}.")
 ]
 SettingOption = Annotated[
     list[str] | None,
@@ -69,7 +75,6 @@ SettingOption = Annotated[
 RepoRootOption = Annotated[
     Path | None,
     typer.Option(
-        "--repo-root",
         metavar="DIR",
         help="Use the repositories below DIR (git folders or bundles named owner__name) instead of images.",
     ),
@@ -77,13 +82,33 @@ RepoRootOption = Annotated[
 VenvOption = Annotated[
     Path | None,
     typer.Option(
-        "--venv",
         metavar="DIR",
         help="With --repo-root: virtual environment with pytest and the tests' requirements; default: Hone "
         "installs the requirements of each repository once.",
     ),
 ]
 REPOSITORY_LIMITS = ("sandbox.memory_mib=2048", "sandbox.pids=512", "sandbox.disk_mib=2048")
+
+
+def parameters_of(fields: type[Flags]) -> Callable[[Callable[[Flags], int]], Callable[..., int]]:
+    """Return a decorator: the fields of a dataclass become the parameters of a command that takes it."""
+    types = get_type_hints(fields, include_extras=True)
+    parameters = [
+        inspect.Parameter(
+            field.name, inspect.Parameter.KEYWORD_ONLY, default=field.default, annotation=types[field.name]
+        )
+        for field in dataclasses.fields(fields)
+    ]
+
+    def decorate(command: Callable[[Flags], int]) -> Callable[..., int]:
+        @functools.wraps(command)
+        def run(**values: Any) -> int:
+            return command(fields(**values))
+
+        run.__signature__ = inspect.Signature(parameters)  # pyright: ignore[reportAttributeAccessIssue]
+        return run
+
+    return decorate
 
 
 def require_choice(name: str, known: Sequence[str], kind: str) -> str:

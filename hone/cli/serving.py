@@ -14,22 +14,16 @@ from hone.cli.errors import UsageError
 if TYPE_CHECKING:
     from hone.utils.http_server import Tls
 
-HostOption = Annotated[str, typer.Option("--host", help="Address to listen on.")]
+HostOption = Annotated[str, typer.Option(help="Address to listen on.")]
 TokenFileOption = Annotated[
     Path | None,
     typer.Option("--token-file", metavar="FILE", help="File with the token that clients must present."),
 ]
-TlsCertOption = Annotated[
-    Path | None, typer.Option("--tls-cert", metavar="FILE", help="Certificate (PEM); serves HTTPS.")
-]
-TlsKeyOption = Annotated[
-    Path | None, typer.Option("--tls-key", metavar="FILE", help="Private key (PEM) of --tls-cert.")
-]
+TlsCertOption = Annotated[Path | None, typer.Option(metavar="FILE", help="Certificate (PEM); serves HTTPS.")]
+TlsKeyOption = Annotated[Path | None, typer.Option(metavar="FILE", help="Private key (PEM) of --tls-cert.")]
 ClientCaOption = Annotated[
     Path | None,
-    typer.Option(
-        "--tls-client-ca", metavar="FILE", help="Accept only clients with a certificate of this CA."
-    ),
+    typer.Option(metavar="FILE", help="Accept only clients with a certificate of this CA."),
 ]
 
 

@@ -33,7 +33,6 @@ _SHOWN = 20  # rejected rows printed
 SPLITS = ("train", "validation", "test", "test_unseen")
 
 app = typer.Typer(help="Inspect, validate, generate and convert tasks.", no_args_is_help=True)
-SplitOption = Annotated[str, typer.Option("--split", metavar="SET", help=f"One of {', '.join(SPLITS)}.")]
 
 
 @app.command()
@@ -41,7 +40,7 @@ def show(
     words: Annotated[
         list[str], typer.Argument(metavar="[RECIPE] ID", help="A task's id, or its index in the set.")
     ],
-    split: SplitOption = "train",
+    split: Annotated[str, typer.Option(metavar="SET", help=f"One of {', '.join(SPLITS)}.")] = "train",
     reveal: Annotated[bool, typer.Option("--reveal", help="Also print hidden tests and gold patch.")] = False,
     sets: SetOption = None,
     as_json: JsonOption = False,
@@ -88,44 +87,32 @@ def generate(
     typer.echo(f"{out}: {sizes}.")
 
 
-SourceArgument = Annotated[
-    str,
-    typer.Argument(
-        metavar="SOURCE",
-        help="A .jsonl, .json or .parquet file, a folder of .parquet, or a data set of the hub.",
-    ),
-]
 FormatOption = Annotated[
-    str, typer.Option("--format", metavar="NAME", help=f"Format of the rows: {', '.join(ROW_FORMATS)}.")
-]
-RowSplitOption = Annotated[
-    str | None, typer.Option("--split", metavar="SET", help="Split of a folder or data set.")
-]
-IdsOption = Annotated[
-    Path | None, typer.Option("--ids", metavar="FILE", help="Only the tasks listed in FILE, one id per line.")
-]
-RepoOption = Annotated[
-    list[str] | None,
-    typer.Option("--repo", metavar="OWNER/NAME", help="Only tasks of this repository; may be repeated."),
-]
-LimitOption = Annotated[
-    int | None, typer.Option("--limit", min=1, metavar="N", help="Maximum number of tasks.")
-]
-SeedOption = Annotated[
-    int | None, typer.Option("--seed", metavar="N", help="Shuffle the tasks with this seed.")
+    str, typer.Option(metavar="NAME", help=f"Format of the rows: {', '.join(ROW_FORMATS)}.")
 ]
 
 
 @app.command("import")
 def import_(
-    source: SourceArgument,
+    source: Annotated[
+        str,
+        typer.Argument(
+            metavar="SOURCE",
+            help="A .jsonl, .json or .parquet file, a folder of .parquet, or a data set of the hub.",
+        ),
+    ],
     format: FormatOption,
     out: TasksOutOption,
-    split: RowSplitOption = None,
-    ids: IdsOption = None,
-    repo: RepoOption = None,
-    limit: LimitOption = None,
-    seed: SeedOption = None,
+    split: Annotated[str | None, typer.Option(metavar="SET", help="Split of a folder or data set.")] = None,
+    ids: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Only the tasks listed in FILE, one id per line.")
+    ] = None,
+    repo: Annotated[
+        list[str] | None,
+        typer.Option(metavar="OWNER/NAME", help="Only tasks of this repository; may be repeated."),
+    ] = None,
+    limit: Annotated[int | None, typer.Option(min=1, metavar="N", help="Maximum number of tasks.")] = None,
+    seed: Annotated[int | None, typer.Option(metavar="N", help="Shuffle the tasks with this seed.")] = None,
     as_json: JsonOption = False,
 ) -> int:
     """Convert the rows of a data set into tasks.

@@ -34,10 +34,6 @@ SourceArgument = Annotated[
     ),
 ]
 RepeatOption = Annotated[int, typer.Option("--repeat", min=1, metavar="N", help="Gradings of each patch.")]
-OutOption = Annotated[
-    Path | None,
-    typer.Option("--out", "-o", metavar="FILE", help="Write the admitted tasks, with their proof, to FILE."),
-]
 SplitOption = Annotated[str | None, typer.Option("--split", metavar="SET", help="Only this set of a recipe.")]
 LimitOption = Annotated[
     int | None, typer.Option("--limit", min=1, help="Maximum number of tasks (of each set).")
@@ -50,7 +46,12 @@ def validate(
     provider: ProviderOption = "namespaces",
     repo_root: RepoRootOption = None,
     venv: VenvOption = None,
-    out: OutOption = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out", "-o", metavar="FILE", help="Write the admitted tasks, with their proof, to FILE."
+        ),
+    ] = None,
     split: SplitOption = None,
     limit: LimitOption = None,
     sets: SettingOption = None,
