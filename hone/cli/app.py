@@ -17,11 +17,8 @@ from hone.cli.gateway import gateway
 from hone.cli.grade import grade
 from hone.cli.node import node
 from hone.cli.options import HelpConfigOption
-from hone.cli.quickstart import quickstart
-from hone.cli.replay import replay
-from hone.cli.sft import sft
 from hone.cli.show import show
-from hone.cli.train import train
+from hone.cli.training import quickstart, replay, sft, train
 
 app = typer.Typer(
     name="hone",

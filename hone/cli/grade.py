@@ -12,7 +12,7 @@ from hone.cli.options import (
     JsonOption,
     ProviderOption,
     RepoRootOption,
-    SettingOption,
+    SetOption,
     VenvOption,
     resolve_provider,
     run_with_progress,
@@ -59,7 +59,7 @@ def grade(
         str,
         typer.Option(metavar="4|5", help="Major version of the SWE-bench harness that wrote --log."),
     ] = "5",
-    sets: SettingOption = None,
+    sets: SetOption = None,
     as_json: JsonOption = False,
 ) -> int:
     """Grade patches by running hidden tests, or grade a stored test log.
@@ -98,7 +98,7 @@ def _grade_predictions(
     chosen = [task for task in tasks if task.id in wanted]
 
     def job(reporter: Reporter) -> dict[str, Any]:
-        from hone.launch.grade import grade_with_progress, localise_tasks
+        from hone.launch.tasks import grade_with_progress, localise_tasks
 
         found, refused = localise_tasks(chosen, root, settings, reporter)
         for sentence in refused.values():

@@ -15,7 +15,7 @@ from hone.cli.options import (
     JsonOption,
     ProviderOption,
     RepositoryArgument,
-    SettingOption,
+    SetOption,
     TasksOutOption,
     resolve_provider,
     run_with_progress,
@@ -52,7 +52,7 @@ def mine(
     repeat: Annotated[
         int, typer.Option(min=1, help="Test runs without and with the fix, and gradings of each.")
     ] = 3,
-    sets: SettingOption = None,
+    sets: SetOption = None,
     as_json: JsonOption = False,
 ) -> int:
     """Make tasks from the bug fixes in a Python project's git history.

@@ -14,7 +14,7 @@ from hone.cli.options import (
     JsonOption,
     ProviderOption,
     RepositoryArgument,
-    SettingOption,
+    SetOption,
     TasksOutOption,
     resolve_provider,
     run_with_progress,
@@ -48,7 +48,7 @@ def mutate(
     ] = None,
     provider: ProviderOption = "namespaces",
     repeat: RepeatOption = 3,
-    sets: SettingOption = None,
+    sets: SetOption = None,
     as_json: JsonOption = False,
 ) -> int:
     """Make tasks from a Python project by seeding bugs that its tests detect.
@@ -72,7 +72,7 @@ def mutate(
     options = {"count": count, "seed": seed, "commit": commit, "tests": tests, "repeats": repeat}
 
     def job(reporter: Reporter) -> MutationReport:
-        from hone.launch.mutate import mutate as seed_bugs
+        from hone.launch.tasks import mutate as seed_bugs
 
         found = _checkpoint_writer(out, count)
         return seed_bugs(settings, repo, reporter, journal=journal, found=found, **options)

@@ -38,7 +38,9 @@ RecipeArgument = Annotated[
 ]
 SetOption = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="A.B=VALUE", help="Change one setting of the recipe; may be repeated."),
+    typer.Option(
+        "--set", metavar="A.B=VALUE", help="Change one setting, such as sandbox.memory_mib; may be repeated."
+    ),
 ]
 DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Print what the run needs, and exit.")]
 AllowOverlapOption = Annotated[
@@ -65,12 +67,6 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as JS
 PROVIDERS = ("namespaces", "docker", "pool")
 ProviderOption = Annotated[
     str, typer.Option(metavar="NAME", help=f"Sandbox provider: {', '.join(PROVIDERS)}.")
-]
-SettingOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--set", metavar="A.B=VALUE", help="Change one setting, such as sandbox.memory_mib; may be repeated."
-    ),
 ]
 RepoRootOption = Annotated[
     Path | None,

@@ -38,11 +38,6 @@ def print_fields(fields: Mapping[str, Any]) -> None:
     console().print(table)
 
 
-def print_report(report: Any) -> None:
-    """Print the fields of a dataclass."""
-    print_fields({field.name: getattr(report, field.name) for field in dataclasses.fields(report)})
-
-
 def print_table(headers: Sequence[str], rows: Iterable[Sequence[Any]], title: str | None = None) -> None:
     """Print a table; numbers are right-aligned."""
     shown = [[_shown(cell) for cell in row] for row in rows]

@@ -12,9 +12,8 @@ from rich.syntax import Syntax
 from rich.text import Text
 
 from hone.cli.output import console, print_fields, print_json
-from hone.cli.show_scores import turn_scores
 from hone.rollout.store import load
-from hone.types import TestStatus, Trajectory, Turn
+from hone.types import Judgement, JudgementStatus, TestStatus, Trajectory, Turn, TurnProgress
 
 SHOWN_LINES = 40  # of one reply or observation
 
@@ -37,6 +36,33 @@ def print_rollout(directory: Path, *, as_json: bool) -> None:
         out.print(Rule("patch", align="left", style="dim"))
         out.print(Syntax(trajectory.patch.rstrip("\n"), "diff", theme="ansi_dark"))
     _print_verdict(trajectory)
+
+
+def turn_scores(trajectory: Trajectory) -> dict[int, str]:
+    """Return turn index -> judge score, progress of the hidden tests and turn reward; only scored turns.
+
+    Example: "judge +0.33 (3 of 3 votes)  progress 0.50  reward +0.83".
+    """
+    scores = trajectory.scores
+    words: dict[int, list[str]] = {}
+    for judgement in scores.judgements or ():
+        words.setdefault(judgement.step_index, []).append(_judgement_text(judgement))
+    for step in scores.progress.steps if scores.progress else ():
+        words.setdefault(step.step_index, []).append(_progress_text(step))
+    for index, reward in trajectory.turn_rewards.items():
+        words.setdefault(index, []).append(f"reward {reward:+.2f}")
+    return {index: "  ".join(texts) for index, texts in sorted(words.items())}
+
+
+def _judgement_text(judgement: Judgement) -> str:
+    votes = f"{len(judgement.valid_scores)} of {len(judgement.votes)} votes"
+    if judgement.status is not JudgementStatus.OK:
+        return f"judge {judgement.status} ({votes})"
+    return f"judge {judgement.score:+.2f} ({votes})"
+
+
+def _progress_text(step: TurnProgress) -> str:
+    return f"progress {step.status}" if step.score is None else f"progress {step.score:.2f}"
 
 
 def _print_turn(turn: Turn, scores: str) -> None:

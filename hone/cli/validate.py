@@ -12,7 +12,7 @@ from hone.cli.options import (
     JsonOption,
     ProviderOption,
     RepoRootOption,
-    SettingOption,
+    SetOption,
     VenvOption,
     require_choice,
     resolve_provider,
@@ -54,7 +54,7 @@ def validate(
     ] = None,
     split: SplitOption = None,
     limit: LimitOption = None,
-    sets: SettingOption = None,
+    sets: SetOption = None,
     as_json: JsonOption = False,
 ) -> int:
     """Validate tasks in sandboxes.
@@ -72,8 +72,8 @@ def validate(
     settings, tasks = _chosen(source, provider, venv, split, limit, sets)
 
     def job(reporter: Reporter) -> tuple[list[Task], dict[str, str], Report]:
-        from hone.launch.grade import localise_tasks
-        from hone.launch.validate import validate as prove
+        from hone.launch.tasks import localise_tasks
+        from hone.launch.tasks import validate as prove
 
         found, refused = localise_tasks(tasks, repo_root, settings, reporter)
         return found, refused, prove(settings, found, repeat, reporter)

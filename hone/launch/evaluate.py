@@ -17,11 +17,11 @@ from hone.evaluate import runner, sweep
 from hone.evaluate.choice import choose
 from hone.evaluate.errors import EvaluateError
 from hone.evaluate.words import duration, number
-from hone.launch.grade import localise_tasks
 from hone.launch.policy import NewChat, open_chats
 from hone.launch.reporter import Reporter, Stage
 from hone.launch.rundir import weights_digest
 from hone.launch.runtime import Runtime, open_context, open_runtime
+from hone.launch.tasks import localise_tasks
 from hone.policy.settings import OpenAIEngineSettings
 from hone.tasks.formats import content_hash
 from hone.tasks.sources import load_splits

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from hone.cli.quickstart import print_quickstart
+from hone.cli.training import print_quickstart
 from hone.launch.quickstart import right_share
 from hone.rollout.demonstrations import Demonstration
 from tests.grading.example import make_task

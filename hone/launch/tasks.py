@@ -1,0 +1,151 @@
+"""Jobs on tasks in sandboxes: `hone grade`, `hone tasks validate` and `hone tasks mutate`."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hone.config import RunSettings
+from hone.curate import validate as curate
+from hone.grading import Grader
+from hone.grading.predictions import Prediction, grade_predictions
+from hone.launch.reporter import Reporter
+from hone.sandbox import make_provider
+from hone.tasks.errors import TaskError
+from hone.tasks.local import localise
+from hone.types import Task
+from hone.utils.files import default_cache_dir
+
+if TYPE_CHECKING:
+    from hone.curate.mutation.engine import MutationReport, Step
+
+
+def localise_tasks(
+    tasks: Sequence[Task], root: Path | None, settings: RunSettings, reporter: Reporter
+) -> tuple[list[Task], dict[str, str]]:
+    """Return the tasks on repositories below `root`, and id -> reason for tasks without one."""
+    if root is None:
+        return list(tasks), {}
+    locks = None if settings.grading.venv else default_cache_dir() / "locks"
+    found: list[Task] = []
+    refused: dict[str, str] = {}
+    with reporter.stage("repositories", len(tasks)) as stage:
+        for task in tasks:
+            try:
+                found.append(localise(task, root, locks=locks))
+            except TaskError as error:
+                refused[task.id] = str(error)
+            stage.advance()
+    return found, refused
+
+
+def grade_with_progress(
+    settings: RunSettings,
+    tasks: Sequence[Task],
+    predictions: Sequence[Prediction],
+    out: Path,
+    reporter: Reporter,
+) -> dict[str, Any]:
+    """Grade predictions into `out` with progress; return the summary. Raises ProviderUnavailable."""
+
+    async def run() -> dict[str, Any]:
+        counts = {"resolved": 0, "done": 0}
+        known = {task.id for task in tasks}
+        total = sum(prediction.instance_id in known for prediction in predictions)
+        with reporter.stage("grading", total) as stage:
+
+            def progress(name: str, entry: Mapping[str, Any]) -> None:
+                counts["done"] += 1
+                counts["resolved"] += entry["resolved"]
+                stage.advance()
+                stage.set_status(f"{counts['resolved']} of {counts['done']} resolved")
+
+            async with make_provider(settings.sandbox) as provider:
+                grader = Grader(
+                    provider,
+                    settings.grading,
+                    cache=default_cache_dir() / "workspaces",
+                    limits=settings.sandbox.limits(),
+                )
+                return await grade_predictions(predictions, tasks, grader, out=out, progress=progress)
+
+    return asyncio.run(run())
+
+
+def validate(settings: RunSettings, tasks: Sequence[Task], n: int, reporter: Reporter) -> curate.Report:
+    """Validate tasks with `n` gradings of each patch; see `hone.curate.validate`."""
+
+    async def run() -> curate.Report:
+        with (
+            tempfile.TemporaryDirectory(prefix="hone-validate-") as folder,
+            reporter.stage("validating tasks", len(tasks)) as stage,
+        ):
+            async with make_provider(settings.sandbox) as provider:
+                return await curate.validate(
+                    tasks,
+                    provider,
+                    workspaces=Path(folder),
+                    settings=settings.grading,
+                    limits=settings.sandbox.limits(),
+                    repeats=n,
+                    progress=lambda admission: stage.advance(),
+                )
+
+    return asyncio.run(run())
+
+
+def mutate(
+    settings: RunSettings,
+    repository: Path,
+    reporter: Reporter,
+    *,
+    count: int,
+    seed: int,
+    commit: str,
+    tests: Sequence[str] | None,
+    repeats: int,
+    journal: Path,
+    found: Callable[[Sequence[Task]], None],
+) -> MutationReport:
+    """Run `hone.curate.mutation.engine.mutate` with progress; `found` receives all tasks so far."""
+
+    from hone.curate.mutation.engine import mutate as seed_bugs  # imports libcst
+
+    async def run() -> MutationReport:
+        with (
+            tempfile.TemporaryDirectory(prefix="hone-mutate-", ignore_cleanup_errors=True) as cache,
+            reporter.stage("tasks", count) as stage,
+        ):
+            shown = 0
+
+            def progress(step: Step) -> None:
+                nonlocal shown
+                found(step.tasks)
+                admitted = min(count, len(step.tasks))
+                stage.advance(admitted - shown)
+                shown = admitted
+                stage.set_status(step.message)
+
+            async with make_provider(settings.sandbox) as provider:
+                report = await seed_bugs(
+                    repository,
+                    count=count,
+                    provider=provider,
+                    cache=Path(cache),
+                    settings=settings.grading,
+                    limits=settings.sandbox.limits(),
+                    seed=seed,
+                    commit=commit,
+                    tests=tests,
+                    repeats=repeats,
+                    journal=journal,
+                    progress=progress,
+                )
+            stage.advance(len(report.tasks) - shown)
+            stage.set_status(f"{report.ran} bugs tried")
+            return report
+
+    return asyncio.run(run())
