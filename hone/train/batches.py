@@ -48,12 +48,17 @@ class MicroBatch:
     tokens: int  # without padding
 
 
-def split_rollouts(samples: Sequence[Sample], parts: int, rng: np.random.Generator) -> list[list[int]]:
-    """Return indices of `samples` in at most `parts` mini-batches of nearly equally many whole rollouts."""
+def indices_by_rollout(samples: Sequence[Sample]) -> list[list[int]]:
+    """Return the indices of each rollout's samples, in order of first appearance."""
     by_rollout: dict[str, list[int]] = {}
     for index, sample in enumerate(samples):
         by_rollout.setdefault(sample.rollout_id, []).append(index)
-    rollouts = list(by_rollout.values())
+    return list(by_rollout.values())
+
+
+def split_rollouts(samples: Sequence[Sample], parts: int, rng: np.random.Generator) -> list[list[int]]:
+    """Return indices of `samples` in at most `parts` mini-batches of nearly equally many whole rollouts."""
+    rollouts = indices_by_rollout(samples)
     order = rng.permutation(len(rollouts)) if parts > 1 else np.arange(len(rollouts))
     chunks = np.array_split(order, parts)
     return [[index for at in chunk for index in rollouts[at]] for chunk in chunks if len(chunk)]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal
 
 import numpy as np
 import torch
@@ -91,64 +91,40 @@ def _key(sample: Sample, normalisation: Normalisation) -> str:
             return sample.rollout_id
 
 
-class Objective(Protocol):
-    """The objective of a trainer: a loss per trained token, summed with `token_scales`."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Objective:
+    """A loss per trained token, summed with `scales`."""
 
-    @property
-    def temperature(self) -> float:
-        """Divisor of the logits; equal to the engine's where its log-probabilities are used."""
-        ...
+    temperature: float = 1.0  # divisor of the logits; the engine's where its log-probabilities are used
+    recomputes: bool = False  # old log-probabilities: the trainer's, before the first optimiser step
+    uses_reference: bool = False  # the loss needs the log-probabilities of a reference model
+    clip: tuple[float, float] | None = None  # bounds of the probability ratio; None: there is no ratio
 
-    @property
-    def recomputes(self) -> bool:
-        """Whether old log-probabilities come from the trainer's weights before the first optimiser step."""
-        ...
-
-    @property
-    def uses_reference(self) -> bool:
-        """Whether the loss needs the log-probabilities of a reference model."""
-        ...
-
-    @property
-    def clip(self) -> tuple[float, float] | None:
-        """Bounds of the probability ratio; None where there is no ratio."""
-        ...
-
-    def scales(self, samples: Sequence[Sample]) -> list[Float32]: ...
+    def scales(self, samples: Sequence[Sample]) -> list[Float32]:
+        """Return the factor of each token's loss, see `token_scales`."""
+        return token_scales(samples, "token")
 
     def has_gradient(self, sample: Sample) -> bool:
         """Return whether the sample can change a weight; any sample counts in `scales`."""
-        ...
+        return True
 
     def __call__(self, logprobs: Tensor, batch: MicroBatch) -> Tensor:
         """Return the loss per token, [N] -> [N]."""
-        ...
+        raise NotImplementedError
 
 
-@dataclass(frozen=True, slots=True)
-class PolicyObjective:
+class CrossEntropy(Objective):
+    """Supervised training: the negative log-likelihood, averaged over the trained tokens of the batch."""
+
+    def __call__(self, logprobs: Tensor, batch: MicroBatch) -> Tensor:
+        return -logprobs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicyObjective(Objective):
     """Reinforcement learning: the clipped surrogate plus an optional KL term to a reference model."""
 
     settings: LossSettings
-    temperature: float
-
-    def __post_init__(self) -> None:
-        if self.temperature <= 0:
-            raise TrainError(
-                "replies sampled at temperature 0 cannot be trained on: set a temperature above 0"
-            )
-
-    @property
-    def recomputes(self) -> bool:
-        return self.settings.old_logprobs == "recomputed"
-
-    @property
-    def uses_reference(self) -> bool:
-        return self.settings.kl_coef > 0
-
-    @property
-    def clip(self) -> tuple[float, float] | None:
-        return 1 - self.settings.clip_low, 1 + self.settings.clip_high
 
     def scales(self, samples: Sequence[Sample]) -> list[Float32]:
         return token_scales(samples, self.settings.normalisation, self.settings.constant_tokens)
@@ -165,20 +141,14 @@ class PolicyObjective:
         return loss
 
 
-@dataclass(frozen=True, slots=True)
-class CrossEntropy:
-    """Supervised training: the negative log-likelihood, averaged over the trained tokens of the batch."""
-
-    temperature: float = 1.0
-    recomputes: bool = False
-    uses_reference: bool = False
-    clip: tuple[float, float] | None = None
-
-    def scales(self, samples: Sequence[Sample]) -> list[Float32]:
-        return token_scales(samples, "token")
-
-    def has_gradient(self, sample: Sample) -> bool:
-        return True
-
-    def __call__(self, logprobs: Tensor, batch: MicroBatch) -> Tensor:
-        return -logprobs
+def policy_objective(settings: LossSettings, temperature: float) -> PolicyObjective:
+    """Return the objective for replies sampled at `temperature`. Raises TrainError at temperature 0."""
+    if temperature <= 0:
+        raise TrainError("replies sampled at temperature 0 cannot be trained on: set a temperature above 0")
+    return PolicyObjective(
+        settings=settings,
+        temperature=temperature,
+        recomputes=settings.old_logprobs == "recomputed",
+        uses_reference=settings.kl_coef > 0,
+        clip=(1 - settings.clip_low, 1 + settings.clip_high),
+    )

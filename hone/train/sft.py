@@ -14,6 +14,7 @@ import numpy as np
 from hone.policy.reply import ToolSpec
 from hone.rollout.demonstrations import Demonstration
 from hone.train import checkpoint
+from hone.train.batches import indices_by_rollout
 from hone.train.checkpoint import Tokenizer, TrainState
 from hone.train.errors import TrainError
 from hone.train.loss import CrossEntropy
@@ -98,10 +99,7 @@ def sft(
 
 def _epoch(samples: Sequence[Sample], settings: SftSettings, epoch: int) -> list[list[int]]:
     """Return the sample indices of each optimiser step; a trajectory's samples stay together."""
-    by_rollout: dict[str, list[int]] = {}
-    for index, sample in enumerate(samples):
-        by_rollout.setdefault(sample.rollout_id, []).append(index)
-    rollouts = list(by_rollout.values())
+    rollouts = indices_by_rollout(samples)
     order: list[int] = np.random.default_rng((settings.seed, epoch)).permutation(len(rollouts)).tolist()
     size = settings.batch_size
     return [

@@ -25,9 +25,8 @@ from hone.policy.threads import use_threads
 from hone.train.batches import MicroBatch, TrainRow, micro_batches, split_rollouts
 from hone.train.errors import NonFinite, StepCancelled, TrainError
 from hone.train.logprobs import require_plain_head, token_logprobs
-from hone.train.loss import Objective, PolicyObjective
-from hone.train.optimizer import make_optimizers
-from hone.train.schedule import learning_rate
+from hone.train.loss import Objective, policy_objective
+from hone.train.optimizer import learning_rate, make_optimizers
 from hone.train.settings import BatchSettings, OptimizerSettings, TrainSettings
 from hone.train.stats import StepStats
 from hone.types import Float32, Sample
@@ -267,7 +266,7 @@ def policy_trainer(
     """Return a trainer for reinforcement learning. `temperature` is the engine's sampling temperature."""
     return Trainer(
         model,
-        objective=PolicyObjective(settings.loss, temperature),
+        objective=policy_objective(settings.loss, temperature),
         optimizer=settings.optimizer,
         batch=settings.batch,
         total_optimizer_steps=settings.steps * settings.batch.epochs * settings.batch.mini_batches,

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hone.train.batches import TrainRow, micro_batches, plan, split_rollouts
-from hone.train.loss import PolicyObjective, kl_estimate, policy_loss, token_scales
+from hone.train.loss import kl_estimate, policy_loss, policy_objective, token_scales
 from hone.train.settings import LossSettings
 from hone.types import Sample
 from tests.train.trajectories import multi_turn_samples
@@ -93,20 +93,20 @@ def test_objective_follows_its_settings() -> None:
     settings = LossSettings(
         clip_low=0.1, clip_high=0.3, normalisation="constant", constant_tokens=10, old_logprobs="recomputed"
     )
-    objective = PolicyObjective(settings, temperature=1.0)
+    objective = policy_objective(settings, temperature=1.0)
     assert (objective.recomputes, objective.uses_reference, objective.clip) == (True, False, (0.9, 1.3))
     weight = float(one.weight.sum())
     assert float(objective.scales([one, other])[0].sum()) == pytest.approx(weight / 10 / 2)
-    assert not PolicyObjective(LossSettings(), temperature=1.0).recomputes
+    assert not policy_objective(LossSettings(), temperature=1.0).recomputes
 
 
 def test_sample_has_a_gradient_only_with_an_advantage_on_a_trained_token() -> None:
     (sample,) = multi_turn_samples(1)
     untrained = replace(sample, advantage=(sample.weight == 0).astype(np.float32))
-    plain = PolicyObjective(LossSettings(), temperature=1.0)
+    plain = policy_objective(LossSettings(), temperature=1.0)
     assert plain.has_gradient(sample)
     assert not plain.has_gradient(untrained)
-    assert PolicyObjective(LossSettings(kl_coef=0.1), temperature=1.0).has_gradient(untrained)
+    assert policy_objective(LossSettings(kl_coef=0.1), temperature=1.0).has_gradient(untrained)
 
 
 def test_micro_batch_holds_each_trained_token_and_the_position_before_it() -> None:

@@ -11,8 +11,7 @@ import torch
 from hone.train.errors import NonFinite, StepCancelled, TrainError
 from hone.train.logprobs import plain_logprobs, require_plain_head, token_logprobs
 from hone.train.loss import CrossEntropy
-from hone.train.muon import BatchedMuon
-from hone.train.schedule import learning_rate
+from hone.train.optimizer import BatchedMuon, learning_rate
 from hone.train.settings import BatchSettings, LossSettings, OptimizerSettings
 from hone.train.trainer import Trainer
 from tests.train.examples import noisy, step_with_gradients, tiny_model, trainer_of, with_logprobs

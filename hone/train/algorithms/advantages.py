@@ -14,10 +14,7 @@ import numpy as np
 from hone.outcomes import OUTCOME_RULES, Trained
 from hone.rollout.errors import RolloutError
 from hone.rollout.step_rewards import final_score
-from hone.train.algorithms.grpo import grpo
-from hone.train.algorithms.rewards import SAME_REWARD, Rewards
-from hone.train.algorithms.rloo import rloo
-from hone.train.algorithms.step_wise import step_wise
+from hone.train.algorithms.estimators import grpo, rloo, step_wise
 from hone.train.errors import TrainError
 from hone.train.settings import AlgorithmSettings
 from hone.types import Trajectory
@@ -96,15 +93,8 @@ def _of_group(
         turns = [[turn.index for turn in member.turns] for member in members]
         own, of_turns = step_wise(rewards, turns, [_turn_rewards(member) for member in members])
         return own.tolist(), of_turns
-    return _rollout_advantages(rewards, settings).tolist(), [{} for _ in members]
-
-
-def _rollout_advantages(rewards: Rewards, settings: AlgorithmSettings) -> Rewards:
-    if float(np.ptp(rewards)) <= SAME_REWARD:
-        return np.zeros_like(rewards)
-    if settings.name == "rloo":
-        return rloo(rewards)
-    return grpo(rewards, normalise_std=settings.normalise_std)
+    own = rloo(rewards) if settings.name == "rloo" else grpo(rewards, normalise_std=settings.normalise_std)
+    return own.tolist(), [{} for _ in members]
 
 
 def _reward(member: Trajectory, settings: AlgorithmSettings) -> float:
