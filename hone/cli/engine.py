@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
+
+from hone.cli.options import parameters_of, run_with_progress
 
 if TYPE_CHECKING:
     from hone.launch.reporter import Reporter
@@ -20,47 +23,45 @@ def engine() -> None:
     """Serve a model to runs and evaluations."""
 
 
-KindOption = Annotated[Literal["vllm", "sglang"], typer.Option("--kind", help="Engine server to start.")]
-PortOption = Annotated[int, typer.Option("--port", min=1, max=65535, help="Port to listen on.")]
-HostOption = Annotated[
-    str, typer.Option("--host", help="Address to listen on; every client can change the weights.")
-]
-ContextOption = Annotated[
-    int | None,
-    typer.Option(
-        "--context",
-        min=1,
-        help="Maximum length of prompt and reply together, in tokens; default: the model's, at most 32768.",
-    ),
-]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Flags:
+    """The command line of `hone engine serve`."""
 
-
-@app.command()
-def serve(
-    model: Annotated[Path, typer.Argument(metavar="MODEL", help="Folder of a Hugging Face model.")],
-    kind: KindOption = "vllm",
-    port: PortOption = 8000,
-    host: HostOption = "127.0.0.1",
-    tp: Annotated[int, typer.Option(min=1, help="Tensor-parallel size (GPUs).")] = 1,
-    context: ContextOption = None,
+    model: Annotated[Path, typer.Argument(metavar="MODEL", help="Folder of a Hugging Face model.")]
+    kind: Annotated[Literal["vllm", "sglang"], typer.Option(help="Engine server to start.")] = "vllm"
+    port: Annotated[int, typer.Option(min=1, max=65535, help="Port to listen on.")] = 8000
+    host: Annotated[str, typer.Option(help="Address to listen on; every client can change the weights.")] = (
+        "127.0.0.1"
+    )
+    tp: Annotated[int, typer.Option(min=1, help="Tensor-parallel size (GPUs).")] = 1
+    context: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Maximum length of prompt and reply together, in tokens; default: the model's, at most "
+            "32768.",
+        ),
+    ] = None
     dtype: Annotated[
         Literal["auto", "float32", "bfloat16"],
         typer.Option(help="Data type of the weights; auto: bfloat16 on a GPU, else float32."),
-    ] = "auto",
-    max_batch: Annotated[int, typer.Option(min=1, help="Maximum requests in one batch.")] = 256,
+    ] = "auto"
+    max_batch: Annotated[int, typer.Option(min=1, help="Maximum requests in one batch.")] = 256
     gpu_memory_fraction: Annotated[
-        float,
-        typer.Option(min=0.01, max=1.0, help="Fraction of each GPU's memory to use."),
-    ] = 0.85,
+        float, typer.Option(min=0.01, max=1.0, help="Fraction of each GPU's memory to use.")
+    ] = 0.85
     weight_sync: Annotated[
         Literal["disk", "nccl"], typer.Option(help="How the trainer sends new weights.")
-    ] = "disk",
+    ] = "disk"
     python: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Python interpreter with vLLM or SGLang installed."),
-    ] = None,
-    ready_timeout_s: Annotated[float, typer.Option(min=1, help="Seconds until the start fails.")] = 900.0,
-) -> None:
+        Path | None, typer.Option(metavar="FILE", help="Python interpreter with vLLM or SGLang installed.")
+    ] = None
+    ready_timeout_s: Annotated[float, typer.Option(min=1, help="Seconds until the start fails.")] = 900.0
+
+
+@app.command()
+@parameters_of(Flags)
+def serve(flags: Flags) -> None:
     """Serve a model with vLLM or SGLang, with the flags that Hone needs, until Ctrl-C.
 
     Prints the address once the server is ready and its log-probabilities passed a check.
@@ -69,40 +70,40 @@ def serve(
     """
     import asyncio
 
-    from hone.cli.options import run_with_progress
     from hone.launch.engine import default_context
     from hone.launch.engine import serve as run
     from hone.policy.engines.command import has_gpu
     from hone.policy.settings import ModelSettings, ServerEngineSettings
     from hone.utils.files import default_cache_dir
 
-    context_tokens = default_context(model) if context is None else context
+    context_tokens = flags.context or default_context(flags.model)
     served = ModelSettings(
-        path=model.resolve(),
-        dtype=("bfloat16" if has_gpu() else "float32") if dtype == "auto" else dtype,
+        path=flags.model.resolve(),
+        dtype=("bfloat16" if has_gpu() else "float32") if flags.dtype == "auto" else flags.dtype,
     )
     settings = ServerEngineSettings(
-        kind=kind,
+        kind=flags.kind,
         context_tokens=context_tokens,
-        tensor_parallel=tp,
-        max_batch=max_batch,
-        gpu_memory_fraction=gpu_memory_fraction,
-        weight_sync=weight_sync,
-        python=python,
-        ready_timeout_s=ready_timeout_s,
+        tensor_parallel=flags.tp,
+        max_batch=flags.max_batch,
+        gpu_memory_fraction=flags.gpu_memory_fraction,
+        weight_sync=flags.weight_sync,
+        python=flags.python,
+        ready_timeout_s=flags.ready_timeout_s,
     )
-    log = default_cache_dir() / "engines" / f"{kind}-{port}.log"
+    log = default_cache_dir() / "engines" / f"{flags.kind}-{flags.port}.log"
 
     def job(reporter: Reporter) -> None:
         def on_ready(url: str) -> None:
-            reporter.note(f"{url} serves {model} (log: {log}). Ctrl-C stops it. Flags for other commands:")
+            reporter.note(f"{url} serves {flags.model} (log: {log}). Ctrl-C stops it.")
+            reporter.note("Flags for other commands:")
             reporter.note(
-                f"--set engine.kind={kind} --set 'engine.urls=[\"{url}\"]' "
+                f"--set engine.kind={flags.kind} --set 'engine.urls=[\"{url}\"]' "
                 f"--set engine.context_tokens={context_tokens}"
             )
 
-        with reporter.stage(f"serving {model}") as stage:
+        with reporter.stage(f"serving {flags.model}") as stage:
             say = stage.set_status
-            asyncio.run(run(settings, served, host, port, log=log, say=say, on_ready=on_ready))
+            asyncio.run(run(settings, served, flags.host, flags.port, log=log, say=say, on_ready=on_ready))
 
     run_with_progress(job)

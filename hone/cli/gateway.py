@@ -2,61 +2,67 @@
 
 from __future__ import annotations
 
+import dataclasses
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from hone.cli.errors import UsageError
+from hone.cli.options import parameters_of
 from hone.cli.serving import HostOption, run_server
 
 if TYPE_CHECKING:
     from hone.launch.gateway import RunningGateway
 
-PortOption = Annotated[
-    int | None, typer.Option("--port", min=0, max=65535, help="Port to listen on; 0 picks a free port.")
-]
-TokenFileOption = Annotated[
-    Path | None,
-    typer.Option(
-        metavar="FILE",
-        help="File with the token that opens and reads sessions; without it, any local user can.",
-    ),
-]
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Flags:
+    """The command line of `hone gateway`."""
 
-def gateway(
     engine: Annotated[
         str,
         typer.Option(
             metavar="URL|scripted:FILE",
             help="Engine server (http://host:8000), or a file of scripted replies.",
         ),
-    ],
-    port: PortOption = None,
+    ]
+    port: Annotated[
+        int | None, typer.Option(min=0, max=65535, help="Port to listen on; 0 picks a free port.")
+    ] = None
     socket: Annotated[
         Path | None, typer.Option(metavar="PATH", help="Unix socket to listen on instead of a port.")
-    ] = None,
+    ] = None
     model: Annotated[
         Path | None,
         typer.Option(metavar="FOLDER", help="Folder of the model: tokenizer and chat template."),
-    ] = None,
-    kind: Annotated[Literal["vllm", "sglang"], typer.Option(help="Kind of the engine server.")] = "vllm",
-    renderer: Annotated[str, typer.Option(metavar="NAME", help="Renderer of messages into tokens.")] = "auto",
-    host: HostOption = "127.0.0.1",
-    token_file: TokenFileOption = None,
+    ] = None
+    kind: Annotated[Literal["vllm", "sglang"], typer.Option(help="Kind of the engine server.")] = "vllm"
+    renderer: Annotated[str, typer.Option(metavar="NAME", help="Renderer of messages into tokens.")] = "auto"
+    host: HostOption = "127.0.0.1"
+    token_file: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="File with the token that opens and reads sessions; without it, any local user can.",
+        ),
+    ] = None
     context_tokens: Annotated[
         int,
         typer.Option(min=1, help="Maximum length of prompt and reply together, in tokens."),
-    ] = 131_072,
-    max_tokens: Annotated[int, typer.Option(min=1, help="Maximum length of a reply, in tokens.")] = 4096,
-    temperature: Annotated[float, typer.Option(min=0.0, help="Sampling temperature.")] = 1.0,
-    calls: Annotated[int, typer.Option(min=0, help="Maximum replies of a session; 0: no limit.")] = 0,
-    tokens: Annotated[int, typer.Option(min=0, help="Maximum sampled tokens of a session; 0: no limit.")] = 0,
+    ] = 131_072
+    max_tokens: Annotated[int, typer.Option(min=1, help="Maximum length of a reply, in tokens.")] = 4096
+    temperature: Annotated[float, typer.Option(min=0.0, help="Sampling temperature.")] = 1.0
+    calls: Annotated[int, typer.Option(min=0, help="Maximum replies of a session; 0: no limit.")] = 0
+    tokens: Annotated[int, typer.Option(min=0, help="Maximum sampled tokens of a session; 0: no limit.")] = 0
     seconds: Annotated[
         float, typer.Option(min=0.0, help="Maximum duration of a session in seconds; 0: no limit.")
-    ] = 0.0,
-) -> None:
+    ] = 0.0
+
+
+@parameters_of(Flags)
+def gateway(flags: Flags) -> None:
     """Serve a policy to command-line agents and record every token of their conversations.
 
     The APIs are OpenAI chat completions and responses, and Anthropic messages. The flags set the sampling;
@@ -67,39 +73,22 @@ def gateway(
 
     [bold]Example[/bold]: hone gateway --engine scripted:session.jsonl --socket gateway.sock
     """
-    if (port is None) == (socket is None):
+    if (flags.port is None) == (flags.socket is None):
         raise UsageError("give either --port or --socket")
-    if not engine.startswith(("scripted:", "http://", "https://")):
-        raise UsageError(f"--engine {engine} is neither a URL nor scripted:FILE")
+    if not flags.engine.startswith(("scripted:", "http://", "https://")):
+        raise UsageError(f"--engine {flags.engine} is neither a URL nor scripted:FILE")
 
     from hone.launch.gateway import GatewayOptions, serve_gateway
-    from hone.policy.gateway import SessionLimits
-    from hone.policy.settings import SamplingSettings
 
-    server = serve_gateway(
-        GatewayOptions(
-            engine=engine,
-            kind=kind,
-            model=model,
-            renderer=renderer,
-            context_tokens=context_tokens,
-            sampling=SamplingSettings(max_tokens=max_tokens, temperature=temperature),
-            limits=SessionLimits(calls=calls, sampled_tokens=tokens, seconds=seconds),
-            host=host,
-            port=port,
-            socket=socket,
-            token_file=token_file,
-        ),
-        on_ready=_print_addresses,
-    )
-    run_server(server)
+    options = GatewayOptions(**dataclasses.asdict(flags))
+    run_server(serve_gateway(options, on_ready=_print_addresses))
 
 
 _OPEN_WARNING = "Warning: every user of this machine can open and read sessions; see --token-file."
 
 
 def _print_addresses(running: RunningGateway) -> None:
-    """How to replace_symlink a client at it."""
+    """Print the addresses of the gateway and how a client uses its first session."""
     gateway, session = running.gateway, running.session
     base = gateway.url or "http://localhost"
     through = "" if gateway.socket is None else f" --unix-socket {gateway.socket}"

@@ -86,19 +86,22 @@ VenvOption = Annotated[
 REPOSITORY_LIMITS = ("sandbox.memory_mib=2048", "sandbox.pids=512", "sandbox.disk_mib=2048")
 
 
-def parameters_of(fields: type[Flags]) -> Callable[[Callable[[Flags], int]], Callable[..., int]]:
+def parameters_of(fields: type[Flags]) -> Callable[[Callable[[Flags], Result]], Callable[..., Result]]:
     """Return a decorator: the fields of a dataclass become the parameters of a command that takes it."""
     types = get_type_hints(fields, include_extras=True)
     parameters = [
         inspect.Parameter(
-            field.name, inspect.Parameter.KEYWORD_ONLY, default=field.default, annotation=types[field.name]
+            field.name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=inspect.Parameter.empty if field.default is dataclasses.MISSING else field.default,
+            annotation=types[field.name],
         )
         for field in dataclasses.fields(fields)
     ]
 
-    def decorate(command: Callable[[Flags], int]) -> Callable[..., int]:
+    def decorate(command: Callable[[Flags], Result]) -> Callable[..., Result]:
         @functools.wraps(command)
-        def run(**values: Any) -> int:
+        def run(**values: Any) -> Result:
             return command(fields(**values))
 
         run.__signature__ = inspect.Signature(parameters)  # pyright: ignore[reportAttributeAccessIssue]

@@ -20,7 +20,7 @@ from hone.policy.gateway import Admin, Gateway, Session, SessionLimits, open_gat
 from hone.policy.model import load_tokenizer, make_renderer
 from hone.policy.rendering import ChatRenderer
 from hone.policy.scripted import ScriptedEngine, ScriptedReply, read_script
-from hone.policy.settings import ModelSettings, SamplingSettings, ServerEngineSettings, TinyModelSettings
+from hone.policy.settings import ModelSettings, ServerEngineSettings, TinyModelSettings
 from hone.policy.tiny import make_tokenizer
 from hone.sandbox.remote.auth import read_token, refuse_open_door
 
@@ -32,13 +32,18 @@ SCRIPTED = "scripted:"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GatewayOptions:
+    """The flags of `hone gateway`."""
+
     engine: str  # the URL of a server, or scripted:FILE
     kind: Literal["vllm", "sglang"]  # of the server
     model: Path | None  # folder with the tokenizer; optional for a script
     renderer: str
     context_tokens: int
-    sampling: SamplingSettings
-    limits: SessionLimits  # default limits of a session
+    max_tokens: int  # of a reply
+    temperature: float
+    calls: int  # limits of a session by default; 0: none
+    tokens: int
+    seconds: float
     host: str
     port: int | None
     socket: Path | None
@@ -89,11 +94,13 @@ class _Sessions:
 
     def open(self, limits: SessionLimits | None) -> Session:
         name = f"session-{next(self._numbers)}"
-        sampling = Sampling(**self._options.sampling.model_dump())
+        options = self._options
+        sampling = Sampling(max_tokens=options.max_tokens, temperature=options.temperature)
         chat = Chat(self._engine, self._renderer, sampling, session=name)
         engine = self._engine
         drop_after = (lambda: engine.take_drop(name)) if isinstance(engine, ScriptedEngine) else None
-        session = self.gateway.open(chat, limits=limits or self._options.limits, drop_after=drop_after)
+        default = SessionLimits(calls=options.calls, sampled_tokens=options.tokens, seconds=options.seconds)
+        session = self.gateway.open(chat, limits=limits or default, drop_after=drop_after)
         self._chats[session.id] = chat
         return session
 
