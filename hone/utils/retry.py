@@ -7,6 +7,8 @@ import random
 from collections.abc import Awaitable, Callable, Iterator
 from typing import TypeVar
 
+ENDLESS = 1 << 60  # attempts
+
 Result = TypeVar("Result")
 
 

@@ -34,7 +34,7 @@ from hone.sandbox.remote.wire import (
 )
 from hone.utils.clock import monotonic
 from hone.utils.http_client import HttpClient, HttpError, new_session
-from hone.utils.retry import backoff_delays, retry
+from hone.utils.retry import ENDLESS, backoff_delays, retry
 
 START_S = 660.0  # the longest start, an image pull included
 CLOSE_S = 60.0
@@ -165,7 +165,7 @@ class PoolClient(_ServerClient):
             return error.retryable and refusals < _REFUSALS and monotonic() < deadline
 
         delays = backoff_delays(0.1, max_s=5.0, jitter=0.5)
-        return await retry(attempt, attempts=1_000_000, delays=delays, transient=transient)
+        return await retry(attempt, attempts=ENDLESS, delays=delays, transient=transient)
 
     async def heartbeat(self, beats: Sequence[Beat]) -> list[str]:
         """Renew leases; return the ids of those that are lost."""

@@ -8,8 +8,6 @@ import hashlib
 import os
 import stat
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from hone.sandbox import trees
@@ -19,16 +17,8 @@ from hone.sandbox.remote.wire import MountBody, SpecBody
 _SETTLED_NS = 2_000_000_000  # the coarsest clock of a file system in use
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PackedSpec:
-    """A spec in its wire form, and the local path of each content that it names by digest."""
-
-    body: SpecBody
-    contents: Mapping[str, Path]
-
-
-async def pack_spec(spec: SandboxSpec) -> PackedSpec:
-    """Return the wire form of a spec.
+async def pack_spec(spec: SandboxSpec) -> tuple[SpecBody, dict[str, Path]]:
+    """Return the wire form of a spec, and the local path of each content that it names by digest.
 
     Raises FileNotFoundError, NotADirectoryError, SandboxError for contents that cannot be archived;
     ProviderUnavailable for a spec with a snapshot, which exists on this machine only.
@@ -50,7 +40,7 @@ async def pack_spec(spec: SandboxSpec) -> PackedSpec:
         network=spec.network,
         tunnel=spec.tunnel is not None,
     )
-    return PackedSpec(body=body, contents={digest: source for source, digest in digests.items()})
+    return body, {digest: source for source, digest in digests.items()}
 
 
 def _digest(source: Path) -> str:

@@ -41,7 +41,6 @@ class PoolProvider:
     """A context manager: entering connects to the pool, leaving closes all leases."""
 
     def __init__(self, settings: SandboxSettings) -> None:
-        """Raises ProviderUnavailable when `pool_url` is not set."""
         self._settings = settings
         self._tls = ClientTls(
             ca=settings.pool_ca_file,
@@ -101,12 +100,12 @@ class PoolProvider:
         """
         if self._session is None:
             raise ProviderUnavailable("the provider is not open", retryable=False)
-        packed = await pack_spec(spec)
+        body, contents = await pack_spec(spec)
         lease_id = f"{self._owner}:{next(self._numbers)}"
         request = LeaseRequest(
             lease_id=lease_id,
             owner=self._owner,
-            spec=packed.body,
+            spec=body,
             ttl_s=self._settings.lease_ttl_s,
             wait_s=self._settings.queue_timeout_s,
         )
@@ -122,7 +121,7 @@ class PoolProvider:
                 on_close=lambda: self._close(lease_id),
                 beat=Beat(lease_id=lease_id, generation=lease.generation),
             )
-            await sandbox.start(packed.contents)
+            await sandbox.start(contents)
         except BaseException:
             self._leased.pop(lease_id, None)
             task = asyncio.create_task(self._close_unused(lease_id))

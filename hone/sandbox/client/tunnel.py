@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from pathlib import Path
 
@@ -13,9 +12,10 @@ from hone.sandbox.client.api import Unreachable
 from hone.sandbox.contract import SandboxLost
 from hone.sandbox.remote.tunnel import MESSAGE_MAX, OPEN, PROTOCOL, relay
 from hone.utils.http_client import HttpClient
-from hone.utils.retry import backoff_delays
+from hone.utils.retry import ENDLESS, backoff_delays, retry
 
 CONNECT_S = 20.0
+_CLOSE_S = 1.0  # for the node to agree to the end of a WebSocket
 _REFUSALS = range(400, 500)  # HTTP statuses after which attaching again is pointless
 _log = logging.getLogger(__name__)
 
@@ -51,7 +51,11 @@ class ClientTunnel:
         try:
             async with asyncio.timeout(CONNECT_S):
                 return await self._node.session.ws_connect(
-                    url, headers=self._node.headers, protocols=(PROTOCOL,), max_msg_size=MESSAGE_MAX + 1
+                    url,
+                    headers=self._node.headers,
+                    protocols=(PROTOCOL,),
+                    max_msg_size=MESSAGE_MAX + 1,
+                    timeout=aiohttp.ClientWSTimeout(ws_close=_CLOSE_S),  # pyright: ignore[reportCallIssue]
                 )
         except aiohttp.WSServerHandshakeError as error:
             if error.status in _REFUSALS:
@@ -68,19 +72,16 @@ class ClientTunnel:
                 if message.type is aiohttp.WSMsgType.TEXT and message.data == OPEN:
                     group.create_task(self._connect(idle))
                 else:
-                    await _close(idle)
+                    await idle.close()
                 try:
-                    idle = await self._attach_again()
+                    idle = await retry(
+                        self._attach,
+                        attempts=ENDLESS,
+                        delays=backoff_delays(0.1, factor=4.0, max_s=5.0),
+                        transient=lambda error: isinstance(error, Unreachable),
+                    )
                 except SandboxLost:
                     return
-
-    async def _attach_again(self) -> _Socket:
-        """Raises SandboxLost."""
-        for delay_s in backoff_delays(0.1, factor=4.0, max_s=5.0):
-            with contextlib.suppress(Unreachable):
-                return await self._attach()
-            await asyncio.sleep(delay_s)
-        raise AssertionError("unreachable")
 
     async def _connect(self, socket: _Socket) -> None:
         """Carry one connection between the node and the service."""
@@ -98,11 +99,4 @@ class ClientTunnel:
         except OSError as error:
             _log.warning("the service %s is unreachable: %s", self._service, error)
         finally:
-            await _close(socket)
-
-
-async def _close(socket: _Socket) -> None:
-    """Close a WebSocket without waiting long for the node to agree."""
-    with contextlib.suppress(Exception):
-        async with asyncio.timeout(1.0):
             await socket.close()

@@ -18,7 +18,7 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 from hone.sandbox import trees
 from hone.sandbox.contract import Sandbox, SandboxError, SandboxLost, Unauthorized
 from hone.sandbox.node.commands import ExecStream, run
-from hone.sandbox.node.contents import receive
+from hone.sandbox.node.contents import receive_tree
 from hone.sandbox.node.node import Node
 from hone.sandbox.node.sandboxes import SandboxEntry
 from hone.sandbox.remote.errors import error_response, to_body
@@ -256,10 +256,8 @@ def _file_routes(node: Node) -> list[Route]:
     async def upload(request: Request) -> Response:
         sandbox = node.sandboxes.use(_find(node, request))
         async with node.staging() as folder:
-            with tempfile.TemporaryFile(dir=folder) as file:
-                async with body_timeout():
-                    await receive(stream_body(request, trees.max_wire_bytes()), file)
-                content = await asyncio.to_thread(trees.unpack, file, folder)
+            async with body_timeout():
+                content, _ = await receive_tree(stream_body(request, trees.max_wire_bytes()), folder)
             await sandbox.upload(content, _path(request))
         return JSONResponse({"ok": True})
 

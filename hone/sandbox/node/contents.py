@@ -9,10 +9,10 @@ import asyncio
 import hashlib
 import secrets
 import shutil
+import tempfile
 from collections import Counter, OrderedDict
 from collections.abc import AsyncIterator, Iterable
 from pathlib import Path
-from typing import IO
 
 from hone.sandbox import trees
 
@@ -46,11 +46,7 @@ class Contents:
         new = self._directory / f"new-{secrets.token_hex(8)}"
         await asyncio.to_thread(new.mkdir, 0o700)
         try:
-            with await asyncio.to_thread(_new_file, new / "archive") as file:
-                found, size = await receive(chunks, file)
-                if found != digest:
-                    raise ValueError(f"the archive's digest is {found}, not {digest}")
-                await asyncio.to_thread(_unpack, file, new)
+            _, size = await receive_tree(chunks, new, digest=digest)
             if digest not in self._sizes:  # a concurrent upload of the same content may have finished first
                 new.rename(self._directory / digest)
                 self._sizes[digest] = size
@@ -70,21 +66,20 @@ class Contents:
             await asyncio.to_thread(shutil.rmtree, path)
 
 
-async def receive(chunks: AsyncIterator[bytes], file: IO[bytes]) -> tuple[str, int]:
-    """Write chunks to a file and rewind it; return their SHA-256 and size in bytes."""
+async def receive_tree(
+    chunks: AsyncIterator[bytes], folder: Path, *, digest: str | None = None
+) -> tuple[Path, int]:
+    """Unpack an archive as it arrives into an empty directory; return the tree and the archive's bytes.
+
+    Raises what unpacking raises, and ValueError when the archive's SHA-256 is not `digest`.
+    """
     hasher = hashlib.sha256()
-    async for chunk in chunks:
-        hasher.update(chunk)
-        await asyncio.to_thread(file.write, chunk)
-    size = file.tell()
-    file.seek(0)
-    return hasher.hexdigest(), size
-
-
-def _new_file(path: Path) -> IO[bytes]:
-    return path.open("x+b")
-
-
-def _unpack(file: IO[bytes], directory: Path) -> None:
-    (directory / "archive").unlink()  # the open file stays readable
-    trees.unpack(file, directory)
+    with tempfile.TemporaryFile(dir=folder) as file:
+        async for chunk in chunks:
+            hasher.update(chunk)
+            await asyncio.to_thread(file.write, chunk)
+        if digest not in (None, hasher.hexdigest()):
+            raise ValueError(f"the archive's digest is {hasher.hexdigest()}, not {digest}")
+        size = file.tell()
+        file.seek(0)
+        return await asyncio.to_thread(trees.unpack, file, folder), size

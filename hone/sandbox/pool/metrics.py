@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter as Counts
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
@@ -51,24 +51,24 @@ class Metrics(Collector):
 
     def collect(self) -> Iterator[Metric]:
         found = self._status()
-        leases = GaugeMetricFamily("hone_pool_leases", "Living leases", labels=["state"])
-        for state, number in Counts(lease.state for lease in found.leases).items():
-            leases.add_metric([state], number)
-        events = CounterMetricFamily(
-            "hone_pool_events", "Leases allocated, closed, expired, lost; requests refused", labels=["event"]
-        )
-        for name, number in found.totals.items():
-            events.add_metric([name], number)
-        nodes = GaugeMetricFamily("hone_pool_nodes", "Nodes", labels=["state"])
-        for state, number in Counts(node.state for node in found.nodes).items():
-            nodes.add_metric([state], number)
-        slots = GaugeMetricFamily("hone_pool_node_sandboxes", "Places taken on a node", labels=["node"])
-        room = GaugeMetricFamily("hone_pool_node_capacity", "Places of a node", labels=["node"])
-        failures = CounterMetricFamily(
-            "hone_pool_node_start_failures", "Starts that failed on a node", labels=["node"]
-        )
-        for node in found.nodes:
-            slots.add_metric([node.url], node.active + node.starting)
-            room.add_metric([node.url], node.capacity)
-            failures.add_metric([node.url], node.failures)
-        yield from (leases, events, nodes, slots, room, failures)
+        gauge, counter = GaugeMetricFamily, CounterMetricFamily
+        leases = Counts(lease.state for lease in found.leases)
+        nodes = Counts(node.state for node in found.nodes)
+        taken = {node.url: node.active + node.starting for node in found.nodes}
+        capacity = {node.url: node.capacity for node in found.nodes}
+        failures = {node.url: node.failures for node in found.nodes}
+        events = "Leases allocated, closed, expired, lost; requests refused"
+        yield _family(gauge("hone_pool_leases", "Living leases", labels=["state"]), leases)
+        yield _family(counter("hone_pool_events", events, labels=["event"]), found.totals)
+        yield _family(gauge("hone_pool_nodes", "Nodes", labels=["state"]), nodes)
+        yield _family(gauge("hone_pool_node_sandboxes", "Places taken on a node", labels=["node"]), taken)
+        yield _family(gauge("hone_pool_node_capacity", "Places of a node", labels=["node"]), capacity)
+        failed = counter("hone_pool_node_start_failures", "Starts that failed on a node", labels=["node"])
+        yield _family(failed, failures)
+
+
+def _family(family: GaugeMetricFamily | CounterMetricFamily, values: Mapping[str, float]) -> Metric:
+    """Return a metric with one value for each label."""
+    for label, value in values.items():
+        family.add_metric([label], value)
+    return family

@@ -77,15 +77,11 @@ class Store:
     async def open(self) -> Contents:
         """Open or create the file. Raises ProviderUnavailable when it is no store, or in use."""
         try:
-            return await asyncio.to_thread(self._open)
+            return await asyncio.to_thread(self._load)
         except (sqlite3.Error, OSError) as error:
             raise ProviderUnavailable(
                 f"the store {self._path} cannot be opened: {error}", retryable=False
             ) from error
-
-    def _open(self) -> Contents:
-        self._connection = self._connect()
-        return self._load(self._connection)
 
     def _connect(self) -> sqlite3.Connection:
         self._path.parent.mkdir(parents=True, exist_ok=True)
@@ -105,8 +101,9 @@ class Store:
             raise sqlite3.DatabaseError(f"its schema has version {version}, not {SCHEMA_VERSION}")
         return connection
 
-    def _load(self, connection: sqlite3.Connection) -> Contents:
-        read = connection.execute
+    def _load(self) -> Contents:
+        self._connection = self._connect()
+        read = self._connection.execute
         read("INSERT OR IGNORE INTO meta VALUES ('pool_id', ?)", [secrets.token_hex(6)])
         read("INSERT OR IGNORE INTO meta VALUES ('generation', '0')")
         read("UPDATE meta SET value = CAST(value AS INTEGER) + ? WHERE name = 'generation'", [_GENERATIONS])

@@ -48,8 +48,8 @@ class NodeProvider:
         return await self.start(SandboxSpec())
 
     async def start(self, spec: SandboxSpec) -> RemoteSandbox:
-        packed = await pack_spec(spec)
-        request = CreateRequest(spec=packed.body, ttl_s=TTL_S)
+        body, contents = await pack_spec(spec)
+        request = CreateRequest(spec=body, ttl_s=TTL_S)
         made = await self.client.create(request, key=secrets.token_hex(8))
         sandbox = RemoteSandbox(
             self.session,
@@ -62,7 +62,7 @@ class NodeProvider:
         )
         self._open.add(made.id)
         try:
-            await sandbox.start(packed.contents)
+            await sandbox.start(contents)
         except BaseException:
             await asyncio.shield(sandbox.close())
             raise

@@ -19,6 +19,7 @@ from hone.sandbox.remote.wire import CreateRequest
 from hone.utils.http_client import bearer
 from tests.sandbox.node.idle import IdleProvider
 from tests.sandbox.node.served import NodeProvider, served
+from tests.waiting import wait_until_async
 
 
 def _tree(folder: Path, name: str, text: str = "text") -> Path:
@@ -54,14 +55,14 @@ def _kept(tmp_path: Path) -> list[str]:
     return sorted(path.name for path in (tmp_path / "contents").iterdir())
 
 
-def test_what_is_given_is_there_under_its_digest(tmp_path: Path) -> None:
+def test_uploaded_tree_is_stored_under_its_digest(tmp_path: Path) -> None:
     contents = _contents(tmp_path)
     digest = asyncio.run(_put(contents, _tree(tmp_path, "a")))
     assert contents.missing([digest, "0" * 64]) == ["0" * 64]
     assert (contents.path(digest) / "file").read_text() == "text"
 
 
-def test_what_has_another_digest_or_is_damaged_leaves_nothing(tmp_path: Path) -> None:
+def test_damaged_or_mislabelled_upload_leaves_nothing(tmp_path: Path) -> None:
     contents = _contents(tmp_path)
     data = _archive(_tree(tmp_path, "a"))
     for digest, sent in (("0" * 64, data), (trees.digest(tmp_path / "a"), data[:-600])):
@@ -74,7 +75,7 @@ def test_what_has_another_digest_or_is_damaged_leaves_nothing(tmp_path: Path) ->
     assert _kept(tmp_path) == []
 
 
-def test_the_least_recently_used_goes_and_what_is_held_stays(tmp_path: Path) -> None:
+def test_least_recently_used_unheld_content_is_deleted(tmp_path: Path) -> None:
     async def run() -> None:
         one = len(_archive(_tree(tmp_path, "size")))
         contents = _contents(tmp_path, bytes_max=2 * one)
@@ -97,7 +98,7 @@ def test_the_least_recently_used_goes_and_what_is_held_stays(tmp_path: Path) -> 
     asyncio.run(run())
 
 
-def test_many_who_give_the_same_at_once_leave_one(tmp_path: Path) -> None:
+def test_concurrent_uploads_of_one_tree_store_it_once(tmp_path: Path) -> None:
     async def run() -> None:
         contents = _contents(tmp_path)
         source = _tree(tmp_path, "a")
@@ -107,7 +108,7 @@ def test_many_who_give_the_same_at_once_leave_one(tmp_path: Path) -> None:
     asyncio.run(run())
 
 
-def test_a_layer_travels_once_for_many_sandboxes(tmp_path: Path) -> None:
+def test_layer_is_uploaded_once_for_many_sandboxes(tmp_path: Path) -> None:
     spec = SandboxSpec(
         layer=_tree(tmp_path, "layer"), mounts=(Mount(source=_tree(tmp_path, "mount"), target="/mnt/x"),)
     )
@@ -126,7 +127,7 @@ def test_a_layer_travels_once_for_many_sandboxes(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("settled", [False, True])
-def test_a_tree_that_changes_gets_another_digest(
+def test_changed_tree_has_another_digest(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settled: bool
 ) -> None:
     tree = _tree(tmp_path, "layer")
@@ -158,9 +159,7 @@ def test_a_tree_that_changes_gets_another_digest(
         assert asyncio.run(_layer_digest(tree)) == trees.digest(tree) != before
 
 
-def test_a_tree_is_read_again_only_while_a_change_could_go_unseen(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_digest_of_a_settled_tree_is_cached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tree, read, digest = _tree(tmp_path, "layer"), list[Path](), trees.digest
 
     def watched(source: Path) -> str:
@@ -180,18 +179,19 @@ def test_a_tree_is_read_again_only_while_a_change_could_go_unseen(
 
 
 async def _layer_digest(tree: Path) -> str | None:
-    return (await pack_spec(SandboxSpec(layer=tree))).body.layer
+    body, _ = await pack_spec(SandboxSpec(layer=tree))
+    return body.layer
 
 
 def _let_an_hour_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(time, "time_ns", lambda: int((time.time() + 3600) * 1e9))
 
 
-def test_only_what_a_sandbox_names_may_be_given_to_it(tmp_path: Path) -> None:
+def test_upload_not_named_by_the_spec_is_refused(tmp_path: Path) -> None:
     async def run() -> None:
         async with served(IdleProvider(), tmp_path / "state") as url, NodeProvider(url) as client:
-            travels = await pack_spec(SandboxSpec(layer=_tree(tmp_path, "layer")))
-            made = await client.client.create(CreateRequest(spec=travels.body), key="k")
+            body, _ = await pack_spec(SandboxSpec(layer=_tree(tmp_path, "layer")))
+            made = await client.client.create(CreateRequest(spec=body), key="k")
             other = _tree(tmp_path, "other", "other")
             address = f"{url}/v1/sandboxes/{made.id}/content/{trees.digest(other)}"
             headers = bearer(made.capability)
@@ -205,13 +205,15 @@ def test_only_what_a_sandbox_names_may_be_given_to_it(tmp_path: Path) -> None:
     asyncio.run(run())
 
 
-def test_a_sandbox_that_waits_for_its_contents_ends_when_nobody_gives_them(tmp_path: Path) -> None:
+def test_sandbox_without_its_contents_expires(tmp_path: Path) -> None:
     async def run() -> None:
         async with served(IdleProvider(), tmp_path / "state") as url, NodeProvider(url) as client:
-            travels = await pack_spec(SandboxSpec(layer=_tree(tmp_path, "layer")))
-            await client.client.create(CreateRequest(spec=travels.body, ttl_s=0.3), key="k")
-            async with asyncio.timeout(30):
-                while (await client.client.info()).sandboxes:  # noqa: ASYNC110
-                    await asyncio.sleep(0.02)
+            body, _ = await pack_spec(SandboxSpec(layer=_tree(tmp_path, "layer")))
+            await client.client.create(CreateRequest(spec=body, ttl_s=0.3), key="k")
+
+            async def is_gone() -> bool:
+                return not (await client.client.info()).sandboxes
+
+            await wait_until_async(is_gone)
 
     asyncio.run(run())

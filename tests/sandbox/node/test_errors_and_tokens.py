@@ -58,7 +58,7 @@ def test_an_error_arrives_as_it_was_raised(error: Exception) -> None:
         assert getattr(raised.value, name, None) == getattr(error, name, None)
 
 
-def test_statuses_tell_what_a_client_without_codes_can_do() -> None:
+def test_each_error_has_its_http_status() -> None:
     statuses = {type(error): to_body(error)[0] for error in ERRORS}
     assert statuses[Unauthorized] == 401
     assert statuses[FileNotFoundError] == 404
@@ -68,7 +68,7 @@ def test_statuses_tell_what_a_client_without_codes_can_do() -> None:
     assert statuses[ValueError] == 400
 
 
-def test_an_unexpected_error_says_nothing_of_the_servers_inside() -> None:
+def test_unexpected_error_hides_server_details() -> None:
     for error in (KeyError("/etc/secret"), RuntimeError("password"), OSError("no number")):
         status, body = to_body(error)
         assert (status, body.code, body.error) == (500, "internal", INTERNAL)
@@ -76,12 +76,12 @@ def test_an_unexpected_error_says_nothing_of_the_servers_inside() -> None:
         raise from_body(body)
 
 
-def test_the_name_of_a_file_of_the_server_does_not_leave_it() -> None:
+def test_error_hides_file_names_of_the_server() -> None:
     _, body = to_body(FileNotFoundError(errno.ENOENT, "No such file", "/srv/secret/path"))
     assert "secret" not in body.model_dump_json()
 
 
-def test_a_malformed_request_is_told_by_field_without_its_values() -> None:
+def test_validation_error_names_fields_and_hides_values() -> None:
     with pytest.raises(ValidationError) as raised:
         ExecRequest.model_validate_json('{"command": "x", "timeout_s": -77.5, "wrong": 1}')
     status, body = to_body(raised.value)
@@ -105,7 +105,7 @@ def test_a_token_is_read_without_white_space(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("mode", [0o644, 0o640, 0o604, 0o620, 0o602])
-def test_a_token_file_that_others_may_touch_is_refused(mode: int, tmp_path: Path) -> None:
+def test_token_file_open_to_others_is_refused(mode: int, tmp_path: Path) -> None:
     with pytest.raises(ProviderUnavailable, match="chmod 600"):
         auth.read_token(_file(tmp_path, "s3cret", mode))
 
@@ -141,7 +141,7 @@ def _basic(text: str) -> dict[str, str]:
         ({}, "token=s3cret"),
     ],
 )
-def test_a_token_may_come_in_a_header_or_in_the_address(headers: dict[str, str], query: str) -> None:
+def test_token_is_accepted_in_header_or_address(headers: dict[str, str], query: str) -> None:
     assert is_same_token(presented_token(_request(headers, query)), "s3cret")
 
 
@@ -163,12 +163,12 @@ def test_any_other_token_is_refused(headers: dict[str, str], query: str) -> None
 
 
 @given(given_text=st.text())
-def test_no_text_but_the_token_itself_is_the_token(given_text: str) -> None:
+def test_only_the_exact_token_matches(given_text: str) -> None:
     assert is_same_token(given_text, "s3cret") == (given_text == "s3cret")
     assert not is_same_token(given_text, "")
 
 
-def test_without_a_token_only_loopback_is_listened_on() -> None:
+def test_server_without_token_listens_on_loopback_only() -> None:
     for host in ("127.0.0.1", "::1", "localhost", "127.8.8.8"):
         auth.refuse_open_door(host, "")
     for host in ("0.0.0.0", "::", "10.0.0.1", "example.com", ""):

@@ -147,7 +147,7 @@ def test_evaluation_resets_applies_and_runs_the_script(url: str, container: str)
     "patch",
     ["", "not a patch", PATCH.replace("--- a/f", "--- f"), PATCH.replace("diff --git", "diff"), PATCH * 2],
 )
-def test_a_patch_that_is_none_or_does_not_apply_is_unresolved(url: str, container: str, patch: str) -> None:
+def test_invalid_or_unapplicable_patch_is_unresolved(url: str, container: str, patch: str) -> None:
     run(url, container, REPOSITORY)
     body = {"container_id": container, "patch": patch, "eval_script": "touch /tmp/ran"}
     reply = ask(url, "/container/evaluate", body)
@@ -184,7 +184,7 @@ def test_a_bare_name_is_an_image_of_a_registry(url: str) -> None:
         ("/container/destroy", {}),
     ],
 )
-def test_a_field_that_is_missing_or_wrong_is_told(url: str, path: str, body: dict[str, Any]) -> None:
+def test_error_names_the_missing_or_wrong_field(url: str, path: str, body: dict[str, Any]) -> None:
     reply = ask(url, path, body)
     assert (reply["ok"], reply["status"]) == (False, 400)
     assert reply["error"]

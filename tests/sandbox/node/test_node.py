@@ -101,7 +101,7 @@ async def _serve(test: NodeTest, state_dir: Path, options: dict[str, int]) -> No
 
 
 @with_node()
-async def test_a_capability_opens_its_own_sandbox_and_nothing_else(node: Served) -> None:
+async def test_capability_grants_access_to_its_sandbox_only(node: Served) -> None:
     mine, other = await node.create(), await node.create()
     run = {"command": "true"}
     assert (await node.ask("POST", f"/v1/sandboxes/{mine.id}/exec", run, token=mine.capability))[0] == 200
@@ -131,7 +131,7 @@ async def test_a_capability_opens_its_own_sandbox_and_nothing_else(node: Served)
 
 
 @with_node()
-async def test_capabilities_and_ids_are_of_no_use_to_guess(node: Served) -> None:
+async def test_guessed_capabilities_and_ids_are_refused(node: Served) -> None:
     made = [await node.create() for _ in range(3)]
     assert len({one.capability for one in made}) == 3
     assert all(len(one.capability) >= 43 for one in made)
@@ -142,7 +142,7 @@ async def test_capabilities_and_ids_are_of_no_use_to_guess(node: Served) -> None
 
 
 @with_node()
-async def test_health_is_for_everyone(node: Served) -> None:
+async def test_health_needs_no_token(node: Served) -> None:
     status, reply = await node.ask("GET", "/healthz", token="")
     assert (status, reply) == (200, {"ok": True, "running_containers": "0"})
 
@@ -151,7 +151,7 @@ async def test_health_is_for_everyone(node: Served) -> None:
 
 
 @with_node()
-async def test_what_nobody_renews_ends_and_what_is_renewed_lives(node: Served) -> None:
+async def test_sandbox_expires_unless_renewed(node: Served) -> None:
     kept, left = await node.create(ttl_s=2.0), await node.create(ttl_s=2.0)
     async with asyncio.timeout(30):
         while left.id in await node.living():
@@ -163,7 +163,7 @@ async def test_what_nobody_renews_ends_and_what_is_renewed_lives(node: Served) -
 
 
 @with_node()
-async def test_a_renewal_that_meets_the_end_loses(node: Served) -> None:
+async def test_ending_sandbox_cannot_be_renewed(node: Served) -> None:
     node.provider.may_close.clear()
     made = await node.create(ttl_s=0.2)
     await wait_until_async(lambda: node.provider.closings == 1)
@@ -175,7 +175,7 @@ async def test_a_renewal_that_meets_the_end_loses(node: Served) -> None:
 
 
 @with_node(max_sandboxes=1)
-async def test_a_teardown_longer_than_the_ttl_is_done_once_and_holds_its_place(node: Served) -> None:
+async def test_slow_teardown_runs_once_and_keeps_its_slot(node: Served) -> None:
     node.provider.may_close.clear()
     made = await node.create(ttl_s=0.2)
     await wait_until_async(lambda: node.provider.closings == 1)
@@ -190,7 +190,7 @@ async def test_a_teardown_longer_than_the_ttl_is_done_once_and_holds_its_place(n
 
 
 @with_node()
-async def test_a_teardown_that_fails_is_tried_again_and_holds_its_place(node: Served) -> None:
+async def test_failed_teardown_is_retried_and_keeps_its_slot(node: Served) -> None:
     node.provider.close_failures = 2
     made = await node.create()
     closing = asyncio.create_task(node.node.destroy(made.id))
@@ -204,7 +204,7 @@ async def test_a_teardown_that_fails_is_tried_again_and_holds_its_place(node: Se
 
 
 @with_node()
-async def test_an_ended_sandbox_ends_its_commands(node: Served) -> None:
+async def test_closing_a_sandbox_ends_its_commands(node: Served) -> None:
     sandbox = await node.sandbox()
     running = asyncio.create_task(sandbox.exec(["sleep"], timeout_s=LONG_S))
     await wait_until_async(lambda: node.provider.commands == [["sleep"]])
@@ -229,7 +229,7 @@ async def test_the_same_key_makes_one_sandbox(node: Served) -> None:
 
 
 @with_node()
-async def test_a_start_that_failed_is_tried_again_under_its_key(node: Served) -> None:
+async def test_failed_start_can_be_retried_with_the_same_key(node: Served) -> None:
     node.provider.broken = "no room at all"
     with pytest.raises(ProviderUnavailable, match="no room at all"):
         await node.create(key="k")
@@ -252,7 +252,7 @@ async def test_the_same_key_runs_a_command_once(node: Served) -> None:
 
 
 @with_node()
-async def test_a_cancelled_start_leaves_nothing(node: Served) -> None:
+async def test_cancelled_start_leaves_no_sandbox(node: Served) -> None:
     node.provider.may_start.clear()
     starting = asyncio.create_task(node.create())
     await wait_until_async(node.is_occupied)
@@ -264,7 +264,7 @@ async def test_a_cancelled_start_leaves_nothing(node: Served) -> None:
 
 
 @with_node()
-async def test_a_start_that_arrives_after_it_was_undone_makes_nothing(node: Served) -> None:
+async def test_start_cancelled_before_it_arrives_makes_no_sandbox(node: Served) -> None:
     assert (await node.ask("DELETE", "/v1/sandboxes", key="k"))[0] == 200
     status, reply = await node.ask("POST", "/v1/sandboxes", {"spec": {}}, key="k")
     assert (status, reply["error"]) == (422, "the request was cancelled by its idempotency key")
@@ -287,7 +287,7 @@ async def test_a_cancelled_command_is_cancelled_on_the_node(node: Served) -> Non
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_client_that_leaves_ends_its_command(stream: bool, tmp_path: Path) -> None:
+def test_disconnect_cancels_a_command_without_key(stream: bool, tmp_path: Path) -> None:
     async def leave(node: Served) -> None:
         made = await node.create()
         body = {"command": ["sleep"], "timeout_s": LONG_S, "stream": stream}
@@ -303,7 +303,7 @@ def test_a_client_that_leaves_ends_its_command(stream: bool, tmp_path: Path) -> 
 
 
 @with_node(max_sandboxes=1)
-async def test_a_full_node_says_to_come_back(node: Served) -> None:
+async def test_full_node_returns_a_retryable_error(node: Served) -> None:
     made = await node.create()
     with pytest.raises(ProviderUnavailable, match="its limit is 1 sandboxes") as refused:
         await node.create()
@@ -332,7 +332,7 @@ async def test_a_body_that_is_too_large_is_refused(node: Served) -> None:
 
 
 @with_node(max_requests=3)
-async def test_more_requests_at_a_time_than_allowed_are_refused(node: Served) -> None:
+async def test_excess_concurrent_requests_are_refused(node: Served) -> None:
     sandbox = await node.sandbox()
     running = [asyncio.create_task(sandbox.exec(["sleep"], timeout_s=LONG_S)) for _ in range(3)]
     await wait_until_async(lambda: len(node.provider.commands) == 3)
@@ -349,7 +349,7 @@ async def test_more_requests_at_a_time_than_allowed_are_refused(node: Served) ->
 @pytest.mark.parametrize(
     "body", [b"", b"\xff\xfe", b'{"image": "\xff"}', b"[]", b"{", b'{"image": "\\ud800"}', b"null"]
 )
-def test_a_body_that_is_not_a_request_is_a_typed_error(path: str, body: bytes, tmp_path: Path) -> None:
+def test_malformed_body_is_a_typed_error(path: str, body: bytes, tmp_path: Path) -> None:
     async def send(node: Served) -> None:
         status, reply = await node.ask("POST", path, body)
         assert (status, reply["ok"], reply["code"]) == (400, False, "bad_request")
@@ -358,21 +358,21 @@ def test_a_body_that_is_not_a_request_is_a_typed_error(path: str, body: bytes, t
 
 
 @with_node()
-async def test_unknown_fields_are_refused_here_and_ignored_there(node: Served) -> None:
+async def test_unknown_fields_are_refused_by_v1_and_ignored_for_swe(node: Served) -> None:
     status, reply = await node.ask("POST", "/v1/sandboxes", {"spec": {}, "ttl": 5})
     assert (status, reply["code"]) == (400, "bad_request")
     assert (await node.ask("POST", "/container/create", {"image": "host", "ttl": 5}))[0] == 200
 
 
 @with_node()
-async def test_directories_of_the_node_are_no_images(node: Served) -> None:
+async def test_rootfs_image_is_refused(node: Served) -> None:
     with pytest.raises(ProviderUnavailable, match="not directories") as refused:
         await node.node.create(CreateRequest(spec=SpecBody(image="rootfs:/")), key="k")
     assert not refused.value.retryable
 
 
 @with_node()
-async def test_a_reader_that_stands_still_does_not_fill_the_memory(node: Served) -> None:
+async def test_output_for_a_stalled_reader_is_bounded(node: Served) -> None:
     made = await node.create()
     body = json.dumps({"command": ["flood"], "timeout_s": LONG_S, "stream": True})
     address = f"{node.url}/v1/sandboxes/{made.id}/exec"
@@ -388,7 +388,7 @@ async def test_a_reader_that_stands_still_does_not_fill_the_memory(node: Served)
 
 
 @with_node()
-async def test_health_tells_of_a_provider_that_broke_and_of_one_that_works_again(node: Served) -> None:
+async def test_health_follows_failure_and_recovery_of_the_provider(node: Served) -> None:
     assert await node.node.healthy()
     node.provider.broken = "the daemon is gone"
     with pytest.raises(ProviderUnavailable):
@@ -404,7 +404,7 @@ async def test_health_tells_of_a_provider_that_broke_and_of_one_that_works_again
 
 
 @with_node()
-async def test_metrics_count_what_happened(node: Served) -> None:
+async def test_metrics_count_starts_commands_and_refusals(node: Served) -> None:
     sandbox = await node.sandbox()
     await sandbox.exec(["hello"])
     node.provider.broken = "no"
@@ -424,13 +424,13 @@ async def test_metrics_count_what_happened(node: Served) -> None:
 
 
 @with_node()
-async def test_an_address_that_does_not_exist_is_a_typed_error(node: Served) -> None:
+async def test_unknown_path_is_a_typed_error(node: Served) -> None:
     assert (await node.ask("GET", "/nothing"))[0] == 404
     assert (await node.ask("GET", "/v1/sandboxes"))[1]["code"] == "bad_request"
 
 
 @with_node()
-async def test_a_node_that_is_gone_is_a_lost_sandbox(node: Served) -> None:
+async def test_dead_node_raises_sandbox_lost(node: Served) -> None:
     made = await node.create()
     gone = RemoteSandbox(
         node.session,

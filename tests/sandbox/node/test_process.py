@@ -84,7 +84,7 @@ async def _begin_endless(url: str, seconds: str) -> tuple[NodeProvider, asyncio.
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_ends_every_sandbox_and_tells_who_waits(number: signal.Signals, tmp_path: Path) -> None:
+def test_signal_ends_sandboxes_and_fails_pending_requests(number: signal.Signals, tmp_path: Path) -> None:
     seconds = f"100{os.getpid()}{number}"
 
     async def use(process: subprocess.Popen[str], url: str) -> None:
@@ -101,7 +101,7 @@ def test_a_signal_ends_every_sandbox_and_tells_who_waits(number: signal.Signals,
     assert state(tmp_path) == []
 
 
-def test_what_a_killed_node_left_is_gone_after_the_next_start(tmp_path: Path) -> None:
+def test_next_start_removes_leftovers_of_a_killed_node(tmp_path: Path) -> None:
     seconds = f"200{os.getpid()}"
 
     async def use(process: subprocess.Popen[str], url: str) -> None:
@@ -139,7 +139,7 @@ def test_a_node_without_a_token_listens_on_loopback_only() -> None:
     assert "--token-file" in done.stderr
 
 
-def test_a_token_file_that_others_may_read_is_refused(tmp_path: Path) -> None:
+def test_token_file_readable_by_others_is_refused(tmp_path: Path) -> None:
     (tmp_path / "token").write_text("s3cret")
     (tmp_path / "token").chmod(0o644)
     done = _hone("--port", "0", "--token-file", str(tmp_path / "token"))
@@ -147,7 +147,7 @@ def test_a_token_file_that_others_may_read_is_refused(tmp_path: Path) -> None:
     assert "chmod 600" in done.stderr
 
 
-def test_options_of_tls_go_together(tmp_path: Path) -> None:
+def test_incomplete_tls_options_are_refused(tmp_path: Path) -> None:
     done = _hone("--port", "0", "--tls-cert", str(tmp_path / "x"))
     assert done.returncode == 2
     assert "--tls-key" in done.stderr
@@ -171,7 +171,7 @@ def _certificates(folder: Path) -> None:
         )
 
 
-def test_with_mutual_tls_only_clients_of_the_authority_are_served(tmp_path: Path) -> None:
+def test_mutual_tls_serves_clients_of_the_authority_only(tmp_path: Path) -> None:
     _certificates(tmp_path)
     options = ("--tls-cert", "server.pem", "--tls-key", "server.key", "--tls-client-ca", "ca.pem")
     files = [option if option.startswith("-") else str(tmp_path / option) for option in options]

@@ -1,6 +1,6 @@
 """A pool server that kills itself at the n-th transaction of its store: before it, or right after it.
 
-python -m tests.sandbox.pool.dying STORE NODE_URL PORT N before|after
+python -m tests.sandbox.pool.dying STORE NODE_URL LISTENER N before|after    (LISTENER: an inherited socket)
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import socket
 import sqlite3
 import sys
 from collections.abc import Sequence
@@ -41,7 +42,8 @@ class DyingStore(Store):
 
 
 async def main() -> None:
-    store, node_url, port = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
+    store, node_url = Path(sys.argv[1]), sys.argv[2]
+    listener = socket.socket(fileno=int(sys.argv[3]))
     async with (
         aiohttp.ClientSession() as session,
         Pool(
@@ -51,7 +53,7 @@ async def main() -> None:
             timing=FAST,
             open_store=DyingStore,
         ) as pool,
-        listening(make_pool_app(pool, session, token="t", node_token="n"), port) as url,
+        listening(make_pool_app(pool, session, token="t", node_token="n"), listener) as url,
     ):
         print(url, flush=True)
         await asyncio.Event().wait()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -218,17 +219,27 @@ def node_app(node: SimulatedNode) -> Starlette:
 
 @asynccontextmanager
 async def listening(
-    app: ASGIApp, port: int = 0, on_stop: Callable[[], Awaitable[None]] | None = None
+    app: ASGIApp,
+    listener: socket.socket | None = None,
+    on_stop: Callable[[], Awaitable[None]] | None = None,
 ) -> AsyncIterator[str]:
-    """Serve an application while the block runs; gives its address."""
-    with http_server.listen("127.0.0.1", port) as listener:
-        async with http_server.serving(app, [listener], on_stop=on_stop):
-            yield http_server.address(listener)
+    """Serve an application while the block runs; gives its address.
+
+    A `listener` of the caller keeps its port between two servers; connections wait for the next one.
+    """
+    with listener.dup() if listener else http_server.listen("127.0.0.1", 0) as own:
+        async with http_server.serving(app, [own], on_stop=on_stop):
+            yield http_server.address(own)
 
 
 @asynccontextmanager
 async def serving_pool(
-    store: Path, nodes: Sequence[str], *, node_token: str = "n", timing: Timing = FAST, port: int = 0
+    store: Path,
+    nodes: Sequence[str],
+    *,
+    node_token: str = "n",
+    timing: Timing = FAST,
+    listener: socket.socket | None = None,
 ) -> AsyncIterator[tuple[str, Pool]]:
     """A pool server with the token "t" over nodes that are reached by HTTP; gives its address."""
     async with new_session() as session:
@@ -238,5 +249,5 @@ async def serving_pool(
 
         async with Pool(store, connect, nodes=nodes, timing=timing) as pool:
             app = make_pool_app(pool, session, token="t", node_token=node_token)
-            async with listening(app, port, pool.stop) as url:
+            async with listening(app, listener, pool.stop) as url:
                 yield url, pool

@@ -47,7 +47,7 @@ async def status_of(url: str, token_file: Path, *words: str) -> subprocess.Compl
     return await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, timeout=60)
 
 
-def test_the_command_serves_shows_survives_a_kill_and_stops(tmp_path: Path, token_file: Path) -> None:
+def test_pool_command_serves_survives_a_kill_and_stops(tmp_path: Path, token_file: Path) -> None:
     async def run() -> None:
         node = SimulatedNode(capacity=3)
         async with listening(node_app(node)) as node_url, aiohttp.ClientSession() as session:
@@ -74,7 +74,7 @@ def test_the_command_serves_shows_survives_a_kill_and_stops(tmp_path: Path, toke
     asyncio.run(run())
 
 
-def test_status_of_a_pool_that_is_not_there_is_one_sentence(token_file: Path) -> None:
+def test_status_of_an_unreachable_pool_is_one_sentence(token_file: Path) -> None:
     shown = asyncio.run(status_of("http://127.0.0.1:9", token_file))
     assert shown.returncode == 1
     assert shown.stderr.startswith("hone: GET http://127.0.0.1:9/v1/status failed")
@@ -91,9 +91,7 @@ def test_status_of_a_pool_that_is_not_there_is_one_sentence(token_file: Path) ->
         (["--node-ca", "/nowhere/ca.pem"], "TLS files cannot be used"),
     ],
 )
-def test_options_that_cannot_be_used_are_refused_in_one_sentence(
-    tmp_path: Path, words: list[str], said: str
-) -> None:
+def test_unusable_options_are_refused_in_one_sentence(tmp_path: Path, words: list[str], said: str) -> None:
     command = [str(HONE), "pool", "--port", "0", "--store", str(tmp_path / "s"), *words]
     refused = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert refused.returncode in (1, 2)
@@ -129,7 +127,7 @@ def authority(tmp_path: Path) -> Path:
     return folder
 
 
-def test_with_mutual_tls_only_clients_with_a_certificate_are_served(
+def test_mutual_tls_serves_clients_with_a_certificate_only(
     tmp_path: Path, token_file: Path, authority: Path
 ) -> None:
     def file(name: str) -> Path:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 import sqlite3
 import sys
 from collections import Counter
@@ -16,8 +17,8 @@ import pytest
 from hone.sandbox import LeaseLost, SandboxError
 from hone.sandbox.client.api import PoolClient
 from hone.sandbox.remote.wire import Beat, CreateReply, LeaseReply, LeaseRequest, SpecBody
+from hone.utils import http_server
 from tests.sandbox.pool.simulated import SimulatedNode, listening, node_app, serving_pool
-from tests.services.process import free_port
 from tests.waiting import wait_until_async
 
 IDS = ("a", "b", "c")
@@ -49,10 +50,13 @@ class Client:
 
 @contextlib.asynccontextmanager
 async def dying_pool(
-    store: Path, node_url: str, port: int, step: int, moment: str
+    store: Path, node_url: str, listener: socket.socket, step: int, moment: str
 ) -> AsyncIterator[asyncio.subprocess.Process]:
-    arguments = ["-m", "tests.sandbox.pool.dying", str(store), node_url, str(port), str(step), moment]
-    process = await asyncio.create_subprocess_exec(sys.executable, *arguments, stdout=asyncio.subprocess.PIPE)
+    number = listener.fileno()
+    arguments = ["-m", "tests.sandbox.pool.dying", str(store), node_url, str(number), str(step), moment]
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, *arguments, stdout=asyncio.subprocess.PIPE, pass_fds=[number]
+    )
     assert process.stdout is not None
     try:
         assert await process.stdout.readline()
@@ -65,18 +69,16 @@ async def dying_pool(
 
 @pytest.mark.parametrize("moment", ["before", "after"])
 @pytest.mark.parametrize("step", range(1, 6))  # three leases begin, two end
-def test_a_pool_that_is_killed_at_a_transaction_keeps_every_promise(
-    tmp_path: Path, step: int, moment: str
-) -> None:
+def test_pool_killed_at_a_transaction_loses_and_leaks_nothing(tmp_path: Path, step: int, moment: str) -> None:
     async def run() -> None:
-        node, port, store = SimulatedNode(), free_port(), tmp_path / "s"
+        node, listener, store = SimulatedNode(), http_server.listen("127.0.0.1", 0), tmp_path / "s"
         async with listening(node_app(node)) as node_url, aiohttp.ClientSession() as session:
-            client = Client(PoolClient(session, f"http://127.0.0.1:{port}", "t"))
-            async with dying_pool(store, node_url, port, step, moment) as process:
+            client = Client(PoolClient(session, http_server.address(listener), "t"))
+            async with dying_pool(store, node_url, listener, step, moment) as process:
                 life = asyncio.create_task(client.live())
                 assert await asyncio.wait_for(process.wait(), 60) == -9
             promised = dict(client.granted)
-            async with serving_pool(store, [node_url], port=port) as (_, pool):
+            async with serving_pool(store, [node_url], listener=listener) as (_, pool):
                 with contextlib.suppress(LeaseLost):  # its request came back after its lease had ended
                     await asyncio.wait_for(life, 60)
                 for lease_id, granted in promised.items():
@@ -91,11 +93,12 @@ def test_a_pool_that_is_killed_at_a_transaction_keeps_every_promise(
                 await wait_until_async(lambda: node.leases() == ["a"])
                 await wait_until_async(lambda: sum(len(row.slots) for row in pool.fleet) == 1)
                 assert pool.status().totals["allocated"] - pool.status().totals["closed"] == 1
+        listener.close()
 
     asyncio.run(run())
 
 
-def test_a_store_that_is_full_refuses_leases_and_leaves_no_sandbox(tmp_path: Path) -> None:
+def test_full_store_refuses_leases_and_leaves_no_sandbox(tmp_path: Path) -> None:
     async def run() -> None:
         node = SimulatedNode(capacity=100)
         async with (
@@ -122,7 +125,7 @@ def test_a_store_that_is_full_refuses_leases_and_leaves_no_sandbox(tmp_path: Pat
     asyncio.run(run())
 
 
-def test_the_store_stays_flat_when_leases_come_and_go(tmp_path: Path) -> None:
+def test_store_does_not_grow_with_ended_leases(tmp_path: Path) -> None:
     from hone.sandbox.pool.store import Store, StoredLease
 
     grant = CreateReply(id="box", capability="c" * 300, workdir="", enforced={}).model_dump_json()
@@ -174,7 +177,7 @@ def test_two_pools_cannot_use_one_store(tmp_path: Path) -> None:
     asyncio.run(run())
 
 
-def test_a_file_that_is_no_store_is_refused_in_one_sentence(tmp_path: Path) -> None:
+def test_invalid_store_file_is_refused_in_one_sentence(tmp_path: Path) -> None:
     async def run() -> None:
         (tmp_path / "s").write_bytes(b"not a database at all, however long it may be" * 100)
         with pytest.raises(SandboxError, match="cannot be opened: file is not a database"):

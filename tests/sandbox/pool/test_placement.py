@@ -63,7 +63,7 @@ views = st.builds(
 
 
 @given(st.lists(views, unique_by=lambda node: node.url))
-def test_no_bound_is_ever_passed(nodes: list[Node]) -> None:
+def test_choice_respects_capacity_gate_and_memory(nodes: list[Node]) -> None:
     url = pick(*nodes)
     if url is None:
         return
@@ -77,7 +77,7 @@ def test_no_bound_is_ever_passed(nodes: list[Node]) -> None:
 
 
 @given(st.lists(views, unique_by=lambda node: node.url), st.randoms())
-def test_the_order_of_the_nodes_decides_nothing_but_ties(nodes: list[Node], random: object) -> None:
+def test_order_of_nodes_does_not_decide_whether_one_is_chosen(nodes: list[Node], random: object) -> None:
     shuffled = list(nodes)
     random.shuffle(shuffled)  # type: ignore[attr-defined]
     assert (pick(*nodes) is None) == (pick(*shuffled) is None)
@@ -87,7 +87,7 @@ def test_the_least_loaded_node_by_share_is_chosen() -> None:
     assert pick(view("small", capacity=4, used=2), view("big", capacity=100, used=30)) == "big"
 
 
-def test_a_node_with_the_image_is_preferred_unless_it_is_much_fuller() -> None:
+def test_node_with_the_image_is_preferred_unless_much_fuller() -> None:
     assert pick(view("warm", used=4), view("cold", has_image=False)) == "warm"
     assert pick(view("warm", used=6), view("cold", has_image=False)) == "cold"
 
@@ -105,7 +105,7 @@ def test_a_node_short_of_memory_is_the_last_choice() -> None:
     assert pick(view("none", free_memory_mib=100)) is None
 
 
-def test_a_breaker_opens_after_three_failures_in_a_row_and_then_lets_one_try() -> None:
+def test_breaker_opens_after_three_failures_then_allows_one_start() -> None:
     breaker = Breaker(first_s=10.0, longest_s=15.0)
     for now in (0.0, 1.0):
         breaker.failed(now)
@@ -147,7 +147,7 @@ def served(queue: FairQueue, places: int, *shut: str) -> list[str]:
     return order
 
 
-def test_an_image_that_has_to_wait_holds_up_no_other() -> None:
+def test_waiting_image_does_not_block_other_images() -> None:
     queue = FairQueue()
     for name, image in (("1", "new"), ("2", "old"), ("3", "new"), ("4", "old")):
         queue.add(waiting(name, "r", image))
@@ -156,7 +156,7 @@ def test_an_image_that_has_to_wait_holds_up_no_other() -> None:
     assert queue.waiting() == {}
 
 
-def test_a_lease_whose_node_failed_is_served_before_the_others_of_its_run() -> None:
+def test_lease_of_a_failed_node_is_first_in_its_run() -> None:
     queue = FairQueue()
     leases = [waiting(str(number), "r") for number in range(3)]
     for lease in leases:
@@ -167,9 +167,7 @@ def test_a_lease_whose_node_failed_is_served_before_the_others_of_its_run() -> N
 
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from("xy")), max_size=30), st.integers(1, 30))
-def test_no_run_gets_two_places_more_than_another_that_waits(
-    arrivals: list[tuple[str, str]], places: int
-) -> None:
+def test_runs_are_served_in_turn(arrivals: list[tuple[str, str]], places: int) -> None:
     queue = FairQueue()
     for number, (run, image) in enumerate(arrivals):
         queue.add(waiting(f"{run}{number}", run, image))

@@ -165,7 +165,7 @@ def test_full_pool_queues_requests_until_their_deadline(tmp_path: Path) -> None:
     run(main())
 
 
-def test_runs_take_turns_and_within_a_run_the_first_comes_first(tmp_path: Path) -> None:
+def test_runs_take_turns_and_each_is_first_in_first_out(tmp_path: Path) -> None:
     async def main() -> None:
         node = SimulatedNode(capacity=1)
         async with opened(tmp_path / "s", [node]) as pool:
@@ -190,7 +190,7 @@ def test_runs_take_turns_and_within_a_run_the_first_comes_first(tmp_path: Path) 
     run(main())
 
 
-def test_a_request_that_is_cancelled_in_the_queue_leaves_it(tmp_path: Path) -> None:
+def test_cancelled_request_leaves_the_queue(tmp_path: Path) -> None:
     async def main() -> None:
         async with opened(tmp_path / "s", [SimulatedNode(capacity=1)]) as pool:
             await pool.allocate(asking("a"))
@@ -204,7 +204,7 @@ def test_a_request_that_is_cancelled_in_the_queue_leaves_it(tmp_path: Path) -> N
     run(main())
 
 
-def test_a_lease_without_heartbeats_expires_and_one_with_them_does_not(tmp_path: Path) -> None:
+def test_lease_expires_without_heartbeats_only(tmp_path: Path) -> None:
     async def main() -> None:
         node = SimulatedNode()
         async with opened(tmp_path / "s", [node]) as pool:
@@ -221,7 +221,7 @@ def test_a_lease_without_heartbeats_expires_and_one_with_them_does_not(tmp_path:
     run(main())
 
 
-def test_a_call_under_way_keeps_its_lease_alive(tmp_path: Path) -> None:
+def test_running_call_keeps_its_lease_alive(tmp_path: Path) -> None:
     async def main() -> None:
         node = SimulatedNode()
         async with opened(tmp_path / "s", [node]) as pool:
@@ -236,7 +236,7 @@ def test_a_call_under_way_keeps_its_lease_alive(tmp_path: Path) -> None:
     run(main())
 
 
-def test_an_owner_can_be_closed_as_a_whole(tmp_path: Path) -> None:
+def test_closing_an_owner_ends_all_its_leases(tmp_path: Path) -> None:
     async def main() -> None:
         node = SimulatedNode(capacity=2)
         async with opened(tmp_path / "s", [node]) as pool:
@@ -252,7 +252,7 @@ def test_an_owner_can_be_closed_as_a_whole(tmp_path: Path) -> None:
     run(main())
 
 
-def test_a_teardown_that_takes_long_is_done_once_and_keeps_its_place(tmp_path: Path) -> None:
+def test_slow_teardown_of_a_lease_runs_once_and_keeps_its_slot(tmp_path: Path) -> None:
     async def main() -> None:
         node = SimulatedNode(capacity=1, hold_ends=asyncio.Event())
         timing = replace(FAST, destroy_timeout_s=60.0)
@@ -317,7 +317,7 @@ def test_a_start_that_fails_goes_to_another_node(tmp_path: Path) -> None:
     run(main())
 
 
-def test_when_every_node_fails_the_client_is_told_why(tmp_path: Path) -> None:
+def test_error_of_the_last_node_reaches_the_client(tmp_path: Path) -> None:
     async def main() -> None:
         nodes = [
             SimulatedNode(refuse=ProviderUnavailable("out of loop devices", retryable=True)) for _ in range(2)
@@ -331,7 +331,7 @@ def test_when_every_node_fails_the_client_is_told_why(tmp_path: Path) -> None:
     run(main())
 
 
-def test_an_unknown_image_is_refused_at_once_and_blames_no_node(tmp_path: Path) -> None:
+def test_unknown_image_is_refused_and_counts_against_no_node(tmp_path: Path) -> None:
     async def main() -> None:
         refusal = ImageUnavailable("there is no such image", problem="unknown_image")
         nodes = [SimulatedNode(refuse=refusal) for _ in range(2)]
@@ -361,7 +361,7 @@ def test_slot_is_released_after_any_error_of_a_node(tmp_path: Path, error: Excep
     run(main())
 
 
-def test_a_start_whose_reply_is_lost_is_neither_doubled_nor_leaked(tmp_path: Path) -> None:
+def test_start_with_a_lost_reply_is_neither_doubled_nor_leaked(tmp_path: Path) -> None:
     async def main() -> None:
         deaf, good = SimulatedNode(capacity=4), SimulatedNode(capacity=4, images=[])
         deaf.lose_replies = True
@@ -468,7 +468,7 @@ def test_node_that_never_returns_loses_leases_after_its_ttl(tmp_path: Path) -> N
     run(main())
 
 
-def test_the_pool_renews_sandboxes_beyond_their_nodes_own_time(tmp_path: Path) -> None:
+def test_pool_renews_sandboxes_beyond_the_ttl_on_the_node(tmp_path: Path) -> None:
     async def main() -> None:
         timing = Timing(probe_s=0.1, node_ttl_s=3.0)
         node = SimulatedNode()
@@ -481,7 +481,7 @@ def test_the_pool_renews_sandboxes_beyond_their_nodes_own_time(tmp_path: Path) -
     run(main())
 
 
-def test_sandboxes_of_others_on_a_node_are_left_alone_and_counted(tmp_path: Path) -> None:
+def test_foreign_sandboxes_are_kept_and_counted(tmp_path: Path) -> None:
     async def main() -> None:
         node = SimulatedNode(capacity=2)
         async with opened(tmp_path / "one", [node]) as one, opened(tmp_path / "two", [node]) as two:

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -16,10 +17,10 @@ from hone.sandbox.client.provider import PoolProvider
 from hone.sandbox.pool.core import Pool
 from hone.sandbox.pool.fleet import Timing
 from hone.sandbox.settings import SandboxSettings
+from hone.utils import http_server
 from tests.sandbox.node.idle import IdleProvider
 from tests.sandbox.node.served import TOKEN, served
 from tests.sandbox.pool.simulated import serving_pool
-from tests.services.process import free_port
 from tests.waiting import wait_until_async
 
 PATIENT = Timing(probe_s=0.2, probe_timeout_s=30.0, destroy_timeout_s=60.0)  # all share one event loop
@@ -46,7 +47,7 @@ async def floor(tmp_path: Path, *, room: int = 64) -> AsyncIterator[tuple[IdlePr
         yield idle, url, pool
 
 
-def test_a_sandbox_is_leased_used_directly_and_given_back(tmp_path: Path) -> None:
+def test_sandbox_is_leased_used_directly_and_returned(tmp_path: Path) -> None:
     async def run() -> None:
         async with (
             floor(tmp_path) as (idle, url, pool),
@@ -79,7 +80,7 @@ def test_a_thousand_sandboxes_live_at_once_in_one_process(tmp_path: Path) -> Non
     asyncio.run(run())
 
 
-def test_a_burst_beyond_the_room_waits_and_is_served(tmp_path: Path) -> None:
+def test_burst_beyond_the_capacity_is_queued_and_served(tmp_path: Path) -> None:
     async def run() -> None:
         async with (
             floor(tmp_path, room=4) as (idle, url, _),
@@ -97,7 +98,7 @@ def test_a_burst_beyond_the_room_waits_and_is_served(tmp_path: Path) -> None:
     asyncio.run(run())
 
 
-def test_heartbeats_keep_leases_and_a_silent_client_loses_them(tmp_path: Path) -> None:
+def test_client_without_heartbeats_loses_its_leases(tmp_path: Path) -> None:
     async def run() -> None:
         async with (
             floor(tmp_path) as (idle, url, pool),
@@ -117,7 +118,7 @@ def test_heartbeats_keep_leases_and_a_silent_client_loses_them(tmp_path: Path) -
     asyncio.run(run())
 
 
-def test_a_lost_lease_ends_what_runs_and_all_that_follows(tmp_path: Path) -> None:
+def test_lost_lease_fails_running_and_later_commands(tmp_path: Path) -> None:
     async def run() -> None:
         async with (
             floor(tmp_path) as (_, url, pool),
@@ -181,7 +182,7 @@ def test_a_full_pool_is_a_queue_timeout(tmp_path: Path) -> None:
     asyncio.run(run())
 
 
-def test_a_wrong_token_or_no_pool_is_said_at_once(tmp_path: Path) -> None:
+def test_wrong_token_or_missing_pool_fails_on_entry(tmp_path: Path) -> None:
     async def run() -> None:
         async with floor(tmp_path) as (_, url, _):
             settings = settings_for(url, tmp_path)
@@ -197,7 +198,7 @@ def test_a_wrong_token_or_no_pool_is_said_at_once(tmp_path: Path) -> None:
     asyncio.run(run())
 
 
-def test_health_tells_of_the_nodes(tmp_path: Path) -> None:
+def test_health_lists_the_nodes(tmp_path: Path) -> None:
     async def run() -> None:
         async with floor(tmp_path, room=7) as (_, url, _):
             health = await PoolProvider(settings_for(url, tmp_path)).health()
@@ -294,9 +295,10 @@ def test_next_client_closes_leases_of_a_killed_one(tmp_path: Path) -> None:
 
 def test_a_client_survives_a_restart_of_the_pool(tmp_path: Path) -> None:
     async def run() -> None:
-        idle, port = IdleProvider(), free_port()
+        idle, listener = IdleProvider(), http_server.listen("127.0.0.1", 0)
         async with served(idle, tmp_path / "node", max_sandboxes=1) as node_url:
-            async with serving_pool(tmp_path / "s", [node_url], node_token=TOKEN, port=port) as (url, pool):
+            serve = partial(serving_pool, tmp_path / "s", [node_url], node_token=TOKEN, listener=listener)
+            async with serve() as (url, pool):
                 await wait_until_async(lambda: not pool.unhealthy())
                 provider = PoolProvider(settings_for(url, tmp_path))
                 await provider.__aenter__()
@@ -305,11 +307,12 @@ def test_a_client_survives_a_restart_of_the_pool(tmp_path: Path) -> None:
                 await wait_until_async(lambda: sum(pool.status().queued.values()) == 1)
             # the pool has ended; it comes again at the same address
             assert (await sandbox.exec("x")).exit_code == 0  # commands do not pass through the pool
-            async with serving_pool(tmp_path / "s", [node_url], node_token=TOKEN, port=port):
+            async with serve():
                 await sandbox.close()
                 async with await waits as second:
                     assert (await second.exec("x")).exit_code == 0
                 await provider.__aexit__()
             assert not idle.living
+        listener.close()
 
     asyncio.run(run())

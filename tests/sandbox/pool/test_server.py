@@ -38,7 +38,7 @@ def asked(lease_id: str, **fields: object) -> dict[str, object]:
     return {"lease_id": lease_id, "owner": "o", "spec": {}, **fields}
 
 
-def test_the_life_of_a_lease_over_http(tmp_path: Path) -> None:
+def test_lease_is_granted_renewed_and_closed_over_http(tmp_path: Path) -> None:
     async def run() -> None:
         node = SimulatedNode()
         async with served(tmp_path, node) as (session, _):
@@ -87,7 +87,7 @@ def test_the_life_of_a_lease_over_http(tmp_path: Path) -> None:
         ("GET", "/status"),
     ],
 )
-def test_without_the_token_nothing_but_healthz_answers(tmp_path: Path, method: str, path: str) -> None:
+def test_only_healthz_answers_without_the_token(tmp_path: Path, method: str, path: str) -> None:
     async def run() -> None:
         async with serving_pool(tmp_path / "s", []) as (url, _), aiohttp.ClientSession() as session:
             for headers in ({}, {"Authorization": "Bearer wrong"}):
@@ -112,7 +112,7 @@ def test_without_the_token_nothing_but_healthz_answers(tmp_path: Path, method: s
         (b'{"lease_id": "a", "owner": "o", "spec": {"limits": {"memory_mib": -1}}}', "memory_mib"),
     ],
 )
-def test_a_malformed_request_is_told_what_is_wrong_with_it(tmp_path: Path, body: bytes, word: str) -> None:
+def test_malformed_request_gets_the_reason(tmp_path: Path, body: bytes, word: str) -> None:
     async def run() -> None:
         async with (
             serving_pool(tmp_path / "s", []) as (url, pool),
@@ -128,7 +128,7 @@ def test_a_malformed_request_is_told_what_is_wrong_with_it(tmp_path: Path, body:
     asyncio.run(run())
 
 
-def test_a_lease_id_that_is_none_is_refused(tmp_path: Path) -> None:
+def test_invalid_lease_id_is_refused(tmp_path: Path) -> None:
     async def run() -> None:
         async with (
             serving_pool(tmp_path / "s", []) as (url, _),
@@ -153,7 +153,7 @@ def test_a_request_that_is_too_large_is_refused(tmp_path: Path) -> None:
     asyncio.run(run())
 
 
-def test_a_client_that_leaves_the_queue_takes_its_place_along(tmp_path: Path) -> None:
+def test_disconnected_client_leaves_the_queue(tmp_path: Path) -> None:
     async def run() -> None:
         async with served(tmp_path, SimulatedNode(capacity=1)) as (session, pool):
             (await session.post("/v1/leases", json=asked("a"))).release()
@@ -165,7 +165,7 @@ def test_a_client_that_leaves_the_queue_takes_its_place_along(tmp_path: Path) ->
     asyncio.run(run())
 
 
-def test_a_server_that_stops_tells_those_who_wait(tmp_path: Path) -> None:
+def test_stopping_server_fails_queued_requests(tmp_path: Path) -> None:
     async def run() -> None:
         async with served(tmp_path, SimulatedNode(capacity=1)) as (session, pool):
             (await session.post("/v1/leases", json=asked("a"))).release()
@@ -181,7 +181,7 @@ def test_a_server_that_stops_tells_those_who_wait(tmp_path: Path) -> None:
 # --- the endpoints of the SWE env pool server
 
 
-def test_a_client_of_the_swe_env_pool_server_gets_its_documented_fields(tmp_path: Path) -> None:
+def test_swe_env_pool_client_gets_its_documented_fields(tmp_path: Path) -> None:
     async def run() -> None:
         node = SimulatedNode(capacity=3)
         async with served(tmp_path, node) as (session, _):
@@ -226,7 +226,7 @@ def test_a_client_of_the_swe_env_pool_server_gets_its_documented_fields(tmp_path
 
 
 @pytest.mark.parametrize("where", ["user", "password", "query"])
-def test_such_a_client_may_carry_the_token_in_its_address(tmp_path: Path, where: str) -> None:
+def test_swe_client_may_put_the_token_into_the_address(tmp_path: Path, where: str) -> None:
     async def run() -> None:
         async with serving_pool(tmp_path / "s", []) as (url, _), aiohttp.ClientSession() as session:
             host = url.removeprefix("http://")
@@ -241,7 +241,7 @@ def test_such_a_client_may_carry_the_token_in_its_address(tmp_path: Path, where:
     asyncio.run(run())
 
 
-def test_a_compatible_client_that_leaves_before_the_reply_leaves_no_lease(tmp_path: Path) -> None:
+def test_swe_client_that_disconnects_early_leaves_no_lease(tmp_path: Path) -> None:
     async def run() -> None:
         node = SimulatedNode(hold=asyncio.Event())
         patient = replace(FAST, start_timeout_s=600.0)
