@@ -21,8 +21,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from hone.agents.debugger.client import MOUNTS, open_client
-from hone.agents.debugger.listener import open_listener
+from hone.agents.debugger.client import MOUNTS, open_client, open_listener
 from hone.agents.debugger.pdb import Pdb
 from hone.sandbox import Sandbox, SandboxSpec, make_provider
 from hone.sandbox.settings import SandboxSettings

@@ -27,8 +27,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from benchmarks.parts.packages import PACKAGES, Package, package_repository
 from hone.curate.journal import Journal
-from hone.curate.mining.candidates import select
-from hone.curate.mining.history import walk
+from hone.curate.mining.candidates import select, walk
 from hone.curate.mining.mine import Report, mine, read_results, report
 from hone.curate.mining.settings import MiningSettings
 from hone.curate.runner import Runner

@@ -126,7 +126,10 @@ async def run_command(
     cwd: str | None,
     env: Mapping[str, str],
 ) -> CommandResult:
-    """Run `command`, which may be any JSON value that a policy wrote. Raises SandboxLost."""
+    """Run `command`, which may be any JSON value that a policy wrote.
+
+    The result is in mini-swe-agent's terms. Raises SandboxLost.
+    """
     problem = _argument_error(command)
     if problem:
         return CommandResult(output="", exit_code=-1, exception=problem)

@@ -103,8 +103,7 @@ def _select(
     reporter: Reporter,
 ) -> tuple[int, Selection]:
     """Return the number of commits, and the candidates among them."""
-    from hone.curate.mining.candidates import select
-    from hone.curate.mining.history import walk
+    from hone.curate.mining.candidates import select, walk
 
     with reporter.stage("reading the history") as stage:
         commits = walk(repository, branch, since)

@@ -3,8 +3,8 @@ import sys
 
 import pytest
 
-from hone.curate.failures import parse_failures, test_words
 from hone.curate.runner import REWRITE
+from hone.curate.statements import parse_failures, test_words
 from tests.curate.mutation.offered import dedent
 
 TESTS = dedent("""

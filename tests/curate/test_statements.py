@@ -1,7 +1,6 @@
 import pytest
 
-from hone.curate.failures import Failure
-from hone.curate.statements import changed_lines, find_leak, list_failures, write_statement
+from hone.curate.statements import Failure, changed_lines, find_leak, list_failures, write_statement
 
 TESTS = """from package import take, Parser
 

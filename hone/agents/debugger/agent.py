@@ -10,19 +10,17 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
 from hone.agents.contract import AgentRun
 from hone.agents.debugger.calls import CallError, ToolUse, check_arguments, parse_call
-from hone.agents.debugger.client import MOUNTS, open_client
-from hone.agents.debugger.listener import Listener, open_listener
-from hone.agents.debugger.prompts import first_messages
+from hone.agents.debugger.client import MOUNTS, Listener, open_client, open_listener
 from hone.agents.debugger.tools import Tools, tool_specs
 from hone.agents.loop import Limits, Step, run_loop
 from hone.agents.settings import DebuggerAgentSettings
-from hone.policy.reply import Chat, Reply
+from hone.policy.reply import Chat, Reply, ToolSpec
 from hone.sandbox.contract import Sandbox, SandboxSpec
 from hone.types import Message, Task
 
@@ -121,3 +119,61 @@ class DebuggerAgent:
             {"role": "tool", "tool_call_id": other, "content": ONE_CALL} for other in others
         ]
         return [*answers, {"role": "tool", "tool_call_id": last, "content": observation}]
+
+
+_DEBUG = """\
+You are a software engineer who repairs Python code with a debugger. A program in the repository below does \
+not behave as it should. Find out why by watching it run, and repair it.
+
+Rules:
+- Use the pdb tool: start the program or a test under it, set breakpoints inside of functions, step, and \
+print values, before you decide what is wrong. Do not guess from reading alone.
+- Call exactly one tool in each reply, and wait for its result.
+- Repair the cause with rewrite (or edit), as small as it can be; do not rewrite whole files.
+- After every rewrite, call eval to run the tests. When something still fails, go back to the debugger.
+- Do not change tests to make them pass: the repair is checked by tests that you cannot see.
+- When the repair is done, call submit."""
+
+_REWRITE = """\
+You are a software engineer who repairs Python code. A program in the repository below does not behave as it \
+should. Find out why by reading the code and the results of its tests, and repair it.
+
+Rules:
+- Look at the code (view, grep, listdir) and at what fails (eval) before you decide what is wrong.
+- Call exactly one tool in each reply, and wait for its result.
+- Repair the cause with rewrite (or edit), as small as it can be; do not rewrite whole files.
+- After every rewrite, call eval to run the tests. When something still fails, look again.
+- Do not change tests to make them pass: the repair is checked by tests that you cannot see.
+- When the repair is done, call submit."""
+
+_TEXT_CALLS = """\
+The tools, one JSON description in each line:
+
+{tools}
+
+To call a tool, end your reply with a call like this one:
+
+<tool_call>
+{{"name": "view", "arguments": {{"path": "app.py", "start": 1, "end": 40}}}}
+</tool_call>"""
+
+_TASK = """\
+{problem}
+
+The program doesn't behave as intended. Investigate the repository, figure out the root cause, then rewrite \
+the code to fix the issue."""
+
+
+def first_messages(
+    problem: str, tree: str, tools: Sequence[ToolSpec], *, pdb: bool, native: bool
+) -> list[Message]:
+    """Return the system message, with the repository's tree, and the task."""
+    parts = [_DEBUG if pdb else _REWRITE]
+    if not native:
+        parts.append(_TEXT_CALLS.format(tools="\n".join(json.dumps(tool) for tool in tools)))
+    if tree:
+        parts.append(f"The repository:\n\n{tree}")
+    return [
+        {"role": "system", "content": "\n\n".join(parts)},
+        {"role": "user", "content": _TASK.format(problem=problem.strip())},
+    ]

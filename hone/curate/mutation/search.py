@@ -13,14 +13,13 @@ from enum import StrEnum
 from pathlib import PurePosixPath
 from typing import Any
 
-from hone.curate.failures import Failure, parse_failures
 from hone.curate.journal import Journal
 from hone.curate.mutation.baseline import MAX_FILES, Baseline
 from hone.curate.mutation.candidates import Candidate
 from hone.curate.mutation.project import Project
 from hone.curate.mutation.schedule import DiversityFilter, Schedule
 from hone.curate.runner import REWRITE, Runner, trial_task
-from hone.curate.statements import changed_lines, find_leak, write_statement
+from hone.curate.statements import Failure, changed_lines, find_leak, parse_failures, write_statement
 from hone.grading.errors import GraderError
 from hone.grading.run import TestRun
 from hone.types import Checks, Commit, Environment, Task, TestStatus

@@ -24,8 +24,7 @@ from hone.agents.contract import AgentRun
 from hone.agents.scaffold import Scaffold, ScaffoldError, load_scaffold
 from hone.agents.settings import BashAgentSettings
 from hone.integrations.bridge import Ask, in_thread
-from hone.integrations.mini_swe_agent.model import PolicyModel, SandboxEnvironment
-from hone.integrations.mini_swe_agent.rollout import TOKEN_LIMIT, Rollout
+from hone.integrations.mini_swe_agent.model import TOKEN_LIMIT, PolicyModel, Rollout, SandboxEnvironment
 from hone.outcomes import Outcome
 from hone.policy.reply import Chat
 from hone.sandbox.contract import Sandbox

@@ -9,8 +9,7 @@ from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
 from hone.agents.debugger.calls import check_arguments
-from hone.agents.debugger.client import MOUNTS, Client, open_client
-from hone.agents.debugger.listener import Listener, open_listener
+from hone.agents.debugger.client import MOUNTS, Client, Listener, open_client, open_listener
 from hone.agents.debugger.tools import Tools, tool_specs
 from hone.sandbox import Sandbox, SandboxSpec, make_provider
 from hone.sandbox.settings import SandboxSettings

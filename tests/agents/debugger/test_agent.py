@@ -14,8 +14,7 @@ import numpy as np
 import pytest
 
 from hone.agents import AgentRun, DebuggerAgent, make_agent
-from hone.agents.debugger.client import MOUNTS, open_client
-from hone.agents.debugger.listener import open_listener
+from hone.agents.debugger.client import MOUNTS, open_client, open_listener
 from hone.agents.debugger.pdb import Pdb
 from hone.agents.loop import Limits
 from hone.agents.settings import BashAgentSettings, DebuggerAgentSettings

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from hone.agents.debugger.listener import (
+from hone.agents.debugger.client import (
     MESSAGE_MAX,
     SECRET_BYTES,
     Connection,
@@ -68,7 +68,7 @@ def test_secret_is_valid_once_and_until_the_rollout_ends() -> None:
 
 _DYING = """
 import asyncio, os
-from hone.agents.debugger.listener import open_listener
+from hone.agents.debugger.client import open_listener
 
 async def main():
     async with open_listener():

@@ -2,9 +2,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from hone.curate.mining.candidates import select, split_commit
+from hone.curate.mining.candidates import select, split_commit, walk
 from hone.curate.mining.candidates import test_modules as modules_of
-from hone.curate.mining.history import walk
 from hone.curate.mining.messages import Likelihood
 from hone.curate.mining.refusal import CommitRejected, Reason
 from hone.curate.mining.settings import MiningSettings

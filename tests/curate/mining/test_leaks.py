@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hone.curate.mining.leaks import read_fix, without_fix
+from hone.curate.mining.statement import read_fix, without_fix
 from hone.curate.statements import find_leak
 
 PATCH = """\

@@ -1,7 +1,6 @@
 import pytest
 
-from hone.curate.mining.candidates import select, split_commit
-from hone.curate.mining.history import walk
+from hone.curate.mining.candidates import select, split_commit, walk
 from hone.curate.mining.refusal import CommitRejected, Reason
 from hone.curate.mining.settings import MiningSettings
 from hone.curate.mining.statement import FailingTests, Issue, write

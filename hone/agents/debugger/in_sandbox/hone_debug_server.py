@@ -20,9 +20,8 @@ sys.path.insert(0, "/srv/hone/processes")
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 
 import hone_debug_files as files
-from hone_debug_child import Child
 from hone_debug_files import Refused
-from hone_debug_session import Session
+from hone_debug_session import Child, Session
 from hone_debug_wire import Broken, Messages, pack
 
 PR_SET_DUMPABLE, PR_SET_CHILD_SUBREAPER = 4, 36
