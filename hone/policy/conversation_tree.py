@@ -33,6 +33,15 @@ class Traits:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class RequestItem:
+    """An item of a request, in the form in which a client sent it, and the messages that it stands for."""
+
+    form: Any
+    messages: tuple[Message, ...]  # as recorded
+    end: MessageNode  # the prefix with these messages
+
+
 @dataclass(slots=True, eq=False, kw_only=True)
 class MessageNode:
     """A prefix of a conversation: its last message, after those of `parent`."""
@@ -49,7 +58,7 @@ class MessageNode:
     followers: set[CallKind] = field(default_factory=set[CallKind])  # of the next replies below
     form: Message | None = None  # the form in which a client last sent the message
     sample: int | None = None  # the element of `samples` that `form` refers to
-    recent_item: tuple[Any, MessageNode] | None = None  # the last request item, and its node
+    recent_item: RequestItem | None = None  # the last item that a request had after this prefix
 
     def messages(self) -> list[Message]:
         """Return the messages of this prefix as recorded."""
@@ -138,10 +147,10 @@ class ConversationTree:
         for message in opening:  # `match` would truncate the path
             node = None if node is None else self._find(node, message)[0]
         for number, item in enumerate(items):
-            if node is not None and node.recent_item is not None and node.recent_item[0] == item:
-                end = node.recent_item[1]
-                messages += path_between(node, end)
-                node = end
+            known = None if node is None else node.recent_item
+            if known is not None and known.form == item:
+                messages += known.messages
+                node = known.end
                 continue
             converted = convert(item, number)
             end = node
@@ -150,7 +159,7 @@ class ConversationTree:
             if node is not None and end is not None:
                 converted = path_between(node, end)
                 form = frozen(item)
-                node.recent_item = None if form is None else (form, end)
+                node.recent_item = None if form is None else RequestItem(form, tuple(converted), end)
             messages += converted
             node = end
         return messages
@@ -242,7 +251,9 @@ class ConversationTree:
         if found is None:
             return None, given == ""
         sample = next((n for n in found.samples if n in named), None)
-        found.form = frozen(message)
+        form = frozen(message)
+        # a recorded message that comes back is compared by identity: one comparison for a long conversation
+        found.form = found.message if form is not None and message is found.message else form
         found.sample = sample if sample is not None else (found.samples[-1] if found.samples else None)
         return found, False
 

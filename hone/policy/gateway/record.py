@@ -76,6 +76,8 @@ class Record:
     def recorded_messages(self, messages: list[Message]) -> list[Message]:
         """Return the messages of a request, known ones as they were recorded."""
         known = self.conversations.match(messages).node
+        if known.depth and messages[known.depth - 1] is known.message:
+            return messages  # `ConversationTree.read` took all of the prefix from the tree
         return [*known.messages(), *messages[known.depth :]]
 
     def find(self, messages: list[Message], tools: tuple[ToolSpec, ...]) -> PendingCall | Exchange | None:
