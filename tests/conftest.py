@@ -18,11 +18,11 @@ from tests.services.fixtures import docker, podman, registry
 
 __all__ = ["docker", "podman", "registry"]
 
-# "fast" draws the same examples in every run, so that only a change turns a test red; `make test-full`
-# draws new ones. No deadline: on a busy machine any example may take longer than 200 ms.
+# "fast" and "test" draw the same examples in every run, so that only a change turns a test red;
+# `make test-full` draws new ones. No deadline: on a busy machine any example may take longer than 200 ms.
 settings.register_profile("fast", max_examples=25, derandomize=True, deadline=None)
+settings.register_profile("test", max_examples=25, derandomize=True, deadline=None)
 settings.register_profile("full", max_examples=200, deadline=None)
-settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fast"))
 
 # One thread of PyTorch for each worker, set before any test imports it: more threads than cores wait for each
 # other in loops, and a step then takes ten times as long.
@@ -66,6 +66,11 @@ PYTESTMARK = re.compile(r"^pytestmark = (?:\[.*?\]|[^\n]*)", re.MULTILINE | re.D
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--fast", action="store_true", help="only tests that need no sandbox, model or server")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    fast = config.getoption("--fast")
+    settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fast" if fast else "test"))
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:

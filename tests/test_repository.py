@@ -5,6 +5,7 @@ import re
 import shlex
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import grimp
@@ -29,6 +30,11 @@ def tracked() -> list[Path]:
     return [ROOT / name for name in listed.stdout.split("\0") if name and (ROOT / name).is_file()]
 
 
+@cache
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
 def test_no_file_is_too_long_to_be_about_one_thing():
     lengths = {path.relative_to(ROOT).as_posix(): len(path.read_text().splitlines()) for path in SOURCES}
     assert {name: length for name, length in lengths.items() if length > MAX_LINES} == {}
@@ -38,7 +44,7 @@ def test_every_function_can_be_read_on_one_screen():
     long = {
         f"{path.relative_to(ROOT)}:{node.lineno} {node.name}": node.end_lineno - node.lineno + 1
         for path in SOURCES
-        for node in ast.walk(ast.parse(path.read_text()))
+        for node in ast.walk(parsed(path))
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
         and node.end_lineno is not None
         and node.end_lineno - node.lineno + 1 > MAX_FUNCTION_LINES
@@ -64,7 +70,7 @@ def test_every_module_says_what_it_is_for():
     silent = [
         path.relative_to(ROOT).as_posix()
         for path in SOURCES
-        if path.read_text().strip() and not ast.get_docstring(ast.parse(path.read_text()))
+        if path.read_text().strip() and not ast.get_docstring(parsed(path))
     ]
     assert silent == []
 

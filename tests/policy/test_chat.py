@@ -15,6 +15,7 @@ from hone.policy.errors import PolicyError
 from hone.policy.forks import Fork
 from hone.policy.model import make_renderer
 from hone.policy.transcript import encode_conversation
+from tests.examples import examples
 from tests.policy.conversations import TOOL as BASH
 from tests.policy.scripted_engine import ScriptedEngine
 
@@ -31,7 +32,7 @@ OPERATIONS = st.lists(
     max_size=9,
 )
 RENDERERS = ("qwen3", "default")
-relaxed = settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+relaxed = settings(max_examples=examples(150), deadline=None, suppress_health_check=list(HealthCheck))
 
 
 @pytest.fixture(scope="module")

@@ -14,10 +14,11 @@ from hone.policy.engine import EngineError, Sampling
 from hone.policy.errors import PolicyError
 from hone.policy.model import make_renderer
 from hone.policy.scripted import ScriptedCall, ScriptedEngine, ScriptedReply, encode_reply, read_script
+from tests.examples import examples
 
 WORDS = st.text(alphabet='ab \n.é{}"', max_size=10).map(str.strip)
 BEGIN = [{"role": "user", "content": "Fix it."}]
-relaxed = settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
+relaxed = settings(max_examples=examples(100), deadline=None, suppress_health_check=list(HealthCheck))
 
 
 def ask(engine: ScriptedEngine, renderer, messages: list, session: str = "s", **sampling):

@@ -34,6 +34,7 @@ from hone.types import (
     Verdict,
     Vote,
 )
+from tests.examples import examples
 
 text = st.text(st.characters(codec=None), max_size=40)  # lone surrogates and control characters included
 lines = st.lists(st.sampled_from(["+a", "-b", "\r", "", "\x00", "é", "\udcff"]), max_size=6).map("\n".join)
@@ -194,7 +195,7 @@ def example(**changes: object) -> Trajectory:
     return Trajectory(**{**fields, **changes})
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 @given(trajectory=trajectories())
 def test_stored_trajectory_is_loaded_bit_for_bit(trajectory: Trajectory):
     with tempfile.TemporaryDirectory() as root:

@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hone.sandbox import SandboxError, TooLarge, trees
+from tests.examples import examples
 
 Change = Callable[[tarfile.TarInfo], None]
 _names = st.binary(min_size=1, max_size=60).filter(lambda n: not {0, 47} & set(n) and n not in (b".", b".."))
@@ -92,7 +93,7 @@ def test_unpacked_tree_packs_to_the_same_bytes(tree: object) -> None:
 
 
 @given(members=st.lists(_member, max_size=6))
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=examples(300))
 def test_random_archives_write_nothing_outside(
     members: list[tuple[str, bytes, str, int, bytes]],
 ) -> None:
@@ -103,7 +104,7 @@ def test_random_archives_write_nothing_outside(
 
 
 @given(data=st.binary(max_size=3000), cut=st.integers(0, 5000), flip=st.integers(0, 5000))
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=examples(300))
 def test_damaged_archives_raise_typed_errors(data: bytes, cut: int, flip: int) -> None:
     whole = bytearray(_crafted(("content/f", _set(), data)).getvalue())
     whole[flip % len(whole)] ^= 0x41
@@ -262,7 +263,7 @@ NAMES = st.sampled_from(["a", "b", "c"])
 LINKS = st.lists(st.sampled_from(["a", "b", "c", "..", "."]), min_size=1, max_size=5).map("/".join)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(links=st.dictionaries(st.lists(NAMES, min_size=1, max_size=3).map("/".join), LINKS, max_size=6))
 def test_safe_links_stay_in_the_tree_together(
     links: dict[str, str], tmp_path_factory: pytest.TempPathFactory

@@ -104,6 +104,7 @@ looponfailroots = src
 """
 
 
+@pytest.mark.slow
 def test_run_works_without_the_plugins(tmp_path):
     (tmp_path / "pytest.ini").write_text(HOSTILE)
     marks = ("flaky(reruns=3)", "xdist_group('a')", "slow", "unheard_of")

@@ -15,6 +15,7 @@ from hone.tasks.formats.pytest_ids import test_names as names_of
 from tests.tasks.test_formats_rows import KODCODE
 
 
+@pytest.mark.slow
 def test_names_are_tests_that_pytest_collects(tmp_path: Path) -> None:
     source = """
 import unittest

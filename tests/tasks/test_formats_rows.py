@@ -17,6 +17,7 @@ from hone.tasks.files import import_rows
 from hone.tasks.formats import FORMATS, detect, from_line, to_dict, to_line
 from hone.tasks.formats.r2e import parse_log
 from hone.types import Checks, Environment, Task
+from tests.examples import examples
 
 COMMIT = "003029fe443c6c234775a2517f0d40b9d62dc40b"
 LOG = """==== short test summary info ====
@@ -160,7 +161,7 @@ def changed_rows(draw: st.DrawFn) -> tuple[str, dict[str, Any]]:
     return name, row
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(changed_rows())
 def test_any_row_is_kept_or_refused(
     named: tuple[str, dict[str, Any]],
@@ -178,7 +179,7 @@ def test_any_row_is_kept_or_refused(
     assert name == "hone" or written == row
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(st.dictionaries(st.sampled_from([c for row in ROWS.values() for c in row]), json_values, max_size=8))
 def test_any_columns_can_be_detected(row: dict[str, Any]) -> None:
     imported = import_rows([row])

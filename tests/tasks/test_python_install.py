@@ -116,6 +116,7 @@ def _install_until_told(cache: Path, step: str, pipe) -> None:
     install(environment("six==2.0", distribution="thing==1.5"), cache)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", ["run_uv", "_compile", "_record"])
 def test_killed_build_leaves_nothing_and_blocks_no_one(index, tmp_path, step):
     here, there = multiprocessing.Pipe()

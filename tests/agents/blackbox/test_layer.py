@@ -106,6 +106,7 @@ def test_concurrent_builders_make_one_layer(
     assert built == [1]
 
 
+@pytest.mark.slow
 def test_partial_layer_of_a_killed_builder_is_discarded(tools: Path, tmp_path: Path) -> None:
     code = (
         "import os, sys\nfrom pathlib import Path\n"

@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hone.policy.scripted import ScriptedReply
+from tests.examples import examples
 from tests.policy.gateway.world import BEGIN, DONE, TOOLS, open_world
 
 PATHS = ("/chat/completions", "/messages", "/messages/count_tokens", "/responses")
@@ -111,7 +112,7 @@ def test_no_body_is_answered_with_anything_but_a_reply_or_a_refusal(renderer_and
         sends, answers = asyncio.Queue(), asyncio.Queue()
         serving = loop.create_task(run(sends, answers))
 
-        @settings(max_examples=250, deadline=None, suppress_health_check=list(HealthCheck))
+        @settings(max_examples=examples(250), deadline=None, suppress_health_check=list(HealthCheck))
         @given(path=st.sampled_from(PATHS), body=st.one_of(BODY, BODY, JSON))
         def fuzz(path, body):
             sends.put_nowait((path, body))

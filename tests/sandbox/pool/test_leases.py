@@ -12,6 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from hone.sandbox.contract import LeaseLost
 from hone.sandbox.pool.leases import ENDS, STEP_S, Lease, LeaseClock, Leases, State
 from hone.sandbox.remote.wire import Beat, SpecBody
+from tests.examples import examples
 
 NAMES = st.sampled_from(["a", "b", "c", "d"])
 TTL_S = 10.0
@@ -109,7 +110,7 @@ class LeaseMachine(RuleBasedStateMachine):
         assert len(placed) == len(set(placed))
 
 
-LeaseMachine.TestCase.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+LeaseMachine.TestCase.settings = settings(max_examples=examples(150), stateful_step_count=40, deadline=None)
 TestLeases = LeaseMachine.TestCase
 
 
