@@ -1,4 +1,4 @@
-"""What the doctor and the provider say about machines that lack something."""
+"""Checks and errors on machines where a program or a kernel feature is missing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Layers on file systems that cannot translate owners are copied instead; nobody notices but the clock."""
+"""Layers on file systems that cannot translate owners are copied; sandboxes see the same files."""
 
 from __future__ import annotations
 

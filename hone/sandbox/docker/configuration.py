@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from hone.sandbox.contract import ProviderUnavailable, SandboxSpec
 from hone.sandbox.docker.engine import OWNER_LABEL, EngineInfo
 from hone.sandbox.docker.images import Image
-from hone.sandbox.init.bundle import BUNDLE_TARGET, Bundle
+from hone.sandbox.init.bundle import BUNDLE_TARGET, command
 from hone.sandbox.network import PROXY_PATH, PROXY_PORT, parse_allowed
 from hone.sandbox.owners import boot_id, is_dead
 
@@ -31,7 +32,7 @@ def check(spec: SandboxSpec) -> None:
 
 
 def configure(
-    spec: SandboxSpec, image: Image, bundle: Bundle, labels: Mapping[str, str], sockets: Sequence[Bind]
+    spec: SandboxSpec, image: Image, bundle: Path, labels: Mapping[str, str], sockets: Sequence[Bind]
 ) -> dict[str, Any]:
     """Return the body of POST /containers/create for a sandbox; `sockets` are its proxy and tunnel."""
     limits = spec.limits
@@ -41,7 +42,7 @@ def configure(
     loader_variables = [f"{key}=" for key in image.env if key.startswith("LD_")]
     return {
         "Image": image.id,
-        "Entrypoint": bundle.command(label, "0", "0", str(limits.disk_mib), *relay),
+        "Entrypoint": command(label, "0", "0", str(limits.disk_mib), *relay),
         "Cmd": [],
         "Env": loader_variables,
         "WorkingDir": "/",
@@ -79,9 +80,9 @@ def _tmpfs(spec: SandboxSpec, image: Image) -> dict[str, str]:
     return private | {"/tmp": f"rw,exec,nosuid,nodev,mode=1777,{size}"}  # noqa: S108
 
 
-def _binds(spec: SandboxSpec, bundle: Bundle) -> list[Bind]:
+def _binds(spec: SandboxSpec, bundle: Path) -> list[Bind]:
     mounts = [(str(mount.source.resolve()), posixpath.normpath(mount.target)) for mount in spec.mounts]
-    return [(str(bundle.directory.resolve()), BUNDLE_TARGET), *mounts]
+    return [(str(bundle.resolve()), BUNDLE_TARGET), *mounts]
 
 
 def _bind(source: str, target: str) -> dict[str, Any]:

@@ -18,7 +18,6 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from types import CodeType
 
@@ -31,10 +30,6 @@ from hone.utils.files import build_directory, make_readable
 BUNDLE_TARGET = "/opt/hone/init"
 
 _VERSION = f"python{sys.version_info.major}.{sys.version_info.minor}"
-_PYTHON = (
-    *(f"{BUNDLE_TARGET}/loader", "--library-path", f"{BUNDLE_TARGET}/lib"),
-    *(f"{BUNDLE_TARGET}/python/bin/{_VERSION}", "-I", "-S", "-X", "utf8"),
-)
 # `modules` holds, marshalled: {name: code} of the package `in_sandbox`, {name: file} of extension modules,
 # the seccomp program of process 1.
 _MAIN = (
@@ -55,13 +50,12 @@ print(json.dumps(modules))
 _LIBRARY_LINE = re.compile(r"^\s*(?:(\S+) => )?(/\S+) \(0x", re.MULTILINE)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Bundle:
-    directory: Path  # to be mounted read-only at BUNDLE_TARGET
-
-    def command(self, *arguments: str) -> list[str]:
-        """Return the command line of process 1 with these arguments."""
-        return [*_PYTHON, "-c", _MAIN, *arguments]
+def command(*arguments: str) -> list[str]:
+    """Return the command line of process 1 with these arguments."""
+    return [
+        *(f"{BUNDLE_TARGET}/loader", "--library-path", f"{BUNDLE_TARGET}/lib"),
+        *(f"{BUNDLE_TARGET}/python/bin/{_VERSION}", "-I", "-S", "-X", "utf8", "-c", _MAIN, *arguments),
+    ]
 
 
 def forward_port_command(port: int, path: str) -> list[str]:
@@ -69,17 +63,20 @@ def forward_port_command(port: int, path: str) -> list[str]:
 
     Run it with `Sandbox.exec`, in any image: it ends when the port listens, and leaves a relay running.
     """
-    return [*_PYTHON, "-c", _MAIN, "forward", str(port), path]
+    return command("forward", str(port), path)
 
 
-def prepare(cache_dir: Path) -> Bundle:
-    """Return the bundle, built on first use. Raises ProviderUnavailable when it cannot be built."""
+def prepare(cache_dir: Path) -> Path:
+    """Return the bundle's directory, built on first use, to be mounted read-only at BUNDLE_TARGET.
+
+    Raises ProviderUnavailable when it cannot be built.
+    """
     executable = Path(sys.executable).resolve()
     info = executable.stat()
     texts = map(Path.read_text, [Path(__file__), Path(seccomp.__file__), *_sources()])
     key = json.dumps([sys.version, str(executable), info.st_size, info.st_mtime_ns, *texts])
     target = cache_dir / f"init-{hashlib.sha256(key.encode()).hexdigest()[:16]}"
-    return Bundle(directory=build_readable(target, lambda partial: _build(partial, executable)))
+    return build_readable(target, lambda partial: _build(partial, executable))
 
 
 def build_readable(target: Path, build: Callable[[Path], None]) -> Path:

@@ -218,7 +218,7 @@ class NamespacesProvider:
         watched_kib = 0 if "memory" in roots else limits.memory_mib << 10
         limited_pids = 0 if "pids" in roots else limits.pids
         relay = (str(network.PROXY_PORT), network.PROXY_PATH) if spec.network else ()
-        shown = [(str(self._bundle.directory), bundle.BUNDLE_TARGET), *base.shown]
+        shown = [(str(self._bundle), bundle.BUNDLE_TARGET), *base.shown]
         label = f"hone-sandbox:{self._owner}/{sandbox_id}"
         return Plan(
             id=sandbox_id,
@@ -230,7 +230,7 @@ class NamespacesProvider:
             sockets=sockets,
             limits=limits,
             cores=0 if "cpu" in roots else math.ceil(limits.cpus),
-            init=self._bundle.command(label, str(watched_kib), str(limited_pids), "0", *relay),
+            init=bundle.command(label, str(watched_kib), str(limited_pids), "0", *relay),
         )
 
     async def health(self) -> Health:

@@ -1,4 +1,4 @@
-"""The attach stream is taken apart right however it is cut, and trusted no further than it goes."""
+"""The attach stream is demultiplexed wherever it is cut, and a bad response raises an error."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Recorder(Channel):
 
 
 class Wire(asyncio.Transport):
-    """A transport that keeps what is written and knows whether it was closed the connection."""
+    """A transport that records its writes and whether it was aborted."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""What a container is held by, what its image decides, and what nothing inside may reach."""
+"""Limits of a container, the settings that its image decides, and isolation from the engine."""
 
 from __future__ import annotations
 

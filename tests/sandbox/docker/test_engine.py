@@ -33,7 +33,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def mortal() -> Iterator[tuple[Engine, Path]]:
-    """An engine of one's own, and the folder from which it can be started again."""
+    """Yield an engine of this test alone, and the folder from which it can be started again."""
     with service_folder() as folder, docker_engine(folder) as engine:
         engine.load(base_archive())
         yield engine, folder

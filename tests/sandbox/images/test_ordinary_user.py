@@ -1,4 +1,4 @@
-"""Everything that root can do here, an ordinary user can."""
+"""An ordinary user can pull, export, import and prune images as root can."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is left in a store's directory."""
+"""List the files that are left in a store's directory."""
 
 from __future__ import annotations
 
