@@ -24,7 +24,8 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from benchmarks.parts.packages import latest_repository
-from hone.curate.mutation.engine import MutationReport, Step, mutate
+from hone.curate.mutation.engine import MutationReport, mutate
+from hone.curate.runner import Runner
 from hone.grading.settings import GradingSettings
 from hone.sandbox import make_provider
 from hone.sandbox.settings import SandboxSettings
@@ -44,19 +45,21 @@ async def seed(package: str, count: int, repeats: int) -> tuple[MutationReport, 
         async with make_provider(SANDBOXES) as provider:
             report = await mutate(
                 repository,
+                Runner(
+                    provider=provider,
+                    cache=Path(cache),
+                    settings=GradingSettings(concurrency=os.cpu_count() or 1),
+                    limits=SANDBOXES.limits(),
+                ),
                 count=count,
-                provider=provider,
-                cache=Path(cache),
-                settings=GradingSettings(concurrency=os.cpu_count() or 1),
-                limits=SANDBOXES.limits(),
                 repeats=repeats,
                 progress=show_progress,
             )
     return report, time.monotonic() - started
 
 
-def show_progress(step: Step) -> None:
-    print(f"{len(step.tasks)} tasks: {step.message}", file=sys.stderr)
+def show_progress(message: str, tasks: Sequence[Task]) -> None:
+    print(f"{len(tasks)} tasks: {message}", file=sys.stderr)
 
 
 def row(package: str, count: int, report: MutationReport, seconds: float) -> dict[str, Any]:

@@ -55,8 +55,5 @@ def make_agent(settings: AgentSettings) -> Agent:
     if isinstance(settings, ScriptedAgentSettings):
         return ScriptedAgent(scaffold, {"oracle": oracle, "noop": noop}[settings.kind])
     if settings.shows == "debugger":
-        return DebuggerDemonstrator(
-            pdb=settings.pdb, accuracy=settings.accuracy, favourite=settings.favourite, seed=settings.seed
-        )
-    script = demonstrator(accuracy=settings.accuracy, favourite=settings.favourite, seed=settings.seed)
-    return ScriptedAgent(scaffold, script)
+        return DebuggerDemonstrator(settings)
+    return ScriptedAgent(scaffold, demonstrator(settings))

@@ -173,29 +173,31 @@ def load_scaffold(
     except yaml.YAMLError as error:
         raise ScaffoldError(f"{name} is not YAML: {error}") from error
     scaffold = _parse(name, document)
-    if turn_limit is not None:
-        scaffold = replace(scaffold, step_limit=turn_limit)
-    if time_limit_s is not None:
-        scaffold = replace(scaffold, wall_time_limit_s=time_limit_s)
-    if command_timeout_s is not None:
-        scaffold = replace(scaffold, timeout_s=command_timeout_s)
-    return scaffold
+    limits: dict[str, Any] = {
+        "step_limit": turn_limit,
+        "wall_time_limit_s": time_limit_s,
+        "timeout_s": command_timeout_s,
+    }
+    return replace(scaffold, **{key: limit for key, limit in limits.items() if limit is not None})
+
+
+def find_shipped(package: str, folder: str, suffix: str) -> dict[str, Path]:
+    """Return the files that a package of Hone ships in a folder, by their names without the suffix."""
+    files = (resources.files(package) / folder).iterdir()
+    paths = sorted(Path(str(file)) for file in files if file.name.endswith(suffix))
+    return {path.name.removesuffix(suffix): path for path in paths}
 
 
 def _read(name: str) -> str:
+    path = Path(name)
     if "/" not in name and not name.endswith((".yaml", ".yml")):
-        shipped = resources.files("hone.agents") / "prompts"
-        file = shipped / f"{name}.yaml"
-        if not file.is_file():
-            names = sorted(
-                f.name.removesuffix(".yaml") for f in shipped.iterdir() if f.name.endswith(".yaml")
-            )
-            raise ScaffoldError(
-                f"no prompts named {name!r}: use one of {', '.join(names)}, or a path to a YAML"
-            )
-        return file.read_text(encoding="utf-8")
+        shipped = find_shipped("hone.agents", "prompts", ".yaml")
+        if name not in shipped:
+            names = ", ".join(shipped)
+            raise ScaffoldError(f"no prompts named {name!r}: use one of {names}, or a path to a YAML")
+        path = shipped[name]
     try:
-        return Path(name).read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise ScaffoldError(f"cannot read the prompts in {name}: {error}") from error
 

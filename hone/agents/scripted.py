@@ -17,6 +17,7 @@ from hone.agents.bash import BashAgent
 from hone.agents.contract import AgentRun
 from hone.agents.debugger.agent import DebuggerAgent
 from hone.agents.scaffold import SUBMIT, Mode, Scaffold
+from hone.agents.settings import DemonstratorSettings
 from hone.policy.reply import CallKind, Chat, Reply, ToolCall, ToolSpec
 from hone.sandbox.contract import Sandbox
 from hone.types import Message, Task, TokenTree
@@ -84,23 +85,22 @@ def noop(task: Task, rollout_id: str) -> list[str]:
     return []
 
 
-def demonstrator(*, accuracy: float, favourite: float, seed: int) -> Script:
+def demonstrator(settings: DemonstratorSettings) -> Script:
     """Return a script that reads the faulty module, then runs the fix that `choose_fix` draws."""
 
     def script(task: Task, rollout_id: str) -> list[str]:
-        fix = choose_fix(task, rollout_id, accuracy=accuracy, favourite=favourite, seed=seed)
+        fix = choose_fix(task, rollout_id, settings)
         return [f"cat -n {_faulty_module(task)}", fix["command"]]
 
     return script
 
 
-def choose_fix(
-    task: Task, rollout_id: str, *, accuracy: float, favourite: float, seed: int
-) -> dict[str, Any]:
+def choose_fix(task: Task, rollout_id: str, settings: DemonstratorSettings) -> dict[str, Any]:
     """Return one of `task.metadata["fixes"]` (see `hone.tasks.curriculum.build`).
 
-    It is right with probability `accuracy`. A wrong one is the first wrong one listed with probability
-    `favourite`, else one of the others. The same seed, task and rollout give the same choice.
+    It is right with probability `settings.accuracy`. A wrong one is the first wrong one listed with
+    probability `settings.favourite`, else one of the others. The same seed, task and rollout give the same
+    choice.
 
     Raises:
         ValueError: the task does not list both right and wrong fixes.
@@ -110,10 +110,10 @@ def choose_fix(
     wrong = [fix for fix in fixes if not fix["right"]]
     if not right or not wrong:
         raise ValueError(f"task {task.id} lists no right or no wrong fix for a demonstrator to choose from")
-    draw = random.Random(f"{seed}:{task.id}:{rollout_id}")
-    if draw.random() < accuracy:
+    draw = random.Random(f"{settings.seed}:{task.id}:{rollout_id}")
+    if draw.random() < settings.accuracy:
         return draw.choice(right)
-    if len(wrong) == 1 or draw.random() < favourite:
+    if len(wrong) == 1 or draw.random() < settings.favourite:
         return wrong[0]
     return draw.choice(wrong[1:])
 
@@ -129,15 +129,13 @@ def _faulty_module(task: Task) -> str:
 class DebuggerDemonstrator(DebuggerAgent):
     """Views the faulty file, rewrites one line and submits; the fix is that of `choose_fix`."""
 
-    def __init__(self, *, pdb: bool, accuracy: float, favourite: float, seed: int) -> None:
-        super().__init__(pdb=pdb)
-        self._accuracy, self._favourite, self._seed = accuracy, favourite, seed
+    def __init__(self, settings: DemonstratorSettings) -> None:
+        super().__init__(pdb=settings.pdb)
+        self._settings = settings
 
     async def run(self, task: Task, sandbox: Sandbox, chat: Chat, run: AgentRun) -> None:
         """Ignores `chat`."""
-        fix = choose_fix(
-            task, run.rollout_id, accuracy=self._accuracy, favourite=self._favourite, seed=self._seed
-        )
+        fix = choose_fix(task, run.rollout_id, self._settings)
         rewrite = {"path": fix["path"], "start": fix["line"], "end": fix["line"], "new_code": fix["code"]}
         calls = [("view", {"path": fix["path"]}), ("rewrite", rewrite), ("submit", {})]
         replies = (call_reply(number, tool, arguments) for number, (tool, arguments) in enumerate(calls))

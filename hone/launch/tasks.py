@@ -20,7 +20,7 @@ from hone.types import Task
 from hone.utils.files import default_cache_dir
 
 if TYPE_CHECKING:
-    from hone.curate.mutation.engine import MutationReport, Step
+    from hone.curate.mutation.engine import MutationReport
 
 
 def localise_tasks(
@@ -113,6 +113,7 @@ def mutate(
     """Run `hone.curate.mutation.engine.mutate` with progress; `found` receives all tasks so far."""
 
     from hone.curate.mutation.engine import mutate as seed_bugs  # imports libcst
+    from hone.curate.runner import Runner
 
     async def run() -> MutationReport:
         with (
@@ -121,22 +122,24 @@ def mutate(
         ):
             shown = 0
 
-            def progress(step: Step) -> None:
+            def progress(message: str, tasks: Sequence[Task]) -> None:
                 nonlocal shown
-                found(step.tasks)
-                admitted = min(count, len(step.tasks))
+                found(tasks)
+                admitted = min(count, len(tasks))
                 stage.advance(admitted - shown)
                 shown = admitted
-                stage.set_status(step.message)
+                stage.set_status(message)
 
             async with make_provider(settings.sandbox) as provider:
                 report = await seed_bugs(
                     repository,
+                    Runner(
+                        provider=provider,
+                        cache=Path(cache),
+                        settings=settings.grading,
+                        limits=settings.sandbox.limits(),
+                    ),
                     count=count,
-                    provider=provider,
-                    cache=Path(cache),
-                    settings=settings.grading,
-                    limits=settings.sandbox.limits(),
                     seed=seed,
                     commit=commit,
                     tests=tests,

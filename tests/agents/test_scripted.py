@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from hone.agents import AgentRun, demonstrator, make_agent
+from hone.agents.settings import DemonstratorSettings
 from hone.environment import base_mounts, extract_patch
 from hone.grading import Grader, GradingSettings
 from hone.sandbox import SandboxSpec, make_provider
@@ -71,14 +72,14 @@ def test_scripted_agents_resolve_or_not_as_scripted(
 
 def test_demonstrator_draws_with_the_given_probabilities(tmp_path: Path) -> None:
     task = replace(make_task(gold_patch="--- a/stats.py\n+++ b/stats.py\n"), metadata={"fixes": FIXES})
-    script = demonstrator(accuracy=0.4, favourite=0.6, seed=3)
+    script = demonstrator(DemonstratorSettings(accuracy=0.4, favourite=0.6, seed=3))
     drawn = [list(script(task, str(i)))[1] for i in range(4000)]
     counts = Counter(drawn)
     share = {fix["command"]: counts[str(fix["command"])] / 4000 for fix in FIXES}
     expected = [0.6 * 0.6, 0.4, 0.6 * 0.2, 0.6 * 0.2]
     assert list(share.values()) == pytest.approx(expected, abs=0.03)
     assert drawn == [list(script(task, str(i)))[1] for i in range(4000)]
-    other = demonstrator(accuracy=0.4, favourite=0.6, seed=4)
+    other = demonstrator(DemonstratorSettings(accuracy=0.4, favourite=0.6, seed=4))
     assert drawn != [list(other(task, str(i)))[1] for i in range(4000)]
 
 
@@ -86,4 +87,4 @@ def test_demonstrator_draws_with_the_given_probabilities(tmp_path: Path) -> None
 def test_demonstrator_needs_right_and_wrong_fixes(fixes: list[object] | None) -> None:
     task = replace(make_task(), metadata={"fixes": fixes})
     with pytest.raises(ValueError, match="lists no right or no wrong fix"):
-        demonstrator(accuracy=0.5, favourite=0.5, seed=0)(task, "0")
+        demonstrator(DemonstratorSettings(accuracy=0.5, favourite=0.5, seed=0))(task, "0")

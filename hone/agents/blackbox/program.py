@@ -10,14 +10,13 @@ import difflib
 import re
 import tomllib
 from collections.abc import Mapping
-from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import jinja2
 from pydantic import AfterValidator, Field, ValidationError, ValidationInfo, field_validator, model_validator
 
-from hone.agents.scaffold import ScaffoldError
+from hone.agents.scaffold import ScaffoldError, find_shipped
 from hone.outcomes import Outcome
 from hone.sandbox.contract import Limits
 from hone.settings import Settings
@@ -229,8 +228,7 @@ _KEYS = sorted({name for model in _MODELS for name in model.model_fields})
 
 def presets() -> list[str]:
     """Return the names of the programs that Hone ships."""
-    names = (file.name for file in _shipped().iterdir())
-    return sorted(name.removesuffix(".toml") for name in names if name.endswith(".toml"))
+    return list(_shipped())
 
 
 def load_program(name: str) -> Program:
@@ -241,21 +239,20 @@ def load_program(name: str) -> Program:
         )
     path = Path(name)
     if "/" not in name and not name.endswith(".toml"):
-        path = Path(str(_shipped())) / f"{name}.toml"
-        if not path.is_file():
+        if name not in presets():
             near = difflib.get_close_matches(name, presets(), n=1, cutoff=0)[0]
             raise ScaffoldError(
                 f"no program named {name!r}; did you mean {near!r}? Use one of {', '.join(presets())}, or a "
                 "path to a TOML file"
             )
+        path = _shipped()[name]
     try:
         document = tomllib.loads(path.read_text(encoding="utf-8"))
+        program = Program.model_validate(document, context=str(path.parent.absolute()))
     except (OSError, UnicodeDecodeError) as error:
         raise ScaffoldError(f"cannot read the program in {name}: {error}") from error
     except tomllib.TOMLDecodeError as error:
         raise ScaffoldError(f"{name} is not TOML: {error}") from error
-    try:
-        program = Program.model_validate(document, context=str(path.parent.absolute()))
     except ValidationError as error:
         raise ScaffoldError(f"{name}: {_describe(error)}") from error
     _check_templates(name, program)
@@ -269,8 +266,8 @@ def fill(template: str, values: Mapping[str, Any]) -> str:
     )
 
 
-def _shipped() -> Any:
-    return resources.files("hone.agents.blackbox") / "presets"
+def _shipped() -> dict[str, Path]:
+    return find_shipped("hone.agents.blackbox", "presets", ".toml")
 
 
 def _check_templates(name: str, program: Program) -> None:

@@ -13,8 +13,6 @@ from hone.curate.mutation.baseline import Baseline, measure_baseline
 from hone.curate.mutation.project import Project, find_environment, read_project
 from hone.curate.mutation.search import Reason, Search
 from hone.curate.runner import Runner
-from hone.grading.settings import GradingSettings
-from hone.sandbox.contract import Limits, Provider
 from hone.tasks.repository import Repository
 from hone.types import Task
 
@@ -38,39 +36,30 @@ class MutationReport:
     refused: Mapping[str, str]  # id of a task that validation refused -> reason
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
-    """The progress of a run."""
-
-    message: str
-    tasks: Sequence[Task]  # admitted so far
+Progress = Callable[[str, Sequence[Task]], None]  # gets a message, and the tasks admitted so far
 
 
 async def mutate(
     repository: Path,
+    runner: Runner,
     *,
     count: int,
-    provider: Provider,
-    cache: Path,
-    settings: GradingSettings,
-    limits: Limits,
     seed: int = 0,
     commit: str = "HEAD",
     tests: Sequence[str] | None = None,
     repeats: int = 3,
     journal: Path | None = None,
-    progress: Callable[[Step], None] | None = None,
+    progress: Progress = lambda message, tasks: None,
 ) -> MutationReport:
     """Seed bugs into a commit until `count` tasks are admitted, or no candidate is left.
 
     The same arguments give the same tasks. Runs whose results are in the journal are not repeated.
 
     Args:
-        cache: of the tasks' repositories.
         tests: directories, files or patterns of the tests to use; None: all that pytest would collect.
         repeats: gradings of each gold patch, and of each empty patch, for admission.
         journal: file that keeps the results of test runs; None: they are not kept.
-        progress: called after each step with the tasks so far.
+        progress: called after each step.
     Raises:
         TaskError: the repository, its tests or the journal cannot be used.
         GraderError: no sandbox starts.
@@ -81,18 +70,21 @@ async def mutate(
     run["tests"] = sorted(tests) if tests else None
     known = Journal(journal, run)
 
-    def notify(message: str, tasks: Sequence[Task] = ()) -> None:
-        if progress:
-            progress(Step(message=message, tasks=tasks))
-
-    notify("finding what the repository requires")
+    progress("finding what the repository requires", ())
     environment = await find_environment(source, base, known)
     project = await asyncio.to_thread(read_project, source, base, environment.paths, run["tests"])
-    runner = Runner(provider=provider, cache=cache, settings=settings, limits=limits)
-    notify(f"running {len(project.tests)} test files of the unchanged repository")
+    progress(f"running {len(project.tests)} test files of the unchanged repository", ())
     baseline = await measure_baseline(project, environment, runner, known)
     search = Search(
-        project, environment, baseline, runner, known, seed=seed, repeats=repeats, count=count, notify=notify
+        project,
+        environment,
+        baseline,
+        runner,
+        known,
+        seed=seed,
+        repeats=repeats,
+        count=count,
+        notify=progress,
     )
     await search.run(count)
     return _report(search, project, baseline, count)

@@ -25,10 +25,8 @@ from hone.grading.run import TestRun
 from hone.types import Checks, Commit, Environment, Task, TestStatus
 
 _BATCH = 24  # candidates per batch; the choice of a batch uses the results of the earlier ones
-_MIN_TIMEOUT_S, _SLOWER = (
-    10.0,
-    6.0,
-)  # limits of a candidate's run; the factor is against the unchanged repository
+_MIN_TIMEOUT_S = 10.0  # of a candidate's run
+_SLOWER = 6.0  # factor against the unchanged repository
 
 
 class Search:

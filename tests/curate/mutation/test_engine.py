@@ -5,6 +5,7 @@ import pytest
 
 from hone.curate.mutation.engine import mutate
 from hone.curate.mutation.search import Reason
+from hone.curate.runner import Runner
 from hone.curate.statements import changed_lines, find_leak
 from hone.grading.settings import GradingSettings
 from hone.sandbox import make_provider
@@ -138,11 +139,13 @@ def run(repository, tmp_path, count=COUNT, **options):
             counting = Counting(provider)
             report = await mutate(
                 repository,
+                Runner(
+                    provider=counting,
+                    cache=tmp_path / "cache",
+                    settings=GradingSettings(concurrency=2),
+                    limits=SandboxSettings().limits(),
+                ),
                 count=count,
-                provider=counting,
-                cache=tmp_path / "cache",
-                settings=GradingSettings(concurrency=2),
-                limits=SandboxSettings().limits(),
                 repeats=1,
                 **options,
             )
