@@ -148,8 +148,9 @@ def _print(summary: dict[str, Any], out: Path) -> None:
 
 def _grade_log(tasks_file: Path, log: Path, task_id: str | None, edition: str, *, as_json: bool) -> None:
     from hone.cli.output import print_json
+    from hone.grading.errors import LogRefused
     from hone.grading.rules import Edition
-    from hone.grading.verdict import grade_log
+    from hone.grading.verdict import grade_log, log_entry
 
     if task_id is None:
         raise UsageError("--task is missing: pass the task of --log")
@@ -158,13 +159,16 @@ def _grade_log(tasks_file: Path, log: Path, task_id: str | None, edition: str, *
     found = {each.id: each for each in load_usable_tasks(tasks_file)}.get(task_id)
     if found is None:
         raise UsageError(f"{tasks_file} has no task {task_id}")
-    graded = grade_log(found, _read(log), Edition(edition))
+    report, refused = None, ""
+    try:
+        report = grade_log(found, _read(log), Edition(edition))
+    except LogRefused as refusal:
+        refused = str(refusal)
     if as_json:
-        print_json({task_id: graded.entry()})
+        print_json({task_id: log_entry(report)})
         return
-    report = graded.report
     if report is None:
-        typer.echo(f"{task_id}: not resolved: {graded.refused}.")
+        typer.echo(f"{task_id}: not resolved: {refused}.")
         return
     fixed, kept = report.fail_to_pass, report.pass_to_pass
     numbers = [f"{len(each.success)} of {len(each.success) + len(each.failure)}" for each in (fixed, kept)]

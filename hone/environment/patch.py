@@ -97,20 +97,19 @@ def _read_header(lines: list[str], position: int) -> tuple[list[str], int]:
 def _git_line_paths(line: str) -> list[str] | None:
     """Return both paths of `diff --git a/X b/Y`; None where spaces make it ambiguous and git repeats them."""
     rest = line.removeprefix("diff --git ")
+    half = len(rest) // 2
     if rest.startswith('"'):
-        first, second = _split_quoted(rest)
-        pair = [_unquote(first), _unquote(second)]
+        match = re.match(r'("(?:[^"\\]|\\.)*") (.+)', rest)
+        if match is None:
+            raise PatchRefused(f"bad quotes in {rest!r}")
+        pair = [_unquote(match[1]), _unquote(match[2])]
     elif rest.endswith('"'):
         start = rest.find(' "')
         if start < 0:
             raise PatchRefused(f"bad quotes in {line!r}")
         pair = [rest[:start], _unquote(rest[start + 1 :])]
-    elif (
-        len(rest) % 2 == 1
-        and rest[len(rest) // 2] == " "
-        and rest[2 : len(rest) // 2] == rest[len(rest) // 2 + 3 :]
-    ):
-        pair = [rest[: len(rest) // 2], rest[len(rest) // 2 + 1 :]]
+    elif len(rest) % 2 == 1 and rest[half] == " " and rest[2:half] == rest[half + 3 :]:
+        pair = [rest[:half], rest[half + 1 :]]
     elif rest.count(" ") == 1:
         pair = rest.split(" ")
     else:
@@ -118,13 +117,6 @@ def _git_line_paths(line: str) -> list[str] | None:
     return [
         _checked_path(_without_prefix(path, prefix)) for path, prefix in zip(pair, ("a/", "b/"), strict=True)
     ]
-
-
-def _split_quoted(rest: str) -> tuple[str, str]:
-    match = re.match(r'("(?:[^"\\]|\\.)*") (.+)', rest)
-    if match is None:
-        raise PatchRefused(f"bad quotes in {rest!r}")
-    return match.group(1), match.group(2)
 
 
 def _read_body(lines: list[str], position: int) -> int:
@@ -164,31 +156,23 @@ def _checked_path(path: str) -> str:
     return path
 
 
-_ESCAPES = {"a": 7, "b": 8, "t": 9, "n": 10, "v": 11, "f": 12, "r": 13, '"': 34, "\\": 92}
+_ESCAPES = {b"a": 7, b"b": 8, b"t": 9, b"n": 10, b"v": 11, b"f": 12, b"r": 13, b'"': 34, b"\\": 92}
+_QUOTED = re.compile(r'"((?:[^"\\]|\\(?:[0-3][0-7]{2}|[abtnvfr"\\]))*)"')
 
 
 def _unquote(text: str) -> str:
     """Return a path without git's C-style quotes, which it has when its bytes are unusual."""
     if not text.startswith('"'):
         return text
-    if len(text) < 2 or not text.endswith('"'):
-        raise PatchRefused(f"bad quotes in {text!r}")
-    out = bytearray()
-    position, end = 1, len(text) - 1
-    while position < end:
-        match = re.compile(r"\\(?:([0-3][0-7]{2})|(.))").match(text, position, end)
-        if match is None:
-            if text[position] in '"\\':
-                raise PatchRefused(f"bad quotes in {text!r}")
-            out += text[position].encode()
-            position += 1
-            continue
-        octal, letter = match.groups()
-        if octal is None and letter not in _ESCAPES:
-            raise PatchRefused(f"unknown escape in {text!r}")
-        out.append(int(octal, 8) if octal else _ESCAPES[letter])
-        position = match.end()
-    return out.decode("utf-8", "surrogateescape")
+    quoted = _QUOTED.fullmatch(text)
+    if quoted is None:
+        raise PatchRefused(f"bad quotes or an unknown escape in {text!r}")
+
+    def byte(found: re.Match[bytes]) -> bytes:
+        return bytes([_ESCAPES.get(found[1]) or int(found[1], 8)])
+
+    raw = quoted[1].encode("utf-8", "surrogateescape")
+    return re.sub(rb"\\([0-7]{3}|.)", byte, raw).decode("utf-8", "surrogateescape")
 
 
 # Read by pytest or Python before or beside the tests, in any directory.

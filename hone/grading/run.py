@@ -75,16 +75,10 @@ async def run_tests(
     sandbox: Sandbox, job: PytestJob, environment: TaskEnvironment, settings: GradingSettings
 ) -> TestRun:
     """Run the job. Raises GraderError when the runner does not start, and SandboxLost."""
-    fields: dict[str, Any] = {
-        "workdir": job.workdir,
-        "test_files": dict(job.test_files),
-        "run_files": list(job.run_files),
-        "trusted": list(job.trusted),
-        "reported": None if job.reported is None else list(job.reported),
-        "command": list(job.command),
-        "timeout_s": job.timeout_s,
-        "paths": list(environment.paths),
-        "sites": list(environment.sites),
+    fields = {
+        **dataclasses.asdict(job),
+        "paths": environment.paths,
+        "sites": environment.sites,
         "bare": environment.bare and job.python is None,
     }
     body = json.dumps(fields).encode()

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
-from hone.grading.errors import GraderError, LogRefused
+from hone.grading.errors import GraderError
 from hone.grading.rules import (
     COLLECTED,
     Edition,
@@ -190,36 +189,20 @@ def summarise(
     }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GradedLog:
-    """Either a report, or why the log gives none."""
-
-    report: Report | None
-    refused: str = ""
-
-    def entry(self) -> dict[str, Any]:
-        """Return the entry of one instance in the harness's `report.json`."""
-        if self.report is None:
-            return _entry()
-        resolved = self.report.resolution is Resolution.FULL
-        return {
-            **_entry(applied=True, resolved=resolved),
-            "tests_status": _tests_status(self.report),
-        }
-
-
-def grade_log(task: Task, text: str, edition: Edition = Edition.V5) -> GradedLog:
-    """Grade a stored test log. Raises GraderError for an unknown parser or rule."""
+def grade_log(task: Task, text: str, edition: Edition = Edition.V5) -> Report:
+    """Grade a stored test log. Raises LogRefused, and GraderError for an unknown parser or rule."""
     checks = task.checks
     if checks.rule not in set(Rule):
         known = ", ".join(Rule)
         raise GraderError(f"task {task.id}: there is no rule {checks.rule!r}; rules are {known}")
-    parser = find_parser(checks.parser)
-    try:
-        statuses = read_log(text, parser, edition=edition, strict=True, **describe(task))
-    except LogRefused as refusal:
-        return GradedLog(report=None, refused=str(refusal))
-    report = count(
-        statuses, checks.fail_to_pass, checks.pass_to_pass, rule=Rule(checks.rule), edition=edition
-    )
-    return GradedLog(report=report)
+    statuses = read_log(text, find_parser(checks.parser), edition=edition, strict=True, **describe(task))
+    rule = Rule(checks.rule)
+    return count(statuses, checks.fail_to_pass, checks.pass_to_pass, rule=rule, edition=edition)
+
+
+def log_entry(report: Report | None) -> dict[str, Any]:
+    """Return the entry of one instance in the harness's `report.json`; None is a refused log."""
+    if report is None:
+        return _entry()
+    resolved = report.resolution is Resolution.FULL
+    return {**_entry(applied=True, resolved=resolved), "tests_status": _tests_status(report)}

@@ -157,15 +157,13 @@ def _collect(rows: Iterable[Row | TaskError], format: Format | None, *, duplicat
 def _task(row: Row | TaskError, format: Format | None) -> Task:
     if isinstance(row, TaskError):
         raise row
-    kept: Row = {name: _cell(name, value) for name, value in row.items()}
+    kept: Row = {}
+    for name, value in row.items():
+        try:
+            kept[name] = plain(value)
+        except TaskError as error:
+            raise TaskError(f"`{name}`: {error}") from None
     return (format or detect(kept)).read(kept)
-
-
-def _cell(name: str, value: Any) -> Any:
-    try:
-        return plain(value)
-    except TaskError as error:
-        raise TaskError(f"`{name}`: {error}") from None
 
 
 def _read_folder(path: Path, split: str | None) -> Iterator[Row | TaskError]:

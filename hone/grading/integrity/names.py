@@ -53,11 +53,8 @@ def _git(change: Change) -> str | None:
     parts = PurePosixPath(change.path.lower()).parts
     if ".git" in parts:
         return "lies in git's own directory"
-    if (
-        change.name in _GIT_HOOKS
-        and any(part.endswith("hooks") for part in parts[:-1])
-        and not change.deleted
-    ):
+    in_hooks = any(part.endswith("hooks") for part in parts[:-1])
+    if change.name in _GIT_HOOKS and in_hooks and not change.deleted:
         return "is a hook that git runs"
     if change.name == ".gitmodules" and not change.deleted:
         return "has git put another repository in place of a directory"

@@ -11,6 +11,7 @@ from hone.environment import FilePatch, PatchRefused, parse_patch
 from hone.grading.integrity.changes import Change, read_changes
 from hone.types import Task
 
+_TEST_FILES = {"conftest.py", "tests.py", "testing.py"}
 _TEST_FOLDERS = {"test", "tests", "testing", "_testing", "testsuite"}
 _NAMED_AFTER_PYTEST = re.compile(r"(?:^|_)_?(?:pytest|pluggy)(?:_|$)")
 _DEALS_WITH_PYTEST = re.compile(
@@ -80,11 +81,7 @@ def is_test_code(path: str) -> bool:
     parts = PurePosixPath(path).parts
     name = parts[-1]
     named = name.startswith("test_") or name.endswith(("_test.py", "_tests.py"))
-    return (
-        named
-        or name in ("conftest.py", "tests.py", "testing.py")
-        or any(part in _TEST_FOLDERS for part in parts[:-1])
-    )
+    return named or name in _TEST_FILES or any(part in _TEST_FOLDERS for part in parts[:-1])
 
 
 def squeeze(text: str) -> str:

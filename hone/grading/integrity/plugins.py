@@ -119,15 +119,11 @@ def _added_options(change: Change) -> dict[str, list[str]]:
     known = {word for text in change.lines("-") for word in _words(text)}
     added: dict[str, list[str]] = {}
     for hunk in change.hunks:
-        name = (
-            "addopts" if change.name.endswith("pytest.ini") else ""
-        )  # the option of a hunk that starts inside a value
+        # the option of a hunk that starts inside a value
+        name = "addopts" if change.name.endswith("pytest.ini") else ""
         for sign, text in hunk.after:
-            match = (
-                None
-                if text.startswith((" ", "\t")) and change.name.endswith(("ini", "cfg"))
-                else _OPTION.match(text)
-            )
+            continued = text.startswith((" ", "\t")) and change.name.endswith(("ini", "cfg"))
+            match = None if continued else _OPTION.match(text)
             if match is not None:
                 name = match[1].rpartition(".")[2]
             elif text.lstrip().startswith("[") and text.rstrip().endswith("]") and "=" not in text:
@@ -152,17 +148,14 @@ def _addopts(words: list[str], context: PatchContext) -> str | None:
         value = value or following
         if option in _NEVER_RUNS or option in _REDIRECTS:
             return f"not every test is run as it was: {word!r}"
-        if option == "-p" and not context.about_pytest and not _only_off(value):
+        only_off = value.startswith("no:") and value.removeprefix("no:") not in _PLUGINS_OF_CORE
+        if option == "-p" and not context.about_pytest and not only_off:
             return f"a plugin is loaded: {value!r}"
         if option == "-m" and value.lower() not in ("not", "("):
             return f"unmarked tests are deselected: {value!r}"
         if option in ("--ignore", "--ignore-glob", "--deselect") and _hides(value, context):
             return f"graded tests are excluded: {value!r}"
     return None
-
-
-def _only_off(value: str) -> bool:
-    return value.startswith("no:") and value.removeprefix("no:") not in _PLUGINS_OF_CORE
 
 
 def _hides(value: str, context: PatchContext) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
 
 from hone.tasks.errors import TaskError
 
@@ -23,14 +22,11 @@ def test_names(source: str) -> list[str]:
             names.pop(node.name, None)
             names[node.name] = node
     classes = [node for node in names.values() if isinstance(node, ast.ClassDef) and _is_suite(node)]
-    return [*_functions(list(names.values())), *(name for node in classes for name in _methods(node))]
+    methods = [f"{node.name}::{name}" for node in classes for name in _functions(node.body)]
+    return [*_functions(list(names.values())), *methods]
 
 
 test_names.__test__ = False  # type: ignore[attr-defined]  # pytest must not collect it
-
-
-def _methods(node: ast.ClassDef) -> Iterator[str]:
-    return (f"{node.name}::{name}" for name in _functions(node.body))
 
 
 def _is_suite(node: ast.ClassDef) -> bool:

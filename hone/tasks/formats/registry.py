@@ -35,7 +35,9 @@ class Format:
         row = task.metadata.get("row")
         if self.name == "hone" or task.metadata.get("format") != self.name or not isinstance(row, dict):
             return self.to_row(task)
-        return merge(row, self.to_row(self.to_task(row)), self.to_row(_bare(task)))
+        kept = {name: value for name, value in task.metadata.items() if name not in _KEPT}
+        now = self.to_row(dataclasses.replace(task, metadata=kept))
+        return merge(row, self.to_row(self.to_task(row)), now)
 
 
 def detect(row: Row) -> Format:
@@ -59,11 +61,6 @@ def _name_of(row: Row) -> str | None:
     if {"question", "test"} <= columns or {"instruction", "test_code"} <= columns:
         return "kodcode"
     return "debugging" if columns & {"extra_info", "entry", "files"} else None
-
-
-def _bare(task: Task) -> Task:
-    kept = {name: value for name, value in task.metadata.items() if name not in _KEPT}
-    return dataclasses.replace(task, metadata=kept)
 
 
 def _swebench(name: str, about: str) -> Format:
