@@ -15,7 +15,6 @@ NEEDS_EXTRA = {
     "hone.launch.quickstart": "transformers",
     "hone.launch.replay": "transformers",
     "hone.launch.sft": "transformers",
-    "hone.launch.start": "transformers",
     "hone.launch.train": "transformers",
     "hone.launch.weights": "torch",
     "hone.policy.batch": "torch",

@@ -37,7 +37,6 @@ class Interrupted(Exception):
 class Failure:
     sentence: str
     exit_code: int
-    expected: bool  # False: a defect of Hone, to be located by a traceback
 
 
 def explain(error: BaseException) -> Failure:
@@ -46,17 +45,17 @@ def explain(error: BaseException) -> Failure:
     for leaf in _leaves(error):
         for kind, code in codes.items():
             if isinstance(leaf, kind):
-                return Failure(sentence=_one_line(leaf), exit_code=code, expected=True)
+                return Failure(sentence=_one_line(leaf), exit_code=code)
         if isinstance(leaf, (OSError, MemoryError)):
-            return Failure(sentence=_system(leaf), exit_code=FAILED, expected=True)
+            return Failure(sentence=_system(leaf), exit_code=FAILED)
         if isinstance(leaf, ModuleNotFoundError) and leaf.name in EXTRAS:
             needed = f"this command needs {leaf.name}: pip install 'hone[{EXTRAS[leaf.name]}]'"
-            return Failure(sentence=needed, exit_code=FAILED, expected=True)
+            return Failure(sentence=needed, exit_code=FAILED)
     sentence = (
         f"unexpected error: {type(error).__name__}: {_one_line(error)}. This is a defect of Hone: run the "
         "same command with --debug and report the traceback"
     )
-    return Failure(sentence=sentence, exit_code=FAILED, expected=False)
+    return Failure(sentence=sentence, exit_code=FAILED)
 
 
 def _exit_codes() -> dict[type[Exception], int]:

@@ -13,7 +13,6 @@ from typing import Literal
 from hone.agents.scaffold import load_scaffold
 from hone.agents.settings import AgentSettings, BashAgentSettings, BlackboxAgentSettings
 from hone.config.errors import ConfigError
-from hone.config.judge import as_policy
 from hone.config.run import RunSettings
 from hone.config.shapes import Shape, folder_shape, known_shape, tiny_shape
 from hone.evaluate.settings import parse_slice
@@ -58,7 +57,7 @@ def make_plan(settings: RunSettings, command: Command) -> Plan:
     remote = command == "eval" and settings.engine.addresses  # servers hold the model
     if shape is not None and not remote:
         memory = {name: size / GIB for name, size in _model_bytes(settings, shape, command).items()}
-    judge = as_policy(settings) if _judges(settings, command) else None
+    judge = settings.judge_as_policy() if _judges(settings, command) else None
     if judge is not None:
         memory |= {f"{name}, judge": size for name, size in _judge_gib(judge).items()}
     sandboxes = 0 if command == "sft" else settings.rollout.concurrent_episodes

@@ -129,3 +129,19 @@ class RunSettings(Settings):
                 "of judge and progress to 0 to record scores only"
             )
         return self
+
+    def judge_as_policy(self) -> RunSettings:
+        """Return the settings with the judge's model, engine and sampling instead of the policy's.
+
+        A judge without its own model uses the model that training starts from.
+        """
+        judge = self.judge
+        return self.model_copy(
+            update={
+                "model": judge.model or self.model,
+                "makes_model": self.makes_model and judge.model is None,
+                "engine": judge.engine,
+                "sampling": SamplingSettings(temperature=judge.temperature, max_tokens=judge.max_tokens),
+                "run_dir": self.run_dir / "judge",
+            }
+        )

@@ -14,9 +14,8 @@ from hone.evaluate import results
 from hone.evaluate.errors import EvaluateError
 from hone.evaluate.html import render
 from hone.evaluate.rollout_page import ROLLOUT_PAGE
-from hone.evaluate.runner import RESULTS, SUMMARY
+from hone.evaluate.runner import RESULTS, SUMMARY, SWEEP
 from hone.evaluate.statistics import Comparison, Rate, compare, resolve_rate
-from hone.evaluate.sweep import SWEEP
 from hone.outcomes import OUTCOME_RULES
 
 SIGNIFICANT = 0.05

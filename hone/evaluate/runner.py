@@ -1,6 +1,7 @@
 """Evaluate a fixed policy, or a scripted agent, on a task set with the same episodes as training.
 
 An evaluation can be resumed: samples in `results.jsonl` are not run again, except infrastructure faults.
+A sweep holds one evaluation of the same tasks per temperature, in `temperature-0.7/` and so on.
 """
 
 from __future__ import annotations
@@ -16,16 +17,18 @@ from hone.environment import prepare_workspace
 from hone.evaluate import report, results
 from hone.evaluate.errors import EvaluateError, write_error
 from hone.evaluate.rollout_page import ROLLOUT_PAGE, rollout_page
-from hone.evaluate.settings import EvaluateSettings
+from hone.evaluate.settings import EvaluateSettings, parse_slice
 from hone.rollout.dispatcher import seed_of
 from hone.rollout.episode import Episode, RolloutContext, retry_infrastructure_faults, run_episode
 from hone.rollout.lock import RunLock
 from hone.rollout.store import Store
+from hone.tasks.settings import SelectSettings
+from hone.tasks.sources import select
 from hone.types import Task, Trajectory
 from hone.utils.concurrency import run_in_thread, task_group
 from hone.utils.files import write_file
 
-RESULTS, SUMMARY, REPORT = "results.jsonl", "summary.json", "report.html"
+RESULTS, SUMMARY, REPORT, SWEEP = "results.jsonl", "summary.json", "report.html", "sweep.json"
 PREDICTIONS, PREDICTIONS_BY_ID = "preds.jsonl", "preds.json"
 
 
@@ -221,3 +224,43 @@ def _store(evaluation: _Evaluation, trajectory: Trajectory, index: int) -> str:
     run_dir = evaluation.store.save_sample(trajectory, index=index, meta=evaluation.info.meta)
     write(evaluation.store.root / run_dir / ROLLOUT_PAGE, rollout_page(trajectory))
     return run_dir
+
+
+def choose(tasks: Sequence[Task], settings: EvaluateSettings) -> list[Task]:
+    """Return the tasks that `ids_file` lists, then the `slice` of these, in their order.
+
+    Raises TaskError for an unknown id, EvaluateError when no task is left.
+    """
+    if not tasks:
+        raise EvaluateError(f"the set {settings.split} holds no task: choose another set or other tasks")
+    listed = tasks
+    if settings.ids_file is not None:
+        listed = select(tasks, SelectSettings(ids_file=settings.ids_file))
+    chosen = list(listed[parse_slice(settings.slice)])
+    if not chosen:
+        raise EvaluateError(
+            f"the slice {settings.slice} holds none of the {len(listed)} tasks: choose another"
+        )
+    return chosen
+
+
+def sweep_directory(temperature: float) -> str:
+    """Return the name of the evaluation's directory below that of the sweep."""
+    return f"temperature-{temperature:g}"
+
+
+def conclude_sweep(out: Path, summaries: Mapping[float, Mapping[str, Any]]) -> dict[str, Any]:
+    """Write `sweep.json`, the figures of all temperatures in order, and its page; return the content."""
+    evaluations = [
+        {
+            "temperature": temperature,
+            "directory": sweep_directory(temperature),
+            **{name: value for name, value in summary.items() if name != "args"},
+        }
+        for temperature, summary in summaries.items()
+    ]
+    first = next(iter(summaries.values()))
+    sweep = {"model": first["model"], "data": first["data"], "evaluations": evaluations}
+    write(out / SWEEP, json.dumps(sweep, indent=1) + "\n")
+    write(out / REPORT, report.sweep_page(sweep))
+    return sweep

@@ -13,8 +13,7 @@ from typing import Any
 from hone.agents import load_scaffold
 from hone.agents.settings import BashAgentSettings, DemonstratorSettings, ScriptedAgentSettings
 from hone.config import RunSettings, fingerprint
-from hone.evaluate import runner, sweep
-from hone.evaluate.choice import choose
+from hone.evaluate import runner
 from hone.evaluate.errors import EvaluateError
 from hone.evaluate.words import duration, number
 from hone.launch.policy import NewChat, open_chats
@@ -50,10 +49,16 @@ def evaluate(
     runner.claim(out, evaluation_id, resume=resume)
 
     async def run() -> dict[str, Any]:
-        async with open_runtime(settings) as runtime, _open_chats(settings, reporter) as new_chats:
-            if settings.evaluate.temperatures:
-                return await _sweep(settings, runtime, reporter, tasks, out, new_chats)
-            return await _run(settings, runtime, reporter, tasks, out, "evaluating", new_chats)
+        async with open_runtime(settings) as runtime:
+            return await run_evaluation(
+                settings,
+                runtime,
+                reporter,
+                tasks=tasks,
+                out=out,
+                title="evaluating",
+                temperatures=settings.evaluate.temperatures,
+            )
 
     return {**asyncio.run(run()), "out": str(out)}
 
@@ -66,14 +71,38 @@ async def run_evaluation(
     tasks: Sequence[Task],
     out: Path,
     title: str,
+    temperatures: Sequence[float] = (),
 ) -> dict[str, Any]:
-    """Evaluate on `tasks` into `out`; continue an earlier call."""
+    """Evaluate on `tasks` into `out`; continue an earlier call.
+
+    Several `temperatures` are evaluated in turn on the same engine, each in its own directory below `out`.
+    """
     async with _open_chats(settings, reporter) as new_chats:
-        return await _run(settings, runtime, reporter, tasks, out, title, new_chats)
+
+        async def evaluate_once(settings: RunSettings, out: Path, title: str) -> dict[str, Any]:
+            info = _eval_info(settings, tasks)
+            with reporter.stage(title, len(tasks) * settings.evaluate.samples) as stage:
+                progress = EvaluationDisplay(stage, priced=settings.evaluate.cost(1, 1) > 0).on_sample
+                async with open_context(runtime, settings, settings.agent, new_chats(settings)) as context:
+                    return await runner.evaluate(
+                        tasks, context, settings.evaluate, out, info, progress=progress
+                    )
+
+        if not temperatures:
+            return await evaluate_once(settings, out, title)
+        summaries = {
+            temperature: await evaluate_once(
+                at_temperature(settings, temperature),
+                out / runner.sweep_directory(temperature),
+                f"{title} at temperature {temperature:g}",
+            )
+            for temperature in temperatures
+        }
+        return await run_in_thread(runner.conclude_sweep, out, summaries)
 
 
 def _tasks(settings: RunSettings, reporter: Reporter) -> list[Task]:
-    tasks = choose(getattr(load_splits(settings.tasks), settings.evaluate.split), settings.evaluate)
+    tasks = runner.choose(getattr(load_splits(settings.tasks), settings.evaluate.split), settings.evaluate)
     found, refused = localise_tasks(tasks, settings.evaluate.repo_root, settings, reporter)
     if refused:
         named = "; ".join(list(refused.values())[:_SHOWN])
@@ -93,52 +122,11 @@ async def _open_chats(settings: RunSettings, reporter: Reporter) -> AsyncGenerat
         yield new_chats
 
 
-async def _sweep(
-    settings: RunSettings,
-    runtime: Runtime,
-    reporter: Reporter,
-    tasks: Sequence[Task],
-    out: Path,
-    new_chats: Chats,
-) -> dict[str, Any]:
-    """Evaluate at each temperature in turn on the same engine."""
-    summaries: dict[float, dict[str, Any]] = {}
-    for temperature in settings.evaluate.temperatures:
-        below = at_temperature(settings, temperature)
-        title = f"evaluating at temperature {temperature:g}"
-        directory = out / sweep.directory(temperature)
-        summaries[temperature] = await _run(below, runtime, reporter, tasks, directory, title, new_chats)
-    return await run_in_thread(sweep.conclude, out, summaries)
-
-
 def at_temperature(settings: RunSettings, temperature: float) -> RunSettings:
     """Return the settings of one temperature of a sweep."""
     sampling = settings.sampling.model_copy(update={"temperature": temperature})
     alone = settings.evaluate.model_copy(update={"temperatures": ()})
     return settings.model_copy(update={"sampling": sampling, "evaluate": alone})
-
-
-async def _run(
-    settings: RunSettings,
-    runtime: Runtime,
-    reporter: Reporter,
-    tasks: Sequence[Task],
-    out: Path,
-    title: str,
-    new_chats: Chats,
-) -> dict[str, Any]:
-    new_chat = new_chats(settings)
-    with reporter.stage(title, len(tasks) * settings.evaluate.samples) as stage:
-        display = EvaluationDisplay(stage, priced=settings.evaluate.cost(1, 1) > 0)
-        async with open_context(runtime, settings, settings.agent, new_chat) as context:
-            return await runner.evaluate(
-                tasks,
-                context,
-                settings.evaluate,
-                out,
-                _eval_info(settings, tasks),
-                progress=display.on_sample,
-            )
 
 
 class EvaluationDisplay:

@@ -11,19 +11,21 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from hone.config import RunSettings
 from hone.launch.evaluate import run_evaluation
-from hone.launch.memory import PeakMemory
 from hone.launch.reporter import Reporter
 from hone.launch.rundir import claim, replace_symlink
 from hone.launch.runtime import Runtime, open_runtime
-from hone.launch.start import make_start_model, split_demonstrated, with_model, with_start_model
+from hone.launch.sft import make_start_model, split_demonstrated, with_model, with_start_model
 from hone.launch.train import run_training
 from hone.rollout.demonstrations import Demonstration
 from hone.tasks.formats import save
@@ -31,6 +33,9 @@ from hone.tasks.sources import load_splits
 from hone.tasks.splits import Splits
 from hone.types import Task
 from hone.utils.files import write_file
+
+MEMORY_EVERY_S = 1.0
+GIB = 1 << 30
 
 
 def quickstart(settings: RunSettings, reporter: Reporter) -> dict[str, Any]:
@@ -143,3 +148,37 @@ def _clock(run_dir: Path) -> Iterator[Any]:
     finally:
         if run_dir.is_dir():
             write_file(path, f"{seconds():.1f}\n")
+
+
+class PeakMemory:
+    """Samples the resident memory of this process and all its descendants once a second.
+
+    Shared pages count once per process, so the figure is an upper bound.
+    """
+
+    def __init__(self) -> None:
+        self.gib = 0.0  # peak so far
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True, name="peak-memory")
+
+    def __enter__(self) -> PeakMemory:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._done.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        me = psutil.Process()
+        while True:
+            self.gib = max(self.gib, sum(map(_resident, [me, *me.children(recursive=True)])) / GIB)
+            if self._done.wait(MEMORY_EVERY_S):
+                return
+
+
+def _resident(process: psutil.Process) -> int:
+    try:
+        return process.memory_info().rss
+    except psutil.NoSuchProcess:  # exited after it was listed
+        return 0

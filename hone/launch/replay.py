@@ -9,8 +9,7 @@ from hone.config import RunSettings
 from hone.launch.policy import load_policy
 from hone.launch.reporter import Reporter
 from hone.launch.rundir import claim
-from hone.launch.train import TrainReport
-from hone.policy.model import load_model
+from hone.launch.train import TrainReport, make_trainer
 from hone.rollout.ledger import Ledger
 from hone.rollout.lock import RunLock
 from hone.rollout.rewards import is_masked
@@ -18,7 +17,6 @@ from hone.rollout.step_rewards import weigh
 from hone.rollout.store import Store
 from hone.train import replay as train_replay
 from hone.train.metrics import MetricsWriter
-from hone.train.trainer import policy_trainer
 
 
 def replay(run: Path, settings: RunSettings, reporter: Reporter) -> TrainReport:
@@ -28,9 +26,6 @@ def replay(run: Path, settings: RunSettings, reporter: Reporter) -> TrainReport:
     """
     claim(settings)
     policy = load_policy(settings)
-    reference = None
-    if settings.train.loss.kl_coef > 0 and settings.model is not None:
-        reference = load_model(settings.model.path, settings.model.dtype)
     last: Mapping[str, float] = {}
     with (
         Ledger.read(run) as ledger,
@@ -49,9 +44,7 @@ def replay(run: Path, settings: RunSettings, reporter: Reporter) -> TrainReport:
         checkpoint = train_replay.replay(
             ([weigh(rollout, settings.judge, settings.progress) for rollout in step] for step in stored),
             settings.train,
-            trainer=policy_trainer(
-                policy.model, settings.train, temperature=settings.sampling.temperature, reference=reference
-            ),
+            trainer=make_trainer(policy, settings),
             tokenizer=policy.tokenizer,
             run_dir=settings.run_dir,
             metrics=metrics,

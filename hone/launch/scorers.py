@@ -7,7 +7,6 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 
 from hone.config import ConfigError, RunSettings
-from hone.config.judge import as_policy
 from hone.grading.judge import Judge
 from hone.grading.judge_prompt import control_tokens
 from hone.launch.policy import open_chats
@@ -32,7 +31,7 @@ async def open_scorers(
 
 @asynccontextmanager
 async def _open_judge(settings: RunSettings, say: Callable[[str], None]) -> AsyncGenerator[Judge]:
-    own = as_policy(settings)
+    own = settings.judge_as_policy()
     control: frozenset[str] = frozenset()
     if own.engine.kind != "openai":
         if own.model is None:

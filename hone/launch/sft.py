@@ -1,18 +1,24 @@
-"""Supervised training on demonstrations, which are recorded first if none are given."""
+"""Supervised training on demonstrations, which are recorded first if none are given.
+
+The start model of a run is a tiny model with random weights, trained on demonstrations.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from hone.config import RunSettings
+from hone.config import ConfigError, RunSettings
 from hone.launch.policy import load_policy
 from hone.launch.reporter import Reporter
-from hone.launch.rundir import claim
+from hone.launch.rundir import claim, replace_symlink
 from hone.launch.runtime import Runtime, open_context, open_runtime
 from hone.policy.reply import ToolSpec
+from hone.policy.settings import ModelSettings
+from hone.policy.tiny import make_tiny
 from hone.policy.transcript import encode_conversation
 from hone.rollout import demonstrations
 from hone.rollout.demonstrations import Demonstration
@@ -118,3 +124,60 @@ def run_sft(
         checkpoint=checkpoint,
         loss=last.get("loss"),
     )
+
+
+def split_demonstrated(settings: RunSettings, tasks: Sequence[Task]) -> tuple[Sequence[Task], Sequence[Task]]:
+    """Return the tasks for demonstrations and the tasks for RL, which are disjoint.
+
+    Raises ConfigError if no task is left for RL.
+    """
+    shown = settings.demonstrations.rollouts
+    if len(tasks) <= shown:
+        raise ConfigError(
+            f"no task is left for RL after the demonstrations: set tasks.train above the {shown} of "
+            "demonstrations.rollouts"
+        )
+    return tasks[:shown], tasks[shown:]
+
+
+def with_start_model(settings: RunSettings) -> RunSettings:
+    """Return the settings with the model of `make_start_model`."""
+    return with_model(settings, settings.run_dir / "start")
+
+
+async def make_start_model(
+    settings: RunSettings, runtime: Runtime, reporter: Reporter, demonstrated: Sequence[Task]
+) -> tuple[Path, list[Demonstration]]:
+    """Record demonstrations and train a random tiny model on them; continue an earlier call.
+
+    Returns `run_dir/start`, a link to the model, and the demonstrations.
+    """
+    recorded = await record(settings, runtime, reporter, tasks=demonstrated)
+    taught = await asyncio.to_thread(_train_on, settings, recorded, reporter)
+    return replace_symlink(settings.run_dir / "start", taught), recorded
+
+
+def _train_on(settings: RunSettings, recorded: Sequence[Demonstration], reporter: Reporter) -> Path:
+    """Return the checkpoint trained on the demonstrations."""
+    base = settings.run_dir / "base"
+    if not base.is_dir():
+        partial = base.with_name(".base.partial")
+        make_tiny(_texts(recorded), partial, settings.tiny_model)
+        partial.rename(base)
+    below = with_model(settings.model_copy(update={"run_dir": settings.run_dir / "sft"}), base)
+    claim(below)
+    return run_sft(below, recorded, reporter).checkpoint
+
+
+def _texts(recorded: Sequence[Demonstration]) -> Iterator[str]:
+    """Yield all text that the model reads and writes, for its tokenizer."""
+    for demonstration in recorded:
+        yield from (json.dumps(tool) for tool in demonstration.tools)
+        for message in demonstration.messages:
+            yield str(message["content"] or "")
+            yield from (call["function"]["arguments"] for call in message.get("tool_calls") or ())
+
+
+def with_model(settings: RunSettings, path: Path) -> RunSettings:
+    model = settings.model or ModelSettings(path=path)
+    return settings.model_copy(update={"model": model.model_copy(update={"path": path})})

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hone.config import ConfigError, RunSettings, fingerprint
-from hone.launch.policy import chats, load_policy, open_engine
+from hone.launch.policy import Policy, chats, load_policy, open_engine
 from hone.launch.reporter import Reporter, Stage
 from hone.launch.rundir import claim
 from hone.launch.runtime import Runtime, open_context, open_runtime
 from hone.launch.scorers import open_scorers
-from hone.launch.start import make_start_model, split_demonstrated, with_start_model
+from hone.launch.sft import make_start_model, split_demonstrated, with_start_model
 from hone.launch.weights import publisher
 from hone.policy.model import load_model
 from hone.policy.settings import OpenAIEngineSettings
@@ -25,7 +25,7 @@ from hone.rollout.store import Store
 from hone.tasks.sources import check_proven, load_splits
 from hone.train import checkpoint, loop
 from hone.train.metrics import MetricsWriter
-from hone.train.trainer import policy_trainer
+from hone.train.trainer import Trainer, policy_trainer
 from hone.types import Task, Trajectory
 
 
@@ -67,9 +67,7 @@ async def run_training(
     if not tasks:
         raise ConfigError("the training set is empty: set tasks.train, or a tasks.source with tasks")
     policy = await asyncio.to_thread(load_policy, settings)
-    reference = None
-    if settings.train.loss.kl_coef > 0 and settings.model is not None:
-        reference = load_model(settings.model.path, settings.model.dtype)
+    trainer = make_trainer(policy, settings)
     with (
         Ledger.open(settings.run_dir) as ledger,
         MetricsWriter(settings.run_dir) as metrics,
@@ -92,12 +90,6 @@ async def run_training(
                 groups = await dispatcher.collect(step, step, chosen, spare)
                 return [trajectory for group in groups for trajectory in group.trajectories]
 
-            trainer = policy_trainer(
-                policy.model,
-                settings.train,
-                temperature=settings.sampling.temperature,
-                reference=reference,
-            )
             await loop.train(
                 loop.TrainRun(
                     run_dir=settings.run_dir,
@@ -117,6 +109,16 @@ async def run_training(
     assert path is not None, "a finished training has written its last step"
     return TrainReport(
         run_dir=settings.run_dir, steps=balance.steps, checkpoint=path, reward=display.last.get("reward")
+    )
+
+
+def make_trainer(policy: Policy, settings: RunSettings) -> Trainer:
+    """Return a trainer of the policy's model, with a reference model if the loss has a KL term; blocks."""
+    reference = None
+    if settings.train.loss.kl_coef > 0:
+        reference = load_model(policy.settings.path, policy.settings.dtype)
+    return policy_trainer(
+        policy.model, settings.train, temperature=settings.sampling.temperature, reference=reference
     )
 
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hone.evaluate.choice import choose
 from hone.evaluate.errors import EvaluateError
+from hone.evaluate.runner import choose
 from hone.evaluate.settings import EvaluateSettings, parse_slice
 from hone.tasks.errors import TaskError
 from tests.rollout.real import tasks
