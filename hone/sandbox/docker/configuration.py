@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from hone.sandbox.contract import ProviderUnavailable, SandboxSpec
-from hone.sandbox.docker.engine import OWNER_LABEL, EngineInfo
+from hone.sandbox.docker.engine import OWNER_LABEL
 from hone.sandbox.docker.images import Image
 from hone.sandbox.init.bundle import BUNDLE_TARGET, command
 from hone.sandbox.network import PROXY_PATH, PROXY_PORT, parse_allowed
@@ -93,21 +93,6 @@ def _bind(source: str, target: str) -> dict[str, Any]:
         "ReadOnly": True,
         # mounts below the source would be writable
         "BindOptions": {"NonRecursive": True, "Propagation": "rprivate"},
-    }
-
-
-def enforced(info: EngineInfo) -> dict[str, str]:
-    """Return {limit or isolation: how it is enforced} for the sandboxes of this engine."""
-    swap = "cgroup" if info.swap else "cgroup, swap excepted"
-    return {
-        "memory": swap if info.memory else "none",
-        "pids": "cgroup" if info.pids else "none",
-        "cpus": "cgroup" if info.cpus else "none",
-        "disk": "watchdog and file size limit; /tmp and /dev/shm: tmpfs size",
-        "output": "process 1",
-        "network": "namespace",
-        "isolation": f"container of {info.name}: no capabilities, no new privileges, "
-        + ("seccomp" if info.seccomp else "no seccomp"),
     }
 
 

@@ -120,17 +120,28 @@ def default_url() -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineInfo:
-    """Name, version and supported limits of an engine."""
+    """Name and version of an engine, and its enforcement."""
 
     name: str  # "Docker 20.10.24", "podman 4.3.1"
     api: str
     storage: str
     architecture: str  # as in image manifests: amd64, arm64, ...
-    memory: bool
-    swap: bool
-    pids: bool
-    cpus: bool
-    seccomp: bool
+    enforced: Mapping[str, str]  # limit or isolation of a sandbox -> how it is enforced
+
+
+def _enforced(name: str, info: Mapping[str, Any]) -> dict[str, str]:
+    """Return `EngineInfo.enforced` for the response of GET /info."""
+    swap = "cgroup" if info.get("SwapLimit") else "cgroup, swap excepted"
+    return {
+        "memory": swap if info.get("MemoryLimit") else "none",
+        "pids": "cgroup" if info.get("PidsLimit") else "none",
+        "cpus": "cgroup" if info.get("CpuCfsQuota", info.get("CPUCfsQuota")) else "none",
+        "disk": "watchdog and file size limit; /tmp and /dev/shm: tmpfs size",
+        "output": "process 1",
+        "network": "namespace",
+        "isolation": f"container of {name}: no capabilities, no new privileges, "
+        + ("seccomp" if "seccomp" in " ".join(info.get("SecurityOptions") or ()) else "no seccomp"),
+    }
 
 
 class Engine:
@@ -173,17 +184,13 @@ class Engine:
             version = await self._client.version()
             info = await self._client.system.info()
         podman = any("Podman" in part.get("Name", "") for part in version.get("Components") or ())
-        options = " ".join(info.get("SecurityOptions") or ())
+        name = f"{'podman' if podman else 'Docker'} {version['Version']}"
         return EngineInfo(
-            name=f"{'podman' if podman else 'Docker'} {version['Version']}",
+            name=name,
             api=version["ApiVersion"],
             storage=str(info.get("Driver", "")),
             architecture=str(version.get("Arch", "")),
-            memory=bool(info.get("MemoryLimit")),
-            swap=bool(info.get("SwapLimit")),
-            pids=bool(info.get("PidsLimit")),
-            cpus=bool(info.get("CpuCfsQuota", info.get("CPUCfsQuota"))),
-            seccomp="seccomp" in options,
+            enforced=_enforced(name, info),
         )
 
     # --- images

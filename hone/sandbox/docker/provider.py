@@ -55,7 +55,7 @@ class DockerProvider:
             self._directory = self._state_dir / self._owner
             self._directory.mkdir(mode=0o700)
             self._images = images.Images(engine, info)
-            self._enforced = configuration.enforced(info)
+            self._enforced = info.enforced
             self._disk = DiskWatch(engine)
             self._watching = asyncio.create_task(self._disk.run())
             self._engine = engine
@@ -170,7 +170,7 @@ class DockerProvider:
             fix = "start the engine, or name its socket in sandbox.docker_url"
             return Health(checks=(Check(name="engine", ok=False, detail=str(error), fix=fix),))
         detail = f"{info.name} at {self._url}, API {info.api}, storage {info.storage}"
-        checks = [Check(name="engine", ok=True, detail=detail), *limit_checks(configuration.enforced(info))]
+        checks = [Check(name="engine", ok=True, detail=detail), *limit_checks(info.enforced)]
         checks += await probe_sandbox(DockerProvider(self._settings), image=self._settings.docker_image)
         return Health(checks=tuple(checks))
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import importlib.util
 import json
-import shutil
 import sys
 from pathlib import Path
 
@@ -103,13 +102,7 @@ def disk_full(why: str) -> ImageUnavailable:
 
 def _confined(directory: Path, diff_id: str, max_bytes: int) -> list[str]:
     """Return the command that unpacks its standard input into `directory`, isolated from everything else."""
-    bwrap = shutil.which("bwrap")
-    if bwrap is None:
-        raise ProviderUnavailable(
-            "bubblewrap, which isolates the unpacking of layers, is missing; install it: "
-            "apt-get install bubblewrap",
-            retryable=False,
-        )
+    bwrap = doctor.require_bubblewrap()
     visible: list[str] = ["--ro-bind", "/usr", "/usr"]
     for path in map(Path, ("/lib", "/lib64", "/lib32", "/bin")):
         if path.is_symlink():

@@ -73,20 +73,21 @@ def _find_user(
     """Return uid, gid and home of USER: a name or number, optionally with `:group` (OCI specification)."""
     name, _, group_name = user.partition(":")
     users = [row for row in passwd if len(row) >= 6 and row[2].isdigit() and row[3].isdigit()]
-    account = next((row for row in users if name in (row[0], row[2])), None)
-    if account is None and not name.isdigit():
-        raise ImageUnavailable(
-            f"{image} runs as user {name!r}, which its /etc/passwd does not define", problem="damaged_image"
-        )
+    account = _find_row(image, "user", name, users)
     uid = int(account[2]) if account else int(name)
     gid = int(account[3]) if account else 0
     if group_name:
-        groups = [row for row in group if row[2].isdigit()]
-        row = next((row for row in groups if group_name in (row[0], row[2])), None)
-        if row is None and not group_name.isdigit():
-            raise ImageUnavailable(
-                f"{image} runs as group {group_name!r}, which its /etc/group does not define",
-                problem="damaged_image",
-            )
+        row = _find_row(image, "group", group_name, [row for row in group if row[2].isdigit()])
         gid = int(row[2]) if row else int(group_name)
     return uid, gid, (account[5] if account and account[5] else "/")
+
+
+def _find_row(image: str, kind: str, name: str, rows: list[list[str]]) -> list[str] | None:
+    """Return the row of a user or group, by name or number; None for a number without a row."""
+    row = next((row for row in rows if name in (row[0], row[2])), None)
+    if row is None and not name.isdigit():
+        raise ImageUnavailable(
+            f"{image} runs as {kind} {name!r}, which its accounts in /etc do not define",
+            problem="damaged_image",
+        )
+    return row
