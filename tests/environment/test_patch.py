@@ -139,11 +139,38 @@ def test_rename_from_or_to_a_protected_path_is_dropped() -> None:
         _new_file("link", "120000", "a/../.."),
         _new_file("sub", "160000", "Subproject commit 1"),
         "diff --git a/x b/x\n--- a/x\n+++ b/y\n@@ -1 +1 @@\n-a\n+b\n",
+        "diff --git a/x b/x\nnew file modes 100644\n--- /dev/null\n+++ b/x\n@@ -0,0 +1 @@\n+a\n",
+        'diff --git a/x b/x"\n--- a/x\n+++ b/x\n@@ -1 +1 @@\n-a\n+b\n',
+        'diff --git "a/\\q" "b/\\q"\nold mode 100644\nnew mode 100755\n',
     ],
 )
 def test_malformed_or_escaping_patch_is_refused(patch: str) -> None:
     with pytest.raises(PatchRefused):
         filter_patch(patch, [])
+
+
+@pytest.mark.parametrize(
+    ("line", "paths"),
+    [
+        ('a/plain.py "b/caf\\303\\251.py"', ("plain.py", "café.py")),
+        ('"a/caf\\303\\251.py" b/plain.py', ("café.py", "plain.py")),
+        (r'"a/\a\b\t\n\v\f\r\"\\" b/x', ('\a\b\t\n\v\f\r"\\', "x")),
+        ("a/one two b/one two", ("one two",)),
+        ("a/one b/two", ("one", "two")),
+    ],
+)
+def test_both_paths_of_a_git_line_are_read(line: str, paths: tuple[str, ...]) -> None:
+    (part,) = parse_patch(f"diff --git {line}\nold mode 100644\nnew mode 100755\n")
+    assert part.paths == paths
+
+
+@pytest.mark.parametrize("kind", ["rename", "copy"])
+def test_renames_and_copies_name_both_paths(kind: str) -> None:
+    patch = f"diff --git a/a b c b/d e\nsimilarity index 100%\n{kind} from a b c\n{kind} to d e\n"
+    assert [part.paths for part in parse_patch(patch)] == [("a b c", "d e")]
+    wrong = f"diff --git a/a b/b\nsimilarity index 100%\n{kind} from a\n{kind} to c\n"
+    with pytest.raises(PatchRefused, match="disagree"):
+        parse_patch(wrong)
 
 
 def test_link_inside_the_repository_is_kept() -> None:
