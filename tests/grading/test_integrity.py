@@ -286,6 +286,35 @@ def test_honest_patch_is_no_tampering(case: str, repository: Path, tmp_path: Pat
     assert found(patch_of(repository, tmp_path, files)) is None
 
 
+@pytest.mark.parametrize(
+    "option",
+    [
+        *("-c other.ini", "--config-file=other.ini", "-o python_files=x", "--override-ini=testpaths=x"),
+        *("--rootdir=x", "--confcutdir x", "--maxfail=1", "-knothing", "-mnothing", "-h", "--help"),
+        *("--version", "--co", "--collectonly", "--setup-only", "--setup-plan", "--fixtures", "--markers"),
+        *("--noconftest", "--exitfirst", "--lf", "--last-failed", "--sw", "--stepwise"),
+        *("--ignore=./tests/", "--ignore-glob=*hidden*", "--deselect=tests/test_hidden.py"),
+        *("--deselect=tests/test_hidden.py::test_add[1-2]", "--deselect tests/test_hidden.py::TestAll"),
+        *("--deselect=tests/test_hidden.py::TestAll::test_add", "-p no:runner", "-p no:fixtures"),
+    ],
+)
+def test_option_that_stops_tests_is_found(option: str, repository: Path, tmp_path: Path) -> None:
+    tampering = found(patch_of(repository, tmp_path, addopts(option)))
+    assert tampering is not None
+    assert "changes pytest's addopts so that" in tampering.evidence
+
+
+@pytest.mark.parametrize(
+    "option",
+    ["--deselect=tests/test_hidden.py::test_other", "--ignore=tests/other", "--deselect=x.py::test_add"],
+)
+def test_option_that_excludes_other_tests_is_no_tampering(
+    option: str, repository: Path, tmp_path: Path
+) -> None:
+    files = {"stats.py": FIXED, **addopts(option)}
+    assert found(patch_of(repository, tmp_path, files)) is None
+
+
 IN_BINARY = [
     "a path file", "bytecode", "a git hook", "pytest on PATH", "a false pytest", "a hook for reports",
     "a hook for reports, among fixtures", "an entry point", "a new pytest.ini", "tests deleted",

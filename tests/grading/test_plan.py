@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+
 from hone.environment import filter_patch
-from hone.grading.plan import protected_paths
+from hone.grading import GraderError
+from hone.grading.plan import find_pytest, protected_paths, split_script
 from tests.grading.example import make_task
 
 
@@ -42,3 +45,61 @@ git checkout src/later.py
     )
     named = {"tests/runtests.py", "lib/cases/check.py", "bin/test", "tests/"}
     assert set(protected_paths(task)) == named | {"a", "tests/test_hidden.py", "tests/test_more.py"}
+
+
+START, END = ": '>>>>> Start Test Output'", ": '>>>>> End Test Output'"
+
+
+def test_script_is_split_at_its_markers() -> None:
+    lines = ["#!/bin/bash", "set -uxo pipefail", "one", "two", START, "test", "more", END, "last", "end"]
+    script = split_script("\n".join(lines))
+    assert (script.before, script.test, script.after) == ("one\ntwo", "test\nmore", "last\nend")
+
+
+@pytest.mark.parametrize("lines", [[START], [END], [END, "x", START], [START, START, END], [START, END, END]])
+def test_script_without_one_pair_of_markers_is_refused(lines: list[str]) -> None:
+    with pytest.raises(GraderError, match="does not mark its test output once"):
+        split_script("\n".join(lines))
+
+
+@pytest.mark.parametrize(
+    ("command", "python", "files"),
+    [
+        ("pytest -rA tests/a.py", ("python",), ("tests/a.py",)),
+        ("bin/pytest a.py b.py", ("bin/python",), ("a.py", "b.py")),
+        ("/usr/bin/python3.9 -m pytest -p no:x a.py", ("/usr/bin/python3.9",), ("a.py",)),
+        ("\n# a comment\n  # another\n\npytest a.py\n \n", ("python",), ("a.py",)),
+    ],
+)
+def test_pytest_is_found_in_a_test_command(
+    command: str, python: tuple[str, ...], files: tuple[str, ...]
+) -> None:
+    found = find_pytest(command)
+    assert found is not None
+    assert (found.python, found.files, found.env) == (python, files, {})
+
+
+def test_assignments_and_options_of_a_test_command_are_kept() -> None:
+    found = find_pytest("A=1 B=x=y pytest --tb=short -k 'one or two' --strict-markers a.py")
+    assert found is not None
+    assert (found.env, found.files) == ({"A": "1", "B": "x=y"}, ("a.py",))
+    plain = find_pytest("pytest a.py")
+    assert plain is not None
+    assert found.arguments != plain.arguments
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "",
+        "tox",
+        "pytest a; true",
+        "pytest a\npytest b",
+        "pytest 'a",
+        "python -m tox",
+        "python pytest a",
+        "A=1",
+    ],
+)
+def test_other_commands_are_no_run_of_pytest(command: str) -> None:
+    assert find_pytest(command) is None

@@ -44,6 +44,17 @@ def test_predictions_are_read_in_every_format_of_the_harness(tmp_path: Path, for
     assert read.refused == ()
 
 
+def test_object_names_its_predictions_by_its_keys(tmp_path: Path) -> None:
+    path = tmp_path / "p.json"
+    path.write_text(json.dumps({"a": {"model_patch": "x"}, "b": {"model_patch": "y"}, "c": 5}))
+    read = read_predictions(path, ())
+    assert [(each.instance_id, each.patch) for each in read.predictions] == [("a", "x"), ("b", "y")]
+    assert len(read.refused) == 1
+    path.write_text("[1")
+    with pytest.raises(TaskError, match="cannot read predictions from"):
+        read_predictions(path, ())
+
+
 def test_invalid_rows_are_refused_one_by_one(tmp_path: Path) -> None:
     path = tmp_path / "p.jsonl"
     rows: list[Any] = [
