@@ -9,7 +9,6 @@ Invariants:
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import secrets
 import time
@@ -29,7 +28,7 @@ from hone.sandbox.contract import (
 )
 from hone.sandbox.node.contents import Contents
 from hone.sandbox.node.metrics import Metrics
-from hone.sandbox.node.tunnels import NodeTunnel, open_tunnel
+from hone.sandbox.node.tunnels import NodeTunnel
 from hone.sandbox.remote.errors import to_body
 from hone.sandbox.remote.wire import CreateRequest, SandboxRow, SpecBody
 from hone.utils.http_server import is_same_token
@@ -54,7 +53,6 @@ class SandboxEntry:
     expires: float = float("inf")  # monotonic
     sandbox: Sandbox | None = None  # None until it is started
     tunnel: NodeTunnel | None = None
-    resources: contextlib.AsyncExitStack = field(default_factory=contextlib.AsyncExitStack)
     starting: asyncio.Task[None] | None = None
     ending: asyncio.Task[None] | None = None
 
@@ -183,8 +181,8 @@ class Sandboxes:
         try:
             async with asyncio.timeout(START_S):
                 if entry.request.spec.tunnel:
-                    opening = open_tunnel(self._sockets, entry.id)
-                    entry.tunnel = await entry.resources.enter_async_context(opening)
+                    entry.tunnel = NodeTunnel(self._sockets, entry.id)
+                    await entry.tunnel.open()
                 entry.sandbox = await self._provider.start(self._spec(entry))
         except TimeoutError:
             self._failed(entry, "timeout")
@@ -265,7 +263,6 @@ class Sandboxes:
             except Exception as error:
                 _log.warning("sandbox %s is not destroyed yet: %r", entry.id, error)
                 await asyncio.sleep(_RETRY_S)
-        await entry.resources.aclose()
         await self._contents.release(entry.request.spec.contents())
         del self._entries[entry.id]
 

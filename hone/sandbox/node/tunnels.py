@@ -8,9 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import socket
-from collections.abc import AsyncGenerator, Generator
-from contextlib import asynccontextmanager
+from collections.abc import Generator
 from pathlib import Path
 
 from starlette.types import Message
@@ -26,7 +24,7 @@ class _Line:
 
     def __init__(self, websocket: WebSocket) -> None:
         self._websocket = websocket
-        self.ended = asyncio.Event()
+        self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.first = asyncio.create_task(websocket.receive())
         self._pending: asyncio.Task[Message] | None = self.first
 
@@ -46,6 +44,10 @@ class _Line:
             raise ConnectionResetError("the client closed the connection")
         return data
 
+    def end(self) -> None:
+        if not self.ended.done():
+            self.ended.set_result(None)
+
 
 class NodeTunnel:
     """The tunnel of one sandbox. `path` is the socket for its provider.
@@ -54,36 +56,41 @@ class NodeTunnel:
     broke, so a new one replaces the old one.
     """
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, directory: Path, name: str) -> None:
+        # An address holds at most 107 bytes: a file descriptor of this process names the directory.
+        self._directory = os.open(directory, os.O_PATH | os.O_DIRECTORY)
+        self.path = Path(f"/proc/self/fd/{self._directory}/{name}")
+        self._server: asyncio.Server | None = None
         self._idle: _Line | None = None
         self._attached = asyncio.Event()
         self._turn = asyncio.Lock()  # connections take idle WebSockets in the order of their arrival
         self._connections: set[asyncio.Task[None]] = set()
         self._closed = False
 
+    async def open(self) -> None:
+        """Listen on the socket."""
+        self._server = await asyncio.start_unix_server(self._accept, self.path)
+
     async def attach(self, websocket: WebSocket) -> None:
         """Offer a WebSocket to the next connection; return when that has ended, or the client has left."""
         line = _Line(websocket)
         if self._idle is not None:
-            self._idle.ended.set()
+            self._idle.end()
         if self._closed:
-            line.ended.set()
+            line.end()
         self._idle = line
         self._attached.set()
-        ended = asyncio.create_task(line.ended.wait())
         try:
-            await asyncio.wait({line.first, ended}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({line.first, line.ended}, return_when=asyncio.FIRST_COMPLETED)
             if self._idle is line:
                 self._idle = None
             else:
-                await ended
+                await line.ended
         finally:
-            for task in (line.first, ended):
-                task.cancel()
-            await asyncio.wait({line.first, ended})
+            line.first.cancel()
+            await asyncio.wait({line.first})
 
-    def accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Carry a connection from inside."""
         if len(self._connections) >= CONNECTIONS_MAX:
             writer.close()
@@ -100,7 +107,7 @@ class NodeTunnel:
                 await line.open()
                 await relay(reader, writer, line.send, line.receive)
             finally:
-                line.ended.set()
+                line.end()
         except (TimeoutError, OSError):
             return  # no client, or it has just left
         finally:
@@ -115,10 +122,14 @@ class NodeTunnel:
             return line
 
     async def close(self) -> None:
-        """End every connection and WebSocket."""
+        """Remove the socket, and end every connection and WebSocket."""
         self._closed = True
+        if self._server is not None:
+            self._server.close()
+            self.path.unlink(missing_ok=True)
+        os.close(self._directory)
         if self._idle is not None:
-            self._idle.ended.set()
+            self._idle.end()
         for task in self._connections:
             task.cancel()
         await asyncio.gather(*self._connections, return_exceptions=True)
@@ -130,24 +141,3 @@ def _closed_as_os_error() -> Generator[None]:
         yield
     except (WebSocketDisconnect, RuntimeError) as error:  # the latter when it was closed from here
         raise ConnectionResetError("the client closed the connection") from error
-
-
-@asynccontextmanager
-async def open_tunnel(directory: Path, name: str) -> AsyncGenerator[NodeTunnel]:
-    """Listen on a socket in `directory` while the block runs.
-
-    The path names the directory by a file descriptor of this process: an address holds at most 107 bytes.
-    """
-    with contextlib.ExitStack() as stack:
-        folder = os.open(directory, os.O_PATH | os.O_DIRECTORY)
-        stack.callback(os.close, folder)
-        tunnel = NodeTunnel(Path(f"/proc/self/fd/{folder}/{name}"))
-        listener = socket.socket(socket.AF_UNIX)
-        listener.bind(str(tunnel.path))
-        stack.callback(lambda: (directory / name).unlink(missing_ok=True))
-        server = await asyncio.start_unix_server(tunnel.accept, sock=listener)
-        try:
-            yield tunnel
-        finally:
-            server.close()
-            await tunnel.close()

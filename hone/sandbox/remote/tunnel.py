@@ -29,7 +29,7 @@ async def relay(
     Each direction waits for its slower end, so little is buffered. When either end breaks, the connection is
     aborted; `send` and `receive` raise OSError when the WebSocket is closed.
     """
-    received_all = asyncio.Event()
+    received_all, sent_all = asyncio.Event(), asyncio.Event()
 
     async def inward() -> None:
         while data := await receive():
@@ -37,8 +37,9 @@ async def relay(
             await writer.drain()
         writer.write_eof()
         received_all.set()
-        await receive()  # raises when the WebSocket closes
-        raise ConnectionResetError("the other end sent data after its end")
+        if not sent_all.is_set():  # else the other end may close the WebSocket before this end has looked
+            await receive()  # raises when the WebSocket closes
+            raise ConnectionResetError("the other end sent data after its end")
 
     try:
         async with asyncio.TaskGroup() as group:
@@ -46,6 +47,7 @@ async def relay(
             while data := await reader.read(MESSAGE_MAX):
                 await send(data)
             await send(b"")
+            sent_all.set()
             await received_all.wait()
             receiving.cancel()
     except* OSError:

@@ -358,6 +358,33 @@ def test_broken_websocket_aborts_the_connection() -> None:
     asyncio.run(run())
 
 
+def test_websocket_closed_after_both_ends_loses_no_data() -> None:
+    """The other end closes as soon as it has both ends, while this end still has data to deliver."""
+    data = random.Random(0).randbytes(4 << 20)
+    sent_end = asyncio.Event()
+    messages = [data, b""]
+
+    async def send(data: bytes) -> None:
+        assert data == b""
+        sent_end.set()
+
+    async def receive() -> bytes:
+        await sent_end.wait()
+        if not messages:
+            raise ConnectionResetError
+        return messages.pop(0)
+
+    async def run() -> None:
+        (reader, writer), inner = await _pair()
+        writer.write_eof()
+        inner[1].transport.set_write_buffer_limits(high=len(data))
+        await relay(*inner, send, receive)
+        assert await reader.read() == data
+        writer.close()
+
+    asyncio.run(run())
+
+
 async def _echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     while data := await reader.read(1 << 14):
         writer.write(data)
