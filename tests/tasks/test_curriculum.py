@@ -261,6 +261,6 @@ def test_duplicate_task_and_seen_family_are_refused(splits):
 
 
 def test_too_many_tasks_are_an_error(splits, monkeypatch):
-    monkeypatch.setattr("hone.tasks.curriculum.sets.ATTEMPTS", 0)
+    monkeypatch.setattr("hone.tasks.curriculum.ATTEMPTS", 0)
     with pytest.raises(TaskError, match="wrong_operator"):
         generate(TasksSettings(train=0, test=1, unseen=0))

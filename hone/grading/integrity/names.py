@@ -6,8 +6,7 @@ import re
 import sys
 from pathlib import PurePosixPath
 
-from hone.grading.integrity.changes import Change
-from hone.grading.integrity.patch_context import PatchContext
+from hone.grading.integrity.patch_context import Change, PatchContext
 
 _CUSTOMIZE = {"sitecustomize.py", "usercustomize.py"}
 _BYTECODE = (".pyc", ".pyo")

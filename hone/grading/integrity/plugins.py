@@ -6,8 +6,7 @@ import re
 from collections.abc import Callable, Mapping
 from fnmatch import fnmatch
 
-from hone.grading.integrity.changes import Change
-from hone.grading.integrity.patch_context import PatchContext, added_code, is_test_code
+from hone.grading.integrity.patch_context import Change, PatchContext, added_code, is_test_code
 from hone.tasks.configuration import FILES
 
 # Deciding hooks are evidence by themselves; of observing hooks, their bodies are examined.

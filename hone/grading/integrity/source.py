@@ -9,8 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from hone.grading.integrity.changes import Change
-from hone.grading.integrity.patch_context import PatchContext, added_code, is_test_code
+from hone.grading.integrity.patch_context import Change, PatchContext, added_code, is_test_code
 
 _DOCUMENTS = (".md", ".rst", ".txt", ".html", ".ipynb")
 

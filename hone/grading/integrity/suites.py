@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import re
 
-from hone.grading.integrity.changes import Change, Hunk
-from hone.grading.integrity.patch_context import PatchContext, code_lines, squeeze
+from hone.grading.integrity.patch_context import Change, Hunk, PatchContext, code_lines, squeeze
 
 _SKIP = re.compile(
     r"pytest\.mark\.(?:skip|skipif|xfail)\b|\bpytest\.(?:skip|xfail|importorskip)\s*\("

@@ -28,11 +28,17 @@ class Requirements:
         return bool(self.requirements or self.extras or self.unavailable)
 
     def __or__(self, other: Requirements) -> Requirements:
-        return Requirements(
-            requirements=(*self.requirements, *other.requirements),
-            extras=(*self.extras, *other.extras),
-            constraints=(*self.constraints, *other.constraints),
-            unavailable=(*self.unavailable, *other.unavailable),
+        return Requirements.union((self, other))
+
+    @classmethod
+    def union(cls, parts: Iterable[Requirements]) -> Requirements:
+        """Return the requirements of all parts, in their order."""
+        listed = list(parts)
+        return cls(
+            requirements=tuple(each for part in listed for each in part.requirements),
+            extras=tuple(each for part in listed for each in part.extras),
+            constraints=tuple(each for part in listed for each in part.constraints),
+            unavailable=tuple(each for part in listed for each in part.unavailable),
         )
 
 
@@ -80,10 +86,7 @@ def parse_all(lines: Iterable[str], where: str, extra: str = "") -> Requirements
 
     Raises TaskError as `parse_line`.
     """
-    requirements = Requirements()
-    for line in lines:
-        requirements |= parse_line(line, where, extra)
-    return requirements
+    return Requirements.union(parse_line(line, where, extra) for line in lines)
 
 
 def parse_line(line: str, where: str, extra: str = "") -> Requirements:

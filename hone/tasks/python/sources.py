@@ -57,10 +57,7 @@ def test_requirements(tree: Path, project: Project) -> Requirements:
 
 
 def _named(known: Mapping[str, Requirements], names: Sequence[str]) -> Requirements:
-    requirements = Requirements()
-    for name in names:
-        requirements |= known.get(name, Requirements())
-    return requirements
+    return Requirements.union(known[name] for name in names if name in known)
 
 
 def _files(tree: Path, names: Sequence[str]) -> Requirements:
@@ -178,14 +175,13 @@ def poetry_groups(poetry: Mapping[str, Any]) -> list[tuple[str, Requirements]]:
     """Return name and requirements of each group of `[tool.poetry]`. Raises TaskError for an invalid one."""
     tables = [(name, table.get("dependencies", {})) for name, table in poetry.get("group", {}).items()]
     tables.append(("dev", poetry.get("dev-dependencies", {})))
-    found: list[tuple[str, Requirements]] = []
-    for group, table in tables:
-        requirements = Requirements()
-        for name, value in table.items():
-            for one in value if isinstance(value, list) else [value]:
-                requirements |= _dependency(name, one)
-        found.append((group, requirements))
-    return found
+    return [(group, Requirements.union(_dependencies(table))) for group, table in tables]
+
+
+def _dependencies(table: Mapping[str, Any]) -> Iterator[Requirements]:
+    for name, value in table.items():
+        for one in value if isinstance(value, list) else [value]:
+            yield _dependency(name, one)
 
 
 def _dependency(name: str, value: Any) -> Requirements:
