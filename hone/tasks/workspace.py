@@ -50,13 +50,13 @@ def prepare(task: Task, cache: Path) -> Path:
 
 
 def environment_hash(environment: Environment) -> str:
-    """Names a task's directory in the cache: what is in the repository decides, 64 hexadecimal digits."""
+    """Return the name of a task's directory in the cache, 64 hex digits of the repository's content."""
     history = [dataclasses.asdict(commit) for commit in environment.history]
     return digest([environment.image, environment.commit, history] if is_local(environment) else history)
 
 
 def is_local(environment: Environment) -> bool:
-    """Whether the repository is one on this machine, `repo:PATH`."""
+    """Return whether the repository is one on this machine, `repo:PATH`."""
     return environment.image.startswith(LOCAL)
 
 

@@ -17,7 +17,7 @@ def missing_return(draw: Draw) -> Bug:
     branched = ((7, 3), (3, 7), (1, 4), (0, 2), (9, 2))
     filtered = (([4, 7], 5), ([1], 0), ([], 3), ([6, 8], 2))
     no_word = ("    return -", "    return not ", "    yield ")
-    shape, what, wrong = draw.pick(
+    shape, returned, wrong = draw.pick(
         (Shape(f"def {f}({a}, {b}):\n    {t} = {a} {op} {b}\n@{t}", PAIRS), t, no_word),
         (Shape(f"def {f}({a}, {b}):\n@{a} {op} {b}", PAIRS), f"{a} {op} {b}", no_word),
         (Shape(f"def {f}({a}, {b}):\n{branch}", branched), f"{b} when {a} is not more than {b}", no_word),
@@ -35,7 +35,7 @@ def missing_return(draw: Draw) -> Bug:
         right=right,
         wrong=wrong,
         actual=draw.pick("it gives None", "it gives nothing back"),
-        expected=f"it should return {what}",
+        expected=f"it should return {returned}",
     )
 
 
@@ -103,7 +103,7 @@ def wrong_initial_value(draw: Draw) -> Bug:
     zero_or_one = draw.pick(*"01")
     subtracted = f"subtract the items of {a}"
     from_start = ("1" if zero_or_one == "0" else "0", a, f"-{b}")
-    code, cases, bad, right, wrong, what = draw.pick(
+    code, cases, bad, right, wrong, task = draw.pick(
         (f"({a}):\n    {t} = @\n{loop} +=", numbers, draw.pick("1", str(k)), "0", ("2", "-1", a), f"sum {a}"),
         (
             f"({a}):\n    {t} = @\n{loop} *=",
@@ -123,7 +123,7 @@ def wrong_initial_value(draw: Draw) -> Bug:
         wrong=wrong,
         fix=Substitution(pattern="[0-9]", replacement=right),
         actual=f"it starts from {bad}",
-        expected=f"it should start from {right} and {what}",
+        expected=f"it should start from {right} and {task}",
     )
 
 
