@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hone.tasks.curriculum.bug import Bug, Draw, Shape, Substitution
+from hone.tasks.curriculum.bug import Bug, Draw, Shape
 
 NUMBERS = ((4,), (0,), (7,), (2,), (10,))
 PAIRS = ((7, 3), (10, 4), (9, 2), (4, 0), (2, 2), (0, 0))
@@ -128,7 +128,7 @@ def swapped_arguments(draw: Draw) -> Bug:
         shape=Shape(code, cases),
         bad=f"{b}, {a}",
         right=f"{a}, {b}",
-        fix=Substitution(pattern=r"(\(.*\), \(.*\))", replacement=r"(\2, \1)"),
+        fix=(r"(\(.*\), \(.*\))", r"(\2, \1)"),
         wrong=(r"(\1, \1)", r"(\2, \2)", r"(\1, \2)"),
         actual=actual,
         expected=expected,
@@ -163,7 +163,7 @@ def wrong_default(draw: Draw) -> Bug:
         shape=shape,
         bad=str(bad),
         right=str(right),
-        fix=Substitution(pattern="=[0-9]", replacement=f"={right}"),
+        fix=("=[0-9]", f"={right}"),
         wrong=[f"={digit}" for digit in _other_digits(draw, right, bad)],
         actual=actual,
         expected=expected,
@@ -195,7 +195,7 @@ def wrong_constant(draw: Draw) -> Bug:
         shape=Shape(f"{head}def {f}{code}", cases),
         bad=str(bad),
         right=str(right),
-        fix=Substitution(pattern="[0-9]", replacement=str(right)),
+        fix=("[0-9]", str(right)),
         wrong=_other_digits(draw, right, bad),
         actual=draw.pick(f"it uses the number {bad}", f"it works with {bad}"),
         expected=f"it should {task}",

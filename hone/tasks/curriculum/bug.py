@@ -48,14 +48,6 @@ class Shape(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Substitution:
-    """The right fix as a sed substitution; see `Edit`."""
-
-    pattern: str
-    replacement: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Bug:
     """One seeded bug, before it is placed in a repository.
 
@@ -70,7 +62,7 @@ class Bug:
     wrong: Sequence[str]
     actual: str
     expected: str
-    fix: Substitution | None = None
+    fix: tuple[str, str] | None = None  # pattern and replacement of sed; see `Edit`
     helper: str = ""  # source of a function that the shape's code calls
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
-from hone.tasks.curriculum.bug import MARK, Bug, Draw, Edit, Substitution
+from hone.tasks.curriculum.bug import MARK, Bug, Draw, Edit
 from hone.tasks.diffs import file_diff
 from hone.types import Checks, Commit, Environment, Task
 
@@ -71,9 +71,9 @@ def place(bug: Bug, draw: Draw) -> Layout:
 
 def edit(bug: Bug, layout: Layout, new: str | None = None, *, line: int | None = None) -> Edit:
     """Return the edit that fixes the bug, or a wrong one with another replacement or line."""
-    fix = bug.fix or Substitution(pattern=bug.bad, replacement=bug.right)
-    new = fix.replacement if new is None else new
-    return Edit(line=line or layout.line, old=fix.pattern, new=layout.indent + new)
+    pattern, replacement = bug.fix or (bug.bad, bug.right)
+    new = replacement if new is None else new
+    return Edit(line=line or layout.line, old=pattern, new=layout.indent + new)
 
 
 def _other_modules(draw: Draw) -> tuple[dict[str, str], dict[str, str]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hone.tasks.curriculum.arithmetic import PAIRS
-from hone.tasks.curriculum.bug import Bug, Draw, Shape, Substitution
+from hone.tasks.curriculum.bug import Bug, Draw, Shape
 
 LISTS = (([4, 7, 9],), ([5],), ([],), ([2, 2, 6, 1],))
 
@@ -121,7 +121,7 @@ def wrong_initial_value(draw: Draw) -> Bug:
         bad=bad,
         right=right,
         wrong=wrong,
-        fix=Substitution(pattern="[0-9]", replacement=right),
+        fix=("[0-9]", right),
         actual=f"it starts from {bad}",
         expected=f"it should start from {right} and {task}",
     )
@@ -145,7 +145,7 @@ def missing_edge_case(draw: Draw) -> Bug:
         shape=Shape(f"def {f}({', '.join(parameters)}):\n    return @", cases),
         bad=code,
         right=f"{code} if {tested} else {answer}",
-        fix=Substitution(pattern=pattern, replacement=rf"& if \1 else {answer}"),
+        fix=(pattern, rf"& if \1 else {answer}"),
         wrong=(
             rf"& if not \1 else {answer}",
             rf"& if \1 else {other if other != int(answer) else 0}",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hone.tasks.curriculum.bug import Bug, Draw, Shape, Substitution
+from hone.tasks.curriculum.bug import Bug, Draw, Shape
 
 PLACES = {"0": "first", "1": "second", "2": "third", "-1": "last"}
 
@@ -31,7 +31,7 @@ def wrong_index(draw: Draw) -> Bug:
         shape=shape,
         bad=bad,
         right=right,
-        fix=Substitution(pattern=r"\[-*[0-9]\]", replacement=f"[{right}]"),
+        fix=(r"\[-*[0-9]\]", f"[{right}]"),
         wrong=[f"[{place}]" for place in (*PLACES, "-2") if place not in (bad, right)],
         actual=draw.pick("it takes the wrong item", f"it takes the {PLACES[bad]} {shape.subject}"),
         expected=f"it should {verb} the {PLACES[right]} one",
@@ -77,7 +77,7 @@ def wrong_method(draw: Draw) -> Bug:
         shape=shape,
         bad=bad,
         right=right,
-        fix=Substitution(pattern="[a-z]*(", replacement=f"{right}("),
+        fix=("[a-z]*(", f"{right}("),
         wrong=[f"{name}(" for name in wrong],
         actual=draw.pick("it gives the wrong result", f"it uses {bad}"),
         expected=f"it should {meaning[right]}",
