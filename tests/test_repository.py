@@ -40,6 +40,7 @@ def test_no_file_is_too_long_to_be_about_one_thing():
     assert {name: length for name, length in lengths.items() if length > MAX_LINES} == {}
 
 
+@pytest.mark.slow
 def test_every_function_can_be_read_on_one_screen():
     long = {
         f"{path.relative_to(ROOT)}:{node.lineno} {node.name}": node.end_lineno - node.lineno + 1
@@ -66,6 +67,7 @@ def test_every_setting_is_documented_in_a_sentence():
     assert bare == []
 
 
+@pytest.mark.slow
 def test_every_module_says_what_it_is_for():
     silent = [
         path.relative_to(ROOT).as_posix()

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 POLITE = """
 async def job():
     print('ready', flush=True)

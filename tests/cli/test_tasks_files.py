@@ -39,7 +39,7 @@ def ids(file: Path) -> list[str]:
     return [json.loads(line)["id"] for line in file.read_text().splitlines()]
 
 
-@pytest.mark.parametrize("ending", [".jsonl", ".parquet"])
+@pytest.mark.parametrize("ending", [".jsonl", pytest.param(".parquet", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", list(ROWS))
 def test_rows_of_every_format_round_trip(hone: Hone, tmp_path: Path, name: str, ending: str) -> None:
     row = {**SWE, "image_name": "me/x"} if name == "swe-smith" else ROWS[name]

@@ -118,11 +118,13 @@ def test_making_a_model_keeps_the_random_state(tmp_path):
     assert torch.equal(torch.rand(1), expected)
 
 
+@pytest.mark.model
 def test_missing_folder_is_named(tmp_path):
     assert "nowhere" in refused(load_model, tmp_path / "nowhere")
     assert "nowhere" in refused(load_tokenizer, tmp_path / "nowhere")
 
 
+@pytest.mark.model
 def test_incomplete_folder_names_the_missing_file(folder):
     (folder / "tokenizer.json").unlink()
     assert "no tokenizer" in refused(load_tokenizer, folder)

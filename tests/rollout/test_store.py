@@ -341,6 +341,7 @@ print(len(os.listdir("/proc/self/task")) - before)
 
 
 @pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="threads are counted in /proc")
+@pytest.mark.slow
 def test_loading_a_rollout_starts_no_threads(tmp_path: Path):
     command = [sys.executable, "-c", COUNT_THREADS, str(Path(__file__).parent), str(tmp_path)]
     assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "0\n"
