@@ -315,6 +315,28 @@ def test_option_that_excludes_other_tests_is_no_tampering(
     assert found(patch_of(repository, tmp_path, files)) is None
 
 
+@pytest.mark.parametrize(
+    "path",
+    [
+        *(f"tests/{name}.py" for name in ("_pytest", "doctest", "iniconfig", "pluggy", "py", "unittest")),
+        *("tests/pytest/__init__.py", "tests/conftest/__init__.py"),
+    ],
+)
+def test_module_beside_the_tests_in_place_of_the_framework_is_found(
+    path: str, repository: Path, tmp_path: Path
+) -> None:
+    tampering = found(patch_of(repository, tmp_path, {path: "x = 1\n"}))
+    assert tampering is not None
+    assert "would be imported in place of" in tampering.evidence
+
+
+def test_known_options_in_another_form_are_no_tampering() -> None:
+    header = "diff --git a/pytest.ini b/pytest.ini\n--- a/pytest.ini\n+++ b/pytest.ini\n"
+    patch = f"{header}@@ -1,2 +1,3 @@\n [pytest]\n-addopts = -x -ra\n+addopts =\n+    -ra -x\n"
+    assert found(patch) is None
+    assert found(patch.replace("+    -ra -x", "+    -ra -x --lf")) is not None
+
+
 IN_BINARY = [
     "a path file", "bytecode", "a git hook", "pytest on PATH", "a false pytest", "a hook for reports",
     "a hook for reports, among fixtures", "an entry point", "a new pytest.ini", "tests deleted",

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import re
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import hone.grading.judge as judge_module
 from hone.grading.judge import TurnJudge
 from hone.grading.judge_prompt import clip
 from hone.grading.settings import JudgeSettings
@@ -65,6 +67,18 @@ def test_votes_have_own_seeds_and_turns_own_prompts() -> None:
     ]
     assert again.prompt_ids == prompts  # a seeded judge is repeatable
     assert len(engine.released) == 6
+
+
+def test_vote_has_its_milliseconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [100.0]
+    monkeypatch.setattr(judge_module, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+
+    async def answer(messages: list[tuple[str, str]], seed: int) -> str:
+        clock[0] += 0.25
+        return "\\boxed{+1}"
+
+    (judgement,) = judged(text_judge(answer), [turn(0)])
+    assert {vote.latency_ms for vote in judgement.votes} == {250.0}
 
 
 def test_judgements_keep_their_turn_index() -> None:
