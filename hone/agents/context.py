@@ -35,6 +35,7 @@ from hone.types import Message, Task
 
 SYSTEM: Message = {"role": "system", "content": "S"}
 USER: Message = {"role": "user", "content": "U"}
+Turn = list[Message]  # a reply and all answers to it, tool results too
 
 
 class ManagedAgent:
@@ -172,9 +173,6 @@ def _refuses_two_users(chat: Chat) -> bool:
     except PolicyError:
         return True
     return False
-
-
-Turn = list[Message]  # a reply and all answers to it, tool results too
 
 
 class Counter(Protocol):

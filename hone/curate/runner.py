@@ -19,6 +19,7 @@ from hone.tasks.repository import Repository
 from hone.types import Checks, Environment, Task
 
 REWRITE = ("--assert=rewrite",)  # pytest arguments: failing assertions show their values
+_NO_OWNER = "local"  # of a repository without a remote
 
 
 @dataclass(slots=True, kw_only=True)
@@ -47,15 +48,9 @@ class Runner:
         Args:
             cache: of the task's repository; None uses the runner's.
         """
+        grader = Grader(self.provider, self.settings, cache=cache or self.cache, limits=self.limits)
         async with self._slots:
-            report = await validate(
-                [task],
-                self.provider,
-                workspaces=cache or self.cache,
-                settings=self.settings,
-                limits=self.limits,
-                repeats=repeats,
-            )
+            report = await validate([task], grader, repeats=repeats)
         proven = with_proof([task], report)
         return (proven[0], "") if proven else (None, report.refused[task.id])
 
@@ -84,9 +79,6 @@ def trial_task(
         command=command,
     )
     return Task(id="trial", problem="", environment=environment, checks=checks, source="trial")
-
-
-_NO_OWNER = "local"  # of a repository without a remote
 
 
 def repository_name(repository: Repository) -> str:

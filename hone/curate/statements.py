@@ -14,6 +14,12 @@ from hone.curate.examples import Example, find_example
 _SHOWN_TESTS = 6
 _MIN_LEAK = 12  # characters of a changed line, without blanks; shorter lines, such as `else:`, reveal nothing
 _ASSERTION = re.compile(r"(AssertionError|assert |Failed: )")
+_TITLE = re.compile(r"^_{3,} (?:ERROR (?:at (?:setup|teardown) of|collecting) )?(.+?) _{3,}$")
+_END = re.compile(r"^(=+ .* =+|-+ Captured .* -+)$")
+_FRAME = re.compile(r"^(?P<path>[^\s:]+\.py):(?P<line>\d+): (?:in \S+|[A-Z]\w*)")
+_NOISE = re.compile(r"^(\+ |Use -v to get more diff)")  # how pytest computed a value; advice of pytest's
+_ADDRESS = re.compile(r" at 0x[0-9a-f]+")
+_LINES = 8  # of a message
 
 
 def write_statement(
@@ -94,14 +100,6 @@ def find_leak(text: str, lines: Iterable[str]) -> str | None:
     """Return the first of the changed lines that the text repeats, however it is wrapped; None if none."""
     flat = " ".join(text.split())
     return min((line for line in lines if line in flat), default=None)
-
-
-_TITLE = re.compile(r"^_{3,} (?:ERROR (?:at (?:setup|teardown) of|collecting) )?(.+?) _{3,}$")
-_END = re.compile(r"^(=+ .* =+|-+ Captured .* -+)$")
-_FRAME = re.compile(r"^(?P<path>[^\s:]+\.py):(?P<line>\d+): (?:in \S+|[A-Z]\w*)")
-_NOISE = re.compile(r"^(\+ |Use -v to get more diff)")  # how pytest computed a value; advice of pytest's
-_ADDRESS = re.compile(r" at 0x[0-9a-f]+")
-_LINES = 8  # of a message
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

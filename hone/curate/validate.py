@@ -9,17 +9,13 @@ import asyncio
 import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from hone.grading.errors import GraderError
 from hone.grading.grade import Grader
-from hone.grading.settings import GradingSettings
-from hone.sandbox.contract import Limits, Provider
 from hone.tasks.errors import TaskError
 from hone.tasks.sources import PROOF, check_complete
 from hone.types import Task, TestStatus, Verdict
 
-_DEFAULT_LIMITS = Limits()
 _SHOWN = 3  # tests named in a sentence
 
 
@@ -102,26 +98,23 @@ def with_proof(tasks: Sequence[Task], report: Report) -> list[Task]:
 
 async def validate(
     tasks: Sequence[Task],
-    provider: Provider,
+    grader: Grader,
     *,
-    workspaces: Path,
-    settings: GradingSettings,
-    limits: Limits = _DEFAULT_LIMITS,
     repeats: int = 3,
     progress: Callable[[Admission], None] | None = None,
 ) -> Report:
-    """Grade each task's gold patch and the empty patch `repeats` times, `settings.concurrency` at once.
+    """Grade the gold patch and the empty patch of each task `repeats` times.
+
+    As many run at once as the `concurrency` of the grader's settings allows.
 
     A task that is invalid or cannot be graded is refused with its error; the others continue.
 
     Args:
-        workspaces: cache of the tasks' repositories.
         progress: called with each admission.
     """
     if repeats < 1:
         raise ValueError(f"repeats must be at least 1, got {repeats}")
-    slots = asyncio.Semaphore(settings.concurrency)
-    grader = Grader(provider, settings, cache=workspaces, limits=limits)
+    slots = asyncio.Semaphore(grader.settings.concurrency)
 
     async def verdict(task: Task, patch: str) -> Verdict:
         async with slots:

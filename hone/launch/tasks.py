@@ -84,14 +84,11 @@ def validate(settings: RunSettings, tasks: Sequence[Task], n: int, reporter: Rep
             reporter.stage("validating tasks", len(tasks)) as stage,
         ):
             async with make_provider(settings.sandbox) as provider:
+                grader = Grader(
+                    provider, settings.grading, cache=Path(folder), limits=settings.sandbox.limits()
+                )
                 return await curate.validate(
-                    tasks,
-                    provider,
-                    workspaces=Path(folder),
-                    settings=settings.grading,
-                    limits=settings.sandbox.limits(),
-                    repeats=n,
-                    progress=lambda admission: stage.advance(),
+                    tasks, grader, repeats=n, progress=lambda admission: stage.advance()
                 )
 
     return asyncio.run(run())

@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from hone.curate.validate import Admission, validate
+from hone.grading.grade import Grader
 from hone.grading.settings import GradingSettings
 from hone.sandbox import ProviderUnavailable, make_provider
 from hone.sandbox.settings import SandboxSettings
@@ -57,9 +58,7 @@ def test_refused_tasks_are_named_with_their_reason(tmp_path):
         async with make_provider(SandboxSettings(state_dir=tmp_path / "state")) as provider:
             return await validate(
                 tasks,
-                provider,
-                workspaces=tmp_path / "workspaces",
-                settings=SETTINGS,
+                Grader(provider, SETTINGS, cache=tmp_path / "workspaces"),
                 repeats=2,
                 progress=lambda admission: done.append(admission.task_id),
             )
@@ -96,13 +95,13 @@ class TwoWorlds:
 def test_flaky_task_is_refused(tmp_path):
     async def main():
         async with make_provider(SandboxSettings(state_dir=tmp_path / "state")) as provider:
-            first = await validate([GOOD], provider, workspaces=tmp_path / "w", settings=SETTINGS, repeats=1)
+            first = await validate([GOOD], Grader(provider, SETTINGS, cache=tmp_path / "w"), repeats=1)
             assert first.admitted == (GOOD.id,)
             (made,) = (path for path in (tmp_path / "w").iterdir() if path.is_dir())
             other = shutil.copytree(made, tmp_path / "other", symlinks=True)
             _remove(other, f"{GOOD.metadata['names'][0]}.py")
             return await validate(
-                [GOOD], TwoWorlds(provider, other), workspaces=tmp_path / "w", settings=SETTINGS, repeats=2
+                [GOOD], Grader(TwoWorlds(provider, other), SETTINGS, cache=tmp_path / "w"), repeats=2
             )
 
     assert asyncio.run(main()).refused[GOOD.id].startswith("flaky: the gold patch passes 1 of 2 times")
@@ -114,9 +113,7 @@ class Unavailable:
 
 
 def test_grader_failure_is_not_a_failing_test(tmp_path):
-    report = asyncio.run(
-        validate([GOOD, OTHER], Unavailable(), workspaces=tmp_path, settings=SETTINGS, repeats=1)
-    )
+    report = asyncio.run(validate([GOOD, OTHER], Grader(Unavailable(), SETTINGS, cache=tmp_path), repeats=1))
     assert report.admitted == ()
     for reason in report.refused.values():
         assert reason.startswith("no verdict: ")
@@ -145,9 +142,7 @@ def test_gradings_are_bounded_and_end_on_cancellation(tmp_path):
     async def main():
         provider = Busy()
         tasks = [replace(GOOD, id=f"t{i}") for i in range(6)]
-        running = asyncio.create_task(
-            validate(tasks, provider, workspaces=tmp_path, settings=SETTINGS, repeats=1)
-        )
+        running = asyncio.create_task(validate(tasks, Grader(provider, SETTINGS, cache=tmp_path), repeats=1))
         async with asyncio.timeout(60):
             await provider.full.wait()
             for _ in range(50):  # longer than every other task needs to come to its first grading

@@ -38,6 +38,8 @@ from hone.utils.files import build_directory, default_cache_dir, make_readable
 RECORD = "layer.json"
 _LAYOUT = 1  # increment when the same program gives another layer
 _COMPILE_TIMEOUT_S = 600.0
+_NPM_TIMEOUT_S = 600.0
+_QUIET = ("--ignore-scripts", "--no-audit", "--no-fund", "--no-update-notifier", "--loglevel=error")
 
 
 def default_layers() -> Path:
@@ -107,10 +109,6 @@ def _compile(target: Path, layer: str) -> None:
         subprocess.run(
             command, stdin=subprocess.DEVNULL, capture_output=True, timeout=_COMPILE_TIMEOUT_S, check=False
         )
-
-
-_NPM_TIMEOUT_S = 600.0
-_QUIET = ("--ignore-scripts", "--no-audit", "--no-fund", "--no-update-notifier", "--loglevel=error")
 
 
 def _identify(install: Install) -> list[str]:

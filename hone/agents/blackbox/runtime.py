@@ -41,6 +41,8 @@ _OMITTED = {
     "__pycache__", "config-*", "ensurepip", "idlelib", "lib2to3", "site-packages", "dist-packages", "test",
     "tests", "tkinter", "turtledemo",
 }  # fmt: skip
+ARCHIVE_MAX = 2 << 30  # bytes
+_READ_TIMEOUT_S = 60.0
 
 
 def identify(runtime: Runtime | None) -> str:
@@ -141,10 +143,6 @@ def _copy_program(source: Path, target: Path) -> None:
 def _write_wrapper(path: Path, layer: str, program: str, arguments: str) -> None:
     path.write_text(_WRAPPER.format(layer=layer, program=program, arguments=arguments))
     path.chmod(0o755)
-
-
-ARCHIVE_MAX = 2 << 30  # bytes
-_READ_TIMEOUT_S = 60.0
 
 
 def unpack(source: str, sha256: str, target: Path) -> None:

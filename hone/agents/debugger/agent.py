@@ -26,6 +26,44 @@ from hone.types import Message, Task
 
 ONE_CALL = "Only one tool is called in each reply: this call was not made."
 TURNS, COMMAND_TIMEOUT_S = 80, 30.0
+_DEBUG = """\
+You are a software engineer who repairs Python code with a debugger. A program in the repository below does \
+not behave as it should. Find out why by watching it run, and repair it.
+
+Rules:
+- Use the pdb tool: start the program or a test under it, set breakpoints inside of functions, step, and \
+print values, before you decide what is wrong. Do not guess from reading alone.
+- Call exactly one tool in each reply, and wait for its result.
+- Repair the cause with rewrite (or edit), as small as it can be; do not rewrite whole files.
+- After every rewrite, call eval to run the tests. When something still fails, go back to the debugger.
+- Do not change tests to make them pass: the repair is checked by tests that you cannot see.
+- When the repair is done, call submit."""
+_REWRITE = """\
+You are a software engineer who repairs Python code. A program in the repository below does not behave as it \
+should. Find out why by reading the code and the results of its tests, and repair it.
+
+Rules:
+- Look at the code (view, grep, listdir) and at what fails (eval) before you decide what is wrong.
+- Call exactly one tool in each reply, and wait for its result.
+- Repair the cause with rewrite (or edit), as small as it can be; do not rewrite whole files.
+- After every rewrite, call eval to run the tests. When something still fails, look again.
+- Do not change tests to make them pass: the repair is checked by tests that you cannot see.
+- When the repair is done, call submit."""
+_TEXT_CALLS = """\
+The tools, one JSON description in each line:
+
+{tools}
+
+To call a tool, end your reply with a call like this one:
+
+<tool_call>
+{{"name": "view", "arguments": {{"path": "app.py", "start": 1, "end": 40}}}}
+</tool_call>"""
+_TASK = """\
+{problem}
+
+The program doesn't behave as intended. Investigate the repository, figure out the root cause, then rewrite \
+the code to fix the issue."""
 
 
 class DebuggerAgent:
@@ -119,49 +157,6 @@ class DebuggerAgent:
             {"role": "tool", "tool_call_id": other, "content": ONE_CALL} for other in others
         ]
         return [*answers, {"role": "tool", "tool_call_id": last, "content": observation}]
-
-
-_DEBUG = """\
-You are a software engineer who repairs Python code with a debugger. A program in the repository below does \
-not behave as it should. Find out why by watching it run, and repair it.
-
-Rules:
-- Use the pdb tool: start the program or a test under it, set breakpoints inside of functions, step, and \
-print values, before you decide what is wrong. Do not guess from reading alone.
-- Call exactly one tool in each reply, and wait for its result.
-- Repair the cause with rewrite (or edit), as small as it can be; do not rewrite whole files.
-- After every rewrite, call eval to run the tests. When something still fails, go back to the debugger.
-- Do not change tests to make them pass: the repair is checked by tests that you cannot see.
-- When the repair is done, call submit."""
-
-_REWRITE = """\
-You are a software engineer who repairs Python code. A program in the repository below does not behave as it \
-should. Find out why by reading the code and the results of its tests, and repair it.
-
-Rules:
-- Look at the code (view, grep, listdir) and at what fails (eval) before you decide what is wrong.
-- Call exactly one tool in each reply, and wait for its result.
-- Repair the cause with rewrite (or edit), as small as it can be; do not rewrite whole files.
-- After every rewrite, call eval to run the tests. When something still fails, look again.
-- Do not change tests to make them pass: the repair is checked by tests that you cannot see.
-- When the repair is done, call submit."""
-
-_TEXT_CALLS = """\
-The tools, one JSON description in each line:
-
-{tools}
-
-To call a tool, end your reply with a call like this one:
-
-<tool_call>
-{{"name": "view", "arguments": {{"path": "app.py", "start": 1, "end": 40}}}}
-</tool_call>"""
-
-_TASK = """\
-{problem}
-
-The program doesn't behave as intended. Investigate the repository, figure out the root cause, then rewrite \
-the code to fix the issue."""
 
 
 def first_messages(

@@ -30,6 +30,9 @@ LIFE_S = 86400.0  # of the server; the episode bounds rollouts
 # SWE-bench images keep the interpreter of their repository in a conda environment of this name.
 _ACTIVATE = 'PATH="/opt/miniconda3/envs/testbed/bin:$PATH"; exec "$@"'
 _COMMAND = ["bash", "-c", _ACTIVATE, "bash", "python3", "-I", "-B", f"{IN_SANDBOX}/hone_debug_server.py"]
+SECRET_BYTES = 64
+SECRET_TIMEOUT_S = 20.0
+MESSAGE_MAX = 8 << 20  # bytes
 
 
 class ServerLost(Exception):
@@ -135,11 +138,6 @@ def _exit_reason(running: asyncio.Task[ExecResult]) -> str:
     result = running.result()
     stderr = result.stderr[-300:].decode("utf-8", "replace").strip()
     return f"it ended with exit code {result.exit_code}{': ' + stderr if stderr else ''}"
-
-
-SECRET_BYTES = 64
-SECRET_TIMEOUT_S = 20.0
-MESSAGE_MAX = 8 << 20  # bytes
 
 
 class ConnectionBroken(Exception):

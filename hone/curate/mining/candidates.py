@@ -15,6 +15,14 @@ from hone.curate.mining.settings import MiningSettings
 from hone.curate.syntax import defines_tests, meaning, words
 from hone.tasks.repository import Repository
 
+_COUNTS = re.compile(r"\n?(\d+|-)\t(\d+|-)\t(.*)", re.DOTALL)
+_MARK = "commit:"
+_FORMAT = f"tformat:{_MARK}%H%x00%P%x00%ct%x00%B%x00"
+DIFF = (
+    *("--binary", "--full-index", "--no-renames", "--no-ext-diff", "--no-textconv", "--no-color"),
+    *("--src-prefix=a/", "--dst-prefix=b/"),
+)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
@@ -139,14 +147,7 @@ def _has_tests(text: str) -> bool:
         return False  # written for another Python version
 
 
-_COUNTS = re.compile(r"\n?(\d+|-)\t(\d+|-)\t(.*)", re.DOTALL)
-_MARK = "commit:"
-_FORMAT = f"tformat:{_MARK}%H%x00%P%x00%ct%x00%B%x00"
 # Explicit options, so that the repository's configuration cannot change a diff.
-DIFF = (
-    *("--binary", "--full-index", "--no-renames", "--no-ext-diff", "--no-textconv", "--no-color"),
-    *("--src-prefix=a/", "--dst-prefix=b/"),
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,6 +25,10 @@ from hone.tasks.formats import from_dict, to_dict
 from hone.tasks.repository import Repository
 from hone.types import Checks, Environment, Task
 
+SOURCE = "mined"
+_MIN_TASK_TIMEOUT_S = 30.0
+_SLOWER = 5.0  # factor by which a busy machine may be slower than this one
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
@@ -169,11 +173,6 @@ class _Miner:
         failing = FailingTests(ids=observed.compared.fail_to_pass, log=observed.log)
         statement = write(candidate, parts, failing, self._issues, settings.min_statement)
         return make_task(candidate, parts, environment, observed, statement)
-
-
-SOURCE = "mined"
-_MIN_TASK_TIMEOUT_S = 30.0
-_SLOWER = 5.0  # factor by which a busy machine may be slower than this one
 
 
 def make_task(

@@ -20,6 +20,18 @@ from hone.tasks.formats.rows import text
 
 _PREFIX = re.compile(r"\[(fix|bugfix|bug)\]\s*|(fix|bugfix|bug|hotfix|feat|perf)(\([^)]*\))?!?:\s*", re.I)
 _NOT_PACKAGES = {"src", "lib"}
+_FENCED = re.compile(r"(^[ ]*```.*?(?:^[ ]*```[ ]*$|\Z))", re.MULTILINE | re.DOTALL)
+_BREAK = re.compile(r"\n\s*\n|\n(?=\s*[-*+] )")  # an empty line, or the next list item
+_LINK = re.compile(r"<?https?://\S*/(?:pull|commit|compare|merge_requests|releases)s?/?[^\s>)\]]*>?")
+_REFERENCE = re.compile(r"(\w+:?\s+)?(\S*#|gh-)\d+\W*", re.IGNORECASE)  # `Closes #12.`
+_DIFF = re.compile(r"^\s*(diff --git |@@ .*@@|(---|\+\+\+) [ab]/|```diff|```patch)", re.MULTILINE)
+_CODE_NAME = re.compile(r"[a-z0-9][A-Z]|_|^[A-Z]{2,}$")
+_CHANGE = re.compile(  # start of a paragraph about the change instead of the bug
+    r"[-*+_ ]*(also,? )?((adds?|uses?|replaces?|changes?|moves?|makes?|removes?|updates?|renames?|"
+    r"refactors?|simplify|introduces?|extracts?|tests?|fixed by|instead,)\b|"
+    r"(the|this|my) (fix|patch|commit|change|pr)\b)",
+    re.IGNORECASE,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,20 +133,6 @@ def read_issues(path: Path) -> Mapping[int, Issue]:
         except TaskError as error:
             raise TaskError(f"{path}, issue {count}: {error}") from None
     return issues
-
-
-_FENCED = re.compile(r"(^[ ]*```.*?(?:^[ ]*```[ ]*$|\Z))", re.MULTILINE | re.DOTALL)
-_BREAK = re.compile(r"\n\s*\n|\n(?=\s*[-*+] )")  # an empty line, or the next list item
-_LINK = re.compile(r"<?https?://\S*/(?:pull|commit|compare|merge_requests|releases)s?/?[^\s>)\]]*>?")
-_REFERENCE = re.compile(r"(\w+:?\s+)?(\S*#|gh-)\d+\W*", re.IGNORECASE)  # `Closes #12.`
-_DIFF = re.compile(r"^\s*(diff --git |@@ .*@@|(---|\+\+\+) [ab]/|```diff|```patch)", re.MULTILINE)
-_CODE_NAME = re.compile(r"[a-z0-9][A-Z]|_|^[A-Z]{2,}$")
-_CHANGE = re.compile(  # start of a paragraph about the change instead of the bug
-    r"[-*+_ ]*(also,? )?((adds?|uses?|replaces?|changes?|moves?|makes?|removes?|updates?|renames?|"
-    r"refactors?|simplify|introduces?|extracts?|tests?|fixed by|instead,)\b|"
-    r"(the|this|my) (fix|patch|commit|change|pr)\b)",
-    re.IGNORECASE,
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,6 +27,30 @@ from hone.types import Checks, Commit, Environment, Task, TestStatus
 _BATCH = 24  # candidates per batch; the choice of a batch uses the results of the earlier ones
 _MIN_TIMEOUT_S = 10.0  # of a candidate's run
 _SLOWER = 6.0  # factor against the unchanged repository
+SOURCE = "mutated"
+_MIN_TASK_TIMEOUT_S = 30.0
+_TASK_SLOWER = 10.0  # factor for a busy machine or a slow wrong fix
+_MESSAGE = "Current state"  # of the only commit that the agent sees
+_FAILED = (TestStatus.FAILED, TestStatus.ERROR)
+_FEW = 3  # this many tests may fail, whatever their share of the run
+
+
+class Reason(StrEnum):
+    """Reasons why a candidate does not become a task."""
+
+    REPEATED = "equal to another bug, or does not compile"
+    FUNCTION_FULL = "its function has enough tasks"
+    UNDETECTED = "no test fails"
+    DID_NOT_END = "the tests do not finish, or end their process"
+    NOT_COLLECTED = "tests can no longer be collected"
+    TOO_BROKEN = "more than half of the tests fail"
+    PARTLY_HIDDEN = "one of its changes hides another"
+    ALIKE = "too similar to another task"
+    NO_STATEMENT = "no failing test makes an example"
+    LEAKS = "its statement would reveal the fix"
+    NOT_ADMITTED = "validation refuses the task"
+    SURPLUS = "more tasks than requested"
+    NO_VERDICT = "its tests could not be run"
 
 
 class Search:
@@ -201,12 +225,6 @@ def _by_mutation(failures: Sequence[Failure], detected: Sequence[frozenset[str]]
     return groups
 
 
-SOURCE = "mutated"
-_MIN_TASK_TIMEOUT_S = 30.0
-_TASK_SLOWER = 10.0  # factor for a busy machine or a slow wrong fix
-_MESSAGE = "Current state"  # of the only commit that the agent sees
-
-
 def make_task(
     candidate: Candidate,
     statement: str,
@@ -267,28 +285,6 @@ def _metadata(candidate: Candidate, failing: Sequence[str], passing: int) -> Map
         "failing_share": round(len(failing) / (len(failing) + passing), 4),
         "statement": "failing tests",
     }
-
-
-_FAILED = (TestStatus.FAILED, TestStatus.ERROR)
-_FEW = 3  # this many tests may fail, whatever their share of the run
-
-
-class Reason(StrEnum):
-    """Reasons why a candidate does not become a task."""
-
-    REPEATED = "equal to another bug, or does not compile"
-    FUNCTION_FULL = "its function has enough tasks"
-    UNDETECTED = "no test fails"
-    DID_NOT_END = "the tests do not finish, or end their process"
-    NOT_COLLECTED = "tests can no longer be collected"
-    TOO_BROKEN = "more than half of the tests fail"
-    PARTLY_HIDDEN = "one of its changes hides another"
-    ALIKE = "too similar to another task"
-    NO_STATEMENT = "no failing test makes an example"
-    LEAKS = "its statement would reveal the fix"
-    NOT_ADMITTED = "validation refuses the task"
-    SURPLUS = "more tasks than requested"
-    NO_VERDICT = "its tests could not be run"
 
 
 def classify_run(expected: Sequence[str], run: TestRun) -> tuple[Reason | None, list[str]]:

@@ -34,6 +34,9 @@ from hone.policy.reply import Chat, Reply
 from hone.sandbox.contract import Sandbox
 from hone.types import Message
 
+TOKEN_LIMIT = "TokenLimitExceeded"  # noqa: S105 - not one of the package's own
+SENT = ("role", "content", "tool_calls", "tool_call_id", "reasoning_content")  # keys of a message
+
 
 class PolicyModelConfig(BaseModel):
     """The keys of the YAML's section `model` that concern messages."""
@@ -173,10 +176,6 @@ class SandboxEnvironment:
         kind = f"{type(self).__module__}.{type(self).__name__}"
         config = {"environment": self.config.model_dump(mode="json"), "environment_type": kind}
         return {"info": {"config": config}}
-
-
-TOKEN_LIMIT = "TokenLimitExceeded"  # noqa: S105 - not one of the package's own
-SENT = ("role", "content", "tool_calls", "tool_call_id", "reasoning_content")  # keys of a message
 
 
 class Rollout:

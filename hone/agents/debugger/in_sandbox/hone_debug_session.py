@@ -16,6 +16,8 @@ from hone_debug_files import Refused, resolve
 from hone_debug_wire import INTERRUPT, Broken, Messages, Output, pack  # beside this file
 
 DEBUGGEE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "hone_debuggee.py")
+PIECE = 1 << 16
+SETTLE_S = 10.0  # for a program to stop after an interrupt, or to exit after it closed its channel
 
 
 class Session:
@@ -109,10 +111,6 @@ class Session:
         if self.child is not None:
             self.child.end()
             self.child = None
-
-
-PIECE = 1 << 16
-SETTLE_S = 10.0  # for a program to stop after an interrupt, or to exit after it closed its channel
 
 
 class Child:

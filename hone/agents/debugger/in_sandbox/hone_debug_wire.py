@@ -8,6 +8,7 @@ from typing import Any
 
 MESSAGE_MAX = 8 << 20  # bytes
 INTERRUPT = signal.SIGRTMIN + 10  # stops a program under the debugger
+KEPT = 10_000  # bytes kept for one reply, half of them from the end
 
 
 class Broken(Exception):
@@ -39,9 +40,6 @@ class Messages:
         if not all(isinstance(message, dict) for message in messages):
             raise Broken("a message that is not an object")
         return messages
-
-
-KEPT = 10_000  # bytes kept for one reply, half of them from the end
 
 
 class Output:
