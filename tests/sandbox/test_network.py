@@ -10,6 +10,7 @@ import pytest
 
 from hone.sandbox import ExecResult, Sandbox, SandboxSpec, make_provider
 from hone.sandbox.contract import TUNNEL_PATH
+from hone.sandbox.init.bundle import forward_port_command
 from hone.sandbox.network import PROXY_PATH
 from hone.sandbox.settings import SandboxSettings
 from tests.sandbox.proxied import BIG, answer, ask, connect, web_server
@@ -108,3 +109,19 @@ def test_tunnel_connects_to_the_named_service_only(tmp_path: Path) -> None:
         assert left.text == "service.sock\n"
 
     _inside(tmp_path, scenario, SandboxSpec(tunnel=service))
+
+
+def test_forwarded_port_reaches_the_tunnel(tmp_path: Path) -> None:
+    async def reply(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write((await reader.readline()).upper())
+        writer.close()
+
+    async def scenario(sandbox: Sandbox) -> None:
+        service = tmp_path / "service.sock"
+        async with await asyncio.start_unix_server(reply, service):
+            service.chmod(0o666)
+            assert (await sandbox.exec(forward_port_command(8123, TUNNEL_PATH))).exit_code == 0
+            command = "exec 3<>/dev/tcp/127.0.0.1/8123; echo hello >&3; cat <&3"
+            assert (await sandbox.exec(command)).text == "HELLO\n"
+
+    _inside(tmp_path, scenario, SandboxSpec(tunnel=tmp_path / "service.sock"))
