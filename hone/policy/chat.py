@@ -14,9 +14,7 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 
-import numpy as np
-
-from hone.policy.engine import Engine, Finish, Sampling
+from hone.policy.engine import Engine, Finish, Sampling, derive_seed
 from hone.policy.forks import Fork
 from hone.policy.rendering import ChatRenderer
 from hone.policy.reply import CallKind, Reply, ToolSpec
@@ -73,7 +71,7 @@ class Chat:
         """
         started = time.monotonic()
         prompt = self._transcript.prompt(messages, tools)
-        sampling = dataclasses.replace(self._sampling, seed=_seed(self._sampling.seed, self._requests))
+        sampling = dataclasses.replace(self._sampling, seed=derive_seed(self._sampling.seed, self._requests))
         self._requests += 1
         completion = await self._engine.generate(prompt.tokens, sampling, session=self._session)
         placed = self._transcript.add_reply(
@@ -99,10 +97,3 @@ class Chat:
     async def close(self) -> None:
         """End the conversation and free its KV cache."""
         await self._engine.release(self._session)
-
-
-def _seed(seed: int | None, index: int) -> int | None:
-    """Return the seed of the reply number `index`."""
-    if seed is None:
-        return None
-    return int(np.random.SeedSequence((seed, index)).generate_state(1, np.uint64)[0] >> 1)

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
+import numpy as np
+
 from hone.types import Float32, Int32
 
 
@@ -28,6 +30,23 @@ class ContextOverflow(Exception):
         )
         self.prompt_tokens = prompt_tokens
         self.context_tokens = context_tokens
+
+
+def check_prompt(prompt_ids: Sequence[int] | Int32, vocabulary: int, context_tokens: int) -> Int32:
+    """Return the prompt as an array. Raises ValueError for bad ids; ContextOverflow if no reply fits."""
+    prompt = np.asarray(prompt_ids, np.int32)
+    if not len(prompt) or prompt.min() < 0 or prompt.max() >= vocabulary:
+        raise ValueError(f"a prompt needs at least one token id, each from 0 to {vocabulary - 1}")
+    if len(prompt) >= context_tokens:
+        raise ContextOverflow(len(prompt), context_tokens)
+    return prompt
+
+
+def derive_seed(seed: int | None, index: int) -> int | None:
+    """Return the seed of the part number `index` of what `seed` begins; None without a seed."""
+    if seed is None:
+        return None
+    return int(np.random.SeedSequence((seed, index)).generate_state(1, np.uint64)[0] >> 1)
 
 
 class Finish(StrEnum):

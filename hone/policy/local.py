@@ -14,19 +14,28 @@ import asyncio
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-import numpy as np
 import torch
 
 from hone.policy.batch import Batch, DecodeRow
-from hone.policy.engine import Completion, ContextOverflow, EngineError, Sampling
+from hone.policy.engine import Completion, EngineError, Sampling, check_prompt
 from hone.policy.settings import LocalEngineSettings
 from hone.policy.threads import use_threads
 from hone.types import Int32
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
+
+
+@dataclass(slots=True, eq=False)
+class _Command:
+    """An action for the worker thread."""
+
+    action: Callable[[], None]
+    when_idle: bool  # wait until no request runs
+    done: Future[None] = field(default_factory=Future[None])
 
 
 class LocalEngine:
@@ -45,8 +54,7 @@ class LocalEngine:
         self._wake = threading.Condition()
         self._waiting: list[tuple[DecodeRow, Future[Completion]]] = []
         self._running: dict[int, tuple[DecodeRow, Future[Completion]]] = {}
-        self._commands: list[tuple[Callable[[], None], Future[None]]] = []
-        self._drained: list[Future[None]] = []
+        self._commands: list[_Command] = []
         self._paused = False
         self._closing = False
         self._failure: BaseException | None = None
@@ -70,18 +78,13 @@ class LocalEngine:
 
         Raises ContextOverflow, EngineError, and ValueError for an empty prompt or an id out of range.
         """
-        prompt = np.asarray(prompt_ids, np.int32)
-        if not len(prompt) or prompt.min() < 0 or prompt.max() >= self._vocab_size:
-            raise ValueError(f"a prompt needs at least one token id, each from 0 to {self._vocab_size - 1}")
-        room = self.context_tokens - len(prompt)
-        if room < 1:
-            raise ContextOverflow(len(prompt), self.context_tokens)
+        prompt = check_prompt(prompt_ids, self._vocab_size, self.context_tokens)
         row = DecodeRow(
             session=session,
             sampling=sampling,
             tokens=prompt.tolist(),
             prompt_length=len(prompt),
-            limit=min(sampling.max_tokens, room),
+            limit=min(sampling.max_tokens, self.context_tokens - len(prompt)),
         )
         future: Future[Completion] = Future()
         with self._wake:
@@ -101,13 +104,10 @@ class LocalEngine:
         await self._command(lambda: self._change_version(version))
 
     async def pause(self) -> None:
-        drained: Future[None] = Future()
         with self._wake:
             self._require_open()
             self._paused = True
-            self._drained.append(drained)
-            self._wake.notify()
-        await asyncio.wrap_future(drained)
+        await self._command(lambda: None, when_idle=True)
 
     async def resume(self) -> None:
         with self._wake:
@@ -133,14 +133,14 @@ class LocalEngine:
         if self._closing:
             raise EngineError("the local engine is closed")
 
-    async def _command(self, action: Callable[[], None]) -> None:
-        """Run `action` on the worker thread between two steps."""
-        done: Future[None] = Future()
+    async def _command(self, action: Callable[[], None], *, when_idle: bool = False) -> None:
+        """Run `action` on the worker thread between two steps, or once no request runs any more."""
+        command = _Command(action, when_idle)
         with self._wake:
             self._require_open()
-            self._commands.append((action, done))
+            self._commands.append(command)
             self._wake.notify()
-        await asyncio.wrap_future(done)
+        await asyncio.wrap_future(command.done)
 
     # --- the worker thread ---
 
@@ -166,25 +166,22 @@ class LocalEngine:
             self._wake.wait_for(self._has_work)
             if self._closing:
                 return False
-            commands, self._commands = self._commands, []
             self._drop_cancelled()
-            for action, done in commands:
-                if done.set_running_or_notify_cancel():
-                    action()
-                    done.set_result(None)
+            for command in list(self._commands):
+                if command.when_idle and self._running:
+                    continue
+                self._commands.remove(command)
+                if command.done.set_running_or_notify_cancel():
+                    command.action()
+                    command.done.set_result(None)
             candidates = [] if self._paused else list(self._waiting)
-            if not self._running:
-                drained, self._drained = self._drained, []
-                for future in drained:
-                    if future.set_running_or_notify_cancel():
-                        future.set_result(None)
         if candidates:
             self._admit(candidates)
         return True
 
     def _has_work(self) -> bool:
         can_admit = bool(self._waiting) and not self._paused
-        return bool(self._closing or self._commands or self._running or can_admit or self._drained)
+        return bool(self._closing or self._commands or self._running or can_admit)
 
     def _admit(self, candidates: list[tuple[DecodeRow, Future[Completion]]]) -> None:
         if self._model.training:
@@ -223,10 +220,9 @@ class LocalEngine:
     def _fail_all(self, failure: BaseException) -> None:
         with self._wake:
             self._closing = True
-            unfinished = [*self._waiting, *self._running.values(), *self._commands]
-            futures: list[Future[Completion] | Future[None]] = [entry[1] for entry in unfinished]
-            futures += self._drained
-            self._waiting, self._commands, self._drained = [], [], []
+            futures: list[Future[Completion] | Future[None]] = [command.done for command in self._commands]
+            futures += [future for _, future in (*self._waiting, *self._running.values())]
+            self._waiting, self._commands = [], []
             self._running.clear()
         for future in futures:
             if future.set_running_or_notify_cancel():

@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from hone.policy.errors import PolicyError
-from hone.policy.families import family_names, family_renderer
 from hone.policy.folder import read_config
-from hone.policy.rendering import ChatRenderer, first_line
+from hone.policy.rendering import ChatRenderer, family_names, family_renderer, first_line
 from hone.policy.reply import ToolSpec
 from hone.policy.template import TemplateRenderer
 from hone.types import Message

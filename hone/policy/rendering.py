@@ -9,7 +9,7 @@
 returns None if it cannot extend.
 """
 
-# pyright: reportMissingTypeStubs=false
+# pyright: reportUnknownMemberType=false, reportMissingTypeStubs=false
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -26,9 +26,15 @@ from hone.types import Message
 
 if TYPE_CHECKING:
     from renderers import ParsedResponse, Renderer
+    from transformers import PreTrainedTokenizerBase
 
 _OPENING: Message = {"role": "user", "content": "x"}
 DAY = date(2024, 7, 26)  # the date in prompts, fixed so that runs repeat; Llama's default
+_HARMONY = "gpt-oss"  # rendered by openai-harmony, which has its own encoder
+_HARMONY_OPTIONS: dict[str, Any] = {
+    "conversation_start_date": DAY.isoformat(),
+    "auto_drop_analysis": False,  # keep past reasoning, as `thinking_retention` does elsewhere
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,6 +127,40 @@ class FamilyRenderer:
     def _tools(self, tools: ToolSpecs) -> list[Any] | None:
         given = enveloped(tools)
         return given if self._own_encoder else self._tokenizer.mark_json(given)
+
+
+def family_names() -> list[str]:
+    """Return every family, in the order in which `auto` tries them."""
+    from renderers.base import MODEL_RENDERER_MAP
+
+    return list(dict.fromkeys(MODEL_RENDERER_MAP.values()))
+
+
+def family_renderer(
+    tokenizer: PreTrainedTokenizerBase, name: str, *, thinking: bool = True
+) -> FamilyRenderer | str:
+    """Return the renderer of a family, or the reason why it does not fit this tokenizer.
+
+    Past reasoning stays in the prompt, so sampled tokens are not rendered again. Without `thinking` the
+    prompt tells the model not to reason.
+    """
+    import renderers
+    from renderers.configs import config_from_name
+
+    if name not in family_names():
+        return f"unknown renderer; choose one of: auto, default, {', '.join(sorted(family_names()))}"
+    settings: Any = type(config_from_name(name))
+    if not thinking and "enable_thinking" not in settings.model_fields:
+        return "the prompts of this family cannot tell a model not to reason: set model.thinking = true"
+    options: dict[str, Any] = {} if thinking else {"enable_thinking": False}
+    if name == _HARMONY:
+        options |= _HARMONY_OPTIONS
+    literal = LiteralTokenizer(tokenizer)
+    try:
+        renderer = renderers.create_renderer(literal, settings(thinking_retention="all", **options))
+    except Exception as error:  # renderers raise many types of errors, assertions included
+        return first_line(error)
+    return FamilyRenderer(renderer, literal, name, own_encoder=name == _HARMONY)
 
 
 def rendered_reply_ids(

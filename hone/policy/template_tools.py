@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from hone.policy.errors import PolicyError
-from hone.policy.families import family_names, family_renderer
 from hone.policy.literal import LiteralTokenizer
 from hone.policy.messages import enveloped
+from hone.policy.rendering import family_names, family_renderer
 from hone.policy.reply import ToolSpec
 from hone.types import Message
 

@@ -20,7 +20,6 @@ from collections.abc import (
     Callable,
     Coroutine,
     Hashable,
-    Iterable,
     Mapping,
     Sequence,
 )
@@ -30,11 +29,12 @@ from typing import TypeVar
 
 import numpy as np
 
-from hone.policy.engine import Completion, ContextOverflow, EngineError, Sampling
+from hone.policy.engine import Completion, ContextOverflow, EngineError, Sampling, check_prompt
 from hone.policy.engines.client import CompletionChunk, Refused, ServerUnavailable
 from hone.policy.engines.partial_completion import PartialCompletion
 from hone.policy.engines.replica import FleetSpec, Replica, WeightProbe, Weights
 from hone.types import Int32
+from hone.utils.concurrency import task_group
 
 log = logging.getLogger(__name__)
 Server = TypeVar("Server", bound=Hashable)
@@ -95,12 +95,8 @@ class Fleet:
         continues under the new weights. Raises ContextOverflow, EngineError, and ValueError for an empty
         prompt or an id out of range.
         """
-        prompt = np.asarray(prompt_ids, np.int32)
-        if not len(prompt) or prompt.min() < 0 or prompt.max() >= self._vocabulary:
-            raise ValueError(f"a prompt is one or more token ids from 0 to {self._vocabulary - 1}")
+        prompt = check_prompt(prompt_ids, self._vocabulary, self.context_tokens)
         room = self.context_tokens - len(prompt)
-        if room < 1:
-            raise ContextOverflow(len(prompt), self.context_tokens)
         partial = PartialCompletion(prompt.tolist(), sampling, min(sampling.max_tokens, room))
         failures, failed, timeout_s = 0, None, self._settings.request_timeout_s
         while partial.finish is None:
@@ -296,10 +292,15 @@ class Fleet:
 
     async def start(self) -> None:
         """Start every server. Raises the EngineError of the first that cannot be used."""
-        await _all(replica.start() for replica in self._replicas)
+        await self._for_each_replica(lambda replica: replica.start())
         versions = {replica.version for replica in self._replicas}
         self._version = versions.pop() if len(versions) == 1 else _MIXED_VERSIONS
-        self._supervisors = asyncio.create_task(_all(self._supervise(replica) for replica in self._replicas))
+        self._supervisors = asyncio.create_task(self._for_each_replica(self._supervise))
+
+    async def _for_each_replica(self, job: Callable[[Replica], Coroutine[None, None, None]]) -> None:
+        async with task_group() as tasks:
+            for replica in self._replicas:
+                tasks.create_task(job(replica))
 
     async def _supervise(self, replica: Replica) -> None:
         while True:
@@ -347,15 +348,3 @@ def _hide_truncated_logprobs(chunk: CompletionChunk, replica: Replica, sampling:
     if replica.full_vocab_logprobs or not truncated:
         return chunk
     return dataclasses.replace(chunk, logprobs=np.full(len(chunk.token_ids), np.nan, np.float32))
-
-
-async def _all(jobs: Iterable[Coroutine[None, None, None]]) -> None:
-    """Run jobs concurrently; the first failure cancels the others and is raised as it is."""
-
-    tasks: list[asyncio.Task[None]] = [asyncio.ensure_future(job) for job in jobs]
-    try:
-        await asyncio.gather(*tasks)
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)

@@ -14,10 +14,9 @@ from contextlib import closing, nullcontext, suppress
 from pathlib import Path
 from typing import Protocol
 
-import aiohttp
-
 from hone.policy.engine import EngineError
 from hone.policy.engines import server_guard
+from hone.policy.engines.client import Http, new_session
 from hone.policy.engines.command import reserved_port, server_command
 from hone.policy.settings import ModelSettings, ServerEngineSettings
 
@@ -172,13 +171,10 @@ class ManagedServer:
 
     async def _is_healthy(self, timeout_s: float) -> bool:
         """Return whether the health check passes."""
-        timeout = aiohttp.ClientTimeout(total=timeout_s)
-        with suppress(aiohttp.ClientError, OSError, TimeoutError):
-            async with (
-                aiohttp.ClientSession(timeout=timeout) as session,
-                session.get(f"{self._url}/health") as response,
-            ):
-                return response.status == 200
+        with suppress(EngineError):
+            async with new_session() as session:
+                await Http(session, self._url).request("GET", "/health", timeout_s=timeout_s)
+                return True
         return False
 
 

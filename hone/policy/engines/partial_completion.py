@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from hone.policy.engine import Completion, Finish, Sampling
+from hone.policy.engine import Completion, Finish, Sampling, derive_seed
 from hone.policy.engines.client import CompletionChunk, GenerateRequest
 from hone.types import Float32, Int32
 
@@ -31,12 +31,13 @@ class PartialCompletion:
         self.finish: Finish | None = None  # None: incomplete
 
     def next_request(self) -> GenerateRequest:
-        """Return the request for the next chunk."""
+        """Return the request for the next chunk; the first one has the seed of the sampling itself."""
+        seed, chunk = self._sampling.seed, len(self._versions)
         return GenerateRequest(
             prompt=[*self._prompt, *self._tokens],
             sampling=self._sampling,
             limit=self._limit - len(self._tokens),
-            seed=_seed(self._sampling.seed, len(self._versions)),
+            seed=derive_seed(seed, chunk) if chunk else seed,
         )
 
     def add(self, chunk: CompletionChunk, versions: Int32) -> None:
@@ -60,10 +61,3 @@ class PartialCompletion:
             version=np.concatenate(self._versions),
             finish=self.finish,
         )
-
-
-def _seed(seed: int | None, chunk: int) -> int | None:
-    """Return the seed itself for the first chunk, a derived one for each further chunk."""
-    if seed is None or chunk == 0:
-        return seed
-    return int(np.random.SeedSequence((seed, chunk)).generate_state(1, np.uint64)[0] >> 1)

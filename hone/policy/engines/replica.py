@@ -200,23 +200,24 @@ class Replica:
 
         No check is made while `updating()`: a server that loads weights may not answer.
         """
-        ended = asyncio.create_task(self.process.ended())
-        failed = asyncio.create_task(self._failed.wait())
-        check = asyncio.create_task(self._check(updating))
+        jobs = (self.process.ended(), self._marked_unhealthy(), self._failed_check(updating))
+        tasks = [asyncio.create_task(job) for job in jobs]
         try:
-            while True:
-                await asyncio.wait({ended, failed, check}, return_when=asyncio.FIRST_COMPLETED)
-                if ended.done():
-                    return ended.result()
-                if failed.done():
-                    return self.last_error
-                if error := check.result():
-                    return error
-                check = asyncio.create_task(self._check(updating))
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            return next(task.result() for task in tasks if task.done())
         finally:
-            for task in (ended, failed, check):
+            for task in tasks:
                 task.cancel()
-            await asyncio.gather(ended, failed, check, return_exceptions=True)
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _marked_unhealthy(self) -> str:
+        await self._failed.wait()
+        return self.last_error
+
+    async def _failed_check(self, updating: Callable[[], bool]) -> str:
+        while not (error := await self._check(updating)):
+            pass
+        return error
 
     async def _check(self, updating: Callable[[], bool]) -> str:
         """Return an error of the server, POLL_S from now; "" for none."""

@@ -1,17 +1,17 @@
-"""What a call is for, told from its request alone, since clients do not say.
+"""Classify a call as main or auxiliary by its request, since clients do not say.
 
-The main line is the conversation by which the agent works; it is known by its system prompt and its tools.
-Rules, of which the first that holds decides:
+The main line is the conversation in which the agent works, identified by its system prompt and its tools. The
+first rule that applies decides:
 
-1. The last message is a user's, and it or the system prompt begins as known clients ask for a title, a
-   summary of their history, a check, or a forked worker: SIDE.
+1. The last message is a user's, and it or the system prompt begins as known clients request a title, a
+   summary of their history, a check, or a forked worker: AUXILIARY.
 2. There is no main line yet: MAIN.
-3. The main line has tools and this has none, or too few of them: SIDE.
-4. The main line has no tools and this has some: MAIN. What came before was a prelude.
+3. The main line has tools, and this call has none or too few of them: AUXILIARY.
+4. The main line has no tools, and this call has some: MAIN. The earlier calls were a prelude.
 5. The system prompt is the main line's: MAIN. This is the next turn, or the first after the client compacted
    its history.
-6. The history holds a reply of the main line: MAIN. The client's system prompt changes as it goes.
-7. Otherwise: SIDE. This is a sub-agent.
+6. The history contains a reply of the main line: MAIN. This client changes its system prompt.
+7. Otherwise: AUXILIARY. This is a sub-agent.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from dataclasses import dataclass
 from hone.policy.reply import CallKind, ToolSpec
 from hone.types import Message
 
-# How known clients begin the message by which they ask for something beside their main line. Only beginnings
-# of a user's message count, so that nothing that a tool printed makes a turn a side call.
+# The beginnings of known clients' auxiliary requests. Only the beginning of a user's message counts, so no
+# output of a tool makes a call auxiliary.
 _LAST = re.compile(
     "|".join(
         (
@@ -53,19 +53,19 @@ _SYSTEM = re.compile(
         )
     ),
 )
-_SHARE = 0.5  # of the main line's tools that its calls offer at least; clients add and drop some as they go
+_SHARE = 0.5  # of the main line's tools that each of its calls offers at least; clients add and drop some
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """What the main line is known by."""
+    """The properties that identify the main line."""
 
     system: str
     tools: frozenset[str]
 
 
 def line_of(messages: Sequence[Message], tools: Sequence[ToolSpec]) -> Line:
-    """What a conversation with this request would be known by."""
+    """Return the properties of a conversation with this request."""
     return Line(
         system="\n".join(message["content"] for message in _opening(messages)),
         tools=frozenset(tool["name"] for tool in tools),
@@ -78,8 +78,10 @@ def purpose_of(
     main: Line | None,
     holds_main_reply: Callable[[], bool],
 ) -> CallKind:
-    """What a request is for. `main` is the main line so far; `holds_main_reply` says whether one of its
-    replies is among the messages."""
+    """Return the kind of a request.
+
+    `main` is the main line so far; `holds_main_reply` returns whether one of its replies is in the messages.
+    """
     line = line_of(messages, tools)
     last = messages[-1]
     if (last["role"] == "user" and _LAST.match(last["content"])) or _SYSTEM.match(line.system):
@@ -96,6 +98,6 @@ def purpose_of(
 
 
 def _opening(messages: Sequence[Message]) -> Sequence[Message]:
-    """The system messages at the beginning."""
+    """Return the system messages at the beginning."""
     end = next((i for i, message in enumerate(messages) if message["role"] != "system"), len(messages))
     return messages[:end]
