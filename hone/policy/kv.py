@@ -25,15 +25,14 @@ class SavedCache:
     """The keys and values of a conversation between its turns."""
 
     tokens: Int32  # [T]
-    keys: Tensor  # [layers, kv_heads, T, head_dim]
-    values: Tensor  # [layers, kv_heads, T, head_dim]
+    states: Tensor  # [2 (keys, values), layers, kv_heads, T, head_dim]
 
 
 class RowCache:
     """Keys and values of the batch, one row per request; the model's `past_key_values`.
 
-    `keys` and `values` are [layers, rows, kv_heads, capacity + 1, head_dim] and grow with the longest row.
-    The last column receives the writes of padding tokens and is never read.
+    `states` is [2 (keys, values), layers, rows, kv_heads, capacity + 1, head_dim] and grows with the longest
+    row. The last column receives the writes of padding tokens and is never read.
     """
 
     def __init__(
@@ -46,25 +45,25 @@ class RowCache:
         dtype: torch.dtype,
         device: torch.device,
     ) -> None:
-        shape = (layers, rows, kv_heads, _FIRST_CAPACITY + 1, head_dim)
-        self.keys = torch.zeros(shape, dtype=dtype, device=device)
-        self.values = torch.zeros(shape, dtype=dtype, device=device)
+        shape = (2, layers, rows, kv_heads, _FIRST_CAPACITY + 1, head_dim)
+        self.states = torch.zeros(shape, dtype=dtype, device=device)
         self._rows = slice(0, 0)
-        self._lines = _line_starts(self.keys)
+        self._lines = _line_starts(self.states)
         self._flat = torch.zeros(0, dtype=torch.int64)
         self._length = 0
 
     @property
     def capacity(self) -> int:
-        return self.keys.shape[3] - 1
+        return self.states.shape[4] - 1
 
     def reserve(self, length: int) -> None:
         """Grow the cache to hold rows of `length` tokens."""
         if length <= self.capacity:
             return
-        capacity = max(length, 2 * self.capacity)
-        self.keys, self.values = _grown(self.keys, capacity + 1), _grown(self.values, capacity + 1)
-        self._lines = _line_starts(self.keys)
+        old, columns = self.states, max(length, 2 * self.capacity) + 1
+        self.states = old.new_zeros((*old.shape[:4], columns, old.shape[5]))
+        self.states[..., : old.shape[4], :] = old  # with the padding column; the row's tokens overwrite it
+        self._lines = _line_starts(self.states)
 
     def set_targets(self, first: int, columns: Tensor, length: int) -> None:
         """Set where the next forward pass writes: row `first` + i, columns[i]; `columns` is int64 [rows, T].
@@ -82,7 +81,7 @@ class RowCache:
 
         Returns the keys and values [rows, kv_heads, length, head_dim] to attend to.
         """
-        keys, values = self.keys[layer_idx], self.values[layer_idx]
+        keys, values = self.states[0, layer_idx], self.states[1, layer_idx]
         width = keys.shape[-1]
         keys.view(-1, width).index_copy_(0, self._flat, key_states.reshape(-1, width))
         values.view(-1, width).index_copy_(0, self._flat, value_states.reshape(-1, width))
@@ -90,21 +89,15 @@ class RowCache:
 
     def save(self, row: int, tokens: Sequence[int]) -> SavedCache:
         """Return a copy of the row's first len(tokens) positions."""
-        length = len(tokens)
-        return SavedCache(
-            tokens=np.asarray(tokens, np.int32),
-            keys=self.keys[:, row, :, :length].clone(),
-            values=self.values[:, row, :, :length].clone(),
-        )
+        states = self.states[:, :, row, :, : len(tokens)].clone()
+        return SavedCache(tokens=np.asarray(tokens, np.int32), states=states)
 
     def load(self, row: int, saved: SavedCache, length: int) -> None:
         """Copy the first `length` positions of `saved` into the row."""
-        self.keys[:, row, :, :length] = saved.keys[:, :, :length]
-        self.values[:, row, :, :length] = saved.values[:, :, :length]
+        self.states[:, :, row, :, :length] = saved.states[..., :length, :]
 
     def copy(self, source: int, target: int, length: int) -> None:
-        self.keys[:, target, :, :length] = self.keys[:, source, :, :length]
-        self.values[:, target, :, :length] = self.values[:, source, :, :length]
+        self.states[:, :, target, :, :length] = self.states[:, :, source, :, :length]
 
 
 class SessionCaches:
@@ -146,16 +139,10 @@ class SessionCaches:
         self._saved.clear()
 
 
-def _grown(old: Tensor, columns: int) -> Tensor:
-    new = old.new_zeros((*old.shape[:3], columns, old.shape[4]))
-    new[..., : old.shape[3], :] = old  # includes the padding column; the row's tokens overwrite it
-    return new
-
-
-def _line_starts(keys: Tensor) -> Tensor:
+def _line_starts(states: Tensor) -> Tensor:
     """Return int64 [rows, kv_heads, 1]: the start of each head in a layer flattened to [.., head_dim]."""
-    _, rows, heads, columns, _ = keys.shape
-    return torch.arange(rows * heads, device=keys.device).view(rows, heads, 1) * columns
+    rows, heads, columns = states.shape[2:5]
+    return torch.arange(rows * heads, device=states.device).view(rows, heads, 1) * columns
 
 
 def shared_prefix(left: Int32, right: Int32) -> int:

@@ -48,8 +48,6 @@ class ClientReply:
     reasoning: str | None = None
     calls: tuple[ToolCall, ...] = ()
     stop_text: str | None = None
-    prompt_tokens: int = 0
-    sampled_tokens: int = 0
 
     def to_message(self) -> Message:
         """Return the reply as its client may send it back."""
@@ -79,8 +77,6 @@ def client_reply(reply: Reply, *, stop: Sequence[str] = (), calls_allowed: bool 
         reasoning=reply.reasoning or None,
         calls=calls,
         stop_text=stop_text,
-        prompt_tokens=reply.prompt_tokens,
-        sampled_tokens=reply.sampled_tokens,
     )
 
 

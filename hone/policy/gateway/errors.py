@@ -19,17 +19,18 @@ class Problem(StrEnum):
     DEFECT = "internal_error"  # of the gateway or the chat behind it; the log says more
 
 
-STATUS = {
-    Problem.INVALID: 400,
-    Problem.TOO_LONG: 400,
-    Problem.UNAUTHORIZED: 401,
+# HTTP status, type for OpenAI's clients, type for Anthropic's
+_TYPES = {
+    Problem.INVALID: (400, "invalid_request_error", "invalid_request_error"),
+    Problem.TOO_LONG: (400, "invalid_request_error", "invalid_request_error"),
+    Problem.UNAUTHORIZED: (401, "authentication_error", "authentication_error"),
     # Command-line clients retry 408, 409, 429 and 5xx, some of them for minutes; none retries 403.
-    Problem.LIMIT: 403,
-    Problem.OBSERVER: 403,
-    Problem.NOT_FOUND: 404,
-    Problem.TOO_LARGE: 413,
-    Problem.ENGINE: 503,
-    Problem.DEFECT: 500,
+    Problem.LIMIT: (403, "permission_error", "permission_error"),
+    Problem.OBSERVER: (403, "permission_error", "permission_error"),
+    Problem.NOT_FOUND: (404, "invalid_request_error", "not_found_error"),
+    Problem.TOO_LARGE: (413, "invalid_request_error", "request_too_large"),
+    Problem.ENGINE: (503, "server_error", "api_error"),
+    Problem.DEFECT: (500, "server_error", "api_error"),
 }
 
 
@@ -52,13 +53,10 @@ class GatewayError(Exception):
     ) -> None:
         super().__init__(message)
         self.problem = problem
+        self.status, self.openai_type, self.anthropic_type = _TYPES[problem]
         self.param = param
         self.prompt_tokens = prompt_tokens
         self.context_tokens = context_tokens
-
-    @property
-    def status(self) -> int:
-        return STATUS[self.problem]
 
 
 def invalid(message: str, param: str | None = None) -> GatewayError:

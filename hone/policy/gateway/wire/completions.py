@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 
-from hone.policy.gateway.chat_request import ChatRequest, ClientReply, Ending
+from hone.policy.gateway.chat_request import ChatRequest, Ending
 from hone.policy.gateway.errors import invalid
 from hone.policy.gateway.record import Answer
 from hone.policy.gateway.session import Session
@@ -83,7 +83,11 @@ class ChatCompletions(Format):
             "logprobs": None,
             "finish_reason": _FINISH[shown.ending],
         }
-        return {**_head(answer, "chat.completion"), "choices": [choice], "usage": _usage(shown)}
+        return {
+            **_head(answer, "chat.completion"),
+            "choices": [choice],
+            "usage": _usage(answer),
+        }
 
     def events(self, answer: Answer) -> Iterator[bytes]:
         head, shown = _head(answer, "chat.completion.chunk"), answer.shown
@@ -103,7 +107,7 @@ class ChatCompletions(Format):
             yield chunk({"tool_calls": [{"index": index, "function": arguments}]})
         yield chunk({}, _FINISH[shown.ending])
         if answer.asked.stream_usage:
-            yield event({**head, "choices": [], "usage": _usage(shown)})
+            yield event({**head, "choices": [], "usage": _usage(answer)})
         yield b"data: [DONE]\n\n"
 
     def waiting(self, asked: ChatRequest) -> bytes:
@@ -148,9 +152,10 @@ def _head(answer: Answer, kind: str) -> Json:
     }
 
 
-def _usage(shown: ClientReply) -> Json:
+def _usage(answer: Answer) -> Json:
+    reply = answer.exchange.reply
     return {
-        "prompt_tokens": shown.prompt_tokens,
-        "completion_tokens": shown.sampled_tokens,
-        "total_tokens": shown.prompt_tokens + shown.sampled_tokens,
+        "prompt_tokens": reply.prompt_tokens,
+        "completion_tokens": reply.sampled_tokens,
+        "total_tokens": reply.prompt_tokens + reply.sampled_tokens,
     }

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from pydantic_core import to_json
 
 from hone.policy.gateway.chat_request import ChatRequest
-from hone.policy.gateway.errors import GatewayError, Problem
+from hone.policy.gateway.errors import GatewayError
 from hone.policy.gateway.record import Answer
 from hone.policy.gateway.session import Session
 from hone.policy.gateway.wire import fields
@@ -18,13 +18,6 @@ from hone.policy.reply import ToolSpec
 from hone.types import Message
 
 COMMENT = b": the reply is being sampled\n\n"
-_OPENAI_ERRORS = {
-    Problem.ENGINE: "server_error",
-    Problem.DEFECT: "server_error",
-    Problem.LIMIT: "permission_error",
-    Problem.OBSERVER: "permission_error",
-    Problem.UNAUTHORIZED: "authentication_error",
-}
 
 
 class Format(ABC):
@@ -73,8 +66,8 @@ class Format(ABC):
         return COMMENT
 
     def error(self, error: GatewayError) -> Json:
-        kind = _OPENAI_ERRORS.get(error.problem, "invalid_request_error")
-        detail = {"message": str(error), "type": kind, "param": error.param, "code": error.problem.value}
+        code = error.problem.value
+        detail = {"message": str(error), "type": error.openai_type, "param": error.param, "code": code}
         return {"error": detail}
 
     def error_event(self, error: GatewayError) -> bytes:

@@ -39,17 +39,6 @@ _STOP = {
     Ending.TOOL_CALLS: "tool_use",
     Ending.LENGTH: "max_tokens",
 }
-_ERRORS = {
-    Problem.INVALID: "invalid_request_error",
-    Problem.TOO_LONG: "invalid_request_error",
-    Problem.UNAUTHORIZED: "authentication_error",
-    Problem.LIMIT: "permission_error",
-    Problem.OBSERVER: "permission_error",
-    Problem.NOT_FOUND: "not_found_error",
-    Problem.TOO_LARGE: "request_too_large",
-    Problem.ENGINE: "api_error",
-    Problem.DEFECT: "api_error",
-}
 
 
 def _keeps_everything(value: Any) -> bool:
@@ -96,7 +85,7 @@ class AnthropicMessages(Format):
             "content": _blocks(shown),
             "stop_reason": _STOP[shown.ending],
             "stop_sequence": shown.stop_text,
-            "usage": _usage(shown, shown.sampled_tokens),
+            "usage": _usage(answer, answer.exchange.reply.sampled_tokens),
         }
 
     def events(self, answer: Answer) -> Iterator[bytes]:
@@ -104,7 +93,7 @@ class AnthropicMessages(Format):
             return event({"type": name, **data}, name)
 
         shown = answer.shown
-        start: Json = {"content": [], "stop_reason": None, "stop_sequence": None, "usage": _usage(shown, 1)}
+        start: Json = {"content": [], "stop_reason": None, "stop_sequence": None, "usage": _usage(answer, 1)}
         yield named("message_start", message={**_head(answer), **start})
         for index, block in enumerate(_blocks(shown)):
             empty, deltas = _unfolded(block)
@@ -113,7 +102,9 @@ class AnthropicMessages(Format):
                 yield named("content_block_delta", index=index, delta=delta)
             yield named("content_block_stop", index=index)
         ending = {"stop_reason": _STOP[shown.ending], "stop_sequence": shown.stop_text}
-        yield named("message_delta", delta=ending, usage={"output_tokens": shown.sampled_tokens})
+        yield named(
+            "message_delta", delta=ending, usage={"output_tokens": answer.exchange.reply.sampled_tokens}
+        )
         yield named("message_stop")
 
     def waiting(self, asked: ChatRequest) -> bytes:
@@ -123,7 +114,7 @@ class AnthropicMessages(Format):
         message = str(error)
         if error.problem is Problem.TOO_LONG:  # the words that clients look for
             message = f"prompt is too long: {error.prompt_tokens} tokens > {error.context_tokens} maximum"
-        return {"type": "error", "error": {"type": _ERRORS[error.problem], "message": message}}
+        return {"type": "error", "error": {"type": error.anthropic_type, "message": message}}
 
     def error_event(self, error: GatewayError) -> bytes:
         return event(self.error(error), "error")
@@ -201,9 +192,9 @@ def _unfolded(block: Json) -> tuple[Json, list[Json]]:
     return {**block, "input": {}}, [{"type": "input_json_delta", "partial_json": given}]
 
 
-def _usage(shown: ClientReply, output_tokens: int) -> Json:
+def _usage(answer: Answer, output_tokens: int) -> Json:
     return {
-        "input_tokens": shown.prompt_tokens,
+        "input_tokens": answer.exchange.reply.prompt_tokens,
         "output_tokens": output_tokens,
         "cache_creation_input_tokens": 0,
         "cache_read_input_tokens": 0,

@@ -65,17 +65,17 @@ class Responses(Format):
         return fields.tool_spec(item, where, "parameters")
 
     def reply(self, answer: Answer) -> Json:
-        shown, cut = answer.shown, answer.shown.ending is Ending.LENGTH
+        reply, cut = answer.exchange.reply, answer.shown.ending is Ending.LENGTH
         return {
             **_head(answer, "incomplete" if cut else "completed"),
             "incomplete_details": {"reason": "max_output_tokens"} if cut else None,
             "output": _items(answer),
             "usage": {
-                "input_tokens": shown.prompt_tokens,
+                "input_tokens": reply.prompt_tokens,
                 "input_tokens_details": {"cached_tokens": 0},
-                "output_tokens": shown.sampled_tokens,
+                "output_tokens": reply.sampled_tokens,
                 "output_tokens_details": {"reasoning_tokens": 0},
-                "total_tokens": shown.prompt_tokens + shown.sampled_tokens,
+                "total_tokens": reply.prompt_tokens + reply.sampled_tokens,
             },
         }
 
