@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from hone.cli.errors import UsageError
 from hone.cli.options import require_choice
 from hone.policy.errors import PolicyError
-from hone.policy.folder import DEFAULT_CONTEXT, longest_context
+from hone.policy.model import DEFAULT_CONTEXT, longest_context
 
 if TYPE_CHECKING:
     from hone.launch.endpoint import Endpoint, Served

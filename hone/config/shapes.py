@@ -9,7 +9,7 @@ from typing import Any
 
 from hone.config.errors import ConfigError
 from hone.policy.errors import PolicyError
-from hone.policy.folder import read_config
+from hone.policy.model import read_config
 from hone.policy.settings import TinyModelSettings
 
 

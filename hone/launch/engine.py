@@ -9,10 +9,9 @@ from hone.policy.engine import EngineError
 from hone.policy.engines.client import Http, new_session
 from hone.policy.engines.managed_server import ManagedServer, require_free
 from hone.policy.engines.open import CLIENTS
-from hone.policy.engines.preflight import run_preflight
+from hone.policy.engines.replica import run_preflight
 from hone.policy.errors import PolicyError
-from hone.policy.folder import DEFAULT_CONTEXT, longest_context
-from hone.policy.model import load_tokenizer
+from hone.policy.model import DEFAULT_CONTEXT, load_tokenizer, longest_context
 from hone.policy.settings import ModelSettings, ServerEngineSettings
 
 

@@ -15,10 +15,9 @@ from collections import Counter
 from collections.abc import Sequence
 
 from hone.policy.engine import Engine, Finish, Sampling, derive_seed
-from hone.policy.forks import Fork
 from hone.policy.rendering import ChatRenderer
 from hone.policy.reply import CallKind, Reply, ToolSpec
-from hone.policy.transcript import Transcript
+from hone.policy.transcript import Fork, Transcript
 from hone.types import Call, Message, TokenTree
 
 

@@ -36,7 +36,7 @@ def check_prompt(prompt_ids: Sequence[int] | Int32, vocabulary: int, context_tok
     """Return the prompt as an array. Raises ValueError for bad ids; ContextOverflow if no reply fits."""
     prompt = np.asarray(prompt_ids, np.int32)
     if not len(prompt) or prompt.min() < 0 or prompt.max() >= vocabulary:
-        raise ValueError(f"a prompt needs at least one token id, each from 0 to {vocabulary - 1}")
+        raise ValueError(f"a prompt is one or more token ids from 0 to {vocabulary - 1}")
     if len(prompt) >= context_tokens:
         raise ContextOverflow(len(prompt), context_tokens)
     return prompt

@@ -7,11 +7,11 @@ An unusable folder raises PolicyError here, before any other work starts.
 # pyright: reportUnknownArgumentType=false, reportUnknownVariableType=false
 from __future__ import annotations
 
+import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from hone.policy.errors import PolicyError
-from hone.policy.folder import read_config
 from hone.policy.rendering import ChatRenderer, family_names, family_renderer, first_line
 from hone.policy.reply import ToolSpec
 from hone.policy.template import TemplateRenderer
@@ -20,6 +20,7 @@ from hone.types import Message
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+DEFAULT_CONTEXT = 32768  # maximum tokens if neither settings nor model define a context length
 # A candidate renderer must give the same tokens for this as the model's own chat template.
 _PROBE: list[Message] = [
     {"role": "system", "content": "Fix the bug."},
@@ -38,6 +39,32 @@ _TOOL_PROBE: list[Message] = [
     {"role": "assistant", "content": "", "tool_calls": [_CALL]},
     {"role": "tool", "content": "shop.py", "tool_call_id": "call_1"},
 ]
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """Return the language model's part of config.json: `text_config` for a multimodal model.
+
+    Raises PolicyError if the folder or its config.json is missing or invalid.
+    """
+    if not folder.is_dir():
+        raise PolicyError(f"there is no model folder {folder}: pass the folder of a Hugging Face model")
+    path = folder / "config.json"
+    if not path.is_file():
+        raise PolicyError(f"{folder} has no config.json: pass the folder of a Hugging Face model")
+    try:
+        config = json.loads(path.read_text())
+    except ValueError as error:
+        raise PolicyError(f"{path} is not JSON ({error}): copy it again") from error
+    if not isinstance(config, dict):
+        raise PolicyError(f"{path} is not a JSON object: copy it again")
+    config = cast("dict[str, Any]", config)
+    return config.get("text_config") or config
+
+
+def longest_context(folder: Path) -> int | None:
+    """Return the model's `max_position_embeddings`; None if its config has none. Raises PolicyError."""
+    found = read_config(folder).get("max_position_embeddings")
+    return found if isinstance(found, int) else None
 
 
 def load_model(path: Path, dtype: Literal["float32", "bfloat16"] = "float32") -> PreTrainedModel:

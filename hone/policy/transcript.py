@@ -12,6 +12,7 @@ import copy
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -19,7 +20,6 @@ import numpy as np
 from hone.policy.compose import Composer
 from hone.policy.conversation_tree import ConversationTree, MessageNode, PrefixMatch
 from hone.policy.errors import PolicyError
-from hone.policy.forks import Fork, fork_reason
 from hone.policy.messages import Tools, read_reply
 from hone.policy.rendering import ChatRenderer, verified_reply_ids
 from hone.policy.reply import CallKind, Reply, ToolSpecs
@@ -27,6 +27,17 @@ from hone.types import Float32, Int32, Message, Node, TokenTree
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
+
+
+class Fork(StrEnum):
+    """Why a prompt does not extend the last reply of its conversation."""
+
+    RETRY = "retry"  # the same messages were sent again
+    TEMPLATE = "template"  # the chat template renders earlier messages differently now
+    AUXILIARY = "side"  # an auxiliary call, or the main conversation after one
+    THINKING = "thinking"  # the reasoning of earlier replies was removed
+    COMPACTED = "compacted"  # earlier messages were dropped or summarised
+    REWRITTEN = "rewritten"  # any other change of the history or the tools
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,7 +124,7 @@ class Transcript:
         self._turns += 1
         request_node = self._conversations.extend(match.node, prompt.messages[match.node.depth :])
         fork = (
-            fork_reason(prompt.messages, match, request_node, self._conversations, self._tip, purpose)
+            _fork_reason(prompt.messages, match, request_node, self._conversations, self._tip, purpose)
             if forked
             else None
         )
@@ -150,6 +161,54 @@ class Transcript:
                     pending.append((child, end))
                     best = max(best, (child, end), key=lambda found: found[1])
         return best
+
+
+def _fork_reason(
+    messages: Sequence[Message],
+    match: PrefixMatch,
+    request_node: MessageNode,
+    conversations: ConversationTree,
+    tip: MessageNode | None,
+    purpose: CallKind,
+) -> Fork:
+    """Return why `messages` fork the tree; call it only for a fork.
+
+    `match` is their longest known prefix, `request_node` their node, `tip` the last main reply.
+    """
+    if request_node.answered:
+        return Fork.RETRY
+    reply = match.reply
+    if reply is not None and all(m["role"] != "assistant" for m in messages[reply.depth :]):
+        if not reply.followers:
+            return Fork.TEMPLATE
+        if purpose is CallKind.MAIN and reply.followers == {CallKind.AUXILIARY}:
+            return Fork.AUXILIARY
+    if purpose is CallKind.AUXILIARY:
+        return Fork.AUXILIARY
+    if match.reasoning_dropped:
+        return Fork.THINKING
+    return _rewrite_reason(messages, match, conversations, tip)
+
+
+def _rewrite_reason(
+    messages: Sequence[Message], match: PrefixMatch, conversations: ConversationTree, tip: MessageNode | None
+) -> Fork:
+    """Return COMPACTED if a reply moved to a smaller depth or a shorter history keeps no recorded reply.
+
+    A conversation without any common prefix with another one is an auxiliary call.
+    """
+    known = match.node.depth
+    kept = match.reply is not None
+    for at in range(known, len(messages)):
+        if messages[at]["role"] == "assistant" and (depths := conversations.depths(messages[at])):
+            if max(depths) > at + 1 and at + 1 not in depths:
+                return Fork.COMPACTED
+            kept = True
+    if kept:
+        return Fork.REWRITTEN
+    if known == 0:
+        return Fork.AUXILIARY
+    return Fork.COMPACTED if tip is not None and len(messages) < tip.depth else Fork.REWRITTEN
 
 
 def encode_conversation(

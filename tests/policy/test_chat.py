@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 from hone.policy.chat import Chat
 from hone.policy.engine import ContextOverflow, EngineError, Sampling
 from hone.policy.errors import PolicyError
-from hone.policy.forks import Fork
 from hone.policy.model import make_renderer
-from hone.policy.transcript import encode_conversation
+from hone.policy.transcript import Fork, encode_conversation
 from tests.examples import examples
 from tests.policy.conversations import TOOL as BASH
 from tests.policy.scripted_engine import ScriptedEngine

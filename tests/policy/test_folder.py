@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from hone.policy.errors import PolicyError
-from hone.policy.folder import longest_context, read_config
+from hone.policy.model import longest_context, read_config
 
 
 def folder_with(path: Path, text: str) -> Path:

@@ -8,8 +8,8 @@ import pytest
 
 from hone.policy.chat import Chat
 from hone.policy.engine import Sampling
-from hone.policy.forks import Fork
 from hone.policy.reply import CallKind
+from hone.policy.transcript import Fork
 from tests.policy.conversations import TOOL, user
 from tests.policy.scripted_engine import ScriptedEngine
 

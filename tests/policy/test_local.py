@@ -174,7 +174,7 @@ def test_context_limit_truncates_or_refuses_a_reply(model):
 @pytest.mark.parametrize("prompt", [[], [-1], [10**6]])
 def test_prompt_outside_the_vocabulary_is_refused(model, prompt):
     async def scenario(engine):
-        with pytest.raises(ValueError, match="token id, each from 0"):
+        with pytest.raises(ValueError, match="token ids from 0 to"):
             await engine.generate(prompt, Sampling(), session="a")
         await engine.health()
 

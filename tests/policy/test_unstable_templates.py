@@ -11,8 +11,8 @@ import pytest
 from hone.policy.chat import Chat
 from hone.policy.engine import Sampling
 from hone.policy.errors import PolicyError
-from hone.policy.forks import Fork
 from hone.policy.model import make_renderer
+from hone.policy.transcript import Fork
 from tests.policy import families
 from tests.policy.conversations import TOOL, call, user
 from tests.policy.scripted_engine import ScriptedEngine

@@ -30,8 +30,7 @@ from typing import TypeVar
 import numpy as np
 
 from hone.policy.engine import Completion, ContextOverflow, EngineError, Sampling, check_prompt
-from hone.policy.engines.client import CompletionChunk, Refused, ServerUnavailable
-from hone.policy.engines.partial_completion import PartialCompletion
+from hone.policy.engines.client import CompletionChunk, PartialCompletion, Refused, ServerUnavailable
 from hone.policy.engines.replica import FleetSpec, Replica, WeightProbe, Weights
 from hone.types import Int32
 from hone.utils.concurrency import task_group

@@ -15,7 +15,7 @@ from hone.policy.engines.replica import FleetSpec
 from hone.policy.engines.sglang import Sglang
 from hone.policy.engines.vllm import Vllm
 from hone.policy.errors import PolicyError
-from hone.policy.folder import read_config
+from hone.policy.model import read_config
 from hone.policy.settings import ModelSettings, RemoteEngineSettings, ServerEngineSettings
 
 if TYPE_CHECKING:

@@ -9,9 +9,8 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
 from hone.policy.engine import Finish, Sampling
-from hone.policy.engines.client import CompletionChunk
+from hone.policy.engines.client import CompletionChunk, PartialCompletion
 from hone.policy.engines.fleet import SLACK, choose, max_load
-from hone.policy.engines.partial_completion import PartialCompletion
 from hone.policy.settings import AnyEngineSettings
 
 ENGINES: TypeAdapter[AnyEngineSettings] = TypeAdapter(AnyEngineSettings)
