@@ -304,6 +304,12 @@ def test_option_that_stops_tests_is_found(option: str, repository: Path, tmp_pat
     assert "changes pytest's addopts so that" in tampering.evidence
 
 
+def test_evidence_quotes_what_it_found(repository: Path, tmp_path: Path) -> None:
+    hidden = found(patch_of(repository, tmp_path, addopts("--ignore=tests")))
+    assert hidden is not None
+    assert "graded tests are excluded: 'tests'" in hidden.evidence
+
+
 @pytest.mark.parametrize(
     "option",
     ["--deselect=tests/test_hidden.py::test_other", "--ignore=tests/other", "--deselect=x.py::test_add"],

@@ -14,9 +14,10 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from hone.grading.judge import read_score
-from hone.grading.judge_prompt import Evidence, Quoter, judge_messages
+from hone.grading.judge_prompt import Evidence, JudgePrompt, Quoter, judge_messages
 from hone.grading.settings import JudgeSettings
 from hone.policy.tiny import MARKUP_TOKENS, SPECIAL_TOKENS
+from hone.types import Message
 from tests.grading.judging import judged, naive, renderer, score_of, text_judge, tokenizer, turn
 
 FAILED = turn(2, exit_code=1, observation="Traceback: no such file", action="cat nothing")
@@ -203,3 +204,19 @@ def test_long_step_fits_a_short_context() -> None:
     flood = dataclasses.replace(FAILED, observation="\U0001f600" * 4000, reply="\u200b" * 9000)
     (*_, last) = judged(judge, [turn(0, observation="y" * 3000), flood], issue="\n" * 8000)
     assert (last.status, last.score) == ("ok", -1.0)
+
+
+def test_quotations_are_halved_seven_times_at_most() -> None:
+    lengths: list[int] = []
+
+    def fits(messages: list[Message]) -> bool:
+        lengths.append(len(str(messages)))
+        return False
+
+    evidence = Evidence(issue="x" * 50_000, history=(), turn=dataclasses.replace(FAILED, reply="y" * 50_000))
+    prompt = JudgePrompt(evidence, Quoter(), JudgeSettings(enabled=True), secret="secret")
+    shortest = prompt.messages(fits)
+    assert len(lengths) == 7
+    assert lengths == sorted(lengths, reverse=True)
+    assert prompt.messages(fits) is shortest  # all votes on a turn have one prompt
+    assert len(lengths) == 7
