@@ -2,6 +2,7 @@ import sys
 import types
 from pathlib import Path
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -37,12 +38,17 @@ CODE = dedent('''
 ''')
 
 
-def run(code, monkeypatch):
-    """The names of a module, and the probe that it calls."""
+def fresh_probe():
+    """Return a probe that has recorded nothing."""
     fresh = types.ModuleType("hone_probe")
-    exec(
-        compile(Path(probe.__file__).read_text(), "hone_probe.py", "exec", dont_inherit=True), fresh.__dict__
-    )
+    code = compile(Path(probe.__file__).read_text(), "hone_probe.py", "exec", dont_inherit=True)
+    exec(code, fresh.__dict__)
+    return fresh
+
+
+def run(code, monkeypatch):
+    """Return the names of a module, and the probe that it calls."""
+    fresh = fresh_probe()
     monkeypatch.setitem(sys.modules, "hone_probe", fresh)
     names = {"__name__": "module"}
     exec(compile(code, "module.py", "exec", dont_inherit=True), names)
@@ -74,8 +80,11 @@ def test_log_without_a_complete_report_has_no_blocks():
 @settings(deadline=None)
 @given(st.dictionaries(st.sampled_from(["", "a.py", "b/c.py"]), st.sets(st.integers(0, 3000), min_size=1)))
 def test_report_survives_the_round_trip(blocks):
-    probe._reached.clear()
-    probe._reached.update((file, block) for file, each in blocks.items() for block in each)
-    found = reached(probe.report())
-    probe._reached.clear()
+    fresh = fresh_probe()
+    with pytest.MonkeyPatch.context() as patch:
+        for file, each in blocks.items():
+            patch.setenv("PYTEST_CURRENT_TEST", f"{file}::test_it (call)")
+            for block in each:
+                fresh.hit(block)
+    found = reached(fresh.report())
     assert found == {file: sum(1 << block for block in each) for file, each in blocks.items()}

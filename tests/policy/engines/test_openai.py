@@ -18,6 +18,7 @@ from hone.policy.settings import OpenAIEngineSettings
 
 CALL = {"id": "c1", "type": "function", "function": {"name": "bash", "arguments": '{"command": "ls"}'}}
 TOOL = {"name": "bash", "description": "Runs a command.", "parameters": {"type": "object", "properties": {}}}
+SAMPLING = Sampling(max_tokens=50, seed=2**40 + 5)
 ASKED = [{"role": "user", "content": "Fix it."}]
 
 
@@ -36,7 +37,7 @@ def error(status: int, message: str) -> web.Response:
 
 @asynccontextmanager
 async def endpoint(
-    answers: list[web.Response], **settings: Any
+    answers: list[web.Response], sampling: Sampling = SAMPLING, **settings: Any
 ) -> AsyncGenerator[tuple[OpenAIChat, list[Any]]]:
     """Yield a chat with an endpoint that gives `answers` in turn, and the requests it received."""
     sent: list[Any] = []
@@ -61,10 +62,7 @@ async def endpoint(
             **settings,
         )
         async with new_session() as session:
-            yield (
-                OpenAIChat(Http(session, url, key="k1"), engine, Sampling(max_tokens=50, seed=2**40 + 5)),
-                sent,
-            )
+            yield OpenAIChat(Http(session, url, key="k1"), engine, sampling), sent
     finally:
         await runner.cleanup()
 
@@ -124,7 +122,8 @@ def test_invalid_chat_completion_is_refused():
         async with endpoint([web.json_response({"object": "list", "data": []})]) as (chat, _):
             with pytest.raises(EngineError, match=r"no chat completion.*engine.urls, which ends in /v1"):
                 await chat.reply(ASKED)
-            with pytest.raises(EngineError, match="top-k"):
-                OpenAIChat(chat._http, chat._settings, Sampling(top_k=5))
+        with pytest.raises(EngineError, match="top-k"):
+            async with endpoint([], Sampling(top_k=5)):
+                pass
 
     asyncio.run(run())
