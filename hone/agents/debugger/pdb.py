@@ -5,11 +5,14 @@ Breakpoints are stored here, outside the sandbox, so that they survive edits and
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
 
 from hone.agents.debugger.client import Client, ServerLost
 
@@ -41,6 +44,9 @@ class Breakpoint:
     temporary: bool = False
     enabled: bool = True
     ignore: int = 0  # hits to pass before the program stops
+
+
+_BREAKPOINT = TypeAdapter(Breakpoint)
 
 
 class Pdb:
@@ -244,17 +250,8 @@ def parse_breakpoints(sent: Any) -> tuple[Breakpoint, ...]:
     """Return the breakpoints that a server sent; invalid entries are dropped."""
     found: list[Breakpoint] = []
     for each in sent if isinstance(sent, list) else []:
-        if isinstance(each, dict) and isinstance(each.get("path"), str) and isinstance(each.get("line"), int):
-            found.append(
-                Breakpoint(
-                    path=each["path"],
-                    line=each["line"],
-                    condition=str(each.get("condition", "")),
-                    temporary=bool(each.get("temporary")),
-                    enabled=bool(each.get("enabled", True)),
-                    ignore=each["ignore"] if isinstance(each.get("ignore"), int) else 0,
-                )
-            )
+        with contextlib.suppress(ValidationError):
+            found.append(_BREAKPOINT.validate_python(each))
     return tuple(found)
 
 
