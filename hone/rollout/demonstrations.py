@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import itertools
 import json
 import os
 from collections.abc import Callable, Sequence
@@ -52,7 +53,10 @@ async def record(
         StoreError: `path` cannot be read or written.
         TaskError: a task's repository cannot be prepared.
     """
-    wanted = [(task, f"{task.id}-{index // len(tasks)}") for index, task in _in_turn(tasks, count)]
+    if not tasks:
+        raise RolloutError("the task set is empty: choose another set, or other tasks, to demonstrate")
+    repeated = itertools.islice(itertools.cycle(tasks), count)
+    wanted = [(task, f"{task.id}-{index // len(tasks)}") for index, task in enumerate(repeated)]
     known = {d.rollout_id: d for d in await run_in_thread(_recover, path)}
     running = asyncio.Semaphore(context.settings.concurrent_episodes)
     progress(sum(rollout_id in known for _, rollout_id in wanted))
@@ -76,12 +80,6 @@ def load(path: Path) -> list[Demonstration]:
         return [_parse(path, number, line) for number, line in enumerate(path.read_bytes().splitlines(), 1)]
     except OSError as error:
         raise StoreError(f"cannot read the demonstrations {path}: {os.strerror(error.errno or 0)}") from error
-
-
-def _in_turn(tasks: Sequence[Task], count: int) -> list[tuple[int, Task]]:
-    if not tasks:
-        raise RolloutError("the task set is empty: choose another set, or other tasks, to demonstrate")
-    return [(index, tasks[index % len(tasks)]) for index in range(count)]
 
 
 async def _demonstrate(task: Task, rollout_id: str, context: RolloutContext) -> Demonstration:
