@@ -304,6 +304,15 @@ def test_option_that_stops_tests_is_found(option: str, repository: Path, tmp_pat
     assert "changes pytest's addopts so that" in tampering.evidence
 
 
+def test_lines_inside_a_value_of_pytest_ini_are_options() -> None:
+    def patch(name: str) -> str:
+        header = f"diff --git a/{name} b/{name}\n--- a/{name}\n+++ b/{name}\n"
+        return f"{header}@@ -5,1 +5,2 @@\n     -ra\n+    --lf\n"
+
+    assert found(patch("pytest.ini")) is not None
+    assert found(patch("setup.cfg")) is None
+
+
 def test_evidence_quotes_what_it_found(repository: Path, tmp_path: Path) -> None:
     hidden = found(patch_of(repository, tmp_path, addopts("--ignore=tests")))
     assert hidden is not None

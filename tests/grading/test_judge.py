@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import hone.grading.judge as judge_module
-from hone.grading.judge import TurnJudge
+from hone.grading.judge import TurnJudge, failed_vote
 from hone.grading.judge_prompt import clip
 from hone.grading.settings import JudgeSettings
 from hone.policy.engine import Completion, ContextOverflow, EngineError, Finish
@@ -79,6 +79,11 @@ def test_vote_has_its_milliseconds(monkeypatch: pytest.MonkeyPatch) -> None:
 
     (judgement,) = judged(text_judge(answer), [turn(0)])
     assert {vote.latency_ms for vote in judgement.votes} == {250.0}
+
+
+def test_failed_vote_has_no_score() -> None:
+    vote = failed_vote("no reply", latency_ms=3.0)
+    assert (vote.score, vote.ok, vote.raw_text, vote.latency_ms) == (0, False, "", 3.0)
 
 
 def test_judgements_keep_their_turn_index() -> None:
