@@ -137,33 +137,39 @@ def test_incomplete_folder_names_the_missing_file(folder):
 
 
 @pytest.mark.parametrize("kept", [0.0, 0.001, 0.5, 0.999])
+@pytest.mark.model
 def test_truncated_weights_are_refused(folder, kept):
     weights = folder / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[: int(weights.stat().st_size * kept)])
     assert "corrupt" in refused(load_model, folder)
 
 
+@pytest.mark.model
 def test_unreadable_tokenizer_is_refused(folder):
     (folder / "tokenizer.json").write_text("{")
     assert "tokenizer" in refused(load_tokenizer, folder)
 
 
+@pytest.mark.model
 def test_unknown_model_type_is_refused(folder):
     (folder / "config.json").write_text(json.dumps({"model_type": "no-such-model"}))
     assert "no-such-model" in refused(load_model, folder)
 
 
+@pytest.mark.model
 def test_tokenizer_without_chat_template_is_refused(folder):
     (folder / "chat_template.jinja").unlink()
     assert "no chat template" in refused(make_renderer, load_tokenizer(folder))
 
 
 @pytest.mark.parametrize("name", ["auto", "default"])
+@pytest.mark.model
 def test_failing_chat_template_is_refused(folder, name):
     (folder / "chat_template.jinja").write_text("{{ raise_exception('users only') }}")
     assert "users only" in refused(make_renderer, load_tokenizer(folder), name)
 
 
+@pytest.mark.model
 def test_unknown_chat_template_needs_renderer_default(folder):
     (folder / "chat_template.jinja").write_text(
         "{% for m in messages %}{{ m.role }}: {{ m.content }};{% endfor %}"
