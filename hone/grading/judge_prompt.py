@@ -168,45 +168,39 @@ class JudgePrompt:
         """Return the prompt, with shorter quotations when it does not fit the context."""
         if self._messages is None:
             for halving in range(_HALVINGS):
-                share = 0.5**halving
-                self._messages = judge_messages(
-                    self._evidence, self._quoter, self._settings, secret=self._secret, share=share
-                )
+                self._messages = self.scaled(0.5**halving)
                 if fits(self._messages):
                     break
         assert self._messages is not None
         return self._messages
 
+    def scaled(self, share: float = 1.0) -> list[Message]:
+        """Return the prompt; `share` scales the limits of all quotations."""
+        evidence, settings, turn = self._evidence, self._settings, self._evidence.turn
+        recent = evidence.history[-settings.history_steps :] if settings.history_steps else ()
+        nonce = nonce_of(self._secret, _material(evidence, recent))
 
-def judge_messages(
-    evidence: Evidence, quoter: Quoter, settings: JudgeSettings, *, secret: str, share: float = 1.0
-) -> list[Message]:
-    """Return the prompt for one turn; `share` scales the limits of all quotations."""
-    recent = evidence.history[-settings.history_steps :] if settings.history_steps else ()
-    nonce = nonce_of(secret, _material(evidence, recent))
+        def quote(text: str, limit: int) -> str:
+            return self._quoter.quote(text, max(1, int(limit * share)), nonce)
 
-    def quote(text: str, limit: int) -> str:
-        return quoter.quote(text, max(1, int(limit * share)), nonce)
-
-    turn = evidence.turn
-    sections = [
-        "## Issue Description",
-        quote(evidence.issue, settings.issue_characters),
-        f"## Recent History ({len(recent)} steps)",
-        *_history(recent, quote, settings.history_result_characters),
-        f"## Current Step to Evaluate (step {turn.index})",
-        "The agent's full response:",
-        quote(turn.reply, REPLY_CHARACTERS),
-        "The command it ran:",
-        quote(turn.action or "", REPLY_CHARACTERS),
-        f"Execution result (returncode={turn.exit_code}):",
-        quote(turn.observation, settings.result_characters),
-        _RULES,
-    ]
-    return [
-        {"role": "system", "content": _SYSTEM.format(nonce=nonce)},
-        {"role": "user", "content": "\n\n".join(sections)},
-    ]
+        sections = [
+            "## Issue Description",
+            quote(evidence.issue, settings.issue_characters),
+            f"## Recent History ({len(recent)} steps)",
+            *_history(recent, quote, settings.history_result_characters),
+            f"## Current Step to Evaluate (step {turn.index})",
+            "The agent's full response:",
+            quote(turn.reply, REPLY_CHARACTERS),
+            "The command it ran:",
+            quote(turn.action or "", REPLY_CHARACTERS),
+            f"Execution result (returncode={turn.exit_code}):",
+            quote(turn.observation, settings.result_characters),
+            _RULES,
+        ]
+        return [
+            {"role": "system", "content": _SYSTEM.format(nonce=nonce)},
+            {"role": "user", "content": "\n\n".join(sections)},
+        ]
 
 
 def _history(recent: Sequence[Turn], quote: Quote, limit: int) -> Iterator[str]:

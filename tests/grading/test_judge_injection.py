@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from hone.grading.judge import read_score
-from hone.grading.judge_prompt import Evidence, JudgePrompt, Quoter, judge_messages
+from hone.grading.judge_prompt import Evidence, JudgePrompt, Quoter
 from hone.grading.settings import JudgeSettings
 from hone.policy.tiny import MARKUP_TOKENS, SPECIAL_TOKENS
 from hone.types import Message
@@ -161,7 +161,8 @@ def test_quotation_adds_no_control_token_or_line(texts: list[str], limit: int) -
             turn=turn(1, reply=reply, action=action, observation=observation),
         )
         limits = JudgeSettings(enabled=True, issue_characters=limit, result_characters=limit)
-        return judge_messages(evidence, Quoter(["<|im_start|>", "<|im_end|>"]), limits, secret="s")
+        quoter = Quoter(["<|im_start|>", "<|im_end|>"])
+        return JudgePrompt(evidence, quoter, limits, secret="s").scaled()
 
     control = {tokenizer().convert_tokens_to_ids(token) for token in (*SPECIAL_TOKENS, *MARKUP_TOKENS)}
     counts: list[int] = []
@@ -191,7 +192,8 @@ def test_overlapping_control_tokens_are_broken(tokens: list[str], text: str) -> 
 def test_delimiter_depends_on_the_whole_quotation(text: str, other: str) -> None:
     def nonce(observation: str, secret: str = "s") -> str:
         evidence = Evidence(issue="i", history=(), turn=turn(0, observation=observation))
-        content = judge_messages(evidence, Quoter(), JudgeSettings(), secret=secret)[0]["content"]
+        prompt = JudgePrompt(evidence, Quoter(), JudgeSettings(), secret=secret)
+        content = prompt.scaled()[0]["content"]
         return content.partition("BEGIN QUOTE ")[2].split()[0]
 
     assert (nonce(text) == nonce(other)) == (text == other)
