@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 from hone.cli.errors import UsageError
 from hone.cli.options import require_choice
 from hone.policy.errors import PolicyError
-from hone.policy.model import DEFAULT_CONTEXT, longest_context
 
 if TYPE_CHECKING:
     from hone.launch.endpoint import Endpoint, Served
@@ -33,6 +32,8 @@ def engine_settings(
 
     Raises UsageError, and EngineError when the server does not answer.
     """
+    from hone.policy.model import DEFAULT_CONTEXT, longest_context
+
     if kind is not None:
         require_choice(kind, KINDS, "kind of engine")
         if engine is None or engine == LOCAL:
