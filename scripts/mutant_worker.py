@@ -1,7 +1,7 @@
 """Runs tests on a copy of the tree; `scripts/mutants.py` starts it there.
 
 One job a line on stdin as JSON, one result a line on stdout. Each job runs in a fork of this process, which
-has imported the libraries but nothing of Hone: so a mutated file is read anew, and torch is not.
+has imported the libraries but nothing of Hone: so a mutated file is imported again, and torch is not.
 """
 
 from __future__ import annotations

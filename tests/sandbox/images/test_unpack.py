@@ -405,7 +405,16 @@ def test_compromised_unpacker_reaches_nothing(
 
 
 @pytest.mark.parametrize(
-    "reply", ["", "nonsense", "[]", '{"ok": 1}', '{"error": 7}', "x" * 10_000_000, "\xff\0"]
+    "reply",
+    [
+        "",
+        "nonsense",
+        "[]",
+        '{"ok": 1}',
+        '{"error": 7}',
+        pytest.param("x" * 10_000_000, id="ten_megabytes"),
+        pytest.param("\xff\0", id="no_utf8"),
+    ],
 )
 def test_unexpected_reply_of_the_unpacker_is_an_error(
     store: ImageStore, directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reply: str
