@@ -17,7 +17,7 @@ SMALL = {
     "tasks.unseen": 4,
     "demonstrations.rollouts": 40,
     "demonstrations.graded": 4,
-    "sft.epochs": 30,
+    "sft.epochs": 15,
     "train.steps": 3,
     "groups_per_step": 4,
     "rollout.group_size": 4,

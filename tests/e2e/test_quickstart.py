@@ -107,6 +107,7 @@ def test_a_run_directory_of_another_recipe_is_refused_and_left_alone(finished: P
     assert (finished / "config.toml").read_bytes() == before
 
 
+@pytest.mark.full
 def test_a_run_can_be_trained_again_offline_with_another_setting(finished: Path, tmp_path: Path) -> None:
     out = tmp_path / "replayed"
     hone("replay", str(finished), "--out", str(out), "--set", "train.loss.clip_high=0.5")
@@ -121,6 +122,7 @@ def test_a_rollout_can_be_read_turn_by_turn(finished: Path) -> None:
     assert "reward" in shown
 
 
+@pytest.mark.full
 def test_evaluating_the_result_again_gives_an_interval(finished: Path, tmp_path: Path) -> None:
     arguments = [
         "eval",

@@ -134,6 +134,7 @@ def test_dropped_connection_and_compaction_keep_every_token(
     assert not torch.equal(model.lm_head.weight, head)
 
 
+@pytest.mark.full
 def test_ten_concurrent_rollouts_do_not_mix(tmp_path: Path) -> None:
     kinds = {
         "fix it": (Outcome.RESOLVED, GOOD),
