@@ -73,10 +73,18 @@ def test_serve_prints_address_and_stops_on_ctrl_c(
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ("taken", r"hone: port \d+ of 127.0.0.1 cannot be used \(Address already in use\): .*--port"),
+        pytest.param(
+            "taken",
+            r"hone: port \d+ of 127.0.0.1 cannot be used \(Address already in use\): .*--port",
+            marks=pytest.mark.full,
+        ),
         ("nowhere", "hone: there is no model folder"),
         ("bare", "hone: sglang is not installed for"),
-        ("broken", r"hone: sglang server ended with exit code 1: what a model \(log: "),
+        pytest.param(
+            "broken",
+            r"hone: sglang server ended with exit code 1: what a model \(log: ",
+            marks=pytest.mark.full,
+        ),
     ],
 )
 def test_failed_start_is_one_sentence(

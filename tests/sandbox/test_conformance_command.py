@@ -47,6 +47,7 @@ def test_failed_check_shows_both_values(tmp_path: Path) -> None:
     assert "'SPEC': '1'" in done.stdout
 
 
+@pytest.mark.full
 def test_settings_reach_the_provider(tmp_path: Path) -> None:
     refused = pytest_in(tmp_path, *SUITE, "--sandbox-set", "memory_mib=none", "-k", "a_shell_command")
     assert refused.returncode == pytest.ExitCode.USAGE_ERROR

@@ -60,6 +60,7 @@ def has_ended(process: psutil.Process) -> bool:
         return True
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("make", ENGINES)
 def test_an_engine_runs_the_base_image(make: Any) -> None:
     with make() as engine:
@@ -72,6 +73,7 @@ def test_an_engine_runs_the_base_image(make: Any) -> None:
     assert "all well" in logs
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("make", ENGINES)
 @pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGKILL])
 def test_an_engine_leaves_nothing_though_a_container_runs(make: Any, end: signal.Signals) -> None:

@@ -170,7 +170,7 @@ def test_loop_learns_and_accounts_for_every_rollout(tmp_path: Path) -> None:
     assert balance.steps == 14
 
 
-@pytest.mark.parametrize("every", [1, 2])
+@pytest.mark.parametrize("every", [pytest.param(1, marks=pytest.mark.full), 2])
 @pytest.mark.parametrize("point", ["collected", "trained", "checkpointed", "committed"])
 def test_crashed_run_resumes_to_the_same_weights(tmp_path: Path, point: str, every: int) -> None:
     settings = settings_of(4, every)

@@ -28,6 +28,7 @@ KINDS = {
 }
 
 
+@pytest.mark.full
 def test_mini_swe_agent_outcomes_and_tokens_are_exact(tmp_path: Path) -> None:
     def answer(i: int, prompt: str) -> str:
         asked = prompt.split("Please solve this issue: ")[1][:40]

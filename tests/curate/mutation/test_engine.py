@@ -225,6 +225,7 @@ def test_another_seed_finds_other_bugs(made):
     assert {task.id for task in other.tasks} != {task.id for task in report.tasks[:2]}
 
 
+@pytest.mark.full
 def test_only_the_chosen_tests_are_used(made):
     folder, repository, _, _ = made
     report, _ = run(repository, folder, count=1, tests=["tests/test_cart.py"])
