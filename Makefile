@@ -39,7 +39,7 @@ lint: install ## Ruff, pyright and import-linter
 	$(BIN)/ruff check
 	$(BIN)/python scripts/check_words.py
 	$(BIN)/ruff format --check
-	$(BIN)/pyright
+	$(BIN)/pyright --threads 2
 	$(BIN)/lint-imports
 
 bench: install ## Every benchmark; each ends with one line of JSON

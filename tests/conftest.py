@@ -92,6 +92,8 @@ def pytest_collection_modifyitems(
             item.add_marker(pytest.mark.timeout(900))
         if item.get_closest_marker("vllm"):  # one server at a time: each takes both cores
             item.add_marker(pytest.mark.xdist_group("vllm"))
+        elif _uses_an_engine(item):  # one worker starts the container engines for all
+            item.add_marker(pytest.mark.xdist_group("engines"))
         elif not item.get_closest_marker("xdist_group"):  # fixtures of a module are made once
             item.add_marker(pytest.mark.xdist_group(str(item.path.relative_to(HERE).with_suffix(""))))
     if config.getoption("--fast"):
@@ -99,7 +101,7 @@ def pytest_collection_modifyitems(
         config.hook.pytest_deselected(items=[item for item in items if _rank(item) < len(NOT_FAST)])
         items[:] = fast
     else:
-        items.sort(key=lambda item: 2 if _is_patient(item.path) else _rank(item))
+        items.sort(key=lambda item: 2 if _is_patient(item.path) or _uses_an_engine(item) else _rank(item))
     return (yield)
 
 
@@ -129,6 +131,14 @@ def _is_long(path: Path) -> bool:
 @cache
 def _is_patient(path: Path) -> bool:
     return any(path.is_relative_to(HERE / folder) for folder in PATIENT)
+
+
+def _uses_an_engine(item: pytest.Item) -> bool:
+    fixtures = set(getattr(item, "fixturenames", ()))
+    marked = any(mark.args == ("engines",) for mark in item.iter_markers("xdist_group"))
+    return (
+        marked or bool({"docker", "podman"} & fixtures) or item.path.is_relative_to(HERE / "sandbox/docker")
+    )
 
 
 def _rank(item: pytest.Item) -> int:

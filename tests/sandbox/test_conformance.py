@@ -150,13 +150,14 @@ PROVIDERS: dict[str, Open] = {
     "pool": _pool,
     "pool-docker": _pool_docker,
 }
+ENGINES = ("docker", "podman", "pool-docker")  # one worker runs them all
 CASES = [
     pytest.param(
         name,
         check,
         id=f"{name}-{check.__name__}",
         marks=[
-            pytest.mark.xdist_group(f"conformance-{name}"),
+            pytest.mark.xdist_group("engines" if name in ENGINES else f"conformance-{name}"),
             *([] if name == "namespaces" or check.__name__ in SMOKE else [pytest.mark.full]),
         ],
     )
