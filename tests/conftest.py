@@ -28,6 +28,9 @@ settings.register_profile("full", max_examples=200, deadline=None)
 # other in loops, and a step then takes ten times as long.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+# Collecting thousands of tests allocates much and frees little: look for garbage a hundred times less often.
+gc.set_threshold(70_000, 10, 10)
+
 HERE = Path(__file__).parent
 # openai-harmony downloads the vocabulary of gpt-oss whenever a tokenizer is tried with it, unless this names
 # the source: the result of a test must not depend on the network.

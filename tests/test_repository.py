@@ -114,6 +114,7 @@ def commands() -> list[tuple[str, str]]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("page", "command"), commands())
 def test_a_command_of_the_docs_is_one_that_runs(page: str, command: str, monkeypatch: pytest.MonkeyPatch):
     """Jobs are resolved by a dry run, other commands of hone are parsed, make's targets have to exist."""

@@ -316,7 +316,13 @@ class _Server(uvicorn.Server):
             server.close()
         if self._on_stop is not None:
             await self._on_stop()
-        await super().shutdown(sockets)
+        for connection in list(self.server_state.connections):
+            connection.shutdown()
+        await asyncio.sleep(0)  # idle connections close in this turn of the loop
+        if self.server_state.connections or self.server_state.tasks:
+            await super().shutdown(sockets)  # waits in steps of 0.1 s
+        for listening in sockets or ():
+            listening.close()
 
 
 class _HttpProtocol(HttpToolsProtocol):

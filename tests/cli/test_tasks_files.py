@@ -54,6 +54,7 @@ def test_rows_of_every_format_round_trip(hone: Hone, tmp_path: Path, name: str, 
     assert list(read_rows(out)) == [row]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", list(ROWS))
 def test_one_command_writes_prompts_ids_and_images(hone: Hone, tmp_path: Path, name: str) -> None:
     row = {**SWE, "image_name": "me/x"} if name == "swe-smith" else ROWS[name]

@@ -124,6 +124,7 @@ def test_only_settings_with_default_none_can_be_none():
     assert odd == []
 
 
+@pytest.mark.slow
 def test_fingerprint_counts_exactly_the_settings_that_change_results(every_kind: list[RunSettings]):
     before = [fingerprint(settings) for settings in every_kind]
     uncounted: set[str] = set()

@@ -88,6 +88,7 @@ def test_injection_cannot_lower_a_good_step(judge: Any) -> None:
         assert score_of(judge, ran) == +1, name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", INJECTIONS)
 def test_every_injection_works_without_quoting(
     judge: Any, name: str, monkeypatch: pytest.MonkeyPatch

@@ -38,6 +38,7 @@ def buggy_source(task: Task) -> str:
     return tree(task)[f"{task.metadata['names'][0]}.py"]
 
 
+@pytest.mark.slow
 def test_seed_decides_the_tasks(splits):
     few = TasksSettings(train=28, test=14, unseen=4)
     one, two = (every_task(generate(few)) for _ in range(2))
@@ -68,6 +69,7 @@ def test_no_content_or_names_occur_in_two_sets(splits):
     assert len({content_hash(t) for t in every_task(splits)}) == 712
 
 
+@pytest.mark.slow
 def test_names_stay_disjoint_when_words_are_few(monkeypatch):
     monkeypatch.setattr("hone.tasks.curriculum.bug.WORDS", WORDS[:20])
     splits = generate(TasksSettings(train=800, test=300, unseen=0))

@@ -82,6 +82,7 @@ def test_plugin_version_fits_the_pytest_version(index, tmp_path):
     assert lock(tree).requirements == ("pytest-mock==1.0",)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("files", "needed"),
     [
