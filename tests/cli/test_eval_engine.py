@@ -97,6 +97,7 @@ def settings_of(
     return {name: json.loads(value) for name, (_, value) in given.items()}, lengths
 
 
+@pytest.mark.slow
 def test_server_kind_is_detected(tmp_path: Path):
     def silent(messages: object) -> str:
         raise AssertionError("nothing is sampled to find out what a server is")
@@ -124,6 +125,7 @@ def test_server_kind_is_detected(tmp_path: Path):
         assert lengths == ["engine.context_tokens=32768", "sampling.max_tokens=4096"]
 
 
+@pytest.mark.slow
 def test_model_must_be_served(tmp_path: Path):
     (tmp_path / "one").mkdir()
     (tmp_path / "two").mkdir()
