@@ -52,6 +52,7 @@ class SglangServer:
         self.hold: asyncio.Event | None = None
         self.holding = asyncio.Event()  # a request has reached its third token
         self.faults: list[Fault] = []
+        self.update_faults: list[Fault] = []  # the same for weight updates from disk
         self.requests: list[tuple[str, Any]] = []  # (path, body) of all requests except health checks
         self.url = ""
         self._running: dict[str, asyncio.Event] = {}  # request id -> abort
@@ -230,6 +231,8 @@ class SglangServer:
     async def _update(self, request: web.Request) -> web.Response:
         body = await request.json()
         self.requests.append(("/update_weights_from_disk", body))
+        if self.update_faults:
+            return self.update_faults.pop(0)(request)
         weights = Path(body["model_path"]) / "toy.json"
         if not weights.is_file():
             message = f"Failed to get weights iterator: '{body['model_path']}'."

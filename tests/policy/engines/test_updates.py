@@ -12,13 +12,13 @@ import pytest
 from aiohttp import web
 
 from hone.policy.engine import EngineError, Finish, Sampling
-from hone.policy.engines import fleet as fleet_module
 from hone.policy.engines.client import CompletionChunk, GenerateRequest
 from hone.policy.engines.replica import WeightProbe
 from hone.policy.engines.sglang import Sglang
 from tests.policy.engines.conftest import OpenFleet, fleet_over, require_exact
 from tests.policy.engines.sglang_server import SglangServer, sglang_servers, toy_logprobs
 from tests.policy.engines.test_fleet import PROMPT, STOP, broken, cut, sampling
+from tests.virtual_time import run as run_virtual
 
 MakeWeights = Callable[[int], Path]
 
@@ -32,7 +32,7 @@ def test_every_server_samples_from_the_new_weights(open_toys: OpenFleet, tokeniz
             )
             return fleet.version, replies
 
-    version, replies = asyncio.run(run())
+    version, replies = run_virtual(run())
     assert version == 1
     for reply in replies:
         assert set(reply.version.tolist()) == {1}
@@ -53,7 +53,7 @@ def test_in_flight_update_continues_a_reply_with_new_weights(
             await fleet.load_weights(weights(4), 1)
             return await asked, server.asked
 
-    reply, asked = asyncio.run(run())
+    reply, asked = run_virtual(run())
     assert reply.version.tolist() == [0, 0, *[1] * (len(reply.version) - 2)]
     assert (len(reply.token_ids), reply.finish) == (9, Finish.LENGTH)
     require_exact(PROMPT, reply, {0: 0, 1: 4}, len(tokenizer))
@@ -69,14 +69,13 @@ def test_default_update_waits_for_running_replies(open_toys: OpenFleet, tokenize
             asked = asyncio.create_task(fleet.generate(PROMPT, sampling(), session="s"))
             await server.holding.wait()
             loading = asyncio.create_task(fleet.load_weights(weights(4), 1))
-            while not fleet._pauses:  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
+            await asyncio.sleep(1)  # until it waits for the running reply
             later = asyncio.create_task(fleet.generate(PROMPT, sampling(), session="t"))
             server.hold.set()
             await loading
             return await asked, await later
 
-    before, after = asyncio.run(run())
+    before, after = run_virtual(run())
     assert (set(before.version.tolist()), set(after.version.tolist())) == ({0}, {1})
     require_exact(PROMPT, before, {0: 0}, len(tokenizer))
     require_exact(PROMPT, after, {1: 4}, len(tokenizer))
@@ -94,8 +93,7 @@ def test_silent_server_blocks_neither_requests_nor_updates(
             await asyncio.wait(begun, return_when=asyncio.FIRST_COMPLETED)
             (silent,) = (server for server in servers if server.holding.is_set())
             loading = asyncio.create_task(fleet.load_weights(weights(4), 1))
-            while not fleet._pauses:  # noqa: ASYNC110 - else the other may answer with the old weights yet
-                await asyncio.sleep(0.01)
+            await asyncio.sleep(1)  # until it holds requests back: the other would use the old weights
             silent.sick = True  # and it never answers what it holds
             for server in servers:
                 if server is not silent:
@@ -104,7 +102,7 @@ def test_silent_server_blocks_neither_requests_nor_updates(
             await loading
             return await asked
 
-    reply = asyncio.run(asyncio.wait_for(run(), 60))
+    reply = run_virtual(run())
     assert set(reply.version.tolist()) == {1}
     require_exact(PROMPT, reply, {1: 4}, len(tokenizer))
 
@@ -129,22 +127,15 @@ def test_slow_request_is_abandoned_once(tokenizer):
             asked = asyncio.create_task(fleet.generate(PROMPT, sampling(), session="s"))
             await server.holding.wait()
             server.sick = True
-            (replica,) = fleet._replicas
-            while replica.failures < 2:  # noqa: ASYNC110 - it has been found out twice
-                await asyncio.sleep(0.01)
+            await asyncio.sleep(10)  # two starts fail, which abandon the request
             server.sick, server.hold = False, None
             may_end.set()
             return await asked
 
-    require_exact(PROMPT, asyncio.run(asyncio.wait_for(run(), 60)), {0: 0}, len(tokenizer))
+    require_exact(PROMPT, run_virtual(run()), {0: 0}, len(tokenizer))
 
 
-def test_request_waiting_for_a_retry_blocks_no_update(
-    open_toys: OpenFleet, weights: MakeWeights, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr(fleet_module, "_BACKOFF_S", 1000.0)
-    monkeypatch.setattr(fleet_module, "_MAX_BACKOFF_S", 1000.0)
-
+def test_request_waiting_for_a_retry_blocks_no_update(open_toys: OpenFleet, weights: MakeWeights):
     async def run():
         async with open_toys() as (fleet, (server,)):
             failed = asyncio.Event()
@@ -158,10 +149,9 @@ def test_request_waiting_for_a_retry_blocks_no_update(
             await failed.wait()
             await fleet.load_weights(weights(4), 1)
             assert not asked.done()
-            asked.cancel()
-            await asyncio.wait([asked])
+            return await asked
 
-    asyncio.run(asyncio.wait_for(run(), 60))
+    assert set(run_virtual(run()).version.tolist()) == {1}
 
 
 def test_server_without_the_new_weights_is_out_of_rotation(
@@ -169,25 +159,16 @@ def test_server_without_the_new_weights_is_out_of_rotation(
 ):
     async def run():
         async with open_toys(servers=2) as (fleet, (bad, good)):
-            update = bad._update
-
-            async def refuse_once(request: web.Request) -> web.Response:
-                bad._update = update  # type: ignore[method-assign]
-                return broken(request)
-
-            for route in bad._runner.app.router.routes():  # type: ignore[union-attr]
-                if route.resource.canonical == "/update_weights_from_disk":  # type: ignore[union-attr]
-                    route._handler = lambda request: bad._update(request)  # type: ignore[attr-defined]
-            bad._update = refuse_once  # type: ignore[method-assign]
+            bad.update_faults = [broken]
             await fleet.load_weights(weights(4), 1)
             replies = [await fleet.generate(PROMPT, sampling(), session=f"s{i}") for i in range(4)]
-            while bad.label != "1":  # noqa: ASYNC110 - its supervisor restarts it
-                await asyncio.sleep(0.01)
-            return replies, len(good.asked), len(bad.asked)
+            await asyncio.sleep(10)  # its supervisor restarts it
+            return replies, len(good.asked), len(bad.asked), bad.label
 
-    replies, good, bad = asyncio.run(run())
+    replies, good, bad, label = run_virtual(run())
     assert good + bad == 4
     assert good >= 1
+    assert label == "1"
     for reply in replies:
         require_exact(PROMPT, reply, {1: 4}, len(tokenizer))
 
@@ -204,7 +185,7 @@ def test_update_that_every_server_rejects_raises_the_reason(open_toys: OpenFleet
             ):
                 await fleet.load_weights(tmp_path, 5)
 
-    asyncio.run(run())
+    run_virtual(run())
 
 
 def test_server_with_wrong_logprobs_is_detected(open_toys: OpenFleet, tokenizer, weights: MakeWeights):
@@ -221,7 +202,7 @@ def test_server_with_wrong_logprobs_is_detected(open_toys: OpenFleet, tokenizer,
             with pytest.raises(EngineError, match="samples from other weights than it was told to load"):
                 await fleet.load_weights(weights(4), 2, probe(5))
 
-    asyncio.run(run())
+    run_virtual(run())
 
 
 def test_weights_changed_by_another_client_are_never_used(
@@ -233,7 +214,7 @@ def test_weights_changed_by_another_client_are_never_used(
             server.seed, server.label = 9, "theirs"
             return await fleet.generate(PROMPT, sampling(), session="s"), server.label
 
-    reply, label = asyncio.run(run())
+    reply, label = run_virtual(run())
     assert label == "1"  # loaded again
     require_exact(PROMPT, reply, {1: 4}, len(tokenizer))
 
@@ -248,7 +229,7 @@ def test_servers_serve_only_with_equal_weights(tokenizer, weights: MakeWeights):
                 await fleet.load_weights(weights(4), 4)
                 return await fleet.generate(PROMPT, sampling(), session="s")
 
-    assert set(asyncio.run(run()).version.tolist()) == {4}
+    assert set(run_virtual(run()).version.tolist()) == {4}
 
 
 @pytest.mark.parametrize("in_flight", [False, True])
@@ -302,7 +283,7 @@ def test_tokens_match_their_version_under_random_faults(
             last_error.cancel()
             return [pair for replies in said for pair in replies], fleet.version
 
-    replies, version = asyncio.run(asyncio.wait_for(run(), 120))
+    replies, version = run_virtual(run())
     assert (len(replies), version) == (80, 7)
     seen: set[int] = set()
     for prompt, reply in replies:
