@@ -13,8 +13,8 @@ import ipaddress
 import logging
 import os
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -28,11 +28,12 @@ PROXY_ENV = {
     **dict.fromkeys(("no_proxy", "NO_PROXY"), _NO_PROXY),
 }
 
-_CONNECTIONS_MAX = 64  # of one sandbox at a time
+CONNECTIONS_MAX = 64  # of one socket at a time
 _HEAD_MAX = 16 << 10  # bytes of a request's first line and headers
 _CONNECT_S, _IDLE_S = 20.0, 300.0
 _log = logging.getLogger(__name__)
 
+_Pair = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 Join = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 
@@ -96,7 +97,7 @@ async def open_proxy(path: Path, sandbox: str, entries: tuple[str, ...]) -> Asyn
             upstream[1].write(first)
         await _pipe((reader, writer), upstream)
 
-    async with _serving(path, join):
+    async with serve_unix(path, join, limit=_HEAD_MAX):
         yield
 
 
@@ -106,16 +107,21 @@ async def open_tunnel(path: Path, service: Path) -> AsyncIterator[None]:
 
     async def join(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         async with asyncio.timeout(_CONNECT_S):
-            upstream = await asyncio.open_unix_connection(service)
+            upstream = await connect_unix(service)
         await _pipe((reader, writer), upstream, idle_s=None)  # the service may take any time to answer
 
-    async with _serving(path, join):
+    async with serve_unix(path, join):
         yield
 
 
 @asynccontextmanager
-async def _serving(path: Path, join: Join) -> AsyncIterator[None]:
-    """Run a unix server whose connections end with it. Every user that sees the socket may connect."""
+async def serve_unix(path: Path, join: Join, *, limit: int = 1 << 16) -> AsyncIterator[None]:
+    """Run a unix server whose connections end with it. Every user that sees the socket may connect.
+
+    Args:
+        join: carries one connection, and may raise OSError, TimeoutError or what StreamReader raises.
+        limit: of each StreamReader, in bytes.
+    """
     tasks: set[asyncio.Task[None]] = set()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -126,14 +132,14 @@ async def _serving(path: Path, join: Join) -> AsyncIterator[None]:
             writer.close()
 
     def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if len(tasks) >= _CONNECTIONS_MAX:
+        if len(tasks) >= CONNECTIONS_MAX:
             writer.close()
             return
         task = asyncio.create_task(serve(reader, writer))
         tasks.add(task)
         task.add_done_callback(tasks.discard)
 
-    server = await asyncio.start_unix_server(accept, sock=_bind(path), limit=_HEAD_MAX)
+    server = await asyncio.start_unix_server(accept, sock=_bind(path), limit=limit)
     try:
         yield
     finally:
@@ -145,18 +151,27 @@ async def _serving(path: Path, join: Join) -> AsyncIterator[None]:
 
 
 def _bind(path: Path) -> socket.socket:
-    """Return a unix socket bound to `path`, which may be longer than the 107 bytes of an address."""
-    directory = os.open(path.parent, os.O_PATH | os.O_DIRECTORY)
-    try:
-        bound = socket.socket(socket.AF_UNIX)
-        bound.bind(f"/proc/self/fd/{directory}/{path.name}")
-    finally:
-        os.close(directory)
+    bound = socket.socket(socket.AF_UNIX)
+    with _short(path) as address:
+        bound.bind(address)
     path.chmod(0o666)
     return bound
 
 
-_Pair = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+async def connect_unix(path: Path) -> _Pair:
+    """Connect to a unix socket. Raises OSError."""
+    with _short(path) as address:
+        return await asyncio.open_unix_connection(address)
+
+
+@contextmanager
+def _short(path: Path) -> Iterator[str]:
+    """Yield a name of a socket that fits into an address, which holds 107 bytes."""
+    directory = os.open(path.parent, os.O_PATH | os.O_DIRECTORY)
+    try:
+        yield f"/proc/self/fd/{directory}/{path.name}"
+    finally:
+        os.close(directory)
 
 
 async def _connect(

@@ -10,6 +10,7 @@ import aiohttp
 
 from hone.sandbox.client.api import Unreachable
 from hone.sandbox.contract import SandboxLost
+from hone.sandbox.network import connect_unix
 from hone.sandbox.remote.tunnel import MESSAGE_MAX, OPEN, PROTOCOL, relay
 from hone.utils.http_client import HttpClient
 from hone.utils.retry import ENDLESS, backoff_delays, retry
@@ -94,7 +95,7 @@ class ClientTunnel:
 
         try:
             async with asyncio.timeout(CONNECT_S):
-                reader, writer = await asyncio.open_unix_connection(self._service)
+                reader, writer = await connect_unix(self._service)
             await relay(reader, writer, socket.send_bytes, receive)
         except OSError as error:
             _log.warning("the service %s is unreachable: %s", self._service, error)

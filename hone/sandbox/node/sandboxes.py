@@ -181,7 +181,7 @@ class Sandboxes:
         try:
             async with asyncio.timeout(START_S):
                 if entry.request.spec.tunnel:
-                    entry.tunnel = NodeTunnel(self._sockets, entry.id)
+                    entry.tunnel = NodeTunnel(self._sockets / entry.id)
                     await entry.tunnel.open()
                 entry.sandbox = await self._provider.start(self._spec(entry))
         except TimeoutError:

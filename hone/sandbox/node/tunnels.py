@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 from collections.abc import Generator
 from pathlib import Path
 
 from starlette.types import Message
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
-from hone.sandbox.remote.tunnel import CONNECTIONS_MAX, OPEN, relay
+from hone.sandbox.network import serve_unix
+from hone.sandbox.remote.tunnel import OPEN, relay
 
 ATTACH_S = 20.0  # how long a connection waits for an idle WebSocket
 
@@ -56,20 +56,17 @@ class NodeTunnel:
     broke, so a new one replaces the old one.
     """
 
-    def __init__(self, directory: Path, name: str) -> None:
-        # An address holds at most 107 bytes: a file descriptor of this process names the directory.
-        self._directory = os.open(directory, os.O_PATH | os.O_DIRECTORY)
-        self.path = Path(f"/proc/self/fd/{self._directory}/{name}")
-        self._server: asyncio.Server | None = None
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._serving = contextlib.AsyncExitStack()
         self._idle: _Line | None = None
         self._attached = asyncio.Event()
         self._turn = asyncio.Lock()  # connections take idle WebSockets in the order of their arrival
-        self._connections: set[asyncio.Task[None]] = set()
         self._closed = False
 
     async def open(self) -> None:
         """Listen on the socket."""
-        self._server = await asyncio.start_unix_server(self._accept, self.path)
+        await self._serving.enter_async_context(serve_unix(self.path, self._carry))
 
     async def attach(self, websocket: WebSocket) -> None:
         """Offer a WebSocket to the next connection; return when that has ended, or the client has left."""
@@ -90,28 +87,15 @@ class NodeTunnel:
             line.first.cancel()
             await asyncio.wait({line.first})
 
-    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Carry a connection from inside."""
-        if len(self._connections) >= CONNECTIONS_MAX:
-            writer.close()
-            return
-        task = asyncio.create_task(self._carry(reader, writer))
-        self._connections.add(task)
-        task.add_done_callback(self._connections.discard)
-
     async def _carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Carry a connection from inside. Raises TimeoutError without a client, OSError when it has left."""
+        async with asyncio.timeout(ATTACH_S):
+            line = await self._take_idle()
         try:
-            async with asyncio.timeout(ATTACH_S):
-                line = await self._take_idle()
-            try:
-                await line.open()
-                await relay(reader, writer, line.send, line.receive)
-            finally:
-                line.end()
-        except (TimeoutError, OSError):
-            return  # no client, or it has just left
+            await line.open()
+            await relay(reader, writer, line.send, line.receive)
         finally:
-            writer.close()
+            line.end()
 
     async def _take_idle(self) -> _Line:
         async with self._turn:
@@ -124,15 +108,9 @@ class NodeTunnel:
     async def close(self) -> None:
         """Remove the socket, and end every connection and WebSocket."""
         self._closed = True
-        if self._server is not None:
-            self._server.close()
-            self.path.unlink(missing_ok=True)
-        os.close(self._directory)
         if self._idle is not None:
             self._idle.end()
-        for task in self._connections:
-            task.cancel()
-        await asyncio.gather(*self._connections, return_exceptions=True)
+        await self._serving.aclose()
 
 
 @contextlib.contextmanager

@@ -14,7 +14,6 @@ from collections.abc import Awaitable, Callable
 
 PROTOCOL = "hone.tunnel.2"  # WebSocket subprotocol; version 1 carried all connections over one WebSocket
 OPEN = "open"
-CONNECTIONS_MAX = 64  # of one sandbox at a time
 MESSAGE_MAX = 32 << 10  # bytes
 
 

@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 
 from hone.sandbox import SandboxSpec
 from hone.sandbox.client.sandbox import RemoteSandbox
-from hone.sandbox.remote.tunnel import CONNECTIONS_MAX, MESSAGE_MAX, PROTOCOL, relay
+from hone.sandbox.network import CONNECTIONS_MAX, connect_unix
+from hone.sandbox.remote.tunnel import MESSAGE_MAX, PROTOCOL, relay
 from hone.utils.http_client import bearer
 from tests.sandbox.node.idle import IdleProvider
 from tests.sandbox.node.served import NodeProvider, served
@@ -94,7 +95,7 @@ class Floor:
         """As a program in the newest sandbox would."""
         newest = max(self.provider.living, key=lambda sandbox: int(sandbox.id.split("-")[1]))
         assert newest.spec.tunnel is not None
-        return await asyncio.open_unix_connection(newest.spec.tunnel)
+        return await connect_unix(newest.spec.tunnel)
 
 
 @contextlib.asynccontextmanager
