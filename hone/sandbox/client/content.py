@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import functools
 import hashlib
-import os
-import stat
 import time
 from pathlib import Path
 
@@ -61,19 +59,10 @@ def _state(source: Path) -> tuple[bytes, int]:
 
     Any change of the tree changes it, except within the resolution of the file system's clock.
     """
-    top = source.lstat()
-    hasher, newest_ns = hashlib.blake2b(_facts(top)), top.st_ctime_ns
-    waiting = [os.fspath(source)] if stat.S_ISDIR(top.st_mode) else []
-    while waiting:
-        with os.scandir(waiting.pop()) as entries:
-            for entry in sorted(entries, key=lambda entry: entry.name):
-                info = entry.stat(follow_symlinks=False)
-                hasher.update(os.fsencode(entry.path) + _facts(info))
-                newest_ns = max(newest_ns, info.st_ctime_ns)
-                if stat.S_ISDIR(info.st_mode):
-                    waiting.append(entry.path)
+    hasher, newest_ns = hashlib.blake2b(), 0
+    for name, path in trees.walk(source):
+        info = path.lstat()
+        facts = (name, info.st_mode, info.st_size, info.st_ino, info.st_mtime_ns, info.st_ctime_ns)
+        hasher.update(repr(facts).encode())
+        newest_ns = max(newest_ns, info.st_ctime_ns)
     return hasher.digest(), newest_ns
-
-
-def _facts(info: os.stat_result) -> bytes:
-    return repr((info.st_mode, info.st_size, info.st_ino, info.st_mtime_ns, info.st_ctime_ns)).encode()

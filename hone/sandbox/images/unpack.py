@@ -3,8 +3,8 @@
     python -I -S unpack.py DIRECTORY DIFF_ID MAX_BYTES MAX_ENTRIES [PYARROW] < BLOB
 
 `hone.sandbox.images.layers` starts it where only DIRECTORY is writable. It still follows no link of the
-archive out of DIRECTORY: it walks every path component by component with O_NOFOLLOW and resolves links on the
-way as if DIRECTORY were `/`. The result has the form of an overlayfs layer (mount option `userxattr`): a
+archive out of DIRECTORY: it resolves every path component by component, as if DIRECTORY were `/`. No other
+process writes there meanwhile. The result has the form of an overlayfs layer (mount option `userxattr`): a
 deleted file is a character device 0/0, a replaced directory carries `user.overlay.opaque`.
 
 Everything belongs to the user who unpacks; setuid and setgid bits, devices, pipes, sockets and extended
@@ -40,7 +40,6 @@ PIECE_BYTES = 1 << 20
 BUFFER_BYTES = 1 << 16  # tarfile copies the rest of its buffer at every read
 ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 GZIP_MAGIC = b"\x1f\x8b"
-_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _UNREADABLE = (tarfile.InvalidHeaderError, tarfile.TruncatedHeaderError)  # pyright: ignore
 
@@ -103,136 +102,113 @@ def decompress(blob: BinaryIO) -> Readable:
 
 
 class Extraction:
-    """Writes the members of one archive below the directory `root`."""
+    """Writes the members of one archive below the directory `root`, whose path has no links."""
 
-    def __init__(self, root: int, max_bytes: int, max_entries: int) -> None:
+    def __init__(self, root: bytes, max_bytes: int, max_entries: int) -> None:
         self._root, self._bytes_left, self._entries_left = root, max_bytes, max_entries
         self._times: dict[bytes, int] = {}  # of directories; set last, because new entries change them
 
     def add(self, archive: tarfile.TarFile, member: tarfile.TarInfo) -> None:
-        path = clean(member.name)
-        if any(part.startswith(AUFS_PRIVATE) and part != OPAQUE for part in path.split(b"/")):
+        name = clean(member.name)
+        if any(part.startswith(AUFS_PRIVATE) and part != OPAQUE for part in name.split(b"/")):
             return
         if not (member.isreg() or member.isdir() or member.issym() or member.islnk()):
             return  # devices and pipes
         self._count_entry()
-        if not path:
-            os.fchmod(self._root, _directory_mode(member.mode))
+        if not name:
+            os.chmod(self._root, _directory_mode(member.mode))
             return
-        above, _, name = path.rpartition(b"/")
-        parent = self._open(above)
-        try:
-            if name == OPAQUE:
-                os.setxattr(parent, OPAQUE_ATTRIBUTE, b"y")
-            elif name.startswith(WHITEOUT):
-                _white_out(parent, name[len(WHITEOUT) :])
-            elif member.isdir():
-                self._add_directory(parent, name, member)
-                self._times[path] = _nanoseconds(member.mtime)
-            else:
-                remove(parent, name)
-                self._add_file(archive, parent, name, member)
-        finally:
-            os.close(parent)
+        above, _, last = name.rpartition(b"/")
+        parent = self._resolve(above)
+        path = os.path.join(parent, last)
+        if last == OPAQUE:
+            os.setxattr(parent, OPAQUE_ATTRIBUTE, b"y")
+        elif last.startswith(WHITEOUT):
+            _white_out(parent, last[len(WHITEOUT) :])
+        elif member.isdir():
+            self._add_directory(path, member)
+        else:
+            remove(path)
+            self._add_file(archive, path, member)
 
     def finish(self) -> None:
         for path, time_ns in self._times.items():
-            try:
-                directory = self._open(path, make=False)
-            except Refused:  # a later member has put something else there
-                continue
-            os.utime(directory, ns=(time_ns, time_ns))
-            os.close(directory)
+            if os.path.realpath(path) == path and _kind(path) == stat.S_IFDIR:  # not replaced later
+                os.utime(path, ns=(time_ns, time_ns))
 
     def _count_entry(self) -> None:
         self._entries_left -= 1
         if self._entries_left < 0:
             raise Refused("too_many")
 
-    def _open(self, path: bytes, *, make: bool = True) -> int:
-        """Return a descriptor of a directory below the root. Raises Refused."""
-        here, trail, links = os.dup(self._root), list[bytes](), 0
-        todo = path.split(b"/")[::-1]
-        try:
-            while todo:
-                name = todo.pop()
-                if name in (b"", b".") or (name == b".." and not trail):
-                    continue
-                try:
-                    below = os.open(name, _DIRECTORY, dir_fd=here)
-                except OSError as error:
-                    if error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
-                        raise
-                    target = _read_link(here, name)
-                    if target is None and not make:
-                        raise Refused("damaged", "no such directory") from None
-                    if target is None:
-                        if len(trail) >= MAX_DEPTH or len(b"/".join([*trail, name])) > MAX_PATH_BYTES:
-                            raise Refused("damaged", "a name that is too long") from None
-                        self._make_directory(here, name)
-                        todo.append(name)
-                        continue
-                    links += 1
-                    if links > MAX_LINKS or len(target) > MAX_PATH_BYTES:
-                        raise Refused("damaged", "a name leads through too many links") from None
-                    if target.startswith(b"/"):
-                        here, trail = _replace(here, os.dup(self._root)), []
-                    todo += target.split(b"/")[::-1]
-                    continue
-                here = _replace(here, below)
-                trail = trail[:-1] if name == b".." else [*trail, name]
-        except BaseException:
-            os.close(here)
-            raise
-        return here
+    def _resolve(self, name: bytes) -> bytes:
+        """Return the path of a directory of the layer, made if missing. Raises Refused."""
+        path, links = self._root, 0
+        todo = name.split(b"/")[::-1]
+        while todo:
+            part = todo.pop()
+            if part == b"..":
+                path = path if path == self._root else os.path.dirname(path)
+            if part in (b"", b".", b".."):
+                continue
+            below = os.path.join(path, part)
+            kind = _kind(below)
+            if kind == stat.S_IFLNK:
+                target = os.readlink(below)
+                links += 1
+                if links > MAX_LINKS or len(target) > MAX_PATH_BYTES:
+                    raise Refused("damaged", "a name leads through too many links")
+                path = self._root if target.startswith(b"/") else path
+                todo += target.split(b"/")[::-1]
+                continue
+            if kind != stat.S_IFDIR:
+                self._make_directory(below, kind)
+            path = below
+        return path
 
-    def _make_directory(self, parent: int, name: bytes) -> None:
-        """Make a directory; it hides the one of lower layers if the archive has deleted that."""
-        kind = _kind(parent, name)
-        if kind == stat.S_IFDIR:
-            return
+    def _make_directory(self, path: bytes, kind: int) -> None:
+        """Make a directory where `kind` is; it hides the one of lower layers if the archive deleted that."""
         if kind not in (0, stat.S_IFCHR):
             raise Refused("damaged", "a name leads through a file")
-        if kind == stat.S_IFCHR:
-            os.unlink(name, dir_fd=parent)
+        inside = path[len(self._root) + 1 :]
+        if inside.count(b"/") >= MAX_DEPTH or len(inside) > MAX_PATH_BYTES:
+            raise Refused("damaged", "a name that is too long")
         self._count_entry()
-        os.mkdir(name, 0o755, dir_fd=parent)
+        remove(path)
+        os.mkdir(path, 0o755)
         if kind == stat.S_IFCHR:
-            _make_opaque(parent, name)
+            os.setxattr(path, OPAQUE_ATTRIBUTE, b"y")
 
-    def _add_directory(self, parent: int, name: bytes, member: tarfile.TarInfo) -> None:
-        if _kind(parent, name) in (stat.S_IFREG, stat.S_IFLNK):
-            os.unlink(name, dir_fd=parent)
-        self._make_directory(parent, name)
-        os.chmod(name, _directory_mode(member.mode), dir_fd=parent)
+    def _add_directory(self, path: bytes, member: tarfile.TarInfo) -> None:
+        kind = _kind(path)
+        if kind in (stat.S_IFREG, stat.S_IFLNK):
+            kind = 0  # replaced
+        if kind != stat.S_IFDIR:
+            self._make_directory(path, kind)
+        os.chmod(path, _directory_mode(member.mode))
+        self._times[path] = _nanoseconds(member.mtime)
 
-    def _add_file(self, archive: tarfile.TarFile, parent: int, name: bytes, member: tarfile.TarInfo) -> None:
+    def _add_file(self, archive: tarfile.TarFile, path: bytes, member: tarfile.TarInfo) -> None:
         time_ns = _nanoseconds(member.mtime)
         if member.issym():
-            os.symlink(encode(member.linkname), name, dir_fd=parent)
-            os.utime(name, ns=(time_ns, time_ns), dir_fd=parent, follow_symlinks=False)
+            os.symlink(encode(member.linkname), path)
+            os.utime(path, ns=(time_ns, time_ns), follow_symlinks=False)
         elif member.islnk():
-            self._add_link(parent, name, clean(member.linkname))
+            above, _, last = clean(member.linkname).rpartition(b"/")
+            source = os.path.join(self._resolve(above), last)
+            if _kind(source) not in (stat.S_IFREG, stat.S_IFLNK):
+                raise Refused("damaged", "a hard link leads to no file of its layer")
+            os.link(source, path, follow_symlinks=False)
         else:
             self._bytes_left -= member.size
             if self._bytes_left < 0:
                 raise Refused("too_large")
             content = archive.extractfile(member)
-            with os.fdopen(os.open(name, _NEW_FILE, 0o600, dir_fd=parent), "wb", buffering=0) as file:
+            with os.fdopen(os.open(path, _NEW_FILE, 0o600), "wb", buffering=0) as file:
                 if content is not None and member.size:
                     shutil.copyfileobj(content, file, PIECE_BYTES)
                 os.fchmod(file.fileno(), (member.mode & 0o777) | 0o400)
                 os.utime(file.fileno(), ns=(time_ns, time_ns))
-
-    def _add_link(self, parent: int, name: bytes, target: bytes) -> None:
-        above, _, target_name = target.rpartition(b"/")
-        source = self._open(above)
-        try:
-            if _kind(source, target_name) not in (stat.S_IFREG, stat.S_IFLNK):
-                raise Refused("damaged", "a hard link leads to no file of its layer")
-            os.link(target_name, name, src_dir_fd=source, dst_dir_fd=parent, follow_symlinks=False)
-        finally:
-            os.close(source)
 
 
 def clean(name: str) -> bytes:
@@ -248,52 +224,33 @@ def encode(name: str) -> bytes:
     return name.encode("utf-8", "surrogateescape")
 
 
-def remove(parent: int, name: bytes) -> None:
-    """Remove the file or tree of this name, if any."""
-    kind = _kind(parent, name)
+def remove(path: bytes) -> None:
+    """Remove a file or tree, if it exists."""
+    kind = _kind(path)
     if kind == stat.S_IFDIR:
-        shutil.rmtree(name, dir_fd=parent)  # pyright: ignore[reportCallIssue, reportArgumentType]
+        shutil.rmtree(path)
     elif kind:
-        os.unlink(name, dir_fd=parent)
+        os.unlink(path)
 
 
-def _white_out(parent: int, name: bytes) -> None:
+def _white_out(parent: bytes, name: bytes) -> None:
     """Hide `name` in lower layers; an entry of this layer with that name stays."""
     if name in (b"", b".", b".."):
         raise Refused("damaged", "a deletion of no file")
-    kind = _kind(parent, name)
+    path = os.path.join(parent, name)
+    kind = _kind(path)
     if kind == stat.S_IFDIR:
-        _make_opaque(parent, name)
+        os.setxattr(path, OPAQUE_ATTRIBUTE, b"y")
     elif not kind:
-        os.mknod(name, stat.S_IFCHR, os.makedev(0, 0), dir_fd=parent)
+        os.mknod(path, stat.S_IFCHR, os.makedev(0, 0))
 
 
-def _make_opaque(parent: int, name: bytes) -> None:
-    directory = os.open(name, _DIRECTORY, dir_fd=parent)
-    os.setxattr(directory, OPAQUE_ATTRIBUTE, b"y")
-    os.close(directory)
-
-
-def _kind(parent: int, name: bytes) -> int:
-    """Return the file type bits of st_mode; 0 when there is no such name."""
+def _kind(path: bytes) -> int:
+    """Return the file type bits of st_mode; 0 when there is no such file."""
     try:
-        return stat.S_IFMT(os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode)
+        return stat.S_IFMT(os.lstat(path).st_mode)
     except FileNotFoundError:
         return 0
-
-
-def _read_link(parent: int, name: bytes) -> bytes | None:
-    try:
-        return os.readlink(name, dir_fd=parent)
-    except OSError as error:
-        if error.errno in (errno.EINVAL, errno.ENOENT):  # no link, or nothing
-            return None
-        raise
-
-
-def _replace(before: int, after: int) -> int:
-    os.close(before)
-    return after
 
 
 def _directory_mode(mode: int) -> int:
@@ -310,8 +267,7 @@ def unpack(blob: BinaryIO, directory: str, diff_id: str, max_bytes: int, max_ent
     Raises Refused, OSError, and the errors of tarfile and zlib.
     """
     content = HashingReader(decompress(blob), max_bytes)
-    root = os.open(directory, _DIRECTORY)
-    extraction = Extraction(root, max_bytes, max_entries)
+    extraction = Extraction(os.path.realpath(os.fsencode(directory)), max_bytes, max_entries)
     archive = tarfile.open(  # noqa: SIM115  # pyright: ignore[reportCallIssue]
         fileobj=content,  # pyright: ignore[reportArgumentType]
         mode="r|",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterable, Iterator
 
 from hone.sandbox.pool.leases import Lease
@@ -39,42 +38,32 @@ class FairQueue:
     """Leases that wait for a node: runs take turns; within a run the longest wait goes first.
 
     A lease that cannot be placed now (too many starts of its image) lets others of its run pass, except those
-    of the same image. Adding and removing take constant time.
+    of the same image.
     """
 
     def __init__(self) -> None:
-        # run -> image -> lease id -> (number, lease), in the order in which they are served
-        self._runs: dict[str, dict[str, dict[str, tuple[int, Lease]]]] = {}
-        self._numbers = itertools.count(1)
+        self._runs: dict[str, dict[str, Lease]] = {}  # run -> lease id -> lease, in the order of service
 
     def waiting(self) -> dict[str, int]:
         """Return the number of waiting leases by run."""
-        return {run: sum(map(len, lines.values())) for run, lines in self._runs.items()}
+        return {run: len(leases) for run, leases in self._runs.items()}
 
     def add(self, lease: Lease) -> None:
-        """Add a lease at the end of its line."""
-        lines = self._runs.setdefault(lease.spec.run, {})
-        lines.setdefault(lease.spec.image, {})[lease.id] = next(self._numbers), lease
+        """Add a lease behind all others of its run."""
+        self._runs.setdefault(lease.spec.run, {})[lease.id] = lease
 
     def put_back(self, lease: Lease) -> None:
         """Add a lease, whose node failed, before all others of its run."""
-        lines = self._runs.setdefault(lease.spec.run, {})
-        first = {lease.id: (-next(self._numbers), lease)}
-        lines[lease.spec.image] = first | lines.get(lease.spec.image, {})
+        self._runs[lease.spec.run] = {lease.id: lease, **self._runs.get(lease.spec.run, {})}
 
     def remove(self, lease: Lease) -> None:
         """Remove a lease, if it is queued."""
-        lines = self._runs.get(lease.spec.run, {})
-        line = lines.get(lease.spec.image, {})
-        if line.pop(lease.id, None) is None:
-            return
-        if not line:
-            del lines[lease.spec.image]
-        if not lines:
+        leases = self._runs.get(lease.spec.run, {})
+        if leases.pop(lease.id, None) is not None and not leases:
             del self._runs[lease.spec.run]
 
     def serve(self, place: Callable[[Lease], bool]) -> None:
-        """Call `place` with run after run's oldest leases until it has refused the head of every line."""
+        """Call `place` with run after run's oldest leases until it has refused one of every image."""
         passed = 0
         while self._runs and passed < len(self._runs):
             run = next(iter(self._runs))
@@ -86,6 +75,9 @@ class FairQueue:
                 self._runs[run] = self._runs.pop(run)  # its turn is over
 
     def _heads(self, run: str) -> Iterator[Lease]:
-        """Yield the first lease of each line, longest wait first."""
-        heads = (next(iter(line.values())) for line in self._runs[run].values())
-        return (lease for _, lease in sorted(heads, key=lambda head: head[0]))
+        """Yield the first lease of each image, the longest wait first."""
+        images: set[str] = set()
+        for lease in self._runs[run].values():
+            if lease.spec.image not in images:
+                images.add(lease.spec.image)
+                yield lease
