@@ -23,7 +23,7 @@ import coverage
 import pytest
 
 LIBRARIES = (
-    *("aiohttp", "httpx", "hypothesis.strategies", "jinja2", "libcst.matchers", "numpy", "orjson"),
+    *("aiohttp", "httpx", "hypothesis.strategies", "jinja2", "libcst.matchers", "numpy", "msgspec"),
     *("prometheus_client", "psutil", "pyarrow.parquet", "pydantic", "rich.console", "safetensors"),
     *("starlette.applications", "tokenizers", "torch", "transformers", "typer", "uvicorn", "yaml"),
 )

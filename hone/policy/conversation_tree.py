@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+
+from msgspec import Raw
 
 from hone.policy.messages import Key, call_ids, frozen, key_of, reasoning_of
 from hone.policy.reply import CallKind
@@ -35,9 +36,9 @@ class Traits:
 
 @dataclass(frozen=True, slots=True)
 class RequestItem:
-    """An item of a request, in the form in which a client sent it, and the messages that it stands for."""
+    """An item of a request, encoded as a client sent it, and the messages that it stands for."""
 
-    form: Any
+    encoded: Raw
     messages: tuple[Message, ...]  # as recorded
     end: MessageNode  # the prefix with these messages
 
@@ -136,11 +137,11 @@ class ConversationTree:
         )
 
     def read(
-        self, items: Sequence[Any], convert: Callable[[Any, int], list[Message]], opening: Sequence[Message]
+        self, items: Sequence[Raw], convert: Callable[[Raw, int], list[Message]], opening: Sequence[Message]
     ) -> list[Message]:
         """Return `opening` and the messages of a request's `items`; known messages as recorded.
 
-        An item in the same form as last time is not converted again. Propagates errors of `convert`.
+        An item that is encoded as last time is not converted again. Propagates errors of `convert`.
         """
         messages = list(opening)
         node: MessageNode | None = self._root("")
@@ -148,7 +149,7 @@ class ConversationTree:
             node = None if node is None else self._find(node, message)[0]
         for number, item in enumerate(items):
             known = None if node is None else node.recent_item
-            if known is not None and known.form == item:
+            if known is not None and known.encoded == item:
                 messages += known.messages
                 node = known.end
                 continue
@@ -158,8 +159,7 @@ class ConversationTree:
                 end = None if end is None else self._find(end, message)[0]
             if node is not None and end is not None:
                 converted = path_between(node, end)
-                form = frozen(item)
-                node.recent_item = None if form is None else RequestItem(form, tuple(converted), end)
+                node.recent_item = RequestItem(item.copy(), tuple(converted), end)
             messages += converted
             node = end
         return messages

@@ -118,12 +118,12 @@ def _make_app(
 
     async def answer(request: Request, wire: Format) -> Response:
         session = _session(gateway, request)
-        asked = wire.read(read_body(await _data(request, max_body_bytes)), session)
+        asked = wire.read(await _body(request, max_body_bytes, wire), session)
         return await deliver(wire, session, asked, keep_alive_s=keep_alive_s)
 
     async def count(request: Request) -> Response:
         session = _session(gateway, request)
-        asked = _MESSAGES.read(read_body(await _data(request, max_body_bytes)), session)
+        asked = _MESSAGES.read(await _body(request, max_body_bytes, _MESSAGES), session)
         return json_response({"input_tokens": session.measure(asked)})
 
     async def models(request: Request) -> Response:
@@ -285,6 +285,10 @@ def _require_token(admin: Admin, request: Request) -> None:
     given = _bearer(request).encode("utf-8", "surrogatepass")
     if admin.token and not hmac.compare_digest(given, admin.token.encode()):
         raise GatewayError(Problem.UNAUTHORIZED, "the token that administers sessions is missing or wrong")
+
+
+async def _body(request: Request, limit: int, wire: Format) -> Json:
+    return read_body(await _data(request, limit), wire.encoded_field)
 
 
 async def _data(request: Request, limit: int) -> bytes:

@@ -13,7 +13,8 @@ import logging
 import secrets
 from collections.abc import Awaitable, Callable, Sequence
 from enum import StrEnum
-from typing import Any
+
+from msgspec import Raw
 
 from hone.policy.engine import ContextOverflow, EngineError
 from hone.policy.errors import PolicyError
@@ -121,7 +122,7 @@ class Session:
         return Answer(session_id=self.id, asked=asked, exchange=exchange, shown=shown)
 
     def read(
-        self, items: list[Any], convert: Callable[[Any, int], list[Message]], opening: Sequence[Message] = ()
+        self, items: list[Raw], convert: Callable[[Raw, int], list[Message]], opening: Sequence[Message] = ()
     ) -> list[Message]:
         """Return `opening` and the messages of a request's items; see `ConversationTree.read`."""
         return self._record.conversations.read(items, convert, opening)

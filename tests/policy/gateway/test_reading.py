@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from msgspec import Raw
 
 from hone.policy.conversation_tree import ConversationTree
 
@@ -34,9 +36,10 @@ def change(items: list[Any], operation: str, item: Any, number: int) -> None:
         del items[number % len(items)]
 
 
-def convert(item: Any, _number: int) -> list[dict[str, str]]:
-    """No, one or two messages for an item."""
-    return [{"role": "user", "content": repr(item)}] * (len(repr(item)) % 3)
+def convert(encoded: Raw, _number: int) -> list[dict[str, str]]:
+    """Return no, one or two messages for an item."""
+    text = bytes(encoded).decode()
+    return [{"role": "user", "content": text}] * (len(text) % 3)
 
 
 @relaxed
@@ -46,8 +49,9 @@ def test_items_mean_the_same_as_alone(steps):
     for operation, item, number, on_side in steps:
         items = side if on_side else main
         change(items, operation, item, number)
-        messages = tree.read(items, convert, [{"role": "system", "content": "s"}])
-        assert messages[1:] == [message for one in items for message in convert(one, 0)]
+        encoded = [Raw(json.dumps(one).encode()) for one in items]
+        messages = tree.read(encoded, convert, [{"role": "system", "content": "s"}])
+        assert messages[1:] == [message for one in encoded for message in convert(one, 0)]
         known = tree.match(messages).node
         tree.extend(known, messages[known.depth :])
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 
+from msgspec import Raw
+
 from hone.policy.gateway.chat_request import ChatRequest, Ending
 from hone.policy.gateway.errors import invalid
 from hone.policy.gateway.record import Answer
@@ -31,6 +33,7 @@ _FINISH = {
 class ChatCompletions(Format):
     """`POST /v1/chat/completions`."""
 
+    encoded_field = "messages"
     known_fields = KnownFields(
         read=("messages", "model", "tools", "tool_choice", "stream", "stream_options", "stop"),
         # How replies are drawn is the run's to say, thinking included.
@@ -117,9 +120,9 @@ class ChatCompletions(Format):
         return COMMENT + event({**head, "model": asked.model, "choices": [choice]})
 
 
-def _message(given: object, number: int) -> list[Message]:
+def _message(encoded: Raw, number: int) -> list[Message]:
     where = f"messages[{number}]"
-    item = fields.as_object(given, where)
+    item = fields.read_object(encoded, where)
     fields.refuse_others(item, where, _MESSAGE)
     role = item.get("role")
     if not isinstance(role, str) or role not in _ROLES:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
-import orjson
+import msgspec
 
 from hone.policy.gateway.errors import invalid
 from hone.policy.reply import ToolCall, ToolSpec
@@ -44,13 +44,28 @@ class KnownFields:
         return overridden, tuple(ignored)
 
 
-def read_body(data: bytes) -> Json:
-    """Return the fields of a request's body. Raises GatewayError unless it is a JSON object."""
+def read_body(data: bytes, encoded: str = "") -> Json:
+    """Return the fields of a request's body. Raises GatewayError unless it is a JSON object.
+
+    The items of the list in field `encoded` stay encoded (`msgspec.Raw`): most of a long history is known.
+    """
+    body = _decode(data, "the body of the request", dict[str, msgspec.Raw])
+    for name, value in body.items():
+        is_encoded = name == encoded and bytes(memoryview(value)[:1]) == b"["
+        body[name] = _decode(value, name, list[msgspec.Raw] if is_encoded else Any)
+    return body
+
+
+def read_object(data: msgspec.Raw, where: str) -> Json:
+    """Return an encoded object. Raises GatewayError."""
+    return as_object(_decode(data, where, Any), where)
+
+
+def _decode(data: bytes | msgspec.Raw, where: str, kind: Any) -> Any:
     try:
-        body = orjson.loads(data)
-    except orjson.JSONDecodeError as error:
-        raise invalid(f"the body of the request is not JSON: {error}") from None
-    return as_object(body, "the body of the request")
+        return msgspec.json.decode(data, type=kind)
+    except (ValueError, RecursionError) as error:
+        raise invalid(f"{where} cannot be read: {error}", where) from None
 
 
 def as_object(value: object, where: str) -> Json:

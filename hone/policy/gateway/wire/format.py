@@ -25,6 +25,7 @@ class Format(ABC):
 
     known_fields: ClassVar[KnownFields]
     stop_field: ClassVar[str] = "stop"
+    encoded_field: ClassVar[str] = ""  # the list whose items `read` gets encoded
 
     def read(self, body: Json, session: Session) -> ChatRequest:
         """Return the request. Raises GatewayError if it cannot be served as it is meant."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from msgspec import Raw
 from pydantic_core import from_json, to_json
 
 from hone.policy.gateway.chat_request import ChatRequest, ClientReply, Ending
@@ -51,6 +52,7 @@ class AnthropicMessages(Format):
     """`POST /v1/messages`, and the reading of `POST /v1/messages/count_tokens`."""
 
     stop_field = "stop_sequences"
+    encoded_field = "messages"
     known_fields = KnownFields(
         read=("messages", "model", "system", "tools", "tool_choice", "stream", "stop_sequences"),
         overridden=("temperature", "top_p", "top_k", "max_tokens", "thinking", "output_config", "speed"),
@@ -120,10 +122,10 @@ class AnthropicMessages(Format):
         return event(self.error(error), "error")
 
 
-def _messages(given: object, number: int) -> list[Message]:
+def _messages(encoded: Raw, number: int) -> list[Message]:
     """Return the messages of one of Anthropic's; tool results in a user's become messages of their own."""
     where = f"messages[{number}]"
-    item = fields.as_object(given, where)
+    item = fields.read_object(encoded, where)
     fields.refuse_others(item, where, ("role", "content"))
     role, content = item.get("role"), item.get("content")
     if role not in ("user", "assistant"):
