@@ -315,6 +315,8 @@ class Sampler:
 class Trajectory:
     """The record of one rollout: everything needed to train on it, grade it again or read it."""
 
+    __pydantic_config__ = ConfigDict(arbitrary_types_allowed=True)  # the tree
+
     task_id: str
     rollout_id: str  # unique in the run
     group_id: str  # rollouts of one task that share a baseline

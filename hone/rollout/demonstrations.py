@@ -14,7 +14,8 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+
+from pydantic import TypeAdapter
 
 from hone.environment import prepare_workspace
 from hone.policy.reply import ToolSpec
@@ -32,6 +33,9 @@ class Demonstration:
     rollout_id: str  # `<task>-<index>`: a scripted agent makes the same choices in an evaluation, graded
     messages: tuple[Message, ...]
     tools: tuple[ToolSpec, ...] = ()  # offered with the messages
+
+
+_DEMONSTRATION = TypeAdapter(Demonstration)
 
 
 async def record(
@@ -118,12 +122,6 @@ def _recover(path: Path) -> list[Demonstration]:
 
 def _parse(path: Path, number: int, line: bytes) -> Demonstration:
     try:
-        fields: dict[str, Any] = json.loads(line)
-        return Demonstration(
-            task_id=fields["task_id"],
-            rollout_id=fields["rollout_id"],
-            messages=tuple(fields["messages"]),
-            tools=tuple(fields["tools"]),
-        )
-    except (ValueError, KeyError, TypeError) as error:
+        return _DEMONSTRATION.validate_python(json.loads(line))
+    except ValueError as error:
         raise StoreError(f"{path}, line {number}, is not a demonstration: {error!r}") from error

@@ -12,16 +12,13 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from hone.policy.engine import EngineError
-from hone.policy.reply import CallKind, Reply, ToolSpec
+from hone.policy.reply import CallKind, Chat, Reply, ToolSpec
 from hone.sandbox.contract import Command, ExecResult, Sandbox
 from hone.types import Call, Message, TokenTree
 
 
-class Conversation(Protocol):
+class Conversation(Chat, Protocol):
     """The chat of an episode, for example `hone.policy.chat.Chat`."""
-
-    @property
-    def tree(self) -> TokenTree: ...
 
     @property
     def forks(self) -> Mapping[Any, int]:
@@ -30,19 +27,6 @@ class Conversation(Protocol):
 
     @property
     def calls(self) -> Sequence[Call]: ...
-
-    @property
-    def max_prompt_tokens(self) -> int: ...
-
-    def measure(self, messages: Sequence[Message], *, tools: Sequence[ToolSpec] | None = None) -> int: ...
-
-    async def reply(
-        self,
-        messages: list[Message],
-        *,
-        tools: Sequence[ToolSpec] | None = None,
-        purpose: CallKind = CallKind.MAIN,
-    ) -> Reply: ...
 
     async def close(self) -> None: ...
 

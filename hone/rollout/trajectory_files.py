@@ -14,52 +14,58 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import Any
 
-from hone.outcomes import Outcome
+from pydantic import TypeAdapter
+
 from hone.rollout.tokens import from_parquet, to_parquet
-from hone.types import (
-    Call,
-    FinalScore,
-    Judgement,
-    ProgressScores,
-    ProgressStatus,
-    Sampler,
-    Scores,
-    Signal,
-    TestStatus,
-    Trajectory,
-    Turn,
-    TurnProgress,
-    Verdict,
-    Vote,
-)
+from hone.types import Judgement, Scores, Trajectory
 
 FORMAT = "hone-trajectory-1"
 SHOWN = 2000  # characters of an output's head and tail in step_debug
-_FIELDS = frozenset(  # keys of sample_metadata that are fields of a trajectory; the rest are notes
-    (
-        *("agent", "engine", "sampling", "trainable", "seed", "started_at", "enforced", "tools"),
-        *("calls", "forks", "signals", "prm", "progress", "reward"),
-    )
-)
-
 Json = dict[str, Any]
+
+_TRAJECTORY = TypeAdapter(Trajectory)
+_META = ("rollout_id", "group_id", "outcome", "reward", "error", "turn_rewards", "timings")
+_SAMPLER = ("agent", "engine", "sampling", "trainable")
+_MORE = {  # key of sample_metadata -> field of a trajectory
+    "seed": "seed",
+    "started_at": "started_at",
+    "enforced": "enforced_limits",
+    "tools": "tools",
+    "calls": "calls",
+    "forks": "forks",
+    "signals": "signals",
+}
+_SCORES = {"judgements": "prm", "progress": "progress", "final": "reward"}  # field -> key of sample_metadata
 
 
 def encode(trajectory: Trajectory, position: Mapping[str, Any]) -> dict[str, bytes]:
     """Return file name -> content. `position` holds `group_index`, `index` and further keys for meta.json."""
-    verdict = None if trajectory.verdict is None else asdict(trajectory.verdict)
+    record: Json = _TRAJECTORY.dump_python(trajectory, exclude={"tree"})
     traj = {
-        "messages": list(trajectory.messages),
+        "messages": record["messages"],
         "step_debug": _step_debug(trajectory),
         "info": _info(trajectory, position),
         "trajectory_format": FORMAT,
-        "turns": [asdict(turn) for turn in trajectory.turns],
+        "turns": record["turns"],
+    }
+    meta = {
+        **position,
+        "instance_id": trajectory.task_id,
+        **{name: record[name] for name in _META},
+        "sampling_params": record["sampler"]["sampling"] or None,
+        "sample_prompt": record["messages"][:2],
+        "sample_metadata": {
+            **record["notes"],
+            **record["sampler"],
+            **{key: record[field] for key, field in _MORE.items()},
+            **_scores_json(trajectory.scores),
+        },
     }
     return {
         "traj.json": _dump(traj),
         "patch.diff": trajectory.patch.encode("utf-8", "surrogatepass"),
-        "meta.json": _dump({**position, **_meta(trajectory)}),
-        "verdict.json": _dump(verdict),
+        "meta.json": _dump(meta),
+        "verdict.json": _dump(record["verdict"]),
         "tokens.parquet": to_parquet(trajectory.tree),
     }
 
@@ -73,64 +79,25 @@ def decode(read: Callable[[str], bytes]) -> Trajectory:
     if traj["trajectory_format"] != FORMAT:
         raise ValueError(f"format {traj['trajectory_format']!r} is not {FORMAT!r}")
     more: Json = meta["sample_metadata"]
-    return Trajectory(
-        task_id=meta["instance_id"],
-        rollout_id=meta["rollout_id"],
-        group_id=meta["group_id"],
-        tree=from_parquet(read("tokens.parquet")),
-        turns=tuple(Turn(**turn) for turn in traj["turns"]),
-        messages=tuple(traj["messages"]),
-        patch=read("patch.diff").decode("utf-8", "surrogatepass"),
-        outcome=Outcome(meta["outcome"]),
-        reward=meta["reward"],
-        verdict=None if verdict is None else _verdict(**verdict),
-        error=meta["error"],
-        timings=meta["timings"],
-        turn_rewards={int(index): reward for index, reward in meta["turn_rewards"].items()},
-        scores=_scores(more),
-        sampler=Sampler(
-            agent=more.get("agent", ""),
-            engine=more.get("engine"),
-            sampling=more.get("sampling") or {},
-            trainable=more.get("trainable", False),
-        ),
-        seed=more.get("seed"),
-        started_at=more.get("started_at"),
-        tools=tuple(more.get("tools", ())),
-        calls=tuple(Call(**call) for call in more.get("calls", ())),
-        forks=more.get("forks", {}),
-        signals=tuple(Signal(**signal) for signal in more.get("signals", ())),
-        enforced_limits=more.get("enforced", {}),
-        notes={name: value for name, value in more.items() if name not in _FIELDS},
+    scores = {field: more.get(key) for field, key in _SCORES.items()}
+    if scores["judgements"] is not None:
+        scores["judgements"] = scores["judgements"]["step_details"]
+    known = {*_SAMPLER, *_MORE, *_SCORES.values()}
+    return _TRAJECTORY.validate_python(
+        {
+            "task_id": meta["instance_id"],
+            **{name: meta[name] for name in _META},
+            "turns": traj["turns"],
+            "messages": traj["messages"],
+            "patch": read("patch.diff").decode("utf-8", "surrogatepass"),
+            "verdict": verdict,
+            "tree": from_parquet(read("tokens.parquet")),
+            "scores": scores,
+            "sampler": {name: more[name] for name in _SAMPLER if more.get(name) is not None},
+            **{field: more[key] for key, field in _MORE.items() if key in more},
+            "notes": {name: value for name, value in more.items() if name not in known},
+        }
     )
-
-
-def _meta(trajectory: Trajectory) -> Json:
-    more = {
-        **trajectory.notes,
-        **asdict(trajectory.sampler),
-        "seed": trajectory.seed,
-        "started_at": trajectory.started_at,
-        "enforced": dict(trajectory.enforced_limits),
-        "tools": list(trajectory.tools),
-        "calls": [asdict(call) for call in trajectory.calls],
-        "forks": dict(trajectory.forks),
-        "signals": [asdict(signal) for signal in trajectory.signals],
-        **_scores_json(trajectory.scores),
-    }
-    return {
-        "instance_id": trajectory.task_id,
-        "rollout_id": trajectory.rollout_id,
-        "group_id": trajectory.group_id,
-        "outcome": trajectory.outcome.value,
-        "reward": trajectory.reward,
-        "error": trajectory.error,
-        "turn_rewards": {str(index): reward for index, reward in trajectory.turn_rewards.items()},
-        "timings": dict(trajectory.timings),
-        "sampling_params": dict(trajectory.sampler.sampling) or None,
-        "sample_prompt": list(trajectory.messages[:2]),
-        "sample_metadata": more,
-    }
 
 
 def _info(trajectory: Trajectory, position: Mapping[str, Any]) -> Json:
@@ -198,34 +165,6 @@ def _judgement_json(judgement: Judgement) -> Json:
         "mean_score": judgement.score,
         "votes": [asdict(vote) for vote in judgement.votes],
     }
-
-
-def _scores(more: Json) -> Scores:
-    prm, progress, final = (more.get(name) for name in ("prm", "progress", "reward"))
-    return Scores(
-        judgements=None if prm is None else tuple(_judgement(step) for step in prm["step_details"]),
-        progress=None if progress is None else _progress(progress),
-        final=None if final is None else FinalScore(**final),
-    )
-
-
-def _judgement(step: Json) -> Judgement:
-    return Judgement(step_index=step["step_index"], votes=tuple(Vote(**vote) for vote in step["votes"]))
-
-
-def _progress(block: Json) -> ProgressScores:
-    return ProgressScores(
-        initial_score=block["initial_score"],
-        steps=tuple(_turn_progress(**step) for step in block["steps"]),
-    )
-
-
-def _turn_progress(status: str, **fields: Any) -> TurnProgress:
-    return TurnProgress(status=ProgressStatus(status), **fields)
-
-
-def _verdict(tests: dict[str, str], **fields: Any) -> Verdict:
-    return Verdict(tests={name: TestStatus(status) for name, status in tests.items()}, **fields)
 
 
 def _dump(value: object) -> bytes:
