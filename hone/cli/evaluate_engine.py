@@ -12,7 +12,7 @@ from hone.cli.options import require_choice
 from hone.policy.errors import PolicyError
 
 if TYPE_CHECKING:
-    from hone.launch.endpoint import Endpoint, Served
+    from hone.launch.engine import Endpoint, Served
 
 LOCAL = "local"
 KINDS = ("vllm", "sglang", "openai")
@@ -51,7 +51,7 @@ def engine_settings(
         return given, _lengths(min(longest or DEFAULT_CONTEXT, DEFAULT_CONTEXT))
     if not engine.startswith(("http://", "https://")):
         raise UsageError(f"--engine {engine} is neither `local` nor an address such as http://host:8000")
-    from hone.launch.endpoint import find_endpoint
+    from hone.launch.engine import find_endpoint
 
     endpoint = find_endpoint(engine, kind, key=os.environ.get(key_env) if key_env else None)
     served = _chosen(endpoint, model)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Mapping
 from datetime import datetime
@@ -70,6 +71,7 @@ def mine(
     from hone.curate.mining.mine import read_results, report
     from hone.curate.mining.settings import MiningSettings
     from hone.curate.mining.statement import read_issues
+    from hone.launch.tasks import mine as try_commits
     from hone.tasks.formats import save
     from hone.tasks.repository import Repository
 
@@ -84,7 +86,9 @@ def mine(
     journal = _journal(repo, out, run, settings, known)
     try:
         run_with_progress(
-            lambda reporter: _run(run, repository, selection, journal, settings, known, limit, reporter)
+            functools.partial(
+                try_commits, run, repository, selection, journal, mining=settings, issues=known, limit=limit
+            )
         )
     finally:
         found = report(selection, read_results(journal), limit)
@@ -134,59 +138,6 @@ def _day(text: str | None) -> datetime | None:
         return datetime.fromisoformat(text)
     except ValueError:
         raise UsageError(f"--since {text!r} is not a date: write it as 2024-01-31") from None
-
-
-def _run(
-    run: RunSettings,
-    repository: Repository,
-    selection: Selection,
-    journal: Journal,
-    settings: MiningSettings,
-    issues: Mapping[int, Issue],
-    limit: int | None,
-    reporter: Reporter,
-) -> None:
-    """Try the candidates that the journal does not contain."""
-    import asyncio
-
-    from hone.curate.mining.mine import Result, mine, read_results
-    from hone.curate.runner import Runner
-    from hone.sandbox import make_provider
-    from hone.utils.files import default_cache_dir
-
-    known = read_results(journal)
-    to_try = [each for each in selection.candidates if each.commit.id not in known]
-    if len(to_try) < len(selection.candidates):
-        reporter.note(f"{len(selection.candidates) - len(to_try)} commits were tried in an earlier run.")
-
-    async def work() -> None:
-        with reporter.stage("trying commits", len(to_try)) as stage:
-            tasks = sum(result.task is not None for result in known.values())
-
-            def progress(result: Result) -> None:
-                nonlocal tasks
-                tasks += result.task is not None
-                stage.advance()
-                stage.set_status(f"{tasks} tasks")
-
-            async with make_provider(run.sandbox) as maker:
-                await mine(
-                    repository,
-                    selection,
-                    journal,
-                    Runner(
-                        provider=maker,
-                        cache=default_cache_dir() / "workspaces",
-                        settings=run.grading,
-                        limits=run.sandbox.limits(),
-                    ),
-                    settings=settings,
-                    issues=issues,
-                    limit=limit,
-                    progress=progress,
-                )
-
-    asyncio.run(work())
 
 
 def _as_json(found: Report, commits: int, out: Path) -> dict[str, object]:

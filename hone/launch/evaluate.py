@@ -135,12 +135,10 @@ class EvaluationDisplay:
     def __init__(self, stage: Stage, *, priced: bool) -> None:
         self._stage = stage
         self._priced = priced
-        self._shown = 0
         self._begun: tuple[float, int] | None = None  # time of the first call, and samples ended before it
 
     def on_sample(self, progress: runner.EvalProgress) -> None:
-        self._stage.advance(progress.ended - self._shown)
-        self._shown = progress.ended
+        self._stage.set_done(progress.ended)
         now = time.monotonic()
         started, before = self._begun = self._begun or (now, progress.ended)
         texts = [f"resolved {progress.resolved}"]

@@ -25,9 +25,10 @@ class Stage:
             self.done += amount
         self._show(self)
 
-    def grow(self, total: int) -> None:
-        """Change the total number of units."""
-        self.total = total
+    def set_done(self, done: int, total: int | None = None) -> None:
+        """Replace the number of finished units, and the total where one is given."""
+        self.done = done
+        self.total = self.total if total is None else total
         self._show(self)
 
     def set_status(self, text: str) -> None:

@@ -1,18 +1,25 @@
-"""Components that all jobs of a process share: provider, grader and workspaces."""
+"""Components that the jobs of a process share: provider, grader, agent and the scorers of turns."""
 
 from __future__ import annotations
 
+import asyncio
 import functools
 from collections.abc import AsyncGenerator, Callable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from hone.agents import AnyAgentSettings
-from hone.config import RunSettings
+from hone.agents import Agent, AgentSettings, AnyAgentSettings, DebuggerAgent, ScaffoldError, make_agent
+from hone.agents.blackbox import BlackboxAgent
+from hone.agents.context import ManagedAgent
+from hone.agents.settings import BashAgentSettings, ContextSettings, PolicyAgentSettings
+from hone.config import ConfigError, RunSettings
 from hone.environment import extract_patch
 from hone.grading import Grader
-from hone.launch.agents import open_agent
+from hone.grading.judge import Judge
+from hone.grading.judge_prompt import control_tokens
+from hone.launch.policy import open_chats
+from hone.policy.model import load_tokenizer
 from hone.rollout.episode import RolloutContext
 from hone.rollout.metering import Conversation
 from hone.rollout.scoring import Scorers
@@ -54,11 +61,11 @@ async def open_context(
         scorers: score single turns, for training.
     """
     bare = SandboxSpec(env=GIT_ENV, limits=settings.sandbox.limits(), run=str(settings.run_dir))
-    async with open_agent(agent, bare, cache=settings.run_dir / "agents") as prepared_agent:
+    async with open_agent(agent, bare, cache=settings.run_dir / "agents") as (opened, spec):
         yield RolloutContext(
             provider=runtime.provider,
-            spec=prepared_agent.spec,
-            agent=prepared_agent.agent,
+            spec=spec,
+            agent=opened,
             grader=runtime.grader,
             new_chat=new_chat,
             workspaces=runtime.workspaces,
@@ -73,3 +80,59 @@ async def open_context(
                 trainable=new_chat is not None and settings.engine.kind != "openai",
             ),
         )
+
+
+@asynccontextmanager
+async def open_agent(
+    settings: AgentSettings, spec: SandboxSpec, *, cache: Path
+) -> AsyncGenerator[tuple[Agent, SandboxSpec]]:
+    """Yield the agent of `settings` and the spec of its sandboxes, which extends `spec`.
+
+    `cache` stores the prepared tools of the agent. Raises ScaffoldError.
+    """
+    if isinstance(settings, BashAgentSettings) and settings.kind == "mini-swe-agent":
+        agent = _mini_swe_agent(settings, cache)
+    else:
+        agent = make_agent(settings)
+    context = settings.context if isinstance(settings, PolicyAgentSettings) else ContextSettings()
+    async with AsyncExitStack() as stack:
+        if isinstance(agent, (BlackboxAgent, DebuggerAgent)):
+            spec = await stack.enter_async_context(agent.open(spec))
+        yield ManagedAgent(agent, context), spec
+
+
+def _mini_swe_agent(settings: BashAgentSettings, cache: Path) -> Agent:
+    try:
+        from hone.integrations.mini_swe_agent.agent import make_mini_swe_agent
+    except ModuleNotFoundError as error:
+        raise ScaffoldError(
+            "agent.kind = \"mini-swe-agent\" needs an extra: pip install 'hone[mini-swe-agent]'"
+        ) from error
+    return make_mini_swe_agent(settings, trajectories=cache / "mini-swe-agent")
+
+
+@asynccontextmanager
+async def open_scorers(
+    settings: RunSettings, say: Callable[[str], None] = lambda _: None
+) -> AsyncGenerator[Scorers | None]:
+    """Yield the scorers after a check of the judge's engine; None if no turn is scored.
+
+    Raises ConfigError, EngineError, PolicyError.
+    """
+    if settings.judge.enabled:
+        async with _open_judge(settings, say) as judge:
+            yield Scorers(judge=judge, progress=settings.progress)
+    else:
+        yield Scorers(progress=settings.progress) if settings.progress.enabled else None
+
+
+@asynccontextmanager
+async def _open_judge(settings: RunSettings, say: Callable[[str], None]) -> AsyncGenerator[Judge]:
+    own = settings.judge_as_policy()
+    control: frozenset[str] = frozenset()
+    if own.engine.kind != "openai":
+        if own.model is None:
+            raise ConfigError("judge.model.path is missing: set it to a folder that transformers loads")
+        control = control_tokens(await asyncio.to_thread(load_tokenizer, own.model.path))
+    async with open_chats(own, say) as new_chats:
+        yield Judge(new_chats(own), settings.judge, control=control)

@@ -66,16 +66,11 @@ async def record(
     """Record `demonstrations.rollouts` demonstrations below the run directory, in real sandboxes."""
     wanted = settings.demonstrations
     with reporter.stage("recording demonstrations", wanted.rollouts) as stage:
-        shown = 0
-
-        def show(recorded: int) -> None:
-            nonlocal shown
-            stage.advance(recorded - shown)
-            shown = recorded
-
         path = settings.run_dir / "demonstrations.jsonl"
         async with open_context(runtime, settings, wanted.agent, None) as context:
-            return await demonstrations.record(tasks, context, path, count=wanted.rollouts, progress=show)
+            return await demonstrations.record(
+                tasks, context, path, count=wanted.rollouts, progress=stage.set_done
+            )
 
 
 def resolved_rollouts(run_dir: Path) -> list[Trajectory]:
@@ -102,11 +97,8 @@ def run_sft(
 
         def on_step(step: int, steps: int, measured: Mapping[str, float]) -> None:
             nonlocal last
-            if not last:
-                stage.grow(steps)
-                stage.advance(step)
             last = measured
-            stage.advance()
+            stage.set_done(step + 1, steps)
             stage.set_status(f"loss {measured['loss']:.3f}  {measured['tokens_per_s']:.0f} tokens/s")
 
         checkpoint = fit(

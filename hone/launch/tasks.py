@@ -1,12 +1,13 @@
-"""Jobs on tasks in sandboxes: `hone grade`, `hone tasks validate` and `hone tasks mutate`."""
+"""Jobs on tasks in sandboxes: `hone grade` and `hone tasks validate`, `mutate` and `mine`."""
 
 from __future__ import annotations
 
 import asyncio
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from hone.config import RunSettings
 from hone.curate import validate as curate
@@ -20,7 +21,22 @@ from hone.types import Task
 from hone.utils.files import default_cache_dir
 
 if TYPE_CHECKING:
+    from hone.curate.journal import Journal
+    from hone.curate.mining.candidates import Selection
+    from hone.curate.mining.settings import MiningSettings
+    from hone.curate.mining.statement import Issue
     from hone.curate.mutation.engine import MutationReport
+    from hone.tasks.repository import Repository
+
+Opened = TypeVar("Opened")
+
+
+@asynccontextmanager
+async def _open(kind: Callable[..., Opened], settings: RunSettings, cache: Path) -> AsyncGenerator[Opened]:
+    """Open the provider and yield a Grader or a Runner; `cache` holds the repositories of tasks."""
+    async with make_provider(settings.sandbox) as provider:
+        limits = settings.sandbox.limits()
+        yield kind(provider=provider, settings=settings.grading, cache=cache, limits=limits)
 
 
 def localise_tasks(
@@ -63,13 +79,7 @@ def grade_with_progress(
                 stage.advance()
                 stage.set_status(f"{counts['resolved']} of {counts['done']} resolved")
 
-            async with make_provider(settings.sandbox) as provider:
-                grader = Grader(
-                    provider,
-                    settings.grading,
-                    cache=default_cache_dir() / "workspaces",
-                    limits=settings.sandbox.limits(),
-                )
+            async with _open(Grader, settings, default_cache_dir() / "workspaces") as grader:
                 return await grade_predictions(predictions, tasks, grader, out=out, progress=progress)
 
     return asyncio.run(run())
@@ -83,10 +93,7 @@ def validate(settings: RunSettings, tasks: Sequence[Task], n: int, reporter: Rep
             tempfile.TemporaryDirectory(prefix="hone-validate-") as folder,
             reporter.stage("validating tasks", len(tasks)) as stage,
         ):
-            async with make_provider(settings.sandbox) as provider:
-                grader = Grader(
-                    provider, settings.grading, cache=Path(folder), limits=settings.sandbox.limits()
-                )
+            async with _open(Grader, settings, Path(folder)) as grader:
                 return await curate.validate(
                     tasks, grader, repeats=n, progress=lambda admission: stage.advance()
                 )
@@ -117,25 +124,16 @@ def mutate(
             tempfile.TemporaryDirectory(prefix="hone-mutate-", ignore_cleanup_errors=True) as cache,
             reporter.stage("tasks", count) as stage,
         ):
-            shown = 0
 
             def progress(message: str, tasks: Sequence[Task]) -> None:
-                nonlocal shown
                 found(tasks)
-                admitted = min(count, len(tasks))
-                stage.advance(admitted - shown)
-                shown = admitted
+                stage.set_done(min(count, len(tasks)))
                 stage.set_status(message)
 
-            async with make_provider(settings.sandbox) as provider:
+            async with _open(Runner, settings, Path(cache)) as runner:
                 report = await seed_bugs(
                     repository,
-                    Runner(
-                        provider=provider,
-                        cache=Path(cache),
-                        settings=settings.grading,
-                        limits=settings.sandbox.limits(),
-                    ),
+                    runner,
                     count=count,
                     seed=seed,
                     commit=commit,
@@ -144,8 +142,54 @@ def mutate(
                     journal=journal,
                     progress=progress,
                 )
-            stage.advance(len(report.tasks) - shown)
+            stage.set_done(len(report.tasks))
             stage.set_status(f"{report.ran} bugs tried")
             return report
 
     return asyncio.run(run())
+
+
+def mine(
+    settings: RunSettings,
+    repository: Repository,
+    selection: Selection,
+    journal: Journal,
+    reporter: Reporter,
+    *,
+    mining: MiningSettings,
+    issues: Mapping[int, Issue],
+    limit: int | None,
+) -> None:
+    """Try the candidates that the journal does not contain, with progress."""
+    from hone.curate.mining.mine import Result, read_results
+    from hone.curate.mining.mine import mine as try_commits
+    from hone.curate.runner import Runner
+
+    known = read_results(journal)
+    to_try = [each for each in selection.candidates if each.commit.id not in known]
+    if len(to_try) < len(selection.candidates):
+        reporter.note(f"{len(selection.candidates) - len(to_try)} commits were tried in an earlier run.")
+
+    async def run() -> None:
+        tasks = sum(result.task is not None for result in known.values())
+        with reporter.stage("trying commits", len(to_try)) as stage:
+
+            def progress(result: Result) -> None:
+                nonlocal tasks
+                tasks += result.task is not None
+                stage.advance()
+                stage.set_status(f"{tasks} tasks")
+
+            async with _open(Runner, settings, default_cache_dir() / "workspaces") as runner:
+                await try_commits(
+                    repository,
+                    selection,
+                    journal,
+                    runner,
+                    settings=mining,
+                    issues=issues,
+                    limit=limit,
+                    progress=progress,
+                )
+
+    asyncio.run(run())

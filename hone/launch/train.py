@@ -12,8 +12,7 @@ from hone.config import ConfigError, RunSettings, fingerprint
 from hone.launch.policy import Policy, chats, load_policy, open_engine
 from hone.launch.reporter import Reporter, Stage
 from hone.launch.rundir import claim
-from hone.launch.runtime import Runtime, open_context, open_runtime
-from hone.launch.scorers import open_scorers
+from hone.launch.runtime import Runtime, open_context, open_runtime, open_scorers
 from hone.launch.sft import make_start_model, split_demonstrated, with_start_model
 from hone.launch.weights import publisher
 from hone.policy.model import load_model
@@ -128,7 +127,6 @@ class TrainingDisplay:
     def __init__(self, stage: Stage) -> None:
         self.last: Mapping[str, float] = {}  # metrics of the last step
         self._stage = stage
-        self._done = 0
         self._reward = ""
 
     def on_rollout(self, progress: RolloutProgress) -> None:
@@ -138,8 +136,7 @@ class TrainingDisplay:
         self.last = metrics
         self._reward = f"reward {metrics['reward']:+.2f}  resolved {100 * metrics['resolve_rate']:.0f} %  "
         self._stage.set_status(self._reward)
-        self._stage.advance(step + 1 - self._done)
-        self._done = step + 1
+        self._stage.set_done(step + 1)
 
 
 def tasks_of_step(settings: RunSettings, tasks: Sequence[Task], step: int) -> tuple[list[Task], list[Task]]:

@@ -15,7 +15,7 @@ def run_stages(reporter: PlainReporter | TerminalReporter) -> None:
                 inner.advance(4)
             outer.set_status("reward 0.5")
             outer.advance()
-        outer.grow(4)
+        outer.set_done(3, 4)
     reporter.note("done [not markup]")
 
 

@@ -18,7 +18,7 @@ from hone.agents import ScaffoldError, load_scaffold
 from hone.agents.context import ManagedAgent
 from hone.agents.settings import BashAgentSettings, ContextSettings
 from hone.integrations.mini_swe_agent.agent import MiniSweAgent, make_mini_swe_agent
-from hone.launch.agents import open_agent
+from hone.launch.runtime import open_agent
 from hone.outcomes import Outcome
 from hone.policy.chat import Chat
 from hone.policy.engine import Completion, ContextOverflow, EngineError, Sampling
@@ -321,8 +321,8 @@ def test_prompts_are_named_or_given_by_path(tmp_path: Path) -> None:
 
     async def main() -> None:
         settings = BashAgentSettings(kind="mini-swe-agent", context=ContextSettings(policy="drop_thinking"))
-        async with open_agent(settings, SandboxSpec(), cache=tmp_path) as equipped:
-            assert isinstance(equipped.agent, ManagedAgent)
-            assert isinstance(equipped.agent.agent, MiniSweAgent)
+        async with open_agent(settings, SandboxSpec(), cache=tmp_path) as (agent, _):
+            assert isinstance(agent, ManagedAgent)
+            assert isinstance(agent.agent, MiniSweAgent)
 
     asyncio.run(main())

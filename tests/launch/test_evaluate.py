@@ -14,10 +14,8 @@ class Shown:
     def __init__(self) -> None:
         self.done, self.status = 0, ""
 
-    def advance(self, amount: int = 1) -> None:
-        self.done += amount
-
-    def grow(self, total: int) -> None: ...
+    def set_done(self, done: int, total: int | None = None) -> None:
+        self.done = done
 
     def set_status(self, text: str) -> None:
         self.status = text

@@ -21,7 +21,7 @@ from hone.agents.blackbox import agent as agent_module
 from hone.agents.blackbox import load_program
 from hone.agents.scaffold import ScaffoldError
 from hone.agents.settings import BlackboxAgentSettings
-from hone.launch.agents import open_agent
+from hone.launch.runtime import open_agent
 from hone.outcomes import Outcome
 from hone.policy.gateway import SessionLimits
 from hone.sandbox import Sandbox, SandboxLost, SandboxSpec, make_provider
@@ -333,14 +333,14 @@ def test_settings_of_a_recipe_reach_the_agent(tmp_path: Path, monkeypatch: pytes
                 kind="blackbox", program=str(tmp_path / "client.toml"), turn_limit=2
             )
             bare = SandboxSpec(limits=LIMITS)
-            async with open_agent(settings, bare, cache=tmp_path / "agents") as equipped:
-                assert equipped.spec.tunnel is not None
-                assert equipped.spec.tunnel.is_socket()
-                assert [mount.target for mount in equipped.spec.mounts] == ["/srv/hone/agents/client"]
-                world.context = replace(world.context, spec=equipped.spec, agent=equipped.agent)
+            async with open_agent(settings, bare, cache=tmp_path / "agents") as (agent, spec):
+                assert spec.tunnel is not None
+                assert spec.tunnel.is_socket()
+                assert [mount.target for mount in spec.mounts] == ["/srv/hone/agents/client"]
+                world.context = replace(world.context, spec=spec, agent=agent)
                 trajectory = await world.attempt(make_task())
             assert trajectory.outcome is Outcome.TURN_LIMIT
-            assert not equipped.spec.tunnel.parent.exists()
+            assert not spec.tunnel.parent.exists()
 
     asyncio.run(scenario())
 

@@ -18,7 +18,7 @@ from hone.agents.debugger.client import MOUNTS, open_client, open_listener
 from hone.agents.debugger.pdb import Pdb
 from hone.agents.loop import Limits
 from hone.agents.settings import BashAgentSettings, DebuggerAgentSettings
-from hone.launch.agents import open_agent
+from hone.launch.runtime import open_agent
 from hone.outcomes import Outcome
 from hone.policy.chat import Chat
 from hone.policy.engine import Sampling
@@ -280,10 +280,10 @@ def test_task_is_resolved_with_exact_tokens(tmp_path: Path, pdb: bool):
     async def main() -> Any:
         settings = DebuggerAgentSettings(pdb=pdb)
         async with (
-            open_agent(settings, SandboxSpec(), cache=tmp_path) as equipped,
-            open_context(tmp_path, equipped.agent) as context,
+            open_agent(settings, SandboxSpec(), cache=tmp_path) as (agent, spec),
+            open_context(tmp_path, agent) as context,
         ):
-            context = dataclasses.replace(context, spec=equipped.spec, new_chat=policy.new_chat)
+            context = dataclasses.replace(context, spec=spec, new_chat=policy.new_chat)
             workspace = prepare(task, context.workspaces)
             episode = Episode(task=task, rollout_id="r", group_id="g", workspace=workspace, seed=1)
             return await run_episode(episode, context)
