@@ -6,7 +6,6 @@ import configparser
 import dataclasses
 import os
 import platform
-import re
 import shutil
 import tomllib
 import zipfile
@@ -27,7 +26,6 @@ from hone.tasks.python.tool import run_uv
 IMAGE = "give its tasks an image (docker://NAME or rootfs:DIR) that holds it installed"
 NO_SOURCES = (".git", ".hg", ".tox", ".nox", ".venv", "node_modules", "__pycache__")
 
-_COMPILED_BACKENDS = ("maturin", "mesonpy", "scikit_build_core", "skbuild", "setuptools_rust", "sipbuild")
 _COMPILED = (".so", ".pyd", ".dylib")
 
 
@@ -61,9 +59,6 @@ def read_project(tree: Path, scratch: Path, version: str) -> Project:
         extras = {extra: parse_all(lines, "pyproject.toml") for extra, lines in optional.items()}
         python = static.get("requires-python")
         return _project(static["name"], static.get("version", "0"), requirements, extras, python)
-    backend = pyproject.get("build-system", {}).get("build-backend", "")
-    if backend.split(".")[0] in _COMPILED_BACKENDS:
-        raise TaskError(f"the repository is built by {backend}, which compiles extensions: {IMAGE}")
     return _built(_wheel(tree, scratch, version or _declared_version(tree)))
 
 
@@ -117,10 +112,7 @@ def _wheel(tree: Path, scratch: Path, version: str) -> Path:
     try:
         run_uv(command, what="the repository cannot be built", env=pretended)
     except TaskError as error:
-        setup = tree / "setup.py"
-        if setup.is_file() and "ext_modules" in setup.read_text(encoding="utf-8", errors="replace"):
-            raise TaskError(f"the repository has compiled extensions of its own: {IMAGE}") from error
-        raise
+        raise TaskError(f"{error}. Correct the build, or {IMAGE}") from error
     return next(built.glob("*.whl"))
 
 
@@ -167,7 +159,6 @@ def _project(
     return Project(name=name, version=version, requirements=requirements, extras=by_name)
 
 
-_TESTS = ("tests", "test", "testing")
 _GENERATED_BYTES = 1 << 20  # larger files are generated data
 
 
@@ -182,18 +173,16 @@ def source_files(tree: Path) -> list[str]:
 
 
 def layout(tree: Path, project: Project) -> tuple[tuple[str, ...], dict[str, str]]:
-    """Return the directories that Python imports from, most modules first, and the files of the build.
+    """Return the directories that Python imports from, and the files of the build.
 
-    The root is one of them when tests import helpers from it.
+    Those with most modules come first; the root, from which tests import helpers, is always one of them.
 
     Raises TaskError when the project installs packages under other names than their directories.
     """
     files = source_files(tree)
     places = _directories(project, files) if project.files else _default_directories(files)
-    paths = list(dict.fromkeys(places.values()))
-    if "" not in paths and _imports_tests(tree, files):
-        paths.append("")
-    return tuple(paths), _generated(project.files, places, set(files))
+    paths = tuple(dict.fromkeys((*places.values(), "")))
+    return paths, _generated(project.files, places, set(files))
 
 
 def _directories(project: Project, files: Iterable[str]) -> dict[str, str]:
@@ -241,13 +230,3 @@ def _generated(installed: Mapping[str, bytes], places: Mapping[str, str], files:
         except UnicodeDecodeError:
             continue  # the workspace has only text
     return generated
-
-
-def _imports_tests(tree: Path, files: Iterable[str]) -> bool:
-    for file in files:
-        top, _, rest = file.partition("/")
-        if top in _TESTS and rest.endswith(".py"):
-            text = (tree / file).read_text(encoding="utf-8", errors="replace")
-            if re.search(rf"^\s*(?:from|import) {top}\b", text, re.MULTILINE):
-                return True
-    return False
