@@ -7,9 +7,13 @@ threads sometimes fails with a SystemError. Callers parse in the main thread, an
 from __future__ import annotations
 
 import ast
+import contextlib
+import io
+import keyword
 import re
+import tokenize
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 _ATTEMPTS = 20
 _VERSION = re.compile(r"_*version(_info|_tuple)?_*", re.IGNORECASE)
@@ -55,30 +59,14 @@ def defines_tests(text: str) -> bool:
     )
 
 
-def defined_names(text: str) -> set[str]:
-    """Return functions, classes, parameters, module and class variables, attributes. Raises SyntaxError."""
-    names: set[str] = set()
-    for node in ast.walk(parse(text)):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            names.add(node.name)
-        if isinstance(node, ast.arg):
-            names.add(node.arg)
-        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
-            names.add(node.attr)
-        elif isinstance(node, ast.Module | ast.ClassDef):
-            names |= set(_assigned(node.body))
-    return names
-
-
-def _assigned(body: Iterable[ast.stmt]) -> Iterator[str]:
-    for statement in body:
-        if isinstance(statement, ast.Assign | ast.AnnAssign):
-            targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
-            yield from (n.id for target in targets for n in ast.walk(target) if isinstance(n, ast.Name))
-        elif isinstance(statement, ast.Import | ast.ImportFrom):
-            yield from (alias.asname or alias.name.split(".")[0] for alias in statement.names)
-        elif isinstance(statement, ast.If | ast.Try):
-            yield from _assigned(statement.body)
+def identifiers(texts: Iterable[str]) -> set[str]:
+    """Return the names in the code of Python files, without comments and strings; none of invalid files."""
+    found: set[str] = set()
+    for text in texts:
+        with contextlib.suppress(tokenize.TokenError, SyntaxError):
+            tokens = list(tokenize.generate_tokens(io.StringIO(text).readline))
+            found |= {token.string for token in tokens if token.type == tokenize.NAME}
+    return {name for name in found if not keyword.iskeyword(name)}
 
 
 def _is_text(statement: ast.stmt) -> bool:

@@ -1,23 +1,30 @@
-"""Selection of commits: small changes of Python source and tests, likely fixes first."""
+"""Selection of commits: small changes of Python source and tests, newest first."""
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from hone.curate.files import Kind, is_inside, kind_of, packages
-from hone.curate.mining.messages import Likelihood, classify_message, strip_tool_text
 from hone.curate.mining.refusal import CommitRejected, Reason
 from hone.curate.mining.settings import MiningSettings
 from hone.curate.syntax import defines_tests, meaning, words
 from hone.tasks.repository import Repository
 
 _COUNTS = re.compile(r"\n?(\d+|-)\t(\d+|-)\t(.*)", re.DOTALL)
+MERGE_LINE = re.compile(
+    r"Merge (pull request|branch|branches|remote-tracking branch|tag|commit|PR|#\d+)\b.*", re.I
+)
+# Trailers such as `Signed-off-by: ...`, and lines that only refer to an issue such as `Closes #12.`
+_TOOL_LINE = re.compile(r"[\w-]+-by: .*|(fix(e[sd])?|close[sd]?|resolve[sd]?|refs?|see):? #\d+\.?", re.I)
+_TITLE_NUMBER = re.compile(r"\s*\(#\d+\)$")  # of the pull request
 _MARK = "commit:"
-_FORMAT = f"tformat:{_MARK}%H%x00%P%x00%ct%x00%B%x00"
+_FORMAT = f"tformat:{_MARK}%H%x00%P%x00%ct%x00:%B%x00"  # the colon keeps a message from being a mark
+# Explicit options, so that the repository's configuration cannot change a diff.
 DIFF = (
     *("--binary", "--full-index", "--no-renames", "--no-ext-diff", "--no-textconv", "--no-color"),
     *("--src-prefix=a/", "--dst-prefix=b/"),
@@ -25,15 +32,8 @@ DIFF = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Candidate:
-    commit: HistoryCommit
-    message: str  # of the commit, or of the merged commits where a merge has none of its own
-    likelihood: Likelihood
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:
-    candidates: tuple[Candidate, ...]  # in the order of trial
+    candidates: tuple[HistoryCommit, ...]  # in the order of trial
     skipped: Mapping[Reason, int]  # commits that are not tried, by reason
 
 
@@ -58,43 +58,50 @@ class CommitParts:
 
 
 def select(repository: Repository, commits: Iterable[HistoryCommit], settings: MiningSettings) -> Selection:
-    """Select commits by paths, sizes and messages; no file is read."""
+    """Select commits by paths and sizes; no file is read.
+
+    A merge without a message of its own gets those of the merged commits.
+    """
     skipped: Counter[Reason] = Counter()
-    chosen: list[Candidate] = []
+    chosen: list[HistoryCommit] = []
     for commit in commits:
-        try:
-            chosen.append(_candidate(repository, commit, settings))
-        except CommitRejected as rejection:
-            skipped[rejection.reason] += 1
-    chosen.sort(
-        key=lambda candidate: candidate.likelihood is Likelihood.UNCLEAR
-    )  # a stable sort: newest first within each
+        reason = _unsuitable(commit, settings)
+        if reason is not None:
+            skipped[reason] += 1
+        elif commit.parents > 1 and not strip_tool_text(commit.message):
+            messages = [commit.message.partition("\n")[0], *_merged_messages(repository, commit)[:5]]
+            chosen.append(dataclasses.replace(commit, message="\n\n".join(messages)))
+        else:
+            chosen.append(commit)
     return Selection(candidates=tuple(chosen), skipped=skipped)
 
 
-def _candidate(repository: Repository, commit: HistoryCommit, settings: MiningSettings) -> Candidate:
+def _unsuitable(commit: HistoryCommit, settings: MiningSettings) -> Reason | None:
+    """Return why the changed paths cannot become a task; None if they can."""
     sizes: dict[Kind, list[int]] = {kind: [] for kind in Kind}
     for change in commit.changes:
         sizes[kind_of(change.path)].append(change.lines)
     if not sizes[Kind.SOURCE]:
-        raise CommitRejected(Reason.NO_SOURCE)
+        return Reason.NO_SOURCE
     if not sizes[Kind.TEST]:
-        raise CommitRejected(Reason.NO_TESTS)
-    message = commit.message
-    if commit.parents > 1 and not strip_tool_text(message):
-        message = "\n\n".join([message.partition("\n")[0], *merged_messages(repository, commit)[:5]])
-    likelihood = classify_message(message)
-    if isinstance(likelihood, Reason):
-        raise CommitRejected(likelihood)
+        return Reason.NO_TESTS
     if sizes[Kind.COMPILED]:
-        raise CommitRejected(Reason.COMPILED)
+        return Reason.COMPILED
     limits = (
         (Kind.SOURCE, settings.max_source_files, settings.max_source_lines),
         (Kind.TEST, settings.max_test_files, settings.max_test_lines),
     )
-    if any(len(sizes[kind]) > files or sum(sizes[kind]) > lines for kind, files, lines in limits):
-        raise CommitRejected(Reason.TOO_LARGE)
-    return Candidate(commit=commit, message=message, likelihood=likelihood)
+    too_large = any(len(sizes[kind]) > files or sum(sizes[kind]) > lines for kind, files, lines in limits)
+    return Reason.TOO_LARGE if too_large else None
+
+
+def strip_tool_text(message: str) -> str:
+    """Return a message without the text that tools add: merge line, trailers, pull request number."""
+    lines = [line.rstrip() for line in message.splitlines() if not _TOOL_LINE.fullmatch(line.strip())]
+    if lines and MERGE_LINE.fullmatch(lines[0]):
+        lines = lines[1:]
+    title, _, body = "\n".join(lines).strip().partition("\n")
+    return f"{_TITLE_NUMBER.sub('', title)}\n{body}".strip()
 
 
 def split_commit(repository: Repository, commit: HistoryCommit) -> CommitParts:
@@ -147,9 +154,6 @@ def _has_tests(text: str) -> bool:
         return False  # written for another Python version
 
 
-# Explicit options, so that the repository's configuration cannot change a diff.
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileChange:
     path: str
@@ -161,7 +165,7 @@ class HistoryCommit:
     """One commit and its changes against the first parent."""
 
     id: str
-    base: str  # id of its first parent
+    base: str  # id of its first parent; empty if it has none
     parents: int
     date: str  # committer date, ISO 8601, UTC
     message: str
@@ -180,46 +184,31 @@ def walk(repository: Repository, branch: str = "HEAD", since: datetime | None = 
         *("--no-renames", "--no-ext-diff", "--no-color", f"--format={_FORMAT}"),
         *(*bound, tip, "--"),
     )
-    return list(_parse(log.decode("utf-8", "surrogateescape").split("\0")))
+    records = f"\0{log.decode('utf-8', 'surrogateescape')}".split(f"\0{_MARK}")[1:]
+    return [commit for commit in map(_parse, records) if commit.parents]
 
 
-def _parse(tokens: list[str]) -> Iterator[HistoryCommit]:
-    at = 0
-    while at < len(tokens):
-        if not tokens[at].startswith(_MARK):
-            at += 1
-            continue
-        commit, parents, seconds, message = tokens[at : at + 4]
-        at += 4
-        changes: list[FileChange] = []
-        while at < len(tokens) and not tokens[at].startswith(_MARK):
-            if found := _COUNTS.fullmatch(tokens[at]):
-                added, deleted, path = found.groups()
-                lines = 0 if "-" in (added, deleted) else int(added) + int(deleted)
-                changes.append(FileChange(path=path, lines=lines))
-            at += 1
-        if parents:
-            yield HistoryCommit(
-                id=commit.removeprefix(_MARK),
-                base=parents.split()[0],
-                parents=len(parents.split()),
-                date=datetime.fromtimestamp(int(seconds), UTC).isoformat(),
-                message=message.strip(),
-                changes=tuple(changes),
-            )
+def _parse(record: str) -> HistoryCommit:
+    commit, parents, seconds, message, *counts = record.split("\0")
+    changes: list[FileChange] = []
+    for found in filter(None, map(_COUNTS.fullmatch, counts)):
+        added, deleted, path = found.groups()
+        lines = 0 if "-" in (added, deleted) else int(added) + int(deleted)
+        changes.append(FileChange(path=path, lines=lines))
+    return HistoryCommit(
+        id=commit,
+        base=parents.partition(" ")[0],
+        parents=len(parents.split()),
+        date=datetime.fromtimestamp(int(seconds), UTC).isoformat(),
+        message=message.removeprefix(":").strip(),
+        changes=tuple(changes),
+    )
 
 
-def merged_messages(repository: Repository, commit: HistoryCommit) -> list[str]:
-    """Return the messages of the commits that a merge brings in, oldest first; none for other commits."""
-    if commit.parents < 2:
-        return []
+def _merged_messages(repository: Repository, commit: HistoryCommit) -> list[str]:
+    """Return the messages of the commits that a merge brings in, oldest first."""
     log = repository.git(
-        "log",
-        "-z",
-        "--no-merges",
-        "--reverse",
-        "--encoding=UTF-8",
-        "--format=%B",
+        *("log", "-z", "--no-merges", "--reverse", "--encoding=UTF-8", "--format=%B"),
         f"{commit.base}..{commit.id}",
     )
     return [text.strip() for text in log.decode("utf-8", "replace").split("\0") if text.strip()]

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hone.curate.journal import Journal
-from hone.curate.mining.candidates import Candidate, CommitParts, Selection, split_commit, test_modules
+from hone.curate.mining.candidates import CommitParts, HistoryCommit, Selection, split_commit, test_modules
 from hone.curate.mining.locks import LockCache
 from hone.curate.mining.refusal import CommitRejected, Reason
 from hone.curate.mining.runs import Observation, observe
@@ -91,15 +91,15 @@ async def mine(
     """
     miner = _Miner(repository, runner, settings, issues)
     known = read_results(journal)
-    queue = iter([each for each in selection.candidates if each.commit.id not in known])
+    queue = iter([each for each in selection.candidates if each.id not in known])
     found = sum(result.task is not None for result in known.values())
 
     async def work() -> None:
         nonlocal found
-        for candidate in queue:  # shared: each candidate goes to one worker
+        for commit in queue:  # shared: each commit goes to one worker
             if limit is not None and found >= limit:
                 return
-            result = await miner.try_candidate(candidate)
+            result = await miner.try_commit(commit)
             found += result.task is not None
             journal.put(result.commit, result.to_json())
             if progress:
@@ -112,7 +112,7 @@ async def mine(
 
 def report(selection: Selection, results: Mapping[str, Result], limit: int | None = None) -> Report:
     """Return at most `limit` tasks in the order of the candidates, and the counts of the rest."""
-    tried = [results[each.commit.id] for each in selection.candidates if each.commit.id in results]
+    tried = [results[each.id] for each in selection.candidates if each.id in results]
     refused = [result for result in tried if result.reason is not None]
     counts = Counter(result.reason for result in refused if result.reason is not None)
     tasks = [result.task for result in tried if result.task is not None]
@@ -134,22 +134,22 @@ class _Miner:
         self._settings, self._issues = settings, issues
         self._locks = LockCache(repository)
 
-    async def try_candidate(self, candidate: Candidate) -> Result:
+    async def try_commit(self, commit: HistoryCommit) -> Result:
         """Return the proven task or the reason of refusal. Raises GraderError when no sandbox starts."""
         try:
-            parts = await asyncio.to_thread(split_commit, self._repository, candidate.commit)
+            parts = await asyncio.to_thread(split_commit, self._repository, commit)
             modules = test_modules(parts)  # not in a thread, see hone.curate.syntax
             task, refusal = await self._runner.prove(
-                await self._make(candidate, parts, modules), self._settings.repeats
+                await self._make(commit, parts, modules), self._settings.repeats
             )
             if task is None:
                 raise CommitRejected(Reason.NOT_ADMITTED, refusal)
         except CommitRejected as rejection:
-            return Result(commit=candidate.commit.id, reason=rejection.reason, detail=rejection.detail)
-        return Result(commit=candidate.commit.id, task=task)
+            return Result(commit=commit.id, reason=rejection.reason, detail=rejection.detail)
+        return Result(commit=commit.id, task=task)
 
-    async def _make(self, candidate: Candidate, parts: CommitParts, modules: Sequence[str]) -> Task:
-        settings, base = self._settings, candidate.commit.base
+    async def _make(self, commit: HistoryCommit, parts: CommitParts, modules: Sequence[str]) -> Task:
+        settings, base = self._settings, commit.base
         environment = commit_environment(self._repository, base, await self._locks.lock(base))
         trial = trial_task(
             environment,
@@ -171,12 +171,12 @@ class _Miner:
 
         observed = await observe(run, parts.gold_patch, settings.repeats, settings.timeout_s)
         failing = FailingTests(ids=observed.compared.fail_to_pass, log=observed.log)
-        statement = write(candidate, parts, failing, self._issues, settings.min_statement)
-        return make_task(candidate, parts, environment, observed, statement)
+        statement = write(commit.message, parts, failing, self._issues, settings.min_statement)
+        return make_task(commit, parts, environment, observed, statement)
 
 
 def make_task(
-    candidate: Candidate,
+    commit: HistoryCommit,
     parts: CommitParts,
     environment: Environment,
     observed: Observation,
@@ -185,7 +185,7 @@ def make_task(
     """Return the task to make the change that a commit made."""
     compared = observed.compared
     return Task(
-        id=f"{environment.repo.replace('/', '__')}-{candidate.commit.id[:10]}",
+        id=f"{environment.repo.replace('/', '__')}-{commit.id[:10]}",
         problem=statement.text,
         environment=environment,
         checks=Checks(
@@ -198,11 +198,10 @@ def make_task(
         ),
         source=SOURCE,
         metadata={
-            "fix_commit": candidate.commit.id,
-            "date": candidate.commit.date,
+            "fix_commit": commit.id,
+            "date": commit.date,
             "files": list(parts.source),
             "test_files": list(parts.tests),
-            "likelihood": candidate.likelihood.value,
             "statement": list(statement.sources),
             "flaky": sorted(compared.flaky),
         },

@@ -8,9 +8,6 @@ from enum import StrEnum
 class Reason(StrEnum):
     """The closed list, in the order of the checks."""
 
-    MERGED_BRANCH = "is a revert or merges two long-lived branches"
-    RELEASE = "is a release or an update of dependencies"
-    NO_FIX = "concerns documentation, typing, tests or style"
     NO_SOURCE = "changes no Python source"
     NO_TESTS = "changes no tests"
     COMPILED = "changes compiled code"

@@ -2,9 +2,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from hone.curate.mining.candidates import select, split_commit, walk
+from hone.curate.mining.candidates import select, split_commit, strip_tool_text, walk
 from hone.curate.mining.candidates import test_modules as modules_of
-from hone.curate.mining.messages import Likelihood
 from hone.curate.mining.refusal import CommitRejected, Reason
 from hone.curate.mining.settings import MiningSettings
 from hone.tasks.errors import TaskError
@@ -54,9 +53,9 @@ def test_merge_is_one_commit_with_the_merged_messages(project):
     project.git("checkout", "--quiet", "main")
     project.git("merge", "--quiet", "--no-ff", "topic", "--message", "Merge branch 'topic'")
     (found,) = chosen(project).candidates
-    assert found.commit.parents == 2
+    assert found.parents == 2
     assert found.message == "Merge branch 'topic'\n\nFix the total"
-    assert split_commit(Repository.open(project.folder), found.commit).source == ("shop/prices.py",)
+    assert split_commit(Repository.open(project.folder), found).source == ("shop/prices.py",)
 
 
 def test_bundle_works_like_a_folder(project, tmp_path):
@@ -66,14 +65,21 @@ def test_bundle_works_like_a_folder(project, tmp_path):
     assert [each.id for each in walk(repository)] == [fix]
 
 
-def test_clear_and_newer_fixes_come_first(project):
-    names = {}
-    for number, title in enumerate(["Fix one", "Support two", "Three is wrong", "Four"]):
+def test_newer_commits_come_first(project):
+    for number, title in enumerate(["Fix one", "commit: two", "Three is wrong"]):
         files = {"shop/prices.py": f"x = {number}\n", "tests/test_prices.py": f"y = {number}\n"}
-        names[project.commit(title, files)] = title
+        project.commit(title, files)
     found = chosen(project).candidates
-    assert [names[each.commit.id] for each in found] == ["Three is wrong", "Fix one", "Four", "Support two"]
-    assert [each.likelihood for each in found] == [Likelihood.CLEAR] * 2 + [Likelihood.UNCLEAR] * 2
+    assert [each.message for each in found] == ["Three is wrong", "commit: two", "Fix one"]
+
+
+def test_text_added_by_tools_is_removed():
+    message = (
+        "Merge pull request #7 from me/branch\n\nFix totals (#7)\n\nThey were off by one.\n\nCloses #3.\n"
+        "Co-authored-by: Me <a@b.c>\nSigned-off-by: Me <me@b.c>\n"
+    )
+    assert strip_tool_text(message) == "Fix totals\n\nThey were off by one."
+    assert strip_tool_text("Fix total(3) of #12") == "Fix total(3) of #12"
 
 
 @pytest.mark.parametrize(
@@ -81,8 +87,6 @@ def test_clear_and_newer_fixes_come_first(project):
     [
         ("Fix it", {"shop/prices.py": FIXED}, Reason.NO_TESTS),
         ("Fix it", {"tests/test_prices.py": TESTS, "CHANGES.md": "x"}, Reason.NO_SOURCE),
-        ("Release 1.1", FIX, Reason.RELEASE),
-        ("Fix typo", FIX, Reason.NO_FIX),
         ("Fix it", {**FIX, "shop/fast.c": "int x;\n"}, Reason.COMPILED),
         ("Fix it", {**FIX, "shop/prices.py": FIXED + "x = 1\n" * 400}, Reason.TOO_LARGE),
         ("Fix it", {**FIX, **{f"shop/m{n}.py": "x = 1\n" for n in range(6)}}, Reason.TOO_LARGE),
@@ -105,7 +109,7 @@ def test_commit_is_split_into_source_and_tests(project):
     project.commit("Fix the total", files)
     repository = Repository.open(project.folder)
     (found,) = chosen(project).candidates
-    parts = split_commit(repository, found.commit)
+    parts = split_commit(repository, found)
     assert parts.source == ("shop/names.json", "shop/prices.py")
     assert parts.tests == ("tests/data/logo.bin", "tests/test_prices.py")
     assert modules_of(parts) == ("tests/test_prices.py",)
@@ -120,12 +124,12 @@ def test_both_patches_make_the_tree_of_the_fix(project, tmp_path):
     )
     repository = Repository.open(project.folder)
     (found,) = chosen(project).candidates
-    parts = split_commit(repository, found.commit)
-    repository.checkout(found.commit.base, tmp_path / "tree")
+    parts = split_commit(repository, found)
+    repository.checkout(found.base, tmp_path / "tree")
     for patch in (parts.test_patch, parts.gold_patch):
         run_git("apply", "-", stdin=patch.encode("utf-8", "surrogateescape"), cwd=tmp_path / "tree")
-    for path in repository.files(found.commit.id):
-        assert (tmp_path / "tree" / path).read_bytes() == repository.read(found.commit.id, path)
+    for path in repository.files(found.id):
+        assert (tmp_path / "tree" / path).read_bytes() == repository.read(found.id, path)
 
 
 @pytest.mark.parametrize(
@@ -144,7 +148,7 @@ def test_unsuitable_change_is_rejected_before_any_run(project, files, reason):
     project.commit("Fix it", files)
     (found,) = chosen(project).candidates
     with pytest.raises(CommitRejected) as caught:
-        modules_of(split_commit(Repository.open(project.folder), found.commit))
+        modules_of(split_commit(Repository.open(project.folder), found))
     assert caught.value.reason is reason
 
 
@@ -153,7 +157,7 @@ def test_version_change_is_not_a_fix(tmp_path):
     project.commit("Fix it", {"shop/__init__.py": '__version__ = "1.1"\n', "tests/test_prices.py": TESTS})
     (found,) = chosen(project).candidates
     with pytest.raises(CommitRejected, match="only layout, comments or the version"):
-        modules_of(split_commit(Repository.open(project.folder), found.commit))
+        modules_of(split_commit(Repository.open(project.folder), found))
 
 
 def test_repository_configuration_does_not_change_patches(project):
@@ -161,7 +165,7 @@ def test_repository_configuration_does_not_change_patches(project):
     for name, value in (("diff.noprefix", "true"), ("diff.external", "false"), ("color.ui", "always")):
         project.git("config", name, value)
     (found,) = chosen(project).candidates
-    patch = split_commit(Repository.open(project.folder), found.commit).gold_patch
+    patch = split_commit(Repository.open(project.folder), found).gold_patch
     assert patch.startswith("diff --git a/shop/prices.py b/shop/prices.py\n")
 
 

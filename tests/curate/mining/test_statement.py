@@ -3,7 +3,7 @@ import pytest
 from hone.curate.mining.candidates import select, split_commit, walk
 from hone.curate.mining.refusal import CommitRejected, Reason
 from hone.curate.mining.settings import MiningSettings
-from hone.curate.mining.statement import FailingTests, Issue, write
+from hone.curate.mining.statement import FailingTests, Issue, references, write
 from hone.tasks.repository import Repository
 from tests.curate.mining.projects import BASE, FIXED, TESTS, Project
 
@@ -16,17 +16,17 @@ def written(tmp_path, message: str, *, issues=None, min_letters: int = 0, log: s
     project.commit(message, files)
     repository = Repository.open(project.folder)
     (candidate,) = select(repository, walk(repository), MiningSettings()).candidates
-    parts = split_commit(repository, candidate.commit)
-    return write(candidate, parts, FailingTests(ids=FAILING, log=log), issues or {}, min_letters)
+    parts = split_commit(repository, candidate)
+    return write(candidate.message, parts, FailingTests(ids=FAILING, log=log), issues or {}, min_letters)
 
 
 def test_message_without_the_fix_is_the_statement(tmp_path):
     message = (
-        "fix: the first price is left out (#3)\n\nThe total of three prices is too small.\n\n"
-        "Use a generator over all prices.\n\nSigned-off-by: Me <me@me>"
+        "The first price is left out (#3)\n\nThe total of three prices is too small.\n\n"
+        "Better is:\nreturn sum(price for price in prices)\n\nSigned-off-by: Me <me@me>"
     )
     found = written(tmp_path, message)
-    assert found.text == "the first price is left out\n\nThe total of three prices is too small."
+    assert found.text == "The first price is left out\n\nThe total of three prices is too small."
     assert found.sources == ("commit",)
 
 
@@ -64,19 +64,29 @@ def test_example_is_preferred_where_the_log_shows_a_failure(tmp_path):
     )
 
 
-def test_chores_of_a_squashed_commit_are_left_out(tmp_path):
-    message = "Fix total of three\n\n* Update changelog\n* Add tests\n* It was 5 instead of 6"
-    assert written(tmp_path, message).text == "Fix total of three\n\n* It was 5 instead of 6"
+def test_new_names_that_the_tests_use_are_listed(tmp_path):
+    source = FIXED.replace("total(prices)", "total(prices, *, currency=None, area=isinstance)  # euro")
+    tests = TESTS.replace("total([1, 2, 3])", "total([1, 2, 3], currency='euro', area=isinstance)")
+    files = {"shop/prices.py": source, "tests/test_prices.py": tests}
+    found = written(tmp_path, "Fix total of an area", **files)
+    assert found.text == "Fix total of an area\n\nThe tests use these new names: `currency`."
+    assert found.sources == ("commit", "names")
 
 
-def test_names_that_the_tests_expect_are_listed(tmp_path):
-    source = FIXED.replace("total(prices)", "total(prices, *, currency=None)")
-    tests = TESTS.replace("total([1, 2, 3])", "total([1, 2, 3], currency='EUR')")
-    found = written(
-        tmp_path, "Fix total of three prices", **{"shop/prices.py": source, "tests/test_prices.py": tests}
-    )
-    assert found.text == "Fix total of three prices\n\nExpected interface:\n\n- `total(currency=...)`"
-    assert found.sources == ("commit", "interface")
+def test_new_private_name_in_the_tests_is_refused(tmp_path):
+    files = {
+        "shop/prices.py": FIXED + "\n_rate = 1\n",
+        "tests/test_prices.py": TESTS + "\nshop.prices._rate\n",
+    }
+    with pytest.raises(CommitRejected) as caught:
+        written(tmp_path, "Fix total", **files)
+    assert (caught.value.reason, caught.value.detail) == (Reason.PRIVATE_NAMES, "_rate")
+
+
+def test_references_are_found_with_the_merge_number_last():
+    assert references("Merge pull request #70 from me/x\n\nFix it, closes #12 and gh-13") == [12, 13, 70]
+    assert references("See https://tracker.example/me/it/issues/5 and issue601") == [5, 601]
+    assert references("Since version 1.5, colour #fff and a&#39;b") == []
 
 
 def test_statement_that_must_reveal_the_fix_is_refused(tmp_path):
