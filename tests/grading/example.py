@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import shutil
 import subprocess
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -69,12 +71,14 @@ def make_task(**checks: object) -> Task:
     return dataclasses.replace(task, checks=dataclasses.replace(task.checks, **checks))
 
 
-def git(folder: Path, *arguments: str, stdin: bytes = b"") -> bytes:
+def git(folder: Path, *arguments: str, **environment: str | Path) -> bytes:
     """Run git without hooks and line-end conversion; return its standard output."""
     values = ("core.hooksPath=/dev/null", "safe.directory=*", "core.autocrlf=false", "core.safecrlf=false")
     options = [word for value in values for word in ("-c", value)]
     command = ["git", *options, *arguments]
-    return subprocess.run(command, cwd=folder, input=stdin, stdout=subprocess.PIPE, check=True).stdout
+    return subprocess.run(
+        command, cwd=folder, env={**os.environ, **environment}, stdout=subprocess.PIPE, check=True
+    ).stdout
 
 
 def write_tree(tree: Path, files: Mapping[str, str | bytes | None]) -> None:
@@ -101,11 +105,20 @@ def write_tree(tree: Path, files: Mapping[str, str | bytes | None]) -> None:
 
 def patch_of(base: Path, scratch: Path, files: Mapping[str, str | bytes | None], *options: str) -> str:
     """Return the diff that makes the changes `files` in the repository `base`; see `write_tree`."""
-    tree = scratch / "tree"
-    shutil.copytree(base, tree, symlinks=True)
-    before = git(tree, "write-tree").decode().strip()
-    write_tree(tree, files)
-    git(tree, "add", "-A", "-f")
-    patch = git(tree, "diff", "--cached", "--binary", *(options or ("--no-renames",)), before).decode()
-    shutil.rmtree(tree)
-    return patch
+    with tempfile.TemporaryDirectory(dir=scratch) as folder:
+        tree, index, objects = Path(folder, "tree"), Path(folder, "index"), Path(folder, "objects")
+        shutil.copytree(base, tree, symlinks=True, ignore=shutil.ignore_patterns(".git"))
+        shutil.copy(base / ".git/index", index)
+        objects.mkdir()
+        there = {  # the repository stays as it is
+            "GIT_DIR": base / ".git",
+            "GIT_WORK_TREE": tree,
+            "GIT_INDEX_FILE": index,
+            "GIT_OBJECT_DIRECTORY": objects,
+            "GIT_ALTERNATE_OBJECT_DIRECTORIES": base / ".git/objects",
+        }
+        before = git(tree, "write-tree", **there).decode().strip()
+        write_tree(tree, files)
+        git(tree, "add", "-A", "-f", **there)
+        arguments = ("diff", "--cached", "--binary", *(options or ("--no-renames",)), before)
+        return git(tree, *arguments, **there).decode()
