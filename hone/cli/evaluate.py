@@ -27,6 +27,8 @@ def evaluate(flags: Flags) -> int:
     [bold]Example[/bold]: hone eval --agent bash --engine http://localhost:8000 --tasks tasks.jsonl -o results
     """
 
+    from hone.cli.summary import print_evaluation
+
     def job(settings: RunSettings, reporter: Reporter) -> dict[str, Any]:
         from hone.launch.evaluate import evaluate as run
 
@@ -43,17 +45,5 @@ def evaluate(flags: Flags) -> int:
     )
     if summary is None:
         return 0
-    _print(summary, as_json=flags.as_json)
+    print_evaluation(summary, as_json=flags.as_json)
     return FAILED if any(each["errors"] for each in summary.get("evaluations", [summary])) else 0
-
-
-def _print(summary: dict[str, Any], *, as_json: bool) -> None:
-    from hone.cli.output import print_json
-    from hone.cli.summary import print_summary, print_sweep
-
-    if as_json:
-        print_json(summary)
-    elif "evaluations" in summary:
-        print_sweep(summary)
-    else:
-        print_summary(summary)

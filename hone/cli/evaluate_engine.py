@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Literal
 
 from hone.cli.errors import UsageError
 from hone.cli.options import require_choice
@@ -15,14 +14,14 @@ if TYPE_CHECKING:
     from hone.launch.engine import Endpoint, Served
 
 LOCAL = "local"
-KINDS = ("vllm", "sglang", "openai")
+Kind = Literal["vllm", "sglang", "openai"]
 REPLY_TOKENS = 4096  # without a recipe, at most, and at most a quarter of the context
 
-Given = dict[str, tuple[str, str]]  # setting -> (the flag, the value in TOML)
+Given = dict[str, tuple[str, Any]]  # setting -> (the flag, the value)
 
 
 def engine_settings(
-    engine: str | None, kind: str | None, model: str | None, *, key_env: str | None, no_recipe: bool
+    engine: str | None, kind: Kind | None, model: str | None, *, key_env: str | None, no_recipe: bool
 ) -> tuple[Given, list[str]]:
     """Return the settings of the three flags, and defaults below them; queries the server.
 
@@ -34,14 +33,12 @@ def engine_settings(
     """
     from hone.policy.model import DEFAULT_CONTEXT, longest_context
 
-    if kind is not None:
-        require_choice(kind, KINDS, "kind of engine")
-        if engine is None or engine == LOCAL:
-            raise UsageError("--engine-kind needs the address of a server: add --engine URL")
     if engine is None or engine == LOCAL:
-        given: Given = {} if engine is None else {"engine.kind": ("--engine", json.dumps(LOCAL))}
+        if kind is not None:
+            raise UsageError("--engine-kind needs the address of a server: add --engine URL")
+        given: Given = {} if engine is None else {"engine.kind": ("--engine", LOCAL)}
         if model is not None:
-            given["model.path"] = ("--model", json.dumps(model))
+            given["model.path"] = ("--model", model)
         if not no_recipe or model is None:
             return given, []
         try:
@@ -55,14 +52,11 @@ def engine_settings(
 
     endpoint = find_endpoint(engine, kind, key=os.environ.get(key_env) if key_env else None)
     served = _chosen(endpoint, model)
-    given = {
-        "engine.kind": ("--engine", json.dumps(endpoint.kind)),
-        "engine.urls": ("--engine", json.dumps([endpoint.url])),
-    }
+    given = {"engine.kind": ("--engine", endpoint.kind), "engine.urls": ("--engine", [endpoint.url])}
     if endpoint.kind == "openai":
-        given["engine.model_name"] = ("--model", json.dumps(served.name if served else model))
+        given["engine.model_name"] = ("--model", served.name if served else model)
     elif folder := _folder(endpoint, served, model, no_recipe=no_recipe):
-        given["model.path"] = ("--model", json.dumps(folder))
+        given["model.path"] = ("--model", folder)
     told = served.context_tokens if served else None
     return given, _lengths(told or DEFAULT_CONTEXT) if no_recipe else []
 

@@ -2,31 +2,32 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from hone.cli.errors import UsageError
-from hone.cli.evaluate_engine import KINDS, engine_settings
+from hone.cli.evaluate_engine import Given, Kind, engine_settings
 from hone.cli.options import (
-    PROVIDERS,
     REPOSITORY_LIMITS,
     AllowOverlapOption,
     DryRunOption,
     HelpConfigOption,
     JsonOption,
+    Provider,
     RepoRootOption,
     SetOption,
     VenvOption,
     require_choice,
 )
 
+if TYPE_CHECKING:
+    from hone.config import Layer
+
 AGENTS = ("bash", "debugger", "mini-swe-agent", "oracle", "noop", "demonstrator")
-BLACKBOX = "blackbox:"
-PROGRAMS = ("qwen-code", "mini-swe-agent")  # presets of `blackbox`; any other is a path to a TOML file
+PROGRAMS = ("blackbox:qwen-code", "blackbox:mini-swe-agent")  # presets; others are paths to a TOML file
 SCRIPTED = ("oracle", "noop", "demonstrator")
 # Without a recipe: only the tasks of --tasks, in sandboxes large enough for whole repositories.
 NO_RECIPE = (
@@ -46,7 +47,7 @@ class Flags:
         str | None,
         typer.Option(
             metavar="NAME",
-            help=f"Agent: {', '.join(AGENTS)}, or {BLACKBOX}PROGRAM ({', '.join(PROGRAMS)}).",
+            help=f"Agent: {', '.join((*AGENTS, *PROGRAMS))}, or blackbox:FILE.toml.",
         ),
     ] = None
     engine: Annotated[
@@ -56,12 +57,8 @@ class Flags:
         ),
     ] = None
     engine_kind: Annotated[
-        str | None,
-        typer.Option(
-            metavar="KIND",
-            help=f"Kind of the server ({', '.join(KINDS)}); default: detected. openai: text only, no token "
-            "ids.",
-        ),
+        Kind | None,
+        typer.Option(help="Kind of the server; default: detected. openai: text only, no token ids."),
     ] = None
     model: Annotated[
         str | None,
@@ -82,9 +79,7 @@ class Flags:
     slice: Annotated[
         str | None, typer.Option(metavar="A:B", help="Only this slice of the tasks, such as 0:5.")
     ] = None
-    provider: Annotated[
-        str | None, typer.Option(metavar="NAME", help=f"Sandbox provider: {', '.join(PROVIDERS)}.")
-    ] = None
+    provider: Annotated[Provider | None, typer.Option(help="Sandbox provider.")] = None
     repo_root: RepoRootOption = None
     venv: VenvOption = None
     out: Annotated[
@@ -113,12 +108,14 @@ class Flags:
     help_config: HelpConfigOption = False
 
 
-def to_sets(flags: Flags) -> list[str]:
-    """Return the settings of the flags in the form of `--set`, followed by the user's --set options.
+def to_sets(flags: Flags) -> list[str | Layer]:
+    """Return the settings of the flags, followed by the user's --set options.
 
     Raises UsageError when flags contradict each other, repeat a --set, or have no effect, and
     EngineError when the server of --engine does not answer.
     """
+    from hone.config import assign
+
     _check(flags)
     no_recipe = flags.recipe is None
     engine, lengths = engine_settings(
@@ -129,10 +126,10 @@ def to_sets(flags: Flags) -> list[str]:
         name = text.partition("=")[0].strip()
         if name in given:
             raise UsageError(f"{given[name][0]} and --set {name}=... both set {name}: remove one of them")
-    base = [*NO_RECIPE, f"run_dir={_plain(flags.out)}", *lengths] if no_recipe else []
+    base = [*NO_RECIPE, assign("-o", "run_dir", flags.out), *lengths] if no_recipe else []
     if flags.agent in SCRIPTED:
         base.append("tasks.allow_overlap=true")  # a scripted agent was not trained on any task
-    return [*base, *(f"{name}={value}" for name, (_, value) in given.items()), *(flags.sets or ())]
+    return [*base, *(assign(flag, name, value) for name, (flag, value) in given.items()), *(flags.sets or ())]
 
 
 def replaced_settings(flags: Flags) -> list[str]:
@@ -181,35 +178,27 @@ def _check(flags: Flags) -> None:
             )
 
 
-def _settings(flags: Flags) -> dict[str, tuple[str, str]]:
-    """Return setting -> (flag, value in TOML)."""
-    found: dict[str, tuple[str, str]] = {}
-    if flags.agent is not None:
-        kind, program = parse_agent(flags.agent)
-        found["agent.kind"] = ("--agent", _plain(kind))
-        if program:
-            found["agent.program"] = ("--agent", _plain(program))
-    if flags.provider is not None:
-        found["sandbox.provider"] = (
-            "--provider",
-            _plain(require_choice(flags.provider, PROVIDERS, "provider")),
-        )
-    if flags.tasks is not None:
-        found["tasks.evaluation"] = ("--tasks", _plain(flags.tasks))
-        found["evaluate.split"] = ("--tasks", _plain("test"))
-    if flags.slice is not None:
-        found["evaluate.slice"] = ("--slice", _plain(_slice(flags.slice)))
-    if flags.temperature is not None:
-        found.update(_temperature(flags.temperature))
-    simple = {
+def _settings(flags: Flags) -> Given:
+    """Return setting -> (flag, value)."""
+    found: Given = {
+        "sandbox.provider": ("--provider", flags.provider),
+        "tasks.evaluation": ("--tasks", flags.tasks and str(flags.tasks)),
+        "evaluate.split": ("--tasks", flags.tasks and "test"),
+        "evaluate.slice": ("--slice", flags.slice),
         "evaluate.ids_file": ("--ids", flags.ids),
         "evaluate.repo_root": ("--repo-root", flags.repo_root),
         "grading.venv": ("--venv", flags.venv),
         "evaluate.samples": ("--samples", flags.samples),
         "rollout.concurrent_episodes": ("--concurrency", flags.concurrency),
     }
-    found.update({name: (flag, _plain(v)) for name, (flag, v) in simple.items() if v is not None})
-    return found
+    if flags.agent is not None:
+        kind, program = parse_agent(flags.agent)
+        found |= {"agent.kind": ("--agent", kind), "agent.program": ("--agent", program or None)}
+    if flags.temperature is not None and "," in flags.temperature:
+        found["evaluate.temperatures"] = ("--temperature", flags.temperature.split(","))
+    else:
+        found["sampling.temperature"] = ("--temperature", flags.temperature)
+    return {name: (flag, value) for name, (flag, value) in found.items() if value is not None}
 
 
 def _key_env(flags: Flags) -> str | None:
@@ -221,39 +210,7 @@ def _key_env(flags: Flags) -> str | None:
 
 def parse_agent(name: str) -> tuple[str, str]:
     """Return (kind, program), such as ("blackbox", "qwen-code"). Raises UsageError with the nearest name."""
-    if name == BLACKBOX.rstrip(":") or name == BLACKBOX:
-        raise UsageError(f"--agent {name} needs a program: {BLACKBOX}{PROGRAMS[0]}, or {BLACKBOX}FILE.toml")
-    if name.startswith(BLACKBOX):
-        program = name.removeprefix(BLACKBOX)
-        if "/" not in program and not program.endswith(".toml"):
-            require_choice(program, PROGRAMS, "program for blackbox")
-        return "blackbox", program
-    require_choice(name, (*AGENTS, *(BLACKBOX + program for program in PROGRAMS)), "agent")
-    return name, ""
-
-
-def _slice(text: str) -> str:
-    from hone.evaluate.settings import parse_slice
-
-    try:
-        parse_slice(text)
-    except ValueError as error:
-        raise UsageError(f"--slice {error}") from None
-    return text
-
-
-def _temperature(text: str) -> dict[str, tuple[str, str]]:
-    try:
-        temperatures = [float(part) for part in text.split(",")]
-    except ValueError:
-        raise UsageError(
-            f"--temperature {text!r} is not a number or a comma-separated list of numbers"
-        ) from None
-    if len(temperatures) == 1:
-        return {"sampling.temperature": ("--temperature", repr(temperatures[0]))}
-    return {"evaluate.temperatures": ("--temperature", repr(temperatures))}
-
-
-def _plain(value: object) -> str:
-    """Return the value in TOML syntax."""
-    return str(value) if isinstance(value, int) else json.dumps(str(value))
+    kind, _, program = name.partition(":")
+    if kind != "blackbox" or not ("/" in program or program.endswith(".toml")):
+        require_choice(name, (*AGENTS, *PROGRAMS), "agent")
+    return kind, program

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -56,8 +56,7 @@ def grade(
     ] = None,
     task: Annotated[str | None, typer.Option(metavar="ID", help="Task of --log.")] = None,
     edition: Annotated[
-        str,
-        typer.Option(metavar="4|5", help="Major version of the SWE-bench harness that wrote --log."),
+        Literal["4", "5"], typer.Option(help="Major version of the SWE-bench harness that wrote --log.")
     ] = "5",
     sets: SetOption = None,
     as_json: JsonOption = False,
@@ -154,8 +153,6 @@ def _grade_log(tasks_file: Path, log: Path, task_id: str | None, edition: str, *
 
     if task_id is None:
         raise UsageError("--task is missing: pass the task of --log")
-    if edition not in tuple(Edition):
-        raise UsageError(f"there is no edition {edition!r}: {', '.join(Edition)}")
     found = {each.id: each for each in load_usable_tasks(tasks_file)}.get(task_id)
     if found is None:
         raise UsageError(f"{tasks_file} has no task {task_id}")

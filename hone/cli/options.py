@@ -5,20 +5,19 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
-import json
 import os
 import shlex
 import sys
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, get_type_hints
 
 import typer
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-    from hone.config import Command, RunSettings
+    from hone.config import Command, Layer, RunSettings
     from hone.launch.reporter import Reporter
 
 Result = TypeVar("Result")
@@ -64,10 +63,9 @@ TasksOutOption = Annotated[
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 
 
-PROVIDERS = ("namespaces", "docker", "pool")
-ProviderOption = Annotated[
-    str, typer.Option(metavar="NAME", help=f"Sandbox provider: {', '.join(PROVIDERS)}.")
-]
+Provider = Literal["namespaces", "docker", "pool"]
+ProviderOption = Annotated[Provider, typer.Option(help="Sandbox provider.")]
+Split = Literal["train", "validation", "test", "test_unseen"]
 RepoRootOption = Annotated[
     Path | None,
     typer.Option(
@@ -123,19 +121,18 @@ def require_choice(name: str, known: Sequence[str], kind: str) -> str:
     return name
 
 
-def resolve_provider(provider: str, sets: list[str] | None, venv: Path | None = None) -> RunSettings:
+def resolve_provider(provider: Provider, sets: list[str] | None, venv: Path | None = None) -> RunSettings:
     """Return the default settings for repositories in sandboxes of `provider`, with `sets` on top."""
-    from hone.config import resolve
+    from hone.config import assign, resolve
 
-    require_choice(provider, PROVIDERS, "provider")
-    venvs = [f"grading.venv={json.dumps(str(venv))}"] if venv is not None else []
+    venvs = [assign("--venv", "grading.venv", venv)] if venv is not None else []
     return resolve(None, [f"sandbox.provider={provider}", *REPOSITORY_LIMITS, *(sets or []), *venvs])
 
 
 def run_job(
     command: Command,
     recipe: Path | None,
-    sets: list[str] | None,
+    sets: Sequence[str | Layer] | None,
     job: Callable[[RunSettings, Reporter], Result],
     *,
     dry_run: bool,

@@ -84,19 +84,12 @@ def _show_run(run: Path, as_json: bool) -> None:
         return
     import json
 
-    from hone.cli.output import print_json
-    from hone.cli.summary import print_summary, print_sweep
+    from hone.cli.summary import print_evaluation
 
     name = "sweep.json" if (run / "sweep.json").is_file() else "summary.json"
     if not (run / name).is_file():
         raise UsageError(f"the evaluation in {run} is not finished: run it again to continue")
-    summary = {**json.loads((run / name).read_text()), "out": str(run)}
-    if as_json:
-        print_json(summary)
-    elif name == "sweep.json":
-        print_sweep(summary)
-    else:
-        print_summary(summary)
+    print_evaluation({**json.loads((run / name).read_text()), "out": str(run)}, as_json=as_json)
 
 
 def _runs_hint() -> str:

@@ -5,7 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from hone.cli.output import percent, print_fields, print_table
+from hone.cli.output import percent, print_fields, print_json, print_table
+
+
+def print_evaluation(summary: Mapping[str, Any], *, as_json: bool) -> None:
+    """Print the summary of an evaluation, or of a sweep over temperatures."""
+    if as_json:
+        print_json(summary)
+    elif "evaluations" in summary:
+        print_sweep(summary)
+    else:
+        print_summary(summary)
 
 
 def print_summary(summary: Mapping[str, Any]) -> None:

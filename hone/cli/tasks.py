@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal, get_args
 
 import typer
 
 from hone.cli.errors import FAILED, UsageError
 from hone.cli.mine import mine
 from hone.cli.mutate import mutate
-from hone.cli.options import JsonOption, RecipeArgument, SetOption, TasksOutOption, require_choice
+from hone.cli.options import JsonOption, RecipeArgument, SetOption, Split, TasksOutOption
 from hone.cli.validate import validate
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from hone.tasks.splits import Splits
     from hone.types import Task
 
-ROW_FORMATS = (
+RowFormat = Literal[
     "hone",
     "swe-bench",
     "swe-gym",
@@ -28,9 +28,8 @@ ROW_FORMATS = (
     "slime",
     "kodcode",
     "debugging",
-)
+]
 _SHOWN = 20  # rejected rows printed
-SPLITS = ("train", "validation", "test", "test_unseen")
 
 app = typer.Typer(help="Inspect, validate, generate and convert tasks.", no_args_is_help=True)
 
@@ -40,7 +39,7 @@ def show(
     words: Annotated[
         list[str], typer.Argument(metavar="[RECIPE] ID", help="A task's id, or its index in the set.")
     ],
-    split: Annotated[str, typer.Option(metavar="SET", help=f"One of {', '.join(SPLITS)}.")] = "train",
+    split: Annotated[Split, typer.Option(help="Set of the task.")] = "train",
     reveal: Annotated[bool, typer.Option("--reveal", help="Also print hidden tests and gold patch.")] = False,
     sets: SetOption = None,
     as_json: JsonOption = False,
@@ -88,7 +87,7 @@ def generate(
 
 
 FormatOption = Annotated[
-    str, typer.Option(metavar="NAME", help=f"Format of the rows: {', '.join(ROW_FORMATS)}.")
+    RowFormat, typer.Option(metavar="NAME", help=f"Format of the rows: {', '.join(get_args(RowFormat))}.")
 ]
 
 
@@ -128,7 +127,7 @@ def import_(
     from hone.tasks.sources import select
 
     chosen = SelectSettings(repositories=tuple(repo or ()), ids_file=ids, limit=limit, seed=seed)
-    imported = import_rows(read_source(source, split), FORMATS[require_choice(format, ROW_FORMATS, "format")])
+    imported = import_rows(read_source(source, split), FORMATS[format])
     if not as_json:
         _print_refusals(source, imported)
     tasks = select(imported.tasks, chosen) if imported.tasks else ()
@@ -168,8 +167,7 @@ def export(
     from hone.tasks.sources import load_all
 
     tasks = load_all(tasks_file)
-    writer = FORMATS[require_choice(format, ROW_FORMATS, "format")]
-    write_rows([writer.write(task) for task in tasks], out)
+    write_rows([FORMATS[format].write(task) for task in tasks], out)
     if lists is not None:
         write_lists(tasks, lists)
     typer.echo(f"{out}: {len(tasks)} rows.")
@@ -194,7 +192,7 @@ def _splits(recipe: Path | None, sets: list[str]) -> Splits:
     return load_splits(TasksSettings())
 
 
-def _find(splits: Splits, wanted: str, split: str) -> Task:
+def _find(splits: Splits, wanted: str, split: Split) -> Task:
     """Return the task with this id in any set, or at this index of `split`."""
     from hone.config import nearest
 
@@ -206,7 +204,7 @@ def _find(splits: Splits, wanted: str, split: str) -> Task:
         raise UsageError(
             f"there is no task {wanted}: {f'did you mean {meant}?' if meant else 'pass an id or an index'}"
         )
-    tasks: tuple[Task, ...] = getattr(splits, require_choice(split, SPLITS, "set"))
+    tasks: tuple[Task, ...] = getattr(splits, split)
     if int(wanted) >= len(tasks):
         raise UsageError(f"the set {split} has {len(tasks)} tasks: pass an index from 0 to {len(tasks) - 1}")
     return tasks[int(wanted)]

@@ -10,11 +10,12 @@ import typer
 from hone.cli.errors import FAILED
 from hone.cli.options import (
     JsonOption,
+    Provider,
     ProviderOption,
     RepoRootOption,
     SetOption,
+    Split,
     VenvOption,
-    require_choice,
     resolve_provider,
     run_with_progress,
 )
@@ -34,7 +35,7 @@ SourceArgument = Annotated[
     ),
 ]
 RepeatOption = Annotated[int, typer.Option("--repeat", min=1, metavar="N", help="Gradings of each patch.")]
-SplitOption = Annotated[str | None, typer.Option("--split", metavar="SET", help="Only this set of a recipe.")]
+SplitOption = Annotated[Split | None, typer.Option("--split", help="Only this set of a recipe.")]
 LimitOption = Annotated[
     int | None, typer.Option("--limit", min=1, help="Maximum number of tasks (of each set).")
 ]
@@ -97,9 +98,9 @@ def validate(
 
 def _chosen(
     source: Path,
-    provider: str,
+    provider: Provider,
     venv: Path | None,
-    split: str | None,
+    split: Split | None,
     limit: int | None,
     sets: list[str] | None,
 ) -> tuple[RunSettings, list[Task]]:
@@ -108,13 +109,11 @@ def _chosen(
     from hone.tasks.sources import load_splits
 
     if source.suffix == ".toml":
-        from hone.tasks.splits import Splits
-
-        known = [name for name, _ in Splits().named()]
         settings = resolve(source, sets or ())
-        splits = load_splits(settings.tasks)
-        names = [require_choice(split, known, "set")] if split else known
-        return settings, [task for name in names for task in getattr(splits, name)[:limit]]
+        chosen = [
+            tasks[:limit] for name, tasks in load_splits(settings.tasks).named() if split in (None, name)
+        ]
+        return settings, [task for tasks in chosen for task in tasks]
     return resolve_provider(provider, sets, venv), load_usable_tasks(source)[:limit]
 
 

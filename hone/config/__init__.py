@@ -7,7 +7,7 @@ settings = resolve("recipes/quickstart.toml", ["train.steps=3"])
 from hone.config.errors import ConfigError
 from hone.config.fields import Setting, nearest, walk
 from hone.config.plan import Command, Plan, make_plan
-from hone.config.recipes import resolve
+from hone.config.recipes import Layer, assign, resolve
 from hone.config.run import DemonstrationSettings, RunSettings
 from hone.config.written import dump, fingerprint, same_results
 
@@ -15,9 +15,11 @@ __all__ = [
     "Command",
     "ConfigError",
     "DemonstrationSettings",
+    "Layer",
     "Plan",
     "RunSettings",
     "Setting",
+    "assign",
     "dump",
     "fingerprint",
     "make_plan",

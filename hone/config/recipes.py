@@ -35,7 +35,7 @@ REMOVED = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layer:
-    """One source of settings: a recipe, or one `--set`."""
+    """One source of settings: a recipe, one `--set`, or another flag."""
 
     source: str
     text: str
@@ -49,18 +49,24 @@ class Layer:
         return self.source
 
 
+def assign(source: str, path: str, value: Any) -> Layer:
+    """Return the layer in which `source`, such as a flag, sets the setting at `path`."""
+    return Layer(source=source, text="", values=_nested(path, value))
+
+
 def resolve(
-    path: Path | str | None, sets: Sequence[str] = (), *, without: Collection[str] = ()
+    path: Path | str | None, sets: Sequence[str | Layer] = (), *, without: Collection[str] = ()
 ) -> RunSettings:
-    """Return the settings of a recipe (None: the defaults) with `sets` ("a.b=value") on top.
+    """Return the settings of a recipe (None: the defaults) with `sets` on top.
 
     Args:
+        sets: "a.b=value" as in `--set`, or layers of `assign`.
         without: dotted names of settings to ignore in the recipe.
 
     Raises ConfigError.
     """
     recipe = [] if path is None else [_without(layer, without) for layer in _layers(Path(path), ())]
-    layers = [*recipe, *(_parse_set(text) for text in sets)]
+    layers = [*recipe, *(_parse_set(each) if isinstance(each, str) else each for each in sets)]
     for layer in layers:
         _check_keys((RunSettings,), layer.values, layer, "")
     values: Tree = {"run_dir": str(Path("runs") / (Path(path).stem if path else "default"))}
@@ -169,7 +175,7 @@ def _parse_set(text: str) -> Layer:
     except tomllib.TOMLDecodeError as error:
         if raw[:1] in ("[", "{", '"', "'"):
             raise ConfigError(f"--set {path}: {raw} is not a valid TOML value: {error}") from None
-    return Layer(source="--set", text="", values=_nested(path, value))
+    return assign("--set", path, value)
 
 
 def _check_keys(
