@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hone.curate.journal import Journal
-from hone.curate.mutation.probes import PROBE, REPORTER, REPORTING, instrument, is_named_after, reached
+from hone.curate.mutation.probes import REPORTER, REPORTING, instrument, is_named_after, reached
 from hone.curate.mutation.project import Project
 from hone.curate.runner import REWRITE, Runner, trial_task
 from hone.grading.run import TestRun
@@ -88,7 +88,7 @@ async def _measured(
         traced = {file: group.create_task(runner.run(probed, [file, REPORTER])) for file in files}
     runs = {file: task.result() for file, task in alone.items()}
     passing, excluded_tests = select_stable_tests(files, whole.result(), runs)
-    reach = {file: _bits(task.result()) for file, task in traced.items()}
+    reach = {file: reached(task.result().log) for file, task in traced.items()}
     for file, bits in reach.items():
         if bits is None and file in passing:
             excluded_tests[file] = "does not report the code it reaches: its run with probes did not finish"
@@ -130,18 +130,6 @@ def select_stable_tests(
             elif set(results) & {TestStatus.FAILED, TestStatus.ERROR, TestStatus.MISSING}:
                 excluded_tests[test] = "does not pass on the unchanged repository"
     return passing, excluded_tests
-
-
-def _bits(run: TestRun) -> int | None:
-    """Return the blocks that the tests of a file reach, those reached while importing included."""
-    found = reached(run.log)
-    if found is None:
-        return None
-    bits = 0
-    for file, each in found.items():
-        if file not in (REPORTER, PROBE):
-            bits |= each
-    return bits
 
 
 def _last_line(log: str) -> str:

@@ -1,29 +1,31 @@
-"""Coverage by instrumentation: a call of `hit` in each block records the test files that reach it.
+"""Coverage by instrumentation: a call of `hit` in each block records that a test file reaches it.
 
 Only copies of the code are instrumented; a task never contains a probe.
 """
 
 from __future__ import annotations
 
-import base64
-import binascii
-import json
-import zlib
-from collections.abc import Iterable, Mapping
-from pathlib import Path, PurePosixPath
+import re
+from collections.abc import Iterable
+from pathlib import PurePosixPath
 
 import libcst as cst
 
-from hone.curate.mutation.probe import REPORT
 from hone.curate.mutation.source import Edit, Source, apply, is_text
 
-PROBE = "hone_probe.py"  # at the root of the repository, which tests import from
-REPORTER = "test_hone_probe.py"
+REPORTER = (
+    "test_hone_probe.py"  # runs after the test file, in its process, and prints a bit mask of the blocks
+)
 REPORTING = {
-    PROBE: Path(__file__).with_name("probe.py").read_text(encoding="utf-8"),
-    REPORTER: "def test_report():\n    import hone_probe\n\n    print(f'\\n{hone_probe.report()}')\n",
+    "hone_probe.py": "reached = set()\nhit = reached.add\n",  # at the repository's root: tests import from it
+    REPORTER: (
+        "def test_report():\n"
+        "    from hone_probe import reached\n\n"
+        "    print(f'\\nhone-reached {sum(1 << block for block in reached):x}.')\n"
+    ),
 }
 _IMPORT = "__import__('hone_probe')"
+_REPORT = re.compile(r"^hone-reached ([0-9a-f]+)\.$", re.MULTILINE)
 
 
 def instrument(source: Source, blocks: Iterable[cst.BaseSuite], first: int) -> str:
@@ -45,16 +47,10 @@ def _hit(source: Source, block: cst.BaseSuite, number: int) -> list[Edit]:
     return [Edit(start, start, f"{call}{source.newline}{source.indentation(statements[0])}")]
 
 
-def reached(log: str) -> Mapping[str, int] | None:
-    """Return test file -> bit mask of the blocks it reaches; None where the log has no complete report."""
-    for line in log.splitlines():
-        if line.startswith(REPORT):
-            try:
-                body = zlib.decompress(base64.b64decode(line.removeprefix(REPORT).strip(), validate=True))
-            except (binascii.Error, zlib.error):
-                return None
-            return {file: int(bits, 16) for file, bits in json.loads(body).items()}
-    return None
+def reached(log: str) -> int | None:
+    """Return the bit mask of the blocks that a test file reaches; None where the log has no report."""
+    found = _REPORT.search(log)
+    return int(found[1], 16) if found else None
 
 
 def is_named_after(path: str, test_file: str) -> bool:
