@@ -10,7 +10,6 @@ from dataclasses import dataclass
 
 from hone.curate.syntax import parse
 
-_LINES = 24  # of the test
 _HELPER_LINES = 10  # of a function, class or constant of the test file
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
@@ -39,7 +38,7 @@ def find_example(source: str, test: str, line: int, packages: Collection[str]) -
     failing = next((node for node in function.body if _holds(node, line)), None) if function else None
     if function is None or failing is None:
         return None
-    shown = _shown(function.body[: function.body.index(failing) + 1])
+    shown = function.body[: function.body.index(failing) + 1]
     helpers = list(_helpers(tree, _names(shown)))
     imports = list(_imports(tree, _names([*helpers, *shown])))
     lines = source.splitlines()
@@ -60,17 +59,6 @@ def _functions(body: Iterable[ast.stmt]) -> Iterator[ast.FunctionDef | ast.Async
             yield node
         elif isinstance(node, ast.ClassDef | ast.If | ast.Try):
             yield from _functions(node.body)
-
-
-def _shown(statements: list[ast.stmt]) -> list[ast.stmt]:
-    """Of a long test, leave out the assertions that hold, then everything but the failing statement."""
-    for shown in (
-        statements,
-        [s for s in statements[:-1] if not isinstance(s, ast.Assert)] + statements[-1:],
-    ):
-        if sum(map(_height, shown)) <= _LINES:
-            return shown
-    return statements[-1:]
 
 
 def _helpers(tree: ast.Module, names: set[str]) -> Iterator[ast.stmt]:

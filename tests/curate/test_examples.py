@@ -38,62 +38,6 @@ class TestParser:
     def test_given(self, text):
         assert errors.find(text) is None
 
-
-async def test_long():
-    first = take(0, items); second = take(1, first)
-    assert take(9, second)
-    assert take(9, second)
-    assert take(9, second)
-    assert take(9, second)
-    assert take(9, second)
-    assert take(9, second)
-    assert take(9, second)
-    assert take(9, second)
-    assert take(9, second)
-    assert take(9, second)
-    assert take(9, second)
-    assert take(9, second)
-    assert take(9, second)
-    assert take(9, second)
-    assert take(9, second)
-    assert take(9, second)
-    assert take(9, second)
-    assert take(9, second)
-    assert take(9, second)
-    assert take(9, second)
-    assert take(9, second)
-    assert take(9, second)
-    assert take(9, second)
-    assert take(9, second)
-    assert await take(1, second)
-    third = take(2, second)
-    third.append(1)
-    third.append(1)
-    third.append(1)
-    third.append(1)
-    third.append(1)
-    third.append(1)
-    third.append(1)
-    third.append(1)
-    third.append(1)
-    third.append(1)
-    third.append(1)
-    third.append(1)
-    third.append(1)
-    third.append(1)
-    third.append(1)
-    third.append(1)
-    third.append(1)
-    third.append(1)
-    third.append(1)
-    third.append(1)
-    third.append(1)
-    third.append(1)
-    third.append(1)
-    third.append(1)
-    for item in third:
-        if item > 4:
-            assert take(item, third)
 """
 
 
@@ -139,19 +83,6 @@ def test_parameters_of_the_test_are_named():
     found = example("assert errors.find(text) is None", test="TestParser::test_given[a-1]")
     assert (found.subject, found.parameters) == ("errors.find", "a-1")
     assert found.code == "import package.errors as errors\n\nassert errors.find(text) is None"
-
-
-def test_passed_assertions_of_a_long_test_are_left_out():
-    assert example("assert await take(1, second)").code == (
-        "from package import take\n\n"
-        "first = take(0, items); second = take(1, first)\nassert await take(1, second)"
-    )
-
-
-def test_very_long_test_is_cut_to_its_failing_statement():
-    assert example("if item > 4:").code == (
-        "from package import take\n\nfor item in third:\n    if item > 4:\n        assert take(item, third)"
-    )
 
 
 def test_star_import_is_always_shown():

@@ -83,7 +83,6 @@ async def mutate(
         known,
         seed=seed,
         repeats=repeats,
-        count=count,
         notify=progress,
     )
     await search.run(count)

@@ -5,20 +5,11 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 from hone.curate.mutation.candidates import Candidate, Module, Mutation, combine
 
 _COMPOUND, _CROSS_FILE = 0.15, 0.10  # target shares of the tasks
 _TRIES = 20  # draws per combination
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DetectedMutation:
-    """A single mutation and the tests that detect it."""
-
-    mutation: Mutation
-    tests: frozenset[str]
 
 
 def ordered(mutations: Iterable[Mutation], rng: random.Random) -> list[Mutation]:
@@ -43,32 +34,6 @@ def _interleave(queues: Sequence[Sequence[Mutation]]) -> Iterator[Mutation]:
         yield from (queue[at] for queue in queues if at < len(queue))
 
 
-class DiversityFilter:
-    """Rejects candidates that are similar to tasks already found."""
-
-    def __init__(self, per_function: int) -> None:
-        self._per_function = per_function
-        self._functions: Counter[tuple[str, str]] = Counter()
-        self._seen: set[tuple[object, ...]] = set()
-
-    def full(self, candidate: Candidate) -> bool:
-        """Return whether every function that the candidate changes has enough tasks."""
-        return all(
-            self._functions[mutation.path, mutation.function] >= self._per_function
-            for mutation in candidate.mutations
-        )
-
-    def take(self, candidate: Candidate, failing: Iterable[str]) -> bool:
-        """Add a candidate; return False where operators, functions and failing tests equal a known one's."""
-        places = tuple(sorted((m.path, m.function, m.operator) for m in candidate.mutations))
-        signature = (places, frozenset(failing))
-        if signature in self._seen:
-            return False
-        self._seen.add(signature)
-        self._functions.update((m.path, m.function) for m in candidate.mutations)
-        return True
-
-
 class Schedule:
     """Yields candidates: single mutations in order, and combinations of detected ones."""
 
@@ -77,13 +42,13 @@ class Schedule:
     ) -> None:
         self._modules, self._rng = modules, rng
         self._singles = iter(ordered(singles, rng))
-        self._detected: list[DetectedMutation] = []
+        self._detected: dict[Mutation, frozenset[str]] = {}  # single mutation -> the tests that detect it
         self._seen: set[str] = set()  # keys of returned candidates
         self._tasks: Counter[str] = Counter()  # tasks by kind
         self.repeated = 0  # candidates that are duplicates or no valid bugs
 
     def add_detected(self, mutation: Mutation, tests: Iterable[str]) -> None:
-        self._detected.append(DetectedMutation(mutation=mutation, tests=frozenset(tests)))
+        self._detected[mutation] = frozenset(tests)
 
     def count_task(self, kind: str) -> None:
         self._tasks[kind] += 1
@@ -108,21 +73,19 @@ class Schedule:
 
     def tests_of(self, candidate: Candidate) -> list[frozenset[str]]:
         """Return the tests that detect each mutation of a combination."""
-        known = {detected.mutation: detected.tests for detected in self._detected}
-        return [known[mutation] for mutation in candidate.mutations]
+        return [self._detected[mutation] for mutation in candidate.mutations]
 
     def _combinations(self, kind: str, count: int) -> list[Candidate]:
         chosen: list[Candidate] = []
         for _ in range(_TRIES * count):
             if len(self._detected) < 2 or len(chosen) == count:
                 break
-            one = self._rng.choice(self._detected)
-            others = [each for each in self._detected if _can_combine(one, each, kind)]
+            one = self._rng.choice(list(self._detected))
+            others = [each for each in self._detected if self._can_combine(one, each, kind)]
             if not others:
                 continue
             number = 2 if kind == "cross-file" or self._rng.random() < 0.7 else 3
-            parts = [one, *self._rng.sample(others, min(number - 1, len(others)))]
-            candidate = self._new([part.mutation for part in parts])
+            candidate = self._new([one, *self._rng.sample(others, min(number - 1, len(others)))])
             if candidate is not None:
                 chosen.append(candidate)
         return chosen
@@ -134,12 +97,11 @@ class Schedule:
         self._seen.add(candidate.key)
         return candidate
 
-
-def _can_combine(one: DetectedMutation, other: DetectedMutation, kind: str) -> bool:
-    """Return whether two mutations are of one file, or of two files that the same tests detect."""
-    if one.mutation is other.mutation:
-        return False
-    if kind == "cross-file":
-        return one.mutation.path != other.mutation.path and bool(one.tests & other.tests)
-    same = one.mutation.path == other.mutation.path
-    return same and (one.mutation.function == other.mutation.function or bool(one.tests & other.tests))
+    def _can_combine(self, one: Mutation, other: Mutation, kind: str) -> bool:
+        """Return whether two mutations are of one file, or of two files that the same tests detect."""
+        if one is other:
+            return False
+        same_tests = bool(self._detected[one] & self._detected[other])
+        if kind == "cross-file":
+            return one.path != other.path and same_tests
+        return one.path == other.path and (one.function == other.function or same_tests)

@@ -17,7 +17,7 @@ from hone.curate.journal import Journal
 from hone.curate.mutation.baseline import MAX_FILES, Baseline
 from hone.curate.mutation.candidates import Candidate
 from hone.curate.mutation.project import Project
-from hone.curate.mutation.schedule import DiversityFilter, Schedule
+from hone.curate.mutation.schedule import Schedule
 from hone.curate.runner import REWRITE, Runner, trial_task
 from hone.curate.statements import Failure, changed_lines, find_leak, parse_failures, write_statement
 from hone.grading.errors import GraderError
@@ -39,7 +39,6 @@ class Reason(StrEnum):
     """Reasons why a candidate does not become a task."""
 
     REPEATED = "equal to another bug, or does not compile"
-    FUNCTION_FULL = "its function has enough tasks"
     UNDETECTED = "no test fails"
     DID_NOT_END = "the tests do not finish, or end their process"
     NOT_COLLECTED = "tests can no longer be collected"
@@ -66,7 +65,6 @@ class Search:
         *,
         seed: int,
         repeats: int,
-        count: int,
         notify: Callable[[str, Sequence[Task]], None],
     ) -> None:
         self.project, self.environment, self.baseline = project, environment, baseline
@@ -79,8 +77,7 @@ class Search:
         mutations = [m for _, module in sorted(project.modules.items()) for m in module.mutations()]
         reached = [m for m in mutations if baseline.files_reaching(m.path, m.block)]
         self.offered, self.unreached = len(mutations), len(mutations) - len(reached)
-        functions = len({(m.path, m.function) for m in reached})
-        self.variety = DiversityFilter(per_function=max(3, 2 * count // max(1, functions)))
+        self._bugs: set[tuple[object, ...]] = set()  # operators, functions and failing tests of the tasks
         self.schedule = Schedule(project.modules, reached, random.Random(f"{seed}"))
 
     async def run(self, count: int) -> None:
@@ -95,14 +92,12 @@ class Search:
         """
         batch = await asyncio.to_thread(self.schedule.batch, _BATCH)
         self.candidates += len(batch)
-        fresh = [candidate for candidate in batch if not self.variety.full(candidate)]
-        self.rejected[Reason.FUNCTION_FULL] += len(batch) - len(fresh)
         async with asyncio.TaskGroup() as group:
-            runs = [group.create_task(self._try(candidate)) for candidate in fresh]
+            runs = [group.create_task(self._try(candidate)) for candidate in batch]
         results = [run.result() for run in runs]
         if results and all(result.get("refused") == Reason.NO_VERDICT.name for result in results):
             raise GraderError(f"no test run finished: {results[0]['detail']}")
-        judged = [self._judge(candidate, result) for candidate, result in zip(fresh, results, strict=True)]
+        judged = [self._judge(candidate, result) for candidate, result in zip(batch, results, strict=True)]
         await self._prove([task for task in judged if task is not None])
         return bool(batch)
 
@@ -179,9 +174,12 @@ class Search:
             return Reason.NO_STATEMENT
         if find_leak(result["statement"], changed_lines(candidate.gold_patch, "+-")):
             return Reason.LEAKS
-        if self.variety.full(candidate):
-            return Reason.FUNCTION_FULL
-        return None if self.variety.take(candidate, result["failing"]) else Reason.ALIKE
+        places = sorted((m.path, m.function, m.operator) for m in candidate.mutations)
+        bug = (*places, *result["failing"])
+        if bug in self._bugs:
+            return Reason.ALIKE
+        self._bugs.add(bug)
+        return None
 
     async def _prove(self, tasks: Sequence[Task]) -> None:
         """Add the tasks that validation admits, in their order."""

@@ -1,7 +1,7 @@
 import random
 
 from hone.curate.mutation.candidates import Module
-from hone.curate.mutation.schedule import DiversityFilter, Schedule, ordered
+from hone.curate.mutation.schedule import Schedule, ordered
 
 ONE = """def f(a, b):
     if a < b and a:
@@ -59,15 +59,3 @@ def test_no_candidate_is_repeated_and_combinations_use_detected_bugs():
     for candidate in candidates:
         paths = {mutation.path for mutation in candidate.mutations}
         assert len(paths) == (2 if candidate.kind == "cross-file" else 1)
-
-
-def test_similar_candidates_are_taken_once():
-    variety = DiversityFilter(per_function=2)
-    candidates = [c for c in drain(schedule()) if c.mutations[0].function == "f" and c.kind == "single"]
-    one, same = [c for c in candidates if c.operators == ("wrong_variable",)][:2]
-    other, last = [c for c in candidates if c.operators == ("wrong_return",)][:2]
-    assert variety.take(one, ["t1"])
-    assert not variety.take(same, ["t1"])
-    assert not variety.full(other)
-    assert variety.take(other, ["t1"])
-    assert variety.full(last)
