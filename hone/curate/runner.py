@@ -81,6 +81,13 @@ def trial_task(
     return Task(id="trial", problem="", environment=environment, checks=checks, source="trial")
 
 
+def last_line(log: str) -> str:
+    """Return the last error that pytest shows in a log, otherwise its last line."""
+    lines = [line.strip(" =") for line in log.splitlines() if line.strip(" =")]
+    errors = [line for line in lines if line.startswith("E ")]
+    return (errors or lines or ["it printed nothing"])[-1][:200]
+
+
 def repository_name(repository: Repository) -> str:
     """Return "owner/name" of the remote or of a folder `owner__name`, otherwise "local/folder"."""
     try:

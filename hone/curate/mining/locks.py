@@ -8,7 +8,7 @@ import re
 import tempfile
 from pathlib import Path, PurePosixPath
 
-from hone.curate.mining.refusal import CommitRejected, Reason
+from hone.curate.mining.candidates import CommitRejected, Reason
 from hone.tasks.errors import TaskError
 from hone.tasks.formats import digest
 from hone.tasks.python import Locked, lock

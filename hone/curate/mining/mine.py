@@ -10,9 +10,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from hone.curate.journal import Journal
-from hone.curate.mining.candidates import CommitParts, HistoryCommit, Selection, split_commit, test_modules
+from hone.curate.mining.candidates import (
+    CommitParts,
+    CommitRejected,
+    HistoryCommit,
+    Reason,
+    Selection,
+    split_commit,
+    test_modules,
+)
 from hone.curate.mining.locks import LockCache
-from hone.curate.mining.refusal import CommitRejected, Reason
 from hone.curate.mining.runs import Observation, observe
 from hone.curate.mining.settings import MiningSettings
 from hone.curate.mining.statement import FailingTests, Issue, Statement, write

@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from hone.curate.mining.refusal import CommitRejected, Reason
+from hone.curate.mining.candidates import CommitRejected, Reason
+from hone.curate.runner import last_line
 from hone.grading.run import TestRun
 from hone.types import TestStatus
 
 _MIN_RUNS = 2  # a second run shows test ids that contain the time or a random number
 
 Statuses = Mapping[str, TestStatus]
-
-
 Run = Callable[[str], Awaitable[TestRun]]  # runs the changed tests after a source patch, in a fresh sandbox
 
 
@@ -61,7 +60,7 @@ async def observe(run: Run, gold_patch: str, repeats: int, timeout_s: float) -> 
     after = [await run(gold_patch)]
     _check_ran(after[0], timeout_s)
     if not any(status is TestStatus.PASSED for status in after[0].statuses.values()):
-        raise CommitRejected(Reason.GOLD_FAILS, _last_line(after[0].log))
+        raise CommitRejected(Reason.GOLD_FAILS, last_line(after[0].log))
     before = [await run("")]
     if before[0].seconds >= timeout_s:
         raise CommitRejected(Reason.TOO_SLOW, f"without the fix they take {before[0].seconds:.0f} s")
@@ -80,7 +79,7 @@ def _check_ran(run: TestRun, timeout_s: float) -> None:
     if not run.finished and run.seconds >= timeout_s:
         raise CommitRejected(Reason.TOO_SLOW, f"more than {timeout_s:g} s")
     if not run.finished or not run.statuses:
-        raise CommitRejected(Reason.DOES_NOT_RUN, _last_line(run.log))
+        raise CommitRejected(Reason.DOES_NOT_RUN, last_line(run.log))
 
 
 def _check_fix_helps(before: Statuses, after: Statuses) -> None:
@@ -91,9 +90,3 @@ def _check_fix_helps(before: Statuses, after: Statuses) -> None:
     if failing:
         raise CommitRejected(Reason.GOLD_FAILS, failing[0])
     raise CommitRejected(Reason.NO_FAIL_TO_PASS)
-
-
-def _last_line(log: str) -> str:
-    lines = [line.strip(" =") for line in log.strip().splitlines() if line.strip(" =")]
-    errors = [line for line in lines if line.startswith("E ")]
-    return (errors or lines or [""])[-1][:200]

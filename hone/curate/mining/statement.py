@@ -8,8 +8,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from hone.curate.mining.candidates import MERGE_LINE, CommitParts, strip_tool_text
-from hone.curate.mining.refusal import CommitRejected, Reason
+from hone.curate.mining.candidates import MERGE_LINE, CommitParts, CommitRejected, Reason, strip_tool_text
 from hone.curate.statements import changed_lines, find_leak, list_failures, parse_failures, write_statement
 from hone.curate.syntax import identifiers, words
 from hone.tasks.errors import TaskError

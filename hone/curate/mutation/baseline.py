@@ -1,16 +1,23 @@
-"""The tests of the unchanged repository: which always pass, and which code each test file reaches."""
+"""The tests of the unchanged repository: which always pass, and which code each test file reaches.
+
+A call of `hit` in each block of a copy of the code records the blocks that a test file reaches.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import PurePosixPath
 from typing import Any
 
+import libcst as cst
+
 from hone.curate.journal import Journal
-from hone.curate.mutation.probes import REPORTER, REPORTING, instrument, is_named_after, reached
 from hone.curate.mutation.project import Project
-from hone.curate.runner import REWRITE, Runner, trial_task
+from hone.curate.mutation.source import Edit, Source, apply, is_text
+from hone.curate.runner import REWRITE, Runner, last_line, trial_task
 from hone.grading.run import TestRun
 from hone.tasks.errors import TaskError
 from hone.types import Environment, TestStatus
@@ -18,6 +25,19 @@ from hone.types import Environment, TestStatus
 MAX_FILES = 6  # test files that run on one bug
 MAX_TIMEOUT_S = 900.0  # of a run of all tests
 _REPORT_LAST = ("-s", "--tb=no", "-rN")  # the report of the probes is the end of the log
+REPORTER = (
+    "test_hone_probe.py"  # runs after the test file, in its process, and prints a bit mask of the blocks
+)
+REPORTING = {
+    "hone_probe.py": "reached = set()\nhit = reached.add\n",  # at the repository's root: tests import from it
+    REPORTER: (
+        "def test_report():\n"
+        "    from hone_probe import reached\n\n"
+        "    print(f'\\nhone-reached {sum(1 << block for block in reached):x}.')\n"
+    ),
+}
+_IMPORT = "__import__('hone_probe')"
+_REPORT = re.compile(r"^hone-reached ([0-9a-f]+)\.$", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +55,7 @@ class Baseline:
         bits = (1 << self.blocks[path]) - 1 << first if block is None else 1 << first + block
         files = [file for file, reached in self.reach.items() if reached & bits and self.passing.get(file)]
         return tuple(
-            sorted(files, key=lambda file: (not is_named_after(path, file), len(self.passing[file]), file))
+            sorted(files, key=lambda file: (not _is_named_after(path, file), len(self.passing[file]), file))
         )
 
 
@@ -112,7 +132,7 @@ def select_stable_tests(
             test for each in (whole, run) for test in each.statuses if test.split("::")[0] == file
         )
         if not run.finished:
-            excluded_tests[file] = f"does not run alone: {_last_line(run.log)}"
+            excluded_tests[file] = f"does not run alone: {last_line(run.log)}"
             continue
         if not tests:
             errors = [line.strip() for line in run.log.splitlines() if "while it was imported" in line]
@@ -132,6 +152,34 @@ def select_stable_tests(
     return passing, excluded_tests
 
 
-def _last_line(log: str) -> str:
-    lines = [line.strip() for line in log.splitlines() if line.strip()]
-    return lines[-1] if lines else "it printed nothing"
+def instrument(source: Source, blocks: Iterable[cst.BaseSuite], first: int) -> str:
+    """Return the file with a call of `hit` in each block; its blocks are numbered from `first`."""
+    edits = [edit for number, block in enumerate(blocks, first) for edit in _hit(source, block, number)]
+    data = apply(source.data, edits)
+    assert data is not None, "insertions do not overlap"
+    return data.decode()
+
+
+def _hit(source: Source, block: cst.BaseSuite, number: int) -> list[Edit]:
+    call = f"{_IMPORT}.hit({number})"
+    statements = [statement for statement in block.body if not is_text(statement)]
+    if not statements:
+        return []
+    start = source.span(statements[0])[0]
+    if isinstance(block, cst.SimpleStatementSuite):
+        return [Edit(start, start, f"{call}; ")]
+    return [Edit(start, start, f"{call}{source.newline}{source.indentation(statements[0])}")]
+
+
+def reached(log: str) -> int | None:
+    """Return the bit mask of the blocks that a test file reaches; None where the log has no report."""
+    found = _REPORT.search(log)
+    return int(found[1], 16) if found else None
+
+
+def _is_named_after(path: str, test_file: str) -> bool:
+    """Return whether a test file is named after a module."""
+    stem = PurePosixPath(path).stem
+    if stem == "__init__":
+        stem = PurePosixPath(path).parent.name
+    return stem.strip("_") in PurePosixPath(test_file).stem

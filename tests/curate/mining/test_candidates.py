@@ -2,9 +2,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from hone.curate.mining.candidates import select, split_commit, strip_tool_text, walk
+from hone.curate.mining.candidates import CommitRejected, Reason, select, split_commit, strip_tool_text, walk
 from hone.curate.mining.candidates import test_modules as modules_of
-from hone.curate.mining.refusal import CommitRejected, Reason
 from hone.curate.mining.settings import MiningSettings
 from hone.tasks.errors import TaskError
 from hone.tasks.repository import Repository, run_git

@@ -11,9 +11,8 @@ from typer.testing import CliRunner
 
 from hone.cli.mine import mine as command
 from hone.curate.journal import Journal
-from hone.curate.mining.candidates import select, walk
+from hone.curate.mining.candidates import Reason, select, walk
 from hone.curate.mining.mine import Report, Result, mine, read_results, report
-from hone.curate.mining.refusal import Reason
 from hone.curate.mining.settings import MiningSettings
 from hone.curate.runner import Runner
 from hone.grading.settings import GradingSettings

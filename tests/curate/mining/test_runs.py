@@ -2,7 +2,7 @@ import asyncio
 
 import pytest
 
-from hone.curate.mining.refusal import CommitRejected, Reason
+from hone.curate.mining.candidates import CommitRejected, Reason
 from hone.curate.mining.runs import compare, observe
 from hone.grading.run import TestRun
 from hone.types import TestStatus

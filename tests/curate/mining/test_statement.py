@@ -1,7 +1,6 @@
 import pytest
 
-from hone.curate.mining.candidates import select, split_commit, walk
-from hone.curate.mining.refusal import CommitRejected, Reason
+from hone.curate.mining.candidates import CommitRejected, Reason, select, split_commit, walk
 from hone.curate.mining.settings import MiningSettings
 from hone.curate.mining.statement import FailingTests, Issue, references, write
 from hone.tasks.repository import Repository
@@ -90,8 +89,8 @@ def test_references_are_found_with_the_merge_number_last():
 
 
 def test_statement_that_must_reveal_the_fix_is_refused(tmp_path):
-    source = BASE["shop/prices.py"] + "\n\nMESSAGE = '''\nthis is an entirely new message\n'''\n"
-    tests = TESTS.replace("== 6", "== 6, 'this is an entirely new message'")
+    source = BASE["shop/prices.py"] + "\n\ntotal_of_prices = total\nALL = (\n    total_of_prices\n)\n"
+    tests = TESTS + "\nassert shop.prices.total_of_prices\n"
     with pytest.raises(CommitRejected) as caught:
         written(tmp_path, "Fix total", **{"shop/prices.py": source, "tests/test_prices.py": tests})
     assert caught.value.reason is Reason.NO_STATEMENT

@@ -1,8 +1,8 @@
 import sys
 import types
 
+from hone.curate.mutation.baseline import REPORTER, REPORTING, instrument, reached
 from hone.curate.mutation.candidates import Module
-from hone.curate.mutation.probes import REPORTER, REPORTING, instrument, reached
 from tests.curate.mutation.offered import dedent
 
 CODE = dedent('''
