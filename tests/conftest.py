@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import re
+import sys
 from collections import defaultdict
 from collections.abc import Generator
 from functools import cache
@@ -30,6 +31,10 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 # Collecting thousands of tests allocates much and frees little: look for garbage a hundred times less often.
 gc.set_threshold(70_000, 10, 10)
+
+# Threads that take turns often meet more of the races between them; see scripts/repeat_under_load.py.
+if interval := os.environ.get("HONE_SWITCH_INTERVAL"):
+    sys.setswitchinterval(float(interval))
 
 HERE = Path(__file__).parent
 # openai-harmony downloads the vocabulary of gpt-oss whenever a tokenizer is tried with it, unless this names
