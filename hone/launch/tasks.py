@@ -166,7 +166,7 @@ def mine(
     from hone.curate.runner import Runner
 
     known = read_results(journal)
-    to_try = [each for each in selection.candidates if each.commit.id not in known]
+    to_try = [each for each in selection.candidates if each.id not in known]
     if len(to_try) < len(selection.candidates):
         reporter.note(f"{len(selection.candidates) - len(to_try)} commits were tried in an earlier run.")
 
