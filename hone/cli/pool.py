@@ -88,8 +88,7 @@ def pool(
     if context.invoked_subcommand is not None:
         return
     from hone.sandbox.pool.server import PoolOptions, run
-    from hone.sandbox.remote.auth import ClientTls
-    from hone.sandbox.remote.server import Listening
+    from hone.sandbox.remote.server import ClientTls, Listening
 
     token = read_token_file(token_file)
     options = PoolOptions(
@@ -130,7 +129,7 @@ def status(
 
     from hone.cli.output import print_json
     from hone.sandbox.client.api import ask_status
-    from hone.sandbox.remote.auth import ClientTls
+    from hone.sandbox.remote.server import ClientTls
 
     tls = ClientTls(ca=ca, certificate=cert, key=key)
     found = asyncio.run(ask_status(url, read_token_file(token_file), tls))

@@ -38,7 +38,7 @@ def make_tls(certificate: Path | None, key: Path | None, client_ca: Path | None)
 
 def read_token_file(path: Path | None) -> str:
     """Return the token in the file; "" without a file."""
-    from hone.sandbox.remote.auth import read_token
+    from hone.sandbox.remote.server import read_token
 
     return read_token(path) if path else ""
 

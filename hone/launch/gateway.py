@@ -22,7 +22,7 @@ from hone.policy.rendering import ChatRenderer
 from hone.policy.scripted import ScriptedEngine, ScriptedReply, read_script
 from hone.policy.settings import ModelSettings, ServerEngineSettings, TinyModelSettings
 from hone.policy.tiny import make_tokenizer
-from hone.sandbox.remote.auth import read_token, refuse_open_door
+from hone.sandbox.remote.server import read_token, refuse_open_door
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

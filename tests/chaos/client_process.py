@@ -18,7 +18,7 @@ from pydantic import BaseModel
 from hone.sandbox import Sandbox, SandboxSpec
 from hone.sandbox.client.api import connect
 from hone.sandbox.client.provider import PoolProvider
-from hone.sandbox.remote.auth import read_token
+from hone.sandbox.remote.server import read_token
 from hone.sandbox.settings import SandboxSettings
 from hone.utils.http_client import new_session
 

@@ -14,8 +14,8 @@ import aiohttp
 from pydantic import ValidationError
 
 from hone.sandbox.contract import ProviderUnavailable, QueueTimeout, SandboxError, SandboxLost
-from hone.sandbox.remote.auth import ClientTls
 from hone.sandbox.remote.errors import from_body
+from hone.sandbox.remote.server import ClientTls
 from hone.sandbox.remote.wire import (
     IDEMPOTENCY_HEADER,
     Beat,

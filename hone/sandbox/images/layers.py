@@ -10,7 +10,7 @@ from pathlib import Path
 
 from hone.sandbox.contract import ImageUnavailable, ProviderUnavailable
 from hone.sandbox.images import unpack
-from hone.sandbox.images.programs import kill
+from hone.sandbox.images.locks import kill
 from hone.sandbox.namespaces import doctor
 
 MAX_ENTRIES = 1_000_000  # of one layer; large ones with several Pythons have 300,000

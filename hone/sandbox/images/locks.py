@@ -1,4 +1,4 @@
-"""Locks between processes, and the staging directories that they protect.
+"""Locks between processes, the staging directories that they protect, and the programs that work there.
 
 A lock is a `flock` on a file or directory, which the kernel releases with its last holder. It
 counts only while its path still names the locked file, so the exclusive holder may remove a lock file.
@@ -13,7 +13,7 @@ import os
 import secrets
 import shutil
 import stat
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -149,3 +149,36 @@ def disk_usage(directory: Path) -> int:
                 linked.add((info.st_dev, info.st_ino))
                 total += info.st_blocks * 512
     return total
+
+
+@contextlib.asynccontextmanager
+async def child(
+    command: Sequence[str], made: Staging, *, stderr: int, env: Mapping[str, str] | None = None
+) -> AsyncGenerator[tuple[asyncio.subprocess.Process, asyncio.Task[tuple[bytes, bytes]]]]:
+    """Start a program in a staging directory; yield it and the task that collects its output.
+
+    The program holds the lock of the directory until it is dead. When the block ends before the program, the
+    program is killed.
+    """
+    process = await asyncio.create_subprocess_exec(
+        *("setpriv", "--pdeathsig", "KILL", *command),
+        cwd=made.directory,
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=stderr,
+        pass_fds=(made.lock.fd,),
+        env=env,
+    )
+    output = asyncio.create_task(process.communicate())
+    try:
+        yield process, output
+    finally:
+        await kill(process, output)
+
+
+async def kill(process: asyncio.subprocess.Process, output: asyncio.Task[object]) -> None:
+    """Kill a program unless its output is complete, and wait for its end."""
+    if not output.done():
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
+        await asyncio.wait([output])

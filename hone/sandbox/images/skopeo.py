@@ -15,8 +15,7 @@ from typing import Any
 from urllib.parse import quote
 
 from hone.sandbox.contract import ImageProblem, ImageUnavailable, ProviderUnavailable
-from hone.sandbox.images.locks import Staging, disk_usage, wait_for_one
-from hone.sandbox.images.programs import child
+from hone.sandbox.images.locks import Staging, child, disk_usage, wait_for_one
 from hone.sandbox.images.records import check_machine, other_machine
 from hone.sandbox.images.sources import Source
 from hone.utils.retry import backoff_delays, retry

@@ -26,8 +26,7 @@ import aiodocker
 import aiohttp
 
 from hone.sandbox.contract import ImageUnavailable, ProviderUnavailable
-from hone.sandbox.images.locks import Staging
-from hone.sandbox.images.programs import child
+from hone.sandbox.images.locks import Staging, child
 from hone.sandbox.images.reference import Reference, parse
 from hone.sandbox.images.unpack import GZIP_MAGIC
 from hone.utils.concurrency import run_in_thread

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -20,7 +20,6 @@ from hone.sandbox.pool.fleet import Fleet
 from hone.sandbox.pool.leases import Lease, LeaseClock, Leases, State
 from hone.sandbox.pool.metrics import Metrics
 from hone.sandbox.pool.nodes import Slot
-from hone.sandbox.pool.scheduling import FairQueue
 from hone.sandbox.pool.store import Store, StoredLease
 from hone.sandbox.remote.wire import CreateReply, LeaseRequest
 from hone.utils.clock import monotonic
@@ -29,6 +28,55 @@ _ATTEMPTS = 3  # on different nodes, before the client gets the error
 _HOPELESS = frozenset({"unknown_image", "other_architecture"})  # image problems that every node has
 
 Spawn = Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]
+
+
+class FairQueue:
+    """Leases that wait for a node: runs take turns; within a run the longest wait goes first.
+
+    A lease that cannot be placed now (too many starts of its image) lets others of its run pass, except those
+    of the same image.
+    """
+
+    def __init__(self) -> None:
+        self._runs: dict[str, dict[str, Lease]] = {}  # run -> lease id -> lease, in the order of service
+
+    def waiting(self) -> dict[str, int]:
+        """Return the number of waiting leases by run."""
+        return {run: len(leases) for run, leases in self._runs.items()}
+
+    def add(self, lease: Lease) -> None:
+        """Add a lease behind all others of its run."""
+        self._runs.setdefault(lease.spec.run, {})[lease.id] = lease
+
+    def put_back(self, lease: Lease) -> None:
+        """Add a lease, whose node failed, before all others of its run."""
+        self._runs[lease.spec.run] = {lease.id: lease, **self._runs.get(lease.spec.run, {})}
+
+    def remove(self, lease: Lease) -> None:
+        """Remove a lease, if it is queued."""
+        leases = self._runs.get(lease.spec.run, {})
+        if leases.pop(lease.id, None) is not None and not leases:
+            del self._runs[lease.spec.run]
+
+    def serve(self, place: Callable[[Lease], bool]) -> None:
+        """Call `place` with run after run's oldest leases until it has refused one of every image."""
+        passed = 0
+        while self._runs and passed < len(self._runs):
+            run = next(iter(self._runs))
+            served = next((lease for lease in self._heads(run) if place(lease)), None)
+            passed = 0 if served else passed + 1
+            if served:
+                self.remove(served)
+            if run in self._runs:
+                self._runs[run] = self._runs.pop(run)  # its turn is over
+
+    def _heads(self, run: str) -> Iterator[Lease]:
+        """Yield the first lease of each image, the longest wait first."""
+        images: set[str] = set()
+        for lease in self._runs[run].values():
+            if lease.spec.image not in images:
+                images.add(lease.spec.image)
+                yield lease
 
 
 @dataclass(slots=True, eq=False, kw_only=True)

@@ -9,17 +9,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from hone.sandbox.client.api import Unreachable
 from hone.sandbox.contract import ImageUnavailable, ProviderUnavailable, SandboxError, SandboxLost
 from hone.sandbox.pool.nodes import Key, Node, NodeApi, Slot, canonical_image
-from hone.sandbox.pool.scheduling import choose
 from hone.sandbox.remote.wire import CreateReply, CreateRequest, NodeRequest, SpecBody
 from hone.utils.clock import monotonic
 
 _log = logging.getLogger(__name__)
+MEMORY_FLOOR_MIB = 256  # a node with less free memory gets nothing
+COLD_LOAD = 0.5  # a node without the image counts as this much fuller than it is
+COLD_STARTS = 2  # starts at a time, over all nodes, of an image on nodes that do not have it
 _MISSES = 2  # consecutive failed probes after which a node gets no more leases
 # Raised by calls to a node: its own error, an invalid reply, a timeout (an OSError).
 _NODE_ERRORS = (SandboxError, ValueError, OSError)
@@ -262,3 +264,25 @@ def _report(supervisor: asyncio.Task[None]) -> None:
     """Log a supervisor that ended for any other reason than the removal of its node."""
     if not supervisor.cancelled():
         _log.critical("the supervision of a node has ended", exc_info=supervisor.exception())
+
+
+def choose(nodes: Iterable[Node], image: str, *, memory_mib: int) -> Node | None:
+    """Return the best node for a sandbox, or None when the request has to wait.
+
+    A node is eligible below its capacity and its start gate. One that lacks the image gets one start of it at
+    a time (which pulls it), and only COLD_STARTS nodes do so at once: the others of this image wait for them.
+    Of the eligible ones, those with `memory_mib` free come first, then the least loaded.
+    """
+    candidates = list(nodes)
+    cold_starts = sum(node.starting[image] for node in candidates if not node.has_image(image))
+
+    def is_eligible(node: Node) -> bool:
+        if not node.has_room or node.starting.total() >= node.gate or node.free_memory_mib < MEMORY_FLOOR_MIB:
+            return False
+        return node.has_image(image) or (not node.starting[image] and cold_starts < COLD_STARTS)
+
+    def rank(node: Node) -> tuple[bool, float, int]:
+        load = node.used / node.capacity + (0.0 if node.has_image(image) else COLD_LOAD)
+        return node.free_memory_mib < memory_mib, load, -node.free_memory_mib
+
+    return min(filter(is_eligible, candidates), key=rank, default=None)

@@ -18,9 +18,8 @@ from hone.sandbox.client.api import NodeClient
 from hone.sandbox.contract import ProviderUnavailable, Unauthorized
 from hone.sandbox.pool import compatible
 from hone.sandbox.pool.core import Pool
-from hone.sandbox.remote.auth import ClientTls
 from hone.sandbox.remote.errors import error_response
-from hone.sandbox.remote.server import HEALTH_PATH, METRICS_PATH, Listening, make_server_app
+from hone.sandbox.remote.server import HEALTH_PATH, METRICS_PATH, ClientTls, Listening, make_server_app
 from hone.sandbox.remote.wire import HeartbeatReply, HeartbeatRequest, LeaseRequest, Name, NodeRequest
 from hone.utils.http_client import new_session
 from hone.utils.http_server import (

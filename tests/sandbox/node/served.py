@@ -11,11 +11,11 @@ from pathlib import Path
 
 from hone.sandbox import Health, Provider, SandboxSpec
 from hone.sandbox.client.api import NodeClient
-from hone.sandbox.client.content import pack_spec
+from hone.sandbox.client.provider import pack_spec
 from hone.sandbox.client.sandbox import RemoteSandbox
 from hone.sandbox.node.node import NodeOptions, open_node
 from hone.sandbox.node.server import make_node_app
-from hone.sandbox.remote.auth import ClientTls
+from hone.sandbox.remote.server import ClientTls
 from hone.sandbox.remote.wire import CreateRequest
 from hone.utils.http_client import new_session
 from hone.utils.http_server import address, listen, serving

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from hone.sandbox import Mount, SandboxError, SandboxSpec, trees
-from hone.sandbox.client.content import pack_spec
+from hone.sandbox.client.provider import pack_spec
 from hone.sandbox.node.contents import Contents
 from hone.sandbox.remote.wire import CreateRequest
 from hone.utils.http_client import bearer

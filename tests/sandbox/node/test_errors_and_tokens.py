@@ -22,8 +22,8 @@ from hone.sandbox import (
     TooLarge,
     Unauthorized,
 )
-from hone.sandbox.remote import auth
 from hone.sandbox.remote.errors import INTERNAL, from_body, to_body
+from hone.sandbox.remote.server import read_token, refuse_open_door
 from hone.sandbox.remote.wire import ErrorBody, ExecRequest
 from hone.utils.http_server import is_same_token, presented_token
 
@@ -101,25 +101,25 @@ def _file(tmp_path: Path, text: str, mode: int = 0o600) -> Path:
 
 
 def test_a_token_is_read_without_white_space(tmp_path: Path) -> None:
-    assert auth.read_token(_file(tmp_path, "  s3cret\n")) == "s3cret"
+    assert read_token(_file(tmp_path, "  s3cret\n")) == "s3cret"
 
 
 @pytest.mark.parametrize("mode", [0o644, 0o640, 0o604, 0o620, 0o602])
 def test_token_file_open_to_others_is_refused(mode: int, tmp_path: Path) -> None:
     with pytest.raises(ProviderUnavailable, match="chmod 600"):
-        auth.read_token(_file(tmp_path, "s3cret", mode))
+        read_token(_file(tmp_path, "s3cret", mode))
 
 
 @pytest.mark.parametrize("text", ["", "\n", "two words", "two\nlines", "é", "x" * 5000])
 def test_a_token_file_without_one_plain_token_is_refused(text: str, tmp_path: Path) -> None:
     with pytest.raises(ProviderUnavailable, match="one line of printable ASCII"):
-        auth.read_token(_file(tmp_path, text))
+        read_token(_file(tmp_path, text))
 
 
 def test_a_missing_token_file_is_refused(tmp_path: Path) -> None:
     for path in (tmp_path / "none", tmp_path):
         with pytest.raises(ProviderUnavailable, match="cannot be read"):
-            auth.read_token(path)
+            read_token(path)
 
 
 def _request(headers: dict[str, str], query: str = "") -> Request:
@@ -170,8 +170,8 @@ def test_only_the_exact_token_matches(given_text: str) -> None:
 
 def test_server_without_token_listens_on_loopback_only() -> None:
     for host in ("127.0.0.1", "::1", "localhost", "127.8.8.8"):
-        auth.refuse_open_door(host, "")
+        refuse_open_door(host, "")
     for host in ("0.0.0.0", "::", "10.0.0.1", "example.com", ""):
         with pytest.raises(ProviderUnavailable, match="loopback"):
-            auth.refuse_open_door(host, "")
-        auth.refuse_open_door(host, "token")
+            refuse_open_door(host, "")
+        refuse_open_door(host, "token")

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from hone.sandbox import SandboxError, SandboxLost
-from hone.sandbox.remote.auth import ClientTls
+from hone.sandbox.remote.server import ClientTls
 from tests.sandbox.node.served import TOKEN, NodeProvider
 
 pytestmark = pytest.mark.sandbox

@@ -16,7 +16,7 @@ import pytest
 
 from hone.sandbox import ProviderUnavailable
 from hone.sandbox.client.api import PoolClient, ask_status
-from hone.sandbox.remote.auth import ClientTls
+from hone.sandbox.remote.server import ClientTls
 from hone.sandbox.remote.wire import Beat, LeaseRequest, SpecBody
 from tests.sandbox.pool.simulated import SimulatedNode, listening, node_app
 from tests.waiting import wait_until_async

@@ -8,9 +8,10 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hone.sandbox.pool.admission import FairQueue
+from hone.sandbox.pool.fleet import COLD_STARTS, MEMORY_FLOOR_MIB, choose
 from hone.sandbox.pool.leases import Lease
 from hone.sandbox.pool.nodes import Breaker, Node
-from hone.sandbox.pool.scheduling import COLD_STARTS, MEMORY_FLOOR_MIB, FairQueue, choose
 from hone.sandbox.remote.wire import NodeReply, SpecBody
 from tests.sandbox.pool.simulated import SimulatedNode
 

@@ -14,6 +14,7 @@ import pytest
 
 from hone.sandbox import LeaseLost, ProviderUnavailable, QueueTimeout, SandboxLost, SandboxSpec
 from hone.sandbox.client.provider import PoolProvider
+from hone.sandbox.network import connect_unix
 from hone.sandbox.pool.core import Pool
 from hone.sandbox.pool.fleet import Timing
 from hone.sandbox.settings import SandboxSettings
@@ -239,7 +240,7 @@ def test_the_connections_of_a_tunnel_end_with_the_lease(tmp_path: Path) -> None:
         ):
             sandbox = await provider.start(SandboxSpec(tunnel=path))
             [inside] = idle.living
-            reader, writer = await asyncio.open_unix_connection(inside.spec.tunnel)
+            reader, writer = await connect_unix(inside.spec.tunnel or Path())
             assert await reader.readexactly(5) == b"hello"
             await pool.close(pool.status().leases[0].lease_id)
             assert await reader.read() == b""
@@ -250,7 +251,7 @@ def test_the_connections_of_a_tunnel_end_with_the_lease(tmp_path: Path) -> None:
 
             sandbox = await provider.start(SandboxSpec(tunnel=path))
             [inside] = idle.living
-            reader, writer = await asyncio.open_unix_connection(inside.spec.tunnel)
+            reader, writer = await connect_unix(inside.spec.tunnel or Path())
             assert await reader.readexactly(5) == b"hello"
             sandbox.lose(LeaseLost("expired"))  # the pool says so, though the node has the sandbox
             await wait_until_async(lambda: ended == [b"", b""])
