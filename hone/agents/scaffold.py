@@ -29,6 +29,8 @@ from typing import Any
 import jinja2
 import yaml
 
+from hone.utils.errors import HoneError
+
 SUBMIT = "COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"
 SUBMIT_1 = "MINI_SWE_AGENT_FINAL_OUTPUT"  # 1.x accepts both
 ACTION_REGEX = {1: r"```bash\s*\n(.*?)\n```", 2: r"```mswea_bash_command\s*\n(.*?)\n```"}
@@ -66,7 +68,7 @@ _DEFAULTS: dict[str, Any] = {  # the package's; variables of templates that the 
 _TEXT = re.compile(r"```mswea_bash_command\b")
 
 
-class ScaffoldError(ValueError):
+class ScaffoldError(HoneError, ValueError):
     """A prompt or program file cannot be used; the message says where and why."""
 
 

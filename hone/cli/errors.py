@@ -9,6 +9,8 @@ import errno
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from hone.utils.errors import HoneError
+
 FAILED, MISUSE, STOPPED = 1, 2, 130
 
 
@@ -25,8 +27,10 @@ EXTRAS = {
 """Package -> the extra of Hone that installs it."""
 
 
-class UsageError(Exception):
+class UsageError(HoneError):
     """The arguments cannot be used; the message says why and what to do."""
+
+    exit_code = MISUSE
 
 
 class Interrupted(Exception):
@@ -41,11 +45,9 @@ class Failure:
 
 def explain(error: BaseException) -> Failure:
     """Return the message and exit code for an exception that ended a command."""
-    codes = _exit_codes()
     for leaf in _leaves(error):
-        for kind, code in codes.items():
-            if isinstance(leaf, kind):
-                return Failure(sentence=_one_line(leaf), exit_code=code)
+        if isinstance(leaf, HoneError):
+            return Failure(sentence=_one_line(leaf), exit_code=leaf.exit_code)
         if isinstance(leaf, (OSError, MemoryError)):
             return Failure(sentence=_system(leaf), exit_code=FAILED)
         if isinstance(leaf, ModuleNotFoundError) and leaf.name in EXTRAS:
@@ -56,35 +58,6 @@ def explain(error: BaseException) -> Failure:
         "same command with --debug and report the traceback"
     )
     return Failure(sentence=sentence, exit_code=FAILED)
-
-
-def _exit_codes() -> dict[type[Exception], int]:
-    """Return exception type -> exit code; imported on use, as most commands need none of these modules."""
-    from hone.agents.scaffold import ScaffoldError
-    from hone.config.errors import ConfigError
-    from hone.evaluate.errors import EvaluateError
-    from hone.grading.errors import GraderError
-    from hone.policy.engine import EngineError
-    from hone.policy.errors import PolicyError
-    from hone.rollout.errors import LedgerError, RolloutError, StoreError
-    from hone.sandbox.contract import SandboxError
-    from hone.tasks.errors import TaskError
-    from hone.train.errors import TrainError
-
-    expected = (
-        EngineError,
-        EvaluateError,
-        GraderError,
-        LedgerError,
-        PolicyError,
-        RolloutError,
-        SandboxError,
-        ScaffoldError,
-        StoreError,
-        TaskError,
-        TrainError,
-    )
-    return {ConfigError: MISUSE, UsageError: MISUSE, **dict.fromkeys(expected, FAILED)}
 
 
 def _leaves(error: BaseException) -> Iterator[BaseException]:

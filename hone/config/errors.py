@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from hone.utils.errors import HoneError
 
-class ConfigError(Exception):
+
+class ConfigError(HoneError):
     """A recipe or a `--set` cannot be used; one sentence says where, what is wrong and what to do."""
+
+    exit_code = 2

@@ -16,12 +16,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from hone.evaluate.errors import EvaluateError, write_error
+from hone.evaluate.errors import EvaluateError
 from hone.evaluate.settings import EvaluateSettings
 from hone.evaluate.statistics import mean_pass_at_k, resolve_rate
 from hone.outcomes import Outcome
 from hone.rollout.rewards import is_infrastructure_fault, solved
 from hone.types import Trajectory
+from hone.utils.errors import writing
 from hone.utils.jsonl import append_json, drop_partial_line, read_json_lines
 
 Result = dict[str, Any]  # one line of results.jsonl
@@ -66,10 +67,8 @@ def is_fault(result: Result) -> bool:
 
 def append(path: Path, result: Result) -> None:
     """Append one line. Raises EvaluateError on a full disk."""
-    try:
+    with writing(path, EvaluateError):
         append_json(path, result)
-    except OSError as error:
-        raise write_error(path, error) from error
 
 
 def read(path: Path) -> dict[Key, Result]:

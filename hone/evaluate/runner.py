@@ -15,7 +15,7 @@ from typing import Any
 
 from hone.environment import prepare_workspace
 from hone.evaluate import report, results
-from hone.evaluate.errors import EvaluateError, write_error
+from hone.evaluate.errors import EvaluateError
 from hone.evaluate.rollout_page import ROLLOUT_PAGE, rollout_page
 from hone.evaluate.settings import EvaluateSettings, parse_slice
 from hone.rollout.dispatcher import seed_of
@@ -26,6 +26,7 @@ from hone.tasks.settings import SelectSettings
 from hone.tasks.sources import select
 from hone.types import Task, Trajectory
 from hone.utils.concurrency import run_in_thread, task_group
+from hone.utils.errors import writing
 from hone.utils.files import write_file
 
 RESULTS, SUMMARY, REPORT, SWEEP = "results.jsonl", "summary.json", "report.html", "sweep.json"
@@ -110,11 +111,9 @@ def claim(out: Path, fingerprint: str, *, resume: bool) -> None:
     this one and `resume` is false.
     """
     path = out / "fingerprint"
-    try:
+    with writing(out, EvaluateError):
         out.mkdir(parents=True, exist_ok=True)
         stored = path.read_text() if path.is_file() else None
-    except OSError as error:
-        raise write_error(out, error) from error
     has_results = any((folder / RESULTS).is_file() for folder in (out, *out.glob("temperature-*")))
     if stored is None and not has_results:
         write(path, fingerprint)
@@ -132,10 +131,8 @@ def claim(out: Path, fingerprint: str, *, resume: bool) -> None:
 
 def write(path: Path, text: str) -> None:
     """Write a file atomically. Raises EvaluateError."""
-    try:
+    with writing(path, EvaluateError):
         write_file(path, text)
-    except OSError as error:
-        raise write_error(path, error) from error
 
 
 def _conclude(evaluation: _Evaluation, tasks: Sequence[Task]) -> dict[str, Any]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from hone.utils.errors import HoneError
 
-class GraderError(Exception):
+
+class GraderError(HoneError):
     """There is no verdict, and the patch did not cause that: an infrastructure failure."""
 
 

@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 
 from hone.config import ConfigError, RunSettings, dump, fingerprint, resolve
+from hone.utils.errors import writing
 from hone.utils.files import replace_file, write_file
 
 CONFIG = "config.toml"
@@ -26,11 +27,9 @@ def claim(settings: RunSettings) -> None:
                 "choose another run_dir"
             )
         return
-    try:
+    with writing(settings.run_dir, ConfigError):
         settings.run_dir.mkdir(parents=True, exist_ok=True)
         write_file(path, dump(settings))
-    except OSError as error:
-        raise ConfigError(f"{settings.run_dir} cannot be written: {error.strerror}") from error
 
 
 def replace_symlink(link: Path, target: Path) -> Path:

@@ -14,9 +14,10 @@ from typing import Protocol
 import numpy as np
 
 from hone.types import Float32, Int32
+from hone.utils.errors import HoneError
 
 
-class EngineError(Exception):
+class EngineError(HoneError):
     """The engine failed; this counts as an infrastructure failure."""
 
 

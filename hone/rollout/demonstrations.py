@@ -20,9 +20,10 @@ from pydantic import TypeAdapter
 from hone.environment import prepare_workspace
 from hone.policy.reply import ToolSpec
 from hone.rollout.episode import Episode, RolloutContext, run_demonstration
-from hone.rollout.errors import RolloutError, StoreError, write_error
+from hone.rollout.errors import RolloutError, StoreError
 from hone.types import Message, Task
 from hone.utils.concurrency import run_in_thread, task_group
+from hone.utils.errors import writing
 from hone.utils.jsonl import append_json, drop_partial_line
 from hone.utils.retry import retry
 
@@ -68,7 +69,8 @@ async def record(
     async def record_one(task: Task, rollout_id: str) -> None:
         async with running:
             known[rollout_id] = await _demonstrate(task, rollout_id, context)
-        _append(path, known[rollout_id])
+        with writing(path, StoreError):
+            append_json(path, dataclasses.asdict(known[rollout_id]))
         progress(len(known))
 
     async with task_group() as jobs:
@@ -105,13 +107,6 @@ async def _demonstrate(task: Task, rollout_id: str, context: RolloutContext) -> 
         delays=context.settings.retry_delays(),
         transient=lambda error: isinstance(error, RolloutError),
     )
-
-
-def _append(path: Path, demonstration: Demonstration) -> None:
-    try:
-        append_json(path, dataclasses.asdict(demonstration))
-    except OSError as error:
-        raise write_error(path, error) from error
 
 
 def _recover(path: Path) -> list[Demonstration]:

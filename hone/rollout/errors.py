@@ -2,30 +2,16 @@
 
 from __future__ import annotations
 
-import errno
-import os
-from pathlib import Path
+from hone.utils.errors import HoneError
 
 
-class RolloutError(Exception):
+class RolloutError(HoneError):
     """A step cannot be completed; the message says what to do."""
 
 
-class LedgerError(Exception):
+class LedgerError(HoneError):
     """The ledger does not balance, refuses a change, or cannot be opened."""
 
 
-class StoreError(Exception):
+class StoreError(HoneError):
     """A rollout cannot be written or read; the message says what to do."""
-
-
-def write_error(path: Path, error: OSError) -> StoreError:
-    """Return the StoreError for a file below `path` that the operating system refused to write."""
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return StoreError(
-            f"the disk that holds {path} is full: free some space and run the same command again; everything "
-            "written so far is complete"
-        )
-    return StoreError(
-        f"cannot write {path}: {os.strerror(error.errno or 0)}; fix that and run the same command again"
-    )

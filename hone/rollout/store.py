@@ -16,9 +16,10 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from hone.rollout.errors import StoreError, write_error
+from hone.rollout.errors import StoreError
 from hone.rollout.trajectory_files import decode, encode
 from hone.types import Trajectory
+from hone.utils.errors import writing
 
 _PARTIAL = ".partial-"
 _NAME = re.compile(r".+__\d+")
@@ -47,14 +48,14 @@ class Store:
     def _write(self, stem: str, trajectory: Trajectory, meta: Mapping[str, Any]) -> str:
         name = f"{stem}__{self._stamp()}"
         partial = self.root / f"{_PARTIAL}{name}"
-        try:
-            partial.mkdir(parents=True)
-            for file, content in encode(trajectory, meta).items():
-                (partial / file).write_bytes(content)
-            partial.rename(self.root / name)
-        except OSError as error:
-            shutil.rmtree(partial, ignore_errors=True)
-            raise write_error(self.root, error) from error
+        with writing(self.root, StoreError):
+            try:
+                partial.mkdir(parents=True)
+                for file, content in encode(trajectory, meta).items():
+                    (partial / file).write_bytes(content)
+                partial.rename(self.root / name)
+            finally:
+                shutil.rmtree(partial, ignore_errors=True)
         return name
 
     def _stamp(self) -> int:

@@ -18,8 +18,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar, Literal, Protocol
 
+from hone.utils.errors import HoneError
 
-class SandboxError(Exception):
+
+class SandboxError(HoneError):
     """Base of all errors of sandboxes and providers."""
 
     code: ClassVar[str] = "sandbox_error"  # names the class on the wire (`hone.sandbox.remote.errors`)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from hone.utils.errors import HoneError
 
-class TaskError(ValueError):
+
+class TaskError(HoneError, ValueError):
     """A task or a file of tasks cannot be used."""

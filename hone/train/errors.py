@@ -1,7 +1,9 @@
 """Errors of the train room; every message says what to do."""
 
+from hone.utils.errors import HoneError
 
-class TrainError(Exception):
+
+class TrainError(HoneError):
     """Training cannot continue."""
 
 
