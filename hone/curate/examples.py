@@ -5,12 +5,12 @@ from __future__ import annotations
 import ast
 import re
 import textwrap
+import warnings
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 
-from hone.curate.syntax import parse
-
 _HELPER_LINES = 10  # of a function, class or constant of the test file
+_ATTEMPTS = 20  # of parsing
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
@@ -31,7 +31,7 @@ def find_example(source: str, test: str, line: int, packages: Collection[str]) -
         packages: top-level names of the packages under test.
     """
     try:
-        tree = parse(source)
+        tree = _parse(source)
     except SyntaxError:
         return None
     function = next((node for node in _functions(tree.body) if _holds(node, line)), None)
@@ -50,6 +50,24 @@ def find_example(source: str, test: str, line: int, packages: Collection[str]) -
         subject=_subject(shown, _own_names(tree, packages)),
         parameters=parameters[1] if parameters else "",
     )
+
+
+def _parse(text: str) -> ast.Module:
+    """Return the syntax tree. Raises SyntaxError for every text that Python cannot parse.
+
+    CPython 3.11 and early 3.12 count the depth of syntax trees for all threads together, so parsing in two
+    threads sometimes fails with a SystemError.
+    """
+    for _ in range(_ATTEMPTS):
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                return ast.parse(text)
+        except SystemError:
+            continue
+        except (ValueError, RecursionError, MemoryError) as error:
+            raise SyntaxError(str(error)) from None
+    raise SyntaxError(f"Python's parser failed {_ATTEMPTS} times")
 
 
 def _functions(body: Iterable[ast.stmt]) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:

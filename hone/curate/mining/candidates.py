@@ -12,7 +12,6 @@ from enum import StrEnum
 
 from hone.curate.files import Kind, is_inside, kind_of, packages
 from hone.curate.mining.settings import MiningSettings
-from hone.curate.syntax import defines_tests, meaning, words
 from hone.tasks.repository import Repository
 
 _COUNTS = re.compile(r"\n?(\d+|-)\t(\d+|-)\t(.*)", re.DOTALL)
@@ -22,6 +21,8 @@ MERGE_LINE = re.compile(
 # Trailers such as `Signed-off-by: ...`, and lines that only refer to an issue such as `Closes #12.`
 _TOOL_LINE = re.compile(r"[\w-]+-by: .*|(fix(e[sd])?|close[sd]?|resolve[sd]?|refs?|see):? #\d+\.?", re.I)
 _TITLE_NUMBER = re.compile(r"\s*\(#\d+\)$")  # of the pull request
+_TEST_FUNCTION = re.compile(r"^\s*(?:async )?def test", re.MULTILINE)
+_WORD = re.compile(r"[A-Za-z_]\w*")
 _MARK = "commit:"
 _FORMAT = f"tformat:{_MARK}%H%x00%P%x00%ct%x00:%B%x00"  # the colon keeps a message from being a mark
 # Explicit options, so that the repository's configuration cannot change a diff.
@@ -38,8 +39,6 @@ class Reason(StrEnum):
     NO_TESTS = "changes no tests"
     COMPILED = "changes compiled code"
     TOO_LARGE = "is too large"
-    NOT_PYTHON = "contains source that this Python cannot parse"
-    SAME_CODE = "changes only layout, comments or the version"
     NO_TEST_MODULE = "changes no test module"
     NO_ENVIRONMENT = "its dependencies cannot be installed"
     DOES_NOT_RUN = "its tests do not run"
@@ -74,9 +73,7 @@ class CommitParts:
     test_patch: str
     source: tuple[str, ...]  # paths of the gold patch
     tests: tuple[str, ...]  # paths of the test patch
-    sources_before: Mapping[str, str]  # changed Python source before the fix
-    sources_after: Mapping[str, str]  # the same after the fix
-    tests_before: Mapping[str, str]
+    sources_after: Mapping[str, str]  # changed Python source after the fix
     tests_after: Mapping[str, str]
     known: frozenset[str]  # every word in the Python files before the fix
 
@@ -147,40 +144,24 @@ def split_commit(repository: Repository, commit: HistoryCommit) -> CommitParts:
         test_patch=diff(repository, commit, tests),
         source=tuple(sorted([*python, *data])),
         tests=tuple(sorted(tests)),
-        sources_before={path: known[path] for path in python if path in known},
         sources_after=repository.texts(commit.id, python),
-        tests_before={path: known[path] for path in tests if path in known},
         tests_after=repository.texts(commit.id, tests),
         known=frozenset(words(known.values())),
     )
 
 
+def words(texts: Iterable[str]) -> set[str]:
+    """Return every word that could be a name."""
+    return {word for text in texts for word in _WORD.findall(text)}
+
+
 def test_modules(parts: CommitParts) -> tuple[str, ...]:
-    """Return the changed test files. Raises CommitRejected when the change cannot become a task."""
-    python = {*parts.sources_before, *parts.sources_after}
-    try:
-        if python >= set(parts.source) and all(_same(parts, path) for path in python):
-            raise CommitRejected(Reason.SAME_CODE)
-    except SyntaxError as error:
-        raise CommitRejected(Reason.NOT_PYTHON, str(error)) from None
-    modules = [path for path, text in parts.tests_after.items() if path.endswith(".py") and _has_tests(text)]
+    """Return the changed test files. Raises CommitRejected when there is none."""
+    texts = parts.tests_after.items()
+    modules = sorted(path for path, text in texts if path.endswith(".py") and _TEST_FUNCTION.search(text))
     if not modules:
         raise CommitRejected(Reason.NO_TEST_MODULE)
-    return tuple(sorted(modules))
-
-
-def _same(parts: CommitParts, path: str) -> bool:
-    before, after = parts.sources_before.get(path), parts.sources_after.get(path)
-    if before is None or after is None:
-        return False  # a new or deleted module
-    return meaning(before) == meaning(after)
-
-
-def _has_tests(text: str) -> bool:
-    try:
-        return defines_tests(text)
-    except SyntaxError:
-        return False  # written for another Python version
+    return tuple(modules)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

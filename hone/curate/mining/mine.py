@@ -145,7 +145,7 @@ class _Miner:
         """Return the proven task or the reason of refusal. Raises GraderError when no sandbox starts."""
         try:
             parts = await asyncio.to_thread(split_commit, self._repository, commit)
-            modules = test_modules(parts)  # not in a thread, see hone.curate.syntax
+            modules = test_modules(parts)
             task, refusal = await self._runner.prove(
                 await self._make(commit, parts, modules), self._settings.repeats
             )

@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 import builtins
+import contextlib
+import io
+import keyword
 import re
+import tokenize
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from hone.curate.mining.candidates import MERGE_LINE, CommitParts, CommitRejected, Reason, strip_tool_text
+from hone.curate.mining.candidates import (
+    MERGE_LINE,
+    CommitParts,
+    CommitRejected,
+    Reason,
+    strip_tool_text,
+    words,
+)
 from hone.curate.statements import changed_lines, find_leak, list_failures, parse_failures, write_statement
-from hone.curate.syntax import identifiers, words
 from hone.tasks.errors import TaskError
 from hone.tasks.files import read_rows
 from hone.tasks.formats.rows import text
@@ -96,13 +106,23 @@ def _new_names(parts: CommitParts, texts: Iterable[str]) -> list[str]:
 
     Raises CommitRejected for a private name: no agent can solve a task whose tests use it.
     """
-    used = identifiers(parts.tests_after.values()) & identifiers(parts.sources_after.values())
-    new = sorted(used - parts.known - words(parts.tests_before.values()) - set(dir(builtins)))
+    used = _identifiers(parts.tests_after.values()) & _identifiers(parts.sources_after.values())
+    new = sorted(used - parts.known - set(dir(builtins)))
     private = [name for name in new if name.startswith("_") and not name.endswith("__")]
     if private:
         raise CommitRejected(Reason.PRIVATE_NAMES, private[0])
     mentioned = words(texts)
     return [name for name in new if name not in mentioned][:_SHOWN_NAMES]
+
+
+def _identifiers(sources: Iterable[str]) -> set[str]:
+    """Return the names in the code of Python files, without comments and strings; none of invalid files."""
+    found: set[str] = set()
+    for source in sources:
+        with contextlib.suppress(tokenize.TokenError, SyntaxError):
+            tokens = list(tokenize.generate_tokens(io.StringIO(source).readline))
+            found |= {token.string for token in tokens if token.type == tokenize.NAME}
+    return {name for name in found if not keyword.iskeyword(name)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
