@@ -5,15 +5,26 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import re
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from hone.grading import Grader, GraderError, GradingSettings
-from hone.sandbox import Command, ExecResult, Health, Provider, Sandbox, SandboxSpec, make_provider
+from hone.sandbox import (
+    ExecResult,
+    Health,
+    Provider,
+    ProviderUnavailable,
+    Sandbox,
+    SandboxSpec,
+    make_provider,
+)
 from hone.sandbox.settings import SandboxSettings
 from hone.tasks.workspace import prepare
 from hone.types import Commit, Environment, Task, TestStatus, Verdict
+from tests.environment.scripted import ScriptedProvider
 from tests.grading.example import BUGGY, FIXED, make_task, patch_of
 
 pytestmark = pytest.mark.sandbox
@@ -152,15 +163,16 @@ class Losing:
         if self.started == 2:
             self.second.set()
         sandbox = await self.inner.start(spec)
-        run = sandbox._exec
+        run = sandbox.exec
 
-        async def die(command: Command) -> ExecResult:
-            if command.argv[0] == self.program and self.deaths > 0:
+        async def die(command: str | Sequence[str], **options: Any) -> ExecResult:
+            program = "bash" if isinstance(command, str) else command[0]
+            if program == self.program and self.deaths > 0:
                 self.deaths -= 1
                 await sandbox.close()
-            return await run(command)
+            return await run(command, **options)
 
-        sandbox._exec = die  # type: ignore[method-assign]
+        sandbox.exec = die  # type: ignore[method-assign]
         return sandbox
 
     async def health(self) -> Health:
@@ -200,19 +212,22 @@ def test_second_lost_sandbox_is_a_failed_verdict(tmp_path: Path) -> None:
 
 
 def test_unavailable_provider_gives_no_verdict_and_is_retried(tmp_path: Path) -> None:
-    task = make_task()
-    elsewhere = dataclasses.replace(
-        task, environment=dataclasses.replace(task.environment, image="docker://none")
-    )
+    class Full(ScriptedProvider):
+        refused = 0
 
-    async def scenario() -> None:
-        async with make_provider(SandboxSettings()) as provider:
-            grader = Grader(provider, GradingSettings(), cache=tmp_path / "workspaces")
-            for _ in range(2):
-                with pytest.raises(GraderError, match="no sandbox to grade in"):
-                    await grader.grade(elsewhere, "")
+        async def start(self, spec: SandboxSpec) -> Sandbox:
+            self.refused += 1
+            raise ProviderUnavailable("every sandbox is in use", retryable=True)
 
-    asyncio.run(scenario())
+    async def scenario() -> int:
+        provider = Full()
+        grader = Grader(provider, GradingSettings(), cache=tmp_path / "workspaces")
+        for _ in range(2):
+            with pytest.raises(GraderError, match="no sandbox to grade in: every sandbox is in use"):
+                await grader.grade(make_task(), "")
+        return provider.refused
+
+    assert asyncio.run(scenario()) == 2
 
 
 def test_equal_patches_are_graded_once(

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import functools
 import os
+import shutil
 import sqlite3
 import subprocess
 import sys
@@ -327,9 +328,12 @@ class LedgerMachine(RuleBasedStateMachine):
 
     @rule()
     def crash(self) -> None:
-        self.ledger._db.close()  # no checkpoint of the log, no goodbye: as when the process dies
-        self.ledger._lock.close()
-        self.ledger = Ledger.open(Path(self.directory.name))
+        # the files as a killed process leaves them
+        killed, directory = self.directory, tempfile.TemporaryDirectory(dir=MEMORY)
+        shutil.copytree(killed.name, directory.name, dirs_exist_ok=True)
+        self.ledger.close()
+        killed.cleanup()
+        self.directory, self.ledger = directory, Ledger.open(Path(directory.name))
         for i, (state, step) in self.known.items():
             if state == "running":
                 self.known[i] = ("interrupted", step)

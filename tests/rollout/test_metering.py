@@ -11,8 +11,9 @@ from hone.policy.engine import EngineError
 from hone.policy.reply import CallKind, Reply
 from hone.rollout.metering import MeteredChat
 from hone.types import Call, Message, TokenTree
+from tests.virtual_time import run
 
-FAR = 1000.0  # seconds that a test never waits for
+FAR = 1000.0  # seconds
 
 
 class Slow:
@@ -68,7 +69,7 @@ def test_time_limit_is_paused_until_the_last_concurrent_reply() -> None:
             assert limit.when() == deadline
             assert timings["model"] > first
 
-    asyncio.run(scenario())
+    run(scenario())
 
 
 def test_reply_requested_after_the_limit_does_not_pause_it() -> None:
@@ -77,9 +78,9 @@ def test_reply_requested_after_the_limit_does_not_pause_it() -> None:
         later: list[asyncio.Task[Reply]] = []
         with pytest.raises(TimeoutError):  # noqa: PT012
             async with asyncio.timeout_at(asyncio.get_running_loop().time() + FAR) as limit:
-                chat = MeteredChat(slow, {}, FAR, limit)
+                chat = MeteredChat(slow, {}, 10 * FAR, limit)
                 one = await asked(chat, slow, "one")
-                chat._deadline = asyncio.get_running_loop().time()  # it passes while the first is awaited
+                await asyncio.sleep(FAR)  # the limit passes while the first is awaited
                 later.append(await asked(chat, slow, "two"))
                 assert limit.when() is None
                 slow.waiting["one"].set_result(None)
@@ -88,7 +89,7 @@ def test_reply_requested_after_the_limit_does_not_pause_it() -> None:
         slow.waiting["two"].set_result(None)
         assert (await later[0]).content == "two"
 
-    asyncio.run(scenario())
+    run(scenario())
 
 
 def test_silent_engine_is_engine_error_with_concurrent_replies() -> None:
@@ -103,4 +104,4 @@ def test_silent_engine_is_engine_error_with_concurrent_replies() -> None:
             with pytest.raises(EngineError, match=r"no reply within 0\.05 s"):
                 await one
 
-    asyncio.run(scenario())
+    run(scenario())

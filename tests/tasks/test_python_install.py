@@ -6,6 +6,7 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -15,6 +16,8 @@ from hone.types import Environment
 from tests.tasks.index import index
 
 __all__ = ["index"]
+
+STEPS = ("install", "compile", "record")  # of a build; the last one is followed by `make_readable`
 
 
 def environment(*requirements: str, distribution: str = "") -> Environment:
@@ -82,13 +85,13 @@ def test_project_itself_is_not_installed(tmp_path):
 
 def test_concurrent_callers_share_one_build(index, tmp_path, monkeypatch):
     made = []
-    make = tool._make
+    run = tool.run_uv
 
-    def counted(*arguments):
+    def counted(*arguments, **keywords):
         made.append(arguments)
-        make(*arguments)
+        return run(*arguments, **keywords)
 
-    monkeypatch.setattr(tool, "_make", counted)
+    monkeypatch.setattr(tool, "run_uv", counted)
     with ThreadPoolExecutor(4) as pool:
         sites = set(pool.map(lambda _: install(environment("six==2.0"), tmp_path / "cache"), range(4)))
     assert len(sites) == len(made) == 1
@@ -97,14 +100,14 @@ def test_concurrent_callers_share_one_build(index, tmp_path, monkeypatch):
 def test_builds_of_different_directories_do_not_block(index, tmp_path):
     cache = tmp_path / "cache"
     cache.mkdir()
-    busy = f".site-{tool._name(environment('six==2.0'))}.lock"
-    with (cache / busy).open("w") as held:
+    built = install(environment("six==2.0"), tmp_path / "other")
+    with (cache / f".{built.name}.lock").open("w") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
         assert install(environment("six==1.0"), cache) is not None
 
 
-def _install_until_told(cache: Path, step: str, pipe) -> None:
-    original = getattr(tool, step)
+def _install_until_told(cache: Path, module: ModuleType, step: str, pipe) -> None:
+    original = getattr(module, step)
 
     def halting(*arguments, **keywords):
         result = original(*arguments, **keywords)
@@ -112,17 +115,19 @@ def _install_until_told(cache: Path, step: str, pipe) -> None:
         pipe.recv()
         return result
 
-    setattr(tool, step, halting)
+    setattr(module, step, halting)
     install(environment("six==2.0", distribution="thing==1.5"), cache)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("step", ["run_uv", "_compile", "_record"])
-def test_killed_build_leaves_nothing_and_blocks_no_one(index, tmp_path, step):
+@pytest.mark.parametrize(
+    ("module", "step"), [(tool, "run_uv"), (subprocess, "run"), (tool, "make_readable")], ids=STEPS
+)
+def test_killed_build_leaves_nothing_and_blocks_no_one(index, tmp_path, module, step):
     here, there = multiprocessing.Pipe()
     cache = tmp_path / "cache"
     context = multiprocessing.get_context("fork")
-    maker = context.Process(target=_install_until_told, args=(cache, step, there))
+    maker = context.Process(target=_install_until_told, args=(cache, module, step, there))
     maker.start()
     assert here.poll(60)
     os.kill(maker.pid, signal.SIGKILL)

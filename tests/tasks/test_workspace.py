@@ -83,13 +83,13 @@ def test_every_user_can_read_the_repository(tmp_path):
 
 def test_concurrent_callers_share_one_build(tmp_path, monkeypatch):
     made = []
-    make = workspace._make_repository
+    run = workspace.run_git
 
-    def counted(environment, target):
-        made.append(target)
-        make(environment, target)
+    def counted(*arguments, **keywords):
+        made.extend(word for word in arguments if word == "init")
+        return run(*arguments, **keywords)
 
-    monkeypatch.setattr(workspace, "_make_repository", counted)
+    monkeypatch.setattr(workspace, "run_git", counted)
     with ThreadPoolExecutor(8) as pool:
         folders = set(pool.map(lambda _: prepare(TASK, tmp_path), range(8)))
     assert len(folders) == len(made) == 1
@@ -97,14 +97,15 @@ def test_concurrent_callers_share_one_build(tmp_path, monkeypatch):
 
 
 def _prepare_until_told(cache: Path, pipe) -> None:
-    run = workspace._git
+    run = workspace.run_git
 
-    def halting(folder, *arguments, stdin=b""):
-        run(folder, *arguments, stdin=stdin)
+    def halting(*arguments, **keywords):
+        output = run(*arguments, **keywords)
         pipe.send(arguments[0])
         pipe.recv()
+        return output
 
-    workspace._git = halting
+    workspace.run_git = halting
     prepare(TASK, cache)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -32,6 +33,7 @@ from hone.train.trainer import policy_trainer
 from hone.types import Node, TokenTree, Trajectory
 from tests.train.examples import tiny_model, tokenizer
 from tests.train.trajectories import rendered, trajectory
+from tests.waiting import LIMIT_S
 
 pytestmark = pytest.mark.model
 SMALL = 16  # a reply is worth the share of its tokens below this
@@ -253,7 +255,13 @@ def test_arrival_order_of_rollouts_does_not_matter() -> None:
 def test_cancelling_the_loop_stops_its_training_thread(tmp_path: Path) -> None:
     world = World(tmp_path, settings_of(3), lambda *_: None)
     stopped: list[type[BaseException]] = []
-    step = world.trainer.step
+    step, cancel, cancelled = world.trainer.step, world.trainer.cancel, threading.Event()
+
+    def noted_cancel() -> None:
+        cancel()
+        cancelled.set()
+
+    world.trainer.cancel = noted_cancel  # type: ignore[method-assign]
 
     async def cancel_in_the_middle() -> None:
         loop, job = asyncio.get_running_loop(), asyncio.ensure_future(train(world.run))
@@ -261,7 +269,7 @@ def test_cancelling_the_loop_stops_its_training_thread(tmp_path: Path) -> None:
         def cancelled_step(samples: object) -> dict[str, float]:
             def ask(*_: object) -> None:
                 loop.call_soon_threadsafe(job.cancel)
-                assert world.trainer._cancelled.wait(30)
+                assert cancelled.wait(LIMIT_S)
 
             handle = world.trainer.model.lm_head.register_forward_hook(ask)
             try:

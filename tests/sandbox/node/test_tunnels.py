@@ -16,10 +16,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hone.sandbox import SandboxSpec
+from hone.sandbox.client.content import pack_spec
 from hone.sandbox.client.sandbox import RemoteSandbox
+from hone.sandbox.client.tunnel import ClientTunnel
 from hone.sandbox.network import CONNECTIONS_MAX, connect_unix
 from hone.sandbox.remote.tunnel import MESSAGE_MAX, PROTOCOL, relay
-from hone.utils.http_client import bearer
+from hone.sandbox.remote.wire import CreateRequest
+from hone.utils.http_client import HttpClient, bearer
 from tests.sandbox.node.idle import IdleProvider
 from tests.sandbox.node.served import NodeProvider, served
 from tests.waiting import wait_until_async
@@ -90,6 +93,14 @@ class Floor:
 
     async def start(self) -> RemoteSandbox:
         return await self.client.start(SandboxSpec(tunnel=self.path))
+
+    async def create(self, spec: SandboxSpec) -> HttpClient:
+        """Start a sandbox by a request to the node; return a client of its URL."""
+        node = self.client.client
+        body, _ = await pack_spec(spec)
+        made = await node.create(CreateRequest(spec=body, ttl_s=600.0), key="1")
+        url = f"{node.url}/v1/sandboxes/{made.id}"
+        return HttpClient(self.client.session, url, token=made.capability)
 
     async def dial(self) -> Ends:
         """As a program in the newest sandbox would."""
@@ -253,14 +264,13 @@ def test_tunnel_needs_capability_sandbox_and_protocol(
 ) -> None:
     async def run() -> None:
         async with floor(tmp_path) as made:
-            sandbox = await (made.start() if tunnel else made.client.start_default())
-            headers = sandbox._node.headers if capability is None else bearer(capability)
+            sandbox = await made.create(SandboxSpec(tunnel=made.path if tunnel else None))
+            headers = sandbox.headers if capability is None else bearer(capability)
             with pytest.raises(aiohttp.WSServerHandshakeError) as refused:
                 await made.client.session.ws_connect(
-                    f"{sandbox._node.url}{name}/tunnel", headers=headers, protocols=(protocol,)
+                    f"{sandbox.url}{name}/tunnel", headers=headers, protocols=(protocol,)
                 )
             assert refused.value.status == status
-            await sandbox.close()
 
     asyncio.run(run())
 
@@ -268,15 +278,17 @@ def test_tunnel_needs_capability_sandbox_and_protocol(
 def test_data_on_an_idle_websocket_closes_it(tmp_path: Path) -> None:
     async def run() -> None:
         async with floor(tmp_path) as made:
-            sandbox = await made.client.start(SandboxSpec(tunnel=made.path))
+            sandbox = await made.create(SandboxSpec(tunnel=made.path))
+            tunnel = ClientTunnel(sandbox, made.path)
+            await tunnel.open()
             line = await made.client.session.ws_connect(
-                f"{sandbox._node.url}/tunnel", headers=sandbox._node.headers, protocols=(PROTOCOL,)
+                f"{sandbox.url}/tunnel", headers=sandbox.headers, protocols=(PROTOCOL,)
             )
             await line.send_bytes(b"too early")
             closed = await line.receive()
             assert closed.type in (aiohttp.WSMsgType.CLOSE, aiohttp.WSMsgType.CLOSED)
             assert await say(await made.dial(), "hello") == "HELLO"
-            await sandbox.close()
+            await tunnel.close()
 
     asyncio.run(run())
 

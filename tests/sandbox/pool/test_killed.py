@@ -10,6 +10,7 @@ import sys
 from collections import Counter
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 import pytest
@@ -98,7 +99,18 @@ def test_pool_killed_at_a_transaction_loses_and_leaks_nothing(tmp_path: Path, st
     asyncio.run(run())
 
 
-def test_full_store_refuses_leases_and_leaves_no_sandbox(tmp_path: Path) -> None:
+def test_full_store_refuses_leases_and_leaves_no_sandbox(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connections: list[sqlite3.Connection] = []
+    connect = sqlite3.connect
+
+    def noted_connect(*arguments: Any, **options: Any) -> sqlite3.Connection:
+        connections.append(connect(*arguments, **options))
+        return connections[-1]
+
+    monkeypatch.setattr(sqlite3, "connect", noted_connect)
+
     async def run() -> None:
         node = SimulatedNode(capacity=100)
         async with (
@@ -109,15 +121,16 @@ def test_full_store_refuses_leases_and_leaves_no_sandbox(tmp_path: Path) -> None
             async with aiohttp.ClientSession() as session:
                 client = Client(PoolClient(session, url, "t"))
                 await client.lease("kept")
-                limit = pool._store._connection.execute("PRAGMA page_count").fetchone()[0] + 1
-                pool._store._connection.execute(f"PRAGMA max_page_count = {limit}")
+                (store,) = connections
+                limit = store.execute("PRAGMA page_count").fetchone()[0] + 1
+                store.execute(f"PRAGMA max_page_count = {limit}")
                 many = (client.lease(f"l{number}") for number in range(50))
                 replies = await asyncio.gather(*many, return_exceptions=True)
                 refused = [reply for reply in replies if isinstance(reply, BaseException)]
                 assert refused
                 assert all("store cannot be written" in str(error) for error in refused)
                 await wait_until_async(lambda: len(node.leases()) == 51 - len(refused))
-                pool._store._connection.execute("PRAGMA max_page_count = 1000000")
+                store.execute("PRAGMA max_page_count = 1000000")
                 await client.lease("again")
                 await client.pool.close_owner("o")
                 assert node.leases() == []

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from hone.sandbox import LeaseLost, ProviderUnavailable, QueueTimeout, SandboxLost, SandboxSpec
+from hone.sandbox.client.api import PoolClient
 from hone.sandbox.client.provider import PoolProvider
 from hone.sandbox.network import connect_unix
 from hone.sandbox.pool.core import Pool
@@ -22,6 +23,7 @@ from hone.utils import http_server
 from tests.sandbox.node.idle import IdleProvider
 from tests.sandbox.node.served import TOKEN, served
 from tests.sandbox.pool.simulated import serving_pool
+from tests.virtual_time import run as run_virtual
 from tests.waiting import wait_until_async
 
 PATIENT = Timing(probe_s=0.2, probe_timeout_s=30.0, destroy_timeout_s=60.0)  # all share one event loop
@@ -63,7 +65,7 @@ def test_sandbox_is_leased_used_directly_and_returned(tmp_path: Path) -> None:
             with pytest.raises(SandboxLost):
                 await sandbox.exec("true")
 
-    asyncio.run(run())
+    run_virtual(run())
 
 
 def test_a_thousand_sandboxes_live_at_once_in_one_process(tmp_path: Path) -> None:
@@ -78,7 +80,7 @@ def test_a_thousand_sandboxes_live_at_once_in_one_process(tmp_path: Path) -> Non
             totals = pool.status().totals
             assert (totals["allocated"], totals["closed"], totals["lost"]) == (1000, 1000, 0)
 
-    asyncio.run(run())
+    run_virtual(run())
 
 
 def test_burst_beyond_the_capacity_is_queued_and_served(tmp_path: Path) -> None:
@@ -96,10 +98,13 @@ def test_burst_beyond_the_capacity_is_queued_and_served(tmp_path: Path) -> None:
             await asyncio.gather(*(episode() for _ in range(100)))
             assert idle.started >= 100
 
-    asyncio.run(run())
+    run_virtual(run())
 
 
-def test_client_without_heartbeats_loses_its_leases(tmp_path: Path) -> None:
+def test_client_without_heartbeats_loses_its_leases(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def hang(*_: object) -> list[str]:
+        return await asyncio.get_running_loop().create_future()
+
     async def run() -> None:
         async with (
             floor(tmp_path) as (idle, url, pool),
@@ -112,11 +117,11 @@ def test_client_without_heartbeats_loses_its_leases(tmp_path: Path) -> None:
             renewed = lease.expires
             await wait_until_async(lambda: lease.expires > renewed + 4)
             assert (await sandbox.exec("x")).exit_code == 0
-            provider._renewing.cancel()  # its process hangs
+            monkeypatch.setattr(PoolClient, "heartbeat", hang)
             await wait_until_async(lambda: not idle.living)
             assert pool.status().totals["expired"] == 1
 
-    asyncio.run(run())
+    run_virtual(run())
 
 
 def test_lost_lease_fails_running_and_later_commands(tmp_path: Path) -> None:
@@ -140,7 +145,7 @@ def test_lost_lease_fails_running_and_later_commands(tmp_path: Path) -> None:
             await wait_until_async(is_lease_lost)  # the next heartbeat tells the client
             await sandbox.close()
 
-    asyncio.run(run())
+    run_virtual(run())
 
 
 def test_cancelled_start_returns_its_lease_at_any_moment(tmp_path: Path) -> None:
@@ -166,7 +171,7 @@ def test_cancelled_start_returns_its_lease_at_any_moment(tmp_path: Path) -> None
             idle.may_start.set()
             await wait_until_async(lambda: not idle.living and not any(node.slots for node in pool.fleet))
 
-    asyncio.run(run())
+    run_virtual(run())
 
 
 def test_a_full_pool_is_a_queue_timeout(tmp_path: Path) -> None:
@@ -180,7 +185,7 @@ def test_a_full_pool_is_a_queue_timeout(tmp_path: Path) -> None:
                 await provider.start(SandboxSpec())
             assert len(pool.status().leases) == 1
 
-    asyncio.run(run())
+    run_virtual(run())
 
 
 def test_wrong_token_or_missing_pool_fails_on_entry(tmp_path: Path) -> None:
@@ -196,7 +201,7 @@ def test_wrong_token_or_missing_pool_fails_on_entry(tmp_path: Path) -> None:
         assert not health.ok
         assert "hone pool" in health.checks[0].fix
 
-    asyncio.run(run())
+    run_virtual(run())
 
 
 def test_health_lists_the_nodes(tmp_path: Path) -> None:
@@ -206,7 +211,7 @@ def test_health_lists_the_nodes(tmp_path: Path) -> None:
             assert health.ok
             assert "1 of 1 active, room for 7" in health.checks[1].detail
 
-    asyncio.run(run())
+    run_virtual(run())
 
 
 def test_a_snapshot_is_refused_in_one_sentence(tmp_path: Path) -> None:
@@ -219,7 +224,7 @@ def test_a_snapshot_is_refused_in_one_sentence(tmp_path: Path) -> None:
                 await provider.start(SandboxSpec(snapshot=tmp_path / "snapshot"))
             assert not idle.living
 
-    asyncio.run(run())
+    run_virtual(run())
 
 
 def test_the_connections_of_a_tunnel_end_with_the_lease(tmp_path: Path) -> None:
@@ -257,12 +262,13 @@ def test_the_connections_of_a_tunnel_end_with_the_lease(tmp_path: Path) -> None:
             await wait_until_async(lambda: ended == [b"", b""])
             writer.close()
 
-    asyncio.run(run())
+    run_virtual(run())
 
 
 _DYING = """
 import asyncio, os, signal, sys
 from hone.sandbox import SandboxSpec
+from hone.sandbox.client.api import PoolClient
 from hone.sandbox.client.provider import PoolProvider
 from hone.sandbox.settings import SandboxSettings
 
@@ -291,7 +297,7 @@ def test_next_client_closes_leases_of_a_killed_one(tmp_path: Path) -> None:
                 assert await PoolProvider(settings).reconcile() == 0
                 assert (await mine.exec("x")).exit_code == 0
 
-    asyncio.run(run())
+    asyncio.run(run())  # the other process follows the real clock
 
 
 def test_a_client_survives_a_restart_of_the_pool(tmp_path: Path) -> None:
@@ -316,4 +322,4 @@ def test_a_client_survives_a_restart_of_the_pool(tmp_path: Path) -> None:
             assert not idle.living
         listener.close()
 
-    asyncio.run(run())
+    run_virtual(run())
