@@ -31,6 +31,7 @@ from hone.sandbox.node.metrics import Metrics
 from hone.sandbox.node.tunnels import NodeTunnel
 from hone.sandbox.remote.errors import to_body
 from hone.sandbox.remote.wire import CreateRequest, SandboxRow, SpecBody
+from hone.utils.clock import monotonic
 from hone.utils.http_server import is_same_token
 
 START_S = 600.0  # time limit of a start
@@ -48,7 +49,7 @@ class SandboxEntry:
     capability: str
     request: CreateRequest
     idle_s: float  # every use extends the time to live to this; 0: only renewals do
-    created: float = field(default_factory=time.monotonic)
+    created: float = field(default_factory=monotonic)
     created_at: float = field(default_factory=time.time)  # wall clock, for display
     expires: float = float("inf")  # monotonic
     sandbox: Sandbox | None = None  # None until it is started
@@ -65,7 +66,7 @@ class SandboxEntry:
         return "starting" if self.starting else "waiting"
 
     def row(self) -> SandboxRow:
-        request, now = self.request, time.monotonic()
+        request, now = self.request, monotonic()
         return SandboxRow(
             id=self.id,
             image=request.spec.image,
@@ -119,7 +120,7 @@ class Sandboxes:
         if entry.ending or entry.sandbox is None:
             raise SandboxLost("the sandbox is ending" if entry.ending else "the sandbox is not started yet")
         if entry.idle_s:
-            entry.expires = max(entry.expires, time.monotonic() + for_s + entry.idle_s)
+            entry.expires = max(entry.expires, monotonic() + for_s + entry.idle_s)
         return entry.sandbox
 
     # --- beginning
@@ -137,7 +138,7 @@ class Sandboxes:
         needed = request.spec.contents()
         self._contents.retain(needed)
         if needed:
-            entry.expires = time.monotonic() + request.ttl_s
+            entry.expires = monotonic() + request.ttl_s
             return entry
         try:
             await self.start(entry)
@@ -177,7 +178,7 @@ class Sandboxes:
         return []
 
     async def _start(self, entry: SandboxEntry) -> None:
-        began = time.monotonic()
+        began = monotonic()
         try:
             async with asyncio.timeout(START_S):
                 if entry.request.spec.tunnel:
@@ -190,9 +191,9 @@ class Sandboxes:
         except Exception as error:
             self._failed(entry, to_body(error)[1].code)
             raise
-        entry.expires = time.monotonic() + entry.request.ttl_s
+        entry.expires = monotonic() + entry.request.ttl_s
         self._metrics.starts.inc()
-        self._metrics.start_seconds.observe(time.monotonic() - began)
+        self._metrics.start_seconds.observe(monotonic() - began)
 
     def _failed(self, entry: SandboxEntry, code: str) -> None:
         self._metrics.start_failures.labels(code).inc()
@@ -212,7 +213,7 @@ class Sandboxes:
 
     def renew(self, ids: Iterable[str], ttl_s: float) -> list[str]:
         """Let sandboxes live for `ttl_s` from now; return the ids that are gone or ending."""
-        now = time.monotonic()
+        now = monotonic()
         lost: list[str] = []
         for sandbox_id in ids:
             entry = self._entries.get(sandbox_id)
@@ -228,7 +229,7 @@ class Sandboxes:
         """End expired sandboxes until cancelled."""
         while True:
             await asyncio.sleep(_REAP_S)
-            now = time.monotonic()
+            now = monotonic()
             for entry in self._entries.values():
                 if entry.expires <= now and not entry.ending:
                     self._metrics.expired.inc()

@@ -18,6 +18,7 @@ from hone.sandbox.remote.wire import CreateReply, CreateRequest, SpecBody
 from hone.utils.http_client import bearer
 from tests.sandbox.node.idle import IdleProvider
 from tests.sandbox.node.served import TOKEN, served
+from tests.virtual_time import run as run_virtual
 from tests.waiting import wait_until_async
 
 LONG_S = 60.0
@@ -77,7 +78,7 @@ def with_node(**options: int) -> Callable[[NodeTest], Callable[[Path], None]]:
 
     def decorate(test: NodeTest) -> Callable[[Path], None]:
         def run(tmp_path: Path) -> None:
-            asyncio.run(_serve(test, tmp_path / "state", options))
+            run_virtual(_serve(test, tmp_path / "state", options))
 
         run.__name__ = test.__name__
         return run
@@ -88,7 +89,6 @@ def with_node(**options: int) -> Callable[[NodeTest], Callable[[Path], None]]:
 async def _serve(test: NodeTest, state_dir: Path, options: dict[str, int]) -> None:
     provider = IdleProvider()
     async with (
-        asyncio.timeout(100),
         served(provider, state_dir, **options) as url,
         aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session,
     ):
@@ -153,10 +153,9 @@ async def test_health_needs_no_token(node: Served) -> None:
 @with_node()
 async def test_sandbox_expires_unless_renewed(node: Served) -> None:
     kept, left = await node.create(ttl_s=2.0), await node.create(ttl_s=2.0)
-    async with asyncio.timeout(30):
-        while left.id in await node.living():
-            assert await node.node.renew([kept.id], LONG_S) == []
-            await asyncio.sleep(0.05)
+    while left.id in await node.living():
+        assert await node.node.renew([kept.id], LONG_S) == []
+        await asyncio.sleep(0.5)
     assert await node.node.renew([kept.id, left.id, "never"], LONG_S) == [left.id, "never"]
     with pytest.raises(SandboxLost):
         await node.remote(left).exec("true")
@@ -180,7 +179,7 @@ async def test_slow_teardown_runs_once_and_keeps_its_slot(node: Served) -> None:
     made = await node.create(ttl_s=0.2)
     await wait_until_async(lambda: node.provider.closings == 1)
     closing = asyncio.create_task(node.node.destroy(made.id))
-    await asyncio.sleep(0.6)  # three lives, two rounds of the reaper
+    await asyncio.sleep(5)  # many rounds of the reaper
     assert (node.provider.closings, closing.done()) == (1, False)
     with pytest.raises(ProviderUnavailable, match="full"):
         await node.create()
