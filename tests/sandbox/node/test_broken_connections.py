@@ -14,6 +14,7 @@ from hone.sandbox import SandboxLost
 from hone.sandbox.client.api import Unreachable
 from tests.sandbox.node.idle import IdleProvider
 from tests.sandbox.node.served import NodeProvider, served
+from tests.virtual_time import run as run_virtual
 from tests.waiting import wait_until_async
 
 
@@ -54,7 +55,7 @@ class Cutter:
 @contextlib.asynccontextmanager
 async def cut(folder: Path) -> AsyncIterator[tuple[IdleProvider, NodeProvider, Cutter]]:
     provider = IdleProvider()
-    async with asyncio.timeout(100), served(provider, folder / "state") as url:
+    async with served(provider, folder / "state") as url:
         cutter = Cutter(url)
         relay = await asyncio.start_server(cutter.relay, "127.0.0.1", 0)
         port = relay.sockets[0].getsockname()[1]
@@ -71,7 +72,7 @@ def test_command_with_a_lost_reply_is_retried_and_runs_once(tmp_path: Path) -> N
             assert (await sandbox.exec(["hello"])).text == "hello"
             assert (cutter.cut, provider.commands) == (3, [["hello"]])
 
-    asyncio.run(run())
+    run_virtual(run())
 
 
 def test_start_with_a_lost_reply_is_retried_and_makes_one_sandbox(tmp_path: Path) -> None:
@@ -81,7 +82,7 @@ def test_start_with_a_lost_reply_is_retried_and_makes_one_sandbox(tmp_path: Path
             await client.start_default()
             assert (cutter.cut, provider.started, len(provider.living)) == (2, 1, 1)
 
-    asyncio.run(run())
+    run_virtual(run())
 
 
 def test_file_transfers_and_close_are_retried(tmp_path: Path) -> None:
@@ -97,7 +98,7 @@ def test_file_transfers_and_close_are_retried(tmp_path: Path) -> None:
             assert cutter.cut == 3
             assert not provider.living
 
-    asyncio.run(run())
+    run_virtual(run())
 
 
 def test_streamed_command_fails_with_its_connection(tmp_path: Path) -> None:
@@ -110,7 +111,7 @@ def test_streamed_command_fails_with_its_connection(tmp_path: Path) -> None:
             assert provider.commands == [["sleep"]]
             await wait_until_async(lambda: provider.cancelled == [["sleep"]])
 
-    asyncio.run(run())
+    run_virtual(run())
 
 
 def test_retries_are_bounded(tmp_path: Path) -> None:
@@ -125,4 +126,4 @@ def test_retries_are_bounded(tmp_path: Path) -> None:
             assert provider.commands == [["hello"]]
             assert cutter.cut < 30
 
-    asyncio.run(run())
+    run_virtual(run())
