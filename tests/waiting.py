@@ -15,9 +15,11 @@ LIMIT_S = 120.0
 _POLL_S = 0.02
 
 
-def wait_until(condition: Callable[[], object], message: str | Callable[[], str] = "") -> None:
-    """Return once `condition()` is true. Raises AssertionError with `message` after LIMIT_S seconds."""
-    deadline = time.monotonic() + LIMIT_S
+def wait_until(
+    condition: Callable[[], object], message: str | Callable[[], str] = "", *, limit_s: float = LIMIT_S
+) -> None:
+    """Return once `condition()` is true. Raises AssertionError with `message` after `limit_s` seconds."""
+    deadline = time.monotonic() + limit_s
     while not condition():
         assert time.monotonic() < deadline, _text(message)
         time.sleep(_POLL_S)
@@ -34,6 +36,11 @@ async def wait_until_async(
             return
         assert time.monotonic() < deadline, _text(message)
         await asyncio.sleep(_POLL_S)
+
+
+def let_pass(seconds: float) -> None:
+    """Return after this time, for a test of other processes whose leases must outlast it."""
+    time.sleep(seconds)
 
 
 def _text(message: str | Callable[[], str]) -> str:

@@ -22,7 +22,7 @@ from hone.policy.messages import Tools, call_ids, key_of, reasoning_of, text_of
 from hone.policy.rendering import ChatRenderer, RenderedReply, rendered_reply_ids
 from hone.types import Int32, Message, TokenTree
 
-_WINDOW = 256  # tokens before the last extension of a prompt that a renderer gets
+WINDOW = 256  # tokens before the last extension of a prompt that a renderer gets
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,7 +141,7 @@ class Composer:
             else:
                 return None
             tokens += [*ids, *extension]
-            end = [*turn.end, *ids][-_WINDOW:] + extension
+            end = [*turn.end, *ids][-WINDOW:] + extension
             if stop is None:
                 return _Tail(tokens=tokens, end=end, kept=kept)
             recorded = self._conversations.recorded(messages[stop], key_of(messages[stop - 1]), turn.node)
@@ -204,11 +204,11 @@ class Composer:
         return tokens
 
     def _end_of(self, node: int | None) -> list[int]:
-        """Return the end of the path to `node`: its last extension and `_WINDOW` tokens before it."""
+        """Return the end of the path to `node`: its last extension and `WINDOW` tokens before it."""
         pieces: list[Int32] = []
         before = 0
         extension = True
-        while node is not None and before < _WINDOW:
+        while node is not None and before < WINDOW:
             extension = extension and not self._tree.nodes[node].sampled
             pieces.append(self._tree.nodes[node].tokens)
             before += 0 if extension else len(pieces[-1])

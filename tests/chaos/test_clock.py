@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
@@ -11,7 +10,7 @@ import pytest
 from tests.chaos.servers import frozen
 from tests.chaos.stack import Stack, stack
 from tests.services.process import require
-from tests.waiting import wait_until
+from tests.waiting import let_pass, wait_until
 
 pytestmark = [pytest.mark.sandbox, pytest.mark.full]
 
@@ -58,8 +57,7 @@ def test_a_jump_of_the_clock_ends_no_lease_that_is_renewed(
         wait_until(lambda: age_s(floor) > 0.5, floor.log)
         jump(hours * HOUR_S)
         assert age_s(floor) > HOUR_S if hours > 0 else age_s(floor) == 0.0  # it is this clock that jumped
-        passed = time.monotonic() + 2 * TTL_S
-        wait_until(lambda: time.monotonic() > passed, floor.log)
+        let_pass(2 * TTL_S)
         floor.pool.kill()
         floor.pool.start()
         client.finish_commands()
@@ -81,8 +79,7 @@ def test_a_jump_of_the_clock_keeps_no_lease_that_nobody_renews(
 def test_stopped_pool_expires_no_lease_of_blocked_clients(floor: Stack) -> None:
     with floor.caught("exec") as (client, _):
         with frozen([floor.pool.pid]):
-            passed = time.monotonic() + 2 * TTL_S
-            wait_until(lambda: time.monotonic() > passed, floor.log)
+            let_pass(2 * TTL_S)
         client.finish_commands()
         assert client.ended().said == "137"
         assert len(floor.pool.status().leases) == 1

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
+from collections.abc import Callable
 from pathlib import Path
 
 import psutil
@@ -12,6 +12,7 @@ from hone.rollout.errors import LedgerError
 from hone.rollout.ledger import Ledger
 from hone.rollout.store import Store
 from tests.services.process import control_groups
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.sandbox, pytest.mark.full]
 REPOSITORY = Path(__file__).parents[2]
@@ -38,19 +39,17 @@ def ended_and_running(root: Path) -> tuple[int, int]:
     return ended, len(entries) - ended
 
 
+def wait_until_running(process: subprocess.Popen[bytes], condition: Callable[[], bool]) -> None:
+    wait_until(lambda: condition() or process.poll() is not None)
+    assert process.poll() is None, "the command ended before it could be killed"
+
+
 @pytest.mark.sandbox
 def test_command_finishes_the_step_after_kill_9_and_leaves_nothing(tmp_path: Path):
     process = subprocess.Popen([*PROGRAM, str(tmp_path), "2"], cwd=REPOSITORY)
-    deadline = time.monotonic() + 120
-    while ended_and_running(tmp_path) != (2, 3):
-        assert process.poll() is None
-        assert time.monotonic() < deadline, ended_and_running(tmp_path)
-        time.sleep(0.05)
+    wait_until_running(process, lambda: ended_and_running(tmp_path) == (2, 3))
     (owner,) = (path.name for path in (tmp_path / "state").iterdir())
-    while len(processes(owner)) <= 3:  # until there is something to be left
-        assert process.poll() is None
-        assert time.monotonic() < deadline, processes(owner)
-        time.sleep(0.05)
+    wait_until_running(process, lambda: len(processes(owner)) > 3)  # so that something can be left
     process.kill()
     process.wait()
 

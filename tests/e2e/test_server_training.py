@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import subprocess
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,16 +16,14 @@ from hone.rollout.ledger import Ledger
 from hone.train.metrics import read_metrics
 from tests.e2e.small_run import HONE, RECIPE, REPOSITORY, sets
 from tests.policy.engines.real import KINDS, PYTHON
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.full, pytest.mark.timeout(1500)]
 
 
-def wait_until(condition: Callable[[], bool], run: subprocess.Popen[str], what: str) -> None:
-    deadline = time.monotonic() + 600
-    while not condition():
-        assert run.poll() is None, f"the run ended before {what}: {run.communicate()[1]}"
-        assert time.monotonic() < deadline, f"never came: {what}"
-        time.sleep(0.1)
+def wait_until_running(run: subprocess.Popen[str], condition: Callable[[], bool], expected: str) -> None:
+    wait_until(lambda: condition() or run.poll() is not None, f"never came: {expected}", limit_s=600)
+    assert run.poll() is None, f"the run ended before {expected}: {run.communicate()[1]}"
 
 
 def server(run_dir: Path) -> list[psutil.Process]:
@@ -64,10 +61,10 @@ def test_a_training_survives_its_server_and_itself_being_killed(
 
     first = start()
     try:
-        wait_until(lambda: steps() >= 1, first, "the first step")
+        wait_until_running(first, lambda: steps() >= 1, "the first step")
         doomed = server(run_dir)
         doomed[0].kill()
-        wait_until(lambda: steps() >= 2, first, "a step with another server")
+        wait_until_running(first, lambda: steps() >= 2, "a step with another server")
         assert alive(doomed) == []
         replaced = server(run_dir)
         assert not set(replaced) & set(doomed)

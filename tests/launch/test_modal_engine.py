@@ -27,10 +27,13 @@ def test_modal_accepts_the_app(recipe: ModuleType):
     assert recipe.VARIABLES == {"MODEL_NAME": "some/model", "MAX_MODEL_LEN": "32768"}
 
 
-def test_container_starts_the_server_with_hones_flags(recipe: ModuleType, monkeypatch: pytest.MonkeyPatch):
+def test_container_starts_the_server_with_hones_flags(
+    recipe: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     started = []
+    (tmp_path / "vllm.py").touch()  # the container's image has the package installed
+    monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setenv("MAX_MODEL_LEN", "4096")
-    monkeypatch.setattr("hone.policy.engines.command._require_installed", lambda *_: None)
     monkeypatch.setattr(recipe.subprocess, "Popen", lambda command, env: started.append((command, env)))
     recipe.serve.local()
     [(command, environment)] = started

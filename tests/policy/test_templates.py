@@ -241,7 +241,7 @@ def test_renderer_needs_only_the_end_of_a_prompt(name, monkeypatch):
 
     shown = prompts()
     assert len(shown) > 3
-    monkeypatch.setattr(compose, "_WINDOW", 1 << 30)
+    monkeypatch.setattr(compose, "WINDOW", 1 << 30)
     assert prompts() == shown
 
 

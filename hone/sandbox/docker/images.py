@@ -17,7 +17,7 @@ from hone.utils.retry import backoff_delays, retry
 
 _PULL_S = 3600.0
 _ATTEMPTS = 4
-_FIRST_DELAY_S = 1.0
+FIRST_DELAY_S = 1.0  # before the second attempt; doubles
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/:@-]*")
 # Messages of engines and registries, most specific first, and their reasons.
 _FAILURES: tuple[tuple[ImageProblem, str, str], ...] = (
@@ -109,7 +109,7 @@ class Images:
         await retry(
             pull,
             attempts=_ATTEMPTS,
-            delays=backoff_delays(_FIRST_DELAY_S),
+            delays=backoff_delays(FIRST_DELAY_S),
             transient=lambda error: isinstance(error, ImageUnavailable) and error.retryable,
         )
 

@@ -9,7 +9,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -25,6 +24,7 @@ from hone.policy.engines.managed_server import ManagedServer, require_free
 from hone.policy.engines.open import open_servers
 from hone.policy.settings import ModelSettings, ServerEngineSettings
 from tests.policy.engines.conftest import require_exact
+from tests.waiting import wait_until, wait_until_async
 
 ROOT = Path(__file__).parents[3]
 PROMPT = [5, 6, 7, 8]
@@ -72,13 +72,8 @@ def pids(model: Path) -> list[int]:
     return [int(pid) for pid in (model / "pids").read_text().split()]
 
 
-def gone(processes: list[int], within_s: float = 30.0) -> bool:
-    deadline = time.monotonic() + within_s
-    while time.monotonic() < deadline:
-        if not any(_lives(pid) for pid in processes):
-            return True
-        time.sleep(0.02)
-    return False
+def wait_until_gone(processes: list[int]) -> None:
+    wait_until(lambda: not any(_lives(pid) for pid in processes), f"some of {processes} run")
 
 
 def _lives(pid: int) -> bool:
@@ -103,7 +98,7 @@ def test_run_starts_its_server_and_leaves_no_process(model, python, tokenizer, t
     assert facts["url"].startswith("http://127.0.0.1:")
     assert "--context-length" in facts["command"]
     assert told[-1].startswith("sglang server 0 is ready after")
-    assert gone(processes)
+    wait_until_gone(processes)
     assert [path.name for path in logs.iterdir()] == ["server-0.log"]
 
 
@@ -120,7 +115,7 @@ def test_killed_server_restarts_with_the_newest_weights(model, python, tokenizer
     assert set(reply.version.tolist()) == {7}
     require_exact(PROMPT, reply, {7: 7}, len(tokenizer))
     assert not set(before) & set(after)
-    assert gone([*before, *after])
+    wait_until_gone([*before, *after])
 
 
 @pytest.mark.parametrize("kill", [signal.SIGKILL, signal.SIGTERM])
@@ -148,7 +143,7 @@ def test_server_never_outlives_its_run(model, python, tmp_path: Path, kill):
     finally:
         run.kill()
         run.wait()
-    assert gone(processes)
+    wait_until_gone(processes)
 
 
 def test_server_that_exits_at_once_is_reported_with_its_log(model, python, tokenizer, tmp_path: Path):
@@ -164,7 +159,7 @@ def test_server_that_exits_at_once_is_reported_with_its_log(model, python, token
     memory = asyncio.run(refusal())
     assert "sglang server 0 ended with exit code 1: the model has a type that nobody knows (log: " in plain
     assert "not enough memory: lower engine.max_batch, engine.context_tokens" in memory
-    assert gone(pids(model))
+    wait_until_gone(pids(model))
 
 
 def test_server_that_never_becomes_ready_is_stopped(model, python, tokenizer, tmp_path: Path):
@@ -176,7 +171,7 @@ def test_server_that_never_becomes_ready_is_stopped(model, python, tokenizer, tm
                 pass
 
     asyncio.run(run())
-    assert gone(pids(model) if (model / "pids").exists() else [])
+    wait_until_gone(pids(model) if (model / "pids").exists() else [])
 
 
 def test_cancelling_a_starting_server_leaves_no_process(model, python, tokenizer, tmp_path: Path):
@@ -188,14 +183,13 @@ def test_cancelling_a_starting_server_leaves_no_process(model, python, tokenizer
                 pass
 
         starting = asyncio.create_task(start())
-        while not (model / "pids").exists() or len(pids(model)) < 2:  # noqa: ASYNC110
-            await asyncio.sleep(0.05)
+        await wait_until_async(lambda: (model / "pids").exists() and len(pids(model)) >= 2)
         starting.cancel()
         with pytest.raises(asyncio.CancelledError):
             await starting
 
     asyncio.run(run())
-    assert gone(pids(model))
+    wait_until_gone(pids(model))
 
 
 def test_port_of_a_starting_server_is_reserved(model, python, tmp_path: Path):
@@ -206,8 +200,7 @@ def test_port_of_a_starting_server_is_reserved(model, python, tmp_path: Path):
         managed = ManagedServer("toy", settings, ModelSettings(path=model), tmp_path / "toy.log")
         starting = asyncio.create_task(managed.start())
         facts = tmp_path / "toy.json"
-        while not (facts.exists() and (model / "pids").exists()):  # noqa: ASYNC110 - it does not listen yet
-            await asyncio.sleep(0.05)
+        await wait_until_async(lambda: facts.exists() and (model / "pids").exists())
         port = int(json.loads(facts.read_text())["url"].rpartition(":")[2])
         with socket.socket() as other, pytest.raises(OSError, match="in use"):
             other.bind(("127.0.0.1", port))

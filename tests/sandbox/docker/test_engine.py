@@ -175,7 +175,7 @@ def test_health_reports_engine_limits_and_a_sandbox(settings: SandboxSettings, e
 def test_health_reports_a_missing_image(settings: SandboxSettings) -> None:
     settings = settings.model_copy(update={"docker_image": f"127.0.0.1:{free_port()}/x:1"})
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("hone.sandbox.docker.images._FIRST_DELAY_S", 0.01)
+        patch.setattr("hone.sandbox.docker.images.FIRST_DELAY_S", 0.01)
         health = asyncio.run(make_provider(settings).health())
     assert not health.ok
     assert any("x:1 cannot be pulled" in check.detail for check in health.checks)

@@ -147,7 +147,7 @@ def test_unknown_image_is_refused(mine: SandboxSettings, registry: Registry) -> 
 
 
 def test_unreachable_registry_is_retryable(mine: SandboxSettings, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hone.sandbox.docker.images._FIRST_DELAY_S", 0.01)
+    monkeypatch.setattr("hone.sandbox.docker.images.FIRST_DELAY_S", 0.01)
     error = _problem_of(mine, f"127.0.0.1:{free_port()}/x:1")
     assert (error.problem, error.retryable) == ("registry_unavailable", True)
 
@@ -180,7 +180,7 @@ def test_full_engine_disk_is_retryable(
     tmp_path_factory: pytest.TempPathFactory,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("hone.sandbox.docker.images._FIRST_DELAY_S", 0.01)
+    monkeypatch.setattr("hone.sandbox.docker.images.FIRST_DELAY_S", 0.01)
     libc = ctypes.CDLL(None, use_errno=True)
     with service_folder() as folder:
         assert libc.mount(b"none", bytes(folder), b"tmpfs", 0, b"size=40m") == 0

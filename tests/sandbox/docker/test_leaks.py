@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import itertools
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from hone.sandbox import ProviderUnavailable, Sandbox, SandboxSpec, make_provider, owners
+from hone.sandbox.docker.engine import Engine as EngineClient
 from hone.sandbox.settings import SandboxSettings
 from tests.sandbox.docker.looking import containers, volumes
 from tests.sandbox.owner import owner_process
@@ -18,6 +22,26 @@ from tests.services.image import BASE_IMAGE
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.sandbox
+
+
+@contextlib.contextmanager
+def held_at(call: str, *, before: bool) -> Iterator[tuple[asyncio.Event, asyncio.Event]]:
+    """Hold the calls of an engine client's method, before or after the engine does it.
+
+    Yields two events: the first is set once a call is held, the second lets them continue.
+    """
+    held, released = asyncio.Event(), asyncio.Event()
+    original = getattr(EngineClient, call)
+
+    async def hold(*arguments: Any) -> Any:
+        result = None if before else await original(*arguments)
+        held.set()
+        await released.wait()
+        return await original(*arguments) if before else result
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(EngineClient, call, hold)
+        yield held, released
 
 
 @pytest.fixture
@@ -58,14 +82,15 @@ def test_unclosed_sandboxes_end_with_the_provider(settings: SandboxSettings, eng
 def test_cancelled_start_leaves_nothing(settings: SandboxSettings, engine: Engine) -> None:
     async def run() -> None:
         async with make_provider(settings) as provider:
-            for pause in (0, 0.005, 0.02, 0.05, 0.1, 0.2):  # seconds, to meet it in different stages
-                start = asyncio.ensure_future(provider.start(SandboxSpec()))
-                await asyncio.sleep(pause)
-                start.cancel()
-                await asyncio.wait([start])
-                if not start.cancelled():
-                    await start.result().close()
-                assert containers(engine) == {}
+            for call, before in itertools.product(("create", "attach", "start"), (True, False)):
+                with held_at(call, before=before) as (held, released):
+                    start = asyncio.ensure_future(provider.start(SandboxSpec()))
+                    await held.wait()
+                    start.cancel()
+                    released.set()  # a creation that was requested may still happen
+                    await asyncio.wait([start])
+                assert start.cancelled(), call
+                assert containers(engine) == {}, call
             async with await provider.start(SandboxSpec()) as sandbox:
                 assert (await sandbox.exec("true")).exit_code == 0
 
@@ -76,7 +101,8 @@ def test_cancelled_start_leaves_nothing(settings: SandboxSettings, engine: Engin
 def test_start_timeout_leaves_nothing(settings: SandboxSettings, engine: Engine) -> None:
     async def run() -> None:
         async with make_provider(settings.model_copy(update={"start_timeout_s": 0.03})) as provider:
-            with pytest.raises(ProviderUnavailable, match="not ready within") as refusal:
+            refused = pytest.raises(ProviderUnavailable, match="not ready within")
+            with held_at("start", before=True), refused as refusal:
                 await provider.start(SandboxSpec())
             assert refusal.value.retryable
             assert containers(engine) == {}
@@ -87,8 +113,10 @@ def test_start_timeout_leaves_nothing(settings: SandboxSettings, engine: Engine)
 def test_close_waits_for_starts_in_progress(settings: SandboxSettings, engine: Engine) -> None:
     async def run() -> list[object]:
         async with make_provider(settings) as provider:
-            starts = [asyncio.ensure_future(provider.start(SandboxSpec())) for _ in range(8)]
-            await asyncio.sleep(0.1)
+            with held_at("create", before=False) as (held, released):
+                starts = [asyncio.ensure_future(provider.start(SandboxSpec())) for _ in range(8)]
+                await held.wait()
+                released.set()
         return await asyncio.gather(*starts, return_exceptions=True)
 
     ended = asyncio.run(run())

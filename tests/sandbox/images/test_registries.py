@@ -19,6 +19,7 @@ from tests.sandbox.images.oci import ARCHITECTURE, entry, gz, make_layout, make_
 from tests.sandbox.images.traces import left
 from tests.services.process import free_port
 from tests.services.registry import Registry
+from tests.waiting import wait_until_async
 
 pytestmark = pytest.mark.sandbox
 LAYER = tar(entry("f", b"content"))
@@ -101,8 +102,7 @@ def test_at_most_three_pulls_per_registry_run_at_once(directory: Path) -> None:
 
     async def scenario() -> None:
         pulls = [asyncio.create_task(pull(number)) for number in range(8)]
-        while len(refusing.asked) < 3:  # noqa: ASYNC110
-            await asyncio.sleep(0.02)
+        await wait_until_async(lambda: len(refusing.asked) == 3)
         for _ in range(20):  # time for a fourth to come, were it let
             await asyncio.sleep(0.02)
         assert len(refusing.asked) == 3

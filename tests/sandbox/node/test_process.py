@@ -8,8 +8,7 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ import pytest
 from hone.sandbox import SandboxError, SandboxLost
 from hone.sandbox.remote.server import ClientTls
 from tests.sandbox.node.served import TOKEN, NodeProvider
+from tests.waiting import wait_until, wait_until_async
 
 pytestmark = pytest.mark.sandbox
 HONE_NODE = [sys.executable, "-c", "from hone.cli import main; raise SystemExit(main())", "node"]
@@ -58,13 +58,6 @@ def state(folder: Path) -> list[str]:
     return [path.name for directory in kept for path in directory.iterdir()]
 
 
-def wait_for(condition: Callable[[], Any]) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-
-
 def processes_with(word: str) -> list[int]:
     """Processes of this machine with a word in their command line, this one aside."""
     found: list[int] = []
@@ -79,7 +72,7 @@ async def _begin_endless(url: str, seconds: str) -> tuple[NodeProvider, asyncio.
     provider = await NodeProvider(url).__aenter__()
     sandbox = await provider.start_default()
     running = asyncio.create_task(sandbox.exec(["sleep", seconds], timeout_s=1000))
-    await asyncio.to_thread(wait_for, lambda: processes_with(seconds))
+    await wait_until_async(lambda: processes_with(seconds))
     return provider, running
 
 
@@ -123,7 +116,7 @@ def test_next_start_removes_leftovers_of_a_killed_node(tmp_path: Path) -> None:
     with started(tmp_path) as (process, url):
         asyncio.run(is_healthy(url))
         assert not set(left) & set(state(tmp_path))
-        wait_for(lambda: not processes_with(seconds))
+        wait_until(lambda: not processes_with(seconds))
         process.terminate()
         assert process.wait(60) == 0
     assert state(tmp_path) == []
