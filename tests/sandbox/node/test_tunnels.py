@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hone.sandbox import SandboxSpec
-from hone.sandbox.client.content import pack_spec
+from hone.sandbox.client.provider import pack_spec
 from hone.sandbox.client.sandbox import RemoteSandbox
 from hone.sandbox.client.tunnel import ClientTunnel
 from hone.sandbox.network import CONNECTIONS_MAX, connect_unix
