@@ -13,7 +13,7 @@ import pytest
 
 from hone.policy.tiny import make_tokenizer
 from tests.policy.conftest import SETTINGS, TEXTS
-from tests.policy.engines.test_managed import gone, pids, toy_python
+from tests.policy.engines.test_managed import pids, toy_python, wait_until_gone
 from tests.services.process import free_port
 
 pytestmark = pytest.mark.model  # by the time it takes
@@ -67,7 +67,7 @@ def test_serve_prints_address_and_stops_on_ctrl_c(
     assert f"--set engine.kind=sglang --set 'engine.urls=[\"http://127.0.0.1:{port}\"]'" in flat
     assert "--set engine.context_tokens=100" in flat
     assert "Stopped." in rest
-    assert gone(processes)
+    wait_until_gone(processes)
 
 
 @pytest.mark.parametrize(
