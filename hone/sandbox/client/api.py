@@ -22,7 +22,6 @@ from hone.sandbox.remote.wire import (
     CreateReply,
     CreateRequest,
     ErrorBody,
-    HeartbeatReply,
     HeartbeatRequest,
     LeaseReply,
     LeaseRequest,
@@ -172,7 +171,7 @@ class PoolClient(_ServerClient):
         lost: list[str] = []
         for first in range(0, len(beats), _BEATS_MAX):
             body = HeartbeatRequest(leases=list(beats[first : first + _BEATS_MAX]))
-            lost += (await self._post("/v1/heartbeats", body, HeartbeatReply)).lost
+            lost += (await self._post("/v1/heartbeats", body, RenewReply)).lost
         return lost
 
     async def close(self, lease_id: str) -> None:

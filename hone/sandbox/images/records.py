@@ -114,13 +114,8 @@ def machine() -> str:
 def check_machine(name: str, system: str, architecture: str) -> None:
     """Raise ImageUnavailable when the image is for another architecture."""
     if (system, architecture) != ("linux", machine()):
-        raise other_machine(name, f"{system}/{architecture}")
-
-
-def other_machine(name: str, offered: str) -> ImageUnavailable:
-    """Return the error for an image that is `offered` for other architectures only."""
-    message = f"{name} is for {offered}, and this machine is linux/{machine()}"
-    return ImageUnavailable(message, problem="other_architecture")
+        message = f"{name} is for {system}/{architecture}, and this machine is linux/{machine()}"
+        raise ImageUnavailable(message, problem="other_architecture")
 
 
 def _load(blobs: Path, digest: str) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from urllib.parse import quote
 
 from hone.sandbox.contract import ImageProblem, ImageUnavailable, ProviderUnavailable
 from hone.sandbox.images.locks import Staging, child, disk_usage, wait_for_one
-from hone.sandbox.images.records import check_machine, other_machine
+from hone.sandbox.images.records import check_machine
 from hone.sandbox.images.sources import Source
 from hone.utils.retry import backoff_delays, retry
 
@@ -184,24 +184,13 @@ async def fetch(source: Source, made: Staging, *, blobs: Path, locks: Path, repo
 
 async def _link_known(source: Source, made: Staging, blobs: Path) -> None:
     """Link the stored blobs where skopeo looks for them."""
-    try:
-        described = await _inspect(source, made, "--no-tags")
-    except ImageUnavailable as error:
-        if error.problem != "other_architecture":
-            raise
-        listed = (await _inspect(source, made, "--raw")).get("manifests") or ()
-        platforms: list[dict[str, Any]] = [manifest.get("platform") or {} for manifest in listed]
-        offered = (f"{platform.get('os')}/{platform.get('architecture')}" for platform in platforms)
-        raise other_machine(source.name, ", ".join(sorted(set(offered)))) from None
+    arguments = ["inspect", "--no-tags", *source.flags, source.transport]
+    described: dict[str, Any] = json.loads(await skopeo(arguments, source.name, made))
     check_machine(source.name, str(described.get("Os")), str(described.get("Architecture")))
     for digest in described.get("Layers") or ():
         name = Path(str(digest).removeprefix("sha256:")).name
         with contextlib.suppress(FileExistsError, FileNotFoundError):
             os.link(blobs / name, made.blobs / name)
-
-
-async def _inspect(source: Source, made: Staging, form: str) -> dict[str, Any]:
-    return json.loads(await skopeo(["inspect", form, *source.flags, source.transport], source.name, made))
 
 
 async def _copy(source: Source, made: Staging, report: Report) -> str:

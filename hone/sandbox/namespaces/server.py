@@ -15,6 +15,7 @@ from hone.sandbox.contract import ProviderUnavailable
 from hone.sandbox.namespaces.plan import Plan
 
 ANSWER_S = 20.0  # limit for the server to start, to exit, and to remove a sandbox
+_FULL_S = 0.002  # between two attempts to send to a busy server
 _PACKAGE_ROOT = Path(__file__).parents[3]
 # Without `site`, because the server needs only the standard library and this package.
 _CODE = (
@@ -31,7 +32,6 @@ class SpawnServer:
         self._owner = owner
         self._process: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
-        self._sending = asyncio.Lock()
         self._exited: dict[str, asyncio.Future[str]] = {}  # sandbox -> its error
 
     async def open(self) -> None:
@@ -97,19 +97,12 @@ class SpawnServer:
     async def _send(self, message: dict[str, Any], *fds: int) -> None:
         """Send one packet; wait while the server's queue is full."""
         data = json.dumps(message).encode()
-        loop = asyncio.get_running_loop()
-        async with self._sending:
-            while (control := self._control) is not None:
-                try:
-                    socket.send_fds(control, [data], list(fds))
-                    return
-                except BlockingIOError:
-                    writable = loop.create_future()
-                    loop.add_writer(control, writable.set_result, None)
-                    try:
-                        await writable
-                    finally:
-                        loop.remove_writer(control)
+        while (control := self._control) is not None:
+            try:
+                socket.send_fds(control, [data], list(fds))
+                return
+            except BlockingIOError:
+                await asyncio.sleep(_FULL_S)
         raise ProviderUnavailable(
             "the spawn server of the sandboxes died; open the provider again", retryable=False
         )

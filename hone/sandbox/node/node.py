@@ -19,7 +19,6 @@ from hone.sandbox.node.contents import Contents
 from hone.sandbox.node.journal import Journal
 from hone.sandbox.node.metrics import Metrics
 from hone.sandbox.node.sandboxes import Sandboxes
-from hone.utils.clock import monotonic
 
 STOP_S = 30.0  # for sandboxes to end at shutdown; closing the provider ends the rest
 _CONTENTS_MAX = 16 << 30  # bytes of uploaded layers and mounts
@@ -45,15 +44,7 @@ class Probe:
     def __init__(self, provider: Provider, start_failed: asyncio.Event) -> None:
         self.error = "not probed yet"  # of the newest probe; "" when it succeeded
         self.images: list[str] = []  # available without a pull, at the newest successful probe
-        self._since = monotonic()  # monotonic time of the newest result
         self._provider, self._start_failed = provider, start_failed
-
-    def failure(self) -> str:
-        """Return why the provider does not work, or "". A result that is too old is a failure."""
-        age = monotonic() - self._since
-        if age > PROBE_S + PROBE_MAX_S:
-            return f"the provider was last probed {age:.0f} s ago"
-        return self.error
 
     async def watch(self) -> None:
         """Probe until cancelled; more often after failures."""
@@ -74,7 +65,6 @@ class Probe:
             self.error = f"a probe took over {PROBE_MAX_S:.0f} s"
         except Exception as error:  # any exception means that the provider does not work
             self.error = f"a probe failed: {error}"
-        self._since = monotonic()
 
     async def _try(self) -> str:
         health = await self._provider.health()

@@ -30,7 +30,7 @@ def _monitoring_routes(node: Node) -> list[Route]:
 
     async def healthz(request: Request) -> Response:
         """Tell anyone whether the newest probe succeeded; with the token, also why not."""
-        why = node.probe.failure()
+        why = node.probe.error
         body: dict[str, object] = {
             "ok": not why,
             "running_containers": str(node.sandboxes.states()["running"]),

@@ -20,7 +20,7 @@ from hone.sandbox.pool import compatible
 from hone.sandbox.pool.core import Pool
 from hone.sandbox.remote.errors import error_response
 from hone.sandbox.remote.server import HEALTH_PATH, METRICS_PATH, ClientTls, Listening, make_server_app
-from hone.sandbox.remote.wire import HeartbeatReply, HeartbeatRequest, LeaseRequest, Name, NodeRequest
+from hone.sandbox.remote.wire import HeartbeatRequest, LeaseRequest, Name, NodeRequest, RenewReply
 from hone.utils.http_client import new_session
 from hone.utils.http_server import (
     RequireToken,
@@ -58,7 +58,7 @@ def _lease_routes(pool: Pool) -> list[Route]:
 
     async def heartbeat(request: Request) -> Response:
         payload = await read_model(request, HeartbeatRequest, _BODY_MAX)
-        return model_response(HeartbeatReply(lost=pool.heartbeat(payload.leases)))
+        return model_response(RenewReply(lost=pool.heartbeat(payload.leases)))
 
     async def look(request: Request) -> Response:
         return model_response(pool.look(request.path_params["lease_id"]))

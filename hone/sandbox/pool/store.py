@@ -88,7 +88,6 @@ class Store:
         self._path.touch(mode=0o600)  # it holds the capabilities of sandboxes
         connection = sqlite3.connect(self._path, isolation_level=None, check_same_thread=False, timeout=2)
         connection.execute("PRAGMA locking_mode = EXCLUSIVE")  # one pool to a store
-        connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = FULL")
         connection.execute("PRAGMA journal_size_limit = 16777216")
@@ -151,11 +150,10 @@ class Store:
         await self._commit(counted="refused")
 
     async def prune(self, tombstones: Iterable[str]) -> None:
-        """Delete tombstones and return their pages to the file system."""
+        """Delete tombstones."""
         deletes = [("DELETE FROM tombstones WHERE id = ?", (lease_id,)) for lease_id in tombstones]
         for first in range(0, len(deletes), _BATCH):
             await self._commit(*deletes[first : first + _BATCH])
-        await self._commit(("PRAGMA incremental_vacuum(2000)", ()))
 
     async def put_node(self, node: NodeRequest) -> None:
         row = (node.url, node.max_sandboxes, node.state == "draining")
@@ -201,7 +199,7 @@ class Store:
         try:
             connection.execute("BEGIN IMMEDIATE")
             for sql, parameters in statements:
-                connection.execute(sql, parameters).fetchall()  # a vacuum works row by row
+                connection.execute(sql, parameters)
             connection.execute("COMMIT")
         except sqlite3.Error as error:
             if connection.in_transaction:

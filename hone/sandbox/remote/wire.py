@@ -182,8 +182,10 @@ class RenewRequest(Wire):
 
 
 class RenewReply(Wire):
+    """Of a node or the pool."""
+
     ok: Literal[True] = True
-    lost: list[str]  # ids that this node does not have
+    lost: list[str]  # ids that a node does not have; that ended, or are of another generation
 
 
 class SandboxRow(Wire):
@@ -240,11 +242,6 @@ class Beat(Wire):
 
 class HeartbeatRequest(Wire):
     leases: list[Beat] = Field(max_length=10_000)
-
-
-class HeartbeatReply(Wire):
-    ok: Literal[True] = True
-    lost: list[str]  # lease ids that expired, were closed, or are of another generation
 
 
 class NodeRequest(Wire):
