@@ -3,8 +3,7 @@ import subprocess
 
 import pytest
 
-from hone.curate.mutation.engine import mutate
-from hone.curate.mutation.search import Reason
+from hone.curate.mutation.engine import Reason, mutate
 from hone.curate.runner import Runner
 from hone.curate.statements import changed_lines, find_leak
 from hone.grading.settings import GradingSettings

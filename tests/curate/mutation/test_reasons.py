@@ -1,6 +1,6 @@
 import pytest
 
-from hone.curate.mutation.search import Reason, classify_run
+from hone.curate.mutation.engine import Reason, classify_run
 from hone.grading.run import TestRun
 from hone.types import TestStatus
 
