@@ -44,6 +44,15 @@ class Admission:
         return max((verdict.memory_mib for verdict in (*self.gold, *self.empty)), default=0.0)
 
     @property
+    def proof(self) -> dict[str, float]:
+        """What an admitted task keeps in its metadata."""
+        return {
+            "repeats": len(self.gold),
+            "seconds": round(self.seconds, 3),
+            "memory_mib": round(self.memory_mib, 1),
+        }
+
+    @property
     def refusal(self) -> str | None:
         """Why the task is refused, in one sentence; None when it is admitted."""
         if self.error is not None:
@@ -78,19 +87,9 @@ class Report:
 
 def with_proof(tasks: Sequence[Task], report: Report) -> list[Task]:
     """Return the admitted tasks with `metadata.validation`: repeats, seconds and memory of their runs."""
-    proofs = {admission.task_id: admission for admission in report.admissions if admission.refusal is None}
+    proofs = {each.task_id: each.proof for each in report.admissions if each.refusal is None}
     return [
-        dataclasses.replace(
-            task,
-            metadata={
-                **task.metadata,
-                PROOF: {
-                    "repeats": len(proofs[task.id].gold),
-                    "seconds": round(proofs[task.id].seconds, 3),
-                    "memory_mib": round(proofs[task.id].memory_mib, 1),
-                },
-            },
-        )
+        dataclasses.replace(task, metadata={**task.metadata, PROOF: proofs[task.id]})
         for task in tasks
         if task.id in proofs
     ]

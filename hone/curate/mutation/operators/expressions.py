@@ -11,47 +11,16 @@ from hone.curate.mutation.operators.operator import Bug, Operator
 from hone.curate.mutation.sites import Site, last_name
 from hone.curate.mutation.source import Edit
 
-_TOKENS: Mapping[Operator, Mapping[type[cst.CSTNode], str]] = {
-    "comparison_boundary": {
-        cst.LessThan: "<=",
-        cst.LessThanEqual: "<",
-        cst.GreaterThan: ">=",
-        cst.GreaterThanEqual: ">",
-    },
-    "comparison_inverse": {
-        cst.LessThan: ">",
-        cst.LessThanEqual: ">=",
-        cst.GreaterThan: "<",
-        cst.GreaterThanEqual: "<=",
-        cst.Equal: "!=",
-        cst.NotEqual: "==",
-        cst.In: "not in",
-        cst.NotIn: "in",
-        cst.Is: "is not",
-        cst.IsNot: "is",
-    },
-    "boolean_operator": {cst.And: "or", cst.Or: "and"},
-    "arithmetic": {
-        cst.Add: "-",
-        cst.Subtract: "+",
-        cst.Multiply: "//",
-        cst.Divide: "*",
-        cst.FloorDivide: "/",
-        cst.Modulo: "//",
-        cst.Power: "*",
-        cst.BitAnd: "|",
-        cst.BitOr: "&",
-        cst.BitXor: "|",
-        cst.LeftShift: ">>",
-        cst.RightShift: "<<",
-        cst.AddAssign: "-=",
-        cst.SubtractAssign: "+=",
-        cst.MultiplyAssign: "+=",
-        cst.DivideAssign: "//=",
-        cst.FloorDivideAssign: "/=",
-        cst.BitAndAssign: "|=",
-        cst.BitOrAssign: "&=",
-    },
+_INVERSE = (("<", ">"), ("<=", ">="), ("==", "!="), ("in", "not in"), ("is", "is not"))
+_ARITHMETIC = (
+    *("+ -", "- +", "* //", "/ *", "// /", "% //", "** *", "& |", "| &", "^ |", "<< >>", ">> <<"),
+    *("+= -=", "-= +=", "*= +=", "/= //=", "//= /=", "&= |=", "|= &="),
+)
+_TOKENS: Mapping[Operator, Mapping[str, str]] = {
+    "comparison_boundary": {"<": "<=", "<=": "<", ">": ">=", ">=": ">"},
+    "comparison_inverse": dict(_INVERSE) | {second: first for first, second in _INVERSE},
+    "boolean_operator": {"and": "or", "or": "and"},
+    "arithmetic": dict(pair.split() for pair in _ARITHMETIC),
 }
 _WRAPPERS = {
     *("sorted", "list", "tuple", "set", "frozenset", "str", "int", "float", "abs", "reversed", "dict"),
@@ -107,8 +76,9 @@ def _other_tokens(site: Site) -> Iterator[Bug]:
     """Yield the bugs with another operator, such as `<=` for `<`."""
     node = site.node
     if isinstance(node, cst.ComparisonTarget | cst.BooleanOperation | cst.BinaryOperation | cst.AugAssign):
+        token = " ".join(site.code(node.operator).split())
         for operator, others in _TOKENS.items():
-            other = others.get(type(node.operator))
+            other = others.get(token)
             if other and not _is_text_format(node):
                 yield operator, site.replace(node.operator, other)
 
