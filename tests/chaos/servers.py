@@ -19,7 +19,7 @@ from hone.sandbox.remote.wire import NodeReply, StatusReply
 from hone.utils.files import default_cache_dir
 from tests.chaos.leftovers import belongings
 from tests.sandbox.traces import traces
-from tests.services.process import free_port
+from tests.services.process import reserve_port
 from tests.waiting import wait_until
 
 TIMEOUT_S = 60.0  # for a process to start or end, or a call to begin; on a slow, busy machine
@@ -72,7 +72,7 @@ class Server:
 
     def beside(self, **options: str) -> Self:
         """Another like it, on a port of its own, with other values for some options."""
-        port, command = str(free_port()), list(self.command)
+        port, command = str(reserve_port()), list(self.command)
         for name, value in {"port": port, **options}.items():
             command[command.index(f"--{name}") + 1] = value
         url = f"{self.url.rpartition(':')[0]}:{port}"

@@ -25,7 +25,7 @@ from hone.sandbox.settings import SandboxSettings
 from tests.chaos.client_process import Ended
 from tests.chaos.leftovers import Namespaces, of_sandboxes, processes
 from tests.chaos.servers import HONE, TOKEN, Node, Pool, frozen
-from tests.services.process import free_port, service_folder
+from tests.services.process import reserve_port, service_folder
 from tests.waiting import wait_until
 
 CALLS = ("start", "exec", "upload", "evaluate", "close")
@@ -250,7 +250,7 @@ def stack(
 def _node(
     folder: Path, token_file: Path, provider: str, max_sandboxes: int, place: Place, env: dict[str, str]
 ) -> Node:
-    port = free_port()
+    port = reserve_port()
     command = [HONE, "node", "--provider", provider, "--max-sandboxes", str(max_sandboxes)]
     command += ["--host", place.host, "--port", str(port), "--token-file", str(token_file)]
     return Node(
@@ -263,7 +263,7 @@ def _node(
 
 
 def _pool(folder: Path, token_file: Path, nodes: list[str], place: Place, env: dict[str, str]) -> Pool:
-    port = free_port()
+    port = reserve_port()
     command = [HONE, "pool", "--nodes", ",".join(nodes), "--store", f"{folder}/store/pool.sqlite"]
     command += ["--host", place.host, "--port", str(port), "--token-file", str(token_file)]
     return Pool(

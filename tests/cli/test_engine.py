@@ -14,7 +14,7 @@ import pytest
 from hone.policy.tiny import make_tokenizer
 from tests.policy.conftest import SETTINGS, TEXTS
 from tests.policy.engines.test_managed import pids, toy_python, wait_until_gone
-from tests.services.process import free_port
+from tests.services.process import reserve_port
 
 pytestmark = pytest.mark.model  # by the time it takes
 HONE = str(Path(sys.executable).with_name("hone"))
@@ -35,7 +35,7 @@ def python(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def port() -> int:
-    return free_port()
+    return reserve_port()
 
 
 def words(model: Path, python: Path, port: int, *more: str) -> list[str]:
@@ -97,8 +97,9 @@ def test_failed_start_is_one_sentence(
         python.write_text("#!/bin/sh\nexit 1\n")
     with socket.socket() as holder:
         if change == "taken":
-            holder.bind(("127.0.0.1", port))
+            holder.bind(("127.0.0.1", 0))
             holder.listen()
+            port = holder.getsockname()[1]
         arguments = words(tmp_path / "nowhere" if change == "nowhere" else model, python, port)
         done = subprocess.run(arguments, capture_output=True, text=True, timeout=120)
     assert done.returncode == 1

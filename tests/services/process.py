@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import itertools
 import os
 import shutil
 import signal
@@ -22,8 +21,7 @@ import pytest
 _START_S = 120.0  # on a slow, busy machine
 _DEATH_S = 20.0
 _CGROUPS = Path("/sys/fs/cgroup")
-_PORTS = 1000  # of each worker
-_port_numbers = itertools.count(os.getpid())
+_reservations: list[socket.socket] = []  # of ports, until this process ends
 
 
 class ServiceFailed(Exception):
@@ -110,18 +108,17 @@ def remove_control_group(name: str) -> None:
             group.rmdir()
 
 
-def free_port() -> int:
-    """A port of 127.0.0.1 that nothing listens on, and that nobody takes before its server starts.
+def reserve_port() -> int:
+    """Return a port of 127.0.0.1 that no other process gets before this one ends.
 
-    The kernel gives it to no connection, for it chooses above 32767; this process is not given it again, and
-    each worker of pytest-xdist has ports of its own.
+    Its socket is bound and does not listen: connections are refused until a server with SO_REUSEADDR, as
+    those of asyncio and Go are, listens on the port.
     """
-    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
-    for number in itertools.islice(_port_numbers, _PORTS):
-        port = 20_000 + _PORTS * (worker % 10) + number % _PORTS
-        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):  # or it is in use
-            return port
-    raise ServiceFailed("no port of 127.0.0.1 is free")
+    reservation = socket.socket()
+    reservation.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    reservation.bind(("127.0.0.1", 0))
+    _reservations.append(reservation)
+    return reservation.getsockname()[1]
 
 
 def _wait_for(process: subprocess.Popen[bytes], log: Path, answers: Callable[[], bool]) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import httpx
 
-from tests.services.process import Service, free_port, require, running, service_folder
+from tests.services.process import Service, require, reserve_port, running, service_folder
 
 _CONFIG = """
 version: 0.1
@@ -47,7 +47,7 @@ def image_registry() -> Iterator[Registry]:
     """A registry whose images lie in a private directory; manifests and layers may be deleted."""
     require("docker-registry")
     with service_folder() as folder:
-        address = f"127.0.0.1:{free_port()}"
+        address = f"127.0.0.1:{reserve_port()}"
         (folder / "config.yml").write_text(_CONFIG.format(folder=folder, address=address))
         command = ["docker-registry", "serve", f"{folder}/config.yml"]
         with running(command, folder, lambda: _answers(address)) as service:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import httpx
 
-from tests.services.process import free_port, running, service_folder
+from tests.services.process import reserve_port, running, service_folder
 
 _HONE = Path(sys.executable).with_name("hone")
 
@@ -42,7 +42,7 @@ def pool_server(token_file: Path, *nodes: str) -> Iterator[str]:
 
 @contextlib.contextmanager
 def _serving(command: list[str | Path], folder: Path, env: Mapping[str, str]) -> Iterator[str]:
-    port = free_port()
+    port = reserve_port()
     url = f"http://127.0.0.1:{port}"
     words = [*map(str, command), "--port", str(port)]
     with running(words, folder, lambda: _answers(url), env=env):

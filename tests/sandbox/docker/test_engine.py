@@ -20,7 +20,7 @@ from tests.sandbox.docker.conftest import settings_of
 from tests.sandbox.docker.looking import containers
 from tests.services.engines import Engine, docker_engine
 from tests.services.image import base_archive, derive
-from tests.services.process import free_port, service_folder
+from tests.services.process import reserve_port, service_folder
 from tests.waiting import wait_until, wait_until_async
 
 pytestmark = pytest.mark.sandbox
@@ -110,7 +110,7 @@ def test_start_fails_in_time_when_the_engine_dies(
 
 @pytest.mark.parametrize("url", ["unix:///nowhere/docker.sock", "tcp://127.0.0.1:{port}"])
 def test_missing_engine_error_names_its_address(url: str, tmp_path: Path, cache: Path) -> None:
-    url = url.format(port=free_port())
+    url = url.format(port=reserve_port())
     settings = SandboxSettings(
         provider="docker", docker_url=url, state_dir=tmp_path / "state", cache_dir=cache
     )
@@ -173,7 +173,7 @@ def test_health_reports_engine_limits_and_a_sandbox(settings: SandboxSettings, e
 
 
 def test_health_reports_a_missing_image(settings: SandboxSettings) -> None:
-    settings = settings.model_copy(update={"docker_image": f"127.0.0.1:{free_port()}/x:1"})
+    settings = settings.model_copy(update={"docker_image": f"127.0.0.1:{reserve_port()}/x:1"})
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("hone.sandbox.docker.images.FIRST_DELAY_S", 0.01)
         health = asyncio.run(make_provider(settings).health())

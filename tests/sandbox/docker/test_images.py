@@ -24,7 +24,7 @@ from tests.sandbox.docker.conftest import settings_of
 from tests.sandbox.docker.looking import containers
 from tests.services.engines import Engine, docker_engine
 from tests.services.image import BASE_IMAGE, base_archive
-from tests.services.process import free_port, service_folder
+from tests.services.process import reserve_port, service_folder
 from tests.services.registry import Registry
 from tests.waiting import wait_until_async
 
@@ -148,7 +148,7 @@ def test_unknown_image_is_refused(mine: SandboxSettings, registry: Registry) -> 
 
 def test_unreachable_registry_is_retryable(mine: SandboxSettings, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hone.sandbox.docker.images.FIRST_DELAY_S", 0.01)
-    error = _problem_of(mine, f"127.0.0.1:{free_port()}/x:1")
+    error = _problem_of(mine, f"127.0.0.1:{reserve_port()}/x:1")
     assert (error.problem, error.retryable) == ("registry_unavailable", True)
 
 

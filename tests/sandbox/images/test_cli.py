@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.sandbox.images.oci import entry, make_layout, push, tar
-from tests.services.process import free_port
+from tests.services.process import reserve_port
 from tests.services.registry import Registry
 
 pytestmark = pytest.mark.sandbox
@@ -81,7 +81,7 @@ def test_list_is_pulled_through_a_proxy(hone: Hone, registry: Registry, tmp_path
     kept = {image["name"] for image in json.loads(hone("list", "--json"))}
     assert kept == {"docker.io/swe/a:v1", "docker.io/swe/b:latest"}
     names.write_text("swe/a:v1\nswe/b\n")
-    nowhere = ("--proxy", f"localhost:{free_port()}/", "--source-prefix", "docker.io/")
+    nowhere = ("--proxy", f"localhost:{reserve_port()}/", "--source-prefix", "docker.io/")
     assert "2 of 2 images are stored." in hone("pull", "--list", names, *nowhere)
 
 

@@ -17,7 +17,7 @@ from hone.sandbox.images.sources import from_registry
 from tests.sandbox.images.answering import answering
 from tests.sandbox.images.oci import ARCHITECTURE, entry, gz, make_layout, make_list, push, tar
 from tests.sandbox.images.traces import left
-from tests.services.process import free_port
+from tests.services.process import reserve_port
 from tests.services.registry import Registry
 from tests.waiting import wait_until_async
 
@@ -55,7 +55,7 @@ def test_unknown_image_is_named(
 def test_unreachable_registry_is_tried_five_times(store: ImageStore, directory: Path) -> None:
     messages: list[str] = []
     with pytest.raises(ImageUnavailable, match="does not answer") as raised:
-        asyncio.run(store.ensure(f"127.0.0.1:{free_port()}/x", report=messages.append))
+        asyncio.run(store.ensure(f"127.0.0.1:{reserve_port()}/x", report=messages.append))
     assert (raised.value.problem, raised.value.retryable) == ("registry_unavailable", True)
     assert sum("again in" in line for line in messages) == skopeo.ATTEMPTS - 1
     assert left(directory) == []
