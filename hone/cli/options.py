@@ -26,7 +26,7 @@ Flags = TypeVar("Flags", bound="DataclassInstance")
 
 def _help_config(asked: bool) -> None:
     if asked:
-        from hone.cli.help_config import print_settings
+        from hone.cli.plan import print_settings
 
         print_settings()
         raise typer.Exit
@@ -164,7 +164,7 @@ def run_job(
 def run_with_progress(job: Callable[[Reporter], Result]) -> Result:
     """Run a long job with progress on the terminal and a clean stop on Ctrl-C."""
     from hone.cli.interrupts import stoppable
-    from hone.cli.progress import make_reporter
+    from hone.launch.reporter import make_reporter
 
     os.environ.setdefault("TQDM_DISABLE", "1")  # progress bars of libraries would overwrite Hone's
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")

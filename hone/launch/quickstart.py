@@ -11,14 +11,12 @@ from __future__ import annotations
 import asyncio
 import json
 import random
-import threading
+import resource
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
-
-import psutil
 
 from hone.config import RunSettings
 from hone.launch.evaluate import run_evaluation
@@ -34,7 +32,6 @@ from hone.tasks.splits import Splits
 from hone.types import Task
 from hone.utils.files import write_file
 
-MEMORY_EVERY_S = 1.0
 GIB = 1 << 30
 
 
@@ -47,7 +44,7 @@ async def _quickstart(settings: RunSettings, reporter: Reporter) -> dict[str, An
     run_dir = settings.run_dir
     splits = load_splits(settings.tasks)
     demonstrated, practised = split_demonstrated(settings, splits.train)
-    with PeakMemory() as memory, _clock(run_dir) as seconds:
+    with _clock(run_dir) as seconds:
         async with open_runtime(settings) as runtime:
             ready = with_start_model(settings)
             claim(ready)
@@ -68,7 +65,7 @@ async def _quickstart(settings: RunSettings, reporter: Reporter) -> dict[str, An
                 "graded": teacher,
             },
             "seconds": round(seconds(), 1),
-            "peak_memory_gib": round(memory.gib, 2),
+            "peak_memory_gib": round(peak_memory_gib(), 2),
             "checkpoint": str(final),
             "started_from": str(start),
             "seed": settings.seed,
@@ -82,14 +79,14 @@ async def _measure(
 ) -> dict[str, dict[str, Any]]:
     """Return the resolve rates with their intervals, by split."""
     rates: dict[str, dict[str, Any]] = {}
-    for name, what in (("test", "held-out tasks"), ("test_unseen", "families never seen")):
+    for name, tasks in (("test", "held-out tasks"), ("test_unseen", "families never seen")):
         summary = await run_evaluation(
             with_model(settings, model),
             runtime,
             reporter,
             tasks=getattr(splits, name),
             out=settings.run_dir / "eval" / f"{when}-{name}",
-            title=f"measuring {when} RL: {what}",
+            title=f"measuring {when} RL: {tasks}",
         )
         rates[name] = _rate(summary)
     return rates
@@ -150,35 +147,7 @@ def _clock(run_dir: Path) -> Iterator[Any]:
             write_file(path, f"{seconds():.1f}\n")
 
 
-class PeakMemory:
-    """Samples the resident memory of this process and all its descendants once a second.
-
-    Shared pages count once per process, so the figure is an upper bound.
-    """
-
-    def __init__(self) -> None:
-        self.gib = 0.0  # peak so far
-        self._done = threading.Event()
-        self._thread = threading.Thread(target=self._watch, daemon=True, name="peak-memory")
-
-    def __enter__(self) -> PeakMemory:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self._done.set()
-        self._thread.join()
-
-    def _watch(self) -> None:
-        me = psutil.Process()
-        while True:
-            self.gib = max(self.gib, sum(map(_resident, [me, *me.children(recursive=True)])) / GIB)
-            if self._done.wait(MEMORY_EVERY_S):
-                return
-
-
-def _resident(process: psutil.Process) -> int:
-    try:
-        return process.memory_info().rss
-    except psutil.NoSuchProcess:  # exited after it was listed
-        return 0
+def peak_memory_gib() -> float:
+    """Return the peak resident memory of this process plus that of its largest child that has exited."""
+    usages = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(usage.ru_maxrss for usage in usages) * 1024 / GIB

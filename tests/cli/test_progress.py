@@ -5,10 +5,10 @@ import re
 
 from rich.console import Console
 
-from hone.cli.progress import PlainReporter, TerminalReporter
+from hone.launch.reporter import Reporter, TerminalReporter
 
 
-def run_stages(reporter: PlainReporter | TerminalReporter) -> None:
+def run_stages(reporter: Reporter) -> None:
     with reporter, reporter.stage("training", 3) as outer:
         for _ in range(3):
             with reporter.stage("collecting") as inner:
@@ -21,7 +21,7 @@ def run_stages(reporter: PlainReporter | TerminalReporter) -> None:
 
 def test_a_log_gets_lines_without_control_characters():
     log = io.StringIO()
-    run_stages(PlainReporter(Console(file=log, width=80)))
+    run_stages(Reporter(Console(file=log, width=80)))
     lines = log.getvalue().splitlines()
     assert "\x1b" not in log.getvalue()
     assert lines[0] == "training ..."
