@@ -48,32 +48,18 @@ def compare(
     if html is not None:
         write(html, comparison_page(compared, html))
     if as_json:
-        print_json(_record(compared))
+        print_json(compared)
     else:
         _print(compared)
         if html is not None:
             typer.echo(f"{html}: the comparison as a page, with links to the rollouts.")
 
 
-def _record(compared: RunComparison) -> dict[str, object]:
-    first, second = compared.rates
-    return {
-        "first": first,
-        "second": second,
-        "paired": compared.paired,
-        "meaning": compared.meaning,
-        "changed": compared.changed,
-        "unpaired": compared.unpaired,
-        "outcomes": compared.outcomes,
-        "figures": compared.figures,
-        "settings": compared.settings,
-    }
-
-
 def _print(compared: RunComparison) -> None:
     from hone.cli.output import percent, print_fields, print_table
 
-    shown = [f"{percent(r.rate)} ({100 * r.low:.1f} to {100 * r.high:.1f}) of {r.n}" for r in compared.rates]
+    rates = (compared.first, compared.second)
+    shown = [f"{percent(r.rate)} ({100 * r.low:.1f} to {100 * r.high:.1f}) of {r.n}" for r in rates]
     paired = compared.paired
     print_fields(
         {

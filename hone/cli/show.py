@@ -19,7 +19,7 @@ _MARKER_FILES = (
 
 
 def show(
-    what: Annotated[
+    name: Annotated[
         str,
         typer.Argument(
             metavar="RUN[/ROLLOUT]", help="A run, or one of its rollouts by the start of its name."
@@ -35,19 +35,19 @@ def show(
 
     [bold]Example[/bold]: hone show runs/quickstart/train-0007
     """
-    run = _run_directory(what)
+    run = _run_directory(name)
     if run is not None:
         _show_run(run, as_json)
         return
-    parent, _, name = what.rstrip("/").rpartition("/")
+    parent, _, rollout = name.rstrip("/").rpartition("/")
     run = _run_directory(parent.removesuffix("/rollouts")) if parent else None
     if run is None:
         raise UsageError(
-            f"there is no run {what}: pass the directory of a run or an evaluation{_runs_hint()}"
+            f"there is no run {name}: pass the directory of a run or an evaluation{_runs_hint()}"
         )
-    from hone.cli.show_rollout import print_rollout
+    from hone.cli.show_run import print_rollout
 
-    print_rollout(find_rollout(run, name), as_json=as_json)
+    print_rollout(find_rollout(run, rollout), as_json=as_json)
 
 
 def find_rollout(run: Path, name: str) -> Path:

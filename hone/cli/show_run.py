@@ -1,19 +1,28 @@
-"""Print a run: its counts, then its learning curve."""
+"""Print a run, its counts and learning curve, or a rollout turn by turn."""
 
 from __future__ import annotations
 
-from collections import defaultdict
+import itertools
+from collections import Counter, defaultdict
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
+
+from rich.rule import Rule
+from rich.syntax import Syntax
+from rich.text import Text
 
 from hone.cli.output import console, print_fields, print_json, print_table
 from hone.outcomes import OUTCOME_RULES, Outcome
 from hone.rollout.ledger import Entry, Ledger
+from hone.rollout.store import load
 from hone.train.metrics import read_metrics
+from hone.types import Judgement, JudgementStatus, TestStatus, Trajectory, Turn, TurnProgress
 
 ROWS = 20  # maximum steps printed, evenly spaced
 BAR = 20  # columns of a full bar
 BLOCKS = " ▏▎▍▌▋▊▉█"
+SHOWN_LINES = 40  # of one reply or observation
 
 
 def print_run(run: Path, *, as_json: bool) -> None:
@@ -37,7 +46,7 @@ def print_run(run: Path, *, as_json: bool) -> None:
         console().print("No step is finished.")
         return
     headers = ["step", "rollouts", "reward", "resolved", "", "turns", "loss", "entropy", "grad norm"]
-    print_table(headers, [_row(rows[i]) for i in _spread(len(rows))])
+    print_table(headers, [_step_row(rows[i]) for i in _spread(len(rows))])
     console().print(f"To print one rollout: hone show {run}/{_example(entries)}")
 
 
@@ -72,7 +81,7 @@ def bar(fraction: float) -> str:
     return "█" * (eighths // 8) + (BLOCKS[eighths % 8] if eighths % 8 else "")
 
 
-def _row(record: dict[str, Any]) -> list[str]:
+def _step_row(record: dict[str, Any]) -> list[str]:
     def number(name: str, form: str) -> str:
         return format(record[name], form) if record.get(name) is not None else "-"
 
@@ -98,3 +107,131 @@ def _spread(count: int) -> list[int]:
 def _example(entries: list[Entry]) -> str:
     stored = [entry.directory for entry in entries if entry.directory]
     return stored[-1] if stored else "ROLLOUT"
+
+
+def print_rollout(directory: Path, *, as_json: bool) -> None:
+    """Raises StoreError when the rollout is damaged."""
+    trajectory = load(directory)
+    if as_json:
+        print_json(_record(trajectory))
+        return
+    out = console()
+    print_fields(_fields(trajectory))
+    for message in itertools.takewhile(lambda m: m["role"] != "assistant", trajectory.messages):
+        out.print(Rule(Text(str(message["role"])), align="left", style="dim"))
+        out.print(_cut(str(message["content"])))
+    scores = turn_scores(trajectory)
+    for turn in trajectory.turns:
+        _print_turn(turn, scores.get(turn.index, ""))
+    if trajectory.patch.strip():
+        out.print(Rule("patch", align="left", style="dim"))
+        out.print(Syntax(trajectory.patch.rstrip("\n"), "diff", theme="ansi_dark"))
+    _print_verdict(trajectory)
+
+
+def turn_scores(trajectory: Trajectory) -> dict[int, str]:
+    """Return turn index -> judge score, progress of the hidden tests and turn reward; only scored turns.
+
+    Example: "judge +0.33 (3 of 3 votes)  progress 0.50  reward +0.83".
+    """
+    scores = trajectory.scores
+    words: dict[int, list[str]] = {}
+    for judgement in scores.judgements or ():
+        words.setdefault(judgement.step_index, []).append(_judgement_text(judgement))
+    for step in scores.progress.steps if scores.progress else ():
+        words.setdefault(step.step_index, []).append(_progress_text(step))
+    for index, reward in trajectory.turn_rewards.items():
+        words.setdefault(index, []).append(f"reward {reward:+.2f}")
+    return {index: "  ".join(texts) for index, texts in sorted(words.items())}
+
+
+def _judgement_text(judgement: Judgement) -> str:
+    votes = f"{len(judgement.valid_scores)} of {len(judgement.votes)} votes"
+    if judgement.status is not JudgementStatus.OK:
+        return f"judge {judgement.status} ({votes})"
+    return f"judge {judgement.score:+.2f} ({votes})"
+
+
+def _progress_text(step: TurnProgress) -> str:
+    return f"progress {step.status}" if step.score is None else f"progress {step.score:.2f}"
+
+
+def _print_turn(turn: Turn, scores: str) -> None:
+    out = console()
+    ending = "no action" if turn.action is None else f"exit {turn.exit_code}"
+    title = f"turn {turn.index}  {ending}  {turn.seconds:.2f} s  {scores}".rstrip()
+    out.print(Rule(Text(title), align="left", style="cyan"))
+    out.print(_cut(turn.reply), style="bold")
+    if turn.observation:
+        out.print(_cut(turn.observation), style="dim")
+
+
+def _print_verdict(trajectory: Trajectory) -> None:
+    out = console()
+    out.print(Rule("verdict", align="left", style="dim"))
+    if trajectory.verdict is None:
+        out.print("none: nothing was graded")
+        return
+    marks = {TestStatus.PASSED: "green", TestStatus.SKIPPED: "yellow", TestStatus.XFAILED: "yellow"}
+    for name, status in trajectory.verdict.tests.items():
+        out.print(Text.assemble((f"{status.value:<8} ", marks.get(status, "red")), name))
+    for signal in trajectory.signals:
+        out.print(Text(f"turn {signal.turn}: {signal.kind}: {signal.command}", style="yellow"))
+    if trajectory.verdict.tampered:
+        out.print(Text(f"tampered: {trajectory.verdict.tampered}", style="red"))
+    out.print(Text(f"{trajectory.outcome.value}, reward {_reward(trajectory)}", style="bold"))
+
+
+def _fields(trajectory: Trajectory) -> dict[str, object]:
+    stages = {stage: f"{seconds:.2f} s" for stage, seconds in trajectory.timings.items()}
+    return {
+        "rollout": trajectory.rollout_id,
+        "task": trajectory.task_id,
+        "outcome": trajectory.outcome.value,
+        "reward": _reward(trajectory),
+        "final score": _final(trajectory),
+        "turns": len(trajectory.turns),
+        "sampled tokens": trajectory.tree.sampled_tokens,
+        "branches": len(trajectory.tree.leaves()) or None,
+        "times": stages,
+        "error": trajectory.error,
+    }
+
+
+def _record(trajectory: Trajectory) -> dict[str, object]:
+    verdict = trajectory.verdict
+    tests = {} if verdict is None else dict(Counter(status.value for status in verdict.tests.values()))
+    return {
+        "rollout_id": trajectory.rollout_id,
+        "task_id": trajectory.task_id,
+        "outcome": trajectory.outcome.value,
+        "reward": trajectory.reward,
+        "resolved": None if verdict is None else verdict.resolved,
+        "tests": tests,
+        "tampered": None if verdict is None else verdict.tampered,
+        "signals": [asdict(signal) for signal in trajectory.signals],
+        "turns": len(trajectory.turns),
+        "turn_rewards": {str(index): reward for index, reward in trajectory.turn_rewards.items()},
+        "scores": {} if trajectory.scores.final is None else asdict(trajectory.scores.final),
+        "sampled_tokens": trajectory.tree.sampled_tokens,
+        "error": trajectory.error,
+        "timings": dict(trajectory.timings),
+        "patch": trajectory.patch,
+    }
+
+
+def _reward(trajectory: Trajectory) -> str:
+    return "none" if trajectory.reward is None else f"{trajectory.reward:+g}"
+
+
+def _final(trajectory: Trajectory) -> str | None:
+    final = trajectory.scores.final
+    return None if final is None else f"{final.score:+.2f}"
+
+
+def _cut(text: str) -> Text:
+    lines = text.rstrip("\n").split("\n")
+    if len(lines) > SHOWN_LINES:
+        half = SHOWN_LINES // 2
+        lines = [*lines[:half], f"... {len(lines) - 2 * half} lines ...", *lines[-half:]]
+    return Text("\n".join(lines))

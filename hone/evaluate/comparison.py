@@ -49,7 +49,8 @@ class RunComparison:
 
     names: tuple[str, str]  # the directories
     models: tuple[str, str]
-    rates: tuple[Rate, Rate]
+    first: Rate
+    second: Rate
     paired: Comparison
     meaning: str  # the p-value explained in words
     changed: tuple[Changed, ...]  # greatest gain of the second run first
@@ -82,7 +83,8 @@ def compare_runs(first: Path, second: Path, *, ignored: Collection[str] = ()) ->
     return RunComparison(
         names=(str(first), str(second)),
         models=(str(runs[0].summary.get("model", "")), str(runs[1].summary.get("model", ""))),
-        rates=(resolve_rate(one), resolve_rate(two)),
+        first=resolve_rate(one),
+        second=resolve_rate(two),
         paired=paired,
         meaning=meaning(paired),
         changed=_changed(one, two),

@@ -15,7 +15,7 @@ from hone.rollout.lock import RunLock
 from hone.rollout.rewards import is_masked
 from hone.rollout.step_rewards import weigh
 from hone.rollout.store import Store
-from hone.train import replay as train_replay
+from hone.train import loop
 from hone.train.metrics import MetricsWriter
 
 
@@ -40,8 +40,8 @@ def replay(run: Path, settings: RunSettings, reporter: Reporter) -> TrainReport:
             stage.advance()
             stage.set_status(f"loss {measured['loss']:.3f}")
 
-        stored = train_replay.recorded_steps(ledger, Store(run / "rollouts"))
-        checkpoint = train_replay.replay(
+        stored = loop.recorded_steps(ledger, Store(run / "rollouts"))
+        checkpoint = loop.replay(
             ([weigh(rollout, settings.judge, settings.progress) for rollout in step] for step in stored),
             settings.train,
             trainer=make_trainer(policy, settings),

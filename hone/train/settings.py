@@ -124,14 +124,8 @@ class OptimizerSettings(Settings):
         return self
 
 
-class BatchSettings(Settings):
-    """How a batch of samples is split into optimiser steps and forward passes."""
-
-    mini_batches: int = Field(default=1, ge=1)
-    """Optimiser steps per pass over a batch; a rollout is never split between them."""
-
-    epochs: int = Field(default=1, ge=1)
-    """Passes over a batch."""
+class PassSettings(Settings):
+    """How samples are packed into forward passes; changes the memory and speed only."""
 
     micro_batch_tokens: Annotated[int, Mark.SAME_RESULTS] = Field(default=2048, gt=0)
     """Tokens of one forward pass, padding included; a longer sample has a pass by itself. Bounds the memory
@@ -144,6 +138,16 @@ class BatchSettings(Settings):
     workers: Annotated[int, Mark.SAME_RESULTS] = Field(default=1, ge=1)
     """Micro-batches computed at once, each by one thread with its own gradients. For small models on a CPU,
     whose operations are too short to be split among cores. Passes without a gradient use torch's threads."""
+
+
+class BatchSettings(PassSettings):
+    """How a batch of samples is split into optimiser steps and forward passes."""
+
+    mini_batches: int = Field(default=1, ge=1)
+    """Optimiser steps per pass over a batch; a rollout is never split between them."""
+
+    epochs: int = Field(default=1, ge=1)
+    """Passes over a batch."""
 
     seed: Annotated[int, Mark.RUN_SEED] = 0
     """Seed of the order of rollouts over the mini-batches."""
@@ -181,7 +185,7 @@ class TrainSettings(Settings):
     """Checkpoints."""
 
 
-class SftSettings(Settings):
+class SftSettings(PassSettings):
     """Supervised training on stored trajectories."""
 
     epochs: int = Field(default=3, ge=1)
@@ -189,15 +193,6 @@ class SftSettings(Settings):
 
     batch_size: int = Field(default=32, ge=1)
     """Trajectories per optimiser step."""
-
-    micro_batch_tokens: Annotated[int, Mark.SAME_RESULTS] = Field(default=2048, gt=0)
-    """Tokens of one forward pass, padding included."""
-
-    logit_tokens: Annotated[int, Mark.SAME_RESULTS] = Field(default=4096, gt=0)
-    """Positions projected onto the vocabulary at once."""
-
-    workers: Annotated[int, Mark.SAME_RESULTS] = Field(default=1, ge=1)
-    """Micro-batches computed at once, each by one thread; see `train.batch.workers`."""
 
     seed: Annotated[int, Mark.RUN_SEED] = 0
     """Seed of the order of trajectories, a new one each epoch."""

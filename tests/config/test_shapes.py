@@ -2,7 +2,7 @@
 
 import pytest
 
-from hone.config.shapes import KNOWN, known_shape
+from hone.config.plan import KNOWN, known_shape
 
 # Parameters as their publishers state them, in billions.
 STATED = {

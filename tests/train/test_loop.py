@@ -18,9 +18,16 @@ from hone.rollout.ledger import Ledger
 from hone.rollout.store import Store
 from hone.train import checkpoint
 from hone.train.errors import StaleSample, StepCancelled
-from hone.train.loop import TrainRun, dispose, require_on_policy, to_samples, train
+from hone.train.loop import (
+    TrainRun,
+    dispose,
+    recorded_steps,
+    replay,
+    require_on_policy,
+    to_samples,
+    train,
+)
 from hone.train.metrics import MetricsWriter, read_metrics
-from hone.train.replay import recorded_steps, replay
 from hone.train.settings import (
     AlgorithmSettings,
     BatchSettings,
