@@ -151,7 +151,7 @@ def _index_record(name: str, version: str) -> tuple[str, str]:
                 str(found),
                 str(wanted),
             ],
-            what=f"cannot find {name} {version}",
+            failure=f"cannot find {name} {version}",
         )
         packages = tomllib.loads(found.read_text())["packages"]
     record = packages[0].get("sdist", {})

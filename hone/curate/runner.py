@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -42,15 +43,15 @@ class Runner:
         async with self._slots:
             return await self._grader.run_suite(task, patch, files)
 
-    async def prove(self, task: Task, repeats: int, *, cache: Path | None = None) -> tuple[Task | None, str]:
-        """Return the task with its proof, or None and the reason why validation refuses it.
-
-        Args:
-            cache: of the task's repository; None uses the runner's.
-        """
-        grader = Grader(self.provider, self.settings, cache=cache or self.cache, limits=self.limits)
-        async with self._slots:
-            report = await validate([task], grader, repeats=repeats)
+    async def prove(self, task: Task, repeats: int) -> tuple[Task | None, str]:
+        """Return the task with its proof, or None and the reason why validation refuses it."""
+        cache = self.cache / f"proof-{task.id}"
+        grader = Grader(self.provider, self.settings, cache=cache, limits=self.limits)
+        try:
+            async with self._slots:
+                report = await validate([task], grader, repeats=repeats)
+        finally:  # hundreds of repositories would fill the disk
+            await asyncio.to_thread(shutil.rmtree, cache, ignore_errors=True)
         proven = with_proof([task], report)
         return (proven[0], "") if proven else (None, report.refused[task.id])
 

@@ -174,7 +174,7 @@ def read_ids(path: Path) -> list[str]:
     return list(dict.fromkeys(name for name in ids if name))
 
 
-def _check(asked: Sequence[str], known: Collection[str], what: str) -> None:
+def _check(asked: Sequence[str], known: Collection[str], description: str) -> None:
     unknown = [name for name in asked if name not in known]
     if not unknown:
         return
@@ -183,4 +183,4 @@ def _check(asked: Sequence[str], known: Collection[str], what: str) -> None:
         nearest = difflib.get_close_matches(name, known, n=1)
         shown.append(f"{name} (did you mean {nearest[0]}?)" if nearest else name)
     more = f" and {len(unknown) - _SHOWN} more" if len(unknown) > _SHOWN else ""
-    raise TaskError(f"there is no task {what} {', '.join(shown)}{more}")
+    raise TaskError(f"there is no task {description} {', '.join(shown)}{more}")

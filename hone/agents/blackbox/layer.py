@@ -200,7 +200,7 @@ def _pip(install: PipInstall, app: Path, lock: int) -> None:
     command = ["pip", "install", "--quiet", "--no-deps", "--require-hashes", "--only-binary", ":all:"]
     command += ["--link-mode", "copy", "--target", str(app), "--requirements", str(install.requirements)]
     try:
-        run_uv(command, what=f"the packages in {install.requirements} cannot be installed", held=[lock])
+        run_uv(command, failure=f"the packages in {install.requirements} cannot be installed", held=[lock])
     except TaskError as error:
         raise ScaffoldError(str(error)) from error
     (app / ".lock").unlink(missing_ok=True)

@@ -74,13 +74,8 @@ class CommitParts:
     source: tuple[str, ...]  # paths of the gold patch
     tests: tuple[str, ...]  # paths of the test patch
     sources_after: Mapping[str, str]  # changed Python source after the fix
-    tests_after: Mapping[str, str]
+    tests_after: Mapping[str, str]  # changed test files that are text; the patch has binary and deleted ones
     known: frozenset[str]  # every word in the Python files before the fix
-
-    @property
-    def test_texts(self) -> dict[str, str]:
-        """The changed test files that are text; the test patch has binary and deleted ones."""
-        return {path: self.tests_after[path] for path in self.tests if path in self.tests_after}
 
 
 def select(repository: Repository, commits: Iterable[HistoryCommit], settings: MiningSettings) -> Selection:
@@ -145,7 +140,7 @@ def split_commit(repository: Repository, commit: HistoryCommit) -> CommitParts:
         source=tuple(sorted([*python, *data])),
         tests=tuple(sorted(tests)),
         sources_after=repository.texts(commit.id, python),
-        tests_after=repository.texts(commit.id, tests),
+        tests_after=repository.texts(commit.id, sorted(tests)),
         known=frozenset(words(known.values())),
     )
 

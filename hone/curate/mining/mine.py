@@ -22,7 +22,7 @@ from hone.curate.mining.candidates import (
 from hone.curate.mining.locks import LockCache
 from hone.curate.mining.runs import Observation, observe
 from hone.curate.mining.settings import MiningSettings
-from hone.curate.mining.statement import FailingTests, Issue, Statement, write
+from hone.curate.mining.statement import Issue, Statement, write
 from hone.curate.runner import REWRITE, Runner, commit_environment, trial_task
 from hone.grading.errors import GraderError
 from hone.grading.run import TestRun
@@ -160,7 +160,7 @@ class _Miner:
         environment = commit_environment(self._repository, base, await self._locks.lock(base))
         trial = trial_task(
             environment,
-            parts.test_texts,
+            parts.tests_after,
             timeout_s=settings.timeout_s,
             test_patch=parts.test_patch,
             command=REWRITE,
@@ -177,8 +177,7 @@ class _Miner:
                 raise CommitRejected(reason, str(error)) from error
 
         observed = await observe(run, parts.gold_patch, settings.repeats, settings.timeout_s)
-        failing = FailingTests(ids=observed.compared.fail_to_pass, log=observed.log)
-        statement = write(commit.message, parts, failing, self._issues, settings.min_statement)
+        statement = write(commit.message, parts, observed, self._issues, settings.min_statement)
         return make_task(commit, parts, environment, observed, statement)
 
 
@@ -198,7 +197,7 @@ def make_task(
         checks=Checks(
             fail_to_pass=compared.fail_to_pass,
             pass_to_pass=compared.pass_to_pass,
-            test_files=parts.test_texts,
+            test_files=parts.tests_after,
             gold_patch=parts.gold_patch,
             test_patch=parts.test_patch,
             timeout_s=max(_MIN_TASK_TIMEOUT_S, math.ceil(_SLOWER * observed.seconds)),

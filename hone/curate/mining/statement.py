@@ -8,7 +8,7 @@ import io
 import keyword
 import re
 import tokenize
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
@@ -20,6 +20,7 @@ from hone.curate.mining.candidates import (
     strip_tool_text,
     words,
 )
+from hone.curate.mining.runs import Observation
 from hone.curate.statements import changed_lines, find_leak, list_failures, parse_failures, write_statement
 from hone.tasks.errors import TaskError
 from hone.tasks.files import read_rows
@@ -36,18 +37,10 @@ class Statement:
     sources: tuple[str, ...]  # of "issue", "commit", "tests", "names"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FailingTests:
-    """The tests that the fix makes pass."""
-
-    ids: Sequence[str]
-    log: str  # of a run before the fix with rewritten assertions
-
-
 def write(
     message: str,
     parts: CommitParts,
-    failing: FailingTests,
+    observed: Observation,
     issues: Mapping[int, Issue],
     min_letters: int,
 ) -> Statement:
@@ -61,7 +54,7 @@ def write(
     fix = changed_lines(parts.gold_patch)
     written = _from_issue(message, issues, fix) or _from_commit(message, fix)
     if sum(letter.isalpha() for text in written.values() for letter in text) < min_letters:
-        written["tests"] = _from_tests(parts, failing, fix)
+        written["tests"] = _from_tests(parts, observed, fix)
     if names := _new_names(parts, written.values()):
         written["names"] = f"The tests use these new names: {', '.join(f'`{name}`' for name in names)}."
     text = "\n\n".join(written.values()).strip()
@@ -92,13 +85,14 @@ def references(message: str) -> list[int]:
     return list(dict.fromkeys(int(number) for number in _REFERENCE.findall(ordered)))
 
 
-def _from_tests(parts: CommitParts, failing: FailingTests, fix: Collection[str]) -> str:
-    failures = parse_failures(failing.log, failing.ids)
+def _from_tests(parts: CommitParts, observed: Observation, fix: Collection[str]) -> str:
+    failing = observed.compared.fail_to_pass
+    failures = parse_failures(observed.log, failing)
     packages = {part for path in parts.source for part in PurePosixPath(path).with_suffix("").parts}
     text = write_statement([failures], parts.tests_after, packages - _NOT_PACKAGES)
     if text is not None and not find_leak(text, fix):
         return text.strip()
-    return list_failures(failing.ids, failures)
+    return list_failures(failing, failures)
 
 
 def _new_names(parts: CommitParts, texts: Iterable[str]) -> list[str]:

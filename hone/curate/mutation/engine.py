@@ -6,7 +6,6 @@ import asyncio
 import dataclasses
 import math
 import random
-import shutil
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -105,7 +104,7 @@ async def mutate(
     run["tests"] = sorted(tests) if tests else None
     known = Journal(journal, run)
 
-    progress("finding what the repository requires", ())
+    progress("resolving the requirements", ())
     environment = await find_environment(source, base, known)
     project = await asyncio.to_thread(read_project, source, base, environment.paths, run["tests"])
     progress(f"running {len(project.tests)} test files of the unchanged repository", ())
@@ -300,11 +299,7 @@ class Search:
         """Return the result of validation as the journal keeps it."""
         key = f"proof {task.id}"
         if self._journal.get(key) is None:
-            cache = self._runner.cache / f"proof-{task.id}"
-            try:
-                proven, refusal = await self._runner.prove(task, self._repeats, cache=cache)
-            finally:  # hundreds of repositories would fill the disk
-                await asyncio.to_thread(shutil.rmtree, cache, ignore_errors=True)
+            proven, refusal = await self._runner.prove(task, self._repeats)
             validation = proven.metadata["validation"] if proven else None
             self._journal.put(key, {"refused": refusal or None, "validation": validation})
             self._progress("proving tasks", self._tasks)

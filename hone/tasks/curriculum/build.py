@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 import copy
 import io
+import math
 import random
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import redirect_stdout
@@ -114,6 +115,7 @@ SOURCE = "curriculum"
 LONGEST_MODULE = 12  # lines that a very small model can read
 FEWEST_WRONG_EDITS = 3
 HIDDEN_PATH = "tests/test_hidden.py"
+FAILED = math.nan  # result of a call that raised; equal to nothing, since its test cannot pass
 
 ISSUES = (
     "{module}.py has a bug in {function}: {actual}, but {expected}.",
@@ -240,15 +242,6 @@ def _history(bug: Bug, layout: Layout, visible_path: str, visible: str) -> tuple
     return tuple(commits if layout.before else commits[:1] + commits[2:])
 
 
-class Failed:
-    """The result of a call that raised; equal to nothing, since its test cannot pass."""
-
-    def __eq__(self, other: object) -> bool:
-        return False
-
-    __hash__ = None  # type: ignore[assignment]
-
-
 def load(modules: Mapping[str, str], name: str) -> dict[str, Any]:
     """Return the namespace of module `name`; its imports come from `modules` (name -> source)."""
 
@@ -263,12 +256,12 @@ def load(modules: Mapping[str, str], name: str) -> dict[str, Any]:
 def results(
     modules: Mapping[str, str], module: str, function: str, cases: Sequence[tuple[Any, ...]]
 ) -> list[Any]:
-    """Return the result of `module.function` for each case; `Failed()` where it or the import raises."""
+    """Return the result of `module.function` for each case; FAILED where it or the import raises."""
     with redirect_stdout(io.StringIO()):
         try:
             called = load(modules, module)[function]
         except Exception:
-            return [Failed() for _ in cases]
+            return [FAILED for _ in cases]
         return [_result(called, case) for case in cases]
 
 
@@ -276,7 +269,7 @@ def _result(called: Any, case: tuple[Any, ...]) -> Any:
     try:
         return called(*copy.deepcopy(case))
     except Exception:
-        return Failed()
+        return FAILED
 
 
 class Case(NamedTuple):

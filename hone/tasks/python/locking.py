@@ -79,7 +79,7 @@ _RUNNER = ("pytest", "pluggy", "iniconfig")  # Hone's test runner has its own
 _OF_RUNNER = ("attrs", "packaging")  # which that pytest requires newer than old projects do
 _FIRST_RUNNER = "2022-12-31"  # the release year of the oldest supported pytest
 _UPPER = ("==", "===", "~=", "<", "<=")
-_WHAT = "the repository's requirements cannot be resolved"
+_FAILURE = "the repository's requirements cannot be resolved"
 
 
 def resolve(name: str, needed: Requirements, tests: Requirements, before: str = "") -> tuple[str, ...]:
@@ -127,7 +127,7 @@ def _compile(
         overrides.write_text("".join(f"{name} ; python_version < '0'\n" for name in without))
         files = ["--constraints", str(bounds), "--overrides", str(overrides), str(wanted)]
         command = ["pip", "compile", "--quiet", "--no-header", "--annotation-style", "line", *files]
-        out = run_uv([*command, *_dated(before)], what=_WHAT)
+        out = run_uv([*command, *_dated(before)], failure=_FAILURE)
     return tuple(sorted(filter(None, (_pinned(line, runner=bool(before)) for line in out.splitlines()))))
 
 
@@ -148,7 +148,7 @@ def _pinned(line: str, *, runner: bool) -> str | None:
     if not pin or (not runner and (canonicalize_name(name) in _RUNNER or askers <= set(_RUNNER))):
         return None
     if not version or "@" in pin:
-        raise TaskError(f"{_WHAT}: {pin} has no version on a package index")
+        raise TaskError(f"{_FAILURE}: {pin} has no version on a package index")
     return pin
 
 

@@ -110,7 +110,7 @@ def _wheel(tree: Path, scratch: Path, version: str) -> Path:
     }
     command = ["build", "--wheel", "--out-dir", str(built), str(sources)]
     try:
-        run_uv(command, what="the repository cannot be built", env=pretended)
+        run_uv(command, failure="the repository cannot be built", env=pretended)
     except TaskError as error:
         raise TaskError(f"{error}. Correct the build, or {IMAGE}") from error
     return next(built.glob("*.whl"))

@@ -39,7 +39,7 @@ _FRAME = re.compile(r"^(?:error:|cause:|Caused by:|[\u00d7├╰│─▶ ]+)+")
 def run_uv(
     arguments: Sequence[str],
     *,
-    what: str,
+    failure: str,
     env: Mapping[str, str] | None = None,
     held: Sequence[int] = (),
 ) -> str:
@@ -49,26 +49,26 @@ def run_uv(
     a build fails, it runs again with older build tools for old sources. Blocks for at most 2 * TIMEOUT_S.
 
     Args:
-        what: start of the error message.
+        failure: start of the error message.
         env: variables added to its environment.
         held: file descriptors that it inherits.
     Raises:
-        TaskError: `what`, and uv's last meaningful line.
+        TaskError: `failure`, and uv's last meaningful line.
     """
     with tempfile.TemporaryDirectory(prefix="hone-uv-") as scratch:
-        code, out, stderr = _run(arguments, scratch, env or {}, held, what)
+        code, out, stderr = _run(arguments, scratch, env or {}, held, failure)
         if code and "Failed to build" in stderr:
             constraints = Path(scratch) / "build-constraints.txt"
             constraints.write_text(f"{OLD_TOOLS}\n")
             again = [*arguments, "--build-constraints", str(constraints)]
-            code, out, _ = _run(again, scratch, env or {}, held, what)
+            code, out, _ = _run(again, scratch, env or {}, held, failure)
     if code:
-        raise TaskError(f"{what}: {last_error_line(stderr)}")
+        raise TaskError(f"{failure}: {last_error_line(stderr)}")
     return out
 
 
 def _run(
-    arguments: Sequence[str], scratch: str, env: Mapping[str, str], held: Sequence[int], what: str
+    arguments: Sequence[str], scratch: str, env: Mapping[str, str], held: Sequence[int], failure: str
 ) -> tuple[int, str, str]:
     try:
         process = subprocess.Popen(
@@ -85,7 +85,7 @@ def _run(
             start_new_session=True,
         )
     except OSError as error:  # find_uv_bin raises FileNotFoundError
-        raise TaskError(f"{what}: uv cannot be run ({error}); run: pip install uv") from error
+        raise TaskError(f"{failure}: uv cannot be run ({error}); run: pip install uv") from error
     with process:
         try:
             out, stderr = process.communicate(timeout=TIMEOUT_S)
@@ -93,7 +93,7 @@ def _run(
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)  # with the builds that it started
             if isinstance(error, subprocess.TimeoutExpired):
-                raise TaskError(f"{what}: not done after {TIMEOUT_S} s") from None
+                raise TaskError(f"{failure}: not done after {TIMEOUT_S} s") from None
             raise
     return process.returncode, out, stderr
 
@@ -176,8 +176,8 @@ def _make(environment: Environment, site: Path, lock: int) -> None:
         # copied: with links, a writer to uv's cache would change this directory
         command = ["pip", "install", "--quiet", "--no-deps", "--link-mode", "copy", "--target", str(site)]
         # uv inherits the lock: if this process is killed, the next build waits until uv exits
-        what = "the repository's requirements cannot be installed"
-        run_uv([*command, "--requirements", str(wanted)], what=what, held=[lock])
+        failure = "the repository's requirements cannot be installed"
+        run_uv([*command, "--requirements", str(wanted)], failure=failure, held=[lock])
         wanted.unlink()
         (site / ".lock").unlink(missing_ok=True)
     for name in _SHADOWING:

@@ -1,8 +1,9 @@
 import pytest
 
 from hone.curate.mining.candidates import CommitRejected, Reason, select, split_commit, walk
+from hone.curate.mining.runs import Observation, TestComparison
 from hone.curate.mining.settings import MiningSettings
-from hone.curate.mining.statement import FailingTests, Issue, references, write
+from hone.curate.mining.statement import Issue, references, write
 from hone.tasks.repository import Repository
 from tests.curate.mining.projects import BASE, FIXED, TESTS, Project
 
@@ -16,7 +17,9 @@ def written(tmp_path, message: str, *, issues=None, min_letters: int = 0, log: s
     repository = Repository.open(project.folder)
     (candidate,) = select(repository, walk(repository), MiningSettings()).candidates
     parts = split_commit(repository, candidate)
-    return write(candidate.message, parts, FailingTests(ids=FAILING, log=log), issues or {}, min_letters)
+    compared = TestComparison(fail_to_pass=FAILING, pass_to_pass=(), flaky=())
+    observed = Observation(compared=compared, log=log, seconds=1.0)
+    return write(candidate.message, parts, observed, issues or {}, min_letters)
 
 
 def test_message_without_the_fix_is_the_statement(tmp_path):
