@@ -1,0 +1,177 @@
+"""Grading in sandboxes that run nothing: scripts, images with earlier changes, evidence of tampering."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import json
+import re
+import struct
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from hone.grading import Grader, GraderError, GradingSettings
+from hone.grading.in_sandbox.hone_tally import HELLO
+from hone.sandbox import ExecResult, Sandbox, SandboxLost, SandboxSpec
+from hone.sandbox.contract import Command
+from hone.types import Environment, Task, TestStatus, Verdict
+from tests.environment.scripted import ScriptedProvider, ScriptedSandbox, ended
+from tests.grading.example import make_task
+
+PATCH = "diff --git a/a.py b/a.py\n--- a/a.py\n+++ b/a.py\n@@ -1 +1 @@\n-x\n+y\n"
+LOG_SCRIPT = ": '>>>>> Start Test Output'\n{command}\n: '>>>>> End Test Output'"
+Answer = Callable[[Command], ExecResult]
+
+
+class TreeSandbox(ScriptedSandbox):
+    """Keeps what is written, and holds the files of `tree`."""
+
+    def __init__(self, answer: Answer, spec: SandboxSpec, tree: dict[str, bytes]) -> None:
+        super().__init__(answer, spec)
+        self.written: dict[str, bytes] = {}
+        self.tree = tree
+
+    async def read(self, path: str) -> bytes:
+        return self.tree[path]
+
+    async def write(self, path: str, data: bytes, *, mode: int = 0o644) -> None:
+        self.written[path] = data
+
+
+class TreeProvider(ScriptedProvider):
+    def __init__(self, answer: Answer, tree: dict[str, bytes] | None = None) -> None:
+        super().__init__(answer)
+        self.tree = tree or {}
+
+    async def start(self, spec: SandboxSpec) -> Sandbox:
+        self.started.append(TreeSandbox(self.answer, spec, self.tree))
+        return self.started[-1]
+
+    def script(self) -> str:
+        """Return the script that the newest sandbox was given last."""
+        sandbox = self.started[-1]
+        assert isinstance(sandbox, TreeSandbox)
+        return list(sandbox.written.values())[-1].decode()
+
+
+def image_task(**checks: object) -> Task:
+    named = {"fail_to_pass": ("tests/t.py::a",), "pass_to_pass": (), "test_files": {}, **checks}
+    return dataclasses.replace(make_task(**named), environment=Environment(image="docker://x", repo="o/p"))
+
+
+def grade(provider: ScriptedProvider, task: Task, tmp_path: Path, patch: str = PATCH) -> Verdict:
+    grader = Grader(provider, GradingSettings(), cache=tmp_path)
+    return asyncio.run(grader.grade_uncached(task, patch))
+
+
+def applied(command: Command) -> ExecResult:
+    """Answer as the apply script does in a tree where `built.so` is new and the patch changes `a.py`."""
+    clean, separator = command.argv[-2:]
+    before = f"{separator}\0?? built.so\0" if clean == "dirty" else ""
+    return ended(stdout=f" M a.py\0?? built.so\0{before}".encode())
+
+
+def is_apply(command: Command) -> bool:
+    return "apply" in command.argv
+
+
+def test_earlier_changes_of_an_image_are_not_the_patchs(tmp_path: Path) -> None:
+    def answer(command: Command) -> ExecResult:
+        if is_apply(command):
+            return applied(command)
+        raise SandboxLost("out of memory")
+
+    provider = TreeProvider(answer)
+    verdict = grade(provider, image_task(), tmp_path)
+    assert not verdict.resolved
+    assert "took their sandbox down, twice: out of memory" in verdict.log
+    assert len(provider.started) == 2
+    assert all(sandbox.closed for sandbox in provider.started)
+
+
+def test_log_of_a_script_gives_its_statuses(tmp_path: Path) -> None:
+    def answer(command: Command) -> ExecResult:
+        if is_apply(command):
+            return applied(command)
+        nonce = re.findall(r"Output ([0-9a-f]{32})'", provider.script())[0]
+        lines = (
+            f"+ : '>>>>> Start Test Output {nonce}'",
+            "test_a (tests.t.T) ... ok",
+            f"+ : '>>>>> End Test Output {nonce}'",
+            f"+ echo 'SWEBENCH_TEST_EXIT_CODE {nonce}: 0'",
+        )
+        return ended(stdout="\n".join(lines).encode())
+
+    task = image_task(
+        script=LOG_SCRIPT.format(command="python runtests.py"),
+        parser="parse_log_django",
+        fail_to_pass=("test_a (tests.t.T)",),
+    )
+    provider = TreeProvider(answer)
+    verdict = grade(provider, task, tmp_path)
+    assert verdict.tests == {"test_a (tests.t.T)": TestStatus.PASSED}
+    assert verdict.resolved
+
+
+def test_script_out_of_time_says_its_limit_in_seconds(tmp_path: Path) -> None:
+    task = image_task(
+        script=LOG_SCRIPT.format(command="python runtests.py"), parser="parse_log_django", timeout_s=60.0
+    )
+    provider = TreeProvider(lambda command: ended(timed_out=True))
+    verdict = grade(provider, task, tmp_path, patch="")
+    assert verdict.log.endswith("the tests were stopped after 60 s")
+
+
+def pytest_task() -> Task:
+    return image_task(script=LOG_SCRIPT.format(command="pytest tests/t.py"), parser="parse_log_pytest")
+
+
+def test_failed_preparation_of_a_script_is_a_grader_error(tmp_path: Path) -> None:
+    provider = TreeProvider(lambda command: ended(7, stderr="no such revision"))
+    with pytest.raises(GraderError, match=r"could not prepare the tests \(exit code 7: no such revision\)"):
+        grade(provider, pytest_task(), tmp_path)
+
+
+def report(command: Command, **fields: object) -> ExecResult:
+    """Answer as the runner inside does."""
+    size = struct.unpack("!I", command.stdin[:4])[0]
+    nonce = command.stdin[4 + size :].decode()
+    whole = {
+        "statuses": {},
+        "finished": True,
+        "tampered": None,
+        "timed_out": False,
+        "exit_code": 0,
+        "log": "",
+        "seconds": 1.0,
+        "memory_kib": 1024,
+        **fields,
+    }
+    return ended(stdout=HELLO + f"{nonce} {json.dumps(whole)}\n".encode())
+
+
+def test_tests_of_a_script_need_not_be_utf8(tmp_path: Path) -> None:
+    jobs: list[dict[str, object]] = []
+
+    def answer(command: Command) -> ExecResult:
+        if command.argv[-1].endswith(".sh"):
+            border = re.findall(r"printf '%s\\0' (\w+) &&", provider.script())[0]
+            parts = ("", "?? tests/t.py\0", "/usr/bin/python\n\0", "PATH=/usr/bin\0")
+            return ended(stdout=f"{border}\0".join(parts).encode())
+        if "hone_runner" in command.argv[-1]:
+            jobs.append(json.loads(command.stdin[4 : 4 + struct.unpack("!I", command.stdin[:4])[0]]))
+            return report(command, statuses={"tests/t.py::a": "p"})
+        return ended()
+
+    provider = TreeProvider(answer, {"/testbed/tests/t.py": b"# caf\xe9\n"})
+    grade(provider, pytest_task(), tmp_path, patch="")
+    assert [job["test_files"] for job in jobs] == [{"tests/t.py": "# caf\udce9\n"}]
+
+
+def test_suite_with_evidence_of_tampering_is_unfinished(tmp_path: Path) -> None:
+    provider = TreeProvider(lambda command: report(command, tampered="a test was replaced", log="3 passed"))
+    grader = Grader(provider, GradingSettings(), cache=tmp_path)
+    run = asyncio.run(grader.run_suite(image_task(), "", ["tests/t.py"]))
+    assert (run.finished, run.log) == (False, "a test was replaced")
