@@ -248,6 +248,32 @@ def test_ledger_balances_under_any_faults_and_cancellations(
         asyncio.run(run(Path(root), ledger))
 
 
+def test_cancelled_rollout_ends_with_its_reason(workspaces: Path, tmp_path: Path):
+    class Endless(World):
+        def __init__(self) -> None:
+            super().__init__([])
+            self.begun = asyncio.Event()
+
+        async def run(self, task: Task, sandbox: Sandbox, chat: Chat, run: AgentRun) -> None:
+            self.begun.set()
+            await asyncio.get_running_loop().create_future()
+
+    async def run(ledger: Ledger) -> None:
+        world = Endless()
+        job = asyncio.create_task(world.dispatcher(tmp_path, ledger).collect(0, 0, tasks(1)))
+        await world.begun.wait()
+        job.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await job
+
+    (tmp_path / "workspaces").symlink_to(workspaces)
+    with Ledger.open(tmp_path) as ledger:
+        asyncio.run(run(ledger))
+        assert {(entry.outcome, entry.reason) for entry in ledger.entries()} == {
+            (Outcome.CANCELLED, "cancelled")
+        }
+
+
 def test_cancelled_collection_removes_nothing_of_the_next_one(workspaces: Path, tmp_path: Path):
     begun, told = threading.Event(), threading.Event()
 

@@ -126,3 +126,8 @@ def test_duplicate_rollout_is_refused() -> None:
 def test_setting_without_effect_is_refused() -> None:
     with pytest.raises(ValueError, match="normalise_std belongs to grpo"):
         AlgorithmSettings(name="rloo", normalise_std=False)
+
+
+def test_algorithm_is_named_with_the_reward_that_it_uses() -> None:
+    assert AlgorithmSettings(name="step_wise").named == "step_wise"
+    assert AlgorithmSettings(name="rloo", reward="final").named == "rloo on the final reward"
