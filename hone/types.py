@@ -281,7 +281,7 @@ class ProgressScores:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FinalScore:
-    """Outcome reward plus what the turns earned; see `hone.rollout.step_rewards.weigh`."""
+    """Outcome reward plus what the turns earned; see `hone.rollout.rewards.weigh`."""
 
     score: float
     acc: float  # 1: resolved, 0: not

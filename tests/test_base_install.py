@@ -13,7 +13,6 @@ ROOT = Path(__file__).parent.parent
 NEEDS_EXTRA = {
     "hone.integrations.mini_swe_agent": "minisweagent",
     "hone.launch.quickstart": "transformers",
-    "hone.launch.replay": "transformers",
     "hone.launch.sft": "transformers",
     "hone.launch.train": "transformers",
     "hone.launch.weights": "torch",

@@ -8,14 +8,13 @@ from typing import Annotated
 
 import typer
 
-from hone.cli import agents, engine, images, pool, tasks
+from hone.cli import agents, engine, images, servers, tasks
 from hone.cli.compare import compare
 from hone.cli.doctor import doctor
 from hone.cli.errors import FAILED, MISUSE, STOPPED, Interrupted, explain
 from hone.cli.evaluate import evaluate
 from hone.cli.gateway import gateway
 from hone.cli.grade import grade
-from hone.cli.node import node
 from hone.cli.options import HelpConfigOption
 from hone.cli.show import show
 from hone.cli.training import quickstart, replay, sft, train
@@ -27,12 +26,12 @@ app = typer.Typer(
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
 )
-for command in (doctor, quickstart, sft, train, replay, compare, show, grade, node, gateway):
+for command in (doctor, quickstart, sft, train, replay, compare, show, grade, servers.node, gateway):
     app.command()(command)
 app.command("eval")(evaluate)
 app.add_typer(tasks.app, name="tasks")
 app.add_typer(images.app, name="images")
-app.add_typer(pool.app, name="pool")
+app.add_typer(servers.app, name="pool")
 app.add_typer(agents.app, name="agents")
 app.add_typer(engine.app, name="engine")
 

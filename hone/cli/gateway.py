@@ -11,7 +11,7 @@ import typer
 
 from hone.cli.errors import UsageError
 from hone.cli.options import parameters_of
-from hone.cli.serving import HostOption, run_server
+from hone.cli.servers import HostOption, run_server
 
 if TYPE_CHECKING:
     from hone.launch.gateway import RunningGateway

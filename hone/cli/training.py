@@ -117,7 +117,7 @@ def replay(
     settings = resolve(run / "config.toml", [*(sets or ()), f"run_dir={out}"])
 
     def job(reporter: Reporter) -> TrainReport:
-        from hone.launch.replay import replay as start
+        from hone.launch.train import replay as start
 
         return start(run, settings, reporter)
 

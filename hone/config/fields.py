@@ -12,6 +12,13 @@ from typing import Any
 from pydantic.fields import FieldInfo
 
 from hone.settings import Mark, Settings
+from hone.utils.errors import HoneError
+
+
+class ConfigError(HoneError):
+    """A recipe or a `--set` cannot be used; one sentence says where, what is wrong and what to do."""
+
+    exit_code = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from hone.agents.scaffold import load_scaffold
 from hone.agents.settings import AgentSettings, BashAgentSettings, BlackboxAgentSettings
-from hone.config.errors import ConfigError
+from hone.config.fields import ConfigError
 from hone.config.run import RunSettings
 from hone.evaluate.settings import parse_slice
 from hone.policy.errors import PolicyError

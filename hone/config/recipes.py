@@ -18,8 +18,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from hone.config.errors import ConfigError
-from hone.config.fields import choose, discriminator, nearest, variants_of, walk
+from hone.config.fields import ConfigError, choose, discriminator, nearest, variants_of, walk
 from hone.config.run import RunSettings
 from hone.settings import Mark, Settings
 

@@ -1,4 +1,4 @@
-"""Reinforcement learning in one process (`hone train`)."""
+"""Reinforcement learning in one process (`hone train`), and again on stored rollouts (`hone replay`)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ from hone.policy.model import load_model
 from hone.policy.settings import OpenAIEngineSettings
 from hone.rollout.dispatcher import Dispatcher, RolloutProgress
 from hone.rollout.ledger import Ledger
-from hone.rollout.rewards import is_masked
+from hone.rollout.lock import RunLock
+from hone.rollout.rewards import is_masked, weigh
 from hone.rollout.store import Store
 from hone.tasks.sources import check_proven, load_splits
 from hone.train import checkpoint, loop
@@ -108,6 +109,44 @@ async def run_training(
     assert path is not None, "a finished training has written its last step"
     return TrainReport(
         run_dir=settings.run_dir, steps=balance.steps, checkpoint=path, reward=display.last.get("reward")
+    )
+
+
+def replay(run: Path, settings: RunSettings, reporter: Reporter) -> TrainReport:
+    """Train `settings.model` on the batches of `run`, in order, into the new `settings.run_dir`.
+
+    Raises LedgerError if `run` is no run directory, StoreError for a damaged rollout.
+    """
+    claim(settings)
+    policy = load_policy(settings)
+    last: Mapping[str, float] = {}
+    with (
+        Ledger.read(run) as ledger,
+        RunLock(settings.run_dir),
+        MetricsWriter(settings.run_dir) as metrics,
+        reporter.stage("training again", ledger.balance().steps) as stage,
+    ):
+
+        def on_step(step: int, measured: Mapping[str, float]) -> None:
+            nonlocal last
+            last = measured
+            stage.advance()
+            stage.set_status(f"loss {measured['loss']:.3f}")
+
+        stored = loop.recorded_steps(ledger, Store(run / "rollouts"))
+        checkpoint = loop.replay(
+            ([weigh(rollout, settings.judge, settings.progress) for rollout in step] for step in stored),
+            settings.train,
+            trainer=make_trainer(policy, settings),
+            tokenizer=policy.tokenizer,
+            run_dir=settings.run_dir,
+            metrics=metrics,
+            is_masked=lambda trajectory: is_masked(trajectory, settings.rollout),
+            on_step=on_step,
+        )
+        steps = ledger.balance().steps
+    return TrainReport(
+        run_dir=settings.run_dir, steps=steps, checkpoint=checkpoint, reward=last.get("reward")
     )
 
 

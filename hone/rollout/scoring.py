@@ -19,7 +19,7 @@ from hone.agents.contract import AgentRun
 from hone.grading.judge import Judge, TurnJudge
 from hone.grading.progress import Grade, ProgressTracker
 from hone.grading.settings import JudgeSettings, ProgressSettings
-from hone.rollout.step_rewards import weigh
+from hone.rollout.rewards import weigh
 from hone.types import Scores, Task, Trajectory, Turn
 
 Read = Callable[[], Awaitable[str]]  # reads the patch in the agent's sandbox without changing it

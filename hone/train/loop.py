@@ -15,8 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hone.rollout.ledger import MASKED, TRAINED, Disposal, Disposition, Ledger, dropped
-from hone.rollout.rewards import solved
-from hone.rollout.step_rewards import summary
+from hone.rollout.rewards import solved, summary
 from hone.rollout.store import Store
 from hone.train import checkpoint
 from hone.train.algorithms import Advantages, compute_advantages

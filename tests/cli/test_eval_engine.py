@@ -12,8 +12,8 @@ import pytest
 
 from hone.agents.blackbox import presets
 from hone.cli.errors import UsageError
+from hone.cli.evaluate import AGENTS, PROGRAMS, parse_agent
 from hone.cli.evaluate_engine import engine_settings
-from hone.cli.evaluate_flags import AGENTS, PROGRAMS, parse_agent
 from hone.config import RunSettings, walk
 from hone.policy.engine import EngineError
 from hone.rollout.store import load

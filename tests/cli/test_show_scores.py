@@ -12,7 +12,7 @@ import pytest
 from hone.cli import main
 from hone.grading.settings import JudgeSettings, ProgressSettings
 from hone.outcomes import Outcome
-from hone.rollout.step_rewards import weigh
+from hone.rollout.rewards import weigh
 from hone.rollout.store import Store
 from hone.types import Judgement, ProgressScores, ProgressStatus, Scores, TurnProgress, Vote
 from tests.cli.fake_run import make_run, trajectory

@@ -15,8 +15,8 @@ from hone.grading.settings import ProgressSettings
 from hone.outcomes import Outcome
 from hone.policy.engine import EngineError
 from hone.rollout.episode import Episode, RolloutContext, run_episode
+from hone.rollout.rewards import final_score
 from hone.rollout.scoring import Scorers
-from hone.rollout.step_rewards import final_score
 from hone.tasks.workspace import prepare
 from hone.types import Task, Trajectory, Verdict
 from tests.grading.judging import ScriptedJudge, judge_of, naive

@@ -15,7 +15,7 @@ from hone.grading.settings import JudgeSettings, ProgressSettings
 from hone.outcomes import Outcome
 from hone.rollout.dispatcher import Group
 from hone.rollout.errors import RolloutError
-from hone.rollout.step_rewards import final_score, summary, weigh
+from hone.rollout.rewards import final_score, summary, weigh
 from hone.rollout.store import Store
 from hone.types import (
     FinalScore,

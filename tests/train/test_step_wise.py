@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hone.outcomes import OUTCOME_RULES, Fault, Outcome
-from hone.rollout.step_rewards import final_score
+from hone.rollout.rewards import final_score
 from hone.train.algorithms import compute_advantages
 from hone.train.errors import TrainError
 from hone.train.loop import to_samples

@@ -13,7 +13,7 @@ import numpy as np
 
 from hone.outcomes import OUTCOME_RULES, Trained
 from hone.rollout.errors import RolloutError
-from hone.rollout.step_rewards import final_score
+from hone.rollout.rewards import final_score
 from hone.train.algorithms.estimators import grpo, rloo, step_wise
 from hone.train.errors import TrainError
 from hone.train.settings import AlgorithmSettings

@@ -1,28 +1,104 @@
-"""`hone pool` and `hone pool status`"""
+"""`hone node`, `hone pool` and `hone pool status`, and the flags of servers."""
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Coroutine
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from hone.cli.errors import UsageError
 from hone.cli.options import JsonOption
-from hone.cli.serving import (
-    ClientCaOption,
-    HostOption,
-    TlsCertOption,
-    TlsKeyOption,
-    TokenFileOption,
-    make_tls,
-    print_address,
-    read_token_file,
-    run_server,
-)
 
 if TYPE_CHECKING:
     from hone.sandbox.remote.wire import StatusReply
+    from hone.utils.http_server import Tls
+
+HostOption = Annotated[str, typer.Option(help="Address to listen on.")]
+TokenFileOption = Annotated[
+    Path | None,
+    typer.Option("--token-file", metavar="FILE", help="File with the token that clients must present."),
+]
+TlsCertOption = Annotated[Path | None, typer.Option(metavar="FILE", help="Certificate (PEM); serves HTTPS.")]
+TlsKeyOption = Annotated[Path | None, typer.Option(metavar="FILE", help="Private key (PEM) of --tls-cert.")]
+ClientCaOption = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="Accept only clients with a certificate of this CA."),
+]
+
+
+def make_tls(certificate: Path | None, key: Path | None, client_ca: Path | None) -> Tls | None:
+    """Return the TLS settings of the flags; None for plain HTTP. Raises UsageError for an incomplete set."""
+    from hone.utils.http_server import Tls
+
+    if (certificate is None) != (key is None) or (client_ca and not certificate):
+        raise UsageError("--tls-cert and --tls-key go together, and --tls-client-ca needs both")
+    return Tls(certificate=certificate, key=key, client_ca=client_ca) if certificate and key else None
+
+
+def read_token_file(path: Path | None) -> str:
+    """Return the token in the file; "" without a file."""
+    from hone.sandbox.remote.server import read_token
+
+    return read_token(path) if path else ""
+
+
+def run_server(server: Coroutine[Any, Any, None]) -> None:
+    """Run a server to its end on uvloop."""
+    import asyncio
+
+    import uvloop
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(server)
+
+
+def print_address(url: str) -> None:
+    print(f"listening on {url}", file=sys.stderr, flush=True)
+
+
+ProviderOption = Annotated[
+    Literal["namespaces", "docker"], typer.Option("--provider", help="Sandbox provider.")
+]
+
+
+def node(
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 picks a free port.")],
+    provider: ProviderOption = "namespaces",
+    token_file: TokenFileOption = None,
+    host: HostOption = "127.0.0.1",
+    max_sandboxes: Annotated[
+        int,
+        typer.Option(min=1, help="Maximum concurrent sandboxes; excess requests get HTTP 503."),
+    ] = 64,
+    tls_cert: TlsCertOption = None,
+    tls_key: TlsKeyOption = None,
+    tls_client_ca: ClientCaOption = None,
+) -> None:
+    """Serve this machine's sandboxes over HTTP, to a pool or to clients.
+
+    SIGTERM or Ctrl-C stops the server after all its sandboxes are removed.
+
+    [bold]Example[/bold]: hone node --port 5000 --token-file /etc/hone/token --host 0.0.0.0
+    """
+    from hone.sandbox import make_provider
+    from hone.sandbox.node.node import NodeOptions
+    from hone.sandbox.node.server import run
+    from hone.sandbox.remote.server import Listening
+    from hone.sandbox.settings import SandboxSettings
+    from hone.utils.files import default_cache_dir
+
+    server = run(
+        make_provider(SandboxSettings(provider=provider)),
+        NodeOptions(provider_name=provider, token=read_token_file(token_file), max_sandboxes=max_sandboxes),
+        Listening(host=host, port=port, tls=make_tls(tls_cert, tls_key, tls_client_ca)),
+        directory=default_cache_dir() / "nodes",  # on a disk: uploads pass through it
+        on_listening=print_address,
+    )
+    run_server(server)
+
 
 LISTED = 50  # leases in the table
 NODE_COLUMNS = {
