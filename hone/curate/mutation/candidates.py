@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from hone.curate.mutation.operators import bugs
+from hone.curate.mutation.operators import expressions, statements, values
 from hone.curate.mutation.sites import SiteFinder
 from hone.curate.mutation.source import Change, Source, apply
 from hone.tasks.diffs import file_diff
@@ -74,7 +74,7 @@ class Module:
     def mutations(self) -> Iterator[Mutation]:
         """Yield every mutation of the file; some change nothing or do not compile."""
         for site in self._walk.sites:
-            for operator, change in bugs(site):
+            for operator, change in (*expressions.bugs(site), *values.bugs(site), *statements.bugs(site)):
                 yield Mutation(
                     path=self.source.path,
                     operator=operator,

@@ -22,6 +22,7 @@ class Edit(NamedTuple):
 
 
 Change = tuple[Edit, ...]  # the edits of one file for one mutation
+Bug = tuple[str, Change]  # the name of an operator, and its change: it may do nothing or not compile
 
 
 class Source:

@@ -7,16 +7,15 @@ from collections.abc import Iterator, Mapping
 
 import libcst as cst
 
-from hone.curate.mutation.operators.operator import Bug, Operator
 from hone.curate.mutation.sites import Site, last_name
-from hone.curate.mutation.source import Edit
+from hone.curate.mutation.source import Bug, Edit
 
 _INVERSE = (("<", ">"), ("<=", ">="), ("==", "!="), ("in", "not in"), ("is", "is not"))
 _ARITHMETIC = (
     *("+ -", "- +", "* //", "/ *", "// /", "% //", "** *", "& |", "| &", "^ |", "<< >>", ">> <<"),
     *("+= -=", "-= +=", "*= +=", "/= //=", "//= /=", "&= |=", "|= &="),
 )
-_TOKENS: Mapping[Operator, Mapping[str, str]] = {
+_TOKENS: Mapping[str, Mapping[str, str]] = {
     "comparison_boundary": {"<": "<=", "<=": "<", ">": ">=", ">=": ">"},
     "comparison_inverse": dict(_INVERSE) | {second: first for first, second in _INVERSE},
     "boolean_operator": {"and": "or", "or": "and"},
@@ -92,7 +91,6 @@ def _is_text_format(node: cst.CSTNode) -> bool:
 def _dropped_parts(site: Site) -> Iterator[Bug]:
     """Yield the bugs that leave one part of an expression, such as `x` of `x.strip()`."""
     node = site.node
-    operator: Operator
     match node:
         case cst.BooleanOperation(left=left, right=right):
             operator, parts = "dropped_operand", [left, right]

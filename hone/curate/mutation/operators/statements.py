@@ -6,9 +6,8 @@ from collections.abc import Iterator
 
 import libcst as cst
 
-from hone.curate.mutation.operators.operator import Bug, Operator
 from hone.curate.mutation.sites import Site, last_name
-from hone.curate.mutation.source import Edit
+from hone.curate.mutation.source import Bug, Edit
 
 _LEAVES = (cst.Return, cst.Continue, cst.Break, cst.Raise)
 _EXCEPTIONS = {
@@ -57,7 +56,6 @@ def bugs(site: Site) -> Iterator[Bug]:
 
 def _removed_lines(site: Site) -> Iterator[Bug]:
     """Yield the removal of an assignment to something that has a value, and of a call without a result."""
-    operator: Operator
     line, target = site.statement, None
     if line is None:
         return

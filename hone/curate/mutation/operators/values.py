@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import libcst as cst
 
-from hone.curate.mutation.operators.operator import Bug, Operator
 from hone.curate.mutation.sites import Site, last_name, parameters
+from hone.curate.mutation.source import Bug
 
 _ORDERED = (cst.LessThan, cst.LessThanEqual, cst.GreaterThan, cst.GreaterThanEqual)
 _CONSTANTS = {"True": "False", "False": "True", "None": "False"}
@@ -71,7 +71,7 @@ def _bounds(node: cst.CSTNode) -> list[cst.BaseExpression]:
     return []
 
 
-def _neighbours(operator: Operator, site: Site, number: cst.Integer) -> Iterator[Bug]:
+def _neighbours(operator: str, site: Site, number: cst.Integer) -> Iterator[Bug]:
     if number.value.isdigit():
         for step in (1, -1):
             yield operator, site.replace(number, str(int(number.value) + step))
