@@ -38,7 +38,7 @@ __all__ = [
 def make_agent(settings: AgentSettings) -> Agent:
     """Return the agent that `settings` describe. Raises ScaffoldError."""
     if isinstance(settings, DebuggerAgentSettings):
-        return DebuggerAgent.of(settings)
+        return DebuggerAgent(settings)
     if isinstance(settings, BlackboxAgentSettings):
         from hone.agents.blackbox import BlackboxAgent  # imports a web server
 

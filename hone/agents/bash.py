@@ -11,8 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from hone.agents.actions import BASH_TOOL, Action, CommandResult, FormatError, parse_actions, run_command
-from hone.agents.contract import AgentRun
-from hone.agents.loop import Limits, Step, run_loop
+from hone.agents.contract import AgentRun, Limits, Step, run_loop
 from hone.agents.scaffold import Mode, Scaffold, render
 from hone.policy.reply import Chat, Reply
 from hone.sandbox.contract import Sandbox

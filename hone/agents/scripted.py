@@ -17,7 +17,7 @@ from hone.agents.bash import BashAgent
 from hone.agents.contract import AgentRun
 from hone.agents.debugger.agent import DebuggerAgent
 from hone.agents.scaffold import SUBMIT, Mode, Scaffold
-from hone.agents.settings import DemonstratorSettings
+from hone.agents.settings import DebuggerAgentSettings, DemonstratorSettings
 from hone.policy.reply import CallKind, Chat, Reply, ToolCall, ToolSpec
 from hone.sandbox.contract import Sandbox
 from hone.types import Message, Task, TokenTree
@@ -130,7 +130,7 @@ class DebuggerDemonstrator(DebuggerAgent):
     """Views the faulty file, rewrites one line and submits; the fix is that of `choose_fix`."""
 
     def __init__(self, settings: DemonstratorSettings) -> None:
-        super().__init__(pdb=settings.pdb)
+        super().__init__(DebuggerAgentSettings(pdb=settings.pdb))
         self._settings = settings
 
     async def run(self, task: Task, sandbox: Sandbox, chat: Chat, run: AgentRun) -> None:

@@ -14,11 +14,10 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
-from hone.agents.contract import AgentRun
+from hone.agents.contract import AgentRun, Limits, Step, run_loop
 from hone.agents.debugger.calls import CallError, ToolUse, check_arguments, parse_call
 from hone.agents.debugger.client import MOUNTS, Listener, open_client, open_listener
 from hone.agents.debugger.tools import Tools, tool_specs
-from hone.agents.loop import Limits, Step, run_loop
 from hone.agents.settings import DebuggerAgentSettings
 from hone.policy.reply import Chat, Reply, ToolSpec
 from hone.sandbox.contract import Sandbox, SandboxSpec
@@ -67,42 +66,18 @@ the code to fix the issue."""
 
 
 class DebuggerAgent:
-    """Works only while it is open; see `hone.agents.contract.Agent`.
+    """Works only while it is open; see `hone.agents.contract.Agent`."""
 
-    Args:
-        pdb: False removes the debugger from the tools and the prompt.
-        native: use the model's own tool-call format; else the prompt describes calls as text.
-        command_timeout_s: of one pdb command, and of the tests.
-    """
-
-    def __init__(
-        self,
-        *,
-        pdb: bool = True,
-        native: bool = True,
-        limits: Limits | None = None,
-        command_timeout_s: float = COMMAND_TIMEOUT_S,
-    ) -> None:
-        self.tools = tool_specs(pdb=pdb)
-        self.limits = limits or Limits(turns=TURNS)
-        self.command_timeout_s = command_timeout_s
-        self._pdb, self._native = pdb, native
-        self._listener: Listener | None = None
-
-    @classmethod
-    def of(cls, settings: DebuggerAgentSettings) -> DebuggerAgent:
-        """Return the agent that `settings` describe."""
-        limits = Limits(
+    def __init__(self, settings: DebuggerAgentSettings) -> None:
+        self.tools = tool_specs(pdb=settings.pdb)
+        self.limits = Limits(
             turns=TURNS if settings.turn_limit is None else settings.turn_limit,
             tokens=settings.token_limit,
             seconds=settings.time_limit_s or 0.0,
         )
-        return cls(
-            pdb=settings.pdb,
-            native=settings.tool_calls == "native",
-            limits=limits,
-            command_timeout_s=settings.command_timeout_s or COMMAND_TIMEOUT_S,
-        )
+        self.command_timeout_s = settings.command_timeout_s or COMMAND_TIMEOUT_S
+        self._pdb, self._native = settings.pdb, settings.tool_calls == "native"
+        self._listener: Listener | None = None
 
     @asynccontextmanager
     async def open(self, spec: SandboxSpec) -> AsyncGenerator[SandboxSpec]:

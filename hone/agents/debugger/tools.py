@@ -97,7 +97,7 @@ class Tools:
         self.pdb.ended()
         if "error" in ran:
             return f"Eval failed. Error message:\n{ran['error']}", 1
-        return eval_text(ran, self.timeout_s), ran["exit_code"] if isinstance(ran["exit_code"], int) else -1
+        return eval_text(ran, self.timeout_s), -1 if ran["exit_code"] is None else ran["exit_code"]
 
 
 def view_text(path: str, found: dict[str, Any], breakpoints: tuple[Breakpoint, ...] | None) -> str:
@@ -136,20 +136,16 @@ def grep_text(pattern: str, path: str | None, found: dict[str, Any]) -> str:
 
 
 def eval_text(ran: dict[str, Any], timeout_s: float) -> str:
-    """Return the tests' output without times and versions, then the counts that pytest reported."""
+    """Return the tests' output without times and versions, then how they ended."""
     lines = [
         re.sub(r" in \d+(\.\d+)?s( \([\d:]+\))?(?=$| =)", "", line)
         for line in str(ran["printed"]).strip("\n").split("\n")
         if not re.match(r"(platform |rootdir: |plugins: |cachedir: |configfile: )", line)
     ]
     text = "\n".join(re.sub(r"^([=-])\1{3,}$", r"\1\1\1\1", line) for line in lines)
-    counts = ran["counts"]
-    if ran["timed_out"]:
+    if ran["exit_code"] is None:
         return f"{text}\nThe tests have timed out after {timeout_s:g} s and were killed."
-    if not isinstance(counts, dict):
-        return f"{text}\nThe tests did not run to their end (exit code {ran['exit_code']})."
-    shown_counts = ", ".join(f"{number} {outcome}" for outcome, number in sorted(counts.items()))
-    return f"{text}\nTests: {shown_counts or 'none were found'}."
+    return f"{text}\npytest ended with exit code {ran['exit_code']}."
 
 
 Argument = tuple[str, str]  # JSON type, description

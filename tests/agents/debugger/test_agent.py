@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 
 from hone.agents import AgentRun, DebuggerAgent, make_agent
+from hone.agents.contract import Limits
 from hone.agents.debugger.client import MOUNTS, open_client, open_listener
 from hone.agents.debugger.pdb import Pdb
-from hone.agents.loop import Limits
 from hone.agents.settings import BashAgentSettings, DebuggerAgentSettings
 from hone.launch.runtime import open_agent
 from hone.outcomes import Outcome
@@ -75,11 +75,11 @@ class Replies:
         return self.replies.pop(0) if self.replies else native(SUBMIT)
 
 
-def work(chat: Replies, *, limits: Limits | None = None, **options: Any) -> AgentRun:
+def work(chat: Replies, **settings: Any) -> AgentRun:
     """One run in a sandbox with one file."""
 
     async def main() -> AgentRun:
-        agent, run = DebuggerAgent(limits=limits or Limits(turns=80), **options), AgentRun()
+        agent, run = DebuggerAgent(DebuggerAgentSettings(**settings)), AgentRun()
         async with (
             make_provider(SandboxSettings()) as provider,
             agent.open(SandboxSpec()) as spec,
@@ -121,7 +121,7 @@ def test_each_call_is_answered_by_its_id():
 
 def test_prompt_describes_text_calls():
     chat = Replies(text("view", {"path": "app.py"}), text(*SUBMIT))
-    run = work(chat, native=False)
+    run = work(chat, tool_calls="text")
     assert chat.tools == [None, None]
     assert '{"name": "pdb", "description": ' in run.messages[0]["content"]
     assert [message["role"] for message in run.messages[2:]] == ["assistant", "user", "assistant"]
@@ -135,7 +135,7 @@ def test_ablation_does_not_mention_pdb():
     assert "pdb" not in run.messages[0]["content"]
     assert "debugger" not in run.messages[0]["content"]
     assert run.messages[3]["content"].startswith("Unregistered tool: pdb. ")
-    run = work(Replies(), native=False, pdb=False)
+    run = work(Replies(), tool_calls="text", pdb=False)
     assert "pdb" not in run.messages[0]["content"]
     assert "pdb tool" in work(Replies()).messages[0]["content"]
 
@@ -163,7 +163,7 @@ def test_repeated_format_errors_end_the_rollout():
 
 
 def test_limits_end_the_rollout():
-    run = work(Replies(*[native(("listdir", {}))] * 9), limits=Limits(turns=80, tokens=25))
+    run = work(Replies(*[native(("listdir", {}))] * 9), token_limit=25)
     assert (run.ending, len(run.turns)) == (Outcome.TOKEN_LIMIT, 3)
 
 
@@ -191,7 +191,7 @@ def test_cancelled_run_leaves_no_process():
     starts = native(("pdb", {"command": "start", "runner": "python", "file": "app.py"}))
 
     async def main() -> None:
-        agent = DebuggerAgent()
+        agent = DebuggerAgent(DebuggerAgentSettings())
         async with (
             make_provider(SandboxSettings()) as provider,
             agent.open(SandboxSpec()) as spec,
@@ -219,7 +219,7 @@ def test_image_without_python_is_an_infrastructure_fault():
         await agent.run(make_task(), sandbox, Replies(), AgentRun())
 
     async def without_python() -> None:
-        agent = DebuggerAgent()
+        agent = DebuggerAgent(DebuggerAgentSettings())
         async with make_provider(SandboxSettings()) as provider, agent.open(SandboxSpec()) as spec:
             broken = dataclasses.replace(spec, env={"PATH": "/nowhere:/bin"}, mounts=())
             async with await provider.start(broken) as sandbox:
@@ -295,7 +295,7 @@ def test_task_is_resolved_with_exact_tokens(tmp_path: Path, pdb: bool):
     if pdb:
         assert done.turns[0].observation.startswith("PDB session started with: python -m pdb -m pytest -sq ")
         assert f"\nCurrent frame:\n{path}({line})" in done.turns[2].observation
-    assert "Tests: " in done.turns[-2].observation
+    assert "pytest ended with exit code 0" in done.turns[-2].observation
     sampled = [node for node in done.tree.nodes if node.sampled]
     assert [list(node.tokens) for node in sampled] == policy.ids
     for turn, prompt, ids in zip(done.turns, policy.engine.prompts, policy.ids, strict=True):

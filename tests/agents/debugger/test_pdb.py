@@ -267,7 +267,7 @@ def test_missing_tests_and_missing_pytest_are_errors():
         await tools.sandbox.write("pytest.py", b"raise ModuleNotFoundError(\"No module named 'pytest'\")\n")
         seen = await tools.pdb("start", "pytest", "tests/test_app.py")
         assert seen.startswith("Failure calling pdb:\nModuleNotFoundError: No module named 'pytest'")
-        assert "The tests did not run to their end (exit code 1)" in await tools.use("eval")
+        assert "pytest ended with exit code 1" in await tools.use("eval")
 
     run_session(scenario)
 
@@ -294,7 +294,7 @@ def test_edit_of_a_module_takes_effect_despite_cached_code():
             )  # cached code is recognised by the time alone
             await tools.pdb("start", "pytest", "test_module.py")
             assert await tools.pdb("p f()") == f"Pdb command output:\n{eval(f'7 {operator} 3')}\n"
-        assert (await tools.use("eval")).endswith("Tests: 1 failed.")
+        assert (await tools.use("eval")).endswith("1 failed\npytest ended with exit code 1.")
 
     run_session(
         scenario, {"test_module.py": "from module import f\n\n\ndef test_f():\n    assert f() == 4\n"}

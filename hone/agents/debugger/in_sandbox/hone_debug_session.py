@@ -13,7 +13,7 @@ from typing import Any
 
 import hone_processes  # pyright: ignore[reportMissingImports]  # hone.utils.processes
 from hone_debug_files import Refused, resolve
-from hone_debug_wire import INTERRUPT, Broken, Messages, Output, pack  # beside this file
+from hone_debug_wire import CHANNEL, INTERRUPT, Broken, Messages, Output, pack  # beside this file
 
 DEBUGGEE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "hone_debuggee.py")
 PIECE = 1 << 16
@@ -120,15 +120,15 @@ class Child:
     """
 
     def __init__(self, argv: list[str], cwd: str, env: dict[str, str]) -> None:
-        """Append the number of the channel's descriptor to `argv` and start it. Raises OSError."""
+        """Start `argv` with the channel's descriptor in its environment. Raises OSError."""
         self.channel, theirs = socket.socketpair()
         self.output, write_end = os.pipe()
         theirs.set_inheritable(True)
         try:
             self.process = subprocess.Popen(
-                [*argv, str(theirs.fileno())],
+                argv,
                 cwd=cwd,
-                env=env,
+                env={**env, CHANNEL: str(theirs.fileno())},
                 stdin=subprocess.DEVNULL,
                 stdout=write_end,
                 stderr=write_end,

@@ -8,6 +8,7 @@ from typing import Any
 
 MESSAGE_MAX = 8 << 20  # bytes
 INTERRUPT = signal.SIGRTMIN + 10  # stops a program under the debugger
+CHANNEL = "HONE_DEBUG_CHANNEL"  # environment variable: the descriptor of a program's channel
 KEPT = 10_000  # bytes kept for one reply, half of them from the end
 
 

@@ -1,4 +1,4 @@
-"""The program under the debugger: the server starts `python hone_debuggee.py CHANNEL`."""
+"""The program under the debugger: the server starts `python hone_debuggee.py`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import traceback
 import types
 from typing import Any
 
-from hone_debug_wire import INTERRUPT, Messages  # beside this file
+from hone_debug_wire import CHANNEL, INTERRUPT, Messages  # beside this file
 from hone_debugger import OWN_FILES, Debugger
 
 
@@ -82,8 +82,9 @@ def run_pytest(debugger: Debugger, target: str) -> int:
 
 
 def main() -> None:
-    number = fcntl.fcntl(int(sys.argv[1]), fcntl.F_DUPFD_CLOEXEC, 100)  # low numbers stay free
-    os.close(int(sys.argv[1]))
+    inherited = int(os.environ.pop(CHANNEL))
+    number = fcntl.fcntl(inherited, fcntl.F_DUPFD_CLOEXEC, 100)  # low numbers stay free
+    os.close(inherited)
     channel = socket.socket(fileno=number)
     job = receive_job(channel)
     sys.path[:] = [entry for entry in sys.path if os.path.realpath(entry) != os.path.dirname(__file__)]
