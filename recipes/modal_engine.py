@@ -44,7 +44,7 @@ image = (
 @modal.web_server(port=PORT, startup_timeout=1_800)
 def serve() -> None:
     """Runs in the container; /health answers once the model is loaded."""
-    from hone.policy.engines.command import server_command
+    from hone.policy.engines.managed_server import server_command
     from hone.policy.settings import ModelSettings, ServerEngineSettings
 
     settings = ServerEngineSettings(

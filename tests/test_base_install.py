@@ -19,8 +19,6 @@ NEEDS_EXTRA = {
     "hone.policy.batch": "torch",
     "hone.policy.kv": "torch",
     "hone.policy.local": "torch",
-    "hone.policy.sampler": "torch",
-    "hone.policy.threads": "torch",
     "hone.train": "torch",
 }
 """Module or package whose import may fail in the base install. Every other one must import."""

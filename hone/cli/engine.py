@@ -72,7 +72,7 @@ def serve(flags: Flags) -> None:
 
     from hone.launch.engine import default_context
     from hone.launch.engine import serve as run
-    from hone.policy.engines.command import has_gpu
+    from hone.policy.engines.managed_server import has_gpu
     from hone.policy.settings import ModelSettings, ServerEngineSettings
     from hone.utils.files import default_cache_dir
 

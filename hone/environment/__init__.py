@@ -1,8 +1,13 @@
 """From a task to a ready sandbox: its image, layer and base commit; patches extracted and applied."""
 
 from hone.environment.apply import apply_patch, apply_trusted_patch, base_mounts, extract_patch
-from hone.environment.environment import TaskEnvironment, resolve_environment
-from hone.environment.errors import BrokenTree, EnvironmentFailed, PatchRefused
+from hone.environment.environment import (
+    BrokenTree,
+    EnvironmentFailed,
+    PatchRefused,
+    TaskEnvironment,
+    resolve_environment,
+)
 from hone.environment.patch import FilePatch, FilteredPatch, filter_patch, parse_patch
 from hone.environment.prepare import prepare_workspace, start_agent_sandbox
 from hone.environment.settings import EnvironmentSettings

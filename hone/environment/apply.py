@@ -11,8 +11,7 @@ import secrets
 from collections.abc import Collection
 from pathlib import Path
 
-from hone.environment.environment import GIT_ENV
-from hone.environment.errors import BrokenTree, EnvironmentFailed, PatchRefused
+from hone.environment.environment import GIT_ENV, BrokenTree, EnvironmentFailed, PatchRefused
 from hone.environment.patch import is_protected
 from hone.environment.settings import EnvironmentSettings
 from hone.sandbox.contract import ExecResult, Mount, Sandbox, SandboxLost

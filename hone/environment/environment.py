@@ -1,4 +1,4 @@
-"""What a task's sandboxes show, and the Python that runs the tests there."""
+"""What a task's sandboxes show, the Python that runs the tests there, and the errors of preparing them."""
 
 from __future__ import annotations
 
@@ -8,13 +8,26 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from hone.environment.settings import EnvironmentSettings
-from hone.sandbox.contract import Mount
+from hone.sandbox.contract import Mount, SandboxLost
 from hone.tasks.errors import TaskError
 from hone.tasks.python import SITE_TARGET, install
 from hone.tasks.workspace import is_local, prepare
 from hone.types import Environment, Task
 from hone.utils import git
 from hone.utils.files import default_cache_dir
+
+
+class EnvironmentFailed(Exception):
+    """The environment cannot be prepared, and no patch caused that: an infrastructure failure."""
+
+
+class BrokenTree(SandboxLost):
+    """The agent left a tree that git cannot turn into a patch; its sandbox is unusable."""
+
+
+class PatchRefused(Exception):
+    """The patch is malformed or reaches outside the repository; it is not applied."""
+
 
 # For git commands of Hone in a sandbox, where the repository may belong to another user.
 GIT_ENV: Mapping[str, str] = {**git.ISOLATED, **git.config({"safe.directory": "*"})}

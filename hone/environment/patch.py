@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
-from hone.environment.errors import PatchRefused
+from hone.environment.environment import PatchRefused
 from hone.tasks.configuration import FILES
 
 

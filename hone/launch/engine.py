@@ -10,8 +10,7 @@ from typing import Any
 
 from hone.policy.engine import EngineError
 from hone.policy.engines.client import Http, Refused, new_session
-from hone.policy.engines.command import CONTEXT_SLACK
-from hone.policy.engines.managed_server import ManagedServer, require_free
+from hone.policy.engines.managed_server import CONTEXT_SLACK, ManagedServer, require_free
 from hone.policy.engines.open import CLIENTS
 from hone.policy.engines.replica import run_preflight
 from hone.policy.errors import PolicyError

@@ -16,10 +16,10 @@ from hone.launch.policy import load_policy
 from hone.launch.reporter import Reporter
 from hone.launch.rundir import claim, replace_symlink
 from hone.launch.runtime import Runtime, open_context, open_runtime
+from hone.policy.chat import encode_conversation
 from hone.policy.reply import ToolSpec
 from hone.policy.settings import ModelSettings
 from hone.policy.tiny import make_tiny
-from hone.policy.transcript import encode_conversation
 from hone.rollout import demonstrations
 from hone.rollout.demonstrations import Demonstration
 from hone.rollout.lock import RunLock

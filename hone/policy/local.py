@@ -22,11 +22,25 @@ import torch
 from hone.policy.batch import Batch, DecodeRow
 from hone.policy.engine import Completion, EngineError, Sampling, check_prompt
 from hone.policy.settings import LocalEngineSettings
-from hone.policy.threads import use_threads
 from hone.types import Int32
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
+
+# Without the lock a concurrent caller would read this caller's limit as the global one.
+_lock = threading.Lock()
+
+
+def use_threads(count: int) -> None:
+    """Make tensor operations of this thread use `count` threads; other threads keep their number."""
+    with _lock:
+        # The query also initialises this thread; done later, that would undo the limit.
+        previous = torch.get_num_threads()
+        torch.set_num_threads(count)
+        # New threads get the number that was set last, so another thread sets the old number again.
+        restorer = threading.Thread(target=torch.set_num_threads, args=(previous,))
+        restorer.start()
+        restorer.join()
 
 
 @dataclass(slots=True, eq=False)

@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hone.policy.threads import use_threads
+from hone.policy.local import use_threads
 from hone.train.batches import MicroBatch, TrainRow, micro_batches, split_rollouts
 from hone.train.errors import NonFinite, StepCancelled, TrainError
 from hone.train.logprobs import require_plain_head, token_logprobs

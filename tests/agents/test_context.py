@@ -13,13 +13,12 @@ from hypothesis import strategies as st
 
 from hone.agents.context import ManagedChat, drop_thinking, head_tail, omitted_marker
 from hone.agents.settings import ContextSettings
-from hone.policy.chat import Chat
+from hone.policy.chat import Chat, Fork
 from hone.policy.engine import ContextOverflow, Sampling
 from hone.policy.model import make_renderer
 from hone.policy.reply import Reply
 from hone.policy.settings import TinyModelSettings
 from hone.policy.tiny import make_tokenizer
-from hone.policy.transcript import Fork
 from hone.train.samples import tree_samples
 from hone.types import Message, TokenTree
 from tests.policy.scripted_engine import ScriptedEngine

@@ -9,11 +9,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from hone.policy.chat import Chat
+from hone.policy.chat import Chat, Fork, encode_conversation
 from hone.policy.engine import ContextOverflow, EngineError, Sampling
 from hone.policy.errors import PolicyError
 from hone.policy.model import make_renderer
-from hone.policy.transcript import Fork, encode_conversation
 from tests.examples import examples
 from tests.policy.conversations import TOOL as BASH
 from tests.policy.scripted_engine import ScriptedEngine

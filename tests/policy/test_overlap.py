@@ -7,10 +7,9 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from hone.policy.chat import Chat
+from hone.policy.chat import Chat, Fork
 from hone.policy.engine import Sampling
 from hone.policy.reply import CallKind
-from hone.policy.transcript import Fork
 from tests.policy.scripted_engine import ScriptedEngine
 
 

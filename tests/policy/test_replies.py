@@ -7,10 +7,9 @@ import json
 
 import pytest
 
-from hone.policy.chat import Chat
+from hone.policy.chat import Chat, Fork
 from hone.policy.engine import Sampling
 from hone.policy.errors import PolicyError
-from hone.policy.transcript import Fork
 from tests.policy.conversations import TOOL as BASH
 from tests.policy.scripted_engine import ScriptedEngine
 

@@ -8,8 +8,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hone.policy.batch import RowSampler, uniforms
 from hone.policy.engine import Sampling
-from hone.policy.sampler import RowSampler, uniforms
 
 CPU = torch.device("cpu")
 

@@ -16,13 +16,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hone.policy import compose
-from hone.policy.chat import Chat
+from hone.policy.chat import Chat, Fork
 from hone.policy.engine import Sampling
 from hone.policy.errors import PolicyError
 from hone.policy.messages import key_of, read_reply, reasoning_of
 from hone.policy.model import make_renderer
 from hone.policy.rendering import FamilyRenderer
-from hone.policy.transcript import Fork
 from tests.policy import families
 from tests.policy.conversations import TOOL, Conversation, call, sampled, user
 from tests.policy.scripted_engine import ScriptedEngine

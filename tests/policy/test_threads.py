@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import torch
 
-from hone.policy.threads import use_threads
+from hone.policy.local import use_threads
 
 pytestmark = pytest.mark.model
 

@@ -8,11 +8,10 @@ import json
 import numpy as np
 import pytest
 
-from hone.policy.chat import Chat
+from hone.policy.chat import Chat, Fork
 from hone.policy.engine import Sampling
 from hone.policy.errors import PolicyError
 from hone.policy.model import make_renderer
-from hone.policy.transcript import Fork
 from tests.policy import families
 from tests.policy.conversations import TOOL, call, user
 from tests.policy.scripted_engine import ScriptedEngine

@@ -9,11 +9,11 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
+from hone.policy.chat import encode_conversation
 from hone.policy.model import load_model, load_tokenizer, make_renderer
 from hone.policy.reply import ToolSpec
 from hone.policy.settings import TinyModelSettings
 from hone.policy.tiny import make_tiny
-from hone.policy.transcript import encode_conversation
 from hone.train.errors import TrainError
 from hone.train.metrics import MetricsWriter, read_metrics
 from hone.train.settings import CheckpointSettings, OptimizerSettings, SftSettings

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from hone.policy.engine import EngineError
 from hone.policy.engines.client import Http
-from hone.policy.engines.command import free_port
 from hone.policy.engines.fleet import Fleet
+from hone.policy.engines.managed_server import free_port
 from hone.policy.engines.replica import Replica
 from hone.policy.errors import PolicyError
 from hone.policy.settings import ServerEngineSettings

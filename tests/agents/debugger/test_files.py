@@ -145,6 +145,8 @@ def test_eval_runs_the_visible_tests():
         await tools.use(
             "edit", path="test.py", new_code="import pytest\n\n@pytest.mark.skip\ndef test_s(): ...\n"
         )
-        assert (await tools.use("eval")).endswith("1 skipped\npytest ended with exit code 0.")  # only test.py runs
+        assert (await tools.use("eval")).endswith(
+            "1 skipped\npytest ended with exit code 0."
+        )  # only test.py runs
 
     run_session(scenario)

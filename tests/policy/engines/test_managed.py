@@ -18,9 +18,8 @@ import psutil
 import pytest
 
 from hone.policy.engine import EngineError, Sampling
-from hone.policy.engines.command import reserved_port, server_command
 from hone.policy.engines.fleet import Fleet
-from hone.policy.engines.managed_server import ManagedServer, require_free
+from hone.policy.engines.managed_server import ManagedServer, require_free, reserved_port, server_command
 from hone.policy.engines.open import open_servers
 from hone.policy.settings import ModelSettings, ServerEngineSettings
 from tests.policy.engines.conftest import require_exact
