@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
@@ -241,17 +241,8 @@ def _check_link(part: FilePatch) -> None:
         return
     if "GIT binary patch" in part.text:
         raise PatchRefused(f"{part.paths[-1]} is a link in binary form")
-    for line in _added_lines(part.text):
+    added = [line[1:] for line in part.text.partition("\n@@")[2].split("\n") if line.startswith("+")]
+    for line in added:
         target = posixpath.normpath(posixpath.join(posixpath.dirname(part.paths[-1]), line))
         if line.startswith("/") or target == ".." or target.startswith("../"):
             raise PatchRefused(f"{part.paths[-1]} is a link to {line!r}, outside the repository")
-
-
-def _added_lines(text: str) -> Iterator[str]:
-    """Yield the lines that the hunks of one part add."""
-    inside = False
-    for line in text.split("\n"):
-        if HUNK.match(line):
-            inside = True
-        elif inside and line.startswith("+"):
-            yield line[1:]

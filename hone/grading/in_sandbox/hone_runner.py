@@ -16,6 +16,7 @@ input: the job as length-prefixed JSON, then the nonce, 32 bytes.
 
 from __future__ import annotations
 
+import importlib.metadata
 import json
 import os
 import resource
@@ -116,22 +117,11 @@ def give_up(reason: str) -> NoReturn:
 
 def find_plugins(folders: list[str], workdir: str) -> list[str]:
     """Return the modules of pytest plugins installed in `folders`, which the patch cannot change."""
-    found = []
-    for folder in folders:
-        if (folder + "/").startswith(workdir + "/") or not os.path.isdir(folder):
-            continue
-        for name in sorted(os.listdir(folder)):
-            if not name.endswith((".dist-info", ".egg-info")):
-                continue
-            try:
-                with open(os.path.join(folder, name, "entry_points.txt")) as file:
-                    text = file.read()
-            except (OSError, UnicodeDecodeError):
-                continue
-            section = text.partition("[pytest11]")[2].partition("\n[")[0]
-            modules = [line.partition("=")[2].split("[")[0].strip() for line in section.splitlines()]
-            found += filter(None, modules)
-    return [module for module in dict.fromkeys(found) if not module.startswith(UNWANTED)]
+    trusted = [folder for folder in folders if folder and not (folder + "/").startswith(workdir + "/")]
+    installed = importlib.metadata.distributions(path=trusted)
+    points = [point for each in installed for point in each.entry_points if point.group == "pytest11"]
+    modules = dict.fromkeys(point.value.split("[")[0].strip() for point in points)
+    return sorted(module for module in modules if not module.startswith(UNWANTED))
 
 
 def make_untraceable() -> None:
