@@ -111,7 +111,8 @@ def test_patch_turns_the_base_into_the_agents_tree(workspace: Path, tmp_path: Pa
                 patch.encode()  # valid Unicode, whatever the files hold
                 shutil.copytree(workspace, rebuilt, symlinks=True)
                 if patch:
-                    git(rebuilt, "apply", "--whitespace=nowarn", "-", stdin=patch.encode())
+                    (tmp_path / "patch.diff").write_bytes(patch.encode())
+                    git(rebuilt, "apply", "--whitespace=nowarn", str(tmp_path / "patch.diff"))
                 assert _files(rebuilt) == _files(left), name
                 assert (patch == "") == (name in ("nothing", "only caches")), name
                 if name != "attributes of its own":
