@@ -226,6 +226,5 @@ async def _run(
     if result.timed_out:
         raise BrokenTree(f"git did not read the tree within {settings.extract_timeout_s:g} s")
     if result.exit_code != 0:
-        lines = result.stderr.decode("utf-8", "replace").strip().splitlines() or ["no message"]
-        raise BrokenTree(f"git cannot read the tree (exit code {result.exit_code}): {lines[-1]}")
+        raise BrokenTree(f"git cannot read the tree ({result.ending})")
     return result

@@ -17,7 +17,7 @@ from typing import IO
 from hone.environment.apply import BASE_GIT, base_mounts
 from hone.environment.environment import GIT_ENV, has_own_repository, resolve_environment
 from hone.environment.settings import EnvironmentSettings
-from hone.sandbox.contract import ExecResult, Provider, Sandbox, SandboxError, SandboxSpec
+from hone.sandbox.contract import Provider, Sandbox, SandboxError, SandboxSpec
 from hone.tasks.errors import TaskError
 from hone.tasks.formats import digest, r2e
 from hone.tasks.workspace import prepare
@@ -117,7 +117,7 @@ async def _take_base(task: Task, provider: Provider, target: Path) -> None:
             timeout_s=TIMEOUT_S,
         )
         if made.exit_code != 0:
-            raise TaskError(f"{no_repository} that git can read in {environment.workdir}: {_last_line(made)}")
+            raise TaskError(f"{no_repository} that git can read in {environment.workdir}: {made.ending}")
         await asyncio.to_thread(target.mkdir, parents=True)
         await sandbox.download(f"{base}/.git", target / ".git")
 
@@ -162,14 +162,9 @@ async def _hide_fix(sandbox: Sandbox, task: Task) -> None:
         timeout_s=TIMEOUT_S,
     )
     if done.exit_code != 0:
-        raise SandboxError(f"task {task.id}: cannot remove the fix from its image: {_last_line(done)}")
+        raise SandboxError(f"task {task.id}: cannot remove the fix from its image: {done.ending}")
 
 
 def _hidden_files(task: Task) -> tuple[str, ...]:
     """Return files of a data set's image that only the grader may see."""
     return r2e.HIDDEN if task.checks.parser == r2e.PARSER else ()
-
-
-def _last_line(result: ExecResult) -> str:
-    lines = result.stderr.decode("utf-8", "replace").strip().splitlines()
-    return lines[-1] if lines else f"exit code {result.exit_code}"

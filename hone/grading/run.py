@@ -90,10 +90,7 @@ async def run_tests(
         timeout_s=job.timeout_s + settings.slack_s,
         env=job.env,
     )
-    ended = "timed out" if result.timed_out else f"exit code {result.exit_code}"
-    if result.stderr:
-        ended += f": {result.stderr[-500:].decode('utf-8', 'replace').strip()}"
-    return read_report(result.stdout, nonce, job, ended)
+    return read_report(result.stdout, nonce, job, result.ending)
 
 
 def read_report(output: bytes, nonce: str, job: PytestJob, ended: str) -> TestRun:

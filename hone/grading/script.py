@@ -74,7 +74,7 @@ async def _run_pytest(
     prepared = await _run_bash(sandbox, text, PREPARE_TIMEOUT_S)
     parts = prepared.stdout.split(f"{border}\0".encode())
     if prepared.exit_code != 0 or len(parts) != 4:
-        raise GraderError(f"the script could not prepare the tests ({_ending(prepared)})")
+        raise GraderError(f"the script could not prepare the tests ({prepared.ending})")
     changed = [entry[3:] for entry in parts[1].decode("utf-8", "surrogateescape").split("\0") if entry]
     env = dict(line.split("=", 1) for line in parts[3].decode("utf-8", "replace").split("\0") if "=" in line)
     job = dataclasses.replace(
@@ -87,7 +87,7 @@ async def _run_pytest(
     )
     reset = await sandbox.exec("git checkout -q -- . && git clean -fdq", timeout_s=settings.slack_s)
     if reset.exit_code != 0:
-        raise GraderError(f"the repository cannot be reset ({_ending(reset)})")
+        raise GraderError(f"the repository cannot be reset ({reset.ending})")
     await _apply(sandbox, patch, settings)
     return await run_tests(sandbox, job, environment, settings)
 
@@ -168,10 +168,3 @@ def _is_forged(mark: str, nonce: str, log: str) -> bool:
     lines = [line for line in log.splitlines() if mark in line]
     own = [line for line in lines if nonce in line]
     return len(own) != len(lines) or len(own) > (2 if mark == EXIT_CODE else 1)
-
-
-def _ending(result: ExecResult) -> str:
-    if result.timed_out:
-        return "it ran out of time"
-    lines = (result.stderr or result.stdout).decode("utf-8", "replace").strip().splitlines()
-    return f"exit code {result.exit_code}" + (f": {lines[-1]}" if lines else "")

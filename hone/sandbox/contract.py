@@ -156,6 +156,14 @@ class ExecResult:
         """Return stdout as text; undecodable bytes are replaced."""
         return self.stdout.decode("utf-8", "replace")
 
+    @property
+    def ending(self) -> str:
+        """Return how the command ended, with the last line of its errors or its output."""
+        if self.timed_out:
+            return f"it did not end within {self.seconds:.0f} s"
+        lines = (self.stderr or self.stdout).decode("utf-8", "replace").strip().splitlines()
+        return f"exit code {self.exit_code}" + (f": {lines[-1][-300:]}" if lines else "")
+
 
 Stream = Literal["stdout", "stderr"]
 OnOutput = Callable[[Stream, bytes], None]

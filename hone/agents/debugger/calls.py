@@ -6,16 +6,22 @@ A call is in the model's own format, which its renderer parses, or in one of two
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from dataclasses import dataclass
 from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
 
 from hone.policy.reply import Reply, ToolSpec
 
 NO_CALL = "Empty tool name in action: "
 _FUNCTION = re.compile(r"<function=([^>\s]*)>(.*?)</function>", re.DOTALL)
 _PARAMETER = re.compile(r"<parameter=([^>\s]+)>(.*?)</parameter>", re.DOTALL)
+_TYPES: dict[str, TypeAdapter[Any]] = {
+    "string": TypeAdapter(str), "integer": TypeAdapter(int), "boolean": TypeAdapter(bool),
+}  # fmt: skip
 _KINDS = {"string": "text", "integer": "a number", "boolean": "true or false"}
 
 
@@ -106,39 +112,15 @@ def check_arguments(spec: ToolSpec, arguments: Any) -> dict[str, Any]:
 
 
 def _typed(name: str, schema: dict[str, Any], value: Any) -> Any:
-    kind = schema["type"]
-    if isinstance(value, str):
-        if kind == "string":
-            return _choice(name, schema, value)
-        value = parse_literal(value.strip())
-    if value is None or (kind == "boolean" and isinstance(value, bool)):
-        return value
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if kind == "integer" and is_number and float(value).is_integer():
-        return int(value)
-    raise CallError(f"{name!r} must be {_KINDS[kind]}, got {value!r}")
-
-
-def _choice(name: str, schema: dict[str, Any], value: str) -> str | None:
-    choices = schema.get("enum")
-    if not choices:
-        return value
-    lowered = value.lower()
-    if lowered in ("", "none", "null"):
+    kind, choices = schema["type"], schema.get("enum")
+    if isinstance(value, str) and (choices or kind != "string"):
+        value = None if value.strip().lower() in ("", "none", "null") else value.strip().lower()
+    if value is None:
         return None
-    if lowered not in choices:
-        raise CallError(f"{name!r} must be {' or '.join(map(repr, choices))}, got {value!r}")
-    return lowered
-
-
-def parse_literal(text: str) -> Any:
-    """Return the value of `true`, `false`, `none`, `null`, an integer or a float; any other text itself."""
-    constants = {"true": True, "false": False, "none": None, "null": None}
-    if text.lower() in constants:
-        return constants[text.lower()]
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
-    return text
+    if kind == "boolean" or not isinstance(value, bool):  # else pydantic would take True as 1
+        with contextlib.suppress(ValidationError):
+            typed = _TYPES[kind].validate_python(value)
+            if not choices or typed in choices:
+                return typed
+    wanted = " or ".join(map(repr, choices)) if choices else _KINDS[kind]
+    raise CallError(f"{name!r} must be {wanted}, got {value!r}")

@@ -60,7 +60,7 @@ class Client:
                 await asyncio.wait({answering, self._running}, return_when=asyncio.FIRST_COMPLETED)
                 if answering.done():
                     return answering.result()
-                reason = _exit_reason(self._running)
+                reason = self._running.result().ending  # raises what its sandbox raised
         except ConnectionBroken as error:
             reason = str(error)
         except TimeoutError:
@@ -99,7 +99,8 @@ class Client:
                 )
             if not connected.done():
                 raise ProviderUnavailable(
-                    f"the debugger cannot be started in the sandbox: {_exit_reason(running)}", retryable=False
+                    f"the debugger cannot be started in the sandbox: {running.result().ending}",
+                    retryable=False,
                 )
             self._running, self._connection = running, connected.result()
             self._server = stack.pop_all()
@@ -131,13 +132,6 @@ async def open_client(sandbox: Sandbox, listener: Listener) -> AsyncGenerator[Cl
 async def _cancel(running: asyncio.Task[ExecResult]) -> None:
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)  # the next use of a lost sandbox reports it
-
-
-def _exit_reason(running: asyncio.Task[ExecResult]) -> str:
-    """Return how a server ended. Raises what its sandbox raised."""
-    result = running.result()
-    stderr = result.stderr[-300:].decode("utf-8", "replace").strip()
-    return f"it ended with exit code {result.exit_code}{': ' + stderr if stderr else ''}"
 
 
 class ConnectionBroken(Exception):

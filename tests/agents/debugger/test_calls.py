@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hone.agents.debugger.calls import CallError, ToolUse, check_arguments, parse_call, parse_literal
+from hone.agents.debugger.calls import CallError, ToolUse, check_arguments, parse_call
 from hone.agents.debugger.tools import tool_specs
 from hone.policy.reply import Reply
 
@@ -119,4 +119,3 @@ def test_text_values_are_converted():
         "end": None,
         "include_line_numbers_and_breakpoints": False,
     }
-    assert [parse_literal(text) for text in ("true", "None", "7", "1.5", "x")] == [True, None, 7, 1.5, "x"]
