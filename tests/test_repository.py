@@ -68,7 +68,7 @@ def test_every_setting_is_documented_in_a_sentence():
 
 
 @pytest.mark.slow
-def test_every_module_says_what_it_is_for():
+def test_every_module_has_a_docstring():
     silent = [
         path.relative_to(ROOT).as_posix()
         for path in SOURCES
@@ -77,7 +77,7 @@ def test_every_module_says_what_it_is_for():
     assert silent == []
 
 
-def test_nothing_names_a_path_of_somebodys_machine():
+def test_no_file_names_a_machine_path():
     found = [
         f"{path.relative_to(ROOT)}: {match.group()}"
         for path in tracked()

@@ -67,7 +67,7 @@ def test_a_jump_of_the_clock_ends_no_lease_that_is_renewed(
 
 
 @pytest.mark.parametrize("hours", [1, -1])
-def test_a_jump_of_the_clock_keeps_no_lease_that_nobody_renews(
+def test_a_jump_of_the_clock_keeps_no_unrenewed_lease(
     floor: Stack, jump: Callable[[float], None], hours: int
 ) -> None:
     with floor.caught("exec") as (client, _):

@@ -16,7 +16,7 @@ from tests.e2e.small_run import RECIPE, REPOSITORY, TIMEOUT_S, hone, sets
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1500)]
 
 
-def test_the_report_names_what_was_measured(finished: Path) -> None:
+def test_report_names_its_measurements(finished: Path) -> None:
     report = json.loads((finished / "report.json").read_text())
     pairs = (report, report["unseen_families"])
     for pair, n in zip(pairs, (12, 4), strict=True):
@@ -57,7 +57,7 @@ def test_plain_transformers_loads_the_result_and_answers_as_an_agent(finished: P
     assert sum(p.numel() for p in model.parameters()) <= 3_000_000
 
 
-def test_training_changed_the_weights_and_nothing_else_touched_the_demonstrations(finished: Path) -> None:
+def test_training_changes_the_weights_and_no_demonstration(finished: Path) -> None:
     from transformers import AutoModelForCausalLM
 
     before, after = (AutoModelForCausalLM.from_pretrained(finished / name) for name in ("start", "final"))
@@ -68,7 +68,7 @@ def test_training_changed_the_weights_and_nothing_else_touched_the_demonstration
     assert demonstrations.stat().st_mtime < (finished / "ledger.sqlite").stat().st_mtime
 
 
-def test_training_practises_on_tasks_that_nobody_demonstrated(finished: Path) -> None:
+def test_training_uses_tasks_without_demonstrations(finished: Path) -> None:
     lines = (finished / "demonstrations.jsonl").read_text().splitlines()
     demonstrated = {json.loads(line)["task_id"] for line in lines}
     metas = (finished / "rollouts").glob("*/meta.json")

@@ -169,7 +169,9 @@ def test_sandbox_that_shows_the_fix_is_closed(tmp_path: Path):
     assert provider.started[0].closed
 
 
-def test_agent_meets_the_repository_and_what_it_requires(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_agent_sandbox_has_the_repository_and_its_requirements(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     provider = ScriptedProvider()
     task = local_task(monkeypatch, tmp_path / "layer", workdir="/w", paths=("src",))
     monkeypatch.setattr(environment_module, "install", lambda environment, cache: Path("/a/site"))

@@ -313,7 +313,7 @@ def test_lines_inside_a_value_of_pytest_ini_are_options() -> None:
     assert found(patch("setup.cfg")) is None
 
 
-def test_evidence_quotes_what_it_found(repository: Path, tmp_path: Path) -> None:
+def test_evidence_quotes_the_line_that_it_found(repository: Path, tmp_path: Path) -> None:
     hidden = found(patch_of(repository, tmp_path, addopts("--ignore=tests")))
     assert hidden is not None
     assert "graded tests are excluded: 'tests'" in hidden.evidence

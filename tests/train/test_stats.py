@@ -95,7 +95,7 @@ def test_gap_to_the_engine_counts_until_the_first_optimiser_step():
     assert stats.metrics(1.0)["logp_gap_max"] == pytest.approx(0.1)
 
 
-def test_gap_to_the_engine_ends_with_a_skipped_gradient_but_not_without_a_signal():
+def test_logprob_gap_covers_steps_up_to_a_skipped_gradient():
     stats = StepStats(CLIP)
     stats.skip("no_signal")
     add(stats, micro_batch([1.0], [1.0], [0.1], tokens=1))

@@ -27,7 +27,7 @@ class Work:
         return "made"
 
 
-def test_what_the_thread_gives_or_raises_comes_back():
+def test_result_or_error_of_the_thread_is_returned():
     async def run(work: Work) -> str:
         work.told.set()
         return await run_in_thread(work)

@@ -17,7 +17,7 @@ def test_write_file_replaces_content_and_leaves_nothing_else(tmp_path: Path):
     assert [path.name for path in tmp_path.iterdir()] == ["a.json"]
 
 
-def test_write_file_sets_the_mode_whatever_the_umask(tmp_path: Path):
+def test_write_file_sets_the_mode_under_any_umask(tmp_path: Path):
     before = os.umask(0o077)
     try:
         write_file(tmp_path / "token", "secret", mode=0o644)
@@ -86,7 +86,7 @@ def test_build_that_fails_leaves_no_target_and_the_next_one_starts_empty(tmp_pat
     assert [path.name for path in (tmp_path / "layer").iterdir()] == ["whole"]
 
 
-def test_remove_directory_removes_what_a_killed_removal_left(tmp_path: Path):
+def test_remove_directory_removes_the_rest_of_a_killed_removal(tmp_path: Path):
     (tmp_path / ".layer.deleting" / "rest").mkdir(parents=True)
     (tmp_path / "layer" / "more").mkdir(parents=True)
     remove_directory(tmp_path / "layer")

@@ -91,7 +91,7 @@ def test_the_synchronous_package_and_an_api_key_serve_as_well(renderer_and_token
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_cut_reply_and_one_that_meets_a_stop_text_say_so(renderer_and_tokenizer, stream):
+def test_finish_reason_tells_a_limit_from_a_stop_text(renderer_and_tokenizer, stream):
     cut = ScriptedReply(content="I was going to", finish="length")
     long = ScriptedReply(content="first\nSTOP second")
 
@@ -162,7 +162,7 @@ def test_run_sampling_overrides_the_client(renderer_and_tokenizer):
         ({"stream": "yes"}, "stream"),
     ],
 )
-def test_what_cannot_be_served_as_it_was_meant_is_refused_by_name(renderer_and_tokenizer, fields, param):
+def test_unsupported_field_is_refused_by_name(renderer_and_tokenizer, fields, param):
     async def converse():
         async with open_world(renderer_and_tokenizer, [DONE]) as world:
             status, body = await world.chat_completion(**{"messages": BEGIN, **fields})
@@ -185,7 +185,7 @@ def test_forbidden_tools_are_not_offered(renderer_and_tokenizer):
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_prompt_that_is_too_long_is_said_in_the_words_that_clients_know(renderer_and_tokenizer, stream):
+def test_too_long_prompt_gets_the_providers_error_text(renderer_and_tokenizer, stream):
     async def converse():
         async with open_world(renderer_and_tokenizer, [DONE], context_tokens=300) as world:
             client = openai.AsyncOpenAI(base_url=world.url, api_key="any")

@@ -86,7 +86,7 @@ def test_a_conversation_with_thinking_and_parallel_tools_is_one_branch(renderer_
     asyncio.run(converse())
 
 
-def test_marks_for_caching_that_move_from_turn_to_turn_change_nothing(renderer_and_tokenizer):
+def test_moving_cache_marks_keep_one_branch(renderer_and_tokenizer):
     async def converse():
         async with open_world(renderer_and_tokenizer, [LOOK, LOOK, DONE]) as world:
             client = client_of(world, max_retries=0)
@@ -102,7 +102,7 @@ def test_marks_for_caching_that_move_from_turn_to_turn_change_nothing(renderer_a
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_cut_reply_and_one_that_meets_a_stop_text_say_so(renderer_and_tokenizer, stream):
+def test_finish_reason_tells_a_limit_from_a_stop_text(renderer_and_tokenizer, stream):
     cut = ScriptedReply(content="I was going to", finish="length")
 
     async def converse():
@@ -135,7 +135,7 @@ def test_a_cut_reply_and_one_that_meets_a_stop_text_say_so(renderer_and_tokenize
         {"nonsense": 1},
     ],
 )
-def test_what_cannot_be_served_as_it_was_meant_is_refused(renderer_and_tokenizer, fields):
+def test_unsupported_field_is_refused(renderer_and_tokenizer, fields):
     async def converse():
         async with open_world(renderer_and_tokenizer, [DONE]) as world:
             status, body = await world.post("/messages", {**REST, "messages": [QUESTION], **fields})
@@ -145,7 +145,7 @@ def test_what_cannot_be_served_as_it_was_meant_is_refused(renderer_and_tokenizer
     asyncio.run(converse())
 
 
-def test_a_prompt_that_is_too_long_is_said_in_the_words_that_clients_know(renderer_and_tokenizer):
+def test_too_long_prompt_gets_the_providers_error_text(renderer_and_tokenizer):
     from anthropic import BadRequestError
 
     async def converse():

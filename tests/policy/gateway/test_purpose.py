@@ -23,7 +23,7 @@ def request(text: str = "Fix it.", system: str = "You fix bugs.", role: str = "u
 
 
 @pytest.mark.parametrize("name", sorted(RECORDED))
-def test_the_calls_of_a_recorded_session_are_told_apart(name):
+def test_calls_of_a_recorded_session_are_classified(name):
     main = None
     for recorded in RECORDED[name]:
         messages = [{**m, "content": m["content"] or ""} for m in recorded["messages"]]
@@ -65,7 +65,7 @@ def test_the_calls_of_a_recorded_session_are_told_apart(name):
         (request("He said: quota"), specs("ls", "cat", "edit", "agent"), True, CallKind.MAIN),
     ],
 )
-def test_the_rules_at_their_edges(messages, tools, continues, purpose):
+def test_call_classification_at_the_limits_of_its_rules(messages, tools, continues, purpose):
     assert purpose_of(messages, tools, MAIN, lambda: continues) is purpose
 
 

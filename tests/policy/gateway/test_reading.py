@@ -44,7 +44,7 @@ def convert(encoded: Raw, _number: int) -> list[dict[str, str]]:
 
 @relaxed
 @given(steps=STEPS)
-def test_items_mean_the_same_as_alone(steps):
+def test_items_read_together_equal_items_read_alone(steps):
     tree, main, side = ConversationTree(), list[Any](), list[Any]()
     for operation, item, number, on_side in steps:
         items = side if on_side else main

@@ -41,9 +41,7 @@ def handed_back(response) -> list[dict]:
 
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("by_id", [False, True])
-def test_a_conversation_is_one_branch_whether_its_history_is_named_or_sent(
-    renderer_and_tokenizer, stream, by_id
-):
+def test_named_and_sent_histories_give_one_branch(renderer_and_tokenizer, stream, by_id):
     async def converse():
         async with open_world(renderer_and_tokenizer, [LOOK, LOOK, DONE]) as world:
             client = client_of(world)
@@ -120,7 +118,7 @@ def test_a_cut_reply_is_incomplete(renderer_and_tokenizer):
         {"input": []},
     ],
 )
-def test_what_cannot_be_served_as_it_was_meant_is_refused(renderer_and_tokenizer, fields):
+def test_unsupported_field_is_refused(renderer_and_tokenizer, fields):
     async def converse():
         async with open_world(renderer_and_tokenizer, [DONE]) as world:
             asked = {**REST, "input": "Fix it.", **fields}

@@ -30,7 +30,7 @@ def side(text: str) -> list[dict]:
 # --- who gets in
 
 
-def test_only_the_right_secret_opens_a_session(renderer_and_tokenizer):
+def test_only_the_session_secret_grants_access(renderer_and_tokenizer):
     async def converse():
         async with open_world(renderer_and_tokenizer, [DONE]) as world:
             root = world.gateway.url
@@ -58,7 +58,7 @@ def test_only_the_right_secret_opens_a_session(renderer_and_tokenizer):
     asyncio.run(converse())
 
 
-def test_a_closed_session_lets_nobody_in_and_frees_those_who_wait(renderer_and_tokenizer):
+def test_closed_session_refuses_new_and_waiting_requests(renderer_and_tokenizer):
     async def converse():
         async with open_world(renderer_and_tokenizer, [DONE]) as world:
             world.engine.open.clear()
@@ -74,7 +74,7 @@ def test_a_closed_session_lets_nobody_in_and_frees_those_who_wait(renderer_and_t
     asyncio.run(converse())
 
 
-def test_a_gateway_on_a_socket_is_its_owners_and_leaves_nothing(renderer_and_tokenizer, tmp_path):
+def test_socket_is_private_to_its_owner_and_removed_at_close(renderer_and_tokenizer, tmp_path):
     path = tmp_path / "gateway.sock"
 
     async def converse():
@@ -95,7 +95,7 @@ def test_a_gateway_on_a_socket_is_its_owners_and_leaves_nothing(renderer_and_tok
 # --- what a retry gets
 
 
-def test_a_call_that_is_asked_again_is_sampled_once(renderer_and_tokenizer):
+def test_repeated_request_is_sampled_once(renderer_and_tokenizer):
     async def converse():
         async with open_world(renderer_and_tokenizer, [LOOK, DONE]) as world:
             world.engine.open.clear()
@@ -121,7 +121,7 @@ def test_a_call_that_is_asked_again_is_sampled_once(renderer_and_tokenizer):
     asyncio.run(converse())
 
 
-def test_client_that_leaves_a_stream_stops_nothing(renderer_and_tokenizer):
+def test_disconnect_from_a_stream_does_not_stop_the_reply(renderer_and_tokenizer):
     async def converse():
         async with open_world(renderer_and_tokenizer, [DONE]) as world:
             world.engine.open.clear()
@@ -138,7 +138,7 @@ def test_client_that_leaves_a_stream_stops_nothing(renderer_and_tokenizer):
     virtual_time.run(converse())
 
 
-def test_a_call_that_failed_is_sampled_when_it_is_asked_again(renderer_and_tokenizer):
+def test_failed_request_is_sampled_again_when_repeated(renderer_and_tokenizer):
     async def converse():
         async with open_world(renderer_and_tokenizer, [ScriptedReply(error="out of memory"), DONE]) as world:
             status, body = await world.chat_completion(BEGIN)
@@ -151,7 +151,7 @@ def test_a_call_that_failed_is_sampled_when_it_is_asked_again(renderer_and_token
 
 
 @pytest.mark.parametrize("cut", range(0, 1800, 90))
-def test_wherever_a_connection_breaks_the_retry_gets_the_same_reply(renderer_and_tokenizer, cut):
+def test_retry_after_a_break_at_any_byte_gets_the_same_reply(renderer_and_tokenizer, cut):
     broken = EDIT.model_copy(update={"drop_after_bytes": cut})
 
     async def converse():
@@ -246,7 +246,7 @@ def test_concurrent_sub_agents_are_auxiliary_branches(renderer_and_tokenizer):
     asyncio.run(converse())
 
 
-def test_a_client_that_compacts_its_history_forks_its_main_line(renderer_and_tokenizer):
+def test_compacted_history_forks_the_main_line(renderer_and_tokenizer):
     ask = {"role": "user", "content": "You are the component that summarizes a conversation when ..."}
     summary = ScriptedReply(content="<state_snapshot>It is line 4.</state_snapshot>")
 
@@ -280,7 +280,7 @@ def test_a_client_that_compacts_its_history_forks_its_main_line(renderer_and_tok
     ],
 )
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_limit_ends_the_session_and_clients_do_not_ask_again(
+def test_limit_ends_the_session_with_an_error_that_stops_retries(
     renderer_and_tokenizer, limits, limit, answered, stream
 ):
     async def converse():
@@ -342,7 +342,7 @@ def test_observer_sees_each_main_exchange_once(renderer_and_tokenizer):
     asyncio.run(converse())
 
 
-def test_an_observer_that_fails_ends_the_session(renderer_and_tokenizer):
+def test_failing_observer_ends_the_session(renderer_and_tokenizer):
     async def observe(_exchange) -> None:
         raise EngineError("the sandbox is gone")
 
@@ -357,7 +357,7 @@ def test_an_observer_that_fails_ends_the_session(renderer_and_tokenizer):
     asyncio.run(converse())
 
 
-def test_an_observer_under_way_is_finished_before_the_session_is_closed(renderer_and_tokenizer):
+def test_close_waits_for_a_running_observer(renderer_and_tokenizer):
     seen: list[int] = []
 
     async def converse():
@@ -382,7 +382,7 @@ def test_an_observer_under_way_is_finished_before_the_session_is_closed(renderer
     asyncio.run(converse())
 
 
-def test_an_exchange_tells_what_was_asked_and_when(renderer_and_tokenizer):
+def test_exchange_has_the_request_and_its_time(renderer_and_tokenizer):
     async def converse():
         before = clock.monotonic()
         async with open_world(renderer_and_tokenizer, [LOOK, DONE]) as world:
