@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections import deque
 from collections.abc import Callable, Coroutine
 from dataclasses import asdict
 from typing import Any
@@ -23,7 +22,7 @@ from hone.utils.http_server import while_connected
 
 BUFFER_MAX = 64 << 20  # bytes of output kept for a slow client; beyond, the command is cancelled
 SEND_S = 60.0  # a client that reads nothing for so long is disconnected
-_PIECE = 1 << 18  # bytes of output in a line, roughly
+_LINE_COST = 1 << 10  # bytes of memory of a line of output, beside its data
 
 _log = logging.getLogger(__name__)
 
@@ -51,9 +50,8 @@ class ExecStream(Response):
         super().__init__()
         del self.headers["content-length"]
         self._start = start
-        self._waiting: deque[tuple[Stream, bytearray]] = deque()
+        self._waiting: asyncio.Queue[OutputLine | None] = asyncio.Queue()  # None: the command has ended
         self._buffered = 0  # bytes in `_waiting`
-        self._changed = asyncio.Event()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
@@ -62,16 +60,14 @@ class ExecStream(Response):
 
     async def _run(self, send: Send) -> None:
         running = asyncio.create_task(self._start(lambda *output: self._on_output(running, *output)))
-        running.add_done_callback(lambda _: self._changed.set())
+        running.add_done_callback(lambda _: self._waiting.put_nowait(None))
         try:
-            while not running.done():
-                await self._changed.wait()
-                self._changed.clear()
-                await self._send_waiting(send)
+            while (line := await self._waiting.get()) is not None:
+                await self._send(send, line, more=True)
+                self._buffered -= len(line.data) + _LINE_COST
         finally:
             running.cancel()
             await asyncio.wait({running})
-        await self._send_waiting(send)
         await self._send(send, self._end(running), more=False)
 
     def _end(self, running: asyncio.Task[ExecReply]) -> BaseModel:
@@ -89,23 +85,15 @@ class ExecStream(Response):
         if self._buffered > BUFFER_MAX:
             running.cancel()
             return
-        if self._waiting and self._waiting[-1][0] == stream and len(self._waiting[-1][1]) < _PIECE:
-            self._waiting[-1][1].extend(data)
-        else:
-            self._waiting.append((stream, bytearray(data)))
-        self._buffered += len(data)
-        self._changed.set()
-
-    async def _send_waiting(self, send: Send) -> None:
-        while self._waiting:
-            stream, data = self._waiting.popleft()
-            await self._send(send, OutputLine(stream=stream, data=bytes(data)), more=True)
-            self._buffered -= len(data)
+        self._waiting.put_nowait(OutputLine(stream=stream, data=data))
+        self._buffered += len(data) + _LINE_COST
 
     async def _send(self, send: Send, line: BaseModel, *, more: bool) -> None:
         async with asyncio.timeout(SEND_S):
-            await send({"type": "http.response.body", "body": _line(line), "more_body": more})
-
-
-def _line(model: BaseModel) -> bytes:
-    return model.model_dump_json().encode() + b"\n"
+            await send(
+                {
+                    "type": "http.response.body",
+                    "body": line.model_dump_json().encode() + b"\n",
+                    "more_body": more,
+                }
+            )
