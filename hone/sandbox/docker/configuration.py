@@ -40,6 +40,10 @@ def configure(
     relay = (str(PROXY_PORT), PROXY_PATH) if spec.network else ()
     # process 1 must not inherit the image's variables for the dynamic loader
     loader_variables = [f"{key}=" for key in image.env if key.startswith("LD_")]
+    # of /tmp and the image's volumes; the memory limit also bounds the number of files
+    tmpfs = f"rw,exec,nosuid,nodev,size={limits.disk_mib}m"
+    mounts = [(str(mount.source.resolve()), posixpath.normpath(mount.target)) for mount in spec.mounts]
+    binds = [(str(bundle.resolve()), BUNDLE_TARGET), *mounts, *sockets]
     return {
         "Image": image.id,
         "Entrypoint": command(label, "0", "0", str(limits.disk_mib), *relay),
@@ -67,22 +71,10 @@ def configure(
             "PidsLimit": limits.pids + 1 + bool(relay),  # process 1 and the relay come on top
             "NanoCpus": int(limits.cpus * _PERIOD_NS),
             "ShmSize": limits.disk_mib << 20,
-            "Tmpfs": _tmpfs(spec, image),
-            "Mounts": [_bind(source, target) for source, target in (*_binds(spec, bundle), *sockets)],
+            "Tmpfs": {**dict.fromkeys(image.volumes, f"{tmpfs},mode=0755"), "/tmp": f"{tmpfs},mode=1777"},  # noqa: S108
+            "Mounts": [_bind(source, target) for source, target in binds],
         },
     }
-
-
-def _tmpfs(spec: SandboxSpec, image: Image) -> dict[str, str]:
-    """Return the tmpfs mounts: /tmp and the image's volumes."""
-    size = f"size={spec.limits.disk_mib}m"  # the memory limit also bounds the number of files
-    private = dict.fromkeys(image.volumes, f"rw,exec,nosuid,nodev,mode=0755,{size}")
-    return private | {"/tmp": f"rw,exec,nosuid,nodev,mode=1777,{size}"}  # noqa: S108
-
-
-def _binds(spec: SandboxSpec, bundle: Path) -> list[Bind]:
-    mounts = [(str(mount.source.resolve()), posixpath.normpath(mount.target)) for mount in spec.mounts]
-    return [(str(bundle.resolve()), BUNDLE_TARGET), *mounts]
 
 
 def _bind(source: str, target: str) -> dict[str, Any]:

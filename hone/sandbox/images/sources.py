@@ -66,7 +66,7 @@ def from_daemon(name: str, daemon: str) -> Source:
     return Source(
         name=f"docker-daemon:{name}",
         transport=f"docker-daemon:{name}",
-        flags=("--daemon-host", _for_skopeo(daemon)),
+        flags=("--daemon-host", daemon.replace("tcp://", "http://", 1)),  # skopeo's spelling
         suggested=name,
     )
 
@@ -111,11 +111,6 @@ def _from_path(path: Path, made: Staging) -> Source | None:
         "layout, or one with a Dockerfile",
         problem="unknown_image",
     )
-
-
-def _for_skopeo(daemon: str) -> str:
-    """Return the address in skopeo's spelling: HTTP over TCP needs the scheme http."""
-    return daemon.replace("tcp://", "http://", 1)
 
 
 def _link_archive(path: Path, source: Path) -> None:

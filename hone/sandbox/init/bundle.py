@@ -17,7 +17,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from types import CodeType
 
@@ -76,17 +76,7 @@ def prepare(cache_dir: Path) -> Path:
     texts = map(Path.read_text, [Path(__file__), Path(seccomp.__file__), *_sources()])
     key = json.dumps([sys.version, str(executable), info.st_size, info.st_mtime_ns, *texts])
     target = cache_dir / f"init-{hashlib.sha256(key.encode()).hexdigest()[:16]}"
-    return build_readable(target, lambda partial: _build(partial, executable))
-
-
-def build_readable(target: Path, build: Callable[[Path], None]) -> Path:
-    """Return `target`, built on first use (see `build_directory`) and readable by every user."""
-
-    def build_and_open(partial: Path, _: int) -> None:
-        build(partial)
-        make_readable(partial)
-
-    return build_directory(target, build_and_open)
+    return build_directory(target, lambda partial, _: _build(partial, executable))
 
 
 def _compile_modules() -> dict[str, CodeType]:
@@ -124,6 +114,7 @@ def _build(target: Path, executable: Path) -> None:
     files = {name: f"{shown}/{source.name}" for name, source in extensions.items()}
     (target / "modules").write_bytes(marshal.dumps((_compile_modules(), files, seccomp.tree_program())))
     copy_libraries(target, [executable, *extensions.values()])
+    make_readable(target)
 
 
 def _loaded_modules(executable: Path) -> dict[str, str]:

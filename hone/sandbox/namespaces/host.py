@@ -23,9 +23,8 @@ from pathlib import Path
 from packaging.requirements import Requirement
 
 from hone.sandbox.contract import DEFAULT_WORKDIR, ProviderUnavailable
-from hone.sandbox.init.bundle import build_readable
 from hone.sandbox.namespaces.plan import Base, Overlay
-from hone.utils.files import make_readable
+from hone.utils.files import build_directory, make_readable
 
 UID = 1000  # of user `agent` inside
 HOME = "/home/agent"
@@ -154,7 +153,9 @@ def prepare_python(cache_dir: Path) -> HostPython:
     distributions = _closure("pytest")
     key = json.dumps([platform.python_version(), sys.base_prefix, home, sorted(distributions)])
     target = cache_dir / f"runtime-{hashlib.sha256(key.encode()).hexdigest()[:16]}"
-    directory = build_readable(target, lambda partial: _build_python(partial, version, home, distributions))
+    directory = build_directory(
+        target, lambda partial, _: _build_python(partial, version, home, distributions)
+    )
     shared = prefix is not None and sysconfig.get_config_var("Py_ENABLE_SHARED")
     library = str(sysconfig.get_config_var("INSTSONAME")) if shared else None
     return HostPython(directory=directory, prefix=prefix, library=library)
@@ -206,3 +207,4 @@ def _build_python(
     for name in ("pytest", "py.test"):
         (binaries / name).write_text(_PYTEST_COMMAND.format(bin=f"{RUNTIME_TARGET}/bin"))
         (binaries / name).chmod(0o755)
+    make_readable(directory)

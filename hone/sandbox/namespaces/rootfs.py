@@ -282,7 +282,8 @@ def _mount_overlay(overlay: Overlay, trees: _Trees) -> None:
     os.mkdir(work)
     shutil.copymode(paths[0], upper)
     for directory in overlay.own:
-        if stat.S_ISDIR(_mode(f"{paths[-1]}/{directory}")):
+        lower = f"{paths[-1]}/{directory}"
+        if os.path.isdir(lower) and not os.path.islink(lower):
             os.mkdir(f"{upper}/{directory}")
     for name, to in overlay.links.items():
         os.symlink(to, f"{upper}/{name}")
@@ -291,14 +292,6 @@ def _mount_overlay(overlay: Overlay, trees: _Trees) -> None:
     flags = syscalls.MS_NOSUID | syscalls.MS_NODEV
     syscalls.mount("overlay", f"/proc/self/fd/{target}", "overlay", flags, options)
     os.close(target)
-
-
-def _mode(path: str) -> int:
-    """Return st_mode of a path or link; 0 when absent."""
-    try:
-        return os.lstat(path).st_mode
-    except FileNotFoundError:
-        return 0
 
 
 def _open_directory(path: str) -> int:

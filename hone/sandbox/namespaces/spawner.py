@@ -139,9 +139,10 @@ class Spawner:
         return not left
 
     def report(self, child: Child) -> None:
-        event = {"id": child.id, "error": read_errors(child.errors)}
+        error = os.pread(child.errors, _ERROR_MAX, 0).decode("utf-8", "replace").strip()
+        os.close(child.errors)
         try:
-            self.control.send(json.dumps(event).encode())
+            self.control.send(json.dumps({"id": child.id, "error": error}).encode())
         except OSError:  # the owner is gone; `serve` returns at its next turn
             return
 
@@ -158,27 +159,18 @@ class Spawner:
 
 
 def host_users() -> Iterator[HostUser | None]:
-    """Cycle through sandbox UIDs in random order; yield None if this process cannot change user."""
-    if not can_change_user():
+    """Cycle through sandbox UIDs in random order; yield None if this process cannot change user.
+
+    It can as root in a user namespace that maps SANDBOX_UIDS.
+    """
+    maps = [line.split() for line in Path("/proc/self/uid_map").read_text().splitlines()]
+    first_uid, last_uid = SANDBOX_UIDS[0], SANDBOX_UIDS[-1]
+    mapped = any(int(first) <= first_uid and last_uid < int(first) + int(count) for first, _, count in maps)
+    if os.geteuid() != 0 or not mapped:
         return itertools.repeat(None)
     users = [HostUser(uid) for uid in SANDBOX_UIDS]
     random.shuffle(users)
     return itertools.cycle(users)
-
-
-def can_change_user() -> bool:
-    """Return whether this is root in a user namespace that maps SANDBOX_UIDS."""
-    maps = [line.split() for line in Path("/proc/self/uid_map").read_text().splitlines()]
-    first_uid, last_uid = SANDBOX_UIDS[0], SANDBOX_UIDS[-1]
-    mapped = any(int(first) <= first_uid and last_uid < int(first) + int(count) for first, _, count in maps)
-    return os.geteuid() == 0 and mapped
-
-
-def read_errors(file: int) -> str:
-    """Return the text in a memory file and close it."""
-    text = os.pread(file, _ERROR_MAX, 0).decode("utf-8", "replace").strip()
-    os.close(file)
-    return text
 
 
 def main(arguments: list[str]) -> None:

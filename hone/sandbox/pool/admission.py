@@ -152,7 +152,7 @@ class Admission:
         self._leases.admit(lease)
         now = monotonic()
         done = asyncio.get_running_loop().create_future()
-        done.add_done_callback(_mark_retrieved)
+        done.add_done_callback(lambda done: done.cancelled() or done.exception())  # mark it as retrieved
         self._pending[lease.id] = _Pending(done=done, requested_at=now, deadline=now + request.wait_s)
         self._queue.add(lease)
         self.dispatch()
@@ -255,9 +255,3 @@ class Admission:
 
 def _stopping() -> ProviderUnavailable:
     return ProviderUnavailable("the pool is shutting down", retryable=True)
-
-
-def _mark_retrieved(done: asyncio.Future[None]) -> None:
-    """Retrieve the exception, in case every waiting request was cancelled."""
-    if not done.cancelled():
-        done.exception()
