@@ -8,10 +8,12 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import PurePosixPath
 
 from hone.curate.examples import Example, find_example
 
 _SHOWN_TESTS = 6
+_NOT_PACKAGES = {"src", "lib"}
 _MIN_LEAK = 12  # characters of a changed line, without blanks; shorter lines, such as `else:`, reveal nothing
 _ASSERTION = re.compile(r"(AssertionError|assert |Failed: )")
 _TITLE = re.compile(r"^_{3,} (?:ERROR (?:at (?:setup|teardown) of|collecting) )?(.+?) _{3,}$")
@@ -23,15 +25,17 @@ _LINES = 8  # of a message
 
 
 def write_statement(
-    groups: Sequence[Sequence[Failure]], sources: Mapping[str, str], packages: Collection[str]
+    groups: Sequence[Sequence[Failure]], sources: Mapping[str, str], modules: Iterable[str]
 ) -> str | None:
     """Return an issue text with one example of each group; None where a group has no example of its own.
 
     Args:
         groups: failures; of a bug in several places, one group for each place.
         sources: path -> text of the test files.
-        packages: top-level names of the packages under test.
+        modules: paths of the code under test.
     """
+    parts = (PurePosixPath(path).with_suffix("").parts for path in modules)
+    packages = {next((part for part in each if part not in _NOT_PACKAGES), "") for each in parts}
     chosen: dict[str, tuple[Failure, Example]] = {}
     for group in groups:
         found = _clearest(group, sources, packages)

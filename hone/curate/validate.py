@@ -12,11 +12,9 @@ from dataclasses import dataclass
 
 from hone.grading.errors import GraderError
 from hone.grading.grade import Grader
-from hone.tasks.errors import TaskError
+from hone.tasks.errors import TaskError, first_few
 from hone.tasks.sources import PROOF, check_complete
 from hone.types import Task, TestStatus, Verdict
-
-_SHOWN = 3  # tests named in a sentence
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,14 +57,16 @@ class Admission:
             return f"no verdict: {self.error}"
         n, gold, empty = len(self.gold), _resolved(self.gold), _resolved(self.empty)
         if gold == 0:
-            return f"unsolvable: the gold patch never passes {_some(_failing(self.gold))}"
+            return f"unsolvable: the gold patch never passes {first_few(_failing(self.gold))}"
         if empty == n:
             return "already solved: its tests pass without a patch"
         if gold < n:
-            return f"flaky: the gold patch passes {gold} of {n} times, failing {_some(_failing(self.gold))}"
+            return (
+                f"flaky: the gold patch passes {gold} of {n} times, failing {first_few(_failing(self.gold))}"
+            )
         if empty:
             return f"flaky: its tests pass without a patch {empty} of {n} times"
-        return f"flaky: {_some(self.flaky)} changes from run to run" if self.flaky else None
+        return f"flaky: {first_few(self.flaky)} changes from run to run" if self.flaky else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,8 +154,3 @@ def _unstable(verdicts: Sequence[Verdict]) -> list[str]:
     if not verdicts:
         return []
     return [test for test in verdicts[0].tests if len({verdict.tests[test] for verdict in verdicts}) > 1]
-
-
-def _some(tests: Sequence[str]) -> str:
-    more = f" and {len(tests) - _SHOWN} more" if len(tests) > _SHOWN else ""
-    return ", ".join(tests[:_SHOWN]) + more

@@ -1,9 +1,17 @@
-"""The error of the tasks room."""
+"""The error of the tasks room, and lists in its messages."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 from hone.utils.errors import HoneError
 
 
 class TaskError(HoneError, ValueError):
     """A task or a file of tasks cannot be used."""
+
+
+def first_few(items: Sequence[object], shown: int = 5, separator: str = ", ") -> str:
+    """Return the first items as text and the number of the rest."""
+    more = f"{separator}and {len(items) - shown} more" if len(items) > shown else ""
+    return separator.join(map(str, items[:shown])) + more

@@ -12,13 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, cast
 
-from hone.tasks.errors import TaskError
+from hone.tasks.errors import TaskError, first_few
 from hone.tasks.formats import Format, content_hash, detect
 from hone.tasks.formats.rows import Row, parse, plain
 from hone.types import Task
 from hone.utils.files import replace_file
 
-_SHOWN = 5  # refusals in an error
 BATCH = 128  # rows in memory at once; a row may have a megabyte
 _SHARD = re.compile(r"(?P<split>.+)-(?P<number>\d+)-of-(?P<count>\d+)")
 _MARK = b"\xef\xbb\xbf"  # the byte order mark of UTF-8, which some editors write
@@ -44,8 +43,7 @@ class Imported:
 
     def refusals(self) -> str:
         """Return the first refusals and the number of the rest, for a message."""
-        more = f"; and {len(self.refused) - _SHOWN} more" if len(self.refused) > _SHOWN else ""
-        return "; ".join(map(str, self.refused[:_SHOWN])) + more
+        return first_few(self.refused, separator="; ")
 
 
 def import_rows(rows: Iterable[Row | TaskError], format: Format | None = None) -> Imported:

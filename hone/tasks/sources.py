@@ -9,7 +9,7 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from hone.tasks.curriculum import generate
-from hone.tasks.errors import TaskError
+from hone.tasks.errors import TaskError, first_few
 from hone.tasks.files import read_source, tasks_of
 from hone.tasks.settings import SelectSettings, TasksSettings
 from hone.tasks.splits import Splits, check_disjoint
@@ -18,7 +18,6 @@ from hone.types import Task
 
 CURRICULUM = "curriculum"
 PROOF = "validation"  # metadata key: how the task was admitted
-_SHOWN = 5  # names in an error
 
 
 def load_splits(settings: TasksSettings) -> Splits:
@@ -49,11 +48,10 @@ def check_proven(settings: TasksSettings, tasks: Sequence[Task]) -> None:
         return
     unproven = [task.id for task in tasks if task.source != CURRICULUM and PROOF not in task.metadata]
     if unproven:
-        more = f" and {len(unproven) - _SHOWN} more" if len(unproven) > _SHOWN else ""
-        named, source = ", ".join(unproven[:_SHOWN]) + more, settings.source
+        source = settings.source
         raise TaskError(
-            f"{source} has no proof of admission for these tasks: {named}. Run `hone tasks validate "
-            f"{source} -o admitted.jsonl` and train on that, or set tasks.unproven = true"
+            f"{source} has no proof of admission for these tasks: {first_few(unproven)}. Run "
+            f"`hone tasks validate {source} -o admitted.jsonl` and train on it, or set tasks.unproven = true"
         )
 
 
@@ -175,12 +173,9 @@ def read_ids(path: Path) -> list[str]:
 
 
 def _check(asked: Sequence[str], known: Collection[str], description: str) -> None:
-    unknown = [name for name in asked if name not in known]
-    if not unknown:
-        return
-    shown = []
-    for name in unknown[:_SHOWN]:
+    unknown: list[str] = []
+    for name in (name for name in asked if name not in known):
         nearest = difflib.get_close_matches(name, known, n=1)
-        shown.append(f"{name} (did you mean {nearest[0]}?)" if nearest else name)
-    more = f" and {len(unknown) - _SHOWN} more" if len(unknown) > _SHOWN else ""
-    raise TaskError(f"there is no task {description} {', '.join(shown)}{more}")
+        unknown.append(f"{name} (did you mean {nearest[0]}?)" if nearest else name)
+    if unknown:
+        raise TaskError(f"there is no task {description} {first_few(unknown)}")

@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from hone.tasks.errors import TaskError
+from hone.tasks.errors import TaskError, first_few
 from hone.tasks.formats import content_hash, origin
 from hone.types import Task
-
-_SHOWN = 10  # clashes named in an error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,9 +48,8 @@ def check_disjoint(splits: Splits) -> None:
         if task.metadata.get("family") in seen - {None}
     ]
     if clashes:
-        more = f"; and {len(clashes) - _SHOWN} more" if len(clashes) > _SHOWN else ""
         raise TaskError(
-            f"the task sets overlap: {'; '.join(clashes[:_SHOWN])}{more}. Remove them from one set, or "
+            f"the task sets overlap: {first_few(clashes, separator='; ')}. Remove them from one set, or "
             f"set tasks.allow_overlap = true"
         )
 

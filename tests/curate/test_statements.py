@@ -30,7 +30,7 @@ MORE = failure("test_more[1]", 14, "")
 
 
 def statement(*groups):
-    return write_statement(groups, {"t.py": TESTS}, {"package"})
+    return write_statement(groups, {"t.py": TESTS}, ["src/package/a.py"])
 
 
 def test_statement_shows_the_call_and_the_error():

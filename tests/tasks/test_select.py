@@ -81,7 +81,7 @@ def test_unknown_name_gets_a_suggestion(tmp_path: Path) -> None:
     with pytest.raises(TaskError) as caught:
         select(TASKS, SelectSettings(ids_file=file))
     meant = "django_django-3 (did you mean django__django-3?)"
-    said = f"there is no task for {file}: {meant}, q1, q2, q3, q4 and 1 more"
+    said = f"there is no task for {file}: {meant}, q1, q2, q3, q4, and 1 more"
     assert str(caught.value) == said
     with pytest.raises(TaskError, match=r"no task of sympy/simpy \(did you mean sympy/sympy\?\)"):
         select(TASKS, SelectSettings(repositories=("sympy/simpy",)))

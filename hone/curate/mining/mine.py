@@ -20,9 +20,9 @@ from hone.curate.mining.candidates import (
     test_modules,
 )
 from hone.curate.mining.locks import LockCache
-from hone.curate.mining.runs import Observation, observe
+from hone.curate.mining.runs import observe
 from hone.curate.mining.settings import MiningSettings
-from hone.curate.mining.statement import Issue, Statement, write
+from hone.curate.mining.statement import Issue, write
 from hone.curate.runner import REWRITE, Runner, commit_environment, trial_task
 from hone.grading.errors import GraderError
 from hone.grading.run import TestRun
@@ -30,7 +30,7 @@ from hone.sandbox.contract import SandboxError
 from hone.tasks.errors import TaskError
 from hone.tasks.formats import from_dict, to_dict
 from hone.tasks.repository import Repository
-from hone.types import Checks, Environment, Task
+from hone.types import Checks, Task
 
 SOURCE = "mined"
 _MIN_TASK_TIMEOUT_S = 30.0
@@ -178,37 +178,26 @@ class _Miner:
 
         observed = await observe(run, parts.gold_patch, settings.repeats, settings.timeout_s)
         statement = write(commit.message, parts, observed, self._issues, settings.min_statement)
-        return make_task(commit, parts, environment, observed, statement)
-
-
-def make_task(
-    commit: HistoryCommit,
-    parts: CommitParts,
-    environment: Environment,
-    observed: Observation,
-    statement: Statement,
-) -> Task:
-    """Return the task to make the change that a commit made."""
-    compared = observed.compared
-    return Task(
-        id=f"{environment.repo.replace('/', '__')}-{commit.id[:10]}",
-        problem=statement.text,
-        environment=environment,
-        checks=Checks(
-            fail_to_pass=compared.fail_to_pass,
-            pass_to_pass=compared.pass_to_pass,
-            test_files=parts.tests_after,
-            gold_patch=parts.gold_patch,
-            test_patch=parts.test_patch,
-            timeout_s=max(_MIN_TASK_TIMEOUT_S, math.ceil(_SLOWER * observed.seconds)),
-        ),
-        source=SOURCE,
-        metadata={
-            "fix_commit": commit.id,
-            "date": commit.date,
-            "files": list(parts.source),
-            "test_files": list(parts.tests),
-            "statement": list(statement.sources),
-            "flaky": sorted(compared.flaky),
-        },
-    )
+        compared = observed.compared
+        return Task(
+            id=f"{environment.repo.replace('/', '__')}-{commit.id[:10]}",
+            problem=statement.text,
+            environment=environment,
+            checks=Checks(
+                fail_to_pass=compared.fail_to_pass,
+                pass_to_pass=compared.pass_to_pass,
+                test_files=parts.tests_after,
+                gold_patch=parts.gold_patch,
+                test_patch=parts.test_patch,
+                timeout_s=max(_MIN_TASK_TIMEOUT_S, math.ceil(_SLOWER * observed.seconds)),
+            ),
+            source=SOURCE,
+            metadata={
+                "fix_commit": commit.id,
+                "date": commit.date,
+                "files": list(parts.source),
+                "test_files": list(parts.tests),
+                "statement": list(statement.sources),
+                "flaky": sorted(compared.flaky),
+            },
+        )

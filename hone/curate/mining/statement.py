@@ -10,7 +10,7 @@ import re
 import tokenize
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 from hone.curate.mining.candidates import (
     MERGE_LINE,
@@ -26,7 +26,6 @@ from hone.tasks.errors import TaskError
 from hone.tasks.files import read_rows
 from hone.tasks.formats.rows import text
 
-_NOT_PACKAGES = {"src", "lib"}
 _SHOWN_NAMES = 12
 _REFERENCE = re.compile(r"(?:/issues/|\b(?:gh-|issue[ #]*|bug[ #]*)|(?<![\w&/])#)(\d{1,7})\b(?!\.\d)", re.I)
 
@@ -88,8 +87,7 @@ def references(message: str) -> list[int]:
 def _from_tests(parts: CommitParts, observed: Observation, fix: Collection[str]) -> str:
     failing = observed.compared.fail_to_pass
     failures = parse_failures(observed.log, failing)
-    packages = {part for path in parts.source for part in PurePosixPath(path).with_suffix("").parts}
-    text = write_statement([failures], parts.tests_after, packages - _NOT_PACKAGES)
+    text = write_statement([failures], parts.tests_after, parts.source)
     if text is not None and not find_leak(text, fix):
         return text.strip()
     return list_failures(failing, failures)

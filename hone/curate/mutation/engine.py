@@ -223,7 +223,7 @@ class Search:
                 return {"refused": Reason.PARTLY_HIDDEN.name, "failing": failing}
             groups = _by_mutation(found, detected)
         sources = {file: self._project.tests[file] for file in files}
-        statement = write_statement(groups, sources, self._project.packages)
+        statement = write_statement(groups, sources, self._project.modules)
         return {"files": list(files), "failing": failing, "statement": statement}
 
     def _judge(self, candidate: Candidate, result: Mapping[str, Any]) -> Task | None:

@@ -39,8 +39,6 @@ class Project:
     support: Mapping[str, str]  # path -> text of conftest.py and helpers beside the tests
     excluded_files: Mapping[str, str]  # path -> why it is not in `modules`
 
-    packages: frozenset[str]  # top-level names under which the modules are imported
-
 
 def read_project(
     repository: Repository, commit: str, paths: Sequence[str], chosen: Sequence[str] | None
@@ -71,10 +69,7 @@ def read_project(
         raise TaskError(f"{repository.path} has no tests: no file {which}")
     if not modules:
         raise TaskError(f"{repository.path} has no Python source outside of its tests")
-    packages = frozenset(_top_level(path, paths) for path in modules)
-    return Project(
-        modules=modules, tests=tests, support=support, excluded_files=excluded_files, packages=packages
-    )
+    return Project(modules=modules, tests=tests, support=support, excluded_files=excluded_files)
 
 
 def _is_test(path: str, chosen: Sequence[str] | None) -> bool:
@@ -104,14 +99,6 @@ def _is_source(path: str, paths: Sequence[str]) -> bool:
     if kind_of(path) is not Kind.SOURCE or file.name in _NO_SOURCE or "_vendor" in file.parts:
         return False
     return any(file.is_relative_to(root or ".") for root in paths)
-
-
-def _top_level(path: str, paths: Sequence[str]) -> str:
-    """Return the first component of the name under which a module is imported."""
-    file = PurePosixPath(path)
-    roots = [root for root in paths if file.is_relative_to(root or ".")]
-    deepest = max(roots, key=len)
-    return PurePosixPath(file.relative_to(deepest or ".").parts[0]).stem
 
 
 async def find_environment(repository: Repository, commit: str, journal: Journal) -> Environment:
