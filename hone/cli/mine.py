@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import os
 from collections.abc import Mapping
 from datetime import datetime
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hone.cli.errors import FAILED, UsageError
+from hone.cli.errors import FAILED
 from hone.cli.options import (
     JsonOption,
     ProviderOption,
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
     from hone.curate.mining.mine import Report
     from hone.curate.mining.settings import MiningSettings
     from hone.curate.mining.statement import Issue
-    from hone.launch.reporter import Reporter
+    from hone.launch.reporter import Reporter, Stage
     from hone.tasks.repository import Repository
 
 
@@ -41,7 +40,7 @@ def mine(
     out: TasksOutOption,
     limit: LimitOption = None,
     since: Annotated[
-        str | None,
+        datetime | None,
         typer.Option(metavar="DATE", help="Only commits since this day, such as 2024-01-31."),
     ] = None,
     branch: Annotated[str, typer.Option(metavar="NAME", help="Branch whose history to search.")] = "HEAD",
@@ -71,7 +70,6 @@ def mine(
     from hone.curate.mining.mine import read_results, report
     from hone.curate.mining.settings import MiningSettings
     from hone.curate.mining.statement import read_issues
-    from hone.launch.tasks import mine as try_commits
     from hone.tasks.formats import save
     from hone.tasks.repository import Repository
 
@@ -79,16 +77,13 @@ def mine(
     settings = MiningSettings(repeats=repeat)
     known = read_issues(issues) if issues is not None else {}
     repository = Repository.open(repo)
-    day = _day(since)
     commits, selection = run_with_progress(
-        lambda reporter: _select(repository, branch, day, settings, reporter)
+        lambda reporter: _select(repository, branch, since, settings, reporter)
     )
     journal = _journal(repo, out, run, settings, known)
     try:
         run_with_progress(
-            functools.partial(
-                try_commits, run, repository, selection, journal, mining=settings, issues=known, limit=limit
-            )
+            lambda reporter: _try(run, repository, selection, journal, settings, known, limit, reporter)
         )
     finally:
         found = report(selection, read_results(journal), limit)
@@ -131,13 +126,39 @@ def _journal(
     return Journal(out.with_name(f"{out.name}.partial"), about)
 
 
-def _day(text: str | None) -> datetime | None:
-    if text is None:
-        return None
-    try:
-        return datetime.fromisoformat(text)
-    except ValueError:
-        raise UsageError(f"--since {text!r} is not a date: write it as 2024-01-31") from None
+def _try(
+    run: RunSettings,
+    repository: Repository,
+    selection: Selection,
+    journal: Journal,
+    settings: MiningSettings,
+    issues: Mapping[int, Issue],
+    limit: int | None,
+    reporter: Reporter,
+) -> None:
+    """Try the candidates that the journal does not contain."""
+    from hone.curate.mining.mine import Result, mine, read_results
+    from hone.curate.runner import Runner
+    from hone.launch.tasks import run_in_sandboxes
+
+    known = read_results(journal)
+    to_try = [each for each in selection.candidates if each.id not in known]
+    if len(to_try) < len(selection.candidates):
+        reporter.note(f"{len(selection.candidates) - len(to_try)} commits were tried in an earlier run.")
+    tasks = sum(result.task is not None for result in known.values())
+
+    async def work(runner: Runner, stage: Stage) -> None:
+        def progress(result: Result) -> None:
+            nonlocal tasks
+            tasks += result.task is not None
+            stage.advance()
+            stage.set_status(f"{tasks} tasks")
+
+        options = {"settings": settings, "issues": issues, "limit": limit, "progress": progress}
+        await mine(repository, selection, journal, runner, **options)
+
+    stage = reporter.stage("trying commits", len(to_try))
+    run_in_sandboxes(Runner, run, stage, work, keep_repositories=True)
 
 
 def _as_json(found: Report, commits: int, out: Path) -> dict[str, object]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -22,7 +22,7 @@ from hone.cli.options import (
 
 if TYPE_CHECKING:
     from hone.curate.mutation.engine import MutationReport
-    from hone.launch.reporter import Reporter
+    from hone.launch.reporter import Reporter, Stage
     from hone.types import Task
 
 _SHOWN = 5  # excluded tests printed
@@ -65,17 +65,38 @@ def mutate(
 
     hone tasks mutate ../my-project --tests tests/unit --seed 7 -o more.jsonl
     """
+    from hone.curate.mutation.engine import mutate as seed_bugs
+    from hone.curate.runner import Runner
+    from hone.launch.tasks import run_in_sandboxes
     from hone.tasks.formats import save
 
     settings = resolve_provider(provider, [f"grading.concurrency={os.cpu_count() or 1}", *(sets or [])])
     journal = out.with_name(f"{out.name}.partial")
-    options = {"count": count, "seed": seed, "commit": commit, "tests": tests, "repeats": repeat}
+
+    async def work(runner: Runner, stage: Stage) -> MutationReport:
+        def progress(message: str, tasks: Sequence[Task]) -> None:
+            admitted = tasks[:count]
+            if len(admitted) > stage.done:
+                save(admitted, out)
+            stage.set_done(len(admitted))
+            stage.set_status(message)
+
+        return await seed_bugs(
+            repo,
+            runner,
+            count=count,
+            seed=seed,
+            commit=commit,
+            tests=tests,
+            repeats=repeat,
+            journal=journal,
+            progress=progress,
+        )
 
     def job(reporter: Reporter) -> MutationReport:
-        from hone.launch.tasks import mutate as seed_bugs
-
-        found = _checkpoint_writer(out, count)
-        return seed_bugs(settings, repo, reporter, journal=journal, found=found, **options)
+        return run_in_sandboxes(
+            Runner, settings, reporter.stage("tasks", count), work, keep_repositories=False
+        )
 
     report = run_with_progress(job)
     if report.tasks:
@@ -83,21 +104,6 @@ def mutate(
     journal.unlink(missing_ok=True)
     _print(report, out, count, as_json=as_json)
     return 0 if report.tasks else FAILED
-
-
-def _checkpoint_writer(out: Path, count: int) -> Callable[[Sequence[Task]], None]:
-    """Return a callback that saves the tasks whenever their number has grown."""
-    from hone.tasks.formats import save
-
-    written = 0
-
-    def keep(tasks: Sequence[Task]) -> None:
-        nonlocal written
-        if len(tasks) > written:
-            written = len(tasks)
-            save(tasks[:count], out)
-
-    return keep
 
 
 def _as_json(report: MutationReport, out: Path) -> dict[str, Any]:

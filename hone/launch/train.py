@@ -119,22 +119,15 @@ def replay(run: Path, settings: RunSettings, reporter: Reporter) -> TrainReport:
     """
     claim(settings)
     policy = load_policy(settings)
-    last: Mapping[str, float] = {}
     with (
         Ledger.read(run) as ledger,
         RunLock(settings.run_dir),
         MetricsWriter(settings.run_dir) as metrics,
         reporter.stage("training again", ledger.balance().steps) as stage,
     ):
-
-        def on_step(step: int, measured: Mapping[str, float]) -> None:
-            nonlocal last
-            last = measured
-            stage.advance()
-            stage.set_status(f"loss {measured['loss']:.3f}")
-
+        display = TrainingDisplay(stage)
         stored = loop.recorded_steps(ledger, Store(run / "rollouts"))
-        checkpoint = loop.replay(
+        path = loop.replay(
             ([weigh(rollout, settings.judge, settings.progress) for rollout in step] for step in stored),
             settings.train,
             trainer=make_trainer(policy, settings),
@@ -142,11 +135,11 @@ def replay(run: Path, settings: RunSettings, reporter: Reporter) -> TrainReport:
             run_dir=settings.run_dir,
             metrics=metrics,
             is_masked=lambda trajectory: is_masked(trajectory, settings.rollout),
-            on_step=on_step,
+            on_step=display.on_step,
         )
         steps = ledger.balance().steps
     return TrainReport(
-        run_dir=settings.run_dir, steps=steps, checkpoint=checkpoint, reward=last.get("reward")
+        run_dir=settings.run_dir, steps=steps, checkpoint=path, reward=display.last.get("reward")
     )
 
 

@@ -24,7 +24,6 @@ def tree_samples(
     group_id: str,
     advantage: float,
     node_advantages: Mapping[int, float] = NO_NODES,
-    weight: float = 1.0,
 ) -> list[Sample]:
     """Return one sample per branch of `tree` with a sampled token that no earlier branch contains.
 
@@ -47,7 +46,7 @@ def tree_samples(
             continue
         trained.update(fresh)
         fresh_advantages = {i: node_advantages.get(i, advantage) for i in fresh}
-        sample = _branch_sample(tree, branch, fresh_advantages, rollout_id, group_id, weight)
+        sample = _branch_sample(tree, branch, fresh_advantages, rollout_id, group_id)
         if sample.weight[0] > 0:
             raise ValueError(
                 f"rollout {rollout_id}: its first token is marked as sampled, which is impossible"
@@ -97,7 +96,6 @@ def _branch_sample(
     node_advantages: Mapping[int, float],
     rollout_id: str,
     group_id: str,
-    weight: float,
 ) -> Sample:
     """Return the sample of a branch; `node_advantages` holds the nodes that this branch trains."""
     nodes = [tree.nodes[i] for i in branch]
@@ -110,7 +108,7 @@ def _branch_sample(
         rollout_id=rollout_id,
         group_id=group_id,
         tokens=np.concatenate([n.tokens for n in nodes]).astype(np.int32, copy=False),
-        weight=spread(weight if i in node_advantages else 0.0 for i in branch),
+        weight=spread(1.0 if i in node_advantages else 0.0 for i in branch),
         advantage=spread(node_advantages.get(i, 0.0) for i in branch),
         logprobs=np.concatenate([_logprobs(n) for n in nodes]),
         version=np.concatenate([_version(n) for n in nodes]),
