@@ -122,9 +122,9 @@ def _known(predictions: tuple[Prediction, ...], refused: dict[str, str]) -> list
 
 def load_usable_tasks(path: Path) -> list[Task]:
     """Return the usable tasks of a file and print the others to stderr. Raises UsageError without any."""
-    from hone.tasks.files import load_tasks
+    from hone.tasks.files import read_rows, tasks_of
 
-    imported = load_tasks(path)
+    imported = tasks_of(read_rows(path), path)
     for each in imported.refused:
         name = f" ({each.id})" if each.id else ""
         typer.echo(f"{path}: row {each.row}{name}: {each.reason}", err=True)

@@ -58,14 +58,6 @@ def import_rows(rows: Iterable[Row | TaskError], format: Format | None = None) -
     return _collect(rows, format, duplicates=False)
 
 
-def load_tasks(path: Path) -> Imported:
-    """Return the tasks of a file in any known format.
-
-    Raises TaskError when the file cannot be read or no row can be used.
-    """
-    return tasks_of(read_rows(path), path)
-
-
 def tasks_of(rows: Iterable[Row | TaskError], source: Path | str) -> Imported:
     """Return the tasks of rows from `source`. Raises TaskError when no row can be used."""
     imported = _collect(rows, None, duplicates=True)

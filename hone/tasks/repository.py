@@ -107,10 +107,6 @@ class Repository:
         entries = [entry.split("\t", 1) for entry in listed.split("\0") if entry]
         return [path for about, path in entries if about.split()[1] == "blob"]
 
-    def read(self, commit: str, path: str) -> bytes:
-        """Return the content of a file at a commit. Raises TaskError."""
-        return self.git("cat-file", "blob", f"{self.commit(commit)}:{path}")
-
     def texts(self, commit: str, paths: Iterable[str]) -> dict[str, str]:
         """Return the files among `paths` that exist at a commit and are UTF-8 text, path -> text."""
         paths = [path for path in paths if "\n" not in path]

@@ -15,8 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hone.tasks.errors import TaskError
-from hone.tasks.files import import_rows, load_tasks, read_rows, write_lists, write_rows
-from hone.tasks.formats import FORMATS, from_line, save, to_line
+from hone.tasks.files import import_rows, read_rows, tasks_of, write_lists, write_rows
+from hone.tasks.formats import FORMATS, from_dict, save, to_line
+from hone.tasks.formats.rows import parse
 from hone.types import Task
 
 PUBLISHED = Path(__file__).parents[3] / "shared" / "data" / "rows"
@@ -55,7 +56,7 @@ def test_published_rows_survive_a_round_trip(file: str, name: str, number: int, 
     assert len(rows) == number
     rows = [row for place, row in enumerate(rows) if row not in rows[:place]]  # one is there twice
     tasks = _read(file, name)
-    stored = [from_line(to_line(task)) for task in tasks]
+    stored = [from_dict(parse(to_line(task))) for task in tasks]
     assert stored == tasks
     assert [FORMATS[name].write(task) for task in stored] == rows
     out = tmp_path / f"rows{Path(file).suffix}"
@@ -211,7 +212,7 @@ def test_non_json_values_are_refused_and_dates_become_text(tmp_path: Path) -> No
     imported = import_rows(odd, FORMATS["swe-bench"])
     assert imported.tasks[0].metadata["row"]["created_at"] == "2024-01-02T03:04:05"
     assert "type bytes" in imported.refused[0].reason
-    assert from_line(to_line(imported.tasks[0])) == imported.tasks[0]
+    assert from_dict(parse(to_line(imported.tasks[0]))) == imported.tasks[0]
 
 
 def test_shards_of_one_set_are_read_in_order(tmp_path: Path) -> None:
@@ -294,7 +295,7 @@ def test_data_set_is_detected_by_columns(tmp_path: Path) -> None:
     ]
     with file.open("a") as more:
         more.writelines(json.dumps(row) + "\n" for row in rows)
-    loaded = load_tasks(file)
+    loaded = tasks_of(read_rows(file), "rows")
     assert [task.id for task in loaded.tasks] == ["own", "owner__name-1", "g", "s", "r", "p", "k"]
     sources = ["swe-bench", "swe-bench", "swe-gym", "swe-smith", "swe-rebench", "swe-bench", "kodcode"]
     assert [task.source for task in loaded.tasks] == sources
@@ -304,7 +305,7 @@ def test_data_set_is_detected_by_columns(tmp_path: Path) -> None:
 @published
 @pytest.mark.parametrize(("file", "name", "number"), FILES)
 def test_format_of_published_files_is_detected(file: str, name: str, number: int) -> None:
-    assert list(load_tasks(PUBLISHED / file).tasks) == _read(file, name)
+    assert list(tasks_of(read_rows(PUBLISHED / file), "rows").tasks) == _read(file, name)
 
 
 def test_file_without_usable_tasks_is_an_error(tmp_path: Path) -> None:
@@ -313,10 +314,10 @@ def test_file_without_usable_tasks_is_an_error(tmp_path: Path) -> None:
         "".join(json.dumps({**ROW, "FAIL_TO_PASS": [], "instance_id": f"i{n}"}) + "\n" for n in range(7))
     )
     with pytest.raises(TaskError, match=r"row 1 \(i0\): `FAIL_TO_PASS` names no test; .*; and 2 more"):
-        load_tasks(file)
+        tasks_of(read_rows(file), "rows")
     file.write_text("")
     with pytest.raises(TaskError, match="holds no tasks"):
-        load_tasks(file)
+        tasks_of(read_rows(file), "rows")
 
 
 def test_lists_have_every_id_and_docker_images(tmp_path: Path) -> None:

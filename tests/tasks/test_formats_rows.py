@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 
 from hone.tasks.errors import TaskError
 from hone.tasks.files import import_rows
-from hone.tasks.formats import FORMATS, detect, from_line, to_dict, to_line
+from hone.tasks.formats import FORMATS, detect, from_dict, to_dict, to_line
 from hone.tasks.formats.r2e import parse_log
+from hone.tasks.formats.rows import parse
 from hone.types import Checks, Environment, Task
 from tests.examples import examples
 
@@ -172,7 +173,7 @@ def test_any_row_is_kept_or_refused(
         assert imported.refused[0].reason
         return
     (task,) = imported.tasks
-    again = from_line(to_line(task))
+    again = from_dict(parse(to_line(task)))
     assert again == task
     written = FORMATS[name].write(again)
     assert import_rows([written], FORMATS[name]).tasks == (task,)
@@ -199,7 +200,7 @@ def test_task_survives_a_prompt_round_trip(name: str) -> None:
     again = read(prompt, "slime")
     for field in ("id", "problem", "environment", "checks"):
         assert getattr(again, field) == getattr(task, field)
-    stored = from_line(to_line(again))
+    stored = from_dict(parse(to_line(again)))
     assert FORMATS["slime"].write(stored) == prompt
     told = FORMATS["slime"].write(dataclasses.replace(stored, problem="Better told."))
     assert told["text"] == "Better told."
@@ -210,7 +211,7 @@ def test_own_task_keeps_its_environment_in_a_prompt() -> None:
     task = read(OWN, "hone")
     assert task.environment.requirements == ("attrs==24.1.0", "idna==3.7")
     assert (task.environment.distribution, task.environment.paths) == ("it==1.0", ("src", ""))
-    assert to_dict(from_line(to_line(task))) == OWN
+    assert to_dict(from_dict(parse(to_line(task)))) == OWN
     for column in ("requirements", "paths"):
         with pytest.raises(TaskError, match=f"`environment.{column}` is wrong"):
             read({**OWN, "environment": {**OWN["environment"], column: "x"}}, "hone")

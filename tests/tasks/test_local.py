@@ -117,7 +117,7 @@ def test_missing_repository_is_an_error(root: Path, tmp_path: Path) -> None:
 def test_repository_is_read_at_any_commit(root: Path, tmp_path: Path) -> None:
     repository = Repository.open(root / "a__b")
     assert repository.files("HEAD") == ["code.py"]
-    assert repository.read("v1~1", "code.py") == b"value = 1\n"
+    assert repository.texts("v1~1", ["code.py"]) == {"code.py": "value = 1\n"}
     repository.checkout("HEAD~2", tmp_path / "tree")
     assert sorted(path.name for path in (tmp_path / "tree").iterdir()) == ["code.py"]
     with pytest.raises(TaskError, match="has no commit nothing"):

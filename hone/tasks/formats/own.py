@@ -14,7 +14,6 @@ from typing import Any, cast
 from pydantic import TypeAdapter, ValidationError
 
 from hone.tasks.errors import TaskError
-from hone.tasks.formats.rows import parse
 from hone.types import Task
 from hone.utils.files import replace_file
 
@@ -60,11 +59,6 @@ def to_line(task: Task) -> str:
             f"task {task.id} cannot be written as JSON: its metadata hold tuples or keys that are not text"
         )
     return line
-
-
-def from_line(line: str) -> Task:
-    """Return the task of one line. Raises TaskError."""
-    return from_dict(parse(line))
 
 
 def save(tasks: Iterable[Task], path: Path) -> None:

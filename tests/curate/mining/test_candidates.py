@@ -128,7 +128,8 @@ def test_both_patches_make_the_tree_of_the_fix(project, tmp_path):
     for patch in (parts.test_patch, parts.gold_patch):
         run_git("apply", "-", stdin=patch.encode("utf-8", "surrogateescape"), cwd=tmp_path / "tree")
     for path in repository.files(found.id):
-        assert (tmp_path / "tree" / path).read_bytes() == repository.read(found.id, path)
+        stored = repository.git("cat-file", "blob", f"{found.id}:{path}")
+        assert (tmp_path / "tree" / path).read_bytes() == stored
 
 
 def test_change_without_a_test_function_is_rejected(project):
