@@ -10,6 +10,8 @@ import json
 import os
 import socket
 import stat
+from collections.abc import Generator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -56,15 +58,11 @@ def _copy_directory(source: int, target: str, budget: _Budget, depth: int) -> No
         info = os.stat(name, dir_fd=source, follow_symlinks=False)
         path = f"{target}/{name}"
         if stat.S_ISDIR(info.st_mode):
-            flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-            inner = os.open(name, flags, dir_fd=source)
-            try:
+            with _opened(source, name, os.O_DIRECTORY, info) as inner:
                 os.mkdir(path)
                 if _OPAQUE in os.listxattr(inner):
                     os.setxattr(path, _OPAQUE, os.getxattr(inner, _OPAQUE))
                 _copy_directory(inner, path, budget, depth + 1)
-            finally:
-                os.close(inner)
             _finish(path, info)
         elif info.st_nlink > 1 and info.st_ino in budget.links:
             os.link(budget.links[info.st_ino], path, follow_symlinks=False)
@@ -74,7 +72,8 @@ def _copy_directory(source: int, target: str, budget: _Budget, depth: int) -> No
 
 def _copy_other(source: int, name: str, path: str, info: os.stat_result, budget: _Budget) -> None:
     if stat.S_ISREG(info.st_mode):
-        _copy_file(source, name, path, budget)
+        with _opened(source, name, os.O_NONBLOCK, info) as inner:
+            _copy_file(inner, path, budget)
         _finish(path, info)
     elif stat.S_ISLNK(info.st_mode):
         os.symlink(os.readlink(name, dir_fd=source), path)
@@ -86,8 +85,25 @@ def _copy_other(source: int, name: str, path: str, info: os.stat_result, budget:
         budget.links[info.st_ino] = path
 
 
-def _copy_file(source: int, name: str, path: str, budget: _Budget) -> None:
-    inner = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=source)
+@contextmanager
+def _opened(source: int, name: str, flags: int, info: os.stat_result) -> Generator[int]:
+    """Yield a descriptor for reading, also of an entry that its owner may not read, unless root copies."""
+    flags |= os.O_RDONLY | os.O_CLOEXEC
+    with ExitStack() as stack:
+        try:
+            inner = os.open(name, flags | os.O_NOFOLLOW, dir_fd=source)
+        except PermissionError:
+            entry = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=source)
+            stack.callback(os.close, entry)
+            mode, path = stat.S_IMODE(info.st_mode), f"/proc/self/fd/{entry}"
+            os.chmod(path, mode | 0o500)
+            stack.callback(os.chmod, path, mode)
+            inner = os.open(path, flags)
+        stack.callback(os.close, inner)
+        yield inner
+
+
+def _copy_file(inner: int, path: str, budget: _Budget) -> None:
     outer = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
         while copied := os.sendfile(outer, inner, None, _CHUNK):  # type: ignore[call-overload]
@@ -95,7 +111,6 @@ def _copy_file(source: int, name: str, path: str, budget: _Budget) -> None:
             if budget.left < 0:
                 raise OSError("the files are larger than the disk limit")
     finally:
-        os.close(inner)
         os.close(outer)
 
 
