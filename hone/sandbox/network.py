@@ -19,6 +19,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from hone.sandbox.contract import TUNNEL_PATH, SandboxSpec
+from hone.utils.concurrency import cancel_all
 
 PROXY_PATH = "/run/hone/proxy.sock"
 PROXY_PORT = 3128  # on the sandbox's own loopback
@@ -144,9 +145,7 @@ async def serve_unix(path: Path, join: Join, *, limit: int = 1 << 16) -> AsyncIt
         yield
     finally:
         server.close()
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await cancel_all(list(tasks))
         os.unlink(path)  # noqa: PTH108 - Path.unlink counts as blocking, this does not
 
 

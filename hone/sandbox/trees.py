@@ -18,6 +18,7 @@ import stat
 import tarfile
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import IO, BinaryIO, Protocol, cast
 
 from hone.sandbox.contract import SandboxError, TooLarge
@@ -172,13 +173,8 @@ def pack(source: Path, sink: Sink, *, limit: int = BYTES_MAX) -> None:
 def digest(source: Path) -> str:
     """Return the SHA-256 of the tar stream of a file or tree, in hexadecimal. Raises as `pack` does."""
     hasher = hashlib.sha256()
-    pack(source, _Hash(hasher))
+    pack(source, cast("Sink", SimpleNamespace(write=hasher.update)))
     return hasher.hexdigest()
-
-
-class _Hash:
-    def __init__(self, hasher: hashlib._Hash) -> None:
-        self.write = hasher.update
 
 
 def _describe(name: str, path: Path) -> tarfile.TarInfo:

@@ -51,6 +51,11 @@ async def finish_within(tasks: Collection[asyncio.Task[Any]], timeout_s: float) 
     """Wait for tasks, cancel those that are not done after `timeout_s`, and wait for these to end."""
     if tasks:
         _, late = await asyncio.wait(tasks, timeout=timeout_s)
-        for task in late:
-            task.cancel()
-        await asyncio.wait(tasks)
+        await cancel_all(late)
+
+
+async def cancel_all(tasks: Collection[asyncio.Future[Any]]) -> None:
+    """Cancel tasks and wait for them to end; their errors are dropped."""
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)

@@ -13,6 +13,7 @@ import aiohttp
 
 from hone.sandbox.contract import DEFAULT_WORKDIR, ImageProblem, ImageUnavailable, ProviderUnavailable
 from hone.sandbox.docker.engine import Engine, EngineInfo
+from hone.utils.concurrency import cancel_all
 from hone.utils.retry import backoff_delays, retry
 
 _PULL_S = 3600.0
@@ -114,10 +115,7 @@ class Images:
         )
 
     async def close(self) -> None:
-        pulls = list(self._pulls.values())
-        for pull in pulls:
-            pull.cancel()
-        await asyncio.gather(*pulls, return_exceptions=True)
+        await cancel_all(list(self._pulls.values()))
 
 
 def pull_error(name: str, message: str) -> ImageUnavailable:

@@ -12,6 +12,7 @@ from hone.sandbox.contract import ImageUnavailable
 from hone.sandbox.images.reference import parse
 from hone.sandbox.images.skopeo import Report, is_retryable
 from hone.sandbox.images.store import ImageStore
+from hone.utils.concurrency import task_group
 from hone.utils.retry import retry
 
 
@@ -77,10 +78,7 @@ async def prepull(
                 failures[name] = str(error)
             done()
 
-    try:
-        async with asyncio.TaskGroup() as group:
-            for name in names:
-                group.create_task(pull_with_retries(name))
-    except ExceptionGroup as errors:
-        raise errors.exceptions[0] from None
+    async with task_group() as group:
+        for name in names:
+            group.create_task(pull_with_retries(name))
     return {name: failures[name] for name in names if name in failures}

@@ -24,7 +24,7 @@ from hone.sandbox.images.records import Image, Layer, Record, read_image
 from hone.sandbox.images.reference import parse
 from hone.sandbox.images.skopeo import LAYOUT, Report, fetch, skopeo
 from hone.sandbox.images.sources import Source, from_registry, open_source
-from hone.utils.concurrency import run_in_thread
+from hone.utils.concurrency import run_in_thread, task_group
 
 LAYERS_AT_ONCE = 4  # of one image
 OCI_MANIFEST = "application/vnd.oci.image.manifest.v1+json"
@@ -225,11 +225,8 @@ class ImageStore:
             path = self._content.layer(layer.diff_id)
             return replace(layer, bytes=sizes.get(layer.diff_id) or await run_in_thread(disk_usage, path))
 
-        try:
-            async with asyncio.TaskGroup() as group:
-                tasks = [group.create_task(one(layer)) for layer in record.layers]
-        except BaseExceptionGroup as errors:
-            raise errors.exceptions[0] from None
+        async with task_group() as group:
+            tasks = [group.create_task(one(layer)) for layer in record.layers]
         return replace(record, layers=tuple(task.result() for task in tasks))
 
     async def _layer(self, layer: Layer, image: str, made: Staging) -> Lock:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 
 from hone.sandbox.contract import SandboxError
+from hone.utils.concurrency import cancel_all
 
 Name = tuple[str, str]  # scope of the key (a sandbox's id, or "" for the server), and the key
 KEY_MAX = 128  # characters
@@ -70,10 +71,7 @@ class Journal:
 
     async def close(self) -> None:
         """Cancel all running operations and wait for them."""
-        running = [entry.reply for entry in self._entries.values() if not entry.reply.done()]
-        for reply in running:
-            reply.cancel()
-        await asyncio.gather(*running, return_exceptions=True)
+        await cancel_all([entry.reply for entry in self._entries.values() if not entry.reply.done()])
 
     def _finish(self, name: Name) -> None:
         reply = self._entries[name].reply

@@ -32,6 +32,7 @@ from hone.sandbox.node.tunnels import NodeTunnel
 from hone.sandbox.remote.errors import to_body
 from hone.sandbox.remote.wire import CreateRequest, SandboxRow, SpecBody
 from hone.utils.clock import monotonic
+from hone.utils.concurrency import finish_within
 from hone.utils.http_server import is_same_token
 
 START_S = 600.0  # time limit of a start
@@ -270,9 +271,4 @@ class Sandboxes:
     async def stop(self, within_s: float) -> None:
         """Refuse new sandboxes and end all others; stop waiting after `within_s`."""
         self.accepting = False
-        endings = {self._end(entry) for entry in self._entries.values()}
-        if endings:
-            _, late = await asyncio.wait(endings, timeout=within_s)
-            for ending in late:
-                ending.cancel()
-            await asyncio.gather(*late, return_exceptions=True)
+        await finish_within([self._end(entry) for entry in self._entries.values()], within_s)

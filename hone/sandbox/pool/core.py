@@ -24,6 +24,7 @@ from hone.sandbox.pool.metrics import Metrics
 from hone.sandbox.pool.nodes import NodeApi
 from hone.sandbox.pool.store import Store, StoredLease
 from hone.sandbox.remote.wire import Beat, LeaseReply, LeaseRequest, LeaseRow, NodeRequest, StatusReply
+from hone.utils.concurrency import cancel_all
 
 _log = logging.getLogger(__name__)
 _REAP_S = 0.5
@@ -102,11 +103,7 @@ class Pool:
         lease.slot = self.fleet.adopt(node, lease.id, lease.generation, lease.spec.image, sandbox_id)
 
     async def __aexit__(self, *exc: object) -> None:
-        tasks = list(self._tasks)
-        for task in tasks:
-            task.cancel()
-        if tasks:
-            await asyncio.wait(tasks)
+        await cancel_all(list(self._tasks))
         await self.fleet.close()
         await self._store.close()
 

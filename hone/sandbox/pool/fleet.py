@@ -17,6 +17,7 @@ from hone.sandbox.contract import ImageUnavailable, ProviderUnavailable, Sandbox
 from hone.sandbox.pool.nodes import Key, Node, NodeApi, Slot, canonical_image
 from hone.sandbox.remote.wire import CreateReply, CreateRequest, NodeRequest, SpecBody
 from hone.utils.clock import monotonic
+from hone.utils.concurrency import cancel_all
 
 _log = logging.getLogger(__name__)
 MEMORY_FLOOR_MIB = 256  # a node with less free memory gets nothing
@@ -84,16 +85,11 @@ class Fleet:
 
     async def remove(self, url: str) -> None:
         """Forget a node, whose leases have ended."""
-        task = self._supervisors.pop(url)
-        task.cancel()
-        await asyncio.wait([task])
+        await cancel_all([self._supervisors.pop(url)])
         del self._nodes[url]
 
     async def close(self) -> None:
-        for task in self._supervisors.values():
-            task.cancel()
-        if self._supervisors:
-            await asyncio.wait(self._supervisors.values())
+        await cancel_all(self._supervisors.values())
 
     # --- places
 
