@@ -169,7 +169,7 @@ def load_scaffold(
 
     Raises ScaffoldError.
     """
-    text = _read(name)
+    text = read_shipped("prompts", name, find_shipped("hone.agents", "prompts", ".yaml"), (".yaml", ".yml"))
     try:
         document = yaml.safe_load(text)
     except yaml.YAMLError as error:
@@ -190,18 +190,21 @@ def find_shipped(package: str, folder: str, suffix: str) -> dict[str, Path]:
     return {path.name.removesuffix(suffix): path for path in paths}
 
 
-def _read(name: str) -> str:
+def read_shipped(kind: str, name: str, shipped: Mapping[str, Path], suffixes: tuple[str, ...]) -> str:
+    """Return the text of a shipped file, by its name, or of the file at a path. Raises ScaffoldError."""
     path = Path(name)
-    if "/" not in name and not name.endswith((".yaml", ".yml")):
-        shipped = find_shipped("hone.agents", "prompts", ".yaml")
+    if "/" not in name and not name.endswith(suffixes):
         if name not in shipped:
-            names = ", ".join(shipped)
-            raise ScaffoldError(f"no prompts named {name!r}: use one of {names}, or a path to a YAML")
+            near = difflib.get_close_matches(name, shipped, n=1, cutoff=0)[0]
+            raise ScaffoldError(
+                f"no {kind} named {name!r}; did you mean {near!r}? Use one of {', '.join(shipped)}, or a "
+                f"path to a file that ends in {suffixes[0]}"
+            )
         path = shipped[name]
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise ScaffoldError(f"cannot read the prompts in {name}: {error}") from error
+        raise ScaffoldError(f"cannot read the {kind} in {name}: {error}") from error
 
 
 def _parse(name: str, document: Any) -> Scaffold:

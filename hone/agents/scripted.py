@@ -12,8 +12,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-from hone.agents.actions import BASH_TOOL
-from hone.agents.bash import BashAgent
+from hone.agents.bash import BASH_TOOL, BashAgent
 from hone.agents.contract import AgentRun
 from hone.agents.debugger.agent import DebuggerAgent
 from hone.agents.scaffold import SUBMIT, Mode, Scaffold

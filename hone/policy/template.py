@@ -16,11 +16,12 @@ The renderer uses an extension only if all of these hold; otherwise it reports n
 - The extension contains every new message.
 """
 
-# pyright: reportUnknownMemberType=false, reportMissingTypeStubs=false
+# pyright: reportUnknownMemberType=false, reportMissingTypeStubs=false, reportUnknownVariableType=false
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
@@ -28,9 +29,15 @@ from hone.policy.conversation_tree import Traits
 from hone.policy.errors import PolicyError
 from hone.policy.literal import LiteralTokenizer
 from hone.policy.messages import enveloped, plain
-from hone.policy.rendering import DAY, RenderedReply, first_line, unparsable_reply
-from hone.policy.reply import ToolCall, ToolSpecs
-from hone.policy.template_tools import ToolSupport, detect_tool_support
+from hone.policy.rendering import (
+    DAY,
+    RenderedReply,
+    family_names,
+    family_renderer,
+    first_line,
+    unparsable_reply,
+)
+from hone.policy.reply import ToolCall, ToolSpec, ToolSpecs
 from hone.types import Message
 
 if TYPE_CHECKING:
@@ -301,3 +308,86 @@ def _last_added_token(tokenizer: PreTrainedTokenizerBase, text: str) -> str | No
     added = [token.content for token in tokenizer.added_tokens_decoder.values() if token.content.strip()]
     found = [(text.rindex(token) + len(token), len(token), token) for token in added if token in text]
     return max(found)[2] if found else None
+
+
+_TOOL: ToolSpec = {
+    "name": "vqxread",
+    "description": "Reads.",
+    "parameters": {
+        "type": "object",
+        "properties": {"path": {"type": "string"}, "lines": {"type": "array", "items": {"type": "integer"}}},
+    },
+}
+_ARGUMENTS: list[dict[str, Any]] = [{"path": 'a "b".py', "lines": [1, 2]}, {"path": "é\n  c.py", "lines": []}]
+
+
+RenderText = Callable[..., str]  # `TemplateRenderer.text`
+Reader = Any  # parses a reply: a renderer of the `renderers` package or of Hone
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolSupport:
+    """How to parse the template's tool calls, or why that is impossible."""
+
+    shown: bool  # the template renders tools
+    reader: Reader | None = None
+    problem: str = ""
+
+
+def detect_tool_support(text: RenderText, tokenizer: PreTrainedTokenizerBase, end: str | None) -> ToolSupport:
+    """Return the tool support of the template `text`; `end` is the token that ends a reply.
+
+    A parser of the `renderers` package or of a model family qualifies only if it parses the rendered names
+    and arguments back, for one call and (if the template accepts them) for two calls in one reply.
+    """
+    try:
+        prompt = text([_USER], tools=[_TOOL], generate=True)
+        if prompt == text([_USER], generate=True):
+            return ToolSupport(shown=False, problem="does not render tools")
+        rendered = [(_rendered_calls(text, prompt, _ARGUMENTS[:1], end), _ARGUMENTS[:1])]
+    except PolicyError:
+        return ToolSupport(shown=True, problem="fails on tool calls")
+    with suppress(PolicyError):  # some templates accept one call per reply
+        rendered.append((_rendered_calls(text, prompt, _ARGUMENTS, end), _ARGUMENTS))
+    for reader in _readers(tokenizer):
+        if all(_parses_back(reader, tokenizer, reply, arguments) for reply, arguments in rendered):
+            return ToolSupport(shown=True, reader=reader)
+    return ToolSupport(shown=True, problem="renders tool calls in a format that no parser reads back exactly")
+
+
+def _readers(tokenizer: PreTrainedTokenizerBase) -> Iterator[Reader]:
+    from renderers import DefaultRendererConfig, create_renderer
+    from renderers.parsers import TOOL_PARSERS
+
+    literal = LiteralTokenizer(tokenizer)
+    for parser in TOOL_PARSERS:
+        yield create_renderer(literal, DefaultRendererConfig(tool_parser=parser))
+    for name in family_names():
+        renderer = family_renderer(tokenizer, name)
+        if not isinstance(renderer, str):
+            yield renderer
+
+
+def _rendered_calls(text: RenderText, prompt: str, arguments: list[dict[str, Any]], end: str | None) -> str:
+    """Return the text after `prompt` that the template renders for these calls."""
+    calls = [
+        {"type": "function", "id": f"vqxcall1{i}", "function": {"name": "vqxread", "arguments": values}}
+        for i, values in enumerate(arguments)
+    ]
+    reply: Message = {"role": "assistant", "content": "", "tool_calls": calls}
+    rendered = text([_USER, reply], tools=[_TOOL])
+    if end is None or not rendered.startswith(prompt) or end not in rendered[len(prompt) :]:
+        return ""
+    return rendered[len(prompt) : rendered.rindex(end)]
+
+
+def _parses_back(
+    reader: Reader, tokenizer: PreTrainedTokenizerBase, rendered: str, arguments: list[dict[str, Any]]
+) -> bool:
+    from renderers.base import ToolCallParseStatus
+
+    ids = tokenizer.encode(rendered, add_special_tokens=False)
+    calls = reader.parse_response(ids, tools=enveloped([_TOOL])).tool_calls
+    return [(call.status, call.name, call.arguments) for call in calls] == [
+        (ToolCallParseStatus.OK, "vqxread", values) for values in arguments
+    ]

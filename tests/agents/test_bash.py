@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hone.agents import SUBMIT, AgentRun, BashAgent, Scaffold, load_scaffold
-from hone.agents.actions import Action, FormatError, parse_actions
+from hone.agents.bash import Action, FormatError, parse_actions
 from hone.agents.scaffold import SUBMIT_1, Mode
 from hone.outcomes import Outcome
 from hone.policy.reply import Reply

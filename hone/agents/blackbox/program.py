@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal
 import jinja2
 from pydantic import AfterValidator, Field, ValidationError, ValidationInfo, field_validator, model_validator
 
-from hone.agents.scaffold import ScaffoldError, find_shipped
+from hone.agents.scaffold import ScaffoldError, find_shipped, read_shipped
 from hone.outcomes import Outcome
 from hone.sandbox.contract import Limits
 from hone.settings import Settings
@@ -233,24 +233,11 @@ def presets() -> list[str]:
 
 def load_program(name: str) -> Program:
     """Return a preset, or the program of the TOML file at a path. Raises ScaffoldError with one sentence."""
-    if not name:
-        raise ScaffoldError(
-            f"agent.program is empty: set it to {' or '.join(presets())}, or to a path to a TOML file"
-        )
-    path = Path(name)
-    if "/" not in name and not name.endswith(".toml"):
-        if name not in presets():
-            near = difflib.get_close_matches(name, presets(), n=1, cutoff=0)[0]
-            raise ScaffoldError(
-                f"no program named {name!r}; did you mean {near!r}? Use one of {', '.join(presets())}, or a "
-                "path to a TOML file"
-            )
-        path = _shipped()[name]
+    shipped = _shipped()
+    text = read_shipped("program", name, shipped, (".toml",))
+    folder = shipped.get(name, Path(name)).parent.absolute()
     try:
-        document = tomllib.loads(path.read_text(encoding="utf-8"))
-        program = Program.model_validate(document, context=str(path.parent.absolute()))
-    except (OSError, UnicodeDecodeError) as error:
-        raise ScaffoldError(f"cannot read the program in {name}: {error}") from error
+        program = Program.model_validate(tomllib.loads(text), context=str(folder))
     except tomllib.TOMLDecodeError as error:
         raise ScaffoldError(f"{name} is not TOML: {error}") from error
     except ValidationError as error:

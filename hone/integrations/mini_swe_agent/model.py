@@ -18,15 +18,15 @@ from minisweagent.models.utils.actions_toolcall import (
 from minisweagent.utils.serialize import recursive_merge
 from pydantic import BaseModel
 
-from hone.agents.actions import (
+from hone.agents.bash import (
     BASH_TOOL,
     Action,
     CommandResult,
+    bash_step,
     finish_reason,
     malformed_call_error,
     run_command,
 )
-from hone.agents.bash import bash_step
 from hone.agents.contract import AgentRun
 from hone.agents.scaffold import Mode, Scaffold
 from hone.integrations.bridge import Ask

@@ -92,7 +92,7 @@ def test_invalid_program_file_is_an_error_in_one_sentence(
 @pytest.mark.parametrize(
     ("name", "sentence"),
     [
-        ("", "agent.program is empty: set it to mini-swe-agent or qwen-code"),
+        ("", "no program named ''; did you mean '"),
         ("qwen-cod", "no program named 'qwen-cod'; did you mean 'qwen-code'?"),
         ("missing/tool.toml", "cannot read the program in missing/tool.toml"),
     ],
