@@ -11,8 +11,9 @@ import dataclasses
 import fcntl
 import re
 import shutil
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import IO
 
 from hone.environment.apply import BASE_GIT, base_mounts
 from hone.environment.environment import GIT_ENV, has_own_repository, resolve_environment
@@ -25,6 +26,7 @@ from hone.types import Task
 
 TIMEOUT_S = 600.0
 _DONE = ".complete"
+_POLL_S = 0.1
 
 # Arguments: workdir, a new directory, files to hide from the agent. The tree as it stands becomes the one
 # commit of a new repository; a tree that equals the committed one keeps the commit's id.
@@ -87,7 +89,7 @@ async def prepare_workspace(task: Task, provider: Provider, cache: Path) -> Path
         return await asyncio.to_thread(prepare, task, cache)
     target = cache / digest([task.environment.image, task.environment.workdir, task.environment.commit])
     if not (target / _DONE).is_file():
-        with await asyncio.to_thread(_lock, cache / f".{target.name}.lock"):
+        async with _locked(cache / f".{target.name}.lock"):
             if not (target / _DONE).is_file():
                 shutil.rmtree(target, ignore_errors=True)
                 await _take_base(task, provider, target)
@@ -95,12 +97,21 @@ async def prepare_workspace(task: Task, provider: Provider, cache: Path) -> Path
     return target
 
 
-def _lock(path: Path) -> IO[str]:
-    """Return the locked file; closing it, or the death of this process, releases the lock."""
+@asynccontextmanager
+async def _locked(path: Path) -> AsyncGenerator[None]:
+    """Hold the lock of a file, which the death of this process releases, too.
+
+    Polls: threads that wait for the lock would keep its holder from the threads that it needs.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
-    file = path.open("w")
-    fcntl.flock(file, fcntl.LOCK_EX)
-    return file
+    with path.open("w") as file:
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                await asyncio.sleep(_POLL_S)
+        yield
 
 
 async def _take_base(task: Task, provider: Provider, target: Path) -> None:

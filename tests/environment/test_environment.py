@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -119,6 +120,19 @@ def test_base_of_an_image_is_taken_once(tmp_path: Path):
     assert sandbox.closed
 
 
+def test_concurrent_callers_share_one_base_and_one_thread(tmp_path: Path):
+    provider = ScriptedProvider()
+
+    async def main() -> None:
+        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
+        async with asyncio.TaskGroup() as tasks:
+            for _ in range(3):
+                tasks.create_task(prepare_workspace(image_task(), provider, tmp_path))
+
+    asyncio.run(main())
+    assert len(provider.started) == 1
+
+
 def test_base_whose_copy_was_interrupted_is_taken_again(tmp_path: Path):
     def fail(command: Command) -> ExecResult:
         return ended(1, stderr=b"caf\xe9 is broken\n")
@@ -143,7 +157,7 @@ def test_unreadable_repository_is_refused_with_the_last_line(tmp_path: Path):
     def answer(command: Command) -> ExecResult:
         return ended(128, stderr=b"first\ncaf\xe9\n") if "-c" in command.argv else ended()
 
-    with pytest.raises(TaskError, match=r"that git can read in /testbed: caf.$"):
+    with pytest.raises(TaskError, match=r"that git can read in /testbed: exit code 128: caf.$"):
         asyncio.run(prepare_workspace(image_task(), ScriptedProvider(answer), tmp_path))
 
 
