@@ -34,7 +34,7 @@ class Tools:
         }
 
     async def use(self, name: str, arguments: dict[str, Any]) -> Result:
-        """Run a tool other than submit; see `hone.agents.debugger.calls.check_arguments`."""
+        """Run a tool other than submit; see `hone.agents.debugger.agent.check_arguments`."""
         try:
             return await self._by_name[name](**arguments)
         except ServerLost as lost:

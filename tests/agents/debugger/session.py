@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapp
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
-from hone.agents.debugger.calls import check_arguments
+from hone.agents.debugger.agent import check_arguments
 from hone.agents.debugger.client import MOUNTS, Client, Listener, open_client, open_listener
 from hone.agents.debugger.tools import Tools, tool_specs
 from hone.sandbox import Sandbox, SandboxSpec, make_provider

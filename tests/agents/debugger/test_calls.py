@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hone.agents.debugger.calls import CallError, ToolUse, check_arguments, parse_call
+from hone.agents.debugger.agent import CallError, ToolUse, check_arguments, parse_call
 from hone.agents.debugger.tools import tool_specs
 from hone.policy.reply import Reply
 

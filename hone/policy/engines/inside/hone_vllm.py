@@ -1,7 +1,7 @@
 """Loaded into vLLM's workers (`--worker-extension-cls hone_vllm.Repack`); imports nothing of Hone.
 
-On a CPU, vLLM computes with a packed copy of each weight. Its reload packs again what it loads; a head that
-shares the embedding's weights is not among that, and would go on with the old ones for ever.
+On a CPU, vLLM computes with a packed copy of each weight. Its reload packs the weights that it loads, but not
+a head that shares the embedding's weights: without `hone_repack` the head keeps the old ones.
 """
 
 # pyright: reportMissingImports=false, reportUnknownMemberType=false, reportUnknownVariableType=false
@@ -15,7 +15,7 @@ class Repack:
     model_runner: Any  # the worker's
 
     def hone_repack(self) -> int:
-        """Pack the weights of every head again; returns how many there are."""
+        """Pack the weights of every head again; return the number of heads."""
         from vllm.model_executor.layers.utils import dispatch_cpu_unquantized_gemm
         from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead
 
