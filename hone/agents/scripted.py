@@ -6,7 +6,6 @@ Only scripted agents may look at a task's checks.
 from __future__ import annotations
 
 import itertools
-import json
 import random
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -17,7 +16,7 @@ from hone.agents.contract import AgentRun
 from hone.agents.debugger.agent import DebuggerAgent
 from hone.agents.scaffold import SUBMIT, Mode, Scaffold
 from hone.agents.settings import DebuggerAgentSettings, DemonstratorSettings
-from hone.policy.reply import CallKind, Chat, Reply, ToolCall, ToolSpec
+from hone.policy.reply import CallKind, Chat, Reply, ToolSpec, tool_call
 from hone.sandbox.contract import Sandbox
 from hone.types import Message, Task, TokenTree
 
@@ -69,9 +68,7 @@ def command_replies(scaffold: Scaffold, commands: Iterable[str]) -> Iterator[Rep
 
 def call_reply(number: int, tool: str, arguments: dict[str, Any]) -> Reply:
     """Return a reply with one tool call, whose id is made from `number`."""
-    function = {"name": tool, "arguments": json.dumps(arguments)}
-    call: ToolCall = {"id": f"call_{number}", "type": "function", "function": function}
-    return Reply(content="", node=None, tool_calls=(call,))
+    return Reply(content="", node=None, tool_calls=(tool_call(f"call_{number}", tool, arguments),))
 
 
 def oracle(task: Task, rollout_id: str) -> list[str]:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 from hone.policy.errors import PolicyError
-from hone.policy.reply import Reply, ToolSpec
+from hone.policy.reply import Reply, ToolSpec, tool_call
 from hone.types import Message
 
 if TYPE_CHECKING:
@@ -97,11 +97,7 @@ def read_reply(parsed: ParsedResponse, node: int) -> Reply:
         node=node,
         reasoning=parsed.reasoning_content,
         tool_calls=tuple(
-            {
-                "id": call.id or f"call_{node}_{number}",
-                "type": "function",
-                "function": {"name": call.name, "arguments": json.dumps(call.arguments, ensure_ascii=False)},
-            }
+            tool_call(call.id or f"call_{node}_{number}", call.name or "", call.arguments)
             for number, call in calls
             if call.status == ToolCallParseStatus.OK
         ),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -12,6 +13,12 @@ from hone.types import Message, TokenTree
 ToolSpec = dict[str, Any]  # {"name": ..., "description": ..., "parameters": JSON schema}
 ToolSpecs = Sequence[ToolSpec] | None  # None: no tools
 ToolCall = dict[str, Any]  # OpenAI's form: {"id": ..., "type": "function", "function": {"name", "arguments"}}
+
+
+def tool_call(id: str, name: str, arguments: Any) -> ToolCall:
+    """Return a tool call; `arguments`, any JSON value, become text."""
+    function = {"name": name, "arguments": json.dumps(arguments, ensure_ascii=False)}
+    return {"id": id, "type": "function", "function": function}
 
 
 class CallKind(StrEnum):

@@ -8,7 +8,6 @@ from a real engine: ids that end with a stop token or are truncated, and a versi
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -19,6 +18,7 @@ from pydantic import Field, JsonValue, ValidationError
 from hone.policy.engine import Completion, ContextOverflow, EngineError, Finish, Sampling
 from hone.policy.errors import PolicyError
 from hone.policy.rendering import ChatRenderer, verified_reply_ids
+from hone.policy.reply import Reply, tool_call
 from hone.settings import Settings
 from hone.types import Float32, Int32, Message
 
@@ -64,19 +64,9 @@ class ScriptedReply(Settings):
     """The gateway closes the connection once, after so many bytes of the response body."""
 
     def to_message(self) -> Message:
-        message: Message = {"role": "assistant", "content": self.content}
-        if self.reasoning:
-            message["reasoning_content"] = self.reasoning
-        if self.tool_calls:
-            message["tool_calls"] = [
-                {
-                    "id": f"call_{i}",
-                    "type": "function",
-                    "function": {"name": call.name, "arguments": json.dumps(call.arguments)},
-                }
-                for i, call in enumerate(self.tool_calls)
-            ]
-        return message
+        calls = (tool_call(f"call_{i}", call.name, call.arguments) for i, call in enumerate(self.tool_calls))
+        reply = Reply(content=self.content, node=None, reasoning=self.reasoning, tool_calls=tuple(calls))
+        return reply.to_message()
 
 
 def read_script(path: Path) -> tuple[ScriptedReply, ...]:
