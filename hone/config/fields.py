@@ -34,16 +34,9 @@ class Setting:
     kinds: tuple[str, ...]  # of a union group: the kinds that have this setting; (): all of them
 
 
-def walk(
-    model: type[Settings], prefix: str = "", instance: Settings | None = None, marks: Collection[Mark] = ()
-) -> Iterator[Setting]:
-    """Yield every setting below `model`, groups before their members.
-
-    Args:
-        instance: default value of the group, whose fields may differ from the class's own defaults.
-        marks: marks of the enclosing groups.
-    """
-    yield from _walk((model,), None, prefix, instance, frozenset(marks))
+def walk(model: type[Settings]) -> Iterator[Setting]:
+    """Yield every setting below `model`, groups before their members."""
+    yield from _walk((model,), None, "", None, frozenset())
 
 
 def _walk(
@@ -53,6 +46,12 @@ def _walk(
     instance: Settings | None,
     marks: frozenset[Mark],
 ) -> Iterator[Setting]:
+    """Yield the settings of one group, which is any of `variants`.
+
+    Args:
+        instance: default value of the group, whose fields may differ from the class's own defaults.
+        marks: marks of the enclosing groups.
+    """
     for name in dict.fromkeys(name for variant in variants for name in variant.model_fields):
         owners = [variant for variant in variants if name in variant.model_fields]
         info = owners[0].model_fields[name]

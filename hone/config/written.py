@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -28,22 +28,17 @@ def dump(settings: RunSettings) -> str:
     return "\n".join(lines) + "\n"
 
 
-def fingerprint(settings: RunSettings, groups: Collection[str] = ()) -> str:
+def fingerprint(settings: RunSettings) -> str:
     """Return a hash (64 hexadecimal digits) that is equal exactly when two runs may share a directory.
 
     Defaults count like values that were set, and a file that a setting marked FILE_CONTENT names counts by
     its content. Settings marked SAME_RESULTS do not count, and neither does the number of training steps
     while the learning rate does not depend on it: such a run may be continued further.
-
-    Args:
-        groups: the top-level groups that matter, such as those a command uses; none: all.
     """
     counted = {
         setting.path: _value(settings, setting.path)
         for setting in walk(RunSettings)
-        if not setting.group
-        and Mark.SAME_RESULTS not in setting.marks
-        and (not groups or setting.path.partition(".")[0] in groups)
+        if not setting.group and Mark.SAME_RESULTS not in setting.marks
     }
     if settings.train.optimizer.schedule == "constant":
         counted.pop("train.steps", None)

@@ -34,13 +34,14 @@ class Comparison:
     p_value: float  # two-sided
 
 
-def wilson(rate: float, n: float, z: float = Z_95) -> tuple[float, float]:
+def wilson(rate: float, n: float) -> tuple[float, float]:
     """Return Wilson's score interval of a proportion (Wilson 1927); `n` may be an effective sample size.
 
     Example: 81 of 263 -> (0.2553, 0.3662). No samples: (0, 1).
     """
     if n <= 0:
         return 0.0, 1.0
+    z = Z_95
     scale = 1 + z * z / n
     centre = (rate + z * z / (2 * n)) / scale
     half = z * math.sqrt(rate * (1 - rate) / n + z * z / (4 * n * n)) / scale

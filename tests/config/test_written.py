@@ -178,9 +178,3 @@ def test_changed_prompt_file_is_another_run(
     assert fingerprint(named) == before
     file.write_text("agent: {step_limit: 3}")
     assert fingerprint(named) != before
-
-
-def test_fingerprint_of_some_groups_ignores_the_others(settings: RunSettings):
-    other = replaced(settings, "train.loss.clip_low", 0.1)
-    assert fingerprint(other, {"tasks", "sft"}) == fingerprint(settings, {"tasks", "sft"})
-    assert fingerprint(other, {"train"}) != fingerprint(settings, {"train"})
