@@ -9,7 +9,7 @@ from typing import get_args
 
 import pytest
 
-from hone.cli import main
+from hone.cli import main, output
 from hone.config import ConfigError
 from tests.cli.fake_run import make_run
 
@@ -22,6 +22,7 @@ TASKS = ["show", "generate", "import", "export", "validate", "mine", "mutate"]
 def hone(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Hone:
     def run(*arguments: str | Path) -> tuple[int, str, str]:
         monkeypatch.setattr(sys, "argv", ["hone", *map(str, arguments)])
+        monkeypatch.setattr(output, "PLAIN_WIDTH", 300)  # no path of a temporary folder breaks a line
         code = main()
         out, err = capfd.readouterr()
         return code, out, err
