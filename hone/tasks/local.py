@@ -45,7 +45,7 @@ def localise(task: Task, root: Path, *, locks: Path | None) -> Task:
             paths=("src", "lib", ""),
         )
         if locks is not None:
-            environment = with_lock(environment, lock_commit(repository, commit, locks))
+            environment = with_lock(environment, _read_lock(repository, commit, locks))
     except TaskError as error:
         raise TaskError(f"task {task.id}: {error}") from None
     return dataclasses.replace(task, environment=environment)
@@ -73,22 +73,21 @@ def with_lock(environment: Environment, locked: Locked) -> Environment:
     )
 
 
-def lock_commit(repository: Repository, commit: str, locks: Path) -> Locked:
-    """Return the requirements of a commit as of its date; resolved once, then read from `locks`.
+def _read_lock(repository: Repository, commit: str, locks: Path) -> Locked:
+    """Return the requirements of a commit as of its date; resolved once, then read from `locks`."""
 
-    Raises TaskError when they cannot be resolved.
-    """
-    full = repository.commit(commit)
-    day = repository.git("log", "-1", "--format=%cs", full).decode().strip()
-    folder = build_directory(
-        locks / digest([str(repository.path.resolve()), full]),
-        lambda partial, _: _write_lock(repository, full, day, partial / _LOCK),
-    )
+    def write(partial: Path, _: int) -> None:
+        day = repository.git("log", "-1", "--format=%cs", commit).decode().strip()
+        locked = lock_commit(repository, commit, before=day)
+        (partial / _LOCK).write_text(json.dumps(dataclasses.asdict(locked)), "utf-8")
+
+    folder = build_directory(locks / digest([str(repository.path.resolve()), commit]), write)
     return Locked.from_json(json.loads((folder / _LOCK).read_text("utf-8")))
 
 
-def _write_lock(repository: Repository, commit: str, day: str, path: Path) -> None:
+def lock_commit(repository: Repository, commit: str, *, version: str = "", before: str = "") -> Locked:
+    """Resolve the requirements of a commit, see `hone.tasks.python.lock`. Blocks. Raises TaskError."""
     with tempfile.TemporaryDirectory(prefix="hone-tree-") as folder:
-        repository.checkout(commit, Path(folder) / "tree")
-        locked = lock(Path(folder) / "tree", before=day)
-    path.write_text(json.dumps(dataclasses.asdict(locked)), "utf-8")
+        tree = Path(folder) / "tree"
+        repository.checkout(commit, tree)
+        return lock(tree, version=version, before=before)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import fnmatch
 import re
-import tempfile
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 
 from hone.curate.mining.candidates import CommitRejected, Reason
 from hone.tasks.errors import TaskError
 from hone.tasks.formats import digest
-from hone.tasks.python import Locked, lock
+from hone.tasks.local import lock_commit
+from hone.tasks.python import Locked
 from hone.tasks.repository import Repository
 
 _METADATA = (
@@ -61,13 +61,10 @@ class LockCache:
         return digest([self._repository.texts(commit, packaging), lines, modules, self._version(commit)])
 
     def _lock(self, commit: str) -> Locked | CommitRejected:
-        with tempfile.TemporaryDirectory(prefix="hone-mine-") as folder:
-            tree = Path(folder) / "tree"
-            try:
-                self._repository.checkout(commit, tree)
-                return lock(tree, version=self._version(commit))
-            except TaskError as error:
-                return CommitRejected(Reason.NO_ENVIRONMENT, str(error))
+        try:
+            return lock_commit(self._repository, commit, version=self._version(commit))
+        except TaskError as error:
+            return CommitRejected(Reason.NO_ENVIRONMENT, str(error))
 
     def _version(self, commit: str) -> str:
         """Return the version of the last tag, for builds that ask version control."""

@@ -5,17 +5,17 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import re
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 
 from hone.curate.files import Kind, kind_of
 from hone.curate.journal import Journal
 from hone.curate.mutation.candidates import Module
 from hone.curate.runner import commit_environment
 from hone.tasks.errors import TaskError
-from hone.tasks.python import Locked, lock
+from hone.tasks.local import lock_commit
+from hone.tasks.python import Locked
 from hone.tasks.repository import Repository
 from hone.types import Environment
 
@@ -105,10 +105,6 @@ async def find_environment(repository: Repository, commit: str, journal: Journal
     """Return the environment; its requirements are resolved once and kept in the journal."""
     known = journal.get("locked")
     if known is None:
-        with tempfile.TemporaryDirectory(prefix="hone-mutate-") as folder:
-            tree = Path(folder) / "tree"
-            await asyncio.to_thread(repository.checkout, commit, tree)
-            locked = await asyncio.to_thread(lock, tree)
-        known = dataclasses.asdict(locked)
+        known = dataclasses.asdict(await asyncio.to_thread(lock_commit, repository, commit))
         journal.put("locked", known)
     return commit_environment(repository, commit, Locked.from_json(known))
