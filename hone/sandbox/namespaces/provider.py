@@ -78,18 +78,11 @@ class NamespacesProvider:
             await asyncio.gather(*(sandbox.close() for sandbox in list(self._open.values())))
 
     async def _remove(self, server: SpawnServer) -> None:
-        """Shielded from cancellation: only the owner may remove its resources."""
-
-        async def close_and_remove() -> None:
-            await server.close()
-            await asyncio.to_thread(owners.remove, self._owner, self._state_dir, _group_roots())
-
-        removing = asyncio.create_task(close_and_remove())
+        """Runs to its end even when cancelled: only the owner may remove its resources."""
         try:
-            await asyncio.shield(removing)
-        except asyncio.CancelledError:
-            await removing
-            raise
+            await server.close()
+        finally:
+            await run_in_thread(owners.remove, self._owner, self._state_dir, _group_roots())
 
     # --- the contract
 

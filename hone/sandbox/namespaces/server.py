@@ -13,6 +13,7 @@ from typing import Any
 
 from hone.sandbox.contract import ProviderUnavailable
 from hone.sandbox.namespaces.plan import Plan
+from hone.utils.concurrency import run_in_thread
 
 ANSWER_S = 20.0  # limit for the server to start, to exit, and to remove a sandbox
 _FULL_S = 0.002  # between two attempts to send to a busy server
@@ -63,10 +64,13 @@ class SpawnServer:
         return ours
 
     async def close(self) -> None:
-        """Close the control socket, upon which the server kills its sandboxes and exits; else kill it."""
+        """Close the control socket, upon which the server kills its sandboxes and exits; else kill it.
+
+        Cancellation waits for the exit.
+        """
         self._disconnect("the provider was closed")
         if self._process is not None:
-            await asyncio.to_thread(_wait, self._process)
+            await run_in_thread(_wait, self._process)
 
     def _disconnect(self, why: str) -> None:
         if self._control is not None:
