@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -21,6 +22,7 @@ from hone.cli.options import (
 )
 
 if TYPE_CHECKING:
+    from hone.config import RunSettings
     from hone.curate.mutation.engine import MutationReport
     from hone.launch.reporter import Reporter, Stage
     from hone.types import Task
@@ -66,12 +68,32 @@ def mutate(
     hone tasks mutate ../my-project --tests tests/unit --seed 7 -o more.jsonl
     """
     from hone.curate.mutation.engine import mutate as seed_bugs
-    from hone.curate.runner import Runner
-    from hone.launch.tasks import run_in_sandboxes
     from hone.tasks.formats import save
 
     settings = resolve_provider(provider, [f"grading.concurrency={os.cpu_count() or 1}", *(sets or [])])
     journal = out.with_name(f"{out.name}.partial")
+    seeding = partial(
+        seed_bugs, repo, count=count, seed=seed, commit=commit, tests=tests, repeats=repeat, journal=journal
+    )
+    report = run_with_progress(lambda reporter: _run(seeding, settings, count, out, reporter))
+    if report.tasks:
+        save(report.tasks, out)
+    journal.unlink(missing_ok=True)
+    _print(report, out, count, as_json=as_json)
+    return 0 if report.tasks else FAILED
+
+
+def _run(
+    seeding: Callable[..., Awaitable[MutationReport]],
+    settings: RunSettings,
+    count: int,
+    out: Path,
+    reporter: Reporter,
+) -> MutationReport:
+    """Seed bugs in sandboxes; save each task to `out` as soon as it is admitted."""
+    from hone.curate.runner import Runner
+    from hone.launch.tasks import run_in_sandboxes
+    from hone.tasks.formats import save
 
     async def work(runner: Runner, stage: Stage) -> MutationReport:
         def progress(message: str, tasks: Sequence[Task]) -> None:
@@ -81,29 +103,10 @@ def mutate(
             stage.set_done(len(admitted))
             stage.set_status(message)
 
-        return await seed_bugs(
-            repo,
-            runner,
-            count=count,
-            seed=seed,
-            commit=commit,
-            tests=tests,
-            repeats=repeat,
-            journal=journal,
-            progress=progress,
-        )
+        return await seeding(runner, progress=progress)
 
-    def job(reporter: Reporter) -> MutationReport:
-        return run_in_sandboxes(
-            Runner, settings, reporter.stage("tasks", count), work, keep_repositories=False
-        )
-
-    report = run_with_progress(job)
-    if report.tasks:
-        save(report.tasks, out)
-    journal.unlink(missing_ok=True)
-    _print(report, out, count, as_json=as_json)
-    return 0 if report.tasks else FAILED
+    stage = reporter.stage("tasks", count)
+    return run_in_sandboxes(Runner, settings, stage, work, keep_repositories=False)
 
 
 def _as_json(report: MutationReport, out: Path) -> dict[str, Any]:
