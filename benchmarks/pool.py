@@ -43,7 +43,7 @@ from hone.sandbox.client.api import NodeClient
 from hone.sandbox.client.provider import PoolProvider
 from hone.sandbox.remote.wire import CreateRequest, SpecBody
 from hone.sandbox.settings import SandboxSettings
-from tests.services.process import free_port
+from tests.services.process import reserve_port
 
 AT_ONCE = 24  # requests under way in the measurements of rates
 REQUEST = CreateRequest(spec=SpecBody(), ttl_s=3600.0)
@@ -66,7 +66,7 @@ class Server:
 @contextlib.contextmanager
 def server(folder: Path, core: int, *command: str) -> Iterator[Server]:
     """A server as a process on one core; PORT in the command is its port."""
-    port = free_port()
+    port = reserve_port()
     words = [word.replace("PORT", str(port)) for word in command]
     with (folder / "server.log").open("ab") as log:
         process = subprocess.Popen(words, stdout=log, stderr=log, cwd=Path(__file__).parents[1])
