@@ -108,7 +108,9 @@ class Transcript:
         parent, start = self._deepest(composed.tokens, composed.node)
         forked = bool(self._children.get(parent))
         if start < len(composed.tokens):
-            parent = self._append(_rendered(parent, composed.tokens[start:], turn))
+            rendered = composed.tokens[start:].copy()  # a view would keep the whole prompt alive
+            parent = self._append(_rendered(parent, rendered, turn))
+        self._composer.remember_path(parent, composed.tokens)
         node = self._append(
             Node(parent=parent, tokens=tokens, sampled=True, logprobs=logprobs, version=version, turn=turn)
         )

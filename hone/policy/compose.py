@@ -84,6 +84,10 @@ class Composer:
         assert self._composed is not None
         return self._composed
 
+    def remember_path(self, node: int | None, tokens: Int32) -> None:
+        """Store `tokens` [T], the path to `node`: the next prompt most likely extends it."""
+        self._last_path = (node, tokens)
+
     def _extend(self, messages: Sequence[Message], match: PrefixMatch, tools: Tools) -> Composed | None:
         if match.reply is None or match.sample is None or match.reply.parent is None:
             return None
@@ -191,15 +195,17 @@ class Composer:
 
     def _path(self, node: int | None) -> Int32:
         """Return the tokens [T] of the path to `node`; fast if it extends the path of the last call."""
-        pieces: list[Int32] = []
         above, before = self._last_path
+        if node == above:
+            return before
+        pieces: list[Int32] = []
         at = node
         while at is not None and at != above:
             pieces.append(self._tree.nodes[at].tokens)
             at = self._tree.nodes[at].parent
         if at is not None:
             pieces.append(before)
-        tokens = np.concatenate(pieces[::-1]) if pieces else np.zeros(0, np.int32)
+        tokens = np.concatenate(pieces[::-1])
         self._last_path = (node, tokens)
         return tokens
 

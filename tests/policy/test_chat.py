@@ -150,6 +150,21 @@ def test_truncated_reply_is_closed_by_an_untrained_token(tokenizer, renderer):
     assert not chat.forks
 
 
+def test_tree_holds_each_token_once(tokenizer, renderer):
+    stop = renderer.get_stop_token_ids()[0]
+    chat = chat_with(ScriptedEngine(lambda call: [10 + call, stop]), renderer)
+
+    async def converse():
+        messages = begin()
+        for turn in range(4):
+            said = {"role": "assistant", "content": (await chat.reply(messages)).content}
+            messages += [said, {"role": "user", "content": f"{turn}"}]
+
+    asyncio.run(converse())
+    assert not chat.forks
+    assert all(node.tokens.base is None for node in chat.tree.nodes)  # a view would hold a whole prompt
+
+
 def test_reply_in_rewritten_history_keeps_its_sampled_tokens(tokenizer, renderer):
     stop = renderer.get_stop_token_ids()[0]
     spelled = [
