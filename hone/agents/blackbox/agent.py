@@ -179,7 +179,7 @@ class BlackboxAgent:
             async with asyncio.timeout(self.program.run.start_timeout_s):
                 await session.over.wait()
         except TimeoutError:
-            if session.asked:
+            if session.calls_started:
                 await session.over.wait()
         if session.ended is not None:
             await asyncio.sleep(GRACE_S)

@@ -30,13 +30,16 @@ def error_response(wire: Format, error: GatewayError) -> Response:
     return json_response(wire.error(error), error.status, retry)
 
 
-async def deliver(wire: Format, session: Session, asked: ChatRequest, *, keep_alive_s: float) -> Response:
+async def deliver(wire: Format, session: Session, request: ChatRequest, *, keep_alive_s: float) -> Response:
     """Return the response to a request for a reply. Raises GatewayError."""
-    headers = {"x-hone-ignored": ", ".join(asked.ignored), "x-hone-overridden": ", ".join(asked.overridden)}
+    headers = {
+        "x-hone-ignored": ", ".join(request.ignored),
+        "x-hone-overridden": ", ".join(request.overridden),
+    }
     headers = {name: value for name, value in headers.items() if value}
-    if asked.stream:
-        return _EventStream(wire, session, asked, headers, keep_alive_s)
-    body = to_json(wire.reply(await session.ask(asked)))
+    if request.stream:
+        return _EventStream(wire, session, request, headers, keep_alive_s)
+    body = to_json(wire.reply(await session.ask(request)))
     drop = session.next_drop()
     headers["content-type"] = "application/json"
     return Response(body, headers=headers) if drop is None else _Truncated(body, headers, drop)
@@ -61,22 +64,27 @@ class _EventStream(Response):
     """
 
     def __init__(
-        self, wire: Format, session: Session, asked: ChatRequest, headers: dict[str, str], keep_alive_s: float
+        self,
+        wire: Format,
+        session: Session,
+        request: ChatRequest,
+        headers: dict[str, str],
+        keep_alive_s: float,
     ) -> None:
         self.status_code, self.background = 200, None
         self.init_headers(
             {**headers, "content-type": "text/event-stream; charset=utf-8", "cache-control": "no-cache"}
         )
-        self._wire, self._session, self._asked = wire, session, asked
+        self._wire, self._session, self._request = wire, session, request
         self._keep_alive_s = keep_alive_s
         self._begun = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        asking = asyncio.create_task(self._session.ask(self._asked))
+        asking = asyncio.create_task(self._session.ask(self._request))
         leaving = asyncio.create_task(wait_for_disconnect(receive))
         try:
             while not await _first_done(asking, leaving, self._keep_alive_s):
-                await self._write(send, self._wire.waiting(self._asked))
+                await self._write(send, self._wire.waiting(self._request))
             if asking.done():
                 await self._finish(send, asking)
         finally:

@@ -59,7 +59,7 @@ class Answer:
     """Everything that a wire format needs to write a reply."""
 
     session_id: str
-    asked: ChatRequest
+    request: ChatRequest
     exchange: Exchange
     shown: ClientReply
 
@@ -91,7 +91,7 @@ class Record:
         """Record the reply to a pending call. A call without a reply leaves no trace."""
         index = len(self.exchanges)
         known = self.conversations.match(call.messages).node
-        request = self.conversations.extend(known, call.messages[known.depth :])
+        request_node = self.conversations.extend(known, call.messages[known.depth :])
         exchange = Exchange(
             index=index,
             tools=call.tools,
@@ -99,12 +99,12 @@ class Record:
             purpose=purpose,
             started=call.started,
             ended=clock.monotonic(),
-            node=self.conversations.add_reply(request, reply.to_message(), index, purpose),
+            node=self.conversations.add_reply(request_node, reply.to_message(), index, purpose),
             retries=call.retries,
         )
         self.pending.remove(call)
         self.exchanges.append(exchange)
-        self._answered.setdefault(request, []).append(exchange)
+        self._answered.setdefault(request_node, []).append(exchange)
         return exchange
 
     def interrupted(self, messages: list[Message]) -> tuple[Exchange, ClientReply] | None:
@@ -115,8 +115,8 @@ class Record:
         """
         if len(messages) < 3 or messages[-2]["role"] != "assistant" or messages[-1]["role"] != "user":
             return None
-        begun, request = messages[-2]["content"], messages[-1]["content"]
-        if not begun.strip() or messages[-2].get("tool_calls") or begun.strip()[-_QUOTED:] not in request:
+        begun, question = messages[-2]["content"], messages[-1]["content"]
+        if not begun.strip() or messages[-2].get("tool_calls") or begun.strip()[-_QUOTED:] not in question:
             return None
         for exchange in self._exchanges_after(messages[:-2]):
             shown = exchange.shown

@@ -118,13 +118,13 @@ def _make_app(
 
     async def answer(request: Request, wire: Format) -> Response:
         session = _session(gateway, request)
-        asked = wire.read(await _body(request, max_body_bytes, wire), session)
-        return await deliver(wire, session, asked, keep_alive_s=keep_alive_s)
+        chat_request = wire.read(await _body(request, max_body_bytes, wire), session)
+        return await deliver(wire, session, chat_request, keep_alive_s=keep_alive_s)
 
     async def count(request: Request) -> Response:
         session = _session(gateway, request)
-        asked = _MESSAGES.read(await _body(request, max_body_bytes, _MESSAGES), session)
-        return json_response({"input_tokens": session.measure(asked)})
+        chat_request = _MESSAGES.read(await _body(request, max_body_bytes, _MESSAGES), session)
+        return json_response({"input_tokens": session.measure(chat_request)})
 
     async def models(request: Request) -> Response:
         _session(gateway, request)

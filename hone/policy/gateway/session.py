@@ -65,7 +65,7 @@ class Session:
         self.over = asyncio.Event()
         self.closed = False
         self.opened = clock.monotonic()
-        self.asked = 0  # calls that were begun, failed ones included
+        self.calls_started = 0  # failed ones included
         self.retries = 0  # requests for a reply that existed or was being sampled
         self._drop_after = drop_after
         self._running: set[asyncio.Task[None]] = set()
@@ -96,30 +96,30 @@ class Session:
         """Return the bytes of the next response after which to cut the connection; None: do not cut it."""
         return None if self._drop_after is None else self._drop_after()
 
-    async def ask(self, asked: ChatRequest) -> Answer:
+    async def ask(self, request: ChatRequest) -> Answer:
         """Return the reply to a request, sampled or from the record.
 
         Raises GatewayError. Cancelling stops the waiting, not the sampling.
         """
         if self.closed:
             raise _closed()
-        _require_question(asked.messages)
-        if begun := self._record.interrupted(asked.messages):
+        _require_question(request.messages)
+        if begun := self._record.interrupted(request.messages):
             exchange, shown = begun
             exchange.retries += 1
             self.retries += 1
-            return Answer(session_id=self.id, asked=asked, exchange=exchange, shown=shown)
-        messages = self._record.recorded_messages(asked.messages)
-        found = self._record.find(messages, asked.tools)
+            return Answer(session_id=self.id, request=request, exchange=exchange, shown=shown)
+        messages = self._record.recorded_messages(request.messages)
+        found = self._record.find(messages, request.tools)
         if found is not None:
             found.retries += 1
             self.retries += 1
-        call = found or self._start(messages, asked)
+        call = found or self._start(messages, request)
         exchange = call if isinstance(call, Exchange) else await asyncio.shield(call.answer)
-        shown = client_reply(exchange.reply, stop=asked.stop, calls_allowed=asked.calls_allowed)
+        shown = client_reply(exchange.reply, stop=request.stop, calls_allowed=request.calls_allowed)
         exchange.shown = shown
         self._record.conversations.add_alias(exchange.node, shown.to_message())
-        return Answer(session_id=self.id, asked=asked, exchange=exchange, shown=shown)
+        return Answer(session_id=self.id, request=request, exchange=exchange, shown=shown)
 
     def read(
         self, items: list[Raw], convert: Callable[[Raw, int], list[Message]], opening: Sequence[Message] = ()
@@ -127,11 +127,11 @@ class Session:
         """Return `opening` and the messages of a request's items; see `ConversationTree.read`."""
         return self._record.conversations.read(items, convert, opening)
 
-    def measure(self, asked: ChatRequest) -> int:
+    def measure(self, request: ChatRequest) -> int:
         """Return the length of the request's prompt in tokens; records nothing. Raises GatewayError."""
-        _require_question(asked.messages)
+        _require_question(request.messages)
         try:
-            return self.chat.measure(asked.messages, tools=list(asked.tools) or None)
+            return self.chat.measure(request.messages, tools=list(request.tools) or None)
         except Exception as error:
             raise self._refusal(error) from error
 
@@ -147,16 +147,16 @@ class Session:
 
     # --- one call
 
-    def _start(self, messages: list[Message], asked: ChatRequest) -> PendingCall:
+    def _start(self, messages: list[Message], request: ChatRequest) -> PendingCall:
         """Begin to sample the reply. Raises GatewayError when the session is over."""
         self._require_budget()
         answer = asyncio.get_running_loop().create_future()
-        call = PendingCall(messages=messages, tools=asked.tools, answer=answer, started=clock.monotonic())
+        call = PendingCall(messages=messages, tools=request.tools, answer=answer, started=clock.monotonic())
         self._record.pending.append(call)
-        purpose = purpose_of(messages, asked.tools, self._main, lambda: self._holds_main_reply(messages))
+        purpose = purpose_of(messages, request.tools, self._main, lambda: self._holds_main_reply(messages))
         if purpose is CallKind.MAIN:
-            self._main = line_of(messages, asked.tools)
-        self.asked += 1
+            self._main = line_of(messages, request.tools)
+        self.calls_started += 1
         task = asyncio.create_task(self._answer(call, purpose), name=f"call of session {self.id}")
         self._running.add(task)
         task.add_done_callback(lambda _: self._done(task, call))

@@ -109,15 +109,15 @@ class ChatCompletions(Format):
             arguments = {"arguments": call["function"]["arguments"]}
             yield chunk({"tool_calls": [{"index": index, "function": arguments}]})
         yield chunk({}, _FINISH[shown.ending])
-        if answer.asked.stream_usage:
+        if answer.request.stream_usage:
             yield event({**head, "choices": [], "usage": _usage(answer)})
         yield b"data: [DONE]\n\n"
 
-    def waiting(self, asked: ChatRequest) -> bytes:
+    def waiting(self, request: ChatRequest) -> bytes:
         """Return a comment for connections, and an empty chunk for clients that count chunks."""
         head = {"id": "chatcmpl-waiting", "object": "chat.completion.chunk", "created": int(time.time())}
         choice: Json = {"index": 0, "delta": {}, "finish_reason": None}
-        return COMMENT + event({**head, "model": asked.model, "choices": [choice]})
+        return COMMENT + event({**head, "model": request.model, "choices": [choice]})
 
 
 def _message(encoded: Raw, number: int) -> list[Message]:
@@ -151,7 +151,7 @@ def _head(answer: Answer, kind: str) -> Json:
         "id": f"chatcmpl-{answer.session_id}-{answer.exchange.index}",
         "object": kind,
         "created": int(time.time()),
-        "model": answer.asked.model,
+        "model": answer.request.model,
     }
 
 

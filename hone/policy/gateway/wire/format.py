@@ -62,7 +62,7 @@ class Format(ABC):
     def events(self, answer: Answer) -> Iterator[bytes]:
         """Yield the reply as the events of a stream, the end included."""
 
-    def waiting(self, asked: ChatRequest) -> bytes:
+    def waiting(self, request: ChatRequest) -> bytes:
         """Return a keep-alive event for a stream whose reply is still being sampled."""
         return COMMENT
 

@@ -109,7 +109,7 @@ class AnthropicMessages(Format):
         )
         yield named("message_stop")
 
-    def waiting(self, asked: ChatRequest) -> bytes:
+    def waiting(self, request: ChatRequest) -> bytes:
         return event({"type": "ping"}, "ping")
 
     def error(self, error: GatewayError) -> Json:
@@ -165,7 +165,7 @@ def _messages(encoded: Raw, number: int) -> list[Message]:
 
 def _head(answer: Answer) -> Json:
     name = f"msg_{answer.session_id}_{answer.exchange.index}"
-    return {"id": name, "type": "message", "role": "assistant", "model": answer.asked.model}
+    return {"id": name, "type": "message", "role": "assistant", "model": answer.request.model}
 
 
 def _blocks(shown: ClientReply) -> list[Json]:

@@ -164,8 +164,8 @@ def _message(kind: object, item: Json, where: str) -> Message:
 
 def _head(answer: Answer, status: str) -> Json:
     """Return a response without its output."""
-    asked = answer.asked
-    instructed = "i" if asked.body.get("instructions") else "n"  # whether its first message is instructions
+    request = answer.request
+    instructed = "i" if request.body.get("instructions") else "n"  # whether its first message is instructions
     return {
         "id": f"resp_{answer.session_id}_{answer.exchange.index}_{instructed}",
         "object": "response",
@@ -173,15 +173,15 @@ def _head(answer: Answer, status: str) -> Json:
         "status": status,
         "error": None,
         "incomplete_details": None,
-        "instructions": asked.body.get("instructions"),
+        "instructions": request.body.get("instructions"),
         "metadata": {},
-        "model": asked.model,
+        "model": request.model,
         "output": [],
         "parallel_tool_calls": True,
-        "previous_response_id": asked.body.get("previous_response_id"),
+        "previous_response_id": request.body.get("previous_response_id"),
         "temperature": None,
-        "tool_choice": asked.body.get("tool_choice") or "auto",
-        "tools": asked.body.get("tools") or [],
+        "tool_choice": request.body.get("tool_choice") or "auto",
+        "tools": request.body.get("tools") or [],
         "top_p": None,
         "usage": None,
     }
