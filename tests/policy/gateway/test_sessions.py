@@ -294,13 +294,13 @@ def test_limit_ends_the_session_with_an_error_that_stops_retries(
             for _ in range(answered):
                 await client.chat.completions.create(model="m", messages=messages)
                 messages = [*messages, USER]
-            asked = world.session.asked
+            started = world.session.calls_started
             with pytest.raises(openai.PermissionDeniedError, match="limit") as caught:
                 await client.chat.completions.create(model="m", messages=messages, stream=stream)
             assert caught.value.code == "session_limit"
             assert world.session.ended is limit
             assert world.session.over.is_set()
-            assert (world.session.asked, world.engine.asked) == (asked, answered)
+            assert (world.session.calls_started, world.engine.asked) == (started, answered)
             if answered:  # what was answered stays answered
                 await client.chat.completions.create(model="m", messages=BEGIN)
 
