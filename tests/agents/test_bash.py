@@ -39,10 +39,10 @@ class Replies:
     """A chat that returns given replies, ten tokens each, and then submits."""
 
     def __init__(self, *replies: str | Reply) -> None:
-        self.tree, self.replies, self.asked = TokenTree(), list(replies), list[list[Message]]()
+        self.tree, self.replies, self.requests = TokenTree(), list(replies), list[list[Message]]()
 
-    async def reply(self, messages: list[Message], **asked: object) -> Reply:
-        self.asked.append(messages)
+    async def reply(self, messages: list[Message], **options: object) -> Reply:
+        self.requests.append(messages)
         reply = self.replies.pop(0) if self.replies else SUBMITS
         return reply if isinstance(reply, Reply) else Reply(content=reply, node=None, sampled_tokens=10)
 
@@ -277,8 +277,8 @@ def test_system_prompt_is_sent_unless_it_is_empty() -> None:
 def test_turns_before_a_lost_sandbox_are_kept() -> None:
     async def scenario(sandbox: Sandbox) -> None:
         class Closing(Replies):
-            async def reply(self, messages: list[Message], **asked: object) -> Reply:
-                if len(self.asked) == 1:
+            async def reply(self, messages: list[Message], **options: object) -> Reply:
+                if len(self.requests) == 1:
                     await sandbox.close()
                 return await super().reply(messages)
 

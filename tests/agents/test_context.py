@@ -296,9 +296,9 @@ def test_cost_of_a_turn_does_not_grow(tokenizer: Any) -> None:
     measured = list[int]()
     measure = loop.inner.measure
 
-    def counting(messages: Sequence[Message], **asked: Any) -> int:
+    def counting(messages: Sequence[Message], **options: Any) -> int:
         measured[-1] += len(messages)
-        return measure(messages, **asked)
+        return measure(messages, **options)
 
     loop.inner.measure = counting  # type: ignore[method-assign]
 
@@ -384,18 +384,18 @@ def test_budget_holds_if_turns_cost_more_together() -> None:
         tree, max_prompt_tokens = TokenTree(), 900
 
         def __init__(self) -> None:
-            self.asked: list[int] = []
+            self.measured: list[int] = []
 
         def measure(self, messages: Sequence[Message], **_: object) -> int:
             return Words().prompt(messages) + sum(range(len(messages)))
 
         async def reply(self, messages: list[Message], **_: object) -> Reply:
-            self.asked.append(self.measure(messages))
+            self.measured.append(self.measure(messages))
             return Reply(content="one", node=None)
 
     inner = Dear()
     chat = ManagedChat(inner, ContextSettings(policy="head_tail"))
     for turns in range(1, 30):
         asyncio.run(chat.reply(conversation([(5, 20)] * turns)))
-    assert max(inner.asked) <= 900
-    assert min(inner.asked[15:]) > 600
+    assert max(inner.measured) <= 900
+    assert min(inner.measured[15:]) > 600

@@ -12,7 +12,7 @@ from tests.services.process import require
 pytestmark = pytest.mark.sandbox
 
 SAID = {
-    "start": "0",  # asked for again
+    "start": "0",  # requested again
     "exec": "137",  # commands do not pass through the pool
     "upload": str(UPLOAD_BYTES),
     "close": "closed",

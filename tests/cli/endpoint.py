@@ -16,7 +16,7 @@ Talk = Callable[[list[dict[str, Any]]], str]  # the messages so far -> the next 
 @dataclass(kw_only=True)
 class Endpoint:
     url: str = ""
-    asked: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])  # bodies of chat completions
+    requests: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])  # bodies of chat completions
     headers: list[str] = field(default_factory=list[str])  # Authorization of every request
 
 
@@ -34,7 +34,7 @@ def endpoint(talk: Talk, *cards: dict[str, Any]) -> Generator[Endpoint]:
         def do_POST(self) -> None:
             served.headers.append(self.headers.get("Authorization", ""))
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            served.asked.append(body)
+            served.requests.append(body)
             message = {"role": "assistant", "content": talk(body["messages"])}
             choice = {"index": 0, "message": message, "finish_reason": "stop"}
             usage = {"prompt_tokens": 100, "completion_tokens": 10, "total_tokens": 110}

@@ -244,19 +244,19 @@ def test_a_stored_log_is_graded_as_the_harness_does(hone: Hone, tmp_path: Path):
     rows.write_text(json.dumps({**row, "PASS_TO_PASS": ["t.py::b"]}) + "\n")
     hone("tasks", "import", rows, "--format", "swe-bench", "-o", tasks)
     log.write_text(">>>>> Start Test Output\nPASSED t.py::a\nFAILED t.py::b - no\n>>>>> End Test Output\n")
-    asked = ("grade", "--tasks", tasks, "--log", log, "--task")
-    code, said, _ = hone(*asked, "o__n-1")
+    arguments = ("grade", "--tasks", tasks, "--log", log, "--task")
+    code, said, _ = hone(*arguments, "o__n-1")
     assert (code, said) == (0, "o__n-1: RESOLVED_NO: 1 of 1 tests fixed, 0 of 1 kept.\n  t.py::b\n")
-    code, said, _ = hone(*asked, "o__n-1", "--json")
+    code, said, _ = hone(*arguments, "o__n-1", "--json")
     told = json.loads(said)["o__n-1"]
     assert (code, told["resolved"], told["patch_successfully_applied"]) == (0, False, True)
     assert told["tests_status"]["PASS_TO_PASS"] == {"success": [], "failure": ["t.py::b"]}
     log.write_text("PASSED t.py::a\n")
-    _, said, _ = hone(*asked, "o__n-1")
+    _, said, _ = hone(*arguments, "o__n-1")
     assert said == "o__n-1: not resolved: the test output lacks its start or end marker.\n"
-    assert hone(*asked, "o__n-2")[0] == 2
+    assert hone(*arguments, "o__n-2")[0] == 2
     assert hone("grade", "--tasks", tasks, "--log", tmp_path / "none", "--task", "o__n-1")[0] == 2
-    assert hone(*asked, "o__n-1", "--edition", "3")[0] == 2
+    assert hone(*arguments, "o__n-1", "--edition", "3")[0] == 2
 
 
 def test_listed_formats_are_the_implemented_ones():

@@ -116,36 +116,36 @@ def test_rows_are_evaluated_on_local_repositories(hone: Hone, tmp_path: Path):
         "PASS_TO_PASS": json.dumps(["tests/test_calc.py::test_nothing"]),
     }
     (tmp_path / "rows.jsonl").write_text(json.dumps({"instance_id": "someone__calc-1", **row}) + "\n")
-    asked = ("eval", "--agent", "oracle", "--tasks", tmp_path / "rows.jsonl", "-o", tmp_path / "out")
-    code, said, err = hone(*asked, "--repo-root", tmp_path / "repos", "--json")
+    arguments = ("eval", "--agent", "oracle", "--tasks", tmp_path / "rows.jsonl", "-o", tmp_path / "out")
+    code, said, err = hone(*arguments, "--repo-root", tmp_path / "repos", "--json")
     assert code == 0, err
     summary = json.loads(said)
     assert (summary["resolve_rate"], list(summary["groups"])) == (1.0, ["someone/calc"])
-    code, _, err = hone(*asked[:-1], tmp_path / "other", "--repo-root", tmp_path / "out")
+    code, _, err = hone(*arguments[:-1], tmp_path / "other", "--repo-root", tmp_path / "out")
     assert (code, "1 of 1 tasks have no repository below evaluate.repo_root: " in err) == (1, True)
 
 
 def test_evaluation_continues_only_with_resume(hone: Hone, six: Path, tmp_path: Path):
-    asked = ("eval", "--agent", "noop", "--tasks", six, "-o", tmp_path / "out", *SMALL)
-    assert hone(*asked, "--slice", "0:1")[0] == 0
-    code, said, err = hone(*asked, "--slice", "0:1")
+    arguments = ("eval", "--agent", "noop", "--tasks", six, "-o", tmp_path / "out", *SMALL)
+    assert hone(*arguments, "--slice", "0:1")[0] == 0
+    code, said, err = hone(*arguments, "--slice", "0:1")
     assert (code, said) == (1, "")
     assert "already holds results of this evaluation: add --resume" in err
     assert len(err.strip().splitlines()) == 1
     before = (tmp_path / "out" / "results.jsonl").read_bytes()
-    assert hone(*asked, "--slice", "0:1", "--resume")[0] == 0
+    assert hone(*arguments, "--slice", "0:1", "--resume")[0] == 0
     assert (tmp_path / "out" / "results.jsonl").read_bytes() == before
-    code, _, err = hone(*asked, "--slice", "0:2", "--resume")
+    code, _, err = hone(*arguments, "--slice", "0:2", "--resume")
     assert (code, "holds another evaluation" in err) == (1, True)
 
 
 def test_changed_tasks_are_another_evaluation(hone: Hone, tmp_path: Path):
     path = tmp_path / "tasks.jsonl"
-    asked = ("eval", "--agent", "noop", "--tasks", path, "-o", tmp_path / "out", *SMALL)
+    arguments = ("eval", "--agent", "noop", "--tasks", path, "-o", tmp_path / "out", *SMALL)
     save(tasks(6)[:1], path)
-    assert hone(*asked)[0] == 0
+    assert hone(*arguments)[0] == 0
     save([dataclasses.replace(tasks(6)[0], problem="Something else is wrong.")], path)
-    code, _, err = hone(*asked, "--resume")
+    code, _, err = hone(*arguments, "--resume")
     assert (code, "holds another evaluation" in err) == (1, True)
 
 
@@ -177,13 +177,13 @@ def test_killed_evaluation_resumes_and_keeps_results(hone: Hone, six: Path, tmp_
 @pytest.mark.model
 def test_temperature_sweep_writes_one_table(hone: Hone, six: Path, model: Path, tmp_path: Path):
     out = tmp_path / "out"
-    asked = [
+    arguments = [
         "eval", "--agent", "bash", "--model", model, "--tasks", six, "-o", out, "--slice", ":2",
         "--samples", "2", "--temperature", "0,0.7", *SMALL, "--set", "sampling.max_tokens=12",
         "--set", "engine.context_tokens=1024", "--set", "agent.turn_limit=2",
         "--set", "evaluate.price_per_million_sampled=1000000",
     ]  # fmt: skip
-    code, said, _ = hone(*asked, "--json")
+    code, said, _ = hone(*arguments, "--json")
     assert code == 0
     sweep = json.loads(said)
     assert [each["temperature"] for each in sweep["evaluations"]] == [0.0, 0.7]
@@ -205,9 +205,9 @@ def test_temperature_sweep_writes_one_table(hone: Hone, six: Path, model: Path, 
     page = read((out / "report.html").read_text())
     assert "temperature-0.7/report.html" in page.links
 
-    code, said, err = hone(*asked)
+    code, said, err = hone(*arguments)
     assert (code, "add --resume" in err) == (1, True)
-    code, said, _ = hone(*asked, "--resume")
+    code, said, _ = hone(*arguments, "--resume")
     assert (code, "temperature" in said) == (0, True)
 
     assert hone("show", out)[1] == said
@@ -300,13 +300,13 @@ def test_flags_override_a_recipe(hone: Hone, tmp_path: Path):
     recipe.write_text(
         f'run_dir = "{tmp_path}/run"\n[agent]\nprompts = "tiny"\n[tasks]\ntrain = 0\ntest = 3\nunseen = 0\n'
     )
-    asked = ("eval", recipe, "--agent", "noop", "--slice", ":1", "--json")
-    code, said, _ = hone(*asked)
+    arguments = ("eval", recipe, "--agent", "noop", "--slice", ":1", "--json")
+    code, said, _ = hone(*arguments)
     assert code == 0
     summary = json.loads(said)
     assert Path(summary["out"]).parent == tmp_path / "run" / "eval"
     assert (summary["n"], summary["resolved"]) == (1, 0)
-    assert json.loads(hone(*asked)[1])["out"] == summary["out"]  # goes on by itself
+    assert json.loads(hone(*arguments)[1])["out"] == summary["out"]  # goes on by itself
     code, said, _ = hone("eval", recipe, "--agent", "noop", "--slice", ":2", "--samples", "3", "--dry-run")
     assert (code, "rollouts" in said) == (0, True)
     assert next(line.split()[1] for line in said.splitlines() if line.startswith("rollouts")) == "6"

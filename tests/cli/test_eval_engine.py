@@ -1,4 +1,4 @@
-"""`hone eval --engine`: what stands behind an address, what is asked of it, what of it can be trained on."""
+"""`hone eval --engine`: what a server at an address is, and what of it can be trained on."""
 
 from __future__ import annotations
 
@@ -50,14 +50,14 @@ def test_text_endpoint_results_are_marked_untrainable(
     monkeypatch.setenv("SECRET_OF_THE_ENDPOINT", "s3cret")
     out = tmp_path / "out"
     with endpoint(solve_in_two_turns, TEXT) as served:
-        asked = [
+        arguments = [
             "eval", "--agent", "bash", "--engine", served.url, "--tasks", three, "-o", out, "--slice", "0:2",
             "--temperature", "0.5", *SMALL, "--set", "engine.api_key_env=SECRET_OF_THE_ENDPOINT",
             "--set", "evaluate.price_per_million_prompt=1000", "--set", "sampling.max_tokens=77",
         ]  # fmt: skip
-        code, said, err = hone(*asked)
+        code, said, err = hone(*arguments)
         assert code == 0, err
-        sent = served.asked[0]
+        sent = served.requests[0]
         assert (sent["model"], sent["temperature"], sent["max_tokens"]) == ("big-model", 0.5, 77)
         assert set(served.headers) == {"Bearer s3cret"}
     assert "not usable for training" in said

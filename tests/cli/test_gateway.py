@@ -52,8 +52,8 @@ def test_client_connects_with_the_printed_values(script):
         root = found(r"listening on (\S+)", lines)
         base = found(r"OPENAI_BASE_URL=(\S+)", lines)
         anthropic = found(r"ANTHROPIC_BASE_URL=(\S+)", lines)
-        asked = http.post(f"{base}/chat/completions", json=BODY)
-        assert asked.json()["choices"][0]["message"]["content"] == "first"
+        response = http.post(f"{base}/chat/completions", json=BODY)
+        assert response.json()["choices"][0]["message"]["content"] == "first"
         other = {"messages": [*BODY["messages"], {"role": "user", "content": "Again."}]}
         assert http.post(f"{anthropic}/v1/messages", json=other).status_code == 403  # one call, no more
         created = http.post(f"{root}/sessions", json={"limits": {"calls": 2}}).json()

@@ -47,16 +47,16 @@ def test_requirements_are_mounted_and_importable(
 ):
     task = local_task(monkeypatch, tmp_path / "layer", paths=("", "src"))
     monkeypatch.setattr(environment_module, "default_cache_dir", lambda: tmp_path)
-    asked: list[Path] = []
+    caches: list[Path] = []
 
     def install(environment: Environment, cache: Path) -> Path | None:
-        asked.append(cache)
+        caches.append(cache)
         return site
 
     monkeypatch.setattr(environment_module, "install", install)
     found = asyncio.run(resolve_environment(task, tmp_path, EnvironmentSettings()))
     paths = ("/testbed", "/testbed/src")
-    assert asked == [tmp_path / "sites"]
+    assert caches == [tmp_path / "sites"]
     assert (found.image, found.layer, found.paths) == ("host", tmp_path / "layer", paths)
     if site is None:
         assert (found.mounts, found.sites) == ((), ())

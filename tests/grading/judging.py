@@ -49,7 +49,7 @@ class ScriptedJudge:
         self._arrivals = asyncio.Semaphore(0)
 
     async def arrived(self, number: int) -> None:
-        """Wait until `number` more votes have been asked for."""
+        """Wait until `number` more votes have been requested."""
         for _ in range(number):
             await self._arrivals.acquire()
 
@@ -115,7 +115,7 @@ class TextChat:
     def measure(self, messages: Sequence[Message], *, tools: object = None) -> int:
         return len(self._ids(messages))
 
-    async def reply(self, messages: list[Message], **asked: object) -> Reply:
+    async def reply(self, messages: list[Message], **options: object) -> Reply:
         sampling = Sampling(seed=self._seed)
         done = await self._engine.generate(self._ids(messages), sampling, session="")
         return Reply(content=tokenizer().decode(done.token_ids).removesuffix(IM_END), node=None)

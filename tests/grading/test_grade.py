@@ -152,7 +152,7 @@ def test_half_a_fix_scores_in_part(tmp_path: Path) -> None:
 
 
 class Losing:
-    """A real provider whose first sandboxes die when they are asked to run `program`."""
+    """A real provider whose first sandboxes die when they get to run `program`."""
 
     def __init__(self, inner: Provider, program: str, deaths: int) -> None:
         self.inner, self.program, self.deaths, self.started = inner, program, deaths, 0

@@ -234,8 +234,8 @@ def test_cancellation_leaves_no_task() -> None:
 
 def test_truncated_vote_is_invalid() -> None:
     class Cut(ScriptedJudge):
-        async def generate(self, *asked: Any, **options: Any) -> Completion:
-            return dataclasses.replace(await super().generate(*asked, **options), finish=Finish.LENGTH)
+        async def generate(self, *arguments: Any, **options: Any) -> Completion:
+            return dataclasses.replace(await super().generate(*arguments, **options), finish=Finish.LENGTH)
 
     async def yes(messages: list[tuple[str, str]], seed: int) -> str:
         return "\\boxed{+1}"

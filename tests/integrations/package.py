@@ -55,17 +55,17 @@ class Replies:
     """Hone's side: a chat that gives the replies in order, and submits when they are used up."""
 
     def __init__(self, replies: list[GivenReply], *, tools: bool, end: GivenReply) -> None:
-        self.tree, self.asked, self.tools = TokenTree(), list[list[Message]](), tools
+        self.tree, self.requests, self.tools = TokenTree(), list[list[Message]](), tools
         self._replies, self._end = replies, end
         self.max_prompt_tokens = 1 << 30
 
-    def measure(self, messages: object, **asked: object) -> int:
+    def measure(self, messages: object, **options: object) -> int:
         return 0
 
-    async def reply(self, messages: list[Message], *, tools: object = None, **asked: object) -> Reply:
-        number = len(self.asked)
+    async def reply(self, messages: list[Message], *, tools: object = None, **options: object) -> Reply:
+        number = len(self.requests)
         given = self._replies[number] if number < len(self._replies) else self._end
-        self.asked.append([dict(message) for message in messages])
+        self.requests.append([dict(message) for message in messages])
         assert bool(tools) == self.tools
         return Reply(
             content=given.content,
@@ -84,7 +84,7 @@ class _Config(LocalEnvironmentConfig):
 @dataclass
 class Done:
     messages: list[Message]
-    asked: list[list[Message]]
+    requests: list[list[Message]]
     status: str
     calls: int
     data: dict[str, Any] = field(repr=False)
@@ -109,14 +109,14 @@ def run_package(
     }
     kind = ToolModel if tools else TextModel
     model = kind(model_name="policy", cost_tracking="ignore_errors", **settings)
-    model.replies, model.end, model.asked = replies, end, []
+    model.replies, model.end, model.requests = replies, end, []
     given = {k: v for k, v in (written["agent"] | limits).items() if k in AgentConfig.model_fields}
     agent = DefaultAgent(model, environment, **given)
     info = agent.run(task="1 + 1 gives 3.")
     data = agent.serialize()
     messages = [clean(m) for m in agent.messages if m["role"] != "exit"]
-    asked = [[clean(m) for m in messages] for messages in model.asked]
-    return Done(messages, asked, info["exit_status"], agent.n_calls, data)
+    requests = [[clean(m) for m in messages] for messages in model.requests]
+    return Done(messages, requests, info["exit_status"], agent.n_calls, data)
 
 
 def clean(message: dict[str, Any]) -> Message:

@@ -19,12 +19,12 @@ class _Scripted:
 
     replies: list[GivenReply]
     end: GivenReply
-    asked: list[list[dict[str, Any]]]
+    requests: list[list[dict[str, Any]]]
 
     def _query(self, messages: list[dict[str, Any]], **kwargs: Any) -> litellm.ModelResponse:
-        number = len(self.asked)
+        number = len(self.requests)
         given = self.replies[number] if number < len(self.replies) else self.end
-        self.asked.append(messages)
+        self.requests.append(messages)
         message: dict[str, Any] = {"role": "assistant", "content": given.content}
         if given.calls:
             message["tool_calls"] = tool_calls(given, number)

@@ -82,16 +82,16 @@ def test_error_of_a_coroutine_is_raised_by_the_owner() -> None:
 
 @pytest.mark.parametrize("waits", ["for an answer", "for nothing"])
 def test_cancelled_owner_stops_its_thread(waits: str) -> None:
-    asked, going_on = asyncio.Event(), threading.Event()
+    started, going_on = asyncio.Event(), threading.Event()
 
     async def never() -> None:
-        asked.set()
+        started.set()
         await asyncio.Event().wait()
 
     def work(ask: Ask) -> None:
         if waits == "for an answer":
             ask(never)
-        ask(lambda: asyncio.sleep(0, asked.set()))
+        ask(lambda: asyncio.sleep(0, started.set()))
         going_on.wait(120)  # computes, until it asks again
         ask(lambda: answer(1))
         raise AssertionError("it should have been stopped")
@@ -99,7 +99,7 @@ def test_cancelled_owner_stops_its_thread(waits: str) -> None:
     async def main() -> None:
         task = asyncio.create_task(in_thread(work, name=NAME))
         async with asyncio.timeout(120):
-            await asked.wait()
+            await started.wait()
             task.cancel()
             going_on.set()
             with pytest.raises(asyncio.CancelledError):

@@ -237,9 +237,9 @@ class Fails(Policy):
         chat = super().__call__(rollout_id, seed)
         engine, generate = self.engines[rollout_id], self.engines[rollout_id].generate
 
-        async def failing(*asked: Any, **more: Any) -> Completion:
+        async def failing(*arguments: Any, **more: Any) -> Completion:
             if not engine.prompts:
-                return await generate(*asked, **more)
+                return await generate(*arguments, **more)
             if isinstance(self.ending, Exception):
                 raise self.ending
             return await self.ending()

@@ -126,7 +126,7 @@ def compare(bench: Bench, name: str, replies: list[GivenReply], **limits: Any) -
         chat = Replies(replies, tools=tools, end=end)
         run = bench.run(agent, chat)
         assert [clean(message) for message in run.messages] == done.messages
-        assert [[clean(m) for m in messages] for messages in chat.asked] == done.asked
+        assert [[clean(m) for m in messages] for messages in chat.requests] == done.requests
         assert (run.submitted, run.ending) == (done.status == "Submitted", OUTCOMES[done.status])
         assert len(run.turns) == done.calls
         runs.append(run)

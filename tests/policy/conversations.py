@@ -136,12 +136,12 @@ class Conversation:
             self.messages.pop()
         if self.messages[-1]["role"] == "assistant":
             self.begin()
-        asked = [{"role": "user", "content": "A title?"}] if operation == "side" else self.messages
+        messages = [{"role": "user", "content": "A title?"}] if operation == "side" else self.messages
         purpose = CallKind.AUXILIARY if operation == "side" else CallKind.MAIN
         nodes = len(self.chat.tree.nodes)
         try:
-            size = self.chat.measure(asked, tools=self.tools)
-            reply = await self.chat.reply(asked, tools=self.tools, purpose=purpose)
+            size = self.chat.measure(messages, tools=self.tools)
+            reply = await self.chat.reply(messages, tools=self.tools, purpose=purpose)
         except PolicyError:  # the template rejects this conversation
             assert len(self.chat.tree.nodes) == nodes
             self.refused += 1

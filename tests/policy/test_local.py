@@ -280,12 +280,12 @@ def test_new_weights_drop_old_keys_and_values(model):
 
 def test_request_in_flight_continues_with_the_new_version(model):
     counts = forwarded_tokens(model)
-    half, asked = threading.Event(), threading.Event()
+    half, requested = threading.Event(), threading.Event()
 
     def stop_half_way(*_: object) -> None:
         if len(counts) == 10:
             half.set()
-            assert asked.wait(60)
+            assert requested.wait(60)
 
     model.register_forward_pre_hook(stop_half_way)
 
@@ -294,7 +294,7 @@ def test_request_in_flight_continues_with_the_new_version(model):
         assert await asyncio.to_thread(half.wait, 60)
         change = asyncio.create_task(engine.set_version(1))
         await asyncio.sleep(0)  # it is sent
-        asked.set()
+        requested.set()
         await change
         return await long
 

@@ -20,11 +20,11 @@ class HeldEngine(ScriptedEngine):
     wanted: int = 1
     waiting: int = 0
     open: asyncio.Event = field(default_factory=asyncio.Event)
-    asked: asyncio.Event = field(default_factory=asyncio.Event)
+    called: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def generate(self, prompt_ids, sampling, *, session):
         self.waiting += 1
-        self.asked.set()
+        self.called.set()
         if self.waiting == self.wanted:
             self.open.set()
         await self.open.wait()
@@ -48,14 +48,14 @@ def test_overlapping_calls_share_their_common_prefix(tokenizer, renderer):
         engine, chat = held(tokenizer, renderer, 1)
         said = {"role": "assistant", "content": (await chat.reply(begin())).content}
         engine.waiting, engine.wanted, engine.open = 0, 8, asyncio.Event()
-        asked = [[*begin(), said, {"role": "user", "content": f"part {i % 4}"}] for i in range(8)]
+        prompts = [[*begin(), said, {"role": "user", "content": f"part {i % 4}"}] for i in range(8)]
 
         async with asyncio.TaskGroup() as group:
             tasks = []
-            for messages in asked:
-                engine.asked.clear()
+            for messages in prompts:
+                engine.called.clear()
                 tasks.append(group.create_task(chat.reply(messages, purpose=CallKind.AUXILIARY)))
-                await engine.asked.wait()
+                await engine.called.wait()
                 messages[-1]["content"] = "the agent goes on with its list"
                 messages.clear()
         return engine, chat, [task.result() for task in tasks]
@@ -92,9 +92,9 @@ def test_latest_of_equal_replies_matches_after_a_measurement(tokenizer, renderer
         chat = Chat(engine, renderer, Sampling(), session="s")
         said = {"role": "assistant", "content": (await chat.reply(begin())).content}
         engine.waiting, engine.wanted, engine.open = 0, 2, asyncio.Event()
-        engine.asked.clear()
+        engine.called.clear()
         again = asyncio.create_task(chat.reply(begin()))
-        await engine.asked.wait()
+        await engine.called.wait()
         chat.measure([*begin(), said, {"role": "user", "content": "x"}])
         engine.open.set()
         await again
@@ -109,7 +109,7 @@ def test_cancelled_call_leaves_no_trace(tokenizer, renderer):
     async def converse():
         engine, chat = held(tokenizer, renderer, 2)
         call = asyncio.create_task(chat.reply(begin()))
-        await engine.asked.wait()
+        await engine.called.wait()
         call.cancel()
         with pytest.raises(asyncio.CancelledError):
             await call

@@ -59,7 +59,7 @@ class Says:
         self.closed = False
         self._replies = iter(replies)
 
-    async def reply(self, messages: list[Message], **asked: object) -> Reply:
+    async def reply(self, messages: list[Message], **options: object) -> Reply:
         reply = next(self._replies, None)
         if reply is None:
             await asyncio.Event().wait()
@@ -83,7 +83,7 @@ class Says:
         self.closed = True
 
 
-def asking(*replies: str | Exception) -> dict[str, Any]:
+def scripted_chat(*replies: str | Exception) -> dict[str, Any]:
     return {"new_chat": lambda rollout_id, seed: Says(*replies)}
 
 
@@ -120,7 +120,7 @@ def test_patch_at_the_time_limit_is_graded(tmp_path: Path):
 
 
 def test_patch_at_the_context_limit_is_graded(tmp_path: Path):
-    chat = asking(gold(tasks(1)[0]), ContextOverflow(9, 8))
+    chat = scripted_chat(gold(tasks(1)[0]), ContextOverflow(9, 8))
     done = roll_out(tmp_path, BashAgent(SCAFFOLD), context=chat)
     assert (done.outcome, done.reward) == (Outcome.CONTEXT_LIMIT, 1.0)
     assert len(done.turns) == 1
@@ -130,7 +130,7 @@ def test_patch_at_the_context_limit_is_graded(tmp_path: Path):
 
 @pytest.mark.parametrize("ending", [EngineError("down"), None])
 def test_failing_or_silent_engine_is_engine_error(tmp_path: Path, ending: Exception | None):
-    chat = asking("true", *([ending] if ending else []))
+    chat = scripted_chat("true", *([ending] if ending else []))
     # the limit leaves time for the command, and is over before the silence is
     done = roll_out(tmp_path, BashAgent(SCAFFOLD), context=chat, reply_timeout_s=11.0, time_limit_s=10.0)
     assert (done.outcome, done.reward) == (Outcome.ENGINE_ERROR, None)
@@ -139,7 +139,7 @@ def test_failing_or_silent_engine_is_engine_error(tmp_path: Path, ending: Except
 
 
 def test_reply_that_breaks_the_chat_template_is_a_policy_fault(tmp_path: Path):
-    chat = asking(gold(tasks(1)[0]), PolicyError("the template takes one call a reply"))
+    chat = scripted_chat(gold(tasks(1)[0]), PolicyError("the template takes one call a reply"))
     done = roll_out(tmp_path, BashAgent(SCAFFOLD), context=chat)
     assert (done.outcome, done.reward) == (Outcome.FORMAT_LIMIT, -1.0)
     assert done.notes["refused"] == "the template takes one call a reply"
@@ -147,12 +147,12 @@ def test_reply_that_breaks_the_chat_template_is_a_policy_fault(tmp_path: Path):
 
 def test_template_error_before_the_first_reply_stops_the_run(tmp_path: Path):
     with pytest.raises(PolicyError, match="no place for tools"):
-        roll_out(tmp_path, BashAgent(SCAFFOLD), context=asking(PolicyError("no place for tools")))
+        roll_out(tmp_path, BashAgent(SCAFFOLD), context=scripted_chat(PolicyError("no place for tools")))
 
 
 def test_time_limit_fires_after_a_reply_and_not_during_it(tmp_path: Path):
     class Slow(Says):
-        async def reply(self, messages: list[Message], **asked: object) -> Reply:
+        async def reply(self, messages: list[Message], **options: object) -> Reply:
             reply = await super().reply(messages)
             limit_passed = asyncio.get_running_loop().create_future()
             asyncio.get_running_loop().call_later(3.5, limit_passed.set_result, None)

@@ -39,7 +39,7 @@ class Slow:
     async def close(self) -> None: ...
 
 
-async def asked(chat: MeteredChat, slow: Slow, name: str) -> asyncio.Task[Reply]:
+async def start_reply(chat: MeteredChat, slow: Slow, name: str) -> asyncio.Task[Reply]:
     """The task of a reply that is under way."""
     task = asyncio.create_task(chat.reply([{"role": "user", "content": name}]))
     while name not in slow.waiting:  # noqa: ASYNC110 - the next step of the loop, not a time
@@ -53,7 +53,7 @@ def test_time_limit_is_paused_until_the_last_concurrent_reply() -> None:
         deadline = asyncio.get_running_loop().time() + FAR
         async with asyncio.timeout_at(deadline) as limit:
             chat = MeteredChat(slow, timings, FAR, limit)
-            one, two = await asked(chat, slow, "one"), await asked(chat, slow, "two")
+            one, two = await start_reply(chat, slow, "one"), await start_reply(chat, slow, "two")
             assert limit.when() is None
             slow.waiting["two"].set_result(None)
             assert (await two).content == "two"
@@ -63,7 +63,7 @@ def test_time_limit_is_paused_until_the_last_concurrent_reply() -> None:
             await one
             assert limit.when() == deadline
             first = timings["model"]
-            three = await asked(chat, slow, "three")
+            three = await start_reply(chat, slow, "three")
             slow.waiting["three"].set_result(None)
             await three
             assert limit.when() == deadline
@@ -79,9 +79,9 @@ def test_reply_requested_after_the_limit_does_not_pause_it() -> None:
         with pytest.raises(TimeoutError):  # noqa: PT012
             async with asyncio.timeout_at(asyncio.get_running_loop().time() + FAR) as limit:
                 chat = MeteredChat(slow, {}, 10 * FAR, limit)
-                one = await asked(chat, slow, "one")
+                one = await start_reply(chat, slow, "one")
                 await asyncio.sleep(FAR)  # the limit passes while the first is awaited
-                later.append(await asked(chat, slow, "two"))
+                later.append(await start_reply(chat, slow, "two"))
                 assert limit.when() is None
                 slow.waiting["one"].set_result(None)
                 await one
@@ -97,7 +97,7 @@ def test_silent_engine_is_engine_error_with_concurrent_replies() -> None:
         slow = Slow()
         async with asyncio.timeout_at(asyncio.get_running_loop().time() + FAR) as limit:
             chat = MeteredChat(slow, {}, 0.05, limit)
-            one = await asked(chat, slow, "one")
+            one = await start_reply(chat, slow, "one")
             slow.waiting["two"] = asyncio.get_running_loop().create_future()
             slow.waiting["two"].set_result(None)  # in advance: no stall makes this one late, too
             assert (await chat.reply([{"role": "user", "content": "two"}])).content == "two"

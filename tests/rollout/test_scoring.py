@@ -97,7 +97,7 @@ async def silent(messages: list[tuple[str, str]], seed: int) -> str:
 
 
 class NoVerdictButTheLast:
-    """A grader that fails for every state but those it is asked about a second time."""
+    """A grader that fails for every state but those it gets a second time."""
 
     def __init__(self) -> None:
         self._asked: set[str] = set()

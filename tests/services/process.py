@@ -7,7 +7,6 @@ import ctypes
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import time
@@ -18,10 +17,12 @@ from pathlib import Path
 import psutil
 import pytest
 
+from hone.policy.engines.managed_server import reserved_port
+
 _START_S = 120.0  # on a slow, busy machine
 _DEATH_S = 20.0
 _CGROUPS = Path("/sys/fs/cgroup")
-_reservations: list[socket.socket] = []  # of ports, until this process ends
+_reservations = contextlib.ExitStack()  # of ports, until this process ends
 
 
 class ServiceFailed(Exception):
@@ -70,7 +71,7 @@ def running(
     """Run a service in `folder` while the block lasts.
 
     Args:
-        answers: asked again and again until the service answers.
+        answers: polled until the service answers.
         grace_s: between SIGTERM and SIGKILL.
     Raises:
         ServiceFailed: it ended, or answered nothing in two minutes.
@@ -111,14 +112,9 @@ def remove_control_group(name: str) -> None:
 def reserve_port() -> int:
     """Return a port of 127.0.0.1 that no other process gets before this one ends.
 
-    Its socket is bound and does not listen: connections are refused until a server with SO_REUSEADDR, as
-    those of asyncio and Go are, listens on the port.
+    Connections are refused until a server with SO_REUSEADDR, as those of asyncio and Go are, listens on it.
     """
-    reservation = socket.socket()
-    reservation.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    reservation.bind(("127.0.0.1", 0))
-    _reservations.append(reservation)
-    return reservation.getsockname()[1]
+    return _reservations.enter_context(reserved_port("127.0.0.1"))
 
 
 def _wait_for(process: subprocess.Popen[bytes], log: Path, answers: Callable[[], bool]) -> None:

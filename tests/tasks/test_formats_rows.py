@@ -336,9 +336,9 @@ def test_debugging_row_is_read_in_every_published_form() -> None:
         assert task.environment == wanted.environment
         told = FORMATS["debugging"].write(dataclasses.replace(task, problem="Better told."))
         assert read(told, "debugging").problem == "Better told."
-    (unnamed, asked) = (read({**DEBUGGING, **change}, "debugging") for change in CHANGES)
+    (unnamed, named) = (read({**DEBUGGING, **change}, "debugging") for change in CHANGES)
     assert unnamed.id.startswith("debugging-")
-    assert asked.problem == "Repair f."
+    assert named.problem == "Repair f."
 
 
 CHANGES: tuple[dict[str, Any], dict[str, Any]] = (

@@ -1,4 +1,4 @@
-"""Tasks are chosen by repository, id, difficulty and length, and what is asked for has to be there."""
+"""Tasks are chosen by repository, id, difficulty and length, and a selection names existing ones only."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_default_selects_all_tasks_in_order() -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "wanted"),
+    ("chosen", "wanted"),
     [
         ({"repositories": ("sympy/sympy",)}, [1, 4, 7, 10]),
         ({"repositories": ("sympy/sympy", "django/django"), "limit": 3}, [0, 1, 3]),
@@ -59,8 +59,8 @@ def test_default_selects_all_tasks_in_order() -> None:
         ({"repositories": ("sympy/sympy",), "difficulty": ("1-4 hours",), "max_problem_chars": 12}, [1]),
     ],
 )
-def test_tasks_are_selected_by_properties(asked: dict[str, Any], wanted: list[int]) -> None:
-    assert numbers(select(TASKS, SelectSettings(**asked))) == wanted
+def test_tasks_are_selected_by_properties(chosen: dict[str, Any], wanted: list[int]) -> None:
+    assert numbers(select(TASKS, SelectSettings(**chosen))) == wanted
 
 
 def test_id_list_has_lines_and_comments(tmp_path: Path) -> None:
@@ -125,11 +125,11 @@ def test_run_uses_selected_tasks_in_their_sets(tmp_path: Path) -> None:
         [dataclasses.replace(t, metadata={**t.metadata, "split": sets[i % 3]}) for i, t in enumerate(TASKS)],
         file,
     )
-    asked = SelectSettings(difficulty=("<15 min fix",), seed=1)
-    splits = load_splits(TasksSettings(source=str(file), select=asked))
+    chosen = SelectSettings(difficulty=("<15 min fix",), seed=1)
+    splits = load_splits(TasksSettings(source=str(file), select=chosen))
     assert sorted(numbers(splits.train)) == [0, 4, 6, 10]
     assert sorted(numbers(splits.test)) == [2, 8]
-    assert numbers(splits.train) == numbers(load_splits(TasksSettings(source=str(file), select=asked)).train)
+    assert numbers(splits.train) == numbers(load_splits(TasksSettings(source=str(file), select=chosen)).train)
 
 
 def test_curriculum_can_be_selected() -> None:

@@ -12,7 +12,7 @@ def assert_exact(trajectory: Trajectory, engine: ScriptedEngine, rollout_id: str
     """Assert one sampled node per completion, with its ids, logprobs and versions, below its prompt."""
     tree = trajectory.tree
     sampled = [i for i, node in enumerate(tree.nodes) if node.sampled]
-    prompts, completions = engine.asked[rollout_id], engine.completions[rollout_id]
+    prompts, completions = engine.prompts[rollout_id], engine.completions[rollout_id]
     assert len(sampled) == len(completions)
     for index, prompt, completion in zip(sampled, prompts, completions, strict=True):
         node = tree.nodes[index]

@@ -31,8 +31,8 @@ KINDS = {
 @pytest.mark.full
 def test_mini_swe_agent_outcomes_and_tokens_are_exact(tmp_path: Path) -> None:
     def answer(i: int, prompt: str) -> str:
-        asked = prompt.split("Please solve this issue: ")[1][:40]
-        return next(reply(i, prompt) for problem, (_, reply) in KINDS.items() if problem in asked)
+        statement = prompt.split("Please solve this issue: ")[1][:40]
+        return next(reply(i, prompt) for problem, (_, reply) in KINDS.items() if problem in statement)
 
     engine = ScriptedEngine(answer)
 

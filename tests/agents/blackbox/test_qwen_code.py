@@ -120,7 +120,7 @@ def test_dropped_connection_and_compaction_keep_every_token(
     assert purposes.count(CallKind.MAIN) == 5
     assert trajectory.forks["compacted"] >= 1
     assert [turn.reply for turn in trajectory.turns] == ["", "Let me look.", "Let me look.", "", "Fixed."]
-    before, after = (engine.asked["r0"][i] for i in (1, 3))
+    before, after = (engine.prompts["r0"][i] for i in (1, 3))
     assert len(after) < len(before)  # without the history
 
     samples = tree_samples(trajectory.tree, rollout_id="r0", group_id="g", advantage=1.0)
@@ -145,8 +145,8 @@ def test_ten_concurrent_rollouts_do_not_mix(tmp_path: Path) -> None:
     problems = ["fix it"] * 5 + ["leave it"] * 3 + ["look at it", "say nothing"]
 
     def answer(i: int, prompt: str) -> str:
-        asked = prompt.split("## Problem Statement")[1][:40]
-        return next(reply(i, prompt) for problem, (_, reply) in kinds.items() if problem in asked)
+        statement = prompt.split("## Problem Statement")[1][:40]
+        return next(reply(i, prompt) for problem, (_, reply) in kinds.items() if problem in statement)
 
     engine = ScriptedEngine(answer)
 

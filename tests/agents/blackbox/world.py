@@ -89,11 +89,11 @@ class ScriptedEngine:
     context_tokens: int = 100_000
     version: int = 7
     fails_at: int | None = None
-    asked: dict[str, list[list[int]]] = field(default_factory=dict[str, list[list[int]]])
+    prompts: dict[str, list[list[int]]] = field(default_factory=dict[str, list[list[int]]])
     completions: dict[str, list[Completion]] = field(default_factory=dict[str, list[Completion]])
 
     async def generate(self, prompt_ids: Any, sampling: Sampling, *, session: str) -> Completion:
-        prompts, completions = self.asked.setdefault(session, []), self.completions.setdefault(session, [])
+        prompts, completions = self.prompts.setdefault(session, []), self.completions.setdefault(session, [])
         if len(completions) == self.fails_at:
             raise EngineError("the scripted engine is down")
         if len(prompt_ids) >= self.context_tokens:

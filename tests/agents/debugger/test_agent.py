@@ -65,11 +65,11 @@ class Replies:
         self.tools: list[Sequence[ToolSpec] | None] = []
         self.max_prompt_tokens = sys.maxsize
 
-    def measure(self, messages: Sequence[Message], **asked: object) -> int:
+    def measure(self, messages: Sequence[Message], **options: object) -> int:
         return 0
 
     async def reply(
-        self, messages: list[Message], *, tools: Sequence[ToolSpec] | None = None, **asked: object
+        self, messages: list[Message], *, tools: Sequence[ToolSpec] | None = None, **options: object
     ) -> Reply:
         self.tools.append(tools)
         return self.replies.pop(0) if self.replies else native(SUBMIT)
@@ -181,11 +181,11 @@ def test_settings_set_the_limits():
 
 def test_cancelled_run_leaves_no_process():
     class Waiting(Replies):
-        async def reply(self, messages: list[Message], **asked: Any) -> Reply:
+        async def reply(self, messages: list[Message], **options: Any) -> Reply:
             if not self.replies:
                 waiting.set()
                 await asyncio.Event().wait()
-            return await super().reply(messages, **asked)
+            return await super().reply(messages, **options)
 
     waiting = asyncio.Event()
     starts = native(("pdb", {"command": "start", "runner": "python", "file": "app.py"}))

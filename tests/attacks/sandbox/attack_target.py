@@ -75,9 +75,9 @@ async def watched(provider: Provider, spec: SandboxSpec) -> AsyncIterator[None]:
 
         async def ask() -> None:
             while not done.is_set():
-                asked = time.monotonic()
+                requested = time.monotonic()
                 assert (await neighbour.exec(["/bin/echo", "here"])).text == "here\n"
-                waits.append(1000 * (time.monotonic() - asked))
+                waits.append(1000 * (time.monotonic() - requested))
                 await asyncio.sleep(0.02)
 
         waits: list[float] = []

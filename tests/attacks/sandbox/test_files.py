@@ -1,4 +1,4 @@
-"""The host's files stay unread and unwritten, by whatever name or number they are asked for."""
+"""The host's files stay unread and unwritten, by whatever name or number they are named."""
 
 from __future__ import annotations
 

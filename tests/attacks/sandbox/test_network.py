@@ -82,7 +82,7 @@ import socket
 def send(kind, protocol, data, host, port):
     with socket.socket(socket.AF_INET, kind, protocol) as s:
         return s.sendto(data, (host, port))
-attempt("a name is asked for", send, socket.SOCK_DGRAM, 0, b"?", "1.1.1.1", 53)
+attempt("a name is resolved", send, socket.SOCK_DGRAM, 0, b"?", "1.1.1.1", 53)
 attempt("broadcast", lambda: send(socket.SOCK_DGRAM, 0, b"?", "10.255.255.254", 67))
 attempt("raw", send, socket.SOCK_RAW, socket.IPPROTO_ICMP, bytes([8, 0, 247, 255, 0, 0, 0, 0]), "1.1.1.1", 0)
 def multicast():

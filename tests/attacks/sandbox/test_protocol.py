@@ -180,7 +180,7 @@ RESULT = wire.RESULT.pack(0, 0, 1 << 40, 0, 0.0, 1 << 20) + bytes(1 << 20)
 LIES = {
     "a frame without end": lambda kind, number: wire.HEADER.pack(0xFFFFFFFF, 22, number) + bytes(100),
     "a short answer": lambda kind, number: _frame(wire.RESULT_KIND, number, b"x"),
-    "more output than asked for": lambda kind, number: _frame(wire.RESULT_KIND, number, RESULT),
+    "more output than the limit": lambda kind, number: _frame(wire.RESULT_KIND, number, RESULT),
     "another kind of answer": lambda kind, number: _frame(77, number, b""),
     "an error without number": lambda kind, number: _frame(wire.ERROR_KIND, number, b"abc"),
     "a file without end": lambda kind, number: _frame(wire.DATA_KIND, number, bytes(8 + wire.CHUNK)),
@@ -226,7 +226,7 @@ def test_forged_listing_stays_in_its_target(
 ) -> None:
     """With names that are paths, links before what lies below them, and the same name twice."""
     (tmp_path / "into").mkdir()
-    # asked for twice: what the top is, and what it holds
+    # requested twice: what the top is, and what it holds
     forged = [_entry(b"d", b"") + b"".join(entries)] * 2
     listings = itertools.chain(forged, itertools.repeat(_entry(b"d", b"")))
 

@@ -166,9 +166,9 @@ def test_node_answers_while_its_sandboxes_run_bombs(tmp_path: Path) -> None:
 
             async def watch() -> None:
                 while not bombing.done():
-                    asked = time.monotonic()
+                    requested = time.monotonic()
                     assert (await at.ask("GET", f"{at.node_url}/healthz", ""))[0] == 200
-                    waits.append(1000 * (time.monotonic() - asked))
+                    waits.append(1000 * (time.monotonic() - requested))
                     await asyncio.sleep(0.01)
 
             bombing = asyncio.gather(*map(bomb, leases, bombs))

@@ -46,11 +46,11 @@ def test_reply_continues_after_a_foreign_end_token(open_toys: OpenFleet, tokeniz
         async with open_toys() as (fleet, (server,)):
             server.ends = set(range(0, len(tokenizer), 2))
             reply = await fleet.generate(PROMPT, sampling(max_tokens=20, stop_token_ids=(313,)), session="s")
-            return reply, len(server.asked)
+            return reply, len(server.requests)
 
-    reply, asked = run_virtual(run())
+    reply, requests = run_virtual(run())
     assert len(reply.token_ids) == 20 or reply.token_ids[-1] == 313
-    assert asked > 1
+    assert requests > 1
     require_exact(PROMPT, reply, {0: 0}, len(tokenizer))
 
 
@@ -103,7 +103,7 @@ def test_new_conversations_go_to_the_least_loaded_server(open_toys: OpenFleet):
             for turn in range(4):
                 order = random.Random(turn).sample(sorted(prompts), len(prompts))
                 await asyncio.gather(*(fleet.generate(prompts[s], sampling(), session=s) for s in order))
-            return [[body["input_ids"][0] for body in server.asked] for server in servers]
+            return [[body["input_ids"][0] for body in server.requests] for server in servers]
 
     seen = run_virtual(run())
     assert [len(requests) for requests in seen] == [16, 16, 16]
@@ -115,10 +115,10 @@ def test_failed_request_is_retried_on_another_server(open_toys: OpenFleet, token
     async def run():
         async with open_toys(servers=2) as (fleet, servers):
             first = await fleet.generate(PROMPT, sampling(), session="s")
-            home = next(server for server in servers if server.asked)
+            home = next(server for server in servers if server.requests)
             home.faults = [fault]
             again = await fleet.generate(PROMPT, sampling(), session="s")
-            return first, again, [len(server.asked) for server in servers]
+            return first, again, [len(server.requests) for server in servers]
 
     first, again, served = run_virtual(run())
     assert first.token_ids.tolist() == again.token_ids.tolist()  # same seed, same weights
@@ -131,7 +131,7 @@ def test_server_death_during_a_reply_loses_no_reply(open_toys: OpenFleet, tokeni
         async with open_toys(servers=2) as (fleet, servers):
             for server in servers:
                 server.hold = asyncio.Event()
-            asked = asyncio.create_task(fleet.generate(PROMPT, sampling(max_tokens=6), session="s"))
+            reply = asyncio.create_task(fleet.generate(PROMPT, sampling(max_tokens=6), session="s"))
             waiting = [asyncio.create_task(server.holding.wait()) for server in servers]
             await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
             for task in waiting:
@@ -140,7 +140,7 @@ def test_server_death_during_a_reply_loses_no_reply(open_toys: OpenFleet, tokeni
             await dying.stop()
             await other.holding.wait()
             other.hold.set()
-            return await asked
+            return await reply
 
     require_exact(PROMPT, run_virtual(run()), {0: 0}, len(tokenizer))
 
@@ -187,11 +187,11 @@ def test_cancelled_request_leaves_nothing_behind(open_toys: OpenFleet, weights):
     async def run():
         async with open_toys() as (fleet, (server,)):
             server.hold = asyncio.Event()
-            asked = asyncio.create_task(fleet.generate(PROMPT, sampling(), session="s"))
+            reply = asyncio.create_task(fleet.generate(PROMPT, sampling(), session="s"))
             await server.holding.wait()
-            asked.cancel()
+            reply.cancel()
             with pytest.raises(asyncio.CancelledError):
-                await asked
+                await reply
             await asyncio.wait_for(fleet.load_weights(weights(1), 1), 60)  # waits for no request
             server.hold = None
             return await fleet.generate(PROMPT, sampling(), session="s")
@@ -211,10 +211,10 @@ def test_pause_waits_for_running_requests_and_holds_new_ones(open_toys: OpenFlee
             server.hold.set()
             await pausing
             assert running.done()
-            assert (len(server.asked), later.done()) == (1, False)
+            assert (len(server.requests), later.done()) == (1, False)
             await fleet.resume()
             await later
-            return len(server.asked)
+            return len(server.requests)
 
     assert run_virtual(run()) == 2
 

@@ -49,10 +49,10 @@ def test_chunks_are_joined_in_order(cuts: list[list[int]], seed: int):
     partial = PartialCompletion([1, 2], Sampling(seed=seed, stop_token_ids=(3,)), total + 1)
     seeds, so_far = [], []
     for version, tokens in enumerate(cuts):
-        asked = partial.next_request()
-        assert list(asked.prompt) == [1, 2, *so_far]
-        assert asked.limit == total + 1 - len(so_far)
-        seeds.append(asked.seed)
+        request = partial.next_request()
+        assert list(request.prompt) == [1, 2, *so_far]
+        assert request.limit == total + 1 - len(so_far)
+        seeds.append(request.seed)
         partial.add(part(tokens, Finish.ABORT), np.full(len(tokens), version, np.int32))
         so_far += tokens
         assert partial.finish is None

@@ -140,11 +140,11 @@ def test_seeded_replies_repeat(use: Use, kind: str):
 def test_concurrent_long_prompts_keep_their_seeds(use: Use, models):
     async def job(fleet: Fleet):
         prompts = [[40 + i, *[50] * 190] for i in range(64)]
-        asked = [
+        waiting = [
             fleet.generate(prompt, Sampling(max_tokens=4, seed=i), session=str(i))
             for i, prompt in enumerate(prompts)
         ]
-        return prompts, await asyncio.gather(*asked)
+        return prompts, await asyncio.gather(*waiting)
 
     prompts, replies = use(job, retries=0)
     assert max(worst(models[0], p, r, 1.0, 0) for p, r in zip(prompts[:8], replies, strict=False)) <= 1e-4
@@ -197,14 +197,14 @@ def test_in_flight_updates_label_every_token_with_its_version(use: Use, models):
                 replies.append((limit, await fleet.generate(PROMPT, sampling, session=session)))
 
         async with asyncio.timeout(300), asyncio.TaskGroup() as group:
-            asked = [group.create_task(ask(str(i), limit)) for i, limit in enumerate(limits)]
-            while not all(task.done() for task in asked):
+            waiting = [group.create_task(ask(str(i), limit)) for i, limit in enumerate(limits)]
+            while not all(task.done() for task in waiting):
                 version = fleet.version + 1
                 await fleet.load_weights(models[version % len(models)], version)
                 # Updates that came at once, one after the other, would let no reply get on.
                 before = len(replies)
-                while len(replies) - before < len(asked) and not all(task.done() for task in asked):
-                    await asyncio.wait(asked, timeout=0.02)
+                while len(replies) - before < len(waiting) and not all(task.done() for task in waiting):
+                    await asyncio.wait(waiting, timeout=0.02)
         return replies
 
     limited = use(job, in_flight_updates=True)

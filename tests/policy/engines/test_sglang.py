@@ -62,10 +62,10 @@ def test_fake_aborted_reply_has_the_fields_of_a_real_one(tokenizer):
             server.hold = asyncio.Event()
             body = {**reply("generate")["request"]}
             body["sampling_params"] = {**body["sampling_params"], "stop_token_ids": [10**6]}
-            asked = asyncio.create_task(ask(server.url, "POST", "/generate", body))
+            generated = asyncio.create_task(ask(server.url, "POST", "/generate", body))
             await server.holding.wait()
             aborted = await ask(server.url, "POST", "/abort_request", reply("abort_request")["request"])
-            return aborted, await asked
+            return aborted, await generated
 
     aborted, (status, body) = asyncio.run(run())
     assert aborted == (reply("abort_request")["status"], reply("abort_request")["body"])

@@ -45,35 +45,35 @@ def test_in_flight_update_continues_a_reply_with_new_weights(
     async def run():
         async with open_toys(in_flight_updates=True) as (fleet, (server,)):
             server.hold = asyncio.Event()
-            asked = asyncio.create_task(
+            reply = asyncio.create_task(
                 fleet.generate(PROMPT, sampling(max_tokens=9, stop_token_ids=(313,)), session="s")
             )
             await server.holding.wait()
             server.hold = None  # for what comes after the abort
             await fleet.load_weights(weights(4), 1)
-            return await asked, server.asked
+            return await reply, server.requests
 
-    reply, asked = run_virtual(run())
+    reply, requests = run_virtual(run())
     assert reply.version.tolist() == [0, 0, *[1] * (len(reply.version) - 2)]
     assert (len(reply.token_ids), reply.finish) == (9, Finish.LENGTH)
     require_exact(PROMPT, reply, {0: 0, 1: 4}, len(tokenizer))
-    assert asked[1]["input_ids"] == [*PROMPT, *reply.token_ids[:2].tolist()]
-    assert asked[1]["sampling_params"]["max_new_tokens"] == 7
-    assert asked[1]["sampling_params"]["sampling_seed"] != asked[0]["sampling_params"]["sampling_seed"]
+    assert requests[1]["input_ids"] == [*PROMPT, *reply.token_ids[:2].tolist()]
+    assert requests[1]["sampling_params"]["max_new_tokens"] == 7
+    assert requests[1]["sampling_params"]["sampling_seed"] != requests[0]["sampling_params"]["sampling_seed"]
 
 
 def test_default_update_waits_for_running_replies(open_toys: OpenFleet, tokenizer, weights: MakeWeights):
     async def run():
         async with open_toys() as (fleet, (server,)):
             server.hold = asyncio.Event()
-            asked = asyncio.create_task(fleet.generate(PROMPT, sampling(), session="s"))
+            reply = asyncio.create_task(fleet.generate(PROMPT, sampling(), session="s"))
             await server.holding.wait()
             loading = asyncio.create_task(fleet.load_weights(weights(4), 1))
             await asyncio.sleep(1)  # until it waits for the running reply
             later = asyncio.create_task(fleet.generate(PROMPT, sampling(), session="t"))
             server.hold.set()
             await loading
-            return await asked, await later
+            return await reply, await later
 
     before, after = run_virtual(run())
     assert (set(before.version.tolist()), set(after.version.tolist())) == ({0}, {1})
@@ -88,7 +88,7 @@ def test_silent_server_blocks_neither_requests_nor_updates(
         async with open_toys(servers=2) as (fleet, servers):
             for server in servers:
                 server.hold = asyncio.Event()
-            asked = asyncio.create_task(fleet.generate(PROMPT, sampling(), session="s"))
+            reply = asyncio.create_task(fleet.generate(PROMPT, sampling(), session="s"))
             begun = [asyncio.create_task(server.holding.wait()) for server in servers]
             await asyncio.wait(begun, return_when=asyncio.FIRST_COMPLETED)
             (silent,) = (server for server in servers if server.holding.is_set())
@@ -100,7 +100,7 @@ def test_silent_server_blocks_neither_requests_nor_updates(
                     server.hold = None
             begun[servers.index(silent) - 1].cancel()
             await loading
-            return await asked
+            return await reply
 
     reply = run_virtual(run())
     assert set(reply.version.tolist()) == {1}
@@ -124,13 +124,13 @@ def test_slow_request_is_abandoned_once(tokenizer):
             fleet_over([server], tokenizer, SlowToEnd) as fleet,
         ):
             server.hold = asyncio.Event()
-            asked = asyncio.create_task(fleet.generate(PROMPT, sampling(), session="s"))
+            reply = asyncio.create_task(fleet.generate(PROMPT, sampling(), session="s"))
             await server.holding.wait()
             server.sick = True
             await asyncio.sleep(10)  # two starts fail, which abandon the request
             server.sick, server.hold = False, None
             may_end.set()
-            return await asked
+            return await reply
 
     require_exact(PROMPT, run_virtual(run()), {0: 0}, len(tokenizer))
 
@@ -145,11 +145,11 @@ def test_request_waiting_for_a_retry_blocks_no_update(open_toys: OpenFleet, weig
                 return broken(request)
 
             server.faults = [fail]
-            asked = asyncio.create_task(fleet.generate(PROMPT, sampling(), session="s"))
+            reply = asyncio.create_task(fleet.generate(PROMPT, sampling(), session="s"))
             await failed.wait()
             await fleet.load_weights(weights(4), 1)
-            assert not asked.done()
-            return await asked
+            assert not reply.done()
+            return await reply
 
     assert set(run_virtual(run()).version.tolist()) == {1}
 
@@ -163,7 +163,7 @@ def test_server_without_the_new_weights_is_out_of_rotation(
             await fleet.load_weights(weights(4), 1)
             replies = [await fleet.generate(PROMPT, sampling(), session=f"s{i}") for i in range(4)]
             await asyncio.sleep(10)  # its supervisor restarts it
-            return replies, len(good.asked), len(bad.asked), bad.label
+            return replies, len(good.requests), len(bad.requests), bad.label
 
     replies, good, bad, label = run_virtual(run())
     assert good + bad == 4

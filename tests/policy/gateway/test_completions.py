@@ -82,7 +82,7 @@ def test_the_synchronous_package_and_an_api_key_serve_as_well(renderer_and_token
             )
             chunks = await asyncio.to_thread(list, stream)
             assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks) == "Done."
-            assert chunks[-1].choices[0].finish_reason == "stop"  # no usage, since none was asked for
+            assert chunks[-1].choices[0].finish_reason == "stop"  # no usage, since no request wants it
             assert [model.id for model in await asyncio.to_thread(lambda: client.models.list().data)] == [
                 "hone"
             ]
@@ -168,7 +168,7 @@ def test_unsupported_field_is_refused_by_name(renderer_and_tokenizer, fields, pa
             status, body = await world.chat_completion(**{"messages": BEGIN, **fields})
             assert (status, body["error"]["param"]) == (400, param)
             assert body["error"]["type"] == "invalid_request_error"
-            assert world.engine.asked == 0
+            assert world.engine.calls == 0
             assert (await world.chat_completion(BEGIN))[0] == 200  # nothing of the refused one is left
 
     asyncio.run(converse())

@@ -150,7 +150,7 @@ def test_a_body_that_is_not_json_is_refused(renderer_and_tokenizer, data, path):
     async def converse():
         async with open_world(renderer_and_tokenizer, [DONE]) as world:
             status, body = await world.post(path, data)
-            assert (status, world.engine.asked) == (400, 0), body
+            assert (status, world.engine.calls) == (400, 0), body
 
     asyncio.run(converse())
 
@@ -198,8 +198,8 @@ def test_tool_output_with_special_tokens_stays_text(renderer_and_tokenizer):
             assert stream.endswith("\n\ndata: [DONE]\n\n")
             content = "".join(event["choices"][0]["delta"].get("content") or "" for event in events)
             assert content == said.content
-            asked = [*BEGIN, {"role": "assistant", "content": content}, {"role": "user", "content": evil}]
-            assert (await world.chat_completion(asked, tools=TOOLS))[0] == 200
+            messages = [*BEGIN, {"role": "assistant", "content": content}, {"role": "user", "content": evil}]
+            assert (await world.chat_completion(messages, tools=TOOLS))[0] == 200
             assert not world.chat.forks
 
     asyncio.run(converse())

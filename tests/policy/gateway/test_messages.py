@@ -30,10 +30,10 @@ def client_of(world, **named) -> anthropic.AsyncAnthropic:
 
 
 async def ask(client: anthropic.AsyncAnthropic, messages: list, *, stream: bool, **fields):
-    asked = {**REST, "messages": messages, **fields}
+    request = {**REST, "messages": messages, **fields}
     if not stream:
-        return await client.messages.create(**asked)
-    async with client.messages.stream(**asked) as events:
+        return await client.messages.create(**request)
+    async with client.messages.stream(**request) as events:
         return await events.get_final_message()
 
 
@@ -140,7 +140,7 @@ def test_unsupported_field_is_refused(renderer_and_tokenizer, fields):
         async with open_world(renderer_and_tokenizer, [DONE]) as world:
             status, body = await world.post("/messages", {**REST, "messages": [QUESTION], **fields})
             assert (status, body["type"], body["error"]["type"]) == (400, "error", "invalid_request_error")
-            assert world.engine.asked == 0
+            assert world.engine.calls == 0
 
     asyncio.run(converse())
 
@@ -164,14 +164,14 @@ def test_stream_is_pinged_until_reply_or_error(renderer_and_tokenizer):
         async with open_world(renderer_and_tokenizer, script) as world:
             world.engine.open.clear()
             client = client_of(world, max_retries=0)
-            asked = {**REST, "messages": [QUESTION]}
-            async with client.messages.stream(**asked) as events:  # the stream has begun: it was pinged
+            request = {**REST, "messages": [QUESTION]}
+            async with client.messages.stream(**request) as events:  # the stream has begun: it was pinged
                 world.engine.open.set()
                 assert (await events.get_final_message()).content[0].text == "Done."
             world.engine.open.clear()
-            asked["messages"] = [QUESTION, QUESTION]
+            request["messages"] = [QUESTION, QUESTION]
             with pytest.raises(APIStatusError, match="out of memory"):  # noqa: PT012
-                async with client.messages.stream(**asked) as events:
+                async with client.messages.stream(**request) as events:
                     world.engine.open.set()
                     await events.get_final_message()
 

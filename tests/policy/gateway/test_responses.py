@@ -19,10 +19,10 @@ def client_of(world) -> openai.AsyncOpenAI:
 
 
 async def ask(client: openai.AsyncOpenAI, given, *, stream: bool, **fields):
-    asked = {**REST, "input": given, **fields}
+    request = {**REST, "input": given, **fields}
     if not stream:
-        return await client.responses.create(**asked)
-    async with client.responses.stream(**asked) as events:
+        return await client.responses.create(**request)
+    async with client.responses.stream(**request) as events:
         return await events.get_final_response()
 
 
@@ -121,11 +121,11 @@ def test_a_cut_reply_is_incomplete(renderer_and_tokenizer):
 def test_unsupported_field_is_refused(renderer_and_tokenizer, fields):
     async def converse():
         async with open_world(renderer_and_tokenizer, [DONE]) as world:
-            asked = {**REST, "input": "Fix it.", **fields}
+            request = {**REST, "input": "Fix it.", **fields}
             if "input" in fields:
-                asked["instructions"] = None
-            status, body = await world.post("/responses", asked)
+                request["instructions"] = None
+            status, body = await world.post("/responses", request)
             assert (status, body["error"]["type"]) == (400, "invalid_request_error")
-            assert world.engine.asked == 0
+            assert world.engine.calls == 0
 
     asyncio.run(converse())

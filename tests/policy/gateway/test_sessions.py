@@ -116,7 +116,7 @@ def test_repeated_request_is_sampled_once(renderer_and_tokenizer):
             assert one["id"] in other
             assert [exchange.retries for exchange in world.session.exchanges] == [3]
             assert world.session.retries == 3
-            assert world.engine.asked == 1
+            assert world.engine.calls == 1
 
     asyncio.run(converse())
 
@@ -133,7 +133,7 @@ def test_disconnect_from_a_stream_does_not_stop_the_reply(renderer_and_tokenizer
             world.engine.open.set()
             _, reply = await world.chat_completion(BEGIN)
             assert reply["choices"][0]["message"]["content"] == "Done."
-            assert (world.engine.asked, world.session.retries) == (1, 1)
+            assert (world.engine.calls, world.session.retries) == (1, 1)
 
     virtual_time.run(converse())
 
@@ -182,8 +182,8 @@ def test_continuation_request_gets_the_rest_of_a_broken_reply(renderer_and_token
             resume = (
                 f"The connection dropped.\n<previous_response_suffix>\n{begun}\n</previous_response_suffix>"
             )
-            asked = [*BEGIN, {"role": "assistant", "content": begun}, {"role": "user", "content": resume}]
-            _, body = await world.chat_completion(asked, tools=TOOLS)
+            messages = [*BEGIN, {"role": "assistant", "content": begun}, {"role": "user", "content": resume}]
+            _, body = await world.chat_completion(messages, tools=TOOLS)
             message = body["choices"][0]["message"]
             assert message["content"] == "ange the file."
             assert message["tool_calls"][0]["function"]["name"] == "edit"
@@ -200,12 +200,12 @@ def test_unquoted_half_reply_gets_a_new_reply(renderer_and_tokenizer):
     async def converse():
         async with open_world(renderer_and_tokenizer, [EDIT, DONE]) as world:
             await world.chat_completion(BEGIN, tools=TOOLS)
-            asked = [
+            messages = [
                 *BEGIN,
                 {"role": "assistant", "content": "I will now"},
                 {"role": "user", "content": "Stop."},
             ]
-            _, body = await world.chat_completion(asked, tools=TOOLS)
+            _, body = await world.chat_completion(messages, tools=TOOLS)
             assert body["choices"][0]["message"]["content"] == "Done."
 
     asyncio.run(converse())
@@ -300,7 +300,7 @@ def test_limit_ends_the_session_with_an_error_that_stops_retries(
             assert caught.value.code == "session_limit"
             assert world.session.ended is limit
             assert world.session.over.is_set()
-            assert (world.session.calls_started, world.engine.asked) == (started, answered)
+            assert (world.session.calls_started, world.engine.calls) == (started, answered)
             if answered:  # what was answered stays answered
                 await client.chat.completions.create(model="m", messages=BEGIN)
 
@@ -324,7 +324,7 @@ def test_observer_sees_each_main_exchange_once(renderer_and_tokenizer):
 
     async def converse():
         async def observe(exchange) -> None:
-            seen.append((exchange.index, world.engine.asked))
+            seen.append((exchange.index, world.engine.calls))
             await asyncio.sleep(0)
 
         async with open_world(renderer_and_tokenizer, [DONE] * 5, on_exchange=observe) as world:
@@ -352,7 +352,7 @@ def test_failing_observer_ends_the_session(renderer_and_tokenizer):
             status, body = await world.chat_completion([*BEGIN, USER])
             assert (status, body["error"]["code"]) == (403, "session_failed")
             assert str(world.session.error) == "the sandbox is gone"
-            assert world.engine.asked == 1
+            assert world.engine.calls == 1
 
     asyncio.run(converse())
 

@@ -43,11 +43,11 @@ class Engine(ScriptedEngine):
         self.reached = asyncio.Semaphore(0)  # released once for each call
         self.open = asyncio.Event()
         self.open.set()
-        self.asked = 0
+        self.calls = 0
         self.endless = False  # plays its first reply again and again
 
     async def generate(self, prompt_ids: Any, sampling: Sampling, *, session: str) -> Completion:
-        self.asked += 1
+        self.calls += 1
         self.sampling = sampling
         self.reached.release()
         await self.open.wait()
@@ -80,7 +80,7 @@ class World:
         return await self.post("/chat/completions", {"model": "m", "messages": messages, **fields})
 
     def assert_exact(self) -> None:
-        """The tree holds exactly what the engine was asked and what it said, each reply once."""
+        """The tree holds exactly the prompts and replies of the engine, each reply once."""
         paths = [self.chat.tree.tokens(call.node).tolist() for call in self.chat.calls]
         said = [
             [*prompt, *done.token_ids.tolist()]

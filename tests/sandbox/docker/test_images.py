@@ -32,8 +32,8 @@ pytestmark = pytest.mark.sandbox
 
 
 @dataclass(slots=True)
-class Asked:
-    """What a registry was asked for."""
+class Requests:
+    """The paths of the requests that a registry got."""
 
     paths: list[str] = field(default_factory=list[str])
 
@@ -42,14 +42,14 @@ class Asked:
 
 
 @contextlib.contextmanager
-def _front(registry: Registry, failures: int = 0) -> Iterator[tuple[str, Asked]]:
-    """A registry's address that keeps the paths asked for, and fails the first pulls of a manifest."""
-    asked = Asked()
+def _front(registry: Registry, failures: int = 0) -> Iterator[tuple[str, Requests]]:
+    """A registry's address that records requests and fails the first pulls of a manifest."""
+    requests = Requests()
 
     class Handler(BaseHTTPRequestHandler):
         def _forward(self) -> None:
-            asked.paths.append(self.path)
-            if "/manifests/" in self.path and len(asked.of("manifests")) <= failures:
+            requests.paths.append(self.path)
+            if "/manifests/" in self.path and len(requests.of("manifests")) <= failures:
                 self.send_error(503)
                 return
             upstream = HTTPConnection(registry.address)
@@ -72,7 +72,7 @@ def _front(registry: Registry, failures: int = 0) -> Iterator[tuple[str, Asked]]
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
         try:
-            yield f"127.0.0.1:{server.server_port}", asked
+            yield f"127.0.0.1:{server.server_port}", requests
         finally:
             server.shutdown()
             thread.join()
@@ -94,13 +94,13 @@ def _problem_of(settings: SandboxSettings, name: str) -> ImageUnavailable:
 
 
 def test_concurrent_starts_share_one_pull(mine: SandboxSettings, docker: Engine, registry: Registry) -> None:
-    with _front(registry) as (address, asked):
+    with _front(registry) as (address, requests):
         spec = SandboxSpec(image=f"docker://{address}/{BASE_IMAGE}")
 
         async def run() -> None:
             async with make_provider(mine) as provider:
                 starts = [asyncio.ensure_future(provider.start(spec)) for _ in range(4)]
-                await wait_until_async(lambda: asked.paths)
+                await wait_until_async(lambda: requests.paths)
                 starts[0].cancel()  # the others are not to suffer
                 for start in starts[1:]:
                     async with await start as sandbox:
@@ -109,12 +109,12 @@ def test_concurrent_starts_share_one_pull(mine: SandboxSettings, docker: Engine,
                     pass
 
         asyncio.run(run())
-    assert len(asked.of("manifests")) == len(set(asked.of("manifests"))) > 0
+    assert len(requests.of("manifests")) == len(set(requests.of("manifests"))) > 0
     assert containers(docker) == {}
 
 
 def test_pull_is_retried_after_a_registry_error(mine: SandboxSettings, registry: Registry) -> None:
-    with _front(registry, failures=3) as (address, asked):
+    with _front(registry, failures=3) as (address, requests):
 
         async def run() -> None:
             async with make_provider(mine) as provider:
@@ -123,17 +123,17 @@ def test_pull_is_retried_after_a_registry_error(mine: SandboxSettings, registry:
                     assert (await sandbox.exec("echo ran")).text == "ran\n"
 
         asyncio.run(run())
-        assert len(asked.of("manifests")) > 3
+        assert len(requests.of("manifests")) > 3
 
 
 def test_close_cancels_a_shared_pull(mine: SandboxSettings, registry: Registry) -> None:
-    with _front(registry, failures=1000) as (address, asked):
+    with _front(registry, failures=1000) as (address, requests):
 
         async def run() -> object:
             async with make_provider(mine) as provider:
                 spec = SandboxSpec(image=f"docker://{address}/{BASE_IMAGE}")
                 start = asyncio.ensure_future(provider.start(spec))
-                await wait_until_async(lambda: asked.paths)
+                await wait_until_async(lambda: requests.paths)
             return (await asyncio.gather(start, return_exceptions=True))[0]
 
         error = asyncio.run(run())

@@ -14,7 +14,7 @@ import httpx
 @dataclass(slots=True)
 class Answering:
     address: str
-    asked: list[str] = field(default_factory=list)  # paths of requests
+    requests: list[str] = field(default_factory=list)  # paths of requests
     at_once: int = 0  # most requests being answered at a time
 
 
@@ -39,7 +39,7 @@ def answering(
             nonlocal open_now
             with mutex:
                 open_now += 1
-                seen.asked.append(self.path)
+                seen.requests.append(self.path)
                 seen.at_once = max(seen.at_once, open_now)
                 status = waiting.pop(0) if len(waiting) > (0 if then else 1) else (waiting or [0])[0]
             if hold is not None:

@@ -89,7 +89,7 @@ def test_killed_during_the_fetch(directory: Path, registry: Registry, tmp_path: 
     with answering([], then=registry.address, hold=hold) as slow:
         name = f"{slow.address}/fetching:v1"
         process = start(directory, name)
-        wait_while_running(lambda: slow.asked, process)
+        wait_while_running(lambda: slow.requests, process)
         assert len(list((directory / "staging").iterdir())) == 1
         kill(process, directory)
         hold.set()

@@ -75,7 +75,7 @@ def test_registry_that_keeps_failing_is_retryable(store: ImageStore, directory: 
     with answering([status]) as failing:
         error = refused(store, f"{failing.address}/x")
     assert (error.problem, error.retryable) == ("registry_unavailable", True)
-    assert skopeo.ATTEMPTS <= len(failing.asked) <= skopeo.ATTEMPTS * 10
+    assert skopeo.ATTEMPTS <= len(failing.requests) <= skopeo.ATTEMPTS * 10
     assert left(directory) == []
 
 
@@ -102,10 +102,10 @@ def test_at_most_three_pulls_per_registry_run_at_once(directory: Path) -> None:
 
     async def scenario() -> None:
         pulls = [asyncio.create_task(pull(number)) for number in range(8)]
-        await wait_until_async(lambda: len(refusing.asked) == 3)
+        await wait_until_async(lambda: len(refusing.requests) == 3)
         for _ in range(20):  # time for a fourth to come, were it let
             await asyncio.sleep(0.02)
-        assert len(refusing.asked) == 3
+        assert len(refusing.requests) == 3
         release.set()
         await asyncio.gather(*pulls)
 

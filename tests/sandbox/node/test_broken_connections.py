@@ -1,4 +1,4 @@
-"""Connections that break in the middle: what can be asked for again is, and nothing is done twice."""
+"""Connections that break in the middle: what can be requested again is, and nothing is done twice."""
 
 from __future__ import annotations
 

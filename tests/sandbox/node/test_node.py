@@ -194,7 +194,7 @@ async def test_failed_teardown_is_retried_and_keeps_its_slot(node: Served) -> No
     made = await node.create()
     closing = asyncio.create_task(node.node.destroy(made.id))
     await wait_until_async(lambda: node.provider.closings >= 2)
-    node.provider.may_close.clear()  # so that the next try is not over before the node was asked
+    node.provider.may_close.clear()  # so that the next try is not over before the request
     assert made.id in await node.living()
     node.provider.may_close.set()
     await closing

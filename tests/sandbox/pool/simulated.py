@@ -69,7 +69,7 @@ class SimulatedNode:
     lose_replies: bool = False  # starts and ends are carried out, and their replies lost
     hold: asyncio.Event | None = None  # starts wait for it
     hold_ends: asyncio.Event | None = None  # so do ends
-    ends: int = 0  # asked for
+    ends: int = 0  # requests
     crashes: int = 0
     overbooked: int = 0  # starts beyond its capacity, which it refused
     created: int = 0
@@ -178,8 +178,8 @@ class SimulatedNode:
 
 def node_app(node: SimulatedNode) -> Starlette:
     async def create(request: Request) -> Response:
-        asked = CreateRequest.model_validate_json(await request.body())
-        return model_response(await node.create(asked, key=request.headers[IDEMPOTENCY_HEADER]))
+        message = CreateRequest.model_validate_json(await request.body())
+        return model_response(await node.create(message, key=request.headers[IDEMPOTENCY_HEADER]))
 
     async def destroy(request: Request) -> Response:
         await node.destroy(request.path_params["sandbox_id"])
@@ -192,8 +192,8 @@ def node_app(node: SimulatedNode) -> Starlette:
         return JSONResponse({"ok": True})
 
     async def renew(request: Request) -> Response:
-        asked = RenewRequest.model_validate_json(await request.body())
-        return model_response(RenewReply(lost=await node.renew(asked.ids, asked.ttl_s)))
+        message = RenewRequest.model_validate_json(await request.body())
+        return model_response(RenewReply(lost=await node.renew(message.ids, message.ttl_s)))
 
     async def info(request: Request) -> Response:
         return model_response(await node.info())
@@ -202,7 +202,7 @@ def node_app(node: SimulatedNode) -> Starlette:
         body = await request.json()
         assert body["container_id"] in node.living()
         endpoint = request.path_params["endpoint"]
-        return JSONResponse({"ok": True, "returncode": 0, "output": endpoint, "asked": body})
+        return JSONResponse({"ok": True, "returncode": 0, "output": endpoint, "request": body})
 
     routes = [
         Route("/v1/sandboxes", create, methods=["POST"]),

@@ -44,8 +44,8 @@ class Client:
             self.closed.add(lease_id)
 
     async def lease(self, lease_id: str) -> LeaseReply:
-        asked = LeaseRequest(lease_id=lease_id, owner="o", spec=SpecBody(), wait_s=20.0)
-        reply = self.granted[lease_id] = await self.pool.allocate(asked)
+        lease = LeaseRequest(lease_id=lease_id, owner="o", spec=SpecBody(), wait_s=20.0)
+        reply = self.granted[lease_id] = await self.pool.allocate(lease)
         return reply
 
 

@@ -34,7 +34,7 @@ async def served(
             yield session, pool
 
 
-def asked(lease_id: str, **fields: object) -> dict[str, object]:
+def lease_request(lease_id: str, **fields: object) -> dict[str, object]:
     return {"lease_id": lease_id, "owner": "o", "spec": {}, **fields}
 
 
@@ -42,7 +42,7 @@ def test_lease_is_granted_renewed_and_closed_over_http(tmp_path: Path) -> None:
     async def run() -> None:
         node = SimulatedNode()
         async with served(tmp_path, node) as (session, _):
-            async with session.post("/v1/leases", json=asked("a")) as response:
+            async with session.post("/v1/leases", json=lease_request("a")) as response:
                 lease = await response.json()
             assert lease["ok"]
             assert lease["capability"] == "c"
@@ -57,7 +57,7 @@ def test_lease_is_granted_renewed_and_closed_over_http(tmp_path: Path) -> None:
                 async with session.delete("/v1/leases/a", params={"generation": 1}) as response:
                     assert response.status == 200
             assert node.leases() == []
-            async with session.post("/v1/leases", json=asked("a")) as response:
+            async with session.post("/v1/leases", json=lease_request("a")) as response:
                 assert response.status == 410
                 assert (await response.json())["code"] == "lease_lost"
             async with session.get("/metrics") as response:
@@ -156,8 +156,8 @@ def test_a_request_that_is_too_large_is_refused(tmp_path: Path) -> None:
 def test_disconnected_client_leaves_the_queue(tmp_path: Path) -> None:
     async def run() -> None:
         async with served(tmp_path, SimulatedNode(capacity=1)) as (session, pool):
-            (await session.post("/v1/leases", json=asked("a"))).release()
-            waits = asyncio.create_task(session.post("/v1/leases", json=asked("b")))
+            (await session.post("/v1/leases", json=lease_request("a"))).release()
+            waits = asyncio.create_task(session.post("/v1/leases", json=lease_request("b")))
             await wait_until_async(lambda: sum(pool.status().queued.values()) == 1)
             waits.cancel()
             await wait_until_async(lambda: pool.status().queued == {})
@@ -168,8 +168,8 @@ def test_disconnected_client_leaves_the_queue(tmp_path: Path) -> None:
 def test_stopping_server_fails_queued_requests(tmp_path: Path) -> None:
     async def run() -> None:
         async with served(tmp_path, SimulatedNode(capacity=1)) as (session, pool):
-            (await session.post("/v1/leases", json=asked("a"))).release()
-            waits = asyncio.create_task(session.post("/v1/leases", json=asked("b")))
+            (await session.post("/v1/leases", json=lease_request("a"))).release()
+            waits = asyncio.create_task(session.post("/v1/leases", json=lease_request("b")))
             await wait_until_async(lambda: sum(pool.status().queued.values()) == 1)
             await pool.stop()
             body = await (await waits).json()
@@ -200,7 +200,7 @@ def test_swe_env_pool_client_gets_its_documented_fields(tmp_path: Path) -> None:
             assert await post("/heartbeat", lease_id=lease_id) == {"ok": True}
             ran = await post("/exec", lease_id=lease_id, command="ls", timeout=5, env={"A": "b"})
             assert (ran["ok"], ran["returncode"], ran["output"]) == (True, 0, "exec")
-            assert ran["asked"] == {
+            assert ran["request"] == {
                 "container_id": box.id,
                 "command": "ls",
                 "timeout": 5.0,
