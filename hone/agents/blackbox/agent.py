@@ -35,6 +35,7 @@ from hone.sandbox.init.bundle import forward_port_command
 from hone.sandbox.owners import private_directory
 from hone.types import Message, Task, Turn
 from hone.utils import clock
+from hone.utils.concurrency import cancel_all
 
 PORT = 41911  # of the sandbox's own loopback
 HOME = "/tmp/.agent"  # noqa: S108 - in the sandbox; outside the workdir, so that no patch holds its files
@@ -167,10 +168,7 @@ class BlackboxAgent:
             if not deadline.expired():
                 raise
         finally:
-            watch.cancel()
-            await asyncio.wait([watch])
-            if not watch.cancelled():
-                watch.exception()  # mark it as retrieved: the command above raises for a lost sandbox
+            await cancel_all([watch])  # drops its error: the command above raises for a lost sandbox
         return result, deadline.when() is not None
 
     async def _watch(self, sandbox: Sandbox, session: Session, deadline: asyncio.Timeout) -> None:

@@ -18,6 +18,7 @@ from typing import Any
 from hone.sandbox.contract import TUNNEL_PATH, ExecResult, Mount, ProviderUnavailable, Sandbox, SandboxLost
 from hone.sandbox.owners import private_directory
 from hone.utils import processes
+from hone.utils.concurrency import cancel_all
 
 IN_SANDBOX = "/srv/hone/debugger"
 MOUNTS = (
@@ -66,8 +67,7 @@ class Client:
         except TimeoutError:
             reason = f"it did not answer within {timeout_s + MARGIN_S:.0f} s"
         finally:
-            answering.cancel()
-            await asyncio.gather(answering, return_exceptions=True)
+            await cancel_all([answering])
         await self._restart(reason)
         raise ServerLost(reason)
 
@@ -88,7 +88,7 @@ class Client:
             running = asyncio.create_task(
                 self._sandbox.exec(_COMMAND, stdin=json.dumps(job).encode(), timeout_s=LIFE_S)
             )
-            stack.push_async_callback(_cancel, running)
+            stack.push_async_callback(cancel_all, [running])  # the next use of a lost sandbox reports it
             done, _ = await asyncio.wait(
                 {connected, running}, timeout=START_TIMEOUT_S, return_when=asyncio.FIRST_COMPLETED
             )
@@ -127,11 +127,6 @@ async def open_client(sandbox: Sandbox, listener: Listener) -> AsyncGenerator[Cl
         yield client
     finally:
         await client.close()
-
-
-async def _cancel(running: asyncio.Task[ExecResult]) -> None:
-    running.cancel()
-    await asyncio.gather(running, return_exceptions=True)  # the next use of a lost sandbox reports it
 
 
 class ConnectionBroken(Exception):
@@ -240,6 +235,4 @@ async def open_listener() -> AsyncGenerator[Listener]:
             yield listener
         finally:
             server.close()
-            for task in accepting:
-                task.cancel()
-            await asyncio.gather(*accepting, return_exceptions=True)
+            await cancel_all(accepting)

@@ -33,7 +33,7 @@ from hone.policy.engine import Completion, ContextOverflow, EngineError, Samplin
 from hone.policy.engines.client import CompletionChunk, PartialCompletion, Refused, ServerUnavailable
 from hone.policy.engines.replica import FleetSpec, Replica, WeightProbe, Weights
 from hone.types import Int32
-from hone.utils.concurrency import task_group
+from hone.utils.concurrency import cancel_all, task_group
 
 log = logging.getLogger(__name__)
 Server = TypeVar("Server", bound=Hashable)
@@ -151,8 +151,7 @@ class Fleet:
         self._closed = True
         self._notify()
         if self._supervisors is not None:
-            self._supervisors.cancel()
-            await asyncio.gather(self._supervisors, return_exceptions=True)
+            await cancel_all([self._supervisors])
         await asyncio.gather(*(replica.process.stop() for replica in self._replicas))
 
     # --- weights ---

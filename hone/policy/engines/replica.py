@@ -24,6 +24,7 @@ from hone.policy.engines.client import (
 from hone.policy.engines.managed_server import ServerProcess
 from hone.policy.settings import ServerEngineSettings
 from hone.types import Float32, Int32
+from hone.utils.concurrency import cancel_all
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -217,9 +218,7 @@ class Replica:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             return next(task.result() for task in tasks if task.done())
         finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await cancel_all(tasks)
 
     async def _marked_unhealthy(self) -> str:
         await self._failed.wait()

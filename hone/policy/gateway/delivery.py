@@ -13,6 +13,7 @@ from hone.policy.gateway.chat_request import ChatRequest
 from hone.policy.gateway.errors import GatewayError
 from hone.policy.gateway.session import Session
 from hone.policy.gateway.wire.format import Format
+from hone.utils.concurrency import cancel_all
 from hone.utils.http_server import wait_for_disconnect
 
 # A stream begins after this many seconds, so that an earlier error still has its own HTTP status. It then
@@ -80,21 +81,19 @@ class _EventStream(Response):
         self._begun = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        asking = asyncio.create_task(self._session.ask(self._request))
+        answer = asyncio.create_task(self._session.ask(self._request))
         leaving = asyncio.create_task(wait_for_disconnect(receive))
         try:
-            while not await _first_done(asking, leaving, self._keep_alive_s):
+            while not await _first_done(answer, leaving, self._keep_alive_s):
                 await self._write(send, self._wire.waiting(self._request))
-            if asking.done():
-                await self._finish(send, asking)
+            if answer.done():
+                await self._finish(send, answer)
         finally:
-            asking.cancel()
-            leaving.cancel()
-            await asyncio.gather(asking, leaving, return_exceptions=True)
+            await cancel_all([answer, leaving])
 
-    async def _finish(self, send: Send, asking: asyncio.Task[Any]) -> None:
+    async def _finish(self, send: Send, answer: asyncio.Task[Any]) -> None:
         try:
-            body = b"".join(self._wire.events(asking.result()))
+            body = b"".join(self._wire.events(answer.result()))
         except GatewayError as error:
             if not self._begun:
                 raise
@@ -111,6 +110,6 @@ class _EventStream(Response):
         await send({"type": "http.response.body", "body": data, "more_body": not last})
 
 
-async def _first_done(asking: asyncio.Task[Any], leaving: asyncio.Task[None], limit_s: float) -> bool:
-    done, _ = await asyncio.wait({asking, leaving}, timeout=limit_s, return_when=asyncio.FIRST_COMPLETED)
+async def _first_done(answer: asyncio.Task[Any], leaving: asyncio.Task[None], limit_s: float) -> bool:
+    done, _ = await asyncio.wait({answer, leaving}, timeout=limit_s, return_when=asyncio.FIRST_COMPLETED)
     return bool(done)

@@ -209,9 +209,9 @@ class RemoteSandbox(Sandbox):
         if self._closed:
             raise SandboxLost("the sandbox is closed")
 
-    async def _or_lost(self, asking: Coroutine[Any, Any, Result]) -> Result:
+    async def _or_lost(self, request: Coroutine[Any, Any, Result]) -> Result:
         """Await a call; raise SandboxLost when its node cannot be reached, or `lose` is called meanwhile."""
-        working = asyncio.create_task(asking)
+        working = asyncio.create_task(request)
         try:
             await asyncio.wait({working, self._loss}, return_when=asyncio.FIRST_COMPLETED)
             if not working.done():

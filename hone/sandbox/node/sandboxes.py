@@ -32,7 +32,7 @@ from hone.sandbox.node.tunnels import NodeTunnel
 from hone.sandbox.remote.errors import to_body
 from hone.sandbox.remote.wire import CreateRequest, SandboxRow, SpecBody
 from hone.utils.clock import monotonic
-from hone.utils.concurrency import finish_within
+from hone.utils.concurrency import cancel_all, finish_within
 from hone.utils.http_server import is_same_token
 
 START_S = 600.0  # time limit of a start
@@ -253,8 +253,7 @@ class Sandboxes:
 
     async def _tear_down(self, entry: SandboxEntry) -> None:
         if entry.starting:
-            entry.starting.cancel()
-            await asyncio.gather(entry.starting, return_exceptions=True)
+            await cancel_all([entry.starting])
         if entry.tunnel:
             await entry.tunnel.close()
         while entry.sandbox is not None:
