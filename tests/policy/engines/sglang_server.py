@@ -61,7 +61,7 @@ class SglangServer:
         self._runner: web.AppRunner | None = None
 
     @property
-    def requests(self) -> list[dict[str, Any]]:
+    def generate_requests(self) -> list[dict[str, Any]]:
         """Return the requests for replies, without those that verify the server."""
         return [
             body

@@ -46,7 +46,7 @@ def test_reply_continues_after_a_foreign_end_token(open_toys: OpenFleet, tokeniz
         async with open_toys() as (fleet, (server,)):
             server.ends = set(range(0, len(tokenizer), 2))
             reply = await fleet.generate(PROMPT, sampling(max_tokens=20, stop_token_ids=(313,)), session="s")
-            return reply, len(server.requests)
+            return reply, len(server.generate_requests)
 
     reply, requests = run_virtual(run())
     assert len(reply.token_ids) == 20 or reply.token_ids[-1] == 313
@@ -103,7 +103,7 @@ def test_new_conversations_go_to_the_least_loaded_server(open_toys: OpenFleet):
             for turn in range(4):
                 order = random.Random(turn).sample(sorted(prompts), len(prompts))
                 await asyncio.gather(*(fleet.generate(prompts[s], sampling(), session=s) for s in order))
-            return [[body["input_ids"][0] for body in server.requests] for server in servers]
+            return [[body["input_ids"][0] for body in server.generate_requests] for server in servers]
 
     seen = run_virtual(run())
     assert [len(requests) for requests in seen] == [16, 16, 16]
@@ -115,10 +115,10 @@ def test_failed_request_is_retried_on_another_server(open_toys: OpenFleet, token
     async def run():
         async with open_toys(servers=2) as (fleet, servers):
             first = await fleet.generate(PROMPT, sampling(), session="s")
-            home = next(server for server in servers if server.requests)
+            home = next(server for server in servers if server.generate_requests)
             home.faults = [fault]
             again = await fleet.generate(PROMPT, sampling(), session="s")
-            return first, again, [len(server.requests) for server in servers]
+            return first, again, [len(server.generate_requests) for server in servers]
 
     first, again, served = run_virtual(run())
     assert first.token_ids.tolist() == again.token_ids.tolist()  # same seed, same weights
@@ -211,10 +211,10 @@ def test_pause_waits_for_running_requests_and_holds_new_ones(open_toys: OpenFlee
             server.hold.set()
             await pausing
             assert running.done()
-            assert (len(server.requests), later.done()) == (1, False)
+            assert (len(server.generate_requests), later.done()) == (1, False)
             await fleet.resume()
             await later
-            return len(server.requests)
+            return len(server.generate_requests)
 
     assert run_virtual(run()) == 2
 

@@ -51,7 +51,7 @@ def test_in_flight_update_continues_a_reply_with_new_weights(
             await server.holding.wait()
             server.hold = None  # for what comes after the abort
             await fleet.load_weights(weights(4), 1)
-            return await reply, server.requests
+            return await reply, server.generate_requests
 
     reply, requests = run_virtual(run())
     assert reply.version.tolist() == [0, 0, *[1] * (len(reply.version) - 2)]
@@ -163,7 +163,7 @@ def test_server_without_the_new_weights_is_out_of_rotation(
             await fleet.load_weights(weights(4), 1)
             replies = [await fleet.generate(PROMPT, sampling(), session=f"s{i}") for i in range(4)]
             await asyncio.sleep(10)  # its supervisor restarts it
-            return replies, len(good.requests), len(bad.requests), bad.label
+            return replies, len(good.generate_requests), len(bad.generate_requests), bad.label
 
     replies, good, bad, label = run_virtual(run())
     assert good + bad == 4

@@ -19,7 +19,7 @@ from hone.sandbox.pool.core import Pool
 from hone.sandbox.pool.fleet import Timing
 from hone.sandbox.remote.wire import Beat, LeaseReply
 from tests.sandbox.pool.simulated import SimulatedNode
-from tests.sandbox.pool.test_pool import asking
+from tests.sandbox.pool.test_pool import lease_request
 from tests.virtual_time import VirtualTimeLoop
 from tests.waiting import wait_until_async
 
@@ -39,7 +39,7 @@ class PoolMachine(RuleBasedStateMachine):
         self.nodes = {f"http://node-{number}": SimulatedNode(capacity=CAPACITY) for number in range(2)}
         self.granted: dict[str, LeaseReply] = {}  # what clients were promised and did not give up
         self.beaten: dict[str, float] = {}
-        self.asking: dict[str, asyncio.Task[None]] = {}
+        self.requests: dict[str, asyncio.Task[None]] = {}
         self.closed: set[str] = set()
         self.run(self.open())
 
@@ -61,7 +61,7 @@ class PoolMachine(RuleBasedStateMachine):
 
     async def _ask(self, name: str) -> None:
         try:
-            reply = await self.pool.allocate(asking(name, ttl_s=TTL_S, wait_s=60.0))
+            reply = await self.pool.allocate(lease_request(name, ttl_s=TTL_S, wait_s=60.0))
         except SandboxError:
             return
         assert name not in self.closed, "a closed lease came back"
@@ -79,39 +79,39 @@ class PoolMachine(RuleBasedStateMachine):
     def ask(self, count: int) -> None:
         async def go() -> None:
             for _ in range(count):
-                name = f"l{len(self.asking)}"
-                self.asking[name] = asyncio.create_task(self._ask(name))
+                name = f"l{len(self.requests)}"
+                self.requests[name] = asyncio.create_task(self._ask(name))
             await self.breathe()
 
         self.run(go())
 
-    @precondition(lambda self: self.asking)
+    @precondition(lambda self: self.requests)
     @rule(data=st.data())
     def ask_again(self, data: st.DataObject) -> None:
-        name = data.draw(st.sampled_from(sorted(self.asking)))
+        name = data.draw(st.sampled_from(sorted(self.requests)))
 
         async def go() -> None:
-            if self.asking[name].done():
-                self.asking[name] = asyncio.create_task(self._ask(name))
+            if self.requests[name].done():
+                self.requests[name] = asyncio.create_task(self._ask(name))
             await self.breathe()
 
         self.run(go())
 
-    @precondition(lambda self: self.asking)
+    @precondition(lambda self: self.requests)
     @rule(data=st.data())
     def leave(self, data: st.DataObject) -> None:
-        name = data.draw(st.sampled_from(sorted(self.asking)))
+        name = data.draw(st.sampled_from(sorted(self.requests)))
 
         async def go() -> None:
-            self.asking[name].cancel()
+            self.requests[name].cancel()
             await self.breathe()
 
         self.run(go())
 
-    @precondition(lambda self: self.asking)
+    @precondition(lambda self: self.requests)
     @rule(data=st.data())
     def close(self, data: st.DataObject) -> None:
-        name = data.draw(st.sampled_from(sorted(self.asking)))
+        name = data.draw(st.sampled_from(sorted(self.requests)))
 
         async def go() -> None:
             self.closed.add(name)
@@ -169,13 +169,13 @@ class PoolMachine(RuleBasedStateMachine):
     def restart_pool(self) -> None:
         async def go() -> None:
             await self.pool.__aexit__()
-            await asyncio.gather(*self.asking.values(), return_exceptions=True)
+            await asyncio.gather(*self.requests.values(), return_exceptions=True)
             await self.open()
             for name, beaten in self.beaten.items():
                 if self.now - beaten < TTL_S:  # a live lease gets its full time again
                     self.beaten[name] = self.now
 
-        for task in self.asking.values():
+        for task in self.requests.values():
             task.cancel()
         self.run(go())
 
@@ -204,9 +204,9 @@ class PoolMachine(RuleBasedStateMachine):
 
     async def heal(self) -> None:
         """When all nodes answer again, there is one sandbox for each lease that lives, and none beside."""
-        for task in self.asking.values():
+        for task in self.requests.values():
             task.cancel()
-        await asyncio.gather(*self.asking.values(), return_exceptions=True)
+        await asyncio.gather(*self.requests.values(), return_exceptions=True)
         for node in self.nodes.values():
             node.dead = node.lose_replies = False
             node.refuse = None
