@@ -17,18 +17,23 @@ from tests.e2e.small_run import RECIPE, REPOSITORY, TIMEOUT_S, hone, sets
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1500)]  # the first one waits for the quickstart, too
 
 HARDEST = "between_checkpoint_and_commit"
+GROUPS = 2  # per step
 MOMENTS = ("rollout", "optimizer_step", "checkpoint_writing")
 
 
 def alone(run_dir: Path, finished: Path) -> list[str]:
-    """Each reply is computed by itself, from its first token: company in a batch, or a beginning out of a
-    cache, changes the last bits of logits, and so, where two tokens are almost a tie, which one is drawn."""
-    return sets(run_dir, model__path=finished / "start", engine__max_batch=1, engine__cached_sessions=0)
+    """Return settings of a training of three steps that computes each reply by itself, without a cache.
+
+    Other rows of a batch, or a cached prefix, change the last bits of logits, and so which token is drawn
+    where two are almost a tie.
+    """
+    values = {"model__path": finished / "start", "engine__max_batch": 1, "engine__cached_sessions": 0}
+    return sets(run_dir, groups_per_step=GROUPS, **values)
 
 
 @pytest.fixture(scope="module")
 def undisturbed(finished: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A training that nobody killed."""
+    """Return the directory of a training that was not killed."""
     run_dir = tmp_path_factory.mktemp("undisturbed") / "run"
     hone("train", str(RECIPE), *alone(run_dir, finished))
     return run_dir
@@ -37,7 +42,7 @@ def undisturbed(finished: Path, tmp_path_factory: pytest.TempPathFactory) -> Pat
 @pytest.mark.parametrize(
     "moment", [HARDEST, *(pytest.param(moment, marks=pytest.mark.full) for moment in MOMENTS)]
 )
-def test_a_killed_run_goes_on_where_it_was(
+def test_killed_run_resumes_where_it_was(
     moment: str, finished: Path, undisturbed: Path, tmp_path: Path
 ) -> None:
     arguments = [str(RECIPE), *alone(tmp_path / "run", finished)]
@@ -58,16 +63,16 @@ def test_a_killed_run_goes_on_where_it_was(
     assert shown["steps"] == 3
     assert shown["in_flight"] == 0
     assert shown["dispatched"] == shown["trained"] + shown["masked"] + sum(shown["dropped"].values())
-    assert shown["trained"] == 3 * 4 * 4
+    assert shown["trained"] == 3 * GROUPS * 4
     with Ledger.read(tmp_path / "run") as ledger:
         trained = {e.rollout_id for e in ledger.entries() if e.disposition is Disposition.TRAINED}
-    assert finished_before <= trained, "a finished rollout was thrown away"
+    assert finished_before <= trained, "a finished rollout was dropped"
     if moment != "rollout":  # an interrupted rollout is sampled again; finished ones give the same weights
-        assert same_weights(tmp_path / "run", undisturbed), "the run did not go on as if nothing had happened"
+        assert same_weights(tmp_path / "run", undisturbed), "the resumed run has other weights"
 
 
 def same_weights(run: Path, other: Path) -> bool:
-    """To rounding: rollouts end in another order, and batches are cut accordingly."""
+    """Compare up to rounding: rollouts end in another order, which changes the batches."""
     from transformers import AutoModelForCausalLM
 
     ends = [sorted((path / "checkpoints").glob("step-*"))[-1] for path in (run, other)]
