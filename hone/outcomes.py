@@ -47,7 +47,7 @@ class Trained(StrEnum):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutcomeRule:
     fault: Fault
-    reward: float | None  # the default; None: there is no reward to speak of
+    reward: float | None  # the default; None: no reward
     trained: Trained
     in_baseline: bool
     graded: bool = False  # a patch, where one exists, is graded and may still resolve the task

@@ -53,7 +53,7 @@ def same_results() -> frozenset[str]:
 
 
 def _digest(path: Any) -> str | None:
-    """Return the hash of a file; None for a value that is no path, such as the name of a preset."""
+    """Return the hash of a file; None for a value that is not a path, such as the name of a preset."""
     if not isinstance(path, str) or not path or not Path(path).is_file():
         return None
     return hashlib.sha256(Path(path).read_bytes()).hexdigest()

@@ -94,7 +94,7 @@ def _with_venv(venv: Path, layer: Path, paths: tuple[str, ...]) -> TaskEnvironme
     """Mount a given virtual environment and its interpreter at their paths on this machine."""
     python = venv / "bin" / "python"
     if not (venv / "pyvenv.cfg").is_file() or not python.exists():
-        raise TaskError(f"{venv} is no virtual environment: it has no pyvenv.cfg or no bin/python")
+        raise TaskError(f"{venv} is not a virtual environment: it has no pyvenv.cfg or no bin/python")
     venv = venv.absolute()
     prefix = python.resolve().parent.parent
     shown = [venv] if str(prefix) == "/usr" else [venv, prefix]

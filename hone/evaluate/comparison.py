@@ -106,7 +106,7 @@ def meaning(paired: Comparison) -> str:
         f"{second} or more unevenly with probability {chance}."
     )
     if paired.p_value >= SIGNIFICANT:
-        return f"{odds} That is no evidence that either is better."
+        return f"{odds} This does not show that either is better."
     return f"{odds} That is evidence that the {'first' if first > second else 'second'} run is better."
 
 

@@ -115,7 +115,7 @@ async def run_training(
 def replay(run: Path, settings: RunSettings, reporter: Reporter) -> TrainReport:
     """Train `settings.model` on the batches of `run`, in order, into the new `settings.run_dir`.
 
-    Raises LedgerError if `run` is no run directory, StoreError for a damaged rollout.
+    Raises LedgerError if `run` is not a run directory, StoreError for a damaged rollout.
     """
     claim(settings)
     policy = load_policy(settings)

@@ -80,7 +80,7 @@ class Repository:
             inner = path / inner.read_text("utf-8", "replace").removeprefix("gitdir:").strip()
         directory = inner if inner.is_dir() else path
         if not (directory / "HEAD").is_file():
-            raise TaskError(f"{path} is no git repository: give a repository folder or a bundle")
+            raise TaskError(f"{path} is not a git repository: give a repository folder or a bundle")
         return cls(path=path, directory=directory.resolve())
 
     def git(self, *arguments: str, stdin: bytes = b"") -> bytes:

@@ -20,7 +20,7 @@ def append_json(path: Path, record: Any) -> None:
 
 
 def drop_partial_line(path: Path) -> None:
-    """Truncate a last line without its newline, which a killed writer left. No file is no error."""
+    """Truncate a last line without its newline, which a killed writer left. The file may be missing."""
     if not path.is_file():
         return
     data = path.read_bytes()

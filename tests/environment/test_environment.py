@@ -104,7 +104,7 @@ def test_folder_that_is_no_virtual_environment_is_refused(
     task = local_task(monkeypatch, tmp_path / "layer")
     venv = virtual_environment(tmp_path / "venv", tmp_path / "python")
     (venv / missing).unlink()
-    with pytest.raises(TaskError, match="is no virtual environment"):
+    with pytest.raises(TaskError, match="is not a virtual environment"):
         asyncio.run(resolve_environment(task, tmp_path, EnvironmentSettings(venv=venv)))
 
 

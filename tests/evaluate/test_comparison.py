@@ -69,7 +69,7 @@ def test_changed_tasks_are_ordered_by_gain(tmp_path: Path):
     ("first", "second", "said"),
     [
         (0, 0, "nothing tells them apart"),
-        (2, 3, "no evidence that either is better"),
+        (2, 3, "does not show that either is better"),
         (0, 30, "less than 0.0001. That is evidence that the second run"),
         (9, 1, "would split 9 to 1 or more unevenly with probability 0.021. That is evidence that the first"),
     ],
@@ -137,7 +137,7 @@ def test_comparison_page_links_both_runs_relatively(tmp_path: Path):
     assert {"../a/report.html", "../b/report.html", "../b/rollouts/up__0/rollout.html"} <= set(page.links)
     assert page.text.count(attack) == 2  # a task that changed, and a setting that differs
     for text in (
-        "no evidence that either is better",
+        "does not show that either is better",
         "Tasks that changed",
         "1 tasks are only in the first run",
     ):

@@ -106,7 +106,7 @@ def test_missing_repository_is_an_error(root: Path, tmp_path: Path) -> None:
         localise(lost, root, locks=None)
     (root / "e__f").mkdir()
     empty = dataclasses.replace(task, environment=dataclasses.replace(task.environment, repo="e/f"))
-    with pytest.raises(TaskError, match="is no git repository"):
+    with pytest.raises(TaskError, match="is not a git repository"):
         localise(empty, root, locks=None)
     (root / "g__h.bundle").write_text("no bundle")
     broken = dataclasses.replace(task, environment=dataclasses.replace(task.environment, repo="g/h"))

@@ -84,7 +84,7 @@ def _json_call(text: str) -> ToolUse:
     try:
         call = json.loads(text)
     except (ValueError, RecursionError):
-        raise CallError(f"{NO_CALL}the tool call is no JSON: {text.strip()[:200]}") from None
+        raise CallError(f"{NO_CALL}the tool call is not JSON: {text.strip()[:200]}") from None
     if not isinstance(call, dict) or not isinstance(call.get("name"), str) or not call["name"]:
         raise CallError(f"{NO_CALL}the tool call has no name: {text.strip()[:200]}")
     return ToolUse(name=call["name"], arguments=call.get("arguments") or {})

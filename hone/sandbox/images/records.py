@@ -130,5 +130,5 @@ def _digest(value: object) -> str:
     text = str(value)
     hexadecimal = text.removeprefix("sha256:")
     if len(text) != 71 or len(hexadecimal) != 64 or set(hexadecimal) - set("0123456789abcdef"):
-        raise ValueError(f"{text[:100]!r} is no digest")
+        raise ValueError(f"{text[:100]!r} is not a digest")
     return text

@@ -52,7 +52,7 @@ def parse(text: str) -> Reference:
     if ":" in rest.rpartition("/")[2]:
         path, _, tag = rest.rpartition(":")
         if not _TAG.fullmatch(tag):
-            raise _refusal(text, f"{tag!r} is no tag")
+            raise _refusal(text, f"{tag!r} is not a tag")
     first, slash, below = path.partition("/")
     if slash and (set(".:") & set(first) or first == "localhost" or first != first.lower()):
         registry, repository = first, below
@@ -63,7 +63,7 @@ def parse(text: str) -> Reference:
     if registry == DEFAULT_REGISTRY and "/" not in repository:
         repository = f"library/{repository}"
     if not _REGISTRY.fullmatch(registry):
-        raise _refusal(text, f"{registry!r} is no registry")
+        raise _refusal(text, f"{registry!r} is not the name of a registry")
     if not _REPOSITORY.fullmatch(repository) or len(registry) + len(repository) > _MAX_NAME:
         raise _refusal(text, "a repository has lower case letters, digits, and separators between them")
     return Reference(

@@ -107,8 +107,8 @@ def _from_path(path: Path, made: Staging) -> Source | None:
     if (path / "Dockerfile").is_file():
         return None
     raise ImageUnavailable(
-        f"{path} is no image: give docker://NAME, docker-daemon:NAME, an archive, a directory with an OCI "
-        "layout, or one with a Dockerfile",
+        f"{path} is not an image: give docker://NAME, docker-daemon:NAME, an archive, a directory with an "
+        "OCI layout, or one with a Dockerfile",
         problem="unknown_image",
     )
 
@@ -147,7 +147,7 @@ def _recognise(path: Path, source: Path) -> tuple[str, str]:
 def _read(archive: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:
     file = archive.extractfile(member)
     if file is None or member.size > _MAX_INDEX_BYTES:
-        raise ValueError(f"{member.name} is no list of images")
+        raise ValueError(f"{member.name} is not a list of images")
     return file.read()
 
 

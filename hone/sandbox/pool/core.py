@@ -295,7 +295,7 @@ class Pool:
 
 
 def clean_url(url: str) -> str:
-    """Return the normal form of a node's URL. Raises ValueError when it is no HTTP URL."""
+    """Return the normal form of a node's URL. Raises ValueError unless it is an HTTP URL."""
     parts = urlsplit(url.strip())
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
         raise ValueError(f"{url!r} is not an address such as http://node-1:18091")

@@ -75,7 +75,7 @@ class Store:
         self._writer: asyncio.Task[None] | None = None
 
     async def open(self) -> Contents:
-        """Open or create the file. Raises ProviderUnavailable when it is no store, or in use."""
+        """Open or create the file. Raises ProviderUnavailable when it is not a store, or is in use."""
         try:
             return await asyncio.to_thread(self._load)
         except (sqlite3.Error, OSError) as error:

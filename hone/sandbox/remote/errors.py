@@ -57,7 +57,7 @@ _ERRNO: dict[type[OSError], int] = {  # for exceptions that were raised without 
 }
 
 
-EXPECTED = (SandboxError, BodyTooLarge, OSError, ValueError)  # exceptions that are no defect of the server
+EXPECTED = (SandboxError, BodyTooLarge, OSError, ValueError)  # not defects of the server
 
 
 def error_response(error: BaseException) -> Response:

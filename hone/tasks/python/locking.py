@@ -26,7 +26,7 @@ class Locked:
     """The resolved requirements of a repository; most of it goes into the task's `Environment`."""
 
     requirements: tuple[str, ...]  # sorted, each "name==version", without the project and pytest
-    distribution: str  # "name==version" of the project itself; "" when the tree is no distribution
+    distribution: str  # "name==version" of the project itself; "" when the tree is not a distribution
     paths: tuple[str, ...]  # directories below the root that Python imports from; "" is the root
     generated: Mapping[str, str] = field(default_factory=dict[str, str])  # path -> text that the build writes
 
@@ -65,7 +65,7 @@ def lock(tree: Path, *, version: str = "", before: str = "") -> Locked:
 
 
 def _project_requirements(tree: Path, project: Project) -> Requirements:
-    """Return the requirements of the project, or of requirements.txt where the tree is no distribution."""
+    """Return the requirements of the project, or of requirements.txt where the tree is not a distribution."""
     path = tree / "requirements.txt"
     needed = project.requirements
     if not project.name and path.is_file():

@@ -122,7 +122,7 @@ def test_grep_and_listdir():
         assert await tools.use("grep", pattern="x", path="app.py; touch /tmp/ran") == (
             "Grep error: `app.py; touch /tmp/ran` does not exist."
         )
-        assert "is no regular expression" in await tools.use("grep", pattern="(")
+        assert "is not a regular expression" in await tools.use("grep", pattern="(")
         assert await tools.use("grep", pattern="") == "Pattern cannot be empty."
         assert await tools.use("listdir", depth=2) == (
             "/testbed\n|-- app.py\n|-- tests/\n    |-- test_app.py"

@@ -249,5 +249,5 @@ def test_unusable_repository_is_an_error(tmp_path, files, said):
 
 
 def test_folder_without_a_repository_is_an_error(tmp_path):
-    with pytest.raises(TaskError, match="is no git repository"):
+    with pytest.raises(TaskError, match="is not a git repository"):
         run(tmp_path, tmp_path)

@@ -91,7 +91,7 @@ def test_list_is_pulled_through_a_proxy(hone: Hone, registry: Registry, tmp_path
         (["pull"], 2, "no image to pull"),
         (["pull", "x", "--source-prefix", "y"], 2, "pass both"),
         (["pull", "--list", "/missing"], 1, "No such file"),
-        (["import", "/missing"], 1, "is no image"),
+        (["import", "/missing"], 1, "is not an image"),
         (["export", "missing", "/tmp/x.tar"], 1, "is not on this machine"),
         (["prune", "--unused", "--to", "1"], 2, "exclude each other"),
     ],

@@ -25,7 +25,7 @@ class Refused(Exception):
 
 def resolve(workdir: str, path: str) -> str:
     if "\0" in path:
-        raise Refused(f"`{path!r}` is no path.")
+        raise Refused(f"`{path!r}` is not a path.")
     return os.path.normpath(os.path.join(workdir, path.strip()))
 
 
@@ -196,7 +196,7 @@ def grep(workdir: str, pattern: str, path: str, limit: int) -> dict[str, Any]:
     try:
         wanted = re.compile(pattern)
     except re.error as error:
-        raise Refused(f"`{pattern}` is no regular expression: {error}.") from None
+        raise Refused(f"`{pattern}` is not a regular expression: {error}.") from None
     matches: list[Any] = []
     for name in searched(workdir, path):
         try:

@@ -87,7 +87,7 @@ def _removed_lines(site: Site) -> Iterator[Bug]:
 
 
 def _negated_condition(site: Site, test: cst.BaseExpression) -> Iterator[Bug]:
-    """Yield the negation of a condition that is no comparison, see `comparison_inverse`."""
+    """Yield the negation of a condition that is not a comparison, see `comparison_inverse`."""
     match test:
         case cst.Comparison(comparisons=[_]):
             return
