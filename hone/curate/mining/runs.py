@@ -17,7 +17,7 @@ Run = Callable[[str], Awaitable[TestRun]]  # runs the changed tests after a sour
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TestComparison:
+class RunComparison:
     """The tests by their results without and with the fix."""
 
     fail_to_pass: tuple[str, ...]  # never pass before, always pass after
@@ -27,12 +27,12 @@ class TestComparison:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observation:
-    compared: TestComparison
+    compared: RunComparison
     log: str  # of a run before the fix, with rewritten assertions
     seconds: float  # the longest run
 
 
-def compare(before: Sequence[Statuses], after: Sequence[Statuses]) -> TestComparison:
+def compare(before: Sequence[Statuses], after: Sequence[Statuses]) -> RunComparison:
     """Sort the tests by their results, in the order of the first run with the fix."""
     fail_to_pass: list[str] = []
     pass_to_pass: list[str] = []
@@ -47,7 +47,7 @@ def compare(before: Sequence[Statuses], after: Sequence[Statuses]) -> TestCompar
                 fail_to_pass.append(test)
             elif then == {TestStatus.PASSED}:
                 pass_to_pass.append(test)
-    return TestComparison(
+    return RunComparison(
         fail_to_pass=tuple(fail_to_pass), pass_to_pass=tuple(pass_to_pass), flaky=tuple(flaky)
     )
 

@@ -1,7 +1,7 @@
 import pytest
 
 from hone.curate.mining.candidates import CommitRejected, Reason, select, split_commit, walk
-from hone.curate.mining.runs import Observation, TestComparison
+from hone.curate.mining.runs import Observation, RunComparison
 from hone.curate.mining.settings import MiningSettings
 from hone.curate.mining.statement import Issue, references, write
 from hone.tasks.repository import Repository
@@ -17,7 +17,7 @@ def written(tmp_path, message: str, *, issues=None, min_letters: int = 0, log: s
     repository = Repository.open(project.folder)
     (candidate,) = select(repository, walk(repository), MiningSettings()).candidates
     parts = split_commit(repository, candidate)
-    compared = TestComparison(fail_to_pass=FAILING, pass_to_pass=(), flaky=())
+    compared = RunComparison(fail_to_pass=FAILING, pass_to_pass=(), flaky=())
     observed = Observation(compared=compared, log=log, seconds=1.0)
     return write(candidate.message, parts, observed, issues or {}, min_letters)
 
