@@ -110,7 +110,7 @@ def test_folder_that_is_no_virtual_environment_is_refused(
 
 def test_base_of_an_image_is_taken_once(tmp_path: Path):
     provider = ScriptedProvider()
-    cache = tmp_path / "cache"
+    cache = tmp_path / "caches" / "bases"
     first = asyncio.run(prepare_workspace(image_task(), provider, cache))
     assert asyncio.run(prepare_workspace(image_task(), provider, cache)) == first
     assert first.parent == cache

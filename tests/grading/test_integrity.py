@@ -235,6 +235,7 @@ HONEST: dict[str, Tree] = {
     "ignored files of git": {".gitignore": "*.pyc\n", ".github/workflows/ci.yml": "run: pytest -x\n"},
     "a linter's hook": {".pre-commit-config.yaml": "repos: []\n"},
     "a child that exits": source("import os\n\n\ndef child():\n    os.fork() or os._exit(0)\n"),
+    "a docstring about pytest": source('"""Not what\nos._exit(0)\ndoes."""'),
     "a word about pytest": source('# pytest.skip( is not for us; see _pytest\n"""Not os._exit(0)."""'),
     "an equality": source(
         "class Point:\n    def __eq__(self, other):\n        if self is other:\n            return True\n"

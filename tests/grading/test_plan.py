@@ -6,7 +6,8 @@ import pytest
 
 from hone.environment import filter_patch
 from hone.grading import GraderError
-from hone.grading.plan import find_pytest, protected_paths, split_script
+from hone.grading.plan import compile_plan, find_pytest, protected_paths, split_script
+from hone.grading.rules import Rule
 from tests.grading.example import make_task
 
 
@@ -50,6 +51,15 @@ git checkout src/later.py
 START, END = ": '>>>>> Start Test Output'", ": '>>>>> End Test Output'"
 
 
+@pytest.mark.parametrize(
+    ("command", "rule"), [("pytest tests/a.py", Rule.PASS_AND_FAIL), ("tox", Rule.FAIL_ONLY)]
+)
+def test_rule_for_absent_tests_needs_a_log(command: str, rule: Rule) -> None:
+    script = f"{START}\n{command}\n{END}\n"
+    plan = compile_plan(make_task(script=script, parser="parse_log_pytest", rule="fail_only"))
+    assert (plan.rule, plan.log_parser is None) == (rule, rule is Rule.PASS_AND_FAIL)
+
+
 def test_script_is_split_at_its_markers() -> None:
     lines = ["#!/bin/bash", "set -uxo pipefail", "one", "two", START, "test", "more", END, "last", "end"]
     script = split_script("\n".join(lines))
@@ -65,6 +75,7 @@ def test_script_without_one_pair_of_markers_is_refused(lines: list[str]) -> None
 @pytest.mark.parametrize(
     ("command", "python", "files"),
     [
+        ("pytest", ("python",), ()),
         ("pytest -rA tests/a.py", ("python",), ("tests/a.py",)),
         ("bin/pytest a.py b.py", ("bin/python",), ("a.py", "b.py")),
         ("/usr/bin/python3.9 -m pytest -p no:x a.py", ("/usr/bin/python3.9",), ("a.py",)),

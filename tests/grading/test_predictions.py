@@ -12,13 +12,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hone.grading import Grader, GradingSettings
+from hone.grading import Grader, GradingSettings, TestRun
 from hone.grading.predictions import Prediction, grade_predictions, read_predictions
+from hone.grading.verdict import graded_entry, make_verdict, summarise, ungraded_entry
+from hone.outcomes import Outcome
 from hone.sandbox import make_provider
 from hone.sandbox.settings import SandboxSettings
 from hone.tasks.errors import TaskError
 from hone.tasks.workspace import prepare
-from hone.types import Task
+from hone.types import Task, TestStatus
 from tests.grading.example import BUGGY, FIXED, make_task, patch_of
 
 ROWS = [
@@ -79,6 +81,38 @@ def test_any_row_is_a_prediction_or_refused(tmp_path_factory: pytest.TempPathFac
     path.write_text("\n".join(json.dumps({"instance_id": value, "model_patch": v}) for v in (value, "")))
     read = read_predictions(path, ())
     assert len(read.predictions) + len(read.refused) == 2
+
+
+def test_summary_names_instances_by_their_outcomes() -> None:
+    tasks = [dataclasses.replace(make_task(), id=name) for name in ("right", "cheat", "left")]
+    checks = tasks[0].checks
+    passed = dict.fromkeys(checks.named_tests, TestStatus.PASSED)
+    graded = {
+        task.id: graded_entry(
+            task, make_verdict(checks, TestRun(statuses=passed, finished=True, tampered=evidence))
+        )
+        for task, evidence in zip(tasks[:2], (None, "a hook"), strict=True)
+    }
+    ungraded = {
+        "lost": ungraded_entry(Outcome.GRADER_ERROR, "no disk"),
+        "empty": ungraded_entry(Outcome.NO_PATCH),
+    }
+    summary = summarise({**graded, **ungraded}, tasks, ["right", "cheat", "lost", "empty"])
+    assert {name: ids for name, ids in summary.items() if name.endswith("_ids")} == {
+        "completed_ids": ["cheat", "right"],
+        "incomplete_ids": ["left"],
+        "empty_patch_ids": ["empty"],
+        "submitted_ids": ["cheat", "empty", "lost", "right"],
+        "resolved_ids": ["right"],
+        "unresolved_ids": ["cheat"],
+        "tampered_ids": ["cheat"],
+        "error_ids": ["lost"],
+        "infra_failure_ids": ["lost"],
+        "ambiguous_failure_ids": [],
+        "unknown_ids": ["empty", "lost"],
+    }
+    assert summary["failure_reasons"] == {"lost": "no disk"}
+    assert [ungraded[name]["infra_failure"] for name in ("lost", "empty")] == [True, False]
 
 
 @pytest.mark.sandbox

@@ -36,6 +36,13 @@ def test_resolved_needs_every_test_in_a_finished_honest_run(
     assert all(verdict.tests[test] is TestStatus.MISSING for test in verdict.tests if test not in statuses)
 
 
+def test_collected_task_is_scored_by_the_share_of_its_tests_that_pass() -> None:
+    checks = dataclasses.replace(CHECKS, rule="collected", pass_to_pass=())
+    statuses = {"t::a": TestStatus.PASSED, "t::b[1]": TestStatus.PASSED, "t::b[2]": TestStatus.FAILED}
+    assert make_verdict(checks, TestRun(statuses=statuses)).score == 2 / 3
+    assert make_verdict(checks, TestRun(statuses={})).score == 0
+
+
 def _report(**changes: object) -> bytes:
     report = {"statuses": "ppp", "finished": True, "tampered": None, "exit_code": 1, "timed_out": False}
     return json.dumps(report | {"seconds": 1.0, "memory_kib": 1024, "log": "", **changes}).encode()
