@@ -14,18 +14,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hone.agents import AgentRun
-from hone.grading import GraderError
 from hone.outcomes import OUTCOME_RULES, Fault, Outcome
-from hone.policy.engine import EngineError
 from hone.policy.reply import Chat
 from hone.rollout.dispatcher import Dispatcher, Group, RolloutProgress, seed_of
 from hone.rollout.episode import RolloutContext
 from hone.rollout.errors import RolloutError, StoreError
 from hone.rollout.ledger import TRAINED, Ledger
-from hone.rollout.settings import RolloutSettings
 from hone.rollout.store import Store
-from hone.sandbox import Health, ProviderUnavailable, Sandbox, SandboxLost, SandboxSpec
-from hone.types import Task, Trajectory, Verdict
+from hone.sandbox import Sandbox, SandboxLost
+from hone.types import Task, Trajectory
+from tests.rollout.memory import World
 from tests.rollout.real import Hanging, gold, open_context, script, tasks
 
 MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None
@@ -127,87 +125,6 @@ def test_cancellation_ends_rollouts_and_closes_sandboxes(tmp_path: Path):
             assert (balance.dispatched, balance.dropped, balance.in_flight) == (3, {"cancelled": 3}, 0)
 
     asyncio.run(run())
-
-
-class MemorySandbox(Sandbox):
-    """Runs nothing; what is tested beside it is how rollouts are accounted for."""
-
-    def __init__(self) -> None:
-        self.id, self.spec, self.enforced = "m", SandboxSpec(), {}
-
-    async def close(self) -> None:
-        await asyncio.sleep(0)
-
-    async def _exec(self, *args: object) -> Any: ...
-    async def read(self, path: str) -> Any: ...
-    async def write(self, path: str, data: bytes, *, mode: int = 0o644) -> None: ...
-    async def upload(self, source: Path, target: str) -> None: ...
-    async def download(self, source: str, target: Path) -> None: ...
-
-
-class World:
-    """Provider, agent, grader and patch in one; the i-th event fails as `faults` says (None: it does not)."""
-
-    def __init__(self, faults: Sequence[str | None], solves: Callable[[str], bool] = lambda i: True) -> None:
-        self._faults = iter(faults)
-        self._solves = solves
-        self.at_once = self.most_at_once = 0
-        self.solving: set[str] = set()
-
-    async def _event(self, errors: dict[str, Exception]) -> None:
-        await asyncio.sleep(0)
-        fault = next(self._faults, None)
-        if fault in errors:
-            raise errors[fault]
-
-    async def start(self, spec: SandboxSpec) -> Sandbox:
-        await self._event({"fault": ProviderUnavailable("injected", retryable=True)})
-        return MemorySandbox()
-
-    async def health(self) -> Health:
-        return Health(checks=())
-
-    async def reconcile(self) -> int:
-        return 0
-
-    async def __aenter__(self) -> World:
-        return self
-
-    async def __aexit__(self, *exc: object) -> None:
-        return None
-
-    async def run(self, task: Task, sandbox: Sandbox, chat: Chat, run: AgentRun) -> None:
-        self.at_once += 1
-        self.most_at_once = max(self.most_at_once, self.at_once)
-        try:
-            await self._event({"fault": EngineError("injected"), "defect": ZeroDivisionError()})
-            if self._solves(run.rollout_id):
-                self.solving.add(run.rollout_id)
-            run.ending = Outcome.TURN_LIMIT if run.rollout_id in self.solving else None
-        finally:
-            self.at_once -= 1
-
-    async def extract(self, sandbox: Sandbox, task: Task) -> str:
-        return "a patch"
-
-    async def grade(self, task: Task, patch: str) -> Verdict:
-        await self._event({"fault": GraderError("injected"), "defect": StoreError("the disk is full")})
-        return Verdict(resolved=True, tests={}, score=1.0)
-
-    def context(self, root: Path, **options: Any) -> RolloutContext:
-        return RolloutContext(
-            provider=self,
-            spec=SandboxSpec(),
-            agent=self,
-            grader=self,
-            new_chat=None,
-            workspaces=root / "workspaces",
-            settings=RolloutSettings(**{"group_size": 2, "retry_delay_s": 0.0, **options}),
-            extract=self.extract,
-        )
-
-    def dispatcher(self, root: Path, ledger: Ledger, **options: Any) -> Dispatcher:
-        return Dispatcher(self.context(root, **options), ledger, Store(root / "rollouts"), seed=0)
 
 
 @pytest.fixture(scope="module")
@@ -409,7 +326,7 @@ def test_concurrent_rollouts_reach_and_keep_the_limit(tmp_path: Path):
 class Deciding(World):
     """Solves where told; elsewhere submits nothing."""
 
-    async def extract(self, sandbox: Sandbox, task: Task) -> str:
+    async def extract(self, sandbox: Sandbox, task: Task, *, intact: bool = False) -> str:
         return ""
 
     async def run(self, task: Task, sandbox: Sandbox, chat: Chat, run: AgentRun) -> None:
