@@ -218,6 +218,28 @@ def test_surplus_row_unbalances_the_ledger(tmp_path: Path):
         ledger.balance()
 
 
+@pytest.mark.parametrize(
+    ("damage", "fault"),
+    [
+        ("INSERT INTO steps VALUES (0, 0.0)", "1 rollouts of a committed step are open"),
+        (
+            "UPDATE rollouts SET disposition = 'trained', trained_step = 0",
+            "1 rollouts were disposed of by a step that is not committed",
+        ),
+    ],
+)
+def test_row_that_contradicts_the_steps_unbalances_the_ledger(tmp_path: Path, damage: str, fault: str):
+    with Ledger.open(tmp_path) as ledger:
+        dispatch(ledger, "r")
+        end(ledger, "r")
+    database = sqlite3.connect(tmp_path / "ledger.sqlite")
+    database.execute(damage)
+    database.commit()
+    database.close()
+    with Ledger.open(tmp_path) as ledger, pytest.raises(LedgerError, match=f"balance: {fault}$"):
+        ledger.balance()
+
+
 def test_commit_refuses_open_rollouts_of_earlier_steps(tmp_path: Path):
     with Ledger.open(tmp_path) as ledger:
         dispatch(ledger, "early", step=0)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
@@ -9,8 +10,9 @@ import pytest
 
 from hone.policy.engine import EngineError
 from hone.policy.reply import CallKind, Reply
-from hone.rollout.metering import MeteredChat
+from hone.rollout.metering import MeteredChat, MeteredSandbox
 from hone.types import Call, Message, TokenTree
+from tests.environment.scripted import ScriptedSandbox, ended
 from tests.virtual_time import run
 
 FAR = 1000.0  # seconds
@@ -103,5 +105,18 @@ def test_silent_engine_is_engine_error_with_concurrent_replies() -> None:
             assert (await chat.reply([{"role": "user", "content": "two"}])).content == "two"
             with pytest.raises(EngineError, match=r"no reply within 0\.05 s"):
                 await one
+
+    run(scenario())
+
+
+def test_seconds_of_commands_are_added_up() -> None:
+    async def scenario() -> None:
+        timings: dict[str, float] = {}
+        sandbox = MeteredSandbox(ScriptedSandbox(lambda command: ended()), timings)
+        started = time.monotonic()
+        await sandbox.exec("true")
+        first = timings["exec"]
+        await sandbox.exec("true")
+        assert 0 <= first <= timings["exec"] <= time.monotonic() - started
 
     run(scenario())

@@ -313,6 +313,13 @@ def test_rollout_can_be_loaded_by_its_directory(tmp_path: Path):
     assert_same(load(tmp_path / name), example())
 
 
+def test_rollout_without_sampler_metadata_is_loaded(tmp_path: Path):
+    directory = tmp_path / Store(tmp_path).save(example(), group=0, index=0)
+    meta = json.loads((directory / "meta.json").read_text())
+    (directory / "meta.json").write_text(json.dumps({**meta, "sample_metadata": {}}))
+    assert load(directory).sampler == Sampler()
+
+
 def test_samples_that_end_together_get_separate_directories(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("hone.rollout.store.time.time_ns", lambda: 1_700_000_000_000_000_000)
     store = Store(tmp_path)
