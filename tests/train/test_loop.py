@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from hone.outcomes import Outcome
 from hone.rollout.ledger import Ledger
 from hone.rollout.store import Store
 from hone.train import checkpoint
-from hone.train.errors import StaleSample, StepCancelled
+from hone.train.errors import StaleSample, StepCancelled, TrainError
 from hone.train.loop import (
     TrainRun,
     dispose,
@@ -306,7 +305,10 @@ def test_replay_reproduces_weights_only_with_the_same_settings(
 
     def again(name: str, settings: TrainSettings) -> list[torch.Tensor]:
         trainer = policy_trainer(tiny_model(), settings, temperature=1.0)
-        with Ledger.read(tmp_path / "run") as ledger, MetricsWriter(tmp_path / name) as metrics:
+        with (
+            Ledger.read(tmp_path / "run") as ledger,
+            MetricsWriter(tmp_path / name, tensorboard=False) as metrics,
+        ):
             path = replay(
                 recorded_steps(ledger, Store(tmp_path / "run" / "rollouts")),
                 settings,
@@ -329,5 +331,24 @@ def test_replay_reproduces_weights_only_with_the_same_settings(
     )
     other = again("other", other_settings)
     assert any(not torch.equal(a, b) for a, b in zip(expected, other, strict=True))
-    board = EventAccumulator(str(tmp_path / "other" / "tensorboard")).Reload()
-    assert [event.step for event in board.Scalars("train/loss")] == [0, 1, 2]
+    assert [record["step"] for record in read_metrics(tmp_path / "other")] == [0, 1, 2]
+
+
+def test_replay_needs_one_step(tmp_path: Path) -> None:
+    def replayed(steps: Iterable[Sequence[Trajectory]]) -> Path:
+        settings = settings_of(1)
+        with MetricsWriter(tmp_path, tensorboard=False) as metrics:
+            return replay(
+                steps,
+                settings,
+                trainer=policy_trainer(tiny_model(), settings, temperature=1.0),
+                tokenizer=tokenizer(),
+                run_dir=tmp_path,
+                metrics=metrics,
+                is_masked=lambda t: False,
+            )
+
+    with Ledger.open(tmp_path) as ledger, pytest.raises(TrainError, match="no committed step to replay"):
+        replayed(recorded_steps(ledger, Store(tmp_path / "rollouts")))
+    step = [trajectory("a"), trajectory("b", outcome=Outcome.UNRESOLVED)]
+    assert checkpoint.read_state(replayed([step])).step == 0
