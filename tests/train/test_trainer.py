@@ -2,7 +2,9 @@ from __future__ import annotations
 
 import copy
 import threading
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -211,7 +213,7 @@ def test_third_non_finite_gradient_in_a_row_raises() -> None:
 
 @pytest.mark.parametrize(("name", "workers"), [("adamw", 1), ("muon", 1), ("adamw", 2), ("muon", 2)])
 def test_restored_trainer_continues_bit_for_bit(name: str, workers: int) -> None:
-    optimizer = OptimizerSettings.model_validate({"name": name, "lr": 1e-2})
+    optimizer = OptimizerSettings.model_validate({"name": name, "lr": 1e-2, "schedule": "linear"})
     batch = BatchSettings(mini_batches=3, micro_batch_tokens=40, workers=workers)
     samples = with_logprobs(multi_turn_samples(9), tiny_model())
     model = tiny_model()
@@ -335,18 +337,20 @@ def test_malformed_sample_is_refused() -> None:
             trainer_of(tiny_model()).step([wrong])
 
 
-def test_model_with_scaled_logits_is_refused() -> None:
+@pytest.mark.parametrize("change", [lambda logits: 5 * torch.tanh(logits / 5), lambda logits: 1.001 * logits])
+def test_model_with_changed_logits_is_refused(change: Callable[[torch.Tensor], torch.Tensor]) -> None:
     model = tiny_model()
     require_plain_head(model)
     plain = model.forward
-    model.forward = lambda *a, **k: replace_logits(plain(*a, **k))  # type: ignore[method-assign]
+
+    def changed(*arguments: Any, **options: Any) -> Any:
+        output = plain(*arguments, **options)
+        output.logits = change(output.logits)
+        return output
+
+    model.forward = changed  # type: ignore[method-assign]
     with pytest.raises(TrainError, match="soft caps"):
         trainer_of(model)
-
-
-def replace_logits(output: object) -> object:
-    output.logits = 5 * torch.tanh(output.logits / 5)  # type: ignore[attr-defined]
-    return output
 
 
 def test_greedy_replies_cannot_be_trained_on() -> None:
