@@ -149,6 +149,12 @@ def test_unusable_row_is_refused_and_others_are_imported(change: dict[str, Any],
     assert reason in refusal.reason
 
 
+@pytest.mark.parametrize("column", ["instance_id", "id", "question_id", "task_id", "commit_hash"])
+def test_refused_row_is_named_by_its_id(column: str) -> None:
+    (refusal,) = import_rows([{column: "x-1"}], FORMATS["swe-bench"]).refused
+    assert str(refusal).startswith("row 1 (x-1): ")
+
+
 def test_repeated_row_is_counted_and_changed_one_refused() -> None:
     imported = import_rows([ROW, ROW, {**ROW, "problem_statement": "Else."}], FORMATS["swe-bench"])
     assert (len(imported.tasks), imported.repeated) == (1, 1)

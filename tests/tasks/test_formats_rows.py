@@ -219,6 +219,9 @@ def test_own_task_keeps_its_environment_in_a_prompt() -> None:
 
 # R2E-Gym ---------------------------------------------------------------------------------------------
 
+QUIET = "PYTHONWARNINGS='ignore::UserWarning,ignore::SyntaxWarning'"
+PYTHON = ".venv/bin/python -W ignore"
+
 
 def test_r2e_row_has_each_status_before_and_after_the_fix() -> None:
     task = read(R2E, "r2e-gym")
@@ -241,6 +244,19 @@ def test_r2e_image_follows_from_repository_and_commit() -> None:
     assert task.environment.image == f"docker://namanjain12/orange3_final:{COMMIT}"
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("aiohttp", "bokeh", "coveragepy", "datalad", "mypy", "numpy", "orange3", "pandas", "pillow"),
+        *("pyramid", "scrapy", "statsmodels", "sympy", "tornado"),
+    ],
+)
+def test_r2e_repository_has_its_owner(name: str) -> None:
+    owner, _, repository = read({**R2E, "repo_name": name}, "r2e-gym").environment.repo.partition("/")
+    assert owner
+    assert repository.lower() == name
+
+
 def test_r2e_patch_applies_without_tests(tmp_path: Path) -> None:
     patch = read(R2E, "r2e-gym").checks.gold_patch
     assert "test_core" not in patch
@@ -250,19 +266,30 @@ def test_r2e_patch_applies_without_tests(tmp_path: Path) -> None:
     assert (tmp_path / "sympy" / "core.py").read_text() == "def f():\n    return 2"
 
 
+def test_r2e_change_without_hunks_is_its_header() -> None:
+    change = {**a_diff("core.py", ""), "minus_file": None, "plus_file": None, "hunks": None}
+    row = {**R2E, "parsed_commit_content": json.dumps({"file_diffs": [change]})}
+    header = "diff --git a/core.py b/core.py\nindex 0000001..0000002 100644\n"
+    assert read(row, "r2e-gym").checks.gold_patch == header
+
+
 @pytest.mark.parametrize(
     ("name", "files", "command"),
     [
-        ("sympy", ["test_1.py"], "-m pytest -rA r2e_tests"),
-        ("tornado", ["test_1.py", "tornado_unittest_runner.py"], "r2e_tests/tornado_unittest_runner.py"),
-        ("pillow", ["test_1.py", "unittest_custom_runner.py"], "r2e_tests/unittest_custom_runner.py"),
-        ("orange3", ["test_1.py"], "xvfb-run"),
+        ("sympy", ["test_1.py"], f"{QUIET} {PYTHON} -m pytest -rA r2e_tests"),
+        ("tornado", ["a.py", "tornado_unittest_runner.py"], f"{PYTHON} r2e_tests/tornado_unittest_runner.py"),
+        ("pillow", ["a.py", "unittest_custom_runner.py"], f"{PYTHON} r2e_tests/unittest_custom_runner.py"),
+        (
+            "orange3",
+            ["test_1.py"],
+            f"QT_QPA_PLATFORM=minimal {QUIET} xvfb-run --auto-servernum {PYTHON} -m pytest -rA r2e_tests",
+        ),
     ],
 )
 def test_r2e_script_runs_the_tests_of_the_image(name: str, files: list[str], command: str) -> None:
     run = json.dumps({"test_file_names": files})
     script = read({**R2E, "repo_name": name, "execution_result_content": run}, "r2e-gym").checks.script
-    assert command in script
+    assert f"\n{command}\n" in script
     assert script.index("cp -r /r2e_tests r2e_tests") < script.index("Start Test Output")
     subprocess.run(["bash", "-n"], input=script.encode(), check=True)
 
