@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from hone.tasks.errors import TaskError
-from hone.tasks.local import localise
+from hone.tasks.local import localise, with_lock
+from hone.tasks.python import Locked
 from hone.tasks.repository import Repository
 from hone.tasks.workspace import prepare
 from hone.types import Checks, Commit, Environment, Task
@@ -79,9 +80,19 @@ def test_seeded_bug_is_not_in_the_history(root: Path, tmp_path: Path) -> None:
     task = localise(task_at(root, "HEAD"), root, locks=None)
     bug = Commit(message="Start", files={"code.py": "value = 7\n"})
     seeded = dataclasses.replace(task, environment=dataclasses.replace(task.environment, history=(bug,)))
+    assert task.environment.paths == ("src", "lib", "")  # assumed without a build
     workspace = prepare(seeded, tmp_path / "cache")
     assert (workspace / "code.py").read_text() == "value = 7\n"
     assert seen(workspace) == ["Start", "refs/heads/main", "", "", "blob commit tree"]
+
+
+def test_environment_has_all_that_was_locked() -> None:
+    made = {"thing/_version.py": "version = '1.5'\n"}
+    locked = Locked(requirements=("six==2.0",), distribution="thing==1.5", paths=("src", ""), generated=made)
+    found = with_lock(Environment(image="repo:/x", repo="a/b"), locked)
+    assert (found.image, found.repo) == ("repo:/x", "a/b")
+    assert (found.requirements, found.distribution) == (("six==2.0",), "thing==1.5")
+    assert (found.paths, [commit.files for commit in found.history]) == (("src", ""), [made])
 
 
 @pytest.mark.parametrize("form", ["bare", "bundle"])
@@ -124,3 +135,12 @@ def test_repository_is_read_at_any_commit(root: Path, tmp_path: Path) -> None:
         repository.commit("nothing")
     with pytest.raises(TaskError):
         repository.commit("--all")
+
+
+def test_file_name_that_is_not_utf8_is_read(root: Path) -> None:
+    (root / "a__b" / "caf\udce9.py").write_text("1\n")
+    git(root / "a__b", "add", ".")
+    git(root / "a__b", "commit", "-qm", "Latin-1")
+    repository = Repository.open(root / "a__b")
+    assert repository.files("HEAD") == ["caf\udce9.py", "code.py"]
+    assert repository.texts("HEAD", ["caf\udce9.py"]) == {"caf\udce9.py": "1\n"}

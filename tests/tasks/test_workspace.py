@@ -43,6 +43,7 @@ def test_history_becomes_commits_and_a_clean_tree(tmp_path):
     folder = prepare(task, tmp_path)
     log = git(folder, "log", "--format=%s|%b|%an|%cn", "--reverse").splitlines()
     assert log == ["Step 0|More.|Hone|Hone", "Step 1|More.|Hone|Hone"]
+    assert git(folder, "rev-parse", "HEAD") == "f78eca03e2b81e653d936326f895b5fbc2082318"
     assert git(folder, "status", "--porcelain", "--ignored") == ""
     assert git(folder, "remote") == ""
     assert git(folder, "branch", "--all", "--format=%(refname)") == "refs/heads/main"
