@@ -1,6 +1,7 @@
 import fcntl
 import multiprocessing
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -60,6 +61,7 @@ def test_second_install_needs_no_index(index, tmp_path, monkeypatch):
     first = install(environment("six==2.0", "click==1.0"), tmp_path / "cache")
     monkeypatch.setenv("UV_DEFAULT_INDEX", (tmp_path / "gone").as_uri())
     assert install(environment("click==1.0", "six==2.0"), tmp_path / "cache") == first
+    assert re.fullmatch(r"site-[0-9a-f]+", first.name)  # needs no quotes in a shell
     with pytest.raises(TaskError, match="cannot be installed"):
         install(environment("click==2.0"), tmp_path / "cache")
     assert [p.name for p in (tmp_path / "cache").iterdir() if p.name[0] != "."] == [first.name]
@@ -81,6 +83,13 @@ def test_only_pins_are_installed(tmp_path, pin):
 def test_project_itself_is_not_installed(tmp_path):
     with pytest.raises(TaskError, match="among its own requirements"):
         install(environment("my_thing==2.0", distribution="My.Thing==1.5"), tmp_path)
+
+
+def test_slow_compilation_is_an_error(tmp_path, monkeypatch):
+    monkeypatch.setattr(tool, "TIMEOUT_S", 0)
+    with pytest.raises(TaskError, match="were not compiled within 0 s"):
+        install(environment(distribution="thing==1.5"), tmp_path)
+    assert not [path for path in tmp_path.iterdir() if path.name.startswith("site-")]
 
 
 def test_concurrent_callers_share_one_build(index, tmp_path, monkeypatch):
