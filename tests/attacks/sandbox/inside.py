@@ -101,4 +101,6 @@ def read(path: str, size: int = 4096) -> bytes | None:
 def tell(name: str, catch: object, detail: str = "") -> None:
     """Print the outcome of one attempt."""
     result = "refused" if catch is None or catch is False else "through"
-    print(name, result, detail or repr(catch)[:100], sep="\t", flush=True)
+    # one write, even where PYTHONUNBUFFERED is set: processes that report at once do not mix their lines
+    sys.stdout.write(f"{name}\t{result}\t{detail or repr(catch)[:100]}\n")
+    sys.stdout.flush()
