@@ -218,14 +218,22 @@ def head_tail(
         return list(messages)
     if not turns:
         raise ContextOverflow(base, budget)
-    available = budget - base
-    if len(turns) > 1:
-        available = budget - counter.prompt(_with_marker(fixed, omitted_marker(len(turns)), merge))
-    head_room, newest = int(available * head_ratio), turns[-1]
-    if costs[-1] <= available:
-        head_room = min(head_room, available - costs[-1])
-    head = _fill(costs[:-1], head_room)
-    left = available - sum(costs[:head])
+    room = budget - base
+    marker = omitted_marker(len(turns))
+    marker_alone = counter.prompt(_with_marker(fixed, marker, merge)) - base if len(turns) > 1 else 0
+
+    def marker_cost(head: int) -> int:
+        """Return the tokens of the marker after the first `head` turns."""
+        if merge and head and turns[head - 1][-1]["role"] != "user":  # nothing to append it to
+            return counter.turn([*turns[head - 1], marker]) - costs[head - 1]
+        return marker_alone
+
+    available, newest = room - marker_alone, turns[-1]
+    least = costs[-1] if costs[-1] <= available else counter.turn(_cut_all(newest, 0))
+    head = _fill(costs[:-1], int(available * head_ratio))
+    while head and sum(costs[:head]) + marker_cost(head) + least > room:
+        head -= 1
+    left = room - sum(costs[:head]) - marker_cost(head)
     if costs[-1] > left:
         newest = cut_turn(newest, left, counter)
         costs[-1] = counter.turn(newest)
