@@ -95,7 +95,7 @@ def test_every_rollout_of_a_bad_night_is_accounted_for(tmp_path: Path) -> None:
             time_limit_s=DEADLINE_S,
             reply_timeout_s=REPLY_S,
         ) as world:
-            dispatcher = Dispatcher(world.parts, ledger, store, seed=1)
+            dispatcher = Dispatcher(world.context, ledger, store, seed=1)
             groups = await dispatcher.collect(0, engine.version, tasks)
             assert world.gateway.sessions == []
         assert [len(group.trajectories) for group in groups] == [SIZE] * GROUPS

@@ -75,6 +75,7 @@ ATTACKS: dict[str, Attack] = {
     ),
     "rewrites results in the background": at_import(
         """import os, time
+passed, done = os.pipe()  # the tests wait for the first pass, so that the control does not depend on speed
 if os.fork() == 0:
     os.setsid()
     while True:
@@ -86,7 +87,12 @@ if os.fork() == 0:
                             out.write('def test_add(): pass  # 18 passed')
                     except OSError:
                         pass
-        time.sleep(0.01)"""
+        if done is not None:
+            os.close(done)
+            done = None
+        time.sleep(0.01)
+os.close(done)
+os.read(passed, 1)"""
     ),
 }
 CAUGHT = {"forks the session"}

@@ -8,10 +8,13 @@ from tests.services.engines import Engine
 
 
 def containers(engine: Engine) -> dict[str, dict[str, Any]]:
-    """Return {name: description} of all containers, in any state."""
+    """Return {name: description} of all containers, in any state; one under removal may have its id only."""
     with engine.client() as client:
         found = client.get("/containers/json?all=1").json()
-        return {one["Names"][0]: client.get(f"/containers/{one['Id']}/json").json() for one in found}
+        return {
+            (one["Names"] or [one["Id"]])[0]: client.get(f"/containers/{one['Id']}/json").json()
+            for one in found
+        }
 
 
 def volumes(engine: Engine) -> list[str]:
