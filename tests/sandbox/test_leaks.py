@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 import subprocess
+import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -13,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from hone.sandbox import ProviderUnavailable, SandboxLost, SandboxSpec, make_provider
+from hone.sandbox.namespaces import host
 from hone.sandbox.settings import SandboxSettings
 from tests.sandbox.owner import owner_process
 from tests.sandbox.traces import held_mount_namespaces, traces, used_mount_namespaces
@@ -48,6 +50,38 @@ def _spawner_of(pid: int) -> int:
     return next(
         int(child) for child in children if b"hone-spawner" in Path(f"/proc/{child}/cmdline").read_bytes()
     )
+
+
+def test_cancelled_opening_leaves_nothing(
+    settings: SandboxSettings, state: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    build, started, released, written = (
+        host.build_etc,
+        threading.Event(),
+        threading.Event(),
+        threading.Event(),
+    )
+
+    def build_when_released(directory: Path) -> None:
+        started.set()
+        assert released.wait(60)
+        build(directory)
+        written.set()
+
+    monkeypatch.setattr(host, "build_etc", build_when_released)
+
+    async def run() -> None:
+        opening = asyncio.ensure_future(make_provider(settings).__aenter__())
+        assert await asyncio.to_thread(started.wait, 60)
+        opening.cancel()
+        await asyncio.sleep(0)  # the cancellation arrives while the thread writes
+        released.set()
+        await asyncio.wait([opening])
+        assert opening.cancelled()
+        assert await asyncio.to_thread(written.wait, 60)
+
+    asyncio.run(run())
+    assert list(state.iterdir()) == []
 
 
 def test_closed_provider_leaves_nothing(settings: SandboxSettings, state: Path) -> None:

@@ -60,7 +60,7 @@ class NamespacesProvider:
         self._directory = self._state_dir / self._owner
         server = SpawnServer(self._owner)
         try:
-            await asyncio.to_thread(host.build_etc, self._directory)
+            await run_in_thread(host.build_etc, self._directory)
             (self._directory / "net").mkdir()
             self._host = host.base(self._directory / "etc", here)
             await server.open()
