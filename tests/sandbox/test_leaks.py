@@ -10,11 +10,13 @@ import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import pytest
 
 from hone.sandbox import ProviderUnavailable, SandboxLost, SandboxSpec, make_provider
-from hone.sandbox.namespaces import host
+from hone.sandbox.namespaces import host, server
 from hone.sandbox.settings import SandboxSettings
 from tests.sandbox.owner import owner_process
 from tests.sandbox.traces import held_mount_namespaces, traces, used_mount_namespaces
@@ -52,36 +54,35 @@ def _spawner_of(pid: int) -> int:
     )
 
 
+@pytest.mark.parametrize(("module", "name"), [(host, "build_etc"), (server.subprocess, "Popen")])
 def test_cancelled_opening_leaves_nothing(
-    settings: SandboxSettings, state: Path, monkeypatch: pytest.MonkeyPatch
+    module: ModuleType, name: str, settings: SandboxSettings, state: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    build, started, released, written = (
-        host.build_etc,
-        threading.Event(),
-        threading.Event(),
-        threading.Event(),
-    )
+    function = getattr(module, name)
+    started, released, done = threading.Event(), threading.Event(), threading.Event()
 
-    def build_when_released(directory: Path) -> None:
+    def run_when_released(*args: Any, **kwargs: Any) -> Any:
         started.set()
         assert released.wait(60)
-        build(directory)
-        written.set()
+        try:
+            return function(*args, **kwargs)
+        finally:
+            done.set()
 
-    monkeypatch.setattr(host, "build_etc", build_when_released)
+    monkeypatch.setattr(module, name, run_when_released)
 
     async def run() -> None:
         opening = asyncio.ensure_future(make_provider(settings).__aenter__())
         assert await asyncio.to_thread(started.wait, 60)
         opening.cancel()
-        await asyncio.sleep(0)  # the cancellation arrives while the thread writes
+        await asyncio.sleep(0)  # the cancellation arrives while the thread works
         released.set()
         await asyncio.wait([opening])
         assert opening.cancelled()
-        assert await asyncio.to_thread(written.wait, 60)
+        assert await asyncio.to_thread(done.wait, 60)
 
     asyncio.run(run())
-    assert list(state.iterdir()) == []
+    assert traces(os.getpid(), state) == []
 
 
 def test_closed_provider_leaves_nothing(settings: SandboxSettings, state: Path) -> None:

@@ -36,11 +36,12 @@ class SpawnServer:
         self._exited: dict[str, asyncio.Future[str]] = {}  # sandbox -> its error
 
     async def open(self) -> None:
-        """Start the server. Raises ProviderUnavailable."""
-        self._control = await asyncio.to_thread(self._start)
+        """Start the server. Raises ProviderUnavailable. After a cancellation, too, `close` ends it."""
+        await run_in_thread(self._start)
+        assert self._control is not None
         asyncio.get_running_loop().add_reader(self._control, self._receive)
 
-    def _start(self) -> socket.socket:
+    def _start(self) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         label = f"hone-spawner:{self._owner}"
         command = [sys.executable, "-I", "-S", "-c", _CODE, str(_PACKAGE_ROOT), label, self._owner]
@@ -61,7 +62,7 @@ class SpawnServer:
                 "the spawn server of the sandboxes did not start", retryable=True
             ) from None
         ours.setblocking(False)
-        return ours
+        self._control = ours
 
     async def close(self) -> None:
         """Close the control socket, upon which the server kills its sandboxes and exits; else kill it.

@@ -15,6 +15,7 @@ from collections.abc import AsyncIterator, Iterable
 from pathlib import Path
 
 from hone.sandbox import trees
+from hone.utils.concurrency import run_in_thread
 
 
 class Contents:
@@ -44,8 +45,8 @@ class Contents:
     async def put(self, digest: str, chunks: AsyncIterator[bytes]) -> None:
         """Store an archive. Raises what unpacking raises, and ValueError when its digest is not `digest`."""
         new = self._directory / f"new-{secrets.token_hex(8)}"
-        await asyncio.to_thread(new.mkdir, 0o700)
         try:
+            await run_in_thread(new.mkdir, 0o700)
             _, size = await receive_tree(chunks, new, digest=digest)
             if digest not in self._sizes:  # a concurrent upload of the same content may have finished first
                 new.rename(self._directory / digest)
@@ -82,4 +83,4 @@ async def receive_tree(
             raise ValueError(f"the archive's digest is {hasher.hexdigest()}, not {digest}")
         size = file.tell()
         file.seek(0)
-        return await asyncio.to_thread(trees.unpack, file, folder), size
+        return await run_in_thread(trees.unpack, file, folder), size
