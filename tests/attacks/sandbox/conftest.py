@@ -18,6 +18,9 @@ from tests.attacks.sandbox.attack_target import AttackTarget
 from tests.services.image import base_archive
 
 PLACES = ("namespaces-host", "namespaces-image")
+# What these attack differs between the host and an image. The rest does not: `make test` attacks it in
+# an image only.
+HOST_MATTERS = ("test_files", "test_privileges", "test_transfers")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -27,6 +30,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if here in item.path.parents:
             item.add_marker(pytest.mark.sandbox)
             item.add_marker(pytest.mark.skipif(os.geteuid() != 0, reason="the controls need root"))
+            callspec = getattr(item, "callspec", None)  # of parametrized tests
+            place = None if callspec is None else callspec.params.get("attacked")
+            if place == "namespaces-host" and item.path.stem not in HOST_MATTERS:
+                item.add_marker(pytest.mark.full)
 
 
 @pytest.fixture(scope="module")
