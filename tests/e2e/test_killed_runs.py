@@ -22,13 +22,14 @@ MOMENTS = ("rollout", "optimizer_step", "checkpoint_writing")
 
 
 def alone(run_dir: Path, finished: Path) -> list[str]:
-    """Return settings of a training of three steps that computes each reply by itself, without a cache.
+    """Return settings of a training of three steps of short rollouts, each reply computed without a cache.
 
     Other rows of a batch, or a cached prefix, change the last bits of logits, and so which token is drawn
     where two are almost a tie.
     """
-    values = {"model__path": finished / "start", "engine__max_batch": 1, "engine__cached_sessions": 0}
-    return sets(run_dir, groups_per_step=GROUPS, **values)
+    engine = {"engine__max_batch": 1, "engine__cached_sessions": 0}
+    short = {"agent__turn_limit": 3, "sampling__max_tokens": 24}
+    return sets(run_dir, groups_per_step=GROUPS, model__path=finished / "start", **engine, **short)
 
 
 @pytest.fixture(scope="module")
