@@ -8,8 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import threading
 import time
 from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
 
 LIMIT_S = 120.0
 _POLL_S = 0.02
@@ -36,6 +40,32 @@ async def wait_until_async(
             return
         assert time.monotonic() < deadline, _text(message)
         await asyncio.sleep(_POLL_S)
+
+
+class HeldFunction:
+    """Stands in for `owner.name`, which a thread calls: waits for `release` before it does its work."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, owner: Any, name: str) -> None:
+        self._function = getattr(owner, name)
+        self._begun, self._released, self._ended = (threading.Event() for _ in range(3))
+        monkeypatch.setattr(owner, name, self)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        self._begun.set()
+        assert self._released.wait(LIMIT_S)
+        try:
+            return self._function(*args, **kwargs)
+        finally:
+            self._ended.set()
+
+    async def begun(self) -> None:
+        assert await asyncio.to_thread(self._begun.wait, LIMIT_S)
+
+    def release(self) -> None:
+        self._released.set()
+
+    async def ended(self) -> None:
+        assert await asyncio.to_thread(self._ended.wait, LIMIT_S)
 
 
 def let_pass(seconds: float) -> None:

@@ -6,12 +6,10 @@ import asyncio
 import os
 import signal
 import subprocess
-import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 import pytest
 
@@ -20,7 +18,7 @@ from hone.sandbox.namespaces import host, server
 from hone.sandbox.settings import SandboxSettings
 from tests.sandbox.owner import owner_process
 from tests.sandbox.traces import held_mount_namespaces, traces, used_mount_namespaces
-from tests.waiting import wait_until
+from tests.waiting import HeldFunction, wait_until
 
 pytestmark = pytest.mark.sandbox
 
@@ -58,28 +56,17 @@ def _spawner_of(pid: int) -> int:
 def test_cancelled_opening_leaves_nothing(
     module: ModuleType, name: str, settings: SandboxSettings, state: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    function = getattr(module, name)
-    started, released, done = threading.Event(), threading.Event(), threading.Event()
-
-    def run_when_released(*args: Any, **kwargs: Any) -> Any:
-        started.set()
-        assert released.wait(60)
-        try:
-            return function(*args, **kwargs)
-        finally:
-            done.set()
-
-    monkeypatch.setattr(module, name, run_when_released)
+    held = HeldFunction(monkeypatch, module, name)
 
     async def run() -> None:
         opening = asyncio.ensure_future(make_provider(settings).__aenter__())
-        assert await asyncio.to_thread(started.wait, 60)
+        await held.begun()
         opening.cancel()
         await asyncio.sleep(0)  # the cancellation arrives while the thread works
-        released.set()
+        held.release()
         await asyncio.wait([opening])
         assert opening.cancelled()
-        assert await asyncio.to_thread(done.wait, 60)
+        await held.ended()
 
     asyncio.run(run())
     assert traces(os.getpid(), state) == []

@@ -52,7 +52,7 @@ class Contents:
                 new.rename(self._directory / digest)
                 self._sizes[digest] = size
         finally:
-            await asyncio.to_thread(shutil.rmtree, new, ignore_errors=True)
+            await run_in_thread(shutil.rmtree, new, ignore_errors=True)
         await self._drop_unused()
 
     async def _drop_unused(self) -> None:

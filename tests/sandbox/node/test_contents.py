@@ -8,6 +8,7 @@ import io
 import os
 import time
 from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,7 @@ from hone.sandbox.remote.wire import CreateRequest
 from hone.utils.http_client import bearer
 from tests.sandbox.node.idle import IdleProvider
 from tests.sandbox.node.served import NodeProvider, served
-from tests.waiting import wait_until_async
+from tests.waiting import HeldFunction, wait_until_async
 
 
 def _tree(folder: Path, name: str, text: str = "text") -> Path:
@@ -72,6 +73,31 @@ def test_damaged_or_mislabelled_upload_leaves_nothing(tmp_path: Path) -> None:
     digest = hashlib.sha256(hostile).hexdigest()
     with pytest.raises(SandboxError):
         asyncio.run(contents.put(digest, _chunks(hostile)))
+    assert _kept(tmp_path) == []
+
+
+def test_cancelled_upload_is_removed_after_its_unpacking_has_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    contents = _contents(tmp_path)
+    source = _tree(tmp_path, "a")
+
+    async def run() -> None:
+        # one thread unpacks; in the other, what the upload does next comes before what the test does
+        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(2))
+        held = HeldFunction(monkeypatch, trees, "unpack")
+        upload = asyncio.create_task(_put(contents, source))
+        await held.begun()
+        upload.cancel()
+        for _ in range(10):  # the upload gets to whatever it does next
+            await asyncio.sleep(0)
+        kept = await asyncio.to_thread(_kept, tmp_path)
+        held.release()
+        with pytest.raises(asyncio.CancelledError):
+            await upload
+        assert len(kept) == 1
+
+    asyncio.run(run())
     assert _kept(tmp_path) == []
 
 
