@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import warnings
 from enum import StrEnum
 
 from pydantic import BaseModel, ConfigDict
+
+# `train.validate` hides a method of BaseModel that pydantic deprecates and Hone never calls
+warnings.filterwarnings("ignore", message='Field name "validate" .* shadows an attribute')
 
 
 class Settings(BaseModel):

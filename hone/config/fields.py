@@ -109,9 +109,13 @@ def choose(info: FieldInfo, values: Mapping[str, Any]) -> type[Settings] | None:
 def nearest(name: str, valid: Collection[str]) -> str | None:
     """Return the valid name closest to `name`; None if none is close.
 
-    Names in the same group come first, then names with the same last part.
+    A close name in the same group comes first, then one with the same last part in a group below, then a
+    similar name anywhere.
     """
     group, _, last = name.rpartition(".")
+    below = sorted(path for path in valid if path.startswith(f"{group}.") and path.endswith(f".{last}"))
+    if below and group:
+        return below[0]
     siblings = {path.rpartition(".")[2]: path for path in valid if path.rpartition(".")[0] == group}
     close = difflib.get_close_matches(last, siblings, n=1, cutoff=0.6)
     if close:

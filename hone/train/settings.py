@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -128,8 +128,8 @@ class PassSettings(Settings):
     """How samples are packed into forward passes; changes the memory and speed only."""
 
     micro_batch_tokens: Annotated[int, Mark.SAME_RESULTS] = Field(default=2048, gt=0)
-    """Tokens of one forward pass, padding included; a longer sample has a pass by itself. Bounds the memory
-    and changes nothing else."""
+    """Tokens of one forward pass; a longer sample has a pass by itself. Bounds the memory and changes nothing
+    else."""
 
     logit_tokens: Annotated[int, Mark.SAME_RESULTS] = Field(default=4096, gt=0)
     """Positions projected onto the vocabulary at once; more are computed in chunks, and again for the
@@ -153,6 +153,63 @@ class BatchSettings(PassSettings):
     """Seed of the order of rollouts over the mini-batches."""
 
 
+class ParallelSettings(Settings):
+    """How ranks share the model and its work; the product of the four sizes is the number of ranks."""
+
+    replicate: Annotated[int, Mark.SAME_RESULTS] = Field(default=1, ge=1)
+    """Copies of the sharded model, such as one per node (hybrid sharding)."""
+
+    fsdp: Annotated[int | None, Mark.SAME_RESULTS] = Field(default=None, ge=1)
+    """Ranks that shard the weights, gradients and optimiser state of one copy (FSDP2); default: all ranks
+    that the other sizes leave."""
+
+    sequence: Annotated[int, Mark.SAME_RESULTS] = Field(default=1, ge=1)
+    """Ranks that split each sequence (Ulysses): an all-to-all gives every rank all tokens of some heads."""
+
+    tensor: Annotated[int, Mark.SAME_RESULTS] = Field(default=1, ge=1)
+    """Ranks that split each matrix (tensor parallelism)."""
+
+
+class LoraSettings(Settings):
+    """Low-rank adapters: the model's own weights stay fixed, and each target matrix W becomes
+    W + alpha / rank * B A (arXiv:2106.09685)."""
+
+    rank: int = Field(default=16, ge=1)
+    """Rows of A and columns of B."""
+
+    alpha: float = Field(default=32.0, gt=0)
+    """Scale of the adapters before the division by `rank`."""
+
+    targets: tuple[str, ...] = ("all-linear",)
+    """Names of the adapted modules, such as `q_proj`; `all-linear`: every linear layer but the head."""
+
+
+class MemorySettings(Settings):
+    """What a learner gives up, in time, for memory; changes no result."""
+
+    activation_checkpointing: Annotated[bool, Mark.SAME_RESULTS] = False
+    """Keep only the input of each layer and compute the layer again for the backward pass."""
+
+    offload_activations: Annotated[bool, Mark.SAME_RESULTS] = False
+    """Keep what the backward pass needs in host memory; for a model on a GPU."""
+
+    offload_optimizer: Annotated[bool, Mark.SAME_RESULTS] = False
+    """Keep master weights and optimiser state in host memory and update them there; for a model on a GPU."""
+
+
+class ValidateSettings(Settings):
+    """Evaluation on the validation tasks during training."""
+
+    every: Annotated[int, Mark.SAME_RESULTS] = Field(default=0, ge=0)
+    """Steps between two validations; 0: none. The last step always validates, and so does the start."""
+
+    samples: Annotated[int, Mark.SAME_RESULTS] = Field(default=1, ge=1)
+    """Rollouts per validation task."""
+
+    keep_best: Annotated[bool, Mark.SAME_RESULTS] = True
+    """Keep the checkpoint with the highest resolve rate on the validation tasks, as `checkpoints/best`."""
+
+
 class CheckpointSettings(Settings):
     """When checkpoints are written and how many are kept."""
 
@@ -163,7 +220,60 @@ class CheckpointSettings(Settings):
     """Checkpoints kept; older ones are deleted after a newer one is complete."""
 
 
-class TrainSettings(Settings):
+class LearnerSettings(Settings):
+    """The learner: where and how weights are trained; `hone sft` uses it as well."""
+
+    learner: Annotated[Literal["in_process", "ranks"], Mark.SAME_RESULTS] = "in_process"
+    """`in_process`: one device, in the process of the run. `ranks`: processes under torch.distributed, which
+    the run starts on this machine, or torchrun on several."""
+
+    ranks: Annotated[int, Mark.SAME_RESULTS] = Field(default=1, ge=1)
+    """Number of processes of the learner `ranks`."""
+
+    parallel: Annotated[ParallelSettings, Mark.SAME_RESULTS] = ParallelSettings()
+    """How the ranks share the work."""
+
+    restarts: Annotated[int, Mark.SAME_RESULTS] = Field(default=3, ge=0)
+    """How often a run starts its ranks again after one of them has died, from the last checkpoint."""
+
+    rank_timeout_s: Annotated[float, Mark.SAME_RESULTS] = Field(default=1800.0, gt=0)
+    """Time limit of one call to the ranks, in seconds."""
+
+    lora: LoraSettings | None = None
+    """Train low-rank adapters instead of all weights."""
+
+    tree: Annotated[Literal["auto", "off", "mask", "depth_first"], Mark.SAME_RESULTS] = "auto"
+    """How often a prefix that samples share is computed. `off`: for each sample. `mask`: once, in one pass
+    with a tree mask. `depth_first`: once, segment by segment with saved keys and values. `auto`: the one with
+    the lowest predicted cost."""
+
+    memory: Annotated[MemorySettings, Mark.SAME_RESULTS] = MemorySettings()
+    """Time for memory."""
+
+    @model_validator(mode="after")
+    def _ranks_have_work(self) -> Self:
+        parallel = self.parallel
+        if self.learner == "in_process":
+            if self.ranks > 1 or parallel != ParallelSettings():
+                raise ValueError(
+                    'ranks and parallel have no effect with learner = "in_process": set learner = "ranks"'
+                )
+            return self
+        others = parallel.replicate * parallel.sequence * parallel.tensor
+        if self.ranks % others or (parallel.fsdp or self.ranks // others) * others != self.ranks:
+            raise ValueError(
+                f"ranks is {self.ranks}, but parallel has {(parallel.fsdp or 1) * others} "
+                "(replicate x fsdp x sequence x tensor): make them equal"
+            )
+        if self.tree == "depth_first":
+            raise ValueError(
+                'tree = "depth_first" makes a different number of passes on each rank, which deadlocks their '
+                'collectives: set tree = "mask" or "auto"'
+            )
+        return self
+
+
+class TrainSettings(LearnerSettings):
     """Reinforcement learning."""
 
     steps: int = Field(default=100, ge=1)
@@ -183,6 +293,12 @@ class TrainSettings(Settings):
 
     checkpoint: Annotated[CheckpointSettings, Mark.SAME_RESULTS] = CheckpointSettings()
     """Checkpoints."""
+
+    validate: Annotated[ValidateSettings, Mark.SAME_RESULTS] = ValidateSettings()  # pyright: ignore[reportIncompatibleMethodOverride, reportAssignmentType]
+    """Evaluation during training."""
+
+    max_idle_steps: Annotated[int, Mark.SAME_RESULTS] = Field(default=3, ge=1)
+    """Steps in a row that train nothing after which the run stops with the reason."""
 
 
 class SftSettings(PassSettings):

@@ -46,7 +46,7 @@ def test_run_directory_defaults_to_the_recipe_name(tmp_path: Path):
         ("[train.loss]\n# a comment\n clip_hihg = 1\n", "line 3: unknown key train.loss.clip_hihg"),
         ("[tasks]\nvalidation = 3\n", "line 2: tasks.validation was removed (nothing used that set)"),
         ("xyzzy = 1\n", "line 1: unknown key xyzzy: `--help-config` lists the valid ones"),
-        ("train = 3\n", "line 1: train is a group, not a value; set one of its keys (steps,"),
+        ("train = 3\n", "line 1: train is a group, not a value; set one of its keys (learner,"),
         ('[train]\nsteps = "ten"\n', "line 2: train.steps = 'ten': it should be a valid integer"),
         ("[train]\nsteps = 0\n", "line 2: train.steps = 0: it should be greater than or equal to 1"),
         ('[agent]\nkind = "orcale"\n', "line 2: agent.kind = 'orcale': it should be 'bash'"),

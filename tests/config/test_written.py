@@ -34,7 +34,7 @@ def has(settings: Any, path: str) -> bool:
 
 BASE = (
     '[model]\npath = "some/model"\n[train.algorithm]\nname = "step_wise"\n'
-    '[judge]\nenabled = true\nmodel = { path = "some/judge" }\n'
+    '[train.lora]\nrank = 8\n[judge]\nenabled = true\nmodel = { path = "some/judge" }\n'
 )
 KINDS = (
     "",

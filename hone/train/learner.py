@@ -1,0 +1,100 @@
+"""The learner: owns the trained weights, their gradients and the optimiser state; knows no algorithm.
+
+    Trainer -- rows --> forward_backward --> optim_step --> save | export | publish
+
+`Trainer` folds each token's share of the mini-batch into the `scale` of its row, so gradients are plain sums:
+however a learner divides its rows into forward passes and ranks, the gradient is the same. The verbs are the
+Tinker API's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal, Protocol
+
+from hone.train.batches import TrainRow
+from hone.train.loss import Objective
+from hone.train.settings import LearnerSettings, OptimizerSettings, PassSettings
+from hone.types import Float32
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LearnerSpec:
+    """What a learner computes; picklable, for learners in other processes."""
+
+    model: Path  # a folder that transformers loads: the start weights, and those of the reference
+    dtype: Literal["float32", "bfloat16"]  # of computation; master weights and moments are always float32
+    objective: Objective
+    optimizer: OptimizerSettings
+    passes: PassSettings
+    settings: LearnerSettings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PassReport:
+    """The forward and backward passes over some rows; the per-row lists are parallel to the rows."""
+
+    loss: float  # sum of scale x loss over all trained tokens
+    logprobs: list[Float32]  # [n] each: the row's trained tokens, in order
+    entropies: list[Float32]  # [n] each, in nats
+    branch_tokens: int  # tokens of all rows, each up to its last trained token
+    unique_tokens: int  # tokens that were computed; fewer where rows share prefixes
+    passes: Mapping[str, int] = field(default_factory=dict[str, int])  # number of passes by kind
+
+
+class Learner(Protocol):
+    """One copy of the policy under training, on one device or on many.
+
+    Calls are blocking and come from one thread at a time, but for `cancel`.
+    """
+
+    def forward_backward(self, rows: Sequence[TrainRow]) -> PassReport:
+        """Add the gradient of sum(scale x loss) over `rows` to the gradient kept so far.
+
+        Raises NonFinite, after which the gradient is empty; StepCancelled; RankError.
+        """
+        ...
+
+    def optim_step(self, lr: float) -> float:
+        """Clip the gradient, update the weights, clear the gradient; return its norm before clipping.
+
+        A norm that is not finite is returned without an update of the weights.
+        """
+        ...
+
+    def clear_gradients(self) -> None:
+        """Forget the gradient kept so far."""
+        ...
+
+    def logprobs(
+        self, rows: Sequence[TrainRow], of: Literal["policy", "reference"] = "policy"
+    ) -> list[Float32]:
+        """Return the log-probabilities of each row's trained tokens, [n] per row, without a gradient."""
+        ...
+
+    def save(self, folder: Path) -> Callable[[], None]:
+        """Write master weights, optimiser and random states into the new folder `folder`, for `load`.
+
+        Returns after a copy of the state was made, so training may go on; the returned function waits until
+        the files are complete and raises CheckpointError if they cannot be written. Any number of ranks
+        writes, and any other number reads.
+        """
+        ...
+
+    def load(self, folder: Path) -> None:
+        """Continue from `save`, bit for bit with the same number of ranks. Raises CheckpointError."""
+        ...
+
+    def export(self, folder: Path) -> None:
+        """Write the weights, adapters merged, and their configuration into `folder` for transformers."""
+        ...
+
+    def cancel(self) -> None:
+        """Make a call in another thread raise StepCancelled after its current forward pass."""
+        ...
+
+    def close(self) -> None:
+        """Stop ranks and threads, and release their memory. Idempotent."""
+        ...
