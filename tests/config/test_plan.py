@@ -8,7 +8,7 @@ import pytest
 
 from hone.agents import ScaffoldError
 from hone.config import ConfigError, make_plan, resolve
-from hone.config.plan import folder_shape, tiny_shape
+from hone.config.shapes import folder_shape, tiny_shape
 from hone.policy.settings import TinyModelSettings
 
 MODEL = {

@@ -2,10 +2,12 @@
 
 import pytest
 
-from hone.config.plan import KNOWN, known_shape
+from hone.config.shapes import KNOWN, known_shape
 
 # Parameters as their publishers state them, in billions.
 STATED = {
+    "Qwen/Qwen3-0.6B": 0.6,
+    "Qwen/Qwen3-1.7B": 1.7,
     "Qwen/Qwen3-4B": 4.0,
     "Qwen/Qwen3-8B": 8.2,
     "Qwen/Qwen3-14B": 14.8,
