@@ -180,8 +180,9 @@ class LoraSettings(Settings):
     alpha: float = Field(default=32.0, gt=0)
     """Scale of the adapters before the division by `rank`."""
 
-    targets: tuple[str, ...] = ("all-linear",)
-    """Names of the adapted modules, such as `q_proj`; `all-linear`: every linear layer but the head."""
+    targets: tuple[str, ...] = Field(default=("all-linear",), min_length=1)
+    """Names of the adapted linear layers, such as `q_proj`; `all-linear`: every one but the head. Embeddings,
+    the head and the experts of a mixture keep their weights."""
 
 
 class MemorySettings(Settings):

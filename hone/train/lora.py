@@ -1,0 +1,183 @@
+"""Low-rank adapters (LoRA, arXiv:2106.09685) inside the model that is trained and sampled from.
+
+    W x  becomes  W x + alpha / rank * B (A x)      W [out, in] fixed, A [rank, in], B [out, rank]
+
+peft puts the adapters into the transformers model in place. It stays the same object, so an engine that
+shares it samples with the adapters; with the adapters disabled it is the base model, the reference of the KL
+term.
+
+Invariant: A and B are float32 whatever the precision of the model; W never changes and has no gradient.
+"""
+
+# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+
+from hone.train.errors import TrainError
+from hone.train.settings import LoraSettings
+
+if TYPE_CHECKING:  # their imports take seconds
+    from peft import LoraConfig
+    from peft.tuners.lora import LoraLayer
+    from transformers import PreTrainedModel
+
+ADAPTER = "default"  # peft's name of the adapter inside the model
+ALL_LINEAR = "all-linear"
+
+
+def add_adapters(model: PreTrainedModel, settings: LoraSettings, *, seed: int = 0) -> None:
+    """Put trainable adapters into `model`, in place, and freeze all other parameters.
+
+    B starts as 0, so the model computes what it did before. A is uniform in +-1 / sqrt(in), as in peft, and
+    depends only on `seed` and the name of its module: it is the same on every rank.
+    Raises TrainError for a target that is no linear layer of the model.
+    """
+    from peft import LoraConfig, inject_adapter_in_model
+
+    targets = _resolve(model, settings.targets)
+    config = LoraConfig(
+        r=settings.rank,
+        lora_alpha=cast("int", settings.alpha),  # a factor; peft's annotation is narrower than its arithmetic
+        target_modules=targets,
+        lora_dropout=0.0,
+        bias="none",
+        task_type="CAUSAL_LM",
+    )
+    inject_adapter_in_model(config, model, ADAPTER)
+    for name, layer in adapted_layers(model):
+        for part in (layer.lora_A[ADAPTER], layer.lora_B[ADAPTER]):
+            part.to(torch.float32)
+        _initialise(layer, f"{seed} {name}")
+
+
+def has_adapters(model: nn.Module) -> bool:
+    """Return whether `add_adapters` was called on the model."""
+    return hasattr(model, "peft_config")
+
+
+def adapted_layers(model: nn.Module) -> Iterator[tuple[str, LoraLayer]]:
+    """Yield the name and the module of each adapted layer, in the order of the model's modules."""
+    from peft.tuners.lora import LoraLayer
+
+    for name, module in model.named_modules():
+        if isinstance(module, LoraLayer):
+            yield name, module
+
+
+@contextmanager
+def adapters_disabled(model: nn.Module) -> Generator[None]:
+    """Make `model` compute what the base model computes, without a copy of any weight.
+
+    Nothing else may run the model meanwhile, such as an engine that shares it.
+    """
+    layers = [cast("Any", layer) for _, layer in adapted_layers(model)]
+    # peft's own switch also changes requires_grad, which FSDP has read when it sharded the parameters
+    for layer in layers:
+        layer._disable_adapters = True
+    try:
+        yield
+    finally:
+        for layer in layers:
+            layer._disable_adapters = False
+
+
+def adapter_tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """Yield peft's name and the float32 tensor of each A and B, one whole tensor at a time.
+
+    With sharded parameters all ranks iterate together, because every tensor is gathered.
+    """
+    for name, layer in adapted_layers(model):
+        yield f"base_model.model.{name}.lora_A.weight", _whole(_weight(layer.lora_A[ADAPTER]))
+        yield f"base_model.model.{name}.lora_B.weight", _whole(_weight(layer.lora_B[ADAPTER]))
+
+
+def save_adapters(model: PreTrainedModel, folder: Path, *, base: Path) -> None:
+    """Write the adapters alone, for `PeftModel.from_pretrained` and engines that hold the model `base`.
+
+    Files: adapter_config.json, adapter_model.safetensors (float32).
+    """
+    from safetensors.torch import save_file
+
+    folder.mkdir(parents=True, exist_ok=True)
+    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in adapter_tensors(model)}
+    save_file(tensors, folder / "adapter_model.safetensors", metadata={"format": "pt"})
+    config = adapter_config(model)
+    config.base_model_name_or_path = str(base)
+    config.inference_mode = True
+    try:
+        config.save_pretrained(str(folder))
+    finally:
+        config.inference_mode = False
+
+
+def adapter_config(model: nn.Module) -> LoraConfig:
+    """Return peft's configuration of the model's adapters."""
+    return cast("Any", model).peft_config[ADAPTER]
+
+
+@torch.no_grad()
+def merged_tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """Yield the name and tensor of each entry of the base model's state, with W + alpha / rank * B A for W.
+
+    The sum is made in float32 and rounded to the precision of W; the model itself does not change. One merged
+    matrix exists at a time. With sharded parameters all ranks iterate together.
+    """
+    layers = dict(adapted_layers(model))
+    for name, tensor in cast("dict[str, Tensor]", model.state_dict()).items():
+        if ".lora_" in name:
+            continue
+        module, _, parameter = name.rpartition(".base_layer.")
+        if not module:
+            yield name, _whole(tensor)
+            continue
+        whole = _whole(tensor)
+        if parameter == "weight":
+            layer = layers[module]
+            a, b = _whole(_weight(layer.lora_A[ADAPTER])), _whole(_weight(layer.lora_B[ADAPTER]))
+            scaling = float(layer.scaling[ADAPTER])
+            whole = torch.addmm(whole.float(), b, a, alpha=scaling).to(whole.dtype)
+        yield f"{module}.{parameter}", whole
+
+
+def _resolve(model: PreTrainedModel, targets: Sequence[str]) -> list[str]:
+    """Return the last parts of the names of the modules to adapt, sorted."""
+    head = model.get_output_embeddings()
+    paths = [name for name, m in model.named_modules() if isinstance(m, nn.Linear) and m is not head]
+    names = sorted({path.rpartition(".")[2] for path in paths})
+    if tuple(targets) == (ALL_LINEAR,):
+        return names
+    unknown = sorted(set(targets) - set(names))
+    if unknown:
+        raise TrainError(
+            f"`train.lora.targets` has {', '.join(map(repr, unknown))}, but the linear layers of this model "
+            f"are {', '.join(names)}. Choose among these, or set `{ALL_LINEAR}`."
+        )
+    return sorted(set(targets))
+
+
+def _initialise(layer: LoraLayer, key: str) -> None:
+    a, b = _weight(layer.lora_A[ADAPTER]), _weight(layer.lora_B[ADAPTER])
+    seed = int.from_bytes(hashlib.sha256(key.encode()).digest()[:8], "big") >> 1
+    start = torch.empty(a.shape).uniform_(
+        -(a.shape[1] ** -0.5), a.shape[1] ** -0.5, generator=torch.Generator().manual_seed(seed)
+    )
+    with torch.no_grad():
+        a.copy_(start)
+        b.zero_()
+
+
+def _weight(module: nn.Module) -> Tensor:
+    return cast("Tensor", module.weight)
+
+
+def _whole(tensor: Tensor) -> Tensor:
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor

@@ -1,0 +1,157 @@
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, PreTrainedModel
+
+from hone.train.errors import TrainError
+from hone.train.lora import (
+    adapted_layers,
+    adapter_tensors,
+    adapters_disabled,
+    add_adapters,
+    merged_tensors,
+    save_adapters,
+)
+from hone.train.settings import BatchSettings, LoraSettings, OptimizerSettings
+from tests.train.examples import noisy, tiny_model, trainer_of, with_logprobs
+from tests.train.trajectories import multi_turn_samples
+
+pytestmark = pytest.mark.model
+
+IDS = torch.arange(24)[None] % 64
+OPTIMIZER = OptimizerSettings(lr=1e-2, max_grad_norm=1e9)
+
+
+def adapted(dtype: torch.dtype = torch.float32, lora: LoraSettings | None = None) -> PreTrainedModel:
+    model = tiny_model(dtype=dtype)
+    add_adapters(model, lora or LoraSettings(rank=4, alpha=8))
+    return model
+
+
+def trained(model: PreTrainedModel, steps: int = 2) -> PreTrainedModel:
+    samples = noisy(with_logprobs(multi_turn_samples(8), tiny_model()), 0.2)
+    trainer = trainer_of(model, optimizer=OPTIMIZER)
+    for _ in range(steps):
+        trainer.step(samples)
+    return model
+
+
+def logits(model: PreTrainedModel) -> torch.Tensor:
+    with torch.no_grad():
+        return model(input_ids=IDS).logits
+
+
+def test_new_adapters_change_nothing_and_only_they_are_trained() -> None:
+    base, model = tiny_model(), adapted()
+    assert torch.equal(logits(base), logits(model))
+    before = {name: p.clone() for name, p in model.named_parameters()}
+    trained(model)
+    moved = {name for name, p in model.named_parameters() if not torch.equal(p, before[name])}
+    assert moved == {name for name in before if ".lora_" in name}
+    assert len(moved) == 2 * 7 * 2  # A and B of seven matrices in two layers
+
+
+def test_training_equals_pefts_own_model() -> None:
+    from peft import LoraConfig, get_peft_model
+
+    samples = noisy(with_logprobs(multi_turn_samples(8), tiny_model()), 0.2)
+    lora = LoraSettings(rank=4, alpha=8, targets=("q_proj", "down_proj"))
+    ours = adapted(lora=lora)
+    config = LoraConfig(r=4, lora_alpha=8, target_modules=["q_proj", "down_proj"], task_type="CAUSAL_LM")
+    theirs = get_peft_model(tiny_model(), config)
+    start = {name.replace("lora_A", "lora_A.default"): t.clone() for name, t in adapter_tensors(ours)}
+    start = {name.replace("lora_B", "lora_B.default"): t for name, t in start.items()}
+    assert not theirs.load_state_dict(start, strict=False).unexpected_keys
+    trainer = trainer_of(ours, optimizer=OPTIMIZER, batch=BatchSettings(micro_batch_tokens=64))
+    adamw = torch.optim.AdamW(
+        [p for p in theirs.parameters() if p.requires_grad], lr=OPTIMIZER.lr, weight_decay=0
+    )
+    total = sum(float(sample.weight.sum()) for sample in samples)
+    for _ in range(3):
+        trainer.step(samples)
+        for sample in samples:
+            ids = torch.from_numpy(sample.tokens.astype(np.int64))[None]
+            every = torch.log_softmax(theirs(input_ids=ids).logits[0, :-1], -1)
+            logprobs = every.gather(-1, ids[0, 1:, None])[:, 0]
+            ratio = torch.exp(logprobs - torch.from_numpy(sample.logprobs[1:]))
+            advantage = torch.from_numpy(sample.advantage[1:])
+            gain = torch.minimum(ratio * advantage, ratio.clamp(0.8, 1.2) * advantage)
+            (-(gain * torch.from_numpy(sample.weight[1:])).sum() / total).backward()
+        adamw.step()
+        adamw.zero_grad()
+    state = theirs.state_dict()
+    for name, tensor in adapter_tensors(ours):
+        path, _, _ = name.rpartition(".weight")
+        assert torch.allclose(tensor, state[f"{path}.default.weight"], atol=1e-6), name
+
+
+def test_merged_weights_equal_the_live_model(tmp_path: Path) -> None:
+    model = trained(adapted())
+    before = copy.deepcopy(model.state_dict())
+    model.save_pretrained(tmp_path, state_dict=dict(merged_tensors(model)))
+    assert all(torch.equal(before[name], tensor) for name, tensor in model.state_dict().items())
+    loaded, report = AutoModelForCausalLM.from_pretrained(tmp_path, output_loading_info=True)
+    assert not report["missing_keys"]
+    assert not report["unexpected_keys"]
+    assert not torch.allclose(logits(model), logits(tiny_model()), atol=1e-2)
+    assert torch.allclose(logits(loaded), logits(model), atol=1e-5)
+
+
+def test_saved_adapters_load_in_peft(tmp_path: Path) -> None:
+    from peft import PeftModel
+
+    model = trained(adapted())
+    tiny_model().save_pretrained(tmp_path / "base")
+    save_adapters(model, tmp_path / "adapter", base=tmp_path / "base")
+    base = AutoModelForCausalLM.from_pretrained(tmp_path / "base")
+    loaded = PeftModel.from_pretrained(base, str(tmp_path / "adapter"))
+    assert torch.allclose(logits(loaded), logits(model), atol=1e-6)
+
+
+def test_disabled_adapters_give_the_base_model_and_its_gradients_later() -> None:
+    model = trained(adapted())
+    live = logits(model)
+    with adapters_disabled(model):
+        assert torch.equal(logits(model), logits(tiny_model()))
+    assert torch.equal(logits(model), live)
+    with pytest.raises(ValueError, match="stop"), adapters_disabled(model):
+        raise ValueError("stop")
+    assert torch.equal(logits(model), live)
+    assert all(p.requires_grad == (".lora_" in name) for name, p in model.named_parameters())
+
+
+def test_adapters_of_a_bfloat16_model_are_float32() -> None:
+    model = adapted(dtype=torch.bfloat16)
+    dtypes = {".lora_" in name: p.dtype for name, p in model.named_parameters()}
+    assert dtypes == {True: torch.float32, False: torch.bfloat16}
+    assert logits(model).dtype == torch.bfloat16
+
+
+def test_start_values_depend_on_seed_and_module_only() -> None:
+    torch.manual_seed(1)
+    one = dict(adapter_tensors(adapted()))
+    torch.manual_seed(2)
+    few = adapted(lora=LoraSettings(rank=4, alpha=8, targets=("v_proj",)))
+    assert all(torch.equal(one[name], tensor) for name, tensor in adapter_tensors(few))
+    other = tiny_model()
+    add_adapters(other, LoraSettings(rank=4, alpha=8), seed=1)
+    assert not torch.equal(next(iter(one.values())), next(adapter_tensors(other))[1])
+    matrices = [tensor for name, tensor in one.items() if "lora_A" in name]
+    assert len({matrix.flatten()[0].item() for matrix in matrices}) == len(matrices)
+
+
+def test_unknown_target_names_the_linear_layers() -> None:
+    with pytest.raises(TrainError, match=r"'qproj'.*down_proj, gate_proj, k_proj, .*all-linear"):
+        add_adapters(tiny_model(), LoraSettings(targets=("qproj", "k_proj")))
+    with pytest.raises(TrainError, match="lm_head"):
+        add_adapters(tiny_model(), LoraSettings(targets=("lm_head",)))
+
+
+def test_targets_choose_the_adapted_layers() -> None:
+    model = adapted(lora=LoraSettings(rank=2, targets=("q_proj", "v_proj")))
+    assert {name.rpartition(".")[2] for name, _ in adapted_layers(model)} == {"q_proj", "v_proj"}
