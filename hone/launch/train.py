@@ -102,6 +102,7 @@ async def run_training(
                     collect=collect,
                     is_masked=lambda trajectory: is_masked(trajectory, settings.rollout),
                     on_step=display.on_step,
+                    warn=reporter.note,
                 )
             )
         balance = ledger.balance()

@@ -9,6 +9,7 @@ their writes. Step k trains on tokens of weight version k and makes version k + 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,12 +22,15 @@ from hone.train import checkpoint
 from hone.train.algorithms import Advantages, compute_advantages
 from hone.train.checkpoint import Tokenizer, TrainState
 from hone.train.errors import StaleSample, TrainError
+from hone.train.idle import check_idle, count_idle, idle_steps_before
 from hone.train.metrics import MetricsWriter
 from hone.train.samples import build_samples
 from hone.train.settings import TrainSettings
 from hone.train.trainer import Trainer
 from hone.types import Sample, Trajectory
 from hone.utils.concurrency import run_in_thread
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +51,7 @@ class TrainRun:
     collect: Callable[[int], Awaitable[Sequence[Trajectory]]]
     is_masked: Callable[[Trajectory], bool]
     on_step: Callable[[int, Mapping[str, float]], None] = lambda step, metrics: None
+    warn: Callable[[str], None] = log.warning
 
 
 async def train(run: TrainRun) -> None:
@@ -55,11 +60,15 @@ async def train(run: TrainRun) -> None:
     Raises TrainError (StaleSample, NonFinite, CheckpointError) and the errors of `collect` and the ledger.
     After an error or a crash, the same call resumes the run.
     """
-    for step in range(await resume(run), run.settings.steps):
+    start = await resume(run)
+    idle = idle_steps_before(run.run_dir, start)
+    for step in range(start, run.settings.steps):
         trajectories = await run.collect(step)
         advantages, samples = to_samples(trajectories, run.settings, run.is_masked)
         require_on_policy(samples, step)
         metrics = describe(trajectories, advantages, samples) | await train_step(run.trainer, samples)
+        metrics |= count_idle(metrics, idle)
+        idle = int(metrics["idle_steps"])
         await run.publish(step + 1)
         disposals = dispose(advantages, samples)
         if (step + 1) % run.settings.checkpoint.every == 0 or step + 1 == run.settings.steps:
@@ -67,6 +76,8 @@ async def train(run: TrainRun) -> None:
         run.metrics.write(step, metrics)  # before the commit: a crash may repeat a line but loses none
         run.ledger.commit_step(step, disposals)
         run.on_step(step, metrics)
+        if warning := check_idle(metrics, step, run.settings.max_idle_steps):
+            run.warn(warning)
 
 
 async def resume(run: TrainRun) -> int:
