@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import asyncio
 import copy
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -8,7 +10,11 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
+from hone.policy.engine import Completion, Sampling
+from hone.policy.local import LocalEngine
+from hone.policy.settings import LocalEngineSettings
 from hone.train.errors import TrainError
+from hone.train.logprobs import plain_logprobs
 from hone.train.lora import (
     adapted_layers,
     adapter_tensors,
@@ -155,3 +161,48 @@ def test_unknown_target_names_the_linear_layers() -> None:
 def test_targets_choose_the_adapted_layers() -> None:
     model = adapted(lora=LoraSettings(rank=2, targets=("q_proj", "v_proj")))
     assert {name.rpartition(".")[2] for name, _ in adapted_layers(model)} == {"q_proj", "v_proj"}
+
+
+def test_bfloat16_adapters_follow_float32_at_a_tiny_learning_rate() -> None:
+    samples = with_logprobs(multi_turn_samples(4), smooth_model())
+    moves: list[torch.Tensor] = []
+    for dtype in (torch.float32, torch.bfloat16):
+        model = smooth_model().to(torch.bfloat16).to(dtype)
+        add_adapters(model, LoraSettings(rank=4, alpha=8))
+        start = dict(adapter_tensors(model))
+        start = {name: tensor.detach().clone() for name, tensor in start.items()}
+        trainer = trainer_of(model, optimizer=OptimizerSettings(lr=1e-6))
+        for _ in range(50):
+            trainer.step(samples)
+        moved = [(tensor.detach() - start[name]).flatten() for name, tensor in adapter_tensors(model)]
+        moves.append(torch.cat(moved))
+    exact, ours = moves
+    assert float(torch.cosine_similarity(exact, ours, dim=0)) >= 0.99
+    assert float((ours != 0).float().mean()) >= 0.99
+
+
+def test_local_engine_samples_with_the_adapters() -> None:
+    model = trained(adapted())
+    prompt = [3, 5, 8, 13]
+
+    async def sample() -> Completion:
+        engine = LocalEngine(model, LocalEngineSettings())
+        try:
+            return await engine.generate(prompt, Sampling(max_tokens=12, seed=1), session="a")
+        finally:
+            await engine.close()
+
+    reply = asyncio.run(sample())
+    ids = torch.tensor([[*prompt, *reply.token_ids.tolist()]])
+    for switch, same in ((nullcontext(), True), (adapters_disabled(model), False)):
+        with torch.no_grad(), switch:
+            ours = plain_logprobs(model, ids, 1.0)[0, len(prompt) - 1 :].numpy()
+        assert (np.abs(ours - reply.logprobs).max() <= 1e-4) == same
+
+
+def smooth_model() -> PreTrainedModel:
+    """A model with start weights of transformers' default size; `tiny_model` has ten times larger ones."""
+    torch.manual_seed(0)
+    config = copy.deepcopy(tiny_model().config)
+    config.initializer_range = 0.02
+    return type(tiny_model())(config).eval()
