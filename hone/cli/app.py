@@ -15,6 +15,7 @@ from hone.cli.errors import FAILED, MISUSE, STOPPED, Interrupted, explain
 from hone.cli.evaluate import evaluate
 from hone.cli.gateway import gateway
 from hone.cli.grade import grade
+from hone.cli.machine_plan import plan
 from hone.cli.options import HelpConfigOption
 from hone.cli.show import show
 from hone.cli.training import quickstart, replay, sft, train
@@ -26,7 +27,7 @@ app = typer.Typer(
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
 )
-for command in (doctor, quickstart, sft, train, replay, compare, show, grade, servers.node, gateway):
+for command in (doctor, plan, quickstart, sft, train, replay, compare, show, grade, servers.node, gateway):
     app.command()(command)
 app.command("eval")(evaluate)
 app.add_typer(tasks.app, name="tasks")

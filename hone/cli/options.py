@@ -156,6 +156,8 @@ def run_job(
 
         print_plan(plan)
         return None
+    if plan.refusal:
+        raise ConfigError(plan.refusal)
     if plan.missing:
         raise ConfigError(f"missing prerequisites: {'; '.join(plan.missing)}")
     return run_with_progress(lambda reporter: job(settings, reporter))

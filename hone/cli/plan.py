@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from hone.cli.output import console, print_fields
+from hone.cli.output import console, print_fields, print_table
 from hone.config import Plan, RunSettings, walk
+from hone.config.device_plan import PARTS, DevicePlan, MachinePlan
 
 
 def print_settings() -> None:
@@ -52,8 +54,35 @@ def _default(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
+def print_devices(machine: MachinePlan) -> None:
+    """Print the memory of each device in GiB; equal devices share a line."""
+    if not machine.devices:
+        return
+    groups: dict[tuple[float, ...], list[DevicePlan]] = {}
+    for device in machine.devices:
+        key = (*device.parts.values(), device.total, device.memory, float(device.fits))
+        groups.setdefault(key, []).append(device)
+    columns = [(group[0], group) for group in groups.values()]
+    used = [part for part in PARTS if any(device.parts[part] for device in machine.devices)]
+    rows = [
+        ("used by", *(_names([use for device in group for use in device.uses]) for _, group in columns)),
+        *((part, *(f"{first.parts[part]:.2f}" for first, _ in columns)) for part in used),
+        ("total at the peak", *(f"{first.total:.2f}" for first, _ in columns)),
+        ("memory", *(f"{first.memory:.2f}" for first, _ in columns)),
+        ("fits", *("yes" if first.fits else "no" for first, _ in columns)),
+    ]
+    print_table(["GiB", *(_names([device.device for device in group]) for _, group in columns)], rows)
+    if machine.step_seconds is not None:
+        console().print(f"Estimated time of a step: {machine.step_seconds:,.0f} s")
+
+
+def _names(names: Sequence[str]) -> str:
+    """Return "GPU 0 to GPU 7" for more than two names, else all of them; each name once."""
+    once = list(dict.fromkeys(names))
+    return f"{once[0]} to {once[-1]}" if len(once) > 2 else ", ".join(once)
+
+
 def print_plan(plan: Plan) -> None:
-    memory = {name: f"{size:.2f} GiB" for name, size in plan.memory_gib.items() if size > 0}
     print_fields(
         {
             "run directory": plan.run_dir,
@@ -66,10 +95,12 @@ def print_plan(plan: Plan) -> None:
             "rollouts": f"{plan.rollouts:,}",
             "tokens": f"at most {plan.tokens:,}" if plan.parameters else None,
             "sandboxes": f"{plan.sandboxes} concurrent" if plan.sandboxes else None,
-            "memory": f"at most {sum(plan.memory_gib.values()):.2f} GiB, activations not counted",
-            **{f"  {name}": size for name, size in memory.items()},
+            "sandbox memory": f"at most {plan.sandboxes_gib:.1f} GiB" if plan.sandboxes else None,
         }
     )
+    print_devices(plan.machine)
+    if plan.refusal:
+        console().print(f"[red]Does not fit[/red]: {escape(plan.refusal)}")
     if plan.unused:
         console().print(f"[dim]Unused keys of the agent's prompts: {escape(', '.join(plan.unused))}[/dim]")
     for prerequisite in plan.missing:

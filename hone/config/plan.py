@@ -1,6 +1,6 @@
 """Estimates of a run's needs from its settings (`--dry-run`).
 
-All figures are upper bounds; nothing is loaded or started.
+Tokens and memory are upper bounds; nothing is loaded or started.
 """
 
 from __future__ import annotations
@@ -8,25 +8,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 from hone.agents.scaffold import load_scaffold
 from hone.agents.settings import AgentSettings, BashAgentSettings, BlackboxAgentSettings
-from hone.config.fields import ConfigError
-from hone.config.run import RunSettings
-from hone.config.shapes import Shape, folder_shape, known_shape, tiny_shape
+from hone.config.device_plan import MachinePlan, plan_devices
+from hone.config.fitting import refusal
+from hone.config.models import policy_shape, uses_policy
+from hone.config.run import Command, RunSettings
 from hone.evaluate.settings import parse_slice
-from hone.policy.settings import (
-    LocalEngineSettings,
-    OpenAIEngineSettings,
-    ServerEngineSettings,
-)
+from hone.policy.settings import LocalEngineSettings, ServerEngineSettings
 from hone.tasks.settings import SelectSettings
 from hone.tasks.sources import CURRICULUM, load_splits
-
-Command = Literal["sft", "train", "eval", "quickstart"]
-GIB = 2**30
-FLOAT_BYTES = {"float32": 4, "bfloat16": 2}
+from hone.utils.devices import Devices, find_devices
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,31 +34,27 @@ class Plan:
     sandboxes: int  # concurrent
     engine: str  # "" if none is used
     judge: str  # "" if none is used
-    memory_gib: dict[str, float]  # by component
+    sandboxes_gib: float  # at most, of all sandboxes
+    machine: MachinePlan
+    refusal: str  # why the run does not fit, and settings that do; "" if it fits
     missing: tuple[str, ...] = ()  # missing prerequisites, with the command that provides each
     unused: tuple[str, ...] = ()  # keys of the agent's prompts without effect
 
 
-def make_plan(settings: RunSettings, command: Command) -> Plan:
-    """Return the plan of a command.
+def make_plan(settings: RunSettings, command: Command, devices: Devices | None = None) -> Plan:
+    """Return the plan of a command on `devices`, by default those of this machine.
 
     Raises ConfigError if the recipe lacks a setting, TaskError for a bad task file, ScaffoldError for bad
     prompts or a bad program of the agent.
 
     A task file or a well-known model that does not exist is listed in `missing`.
     """
-    shape, model = _model(settings, command)
+    shape, model = policy_shape(settings, command)
     sizes = _set_sizes(settings)
     steps, rollouts = _work(settings, command, sizes)
-    memory: dict[str, float] = {}
-    remote = command == "eval" and settings.engine.addresses  # servers hold the model
-    if shape is not None and not remote:
-        memory = {name: size / GIB for name, size in _model_bytes(settings, shape, command).items()}
     judge = settings.judge_as_policy() if _judges(settings, command) else None
-    if judge is not None:
-        memory |= {f"{name}, judge": size for name, size in _judge_gib(judge).items()}
     sandboxes = 0 if command == "sft" else settings.rollout.concurrent_episodes
-    memory["sandboxes"] = sandboxes * settings.sandbox.memory_mib / 1024
+    found = find_devices() if devices is None else devices
     return Plan(
         run_dir=settings.run_dir,
         model=model,
@@ -75,9 +64,11 @@ def make_plan(settings: RunSettings, command: Command) -> Plan:
         rollouts=rollouts,
         tokens=0 if shape is None else rollouts * settings.engine.context_tokens,
         sandboxes=sandboxes,
-        engine="" if command == "sft" or not _uses_policy(settings, command) else _engine(settings),
-        judge="" if judge is None else f"{_model(judge, 'eval')[1]}, {_engine(judge)}",
-        memory_gib=memory,
+        engine="" if command == "sft" or not uses_policy(settings, command) else _engine(settings),
+        judge="" if judge is None else f"{policy_shape(judge, 'eval')[1]}, {_engine(judge)}",
+        sandboxes_gib=sandboxes * settings.sandbox.memory_mib / 1024,
+        machine=plan_devices(settings, command, found),
+        refusal=refusal(settings, command, found),
         missing=tuple(_missing(settings, command)),
         unused=() if command == "sft" else _unused(settings.agent),
     )
@@ -94,36 +85,8 @@ def _unused(agent: AgentSettings) -> tuple[str, ...]:
     return ()
 
 
-def _model(settings: RunSettings, command: Command) -> tuple[Shape | None, str]:
-    if not _uses_policy(settings, command):
-        return None, f"none: the agent is {settings.agent.kind}"
-    if isinstance(settings.engine, OpenAIEngineSettings):
-        at = f" at {settings.engine.urls[0]}" if command == "eval" else ""
-        return None, f"{settings.engine.model_name}{at}"
-    if settings.model is None and (command == "quickstart" or settings.makes_model):
-        return tiny_shape(settings.tiny_model), "created by the run"
-    if settings.model is None:
-        raise ConfigError("model.path is missing: set it in the recipe, or with --set model.path=FOLDER")
-    name = str(settings.model.path)
-    known = None if settings.model.path.exists() else known_shape(name)
-    return known or folder_shape(settings.model.path), name
-
-
-def _uses_policy(settings: RunSettings, command: Command) -> bool:
-    """Return whether the command uses a policy."""
-    return command != "eval" or settings.agent.uses_policy
-
-
 def _judges(settings: RunSettings, command: Command) -> bool:
     return settings.judge.enabled and command in ("train", "quickstart")
-
-
-def _judge_gib(judge: RunSettings) -> dict[str, float]:
-    """Return the memory of the judge's engine by component."""
-    shape, _ = _model(judge, "eval")
-    if shape is None or judge.engine.addresses:
-        return {}
-    return {name: size / GIB for name, size in _model_bytes(judge, shape, "eval").items()}
 
 
 def _engine(settings: RunSettings) -> str:
@@ -175,28 +138,3 @@ def _set_sizes(settings: RunSettings) -> dict[str, int]:
         return {name: len(members) for name, members in load_splits(tasks).named()}
     sizes = (tasks.train, 0, tasks.test, tasks.unseen)
     return dict(zip(("train", "validation", "test", "test_unseen"), sizes, strict=True))
-
-
-def _model_bytes(settings: RunSettings, shape: Shape, command: Command) -> dict[str, float]:
-    """Return the bytes of weights, gradients, AdamW state, KV cache and logits."""
-    dtype = "float32" if settings.model is None else settings.model.dtype
-    weights = shape.parameters * FLOAT_BYTES[dtype]
-    token = shape.kv_bytes(FLOAT_BYTES[dtype])
-    engine = settings.engine
-    needs: dict[str, float] = {"weights": weights}
-    if command == "eval" and engine.kind != "local":
-        needs = {}  # servers hold them
-    if command != "sft" and isinstance(engine, LocalEngineSettings):
-        conversations = engine.max_batch + engine.cached_sessions
-        needs["KV cache"] = conversations * engine.context_tokens * token
-    if command != "sft" and isinstance(engine, ServerEngineSettings) and engine.managed:
-        needs["weights of servers"] = engine.servers * weights
-        needs["KV cache of servers"] = engine.servers * engine.max_batch * engine.context_tokens * token
-    if command != "eval":
-        sft, train = settings.sft.workers, settings.train.batch.workers
-        workers = {"sft": sft, "train": train}.get(command, max(sft, train))
-        needs["gradients and AdamW"] = (2 + workers) * weights
-        needs["logits"] = 3 * settings.train.batch.logit_tokens * shape.vocab_size * 4
-    if command in ("train", "quickstart") and settings.train.loss.kl_coef > 0:
-        needs["reference model"] = weights
-    return needs

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
 from hone.agents.settings import AnyAgentSettings, BashAgentSettings, DemonstratorSettings
+from hone.config.settings import PlacementSettings
 from hone.evaluate.settings import EvaluateSettings
 from hone.grading.settings import GradingSettings, JudgeSettings, ProgressSettings
 from hone.policy.settings import (
@@ -22,6 +23,8 @@ from hone.sandbox.settings import SandboxSettings
 from hone.settings import Mark, Settings
 from hone.tasks.settings import TasksSettings
 from hone.train.settings import SftSettings, TrainSettings
+
+Command = Literal["sft", "train", "eval", "quickstart"]
 
 
 class DemonstrationSettings(Settings):
@@ -93,6 +96,9 @@ class RunSettings(Settings):
 
     train: TrainSettings = TrainSettings()
     """Reinforcement learning."""
+
+    placement: Annotated[PlacementSettings, Mark.SAME_RESULTS] = PlacementSettings()
+    """Devices of the trainer, the engine and the judge."""
 
     demonstrations: DemonstrationSettings = DemonstrationSettings()
     """Demonstrations for supervised training."""

@@ -40,18 +40,6 @@ def test_train_plan_counts_steps_rollouts_tokens_sandboxes(recipe: Path):
     assert (plan.steps, plan.rollouts, plan.tokens, plan.sandboxes) == (5, 5 * 4 * 6, 5 * 4 * 6 * 100, 3)
 
 
-def test_only_training_plans_memory_for_gradients(recipe: Path):
-    assert "gradients and AdamW" in make_plan(resolve(recipe), "train").memory_gib
-    assert "gradients and AdamW" not in make_plan(resolve(recipe), "eval").memory_gib
-    one, three = (
-        make_plan(resolve(recipe, [f"train.batch.workers={workers}"]), "train").memory_gib
-        for workers in (1, 3)
-    )
-    assert three["gradients and AdamW"] - one["gradients and AdamW"] == pytest.approx(2 * one["weights"])
-    with_kl = make_plan(resolve(recipe, ["train.loss.kl_coef=0.1"]), "train")
-    assert with_kl.memory_gib["reference model"] == with_kl.memory_gib["weights"]
-
-
 def test_a_scripted_agent_needs_no_model(recipe: Path):
     plan = make_plan(resolve(recipe, ["agent.kind=oracle"]), "eval")
     assert (plan.parameters, plan.tokens) == (None, 0)

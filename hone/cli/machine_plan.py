@@ -1,0 +1,76 @@
+"""`hone plan`"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from hone.cli.errors import UsageError
+from hone.cli.options import JsonOption, RecipeArgument, SetOption
+
+if TYPE_CHECKING:
+    from hone.utils.devices import Devices
+
+
+def plan(
+    recipe: RecipeArgument,
+    sets: SetOption = None,
+    command: Annotated[
+        Literal["train", "sft", "eval", "quickstart"], typer.Option(help="The command to plan.")
+    ] = "train",
+    gpus: Annotated[
+        int | None,
+        typer.Option(metavar="N", min=0, help="Plan for machines with N GPUs, not for this one."),
+    ] = None,
+    gpu_memory: Annotated[float, typer.Option(metavar="GIB", help="Memory of each GPU, with --gpus.")] = 80.0,
+    nodes: Annotated[int, typer.Option(metavar="N", min=1, help="Number of machines, with --gpus.")] = 1,
+    host_memory: Annotated[
+        float | None,
+        typer.Option(metavar="GIB", help="Memory of each machine, with --gpus; default: twice its GPUs'."),
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Print the memory that a recipe needs on each device, and whether it fits.
+
+    Nothing is loaded or started. If the recipe does not fit, the plan names settings that do.
+
+    [bold]Example[/bold]: hone plan recipes/debugger-8b.toml --gpus 4 --gpu-memory 80
+    """
+    from hone.cli.output import console, print_json
+    from hone.cli.plan import print_devices
+    from hone.config import resolve
+    from hone.config.device_plan import plan_devices
+    from hone.config.fitting import refusal
+
+    settings = resolve(recipe, sets or ())
+    devices = _devices(gpus, gpu_memory, nodes, host_memory)
+    machine, problem = plan_devices(settings, command, devices), refusal(settings, command, devices)
+    if as_json:
+        print_json(
+            {
+                "recipe": str(recipe),
+                "machine": machine.machine,
+                "fits": machine.fits,
+                "problem": problem,
+                "step_seconds": machine.step_seconds,
+                "devices": [device.as_json() for device in machine.devices],
+            }
+        )
+        return
+    console().print(f"Plan of {recipe} for {machine.machine}.", markup=False)
+    print_devices(machine)
+    console().print(problem or "Fits.", markup=False)
+
+
+def _devices(gpus: int | None, gpu_memory: float, nodes: int, host_memory: float | None) -> Devices:
+    """Return the machines that the options describe, or those of the run on this machine."""
+    from hone.utils.devices import equal_devices, find_devices
+
+    if gpus is None:
+        if nodes > 1 or host_memory is not None:
+            raise UsageError("--nodes and --host-memory describe other machines: pass --gpus, too")
+        return find_devices()
+    if gpus == 0 and host_memory is None:
+        raise UsageError("--gpus 0 describes machines without a GPU: pass their --host-memory, too")
+    return equal_devices(gpus, gpu_memory, nodes=nodes, host_gib=host_memory)

@@ -1,0 +1,88 @@
+"""An estimate of the seconds of a training step, from the settings and a machine's GPUs.
+
+It assumes that every rollout fills `engine.context_tokens`, of which the policy samples a quarter, and counts
+no time for tools, tests and the judge: an order of magnitude, to compare machines and settings with.
+
+    training:  operations / (GPUs x peak x TRAIN_SHARE); 6 per active parameter and token, 8 with activation
+               checkpointing, and 12 x layers x query width x context / 2 for attention
+    sampling:  turns of `concurrent_episodes` rollouts, whose tokens come one after another; each token reads
+               the weights once per server, and the keys and values of every conversation
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hone.config.shapes import Shape
+
+TRAIN_SHARE = 0.35  # of the peak that training reaches (model FLOP/s utilisation)
+SAMPLE_SHARE = 0.5  # of the memory bandwidth that decoding reaches
+SAMPLED = 0.25  # of a rollout's tokens
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Speed:
+    """Peak dense bfloat16 operations per second, and bytes of memory per second, of one GPU."""
+
+    flops: float
+    bandwidth: float
+
+
+KNOWN = {  # the vendor's figures, by a part of the name that nvidia-smi prints
+    "B200": Speed(flops=2250e12, bandwidth=8.0e12),
+    "H200": Speed(flops=989e12, bandwidth=4.8e12),
+    "H100": Speed(flops=989e12, bandwidth=3.35e12),
+    "A100": Speed(flops=312e12, bandwidth=2.0e12),
+    "4090": Speed(flops=165e12, bandwidth=1.0e12),
+    "L40S": Speed(flops=362e12, bandwidth=0.86e12),
+    "A10": Speed(flops=125e12, bandwidth=0.6e12),
+    "3090": Speed(flops=71e12, bandwidth=0.94e12),
+}
+
+
+def gpu_speed(name: str, memory_gib: float) -> Speed:
+    """Return the speed of a GPU; of an unknown one, that of an A100 from 40 GiB on and of a 4090 below."""
+    for part, speed in KNOWN.items():
+        if part in name:
+            return speed
+    return KNOWN["A100"] if memory_gib >= 40 else KNOWN["4090"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepWork:
+    """What a training step does."""
+
+    rollouts: int
+    concurrent: int  # rollouts at a time
+    context: int  # tokens of one rollout
+    passes: int  # over the batch
+    checkpointing: bool
+    trained_share: float  # 1, or 2/3 with adapters, whose base weights have no gradients
+    trainer_gpus: int
+    servers: int
+    server_gpus: int  # of each server
+
+
+def step_seconds(shape: Shape, work: StepWork, speed: Speed) -> float:
+    """Return the estimated seconds of one step on GPUs: sampling, then training."""
+    return _sampling_seconds(shape, work, speed) + _training_seconds(shape, work, speed)
+
+
+def _training_seconds(shape: Shape, work: StepWork, speed: Speed) -> float:
+    tokens = work.rollouts * work.context * work.passes
+    attention = 12 * shape.layers * shape.attention_width * work.context / 2
+    operations = 6 * shape.active_parameters + attention
+    again = 4 / 3 if work.checkpointing else 1.0  # the forward pass is a third of the whole
+    total = tokens * operations * again * work.trained_share
+    return total / (max(1, work.trainer_gpus) * speed.flops * TRAIN_SHARE)
+
+
+def _sampling_seconds(shape: Shape, work: StepWork, speed: Speed) -> float:
+    if not work.servers:
+        return 0.0
+    at_once = min(work.concurrent, work.rollouts)
+    turns = work.rollouts / at_once
+    cached = at_once / work.servers * (work.context / 2) * shape.kv_bytes(2)
+    reads = 2 * shape.parameters + cached
+    per_token = reads / (work.server_gpus * speed.bandwidth * SAMPLE_SHARE)
+    return turns * work.context * SAMPLED * per_token
