@@ -27,7 +27,9 @@ def engine() -> None:
 class Flags:
     """The command line of `hone engine serve`."""
 
-    model: Annotated[Path, typer.Argument(metavar="MODEL", help="Folder of a Hugging Face model.")]
+    model: Annotated[
+        Path, typer.Argument(metavar="MODEL", help="Folder of a Hugging Face model, or its name on the hub.")
+    ]
     kind: Annotated[Literal["vllm", "sglang"], typer.Option(help="Engine server to start.")] = "vllm"
     port: Annotated[int, typer.Option(min=1, max=65535, help="Port to listen on.")] = 8000
     host: Annotated[str, typer.Option(help="Address to listen on; every client can change the weights.")] = (
@@ -70,15 +72,16 @@ def serve(flags: Flags) -> None:
     """
     import asyncio
 
-    from hone.launch.engine import default_context
+    from hone.launch.engine import default_context, local_folder
     from hone.launch.engine import serve as run
     from hone.policy.engines.managed_server import has_gpu
     from hone.policy.settings import ModelSettings, ServerEngineSettings
     from hone.utils.files import default_cache_dir
 
-    context_tokens = flags.context or default_context(flags.model)
+    folder = local_folder(flags.model)
+    context_tokens = flags.context or default_context(folder)
     served = ModelSettings(
-        path=flags.model.resolve(),
+        path=folder,
         dtype=("bfloat16" if has_gpu() else "float32") if flags.dtype == "auto" else flags.dtype,
     )
     settings = ServerEngineSettings(

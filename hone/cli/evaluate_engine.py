@@ -31,6 +31,7 @@ def engine_settings(
 
     Raises UsageError, and EngineError when the server does not answer.
     """
+    from hone.launch.engine import local_folder
     from hone.policy.model import DEFAULT_CONTEXT, longest_context
 
     if engine is None or engine == LOCAL:
@@ -42,7 +43,7 @@ def engine_settings(
         if not no_recipe or model is None:
             return given, []
         try:
-            longest = longest_context(Path(model))
+            longest = longest_context(local_folder(Path(model)))
         except PolicyError as error:
             raise UsageError(f"--model: {error}") from None
         return given, _lengths(min(longest or DEFAULT_CONTEXT, DEFAULT_CONTEXT))

@@ -103,6 +103,8 @@ def print_plan(plan: Plan) -> None:
         console().print(f"[red]Does not fit[/red]: {escape(plan.refusal)}")
     if plan.unused:
         console().print(f"[dim]Unused keys of the agent's prompts: {escape(', '.join(plan.unused))}[/dim]")
+    for name in plan.downloads:
+        console().print(f"The run downloads {escape(name)}; before that: hf download {escape(name)}")
     for prerequisite in plan.missing:
         console().print(f"[yellow]Missing[/yellow]: {escape(prerequisite)}")
     console().print("Nothing was started. Run the same command without --dry-run to start.")

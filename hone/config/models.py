@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from hone.config.fields import ConfigError
 from hone.config.run import Command, RunSettings
-from hone.config.shapes import Shape, folder_shape, known_shape, tiny_shape
+from hone.config.shapes import Shape, known_shape, model_shape, tiny_shape
+from hone.policy.hub import cached_model
 from hone.policy.settings import OpenAIEngineSettings
 
 
@@ -23,8 +24,8 @@ def policy_shape(settings: RunSettings, command: Command) -> tuple[Shape | None,
     if settings.model is None:
         raise ConfigError("model.path is missing: set it in the recipe, or with --set model.path=FOLDER")
     name = str(settings.model.path)
-    known = None if settings.model.path.exists() else known_shape(name)
-    return known or folder_shape(settings.model.path), name
+    known = None if cached_model(settings.model) else known_shape(name)
+    return known or model_shape(settings.model), name
 
 
 def uses_policy(settings: RunSettings, command: Command) -> bool:

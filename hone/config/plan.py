@@ -16,6 +16,7 @@ from hone.config.fitting import refusal
 from hone.config.models import policy_shape, uses_policy
 from hone.config.run import Command, RunSettings
 from hone.evaluate.settings import parse_slice
+from hone.policy.hub import cached_model, hub_name
 from hone.policy.settings import LocalEngineSettings, ServerEngineSettings
 from hone.tasks.settings import SelectSettings
 from hone.tasks.sources import CURRICULUM, load_splits
@@ -37,6 +38,7 @@ class Plan:
     sandboxes_gib: float  # at most, of all sandboxes
     machine: MachinePlan
     refusal: str  # why the run does not fit, and settings that do; "" if it fits
+    downloads: tuple[str, ...] = ()  # models of the hub that are not in its cache
     missing: tuple[str, ...] = ()  # missing prerequisites, with the command that provides each
     unused: tuple[str, ...] = ()  # keys of the agent's prompts without effect
 
@@ -47,7 +49,7 @@ def make_plan(settings: RunSettings, command: Command, devices: Devices | None =
     Raises ConfigError if the recipe lacks a setting, TaskError for a bad task file, ScaffoldError for bad
     prompts or a bad program of the agent.
 
-    A task file or a well-known model that does not exist is listed in `missing`.
+    A task file that does not exist is listed in `missing`, a hub model that is not cached in `downloads`.
     """
     shape, model = policy_shape(settings, command)
     sizes = _set_sizes(settings)
@@ -69,6 +71,7 @@ def make_plan(settings: RunSettings, command: Command, devices: Devices | None =
         sandboxes_gib=sandboxes * settings.sandbox.memory_mib / 1024,
         machine=plan_devices(settings, command, found),
         refusal=refusal(settings, command, found),
+        downloads=tuple(_downloads(settings, command)),
         missing=tuple(_missing(settings, command)),
         unused=() if command == "sft" else _unused(settings.agent),
     )
@@ -102,13 +105,17 @@ def _engine(settings: RunSettings) -> str:
     )
 
 
+def _downloads(settings: RunSettings, command: Command) -> Iterator[str]:
+    judge = settings.judge.model if _judges(settings, command) else None
+    for model in (settings.model, judge):
+        if model is not None and hub_name(model.path) and cached_model(model) is None:
+            yield str(model.path)
+
+
 def _missing(settings: RunSettings, command: Command) -> Iterator[str]:
-    if settings.model is not None and not settings.model.path.exists():
-        name = settings.model.path
-        yield f"the model: hf download {name} --local-dir {name}"
-    if _judges(settings, command) and settings.judge.model and not settings.judge.model.path.exists():
-        name = settings.judge.model.path
-        yield f"the judge: hf download {name} --local-dir {name}"
+    judge = settings.judge.model if _judges(settings, command) else None
+    if judge is not None and not hub_name(judge.path) and not judge.path.exists():
+        yield f"the judge's model, in {judge.path}: set judge.model.path to a folder or to a model on the hub"
     if settings.tasks.source != CURRICULUM and not Path(settings.tasks.source).exists():
         yield f"the tasks, in {settings.tasks.source}: hone tasks import --help, docs/05-tasks.md"
 

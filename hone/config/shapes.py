@@ -9,8 +9,9 @@ from typing import Any
 
 from hone.config.fields import ConfigError
 from hone.policy.errors import PolicyError
+from hone.policy.hub import config_folder
 from hone.policy.model import read_config
-from hone.policy.settings import TinyModelSettings
+from hone.policy.settings import ModelSettings, TinyModelSettings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,6 +120,15 @@ def tiny_shape(tiny: TinyModelSettings) -> Shape:
 def known_shape(name: str) -> Shape | None:
     """Return the shape of a model on the hub; None if `KNOWN` does not list it."""
     return shape_of(KNOWN[name]) if name in KNOWN else None
+
+
+def model_shape(model: ModelSettings) -> Shape:
+    """Return the shape of a model by its folder or its name on the hub. Raises ConfigError."""
+    try:
+        folder = config_folder(model)
+    except PolicyError as error:
+        raise ConfigError(f"model.path: {error}") from None
+    return folder_shape(folder)
 
 
 def folder_shape(folder: Path) -> Shape:

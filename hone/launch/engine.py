@@ -14,6 +14,7 @@ from hone.policy.engines.managed_server import CONTEXT_SLACK, ManagedServer, req
 from hone.policy.engines.open import CLIENTS
 from hone.policy.engines.replica import run_preflight
 from hone.policy.errors import PolicyError
+from hone.policy.hub import find_model
 from hone.policy.model import DEFAULT_CONTEXT, load_tokenizer, longest_context
 from hone.policy.settings import ModelSettings, ServerEngineSettings
 
@@ -22,8 +23,13 @@ EXACT = ("vllm", "sglang")  # return token ids; /v1/models names them as owner
 TIMEOUT_S = 10.0
 
 
+def local_folder(model: Path) -> Path:
+    """Return the folder of a model that is a folder or on the hub. Raises PolicyError."""
+    return find_model(ModelSettings(path=model)).path.resolve()
+
+
 def default_context(model: Path) -> int:
-    """Return the model's context length, at most DEFAULT_CONTEXT. Raises PolicyError if unknown."""
+    """Return the context length of the model in a folder, at most DEFAULT_CONTEXT. Raises PolicyError."""
     length = longest_context(model)
     if length is None:
         raise PolicyError(f"{model / 'config.json'} has no max_position_embeddings: pass --context")

@@ -21,7 +21,8 @@ from hone.launch.reporter import Reporter, Stage
 from hone.launch.rundir import weights_digest
 from hone.launch.runtime import Runtime, open_context, open_runtime
 from hone.launch.tasks import localise_tasks
-from hone.policy.settings import OpenAIEngineSettings
+from hone.policy.hub import PIN, locate_model, pinned_commit
+from hone.policy.settings import ModelSettings, OpenAIEngineSettings
 from hone.tasks.formats import content_hash
 from hone.tasks.sources import load_splits
 from hone.types import Task
@@ -177,10 +178,18 @@ def _eval_info(settings: RunSettings, tasks: Sequence[Task]) -> runner.EvalInfo:
     )
 
 
+def _weights_id(model: ModelSettings, run_dir: Path) -> str:
+    """Return the commit of a hub model, or the digest of a model folder. Raises PolicyError."""
+    located = locate_model(model, commit=pinned_commit(model, run_dir / PIN))
+    if located.commit is not None:
+        return located.commit
+    return weights_digest(located.folder) if located.folder.is_dir() else ""
+
+
 def _evaluation_id(settings: RunSettings, tasks: Sequence[Task]) -> str:
     """Return a hash of settings, weights and tasks, which identifies an evaluation."""
     weights = " ".join(settings.engine.addresses)  # external servers may hold other weights
-    if settings.model is not None and settings.agent.uses_policy and settings.model.path.is_dir():
-        weights += weights_digest(settings.model.path)
+    if settings.model is not None and settings.agent.uses_policy and settings.engine.kind != "openai":
+        weights += _weights_id(settings.model, settings.run_dir)
     contents = [f"{task.id} {content_hash(task)}" for task in tasks]
     return hashlib.sha256("\n".join([fingerprint(settings), weights, *contents]).encode()).hexdigest()

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from hone.config import ConfigError, RunSettings
 from hone.policy.chat import Chat
 from hone.policy.engine import Engine, Sampling
+from hone.policy.hub import PIN, find_model, pin_model
 from hone.policy.model import load_model, load_tokenizer, make_renderer
 from hone.policy.rendering import ChatRenderer
 from hone.policy.settings import LocalEngineSettings, ModelSettings, OpenAIEngineSettings
@@ -37,12 +38,25 @@ class Policy:
 
 
 def load_policy(settings: RunSettings) -> Policy:
-    """Load the tokenizer of the policy. Raises ConfigError without a model, PolicyError for a bad folder."""
+    """Load the tokenizer of the policy; download a model of the hub on first use.
+
+    `Policy.settings.path` is a folder. Raises ConfigError without a model, PolicyError for an unusable one.
+    """
     if settings.model is None:
-        raise ConfigError("model.path is missing: set it to a folder that transformers loads")
-    tokenizer = load_tokenizer(settings.model.path)
-    renderer = make_renderer(tokenizer, settings.model.renderer, thinking=settings.model.thinking)
-    return Policy(settings=settings.model, tokenizer=tokenizer, renderer=renderer)
+        raise ConfigError("model.path is missing: set it to a model folder, or to a model on the hub")
+    model = find_model(settings.model, pin=settings.run_dir / PIN)
+    tokenizer = load_tokenizer(model.path)
+    renderer = make_renderer(tokenizer, model.renderer, thinking=model.thinking)
+    return Policy(settings=model, tokenizer=tokenizer, renderer=renderer)
+
+
+def pin_policy(settings: RunSettings) -> None:
+    """Record the commit of a hub model in the run directory, so that a resumed run starts from the same.
+
+    Raises PolicyError if the model is not available.
+    """
+    if settings.model is not None:
+        pin_model(settings.model, settings.run_dir / PIN)
 
 
 @asynccontextmanager

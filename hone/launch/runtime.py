@@ -19,6 +19,7 @@ from hone.grading import Grader
 from hone.grading.judge import Judge
 from hone.grading.judge_prompt import control_tokens
 from hone.launch.policy import open_chats
+from hone.policy.hub import find_model
 from hone.policy.model import load_tokenizer
 from hone.rollout.episode import RolloutContext
 from hone.rollout.metering import Conversation
@@ -132,7 +133,10 @@ async def _open_judge(settings: RunSettings, say: Callable[[str], None]) -> Asyn
     control: frozenset[str] = frozenset()
     if own.engine.kind != "openai":
         if own.model is None:
-            raise ConfigError("judge.model.path is missing: set it to a folder that transformers loads")
-        control = control_tokens(await asyncio.to_thread(load_tokenizer, own.model.path))
+            raise ConfigError(
+                "judge.model.path is missing: set it to a model folder, or to a model on the hub"
+            )
+        folder = (await asyncio.to_thread(find_model, own.model)).path
+        control = control_tokens(await asyncio.to_thread(load_tokenizer, folder))
     async with open_chats(own, say) as new_chats:
         yield Judge(new_chats(own), settings.judge, control=control)

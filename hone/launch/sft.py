@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hone.config import ConfigError, RunSettings
-from hone.launch.policy import load_policy
+from hone.launch.policy import load_policy, pin_policy
 from hone.launch.reporter import Reporter
 from hone.launch.rundir import claim, replace_symlink
 from hone.launch.runtime import Runtime, open_context, open_runtime
@@ -83,6 +83,7 @@ def run_sft(
     settings: RunSettings, examples: Sequence[Demonstration | Trajectory], reporter: Reporter
 ) -> SftReport:
     """Train in a claimed run directory from its last checkpoint; blocks."""
+    pin_policy(settings)
     policy = load_policy(settings)
 
     def encode(messages: Sequence[Message], tools: Sequence[ToolSpec]) -> TokenTree:
@@ -171,5 +172,6 @@ def _texts(recorded: Sequence[Demonstration]) -> Iterator[str]:
 
 
 def with_model(settings: RunSettings, path: Path) -> RunSettings:
+    """Return the settings with the model in the folder `path`."""
     model = settings.model or ModelSettings(path=path)
-    return settings.model_copy(update={"model": model.model_copy(update={"path": path})})
+    return settings.model_copy(update={"model": model.model_copy(update={"path": path, "revision": None})})

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hone.config import ConfigError, RunSettings, fingerprint
-from hone.launch.policy import Policy, chats, load_policy, open_engine
+from hone.launch.policy import Policy, chats, load_policy, open_engine, pin_policy
 from hone.launch.reporter import Reporter, Stage
 from hone.launch.rundir import claim
 from hone.launch.runtime import Runtime, open_context, open_runtime, open_scorers
@@ -66,6 +66,7 @@ async def run_training(
     check_proven(settings.tasks, tasks)
     if not tasks:
         raise ConfigError("the training set is empty: set tasks.train, or a tasks.source with tasks")
+    await asyncio.to_thread(pin_policy, settings)
     policy = await asyncio.to_thread(load_policy, settings)
     trainer = make_trainer(policy, settings)
     with (

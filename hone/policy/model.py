@@ -46,11 +46,16 @@ def read_config(folder: Path) -> dict[str, Any]:
 
     Raises PolicyError if the folder or its config.json is missing or invalid.
     """
+    if folder.is_file():
+        raise PolicyError(
+            f"{folder} is a single file, but a model is a folder with config.json and *.safetensors: pass "
+            "the Hugging Face model that the file was made from"
+        )
     if not folder.is_dir():
         raise PolicyError(f"there is no model folder {folder}: pass the folder of a Hugging Face model")
     path = folder / "config.json"
     if not path.is_file():
-        raise PolicyError(f"{folder} has no config.json: pass the folder of a Hugging Face model")
+        raise PolicyError(_not_a_model(folder))
     try:
         config = json.loads(path.read_text())
     except ValueError as error:
@@ -59,6 +64,18 @@ def read_config(folder: Path) -> dict[str, Any]:
         raise PolicyError(f"{path} is not a JSON object: copy it again")
     config = cast("dict[str, Any]", config)
     return config.get("text_config") or config
+
+
+def _not_a_model(folder: Path) -> str:
+    """Return why a folder without config.json is no model, and what to do."""
+    if (folder / "adapter_config.json").is_file():
+        return (
+            f"{folder} holds only an adapter: pass its base model, or a model into which the adapter was "
+            "merged (peft's merge_and_unload)"
+        )
+    if any(folder.glob("*.gguf")):
+        return f"{folder} holds GGUF files: pass the Hugging Face model that they were made from"
+    return f"{folder} has no config.json: pass the folder of a Hugging Face model"
 
 
 def longest_context(folder: Path) -> int | None:
@@ -76,7 +93,12 @@ def load_model(path: Path, dtype: Literal["float32", "bfloat16"] = "float32") ->
     from safetensors import SafetensorError
     from transformers import AutoModelForCausalLM
 
-    read_config(path)  # raises PolicyError for anything but a model folder
+    config = read_config(path)  # raises PolicyError for anything but a model folder
+    if method := config.get("quantization_config"):
+        raise PolicyError(
+            f"the weights in {path} are quantised ({method.get('quant_method')}), which cannot be trained: "
+            "pass the model that they were made from"
+        )
     if not any(path.glob("*.safetensors")):
         raise PolicyError(f"{path} has no *.safetensors weights: download or convert the model's weights")
     try:

@@ -14,7 +14,13 @@ class ModelSettings(Settings):
     """Which model is trained."""
 
     path: Path
-    """Folder of a Hugging Face model with its tokenizer (config.json, *.safetensors, tokenizer.json)."""
+    """Folder of a Hugging Face model with its tokenizer (config.json, *.safetensors, tokenizer.json), or the
+    name of a model on the hub, such as `Qwen/Qwen3-0.6B`, which is downloaded unless it is in the local
+    cache."""
+
+    revision: str | None = None
+    """Branch, tag or commit of a model on the hub; default: its main branch. A training keeps the commit that
+    it started from."""
 
     dtype: Literal["float32", "bfloat16"] = "float32"
     """Precision of the weights."""

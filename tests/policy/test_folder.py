@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from hone.policy.errors import PolicyError
-from hone.policy.model import longest_context, read_config
+from hone.policy.model import load_model, longest_context, read_config
 
 
 def folder_with(path: Path, text: str) -> Path:
@@ -34,3 +34,25 @@ def test_invalid_model_folder_is_refused(tmp_path: Path, text: str | None, messa
         read_config(tmp_path)
     with pytest.raises(PolicyError, match="there is no model folder"):
         read_config(tmp_path / "gone")
+
+
+@pytest.mark.parametrize(
+    ("file", "message"),
+    [
+        ("adapter_config.json", "holds only an adapter: pass its base model"),
+        ("model.Q4_K_M.gguf", "holds GGUF files: pass the Hugging Face model that they were made from"),
+    ],
+)
+def test_other_formats_are_refused_by_name(tmp_path: Path, file: str, message: str):
+    (tmp_path / file).write_text("{}")
+    with pytest.raises(PolicyError, match=message):
+        read_config(tmp_path)
+    with pytest.raises(PolicyError, match="is a single file, but a model is a folder"):
+        read_config(tmp_path / file)
+
+
+@pytest.mark.model
+def test_quantised_weights_are_refused(tmp_path: Path):
+    folder_with(tmp_path, json.dumps({"quantization_config": {"quant_method": "gptq"}}))
+    with pytest.raises(PolicyError, match=r"are quantised \(gptq\), which cannot be trained"):
+        load_model(tmp_path)
