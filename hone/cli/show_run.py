@@ -13,6 +13,7 @@ from rich.syntax import Syntax
 from rich.text import Text
 
 from hone.cli.output import console, print_fields, print_json, print_table
+from hone.cli.summary import rate
 from hone.outcomes import OUTCOME_RULES, Outcome
 from hone.rollout.ledger import Entry, Ledger
 from hone.rollout.store import load
@@ -47,6 +48,7 @@ def print_run(run: Path, *, as_json: bool) -> None:
         return
     headers = ["step", "rollouts", "reward", "resolved", "", "turns", "loss", "entropy", "grad norm"]
     print_table(headers, [_step_row(rows[i]) for i in _spread(len(rows))])
+    _print_validations(read_metrics(run, "validation"))
     console().print(f"To print one rollout: hone show {run}/{_example(entries)}")
 
 
@@ -79,6 +81,15 @@ def bar(fraction: float) -> str:
     """Return a bar of up to `BAR` columns, rounded to an eighth of a column."""
     eighths = round(max(0.0, min(1.0, fraction)) * BAR * 8)
     return "█" * (eighths // 8) + (BLOCKS[eighths % 8] if eighths % 8 else "")
+
+
+def _print_validations(records: list[dict[str, Any]]) -> None:
+    if records:
+        rows = [
+            (str(r["step"]), rate(r), str(r["n"]), bar(r["resolve_rate"]))
+            for r in (records[i] for i in _spread(len(records)))
+        ]
+        print_table(["after step", "resolved", "n", ""], rows, title="Validation (95 % interval)")
 
 
 def _step_row(record: dict[str, Any]) -> list[str]:

@@ -127,6 +127,8 @@ def _work(settings: RunSettings, command: Command, sizes: dict[str, int]) -> tup
     sampled = settings.train.steps * settings.groups_per_step * settings.rollout.group_size
     chosen = len(range(sizes[settings.evaluate.split])[parse_slice(settings.evaluate.slice)])
     evaluated = chosen * settings.evaluate.samples * max(1, len(settings.evaluate.temperatures))
+    validate = settings.train.validate
+    sampled += validate.count(settings.train.steps) * sizes["validation"] * validate.samples
     twice = 2 * (sizes["test"] + sizes["test_unseen"]) * settings.evaluate.samples
     return {
         "sft": (batches, demonstrations),
@@ -143,5 +145,5 @@ def _set_sizes(settings: RunSettings) -> dict[str, int]:
         return dict.fromkeys(("train", "validation", "test", "test_unseen"), 0)
     if tasks.source != CURRICULUM or tasks.evaluation or tasks.select != SelectSettings():
         return {name: len(members) for name, members in load_splits(tasks).named()}
-    sizes = (tasks.train, 0, tasks.test, tasks.unseen)
+    sizes = (tasks.train, tasks.validation, tasks.test, tasks.unseen)
     return dict(zip(("train", "validation", "test", "test_unseen"), sizes, strict=True))

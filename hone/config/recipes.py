@@ -26,7 +26,6 @@ Tree = dict[str, Any]
 
 
 REMOVED = {
-    "tasks.validation": "nothing used that set",
     "train.max_staleness": "training is on-policy",
 }
 """Removed settings -> reason; using one is an error."""

@@ -52,7 +52,9 @@ async def _quickstart(settings: RunSettings, reporter: Reporter) -> dict[str, An
             start, demonstrations = await make_start_model(settings, runtime, reporter, demonstrated)
             teacher = await _measure_demonstrator(settings, runtime, reporter, demonstrated)
             before = await _measure(settings, runtime, reporter, splits, start, "before")
-            trained = await run_training(ready, runtime, reporter, tasks=practised)
+            trained = await run_training(
+                ready, runtime, reporter, tasks=practised, validation=splits.validation
+            )
             final = replace_symlink(run_dir / "final", trained.checkpoint)
             after = await _measure(settings, runtime, reporter, splits, final, "after")
         report = {

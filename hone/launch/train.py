@@ -14,6 +14,7 @@ from hone.launch.reporter import Reporter, Stage
 from hone.launch.rundir import claim
 from hone.launch.runtime import Runtime, open_context, open_runtime, open_scorers
 from hone.launch.sft import make_start_model, split_demonstrated, with_start_model
+from hone.launch.validate import make_validator, require_validation_tasks
 from hone.launch.weights import publisher
 from hone.policy.model import load_model
 from hone.policy.settings import OpenAIEngineSettings
@@ -49,23 +50,27 @@ def train(settings: RunSettings, reporter: Reporter) -> TrainReport:
 
     async def run() -> TrainReport:
         async with open_runtime(settings) as runtime:
-            tasks: Sequence[Task] = load_splits(settings.tasks).train
+            splits = load_splits(settings.tasks)
+            tasks: Sequence[Task] = splits.train
             if makes_model:
                 demonstrated, tasks = split_demonstrated(settings, tasks)
                 await make_start_model(settings, runtime, reporter, demonstrated)
-            return await run_training(ready, runtime, reporter, tasks=tasks)
+            return await run_training(ready, runtime, reporter, tasks=tasks, validation=splits.validation)
 
     return asyncio.run(run())
 
 
 async def run_training(
-    settings: RunSettings, runtime: Runtime, reporter: Reporter, *, tasks: Sequence[Task]
+    settings: RunSettings,
+    runtime: Runtime,
+    reporter: Reporter,
+    *,
+    tasks: Sequence[Task],
+    validation: Sequence[Task] = (),
 ) -> TrainReport:
-    """Train on `tasks` in a claimed run directory."""
+    """Train on `tasks` in a claimed run directory, and validate on `validation`."""
     _require_trainable(settings)
-    check_proven(settings.tasks, tasks)
-    if not tasks:
-        raise ConfigError("the training set is empty: set tasks.train, or a tasks.source with tasks")
+    _require_tasks(settings, tasks, validation)
     await asyncio.to_thread(pin_policy, settings)
     policy = await asyncio.to_thread(load_policy, settings)
     trainer = make_trainer(policy, settings)
@@ -104,6 +109,9 @@ async def run_training(
                     is_masked=lambda trajectory: is_masked(trajectory, settings.rollout),
                     on_step=display.on_step,
                     warn=reporter.note,
+                    validator=make_validator(
+                        settings, context, reporter, validation, metrics, display.on_validation
+                    ),
                 )
             )
         balance = ledger.balance()
@@ -162,14 +170,19 @@ class TrainingDisplay:
         self.last: Mapping[str, float] = {}  # metrics of the last step
         self._stage = stage
         self._reward = ""
+        self._validated = ""
 
     def on_rollout(self, progress: RolloutProgress) -> None:
-        self._stage.set_status(f"{self._reward}rollouts {progress.ended}/{progress.planned}")
+        self._stage.set_status(f"{self._reward}{self._validated}rollouts {progress.ended}/{progress.planned}")
+
+    def on_validation(self, version: int, metrics: Mapping[str, float]) -> None:
+        self._validated = f"validated {100 * metrics['resolve_rate']:.0f} % after step {version}  "
+        self._stage.set_status(f"{self._reward}{self._validated}".rstrip())
 
     def on_step(self, step: int, metrics: Mapping[str, float]) -> None:
         self.last = metrics
         self._reward = f"reward {metrics['reward']:+.2f}  resolved {100 * metrics['resolve_rate']:.0f} %  "
-        self._stage.set_status(self._reward)
+        self._stage.set_status(f"{self._reward}{self._validated}".rstrip())
         self._stage.set_done(step + 1)
 
 
@@ -190,6 +203,14 @@ def _nth(seed: int, tasks: Sequence[Task], position: int) -> Task:
     order = list(range(len(tasks)))
     random.Random(f"{seed} epoch {epoch}").shuffle(order)
     return tasks[order[index]]
+
+
+def _require_tasks(settings: RunSettings, tasks: Sequence[Task], validation: Sequence[Task]) -> None:
+    """Raise TaskError for an unproven task, ConfigError for a missing set."""
+    check_proven(settings.tasks, tasks)
+    if not tasks:
+        raise ConfigError("the training set is empty: set tasks.train, or a tasks.source with tasks")
+    require_validation_tasks(settings, validation)
 
 
 def _require_trainable(settings: RunSettings) -> None:

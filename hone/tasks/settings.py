@@ -44,6 +44,8 @@ class TasksSettings(Settings):
     """Selects tasks of `source`, not of `evaluation`."""
     train: int = Field(default=512, ge=0)
     """Number of tasks in the training set (curriculum only)."""
+    validation: int = Field(default=0, ge=0)
+    """Number of tasks in the validation set, of the families seen in training (curriculum only)."""
     test: int = Field(default=160, ge=0)
     """Number of tasks in the test set, of the families seen in training (curriculum only)."""
     unseen: int = Field(default=40, ge=0)

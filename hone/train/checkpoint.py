@@ -18,7 +18,7 @@ import json
 import logging
 import random
 import shutil
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -53,8 +53,18 @@ class TrainState:
     rollouts: Mapping[str, Any] = field(default_factory=dict[str, Any])  # JSON: the disposals for the ledger
 
 
-def save(directory: Path, state: TrainState, *, trainer: Trainer, tokenizer: Tokenizer, keep: int) -> Path:
-    """Write the checkpoint of `state.step`, delete all but the newest `keep`, and return its folder.
+def save(
+    directory: Path,
+    state: TrainState,
+    *,
+    trainer: Trainer,
+    tokenizer: Tokenizer,
+    keep: int,
+    protect: Collection[int] = (),
+) -> Path:
+    """Write the checkpoint of `state.step` and return its folder.
+
+    Deletes all others but the newest `keep` and those of the steps in `protect`.
 
     After the return, the checkpoint survives a power cut. Raises CheckpointError when it cannot be written
     (a full disk); earlier checkpoints are then unchanged.
@@ -71,7 +81,8 @@ def save(directory: Path, state: TrainState, *, trainer: Trainer, tokenizer: Tok
         beside.rename(final)
         sync_directory(directory)
         for old in _steps(directory)[keep:]:
-            remove_directory(old)
+            if int(old.name.removeprefix(PREFIX)) not in protect:
+                remove_directory(old)
     except (OSError, SafetensorError, RuntimeError) as error:  # torch and safetensors wrap OSError
         shutil.rmtree(beside, ignore_errors=True)
         raise CheckpointError(

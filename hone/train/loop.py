@@ -27,6 +27,7 @@ from hone.train.metrics import MetricsWriter
 from hone.train.samples import build_samples
 from hone.train.settings import TrainSettings
 from hone.train.trainer import Trainer
+from hone.train.validate import Validator
 from hone.types import Sample, Trajectory
 from hone.utils.concurrency import run_in_thread
 
@@ -52,6 +53,7 @@ class TrainRun:
     is_masked: Callable[[Trajectory], bool]
     on_step: Callable[[int, Mapping[str, float]], None] = lambda step, metrics: None
     warn: Callable[[str], None] = log.warning
+    validator: Validator | None = None
 
 
 async def train(run: TrainRun) -> None:
@@ -62,6 +64,7 @@ async def train(run: TrainRun) -> None:
     """
     start = await resume(run)
     idle = idle_steps_before(run.run_dir, start)
+    await validate(run, start)
     for step in range(start, run.settings.steps):
         trajectories = await run.collect(step)
         advantages, samples = to_samples(trajectories, run.settings, run.is_masked)
@@ -71,13 +74,28 @@ async def train(run: TrainRun) -> None:
         idle = int(metrics["idle_steps"])
         await run.publish(step + 1)
         disposals = dispose(advantages, samples)
-        if (step + 1) % run.settings.checkpoint.every == 0 or step + 1 == run.settings.steps:
+        if needs_checkpoint(run, step):
             await run_in_thread(save, run, step, disposals)
         run.metrics.write(step, metrics)  # before the commit: a crash may repeat a line but loses none
         run.ledger.commit_step(step, disposals)
         run.on_step(step, metrics)
+        await validate(run, step + 1)
         if warning := check_idle(metrics, step, run.settings.max_idle_steps):
             run.warn(warning)
+
+
+def needs_checkpoint(run: TrainRun, step: int) -> bool:
+    """Return whether `step` ends with a checkpoint."""
+    due = (step + 1) % run.settings.checkpoint.every == 0 or step + 1 == run.settings.steps
+    return due or (run.validator is not None and run.validator.needs_checkpoint(step))
+
+
+async def validate(run: TrainRun, version: int) -> None:
+    """Validate `version` if it is due, and keep the best checkpoint."""
+    if run.validator is not None:
+        if run.validator.is_due(version):
+            await run.validator.validate(version)
+        run.validator.link_best(checkpoints(run.run_dir))
 
 
 async def resume(run: TrainRun) -> int:
@@ -91,6 +109,8 @@ async def resume(run: TrainRun) -> int:
             run.ledger.commit_step(done, {i: _disposal(d) for i, d in state.rollouts.items()})
     if _committed(run.ledger) > done:
         run.ledger.rollback(done)
+    if run.validator is not None:
+        run.validator.resume(done + 1)
     await run.publish(done + 1)
     return done + 1
 
@@ -212,6 +232,7 @@ def save(run: TrainRun, step: int, disposals: Mapping[str, Disposal]) -> Path:
         trainer=run.trainer,
         tokenizer=run.tokenizer,
         keep=run.settings.checkpoint.keep,
+        protect=() if run.validator is None else run.validator.protected(checkpoints(run.run_dir)),
     )
 
 

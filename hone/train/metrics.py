@@ -32,15 +32,19 @@ class MetricsWriter:
 
             self._board = SummaryWriter(str(run_dir / "tensorboard"))
 
-    def write(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Record `metrics` of `step`. A value that is not finite becomes null in the JSON."""
-        record = {"kind": self._kind, "step": step, "time": time.time()}
+    def write(self, step: int, metrics: Mapping[str, float], *, kind: str | None = None) -> None:
+        """Record `metrics` of `step` in the series `kind`, by default the writer's own.
+
+        A value that is not finite becomes null in the JSON.
+        """
+        kind = kind or self._kind
+        record = {"kind": kind, "step": step, "time": time.time()}
         record |= {k: v if math.isfinite(v) else None for k, v in metrics.items()}
         self._file.write(json.dumps(record) + "\n")
         self._file.flush()
         if self._board is not None:
             for name, value in metrics.items():
-                self._board.add_scalar(f"{self._kind}/{name}", value, step)
+                self._board.add_scalar(f"{kind}/{name}", value, step)
             self._board.flush()
 
     def close(self) -> None:

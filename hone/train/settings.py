@@ -208,7 +208,16 @@ class ValidateSettings(Settings):
     """Rollouts per validation task."""
 
     keep_best: Annotated[bool, Mark.SAME_RESULTS] = True
-    """Keep the checkpoint with the highest resolve rate on the validation tasks, as `checkpoints/best`."""
+    """Keep the checkpoint with the highest resolve rate on the validation tasks, as `checkpoints/best`; a
+    step before a validation then always ends with a checkpoint."""
+
+    def is_due(self, version: int, steps: int) -> bool:
+        """Return whether the weights after `version` of `steps` training steps are validated."""
+        return bool(self.every) and (version % self.every == 0 or version == steps)
+
+    def count(self, steps: int) -> int:
+        """Return the number of validations of a run of `steps` training steps."""
+        return sum(self.is_due(version, steps) for version in range(steps + 1))
 
 
 class CheckpointSettings(Settings):

@@ -43,13 +43,15 @@ ATTEMPTS = 200  # draws per task before the generator gives up
 def generate(settings: TasksSettings) -> Splits:
     """Return the curriculum of `settings.seed`: the same settings give the same tasks.
 
-    The test sets are made first, so that their tasks do not depend on the size of the training set.
+    The test sets are made first, so that their tasks do not depend on the size of the training set; the
+    validation set is made last, so that no other set depends on it.
     """
     taken: dict[object, str] = {}
     sets = {
         "test": (TRAINED_FAMILIES, settings.test),
         "test_unseen": (UNSEEN_FAMILIES, settings.unseen),
         "train": (TRAINED_FAMILIES, settings.train),
+        "validation": (TRAINED_FAMILIES, settings.validation),
     }
     made = {
         split: tuple(_task(families, settings, split, i, taken) for i in range(size))
