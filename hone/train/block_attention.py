@@ -49,8 +49,8 @@ class BlockAttention:
         """Return [1, H, U, D] from query [1, H, U, D] and key, value [1, H_kv, U, D]; `layer` is unused."""
         if window not in self._blocks:
             self._blocks[window] = forest_blocks(self._forest, window)
-        blocks, positions = self._blocks[window], self._position_ids
-        return _Attention.apply(query, key, value, blocks, positions, window, scale)  # pyright: ignore[reportReturnType]
+        attend = BlockAttend(self._blocks[window], self._position_ids, window, scale)
+        return _Attention.apply(query, key, value, attend)  # pyright: ignore[reportReturnType]
 
 
 def forest_blocks(forest: Forest, window: int | None) -> list[Block]:
@@ -86,43 +86,90 @@ def _within(block: Block, window: int, forest: Forest) -> list[Block]:
     return parts
 
 
-def _mask(block: Block, positions: Tensor, window: int | None, dtype: torch.dtype) -> Tensor | None:
-    """Return the additive mask [queries, keys] of a windowed block."""
-    if not block.windowed or window is None:
-        return None
-    distance = positions[block.q0 : block.q1, None] - positions[None, block.k0 : block.k1]
-    index_q, index_k = torch.arange(block.q0, block.q1), torch.arange(block.k0, block.k1)
-    hidden = (distance >= window) | (index_k[None] > index_q[:, None])
-    return torch.zeros(hidden.shape, dtype=dtype).masked_fill_(hidden, _MASKED)
+def path_blocks(start: int, end: int, window: int | None) -> list[Block]:
+    """Return blocks of the queries [start, end) of a path against the keys [0, end) of the same path."""
+    if window is None or end <= window:
+        own = Block(start, end, start, end, causal=True)
+        return [own, Block(start, end, 0, start, causal=False)] if start else [own]
+    size = max(window, 64)
+    return [
+        Block(
+            q0, min(q0 + size, end), max(0, q0 - window + 1), min(q0 + size, end), causal=False, windowed=True
+        )
+        for q0 in range(start, end, size)
+    ]
 
 
-def attend(
-    query: Tensor, key: Tensor, value: Tensor, *, causal: bool, scale: float, mask: Tensor | None = None
-) -> tuple[Tensor, Tensor]:
-    """Return the output [1, H, Q, D] and the log-sum-exp, float32 [1, H, Q], of one block."""
-    kernel = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
-    return kernel(query, key, value, 0.0, causal and mask is None, attn_mask=mask, scale=scale)
+@dataclass(frozen=True, slots=True)
+class BlockAttend:
+    """Attention over blocks, and its backward pass."""
+
+    blocks: Sequence[Block]  # the first ones cover each query once, in order
+    position_ids: Tensor  # int64, of the keys; a query is one of them
+    window: int | None
+    scale: float
+    first_query: int = 0  # index of the first row of `query` in the order of the blocks
+
+    def forward(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the output [1, H, Q, D] and the log-sum-exp, float32 [1, H, Q]."""
+        batch, heads, length, width = query.shape
+        out = query.new_empty(batch, length, heads, width, dtype=torch.float32).transpose(1, 2)
+        lse = torch.empty(batch, heads, length)
+        filled = 0
+        kernel = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+        for block in self.blocks:
+            q, k, mask, causal = self._slices(block, query.dtype)
+            part = kernel(
+                query[:, :, q], key[:, :, k], value[:, :, k], 0.0, causal, attn_mask=mask, scale=self.scale
+            )
+            if q.start == filled:
+                out[:, :, q], lse[:, :, q] = part
+                filled = q.stop
+            else:
+                _merge(out[:, :, q], lse[:, :, q], *part)
+        return out.to(query.dtype), lse
+
+    def backward(
+        self,
+        grad: Tensor,
+        tensors: tuple[Tensor, Tensor, Tensor],
+        out: Tensor,
+        lse: Tensor,
+        sums: Sequence[Tensor],
+    ) -> None:
+        """Add the gradients of query, key and value to `sums`, float32 of the same shapes."""
+        query, key, value = tensors
+        kernel = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
+        for block in self.blocks:
+            q, k, mask, causal = self._slices(block, query.dtype)
+            parts = kernel(
+                grad[:, :, q],
+                query[:, :, q],
+                key[:, :, k],
+                value[:, :, k],
+                out[:, :, q],
+                lse[:, :, q],
+                0.0,
+                causal,
+                attn_mask=mask,
+                scale=self.scale,
+            )
+            for total, part, rows in zip(sums, parts, (q, k, k), strict=True):
+                total[:, :, rows] += part
+
+    def _slices(self, block: Block, dtype: torch.dtype) -> tuple[slice, slice, Tensor | None, bool]:
+        """Return the rows of `query` and `key`, the additive mask and whether the block is causal."""
+        queries = slice(block.q0 - self.first_query, block.q1 - self.first_query)
+        mask = None
+        if block.windowed and self.window is not None:
+            index_q, index_k = torch.arange(block.q0, block.q1), torch.arange(block.k0, block.k1)
+            distance = self.position_ids[index_q, None] - self.position_ids[None, index_k]
+            hidden = (distance >= self.window) | (index_k[None] > index_q[:, None])
+            mask = torch.zeros(hidden.shape, dtype=dtype).masked_fill_(hidden, _MASKED)
+        return queries, slice(block.k0, block.k1), mask, block.causal and mask is None
 
 
-def attend_backward(
-    grad: Tensor,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    out: Tensor,
-    lse: Tensor,
-    *,
-    causal: bool,
-    scale: float,
-    mask: Tensor | None = None,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Return a block's share of the gradients; `out` and `lse` are those of all blocks of its queries."""
-    kernel = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
-    causal = causal and mask is None
-    return kernel(grad, query, key, value, out, lse, 0.0, causal, attn_mask=mask, scale=scale)
-
-
-def merge(out: Tensor, lse: Tensor, more_out: Tensor, more_lse: Tensor) -> None:
+def _merge(out: Tensor, lse: Tensor, more_out: Tensor, more_lse: Tensor) -> None:
     """Add to `out` and `lse`, in place, the attention of the same queries to other keys."""
     total = torch.logaddexp(lse, more_lse)
     out.mul_((lse - total).exp_()[..., None])
@@ -132,53 +179,15 @@ def merge(out: Tensor, lse: Tensor, more_out: Tensor, more_lse: Tensor) -> None:
 
 class _Attention(torch.autograd.Function):
     @staticmethod
-    def forward(
-        ctx: Any,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        blocks: Sequence[Block],
-        positions: Tensor,
-        window: int | None,
-        scale: float,
-    ) -> Tensor:
-        batch, heads, length, width = query.shape
-        out = query.new_empty(batch, length, heads, width, dtype=torch.float32).transpose(1, 2)
-        lse = torch.empty(batch, heads, length)
-        filled = 0
-        for block in blocks:
-            q, k = slice(block.q0, block.q1), slice(block.k0, block.k1)
-            mask = _mask(block, positions, window, query.dtype)
-            part = attend(
-                query[:, :, q], key[:, :, k], value[:, :, k], causal=block.causal, scale=scale, mask=mask
-            )
-            if block.q0 == filled:  # the first blocks cover each query once, in order
-                out[:, :, q], lse[:, :, q] = part
-                filled = block.q1
-            else:
-                merge(out[:, :, q], lse[:, :, q], *part)
-        out = out.to(query.dtype)
+    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, attend: BlockAttend) -> Tensor:
+        out, lse = attend.forward(query, key, value)
         ctx.save_for_backward(query, key, value, out, lse)
-        ctx.blocks, ctx.positions, ctx.window, ctx.scale = blocks, positions, window, scale
+        ctx.attend = attend
         return out
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         query, key, value, out, lse = ctx.saved_tensors
         sums = [torch.zeros_like(tensor, dtype=torch.float32) for tensor in (query, key, value)]
-        for block in ctx.blocks:
-            q, k = slice(block.q0, block.q1), slice(block.k0, block.k1)
-            parts = attend_backward(
-                grads[0][:, :, q],
-                query[:, :, q],
-                key[:, :, k],
-                value[:, :, k],
-                out[:, :, q],
-                lse[:, :, q],
-                causal=block.causal,
-                scale=ctx.scale,
-                mask=_mask(block, ctx.positions, ctx.window, query.dtype),
-            )
-            for total, part, rows in zip(sums, parts, (q, k, k), strict=True):
-                total[:, :, rows] += part
-        return (*(total.to(query.dtype) for total in sums), None, None, None, None)
+        ctx.attend.backward(grads[0], (query, key, value), out, lse, sums)
+        return (*(total.to(query.dtype) for total in sums), None)

@@ -13,6 +13,7 @@ from torch.nn.attention.flex_attention import BlockMask, create_block_mask
 from transformers import Gemma2Config, Gemma2ForCausalLM, PreTrainedModel
 
 from hone.train.attention import DenseAttention, attention_over
+from hone.train.depth_first import depth_first
 from hone.train.errors import TrainError
 from hone.train.flex import BLOCK, FlexAttention, forest_block_mask
 from hone.train.forest import Branch, Forest, build_forest
@@ -70,6 +71,19 @@ def over_forest(
     return logprobs.detach(), entropies, gradients(policy.model)
 
 
+def segment_by_segment(model: PreTrainedModel, branches: Sequence[Branch], temperature: float) -> Result:
+    policy = PolicyModel(copy.deepcopy(model), temperature=temperature, logit_tokens=7)
+    forest = build_forest(branches, share=True)
+    predictors, targets = arrays(forest, branches)[2:]
+    weights = coefficients(len(targets))
+
+    def loss(index: Tensor, logprobs: Tensor) -> Tensor:
+        return (logprobs * weights[index]).sum()
+
+    logprobs, entropies = depth_first(policy, forest, predictors.numpy(), targets, loss)
+    return logprobs, entropies, gradients(policy.model)
+
+
 def assert_equal(ours: Result, expected: Result) -> None:
     """Worst relative difference: of the loss, and of each parameter's gradient against its largest entry."""
     weights = coefficients(len(expected[0]))
@@ -81,11 +95,12 @@ def assert_equal(ours: Result, expected: Result) -> None:
 
 
 @pytest.mark.parametrize("name", ARCHITECTURES)
-def test_packed_and_shared_passes_equal_plain_passes(name: str) -> None:
+def test_passes_over_forests_equal_plain_passes(name: str) -> None:
     model, branches = architecture(name), tree_branches()
     expected = plain(model, branches, temperature=0.8)
     for share in (False, True):
         assert_equal(over_forest(model, branches, 0.8, share=share), expected)
+    assert_equal(segment_by_segment(model, branches, 0.8), expected)
 
 
 @pytest.mark.parametrize("window", [None, 5, 70])
@@ -171,3 +186,13 @@ def test_models_with_soft_caps_are_refused() -> None:
     )
     with pytest.raises(TrainError, match="softcap"):
         require_exact_passes(PolicyModel(Gemma2ForCausalLM(config), temperature=1.0, logit_tokens=7))
+
+
+def test_depth_first_without_loss_leaves_no_gradient() -> None:
+    model, branches = architecture("qwen3"), tree_branches()
+    policy = PolicyModel(model, temperature=0.8, logit_tokens=7)
+    forest = build_forest(branches, share=True)
+    predictors, targets = arrays(forest, branches)[2:]
+    logprobs, _ = depth_first(policy, forest, predictors.numpy(), targets, None)
+    torch.testing.assert_close(logprobs, plain(model, branches, 0.8)[0], atol=1e-5, rtol=1e-5)
+    assert all(p.grad is None for p in model.parameters())
