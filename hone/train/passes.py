@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from hone.train.forest import Branch, Forest, build_forest, depth_first_order, shared_prefix
 
@@ -58,7 +58,7 @@ class CostModel:
 
 def cost_model(config: PretrainedConfig) -> CostModel:
     """Return the cost model of a decoder-only transformer, dense or with experts."""
-    text: Any = config.get_text_config()
+    text: Any = cast("Any", config).get_text_config()
     head_dim = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
     queries = text.num_attention_heads * head_dim
     keys = (getattr(text, "num_key_value_heads", None) or text.num_attention_heads) * head_dim

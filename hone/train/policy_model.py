@@ -3,15 +3,18 @@
 # pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
 from __future__ import annotations
 
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from hone.train.activations import checkpointed_layers, offloaded_activations
 from hone.train.attention import AttendFunction, attention_over, pass_arguments, use_forest_attention
 from hone.train.errors import TrainError
 from hone.train.forest import Branch, build_forest
+from hone.train.settings import MemorySettings
 from hone.train.vocabulary import score
 
 if TYPE_CHECKING:
@@ -27,7 +30,14 @@ class PolicyModel(nn.Module):
     The model computes in evaluation mode: dropout would change the ratio against the sampled policy.
     """
 
-    def __init__(self, model: PreTrainedModel, *, temperature: float, logit_tokens: int) -> None:
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        *,
+        temperature: float,
+        logit_tokens: int,
+        memory: MemorySettings | None = None,
+    ) -> None:
         """`temperature` divides the logits; see `PassSettings.logit_tokens`. Raises TrainError for a model
         whose attention does not go through transformers' registry."""
         super().__init__()
@@ -35,6 +45,7 @@ class PolicyModel(nn.Module):
         self.model = model.eval()
         self.temperature = temperature
         self.logit_tokens = logit_tokens
+        self._memory = memory or MemorySettings()
 
     def forward(
         self,
@@ -55,7 +66,13 @@ class PolicyModel(nn.Module):
     def decode(self, tokens: Tensor, position_ids: Tensor, attend: AttendFunction) -> Tensor:
         """Return the last hidden states [U, C] of one pass, after the final norm."""
         decoder = cast("Any", self.model.get_decoder())
-        out = decoder(input_ids=tokens, position_ids=position_ids, **pass_arguments(attend, tokens.device))
+        with ExitStack() as stack:
+            if torch.is_grad_enabled() and self._memory.offload_activations:
+                stack.enter_context(offloaded_activations(self.model))
+            if torch.is_grad_enabled() and self._memory.activation_checkpointing:
+                stack.enter_context(checkpointed_layers(self.model))
+            arguments = pass_arguments(attend, tokens.device)
+            out = decoder(input_ids=tokens, position_ids=position_ids, **arguments)
         return out.last_hidden_state[0]
 
     def score(self, hidden: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:

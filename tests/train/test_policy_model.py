@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ from hone.train.errors import TrainError
 from hone.train.flex import BLOCK, FlexAttention, forest_block_mask
 from hone.train.forest import Branch, Forest, build_forest
 from hone.train.policy_model import PolicyModel, require_exact_passes
+from hone.train.settings import MemorySettings
 from tests.train.architectures import ARCHITECTURES, VOCABULARY, architecture, tree_branches
 
 CPU = torch.device("cpu")
@@ -60,10 +62,13 @@ def arrays(forest: Forest, branches: Sequence[Branch]) -> tuple[Tensor, Tensor, 
     )
 
 
-def over_forest(
-    model: PreTrainedModel, branches: Sequence[Branch], temperature: float, *, share: bool
-) -> Result:
-    policy = PolicyModel(copy.deepcopy(model), temperature=temperature, logit_tokens=7)
+def policy_of(
+    model: PreTrainedModel, temperature: float, memory: MemorySettings | None = None
+) -> PolicyModel:
+    return PolicyModel(copy.deepcopy(model), temperature=temperature, logit_tokens=7, memory=memory)
+
+
+def over_forest(policy: PolicyModel, branches: Sequence[Branch], *, share: bool) -> Result:
     forest = build_forest(branches, share=share)
     logprobs, entropies = policy(*arrays(forest, branches), attention_over(forest, CPU))
     assert not entropies.requires_grad
@@ -71,8 +76,7 @@ def over_forest(
     return logprobs.detach(), entropies, gradients(policy.model)
 
 
-def segment_by_segment(model: PreTrainedModel, branches: Sequence[Branch], temperature: float) -> Result:
-    policy = PolicyModel(copy.deepcopy(model), temperature=temperature, logit_tokens=7)
+def segment_by_segment(policy: PolicyModel, branches: Sequence[Branch]) -> Result:
     forest = build_forest(branches, share=True)
     predictors, targets = arrays(forest, branches)[2:]
     weights = coefficients(len(targets))
@@ -99,8 +103,62 @@ def test_passes_over_forests_equal_plain_passes(name: str) -> None:
     model, branches = architecture(name), tree_branches()
     expected = plain(model, branches, temperature=0.8)
     for share in (False, True):
-        assert_equal(over_forest(model, branches, 0.8, share=share), expected)
-    assert_equal(segment_by_segment(model, branches, 0.8), expected)
+        assert_equal(over_forest(policy_of(model, 0.8), branches, share=share), expected)
+    assert_equal(segment_by_segment(policy_of(model, 0.8), branches), expected)
+
+
+@pytest.mark.parametrize("name", ["qwen3", "qwen3_moe"])
+@pytest.mark.parametrize("setting", ["activation_checkpointing", "offload_activations"])
+def test_saving_memory_changes_no_number(name: str, setting: str) -> None:
+    model, branches = architecture(name), tree_branches()
+    expected = plain(model, branches, temperature=0.8)
+    memory = MemorySettings.model_validate({setting: True})
+    assert_equal(over_forest(policy_of(model, 0.8, memory), branches, share=True), expected)
+    assert_equal(segment_by_segment(policy_of(model, 0.8, memory), branches), expected)
+
+
+def test_checkpointing_saves_a_fraction_of_the_bytes() -> None:
+    branches = tree_branches()
+    forest = build_forest(branches, share=True)
+    saved: dict[bool, int] = {}
+    for checkpointing in (False, True):
+        memory = MemorySettings(activation_checkpointing=checkpointing)
+        policy = policy_of(architecture("qwen3"), 1.0, memory)
+        storages: dict[int, int] = {}
+
+        def pack(tensor: Tensor, storages: dict[int, int] = storages) -> Tensor:
+            storages[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+            return tensor
+
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+            tokens, position_ids = arrays(forest, branches)[:2]
+            hidden = policy.decode(tokens, position_ids, attention_over(forest, CPU))
+        assert not any(module.training for module in policy.model.modules())
+        for parameter in policy.model.parameters():
+            storages.pop(parameter.untyped_storage().data_ptr(), None)
+        saved[checkpointing] = sum(storages.values())
+        hidden.sum().backward()
+    assert saved[True] * 5 < saved[False]
+
+
+def test_offloading_copies_activations_and_no_weights() -> None:
+    branches = tree_branches()
+    policy = policy_of(architecture("qwen3"), 1.0, MemorySettings(offload_activations=True))
+    forest = build_forest(branches, share=True)
+    tokens, position_ids = arrays(forest, branches)[:2]
+    kept: list[Tensor] = []
+    copy_ = Tensor.copy_
+
+    def watch(self: Tensor, other: Tensor, *args: Any) -> Tensor:
+        kept.append(other)
+        return copy_(self, other, *args)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Tensor, "copy_", watch)
+        policy.decode(tokens, position_ids, attention_over(forest, CPU))
+    assert sum(tensor.nbytes for tensor in kept) > 10 * forest.tokens.size * 32 * 4
+    weights = {p.untyped_storage().data_ptr() for p in policy.parameters()}
+    assert not weights & {tensor.untyped_storage().data_ptr() for tensor in kept}
 
 
 @pytest.mark.parametrize("window", [None, 5, 70])
