@@ -2,7 +2,8 @@
 
 Every figure is in bytes. The peak of a step is taken to be the sum of its parts: gradients of earlier
 micro-batches exist while the activations and logits of the last one do. `benchmarks/memory.py` compares the
-sums with measured peaks.
+sums with measured peaks. The plan does not know how many tokens of a pass were sampled, so it takes all of
+them, or `logit_tokens` if that is less.
 
 Activations of one token in one layer, with b bytes per number (2 in bfloat16), hidden size h, query width q,
 key width k, feed-forward width i, as transformers' Qwen3 saves them for the backward pass:
@@ -26,7 +27,7 @@ from hone.train.settings import LearnerSettings, LoraSettings, OptimizerSettings
 
 FLOAT32 = 4
 BYTES = {"float32": 4, "bfloat16": 2}
-_LOGIT_COPIES = 4  # float32 [tokens, vocabulary] arrays at the peak of the projection and its backward pass
+_LOGIT_BLOCKS = 4 * 2**22  # float32 blocks of 2**20 logits, see hone.train.vocabulary
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,65 +75,91 @@ class StepSettings:
         return BYTES[self.dtype]
 
     @property
+    def is_sharded(self) -> bool:
+        return self.learner.learner == "ranks"
+
+    @property
     def shards(self) -> int:
-        """Ranks that share the weights of one copy by FSDP."""
+        """Ranks that share the weights of one copy by FSDP, those of one sequence included."""
         parallel = self.learner.parallel
-        others = parallel.replicate * parallel.sequence * parallel.tensor
-        return parallel.fsdp or max(1, self.learner.ranks // others)
+        others = parallel.replicate * parallel.tensor
+        return (
+            parallel.fsdp or max(1, self.learner.ranks // others // parallel.sequence)
+        ) * parallel.sequence
 
 
 def step_memory(shape: Shape, step: StepSettings) -> StepMemory:
     """Return the memory of one rank, or of the learner in process, at the peak of a training step."""
-    tensor, lora, memory = step.learner.parallel.tensor, step.learner.lora, step.learner.memory
-    embedding = shape.embedding_parameters / step.shards
-    layers = (shape.parameters - shape.embedding_parameters) / step.shards / tensor
-    weights = (embedding + layers) * step.element
-    trained = weights / step.element if lora is None else adapter_parameters(shape, lora) / step.shards
-    frozen_reference = weights if step.reference and lora is None else 0.0
+    lora, offload = step.learner.lora, step.learner.memory.offload_optimizer and step.gpu
+    parameters = _share(shape, step)
+    trained = parameters if lora is None else adapter_parameters(shape, lora) / step.shards
     gathered, in_flight = _gathered(shape, step)
-    masters = trained * FLOAT32 if step.element < FLOAT32 and lora is None else 0.0
     moments = trained * _moment_bytes(shape, step.optimizer)
     gradients = trained * FLOAT32 * step.passes.workers
-    activations, host_activations = _activations(shape, step)
-    host_optimizer = 0.0
-    if memory.offload_optimizer and step.gpu:
-        host_optimizer = masters + moments + gradients
+    kept, masters = _weights(parameters, trained, step)
+    reference = kept if step.reference and lora is None else 0.0
+    if step.reference and lora is None and step.is_sharded:
+        reference = parameters * FLOAT32
+    host = 0.0
+    if offload:
+        host = masters + moments + gradients
         masters = moments = gradients = 0.0
-    adapters = 0.0 if lora is None else trained * FLOAT32
+        if step.is_sharded:  # FSDP keeps all shards there
+            host, kept, reference = host + kept + reference, 0.0, 0.0
+    activations, host_activations = _activations(shape, step)
     return StepMemory(
-        weights=weights + adapters + gathered,
-        reference=frozen_reference,
+        weights=kept + gathered,
+        reference=reference,
         masters=masters,
         moments=moments,
         gradients=gradients + in_flight,
         activations=activations * step.passes.workers,
         logits=_logits(shape, step) * step.passes.workers,
-        host_optimizer=host_optimizer,
+        host_optimizer=host,
         host_activations=host_activations,
-        resident=weights + adapters + frozen_reference + masters + moments,
+        resident=kept + reference + masters + moments,
     )
+
+
+def _share(shape: Shape, step: StepSettings) -> float:
+    """Return the parameters that one rank keeps: tensor parallelism splits the layers only."""
+    layers = (shape.parameters - shape.embedding_parameters) / step.learner.parallel.tensor
+    return (shape.embedding_parameters + layers) / step.shards
+
+
+def _weights(parameters: float, trained: float, step: StepSettings) -> tuple[float, float]:
+    """Return the bytes of weights and of masters that one rank keeps.
+
+    Ranks keep float32 shards, which are their own masters; in process, trained weights in bfloat16 have
+    float32 copies. Adapters are float32.
+    """
+    if step.learner.lora is not None:
+        element = FLOAT32 if step.is_sharded else step.element
+        return parameters * element + trained * FLOAT32, 0.0
+    if step.element == FLOAT32:
+        return parameters * FLOAT32, 0.0
+    return (0.0 if step.is_sharded else parameters * step.element), parameters * FLOAT32
 
 
 def adapter_parameters(shape: Shape, lora: LoraSettings) -> float:
     """Return the parameters of all adapters: rank x (inputs + outputs) of each target matrix."""
     sizes = _linear_sizes(shape)
-    names = list(sizes) if "all-linear" in lora.targets else [n for n in lora.targets if n in sizes]
-    return shape.layers * lora.rank * sum(sizes[name] for name in names)
+    return shape.layers * lora.rank * sum(sizes[name] for name in _targets(shape, lora))
+
+
+def _targets(shape: Shape, lora: LoraSettings) -> list[str]:
+    """Return the names of the adapted layers of a block."""
+    sizes = _linear_sizes(shape)
+    return list(sizes) if "all-linear" in lora.targets else [n for n in lora.targets if n in sizes]
 
 
 def _linear_sizes(shape: Shape) -> dict[str, int]:
-    """Return inputs + outputs of each linear layer of a block, summed over experts."""
+    """Return inputs + outputs of each linear layer of a block; experts are no linear layers."""
     h, q, k, i = shape.hidden, shape.attention_width, shape.kv_width, shape.inner
-    copies = max(1, shape.experts)
-    return {
-        "q_proj": h + q,
-        "k_proj": h + k,
-        "v_proj": h + k,
-        "o_proj": q + h,
-        "gate_proj": copies * (h + i),
-        "up_proj": copies * (h + i),
-        "down_proj": copies * (i + h),
-    }
+    sizes = {"q_proj": h + q, "k_proj": h + k, "v_proj": h + k, "o_proj": q + h}
+    if not shape.experts:
+        sizes |= {"gate_proj": h + i, "up_proj": h + i, "down_proj": i + h}
+    return sizes
 
 
 def _moment_bytes(shape: Shape, optimizer: OptimizerSettings) -> float:
@@ -151,26 +178,39 @@ def _gathered(shape: Shape, step: StepSettings) -> tuple[float, float]:
     largest matrix exists beside the float32 sum that it is added to.
     """
     layer = shape.layer_parameters / step.learner.parallel.tensor
-    if step.shards > 1:
+    full = step.learner.lora is None
+    if step.is_sharded:
         root = shape.embedding_parameters
-        whole = (2 * layer + root) * step.element
-        reduced = max(layer, root) if step.learner.lora is None else 0.0
-        return whole, reduced * (step.element + FLOAT32)
-    largest = shape.vocab_size * shape.hidden if step.learner.lora is None else 0.0
+        reduced = max(layer, root) if full else 0.0
+        return (2 * layer + root) * step.element, reduced * (step.element + FLOAT32)
+    largest = shape.vocab_size * shape.hidden if full else 0.0
     return 0.0, largest * FLOAT32 * (2 if shape.tied else 1)
 
 
 def layer_activation_bytes(shape: Shape, step: StepSettings) -> float:
     """Return the bytes that one layer saves for the backward pass, per token of one rank."""
     b, tensor = step.element, step.learner.parallel.tensor
-    f = FLOAT32 if b < FLOAT32 else 0  # norms compute in float32, and save a copy of their input
+    norm = b + FLOAT32 if b < FLOAT32 else 2 * b
     h, q, k = shape.hidden, shape.attention_width / tensor, shape.kv_width / tensor
     chosen = max(1, shape.experts_per_token)
     inner = shape.inner * chosen / tensor
-    norms = 2 * h * ((b + f) if f else 2 * b) + 2 * h * b
-    heads = (q + k) * ((b + f) if f else 2 * b)
     experts = 2 * h * b * chosen if shape.experts else 0.0
-    return norms + heads + (2 * q + 2 * k) * b + 4 * inner * b + experts
+    attention = (2 * q + 2 * k) * b
+    return (2 * h + q + k) * norm + attention + 3 * inner * b + experts + _linear_inputs(shape, step)
+
+
+def _linear_inputs(shape: Shape, step: StepSettings) -> float:
+    """Return the bytes per token of inputs of linear layers that nothing else saves.
+
+    A frozen layer saves none. An adapter saves its own float32 copy of its layer's input.
+    """
+    b, tensor, lora = step.element, step.learner.parallel.tensor, step.learner.lora
+    h, q = shape.hidden, shape.attention_width / tensor
+    inner = shape.inner * max(1, shape.experts_per_token) / tensor
+    if lora is None or b == FLOAT32:
+        return (2 * h + inner) * b
+    inputs = {"o_proj": q, "down_proj": inner}
+    return FLOAT32 * sum(inputs.get(name, h) for name in _targets(shape, lora))
 
 
 def _activations(shape: Shape, step: StepSettings) -> tuple[float, float]:
@@ -193,5 +233,6 @@ def _activations(shape: Shape, step: StepSettings) -> tuple[float, float]:
 
 
 def _logits(shape: Shape, step: StepSettings) -> float:
+    """Return the bytes of one chunk of logits, whose gradient takes their place, and of its blocks."""
     tokens = max(step.passes.micro_batch_tokens, step.longest) / step.learner.parallel.sequence
-    return _LOGIT_COPIES * min(step.passes.logit_tokens, tokens) * shape.vocab_size * FLOAT32
+    return min(step.passes.logit_tokens, tokens) * shape.vocab_size * step.element + _LOGIT_BLOCKS
