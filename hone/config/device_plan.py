@@ -71,6 +71,7 @@ class _Server:
     share: float  # of a GPU's memory that it takes
     need: float  # bytes for weights, one conversation and workspace
     weights: float  # of all its GPUs
+    sleeps: bool = False  # while the trainer trains
 
 
 def plan_devices(settings: RunSettings, command: Command, devices: Devices) -> MachinePlan:
@@ -126,7 +127,7 @@ def _servers(
     settings: RunSettings, command: Command, placement: Placement, shape: Shape | None
 ) -> list[_Server]:
     """Return the servers that have GPUs of the plan."""
-    servers = _servers_of(settings, placement.engine, shape, "engine server")
+    servers = _servers_of(settings, placement.engine, shape, "engine server", sleeps=placement.sleeps)
     if placement.judge:
         judge = settings.judge_as_policy()
         servers += _servers_of(judge, placement.judge, policy_shape(judge, "eval")[0], "judge server")
@@ -134,7 +135,12 @@ def _servers(
 
 
 def _servers_of(
-    settings: RunSettings, lists: tuple[tuple[int, ...], ...], shape: Shape | None, name: str
+    settings: RunSettings,
+    lists: tuple[tuple[int, ...], ...],
+    shape: Shape | None,
+    name: str,
+    *,
+    sleeps: bool = False,
 ) -> list[_Server]:
     engine = settings.engine
     if shape is None or not isinstance(engine, ServerEngineSettings):
@@ -149,6 +155,7 @@ def _servers_of(
             + engine.context_tokens * shape.kv_bytes(element) / min(len(gpus), shape.kv_heads)
             + _WORKSPACE_GIB * GIB,
             weights=shape.parameters * element,
+            sleeps=sleeps,
         )
         for number, gpus in enumerate(lists)
     ]
@@ -176,8 +183,9 @@ def _gpu_row(
     share = sum(server.share for server in here) * gpu.memory_gib
     parts["engine"] = share + (local_cache / GIB if trains else 0.0)
     total = sum(parts.values())
-    if placement.sleeps and trains and step is not None and here:
-        training = total - share + _ASLEEP_GIB
+    asleep = sum(server.share for server in here if server.sleeps) * gpu.memory_gib
+    if asleep and trains and step is not None:
+        training = total - asleep + _ASLEEP_GIB
         total = max(training, step.resident / GIB + share)
     row = DevicePlan(
         device=f"GPU {at}",
@@ -238,7 +246,7 @@ def _host_rows(
         return []
     if placement.trainer in ("cpu", "mps") or (command == "eval" and not placement.engine):
         return _cpu_rows(settings, command, placement, devices, shape, step)
-    asleep = sum(server.weights for server in servers) if placement.sleeps else 0.0
+    asleep = sum(server.weights for server in servers if server.sleeps)
     ranks = min(len(placement.trainer_gpus), devices.gpus_per_node)
     offloaded = 0.0 if step is None else ranks * step.host_optimizer
     activations = 0.0 if step is None else ranks * step.host_activations

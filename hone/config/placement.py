@@ -49,15 +49,17 @@ def resolve_placement(settings: RunSettings, devices: Devices, command: Command)
         first = 0 if wanted.colocate else len(taken)
         engine = _servers("engine", wanted.engine, settings.engine, devices, first)
     if settings.judge.enabled and command in ("train", "quickstart"):
-        first = (0 if wanted.colocate and engine else len(taken)) + sum(map(len, engine))
+        last = max((gpu for server in engine for gpu in server), default=-1)
+        first = max(len(taken), last + 1)
         judge = _servers("judge", wanted.judge, settings.judge.engine, devices, first)
-    sleeps = wanted.colocate and bool(set(taken) & {gpu for server in (*engine, *judge) for gpu in server})
+    shared = set(taken) & {gpu for server in engine for gpu in server}
+    sleeps = wanted.colocate and bool(shared)
     if wanted.colocate and command == "train" and not sleeps and devices.gpus:
         raise ConfigError(
             "placement.colocate has no effect, because the engine's servers share no GPU with the trainer: "
             "remove it, or give them GPUs of placement.trainer"
         )
-    if sleeps and settings.engine.addresses and set(taken) & {gpu for server in engine for gpu in server}:
+    if sleeps and settings.engine.addresses:
         raise ConfigError(
             "placement.colocate needs servers that the run starts, because others may serve other runs: "
             "remove engine.urls, or placement.colocate"

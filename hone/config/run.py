@@ -149,5 +149,6 @@ class RunSettings(Settings):
                 "engine": judge.engine,
                 "sampling": SamplingSettings(temperature=judge.temperature, max_tokens=judge.max_tokens),
                 "run_dir": self.run_dir / "judge",
+                "placement": PlacementSettings(engine=self.placement.judge),
             }
         )

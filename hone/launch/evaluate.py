@@ -16,6 +16,7 @@ from hone.config import RunSettings, fingerprint
 from hone.evaluate import runner
 from hone.evaluate.errors import EvaluateError
 from hone.evaluate.words import duration, number
+from hone.launch.placement import place
 from hone.launch.policy import NewChat, open_chats
 from hone.launch.reporter import Reporter, Stage
 from hone.launch.rundir import weights_digest
@@ -119,7 +120,8 @@ async def _open_chats(settings: RunSettings, reporter: Reporter) -> AsyncGenerat
     if not settings.agent.uses_policy:
         yield lambda _: None
         return
-    async with open_chats(settings, reporter.note) as new_chats:
+    placed = await asyncio.to_thread(place, settings, "eval")
+    async with open_chats(placed, reporter.note) as new_chats:
         yield new_chats
 
 

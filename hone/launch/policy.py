@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from hone.config import ConfigError, RunSettings
+from hone.launch.placement import engine_gpus
 from hone.policy.chat import Chat
 from hone.policy.engine import Engine, Sampling
 from hone.policy.hub import PIN, find_model, pin_model
@@ -84,7 +85,13 @@ async def open_engine(
 
         logs = settings.run_dir / "engine"
         async with open_servers(
-            settings.engine, policy.settings, policy.tokenizer, logs=logs, say=say
+            settings.engine,
+            policy.settings,
+            policy.tokenizer,
+            logs=logs,
+            say=say,
+            gpus=engine_gpus(settings),
+            sleeps=settings.placement.colocate,
         ) as fleet:
             yield fleet
 

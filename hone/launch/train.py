@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hone.config import ConfigError, RunSettings, fingerprint
+from hone.launch.placement import place, while_training
 from hone.launch.policy import Policy, chats, load_policy, open_engine, pin_policy
 from hone.launch.reporter import Reporter, Stage
 from hone.launch.rundir import claim
@@ -71,6 +72,7 @@ async def run_training(
     """Train on `tasks` in a claimed run directory, and validate on `validation`."""
     _require_trainable(settings)
     _require_tasks(settings, tasks, validation)
+    settings = await asyncio.to_thread(place, settings, "train")
     await asyncio.to_thread(pin_policy, settings)
     policy = await asyncio.to_thread(load_policy, settings)
     trainer = make_trainer(policy, settings)
@@ -108,6 +110,7 @@ async def run_training(
                     collect=collect,
                     is_masked=lambda trajectory: is_masked(trajectory, settings.rollout),
                     on_step=display.on_step,
+                    while_training=lambda: while_training(engine, settings),
                     warn=reporter.note,
                     validator=make_validator(
                         settings, context, reporter, validation, metrics, display.on_validation

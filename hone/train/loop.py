@@ -12,6 +12,7 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -52,6 +53,7 @@ class TrainRun:
     collect: Callable[[int], Awaitable[Sequence[Trajectory]]]
     is_masked: Callable[[Trajectory], bool]
     on_step: Callable[[int, Mapping[str, float]], None] = lambda step, metrics: None
+    while_training: Callable[[], AbstractAsyncContextManager[None]] = nullcontext  # around each training step
     warn: Callable[[str], None] = log.warning
     validator: Validator | None = None
 
@@ -69,7 +71,9 @@ async def train(run: TrainRun) -> None:
         trajectories = await run.collect(step)
         advantages, samples = to_samples(trajectories, run.settings, run.is_masked)
         require_on_policy(samples, step)
-        metrics = describe(trajectories, advantages, samples) | await train_step(run.trainer, samples)
+        async with run.while_training():
+            trained = await train_step(run.trainer, samples)
+        metrics = describe(trajectories, advantages, samples) | trained
         metrics |= count_idle(metrics, idle)
         idle = int(metrics["idle_steps"])
         await run.publish(step + 1)

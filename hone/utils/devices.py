@@ -6,7 +6,7 @@ import os
 import platform
 import shutil
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,7 +24,6 @@ class DeviceError(HoneError):
 class Gpu:
     """One GPU that this process may use."""
 
-    visible_as: str  # its entry in CUDA_VISIBLE_DEVICES
     name: str
     memory_gib: float
     free_gib: float
@@ -59,9 +58,7 @@ def equal_devices(
     gpus: int, memory_gib: float, *, nodes: int = 1, host_gib: float | None = None, name: str = ""
 ) -> Devices:
     """Return `nodes` machines with `gpus` empty GPUs each; `host_gib` defaults to twice their memory."""
-    gpu = [
-        Gpu(visible_as=str(at), name=name, memory_gib=memory_gib, free_gib=memory_gib) for at in range(gpus)
-    ]
+    gpu = [Gpu(name=name, memory_gib=memory_gib, free_gib=memory_gib)] * gpus
     host = 2 * gpus * memory_gib if host_gib is None else host_gib
     return Devices(gpus=tuple(gpu * nodes), host_gib=host, nodes=nodes)
 
@@ -73,6 +70,16 @@ def find_devices(environment: Mapping[str, str] = os.environ) -> Devices:
     """
     mps = platform.system() == "Darwin" and platform.machine() == "arm64"
     return Devices(gpus=_visible(_nvidia_gpus(), environment), host_gib=host_memory_gib(), mps=mps)
+
+
+def visible_devices(gpus: Sequence[int], environment: Mapping[str, str] = os.environ) -> str:
+    """Return CUDA_VISIBLE_DEVICES for a process that may use `gpus` of those that this process may use.
+
+    Example: GPUs 0 and 2 of a process with CUDA_VISIBLE_DEVICES=4,5,6 -> "4,6".
+    """
+    own = environment.get("CUDA_VISIBLE_DEVICES")
+    names = [part.strip() for part in own.split(",")] if own else [str(gpu) for gpu in range(max(gpus) + 1)]
+    return ",".join(names[gpu] for gpu in gpus)
 
 
 def host_memory_gib() -> float:
@@ -119,7 +126,6 @@ def _nvidia_gpus() -> dict[str, tuple[str, Gpu]]:
     gpus: dict[str, tuple[str, Gpu]] = {}
     for index, uuid, name, total, free in _query("--query-gpu=index,uuid,name,memory.total,memory.free"):
         gpu = Gpu(
-            visible_as=index,
             name=name,
             memory_gib=float(total) / 1024,  # MiB
             free_gib=float(free) / 1024,

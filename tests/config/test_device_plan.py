@@ -107,7 +107,7 @@ def test_engine_takes_its_share_of_its_own_gpus(recipe: Path):
 
 
 def test_sleeping_engine_and_trainer_do_not_add_up(recipe: Path):
-    sets = ["train.lora.rank=16", "train.memory.activation_checkpointing=true"]
+    sets = ["train.lora.rank=16", "train.memory.activation_checkpointing=true", "engine.context_tokens=16384"]
     apart = ["placement.trainer=[0]", "placement.engine=[[0]]", "engine.gpu_memory_fraction=0.7"]
     awake = planned(recipe, [*sets, *apart], LARGE).devices[0]
     asleep = planned(
@@ -125,7 +125,7 @@ def test_engine_too_small_for_its_weights_is_refused(recipe: Path):
 
 
 def test_gpu_filled_by_another_process_is_named(recipe: Path):
-    filled = Gpu(visible_as="1", name="", memory_gib=80, free_gib=20, processes=(4711,))
+    filled = Gpu(name="", memory_gib=80, free_gib=20, processes=(4711,))
     devices = Devices(gpus=(LARGE.gpus[0], filled), host_gib=256)
     sets = ["train.lora.rank=8", "train.memory.activation_checkpointing=true"]
     plan = planned(recipe, sets, devices)

@@ -131,6 +131,14 @@ class EngineClient(ABC):
     async def resume(self) -> None: ...
 
     @abstractmethod
+    async def sleep(self, *, timeout_s: float) -> None:
+        """Free the GPU memory of KV cache and weights, which move to host memory; no request is in flight."""
+
+    @abstractmethod
+    async def wake_up(self, *, timeout_s: float) -> None:
+        """Undo `sleep`; the KV cache is empty."""
+
+    @abstractmethod
     async def load_weights(self, folder: Path, label: str, *, timeout_s: float) -> None:
         """Load the weights of a Hugging Face folder, name them `label`, drop every cached key and value.
 

@@ -23,7 +23,7 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
-from contextlib import asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from typing import TypeVar
 
@@ -202,6 +202,25 @@ class Fleet:
                 self._pauses -= 1
                 self._notify()
             await self._wait_for_ready()
+
+    @asynccontextmanager
+    async def asleep(self) -> AsyncGenerator[None]:
+        """Free the GPU memory of all servers for the duration of the context; requests wait until its end.
+
+        Requests in flight finish first. Raises EngineError if a server does not go to sleep.
+        """
+        async with self._updating:
+            await self.pause()
+            self._updating_weights = True  # a sleeping server may not answer its health check
+            try:
+                async with AsyncExitStack() as sleeping:
+                    for replica in self._replicas:
+                        if replica.healthy:
+                            await sleeping.enter_async_context(replica.asleep(self._settings.ready_timeout_s))
+                    yield
+            finally:
+                self._updating_weights = False
+                await self.resume()
 
     # --- placing requests ---
 

@@ -16,6 +16,7 @@ import sys
 import time
 from collections.abc import Callable, Generator, Mapping
 from contextlib import closing, contextmanager, nullcontext, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
@@ -25,13 +26,30 @@ from hone.policy.engines.client import Http, new_session
 from hone.policy.engines.sglang import RESERVED
 from hone.policy.engines.vllm import WORKER_EXTENSION
 from hone.policy.settings import ModelSettings, ServerEngineSettings
+from hone.utils.devices import visible_devices
 
 _INSIDE = Path(__file__).parent / "inside"  # modules that servers import
+_SLEEP = {  # flags of a server that can sleep and keeps its weights in host memory meanwhile
+    "vllm": ("--enable-sleep-mode",),
+    "sglang": ("--enable-memory-saver", "--enable-weights-cpu-backup"),
+}
 CONTEXT_SLACK = {"vllm": 0, "sglang": RESERVED}  # context tokens that a server reserves
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerDevices:
+    """The GPUs of one server."""
+
+    gpus: tuple[int, ...] = ()  # of those that this process may use; (): all of them
+    sleeps: bool = False  # whether the server can give their memory back, see `EngineClient.sleep`
+
+
 def server_command(
-    settings: ServerEngineSettings, model: ModelSettings, host: str, port: int
+    settings: ServerEngineSettings,
+    model: ModelSettings,
+    host: str,
+    port: int,
+    devices: ServerDevices = ServerDevices(),
 ) -> tuple[list[str], dict[str, str]]:
     """Return the command and its environment. Raises EngineError if the package is not installed."""
     python = settings.python or Path(sys.executable)
@@ -41,7 +59,10 @@ def server_command(
     arguments, variables = build(settings, model, gpu)
     if settings.kind == "sglang":  # its default, port + 10,000, may exceed 65,535
         variables = {**variables, "SGLANG_GRPC_PORT": str(free_port(host))}
-    command = [str(python), *arguments, "--host", host, "--port", str(port)]
+    if devices.gpus:
+        variables = {**variables, "CUDA_VISIBLE_DEVICES": visible_devices(devices.gpus)}
+    sleep = _SLEEP[settings.kind] if devices.sleeps else ()
+    command = [str(python), *arguments, *sleep, "--host", host, "--port", str(port)]
     offline = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "TOKENIZERS_PARALLELISM": "false"}
     return command, {**os.environ, **offline, **variables}
 
@@ -202,6 +223,7 @@ class ManagedServer:
         *,
         say: Callable[[str], None] = lambda _: None,
         address: tuple[str, int] = ("127.0.0.1", 0),
+        devices: ServerDevices = ServerDevices(),
     ) -> None:
         self.name = name
         self._settings = settings
@@ -209,6 +231,7 @@ class ManagedServer:
         self._log = log
         self._say = say
         self._address = address
+        self._devices = devices
         self._url = ""
         self._log_start = 0  # offset of the current process's output
         self._process: asyncio.subprocess.Process | None = None
@@ -277,7 +300,7 @@ class ManagedServer:
 
     async def _spawn(self, host: str, port: int) -> None:
         command, environment = await asyncio.to_thread(
-            server_command, self._settings, self._model, host, port
+            server_command, self._settings, self._model, host, port, self._devices
         )
         self._log.parent.mkdir(parents=True, exist_ok=True)
         with self._log.open("ab") as log:

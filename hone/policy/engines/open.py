@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hone.policy.engines.client import EngineClient, Http, new_session
 from hone.policy.engines.fleet import Fleet, open_fleet
-from hone.policy.engines.managed_server import ExternalServer, ManagedServer, ServerProcess
+from hone.policy.engines.managed_server import ExternalServer, ManagedServer, ServerDevices, ServerProcess
 from hone.policy.engines.replica import FleetSpec
 from hone.policy.engines.sglang import Sglang
 from hone.policy.engines.vllm import Vllm
@@ -32,15 +32,18 @@ async def open_servers(
     *,
     logs: Path,
     say: Callable[[str], None] = lambda _: None,
+    gpus: Sequence[tuple[int, ...]] = (),
+    sleeps: bool = False,
 ) -> AsyncGenerator[Fleet]:
     """Open the servers of `settings` as one engine; servers of this run serve `model` and log to `logs`.
 
-    `say` receives progress messages during the start. Raises PolicyError, EngineError.
+    `say` receives progress messages during the start. `gpus` are those of each server that the run starts;
+    (): all servers may use all of them. With `sleeps`, `Fleet.asleep` works. Raises PolicyError, EngineError.
     """
     key = read_api_key(settings)
     async with new_session() as session:
         servers = FleetSpec(
-            processes=_server_processes(settings, model, logs, say),
+            processes=_server_processes(settings, model, logs, say, gpus, sleeps),
             client=lambda url: CLIENTS[settings.kind](Http(session, url, key=key)),
             tokenizer=tokenizer,
             vocabulary=_vocabulary(model.path, tokenizer),
@@ -69,14 +72,24 @@ def read_api_key(settings: RemoteEngineSettings) -> str | None:
 
 
 def _server_processes(
-    settings: ServerEngineSettings, model: ModelSettings, logs: Path, say: Callable[[str], None]
+    settings: ServerEngineSettings,
+    model: ModelSettings,
+    logs: Path,
+    say: Callable[[str], None],
+    gpus: Sequence[tuple[int, ...]],
+    sleeps: bool,
 ) -> list[ServerProcess]:
     if settings.urls:
         return [ExternalServer(url) for url in settings.urls]
     model = model.model_copy(update={"path": model.path.resolve()})
     return [
         ManagedServer(
-            f"{settings.kind} server {number}", settings, model, logs / f"server-{number}.log", say=say
+            f"{settings.kind} server {number}",
+            settings,
+            model,
+            logs / f"server-{number}.log",
+            say=say,
+            devices=ServerDevices(gpus=gpus[number] if gpus else (), sleeps=sleeps),
         )
         for number in range(settings.servers)
     ]

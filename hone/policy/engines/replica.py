@@ -4,8 +4,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, Callable, Generator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -154,6 +154,23 @@ class Replica:
                 "restarted, or another client changed them"
             )
         return chunk, np.full(len(chunk.token_ids), version, np.int32)
+
+    @asynccontextmanager
+    async def asleep(self, timeout_s: float) -> AsyncGenerator[None]:
+        """Keep the server asleep for the duration of the context.
+
+        Its supervisor does not restart it meanwhile. Raises EngineError if it does not go to sleep; a server
+        that does not wake up is marked unhealthy.
+        """
+        async with self._busy:
+            await self.client.sleep(timeout_s=timeout_s)
+            try:
+                yield
+            finally:
+                try:
+                    await self.client.wake_up(timeout_s=timeout_s)
+                except EngineError as error:
+                    self.mark_unhealthy(f"{self.process.name} did not wake up: {error}")
 
     async def update(self, timeout_s: float) -> None:
         """Load `target` and verify that it is in use.

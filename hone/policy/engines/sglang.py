@@ -83,6 +83,12 @@ class Sglang(EngineClient):
     async def resume(self) -> None:
         await self.http.post("/continue_generation", {})
 
+    async def sleep(self, *, timeout_s: float) -> None:
+        await self.http.post("/release_memory_occupation", {}, timeout_s=timeout_s)
+
+    async def wake_up(self, *, timeout_s: float) -> None:
+        await self.http.post("/resume_memory_occupation", {}, timeout_s=timeout_s)
+
     async def load_weights(self, folder: Path, label: str, *, timeout_s: float) -> None:
         call = {"model_path": str(folder), "weight_version": label, "flush_cache": True}
         answer = await self.http.post("/update_weights_from_disk", call, timeout_s=timeout_s)

@@ -102,6 +102,12 @@ class Vllm(EngineClient):
         except Refused as error:
             raise _missing_route(self.url, error) from error
 
+    async def sleep(self, *, timeout_s: float) -> None:
+        await self.http.post("/sleep?level=1&mode=wait", timeout_s=timeout_s)
+
+    async def wake_up(self, *, timeout_s: float) -> None:
+        await self.http.post("/wake_up", timeout_s=timeout_s)
+
     async def load_weights(self, folder: Path, label: str, *, timeout_s: float) -> None:
         call = {"method": "reload_weights", "kwargs": {"weights_path": str(folder)}}
         await self.http.post("/collective_rpc", call, timeout_s=timeout_s)

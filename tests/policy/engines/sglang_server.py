@@ -49,6 +49,7 @@ class SglangServer:
         self.raw_logprobs = False  # as with SGLANG_RETURN_ORIGINAL_LOGPROB=1
         self.ends: set[int] = set()  # the model's own end tokens
         self.sick = False  # answers no further request
+        self.asleep = False  # holds no memory, and fails for a request
         self.hold: asyncio.Event | None = None
         self.holding = asyncio.Event()  # a request has reached its third token
         self.faults: list[Fault] = []
@@ -85,6 +86,8 @@ class SglangServer:
                 web.post("/pause_generation", self._pause),
                 web.post("/continue_generation", self._continue),
                 web.post("/update_weights_from_disk", self._update),
+                web.post("/release_memory_occupation", self._release_memory),
+                web.post("/resume_memory_occupation", self._resume_memory),
                 web.post("/init_weights_update_group", self._group),
                 web.post("/destroy_weights_update_group", self._group),
                 web.post("/update_weights_from_distributed", self._distributed),
@@ -106,7 +109,7 @@ class SglangServer:
         """Restart at the same address with the first weights, like a new process."""
         port = int(self.url.rsplit(":", 1)[1])
         await self.stop()
-        self.seed, self.label = seed, "default"
+        self.seed, self.label, self.asleep = seed, "default", False
         self._open.set()
         await self.start(port)
 
@@ -115,6 +118,7 @@ class SglangServer:
         return web.Response(status=503) if self.sick else await handler(request)
 
     async def _generate(self, request: web.Request) -> web.Response:
+        assert not self.asleep, "its weights are not in memory"
         body = await request.json()
         self.requests.append(("/generate", body))
         if self.faults and body["sampling_params"].get("stop_token_ids") is not None:
@@ -291,6 +295,15 @@ class SglangServer:
             text="Cache flushed.\nPlease check backend logs for more details. (When there are running or "
             "waiting requests, the operation will not be performed.)\n"
         )
+
+    async def _release_memory(self, request: web.Request) -> web.Response:
+        assert not self._running, "SGLang asserts that no request is running"
+        self.asleep = True
+        return web.Response()
+
+    async def _resume_memory(self, request: web.Request) -> web.Response:
+        self.asleep = False
+        return web.Response()
 
     async def _empty(self, request: web.Request) -> web.Response:
         return web.Response()

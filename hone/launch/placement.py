@@ -1,0 +1,58 @@
+"""Resolve [placement] on this machine before anything is started."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+
+from hone.config import RunSettings
+from hone.config.placement import resolve_placement
+from hone.config.run import Command
+from hone.config.settings import PlacementSettings
+from hone.policy.engine import Engine
+from hone.policy.engines.fleet import Fleet
+from hone.utils.devices import find_devices
+
+
+def place(settings: RunSettings, command: Command) -> RunSettings:
+    """Return the settings with the devices of this machine in place of `auto`.
+
+    `placement.engine` and `placement.judge` are then () for servers that have no GPU of their own, and
+    `placement.colocate` says whether the engine sleeps while training. Raises ConfigError, DeviceError.
+    """
+    found = resolve_placement(settings, find_devices(), command)
+    placement = PlacementSettings(
+        trainer="auto" if found.trainer == "none" else found.trainer,
+        engine=found.engine,
+        judge=found.judge,
+        colocate=found.sleeps,
+        nodes=settings.placement.nodes,
+    )
+    return settings.model_copy(update={"placement": placement})
+
+
+def engine_gpus(settings: RunSettings) -> tuple[tuple[int, ...], ...]:
+    """Return the GPUs of each server that the run starts; () if `place` gave them none."""
+    gpus = settings.placement.engine
+    return () if gpus == "auto" or settings.engine.addresses else gpus
+
+
+@asynccontextmanager
+async def while_training(engine: Engine, settings: RunSettings) -> AsyncGenerator[None]:
+    """Let the trainer have the memory of the GPUs that it shares with the engine."""
+    if not (settings.placement.colocate and isinstance(engine, Fleet)):
+        yield
+        return
+    async with engine.asleep():
+        try:
+            yield
+        finally:
+            _free_cached_memory()
+
+
+def _free_cached_memory() -> None:
+    """Give the memory back that torch keeps in this process for its next tensors."""
+    import torch
+
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
