@@ -117,12 +117,13 @@ async def run_training(
                     ),
                 )
             )
-        balance = ledger.balance()
-    path = checkpoint.latest(loop.checkpoints(settings.run_dir))
+        return _report(settings.run_dir, ledger.balance().steps, display)
+
+
+def _report(run_dir: Path, steps: int, display: TrainingDisplay) -> TrainReport:
+    path = checkpoint.latest(loop.checkpoints(run_dir))
     assert path is not None, "a finished training has written its last step"
-    return TrainReport(
-        run_dir=settings.run_dir, steps=balance.steps, checkpoint=path, reward=display.last.get("reward")
-    )
+    return TrainReport(run_dir=run_dir, steps=steps, checkpoint=path, reward=display.last.get("reward"))
 
 
 def replay(run: Path, settings: RunSettings, reporter: Reporter) -> TrainReport:

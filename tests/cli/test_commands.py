@@ -115,7 +115,7 @@ def test_a_dry_run_prints_the_plan_and_starts_nothing(hone: Hone, recipe: Path, 
     code, out, _ = hone("quickstart", recipe, "--set", "train.steps=3", "--set", "sft.epochs=1", "--dry-run")
     assert code == 0
     assert {"steps", "rollouts", "tokens", "sandboxes", "memory"} <= {
-        line.split()[0] for line in out.splitlines()
+        line.split()[0] for line in out.splitlines() if line.strip()
     }
     assert "Nothing was started" in out
     assert [path.name for path in tmp_path.iterdir()] == ["run.toml"]
