@@ -41,6 +41,8 @@ def architecture(name: str, seed: int = 0) -> PreTrainedModel:
             return Qwen3ForCausalLM(Qwen3Config(**_SHAPE)).eval()
         case "llama":
             return LlamaForCausalLM(LlamaConfig(**_SHAPE)).eval()
+        case "one_kv_head":
+            return Qwen3ForCausalLM(Qwen3Config(**_SHAPE | {"num_key_value_heads": 1})).eval()
         case "qwen3_moe":
             experts: dict[str, Any] = {
                 "num_experts": 4,
