@@ -65,8 +65,8 @@ class UlyssesAttention:
         ranks, heads, kv_heads = self._group.size(), query.shape[1], key.shape[1]
         if heads % ranks or (kv_heads % ranks and ranks % kv_heads):
             raise TrainError(
-                f"parallel.sequence is {ranks}, which does not divide {heads} query and {kv_heads} key heads. "
-                "Set it to a divisor of both, or to a multiple of the key heads that divides the query heads."
+                f"parallel.sequence is {ranks}, which does not divide {heads} query, {kv_heads} key heads: "
+                "set it to a divisor of both, or to a multiple of the key heads that divides the query heads"
             )
         if kv_heads < ranks:
             key, value = (x.repeat_interleave(ranks // kv_heads, dim=1) for x in (key, value))

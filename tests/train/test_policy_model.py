@@ -28,7 +28,7 @@ Result = tuple[Tensor, Tensor, list[Tensor]]
 
 def coefficients(count: int) -> Tensor:
     """What a loss multiplies each target's log-probability by."""
-    return torch.from_numpy(np.random.default_rng(3).normal(size=count).astype(np.float32))
+    return torch.from_numpy(np.random.default_rng(3).normal(1, 1, count).astype(np.float32))
 
 
 def plain(model: PreTrainedModel, branches: Sequence[Branch], temperature: float) -> Result:

@@ -87,5 +87,5 @@ def test_ranks_that_cannot_divide_the_heads_are_refused() -> None:
     query, key = torch.zeros(1, 4, 2, 8), torch.zeros(1, 2, 2, 8)
     group: Any = Three()
     attend = UlyssesAttention(lambda *_, **__: query, 6, group)
-    with pytest.raises(TrainError, match="does not divide 4 query and 2 key heads"):
+    with pytest.raises(TrainError, match="does not divide 4 query, 2 key heads"):
         attend(query, key, key, scale=1, window=None, layer=0)
