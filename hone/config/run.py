@@ -22,7 +22,7 @@ from hone.rollout.settings import RolloutSettings
 from hone.sandbox.settings import SandboxSettings
 from hone.settings import Mark, Settings
 from hone.tasks.settings import TasksSettings
-from hone.train.settings import SftSettings, TrainSettings
+from hone.train.settings import MetricsSettings, SftSettings, TrainSettings
 
 Command = Literal["sft", "train", "eval", "quickstart"]
 
@@ -99,6 +99,9 @@ class RunSettings(Settings):
 
     placement: Annotated[PlacementSettings, Mark.SAME_RESULTS] = PlacementSettings()
     """Devices of the trainer, the engine and the judge."""
+
+    metrics: Annotated[MetricsSettings, Mark.SAME_RESULTS] = MetricsSettings()
+    """Experiment trackers."""
 
     demonstrations: DemonstrationSettings = DemonstrationSettings()
     """Demonstrations for supervised training."""

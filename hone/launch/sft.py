@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hone.config import ConfigError, RunSettings
+from hone.launch.metrics import open_metrics
 from hone.launch.policy import load_policy, pin_policy
 from hone.launch.reporter import Reporter
 from hone.launch.rundir import claim, replace_symlink
@@ -26,7 +27,6 @@ from hone.rollout.lock import RunLock
 from hone.rollout.rewards import solved
 from hone.rollout.store import Store
 from hone.tasks.sources import load_splits
-from hone.train.metrics import MetricsWriter
 from hone.train.sft import demonstration_samples
 from hone.train.sft import sft as fit
 from hone.types import Message, Task, TokenTree, Trajectory
@@ -92,7 +92,7 @@ def run_sft(
     last: Mapping[str, float] = {}
     with (
         RunLock(settings.run_dir),
-        MetricsWriter(settings.run_dir, kind="sft") as metrics,
+        open_metrics(settings, reporter, kind="sft") as metrics,
         reporter.stage("supervised training") as stage,
     ):
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hone.config import ConfigError, RunSettings, fingerprint
+from hone.launch.metrics import open_metrics
 from hone.launch.placement import place, while_training
 from hone.launch.policy import Policy, chats, load_policy, open_engine, pin_policy
 from hone.launch.reporter import Reporter, Stage
@@ -78,7 +79,7 @@ async def run_training(
     trainer = make_trainer(policy, settings)
     with (
         Ledger.open(settings.run_dir) as ledger,
-        MetricsWriter(settings.run_dir) as metrics,
+        open_metrics(settings, reporter) as metrics,
         reporter.stage("training", settings.train.steps) as stage,
     ):
         ledger.bind(fingerprint(settings))

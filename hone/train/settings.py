@@ -220,6 +220,24 @@ class ValidateSettings(Settings):
         return sum(self.is_due(version, steps) for version in range(steps + 1))
 
 
+class MetricsSettings(Settings):
+    """Experiment trackers, beside `metrics.jsonl` and TensorBoard files in the run directory. A tracker that
+    fails or is slow prints a warning and never stops the run."""
+
+    sinks: tuple[Literal["wandb", "trackio", "mlflow"], ...] = ()
+    """Trackers; each needs its package (`pip install 'hone[wandb]'`) and reads its own environment variables
+    (such as WANDB_API_KEY, TRACKIO_SERVER_URL, MLFLOW_TRACKING_URI)."""
+
+    project: str = "hone"
+    """Project of the run; MLflow's experiment."""
+
+    run_name: str = ""
+    """Name of the run; default: that of the run directory. A resumed run continues the same remote run."""
+
+    offline: bool = False
+    """Write the trackers' own files into `sinks/` of the run directory and send nothing."""
+
+
 class CheckpointSettings(Settings):
     """When checkpoints are written and how many are kept."""
 
