@@ -60,7 +60,7 @@ def plan(
         return
     console().print(f"Plan of {recipe} for {machine.machine}.", markup=False)
     print_devices(machine)
-    console().print(problem or "Fits.", markup=False)
+    console().print(problem or f"Fits {machine.summary}.", markup=False)
 
 
 def _devices(gpus: int | None, gpu_memory: float, nodes: int, host_memory: float | None) -> Devices:

@@ -54,6 +54,14 @@ class MachinePlan:
         return not self.problem
 
     @property
+    def summary(self) -> str:
+        """The machine, the fullest device and the time of a step, to two digits, in a line."""
+        fullest = max(self.devices, key=lambda device: device.total / device.memory, default=None)
+        peak = f": at most {fullest.total:.1f} GiB of {fullest.device}" if fullest else ""
+        step = f", about {float(f'{self.step_seconds:.1e}'):,.0f} s a step" if self.step_seconds else ""
+        return self.machine + peak + step
+
+    @property
     def problem(self) -> str:
         """The first problem in a sentence; "" if everything fits."""
         if self.placement_error:

@@ -14,7 +14,8 @@ from hone.policy.settings import LocalEngineSettings, ServerEngineSettings
 from hone.settings import Settings
 from hone.utils.devices import Devices
 
-_MOST_CHANGES = 5  # settings changed together
+_MOST_CHANGES = 5  # made together
+_MOST_PLANS = 4000  # which take about two seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +44,8 @@ def suggest(settings: RunSettings, command: Command, devices: Devices) -> tuple[
     """Return the changes of least cost with which the run fits; () if none does."""
     moves = list(_changes(settings, command, devices))
     chosen = [set_ for size in range(1, _MOST_CHANGES + 1) for set_ in combinations(moves, size)]
-    for changes in sorted(chosen, key=lambda each: sum(change.cost for change in each)):
+    cheapest = sorted(chosen, key=lambda each: sum(change.cost for change in each))
+    for changes in cheapest[:_MOST_PLANS]:
         paths = [path for change in changes for path in change.values]
         if len(set(paths)) == len(paths) and _fits(settings, command, devices, changes):
             return changes
@@ -119,19 +121,26 @@ def _trainer_changes(settings: RunSettings, command: Command, devices: Devices) 
 
 
 def _rank_changes(settings: RunSettings, devices: Devices) -> Iterator[Change]:
-    """Yield more ranks, and fewer where the machine lacks GPUs."""
+    """Yield other numbers of ranks on one machine, and other ways to divide them."""
     train, count = settings.train, devices.gpus_per_node
-    if settings.placement.trainer != "auto":
+    placement = settings.placement
+    if (placement.engine, placement.judge) != ("auto", "auto") or placement.nodes > 1:
+        values = {"placement.nodes": 1, "placement.engine": "auto", "placement.judge": "auto"}
+        yield Change(values=values, cost=8)
+    if placement.trainer != "auto":
         return
+    if train.learner == "ranks":
+        alone = {"train.learner": "in_process", "train.ranks": 1, "train.parallel": {}}
+        yield Change(values=alone, cost=5)
     for ranks in (count, count // 2):
-        if ranks < 2 or (train.learner == "ranks" and ranks == train.ranks):
+        if ranks < 2:
             continue
-        values: dict[str, Any] = {"train.learner": "ranks", "train.ranks": ranks}
-        yield Change(values=values, cost=6)
+        values: dict[str, Any] = {"train.learner": "ranks", "train.ranks": ranks, "train.parallel": {}}
+        if not (train.learner == "ranks" and ranks == train.ranks):
+            yield Change(values=values, cost=6)
         for sequence in (2, 4, 8):
             if ranks % sequence == 0 and sequence > train.parallel.sequence:
-                parallel = {"train.parallel.sequence": sequence}
-                yield Change(values=values | parallel, cost=6 + sequence)
+                yield Change(values=values | {"train.parallel": {"sequence": sequence}}, cost=6 + sequence)
 
 
 def _engine_changes(settings: RunSettings, devices: Devices) -> Iterator[Change]:
@@ -150,11 +159,12 @@ def _engine_changes(settings: RunSettings, devices: Devices) -> Iterator[Change]
             yield Change(values={"engine.gpu_memory_fraction": fraction}, cost=round(10 * (1 - fraction)))
     if settings.placement.engine != "auto":
         return
-    if engine.servers > 1:
-        yield Change(values={"engine.servers": 1}, cost=4)
-    for size in (1, 2, 4, 8):
-        if size != engine.tensor_parallel and size <= devices.gpus_per_node:
+    sizes = [size for size in (1, 2, 4, 8) if size <= devices.gpus_per_node]
+    for size in sizes:
+        if size != engine.tensor_parallel:
             yield Change(values={"engine.tensor_parallel": size}, cost=3)
+        if engine.servers > 1:
+            yield Change(values={"engine.servers": 1, "engine.tensor_parallel": size}, cost=4)
 
 
 def _toml(value: Any) -> str:
