@@ -1,6 +1,6 @@
 """Peak memory of a training step on the CPU, beside the memory plan of the same settings.
 
-Each case runs in a process of its own, which makes two optimiser steps of four samples. Measured is the
+Each case runs in a process of its own, which makes two optimiser steps of two samples. Measured is the
 growth of its resident memory (VmHWM) over that of a process that has trained a tiny model, so libraries and
 their workspaces do not count. Prints one line per case, then one JSON line.
 """
@@ -25,7 +25,7 @@ from hone.types import Sample
 
 MIB = 2**20
 ROW = 1024  # tokens of a sample
-ROWS = 4
+ROWS = 2
 LOGIT_TOKENS = 256  # fewer than a pass has trained tokens
 TOLERANCE = 0.15
 
@@ -64,7 +64,7 @@ def config_of(size: Size) -> dict[str, Any]:
 
 def settings_of(case: dict[str, Any]) -> TrainSettings:
     return TrainSettings(
-        batch=BatchSettings(micro_batch_tokens=2 * ROW, logit_tokens=case["logit_tokens"]),
+        batch=BatchSettings(micro_batch_tokens=ROW, logit_tokens=case["logit_tokens"]),
         memory=MemorySettings(activation_checkpointing=case["checkpointing"]),
         optimizer=OptimizerSettings(lr=1e-5),
         lora=LoraSettings() if case["lora"] else None,

@@ -77,9 +77,12 @@ def print_devices(machine: MachinePlan) -> None:
 
 
 def _names(names: Sequence[str]) -> str:
-    """Return "GPU 0 to GPU 7" for more than two names, else all of them; each name once."""
-    once = list(dict.fromkeys(names))
-    return f"{once[0]} to {once[-1]}" if len(once) > 2 else ", ".join(once)
+    """Return each name once; more than two that differ in their number only as "GPU 0 to GPU 7"."""
+    kinds: dict[str, list[str]] = {}
+    for name in dict.fromkeys(names):
+        kinds.setdefault(name.rstrip("0123456789"), []).append(name)
+    shown = [f"{each[0]} to {each[-1]}" if len(each) > 2 else ", ".join(each) for each in kinds.values()]
+    return ", ".join(shown)
 
 
 def print_plan(plan: Plan) -> None:

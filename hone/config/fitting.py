@@ -125,22 +125,24 @@ def _rank_changes(settings: RunSettings, devices: Devices) -> Iterator[Change]:
     train, count = settings.train, devices.gpus_per_node
     placement = settings.placement
     if (placement.engine, placement.judge) != ("auto", "auto") or placement.nodes > 1:
-        values = {"placement.nodes": 1, "placement.engine": "auto", "placement.judge": "auto"}
-        yield Change(values=values, cost=8)
-    if placement.trainer != "auto":
+        nearby = {"placement.nodes": 1, "placement.engine": "auto", "placement.judge": "auto"}
+        yield Change(values=nearby, cost=8)
+    if placement.trainer != "auto" or train.parallel.fsdp is not None:
         return
+    parallel = train.parallel
+    divided = {name: getattr(parallel, name) for name in ("replicate", "sequence", "tensor")}
+    whole = {f"train.parallel.{name}": 1 for name, size in divided.items() if size > 1}
     if train.learner == "ranks":
-        alone = {"train.learner": "in_process", "train.ranks": 1, "train.parallel": {}}
-        yield Change(values=alone, cost=5)
+        yield Change(values={"train.learner": "in_process", "train.ranks": 1, **whole}, cost=5)
     for ranks in (count, count // 2):
         if ranks < 2:
             continue
-        values: dict[str, Any] = {"train.learner": "ranks", "train.ranks": ranks, "train.parallel": {}}
+        values = {"train.learner": "ranks", "train.ranks": ranks, **whole}
         if not (train.learner == "ranks" and ranks == train.ranks):
             yield Change(values=values, cost=6)
         for sequence in (2, 4, 8):
-            if ranks % sequence == 0 and sequence > train.parallel.sequence:
-                yield Change(values=values | {"train.parallel": {"sequence": sequence}}, cost=6 + sequence)
+            if ranks % sequence == 0 and sequence > parallel.sequence:
+                yield Change(values={**values, "train.parallel.sequence": sequence}, cost=6 + sequence)
 
 
 def _engine_changes(settings: RunSettings, devices: Devices) -> Iterator[Change]:

@@ -7,7 +7,7 @@ import pytest
 from benchmarks.plans import MACHINES, RECIPES, own_plan, recipes
 from hone.config import dump, resolve
 from hone.config.device_plan import plan_devices
-from hone.config.fitting import refusal
+from hone.config.fitting import refusal, suggest
 from hone.utils.devices import Devices
 
 SHIPPED = recipes()
@@ -71,3 +71,11 @@ def test_recipe_is_refused_in_a_sentence_with_settings_that_fit(name: str):
     assert "\n" not in text
     assert "It fits with" in text
     assert 'train.learner = "in_process"' in text
+
+
+@pytest.mark.parametrize("name", ["debugger-14b", "swe-8b", "swe-8b-1node"])
+def test_suggested_settings_can_be_passed_with_set(name: str):
+    path, machine = RECIPES / f"{name}.toml", MACHINES["1 x 80 GiB"]
+    changes = suggest(resolve(path), "train", machine)
+    sets = [each.replace(" = ", "=", 1) for change in changes for each in change.describe().split(", ")]
+    assert plan_devices(resolve(path, sets), "train", machine).fits
