@@ -1,9 +1,10 @@
 """The memory of a training step on one device, counted from the settings; nothing is loaded.
 
 Every figure is in bytes. The peak of a step is taken to be the sum of its parts: gradients of earlier
-micro-batches exist while the activations and logits of the last one do. `benchmarks/memory.py` compares the
-sums with measured peaks. The plan does not know how many tokens of a pass were sampled, so it takes all of
-them, or `logit_tokens` if that is less.
+micro-batches exist while the activations and logits of the last one do. A layer that is computed again for
+the backward pass takes the place of the logits, so only the rest of it counts as activations. The plan does
+not know how many tokens of a pass were sampled, so it takes all of them, or `logit_tokens` if that is less.
+`benchmarks/memory.py` compares the sums with measured peaks.
 
 Activations of one token in one layer, with b bytes per number (2 in bfloat16), hidden size h, query width q,
 key width k, feed-forward width i, as transformers' Qwen3 saves them for the backward pass:
@@ -27,7 +28,7 @@ from hone.train.settings import LearnerSettings, LoraSettings, OptimizerSettings
 
 FLOAT32 = 4
 BYTES = {"float32": 4, "bfloat16": 2}
-_LOGIT_BLOCKS = 4 * 2**22  # float32 blocks of 2**20 logits, see hone.train.vocabulary
+_BLOCK_LOGITS = 2**20  # converted to float32 at once, see hone.train.vocabulary
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,7 +185,7 @@ def _gathered(shape: Shape, step: StepSettings) -> tuple[float, float]:
         reduced = max(layer, root) if full else 0.0
         return (2 * layer + root) * step.element, reduced * (step.element + FLOAT32)
     largest = shape.vocab_size * shape.hidden if full else 0.0
-    return 0.0, largest * FLOAT32 * (2 if shape.tied else 1)
+    return 0.0, largest * (FLOAT32 if step.element == FLOAT32 else step.element + FLOAT32)
 
 
 def layer_activation_bytes(shape: Shape, step: StepSettings) -> float:
@@ -227,6 +228,7 @@ def _activations(shape: Shape, step: StepSettings) -> tuple[float, float]:
         kept, busy = shape.layers * boundary, layer + working
     else:
         kept, busy = shape.layers * layer, working
+    busy = max(0.0, busy - _logits(shape, step))  # the logits are free before the first layer's backward pass
     if memory.offload_activations and step.gpu:
         return ends + busy + 2 * kept / shape.layers, kept
     return ends + busy + kept, 0.0
@@ -235,4 +237,5 @@ def _activations(shape: Shape, step: StepSettings) -> tuple[float, float]:
 def _logits(shape: Shape, step: StepSettings) -> float:
     """Return the bytes of one chunk of logits, whose gradient takes their place, and of its blocks."""
     tokens = max(step.passes.micro_batch_tokens, step.longest) / step.learner.parallel.sequence
-    return min(step.passes.logit_tokens, tokens) * shape.vocab_size * step.element + _LOGIT_BLOCKS
+    logits = min(step.passes.logit_tokens, tokens) * shape.vocab_size
+    return logits * step.element + 2 * FLOAT32 * min(logits, _BLOCK_LOGITS)

@@ -297,3 +297,12 @@ def test_doctor_prints_missing_checks_and_fixes(hone: Hone, monkeypatch: pytest.
 def test_validate_admits_tasks_in_the_sandbox(hone: Hone, recipe: Path):
     code, out, _ = hone("tasks", "validate", recipe, "--repeat", "1", "--limit", "1", "--split", "test")
     assert (code, out) == (0, "1 of 1 tasks admitted: gold 1 of 1, empty 0 of 1.\n")
+
+
+def test_doctor_shows_devices_and_the_plan_of_a_recipe(hone: Hone, recipe: Path):
+    code, out, _ = hone("doctor", recipe, "--set", "train.batch.micro_batch_tokens=1000000000")
+    assert "Devices: " in out
+    assert "activations" in out
+    assert code == 1
+    assert "Not ready: the run does not fit" in " ".join(out.split())
+    assert "train.batch.micro_batch_tokens = " in " ".join(out.split())
