@@ -66,7 +66,8 @@ class Flags:
     model: Annotated[
         str | None,
         typer.Option(
-            metavar="FOLDER|NAME", help="Model of the policy: its folder, or its name on the server."
+            metavar="FOLDER|NAME",
+            help="Model of the policy: its folder, or its name on the server or on the hub.",
         ),
     ] = None
     tasks: Annotated[

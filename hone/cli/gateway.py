@@ -36,7 +36,10 @@ class Flags:
     ] = None
     model: Annotated[
         Path | None,
-        typer.Option(metavar="FOLDER", help="Folder of the model: tokenizer and chat template."),
+        typer.Option(
+            metavar="FOLDER|NAME",
+            help="Model with tokenizer and chat template: its folder, or its name on the hub.",
+        ),
     ] = None
     kind: Annotated[Literal["vllm", "sglang"], typer.Option(help="Kind of the engine server.")] = "vllm"
     renderer: Annotated[str, typer.Option(metavar="NAME", help="Renderer of messages into tokens.")] = "auto"

@@ -17,6 +17,7 @@ from hone.policy.chat import Chat
 from hone.policy.engine import Engine, Sampling
 from hone.policy.errors import PolicyError
 from hone.policy.gateway import Admin, Gateway, Session, SessionLimits, open_gateway
+from hone.policy.hub import find_model
 from hone.policy.model import load_tokenizer, make_renderer
 from hone.policy.rendering import ChatRenderer
 from hone.policy.scripted import ScriptedEngine, ScriptedReply, read_script
@@ -120,24 +121,23 @@ async def _open_engine(options: GatewayOptions) -> AsyncGenerator[tuple[Engine, 
         )
         return
     if options.model is None:
-        raise PolicyError(
-            f"{options.engine} needs the tokenizer of its model on this machine: pass --model FOLDER"
-        )
+        raise PolicyError(f"{options.engine} needs the tokenizer of its model on this machine: pass --model")
     from hone.policy.engines.open import open_servers
 
-    tokenizer, renderer = await asyncio.to_thread(_load_tokenizer, options.model, options.renderer)
+    model = ModelSettings(path=options.model, renderer=options.renderer)
+    model = await asyncio.to_thread(find_model, model)
+    tokenizer, renderer = await asyncio.to_thread(_load_tokenizer, model)
     settings = ServerEngineSettings(
         kind=options.kind, urls=(options.engine,), context_tokens=options.context_tokens
     )
-    model = ModelSettings(path=options.model, renderer=options.renderer)
     async with open_servers(settings, model, tokenizer, logs=Path()) as fleet:
         await fleet.health()
         yield fleet, renderer
 
 
-def _load_tokenizer(model: Path, renderer: str) -> tuple[PreTrainedTokenizerBase, ChatRenderer]:
-    tokenizer = load_tokenizer(model)
-    return tokenizer, make_renderer(tokenizer, renderer)
+def _load_tokenizer(model: ModelSettings) -> tuple[PreTrainedTokenizerBase, ChatRenderer]:
+    tokenizer = load_tokenizer(model.path)
+    return tokenizer, make_renderer(tokenizer, model.renderer)
 
 
 def _load_scripted_tokenizer(
@@ -145,7 +145,7 @@ def _load_scripted_tokenizer(
 ) -> tuple[PreTrainedTokenizerBase, ChatRenderer]:
     """Return the model's tokenizer and renderer; without a model, a byte-level one that encodes any text."""
     if options.model is not None:
-        return _load_tokenizer(options.model, options.renderer)
+        return _load_tokenizer(find_model(ModelSettings(path=options.model, renderer=options.renderer)))
     texts = [reply.content for reply in script]
     tokenizer = make_tokenizer(texts, TinyModelSettings(max_positions=options.context_tokens))
     return tokenizer, make_renderer(tokenizer, "qwen3")
