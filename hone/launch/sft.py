@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hone.config import ConfigError, RunSettings
+from hone.launch.learner import open_learner
 from hone.launch.metrics import open_metrics
 from hone.launch.policy import load_policy, pin_policy
 from hone.launch.reporter import Reporter
@@ -27,6 +28,7 @@ from hone.rollout.lock import RunLock
 from hone.rollout.rewards import solved
 from hone.rollout.store import Store
 from hone.tasks.sources import load_splits
+from hone.train.loss import CrossEntropy
 from hone.train.sft import demonstration_samples
 from hone.train.sft import sft as fit
 from hone.types import Message, Task, TokenTree, Trajectory
@@ -92,6 +94,13 @@ def run_sft(
     last: Mapping[str, float] = {}
     with (
         RunLock(settings.run_dir),
+        open_learner(
+            policy,
+            settings.train,
+            objective=CrossEntropy(),
+            optimizer=settings.sft.optimizer,
+            passes=settings.sft,
+        ) as learner,
         open_metrics(settings, reporter, kind="sft") as metrics,
         reporter.stage("supervised training") as stage,
     ):
@@ -103,7 +112,7 @@ def run_sft(
             stage.set_status(f"loss {measured['loss']:.3f}  {measured['tokens_per_s']:.0f} tokens/s")
 
         checkpoint = fit(
-            policy.model,
+            learner,
             demonstration_samples(examples, encode),
             settings.sft,
             run_dir=settings.run_dir,

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from hone.config import ConfigError, RunSettings, fingerprint
+from hone.launch.learner import open_learner
 from hone.launch.metrics import open_metrics
 from hone.launch.placement import place, while_training
 from hone.launch.policy import Policy, chats, load_policy, open_engine, pin_policy
@@ -18,7 +20,6 @@ from hone.launch.runtime import Runtime, open_context, open_runtime, open_scorer
 from hone.launch.sft import make_start_model, split_demonstrated, with_start_model
 from hone.launch.validate import make_validator, require_validation_tasks
 from hone.launch.weights import publisher
-from hone.policy.model import load_model
 from hone.policy.settings import OpenAIEngineSettings
 from hone.rollout.dispatcher import Dispatcher, RolloutProgress
 from hone.rollout.ledger import Ledger
@@ -27,8 +28,9 @@ from hone.rollout.rewards import is_masked, weigh
 from hone.rollout.store import Store
 from hone.tasks.sources import check_proven, load_splits
 from hone.train import checkpoint, loop
+from hone.train.loss import policy_objective
 from hone.train.metrics import MetricsWriter
-from hone.train.trainer import Trainer, policy_trainer
+from hone.train.trainer import Trainer, rl_trainer
 from hone.types import Task, Trajectory
 
 
@@ -76,8 +78,8 @@ async def run_training(
     settings = await asyncio.to_thread(place, settings, "train")
     await asyncio.to_thread(pin_policy, settings)
     policy = await asyncio.to_thread(load_policy, settings)
-    trainer = make_trainer(policy, settings)
     with (
+        open_trainer(policy, settings) as trainer,
         Ledger.open(settings.run_dir) as ledger,
         open_metrics(settings, reporter) as metrics,
         reporter.stage("training", settings.train.steps) as stage,
@@ -138,6 +140,7 @@ def replay(run: Path, settings: RunSettings, reporter: Reporter) -> TrainReport:
         Ledger.read(run) as ledger,
         RunLock(settings.run_dir),
         MetricsWriter(settings.run_dir) as metrics,
+        open_trainer(policy, settings) as trainer,
         reporter.stage("training again", ledger.balance().steps) as stage,
     ):
         display = TrainingDisplay(stage)
@@ -145,7 +148,7 @@ def replay(run: Path, settings: RunSettings, reporter: Reporter) -> TrainReport:
         path = loop.replay(
             ([weigh(rollout, settings.judge, settings.progress) for rollout in step] for step in stored),
             settings.train,
-            trainer=make_trainer(policy, settings),
+            trainer=trainer,
             tokenizer=policy.tokenizer,
             run_dir=settings.run_dir,
             metrics=metrics,
@@ -158,14 +161,18 @@ def replay(run: Path, settings: RunSettings, reporter: Reporter) -> TrainReport:
     )
 
 
-def make_trainer(policy: Policy, settings: RunSettings) -> Trainer:
-    """Return a trainer of the policy's model, with a reference model if the loss has a KL term; blocks."""
-    reference = None
-    if settings.train.loss.kl_coef > 0:
-        reference = load_model(policy.settings.path, policy.settings.dtype)
-    return policy_trainer(
-        policy.model, settings.train, temperature=settings.sampling.temperature, reference=reference
-    )
+@contextmanager
+def open_trainer(policy: Policy, settings: RunSettings) -> Iterator[Trainer]:
+    """Open a trainer of the policy's model; blocks. Raises PolicyError, TrainError."""
+    objective = policy_objective(settings.train.loss, settings.sampling.temperature)
+    with open_learner(
+        policy,
+        settings.train,
+        objective=objective,
+        optimizer=settings.train.optimizer,
+        passes=settings.train.batch,
+    ) as learner:
+        yield rl_trainer(learner, objective, settings.train)
 
 
 class TrainingDisplay:

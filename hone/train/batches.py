@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -27,9 +28,14 @@ class TrainRow:
     reference: Float32 | None = None  # [T] the reference model's log-probabilities
 
     @property
+    def trained(self) -> npt.NDArray[np.intp]:
+        """Indices of the trained tokens, [n], ascending."""
+        return np.flatnonzero(self.sample.weight)
+
+    @property
     def length(self) -> int:
         """Number of tokens up to the last trained one; later tokens cannot change the loss."""
-        return int(np.flatnonzero(self.sample.weight)[-1]) + 1
+        return int(self.trained[-1]) + 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +43,7 @@ class MicroBatch:
     """One forward pass. N counts the trained tokens, row by row; the flat arrays are parallel."""
 
     rows: list[int]  # [B] which rows of the mini-batch these are
+    trained: list[int]  # [B] number of trained tokens of each row; their sum is N
     input_ids: Tensor  # int64 [B, L], padded on the right
     positions: Tensor  # int64 [N], index into [B * L] of the position that predicts each trained token
     targets: Tensor  # int64 [N]
@@ -92,10 +99,9 @@ def _collate(
     rows, lengths = [every[i] for i in indices], [every_length[i] for i in indices]
     width = max(lengths)
     input_ids = np.zeros((len(rows), width), np.int64)
-    trained: list[np.ndarray[tuple[int], np.dtype[np.intp]]] = []
+    trained = [row.trained for row in rows]
     for at, (row, length) in enumerate(zip(rows, lengths, strict=True)):
         input_ids[at, :length] = row.sample.tokens[:length]
-        trained.append(np.flatnonzero(row.sample.weight))
 
     def flat(arrays: list[Float32]) -> Tensor:
         chosen = [array[at] for array, at in zip(arrays, trained, strict=True)]
@@ -108,6 +114,7 @@ def _collate(
     where = torch.from_numpy(positions.astype(np.int64)).to(device)
     return MicroBatch(
         rows=indices,
+        trained=[len(at) for at in trained],
         input_ids=ids,
         positions=where,
         targets=ids.flatten()[where + 1],

@@ -1,13 +1,12 @@
 """Checkpoints: written to a temporary folder, fsynced, then renamed; each is complete or absent.
 
-    checkpoints/step-000012/    loadable by transformers' from_pretrained (weights, configuration, tokenizer)
-        trainer.pt              optimizer, counters and random states
-        progress.json           step, and the dispositions of its rollouts
-        COMPLETE                size and SHA-256 of every other file; written last
-    checkpoints/.writing-...    a write in progress; the next write removes the rest of a killed one
+checkpoints/step-000012/    loadable by transformers' from_pretrained (weights, configuration, tokenizer)
+    state/                  the learner's: master weights and optimiser
+    trainer.pt              counters and random states
+    progress.json           step, and the dispositions of its rollouts
+    COMPLETE                size and SHA-256 of every other file; written last
+checkpoints/.writing-...    a write in progress; the next write removes the rest of a killed one
 
-The optimizer goes through torch.save: one process holds all of it, so torch.distributed.checkpoint would
-bring nothing but a process group.
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
@@ -21,7 +20,7 @@ import shutil
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -30,9 +29,6 @@ from safetensors import SafetensorError
 from hone.train.errors import CheckpointError
 from hone.train.trainer import Trainer
 from hone.utils.files import remove_directory, sync_directory, sync_file
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
 
 log = logging.getLogger(__name__)
 
@@ -116,17 +112,10 @@ def latest(directory: Path) -> Path | None:
 def restore(path: Path, trainer: Trainer) -> TrainState:
     """Restore weights, optimizer and random states; return the state of the run.
 
-    The weights are copied into `trainer.model` in place, so an engine that shares the tensors is updated too.
-    Two copies of the weights exist during the call.
+    The weights are copied into the learner's in place, so an engine that shares the tensors is updated too.
     """
-    from transformers.utils.logging import disable_progress_bar
-
-    disable_progress_bar()
-    saved: PreTrainedModel = type(trainer.model).from_pretrained(path, dtype=trainer.model.dtype)
-    with torch.no_grad():
-        for mine, theirs in zip(trainer.model.parameters(), saved.parameters(), strict=True):
-            mine.copy_(theirs)
-    state = torch.load(path / "trainer.pt", map_location=trainer.model.device, weights_only=True)
+    trainer.learner.load(path / "state")
+    state = torch.load(path / "trainer.pt", weights_only=True)
     trainer.load_state_dict(state["trainer"])
     _set_random_states(state["random"])
     return read_state(path)
@@ -140,10 +129,9 @@ def read_state(path: Path) -> TrainState:
 
 
 def _write(folder: Path, state: TrainState, trainer: Trainer, tokenizer: Tokenizer) -> None:
-    from transformers.utils.logging import disable_progress_bar
-
-    disable_progress_bar()  # it would overwrite the run's progress display
-    trainer.model.save_pretrained(str(folder))
+    trainer.learner.export(folder)
+    wait = trainer.learner.save(folder / "state")
+    wait()
     tokenizer.save_pretrained(str(folder))
     torch.save({"trainer": trainer.state_dict(), "random": _random_states()}, folder / "trainer.pt")
     content = {"format": FORMAT, "step": state.step, "rollouts": dict(state.rollouts)}
@@ -153,7 +141,8 @@ def _write(folder: Path, state: TrainState, trainer: Trainer, tokenizer: Tokeniz
     (folder / MARKER).write_text(json.dumps(checksums, indent=1))
     for path in [*files, folder / MARKER]:
         sync_file(path)
-    sync_directory(folder)
+    for directory in [folder, *(path for path in folder.rglob("*") if path.is_dir())]:
+        sync_directory(directory)
 
 
 def _verify(path: Path, before: Path | None) -> None:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
@@ -17,30 +18,35 @@ if TYPE_CHECKING:  # its import takes seconds
     from transformers import PreTrainedModel
 
 
-def make_optimizers(model: PreTrainedModel, settings: OptimizerSettings) -> list[Optimizer]:
-    """Return the optimisers that together update every trainable parameter of `model`.
+def make_optimizers(
+    parameters: Mapping[str, Parameter], ends: Collection[str], settings: OptimizerSettings
+) -> list[Optimizer]:
+    """Return the optimisers that together update every parameter.
 
     Muon (Jordan et al. 2024, https://kellerjordan.github.io/posts/muon/) orthogonalises the momentum of each
-    matrix. Its step is scaled to the root mean square of AdamW's (arXiv:2502.16982, section 2.2), so that one
-    learning rate serves both.
+    matrix but those in `ends` (see `end_names`). Its step is scaled to the root mean square of AdamW's
+    (arXiv:2502.16982, section 2.2), so that one learning rate serves both.
     """
-    trained = [p for p in model.parameters() if p.requires_grad]
-    by_adamw, optimizers = trained, list[Optimizer]()
+    optimizers: list[Optimizer] = []
+    by_muon: dict[str, Parameter] = {}
     if settings.name == "muon":
-        heads = [h for h in (model.get_input_embeddings(), model.get_output_embeddings()) if h is not None]
-        ends = {id(p) for head in heads for p in head.parameters()}
-        by_muon = [p for p in trained if p.ndim == 2 and id(p) not in ends]
-        muon_ids = {id(p) for p in by_muon}
-        by_adamw = [p for p in trained if id(p) not in muon_ids]
+        by_muon = {name: p for name, p in parameters.items() if p.ndim == 2 and name not in ends}
         optimizers.append(
             BatchedMuon(
-                by_muon,
+                list(by_muon.values()),
                 lr=settings.lr,
                 weight_decay=settings.weight_decay,
                 momentum=settings.momentum,
             )
         )
-    return [*optimizers, _adamw(by_adamw, settings)]
+    return [*optimizers, _adamw([p for name, p in parameters.items() if name not in by_muon], settings)]
+
+
+def end_names(model: PreTrainedModel) -> set[str]:
+    """Return the names of the parameters of the embedding and the output head."""
+    ends = [end for end in (model.get_input_embeddings(), model.get_output_embeddings()) if end is not None]
+    ids = {id(parameter) for end in ends for parameter in end.parameters()}
+    return {name for name, parameter in model.named_parameters() if id(parameter) in ids}
 
 
 def _adamw(parameters: list[Parameter], settings: OptimizerSettings) -> Optimizer:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -17,15 +16,13 @@ from hone.train import checkpoint
 from hone.train.batches import indices_by_rollout
 from hone.train.checkpoint import Tokenizer, TrainState
 from hone.train.errors import TrainError
+from hone.train.learner import Learner
 from hone.train.loss import CrossEntropy
 from hone.train.metrics import MetricsWriter
 from hone.train.samples import tree_samples
 from hone.train.settings import BatchSettings, SftSettings
 from hone.train.trainer import Trainer
 from hone.types import Message, Sample, TokenTree, Trajectory
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
 
 Encode = Callable[[Sequence[Message], Sequence[ToolSpec]], TokenTree]
 
@@ -47,7 +44,7 @@ def demonstration_samples(examples: Iterable[Demonstration | Trajectory], encode
 
 
 def sft(
-    model: PreTrainedModel,
+    learner: Learner,
     samples: Sequence[Sample],
     settings: SftSettings,
     *,
@@ -56,7 +53,9 @@ def sft(
     metrics: MetricsWriter,
     on_step: Callable[[int, int, Mapping[str, float]], None] = lambda step, steps, metrics: None,
 ) -> Path:
-    """Train `model` in place and return the last checkpoint, a folder that transformers loads.
+    """Train the weights of `learner` and return the last checkpoint, a folder that transformers loads.
+
+    The objective of `learner` is `CrossEntropy`.
 
     Resumes from the last checkpoint in `run_dir`. `on_step(step, steps, metrics)` is called after every
     optimiser step. Raises TrainError when `samples` is empty, NonFinite, CheckpointError.
@@ -67,14 +66,10 @@ def sft(
         )
     batches = [batch for epoch in range(settings.epochs) for batch in _epoch(samples, settings, epoch)]
     trainer = Trainer(
-        model,
+        learner,
         objective=CrossEntropy(),
         optimizer=settings.optimizer,
-        batch=BatchSettings(
-            micro_batch_tokens=settings.micro_batch_tokens,
-            logit_tokens=settings.logit_tokens,
-            workers=settings.workers,
-        ),
+        batch=BatchSettings(),
         total_optimizer_steps=len(batches),
     )
     directory = run_dir / "checkpoints"

@@ -1,13 +1,15 @@
-"""Metrics of a training step: sums over micro-batches, averaged at the end."""
+"""Metrics of a training step: sums over rows, averaged at the end."""
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from collections.abc import Sequence
 
-import torch
-from torch import Tensor
+import numpy as np
 
-from hone.train.batches import MicroBatch
+from hone.train.batches import TrainRow
+from hone.train.learner import PassReport
+from hone.types import Float32
 
 
 class StepStats:
@@ -21,29 +23,35 @@ class StepStats:
         self._mini_batches = 0
         self._steps = 0
         self._skipped: Counter[str] = Counter()
+        self._passes: Counter[str] = Counter()
 
-    @torch.no_grad()
-    def add_micro_batch(self, batch: MicroBatch, logprobs: Tensor, entropy: Tensor) -> None:
-        """Add a micro-batch; `logprobs` and `entropy` are [N], of the weights before the optimiser step."""
-        self._sums["tokens"] += batch.tokens
-        self._sums["trained_tokens"] += len(logprobs)
-        self._sums["entropy"] += float(entropy.sum())
-        if self._clip is None:
-            return
-        old = logprobs if batch.old_logprobs is None else batch.old_logprobs
+    def add_rows(self, rows: Sequence[TrainRow], report: PassReport) -> None:
+        """Add the passes over `rows`, computed with the weights before the optimiser step."""
+        self._passes.update(report.passes)
+        self._sums["branch_tokens"] += report.branch_tokens
+        self._sums["unique_tokens"] += report.unique_tokens
+        for row, logprobs, entropy in zip(rows, report.logprobs, report.entropies, strict=True):
+            self._sums["trained_tokens"] += len(logprobs)
+            self._sums["entropy"] += float(entropy.sum())
+            if self._clip is not None:
+                self._add_ratio(row, logprobs, self._clip)
+
+    def _add_ratio(self, row: TrainRow, logprobs: Float32, clip: tuple[float, float]) -> None:
+        at = row.trained
+        old = logprobs if row.old_logprobs is None else row.old_logprobs[at]
+        advantages = row.sample.advantage[at]
         difference = logprobs - old
-        ratio = difference.exp()
-        low, high = self._clip
-        rising = batch.advantages > 0
-        clipped = torch.where(rising, ratio > high, ratio < low) & (batch.advantages != 0)
-        deviation = (ratio - 1).abs()
+        ratio = np.exp(difference)
+        low, high = clip
+        clipped = np.where(advantages > 0, ratio > high, ratio < low) & (advantages != 0)
+        deviation = np.abs(ratio - 1)
         self._sums["ratio_mean_deviation"] += float(deviation.sum())
         self._sums["clip_fraction"] += float(clipped.sum())
         self._sums["approx_kl"] += float((ratio - 1 - difference).sum())  # k3 of KL(old || new)
         self._raise_max("ratio_max_deviation", float(deviation.max()))
         # before the first optimiser step, the weights are still the engine's
         if self._steps == 0 and not self._skipped["non_finite_gradient"]:
-            self._raise_max("logp_gap_max", float((logprobs - batch.engine_logprobs).abs().max()))
+            self._raise_max("logp_gap_max", float(np.abs(logprobs - row.sample.logprobs[at]).max()))
 
     def add_loss(self, loss: float) -> None:
         self._mini_batches += 1
@@ -60,7 +68,7 @@ class StepStats:
     def metrics(self, seconds: float) -> dict[str, float]:
         """Return the metrics that `Trainer.step` documents, without those that have no value."""
         per_step = {"grad_norm", "lr"}
-        counts = {"tokens", "trained_tokens"}
+        counts = {"branch_tokens", "unique_tokens", "trained_tokens"}
         loss = self._loss / max(1, self._mini_batches)
         result: dict[str, float] = {"loss": loss, "optimizer_steps": self._steps, **self._max}
         for name, total in self._sums.items():
@@ -68,8 +76,11 @@ class StepStats:
             result[name] = total if name in counts else total / max(1, divisor)
         for reason, number in self._skipped.items():
             result[f"skipped/{reason}"] = number
+        result |= {f"passes/{kind}": number for kind, number in self._passes.items()}
+        branch_tokens = self._sums["branch_tokens"]
+        result["tree"] = 1 - self._sums["unique_tokens"] / branch_tokens if branch_tokens else 0.0
         result["seconds"] = seconds
-        result["tokens_per_s"] = self._sums["tokens"] / seconds
+        result["tokens_per_s"] = branch_tokens / seconds
         return result
 
     def _raise_max(self, name: str, value: float) -> None:

@@ -10,7 +10,9 @@ import torch
 from tokenizers import Tokenizer, models
 from transformers import PreTrainedModel, PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
-from hone.train.settings import BatchSettings, LossSettings, OptimizerSettings, TrainSettings
+from hone.train.in_process import InProcessLearner
+from hone.train.loss import CrossEntropy
+from hone.train.settings import BatchSettings, LossSettings, OptimizerSettings, SftSettings, TrainSettings
 from hone.train.trainer import Trainer, policy_trainer
 from hone.types import Sample
 from tests.train.trajectories import VOCABULARY
@@ -91,9 +93,22 @@ def step_with_gradients(
     seen: list[list[torch.Tensor]] = []
 
     def look(*_: object) -> None:
-        seen.append([p.grad.clone() for p in trainer.model.parameters() if p.grad is not None])
+        seen.append([p.grad.clone() for p in learner_of(trainer).masters if p.grad is not None])
 
-    handle = trainer.optimizers[-1].register_step_pre_hook(look)
+    handle = learner_of(trainer).optimizers[-1].register_step_pre_hook(look)
     metrics = trainer.step(samples)
     handle.remove()
     return metrics, seen
+
+
+def learner_of(trainer: Trainer) -> InProcessLearner:
+    assert isinstance(trainer.learner, InProcessLearner)
+    return trainer.learner
+
+
+def model_of(trainer: Trainer) -> PreTrainedModel:
+    return learner_of(trainer).model
+
+
+def sft_learner(model: PreTrainedModel, settings: SftSettings) -> InProcessLearner:
+    return InProcessLearner(model, objective=CrossEntropy(), optimizer=settings.optimizer, passes=settings)

@@ -16,13 +16,20 @@ from hone.train.trainer import Trainer
 
 
 class Writes:
-    """A model, a tokenizer and a trainer that write one file each."""
+    """A trainer, its learner and a tokenizer that write one file each."""
 
     def __init__(self) -> None:
-        self.model = self
+        self.learner = self
 
     def save_pretrained(self, directory: str) -> None:
-        (Path(directory) / f"file{len(list(Path(directory).iterdir()))}").write_text("content")
+        (Path(directory) / "tokenizer").write_text("content")
+
+    def export(self, folder: Path) -> None:
+        (folder / "weights").write_text("content")
+
+    def save(self, folder: Path) -> Callable[[], None]:
+        folder.mkdir()
+        return lambda: cast("None", (folder / "shard").write_text("content"))
 
     def state_dict(self) -> dict[str, Any]:
         return {}
@@ -41,10 +48,10 @@ def test_every_file_of_a_checkpoint_is_fsynced(tmp_path: Path, monkeypatch: pyte
     path = checkpoint.save(
         tmp_path, TrainState(step=0), trainer=cast("Trainer", writes), tokenizer=writes, keep=1
     )
-    assert {file.name for file in path.iterdir()} == {
-        *("file0", "file1", "trainer.pt", "progress.json", "COMPLETE")
+    assert {file.name for file in path.rglob("*")} == {
+        *("weights", "tokenizer", "state", "shard", "trainer.pt", "progress.json", "COMPLETE")
     }
-    assert {file.stat().st_ino for file in (*path.iterdir(), path, tmp_path)} <= flushed
+    assert {file.stat().st_ino for file in (*path.rglob("*"), path, tmp_path)} <= flushed
 
 
 def save(folder: Path, step: int = 0, keep: int = 9) -> Path:
@@ -71,7 +78,7 @@ def test_checkpoint_of_another_format_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("damage", "said"),
     [
-        (lambda file: file.unlink(), "lacks the file file0"),
+        (lambda file: file.unlink(), "lacks the file state/shard"),
         (lambda file: file.write_text("more content"), "has 12 bytes instead of 7"),
         (lambda file: file.write_text("CONTENT"), "has been changed"),
     ],
@@ -79,6 +86,6 @@ def test_checkpoint_of_another_format_is_refused(tmp_path: Path) -> None:
 def test_damaged_file_of_a_checkpoint_is_named(
     damage: Callable[[Path], object], said: str, tmp_path: Path
 ) -> None:
-    damage(save(tmp_path) / "file0")
+    damage(save(tmp_path) / "state" / "shard")
     with pytest.raises(CheckpointError, match=said):
         checkpoint.latest(tmp_path)

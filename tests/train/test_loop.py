@@ -37,7 +37,7 @@ from hone.train.settings import (
 )
 from hone.train.trainer import policy_trainer
 from hone.types import Node, TokenTree, Trajectory
-from tests.train.examples import tiny_model, tokenizer
+from tests.train.examples import model_of, tiny_model, tokenizer
 from tests.train.trajectories import rendered, trajectory
 from tests.waiting import LIMIT_S
 
@@ -118,7 +118,9 @@ class World:
     def say(self, prompt: list[int]) -> TokenTree:
         ids, logprobs = torch.tensor([prompt]), []
         for _ in range(6):
-            every = torch.log_softmax(self.trainer.model(input_ids=ids, use_cache=False).logits[0, -1], -1)
+            every = torch.log_softmax(
+                model_of(self.trainer)(input_ids=ids, use_cache=False).logits[0, -1], -1
+            )
             token = torch.multinomial(every.exp(), 1)
             logprobs.append(float(every[token]))
             ids = torch.cat([ids, token[None]], 1)
@@ -158,7 +160,7 @@ def live(
 
 
 def weights(world: World) -> list[torch.Tensor]:
-    return [p.detach().clone() for p in world.trainer.model.parameters()]
+    return [p.detach().clone() for p in model_of(world.trainer).parameters()]
 
 
 def test_loop_learns_and_accounts_for_every_rollout(tmp_path: Path) -> None:
@@ -277,7 +279,7 @@ def test_cancelling_the_loop_stops_its_training_thread(tmp_path: Path) -> None:
                 loop.call_soon_threadsafe(job.cancel)
                 assert cancelled.wait(LIMIT_S)
 
-            handle = world.trainer.model.lm_head.register_forward_hook(ask)
+            handle = model_of(world.trainer).lm_head.register_forward_hook(ask)
             try:
                 return step(samples)  # type: ignore[arg-type]
             except BaseException as error:
@@ -319,7 +321,7 @@ def test_replay_reproduces_weights_only_with_the_same_settings(
                 is_masked=lambda t: t.outcome is Outcome.TURN_LIMIT,
             )
         assert checkpoint.read_state(path).step == 2
-        return [p.detach() for p in trainer.model.parameters()]
+        return [p.detach() for p in model_of(trainer).parameters()]
 
     same = again("same", settings)
     assert all(torch.equal(a, b) for a, b in zip(expected, same, strict=True))

@@ -19,7 +19,7 @@ from hone.train.metrics import MetricsWriter, read_metrics
 from hone.train.settings import CheckpointSettings, OptimizerSettings, SftSettings
 from hone.train.sft import demonstration_samples, sft
 from hone.types import Message, Sample, TokenTree
-from tests.train.examples import tiny_model, tokenizer
+from tests.train.examples import sft_learner, tiny_model, tokenizer
 from tests.train.trajectories import multi_turn_samples, trajectory
 
 pytestmark = pytest.mark.model
@@ -47,7 +47,7 @@ def run_sft(
     with MetricsWriter(run_dir, kind="sft", tensorboard=False) as metrics:
         try:
             path = sft(
-                model,
+                sft_learner(model, SETTINGS),
                 samples,
                 SETTINGS,
                 run_dir=run_dir,
@@ -115,7 +115,7 @@ def test_demonstrations_train_assistant_text_and_stop_token(tmp_path: Path) -> N
     assert kept.tokens.tolist() == np.concatenate([n.tokens for n in drawn.tree.nodes]).tolist()
     with MetricsWriter(tmp_path, tensorboard=False) as metrics:
         path = sft(
-            load_model(tmp_path / "model"),
+            sft_learner(load_model(tmp_path / "model"), SETTINGS),
             [demo],
             SETTINGS,
             run_dir=tmp_path,

@@ -4,43 +4,60 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 import torch
 
-from hone.train.batches import MicroBatch
-from hone.train.optimizer import make_optimizers
+from hone.train.batches import TrainRow
+from hone.train.learner import PassReport
+from hone.train.optimizer import end_names, make_optimizers
 from hone.train.settings import OptimizerSettings
 from hone.train.stats import StepStats
+from hone.types import Float32, Sample
 
 CLIP = (0.8, 1.2)
 
 
-def micro_batch(ratios: list[float], advantages: list[float], gaps: list[float], tokens: int) -> MicroBatch:
-    """Return a batch whose trainer's logprobs are 0: ratio exp(0 - old), gap |0 - engine|."""
-    count = len(ratios)
-    return MicroBatch(
-        rows=[0],
-        input_ids=torch.zeros((1, tokens), dtype=torch.int64),
-        positions=torch.arange(count),
-        targets=torch.zeros(count, dtype=torch.int64),
-        scale=torch.ones(count),
-        advantages=torch.tensor(advantages),
-        engine_logprobs=torch.tensor(gaps),
-        old_logprobs=-torch.tensor(ratios).log(),
-        reference=None,
-        tokens=tokens,
+def rows_of(ratios: list[float], advantages: list[float], gaps: list[float], tokens: int) -> list[TrainRow]:
+    """Return one row per ratio whose trainer's logprob is 0: ratio exp(0 - old), gap |0 - engine|."""
+    return [
+        TrainRow(
+            sample=Sample(
+                rollout_id="r",
+                group_id="g",
+                tokens=np.zeros(tokens, np.int32),
+                weight=at_the_end(1.0, tokens),
+                advantage=at_the_end(advantage, tokens),
+                logprobs=at_the_end(gap, tokens),
+                version=np.zeros(tokens, np.int32),
+            ),
+            scale=at_the_end(1.0, tokens),
+            old_logprobs=at_the_end(-math.log(ratio), tokens),
+        )
+        for ratio, advantage, gap in zip(ratios, advantages, gaps, strict=True)
+    ]
+
+
+def at_the_end(value: float, tokens: int) -> Float32:
+    return np.array([0.0] * (tokens - 1) + [value], np.float32)
+
+
+def add(stats: StepStats, rows: list[TrainRow], entropy: float = 0.5) -> None:
+    report = PassReport(
+        loss=0.0,
+        logprobs=[np.zeros(1, np.float32)] * len(rows),
+        entropies=[np.full(1, entropy, np.float32)] * len(rows),
+        branch_tokens=sum(len(row.sample.tokens) for row in rows),
+        unique_tokens=2 * len(rows),
+        passes={"off": 1},
     )
-
-
-def add(stats: StepStats, batch: MicroBatch, entropy: float = 0.5) -> None:
-    count = len(batch.positions)
-    stats.add_micro_batch(batch, torch.zeros(count), torch.full((count,), entropy))
+    stats.add_rows(rows, report)
 
 
 def test_metrics_are_means_over_trained_tokens():
     stats = StepStats(CLIP)
-    add(stats, micro_batch([1.0, 1.5, 0.5], [1.0, 1.0, -1.0], [0.1, -0.3, 0.2], tokens=10))
-    add(stats, micro_batch([1.5], [0.0], [0.0], tokens=6), entropy=0.9)
+    add(stats, rows_of([1.0, 1.5, 0.5], [1.0, 1.0, -1.0], [0.1, -0.3, 0.2], tokens=5))
+    add(stats, rows_of([1.5], [0.0], [0.0], tokens=6), entropy=0.9)
     stats.add_loss(2.0)
     stats.add_loss(4.0)
     stats.add_step(grad_norm=1.0, lr=0.1)
@@ -59,10 +76,13 @@ def test_metrics_are_means_over_trained_tokens():
             "entropy": 0.6,
             "grad_norm": 2.0,
             "lr": 0.2,
-            "tokens": 16,
+            "branch_tokens": 21,
+            "unique_tokens": 8,
+            "tree": 1 - 8 / 21,
+            "passes/off": 2,
             "trained_tokens": 4,
             "seconds": 8.0,
-            "tokens_per_s": 2.0,
+            "tokens_per_s": 21 / 8,
         }
     )
 
@@ -83,24 +103,24 @@ def test_ratio_is_clipped_only_where_the_advantage_would_move_it_on(
     ratio: float, advantage: float, clipped: int
 ):
     stats = StepStats(CLIP)
-    add(stats, micro_batch([ratio], [advantage], [0.0], tokens=1))
+    add(stats, rows_of([ratio], [advantage], [0.0], tokens=2))
     assert stats.metrics(1.0)["clip_fraction"] == clipped
 
 
 def test_gap_to_the_engine_counts_until_the_first_optimiser_step():
     stats = StepStats(CLIP)
-    add(stats, micro_batch([1.0], [1.0], [0.1], tokens=1))
+    add(stats, rows_of([1.0], [1.0], [0.1], tokens=2))
     stats.add_step(grad_norm=1.0, lr=0.1)
-    add(stats, micro_batch([1.0], [1.0], [5.0], tokens=1))
+    add(stats, rows_of([1.0], [1.0], [5.0], tokens=2))
     assert stats.metrics(1.0)["logp_gap_max"] == pytest.approx(0.1)
 
 
 def test_logprob_gap_covers_steps_up_to_a_skipped_gradient():
     stats = StepStats(CLIP)
     stats.skip("no_signal")
-    add(stats, micro_batch([1.0], [1.0], [0.1], tokens=1))
+    add(stats, rows_of([1.0], [1.0], [0.1], tokens=2))
     stats.skip("non_finite_gradient")
-    add(stats, micro_batch([1.0], [1.0], [5.0], tokens=1))
+    add(stats, rows_of([1.0], [1.0], [5.0], tokens=2))
     metrics = stats.metrics(1.0)
     assert metrics["logp_gap_max"] == pytest.approx(0.1)
     assert (metrics["skipped/no_signal"], metrics["skipped/non_finite_gradient"]) == (1, 1)
@@ -108,9 +128,10 @@ def test_logprob_gap_covers_steps_up_to_a_skipped_gradient():
 
 def test_objective_without_a_ratio_has_no_metrics_of_one():
     stats = StepStats(None)
-    add(stats, micro_batch([1.5], [1.0], [0.1], tokens=2))
+    add(stats, rows_of([1.5], [1.0], [0.1], tokens=2))
     assert stats.metrics(1.0).keys() == {
-        *("loss", "optimizer_steps", "tokens", "trained_tokens", "entropy", "seconds", "tokens_per_s")
+        *("loss", "optimizer_steps", "branch_tokens", "unique_tokens", "trained_tokens", "entropy"),
+        *("tree", "passes/off", "seconds", "tokens_per_s"),
     }
 
 
@@ -134,7 +155,8 @@ def test_optimisers_get_every_setting(name: str):
             return self.head
 
     model = Model()
-    *muon, adamw = make_optimizers(model, settings)  # type: ignore[arg-type]
+    ends = end_names(model)  # type: ignore[arg-type]
+    *muon, adamw = make_optimizers(dict(model.named_parameters()), ends, settings)
     matrices, rest = adamw.param_groups
     assert (matrices["lr"], matrices["betas"], matrices["eps"]) == (0.5, (0.6, 0.8), 1e-3)
     assert (matrices["weight_decay"], rest["weight_decay"]) == (0.3, 0.0)

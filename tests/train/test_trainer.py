@@ -4,6 +4,7 @@ import copy
 import threading
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,9 +15,16 @@ from hone.train.errors import NonFinite, StepCancelled, TrainError
 from hone.train.logprobs import plain_logprobs, require_plain_head, token_logprobs
 from hone.train.loss import CrossEntropy
 from hone.train.optimizer import BatchedMuon, learning_rate
-from hone.train.settings import BatchSettings, LossSettings, OptimizerSettings
+from hone.train.settings import BatchSettings, LossSettings, OptimizerSettings, SftSettings
 from hone.train.trainer import Trainer
-from tests.train.examples import noisy, step_with_gradients, tiny_model, trainer_of, with_logprobs
+from tests.train.examples import (
+    noisy,
+    sft_learner,
+    step_with_gradients,
+    tiny_model,
+    trainer_of,
+    with_logprobs,
+)
 from tests.train.trajectories import multi_turn_samples
 
 pytestmark = pytest.mark.model
@@ -102,7 +110,7 @@ def test_untrained_tokens_do_not_change_the_loss() -> None:
     one = step_with_gradients(trainer_of(tiny_model()), samples)
     two = step_with_gradients(trainer_of(tiny_model()), longer)
     assert two[0]["loss"] == one[0]["loss"]
-    assert two[0]["tokens"] == one[0]["tokens"]
+    assert two[0]["branch_tokens"] == one[0]["branch_tokens"]
     assert_same(two[1][0], one[1][0], 0)
 
 
@@ -110,7 +118,7 @@ def test_zero_advantage_samples_count_in_the_mean_uncomputed() -> None:
     samples = with_logprobs(multi_turn_samples(8), tiny_model())
     flat = [replace(s, advantage=np.zeros_like(s.advantage)) for s in samples[:4]]
     metrics, [gradients] = step_with_gradients(trainer_of(tiny_model()), [*flat, *samples[4:]])
-    assert metrics["tokens"] < sum(len(s.tokens) for s in samples[4:]) + 1
+    assert metrics["branch_tokens"] < sum(len(s.tokens) for s in samples[4:]) + 1
     _, [alone] = step_with_gradients(trainer_of(tiny_model()), samples[4:])
     share = sum(s.weight.sum() for s in samples[4:]) / sum(s.weight.sum() for s in samples)
     assert_same(gradients, [g * float(share) for g in alone], 1e-5)
@@ -212,18 +220,19 @@ def test_third_non_finite_gradient_in_a_row_raises() -> None:
 
 
 @pytest.mark.parametrize(("name", "workers"), [("adamw", 1), ("muon", 1), ("adamw", 2), ("muon", 2)])
-def test_restored_trainer_continues_bit_for_bit(name: str, workers: int) -> None:
+def test_restored_trainer_continues_bit_for_bit(name: str, workers: int, tmp_path: Path) -> None:
     optimizer = OptimizerSettings.model_validate({"name": name, "lr": 1e-2, "schedule": "linear"})
     batch = BatchSettings(mini_batches=3, micro_batch_tokens=40, workers=workers)
     samples = with_logprobs(multi_turn_samples(9), tiny_model())
     model = tiny_model()
     trainer = trainer_of(model, batch=batch, optimizer=optimizer)
     trainer.step(samples)
-    weights, state = copy.deepcopy(model.state_dict()), copy.deepcopy(trainer.state_dict())
+    trainer.learner.save(tmp_path / "state")()
+    state = trainer.state_dict()
     trainer.step(samples)
     other_model = tiny_model(9)
-    other_model.load_state_dict(weights)
     other = trainer_of(other_model, batch=batch, optimizer=optimizer)
+    other.learner.load(tmp_path / "state")
     other.load_state_dict(state)
     other.step(samples)
     assert all(torch.equal(a, b) for a, b in zip(model.parameters(), other_model.parameters(), strict=True))
@@ -262,7 +271,7 @@ def test_non_finite_loss_in_any_worker_leaves_no_gradient() -> None:
 
 
 def test_workers_are_refused_on_other_devices_than_the_cpu() -> None:
-    with pytest.raises(TrainError, match="which needs a model on the CPU, not meta"):
+    with pytest.raises(TrainError, match="which needs a float32 model on the CPU"):
         trainer_of(tiny_model().to("meta"), batch=BatchSettings(workers=2))
 
 
@@ -291,10 +300,11 @@ def test_batched_muon_equals_torch_muon(nesterov: bool) -> None:
 def test_cross_entropy_is_the_mean_nll_and_falls(name: str) -> None:
     samples = multi_turn_samples(6)
     expected = with_logprobs(samples, tiny_model())
+    settings = SftSettings(optimizer=OptimizerSettings.model_validate({"name": name, "lr": 1e-2}))
     trainer = Trainer(
-        tiny_model(),
+        sft_learner(tiny_model(), settings),
         objective=CrossEntropy(),
-        optimizer=OptimizerSettings.model_validate({"name": name, "lr": 1e-2}),
+        optimizer=settings.optimizer,
         batch=BatchSettings(),
         total_optimizer_steps=10,
     )

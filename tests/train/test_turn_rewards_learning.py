@@ -22,7 +22,7 @@ from hone.train.settings import AlgorithmSettings, OptimizerSettings, TrainSetti
 from hone.train.trainer import Trainer, policy_trainer
 from hone.types import Message, Node, Task, TokenTree, Trajectory, Turn, Verdict
 from tests.rollout.real import tasks
-from tests.train.examples import tiny_model
+from tests.train.examples import model_of, tiny_model
 from tests.train.trajectories import rendered, trajectory
 
 pytestmark = pytest.mark.model
@@ -53,7 +53,7 @@ class LikesLowNumbers:
 @torch.no_grad()
 def say(trainer: Trainer, prompts: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """The next token of each prompt [n, L], and its log-probability; [n] each."""
-    every = torch.log_softmax(trainer.model(input_ids=prompts, use_cache=False).logits[:, -1], -1)
+    every = torch.log_softmax(model_of(trainer)(input_ids=prompts, use_cache=False).logits[:, -1], -1)
     tokens = torch.multinomial(every.exp(), 1)
     return tokens[:, 0], every.gather(-1, tokens)[:, 0]
 
@@ -104,7 +104,7 @@ async def roll_out(scorers: Scorers, name: str, tokens: list[int], logprobs: lis
 
 def chance_of_the_liked(trainer: Trainer) -> float:
     with torch.no_grad():
-        logits = trainer.model(input_ids=torch.tensor([PROMPT]), use_cache=False).logits[0, -1]
+        logits = model_of(trainer)(input_ids=torch.tensor([PROMPT]), use_cache=False).logits[0, -1]
     return float(torch.softmax(logits, -1)[:LIKED].sum())
 
 
