@@ -29,11 +29,6 @@ class Placement:
     def trainer_gpus(self) -> tuple[int, ...]:
         return self.trainer if isinstance(self.trainer, tuple) else ()
 
-    @property
-    def torch_device(self) -> str:
-        """The device of a trainer in this process, as torch names it."""
-        return f"cuda:{self.trainer[0]}" if isinstance(self.trainer, tuple) else self.trainer
-
 
 def resolve_placement(settings: RunSettings, devices: Devices, command: Command) -> Placement:
     """Return the devices of the run. Raises ConfigError, with the numbers, for what the machine lacks."""
@@ -108,6 +103,8 @@ def _servers(
         first: GPU from which `auto` counts.
     """
     setting = f"placement.{name}"
+    if wanted == ():
+        return ()
     if not isinstance(engine, ServerEngineSettings):
         if wanted != "auto":
             raise ConfigError(

@@ -17,8 +17,8 @@ class PlacementSettings(Settings):
     with several `batch.workers`, the CPU."""
 
     engine: Literal["auto"] | tuple[tuple[int, ...], ...] = "auto"
-    """GPUs of each engine server, such as [[0, 1], [2, 3]]. `auto`: those after the trainer's, or the same
-    ones with `colocate`; without a GPU, the CPU."""
+    """GPUs of each engine server, such as [[0, 1], [2, 3]]; []: none of their own. `auto`: those after the
+    trainer's, or the same ones with `colocate`; without a GPU, the CPU."""
 
     judge: Literal["auto"] | tuple[tuple[int, ...], ...] = "auto"
     """GPUs of each server of the judge. `auto`: those after the engine's."""

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from hone.launch.policy import Policy
-from hone.policy.model import load_model
 from hone.train.in_process import InProcessLearner
 from hone.train.learner import Learner
 from hone.train.loss import Objective
@@ -28,7 +27,7 @@ def open_learner(
     """
     reference = None
     if objective.uses_reference:
-        reference = load_model(policy.settings.path, policy.settings.dtype)
+        reference = policy.load_model()
     learner = InProcessLearner(
         policy.model,
         objective=objective,

@@ -9,8 +9,10 @@ from hone.config import RunSettings
 from hone.config.placement import resolve_placement
 from hone.config.run import Command
 from hone.config.settings import PlacementSettings
+from hone.grading.settings import JudgeSettings
 from hone.policy.engine import Engine
 from hone.policy.engines.fleet import Fleet
+from hone.policy.settings import LocalEngineSettings
 from hone.utils.devices import find_devices
 
 
@@ -29,6 +31,28 @@ def place(settings: RunSettings, command: Command) -> RunSettings:
         nodes=settings.placement.nodes,
     )
     return settings.model_copy(update={"placement": placement})
+
+
+def place_trainer(settings: RunSettings) -> RunSettings:
+    """Return the settings with the trainer's devices on this machine, for a run without an engine.
+
+    Raises ConfigError, DeviceError.
+    """
+    alone = {
+        "engine": LocalEngineSettings(),
+        "judge": JudgeSettings(),
+        "placement": PlacementSettings(trainer=settings.placement.trainer, nodes=settings.placement.nodes),
+    }
+    placed = place(settings.model_copy(update=alone), "train")
+    return settings.model_copy(update={"placement": placed.placement})
+
+
+def trainer_device(settings: RunSettings) -> str:
+    """Return the trainer's device in this process, as torch names it; the CPU before `place`."""
+    trainer = settings.placement.trainer
+    if isinstance(trainer, tuple):
+        return f"cuda:{trainer[0]}"
+    return "cpu" if trainer == "auto" else trainer
 
 
 def engine_gpus(settings: RunSettings) -> tuple[tuple[int, ...], ...]:

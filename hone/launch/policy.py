@@ -7,10 +7,10 @@ import functools
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from hone.config import ConfigError, RunSettings
-from hone.launch.placement import engine_gpus
+from hone.launch.placement import engine_gpus, trainer_device
 from hone.policy.chat import Chat
 from hone.policy.engine import Engine, Sampling
 from hone.policy.hub import PIN, find_model, pin_model
@@ -31,11 +31,17 @@ class Policy:
     settings: ModelSettings
     tokenizer: PreTrainedTokenizerBase
     renderer: ChatRenderer
+    device: str = "cpu"  # of the trainer and a local engine, as torch names it
 
     @functools.cached_property
     def model(self) -> PreTrainedModel:
         """The weights; the first use loads them and blocks. Raises PolicyError."""
-        return load_model(self.settings.path, self.settings.dtype)
+        return self.load_model()
+
+    def load_model(self) -> PreTrainedModel:
+        """Return another copy of the weights on the same device; blocks. Raises PolicyError."""
+        model: Any = load_model(self.settings.path, self.settings.dtype)
+        return model.to(self.device)
 
 
 def load_policy(settings: RunSettings) -> Policy:
@@ -48,7 +54,7 @@ def load_policy(settings: RunSettings) -> Policy:
     model = find_model(settings.model, pin=settings.run_dir / PIN)
     tokenizer = load_tokenizer(model.path)
     renderer = make_renderer(tokenizer, model.renderer, thinking=model.thinking)
-    return Policy(settings=model, tokenizer=tokenizer, renderer=renderer)
+    return Policy(settings=model, tokenizer=tokenizer, renderer=renderer, device=trainer_device(settings))
 
 
 def pin_policy(settings: RunSettings) -> None:

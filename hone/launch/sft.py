@@ -14,6 +14,7 @@ from pathlib import Path
 from hone.config import ConfigError, RunSettings
 from hone.launch.learner import open_learner
 from hone.launch.metrics import open_metrics
+from hone.launch.placement import place
 from hone.launch.policy import load_policy, pin_policy
 from hone.launch.reporter import Reporter
 from hone.launch.rundir import claim, replace_symlink
@@ -86,7 +87,7 @@ def run_sft(
 ) -> SftReport:
     """Train in a claimed run directory from its last checkpoint; blocks."""
     pin_policy(settings)
-    policy = load_policy(settings)
+    policy = load_policy(place(settings, "sft"))
 
     def encode(messages: Sequence[Message], tools: Sequence[ToolSpec]) -> TokenTree:
         return encode_conversation(policy.renderer, policy.tokenizer, messages, tools=tools)

@@ -12,7 +12,7 @@ from pathlib import Path
 from hone.config import ConfigError, RunSettings, fingerprint
 from hone.launch.learner import open_learner
 from hone.launch.metrics import open_metrics
-from hone.launch.placement import place, while_training
+from hone.launch.placement import place, place_trainer, while_training
 from hone.launch.policy import Policy, chats, load_policy, open_engine, pin_policy
 from hone.launch.reporter import Reporter, Stage
 from hone.launch.rundir import claim
@@ -135,7 +135,7 @@ def replay(run: Path, settings: RunSettings, reporter: Reporter) -> TrainReport:
     Raises LedgerError if `run` is not a run directory, StoreError for a damaged rollout.
     """
     claim(settings)
-    policy = load_policy(settings)
+    policy = load_policy(place_trainer(settings))
     with (
         Ledger.read(run) as ledger,
         RunLock(settings.run_dir),
