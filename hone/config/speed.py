@@ -14,38 +14,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from hone.config.shapes import Shape
+from hone.utils.gpus import KNOWN, Speed, known_speed
 
 TRAIN_SHARE = 0.35  # of the peak that training reaches (model FLOP/s utilisation)
 SAMPLE_SHARE = 0.5  # of the memory bandwidth that decoding reaches
 SAMPLED = 0.25  # of a rollout's tokens
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Speed:
-    """Peak dense bfloat16 operations per second, and bytes of memory per second, of one GPU."""
-
-    flops: float
-    bandwidth: float
-
-
-KNOWN = {  # the vendor's figures, by a part of the name that nvidia-smi prints
-    "B200": Speed(flops=2250e12, bandwidth=8.0e12),
-    "H200": Speed(flops=989e12, bandwidth=4.8e12),
-    "H100": Speed(flops=989e12, bandwidth=3.35e12),
-    "A100": Speed(flops=312e12, bandwidth=2.0e12),
-    "4090": Speed(flops=165e12, bandwidth=1.0e12),
-    "L40S": Speed(flops=362e12, bandwidth=0.86e12),
-    "A10": Speed(flops=125e12, bandwidth=0.6e12),
-    "3090": Speed(flops=71e12, bandwidth=0.94e12),
-}
-
-
 def gpu_speed(name: str, memory_gib: float) -> Speed:
     """Return the speed of a GPU; of an unknown one, that of an A100 from 40 GiB on and of a 4090 below."""
-    for part, speed in KNOWN.items():
-        if part in name:
-            return speed
-    return KNOWN["A100"] if memory_gib >= 40 else KNOWN["4090"]
+    return known_speed(name) or (KNOWN["A100"] if memory_gib >= 40 else KNOWN["4090"])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
