@@ -80,6 +80,7 @@ class _Step:
     progress: RolloutProgress
     reusable: dict[tuple[str, int], Trajectory] = field(default_factory=dict[tuple[str, int], Trajectory])
     attempts: Counter[tuple[str, int]] = field(default_factory=Counter[tuple[str, int]])
+    faults: Counter[tuple[str, int]] = field(default_factory=Counter[tuple[str, int]])  # of these attempts
     replaced: set[str] = field(default_factory=set[str])  # zero-variance groups that were dropped
 
 
@@ -144,6 +145,7 @@ class Dispatcher:
         for entry in self._ledger.entries(state.step):
             key = (entry.group_id, entry.index)
             state.attempts[key] += 1
+            state.faults[key] += _is_fault(entry.outcome)
             if entry.reason == ZERO_VARIANCE:
                 state.replaced.add(entry.group_id)
             if entry.disposition is None:
@@ -204,16 +206,19 @@ class Dispatcher:
         return trajectory
 
     async def _run_slot(self, state: _Step, slot: _GroupSlot) -> Trajectory:
-        """Run one rollout, with a row in the ledger from its first moment to its end."""
-        earlier = state.attempts[slot.group_id, slot.index]
-        state.attempts[slot.group_id, slot.index] += 1
-        rollout_id = f"{slot.group_id}-{slot.index}" + (f"-{earlier}" if earlier else "")
+        """Run one rollout, with a row in the ledger from its first moment to its end.
+
+        An attempt after an interrupted one has its seed, so a run that was killed equals one that was not.
+        """
+        key = slot.group_id, slot.index
+        rollout_id = _attempt_name(slot, state.attempts[key])
+        state.attempts[key] += 1
         episode = Episode(
             task=slot.task,
             rollout_id=rollout_id,
             group_id=slot.group_id,
             workspace=slot.workspace,
-            seed=seed_of(self._seed, rollout_id),
+            seed=seed_of(self._seed, _attempt_name(slot, state.faults[key])),
         )
         async with state.running:
             self._ledger.dispatch(
@@ -236,6 +241,7 @@ class Dispatcher:
                 self._ledger.end(rollout_id, Outcome.CANCELLED, reason=reason)
                 raise
             self._ledger.end(rollout_id, trajectory.outcome, reward=trajectory.reward, directory=directory)
+        state.faults[key] += _is_fault(trajectory.outcome)
         self._count(state, trajectory)
         return trajectory
 
@@ -249,6 +255,15 @@ class Dispatcher:
         now = state.progress
         state.progress = replace(now, **{name: getattr(now, name) + by for name, by in more.items()})
         self._report(state.progress)
+
+
+def _attempt_name(slot: _GroupSlot, earlier: int) -> str:
+    return f"{slot.group_id}-{slot.index}" + (f"-{earlier}" if earlier else "")
+
+
+def _is_fault(outcome: Outcome | None) -> bool:
+    """Return whether an attempt ended in an infrastructure fault of its own, not with the run."""
+    return outcome is not None and outcome is not Outcome.CANCELLED and is_infrastructure_fault(outcome)
 
 
 def _nonzero_turn_rewards(trajectory: Trajectory) -> dict[int, float]:

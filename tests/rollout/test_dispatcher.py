@@ -235,6 +235,17 @@ def test_rollout_seeds_depend_on_the_run_seed(tmp_path: Path):
     assert len({*seeds(0), *seeds(1)}) == 8
 
 
+@pytest.mark.parametrize(("outcome", "same"), [(Outcome.CANCELLED, True), (Outcome.SANDBOX_ERROR, False)])
+def test_interrupted_rollout_keeps_its_seed(tmp_path: Path, outcome: Outcome, same: bool):
+    with Ledger.open(tmp_path) as ledger:
+        ledger.dispatch("s0g0-0", group_id="s0g0", index=0, task_id="t", step=0, version=0)
+        ledger.end("s0g0-0", outcome)
+        dispatcher = Dispatcher(World([]).context(tmp_path), ledger, Store(tmp_path / "rollouts"), seed=3)
+        (group,) = asyncio.run(dispatcher.collect(0, 0, tasks(1)))
+    assert group.trajectories[0].rollout_id == "s0g0-0-1"
+    assert (group.trajectories[0].seed == seed_of(3, "s0g0-0")) == same
+
+
 def test_progress_counts_planned_ended_solved_and_reused_rollouts(tmp_path: Path):
     seen: list[tuple[int, int, int, int]] = []
 
