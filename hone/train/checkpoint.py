@@ -1,32 +1,29 @@
 """Checkpoints: written to a temporary folder, fsynced, then renamed; each is complete or absent.
 
 checkpoints/step-000012/    loadable by transformers' from_pretrained (weights, configuration, tokenizer)
-    state/                  the learner's: master weights and optimiser
-    trainer.pt              counters and random states
-    progress.json           step, and the dispositions of its rollouts
+    state/                  the learner's: master weights, optimiser and random states (`sharded_state`)
+    progress.json           step, counters of the trainer, and the dispositions of the step's rollouts
     COMPLETE                size and SHA-256 of every other file; written last
 checkpoints/.writing-...    a write in progress; the next write removes the rest of a killed one
-
 """
 
-# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
 from __future__ import annotations
 
 import hashlib
 import json
 import logging
-import random
+import os
 import shutil
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
-import numpy as np
-import torch
 from safetensors import SafetensorError
 
 from hone.train.errors import CheckpointError
+from hone.train.sharded_state import reason
 from hone.train.trainer import Trainer
 from hone.utils.files import remove_directory, sync_directory, sync_file
 
@@ -34,7 +31,9 @@ log = logging.getLogger(__name__)
 
 MARKER = "COMPLETE"
 PREFIX = "step-"
-FORMAT = 1
+FORMAT = 2
+
+T = TypeVar("T")
 
 
 class Tokenizer(Protocol):
@@ -49,7 +48,12 @@ class TrainState:
     rollouts: Mapping[str, Any] = field(default_factory=dict[str, Any])  # JSON: the disposals for the ledger
 
 
-def save(
+def save(directory: Path, state: TrainState, *, trainer: Trainer, tokenizer: Tokenizer, keep: int) -> Path:
+    """Write the checkpoint of `state.step` and return its folder; `begin_save` without a thread."""
+    return begin_save(directory, state, trainer=trainer, tokenizer=tokenizer, keep=keep)()
+
+
+def begin_save(
     directory: Path,
     state: TrainState,
     *,
@@ -57,35 +61,61 @@ def save(
     tokenizer: Tokenizer,
     keep: int,
     protect: Collection[int] = (),
-) -> Path:
-    """Write the checkpoint of `state.step` and return its folder.
+) -> Callable[[], Path]:
+    """Write the weights for transformers, copy the learner's state, and return a function that completes.
 
-    Deletes all others but the newest `keep` and those of the steps in `protect`.
-
-    After the return, the checkpoint survives a power cut. Raises CheckpointError when it cannot be written
-    (a full disk); earlier checkpoints are then unchanged.
+    Training may go on between this call and the returned function, which waits for the learner's files,
+    verifies and renames the folder, and deletes all checkpoints but the newest `keep` and those of the steps
+    in `protect`. After its return, the checkpoint survives a power cut. At most one save of a directory may
+    be under way. Both raise CheckpointError when the checkpoint cannot be written (a full disk); earlier
+    checkpoints are then unchanged.
     """
     final = directory / f"{PREFIX}{state.step:06d}"
     beside = directory / f".writing-{final.name}"
-    try:
+
+    def begin() -> Callable[[], None]:
         directory.mkdir(parents=True, exist_ok=True)
         _remove_partial(directory)
         beside.mkdir()
-        _write(beside, state, trainer, tokenizer)
+        trainer.learner.export(beside)
+        tokenizer.save_pretrained(str(beside))
+        content = {
+            "format": FORMAT,
+            "step": state.step,
+            "trainer": trainer.state_dict(),
+            "rollouts": dict(state.rollouts),
+        }
+        (beside / "progress.json").write_text(json.dumps(content))
+        return trainer.learner.save(beside / "state")
+
+    def complete() -> Path:
+        wait()
+        _mark_complete(beside)
         if final.exists():  # it was incomplete, or the run was rolled back to an earlier step
             remove_directory(final)
         beside.rename(final)
         sync_directory(directory)
         for old in _steps(directory)[keep:]:
-            if int(old.name.removeprefix(PREFIX)) not in protect:
+            if _step(old) not in protect:
                 remove_directory(old)
-    except (OSError, SafetensorError, RuntimeError) as error:  # torch and safetensors wrap OSError
+        return final
+
+    wait = _explained(begin, beside, final)
+    return lambda: _explained(complete, beside, final)
+
+
+def _explained(write: Callable[[], T], beside: Path, final: Path) -> T:
+    """Return `write()`; on an error remove the partial folder, and raise a write error as CheckpointError."""
+    try:
+        return write()
+    except BaseException as error:
         shutil.rmtree(beside, ignore_errors=True)
-        raise CheckpointError(
-            f"the checkpoint {final} cannot be written ({_first_line(error)}): free some space and run the "
+        if not isinstance(error, (OSError, SafetensorError, RuntimeError, CheckpointError)):
+            raise
+        raise CheckpointError(  # torch wraps OSError in RuntimeError
+            f"the checkpoint {final} cannot be written ({reason(error)}): free some space and run the "
             "same command again; earlier checkpoints are complete"
         ) from error
-    return final
 
 
 def latest(directory: Path) -> Path | None:
@@ -110,39 +140,38 @@ def latest(directory: Path) -> Path | None:
 
 
 def restore(path: Path, trainer: Trainer) -> TrainState:
-    """Restore weights, optimizer and random states; return the state of the run.
+    """Restore the learner's state and the trainer's counters; return the state of the run.
 
     The weights are copied into the learner's in place, so an engine that shares the tensors is updated too.
+    Raises CheckpointError.
     """
+    content = _progress(path)
     trainer.learner.load(path / "state")
-    state = torch.load(path / "trainer.pt", weights_only=True)
-    trainer.load_state_dict(state["trainer"])
-    _set_random_states(state["random"])
-    return read_state(path)
-
-
-def read_state(path: Path) -> TrainState:
-    content = json.loads((path / "progress.json").read_text())
-    if content["format"] != FORMAT:
-        raise CheckpointError(f"{path} was written by another version of Hone: choose another run directory")
+    trainer.load_state_dict(content["trainer"])
     return TrainState(step=content["step"], rollouts=content["rollouts"])
 
 
-def _write(folder: Path, state: TrainState, trainer: Trainer, tokenizer: Tokenizer) -> None:
-    trainer.learner.export(folder)
-    wait = trainer.learner.save(folder / "state")
-    wait()
-    tokenizer.save_pretrained(str(folder))
-    torch.save({"trainer": trainer.state_dict(), "random": _random_states()}, folder / "trainer.pt")
-    content = {"format": FORMAT, "step": state.step, "rollouts": dict(state.rollouts)}
-    (folder / "progress.json").write_text(json.dumps(content))
+def read_state(path: Path) -> TrainState:
+    content = _progress(path)
+    return TrainState(step=content["step"], rollouts=content["rollouts"])
+
+
+def _progress(path: Path) -> dict[str, Any]:
+    content: dict[str, Any] = json.loads((path / "progress.json").read_text())
+    if content["format"] != FORMAT:
+        raise CheckpointError(f"{path} was written by another version of Hone: choose another run directory")
+    return content
+
+
+def _mark_complete(folder: Path) -> None:
+    """Write the sizes and checksums of all files, and flush everything to the disk."""
     files = sorted(path for path in folder.rglob("*") if path.is_file())
-    checksums = {str(path.relative_to(folder)): _checksum(path) for path in files}
+    checksums = dict(zip((str(path.relative_to(folder)) for path in files), _checksums(files), strict=True))
     (folder / MARKER).write_text(json.dumps(checksums, indent=1))
     for path in [*files, folder / MARKER]:
         sync_file(path)
-    for directory in [folder, *(path for path in folder.rglob("*") if path.is_dir())]:
-        sync_directory(directory)
+    for path in [*(path for path in folder.rglob("*") if path.is_dir()), folder]:
+        sync_directory(path)
 
 
 def _verify(path: Path, before: Path | None) -> None:
@@ -153,25 +182,36 @@ def _verify(path: Path, before: Path | None) -> None:
         checksums: dict[str, list[Any]] = json.loads((path / MARKER).read_text())
     except ValueError as error:
         raise CheckpointError(f"{path / MARKER} is damaged: {advice}") from error
-    for name, (size, digest) in checksums.items():
+    for name, (size, _) in checksums.items():
         file = path / name
         if not file.is_file():
             raise CheckpointError(f"the checkpoint {path} lacks the file {name}: {advice}")
         if file.stat().st_size != size:
             raise CheckpointError(f"{file} has {file.stat().st_size} bytes instead of {size}: {advice}")
-        if _checksum(file)[1] != digest:
-            raise CheckpointError(f"{file} has been changed since it was written: {advice}")
+    found = _checksums(path / name for name in checksums)
+    for (name, (_, digest)), (_, now) in zip(checksums.items(), found, strict=True):
+        if now != digest:
+            raise CheckpointError(f"{path / name} has been changed since it was written: {advice}")
+
+
+def _checksums(paths: Iterable[Path]) -> list[list[Any]]:
+    """Return [size in bytes, SHA-256] of each file; several are read at once."""
+    with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
+        return list(pool.map(_checksum, paths))
 
 
 def _checksum(path: Path) -> list[Any]:
-    """Return [size in bytes, SHA-256] of a file."""
     with path.open("rb") as file:
         return [path.stat().st_size, hashlib.file_digest(file, "sha256").hexdigest()]
 
 
 def _steps(directory: Path) -> list[Path]:
     """Return the checkpoint folders, newest first."""
-    return sorted(directory.glob(f"{PREFIX}*"), key=lambda p: int(p.name.removeprefix(PREFIX)), reverse=True)
+    return sorted(directory.glob(f"{PREFIX}*"), key=_step, reverse=True)
+
+
+def _step(path: Path) -> int:
+    return int(path.name.removeprefix(PREFIX))
 
 
 def _remove_partial(directory: Path) -> None:
@@ -179,23 +219,3 @@ def _remove_partial(directory: Path) -> None:
     for pattern in (".writing-*", ".*.deleting"):
         for path in directory.glob(pattern):
             shutil.rmtree(path)
-
-
-def _random_states() -> dict[str, Any]:
-    kind, keys, position, has_gauss, gauss = np.random.get_state(legacy=True)
-    return {
-        "python": random.getstate(),
-        "numpy": (kind, [int(k) for k in keys], position, has_gauss, gauss),
-        "torch": torch.get_rng_state(),
-    }
-
-
-def _set_random_states(states: Mapping[str, Any]) -> None:
-    version, internal, gauss = states["python"]
-    random.setstate((version, tuple(internal), gauss))
-    np.random.set_state(tuple(states["numpy"]))
-    torch.set_rng_state(states["torch"].cpu())
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]

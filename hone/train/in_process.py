@@ -24,6 +24,7 @@ from hone.train.loss import Objective
 from hone.train.masters import MasterWeights
 from hone.train.optimizer import end_names, make_optimizers
 from hone.train.settings import LearnerSettings, OptimizerSettings, PassSettings
+from hone.train.sharded_state import begin_save, load
 from hone.types import Float32
 
 if TYPE_CHECKING:
@@ -133,22 +134,11 @@ class InProcessLearner:
         return _by_row(len(rows), batches, [self._forward(batch, model)[0] for batch in batches])
 
     def save(self, folder: Path) -> Callable[[], None]:
-        folder.mkdir(parents=True)
-        state = {
-            "masters": {name: p.detach() for name, p in self.masters.parameters.items()},
-            "optimizers": [part.state_dict() for part in self.optimizers],
-        }
-        torch.save(state, folder / "state.pt")
-        return lambda: None
+        return begin_save(folder, self.masters.parameters, self.optimizers)
 
     def load(self, folder: Path) -> None:
-        state = torch.load(folder / "state.pt", map_location=self.model.device, weights_only=True)
-        with torch.no_grad():
-            for name, master in self.masters.parameters.items():
-                master.copy_(state["masters"][name])
+        load(folder, self.masters.parameters, self.optimizers)
         self.masters.round_to_model()
-        for part, saved in zip(self.optimizers, state["optimizers"], strict=True):
-            part.load_state_dict(saved)
 
     def export(self, folder: Path) -> None:
         from transformers.utils.logging import disable_progress_bar

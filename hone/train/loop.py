@@ -1,7 +1,8 @@
 """The main loop of reinforcement learning.
 
-    collect -> advantages -> samples -> train -> new version -> checkpoint -> metrics -> ledger
+    collect -> advantages -> samples -> train -> new version -> metrics -> checkpoint -> ledger
 
+The next step begins while the checkpoint is written, and the ledger commits the step once it is complete.
 After `commit_step(k)`, step k is durable; `resume` reconciles checkpoint and ledger after a crash between
 their writes. Step k trains on tokens of weight version k and makes version k + 1.
 """
@@ -22,6 +23,7 @@ from hone.rollout.store import Store
 from hone.train import checkpoint
 from hone.train.algorithms import Advantages, compute_advantages
 from hone.train.checkpoint import Tokenizer, TrainState
+from hone.train.checkpoint_writer import CheckpointWriter
 from hone.train.errors import StaleSample, TrainError
 from hone.train.idle import check_idle, count_idle, idle_steps_before
 from hone.train.metrics import MetricsWriter
@@ -66,39 +68,58 @@ async def train(run: TrainRun) -> None:
     """
     start = await resume(run)
     idle = idle_steps_before(run.run_dir, start)
-    await validate(run, start)
-    for step in range(start, run.settings.steps):
-        trajectories = await run.collect(step)
-        advantages, samples = to_samples(trajectories, run.settings, run.is_masked)
-        require_on_policy(samples, step)
-        async with run.while_training():
-            trained = await train_step(run.trainer, samples)
-        metrics = describe(trajectories, advantages, samples) | trained
-        metrics |= count_idle(metrics, idle)
-        idle = int(metrics["idle_steps"])
-        await run.publish(step + 1)
-        disposals = dispose(advantages, samples)
-        if needs_checkpoint(run, step):
-            await run_in_thread(save, run, step, disposals)
-        run.metrics.write(step, metrics)  # before the commit: a crash may repeat a line but loses none
+    directory = checkpoints(run.run_dir)
+    async with CheckpointWriter(directory, run.trainer, run.tokenizer, run.settings.checkpoint) as writer:
+        await validate(run, writer, start)
+        for step in range(start, run.settings.steps):
+            trajectories = await run.collect(step)
+            advantages, samples = to_samples(trajectories, run.settings, run.is_masked)
+            require_on_policy(samples, step)
+            async with run.while_training():
+                trained = await train_step(run.trainer, samples)
+            metrics = describe(trajectories, advantages, samples) | trained
+            metrics |= count_idle(metrics, idle)
+            idle = int(metrics["idle_steps"])
+            await run.publish(step + 1)
+            run.metrics.write(step, metrics)  # before the commit: a crash may repeat a line but loses none
+            await finish_step(run, writer, step, dispose(advantages, samples))
+            run.on_step(step, metrics)
+            await validate(run, writer, step + 1)
+            if warning := check_idle(metrics, step, run.settings.max_idle_steps):
+                run.warn(warning)
+
+
+async def finish_step(
+    run: TrainRun, writer: CheckpointWriter, step: int, disposals: Mapping[str, Disposal]
+) -> None:
+    """Commit a step; one that ends with a checkpoint is committed by `writer` once that is complete.
+
+    So a crash during the write repeats the step and re-uses the finished rollouts of this step and the next.
+    Returns after the state was copied.
+    """
+    await writer.wait_async()  # steps are committed in order
+    if not needs_checkpoint(run, step):
         run.ledger.commit_step(step, disposals)
-        run.on_step(step, metrics)
-        await validate(run, step + 1)
-        if warning := check_idle(metrics, step, run.settings.max_idle_steps):
-            run.warn(warning)
+        return
+    state = TrainState(step=step, rollouts={i: [d.disposition.value, d.reason] for i, d in disposals.items()})
+    protect = () if run.validator is None else run.validator.protected(checkpoints(run.run_dir))
+    await run_in_thread(
+        writer.begin, state, protect=protect, then=lambda: run.ledger.commit_step(step, disposals)
+    )
 
 
 def needs_checkpoint(run: TrainRun, step: int) -> bool:
     """Return whether `step` ends with a checkpoint."""
-    due = (step + 1) % run.settings.checkpoint.every == 0 or step + 1 == run.settings.steps
+    due = run.settings.checkpoint.is_due(step, run.settings.steps)
     return due or (run.validator is not None and run.validator.needs_checkpoint(step))
 
 
-async def validate(run: TrainRun, version: int) -> None:
+async def validate(run: TrainRun, writer: CheckpointWriter, version: int) -> None:
     """Validate `version` if it is due, and keep the best checkpoint."""
     if run.validator is not None:
         if run.validator.is_due(version):
             await run.validator.validate(version)
+            await writer.wait_async()  # the checkpoint of `version` may be the best
         run.validator.link_best(checkpoints(run.run_dir))
 
 
@@ -225,18 +246,6 @@ def replay(
         trainer=trainer,
         tokenizer=tokenizer,
         keep=settings.checkpoint.keep,
-    )
-
-
-def save(run: TrainRun, step: int, disposals: Mapping[str, Disposal]) -> Path:
-    rollouts = {i: [d.disposition.value, d.reason] for i, d in disposals.items()}
-    return checkpoint.save(
-        checkpoints(run.run_dir),
-        TrainState(step=step, rollouts=rollouts),
-        trainer=run.trainer,
-        tokenizer=run.tokenizer,
-        keep=run.settings.checkpoint.keep,
-        protect=() if run.validator is None else run.validator.protected(checkpoints(run.run_dir)),
     )
 
 

@@ -247,6 +247,14 @@ class CheckpointSettings(Settings):
     keep: int = Field(default=2, ge=1)
     """Checkpoints kept; older ones are deleted after a newer one is complete."""
 
+    timeout_s: float = Field(default=1800.0, gt=0)
+    """Time limit of writing one checkpoint, in seconds. Training goes on meanwhile, until the next checkpoint
+    is due."""
+
+    def is_due(self, step: int, steps: int) -> bool:
+        """Return whether `step` of `steps` ends with a checkpoint."""
+        return (step + 1) % self.every == 0 or step + 1 == steps
+
 
 class LearnerSettings(Settings):
     """The learner: where and how weights are trained; `hone sft` uses it as well."""

@@ -15,6 +15,7 @@ from hone.rollout.demonstrations import Demonstration
 from hone.train import checkpoint
 from hone.train.batches import indices_by_rollout
 from hone.train.checkpoint import Tokenizer, TrainState
+from hone.train.checkpoint_writer import CheckpointWriter
 from hone.train.errors import TrainError
 from hone.train.learner import Learner
 from hone.train.loss import CrossEntropy
@@ -75,18 +76,14 @@ def sft(
     directory = run_dir / "checkpoints"
     path = checkpoint.latest(directory)
     first = 0 if path is None else checkpoint.restore(path, trainer).step + 1
-    for step in range(first, len(batches)):
-        report = trainer.step([samples[i] for i in batches[step]])
-        metrics.write(step, report)
-        on_step(step, len(batches), report)
-        if (step + 1) % settings.checkpoint.every == 0 or step + 1 == len(batches):
-            path = checkpoint.save(
-                directory,
-                TrainState(step=step),
-                trainer=trainer,
-                tokenizer=tokenizer,
-                keep=settings.checkpoint.keep,
-            )
+    with CheckpointWriter(directory, trainer, tokenizer, settings.checkpoint) as writer:
+        for step in range(first, len(batches)):
+            report = trainer.step([samples[i] for i in batches[step]])
+            metrics.write(step, report)
+            on_step(step, len(batches), report)
+            if settings.checkpoint.is_due(step, len(batches)):
+                writer.begin(TrainState(step=step))
+        path = writer.wait() or path
     if path is None:
         raise TrainError("no step was trained")
     return path

@@ -241,6 +241,8 @@ class _Unpickler(pickle.Unpickler):
 
 def reason(error: BaseException) -> str:
     """Return the cause of an error in one line; that of the first rank for an error of several."""
+    if isinstance(error, CheckpointError) and error.__cause__ is not None:
+        return reason(error.__cause__)
     if isinstance(error, CheckpointException) and error.failures:
         rank, (cause, _) = min(error.failures.items(), key=lambda item: item[0])
         return f"rank {rank}: {reason(cause)}" if len(error.failures) > 1 or rank else reason(cause)

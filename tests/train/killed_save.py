@@ -1,4 +1,4 @@
-"""Save a checkpoint, then be killed with -9 in the middle of saving the next, once at each stage.
+"""Save a checkpoint, then be killed with -9 while a thread saves the next, once at each stage.
 
 Run as `python -m tests.train.killed_save DIRECTORY`; prints how each child ended.
 """
@@ -14,17 +14,19 @@ from typing import Any
 
 import torch
 
-from hone.train import checkpoint
+from hone.train import checkpoint, sharded_state
 from hone.train.checkpoint import TrainState
-from tests.train.examples import tiny_model, tokenizer, trainer_of
+from hone.train.checkpoint_writer import CheckpointWriter
+from hone.train.settings import CheckpointSettings
+from tests.train.examples import model_of, tiny_model, tokenizer, trainer_of
 
 
 def die(*_: object) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def half_a_file(state: Any, path: Path) -> None:
-    path.write_bytes(b"half of an optimizer")
+def half_a_file(_: object, storage_writer: Any, **__: object) -> None:
+    (Path(storage_writer.path) / "__0_0.distcp").write_bytes(b"half of an optimizer")
     die()
 
 
@@ -45,27 +47,39 @@ def write_half_of_the_marker(path: Path, text: str) -> int:
     return 0
 
 
-def rename_then_die(path: Path, target: Path) -> Path:
-    RENAME(path, target)
-    die()
-    return target
+def die_at_rename(of: str, after: bool = False) -> Callable[[], None]:
+    """Die at the rename to `of`, before or after it."""
+
+    def rename(path: Path, target: Path) -> Path:
+        if Path(target).name != of:
+            return RENAME(path, target)
+        if after:
+            RENAME(path, target)
+        die()
+        return target
+
+    return lambda: setattr(Path, "rename", rename)
 
 
 STAGES: dict[str, Callable[[], None]] = {
-    "optimizer": lambda: setattr(torch, "save", half_a_file),
+    "shards": lambda: setattr(sharded_state, "dcp_save", half_a_file),
+    "metadata": die_at_rename(".metadata"),
     "marker": lambda: setattr(Path, "write_text", write_half_of_the_marker),
     "flush": lambda: setattr(checkpoint, "sync_file", die),
-    "rename": lambda: setattr(Path, "rename", die),
-    "renamed": lambda: setattr(Path, "rename", rename_then_die),
+    "rename": die_at_rename("step-000001"),
+    "renamed": die_at_rename("step-000001", after=True),
     "deletion": lambda: setattr(checkpoint.shutil, "rmtree", die_if_it_exists),
 }
 
 
 def save(directory: Path, step: int) -> None:
-    model = tiny_model(step)
-    checkpoint.save(
-        directory, TrainState(step=step), trainer=trainer_of(model), tokenizer=tokenizer(), keep=1
-    )
+    """Save in a thread while the weights change."""
+    trainer = trainer_of(tiny_model(step))
+    settings = CheckpointSettings(keep=1)
+    with CheckpointWriter(directory, trainer, tokenizer(), settings) as writer:
+        writer.begin(TrainState(step=step))
+        for parameter in model_of(trainer).parameters():
+            parameter.data.zero_()
 
 
 def child(directory: Path, stage: str) -> None:

@@ -6,6 +6,7 @@ import resource
 import shutil
 import subprocess
 import sys
+from collections.abc import Collection
 from pathlib import Path
 
 import numpy as np
@@ -24,10 +25,14 @@ from tests.train.trajectories import multi_turn_samples
 pytestmark = pytest.mark.model
 
 
-def save(directory: Path, step: int, trainer: Trainer | None = None, keep: int = 2) -> Path:
+def save(
+    directory: Path, step: int, trainer: Trainer | None = None, keep: int = 2, protect: Collection[int] = ()
+) -> Path:
     trainer = trainer or trainer_of(tiny_model(step))
     progress = TrainState(step=step, rollouts={"r0": ["trained", None]})
-    return checkpoint.save(directory, progress, trainer=trainer, tokenizer=tokenizer(), keep=keep)
+    return checkpoint.begin_save(
+        directory, progress, trainer=trainer, tokenizer=tokenizer(), keep=keep, protect=protect
+    )()
 
 
 def same_weights(one: torch.nn.Module, two: torch.nn.Module) -> bool:
@@ -68,10 +73,13 @@ def test_restore_writes_into_weights_shared_with_an_engine(tmp_path: Path) -> No
     assert same_weights(model, tiny_model(0))
 
 
-def test_only_the_newest_checkpoints_are_kept(tmp_path: Path) -> None:
+def test_newest_and_protected_checkpoints_are_kept(tmp_path: Path) -> None:
     for step in range(4):
-        save(tmp_path, step)
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["step-000002", "step-000003"]
+        save(tmp_path, step, protect=[0])
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["step-000000", "step-000002", "step-000003"]
+    save(tmp_path, 4)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["step-000003", "step-000004"]
+    shutil.rmtree(tmp_path / "step-000004")
     assert checkpoint.latest(tmp_path) == tmp_path / "step-000003"
     assert checkpoint.latest(tmp_path / "nowhere") is None
 
@@ -123,7 +131,7 @@ def flip_a_bit(path: Path) -> None:
     ("damage", "says"),
     [(cut_in_half, "bytes instead of"), (flip_a_bit, "has been changed"), (Path.unlink, "lacks the file")],
 )
-@pytest.mark.parametrize("name", ["model.safetensors", "trainer.pt"])
+@pytest.mark.parametrize("name", ["model.safetensors", "state/__0_0.distcp"])
 def test_damaged_checkpoint_is_refused_with_advice(
     tmp_path: Path, name: str, damage: object, says: str
 ) -> None:
@@ -145,7 +153,7 @@ def test_full_disk_keeps_the_earlier_checkpoint(tmp_path: Path, room: int) -> No
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     sizes = {p.name: p.stat().st_size for p in first.rglob("*")}
     assert sizes["model.safetensors"] > 2_000
-    assert sizes["state.pt"] > sizes["model.safetensors"]
+    assert sizes["__0_0.distcp"] > max(sizes["model.safetensors"], 100_000)
     resource.setrlimit(resource.RLIMIT_FSIZE, (room, limits[1]))  # stands for a disk that fills up
     try:
         with pytest.raises(CheckpointError, match=r"cannot be written \(.*free some space") as refusal:

@@ -70,7 +70,7 @@ def test_idle_run_warns_once_and_stops_also_after_a_resume(tmp_path: Path) -> No
 
     def live(crash_after: int | None = None) -> None:
         def crash(where: str, step: int) -> None:
-            if where == "committed" and step == crash_after:
+            if where == "ended" and step == crash_after:
                 raise Crash
 
         settings = settings_of(5).model_copy(update={"max_idle_steps": 2})

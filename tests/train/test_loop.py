@@ -69,7 +69,7 @@ class World:
             metrics=self.metrics,
             collect=self.collect,
             is_masked=lambda t: t.outcome is Outcome.TURN_LIMIT,
-            on_step=lambda step, _: self.crash("committed", step),
+            on_step=lambda step, _: self.crash("ended", step),
         )
         commit = self.ledger.commit_step
 
@@ -181,15 +181,25 @@ def test_loop_learns_and_accounts_for_every_rollout(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("every", [pytest.param(1, marks=pytest.mark.full), 2])
-@pytest.mark.parametrize("point", ["collected", "trained", "checkpointed", "committed"])
-def test_crashed_run_resumes_to_the_same_weights(tmp_path: Path, point: str, every: int) -> None:
+@pytest.mark.parametrize("point", ["collected", "trained", "ended", "written", "checkpointed"])
+def test_crashed_run_resumes_to_the_same_weights(
+    tmp_path: Path, point: str, every: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     settings = settings_of(4, every)
     expected = weights(live(tmp_path / "whole", settings))
+    at = 3 if every == 2 and point in ("written", "checkpointed") else 2  # step 2 has no checkpoint then
 
     def crash(where: str, step: int) -> None:
-        if (where, step) == (point, 2):
+        if (where, step) == (point, at):
+            monkeypatch.undo()
             raise Crash
 
+    def mark(folder: Path) -> None:
+        mark_complete(folder)
+        crash("written", checkpoint.read_state(folder).step)
+
+    mark_complete = checkpoint._mark_complete
+    monkeypatch.setattr(checkpoint, "_mark_complete", mark)
     with pytest.raises(Crash):
         live(tmp_path / "broken", settings, crash)
     resumed = live(tmp_path / "broken", settings)
@@ -199,6 +209,30 @@ def test_crashed_run_resumes_to_the_same_weights(tmp_path: Path, point: str, eve
         assert ledger.last_step == 3
     assert (balance.trained, balance.masked, balance.in_flight, balance.steps) == (60, 4, 0, 4)
     assert [r["step"] for r in read_metrics(tmp_path / "broken")] == [0, 1, 2, 3]
+
+
+def test_next_step_collects_while_a_checkpoint_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    committed: list[int | None] = []
+    collecting = threading.Event()
+
+    def note(where: str, step: int) -> None:
+        if (where, step) == ("collected", 1):
+            committed.append(world.ledger.last_step)
+            collecting.set()
+
+    def mark(folder: Path) -> None:
+        assert collecting.wait(LIMIT_S)
+        mark_complete(folder)
+
+    mark_complete = checkpoint._mark_complete
+    monkeypatch.setattr(checkpoint, "_mark_complete", mark)
+    world = World(tmp_path, settings_of(2), note)
+    asyncio.run(train(world.run))
+    assert committed == [None], "a step was committed before its checkpoint was complete"
+    assert world.ledger.last_step == 1
+    world.close()
 
 
 def test_finished_run_trains_no_further(tmp_path: Path) -> None:
