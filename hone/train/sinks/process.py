@@ -48,7 +48,6 @@ class ProcessSink:
         self._warn = warn
         self._close_timeout_s = close_timeout_s
         self._warned = threading.Lock()  # acquired by the first warning
-        self._dead = threading.Event()
         self._written = self._dropped = 0
         self._queue: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         with self._log.open("w") as log:
@@ -66,9 +65,6 @@ class ProcessSink:
 
     def write(self, kind: str, step: int, metrics: Mapping[str, float]) -> None:
         self._written += 1
-        if self._dead.is_set():
-            self._dropped += 1
-            return
         if self._queue.qsize() >= QUEUE:
             self._dropped += 1
             self._warn_once("it takes metrics more slowly than the run makes them")
@@ -87,7 +83,7 @@ class ProcessSink:
             self._warn_once(f"it did not finish within {timeout_s:g} s")
             kill_group(self._process.pid)
             self._process.wait()
-        self._thread.join()  # its pipe is closed
+        self._thread.join(1.0)  # its pipe is closed, unless a process outside the group inherited it
         self._dropped += max(0, self._queue.qsize() - 1)
         if self._dropped:
             self._warn(f"{self._name} lacks at least {self._dropped} of {self._written} records")
@@ -100,7 +96,6 @@ class ProcessSink:
                 stdin.write(line + "\n")
                 stdin.flush()
             return
-        self._dead.set()
         self._process.wait()
         self._warn_once(self._reason())
 
