@@ -1,20 +1,23 @@
-"""From samples to forward passes: mini-batches of whole rollouts, micro-batches within a token budget.
+"""From samples to forward passes: mini-batches of whole rollouts, passes of planned rows.
 
-Invariant: splitting a mini-batch into micro-batches changes neither its loss nor its gradient, because each
-token's `scale` is normalised over the whole mini-batch.
+Invariant: splitting a mini-batch into passes changes neither its loss nor its gradient, because each token's
+`scale` is normalised over the whole mini-batch.
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from hone.train.forest import Branch, Forest, Int64
+from hone.train.passes import CostModel, Kind, PlannedPass, plan_passes
+from hone.train.settings import Tree
 from hone.types import Float32, Sample
 
 
@@ -44,15 +47,30 @@ class MicroBatch:
 
     rows: list[int]  # [B] which rows of the mini-batch these are
     trained: list[int]  # [B] number of trained tokens of each row; their sum is N
-    input_ids: Tensor  # int64 [B, L], padded on the right
-    positions: Tensor  # int64 [N], index into [B * L] of the position that predicts each trained token
+    forest: Forest  # the tokens of the pass
+    kind: Kind  # how they are computed
+    cost: float  # predicted seconds
+    predictors: Int64  # [N], index into the forest of the position that predicts each trained token
     targets: Tensor  # int64 [N]
     scale: Tensor  # float32 [N]
     advantages: Tensor  # float32 [N]
     engine_logprobs: Tensor  # float32 [N]
     old_logprobs: Tensor | None  # float32 [N]
     reference: Tensor | None  # float32 [N]
-    tokens: int  # without padding
+
+    def select(self, index: Tensor) -> MicroBatch:
+        """Return the same pass with the flat arrays at `index`, int64 [n]; `rows` and `trained` stay."""
+        chosen = {
+            field.name: value[index]
+            for field in fields(self)
+            if isinstance(value := getattr(self, field.name), Tensor)
+        }
+        return replace(self, predictors=self.predictors[index.cpu().numpy()], **chosen)
+
+    def by_row(self, values: Tensor) -> list[tuple[int, Float32]]:
+        """Return each row with its part, [n], of `values` [N]."""
+        parts = np.split(values.detach().float().cpu().numpy(), np.cumsum(self.trained)[:-1])
+        return list(zip(self.rows, parts, strict=True))
 
 
 def indices_by_rollout(samples: Sequence[Sample]) -> list[list[int]]:
@@ -71,57 +89,50 @@ def split_rollouts(samples: Sequence[Sample], parts: int, rng: np.random.Generat
     return [[index for at in chunk for index in rollouts[at]] for chunk in chunks if len(chunk)]
 
 
-def plan(lengths: Sequence[int], budget_tokens: int) -> list[list[int]]:
-    """Return groups of indices with rows x longest row <= `budget_tokens`; a longer row is a group by itself.
+def micro_batches(
+    rows: Sequence[TrainRow],
+    *,
+    tree: Tree,
+    budget_tokens: int,
+    cost: CostModel,
+    device: torch.device,
+    parts: int = 1,
+    may_go_deep: bool = True,
+) -> list[MicroBatch]:
+    """Divide rows into forward passes on `device`; see `plan_passes`. Depth first is for CPUs only."""
+    branches = [Branch(row.sample.tokens[: row.length], row.trained.astype(np.int64)) for row in rows]
+    planned = plan_passes(
+        branches,
+        tree=tree,
+        budget_tokens=budget_tokens,
+        cost=cost,
+        parts=parts,
+        may_go_deep=may_go_deep and device.type == "cpu",
+    )
+    return [_collate(rows, each, device) for each in planned]
 
-    Rows of similar length share a group, the longest first, so that peak memory is reached at once.
-    """
-    order = sorted(range(len(lengths)), key=lambda i: (-lengths[i], i))
-    groups: list[list[int]] = []
-    for index in order:
-        longest = lengths[groups[-1][0]] if groups else 0
-        if groups and (len(groups[-1]) + 1) * longest <= budget_tokens:
-            groups[-1].append(index)
-        else:
-            groups.append([index])
-    return groups
 
-
-def micro_batches(rows: Sequence[TrainRow], budget_tokens: int, device: torch.device) -> list[MicroBatch]:
-    """Pack rows into padded forward passes of at most `budget_tokens`, padding included."""
-    lengths = [row.length for row in rows]
-    return [_collate(rows, group, lengths, device) for group in plan(lengths, budget_tokens)]
-
-
-def _collate(
-    every: Sequence[TrainRow], indices: list[int], every_length: Sequence[int], device: torch.device
-) -> MicroBatch:
-    rows, lengths = [every[i] for i in indices], [every_length[i] for i in indices]
-    width = max(lengths)
-    input_ids = np.zeros((len(rows), width), np.int64)
+def _collate(every: Sequence[TrainRow], planned: PlannedPass, device: torch.device) -> MicroBatch:
+    rows = [every[i] for i in planned.rows]
     trained = [row.trained for row in rows]
-    for at, (row, length) in enumerate(zip(rows, lengths, strict=True)):
-        input_ids[at, :length] = row.sample.tokens[:length]
 
-    def flat(arrays: list[Float32]) -> Tensor:
+    def flat(arrays: Sequence[npt.NDArray[np.float32 | np.int32]]) -> Tensor:
         chosen = [array[at] for array, at in zip(arrays, trained, strict=True)]
         return torch.from_numpy(np.concatenate(chosen)).to(device)
 
-    positions = np.concatenate([at * width + columns - 1 for at, columns in enumerate(trained)])
     old = [row.old_logprobs for row in rows if row.old_logprobs is not None]
     reference = [row.reference for row in rows if row.reference is not None]
-    ids = torch.from_numpy(input_ids).to(device)
-    where = torch.from_numpy(positions.astype(np.int64)).to(device)
     return MicroBatch(
-        rows=indices,
+        rows=planned.rows,
         trained=[len(at) for at in trained],
-        input_ids=ids,
-        positions=where,
-        targets=ids.flatten()[where + 1],
+        forest=planned.forest,
+        kind=planned.kind,
+        cost=planned.cost,
+        predictors=np.concatenate(planned.forest.predictors),
+        targets=flat([row.sample.tokens for row in rows]).long(),
         scale=flat([row.scale for row in rows]),
         advantages=flat([row.sample.advantage for row in rows]),
         engine_logprobs=flat([row.sample.logprobs for row in rows]),
         old_logprobs=flat(old) if old else None,
         reference=flat(reference) if reference else None,
-        tokens=sum(lengths),
     )

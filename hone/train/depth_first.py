@@ -21,8 +21,8 @@ from hone.train.block_attention import BlockAttend, path_blocks
 from hone.train.forest import Forest, Int64
 from hone.train.policy_model import PolicyModel
 
-# From indices of targets, int64 [n], and their log-probabilities [n] to the sum of their losses.
-SegmentLoss = Callable[[Tensor, Tensor], Tensor]
+# Backpropagates the loss of some targets: their indices, int64 [n], and their log-probabilities [n].
+SegmentBackward = Callable[[Tensor, Tensor], None]
 
 
 @dataclass(slots=True)
@@ -106,11 +106,11 @@ def depth_first(
     forest: Forest,
     predictors: Int64,
     targets: Tensor,
-    loss: SegmentLoss | None,
+    backward: SegmentBackward | None,
 ) -> tuple[Tensor, Tensor]:
     """Return the log-probabilities of `targets` and the entropies, float32 [N] each, without a graph.
 
-    With `loss`, also add the gradient of the sum of its values to the weights. `predictors` is int64 [N] (see
+    With `backward`, also add the gradient of all losses to the weights. `predictors` is int64 [N] (see
     `PolicyModel.forward`). The model is on the CPU.
     """
     order = np.argsort(predictors, kind="stable")
@@ -126,15 +126,15 @@ def depth_first(
         attend = path.at(int(forest.position_ids[start]), int(forest.position_ids[end - 1]) + 1)
         index = torch.from_numpy(order[bounds[segment] : bounds[segment + 1]])
         at = torch.from_numpy(predictors)[index] - start
-        with torch.set_grad_enabled(loss is not None):
+        with torch.set_grad_enabled(backward is not None):
             hidden = policy.decode(tokens[:, start:end], position_ids[:, start:end], attend)
-            leaf = hidden.detach().requires_grad_(loss is not None)
+            leaf = hidden.detach().requires_grad_(backward is not None)
             if len(index):
                 scored, entropies[index] = policy.score(leaf[at], targets[index])
                 logprobs[index] = scored.detach()
-                if loss is not None:
-                    loss(index, scored).backward()
-        if loss is not None:
+                if backward is not None:
+                    backward(index, scored)
+        if backward is not None:
             opened.append(_Open(segment, hidden, torch.zeros_like(leaf) if leaf.grad is None else leaf.grad))
     while opened:
         _close(opened.pop())

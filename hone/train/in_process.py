@@ -19,10 +19,12 @@ from hone.policy.local import use_threads
 from hone.train.batches import MicroBatch, TrainRow, micro_batches
 from hone.train.errors import NonFinite, StepCancelled, TrainError
 from hone.train.learner import PassReport
-from hone.train.logprobs import require_plain_head, token_logprobs
 from hone.train.loss import Objective
 from hone.train.masters import MasterWeights
 from hone.train.optimizer import end_names, make_optimizers
+from hone.train.passes import balance, cost_model
+from hone.train.policy_model import PolicyModel, require_exact_passes
+from hone.train.run_pass import PassResult, run_pass
 from hone.train.settings import LearnerSettings, OptimizerSettings, PassSettings
 from hone.train.sharded_state import begin_save, load
 from hone.types import Float32
@@ -56,18 +58,21 @@ class InProcessLearner:
                 f"`workers` is {passes.workers}, which needs a float32 model on the CPU, not {model.dtype} "
                 f"on {model.device}: use 1"
             )
-        require_plain_head(model)
-        self.model = model.eval()
-        self._objective = objective
+        self._settings = settings
         self._passes = passes
+        self._objective = objective
+        self.model = model
+        self._policy = self._policy_of(model)
+        require_exact_passes(self._policy)
         self._max_grad_norm = optimizer.max_grad_norm
-        self._reference = reference
+        self._reference = None if reference is None else self._policy_of(reference)
+        self._cost = cost_model(model.config)
         self._cancelled = threading.Event()
         trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
         offload = torch.device("cpu") if settings.memory.offload_optimizer else None
         self.masters = MasterWeights(trained, offload)
         self.optimizers = make_optimizers(self.masters.parameters, end_names(model), optimizer)
-        self._replicas = [_replica(model) for _ in range(passes.workers - 1)]
+        self._replicas = [self._policy_of(_replica(model)) for _ in range(passes.workers - 1)]
         # Kept between steps: new threads start with cold caches. The threads end with the learner.
         self._pool = ThreadPoolExecutor(passes.workers, initializer=use_threads, initargs=(1,))
 
@@ -77,35 +82,36 @@ class InProcessLearner:
         Each worker uses its own replica. The gradients are added in a fixed order, so the same rows always
         give the same sum.
         """
-        batches = micro_batches(rows, self._passes.micro_batch_tokens, self.model.device)
-        models = [self.model, *self._replicas][: len(batches)]
+        batches = self._plan(rows)
+        shares = balance(batches, len(self._replicas) + 1)
 
-        def work(worker: int) -> list[tuple[float, Tensor, Tensor]]:
-            return [self._backward(batch, models[worker]) for batch in batches[worker :: len(models)]]
+        def work(policy: PolicyModel, indices: list[int]) -> list[tuple[int, PassResult]]:
+            return [(i, run_pass(policy, batches[i], self._loss)) for i in indices]
 
         try:
-            if len(models) == 1:
-                shares = [work(0)]
+            if not self._replicas:
+                done = [work(self._policy, shares[0])]
             else:
-                futures = [self._pool.submit(work, worker) for worker in range(len(models))]
+                policies = [self._policy, *self._replicas]
+                futures = [self._pool.submit(work, *job) for job in zip(policies, shares, strict=True)]
                 wait(futures)  # for all, even after an error: a running worker still writes gradients
-                shares = [future.result() for future in futures]
+                done = [future.result() for future in futures]
         except BaseException:  # a part of a gradient must not reach the next step
             self.clear_gradients()
             self._cancelled.clear()
             raise
-        self._add_gradients(models[1:])
-        results = [shares[i % len(models)][i // len(models)] for i in range(len(batches))]
-        logprobs = _by_row(len(rows), batches, [logprobs for _, logprobs, _ in results])
-        entropies = _by_row(len(rows), batches, [entropy for _, _, entropy in results])
-        tokens = sum(batch.tokens for batch in batches)
+        self._add_gradients()
+        results = [
+            result
+            for _, result in sorted((pair for share in done for pair in share), key=lambda pair: pair[0])
+        ]
         return PassReport(
-            loss=sum(loss for loss, _, _ in results),
-            logprobs=logprobs,
-            entropies=entropies,
-            branch_tokens=tokens,
-            unique_tokens=tokens,
-            passes=Counter(off=len(batches)),
+            loss=sum(result.loss for result in results),
+            logprobs=_by_row(len(rows), batches, [result.logprobs for result in results]),
+            entropies=_by_row(len(rows), batches, [result.entropies for result in results]),
+            branch_tokens=sum(batch.forest.branch_tokens for batch in batches),
+            unique_tokens=sum(len(batch.forest.tokens) for batch in batches),
+            passes=Counter(batch.kind for batch in batches),
         )
 
     def optim_step(self, lr: float) -> float:
@@ -128,10 +134,10 @@ class InProcessLearner:
     def logprobs(
         self, rows: Sequence[TrainRow], of: Literal["policy", "reference"] = "policy"
     ) -> list[Float32]:
-        model = self.model if of == "policy" else self._reference
-        assert model is not None, "the objective has no reference"
-        batches = micro_batches(rows, self._passes.micro_batch_tokens, model.device)
-        return _by_row(len(rows), batches, [self._forward(batch, model)[0] for batch in batches])
+        policy = self._policy if of == "policy" else self._reference
+        assert policy is not None, "the objective has no reference"
+        batches = self._plan(rows)
+        return _by_row(len(rows), batches, [self._logprobs(policy, batch) for batch in batches])
 
     def save(self, folder: Path) -> Callable[[], None]:
         return begin_save(folder, self.masters.parameters, self.optimizers)
@@ -152,9 +158,27 @@ class InProcessLearner:
     def close(self) -> None:
         self._pool.shutdown()
 
-    def _add_gradients(self, replicas: Sequence[PreTrainedModel]) -> None:
-        """Add the gradients of `replicas` to the model's and clear them."""
-        for replica in replicas:
+    def _policy_of(self, model: PreTrainedModel) -> PolicyModel:
+        return PolicyModel(
+            model,
+            temperature=self._objective.temperature,
+            logit_tokens=self._passes.logit_tokens,
+            memory=self._settings.memory,
+        )
+
+    def _plan(self, rows: Sequence[TrainRow]) -> list[MicroBatch]:
+        return micro_batches(
+            rows,
+            tree=self._settings.tree,
+            budget_tokens=self._passes.micro_batch_tokens,
+            cost=self._cost,
+            device=self.model.device,
+            parts=self._passes.workers,
+        )
+
+    def _add_gradients(self) -> None:
+        """Add the gradients of the replicas to the model's and clear them."""
+        for replica in self._replicas:
             for main, other in zip(self.model.parameters(), replica.parameters(), strict=True):
                 if main.grad is None:
                     main.grad = other.grad
@@ -162,30 +186,24 @@ class InProcessLearner:
                     main.grad += other.grad
             replica.zero_grad(set_to_none=True)
 
-    def _backward(self, batch: MicroBatch, model: PreTrainedModel) -> tuple[float, Tensor, Tensor]:
-        """Backpropagate one micro-batch; return its loss, log-probabilities [N] and entropies [N]."""
-        logprobs, entropy = self._forward(batch, model)
+    def _loss(self, logprobs: Tensor, batch: MicroBatch) -> Tensor:
+        """Return the sum of scale x loss. Raises NonFinite, StepCancelled."""
+        self._raise_if_cancelled()
         loss = (self._objective(logprobs, batch) * batch.scale).sum()
-        value = float(loss.detach())
-        if not math.isfinite(value):
+        if not math.isfinite(value := float(loss.detach())):
             raise NonFinite(
                 f"the loss is {value}: the weights or the log-probabilities of the samples are not finite; "
                 "resume from the last checkpoint with a lower learning rate"
             )
-        loss.backward()
-        return value, logprobs.detach(), entropy
+        return loss
 
-    def _forward(self, batch: MicroBatch, model: PreTrainedModel) -> tuple[Tensor, Tensor]:
+    def _logprobs(self, policy: PolicyModel, batch: MicroBatch) -> Tensor:
+        self._raise_if_cancelled()
+        return run_pass(policy, batch, None).logprobs
+
+    def _raise_if_cancelled(self) -> None:
         if self._cancelled.is_set():
             raise StepCancelled
-        return token_logprobs(
-            model,
-            batch.input_ids,
-            batch.positions,
-            batch.targets,
-            temperature=self._objective.temperature,
-            logit_tokens=self._passes.logit_tokens,
-        )
 
 
 def _replica(model: PreTrainedModel) -> PreTrainedModel:
@@ -195,12 +213,6 @@ def _replica(model: PreTrainedModel) -> PreTrainedModel:
 
 
 def _by_row(count: int, batches: Sequence[MicroBatch], values: Sequence[Tensor]) -> list[Float32]:
-    """Return the part of each row, [n], from the values of its micro-batch, [N]."""
-    parts: dict[int, Float32] = {}
-    for batch, tensor in zip(batches, values, strict=True):
-        flat = tensor.float().cpu().numpy()
-        start = 0
-        for row, number in zip(batch.rows, batch.trained, strict=True):
-            parts[row] = flat[start : start + number]
-            start += number
+    """Return the part of each row, [n], from the values of its pass, [N]."""
+    parts = dict(pair for batch, flat in zip(batches, values, strict=True) for pair in batch.by_row(flat))
     return [parts[row] for row in range(count)]

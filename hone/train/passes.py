@@ -10,9 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal, Protocol, cast
 
 from hone.train.forest import Branch, Forest, build_forest, depth_first_order, shared_prefix
+from hone.train.settings import Tree
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
@@ -85,7 +86,7 @@ class PlannedPass:
 def plan_passes(
     branches: Sequence[Branch],
     *,
-    tree: Literal["auto", "off", "mask", "depth_first"],
+    tree: Tree,
     budget_tokens: int,
     cost: CostModel,
     parts: int = 1,
@@ -100,8 +101,7 @@ def plan_passes(
     if not branches:
         return []
     kinds: tuple[Kind, ...] = ("off", "mask", "depth_first") if may_go_deep else ("off", "mask")
-    if tree != "auto":
-        kinds = (tree,)
+    kinds = kinds if tree == "auto" else (tree,)
     total = sum(len(branch.tokens) for branch in branches)
     shares = {-(-total // (parts * n)) for n in (1, 2, 4)} if parts > 1 else set[int]()
     budgets = sorted({budget_tokens, *(share for share in shares if share < budget_tokens)}, reverse=True)
@@ -114,7 +114,12 @@ def plan_passes(
     return min(plans, key=slowest)
 
 
-def balance(passes: Sequence[PlannedPass], parts: int) -> list[list[int]]:
+class _Costed(Protocol):
+    @property
+    def cost(self) -> float: ...
+
+
+def balance(passes: Sequence[_Costed], parts: int) -> list[list[int]]:
     """Return the indices of the passes of each of `parts` workers, so that none has much more to do.
 
     The costliest pass goes first, each to the worker with the least work (Graham's LPT rule, at most 4/3 of

@@ -81,6 +81,13 @@ class PolicyModel(nn.Module):
         return score(head, hidden, targets, temperature=self.temperature, logit_tokens=self.logit_tokens)
 
 
+def plain_logprobs(model: PreTrainedModel, input_ids: Tensor, temperature: float) -> Tensor:
+    """Return the log-probability of every token but the first, [B, L] -> [B, L - 1], from full logits."""
+    logits = model(input_ids=input_ids, use_cache=False).logits[:, :-1]
+    every = torch.log_softmax(logits.float() / temperature, dim=-1)
+    return every.gather(-1, input_ids[:, 1:, None]).squeeze(-1)
+
+
 @torch.no_grad()
 def require_exact_passes(policy: PolicyModel) -> None:
     """Raise TrainError if passes over a forest do not give the log-probabilities of the model itself.
@@ -106,8 +113,7 @@ def require_exact_passes(policy: PolicyModel) -> None:
     plain: list[Tensor] = []
     for row in rows:
         ids = torch.from_numpy(row.astype(np.int64))[None].to(device)
-        logits = model(input_ids=ids, use_cache=False).logits[0, :-1].float() / policy.temperature
-        plain.append(torch.log_softmax(logits, -1).gather(-1, ids[0, 1:, None])[:, 0])
+        plain.append(plain_logprobs(model, ids, policy.temperature)[0])
     worst = float((torch.cat(plain) - ours).abs().max())
     layers = int(model.config.get_text_config().num_hidden_layers)
     tolerance = 0.1 if model.dtype == torch.bfloat16 else 1e-3

@@ -8,6 +8,8 @@ from pydantic import Field, model_validator
 
 from hone.settings import Mark, Settings
 
+Tree = Literal["auto", "off", "mask", "depth_first"]
+
 
 class AlgorithmSettings(Settings):
     """How the rewards of a group become advantages."""
@@ -128,8 +130,8 @@ class PassSettings(Settings):
     """How samples are packed into forward passes; changes the memory and speed only."""
 
     micro_batch_tokens: Annotated[int, Mark.SAME_RESULTS] = Field(default=2048, gt=0)
-    """Tokens of one forward pass; a longer sample has a pass by itself. Bounds the memory and changes nothing
-    else."""
+    """Tokens that one forward pass computes; samples are packed without padding, and a longer one has a pass
+    by itself. Bounds the memory and changes nothing else."""
 
     logit_tokens: Annotated[int, Mark.SAME_RESULTS] = Field(default=4096, gt=0)
     """Positions projected onto the vocabulary at once; more are computed in chunks, and again for the
@@ -278,7 +280,7 @@ class LearnerSettings(Settings):
     lora: LoraSettings | None = None
     """Train low-rank adapters instead of all weights."""
 
-    tree: Annotated[Literal["auto", "off", "mask", "depth_first"], Mark.SAME_RESULTS] = "auto"
+    tree: Annotated[Tree, Mark.SAME_RESULTS] = "auto"
     """How often a prefix that samples share is computed. `off`: for each sample. `mask`: once, in one pass
     with a tree mask. `depth_first`: once, segment by segment with saved keys and values. `auto`: the one with
     the lowest predicted cost."""

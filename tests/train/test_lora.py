@@ -14,7 +14,6 @@ from hone.policy.engine import Completion, Sampling
 from hone.policy.local import LocalEngine
 from hone.policy.settings import LocalEngineSettings
 from hone.train.errors import TrainError
-from hone.train.logprobs import plain_logprobs
 from hone.train.lora import (
     adapted_layers,
     adapter_tensors,
@@ -23,6 +22,7 @@ from hone.train.lora import (
     merged_tensors,
     save_adapters,
 )
+from hone.train.policy_model import plain_logprobs
 from hone.train.settings import BatchSettings, LoraSettings, OptimizerSettings
 from tests.train.examples import noisy, tiny_model, trainer_of, with_logprobs
 from tests.train.trajectories import multi_turn_samples

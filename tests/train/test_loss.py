@@ -9,8 +9,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hone.train.batches import TrainRow, micro_batches, plan, split_rollouts
+from hone.train.batches import TrainRow, micro_batches, split_rollouts
 from hone.train.loss import kl_estimate, policy_loss, policy_objective, token_scales
+from hone.train.passes import CostModel
 from hone.train.settings import LossSettings
 from hone.types import Sample
 from tests.train.trajectories import multi_turn_samples
@@ -124,11 +125,12 @@ def test_micro_batch_holds_each_trained_token_and_the_position_before_it() -> No
         return TrainRow(sample=sample, scale=values + 200, old_logprobs=values + 300, reference=values + 400)
 
     rows = [row([1, 2, 3], [0, 1, 0], 10), row([4, 5, 6, 7, 8], [0, 0, 1, 1, 0], 20)]
-    (batch,) = micro_batches(rows, budget_tokens=8, device=torch.device("cpu"))
+    cost = CostModel(hidden=8, layers=1, attention_width=8, layer_parameters=64)
+    (batch,) = micro_batches(rows, tree="off", budget_tokens=8, cost=cost, device=torch.device("cpu"))
     assert batch.rows == [1, 0]
-    assert batch.input_ids.tolist() == [[4, 5, 6, 7], [1, 2, 0, 0]]
+    assert batch.forest.tokens.tolist() == [1, 2, 4, 5, 6, 7]
     assert batch.targets.tolist() == [6, 7, 2]
-    assert batch.positions.tolist() == [1, 2, 4]
+    assert batch.predictors.tolist() == [3, 4, 0]
     assert batch.advantages.tolist() == [22, 23, 11]
     assert batch.engine_logprobs.tolist() == [122, 123, 111]
     assert batch.scale.tolist() == [222, 223, 211]
@@ -136,16 +138,13 @@ def test_micro_batch_holds_each_trained_token_and_the_position_before_it() -> No
     assert batch.old_logprobs.tolist() == [322, 323, 311]
     assert batch.reference is not None
     assert batch.reference.tolist() == [422, 423, 411]
-    assert batch.tokens == 6
-
-
-@given(st.lists(st.integers(1, 300), max_size=60), st.integers(1, 1000))
-def test_micro_batches_hold_every_row_once_within_the_budget(lengths: list[int], budget: int) -> None:
-    groups = plan(lengths, budget)
-    assert sorted(i for group in groups for i in group) == list(range(len(lengths)))
-    for group in groups:
-        padded = len(group) * max(lengths[i] for i in group)
-        assert padded <= budget or len(group) == 1
+    part = batch.select(torch.tensor([2, 0]))
+    assert part.targets.tolist() == [2, 6]
+    assert part.predictors.tolist() == [0, 3]
+    assert part.reference is not None
+    assert part.reference.tolist() == [411, 422]
+    by_row = [(i, values.tolist()) for i, values in batch.by_row(batch.advantages)]
+    assert by_row == [(1, [22, 23]), (0, [11])]
 
 
 @given(st.lists(st.integers(0, 9), min_size=1, max_size=40), st.integers(1, 8), st.integers(0, 5))

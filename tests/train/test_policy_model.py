@@ -81,10 +81,10 @@ def segment_by_segment(policy: PolicyModel, branches: Sequence[Branch]) -> Resul
     predictors, targets = arrays(forest, branches)[2:]
     weights = coefficients(len(targets))
 
-    def loss(index: Tensor, logprobs: Tensor) -> Tensor:
-        return (logprobs * weights[index]).sum()
+    def backward(index: Tensor, logprobs: Tensor) -> None:
+        (logprobs * weights[index]).sum().backward()
 
-    logprobs, entropies = depth_first(policy, forest, predictors.numpy(), targets, loss)
+    logprobs, entropies = depth_first(policy, forest, predictors.numpy(), targets, backward)
     return logprobs, entropies, gradients(policy.model)
 
 

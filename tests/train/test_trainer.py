@@ -12,11 +12,11 @@ import pytest
 import torch
 
 from hone.train.errors import NonFinite, StepCancelled, TrainError
-from hone.train.logprobs import plain_logprobs, require_plain_head, token_logprobs
 from hone.train.loss import CrossEntropy
 from hone.train.optimizer import BatchedMuon, learning_rate
 from hone.train.settings import BatchSettings, LossSettings, OptimizerSettings, SftSettings
 from hone.train.trainer import Trainer
+from hone.train.vocabulary import score
 from tests.train.examples import (
     noisy,
     sft_learner,
@@ -37,23 +37,21 @@ def assert_same(one: list[torch.Tensor], two: list[torch.Tensor], tolerance: flo
 
 @pytest.mark.parametrize("temperature", [1.0, 0.6])
 @pytest.mark.parametrize("logit_tokens", [7, 10_000])
-def test_chunked_logprobs_and_gradients_equal_a_plain_forward(temperature: float, logit_tokens: int) -> None:
-    model, other_model = tiny_model(), tiny_model()
+def test_chunked_logprobs_and_gradients_equal_a_plain_projection(
+    temperature: float, logit_tokens: int
+) -> None:
     torch.manual_seed(3)
-    ids = torch.randint(0, 64, (3, 20))
-    plain = plain_logprobs(other_model, ids, temperature)
-    positions = torch.tensor([row * 20 + column for row in range(3) for column in range(19)])
-    ours, entropy = token_logprobs(
-        model, ids, positions, ids[:, 1:].flatten(), temperature=temperature, logit_tokens=logit_tokens
-    )
-    assert torch.allclose(ours, plain.flatten(), atol=1e-6)
-    every = torch.log_softmax(other_model(input_ids=ids).logits[:, :-1] / temperature, -1)
-    assert torch.allclose(entropy, -(every.exp() * every).sum(-1).flatten(), atol=1e-5)
+    head = torch.nn.Linear(16, 64)
+    hidden, targets = torch.randn(40, 16, requires_grad=True), torch.randint(0, 64, (40,))
+    every = torch.log_softmax(head(hidden) / temperature, -1)
+    plain = every.gather(-1, targets[:, None])[:, 0]
+    ours, entropy = score(head, hidden, targets, temperature=temperature, logit_tokens=logit_tokens)
+    assert torch.allclose(ours, plain, atol=1e-6)
+    assert torch.allclose(entropy, -(every.exp() * every).sum(-1), atol=1e-5)
     mix = torch.linspace(-1, 1, len(ours))
-    (ours * mix).sum().backward()
-    (plain.flatten() * mix).sum().backward()
-    gradients = [[p.grad for p in m.parameters() if p.grad is not None] for m in (model, other_model)]
-    assert_same(gradients[0], gradients[1], 1e-5)
+    inputs = (hidden, *head.parameters())
+    gradients = [torch.autograd.grad((x * mix).sum(), inputs) for x in (ours, plain)]
+    assert_same(list(gradients[0]), list(gradients[1]), 1e-5)
 
 
 def test_ratio_is_one_at_the_first_on_policy_step() -> None:
@@ -350,7 +348,7 @@ def test_malformed_sample_is_refused() -> None:
 @pytest.mark.parametrize("change", [lambda logits: 5 * torch.tanh(logits / 5), lambda logits: 1.001 * logits])
 def test_model_with_changed_logits_is_refused(change: Callable[[torch.Tensor], torch.Tensor]) -> None:
     model = tiny_model()
-    require_plain_head(model)
+    trainer_of(model)
     plain = model.forward
 
     def changed(*arguments: Any, **options: Any) -> Any:
@@ -359,7 +357,7 @@ def test_model_with_changed_logits_is_refused(change: Callable[[torch.Tensor], t
         return output
 
     model.forward = changed  # type: ignore[method-assign]
-    with pytest.raises(TrainError, match="soft caps"):
+    with pytest.raises(TrainError, match="capped logits"):
         trainer_of(model)
 
 
