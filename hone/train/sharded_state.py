@@ -1,6 +1,6 @@
 """Training state in a folder, by torch.distributed.checkpoint (DCP): any number of ranks to any other.
 
-    state/  .metadata              shapes of all tensors and the place of each shard; written last
+    state/  .metadata              shapes of all tensors and the place of each shard
             __RANK_0.distcp        the shards that rank RANK wrote
             random-RANK.pt         random states of rank RANK
 
@@ -39,18 +39,45 @@ from hone.train.errors import CheckpointError
 warnings.filterwarnings("ignore", message="torch.distributed is disabled, unavailable or uninitialized")
 
 
+class PendingSave:
+    """A state that a thread writes; call it to wait until the files are complete."""
+
+    def __init__(self, folder: Path, write: Callable[[], None]) -> None:
+        self._folder = folder
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, args=(write,), name="state", daemon=True)
+        self._thread.start()
+
+    def __call__(self) -> None:
+        """Wait; raise CheckpointError if the files cannot be written."""
+        self._thread.join()
+        if self._error is not None:
+            raise CheckpointError(f"{self._folder} cannot be written: {reason(self._error)}") from self._error
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the write has ended, well or not, so that a call does not block."""
+        return not self._thread.is_alive()
+
+    def _run(self, write: Callable[[], None]) -> None:
+        try:
+            write()
+        except (Exception, CheckpointException) as error:  # the latter is no Exception
+            self._error = error
+
+
 def begin_save(
     folder: Path,
     weights: Mapping[str, Tensor],
     optimizers: Sequence[Optimizer],
     *,
     group: dist.ProcessGroup | None = None,
-) -> Callable[[], None]:
-    """Copy the state to host memory, write it into `folder` in a thread, and return a function that waits.
+) -> PendingSave:
+    """Copy the state to host memory, begin to write it into `folder` in a thread, and return.
 
     After the return the state may change. The copy takes 12 bytes per trained parameter with AdamW and 8
-    with Muon, divided by the number of ranks that shard them; it lives until the files are complete. The
-    returned function raises CheckpointError when they cannot be written, on every rank.
+    with Muon, divided by the number of ranks that shard them; it lives until the files are complete. If a
+    rank cannot write its shards, the result raises CheckpointError on every rank.
 
     Args:
         weights: by name, what the optimisers update; names and global shapes are equal on all ranks.
@@ -61,29 +88,17 @@ def begin_save(
     tensors: dict[str, Any] = stager.stage(_tensors(weights, optimizers))  # pyright: ignore[reportAssignmentType]
     states = random_states(next(iter(weights.values())).device)
     rank = 0 if group is None else dist.get_rank(group)
-    errors: list[BaseException] = []
 
     def write() -> None:
         try:
-            folder.mkdir(parents=True, exist_ok=True)
-            torch.save(states, folder / f"random-{rank}.pt")
-            writer = FileSystemWriter(folder)  # fsyncs what it writes
+            writer = FileSystemWriter(folder)  # makes the folder and fsyncs what it writes
             dcp_save(tensors, storage_writer=writer, process_group=group, no_dist=group is None)
-        except (Exception, CheckpointException) as error:  # the latter is no Exception
-            errors.append(error)
+            torch.save(states, folder / f"random-{rank}.pt")  # after the collectives: an error blocks no rank
         finally:
-            tensors.clear()
+            tensors.clear()  # the copy is large, and a caller may keep the PendingSave
             stager.close()
 
-    thread = threading.Thread(target=write, name="checkpoint", daemon=True)
-    thread.start()
-
-    def wait() -> None:
-        thread.join()
-        if errors:
-            raise CheckpointError(f"{folder} cannot be written: {reason(errors[0])}") from errors[0]
-
-    return wait
+    return PendingSave(folder, write)
 
 
 def load(
@@ -99,19 +114,38 @@ def load(
     file is missing or damaged or the state belongs to another model.
     """
     try:
-        saved = _Reader(folder).read_metadata().state_dict_metadata
-        targets = _targets(folder, saved, weights, optimizers)
+        targets = _prepared(folder, weights, optimizers, group)
         dcp_load(dict(targets), storage_reader=_Reader(folder), process_group=group, no_dist=group is None)
         _restore_random_states(folder, 0 if group is None else dist.get_rank(group))
-    except (
-        OSError,
-        RuntimeError,
-        ValueError,
-        EOFError,
-        pickle.UnpicklingError,
-        CheckpointException,
-    ) as error:
+    except CheckpointError:
+        raise
+    except (Exception, CheckpointException) as error:  # damaged files raise errors of many kinds
         raise CheckpointError(f"{folder} cannot be loaded: {reason(error)}") from error
+
+
+def _prepared(
+    folder: Path,
+    weights: Mapping[str, Tensor],
+    optimizers: Sequence[Optimizer],
+    group: dist.ProcessGroup | None,
+) -> dict[str, Tensor]:
+    """Return the tensors to load into, by their stored names; an error on one rank is an error on all."""
+    targets: dict[str, Tensor] = {}
+    error: Exception | None = None
+    try:
+        saved = _Reader(folder).read_metadata().state_dict_metadata
+        targets = _targets(folder, saved, weights, optimizers)
+    except Exception as found:
+        error = found
+    if group is not None:
+        refusals: list[str | None] = [None] * dist.get_world_size(group)
+        dist.all_gather_object(refusals, None if error is None else str(error), group=group)
+        rank = next((rank for rank, refusal in enumerate(refusals) if refusal), None)
+        if error is None and rank is not None:
+            raise CheckpointError(f"rank {rank}: {refusals[rank]}")
+    if error is not None:
+        raise error
+    return targets
 
 
 def _tensors(weights: Mapping[str, Tensor], optimizers: Sequence[Optimizer]) -> dict[str, Tensor]:

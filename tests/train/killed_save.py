@@ -26,6 +26,7 @@ def die(*_: object) -> None:
 
 
 def half_a_file(_: object, storage_writer: Any, **__: object) -> None:
+    Path(storage_writer.path).mkdir()
     (Path(storage_writer.path) / "__0_0.distcp").write_bytes(b"half of an optimizer")
     die()
 

@@ -156,6 +156,15 @@ def one_dies(folder: Path) -> Callable[[int], None]:
     return work
 
 
+def one_cannot_read(folder: Path) -> Callable[[int], None]:
+    def work(rank: int) -> None:
+        weights, optimizers = state_of("fsdp", mesh_of("fsdp", 2), 0)
+        with pytest.raises(CheckpointError, match="No such file or directory"):
+            load(folder if rank == 0 else folder / "elsewhere", weights, optimizers, group=group_of())
+
+    return work
+
+
 def main() -> None:
     directory = Path(sys.argv[1])
     worlds: dict[str, tuple[int, Callable[[int], None]]] = {}
@@ -167,6 +176,7 @@ def main() -> None:
         worlds[f"{layout}{count} to fsdp{to}"] = (to, reads(folder, "fsdp", to, salt, count))
     worlds["fsdp2 to fsdp2"] = (2, reads(directory / "fsdp", "fsdp", 2, 1, 2))
     worlds["fsdp2 to tensor4"] = (4, reads(directory / "fsdp", "tensor", 4, 1, 2))
+    worlds["one cannot read"] = (2, one_cannot_read(directory / "fsdp"))
     worlds["one dies"] = (2, one_dies(directory / "died"))
     for name, (count, work) in worlds.items():
         print(f"{name}:", *on_ranks(count, work, directory / f"rendezvous {name}"), flush=True)

@@ -132,6 +132,6 @@ def test_any_number_of_ranks_loads_what_another_saved(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "tests.train.sharded_ranks", str(tmp_path)]
     run = subprocess.run(command, capture_output=True, text=True, cwd=Path(__file__).parents[2])
     ended = [line.split(": ") for line in run.stdout.splitlines()]
-    assert len(ended) == 12, run.stderr
+    assert len(ended) == 13, run.stderr
     assert ended.pop() == ["one dies", "0 9"], run.stderr
     assert all(set(codes.split()) == {"0"} for _, codes in ended), run.stdout + run.stderr
