@@ -124,10 +124,14 @@ def measure(case: dict[str, Any]) -> int:
 
 
 def train(case: dict[str, Any], size: Size) -> None:
+    """Make two optimiser steps in this process."""
     import torch
     from transformers import Qwen3Config, Qwen3ForCausalLM
 
-    from hone.train.trainer import policy_trainer
+    from hone.train.batches import TrainRow
+    from hone.train.in_process import InProcessLearner
+    from hone.train.lora import add_adapters
+    from hone.train.loss import policy_objective
 
     torch.manual_seed(0)
     config = Qwen3Config(**config_of(size), attn_implementation="sdpa")
@@ -135,10 +139,21 @@ def train(case: dict[str, Any], size: Size) -> None:
     torch.set_default_dtype(getattr(torch, case["dtype"]))
     model = Qwen3ForCausalLM(config)
     torch.set_default_dtype(previous)
-    trainer = policy_trainer(model, settings_of(case), temperature=1.0)
-    samples = make_samples(size.vocab)
+    settings = settings_of(case)
+    if settings.lora is not None:
+        add_adapters(model, settings.lora)
+    learner = InProcessLearner(
+        model,
+        objective=policy_objective(settings.loss, 1.0),
+        optimizer=settings.optimizer,
+        passes=settings.batch,
+        settings=settings,
+    )
+    rows = [TrainRow(sample=s, scale=s.weight, old_logprobs=None) for s in make_samples(size.vocab)]
     for _ in range(2):
-        trainer.step(samples)
+        learner.forward_backward(rows)
+        learner.optim_step(1e-5)
+    learner.close()
 
 
 def run_case(case: dict[str, Any]) -> dict[str, Any]:
