@@ -25,6 +25,9 @@ from hone.launch.weights import publisher
 from hone.policy.engine import Completion, Engine, Sampling
 from hone.policy.settings import ModelSettings, ServerEngineSettings, TinyModelSettings
 from hone.policy.tiny import make_tiny
+from hone.train.in_process import InProcessLearner
+from hone.train.loss import CrossEntropy
+from hone.train.settings import OptimizerSettings, PassSettings
 
 TEXTS = [
     "Fix the bug in `total_price`: it returns the wrong value for an empty list.\n",
@@ -86,7 +89,10 @@ async def measure(run_dir: Path, options: argparse.Namespace) -> dict[str, Any]:
     began = time.monotonic()
     async with open_engine(policy, settings) as engine:
         result["start_s"] = round(time.monotonic() - began, 1)
-        publish = publisher(engine, policy, settings.engine, run_dir)
+        learner = InProcessLearner(
+            policy.model, objective=CrossEntropy(), optimizer=OptimizerSettings(), passes=PassSettings()
+        )
+        publish = publisher(engine, policy, learner, settings.engine, run_dir)
         for version in range(options.versions):
             if version:
                 change(policy, version)

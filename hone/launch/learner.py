@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from hone.launch.policy import Policy
 from hone.train.in_process import InProcessLearner
-from hone.train.learner import Learner
+from hone.train.learner import Learner, LearnerSpec
 from hone.train.loss import Objective
 from hone.train.settings import LearnerSettings, OptimizerSettings, PassSettings
 
@@ -20,22 +21,34 @@ def open_learner(
     objective: Objective,
     optimizer: OptimizerSettings,
     passes: PassSettings,
+    run_dir: Path,
 ) -> Iterator[Learner]:
     """Open a learner of the policy's model, with a reference model if the objective has a KL term; blocks.
 
-    Raises PolicyError, TrainError.
+    Ranks write their logs into `run_dir/ranks`. Raises PolicyError, TrainError.
     """
-    reference = None
-    if objective.uses_reference:
-        reference = policy.load_model()
-    learner = InProcessLearner(
-        policy.model,
-        objective=objective,
-        optimizer=optimizer,
-        passes=passes,
-        settings=settings,
-        reference=reference,
-    )
+    learner: Learner
+    if settings.learner == "ranks":
+        from hone.train.ranks.learner import RanksLearner  # imports torch's elastic launcher
+
+        spec = LearnerSpec(
+            model=policy.settings.path.resolve(),
+            dtype=policy.settings.dtype,
+            objective=objective,
+            optimizer=optimizer,
+            passes=passes,
+            settings=settings,
+        )
+        learner = RanksLearner(spec, logs=run_dir / "ranks", devices=policy.gpus)
+    else:
+        learner = InProcessLearner(
+            policy.model,
+            objective=objective,
+            optimizer=optimizer,
+            passes=passes,
+            settings=settings,
+            reference=policy.load_model() if objective.uses_reference else None,
+        )
     try:
         yield learner
     finally:

@@ -50,9 +50,17 @@ def place_trainer(settings: RunSettings) -> RunSettings:
 def trainer_device(settings: RunSettings) -> str:
     """Return the trainer's device in this process, as torch names it; the CPU before `place`."""
     trainer = settings.placement.trainer
+    if settings.train.learner == "ranks":
+        return "cpu"  # the GPUs are those of the ranks
     if isinstance(trainer, tuple):
         return f"cuda:{trainer[0]}"
     return "cpu" if trainer == "auto" else trainer
+
+
+def trainer_gpus(settings: RunSettings) -> tuple[int, ...] | None:
+    """Return the GPUs of the trainer's ranks; None if they use the CPU."""
+    trainer = settings.placement.trainer
+    return trainer if isinstance(trainer, tuple) else None
 
 
 def engine_gpus(settings: RunSettings) -> tuple[tuple[int, ...], ...]:

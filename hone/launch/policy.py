@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from hone.config import ConfigError, RunSettings
-from hone.launch.placement import engine_gpus, trainer_device
+from hone.launch.placement import engine_gpus, trainer_device, trainer_gpus
 from hone.policy.chat import Chat
 from hone.policy.engine import Engine, Sampling
 from hone.policy.hub import PIN, find_model, pin_model
@@ -31,7 +31,8 @@ class Policy:
     settings: ModelSettings
     tokenizer: PreTrainedTokenizerBase
     renderer: ChatRenderer
-    device: str = "cpu"  # of the trainer and a local engine, as torch names it
+    device: str = "cpu"  # of a trainer in this process and a local engine, as torch names it
+    gpus: tuple[int, ...] | None = None  # of the trainer's ranks; None: the CPU
 
     @functools.cached_property
     def model(self) -> PreTrainedModel:
@@ -54,7 +55,13 @@ def load_policy(settings: RunSettings) -> Policy:
     model = find_model(settings.model, pin=settings.run_dir / PIN)
     tokenizer = load_tokenizer(model.path)
     renderer = make_renderer(tokenizer, model.renderer, thinking=model.thinking)
-    return Policy(settings=model, tokenizer=tokenizer, renderer=renderer, device=trainer_device(settings))
+    return Policy(
+        settings=model,
+        tokenizer=tokenizer,
+        renderer=renderer,
+        device=trainer_device(settings),
+        gpus=trainer_gpus(settings),
+    )
 
 
 def pin_policy(settings: RunSettings) -> None:

@@ -101,6 +101,7 @@ def run_sft(
             objective=CrossEntropy(),
             optimizer=settings.sft.optimizer,
             passes=settings.sft,
+            run_dir=settings.run_dir,
         ) as learner,
         open_metrics(settings, reporter, kind="sft") as metrics,
         reporter.stage("supervised training") as stage,

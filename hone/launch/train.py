@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,10 +28,12 @@ from hone.rollout.rewards import is_masked, weigh
 from hone.rollout.store import Store
 from hone.tasks.sources import check_proven, load_splits
 from hone.train import checkpoint, loop
+from hone.train.in_process import InProcessLearner
 from hone.train.loss import policy_objective
 from hone.train.metrics import MetricsWriter
 from hone.train.trainer import Trainer, rl_trainer
 from hone.types import Task, Trajectory
+from hone.utils.concurrency import run_in_thread
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,12 +81,13 @@ async def run_training(
     await asyncio.to_thread(pin_policy, settings)
     policy = await asyncio.to_thread(load_policy, settings)
     with (
-        open_trainer(policy, settings) as trainer,
+        ExitStack() as stack,
         Ledger.open(settings.run_dir) as ledger,
         open_metrics(settings, reporter) as metrics,
         reporter.stage("training", settings.train.steps) as stage,
     ):
         ledger.bind(fingerprint(settings))
+        trainer = await run_in_thread(stack.enter_context, open_trainer(policy, settings))
         display = TrainingDisplay(stage)
         async with (
             open_engine(policy, settings, stage.set_status) as engine,
@@ -107,12 +110,13 @@ async def run_training(
                     settings=settings.train,
                     trainer=trainer,
                     tokenizer=policy.tokenizer,
-                    publish=publisher(engine, policy, settings.engine, settings.run_dir),
+                    publish=publisher(engine, policy, trainer.learner, settings.engine, settings.run_dir),
                     ledger=ledger,
                     metrics=metrics,
                     collect=collect,
                     is_masked=lambda trajectory: is_masked(trajectory, settings.rollout),
                     on_step=display.on_step,
+                    restart=_restart(trainer),
                     while_training=lambda: while_training(engine, settings),
                     warn=reporter.note,
                     validator=make_validator(
@@ -121,6 +125,19 @@ async def run_training(
                 )
             )
         return _report(settings.run_dir, ledger.balance().steps, display)
+
+
+def _restart(trainer: Trainer) -> Callable[[], None] | None:
+    """Return a function that starts the ranks again; None for a learner without ranks."""
+    learner = trainer.learner
+    if isinstance(learner, InProcessLearner):
+        return None
+
+    def restart() -> None:
+        learner.restart()
+        trainer.reset()
+
+    return restart
 
 
 def _report(run_dir: Path, steps: int, display: TrainingDisplay) -> TrainReport:
@@ -171,6 +188,7 @@ def open_trainer(policy: Policy, settings: RunSettings) -> Iterator[Trainer]:
         objective=objective,
         optimizer=settings.train.optimizer,
         passes=settings.train.batch,
+        run_dir=settings.run_dir,
     ) as learner:
         yield rl_trainer(learner, objective, settings.train)
 

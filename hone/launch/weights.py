@@ -7,13 +7,17 @@ import shutil
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
+from hone.config import ConfigError
 from hone.launch.policy import Policy
 from hone.policy.engine import Engine
 from hone.policy.engines.fleet import Fleet
 from hone.policy.engines.nccl import NcclUpdates
 from hone.policy.engines.replica import WeightProbe
 from hone.policy.local import LocalEngine
+from hone.policy.model import load_model
 from hone.policy.settings import EngineSettings, ServerEngineSettings
+from hone.train.in_process import InProcessLearner
+from hone.train.learner import Learner
 from hone.utils.concurrency import run_in_thread
 
 _TOLERANCE = {
@@ -23,18 +27,49 @@ _TOLERANCE = {
 Publish = Callable[[int], Awaitable[None]]
 
 
-def publisher(engine: Engine, policy: Policy, settings: EngineSettings, run_dir: Path) -> Publish:
-    """Return `publish(version)`, after which the engine samples from the policy's current weights.
+def publisher(
+    engine: Engine, policy: Policy, learner: Learner, settings: EngineSettings, run_dir: Path
+) -> Publish:
+    """Return `publish(version)`, after which the engine samples from the learner's current weights.
 
-    Raises EngineError, PolicyError.
+    Raises ConfigError, EngineError, PolicyError, TrainError.
     """
+    shared = isinstance(learner, InProcessLearner)  # its model is the policy's
+    if not shared and isinstance(settings, ServerEngineSettings) and settings.weight_sync == "nccl":
+        raise ConfigError(
+            'engine.weight_sync = "nccl" sends the weights of this process, and train.learner is "ranks": '
+            'set engine.weight_sync = "disk"'
+        )
+    folders = WeightFolders(run_dir / "weights", policy, learner)
+    publish = _publisher(engine, policy, folders, settings)
+    if shared:
+        return publish
+
+    async def publish_of_ranks(version: int) -> None:
+        """Load what the ranks have written into this process's copy, which a local engine shares."""
+        folder = await run_in_thread(folders.write, version)
+        await run_in_thread(_load_in_place, policy, folder)
+        await publish(version)
+
+    return publish_of_ranks
+
+
+def _load_in_place(policy: Policy, folder: Path) -> None:
+    import torch
+
+    written = load_model(folder, policy.settings.dtype)
+    with torch.no_grad():
+        for mine, theirs in zip(policy.model.parameters(), written.parameters(), strict=True):
+            mine.copy_(theirs)
+
+
+def _publisher(engine: Engine, policy: Policy, folders: WeightFolders, settings: EngineSettings) -> Publish:
     if isinstance(engine, LocalEngine):
         return engine.set_version
     assert isinstance(engine, Fleet), "an engine is local or a fleet of servers"
     assert isinstance(settings, ServerEngineSettings), "a fleet has the settings of servers"
     if settings.weight_sync == "nccl":
         return NcclUpdates(engine, policy.model, settings).publish
-    folders = WeightFolders(run_dir / "weights", policy)
 
     async def publish(version: int) -> None:
         folder = await run_in_thread(folders.write, version)
@@ -48,20 +83,18 @@ def publisher(engine: Engine, policy: Policy, settings: EngineSettings, run_dir:
 class WeightFolders:
     """Writes `weights/v<version>` (Hugging Face folders) atomically and removes old versions."""
 
-    def __init__(self, root: Path, policy: Policy) -> None:
+    def __init__(self, root: Path, policy: Policy, learner: Learner) -> None:
         self._root = root
         self._policy = policy
+        self._learner = learner
 
     def write(self, version: int) -> Path:
-        """Write the policy's current weights; replace a folder that a killed run left."""
-        from transformers.utils.logging import disable_progress_bar
-
-        disable_progress_bar()  # it would overwrite the run's own progress
+        """Write the learner's current weights; replace a folder that a killed run left."""
         folder = self._root / f"v{version}"
         partial = self._root / f".writing-{folder.name}"
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir(parents=True)
-        self._policy.model.save_pretrained(partial)
+        self._learner.export(partial)
         self._policy.tokenizer.save_pretrained(partial)
         shutil.rmtree(folder, ignore_errors=True)
         partial.rename(folder)

@@ -21,3 +21,7 @@ class CheckpointError(TrainError):
 
 class StepCancelled(TrainError):
     """A training step was cancelled; its weights are unusable."""
+
+
+class RankError(TrainError):
+    """A rank of the learner has died or does not answer; all ranks are stopped."""

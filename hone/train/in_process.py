@@ -155,6 +155,9 @@ class InProcessLearner:
     def cancel(self) -> None:
         self._cancelled.set()
 
+    def restart(self) -> None:
+        raise TrainError("a learner in this process has no ranks to restart: start the run again")
+
     def close(self) -> None:
         self._pool.shutdown()
 

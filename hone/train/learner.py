@@ -95,6 +95,10 @@ class Learner(Protocol):
         """Make a call in another thread raise StepCancelled after its current forward pass."""
         ...
 
+    def restart(self) -> None:
+        """After a RankError: start again with the start weights and a new optimiser."""
+        ...
+
     def close(self) -> None:
         """Stop ranks and threads, and release their memory. Idempotent."""
         ...

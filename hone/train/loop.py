@@ -24,7 +24,7 @@ from hone.train import checkpoint
 from hone.train.algorithms import Advantages, compute_advantages
 from hone.train.checkpoint import Tokenizer, TrainState
 from hone.train.checkpoint_writer import CheckpointWriter
-from hone.train.errors import StaleSample, TrainError
+from hone.train.errors import RankError, StaleSample, TrainError
 from hone.train.idle import check_idle, count_idle, idle_steps_before
 from hone.train.metrics import MetricsWriter
 from hone.train.samples import build_samples
@@ -58,14 +58,30 @@ class TrainRun:
     while_training: Callable[[], AbstractAsyncContextManager[None]] = nullcontext  # around each training step
     warn: Callable[[str], None] = log.warning
     validator: Validator | None = None
+    restart: Callable[[], None] | None = None  # after a RankError: to the start weights; None: cannot
 
 
 async def train(run: TrainRun) -> None:
     """Train to `settings.steps`, from the last complete checkpoint if there is one.
 
-    Raises TrainError (StaleSample, NonFinite, CheckpointError) and the errors of `collect` and the ledger.
-    After an error or a crash, the same call resumes the run.
+    After the death of a rank the run goes on from there, up to `settings.restarts` times.
+
+    Raises TrainError (StaleSample, NonFinite, CheckpointError, RankError) and the errors of `collect` and the
+    ledger. After an error or a crash, the same call resumes the run.
     """
+    for left in reversed(range(run.settings.restarts + 1)):
+        try:
+            await _train(run)
+        except RankError as error:
+            if run.restart is None or left == 0:
+                raise
+            run.warn(f"{error}\nThe ranks start again, from the last checkpoint.")
+            await run_in_thread(run.restart)
+        else:
+            return
+
+
+async def _train(run: TrainRun) -> None:
     start = await resume(run)
     idle = idle_steps_before(run.run_dir, start)
     directory = checkpoints(run.run_dir)

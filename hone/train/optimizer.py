@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor
+from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.nn import Parameter
 from torch.optim import Optimizer
 
@@ -66,7 +67,8 @@ def _adamw(parameters: list[Parameter], settings: OptimizerSettings) -> Optimize
 class BatchedMuon(torch.optim.Muon):
     """Same update and state as `torch.optim.Muon`, with the step size matched to AdamW's.
 
-    All matrices of one shape are updated at once, which takes a third of the time for small matrices.
+    All matrices of one shape are updated at once, which takes a third of the time for small matrices. Of
+    sharded matrices each rank gathers the whole, and updates its own shard.
     """
 
     @torch.no_grad()
@@ -88,12 +90,23 @@ class BatchedMuon(torch.optim.Muon):
                 state["momentum_buffer"] = torch.zeros_like(gradient)
             buffer = state["momentum_buffer"].lerp_(gradient, 1 - momentum)
             updates.append(gradient.lerp(buffer, momentum) if group["nesterov"] else buffer)
-        directions = orthogonalised(
-            torch.stack(updates), group["ns_coefficients"], group["ns_steps"], group["eps"]
-        )
+        whole = torch.stack([_whole(update) for update in updates])
+        directions = orthogonalised(whole, group["ns_coefficients"], group["ns_steps"], group["eps"])
         rate = lr * 0.2 * max(parameters[0].shape) ** 0.5  # equal to the RMS of AdamW's updates
         for parameter, direction in zip(parameters, directions, strict=True):
-            parameter.mul_(1 - lr * group["weight_decay"]).add_(direction, alpha=-rate)
+            own = _part_of(direction, parameter)
+            parameter.mul_(1 - lr * group["weight_decay"]).add_(own, alpha=-rate)
+
+
+def _whole(tensor: Tensor) -> Tensor:
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+
+def _part_of(whole: Tensor, parameter: Tensor) -> Tensor:
+    """Return this rank's shard of `whole`, which all ranks hold, laid out as `parameter` is."""
+    if not isinstance(parameter, DTensor):
+        return whole
+    return distribute_tensor(whole, parameter.device_mesh, parameter.placements, src_data_rank=None)
 
 
 def orthogonalised(

@@ -107,6 +107,10 @@ class Trainer:
         self._calls = state["calls"]
         self._skips_in_a_row = state["skips_in_a_row"]
 
+    def reset(self) -> None:
+        """Set the counters to those of a new trainer, for a learner that has its start weights again."""
+        self.load_state_dict({"optimizer_steps": 0, "calls": 0, "skips_in_a_row": 0})
+
     def _rows(self, samples: Sequence[Sample]) -> list[TrainRow]:
         """Return the rows of a batch with their old and reference log-probabilities."""
         scored = [_scored(sample) for sample in samples]

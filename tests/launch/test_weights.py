@@ -17,6 +17,9 @@ from hone.policy.local import LocalEngine
 from hone.policy.model import load_model
 from hone.policy.settings import ModelSettings, OpenAIEngineSettings
 from hone.policy.tiny import make_tiny
+from hone.train.in_process import InProcessLearner
+from hone.train.loss import CrossEntropy
+from hone.train.settings import OptimizerSettings, PassSettings
 from tests.policy.conftest import SETTINGS, TEXTS
 
 pytestmark = pytest.mark.model
@@ -37,8 +40,14 @@ def policy(settings: RunSettings) -> Policy:
     return load_policy(settings)
 
 
+def learner_of(policy: Policy) -> InProcessLearner:
+    return InProcessLearner(
+        policy.model, objective=CrossEntropy(), optimizer=OptimizerSettings(), passes=PassSettings()
+    )
+
+
 def test_weight_folder_holds_the_current_weights(policy: Policy, tmp_path: Path):
-    folders = WeightFolders(tmp_path / "weights", policy)
+    folders = WeightFolders(tmp_path / "weights", policy, learner_of(policy))
     with torch.no_grad():
         policy.model.lm_head.weight.add_(1.0)
     written = folders.write(3)
@@ -50,7 +59,7 @@ def test_weight_folder_holds_the_current_weights(policy: Policy, tmp_path: Path)
 
 def test_leftover_weights_are_replaced_and_old_ones_removed(policy: Policy, tmp_path: Path):
     root = tmp_path / "weights"
-    folders = WeightFolders(root, policy)
+    folders = WeightFolders(root, policy, learner_of(policy))
     folders.write(1)
     (root / ".writing-v2").mkdir()  # killed while it wrote
     (root / "v2").mkdir()  # written by a run that was rolled back
@@ -74,7 +83,8 @@ def test_local_engine_receives_the_weight_version(policy: Policy, settings: RunS
     async def run() -> list[int]:
         async with open_engine(policy, settings) as engine:
             assert isinstance(engine, LocalEngine)
-            await publisher(engine, policy, settings.engine, settings.run_dir)(4)
+            learner = learner_of(policy)
+            await publisher(engine, policy, learner, settings.engine, settings.run_dir)(4)
             reply = await engine.generate([5, 6], Sampling(max_tokens=3), session="s")
             return reply.version.tolist()
 

@@ -1,0 +1,160 @@
+"""The wire between the run and its ranks: one authenticated connection per rank.
+
+    rank -> run     Hello, then one Answer per call
+    run -> rank     Call; CANCEL at any time; the end of the connection stops the rank
+
+`multiprocessing.connection` carries the messages: pickles, after both sides have proved that they know the
+key. The key and the address come in two environment variables:
+
+    HONE_RANKS_ADDRESS   `unix:NAME` (abstract socket, one machine) or `tcp:HOST:PORT`
+    HONE_RANKS_KEY       the key in hexadecimal digits
+
+A process that knows the key can run code on both sides, and TCP is not encrypted: use it in a trusted network
+only.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+import struct
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from importlib import metadata
+from multiprocessing import AuthenticationError
+from multiprocessing.connection import Client, Connection, answer_challenge, deliver_challenge
+from typing import Any
+
+from hone.train.errors import RankError
+
+ADDRESS, KEY = "HONE_RANKS_ADDRESS", "HONE_RANKS_KEY"
+CANCEL = "cancel"
+START = "start"  # the first call: (LearnerSpec, timeout in seconds)
+_HANDSHAKE_S = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Hello:
+    """First message of a rank."""
+
+    rank: int
+    size: int
+    pid: int
+    versions: str
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    method: str
+    arguments: tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The result of a call, or its error; `trace` is set for errors that are not TrainErrors."""
+
+    value: Any = None
+    error: BaseException | None = None
+    trace: str = ""
+
+
+class RankListener:
+    """Accepts the connections of `ranks` ranks."""
+
+    def __init__(self, address: str | None = None, key: bytes | None = None) -> None:
+        """Listen on `address`, or on a new abstract socket of this machine. Raises RankError."""
+        self.address = address or f"unix:hone-ranks-{secrets.token_hex(8)}"
+        self.key = key or secrets.token_bytes(32)
+        family, name = _parse(self.address)
+        self._socket = socket.socket(socket.AF_UNIX if family == "unix" else socket.AF_INET)
+        try:
+            if family == "tcp":
+                self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            self._socket.bind(name)
+            self._socket.listen(64)
+        except OSError as error:
+            self._socket.close()
+            raise RankError(
+                f"the run cannot listen for its ranks on {self.address} ({os.strerror(error.errno or 0)}): "
+                f"set {ADDRESS} to a free address of this machine"
+            ) from error
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The variables that a rank needs to connect."""
+        return {ADDRESS: self.address, KEY: self.key.hex()}
+
+    def accept(self, timeout_s: float) -> tuple[Hello, Connection] | None:
+        """Return the next rank's connection; None if there is none in time or the peer has another key."""
+        self._socket.settimeout(timeout_s)
+        try:
+            peer, _ = self._socket.accept()
+        except TimeoutError:
+            return None
+        _limit_reads(peer, _HANDSHAKE_S)
+        peer.setblocking(True)
+        connection = Connection(peer.detach())
+        try:
+            deliver_challenge(connection, self.key)
+            answer_challenge(connection, self.key)
+            hello = connection.recv()
+        except (AuthenticationError, EOFError, OSError):
+            connection.close()
+            return None
+        with socket.socket(fileno=os.dup(connection.fileno())) as again:
+            _limit_reads(again, 0)
+        return hello, connection
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+def connect(environment: Mapping[str, str]) -> Connection:
+    """Return a rank's connection to the run. Raises RankError without the variables, OSError."""
+    if not environment.get(ADDRESS) or not environment.get(KEY):
+        raise RankError(
+            f"{ADDRESS} and {KEY} are not set: the run prints them when it waits for ranks of other machines"
+        )
+    family, name = _parse(environment[ADDRESS])
+    return Client(
+        name,
+        family="AF_UNIX" if family == "unix" else "AF_INET",
+        authkey=bytes.fromhex(environment[KEY]),
+    )
+
+
+def read_calls(
+    connection: Connection, on_call: Callable[[Call], None], on_cancel: Callable[[], None]
+) -> None:
+    """Hand over the run's messages until the connection ends; the loop of a thread."""
+    with suppress(EOFError, OSError):
+        while True:
+            message = connection.recv()
+            if message == CANCEL:
+                on_cancel()
+            else:
+                on_call(message)
+
+
+def versions() -> str:
+    """The packages that decide what a rank computes; equal in the run and its ranks."""
+    return ", ".join(f"{name} {metadata.version(name)}" for name in ("torch", "transformers"))
+
+
+def _parse(address: str) -> tuple[str, Any]:
+    family, _, rest = address.partition(":")
+    if family == "unix" and rest:
+        return family, f"\0{rest}"
+    host, _, port = rest.rpartition(":")
+    if family == "tcp" and host and port.isdigit():
+        return family, (host, int(port))
+    raise RankError(f"{ADDRESS} is {address!r}: write unix:NAME or tcp:HOST:PORT")
+
+
+def _limit_reads(peer: socket.socket, seconds: float) -> None:
+    """Let a blocking read fail after `seconds`; 0: never."""
+    peer.setsockopt(
+        socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", int(seconds), int(seconds % 1 * 1e6))
+    )

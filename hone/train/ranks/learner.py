@@ -1,0 +1,240 @@
+"""The driver's side of the ranks: the `Learner` protocol over one connection per rank."""
+
+# pyright: reportUnknownMemberType=false
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from hone.train.batches import TrainRow
+from hone.train.errors import RankError
+from hone.train.learner import LearnerSpec, PassReport
+from hone.train.ranks.calls import ADDRESS, CANCEL, KEY, START, Answer, Call, Hello, RankListener, versions
+from hone.train.ranks.launcher import RankProcesses
+from hone.types import Float32
+
+_EXIT_S = 5.0  # for the exit code of a rank that has closed its connection
+_GRACE_S = 60.0  # for the other ranks, after one has answered with an error
+_POLL_S = 0.2
+
+
+class RanksLearner:
+    """A learner on `spec.settings.ranks` processes.
+
+    On one machine it starts them itself. Where HONE_RANKS_ADDRESS and HONE_RANKS_KEY are set, it waits for
+    ranks that something else starts (torchrun, Slurm, Ray), see `hone.train.ranks.worker`.
+
+    Invariant: after a RankError no rank runs any more; `restart` starts new ones with the start weights.
+    """
+
+    def __init__(self, spec: LearnerSpec, *, logs: Path, devices: Sequence[int] | None = None) -> None:
+        """Start the ranks and load the model into them; blocks. Raises RankError, TrainError."""
+        self.spec = spec
+        self._logs = logs
+        self._devices = devices
+        self._timeout_s = spec.settings.rank_timeout_s
+        self._attempt = 0
+        self._processes: RankProcesses | None = None
+        self._connections: dict[int, Connection] = {}
+        self._calling = threading.Lock()  # waiting for a checkpoint comes from another thread
+        self._sending = threading.Lock()  # and so does `cancel`, during a call
+        self._start()
+
+    def restart(self) -> None:
+        """Stop the ranks, if any still run, and start new ones with the start weights and a new optimiser."""
+        self.close()
+        self._attempt += 1
+        self._start()
+
+    @property
+    def pids(self) -> list[int]:
+        """Process ids of the ranks that this learner has started."""
+        return self._processes.pids if self._processes else []
+
+    def forward_backward(self, rows: Sequence[TrainRow]) -> PassReport:
+        return merge(self._call("forward_backward", list(rows)))
+
+    def optim_step(self, lr: float) -> float:
+        return self._call("optim_step", lr)[0]
+
+    def clear_gradients(self) -> None:
+        self._call("clear_gradients")
+
+    def logprobs(
+        self, rows: Sequence[TrainRow], of: Literal["policy", "reference"] = "policy"
+    ) -> list[Float32]:
+        return add_rows(self._call("logprobs", list(rows), of))
+
+    def save(self, folder: Path) -> Callable[[], None]:
+        self._call("save", folder)
+
+        def wait_saved() -> None:
+            while not all(self._call("is_saved")):
+                time.sleep(_POLL_S)  # between the calls, so that training goes on
+
+        return wait_saved
+
+    def load(self, folder: Path) -> None:
+        self._call("load", folder)
+
+    def export(self, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self._call("export", folder)
+
+    def cancel(self) -> None:
+        with self._sending:
+            for connection in self._connections.values():
+                with suppress(OSError):
+                    connection.send(CANCEL)
+
+    def close(self) -> None:
+        with self._sending:
+            for connection in self._connections.values():
+                connection.close()
+            self._connections.clear()
+        if self._processes is not None:
+            self._processes.stop()
+            self._processes = None
+
+    def _start(self) -> None:
+        outside = {name: os.environ.get(name, "") for name in (ADDRESS, KEY)}
+        listener = (
+            RankListener(outside[ADDRESS], bytes.fromhex(outside[KEY]))
+            if all(outside.values())
+            else RankListener()
+        )
+        try:
+            if not all(outside.values()):
+                self._processes = RankProcesses(
+                    self.spec.settings.ranks,
+                    connection=listener.environment,
+                    logs=self._logs,
+                    attempt=self._attempt,
+                    devices=self._devices,
+                )
+            self._accept(listener)
+            self._call(START, self.spec, self._timeout_s)
+        except BaseException:
+            self.close()
+            raise
+        finally:
+            listener.close()
+
+    def _accept(self, listener: RankListener) -> None:
+        """Wait for the connections of all ranks."""
+        ranks = self.spec.settings.ranks
+        deadline = time.monotonic() + self._timeout_s
+        while len(self._connections) < ranks:
+            missing = sorted(set(range(ranks)) - set(self._connections))
+            for rank in self._processes.dead() if self._processes else ():
+                raise self._fail(f"{self._ended(rank)} before it connected", rank)
+            if time.monotonic() > deadline:
+                raise self._fail(
+                    f"rank {missing[0]} did not connect to {listener.address} within {self._timeout_s:.0f} s",
+                    missing[0],
+                )
+            accepted = listener.accept(_POLL_S)
+            if accepted is not None:
+                message, connection = accepted
+                self._connections[self._checked(message, ranks, connection)] = connection
+
+    def _checked(self, message: Hello, ranks: int, connection: Connection) -> int:
+        """Return the rank that says hello, if it belongs to this run."""
+        same = message.size == ranks and message.versions == versions()
+        if not same or message.rank in self._connections:
+            connection.close()
+            raise RankError(
+                f"rank {message.rank} of {message.size} with {message.versions} has connected, but this run "
+                f"has {ranks} ranks, each once, with {versions()}: start that many, from one installation"
+            )
+        return message.rank
+
+    def _call(self, method: str, *arguments: Any) -> list[Any]:
+        """Return the results of all ranks, by rank.
+
+        Raises the TrainError that the ranks raise, and RankError, after which no rank runs any more.
+        """
+        with self._calling:
+            if not self._connections:
+                raise RankError("the ranks are stopped: restart the learner, and load the last checkpoint")
+            for rank, connection in self._connections.items():
+                try:
+                    with self._sending:
+                        connection.send(Call(method, arguments))
+                except OSError:
+                    raise self._fail(f"{self._ended(rank)} before {method}", rank) from None
+            answers = self._answers(method)
+        for answer in answers.values():
+            if answer.error is not None:
+                raise answer.error
+        return [answers[rank].value for rank in sorted(answers)]
+
+    def _answers(self, method: str) -> dict[int, Answer]:
+        """Wait for the answer of every rank."""
+        answers: dict[int, Answer] = {}
+        deadline = time.monotonic() + self._timeout_s
+        while len(answers) < len(self._connections):
+            open_ = {c: rank for rank, c in self._connections.items() if rank not in answers}
+            ready = wait(list(open_), max(0.0, deadline - time.monotonic()))
+            if not ready:
+                late = ", ".join(str(rank) for rank in sorted(open_.values()))
+                raise self._fail(f"rank {late} did not finish {method} in time", min(open_.values()))
+            for connection in ready:
+                rank = open_[connection]  # pyright: ignore[reportArgumentType]
+                try:
+                    answer: Answer = connection.recv()  # pyright: ignore
+                except (EOFError, OSError):
+                    raise self._fail(f"{self._ended(rank)} during {method}", rank) from None
+                if answer.trace:
+                    raise self._fail(f"rank {rank} failed in {method}: {answer.error}", rank)
+                answers[rank] = answer
+                if answer.error is not None:
+                    deadline = min(deadline, time.monotonic() + _GRACE_S)
+        return answers
+
+    def _ended(self, rank: int) -> str:
+        """Return how a rank has ended, in words."""
+        code = self._processes.exit_code(rank, _EXIT_S) if self._processes else None
+        if code is None:
+            return f"rank {rank} has closed its connection"
+        if code < 0:
+            return f"rank {rank} was killed by signal {-code}"
+        return f"rank {rank} exited with code {code}"
+
+    def _fail(self, what: str, rank: int) -> RankError:
+        """Stop all ranks; return the error, with the end of the rank's log."""
+        log = ""
+        if self._processes is not None:
+            path, lines = self._processes.log(rank)
+            log = f"; its log {path} ends with:\n{lines}" if lines else f"; its log {path} is empty"
+        self.close()
+        return RankError(f"{what}; all ranks are stopped{log}")
+
+
+def merge(parts: Sequence[PassReport]) -> PassReport:
+    """Return the report of all ranks together."""
+    passes: Counter[str] = Counter()
+    for part in parts:
+        passes.update(part.passes)
+    return PassReport(
+        loss=sum(part.loss for part in parts),
+        logprobs=add_rows([part.logprobs for part in parts]),
+        entropies=add_rows([part.entropies for part in parts]),
+        branch_tokens=sum(part.branch_tokens for part in parts),
+        unique_tokens=sum(part.unique_tokens for part in parts),
+        passes=passes,
+    )
+
+
+def add_rows(parts: Sequence[Sequence[Float32]]) -> list[Float32]:
+    """Return the values of each row, [n]: each token is 0 on all ranks but the one that computed it."""
+    return [np.stack(row).sum(axis=0).astype(np.float32) for row in zip(*parts, strict=True)]
