@@ -60,11 +60,6 @@ def load_sharded(
     config = AutoConfig.from_pretrained(path, local_files_only=True)
     base: Any = cast("Any", AutoModelForCausalLM)._model_mapping[type(config)]
 
-    def prepare(
-        cls: type, distributed_config: DistributedConfig, device_map: Any = None
-    ) -> tuple[DistributedConfig, Any, _Meshes]:
-        return distributed_config, world.device, _Meshes(world)
-
     def distribute(
         cls: type, model: PreTrainedModel, settings: DistributedConfig, meshes: Any
     ) -> PreTrainedModel:
@@ -77,15 +72,7 @@ def load_sharded(
         model._is_distributed_loading_by_transformers = True
         return model
 
-    hooked: Any = type(
-        base.__name__,
-        (base,),
-        {
-            "__module__": base.__module__,
-            "prepare_distribute_model": classmethod(prepare),
-            "maybe_distribute_model": classmethod(distribute),
-        },
-    )
+    hooked = _class_with_hooks(base, world, distribute)
     try:
         hooked.from_pretrained(
             path,
@@ -98,6 +85,23 @@ def load_sharded(
     except (OSError, ValueError, KeyError, RuntimeError) as error:
         raise PolicyError(f"the model in {path} cannot be loaded: {first_line(error)}") from error
     return made[0], partial
+
+
+def _class_with_hooks(base: Any, world: World, distribute: Callable[..., PreTrainedModel]) -> Any:
+    """Return the model class `base` with `distribute` where transformers would distribute the model."""
+
+    def prepare(cls: type, distributed_config: Any, device_map: Any = None) -> tuple[Any, Any, _Meshes]:
+        return distributed_config, world.device, _Meshes(world)
+
+    return type(
+        base.__name__,
+        (base,),
+        {
+            "__module__": base.__module__,
+            "prepare_distribute_model": classmethod(prepare),
+            "maybe_distribute_model": classmethod(distribute),
+        },
+    )
 
 
 class _Meshes:
