@@ -83,10 +83,15 @@ def use_forest_attention(model: PreTrainedModel) -> None:
     AttentionInterface.register(NAME, _attention_forward)
     AttentionMaskInterface.register(NAME, sdpa_mask)
     model.set_attn_implementation(NAME)
-    if model.config._attn_implementation != NAME:  # pyright: ignore[reportPrivateUsage]
+    require_forest_attention(model)
+
+
+def require_forest_attention(model: PreTrainedModel) -> None:
+    """Raise TrainError if the model does not use the attention function of this module."""
+    if model.config.get_text_config()._attn_implementation != NAME:  # pyright: ignore[reportPrivateUsage]
         raise TrainError(
-            f"{type(model).__name__} does not call transformers' attention registry, so it cannot be trained "
-            "on packed samples: choose a model that supports SDPA through the registry"
+            f"{type(model).__name__} does not use the attention that packed samples need: choose a model on "
+            "transformers' attention registry, and do not change its attn_implementation during training"
         )
 
 

@@ -11,7 +11,13 @@ import torch
 from torch import Tensor, nn
 
 from hone.train.activations import checkpointed_layers, offloaded_activations
-from hone.train.attention import AttendFunction, attention_over, pass_arguments, use_forest_attention
+from hone.train.attention import (
+    AttendFunction,
+    attention_over,
+    pass_arguments,
+    require_forest_attention,
+    use_forest_attention,
+)
 from hone.train.errors import TrainError
 from hone.train.forest import Branch, build_forest
 from hone.train.settings import MemorySettings
@@ -65,6 +71,7 @@ class PolicyModel(nn.Module):
 
     def decode(self, tokens: Tensor, position_ids: Tensor, attend: AttendFunction) -> Tensor:
         """Return the last hidden states [U, C] of one pass, after the final norm."""
+        require_forest_attention(self.model)
         decoder = cast("Any", self.model.get_decoder())
         with ExitStack() as stack:
             if torch.is_grad_enabled() and self._memory.offload_activations:

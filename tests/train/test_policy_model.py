@@ -254,3 +254,12 @@ def test_depth_first_without_loss_leaves_no_gradient() -> None:
     logprobs, _ = depth_first(policy, forest, predictors.numpy(), targets, None)
     torch.testing.assert_close(logprobs, plain(model, branches, 0.8)[0], atol=1e-5, rtol=1e-5)
     assert all(p.grad is None for p in model.parameters())
+
+
+def test_a_model_whose_attention_was_changed_is_refused() -> None:
+    branches = tree_branches()
+    policy = PolicyModel(architecture("qwen3"), temperature=1.0, logit_tokens=7)
+    policy.model.set_attn_implementation("sdpa")
+    forest = build_forest(branches, share=True)
+    with pytest.raises(TrainError, match="attn_implementation"):
+        policy(*arrays(forest, branches), attention_over(forest, CPU))
