@@ -17,8 +17,9 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from hone.train import checkpoint
 from hone.train.checkpoint import TrainState
 from hone.train.errors import CheckpointError
+from hone.train.settings import OptimizerSettings
 from hone.train.trainer import Trainer
-from tests.train.examples import model_of, tiny_model, tokenizer, trainer_of, with_logprobs
+from tests.train.examples import learner_of, model_of, tiny_model, tokenizer, trainer_of, with_logprobs
 from tests.train.killed_save import STAGES
 from tests.train.trajectories import multi_turn_samples
 
@@ -46,9 +47,10 @@ def test_transformers_loads_a_checkpoint(tmp_path: Path) -> None:
     assert AutoTokenizer.from_pretrained(path).decode([5, 6]) == "w5 w6"
 
 
-def test_restored_run_continues_bit_for_bit(tmp_path: Path) -> None:
-    trainer = trainer_of(tiny_model())
-    samples = with_logprobs(multi_turn_samples(8), model_of(trainer))
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_restored_run_continues_bit_for_bit(tmp_path: Path, dtype: torch.dtype) -> None:
+    trainer = trainer_of(tiny_model(dtype=dtype), optimizer=OptimizerSettings(lr=1e-6))
+    samples = with_logprobs(multi_turn_samples(8), tiny_model())
     trainer.step(samples)
     path = save(tmp_path, 0, trainer)
 
@@ -57,11 +59,13 @@ def test_restored_run_continues_bit_for_bit(tmp_path: Path) -> None:
         return [random.random(), float(np.random.rand()), float(torch.rand(()))]
 
     expected = go_on(trainer)
-    other = trainer_of(tiny_model(7))
+    other = trainer_of(tiny_model(7, dtype), optimizer=OptimizerSettings(lr=1e-6))
     progress = checkpoint.restore(path, other)
     assert (progress.step, progress.rollouts) == (0, {"r0": ["trained", None]})
     assert go_on(other) == expected
     assert same_weights(model_of(trainer), model_of(other))
+    for mine, theirs in zip(learner_of(trainer).masters, learner_of(other).masters, strict=True):
+        assert torch.equal(mine, theirs)
 
 
 def test_restore_writes_into_weights_shared_with_an_engine(tmp_path: Path) -> None:
