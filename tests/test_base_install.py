@@ -12,9 +12,11 @@ pytestmark = pytest.mark.slow  # imports everything, in processes
 ROOT = Path(__file__).parent.parent
 NEEDS_EXTRA = {
     "hone.integrations.mini_swe_agent": "minisweagent",
+    "hone.launch.learner": "torch",
     "hone.launch.quickstart": "transformers",
     "hone.launch.sft": "transformers",
     "hone.launch.train": "transformers",
+    "hone.launch.validate": "safetensors",
     "hone.launch.weights": "torch",
     "hone.policy.batch": "torch",
     "hone.policy.kv": "torch",

@@ -28,7 +28,6 @@ from torch import Tensor
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
 from torch.distributed.checkpoint.metadata import Metadata, StorageMeta, TensorStorageMetadata
-from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
 from torch.distributed.checkpoint.state_dict_loader import load as dcp_load
 from torch.distributed.checkpoint.state_dict_saver import save as dcp_save
 from torch.optim import Optimizer
@@ -84,8 +83,8 @@ def begin_save(
         group: a gloo group of all ranks that serves nothing else, so that collectives of a write never mix
             with those of training; None: this process holds the whole state. All ranks must call.
     """
-    stager = DefaultStager(StagingOptions(False, False, False, False))  # blocking, pageable memory
-    tensors: dict[str, Any] = stager.stage(_tensors(weights, optimizers))  # pyright: ignore[reportAssignmentType]
+    # not DCP's stager, which copies whole storages: FSDP2 frees the storages of some views
+    tensors: dict[str, Any] = {n: t.to("cpu", copy=True) for n, t in _tensors(weights, optimizers).items()}
     states = random_states(next(iter(weights.values())).device)
     rank = 0 if group is None else dist.get_rank(group)
 
@@ -96,7 +95,6 @@ def begin_save(
             torch.save(states, folder / f"random-{rank}.pt")  # after the collectives: an error blocks no rank
         finally:
             tensors.clear()  # the copy is large, and a caller may keep the PendingSave
-            stager.close()
 
     return PendingSave(folder, write)
 
