@@ -59,6 +59,11 @@ def resolve_placement(settings: RunSettings, devices: Devices, command: Command)
             "placement.colocate needs servers that the run starts, because others may serve other runs: "
             "remove engine.urls, or placement.colocate"
         )
+    if shared and getattr(settings.engine, "weight_sync", "disk") == "nccl":
+        raise ConfigError(
+            'engine.weight_sync is "nccl", but the engine\'s servers share GPUs with the trainer, which NCCL '
+            'refuses: set engine.weight_sync to "disk", or give them GPUs of their own in placement.engine'
+        )
     return Placement(trainer=trainer, engine=engine, judge=judge, sleeps=sleeps)
 
 

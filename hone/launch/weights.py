@@ -11,13 +11,14 @@ from hone.config import ConfigError
 from hone.launch.policy import Policy
 from hone.policy.engine import Engine
 from hone.policy.engines.fleet import Fleet
-from hone.policy.engines.nccl import NcclUpdates
-from hone.policy.engines.replica import WeightProbe
+from hone.policy.engines.nccl import NcclUpdates, open_sender
+from hone.policy.engines.replica import Proof, WeightProbe
 from hone.policy.local import LocalEngine
 from hone.policy.model import load_model
 from hone.policy.settings import EngineSettings, ServerEngineSettings
 from hone.train.in_process import InProcessLearner
 from hone.train.learner import Learner
+from hone.train.publish import folder_fingerprint, published
 from hone.utils.concurrency import run_in_thread
 
 _TOLERANCE = {
@@ -69,12 +70,16 @@ def _publisher(engine: Engine, policy: Policy, folders: WeightFolders, settings:
     assert isinstance(engine, Fleet), "an engine is local or a fleet of servers"
     assert isinstance(settings, ServerEngineSettings), "a fleet has the settings of servers"
     if settings.weight_sync == "nccl":
-        return NcclUpdates(engine, policy.model, settings).publish
+        sender = open_sender(settings.kind, policy.model.device)
+        return NcclUpdates(
+            engine, settings, sender, lambda: published(policy.model), lambda: make_probe(policy)
+        ).publish
 
     async def publish(version: int) -> None:
         folder = await run_in_thread(folders.write, version)
-        probe = await asyncio.to_thread(make_probe, policy)
-        await engine.load_weights(folder.resolve(), version, probe)
+        fingerprint = await run_in_thread(folder_fingerprint, folder)
+        proof = Proof(fingerprint=fingerprint, probe=await asyncio.to_thread(make_probe, policy))
+        await engine.load_weights(folder.resolve(), version, proof)
         await run_in_thread(folders.keep_only, folder)
 
     return publish

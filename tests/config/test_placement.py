@@ -99,6 +99,11 @@ def test_evaluation_leaves_the_trainers_gpus_to_the_engine():
             EIGHT,
             "placement.colocate needs servers that the run starts",
         ),
+        (
+            ["placement.colocate=true", "placement.engine=[[0]]", "engine.weight_sync=nccl"],
+            EIGHT,
+            'engine.weight_sync is "nccl", but the engine\'s servers share GPUs with the trainer',
+        ),
     ],
 )
 def test_placement_that_the_machine_lacks_is_refused(sets: list[str], devices: Devices, said: str):

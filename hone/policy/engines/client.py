@@ -12,6 +12,7 @@ import aiohttp
 import numpy as np
 
 from hone.policy.engine import Completion, EngineError, Finish, Sampling, derive_seed
+from hone.policy.engines.fingerprint import Comparison, Fingerprint
 from hone.types import Float32, Int32
 from hone.utils import http_client
 from hone.utils.http_client import HttpClient, HttpError
@@ -22,6 +23,10 @@ _KEEP_ALIVE_S = 3.0
 
 class ServerUnavailable(EngineError):
     """The server is gone, hangs or failed internally: another one may serve the same request."""
+
+
+class WeightMismatch(EngineError):
+    """A server computes with other weights than were published: its replies must not be trained on."""
 
 
 class Refused(EngineError):
@@ -144,6 +149,10 @@ class EngineClient(ABC):
 
         The server is paused.
         """
+
+    @abstractmethod
+    async def compare_weights(self, published: Fingerprint, *, timeout_s: float) -> Comparison:
+        """Compare the weights that the server computes with, bit for bit, with the published ones."""
 
 
 class PartialCompletion:

@@ -30,8 +30,14 @@ from typing import TypeVar
 import numpy as np
 
 from hone.policy.engine import Completion, ContextOverflow, EngineError, Sampling, check_prompt
-from hone.policy.engines.client import CompletionChunk, PartialCompletion, Refused, ServerUnavailable
-from hone.policy.engines.replica import FleetSpec, Replica, WeightProbe, Weights
+from hone.policy.engines.client import (
+    CompletionChunk,
+    PartialCompletion,
+    Refused,
+    ServerUnavailable,
+    WeightMismatch,
+)
+from hone.policy.engines.replica import FleetSpec, Proof, Replica, Weights
 from hone.types import Int32
 from hone.utils.concurrency import cancel_all, task_group
 
@@ -72,6 +78,7 @@ class Fleet:
         self._updating_weights = False  # whether the servers are loading new weights
         self._updating = asyncio.Lock()
         self._changed = asyncio.Event()
+        self._mismatch: WeightMismatch | None = None  # of a server, since the last update began
         self._supervisors: asyncio.Task[None] | None = None
         self._closed = False
 
@@ -156,17 +163,18 @@ class Fleet:
 
     # --- weights ---
 
-    async def load_weights(self, folder: Path, version: int, probe: WeightProbe | None = None) -> None:
+    async def load_weights(self, folder: Path, version: int, proof: Proof | None = None) -> None:
         """Load the Hugging Face model in `folder` into every server, as `version`.
 
         Requests in flight finish first or, with `in_flight_updates`, are interrupted and continued. The
         supervisor restarts a server that fails to load the weights, so `folder` must exist until the next
-        call returns. Raises EngineError when no server loads them, or none passes `probe`.
+        call returns. Raises WeightMismatch when a server then computes with other weights than those of
+        `proof`, and EngineError when no server loads them.
         """
         # Loading a folder without weights crashes some servers.
         if not await asyncio.to_thread(lambda: any(folder.glob("*.safetensors"))):
             raise EngineError(f"{folder} holds no *.safetensors weights for the engine servers")
-        weights = Weights(folder=folder, version=version, probe=probe)
+        weights = Weights(folder=folder, version=version, proof=proof)
 
         async def load(replicas: Sequence[Replica]) -> list[BaseException | None]:
             for replica in self._replicas:
@@ -184,6 +192,7 @@ class Fleet:
         `change` returns one error per server; None for a server that has the new weights.
         """
         async with self._updating:
+            self._mismatch = None
             self._pauses += 1
             try:
                 interrupt = self._settings.in_flight_updates
@@ -192,6 +201,8 @@ class Fleet:
                 replicas = [replica for replica in self._replicas if replica.healthy]
                 failed = await change(replicas)
                 for replica, error in zip(replicas, failed, strict=True):
+                    if isinstance(error, WeightMismatch):
+                        self._mismatch = error
                     if isinstance(error, EngineError):
                         self._mark_unhealthy(replica, error)
                     elif error is not None:
@@ -201,6 +212,7 @@ class Fleet:
                 self._updating_weights = False
                 self._pauses -= 1
                 self._notify()
+            self._require_matching_weights()
             await self._wait_for_ready()
 
     @asynccontextmanager
@@ -250,7 +262,7 @@ class Fleet:
                 return replica
             try:
                 async with asyncio.timeout(self._settings.ready_timeout_s):
-                    while not self._ready() and not self._pauses and not self._closed:
+                    while not (self._ready() or self._pauses or self._closed or self._mismatch):
                         await self._changed.wait()
             except TimeoutError:
                 raise EngineError(f"no engine server is healthy: {self._errors()}") from None
@@ -262,10 +274,15 @@ class Fleet:
             raise EngineError(
                 "the supervisors of the engine's servers have stopped"
             ) from self._supervisors.exception()
+        self._require_matching_weights()
         if self._version == _MIXED_VERSIONS:
             raise EngineError(
                 "the engine servers hold different weights: load the same ones into all of them"
             )
+
+    def _require_matching_weights(self) -> None:
+        if self._mismatch is not None:
+            raise WeightMismatch(str(self._mismatch)) from self._mismatch
 
     async def _wait_until_idle(self) -> None:
         """Wait until no request is in flight."""
@@ -287,6 +304,7 @@ class Fleet:
     async def _wait_for_ready(self) -> None:
         """Wait for a server with the fleet's version. Raises EngineError once all failed to start."""
         while not self._ready():
+            self._require_matching_weights()
             if all(replica.healthy or replica.failures >= _START_ATTEMPTS for replica in self._replicas):
                 raise EngineError(f"no engine server loaded weight version {self._version}: {self._errors()}")
             await self._changed.wait()
@@ -329,6 +347,8 @@ class Fleet:
                 try:
                     await replica.start()
                 except EngineError as error:
+                    if isinstance(error, WeightMismatch):
+                        self._mismatch = error
                     replica.mark_unhealthy(str(error))
                     self._notify()
                     await asyncio.sleep(delay)

@@ -76,9 +76,10 @@ def _vllm(
         *("--max-model-len", str(settings.context_tokens), "--max-num-seqs", str(settings.max_batch)),
         *("--tensor-parallel-size", str(settings.tensor_parallel)),
         *("--logprobs-mode", "processed_logprobs", "--enable-scale-out", "--enable-prefix-caching"),
-        "--disable-uvicorn-access-log",
+        *("--disable-uvicorn-access-log", "--worker-extension-cls", WORKER_EXTENSION),
     ]
-    variables = {"VLLM_SERVER_DEV_MODE": "1"}
+    python_path = [str(_INSIDE), *filter(None, [os.environ.get("PYTHONPATH")])]
+    variables = {"VLLM_SERVER_DEV_MODE": "1", "PYTHONPATH": os.pathsep.join(python_path)}
     if settings.weight_sync == "nccl":
         arguments += ["--weight-transfer-config", '{"backend": "nccl"}']
     if gpu:
@@ -91,10 +92,6 @@ def _vllm(
             str(max(settings.context_tokens, 8192)),
         ]
         arguments += ["--enforce-eager", *prefill]
-        arguments += ["--worker-extension-cls", WORKER_EXTENSION]
-        variables["PYTHONPATH"] = os.pathsep.join(
-            [str(_INSIDE), *filter(None, [os.environ.get("PYTHONPATH")])]
-        )
         variables["VLLM_CPU_KVCACHE_SPACE"] = os.environ.get("VLLM_CPU_KVCACHE_SPACE", "1")
         if settings.threads is not None:
             variables |= {"VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": str(settings.threads)}

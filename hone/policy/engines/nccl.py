@@ -1,7 +1,8 @@
 """Send weights from the trainer's GPU to the servers' GPUs without files.
 
     join:     form a group: the trainer is rank 0, the servers' GPUs follow; repeated when servers change
-    publish:  send names, dtypes and shapes to each server, then broadcast the tensors in this order
+    publish:  send names, dtypes and shapes to each server, broadcast the tensors in this order, then verify
+              what the servers hold
 
 The requests follow the documentation of vLLM 0.32 and SGLang 0.5.15; tests check the requests that a server
 records. The collective needs GPUs and the server's package in the trainer's environment.
@@ -12,27 +13,44 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Iterable, Sequence
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Executor, Future
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Protocol
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar
 
 from hone.policy.engine import EngineError
 from hone.policy.engines.client import Http
+from hone.policy.engines.fingerprint import Fingerprint
 from hone.policy.engines.fleet import Fleet
 from hone.policy.engines.managed_server import free_port
-from hone.policy.engines.replica import Replica
+from hone.policy.engines.replica import Proof, Replica, WeightProbe
 from hone.policy.errors import PolicyError
 from hone.policy.settings import ServerEngineSettings
+from hone.utils.concurrency import task_group
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor
-    from transformers import PreTrainedModel
 
 # Only `engine.weight_sync = "nccl"` uses this module, an option for the coming asynchronous pipeline. No test
 # runs the collective, which needs GPUs.
 GROUP = "hone"
+_LEAVE_S = 15.0  # after a failure, until a group that does not end is left behind
+Parameters = ParamSpec("Parameters")
+Result = TypeVar("Result")
 Rendezvous = dict[str, Any]  # where the ranks connect: master_address, master_port, world_size
 Manifest = dict[str, list[Any]]  # names, dtypes (such as `bfloat16`) and shapes of the tensors, in order
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublishedWeights:
+    """The tensors of one version, by the names that a Hugging Face checkpoint has."""
+
+    manifest: Manifest
+    tensors: Callable[[], Iterable[Tensor]]  # in the manifest's order; made layer by layer
+    fingerprint: Fingerprint
 
 
 class Sender(Protocol):
@@ -42,86 +60,119 @@ class Sender(Protocol):
 
     def broadcast(self, tensors: Iterable[Tensor]) -> None: ...
 
-    def leave(self) -> None: ...
+    def leave(self) -> None:
+        """End the group, also while another thread blocks in `broadcast`, which then returns or raises."""
+        ...
 
 
 class NcclUpdates:
-    """Publishes the weights of `model`; they must not change during `publish`.
+    """Publishes weights, which must not change during `publish`.
 
-    Raises PolicyError on a machine without a GPU.
+    Args:
+        weights: returns the present weights.
+        probe: returns their logprobs, for a server that cannot show its weights.
+        sender: see `open_sender`.
     """
 
     def __init__(
         self,
         fleet: Fleet,
-        model: PreTrainedModel,
         settings: ServerEngineSettings,
-        sender: Sender | None = None,
+        sender: Sender,
+        weights: Callable[[], PublishedWeights],
+        probe: Callable[[], WeightProbe | None] = lambda: None,
     ) -> None:
         self._fleet = fleet
-        self._model = model
         self._receiver = {"vllm": VllmReceiver, "sglang": SglangReceiver}[settings.kind]
-        self._sender = sender or _sender(settings.kind)
+        self._sender = sender
+        self._weights = weights
+        self._probe = probe
         self._timeout_s = settings.ready_timeout_s
+        self._threads = _DaemonThreads()
         self._members: list[str] = []  # URLs of the servers in the group
 
     async def publish(self, version: int) -> None:
-        """Update all servers to the model's current weights, labelled `version`.
+        """Update all servers to the current weights, labelled `version`, and verify what they hold.
 
-        Raises EngineError; the fleet then restarts the servers with the previous weights.
+        Raises WeightMismatch when a server then holds other weights, and EngineError when the transfer fails
+        or takes longer than `ready_timeout_s`; the fleet then restarts the servers with the previous weights.
         """
+        weights = await asyncio.to_thread(self._weights)
+        proof = Proof(fingerprint=weights.fingerprint, probe=await asyncio.to_thread(self._probe))
 
         async def change(replicas: Sequence[Replica]) -> list[BaseException | None]:
             try:
                 async with asyncio.timeout(self._timeout_s):
-                    await self._change(replicas, version)
+                    await self._change(replicas, version, weights)
             except (EngineError, TimeoutError, RuntimeError) as error:  # NCCL's errors are RuntimeErrors
-                self._members = []
+                await self._abandon_group()
                 failed = EngineError(f"the weights did not reach the servers over NCCL: {error!r}")
                 return [failed for _ in replicas]
-            return [None for _ in replicas]
+            checks = (replica.verify_weights(version, proof, self._timeout_s) for replica in replicas)
+            return await asyncio.gather(*checks, return_exceptions=True)
 
         await self._fleet.change_weights(version, change)
 
-    async def _change(self, replicas: Sequence[Replica], version: int) -> None:
+    async def _change(self, replicas: Sequence[Replica], version: int, weights: PublishedWeights) -> None:
         receivers = [self._receiver(replica.client.http) for replica in replicas]
         if self._members != [replica.client.url for replica in replicas]:
             await self._join(receivers)
             self._members = [replica.client.url for replica in replicas]
-        parameters = [(name, tensor.detach()) for name, tensor in self._model.named_parameters()]
-        manifest: Manifest = {
-            "names": [name for name, _ in parameters],
-            "dtypes": [str(tensor.dtype).removeprefix("torch.") for _, tensor in parameters],
-            "shapes": [list(tensor.shape) for _, tensor in parameters],
-        }
         for replica in replicas:
             await replica.client.pause()
-        tensors = [tensor for _, tensor in parameters]
-        await asyncio.gather(
-            *(receiver.receive(manifest, str(version), self._timeout_s) for receiver in receivers),
-            asyncio.to_thread(self._sender.broadcast, tensors),
-        )
+        async with task_group() as tasks:  # the first error ends the other waits
+            for receiver in receivers:
+                tasks.create_task(receiver.receive(weights.manifest, str(version), self._timeout_s))
+            tasks.create_task(self._in_thread(lambda: self._sender.broadcast(weights.tensors())))
         for replica in replicas:
             await replica.confirm_version(version)
             await replica.client.resume()
 
+    async def _in_thread(self, function: Callable[[], None]) -> None:
+        await asyncio.get_running_loop().run_in_executor(self._threads, function)
+
+    async def _abandon_group(self) -> None:
+        """End the group after a failure, so that a broadcast which waits for a receiver ends, too."""
+        self._members = []
+        with suppress(TimeoutError, RuntimeError):
+            async with asyncio.timeout(_LEAVE_S):
+                await self._in_thread(self._sender.leave)
+
     async def _join(self, receivers: Sequence[VllmReceiver | SglangReceiver]) -> None:
         await asyncio.gather(*(receiver.leave() for receiver in receivers))
-        await asyncio.to_thread(self._sender.leave)
+        await self._in_thread(self._sender.leave)
         sizes = [await receiver.world_size() for receiver in receivers]
         rendezvous: Rendezvous = {
             "master_address": socket.gethostbyname(socket.gethostname()),
             "master_port": free_port(""),
             "world_size": 1 + sum(sizes),
         }
-        places = [{**rendezvous, "rank_offset": 1 + sum(sizes[:index])} for index in range(len(sizes))]
-        await asyncio.gather(
-            *(
-                receiver.join(place, self._timeout_s)
-                for receiver, place in zip(receivers, places, strict=True)
-            ),
-            asyncio.to_thread(self._sender.join, rendezvous),
-        )
+        async with task_group() as tasks:
+            for index, receiver in enumerate(receivers):
+                place = {**rendezvous, "rank_offset": 1 + sum(sizes[:index])}
+                tasks.create_task(receiver.join(place, self._timeout_s))
+            tasks.create_task(self._in_thread(lambda: self._sender.join(rendezvous)))
+
+
+class _DaemonThreads(Executor):
+    """Runs each call in a thread that does not keep the process alive: a collective may block for ever."""
+
+    def submit(
+        self, fn: Callable[Parameters, Result], /, *args: Parameters.args, **kwargs: Parameters.kwargs
+    ) -> Future[Result]:
+        future: Future[Result] = Future()
+
+        def work() -> None:
+            try:
+                result = fn(*args, **kwargs)
+            except BaseException as error:
+                future.set_exception(error)
+            else:
+                future.set_result(result)
+
+        future.set_running_or_notify_cancel()
+        threading.Thread(target=work, name="hone-nccl", daemon=True).start()
+        return future
 
 
 class VllmReceiver:
@@ -185,66 +236,77 @@ class SglangReceiver:
 
 
 class VllmSender:
-    """Rank 0 of a vLLM weight transfer group."""
+    """Rank 0 of a vLLM weight transfer group, on `device`."""
 
-    def __init__(self) -> None:
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
         self._group: Any = None
 
     def join(self, rendezvous: Rendezvous) -> None:
+        import torch
         from vllm.distributed.weight_transfer.nccl_common import trainer_init
 
-        self._group = trainer_init(rendezvous)
+        with torch.cuda.device(self._device):
+            self._group = trainer_init(rendezvous)
 
     def broadcast(self, tensors: Iterable[Tensor]) -> None:
         import torch
 
-        for tensor in tensors:
-            self._group.broadcast(tensor.cuda().contiguous(), src=0, stream=torch.cuda.current_stream())
-        torch.cuda.synchronize()
+        with torch.cuda.device(self._device):
+            for tensor in tensors:
+                whole = tensor.to(self._device).contiguous()
+                self._group.broadcast(whole, src=0, stream=torch.cuda.current_stream())
+            torch.cuda.synchronize()
 
     def leave(self) -> None:
-        if self._group is not None:
-            self._group.destroy()
-            self._group = None
+        group, self._group = self._group, None
+        if group is not None:
+            group.destroy()  # aborts what is under way
 
 
 class SglangSender:
-    """Rank 0 of a torch process group, separate from the trainer's own group."""
+    """Rank 0 of a torch process group, separate from the trainer's own group, on `device`."""
 
-    def __init__(self) -> None:
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
         self._group: Any = None
 
     def join(self, rendezvous: Rendezvous) -> None:
+        import torch
         from sglang.srt.utils.common import init_custom_process_group
 
-        self._group = init_custom_process_group(
-            backend="nccl",
-            init_method=f"tcp://{rendezvous['master_address']}:{rendezvous['master_port']}",
-            world_size=rendezvous["world_size"],
-            rank=0,
-            group_name=GROUP,
-        )
+        with torch.cuda.device(self._device):
+            self._group = init_custom_process_group(
+                backend="nccl",
+                init_method=f"tcp://{rendezvous['master_address']}:{rendezvous['master_port']}",
+                world_size=rendezvous["world_size"],
+                rank=0,
+                group_name=GROUP,
+            )
 
     def broadcast(self, tensors: Iterable[Tensor]) -> None:
         import torch
 
-        for tensor in tensors:
-            torch.distributed.broadcast(tensor.cuda().contiguous(), src=0, group=self._group)
-        torch.cuda.synchronize()
+        with torch.cuda.device(self._device):
+            for tensor in tensors:
+                whole = tensor.to(self._device).contiguous()
+                torch.distributed.broadcast(whole, src=0, group=self._group)
+            torch.cuda.synchronize()
 
     def leave(self) -> None:
         import torch
 
-        if self._group is not None:
-            torch.distributed.destroy_process_group(self._group)
-            self._group = None
+        group, self._group = self._group, None
+        if group is not None:
+            group.abort()  # what is under way
+            torch.distributed.destroy_process_group(group)
 
 
-def _sender(kind: str) -> Sender:
-    import torch
-
-    if not torch.cuda.is_available():
+def open_sender(kind: str, device: torch.device) -> Sender:
+    """Return rank 0 on the trainer's `device`, which no server may use. Raises PolicyError for a CPU."""
+    if device.type != "cuda":
         raise PolicyError(
-            'engine.weight_sync = "nccl" needs a GPU and PyTorch with CUDA: set it to "disk" on this machine'
+            f'engine.weight_sync = "nccl" needs the trainer on a GPU, and it is on {device}: set '
+            'engine.weight_sync to "disk", or placement.trainer to a GPU'
         )
-    return {"vllm": VllmSender, "sglang": SglangSender}[kind]()
+    return {"vllm": VllmSender, "sglang": SglangSender}[kind](device)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncGenerator, Callable, Generator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
@@ -20,7 +21,9 @@ from hone.policy.engines.client import (
     Refused,
     ServerInfo,
     ServerUnavailable,
+    WeightMismatch,
 )
+from hone.policy.engines.fingerprint import Comparison, Fingerprint, describe
 from hone.policy.engines.managed_server import ServerProcess
 from hone.policy.settings import ServerEngineSettings
 from hone.types import Float32, Int32
@@ -28,6 +31,8 @@ from hone.utils.concurrency import cancel_all
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
+
+log = logging.getLogger(__name__)
 
 POLL_S = 2.0  # between two checks of a server's health and weights
 PROMPT = "The bug is in line 4"
@@ -46,10 +51,18 @@ class WeightProbe:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Proof:
+    """What the weights of a server are compared with after an update."""
+
+    fingerprint: Fingerprint
+    probe: WeightProbe | None = None  # for a server that cannot show its weights; None refuses it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Weights:
     folder: Path  # a Hugging Face model
     version: int
-    probe: WeightProbe | None = None
+    proof: Proof | None = None
 
     @property
     def label(self) -> str:
@@ -84,6 +97,7 @@ class Replica:
         self.failures = 0  # failed starts in a row
         self.client: EngineClient
         self._spec = spec
+        self._warned = False  # of a server that cannot show its weights
         self._busy = asyncio.Lock()  # held while the server is started or its weights change
         self._label = ""
         self._loaded: Weights | None = None  # loaded completely and verified
@@ -189,19 +203,47 @@ class Replica:
             await self.client.load_weights(weights.folder, weights.label, timeout_s=timeout_s)
         await self.confirm_version(weights.version)
         await self.client.resume()
-        if weights.probe is not None:
-            await self._verify_weights(weights.probe)
+        if weights.proof is not None:
+            await self.verify_weights(weights.version, weights.proof, timeout_s)
         self._loaded = weights
 
-    async def _verify_weights(self, probe: WeightProbe) -> None:
-        """Verify that the server's logprobs match the weights; raise EngineError otherwise."""
+    async def verify_weights(self, version: int, proof: Proof, timeout_s: float) -> None:
+        """Verify that the server computes with the published weights; raise WeightMismatch otherwise."""
         with _malformed_is_unavailable(self.client):
-            found = await self.client.top_logprobs(probe.prompt, temperature=1.0)
-            worst = max(abs(logprob - float(probe.logprobs[token])) for token, logprob in found.items())
+            found = await self.client.compare_weights(proof.fingerprint, timeout_s=timeout_s)
+        url = self.client.url
+        name = url if self.process.name == url else f"{self.process.name} at {url}"
+        if found.differing:
+            raise WeightMismatch(
+                f"{name} computes with other weights than version {version}, in "
+                f"{describe(found.differing)} ({'; '.join(found.reasons)}): restart the server and resume "
+                "the run, because replies of unknown weights cannot be trained on"
+            )
+        if found.unproven:
+            await self._compare_logprobs(name, version, found, proof.probe)
+
+    async def _compare_logprobs(
+        self, name: str, version: int, found: Comparison, probe: WeightProbe | None
+    ) -> None:
+        """Verify that the server's logprobs match the weights; raise WeightMismatch otherwise."""
+        why = f"{describe(found.unproven)} ({'; '.join(found.reasons)})"
+        if probe is None:
+            raise WeightMismatch(f"{name} cannot prove that it uses weight version {version}, in {why}")
+        if not self._warned:
+            self._warned = True
+            log.warning(
+                "%s cannot show all its weights, in %s: Hone compares its log-probabilities instead, which "
+                "detects the weights of another model but not those of the step before",
+                name,
+                why,
+            )
+        with _malformed_is_unavailable(self.client):
+            logprobs = await self.client.top_logprobs(probe.prompt, temperature=1.0)
+            worst = max(abs(value - float(probe.logprobs[token])) for token, value in logprobs.items())
         if not worst <= probe.tolerance:
-            raise EngineError(
-                f"{self.client.url} samples from other weights than it was told to load: its "
-                f"log-probabilities differ by {worst:.3g}; start it with `hone engine serve`"
+            raise WeightMismatch(
+                f"{name} computes with other weights than version {version}: its log-probabilities differ by "
+                f"{worst:.3g}, and {probe.tolerance:g} is allowed. Start it with `hone engine serve`"
             )
 
     async def confirm_version(self, version: int) -> None:

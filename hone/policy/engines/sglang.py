@@ -22,6 +22,7 @@ from hone.policy.engines.client import (
     ServerInfo,
     ServerUnavailable,
 )
+from hone.policy.engines.fingerprint import Comparison, Fingerprint
 
 # A server accepts prompts shorter than its context - 6 and ends replies one token before the context ends.
 RESERVED = 7
@@ -94,6 +95,10 @@ class Sglang(EngineClient):
         answer = await self.http.post("/update_weights_from_disk", call, timeout_s=timeout_s)
         if not answer["success"]:
             raise EngineError(f"{self.url} failed to load the weights in {folder}: {answer['message']}")
+
+    async def compare_weights(self, published: Fingerprint, *, timeout_s: float) -> Comparison:
+        reason = f"{self.url} is an SGLang server, which cannot show its weights"
+        return Comparison(unproven=list(published.tensors), reasons=[reason])
 
     async def _generate(
         self,

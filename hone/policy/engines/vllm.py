@@ -23,8 +23,9 @@ from hone.policy.engines.client import (
     ServerInfo,
     ServerUnavailable,
 )
+from hone.policy.engines.fingerprint import Comparison, Fingerprint, compare
 
-WORKER_EXTENSION = "hone_vllm.Repack"  # see inside/hone_vllm.py; needed on a CPU only
+WORKER_EXTENSION = "hone_vllm.WorkerExtension"  # see inside/hone_vllm.py
 NO_LOGPROB = -9999.0  # vLLM's value for a missing log-probability
 _TOP = 20  # a server's default maximum
 
@@ -111,7 +112,7 @@ class Vllm(EngineClient):
     async def load_weights(self, folder: Path, label: str, *, timeout_s: float) -> None:
         call = {"method": "reload_weights", "kwargs": {"weights_path": str(folder)}}
         await self.http.post("/collective_rpc", call, timeout_s=timeout_s)
-        if await self._repacks():
+        if await self._is_extended():
             await self.http.post("/collective_rpc", {"method": "hone_repack"}, timeout_s=timeout_s)
         reset = await self.http.post("/reset_prefix_cache")
         if not reset["success"]:
@@ -120,8 +121,17 @@ class Vllm(EngineClient):
             )
         await self.http.post("/update_weight_version", {"new_version": label})
 
-    async def _repacks(self) -> bool:
-        """Return whether the workers have `hone_repack`; cached, because the query takes seconds."""
+    async def compare_weights(self, published: Fingerprint, *, timeout_s: float) -> Comparison:
+        names = list(published.tensors)
+        if not await self._is_extended():
+            reason = f"{self.url} has no worker extension of Hone: start it with `hone engine serve`"
+            return Comparison(unproven=names, reasons=[reason])
+        call = {"method": "hone_digests", "kwargs": {"names": names}}
+        reply = await self.http.post("/collective_rpc", call, timeout_s=timeout_s)
+        return compare(published, reply["results"])
+
+    async def _is_extended(self) -> bool:
+        """Return whether the workers have Hone's extension; cached, because the query takes seconds."""
         if self._extension is None:
             config = (await self.http.get("/server_info?config_format=json"))["vllm_config"]
             self._extension = str(config["parallel_config"]["worker_extension_cls"])

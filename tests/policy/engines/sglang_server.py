@@ -54,6 +54,7 @@ class SglangServer:
         self.holding = asyncio.Event()  # a request has reached its third token
         self.faults: list[Fault] = []
         self.update_faults: list[Fault] = []  # the same for weight updates from disk
+        self.rejects_nccl = False  # fails for weight updates over NCCL
         self.requests: list[tuple[str, Any]] = []  # (path, body) of all requests except health checks
         self.url = ""
         self._running: dict[str, asyncio.Event] = {}  # request id -> abort
@@ -257,6 +258,8 @@ class SglangServer:
     async def _distributed(self, request: web.Request) -> web.Response:
         body = await request.json()
         self.requests.append((request.path, body))
+        if self.rejects_nccl:
+            return web.json_response({"success": False, "message": "Failed to update parameter online."})
         self.label = body["weight_version"]
         return web.json_response({"success": True, "message": "Succeeded to update parameter online."})
 

@@ -3,23 +3,36 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncGenerator, Iterable
 from contextlib import asynccontextmanager
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from aiohttp import web
 
-from hone.policy.engines.client import Http, new_session
-from hone.policy.engines.nccl import GROUP, NcclUpdates, Rendezvous, VllmReceiver
+from hone.policy.engines.client import Http, WeightMismatch, new_session
+from hone.policy.engines.fleet import Fleet
+from hone.policy.engines.nccl import GROUP, NcclUpdates, Rendezvous, Sender, VllmReceiver, open_sender
+from hone.policy.engines.replica import WeightProbe
 from hone.policy.errors import PolicyError
 from hone.policy.settings import ServerEngineSettings
+from hone.train.publish import published
 from tests.policy.engines.conftest import OpenFleet
+from tests.policy.engines.sglang_server import toy_logprobs
 from tests.policy.engines.test_fleet import PROMPT, sampling
 from tests.virtual_time import run as run_virtual
 
 SETTINGS = ServerEngineSettings(kind="sglang", weight_sync="nccl")
+
+
+def updates_of(fleet: Fleet, model: Any, tokenizer: Any, rank_0: Sender, seed: int = 0) -> NcclUpdates:
+    """Updates whose probe is of the toy's weights with `seed`; over NCCL a toy keeps those of seed 0."""
+    logprobs = toy_logprobs(seed, PROMPT[-1], len(tokenizer)).astype(np.float32)
+    probe = WeightProbe(prompt=tuple(PROMPT), logprobs=logprobs, tolerance=1e-2)
+    return NcclUpdates(fleet, SETTINGS, rank_0, lambda: published(model), lambda: probe)
 
 
 class Recorder:
@@ -40,11 +53,11 @@ class Recorder:
         self.left += 1
 
 
-def test_servers_receive_the_manifest_and_the_version(open_toys: OpenFleet, model):
+def test_servers_receive_the_manifest_and_the_version(open_toys: OpenFleet, model, tokenizer):
     async def run():
         rank_0 = Recorder()
         async with open_toys(servers=2) as (fleet, servers):
-            updates = NcclUpdates(fleet, model, SETTINGS, rank_0)
+            updates = updates_of(fleet, model, tokenizer, rank_0)
             await updates.publish(1)
             await updates.publish(2)
             reply = await fleet.generate(PROMPT, sampling(), session="s")
@@ -54,8 +67,7 @@ def test_servers_receive_the_manifest_and_the_version(open_toys: OpenFleet, mode
     assert set(reply.version.tolist()) == {2}
     (meeting,) = rank_0.joined  # the second update finds the same servers
     assert meeting["world_size"] == 3
-    shapes = [tuple(p.shape) for p in model.parameters()]
-    assert rank_0.sent == [shapes, shapes]
+    own = {name: tuple(p.shape) for name, p in model.named_parameters()}
     offsets = []
     for told in requests:
         about_weights = [
@@ -69,18 +81,19 @@ def test_servers_receive_the_manifest_and_the_version(open_toys: OpenFleet, mode
         group, update = about_weights[1][1], about_weights[3][1]
         offsets.append(group.pop("rank_offset"))
         assert group == {**meeting, "group_name": GROUP, "backend": "nccl"}
-        assert update["names"] == [name for name, _ in model.named_parameters()]
-        assert update["dtypes"] == ["float32"] * len(shapes)
-        assert update["shapes"] == [list(shape) for shape in shapes]
+        assert sorted(update["names"]) == sorted(own)
+        assert update["dtypes"] == ["float32"] * len(own)
+        assert update["shapes"] == [list(own[name]) for name in update["names"]]
+        assert rank_0.sent == [[own[name] for name in update["names"]]] * 2
         assert (update["weight_version"], update["flush_cache"], update["group_name"]) == ("1", True, GROUP)
     assert sorted(offsets) == [1, 2]
 
 
-def test_changed_servers_form_a_new_group(open_toys: OpenFleet, model):
+def test_changed_servers_form_a_new_group(open_toys: OpenFleet, model, tokenizer):
     async def run():
         rank_0 = Recorder()
         async with open_toys(servers=2) as (fleet, servers):
-            updates = NcclUpdates(fleet, model, SETTINGS, rank_0)
+            updates = updates_of(fleet, model, tokenizer, rank_0)
             await updates.publish(1)
             await servers[0].stop()
             await asyncio.sleep(10)  # its supervisor notices
@@ -92,16 +105,61 @@ def test_changed_servers_form_a_new_group(open_toys: OpenFleet, model):
     assert version == 2
 
 
-def test_nccl_without_a_gpu_is_refused(open_toys: OpenFleet, model):
-    if torch.cuda.is_available():
-        pytest.skip("this machine has a GPU")
+def test_failing_receiver_ends_a_blocked_broadcast(open_toys: OpenFleet, model, tokenizer):
+    """The collective of a receiver that rejects the update never ends by itself."""
+
+    class Blocking(Recorder):
+        def __init__(self) -> None:
+            super().__init__()
+            self.aborted = threading.Event()
+
+        def broadcast(self, tensors: Iterable[torch.Tensor]) -> None:
+            assert self.aborted.wait(60)
+            self.sent.append([])
+
+        def leave(self) -> None:
+            if self.joined:
+                self.aborted.set()
 
     async def run():
+        rank_0 = Blocking()
+        async with open_toys() as (fleet, (server,)):
+            server.rejects_nccl = True
+            changes: list[BaseException | None] = []
+            changed = asyncio.Event()
+            change_weights = fleet.change_weights
+
+            async def noted(version: int, change: Any) -> None:
+                async def recorded(replicas: Any) -> list[BaseException | None]:
+                    changes.extend(await change(replicas))
+                    changed.set()
+                    return changes
+
+                await change_weights(version, recorded)
+
+            fleet.change_weights = noted
+            publishing = asyncio.create_task(updates_of(fleet, model, tokenizer, rank_0).publish(1))
+            await changed.wait()
+            publishing.cancel()
+            return changes, rank_0.aborted.is_set()
+
+    (error,), aborted = run_virtual(run())
+    assert "rejected the NCCL update" in str(error)
+    assert aborted
+
+
+def test_other_weights_after_nccl_stop_the_run(open_toys: OpenFleet, model, tokenizer):
+    async def run():
         async with open_toys() as (fleet, _):
-            with pytest.raises(PolicyError, match=r'weight_sync = "nccl" needs a GPU.*set it to "disk"'):
-                NcclUpdates(fleet, model, SETTINGS)
+            with pytest.raises(WeightMismatch, match="other weights than version 1"):
+                await updates_of(fleet, model, tokenizer, Recorder(), seed=1).publish(1)
 
     run_virtual(run())
+
+
+def test_nccl_with_the_trainer_on_a_cpu_is_refused():
+    with pytest.raises(PolicyError, match=r'weight_sync = "nccl" needs .* on cpu: set engine.weight_sync'):
+        open_sender("vllm", torch.device("cpu"))
 
 
 @asynccontextmanager

@@ -12,8 +12,9 @@ import pytest
 from aiohttp import web
 
 from hone.policy.engine import EngineError, Finish, Sampling
-from hone.policy.engines.client import CompletionChunk, GenerateRequest
-from hone.policy.engines.replica import WeightProbe
+from hone.policy.engines.client import CompletionChunk, GenerateRequest, WeightMismatch
+from hone.policy.engines.fingerprint import Comparison, Fingerprint, TensorDigest, compare
+from hone.policy.engines.replica import Proof, WeightProbe
 from hone.policy.engines.sglang import Sglang
 from tests.policy.engines.conftest import OpenFleet, fleet_over, require_exact
 from tests.policy.engines.sglang_server import SglangServer, sglang_servers, toy_logprobs
@@ -188,21 +189,64 @@ def test_update_that_every_server_rejects_raises_the_reason(open_toys: OpenFleet
     run_virtual(run())
 
 
+TENSOR = "model.layers.3.mlp.up_proj.weight"
+
+
+def proof_of(digest: int, probe: WeightProbe | None = None) -> Proof:
+    tensor = TensorDigest(rows=2, columns=3, dtype="bfloat16", digest=f"{digest:016x}")
+    return Proof(fingerprint=Fingerprint(tensors={TENSOR: tensor}), probe=probe)
+
+
 def test_server_with_wrong_logprobs_is_detected(open_toys: OpenFleet, tokenizer, weights: MakeWeights):
-    """A server may report the new version but still use some old weights."""
+    """A server that cannot show its weights, and reports the new version, but uses some old weights."""
     prompt = (5, 6)
 
-    def probe(seed: int) -> WeightProbe:
+    def proof(seed: int) -> Proof:
         said = toy_logprobs(seed, prompt[-1], len(tokenizer)).astype(np.float32)
-        return WeightProbe(prompt=prompt, logprobs=said, tolerance=1e-2)
+        return proof_of(0, WeightProbe(prompt=prompt, logprobs=said, tolerance=1e-2))
 
     async def run():
         async with open_toys() as (fleet, _):
-            await fleet.load_weights(weights(4), 1, probe(4))
-            with pytest.raises(EngineError, match="samples from other weights than it was told to load"):
-                await fleet.load_weights(weights(4), 2, probe(5))
+            await fleet.load_weights(weights(4), 1, proof(4))
+            with pytest.raises(WeightMismatch, match="other weights than version 2: its log-probabilities"):
+                await fleet.load_weights(weights(4), 2, proof(5))
 
     run_virtual(run())
+
+
+def test_server_without_any_proof_is_refused(open_toys: OpenFleet, weights: MakeWeights):
+    async def run():
+        async with open_toys() as (fleet, _):
+            with pytest.raises(WeightMismatch, match=rf"cannot prove .* version 1, in {TENSOR} \("):
+                await fleet.load_weights(weights(4), 1, proof_of(0))
+
+    run_virtual(run())
+
+
+def test_mismatch_names_server_version_and_tensor(tokenizer, weights: MakeWeights):
+    stale: set[str] = set()  # servers that hold the tensor of the version before
+
+    class Showing(Sglang):
+        async def compare_weights(self, published: Fingerprint, *, timeout_s: float) -> Comparison:
+            digest = int((await self.server_info()).label) - (self.url in stale)
+            return compare(published, [{TENSOR: [[0, 0, 2, 3, "bfloat16", f"{digest:016x}"]]}])
+
+    async def run():
+        async with (
+            sglang_servers(tokenizer, 2) as servers,
+            fleet_over(servers, tokenizer, Showing) as fleet,
+        ):
+            await fleet.load_weights(weights(1), 1, proof_of(1))
+            stale.add(servers[1].url)
+            with pytest.raises(WeightMismatch) as error:
+                await fleet.load_weights(weights(2), 2, proof_of(2))
+            with pytest.raises(WeightMismatch):  # the other server's replies are not used either
+                await fleet.generate(PROMPT, sampling(), session="s")
+            return servers[1].url, str(error.value)
+
+    url, message = run_virtual(run())
+    assert f"{url} computes with other weights than version 2, in {TENSOR} (" in message
+    assert "digest 0000000000000001 instead of 0000000000000002" in message
 
 
 def test_weights_changed_by_another_client_are_never_used(

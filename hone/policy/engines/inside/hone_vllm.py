@@ -1,25 +1,174 @@
-"""Loaded into vLLM's workers (`--worker-extension-cls hone_vllm.Repack`); imports nothing of Hone.
+"""Loaded into vLLM's workers (`--worker-extension-cls hone_vllm.WorkerExtension`); imports nothing of Hone.
 
-On a CPU, vLLM computes with a packed copy of each weight. Its reload packs the weights that it loads, but not
-a head that shares the embedding's weights: without `hone_repack` the head keeps the old ones.
+`hone_digests` proves which weights a worker computes with. vLLM fuses tensors (q, k and v; gate and up), pads
+vocabularies and splits tensors among its workers; on a CPU it multiplies by a packed copy. So the digests are
+of parts of the published tensors, read from what the layers use:
+
+    a packed copy     the layer's product with the identity matrix, which is exact
+    everything else   the parameter
+
+`hone_repack`: vLLM's reload packs the weights that it loads, but not a head that shares the embedding's
+weights: without it the head keeps the old ones.
 """
 
 # pyright: reportMissingImports=false, reportUnknownMemberType=false, reportUnknownVariableType=false
-# pyright: reportUnknownArgumentType=false
+# pyright: reportUnknownArgumentType=false, reportUnknownParameterType=false, reportMissingTypeStubs=false
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import torch
+from tensor_digest import add_digests, as_matrix, tensor_digest
+from torch import Tensor
+
+_IDENTITY_ROWS = 512  # inputs whose weights are read at once from a packed copy
 
 
-class Repack:
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """The rows `start` to `stop` of a layer's matrix, which are at (row, column) of the published tensor."""
+
+    name: str
+    start: int
+    stop: int
+    row: int = 0
+    column: int = 0
+
+
+class WorkerExtension:
     model_runner: Any  # the worker's
 
     def hone_repack(self) -> int:
-        """Pack the weights of every head again; return the number of heads."""
+        """Pack the weights of every head again where vLLM uses a packed copy; return the number of heads."""
         from vllm.model_executor.layers.utils import dispatch_cpu_unquantized_gemm
         from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead
 
         heads = [m for m in self.model_runner.get_model().modules() if isinstance(m, ParallelLMHead)]
-        for head in heads:
+        packed = [head for head in heads if hasattr(head, "cpu_linear")]
+        for head in packed:
             dispatch_cpu_unquantized_gemm(head, remove_weight=False)
-        return len(heads)
+        return len(packed)
+
+    def hone_digests(self, names: Sequence[str]) -> dict[str, list[Any]]:
+        """Return [row, column, rows, columns, dtype, digest] of each part of the tensors `names`, by tensor.
+
+        A tensor that this worker does not hold, or whose layout is unknown, is missing.
+        """
+        with torch.inference_mode():
+            return digests_of(self.model_runner.get_model(), names)
+
+
+def digests_of(model: Any, names: Sequence[str]) -> dict[str, list[Any]]:
+    """Return the parts of the published tensors `names` that `model` holds (see `hone_digests`)."""
+    mapper = getattr(model, "hf_to_vllm_mapper", None)
+    mapper = mapper.get_rename_mapper() if mapper is not None else None  # without the fusing of names
+    own = {name: (mapper.map_name(name) if mapper is not None else name) for name in names}
+    wanted = {held: name for name, held in own.items() if held is not None}
+    found: dict[str, list[Any]] = {}
+    packed: Mapping[str, Sequence[str]] = getattr(model, "packed_modules_mapping", {})
+    for path, layer in model.named_modules(remove_duplicate=False):
+        for held, entry in _layer_digests(path.removesuffix(".base_layer"), layer, packed):
+            if held in wanted:
+                found.setdefault(wanted[held], []).append(entry)
+    return found
+
+
+def _layer_digests(
+    path: str, layer: Any, packed: Mapping[str, Sequence[str]]
+) -> Iterator[tuple[str, list[Any]]]:
+    """Yield the name and the digest of each part of a published tensor among a layer's own parameters."""
+    from vllm.model_executor.layers.linear import LinearBase, UnquantizedLinearMethod
+    from vllm.model_executor.layers.vocab_parallel_embedding import (
+        UnquantizedEmbeddingMethod,
+        VocabParallelEmbedding,
+    )
+
+    if not isinstance(layer, LinearBase | VocabParallelEmbedding):
+        if type(layer).__name__ == "RoutedExperts":  # its layout depends on the kernel
+            return
+        for name, parameter in layer.named_parameters(recurse=False):
+            whole = Part(name=f"{path}.{name}", start=0, stop=as_matrix(parameter).shape[0])
+            yield from _digests_of_parts([(0, as_matrix(parameter))], [whole])
+        return
+    if not isinstance(layer.quant_method, UnquantizedLinearMethod | UnquantizedEmbeddingMethod):
+        return
+    vocabulary = isinstance(layer, VocabParallelEmbedding)
+    parts = _vocabulary_parts(path, layer) if vocabulary else _linear_parts(path, layer, packed)
+    yield from _digests_of_parts(_blocks(layer), [_named(part, "weight") for part in parts])
+    if getattr(layer, "bias", None) is not None:
+        # A packed layer may keep its bias in float32: the published one has the type of the model.
+        bias = as_matrix(cast("Tensor", layer.bias).to(layer.params_dtype))
+        yield from _digests_of_parts([(0, bias)], [_named(part, "bias") for part in parts])
+
+
+def _named(part: Part, parameter: str) -> Part:
+    column = part.column if parameter == "weight" else 0
+    return Part(
+        name=f"{part.name}.{parameter}", start=part.start, stop=part.stop, row=part.row, column=column
+    )
+
+
+def _digests_of_parts(
+    blocks: Iterator[tuple[int, Tensor]] | Sequence[tuple[int, Tensor]], parts: Sequence[Part]
+) -> Iterator[tuple[str, list[Any]]]:
+    """Yield the digest of each part of a matrix, which comes in blocks of columns: (first column, block)."""
+    sums = dict.fromkeys(parts, 0)
+    columns, dtype = 0, ""
+    for first, block in blocks:
+        columns, dtype = first + block.shape[1], str(block.dtype).removeprefix("torch.")
+        for part in parts:
+            rows = block[part.start : part.stop]
+            sums[part] = add_digests(sums[part], tensor_digest(rows, part.row, part.column + first))
+    for part, digest in sums.items():
+        shape = [part.row, part.column, part.stop - part.start, columns]
+        yield part.name, [*shape, dtype, f"{digest:016x}"]
+
+
+def _blocks(layer: Any) -> Iterator[tuple[int, Tensor]]:
+    """Yield the matrix that a layer computes with in blocks of columns, each with its first column."""
+    from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead, VocabParallelEmbedding
+
+    lookup = isinstance(layer, VocabParallelEmbedding) and not isinstance(layer, ParallelLMHead)
+    if lookup or not hasattr(layer, "cpu_linear"):
+        yield 0, cast("Tensor", layer.weight)
+        return
+    inputs = getattr(layer, "input_size_per_partition", layer.input_size)  # absent where nothing is split
+    dtype = layer.params_dtype
+    for first in range(0, inputs, _IDENTITY_ROWS):
+        count = min(_IDENTITY_ROWS, inputs - first)
+        unit = torch.zeros(count, inputs, dtype=dtype)
+        unit[torch.arange(count), first + torch.arange(count)] = 1.0
+        yield first, layer.quant_method.apply(layer, unit, None).to(dtype).t()
+
+
+def _linear_parts(path: str, layer: Any, packed: Mapping[str, Sequence[str]]) -> list[Part]:
+    """Return the parts of a linear layer; `packed` names the tensors that a fused layer consists of."""
+    from vllm.model_executor.layers.linear import ColumnParallelLinear, RowParallelLinear
+
+    parent, _, last = path.rpartition(".")
+    sizes: list[int] = layer.output_partition_sizes  # of this worker
+    if not isinstance(layer, ColumnParallelLinear):
+        split = isinstance(layer, RowParallelLinear)
+        column = layer.tp_rank * layer.input_size_per_partition if split else 0
+        return [Part(name=path, start=0, stop=sum(sizes), column=column)]
+    names = packed.get(last, ()) if len(sizes) > 1 else ()
+    fused = len(names) != len(sizes)  # then the published tensor is fused as well
+    replicas = [1, *[getattr(layer, "num_kv_head_replicas", 1)] * (len(sizes) - 1)]
+    parts: list[Part] = []
+    start = base = 0
+    for index, size in enumerate(sizes):
+        name = path if fused else f"{parent}.{names[index]}".removeprefix(".")
+        row = base + layer.tp_rank // replicas[index] * size
+        parts.append(Part(name=name, start=start, stop=start + size, row=row))
+        start += size
+        base += size * layer.tp_size // replicas[index] if fused else 0
+    return parts
+
+
+def _vocabulary_parts(path: str, layer: Any) -> list[Part]:
+    """Return the part of the vocabulary that this worker holds, without the rows that pad it."""
+    indices = layer.shard_indices
+    first, last = indices.org_vocab_start_index, indices.org_vocab_end_index
+    return [Part(name=path, start=0, stop=last - first, row=first)]

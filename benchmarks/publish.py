@@ -1,0 +1,158 @@
+"""Cost of publishing weights, and which wrong weights the digests detect.
+
+Measured is a random Qwen3 model: the digests of all tensors, the folder that servers load, and the share of
+the digests in it. Detection: 20 trials of each fault (the weights of the version before, one shard of two of
+one tensor of the version before, two layers that changed places) after an update of lr 1e-6, in float32 and
+bfloat16, on the digests of the tensors that a server would report. Prints a table, then one JSON line.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from transformers import Qwen3Config, Qwen3ForCausalLM
+
+from hone.policy.engines.fingerprint import Fingerprint, Report, compare
+from hone.policy.engines.inside.tensor_digest import as_matrix, tensor_digest
+from hone.train.publish import digest_of, fingerprint, folder_fingerprint
+
+TRIALS = 20
+LR = 1e-6  # Adam's first updates change each value by about the learning rate
+FAULTS = ("none", "old version", "old shard", "permuted layer")
+
+
+def make_model(hidden: int, layers: int, dtype: torch.dtype) -> Qwen3ForCausalLM:
+    config = Qwen3Config(
+        vocab_size=8192,
+        hidden_size=hidden,
+        intermediate_size=3 * hidden,
+        num_hidden_layers=layers,
+        num_attention_heads=hidden // 64,
+        num_key_value_heads=hidden // 128,
+        head_dim=64,
+    )
+    torch.manual_seed(0)
+    return Qwen3ForCausalLM(config).to(dtype).eval()
+
+
+def halves(name: str, tensor: Tensor) -> list[list[object]]:
+    """Return the parts that two workers of a server report of a tensor."""
+    matrix = as_matrix(tensor)
+    middle = (matrix.shape[0] + 1) // 2
+    dtype = str(matrix.dtype).removeprefix("torch.")
+    return [
+        [row, 0, *part.shape, dtype, f"{tensor_digest(part, row):016x}"]
+        for row, part in ((0, matrix[:middle]), (middle, matrix[middle:]))
+        if part.numel()
+    ]
+
+
+def report(tensors: Mapping[str, Tensor]) -> list[Report]:
+    parts = {name: halves(name, tensor) for name, tensor in tensors.items()}
+    return [{name: [part[at]] for name, part in parts.items() if len(part) > at} for at in range(2)]
+
+
+def update(old: Mapping[str, Tensor], seed: int) -> tuple[dict[str, Tensor], int]:
+    """Return the weights after one update of float32 masters, and how many tensors it changed."""
+    generator = torch.Generator().manual_seed(seed)
+    new = {
+        name: (t.float() + LR * torch.randn(t.shape, generator=generator).sign()).to(t.dtype)
+        for name, t in old.items()
+    }
+    return new, sum(not torch.equal(new[name], old[name]) for name in old)
+
+
+def held_with(
+    fault: str, old: Mapping[str, Tensor], new: Mapping[str, Tensor], chance: random.Random
+) -> dict[str, Tensor]:
+    """Return what the server holds."""
+    held = dict(new)
+    if fault == "old version":
+        return dict(old)
+    if fault == "old shard":
+        changed = [name for name in new if not torch.equal(halved(new[name]), halved(old[name]))]
+        name = chance.choice(changed)
+        held[name] = new[name].clone()
+        halved(held[name]).copy_(halved(old[name]))
+    if fault == "permuted layer":
+        one, other = (f"model.layers.{number}." for number in chance.sample(range(4), 2))
+        for name in new:
+            if name.startswith(one):
+                partner = other + name.removeprefix(one)
+                held[name], held[partner] = new[partner], new[name]
+    return held
+
+
+def halved(tensor: Tensor) -> Tensor:
+    matrix = as_matrix(tensor)
+    return matrix[: (matrix.shape[0] + 1) // 2]
+
+
+def detection() -> dict[str, int]:
+    """Return the number of detections by fault and type, of TRIALS trials each."""
+    found: dict[str, int] = {}
+    for dtype in (torch.float32, torch.bfloat16):
+        model = make_model(128, 4, dtype)
+        old = {name: tensor.detach() for name, tensor in model.named_parameters()}
+        kind = str(dtype).removeprefix("torch.")
+        for fault in FAULTS:
+            detected = 0
+            for trial in range(TRIALS):
+                new, changed = update(old, trial)
+                assert changed, "the update must change some value, or the versions are equal"
+                published = Fingerprint(tensors={name: digest_of(tensor) for name, tensor in new.items()})
+                held = held_with(fault, old, new, random.Random(trial))
+                detected += not compare(published, report(held)).proven
+            found[f"{fault} {kind}"] = detected
+            print(f"{fault:15} {kind:9} detected {detected:2} of {TRIALS}")
+    return found
+
+
+def cost(hidden: int, layers: int, dtype: torch.dtype) -> dict[str, float]:
+    """Return seconds and GB/s of the digests and of a folder, which includes them."""
+    model = make_model(hidden, layers, dtype)
+    gigabytes = sum(p.nbytes for p in model.parameters()) / 1e9
+    fingerprint(model)
+    began = time.perf_counter()
+    fingerprint(model)
+    digests = time.perf_counter() - began
+    with tempfile.TemporaryDirectory() as folder:
+        began = time.perf_counter()
+        model.save_pretrained(folder)
+        folder_fingerprint(Path(folder))
+        written = time.perf_counter() - began
+    return {
+        "gigabytes": gigabytes,
+        "digest_s": digests,
+        "digest_gb_s": gigabytes / digests,
+        "folder_s": written,
+        "folder_gb_s": gigabytes / written,
+        "digest_share": digests / written,
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--hidden", type=int, default=1024, help="width of the model that is published")
+    parser.add_argument("--layers", type=int, default=8)
+    given = parser.parse_args()
+    detected = detection()
+    costs = {
+        str(dtype).removeprefix("torch."): cost(given.hidden, given.layers, dtype)
+        for dtype in (torch.float32, torch.bfloat16)
+    }
+    for kind, figures in costs.items():
+        print(kind, ", ".join(f"{name} {value:.3g}" for name, value in figures.items()))
+    print(json.dumps({"trials": TRIALS, "detected": detected, "cost": costs}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,126 @@
+"""The sender's side of publishing: which tensors an engine gets, by which names, and their digests.
+
+hub_layers(model)            layer by layer: (name in a Hugging Face checkpoint, whole tensor)
+folder_fingerprint(folder)   the digests of a folder that servers load
+published(model)             what servers receive without a folder
+"""
+
+# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from hone.policy.engines.fingerprint import Fingerprint, TensorDigest
+from hone.policy.engines.inside.tensor_digest import as_matrix, tensor_digest
+from hone.policy.engines.nccl import PublishedWeights
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
+
+
+def hub_layers(model: PreTrainedModel) -> Iterator[list[tuple[str, Tensor]]]:
+    """Yield each layer's tensors as a Hugging Face checkpoint has them: names, fused experts split.
+
+    Tensors outside the layers come as layers of their own. Tied tensors come once. A sharded tensor is
+    gathered, which every rank must do in the same order.
+    """
+    for layer in _layers(model):
+        yield list(_converted(model, layer, gather=True).items())
+
+
+def hub_tensors(model: PreTrainedModel) -> list[tuple[str, Tensor]]:
+    """Return names and tensors of `hub_layers`, in its order, as tensors without values (device `meta`)."""
+    layers = (_converted(model, layer, gather=False) for layer in _layers(model))
+    return [entry for layer in layers for entry in layer.items()]
+
+
+def tied_names(model: PreTrainedModel) -> dict[str, str]:
+    """Return the further names of tied tensors with the name that each is published by."""
+    first: dict[int, str] = {}
+    tied: dict[str, str] = {}
+    for name, tensor in model.state_dict(keep_vars=True).items():
+        other = first.setdefault(id(tensor), name)
+        if other != name:
+            tied[name] = other
+    return tied
+
+
+def digest_of(tensor: Tensor) -> TensorDigest:
+    """Return the digest of a whole tensor, computed on the tensor's own device."""
+    rows, columns = as_matrix(tensor).shape
+    return TensorDigest(
+        rows=rows,
+        columns=columns,
+        dtype=str(tensor.dtype).removeprefix("torch."),
+        digest=f"{tensor_digest(tensor):016x}",
+    )
+
+
+def fingerprint(model: PreTrainedModel) -> Fingerprint:
+    """Return the fingerprint of the weights of `model`."""
+    layers = hub_layers(model)
+    tensors = {name: digest_of(tensor) for layer in layers for name, tensor in layer}
+    tied = {name: tensors[other] for name, other in tied_names(model).items() if other in tensors}
+    return Fingerprint(tensors=tensors | tied)
+
+
+def folder_fingerprint(folder: Path) -> Fingerprint:
+    """Return the fingerprint of the weights in a Hugging Face folder; the files hold tied tensors once."""
+    from safetensors import safe_open
+
+    tensors: dict[str, TensorDigest] = {}
+    for file in sorted(folder.glob("*.safetensors")):
+        with safe_open(file, framework="pt") as held:
+            tensors |= {name: digest_of(held.get_tensor(name)) for name in held.keys()}  # noqa: SIM118
+    tied = json.loads((folder / "config.json").read_text()).get("tie_word_embeddings", False)
+    if tied and EMBEDDING in tensors:
+        tensors.setdefault(HEAD, tensors[EMBEDDING])
+    return Fingerprint(tensors=tensors)
+
+
+def published(model: PreTrainedModel) -> PublishedWeights:
+    """Return what servers receive of the present weights of `model` without files."""
+    tensors = hub_tensors(model)
+    return PublishedWeights(
+        manifest={
+            "names": [name for name, _ in tensors],
+            "dtypes": [str(tensor.dtype).removeprefix("torch.") for _, tensor in tensors],
+            "shapes": [list(tensor.shape) for _, tensor in tensors],
+        },
+        tensors=lambda: (tensor for layer in hub_layers(model) for _, tensor in layer),
+        fingerprint=fingerprint(model),
+    )
+
+
+def _layers(model: PreTrainedModel) -> list[dict[str, Tensor]]:
+    """Return the model's own tensors, tied ones once, grouped by the layer number in their names."""
+    tied = tied_names(model)
+    layers: dict[str, dict[str, Tensor]] = {}
+    for name, tensor in model.state_dict(keep_vars=True).items():
+        if name not in tied:
+            number = re.match(r".*?\.\d+\.", name)
+            layers.setdefault(number[0] if number else name, {})[name] = tensor
+    return list(layers.values())
+
+
+def _converted(model: PreTrainedModel, layer: Mapping[str, Tensor], *, gather: bool) -> dict[str, Tensor]:
+    """Return a layer's tensors by their names in a checkpoint; as tensors without values unless `gather`."""
+    from torch.distributed.tensor import DTensor
+    from transformers.core_model_loading import revert_weight_conversion
+
+    def whole(tensor: Tensor) -> Tensor:
+        if not gather:
+            return torch.empty(tensor.shape, dtype=tensor.dtype, device="meta")
+        tensor = tensor.detach()
+        return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+    return revert_weight_conversion(model, {name: whole(tensor) for name, tensor in layer.items()})
