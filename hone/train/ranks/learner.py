@@ -23,6 +23,7 @@ from hone.train.ranks.launcher import RankProcesses
 from hone.types import Float32
 
 _EXIT_S = 5.0  # for the exit code of a rank that has closed its connection
+_DEAD_S = 1.0  # for the end of a rank, after another has failed
 _GRACE_S = 60.0  # for the other ranks, after one has answered with an error
 _POLL_S = 0.2
 
@@ -195,11 +196,23 @@ class RanksLearner:
                 except (EOFError, OSError):
                     raise self._fail(f"{self._ended(rank)} during {method}", rank) from None
                 if answer.trace:
+                    self._raise_if_dead(method)
                     raise self._fail(f"rank {rank} failed in {method}: {answer.error}", rank)
                 answers[rank] = answer
                 if answer.error is not None:
                     deadline = min(deadline, time.monotonic() + _GRACE_S)
         return answers
+
+    def _raise_if_dead(self, method: str) -> None:
+        """Raise RankError if the process of a rank has ended, or ends soon.
+
+        The ranks that it leaves fail in the middle of a collective, and may answer before its end is known.
+        """
+        deadline = time.monotonic() + _DEAD_S
+        while self._processes is not None and time.monotonic() < deadline:
+            for rank in self._processes.dead():
+                raise self._fail(f"{self._ended(rank)} during {method}", rank)
+            time.sleep(0.02)
 
     def _ended(self, rank: int) -> str:
         """Return how a rank has ended, in words."""
