@@ -16,6 +16,7 @@ from hone.policy.settings import (
     LocalEngineSettings,
     ModelSettings,
     SamplingSettings,
+    ServerEngineSettings,
     TinyModelSettings,
 )
 from hone.rollout.settings import RolloutSettings
@@ -119,6 +120,16 @@ class RunSettings(Settings):
             raise ValueError(
                 f"judge.engine.urls: {', '.join(sorted(shared))} serves the policy, whose weights change: "
                 "set other servers for the judge"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _adapters_are_published(self) -> RunSettings:
+        nccl = isinstance(self.engine, ServerEngineSettings) and self.engine.weight_sync == "nccl"
+        if self.train.lora is not None and nccl:
+            raise ValueError(
+                'engine.weight_sync = "nccl" does not merge the adapters of train.lora: set '
+                'engine.weight_sync = "disk"'
             )
         return self
 

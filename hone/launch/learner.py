@@ -25,7 +25,8 @@ def open_learner(
 ) -> Iterator[Learner]:
     """Open a learner of the policy's model, with a reference model if the objective has a KL term; blocks.
 
-    Ranks write their logs into `run_dir/ranks`. Raises PolicyError, TrainError.
+    With adapters the reference is the policy's model without them. Ranks write their logs into
+    `run_dir/ranks`. Raises PolicyError, TrainError.
     """
     learner: Learner
     if settings.learner == "ranks":
@@ -41,13 +42,14 @@ def open_learner(
         )
         learner = RanksLearner(spec, logs=run_dir / "ranks", devices=policy.gpus)
     else:
+        needs_reference = objective.uses_reference and settings.lora is None
         learner = InProcessLearner(
             policy.model,
             objective=objective,
             optimizer=optimizer,
             passes=passes,
             settings=settings,
-            reference=policy.load_model() if objective.uses_reference else None,
+            reference=policy.load_model() if needs_reference else None,
         )
     try:
         yield learner

@@ -162,13 +162,17 @@ async def make_start_model(
 
 
 def _train_on(settings: RunSettings, recorded: Sequence[Demonstration], reporter: Reporter) -> Path:
-    """Return the checkpoint trained on the demonstrations."""
+    """Return the checkpoint trained on the demonstrations; all weights, for random ones need more than
+    adapters."""
     base = settings.run_dir / "base"
     if not base.is_dir():
         partial = base.with_name(".base.partial")
         make_tiny(_texts(recorded), partial, settings.tiny_model)
         partial.rename(base)
-    below = with_model(settings.model_copy(update={"run_dir": settings.run_dir / "sft"}), base)
+    train = settings.train.model_copy(update={"lora": None})
+    below = with_model(
+        settings.model_copy(update={"run_dir": settings.run_dir / "sft", "train": train}), base
+    )
     claim(below)
     return run_sft(below, recorded, reporter).checkpoint
 

@@ -1,6 +1,7 @@
 """Checkpoints: written to a temporary folder, fsynced, then renamed; each is complete or absent.
 
 checkpoints/step-000012/    loadable by transformers' from_pretrained (weights, configuration, tokenizer)
+    adapter/                the adapters alone, for peft, if adapters are trained
     state/                  the learner's: master weights, optimiser and random states (`sharded_state`)
     progress.json           step, counters of the trainer, and the dispositions of the step's rollouts
     COMPLETE                size and SHA-256 of every other file; written last

@@ -9,6 +9,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -19,6 +20,7 @@ from hone.policy.local import use_threads
 from hone.train.batches import MicroBatch, TrainRow, micro_batches
 from hone.train.errors import NonFinite, StepCancelled, TrainError
 from hone.train.learner import PassReport
+from hone.train.lora import adapters_disabled, add_adapters, has_adapters, save_adapters, save_merged
 from hone.train.loss import Objective
 from hone.train.masters import MasterWeights
 from hone.train.optimizer import end_names, make_optimizers
@@ -49,14 +51,23 @@ class InProcessLearner:
         settings: LearnerSettings | None = None,
         reference: PreTrainedModel | None = None,
     ) -> None:
-        """`reference` is the frozen model of the KL term; required if and only if the objective has one."""
+        """Put adapters into `model` if `settings` has them.
+
+        `reference` is the frozen model of the KL term; required if and only if the objective has one and no
+        adapters are trained; a model with adapters is its own reference once they are disabled.
+        """
         settings = settings or LearnerSettings()
-        if objective.uses_reference != (reference is not None):
-            raise TrainError("a reference model is needed exactly when loss.kl_coef is above 0")
         if passes.workers > 1 and (model.device.type != "cpu" or model.dtype != torch.float32):
             raise TrainError(
                 f"`workers` is {passes.workers}, which needs a float32 model on the CPU, not {model.dtype} "
                 f"on {model.device}: use 1"
+            )
+        if settings.lora is not None:
+            add_adapters(model, settings.lora)
+        self._adapted = has_adapters(model)
+        if (objective.uses_reference and not self._adapted) != (reference is not None):
+            raise TrainError(
+                "a reference model is needed exactly when loss.kl_coef is above 0 and all weights are trained"
             )
         self._settings = settings
         self._passes = passes
@@ -134,10 +145,17 @@ class InProcessLearner:
     def logprobs(
         self, rows: Sequence[TrainRow], of: Literal["policy", "reference"] = "policy"
     ) -> list[Float32]:
-        policy = self._policy if of == "policy" else self._reference
-        assert policy is not None, "the objective has no reference"
         batches = self._plan(rows)
-        return _by_row(len(rows), batches, [self._logprobs(policy, batch) for batch in batches])
+        with ExitStack() as stack:
+            policy = self._policy
+            if of == "reference":
+                assert self._objective.uses_reference, "the objective has no reference"
+                if self._reference is not None:
+                    policy = self._reference
+                else:
+                    stack.enter_context(adapters_disabled(self.model))
+            values = [self._logprobs(policy, batch) for batch in batches]
+        return _by_row(len(rows), batches, values)
 
     def save(self, folder: Path) -> Callable[[], None]:
         return begin_save(folder, self.masters.parameters, self.optimizers)
@@ -150,7 +168,11 @@ class InProcessLearner:
         from transformers.utils.logging import disable_progress_bar
 
         disable_progress_bar()  # it would overwrite the run's progress display
-        self.model.save_pretrained(str(folder))
+        if not self._adapted:
+            self.model.save_pretrained(str(folder))
+            return
+        save_merged(self.model, folder)
+        save_adapters(self.model, folder / "adapter", base=self.model.name_or_path)
 
     def cancel(self) -> None:
         self._cancelled.set()

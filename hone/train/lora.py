@@ -100,7 +100,7 @@ def adapter_tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
         yield f"base_model.model.{name}.lora_B.weight", _whole(_weight(layer.lora_B[ADAPTER]))
 
 
-def save_adapters(model: PreTrainedModel, folder: Path, *, base: Path) -> None:
+def save_adapters(model: PreTrainedModel, folder: Path, *, base: Path | str) -> None:
     """Write the adapters alone, for `PeftModel.from_pretrained` and engines that hold the model `base`.
 
     Files: adapter_config.json, adapter_model.safetensors (float32).
@@ -117,6 +117,16 @@ def save_adapters(model: PreTrainedModel, folder: Path, *, base: Path) -> None:
         config.save_pretrained(str(folder))
     finally:
         config.inference_mode = False
+
+
+def save_merged(model: PreTrainedModel, folder: Path) -> None:
+    """Write the merged weights and the configuration, for transformers; the model itself does not change.
+
+    Takes host memory for the adapted matrices until the files are complete.
+    """
+    adapted = {f"{name}.weight" for name, _ in adapted_layers(model)}
+    state = {name: t.cpu() if name in adapted else t for name, t in merged_tensors(model)}
+    model.save_pretrained(str(folder), state_dict=state)
 
 
 def adapter_config(model: nn.Module) -> LoraConfig:

@@ -297,6 +297,10 @@ class LearnerSettings(Settings):
                     'ranks and parallel have no effect with learner = "in_process": set learner = "ranks"'
                 )
             return self
+        if self.lora is not None:
+            raise ValueError(
+                'lora is not supported yet with learner = "ranks": set learner = "in_process", or remove lora'
+            )
         others = parallel.replicate * parallel.sequence * parallel.tensor
         if self.ranks % others or (parallel.fsdp or self.ranks // others) * others != self.ranks:
             raise ValueError(
