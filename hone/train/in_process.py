@@ -19,7 +19,7 @@ from torch import Tensor
 from hone.policy.local import use_threads
 from hone.train.batches import MicroBatch, TrainRow, micro_batches
 from hone.train.errors import NonFinite, StepCancelled, TrainError
-from hone.train.learner import PassReport
+from hone.train.learner import PassReport, Usage
 from hone.train.lora import adapters_disabled, add_adapters, has_adapters, save_adapters, save_merged
 from hone.train.loss import Objective
 from hone.train.masters import MasterWeights
@@ -29,6 +29,7 @@ from hone.train.policy_model import PolicyModel, require_exact_passes
 from hone.train.run_pass import PassResult, run_pass
 from hone.train.settings import LearnerSettings, OptimizerSettings, PassSettings
 from hone.train.sharded_state import begin_save, load
+from hone.train.usage import device_usage, head_parameters, training_flops
 from hone.types import Float32
 
 if TYPE_CHECKING:
@@ -123,6 +124,7 @@ class InProcessLearner:
             branch_tokens=sum(batch.forest.branch_tokens for batch in batches),
             unique_tokens=sum(len(batch.forest.tokens) for batch in batches),
             passes=Counter(batch.kind for batch in batches),
+            flops=training_flops(batches, self._cost, head_parameters(self.model), adapters=self._adapted),
         )
 
     def optim_step(self, lr: float) -> float:
@@ -173,6 +175,9 @@ class InProcessLearner:
             return
         save_merged(self.model, folder)
         save_adapters(self.model, folder / "adapter", base=self.model.name_or_path)
+
+    def usage(self) -> Usage:
+        return device_usage(self.model.device)
 
     def cancel(self) -> None:
         self._cancelled.set()

@@ -42,6 +42,15 @@ class PassReport:
     branch_tokens: int  # tokens of all rows, each up to its last trained token
     unique_tokens: int  # tokens that were computed; fewer where rows share prefixes
     passes: Mapping[str, int] = field(default_factory=dict[str, int])  # number of passes by kind
+    flops: float = 0.0  # operations that the model needs for them; recomputation does not count
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Usage:
+    """What a learner has used of its devices."""
+
+    peak_memory_gib: float  # most on one device so far: allocated on a GPU, resident in a process on a CPU
+    peak_flops: float | None  # operations per second that all its GPUs can do; None: unknown, or CPUs
 
 
 class Learner(Protocol):
@@ -89,6 +98,10 @@ class Learner(Protocol):
 
     def export(self, folder: Path) -> None:
         """Write the weights, adapters merged, and their configuration into `folder` for transformers."""
+        ...
+
+    def usage(self) -> Usage:
+        """Return what the learner has used of its devices."""
         ...
 
     def cancel(self) -> None:

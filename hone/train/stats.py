@@ -19,6 +19,7 @@ class StepStats:
         self._clip = clip
         self._sums: defaultdict[str, float] = defaultdict(float)
         self._max: dict[str, float] = {}
+        self.flops = 0.0  # that the model needed
         self._loss = 0.0
         self._mini_batches = 0
         self._steps = 0
@@ -28,6 +29,7 @@ class StepStats:
     def add_rows(self, rows: Sequence[TrainRow], report: PassReport) -> None:
         """Add the passes over `rows`, computed with the weights before the optimiser step."""
         self._passes.update(report.passes)
+        self.flops += report.flops
         self._sums["branch_tokens"] += report.branch_tokens
         self._sums["unique_tokens"] += report.unique_tokens
         for row, logprobs, entropy in zip(rows, report.logprobs, report.entropies, strict=True):

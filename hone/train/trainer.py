@@ -67,7 +67,7 @@ class Trainer:
         optimiser step); branch_tokens, unique_tokens (computed; fewer where samples share prefixes),
         trained_tokens (of all forward passes, over all epochs); tree (share of branch tokens that shared
         prefixes saved); passes/<kind>; optimizer_steps; skipped/<reason>; seconds, tokens_per_s (of branch
-        tokens).
+        tokens); peak_memory_gib (of one device); mfu (model FLOP/s utilisation, on known GPUs).
 
         Raises NonFinite, and TrainError, which names the rollout, for an invalid sample.
         """
@@ -80,7 +80,12 @@ class Trainer:
         for _ in range(self._batch.epochs):
             for indices in split_rollouts(samples, self._batch.mini_batches, rng):
                 self._optimizer_step([rows[i] for i in indices], stats)
-        return stats.metrics(time.perf_counter() - started)
+        seconds = time.perf_counter() - started
+        usage = self.learner.usage()
+        metrics = stats.metrics(seconds) | {"peak_memory_gib": usage.peak_memory_gib}
+        if usage.peak_flops is not None:
+            metrics["mfu"] = stats.flops / seconds / usage.peak_flops
+        return metrics
 
     def cancel(self) -> None:
         """Make a `step` in another thread raise StepCancelled after its current forward pass.

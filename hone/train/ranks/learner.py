@@ -17,7 +17,7 @@ import numpy as np
 
 from hone.train.batches import TrainRow
 from hone.train.errors import RankError
-from hone.train.learner import LearnerSpec, PassReport
+from hone.train.learner import LearnerSpec, PassReport, Usage
 from hone.train.ranks.calls import ADDRESS, CANCEL, KEY, START, Answer, Call, Hello, RankListener, versions
 from hone.train.ranks.launcher import RankProcesses
 from hone.types import Float32
@@ -90,6 +90,14 @@ class RanksLearner:
     def export(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self._call("export", folder)
+
+    def usage(self) -> Usage:
+        parts: list[Usage] = self._call("usage")
+        flops = [part.peak_flops for part in parts if part.peak_flops is not None]
+        return Usage(
+            peak_memory_gib=max(part.peak_memory_gib for part in parts),
+            peak_flops=sum(flops) if len(flops) == len(parts) else None,
+        )
 
     def cancel(self) -> None:
         with self._sending:
@@ -245,6 +253,7 @@ def merge(parts: Sequence[PassReport]) -> PassReport:
         branch_tokens=sum(part.branch_tokens for part in parts),
         unique_tokens=sum(part.unique_tokens for part in parts),
         passes=passes,
+        flops=sum(part.flops for part in parts),
     )
 
 

@@ -27,7 +27,7 @@ from torch.distributed.tensor import DTensor
 
 from hone.train.batches import MicroBatch, TrainRow, micro_batches
 from hone.train.errors import NonFinite, StepCancelled
-from hone.train.learner import LearnerSpec, PassReport
+from hone.train.learner import LearnerSpec, PassReport, Usage
 from hone.train.optimizer import end_names, make_optimizers
 from hone.train.passes import cost_model
 from hone.train.policy_model import PolicyModel
@@ -38,6 +38,7 @@ from hone.train.ranks.world import World, open_world
 from hone.train.run_pass import forward_pass
 from hone.train.sharded_state import begin_save, load
 from hone.train.ulysses import own_range
+from hone.train.usage import device_usage, head_parameters, training_flops
 from hone.types import Float32
 
 if TYPE_CHECKING:
@@ -97,6 +98,7 @@ class ShardedLearner:
             branch_tokens=sum(batch.forest.branch_tokens for batch in counted),
             unique_tokens=sum(len(batch.forest.tokens) for batch in counted),
             passes=Counter(batch.kind for batch in counted),
+            flops=training_flops(counted, self._cost, head_parameters(self._policy.model), adapters=False),
         )
 
     def optim_step(self, lr: float) -> float:
@@ -167,6 +169,9 @@ class ShardedLearner:
         dist.all_gather_object(files, (file, list(named), sizes), group=world.control)
         if world.rank == 0:
             _write_index(model, folder, files, dtype)
+
+    def usage(self) -> Usage:
+        return device_usage(self._world.device)
 
     @property
     def _reports(self) -> bool:
