@@ -174,7 +174,7 @@ class InProcessLearner:
             self.model.save_pretrained(str(folder))
             return
         save_merged(self.model, folder)
-        save_adapters(self.model, folder / "adapter", base=self.model.name_or_path)
+        save_adapters(self.model, folder / "adapter", base=self.model.name_or_path or "")
 
     def usage(self) -> Usage:
         return device_usage(self.model.device)

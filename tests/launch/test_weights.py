@@ -19,7 +19,7 @@ from hone.policy.settings import ModelSettings, OpenAIEngineSettings
 from hone.policy.tiny import make_tiny
 from hone.train.in_process import InProcessLearner
 from hone.train.loss import CrossEntropy
-from hone.train.settings import OptimizerSettings, PassSettings
+from hone.train.settings import LearnerSettings, LoraSettings, OptimizerSettings, PassSettings
 from tests.policy.conftest import SETTINGS, TEXTS
 
 pytestmark = pytest.mark.model
@@ -55,6 +55,26 @@ def test_weight_folder_holds_the_current_weights(policy: Policy, tmp_path: Path)
     read = load_model(written)
     assert all(torch.equal(a, b) for a, b in zip(policy.model.parameters(), read.parameters(), strict=True))
     assert (written / "tokenizer.json").is_file()
+
+
+def test_written_weights_and_probe_have_the_adapters(policy: Policy, tmp_path: Path):
+    learner = InProcessLearner(
+        policy.model,
+        objective=CrossEntropy(),
+        optimizer=OptimizerSettings(),
+        passes=PassSettings(),
+        settings=LearnerSettings(lora=LoraSettings(rank=4)),
+    )
+    before = make_probe(policy).logprobs
+    with torch.no_grad():
+        for adapter in learner.masters:
+            adapter.add_(0.05)
+    probe = make_probe(policy)
+    written = load_model(WeightFolders(tmp_path / "weights", policy, learner).write(1))
+    with torch.inference_mode():
+        logits = written(torch.tensor([probe.prompt])).logits[0, -1]
+    assert torch.allclose(torch.from_numpy(probe.logprobs), torch.log_softmax(logits, -1), atol=1e-5)
+    assert abs(probe.logprobs - before).max() > 1e-2
 
 
 def test_leftover_weights_are_replaced_and_old_ones_removed(policy: Policy, tmp_path: Path):
