@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,9 @@ from transformers import AutoModelForCausalLM
 from hone.train.in_process import InProcessLearner
 from hone.train.ranks.learner import RanksLearner
 from hone.train.settings import MemorySettings, OptimizerSettings, ParallelSettings
+from hone.utils.processes import start_time
 from tests.train.ranks.cases import make_model, make_rows, make_spec, train_steps, worst_difference
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.model, pytest.mark.slow, pytest.mark.full]
 
@@ -85,3 +89,26 @@ def test_state_saved_on_two_ranks_goes_on_with_one_and_four(name: str, tmp_path:
         assert np.allclose(norms, expected[1], rtol=1e-5, atol=0)
         assert len(learner.logprobs(rows)) == 3
         learner.close()
+
+
+def test_ranks_end_when_the_run_is_killed(tmp_path: Path) -> None:
+    """Its ranks are connected and idle."""
+    command = [sys.executable, "-c", _RUN, str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as run:
+        assert run.stdout
+        pids = [int(pid) for pid in run.stdout.readline().split()]
+        assert len(pids) == 2
+        run.kill()
+    wait_until(lambda: all(start_time(pid) is None for pid in pids), "a rank is left")
+
+
+_RUN = """
+import signal, sys
+from pathlib import Path
+from hone.train.ranks.learner import RanksLearner
+from tests.train.ranks.cases import make_spec
+folder = Path(sys.argv[1])
+learner = RanksLearner(make_spec(folder), logs=folder / "logs")
+print(*learner.pids, flush=True)
+signal.pause()
+"""
