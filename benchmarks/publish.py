@@ -3,30 +3,43 @@
 Measured is a random Qwen3 model: the digests of all tensors, the folder that servers load, and the share of
 the digests in it. Detection: 20 trials of each fault (the weights of the version before, one shard of two of
 one tensor of the version before, two layers that changed places) after an update of lr 1e-6, in float32 and
-bfloat16, on the digests of the tensors that a server would report. Prints a table, then one JSON line.
+bfloat16, on the digests of the tensors that a server would report; with `--vllm`, again on a real vLLM server
+that has loaded the wrong weights from a folder. Prints a table, then one JSON line.
 """
 
 from __future__ import annotations
 
 import argparse
+import asyncio
 import json
 import random
+import shutil
 import tempfile
 import time
 from collections.abc import Mapping
 from pathlib import Path
 
 import torch
+from safetensors.torch import save_file
 from torch import Tensor
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
+from hone.policy.engines.client import Http, new_session
 from hone.policy.engines.fingerprint import Fingerprint, Report, compare
 from hone.policy.engines.inside.tensor_digest import as_matrix, tensor_digest
-from hone.train.publish import digest_of, fingerprint, folder_fingerprint
+from hone.policy.engines.managed_server import ManagedServer
+from hone.policy.engines.vllm import Vllm
+from hone.policy.model import load_model
+from hone.policy.settings import ModelSettings, ServerEngineSettings, TinyModelSettings
+from hone.policy.tiny import make_tiny
+from hone.train.publish import EMBEDDING, HEAD, digest_of, fingerprint, folder_fingerprint
 
 TRIALS = 20
 LR = 1e-6  # Adam's first updates change each value by about the learning rate
 FAULTS = ("none", "old version", "old shard", "permuted layer")
+SERVED = TinyModelSettings(
+    hidden_size=64, layers=4, heads=4, kv_heads=2, head_dim=32, intermediate_size=128, max_positions=256
+)
 
 
 def make_model(hidden: int, layers: int, dtype: torch.dtype) -> Qwen3ForCausalLM:
@@ -116,6 +129,46 @@ def detection() -> dict[str, int]:
     return found
 
 
+async def served_detection(kind: str, root: Path) -> dict[str, int]:
+    """Return the number of detections by fault on a vLLM server of type `kind`, of TRIALS trials each."""
+    folder = make_tiny(["def count(items):\n    return len(items)\n"] * 3, root / "model", SERVED)
+    model = load_model(folder, kind)
+    old = {name: tensor.detach() for name, tensor in model.named_parameters()}
+    settings = ServerEngineSettings(kind="vllm", context_tokens=256, threads=1)
+    server = ManagedServer("vllm", settings, ModelSettings(path=folder, dtype=kind), root / "server.log")
+    found: dict[str, int] = {}
+    try:
+        async with new_session() as session:
+            client = Vllm(Http(session, await server.start()))
+            for fault in FAULTS:
+                detected = 0
+                for trial in range(TRIALS):
+                    new, _ = update(old, trial)
+                    digests = {name: digest_of(tensor) for name, tensor in new.items()}
+                    digests[HEAD] = digests[EMBEDDING]
+                    held = rewritten(folder, root / "held", held_with(fault, old, new, random.Random(trial)))
+                    await client.pause()
+                    await client.load_weights(held, str(trial), timeout_s=300.0)
+                    await client.resume()
+                    result = await client.compare_weights(Fingerprint(tensors=digests), timeout_s=300.0)
+                    assert not result.unproven, result.reasons
+                    detected += bool(result.differing)
+                found[f"{fault} {kind}"] = detected
+                print(f"{fault:15} {kind:9} detected {detected:2} of {TRIALS} by vLLM", flush=True)
+    finally:
+        await server.stop()
+    return found
+
+
+def rewritten(model: Path, folder: Path, tensors: Mapping[str, Tensor]) -> Path:
+    """Return `folder` as a copy of `model` with other weights."""
+    shutil.rmtree(folder, ignore_errors=True)
+    shutil.copytree(model, folder, ignore=shutil.ignore_patterns("*.safetensors*"))
+    copies = {name: tensor.clone() for name, tensor in tensors.items()}
+    save_file(copies, folder / "model.safetensors", metadata={"format": "pt"})
+    return folder
+
+
 def cost(hidden: int, layers: int, dtype: torch.dtype) -> dict[str, float]:
     """Return seconds and GB/s of the digests and of a folder, which includes them."""
     model = make_model(hidden, layers, dtype)
@@ -143,15 +196,20 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--hidden", type=int, default=1024, help="width of the model that is published")
     parser.add_argument("--layers", type=int, default=8)
+    parser.add_argument("--vllm", action="store_true", help="detect faults of a real vLLM server, too")
     given = parser.parse_args()
     detected = detection()
+    served: dict[str, int] = {}
+    for kind in ("float32", "bfloat16") if given.vllm else ():
+        with tempfile.TemporaryDirectory() as root:
+            served |= asyncio.run(served_detection(kind, Path(root)))
     costs = {
         str(dtype).removeprefix("torch."): cost(given.hidden, given.layers, dtype)
         for dtype in (torch.float32, torch.bfloat16)
     }
     for kind, figures in costs.items():
         print(kind, ", ".join(f"{name} {value:.3g}" for name, value in figures.items()))
-    print(json.dumps({"trials": TRIALS, "detected": detected, "cost": costs}))
+    print(json.dumps({"trials": TRIALS, "detected": detected, "served": served, "cost": costs}))
 
 
 if __name__ == "__main__":
