@@ -24,7 +24,9 @@ from hone.train.lora import (
 )
 from hone.train.policy_model import plain_logprobs
 from hone.train.settings import BatchSettings, LoraSettings, OptimizerSettings
+from tests.train.architectures import ARCHITECTURES, architecture, tree_branches
 from tests.train.examples import noisy, tiny_model, trainer_of, with_logprobs
+from tests.train.test_policy_model import assert_equal, over_forest, plain
 from tests.train.trajectories import multi_turn_samples
 
 pytestmark = pytest.mark.model
@@ -198,6 +200,20 @@ def test_local_engine_samples_with_the_adapters() -> None:
         with torch.no_grad(), switch:
             ours = plain_logprobs(model, ids, 1.0)[0, len(prompt) - 1 :].numpy()
         assert (np.abs(ours - reply.logprobs).max() <= 1e-4) == same
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_passes_over_trees_equal_plain_passes_with_adapters(name: str) -> None:
+    model, branches = architecture(name), tree_branches()
+    add_adapters(model, LoraSettings(rank=4, alpha=8))
+    torch.manual_seed(1)
+    with torch.no_grad():
+        for _, layer in adapted_layers(model):
+            layer.lora_B["default"].weight.normal_(0, 0.1)
+    expected = plain(model, branches, temperature=0.8)
+    assert sum(bool(gradient.any()) for gradient in expected[2]) == 2 * len(list(adapted_layers(model)))
+    for share in (False, True):
+        assert_equal(over_forest(model, branches, 0.8, share=share), expected)
 
 
 def smooth_model() -> PreTrainedModel:
