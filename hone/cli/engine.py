@@ -53,8 +53,12 @@ class Flags:
         float, typer.Option(min=0.01, max=1.0, help="Fraction of each GPU's memory to use.")
     ] = 0.85
     weight_sync: Annotated[
-        Literal["disk", "nccl"], typer.Option(help="How the trainer sends new weights.")
+        Literal["disk", "nccl", "adapter"], typer.Option(help="How the trainer sends new weights.")
     ] = "disk"
+    adapter_rank: Annotated[
+        int | None,
+        typer.Option(min=1, max=512, help="Largest rank of adapters with --weight-sync adapter; default 16."),
+    ] = None
     python: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Python interpreter with vLLM or SGLang installed.")
     ] = None
@@ -91,6 +95,7 @@ def serve(flags: Flags) -> None:
         max_batch=flags.max_batch,
         gpu_memory_fraction=flags.gpu_memory_fraction,
         weight_sync=flags.weight_sync,
+        **({} if flags.adapter_rank is None else {"adapter_rank": flags.adapter_rank}),
         python=flags.python,
         ready_timeout_s=flags.ready_timeout_s,
     )

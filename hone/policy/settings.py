@@ -115,9 +115,14 @@ class ServerEngineSettings(RemoteEngineSettings):
     """Whether a weight update interrupts the replies under way, which then continue under the new weights,
     each token with its version, instead of waiting for them to end."""
 
-    weight_sync: Annotated[Literal["disk", "nccl"], Mark.SAME_RESULTS] = "disk"
+    weight_sync: Annotated[Literal["disk", "nccl", "adapter"], Mark.SAME_RESULTS] = "disk"
     """How new weights reach the servers: through a folder that all of them can read, or from GPU to GPU; a
-    server that is replaced under `nccl` takes part again from the next update on."""
+    server that is replaced under `nccl` takes part again from the next update on. With `train.lora`, `disk`
+    and `nccl` send the weights with the adapters merged; `adapter` sends the adapters alone, through a
+    folder."""
+
+    adapter_rank: Annotated[int, Mark.SAME_RESULTS] = Field(default=16, ge=1, le=512)
+    """Largest rank of adapters that the servers of the run can load, with `weight_sync = "adapter"`."""
 
     ready_timeout_s: Annotated[float, Mark.SAME_RESULTS] = Field(default=900.0, gt=0)
     """Time limit for a server to start or to load weights, and for a request to wait for a server, in
@@ -129,6 +134,8 @@ class ServerEngineSettings(RemoteEngineSettings):
 
     @model_validator(mode="after")
     def _refuse_settings_without_effect(self) -> Self:
+        if self.weight_sync != "adapter" and "adapter_rank" in self.model_fields_set:
+            raise ValueError('adapter_rank has an effect with weight_sync = "adapter" only: remove it')
         started = ("servers", "max_batch", "threads", "tensor_parallel", "gpu_memory_fraction", "python")
         for name in ("api_key_env",) if self.managed else started:
             if getattr(self, name) != type(self).model_fields[name].default:

@@ -37,6 +37,11 @@ class Refused(EngineError):
         self.status = status
 
 
+def holds_adapters(folder: Path) -> bool:
+    """Return whether a folder of weights holds adapters alone, in peft's format."""
+    return (folder / "adapter_config.json").is_file()
+
+
 def new_session() -> aiohttp.ClientSession:
     """Return a session for any number of servers and concurrent requests; the caller closes it."""
     return http_client.new_session(keep_alive_s=_KEEP_ALIVE_S)
@@ -98,6 +103,7 @@ class EngineClient(ABC):
     def __init__(self, http: Http) -> None:
         self.http = http
         self.url = http.url
+        self.has_adapter = False  # whether requests name the adapter that `load_weights` has loaded
 
     @classmethod
     def is_overflow(cls, message: str) -> bool:
@@ -147,6 +153,7 @@ class EngineClient(ABC):
     async def load_weights(self, folder: Path, label: str, *, timeout_s: float) -> None:
         """Load the weights of a Hugging Face folder, name them `label`, drop every cached key and value.
 
+        A folder of adapters replaces the adapters loaded before, and all later requests use them.
         The server is paused.
         """
 

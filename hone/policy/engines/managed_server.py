@@ -33,6 +33,7 @@ _SLEEP = {  # flags of a server that can sleep and keeps its weights in host mem
     "vllm": ("--enable-sleep-mode",),
     "sglang": ("--enable-memory-saver", "--enable-weights-cpu-backup"),
 }
+_VLLM_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)  # what `--max-lora-rank` accepts
 CONTEXT_SLACK = {"vllm": 0, "sglang": RESERVED}  # context tokens that a server reserves
 
 
@@ -82,6 +83,10 @@ def _vllm(
     variables = {"VLLM_SERVER_DEV_MODE": "1", "PYTHONPATH": os.pathsep.join(python_path)}
     if settings.weight_sync == "nccl":
         arguments += ["--weight-transfer-config", '{"backend": "nccl"}']
+    if settings.weight_sync == "adapter":
+        rank = next(rank for rank in _VLLM_RANKS if rank >= settings.adapter_rank)
+        arguments += ["--enable-lora", "--max-lora-rank", str(rank), "--max-loras", "1"]
+        variables["VLLM_ALLOW_RUNTIME_LORA_UPDATING"] = "1"
     if gpu:
         arguments += ["--gpu-memory-utilization", str(settings.gpu_memory_fraction)]
     else:

@@ -7,6 +7,7 @@ log-probabilities of the sampling distribution.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,11 +23,13 @@ from hone.policy.engines.client import (
     Refused,
     ServerInfo,
     ServerUnavailable,
+    holds_adapters,
 )
 from hone.policy.engines.fingerprint import Comparison, Fingerprint, compare
 
 WORKER_EXTENSION = "hone_vllm.WorkerExtension"  # see inside/hone_vllm.py
 NO_LOGPROB = -9999.0  # vLLM's value for a missing log-probability
+ADAPTER = "adapter"  # the name of the adapters in requests
 _TOP = 20  # a server's default maximum
 
 
@@ -110,16 +113,37 @@ class Vllm(EngineClient):
         await self.http.post("/wake_up", timeout_s=timeout_s)
 
     async def load_weights(self, folder: Path, label: str, *, timeout_s: float) -> None:
-        call = {"method": "reload_weights", "kwargs": {"weights_path": str(folder)}}
-        await self.http.post("/collective_rpc", call, timeout_s=timeout_s)
-        if await self._is_extended():
-            await self.http.post("/collective_rpc", {"method": "hone_repack"}, timeout_s=timeout_s)
+        if holds_adapters(folder):
+            await self._load_adapter(folder, timeout_s)
+        else:
+            await self._load_model(folder, timeout_s)
         reset = await self.http.post("/reset_prefix_cache")
         if not reset["success"]:
             raise EngineError(
                 f"{self.url} could not drop the KV cache of its old weights while requests use it"
             )
         await self.http.post("/update_weight_version", {"new_version": label})
+
+    async def _load_adapter(self, folder: Path, timeout_s: float) -> None:
+        call = {"lora_name": ADAPTER, "lora_path": str(folder), "load_inplace": True}
+        body, headers = json.dumps(call).encode(), {"Content-Type": "application/json"}
+        try:  # its reply is no JSON
+            await self.http.request(
+                "POST", "/v1/load_lora_adapter", body=body, headers=headers, timeout_s=timeout_s
+            )
+        except Refused as error:
+            raise Refused(
+                f"{self.url} cannot load the adapters in {folder} ({error}): start it with `hone engine "
+                'serve MODEL --weight-sync adapter --adapter-rank RANK`, or set engine.weight_sync = "disk"',
+                error.status,
+            ) from error
+        self.has_adapter = True
+
+    async def _load_model(self, folder: Path, timeout_s: float) -> None:
+        call = {"method": "reload_weights", "kwargs": {"weights_path": str(folder)}}
+        await self.http.post("/collective_rpc", call, timeout_s=timeout_s)
+        if await self._is_extended():
+            await self.http.post("/collective_rpc", {"method": "hone_repack"}, timeout_s=timeout_s)
 
     async def compare_weights(self, published: Fingerprint, *, timeout_s: float) -> Comparison:
         names = list(published.tensors)
@@ -147,7 +171,13 @@ class Vllm(EngineClient):
     ) -> dict[str, Any]:
         # The caller defines the stop tokens, not the generation config.
         given = {"ignore_eos": True, "detokenize": False, **parameters}
-        body = {"token_ids": list(prompt), "sampling_params": given, "output_mode": output_mode}
+        body: dict[str, Any] = {
+            "token_ids": list(prompt),
+            "sampling_params": given,
+            "output_mode": output_mode,
+        }
+        if self.has_adapter:
+            body["model"] = ADAPTER
         try:
             reply = await self.http.post("/inference/v1/generate", body, timeout_s=timeout_s)
         except Refused as error:

@@ -1,0 +1,94 @@
+"""A real vLLM server that is sent adapters alone, against the trainer's model with the same adapters."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from transformers import PreTrainedModel
+
+from hone.policy.engine import EngineError, Sampling
+from hone.policy.engines.managed_server import ManagedServer
+from hone.policy.engines.open import open_servers
+from hone.policy.model import load_model, load_tokenizer
+from hone.policy.settings import ModelSettings, ServerEngineSettings
+from hone.policy.tiny import make_tiny
+from hone.train.lora import adapted_layers, add_adapters, save_adapters
+from hone.train.settings import LoraSettings
+from tests.policy.conftest import SETTINGS, TEXTS
+
+pytestmark = [
+    pytest.mark.timeout(900),
+    pytest.mark.full,
+    pytest.mark.vllm,
+    pytest.mark.skipif(importlib.util.find_spec("vllm") is None, reason="vLLM is not installed"),
+]
+PROMPT = list(range(40, 60))
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    shape = SETTINGS.model_copy(update={"head_dim": 32})  # the smallest size of vLLM's attention on a CPU
+    return make_tiny(TEXTS, tmp_path_factory.mktemp("base") / "model", shape)
+
+
+@pytest.fixture(scope="module")
+def server(base: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    settings = ServerEngineSettings(
+        kind="vllm", context_tokens=256, threads=1, weight_sync="adapter", adapter_rank=4
+    )
+    log = tmp_path_factory.mktemp("engine") / "server.log"
+    managed = ManagedServer("vllm", settings, ModelSettings(path=base), log)
+    with asyncio.Runner() as runner:
+        try:
+            yield runner.run(managed.start())
+        finally:
+            runner.run(managed.stop())
+
+
+def adapted(base: Path, seed: int, rank: int = 4) -> PreTrainedModel:
+    model = load_model(base)
+    add_adapters(model, LoraSettings(rank=rank, alpha=12))
+    torch.manual_seed(seed)
+    with torch.no_grad():
+        for _, layer in adapted_layers(model):
+            layer.lora_B["default"].weight.normal_(0, 0.2)
+    return model
+
+
+def worst(model: PreTrainedModel, reply) -> float:
+    """The largest difference between the reply's log-probabilities and the model's own."""
+    ids = torch.tensor([[*PROMPT, *reply.token_ids.tolist()]])
+    with torch.inference_mode():
+        every = torch.log_softmax(model(ids).logits[0, len(PROMPT) - 1 : -1], -1)
+    own = every.gather(1, ids[0, len(PROMPT) :, None])[:, 0].numpy()
+    return float(np.abs(own - reply.logprobs).max())
+
+
+def test_replies_come_from_the_newest_adapters(server: str, base: Path, tmp_path: Path) -> None:
+    settings = ServerEngineSettings(kind="vllm", urls=(server,), context_tokens=256)
+    sampling = Sampling(max_tokens=32, seed=3)
+
+    async def job() -> None:
+        tokenizer = load_tokenizer(base)
+        async with open_servers(settings, ModelSettings(path=base), tokenizer, logs=tmp_path) as fleet:
+            assert worst(load_model(base), await fleet.generate(PROMPT, sampling, session="s")) <= 1e-4
+            for version in (1, 2, 3):
+                model = adapted(base, version % 2)
+                folder = tmp_path / f"v{version}"
+                save_adapters(model, folder, base=base)
+                await fleet.load_weights(folder, version)
+                reply = await fleet.generate(PROMPT, sampling, session="s")
+                assert set(reply.version) == {version}
+                assert worst(model, reply) <= 1e-4
+                assert worst(adapted(base, (version + 1) % 2), reply) > 1e-2
+            save_adapters(adapted(base, 0, rank=64), tmp_path / "large", base=base)
+            with pytest.raises(EngineError, match="rank"):
+                await fleet.load_weights(tmp_path / "large", 4)
+
+    asyncio.run(job())
