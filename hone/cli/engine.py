@@ -95,10 +95,13 @@ def serve(flags: Flags) -> None:
         max_batch=flags.max_batch,
         gpu_memory_fraction=flags.gpu_memory_fraction,
         weight_sync=flags.weight_sync,
-        **({} if flags.adapter_rank is None else {"adapter_rank": flags.adapter_rank}),
         python=flags.python,
         ready_timeout_s=flags.ready_timeout_s,
     )
+    if flags.adapter_rank is not None:
+        settings = ServerEngineSettings(
+            **settings.model_dump(exclude_unset=True), adapter_rank=flags.adapter_rank
+        )
     log = default_cache_dir() / "engines" / f"{flags.kind}-{flags.port}.log"
 
     def job(reporter: Reporter) -> None:

@@ -20,7 +20,7 @@ from hone.launch.runtime import Runtime, open_context, open_runtime, open_scorer
 from hone.launch.sft import make_start_model, split_demonstrated, with_start_model
 from hone.launch.validate import make_validator, require_validation_tasks
 from hone.launch.weights import publisher
-from hone.policy.settings import OpenAIEngineSettings
+from hone.policy.settings import OpenAIEngineSettings, ServerEngineSettings
 from hone.rollout.dispatcher import Dispatcher, RolloutProgress
 from hone.rollout.ledger import Ledger
 from hone.rollout.lock import RunLock
@@ -31,6 +31,7 @@ from hone.train import checkpoint, loop
 from hone.train.in_process import InProcessLearner
 from hone.train.loss import policy_objective
 from hone.train.metrics import MetricsWriter
+from hone.train.settings import LoraSettings
 from hone.train.trainer import Trainer, rl_trainer
 from hone.types import Task, Trajectory
 from hone.utils.concurrency import run_in_thread
@@ -250,9 +251,32 @@ def _require_trainable(settings: RunSettings) -> None:
             'engine.kind = "openai" returns no token ids, which training needs: set it to '
             "local, vllm or sglang"
         )
+    if isinstance(settings.engine, ServerEngineSettings):
+        _require_adapters_fit(settings.engine, settings.train.lora)
     sampling = settings.sampling
     if sampling.top_p < 1 or sampling.top_k > 0 or sampling.temperature == 0:
         raise ConfigError(
             "training needs the log-probabilities of the distribution that was sampled from: set "
             "sampling.top_p = 1, sampling.top_k = 0 and a temperature above 0"
+        )
+
+
+def _require_adapters_fit(engine: ServerEngineSettings, lora: LoraSettings | None) -> None:
+    """Raise ConfigError unless the engine servers can be sent what is trained."""
+    if lora is None:
+        if engine.weight_sync == "adapter":
+            raise ConfigError(
+                'engine.weight_sync = "adapter" sends low-rank adapters, and this run trains all weights: '
+                'set train.lora, or engine.weight_sync = "disk"'
+            )
+        return
+    if engine.weight_sync == "adapter" and engine.kind != "vllm":
+        raise ConfigError(
+            f'engine.weight_sync = "adapter" needs vLLM, and engine.kind is "{engine.kind}": set engine.kind '
+            'to "vllm", or engine.weight_sync to "disk"'
+        )
+    if engine.weight_sync == "adapter" and engine.managed and lora.rank > engine.adapter_rank:
+        raise ConfigError(
+            f"train.lora.rank is {lora.rank}, but the engine servers load adapters up to rank "
+            f"{engine.adapter_rank}: set engine.adapter_rank to {lora.rank} or more"
         )

@@ -18,6 +18,7 @@ from hone.policy.model import load_model
 from hone.policy.settings import EngineSettings, ServerEngineSettings
 from hone.train.in_process import InProcessLearner
 from hone.train.learner import Learner
+from hone.train.lora import publish_adapters
 from hone.train.publish import folder_fingerprint, published
 from hone.utils.concurrency import run_in_thread
 
@@ -41,7 +42,8 @@ def publisher(
             'engine.weight_sync = "nccl" sends the weights of this process, and train.learner is "ranks": '
             'set engine.weight_sync = "disk"'
         )
-    folders = WeightFolders(run_dir / "weights", policy, learner)
+    alone = isinstance(settings, ServerEngineSettings) and settings.weight_sync == "adapter"
+    folders = WeightFolders(run_dir / "weights", policy, learner, adapters_alone=alone)
     publish = _publisher(engine, policy, folders, settings)
     if shared:
         return publish
@@ -86,12 +88,13 @@ def _publisher(engine: Engine, policy: Policy, folders: WeightFolders, settings:
 
 
 class WeightFolders:
-    """Writes `weights/v<version>` (Hugging Face folders) atomically and removes old versions."""
+    """Writes `weights/v<version>` (Hugging Face or peft folders) atomically and removes old versions."""
 
-    def __init__(self, root: Path, policy: Policy, learner: Learner) -> None:
+    def __init__(self, root: Path, policy: Policy, learner: Learner, *, adapters_alone: bool = False) -> None:
         self._root = root
         self._policy = policy
         self._learner = learner
+        self._adapters_alone = adapters_alone
 
     def write(self, version: int) -> Path:
         """Write the learner's current weights; replace a folder that a killed run left."""
@@ -99,8 +102,11 @@ class WeightFolders:
         partial = self._root / f".writing-{folder.name}"
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir(parents=True)
-        self._learner.export(partial)
-        self._policy.tokenizer.save_pretrained(partial)
+        if self._adapters_alone:
+            publish_adapters(self._policy.model, partial, base=self._policy.settings.path)
+        else:
+            self._learner.export(partial)
+            self._policy.tokenizer.save_pretrained(partial)
         shutil.rmtree(folder, ignore_errors=True)
         partial.rename(folder)
         return folder

@@ -18,9 +18,16 @@ from torch import Tensor
 
 from hone.policy.local import use_threads
 from hone.train.batches import MicroBatch, TrainRow, micro_batches
-from hone.train.errors import NonFinite, StepCancelled, TrainError
+from hone.train.errors import CheckpointError, NonFinite, StepCancelled, TrainError
 from hone.train.learner import PassReport, Usage
-from hone.train.lora import adapters_disabled, add_adapters, has_adapters, save_adapters, save_merged
+from hone.train.lora import (
+    adapters_disabled,
+    add_adapters,
+    base_digest,
+    has_adapters,
+    save_adapters,
+    save_merged,
+)
 from hone.train.loss import Objective
 from hone.train.masters import MasterWeights
 from hone.train.optimizer import end_names, make_optimizers
@@ -160,10 +167,16 @@ class InProcessLearner:
         return _by_row(len(rows), batches, values)
 
     def save(self, folder: Path) -> Callable[[], None]:
-        return begin_save(folder, self.masters.parameters, self.optimizers)
+        return begin_save(folder, {**self.masters.parameters, **self._base()}, self.optimizers)
 
     def load(self, folder: Path) -> None:
-        load(folder, self.masters.parameters, self.optimizers)
+        expected, found = self._base(), self._base()
+        load(folder, {**self.masters.parameters, **found}, self.optimizers)
+        if found != expected:
+            raise CheckpointError(
+                f"the adapters in {folder} belong to another base model than {self.model.name_or_path}: "
+                "restore the model that the run began with, or choose another run directory"
+            )
         self.masters.round_to_model()
 
     def export(self, folder: Path) -> None:
@@ -187,6 +200,10 @@ class InProcessLearner:
 
     def close(self) -> None:
         self._pool.shutdown()
+
+    def _base(self) -> dict[str, Tensor]:
+        """Return what tells the base model of adapters apart; empty where all weights are trained."""
+        return {"base": base_digest(self.model)} if self._adapted else {}
 
     def _policy_of(self, model: PreTrainedModel) -> PolicyModel:
         return PolicyModel(

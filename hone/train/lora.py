@@ -12,8 +12,9 @@ Invariant: A and B are float32 whatever the precision of the model; W never chan
 # pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
 from __future__ import annotations
 
+import copy
 import hashlib
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -32,6 +33,7 @@ if TYPE_CHECKING:  # their imports take seconds
 
 ADAPTER = "default"  # peft's name of the adapter inside the model
 ALL_LINEAR = "all-linear"
+_DIGEST_VALUES = 1024
 
 
 def add_adapters(model: PreTrainedModel, settings: LoraSettings, *, seed: int = 0) -> None:
@@ -105,18 +107,36 @@ def save_adapters(model: PreTrainedModel, folder: Path, *, base: Path | str) -> 
 
     Files: adapter_config.json, adapter_model.safetensors (float32).
     """
+    _write_adapters(model, folder, base, dict(adapter_tensors(model)), alpha=adapter_config(model).lora_alpha)
+
+
+def publish_adapters(model: PreTrainedModel, folder: Path, *, base: Path | str) -> None:
+    """Write the adapters as engine servers hold them: in the model's precision, alpha / rank folded into B.
+
+    A server then loads the files bit for bit, which digests of its weights can prove.
+    """
+    config = adapter_config(model)
+    scaling = {"lora_A": 1.0, "lora_B": config.lora_alpha / config.r}
+    tensors = {
+        name: (tensor.detach() * scaling[name.split(".")[-2]]).to(model.dtype)
+        for name, tensor in adapter_tensors(model)
+    }
+    _write_adapters(model, folder, base, tensors, alpha=config.r)
+
+
+def _write_adapters(
+    model: PreTrainedModel, folder: Path, base: Path | str, tensors: Mapping[str, Tensor], *, alpha: float
+) -> None:
     from safetensors.torch import save_file
 
     folder.mkdir(parents=True, exist_ok=True)
-    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in adapter_tensors(model)}
-    save_file(tensors, folder / "adapter_model.safetensors", metadata={"format": "pt"})
-    config = adapter_config(model)
+    copies = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    save_file(copies, folder / "adapter_model.safetensors", metadata={"format": "pt"})
+    config = copy.copy(adapter_config(model))
     config.base_model_name_or_path = str(base)
     config.inference_mode = True
-    try:
-        config.save_pretrained(str(folder))
-    finally:
-        config.inference_mode = False
+    config.lora_alpha = cast("int", alpha)
+    config.save_pretrained(str(folder))
 
 
 def save_merged(model: PreTrainedModel, folder: Path) -> None:
@@ -127,6 +147,16 @@ def save_merged(model: PreTrainedModel, folder: Path) -> None:
     adapted = {f"{name}.weight" for name, _ in adapted_layers(model)}
     state = {name: t.cpu() if name in adapted else t for name, t in merged_tensors(model)}
     model.save_pretrained(str(folder), state_dict=state)
+
+
+def base_digest(model: nn.Module) -> Tensor:
+    """Return an int64 scalar that tells base models apart: of names, shapes and the first values of each."""
+    digest = hashlib.sha256()
+    for name, parameter in model.named_parameters():
+        if not parameter.requires_grad:
+            first = parameter.detach().flatten()[:_DIGEST_VALUES].float().cpu()
+            digest.update(f"{name} {tuple(parameter.shape)} ".encode() + first.numpy().tobytes())
+    return torch.tensor(int.from_bytes(digest.digest()[:8], "big", signed=True))
 
 
 def adapter_config(model: nn.Module) -> LoraConfig:

@@ -81,7 +81,8 @@ def folder_fingerprint(folder: Path) -> Fingerprint:
     for file in sorted(folder.glob("*.safetensors")):
         with safe_open(file, framework="pt") as held:
             tensors |= {name: digest_of(held.get_tensor(name)) for name in held.keys()}  # noqa: SIM118
-    tied = json.loads((folder / "config.json").read_text()).get("tie_word_embeddings", False)
+    config = folder / "config.json"  # a folder of adapters has none
+    tied = config.is_file() and json.loads(config.read_text()).get("tie_word_embeddings", False)
     if tied and EMBEDDING in tensors:
         tensors.setdefault(HEAD, tensors[EMBEDDING])
     return Fingerprint(tensors=tensors)

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -13,7 +14,9 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 from hone.policy.engine import Completion, Sampling
 from hone.policy.local import LocalEngine
 from hone.policy.settings import LocalEngineSettings
-from hone.train.errors import TrainError
+from hone.train.batches import TrainRow
+from hone.train.errors import CheckpointError, TrainError
+from hone.train.in_process import InProcessLearner
 from hone.train.lora import (
     adapted_layers,
     adapter_tensors,
@@ -22,11 +25,20 @@ from hone.train.lora import (
     merged_tensors,
     save_adapters,
 )
+from hone.train.loss import policy_objective
 from hone.train.policy_model import plain_logprobs
-from hone.train.settings import BatchSettings, LoraSettings, OptimizerSettings
+from hone.train.settings import (
+    BatchSettings,
+    LearnerSettings,
+    LoraSettings,
+    LossSettings,
+    OptimizerSettings,
+    PassSettings,
+)
+from hone.types import Sample
 from tests.train.architectures import ARCHITECTURES, architecture, tree_branches
 from tests.train.examples import noisy, tiny_model, trainer_of, with_logprobs
-from tests.train.test_policy_model import assert_equal, over_forest, plain
+from tests.train.test_policy_model import assert_equal, over_forest, plain, policy_of, segment_by_segment
 from tests.train.trajectories import multi_turn_samples
 
 pytestmark = pytest.mark.model
@@ -202,6 +214,63 @@ def test_local_engine_samples_with_the_adapters() -> None:
         assert (np.abs(ours - reply.logprobs).max() <= 1e-4) == same
 
 
+LORA = LoraSettings(rank=4, alpha=8)
+
+
+def learner_with(lora: LoraSettings, model: PreTrainedModel) -> InProcessLearner:
+    return InProcessLearner(
+        model,
+        objective=policy_objective(LossSettings(), 1.0),
+        optimizer=OPTIMIZER,
+        passes=PassSettings(),
+        settings=LearnerSettings(lora=lora),
+    )
+
+
+def rows_of(samples: Sequence[Sample]) -> list[TrainRow]:
+    return [TrainRow(sample=s, scale=s.weight, old_logprobs=s.logprobs) for s in samples]
+
+
+def test_saved_adapters_continue_and_another_base_is_refused(tmp_path: Path) -> None:
+    rows = rows_of(with_logprobs(multi_turn_samples(4), tiny_model()))
+    one = learner_with(LORA, tiny_model())
+    one.forward_backward(rows)
+    one.optim_step(1e-2)
+    one.save(tmp_path / "state")()
+    two = learner_with(LORA, tiny_model())
+    two.load(tmp_path / "state")
+    for learner in (one, two):
+        learner.forward_backward(rows)
+        learner.optim_step(1e-2)
+    pairs = list(zip(adapter_tensors(one.model), adapter_tensors(two.model), strict=True))
+    assert all(torch.equal(a, b) for (_, a), (_, b) in pairs)
+    with pytest.raises(CheckpointError, match="another base model"):
+        learner_with(LORA, tiny_model(seed=7)).load(tmp_path / "state")
+    with pytest.raises(CheckpointError, match="shape"):
+        learner_with(LoraSettings(rank=2), tiny_model()).load(tmp_path / "state")
+    with pytest.raises(CheckpointError, match="does not train"):
+        learner_with(LoraSettings(rank=4, targets=("q_proj",)), tiny_model()).load(tmp_path / "state")
+
+
+def test_export_of_a_mixture_holds_the_merged_model_and_adapters(tmp_path: Path) -> None:
+    from peft import PeftModel
+
+    architecture("qwen3_moe").save_pretrained(tmp_path / "base")
+    learner = learner_with(LORA, AutoModelForCausalLM.from_pretrained(tmp_path / "base"))
+    with torch.no_grad():
+        for _, layer in adapted_layers(learner.model):
+            layer.lora_B["default"].weight.normal_(0, 0.1)
+    learner.export(tmp_path / "export")
+    merged = AutoModelForCausalLM.from_pretrained(tmp_path / "export")
+    base = AutoModelForCausalLM.from_pretrained(tmp_path / "base")
+    alone = PeftModel.from_pretrained(base, str(tmp_path / "export" / "adapter"))
+    ids = IDS % 40
+    with torch.no_grad():
+        live = learner.model(input_ids=ids).logits
+        assert torch.allclose(merged(input_ids=ids).logits, live, atol=1e-4)
+        assert torch.allclose(alone(input_ids=ids).logits, live, atol=1e-5)
+
+
 @pytest.mark.parametrize("name", ARCHITECTURES)
 def test_passes_over_trees_equal_plain_passes_with_adapters(name: str) -> None:
     model, branches = architecture(name), tree_branches()
@@ -213,7 +282,8 @@ def test_passes_over_trees_equal_plain_passes_with_adapters(name: str) -> None:
     expected = plain(model, branches, temperature=0.8)
     assert sum(bool(gradient.any()) for gradient in expected[2]) == 2 * len(list(adapted_layers(model)))
     for share in (False, True):
-        assert_equal(over_forest(model, branches, 0.8, share=share), expected)
+        assert_equal(over_forest(policy_of(model, 0.8), branches, share=share), expected)
+    assert_equal(segment_by_segment(policy_of(model, 0.8), branches), expected)
 
 
 def smooth_model() -> PreTrainedModel:

@@ -13,12 +13,16 @@ import torch
 from transformers import PreTrainedModel
 
 from hone.policy.engine import EngineError, Sampling
+from hone.policy.engines.client import Http, new_session
 from hone.policy.engines.managed_server import ManagedServer
 from hone.policy.engines.open import open_servers
+from hone.policy.engines.replica import Proof
+from hone.policy.engines.vllm import Vllm
 from hone.policy.model import load_model, load_tokenizer
 from hone.policy.settings import ModelSettings, ServerEngineSettings
 from hone.policy.tiny import make_tiny
-from hone.train.lora import adapted_layers, add_adapters, save_adapters
+from hone.train.lora import adapted_layers, add_adapters, publish_adapters
+from hone.train.publish import folder_fingerprint
 from hone.train.settings import LoraSettings
 from tests.policy.conftest import SETTINGS, TEXTS
 
@@ -81,13 +85,20 @@ def test_replies_come_from_the_newest_adapters(server: str, base: Path, tmp_path
             for version in (1, 2, 3):
                 model = adapted(base, version % 2)
                 folder = tmp_path / f"v{version}"
-                save_adapters(model, folder, base=base)
-                await fleet.load_weights(folder, version)
+                publish_adapters(model, folder, base=base)
+                fingerprint = folder_fingerprint(folder)
+                assert len(fingerprint.tensors) == 2 * len(list(adapted_layers(model)))
+                await fleet.load_weights(folder, version, Proof(fingerprint=fingerprint))
                 reply = await fleet.generate(PROMPT, sampling, session="s")
                 assert set(reply.version) == {version}
                 assert worst(model, reply) <= 1e-4
                 assert worst(adapted(base, (version + 1) % 2), reply) > 1e-2
-            save_adapters(adapted(base, 0, rank=64), tmp_path / "large", base=base)
+            async with new_session() as session:
+                earlier = folder_fingerprint(tmp_path / "v2")
+                found = await Vllm(Http(session, server)).compare_weights(earlier, timeout_s=60)
+            assert len(found.differing) == len(earlier.tensors) // 2  # every B; all versions share their A
+            assert not found.unproven
+            publish_adapters(adapted(base, 0, rank=64), tmp_path / "large", base=base)
             with pytest.raises(EngineError, match="rank"):
                 await fleet.load_weights(tmp_path / "large", 4)
 

@@ -59,6 +59,35 @@ class WorkerExtension:
         with torch.inference_mode():
             return digests_of(self.model_runner.get_model(), names)
 
+    def hone_adapter_digests(self, rank: int) -> dict[str, list[Any]]:
+        """Return what `hone_digests` does, of the A and B of the loaded adapters of rank `rank`."""
+        with torch.inference_mode():
+            return adapter_digests_of(self.model_runner.get_model(), rank)
+
+
+def adapter_digests_of(model: Any, rank: int) -> dict[str, list[Any]]:
+    """Return the parts of the adapters in vLLM's first slot, by peft's names (see `hone_digests`).
+
+    vLLM pads A and B to its largest rank, and multiplies B by alpha / rank, which is 1 in published files.
+    """
+    from vllm.model_executor.layers.linear import LinearBase
+
+    found: dict[str, list[Any]] = {}
+    packed: Mapping[str, Sequence[str]] = getattr(model, "packed_modules_mapping", {})
+    for path, layer in model.named_modules():
+        if not hasattr(layer, "lora_a_stacked") or not isinstance(layer.base_layer, LinearBase):
+            continue
+        parts = _linear_parts(path, layer.base_layer, packed)
+        if len(parts) != len(layer.lora_a_stacked):
+            continue
+        for part, a, b in zip(parts, layer.lora_a_stacked, layer.lora_b_stacked, strict=True):
+            name = f"base_model.model.{part.name}"
+            of_a = Part(name=f"{name}.lora_A.weight", start=0, stop=rank, column=part.column)
+            of_b = Part(name=f"{name}.lora_B.weight", start=0, stop=part.stop - part.start, row=part.row)
+            found |= {key: [entry] for key, entry in _digests_of_parts([(0, a[0, 0, :rank])], [of_a])}
+            found |= {key: [entry] for key, entry in _digests_of_parts([(0, b[0, 0, :, :rank])], [of_b])}
+    return found
+
 
 def digests_of(model: Any, names: Sequence[str]) -> dict[str, list[Any]]:
     """Return the parts of the published tensors `names` that `model` holds (see `hone_digests`)."""
