@@ -133,11 +133,14 @@ class ServerEngineSettings(RemoteEngineSettings):
 
     @model_validator(mode="after")
     def _refuse_settings_without_effect(self) -> Self:
-        if self.weight_sync != "adapter" and "adapter_rank" in self.model_fields_set:
+        def is_default(name: str) -> bool:
+            return getattr(self, name) == type(self).model_fields[name].default
+
+        if self.weight_sync != "adapter" and not is_default("adapter_rank"):
             raise ValueError('adapter_rank has an effect with weight_sync = "adapter" only: remove it')
         started = ("servers", "max_batch", "threads", "tensor_parallel", "gpu_memory_fraction", "python")
         for name in ("api_key_env",) if self.managed else started:
-            if getattr(self, name) != type(self).model_fields[name].default:
+            if not is_default(name):
                 where = "without urls" if self.managed else "at urls"
                 raise ValueError(
                     f"{name} has no effect on the engine {self.kind} {where}: remove it, or change urls"
