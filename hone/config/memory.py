@@ -93,7 +93,7 @@ def step_memory(shape: Shape, step: StepSettings) -> StepMemory:
     """Return the memory of one rank, or of the learner in process, at the peak of a training step."""
     lora, offload = step.learner.lora, step.learner.memory.offload_optimizer and step.gpu
     parameters = _share(shape, step)
-    trained = parameters if lora is None else adapter_parameters(shape, lora) / step.shards
+    trained = parameters if lora is None else adapter_parameters(shape, lora)  # whole on every rank
     gathered, in_flight = _gathered(shape, step)
     moments = trained * _moment_bytes(shape, step.optimizer)
     gradients = trained * FLOAT32 * step.passes.workers
@@ -103,9 +103,10 @@ def step_memory(shape: Shape, step: StepSettings) -> StepMemory:
         reference = parameters * FLOAT32
     host = 0.0
     if offload:
-        host = masters + moments + gradients
+        copies = 0.0 if lora is None else trained * FLOAT32  # of adapters, which stay on the device as well
+        host = copies + masters + moments + gradients
         masters = moments = gradients = 0.0
-        if step.is_sharded:  # FSDP keeps all shards there
+        if step.is_sharded and lora is None:  # FSDP keeps all shards there
             host, kept, reference = host + kept + reference, 0.0, 0.0
     activations, host_activations = _activations(shape, step)
     return StepMemory(
@@ -132,11 +133,10 @@ def _weights(parameters: float, trained: float, step: StepSettings) -> tuple[flo
     """Return the bytes of weights and of masters that one rank keeps.
 
     Ranks keep float32 shards, which are their own masters; in process, trained weights in bfloat16 have
-    float32 copies. Adapters are float32.
+    float32 copies. Weights under adapters are in the precision of computation, and the adapters float32.
     """
     if step.learner.lora is not None:
-        element = FLOAT32 if step.is_sharded else step.element
-        return parameters * element + trained * FLOAT32, 0.0
+        return parameters * step.element + trained * FLOAT32, 0.0
     if step.element == FLOAT32:
         return parameters * FLOAT32, 0.0
     return (0.0 if step.is_sharded else parameters * step.element), parameters * FLOAT32

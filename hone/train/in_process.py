@@ -18,13 +18,14 @@ from torch import Tensor
 
 from hone.policy.local import use_threads
 from hone.train.batches import MicroBatch, TrainRow, micro_batches
-from hone.train.errors import CheckpointError, NonFinite, StepCancelled, TrainError
+from hone.train.errors import NonFinite, StepCancelled, TrainError
 from hone.train.learner import PassReport, Usage
 from hone.train.lora import (
     adapters_disabled,
     add_adapters,
     base_digest,
     has_adapters,
+    require_same_base,
     save_adapters,
     save_merged,
 )
@@ -172,11 +173,7 @@ class InProcessLearner:
     def load(self, folder: Path) -> None:
         expected, found = self._base(), self._base()
         load(folder, {**self.masters.parameters, **found}, self.optimizers)
-        if found != expected:
-            raise CheckpointError(
-                f"the adapters in {folder} belong to another base model than {self.model.name_or_path}: "
-                "restore the model that the run began with, or choose another run directory"
-            )
+        require_same_base(folder, found, expected, self.model.name_or_path or "")
         self.masters.round_to_model()
 
     def export(self, folder: Path) -> None:

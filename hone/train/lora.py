@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -23,7 +23,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
-from hone.train.errors import TrainError
+from hone.train.errors import CheckpointError, TrainError
 from hone.train.settings import LoraSettings
 
 if TYPE_CHECKING:  # their imports take seconds
@@ -40,7 +40,8 @@ def add_adapters(model: PreTrainedModel, settings: LoraSettings, *, seed: int = 
     """Put trainable adapters into `model`, in place, and freeze all other parameters.
 
     B starts as 0, so the model computes what it did before. A is uniform in +-1 / sqrt(in), as in peft, and
-    depends only on `seed` and the name of its module: it is the same on every rank.
+    depends only on `seed` and the name of its module: it is the same on every rank. Of a model that FSDP has
+    sharded, each rank holds whole adapters, which FSDP does not know of.
     Raises TrainError for a target that is no linear layer of the model.
     """
     from peft import LoraConfig, inject_adapter_in_model
@@ -54,7 +55,10 @@ def add_adapters(model: PreTrainedModel, settings: LoraSettings, *, seed: int = 
         bias="none",
         task_type="CAUSAL_LM",
     )
-    inject_adapter_in_model(config, model, ADAPTER)
+    with _whole_shapes(model):
+        inject_adapter_in_model(config, model, ADAPTER)
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_(".lora_" in name)
     for name, layer in adapted_layers(model):
         for part in (layer.lora_A[ADAPTER], layer.lora_B[ADAPTER]):
             part.to(torch.float32)
@@ -150,13 +154,27 @@ def save_merged(model: PreTrainedModel, folder: Path) -> None:
 
 
 def base_digest(model: nn.Module) -> Tensor:
-    """Return an int64 scalar that tells base models apart: of names, shapes and the first values of each."""
+    """Return an int64 scalar that tells base models apart: of names, shapes and the first values of each.
+
+    With sharded parameters all ranks call together.
+    """
     digest = hashlib.sha256()
     for name, parameter in model.named_parameters():
         if not parameter.requires_grad:
-            first = parameter.detach().flatten()[:_DIGEST_VALUES].float().cpu()
+            first = _whole(parameter.detach()).flatten()[:_DIGEST_VALUES].float().cpu()
             digest.update(f"{name} {tuple(parameter.shape)} ".encode() + first.numpy().tobytes())
     return torch.tensor(int.from_bytes(digest.digest()[:8], "big", signed=True))
+
+
+def require_same_base(
+    folder: Path, found: Mapping[str, Tensor], expected: Mapping[str, Tensor], model: Path | str
+) -> None:
+    """Raise CheckpointError unless the digests that `folder` holds are those of the present base `model`."""
+    if found != expected:
+        raise CheckpointError(
+            f"the adapters in {folder} belong to another base model than {model}: "
+            "restore the model that the run began with, or choose another run directory"
+        )
 
 
 def adapter_config(model: nn.Module) -> LoraConfig:
@@ -165,15 +183,15 @@ def adapter_config(model: nn.Module) -> LoraConfig:
 
 
 @torch.no_grad()
-def merged_tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+def merged_tensors(model: nn.Module, *, skip: Collection[str] = ()) -> Iterator[tuple[str, Tensor]]:
     """Yield the name and tensor of each entry of the base model's state, with W + alpha / rank * B A for W.
 
     The sum is made in float32 and rounded to the precision of W; the model itself does not change. One merged
-    matrix exists at a time. With sharded parameters all ranks iterate together.
+    matrix exists at a time. With sharded parameters all ranks iterate together. `skip`: names to leave out.
     """
     layers = dict(adapted_layers(model))
     for name, tensor in cast("dict[str, Tensor]", model.state_dict()).items():
-        if ".lora_" in name:
+        if ".lora_" in name or name in skip:
             continue
         module, _, parameter = name.rpartition(".base_layer.")
         if not module:
@@ -202,6 +220,24 @@ def _resolve(model: PreTrainedModel, targets: Sequence[str]) -> list[str]:
             f"are {', '.join(names)}. Choose among these, or set `{ALL_LINEAR}`."
         )
     return sorted(set(targets))
+
+
+@contextmanager
+def _whole_shapes(model: nn.Module) -> Generator[None]:
+    """Show sharded weights of linear layers as plain tensors of the whole shape, which take no memory.
+
+    peft makes the adapters of a layer as large as the local part of its weight.
+    """
+    sharded = [m for m in model.modules() if isinstance(m, nn.Linear) and isinstance(m.weight, DTensor)]
+    weights = [module.weight for module in sharded]
+    for module, weight in zip(sharded, weights, strict=True):
+        one = torch.empty(1, dtype=weight.dtype, device=weight.device)
+        module.weight = nn.Parameter(one.expand(weight.shape), requires_grad=False)
+    try:
+        yield
+    finally:
+        for module, weight in zip(sharded, weights, strict=True):
+            module.weight = weight
 
 
 def _initialise(layer: LoraLayer, key: str) -> None:

@@ -297,9 +297,10 @@ class LearnerSettings(Settings):
                     'ranks and parallel have no effect with learner = "in_process": set learner = "ranks"'
                 )
             return self
-        if self.lora is not None:
+        if self.lora is not None and parallel.tensor > 1:
             raise ValueError(
-                'lora is not supported yet with learner = "ranks": set learner = "in_process", or remove lora'
+                f"adapters are not split, and parallel.tensor is {parallel.tensor}: set it to 1, and use "
+                "fsdp and sequence"
             )
         others = parallel.replicate * parallel.sequence * parallel.tensor
         if self.ranks % others or (parallel.fsdp or self.ranks // others) * others != self.ranks:

@@ -70,6 +70,17 @@ def test_adapters_need_neither_masters_nor_large_moments(recipe: Path):
     assert lora.parts["weights"] == pytest.approx(full.parts["weights"], rel=0.02)
 
 
+def test_every_rank_holds_all_adapters_and_a_share_of_their_base(recipe: Path):
+    sets = ["train.lora.rank=16"]
+    one, four = trainer(recipe, *sets), trainer(recipe, *sets, "train.learner=ranks", "train.ranks=4")
+    for name in ("moments", "gradients"):
+        assert four.parts[name] == one.parts[name]
+    adapters = one.parts["moments"] / 2
+    gathered = 2 * (6_946_071_552 / 36) + 1_244_659_712  # two layers and the ends
+    base = one.parts["weights"] - adapters
+    assert four.parts["weights"] == pytest.approx(base / 4 + adapters + 2 * gathered / 2**30, rel=1e-4)
+
+
 def test_checkpointing_keeps_one_input_per_layer(recipe: Path):
     full = trainer(recipe).parts["activations"]
     assert trainer(recipe, "train.memory.activation_checkpointing=true").parts["activations"] < full / 8

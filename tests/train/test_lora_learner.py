@@ -22,6 +22,7 @@ from hone.train.settings import (
     LoraSettings,
     LossSettings,
     OptimizerSettings,
+    ParallelSettings,
     TrainSettings,
 )
 from hone.train.trainer import Trainer, policy_trainer
@@ -125,9 +126,10 @@ def test_restored_adapters_continue_bit_for_bit(tmp_path: Path) -> None:
         checkpoint.restore(path, lora_trainer(rank=2))
 
 
-def test_adapters_on_ranks_or_over_nccl_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValidationError, match='lora is not supported yet with learner = "ranks"'):
-        LearnerSettings(learner="ranks", lora=LoraSettings())
+def test_split_adapters_and_adapters_over_nccl_are_refused(tmp_path: Path) -> None:
+    parallel = ParallelSettings(tensor=2)
+    with pytest.raises(ValidationError, match=r"parallel.tensor is 2: set it to 1"):
+        LearnerSettings(learner="ranks", ranks=2, parallel=parallel, lora=LoraSettings())
     values = {"run_dir": tmp_path, "train": {"lora": {}}, "engine": {"kind": "vllm", "weight_sync": "nccl"}}
     with pytest.raises(ValidationError, match='"nccl" does not merge the adapters'):
         RunSettings.model_validate(values)

@@ -28,6 +28,21 @@ def add_parts(parameters: Iterable[Parameter], world: World) -> None:
             dist.all_reduce(local(parameter.grad), group=world.mesh["tensor"].get_group())
 
 
+def add_whole(parameters: Iterable[Parameter], world: World) -> None:
+    """Add up the gradients of `parameters`, which every rank holds whole, over all ranks; no gradient is 0.
+
+    Each rank's gradient is that of its own passes, or of its own tokens of a pass. Call once per optimiser
+    step. Invariant: the sums are equal on every rank, bit for bit, and so are the parameters.
+    """
+    held = list(parameters)
+    if all(parameter.grad is None for parameter in held):
+        return  # on every rank: all make the same number of passes
+    flat = torch.cat([torch.zeros_like(p).flatten() if p.grad is None else p.grad.flatten() for p in held])
+    dist.all_reduce(flat, group=world.control if flat.device.type == "cpu" else None)
+    for parameter, part in zip(held, flat.split([p.numel() for p in held]), strict=True):
+        parameter.grad = part.view_as(parameter)
+
+
 def clip_gradients(parameters: Iterable[Parameter], max_norm: float, world: World) -> float:
     """Scale the gradients down to `max_norm` over all parameters; return their norm before.
 

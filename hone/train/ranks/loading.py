@@ -40,11 +40,13 @@ def load_sharded(
     make_root: Callable[[PreTrainedModel], nn.Module],
     *,
     offload: bool = False,
+    frozen: bool = False,
 ) -> tuple[nn.Module, list[str]]:
     """Return the sharded root module that `make_root` makes of the model, and the names described below.
 
     Weights are float32 shards; with `dtype` bfloat16 they are the master weights, and each pass gathers them
-    as bfloat16. `offload` keeps shards, gradients and optimiser state in host memory.
+    as bfloat16. `offload` keeps shards, gradients and optimiser state in host memory. `frozen` weights, which
+    nothing updates, are shards in `dtype` itself.
 
     The names are those of parameters that every rank of a tensor group holds whole but uses for its own heads
     (the norms of queries and keys): their gradients are parts, to be added up over the group once per
@@ -55,6 +57,9 @@ def load_sharded(
     from transformers.distributed.configuration_utils import DistributedConfig
 
     read_config(path)
+    precision = MixedPrecisionPolicy()
+    if dtype == "bfloat16" and not frozen:
+        precision = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
     made: list[nn.Module] = []
     partial: list[str] = []
     config = AutoConfig.from_pretrained(path, local_files_only=True)
@@ -67,7 +72,8 @@ def load_sharded(
             partial.extend(_split_matrices(model, settings, world))
         model.tie_weights()  # after the split, whose rules name the output head too
         root = make_root(model)
-        _shard(root, model, dtype, world, offload=offload)
+        root.requires_grad_(not frozen)
+        _shard(root, model, world, precision=precision, offload=offload)
         made.append(root)
         model._is_distributed_loading_by_transformers = True
         return model
@@ -77,7 +83,7 @@ def load_sharded(
         hooked.from_pretrained(
             path,
             config=config,
-            dtype=torch.float32,
+            dtype=getattr(torch, dtype) if frozen else torch.float32,
             attn_implementation="sdpa",
             local_files_only=True,
             distributed_config=DistributedConfig(tp_size=world.mesh["tensor"].size()),
@@ -127,11 +133,10 @@ def _split_matrices(model: PreTrainedModel, settings: Any, world: World) -> list
     ]
 
 
-def _shard(root: nn.Module, model: PreTrainedModel, dtype: str, world: World, *, offload: bool) -> None:
+def _shard(
+    root: nn.Module, model: PreTrainedModel, world: World, *, precision: MixedPrecisionPolicy, offload: bool
+) -> None:
     """Apply FSDP2 to each layer and to the root; gradients are sums over the ranks, not means."""
-    precision = MixedPrecisionPolicy()
-    if dtype == "bfloat16":
-        precision = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
     mesh = world.shards if world.mesh["replicate"].size() > 1 else world.mesh["shard"]
     policy = CPUOffloadPolicy() if offload else OffloadPolicy()
     layers = set(model._no_split_modules or ())

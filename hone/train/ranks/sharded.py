@@ -13,8 +13,10 @@ import json
 import math
 import threading
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import nullcontext
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
 
@@ -23,15 +25,24 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
-from torch.distributed.tensor import DTensor
 
 from hone.train.batches import MicroBatch, TrainRow, micro_batches
 from hone.train.errors import NonFinite, StepCancelled
 from hone.train.learner import LearnerSpec, PassReport, Usage
+from hone.train.lora import (
+    adapters_disabled,
+    add_adapters,
+    base_digest,
+    merged_tensors,
+    require_same_base,
+    save_adapters,
+)
+from hone.train.masters import MasterWeights
 from hone.train.optimizer import end_names, make_optimizers
 from hone.train.passes import cost_model
 from hone.train.policy_model import PolicyModel
-from hone.train.ranks.gradients import add_parts, clip_gradients
+from hone.train.publish import tied_names
+from hone.train.ranks.gradients import add_parts, add_whole, clip_gradients
 from hone.train.ranks.loading import load_sharded
 from hone.train.ranks.schedule import rounds
 from hone.train.ranks.world import World, open_world
@@ -60,11 +71,18 @@ class ShardedLearner:
         sequence = world.mesh["sequence"]
         self._sequence = sequence.get_group() if sequence.size() > 1 else None
         self._policy, self._partial = self._load()
-        self._reference = self._load()[0].requires_grad_(False) if spec.objective.uses_reference else None
         model = self._policy.model
+        self._adapted = spec.settings.lora is not None
+        second = spec.objective.uses_reference and not self._adapted
+        self._reference = self._load()[0].requires_grad_(False) if second else None
+        if spec.settings.lora is not None:
+            add_adapters(model, spec.settings.lora)
         self._cost = cost_model(model.config)
-        self._parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
-        self.optimizers = make_optimizers(self._parameters, end_names(model), spec.optimizer)
+        trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
+        self._masters = MasterWeights(
+            trained, torch.device("cpu") if self._adapted and self._offload else None
+        )
+        self.optimizers = make_optimizers(self._masters.parameters, end_names(model), spec.optimizer)
         self._writer = ThreadPoolExecutor(1)
         self._saved: Future[None] | None = None
 
@@ -98,23 +116,27 @@ class ShardedLearner:
             branch_tokens=sum(batch.forest.branch_tokens for batch in counted),
             unique_tokens=sum(len(batch.forest.tokens) for batch in counted),
             passes=Counter(batch.kind for batch in counted),
-            flops=training_flops(counted, self._cost, head_parameters(self._policy.model), adapters=False),
+            flops=training_flops(
+                counted, self._cost, head_parameters(self._policy.model), adapters=self._adapted
+            ),
         )
 
     def optim_step(self, lr: float) -> float:
-        add_parts([self._parameters[name] for name in self._partial], self._world)
-        norm = clip_gradients(self._parameters.values(), self._spec.optimizer.max_grad_norm, self._world)
+        if self._adapted:
+            add_whole(self._masters, self._world)
+        add_parts([self._masters.parameters[name] for name in self._partial], self._world)
+        norm = clip_gradients(self._masters, self._spec.optimizer.max_grad_norm, self._world)
         if math.isfinite(norm):
             for part in self.optimizers:
                 for group in part.param_groups:
                     group["lr"] = lr
                 part.step()
+            self._masters.round_to_model()
         self.clear_gradients()
         return norm
 
     def clear_gradients(self) -> None:
-        for parameter in self._parameters.values():
-            parameter.grad = None
+        self._masters.clear_gradients()
         _reshard(self._policy)
 
     @torch.no_grad()
@@ -122,20 +144,23 @@ class ShardedLearner:
         self, rows: Sequence[TrainRow], of: Literal["policy", "reference"] = "policy"
     ) -> list[Float32]:
         """Return the log-probabilities of the tokens that this rank computed, 0 for the others."""
-        policy = self._policy if of == "policy" else self._reference
-        assert policy is not None, "the objective has no reference"
+        assert of == "policy" or self._spec.objective.uses_reference, "the objective has no reference"
+        policy = self._reference if of == "reference" and self._reference is not None else self._policy
+        base = of == "reference" and self._adapted
         logprobs = _empty(rows)
-        for batch, counts in self._rounds(rows):
-            self._agree(0.0)
-            values, _, _ = forward_pass(policy, batch, self._sequence)
-            if counts and self._reports:
-                self._store(logprobs, batch, values)
+        with adapters_disabled(policy.model) if base else nullcontext():
+            for batch, counts in self._rounds(rows):
+                self._agree(0.0)
+                values, _, _ = forward_pass(policy, batch, self._sequence)
+                if counts and self._reports:
+                    self._store(logprobs, batch, values)
         _reshard(policy)
         return logprobs
 
     def save(self, folder: Path) -> None:
         """Copy the state and write it in a thread; see `is_saved`."""
-        wait = begin_save(folder, self._parameters, self.optimizers, group=self._world.saving)
+        state = {**self._masters.parameters, **self._base}
+        wait = begin_save(folder, state, self.optimizers, group=self._world.saving)
         self._saved = self._writer.submit(wait)
 
     def is_saved(self) -> bool:
@@ -147,7 +172,10 @@ class ShardedLearner:
         return True
 
     def load(self, folder: Path) -> None:
-        load(folder, self._parameters, self.optimizers, group=self._world.saving)
+        found = {name: tensor.clone() for name, tensor in self._base.items()}
+        load(folder, {**self._masters.parameters, **found}, self.optimizers, group=self._world.saving)
+        require_same_base(folder, found, self._base, self._spec.model)
+        self._masters.round_to_model()
 
     def export(self, folder: Path) -> None:
         """Write this rank's share of the whole tensors as one file; rank 0 adds index and configuration."""
@@ -157,8 +185,7 @@ class ShardedLearner:
         model, world = self._policy.model, self._world
         dtype = getattr(torch, self._spec.dtype)
         own: dict[str, Tensor] = {}
-        for index, (name, tensor) in enumerate(_stored_tensors(model).items()):
-            whole = tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+        for index, (name, whole) in enumerate(merged_tensors(model, skip=tied_names(model))):
             if index % world.size == world.rank:
                 own[name] = whole.detach().to("cpu", dtype if whole.is_floating_point() else None)
         named = {name: tensor.contiguous() for name, tensor in revert_weight_conversion(model, own).items()}
@@ -169,9 +196,20 @@ class ShardedLearner:
         dist.all_gather_object(files, (file, list(named), sizes), group=world.control)
         if world.rank == 0:
             _write_index(model, folder, files, dtype)
+            if self._adapted:
+                save_adapters(model, folder / "adapter", base=self._spec.model)
 
     def usage(self) -> Usage:
         return device_usage(self._world.device)
+
+    @cached_property
+    def _base(self) -> dict[str, Tensor]:
+        """What tells the base model of adapters apart; empty where all weights are trained."""
+        return {"base": base_digest(self._policy.model)} if self._adapted else {}
+
+    @property
+    def _offload(self) -> bool:
+        return self._spec.settings.memory.offload_optimizer and self._world.device.type != "cpu"
 
     @property
     def _reports(self) -> bool:
@@ -189,8 +227,15 @@ class ShardedLearner:
                 memory=spec.settings.memory,
             )
 
-        offload = spec.settings.memory.offload_optimizer and self._world.device.type != "cpu"
-        policy, partial = load_sharded(spec.model, spec.dtype, self._world, make_root, offload=offload)
+        frozen = spec.settings.lora is not None
+        policy, partial = load_sharded(
+            spec.model,
+            spec.dtype,
+            self._world,
+            make_root,
+            offload=self._offload and not frozen,
+            frozen=frozen,
+        )
         return cast("PolicyModel", policy.eval()), partial
 
     def _rounds(self, rows: Sequence[TrainRow]) -> Iterator[tuple[MicroBatch, bool]]:
@@ -234,13 +279,6 @@ class ShardedLearner:
 
 def _empty(rows: Sequence[TrainRow]) -> list[Float32]:
     return [np.zeros(len(row.trained), np.float32) for row in rows]
-
-
-def _stored_tensors(model: PreTrainedModel) -> Mapping[str, Tensor]:
-    """Return the tensors of a model folder by name; tied ones once."""
-    stored = model.state_dict()
-    parameters: dict[str, Tensor] = dict(model.named_parameters())
-    return parameters | {name: b for name, b in model.named_buffers() if name in stored}
 
 
 def _write_index(
