@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import shutil
 from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 
 from hone.config import ConfigError
@@ -18,7 +19,7 @@ from hone.policy.model import load_model
 from hone.policy.settings import EngineSettings, ServerEngineSettings
 from hone.train.in_process import InProcessLearner
 from hone.train.learner import Learner
-from hone.train.lora import publish_adapters
+from hone.train.lora import load_adapters, publish_adapters
 from hone.train.publish import folder_fingerprint, published
 from hone.utils.concurrency import run_in_thread
 
@@ -43,32 +44,18 @@ def publisher(
             'set engine.weight_sync = "disk"'
         )
     alone = isinstance(settings, ServerEngineSettings) and settings.weight_sync == "adapter"
-    folders = WeightFolders(run_dir / "weights", policy, learner, adapters_alone=alone)
-    publish = _publisher(engine, policy, folders, settings)
-    if shared:
-        return publish
-
-    async def publish_of_ranks(version: int) -> None:
-        """Load what the ranks have written into this process's copy, which a local engine shares."""
-        folder = await run_in_thread(folders.write, version)
-        await run_in_thread(_load_in_place, policy, folder)
-        await publish(version)
-
-    return publish_of_ranks
-
-
-def _load_in_place(policy: Policy, folder: Path) -> None:
-    import torch
-
-    written = load_model(folder, policy.settings.dtype)
-    with torch.no_grad():
-        for mine, theirs in zip(policy.model.parameters(), written.parameters(), strict=True):
-            mine.copy_(theirs)
+    folders = WeightFolders(run_dir / "weights", policy, learner, adapters_alone=alone, shared=shared)
+    return _publisher(engine, policy, folders, settings)
 
 
 def _publisher(engine: Engine, policy: Policy, folders: WeightFolders, settings: EngineSettings) -> Publish:
     if isinstance(engine, LocalEngine):
-        return engine.set_version
+
+        async def publish_locally(version: int) -> None:
+            await run_in_thread(folders.refresh, version)
+            await engine.set_version(version)
+
+        return publish_locally
     assert isinstance(engine, Fleet), "an engine is local or a fleet of servers"
     assert isinstance(settings, ServerEngineSettings), "a fleet has the settings of servers"
     if settings.weight_sync == "nccl":
@@ -88,33 +75,79 @@ def _publisher(engine: Engine, policy: Policy, folders: WeightFolders, settings:
 
 
 class WeightFolders:
-    """Writes `weights/v<version>` (Hugging Face or peft folders) atomically and removes old versions."""
+    """Writes `weights/v<version>` (Hugging Face or peft folders) atomically and removes old versions.
 
-    def __init__(self, root: Path, policy: Policy, learner: Learner, *, adapters_alone: bool = False) -> None:
+    Keeps this process's copy of the weights current: local engines sample from it, and probes are made of it.
+    """
+
+    def __init__(
+        self,
+        root: Path,
+        policy: Policy,
+        learner: Learner,
+        *,
+        adapters_alone: bool = False,
+        shared: bool = True,
+    ) -> None:
+        """`shared`: whether the learner trains the policy's model itself, and not another copy."""
         self._root = root
         self._policy = policy
         self._learner = learner
         self._adapters_alone = adapters_alone
+        self._shared = shared
 
     def write(self, version: int) -> Path:
         """Write the learner's current weights; replace a folder that a killed run left."""
-        folder = self._root / f"v{version}"
-        partial = self._root / f".writing-{folder.name}"
-        shutil.rmtree(partial, ignore_errors=True)
-        partial.mkdir(parents=True)
         if self._adapters_alone:
-            publish_adapters(self._policy.model, partial, base=self._policy.settings.path)
+            self.refresh(version)
+            write = partial(publish_adapters, self._policy.model, base=self._policy.settings.path)
+            return self._replace(f"v{version}", write)
+        folder = self._replace(f"v{version}", self._write_merged)
+        if not self._shared and self._learner.adapted:
+            load_adapters(self._policy.model, folder / "adapter")
+        elif not self._shared:
+            _load_in_place(self._policy, folder)
+        return folder
+
+    def refresh(self, version: int) -> None:
+        """Give this process's copy the learner's current weights."""
+        if self._shared:
+            return
+        if self._learner.adapted:
+            folder = self._replace("adapters", self._learner.export_adapters)
+            load_adapters(self._policy.model, folder)
+            shutil.rmtree(folder)
         else:
-            self._learner.export(partial)
-            self._policy.tokenizer.save_pretrained(partial)
+            self.keep_only(self.write(version))
+
+    def _write_merged(self, folder: Path) -> None:
+        self._learner.export(folder)
+        self._policy.tokenizer.save_pretrained(folder)
+
+    def _replace(self, name: str, write: Callable[[Path], None]) -> Path:
+        """Return the folder `name`, which holds what `write` has put into it."""
+        folder = self._root / name
+        unfinished = self._root / f".writing-{name}"
+        shutil.rmtree(unfinished, ignore_errors=True)
+        unfinished.mkdir(parents=True)
+        write(unfinished)
         shutil.rmtree(folder, ignore_errors=True)
-        partial.rename(folder)
+        unfinished.rename(folder)
         return folder
 
     def keep_only(self, folder: Path) -> None:
         for other in self._root.iterdir():
             if other.name != folder.name:
                 shutil.rmtree(other)
+
+
+def _load_in_place(policy: Policy, folder: Path) -> None:
+    import torch
+
+    written = load_model(folder, policy.settings.dtype)
+    with torch.no_grad():
+        for mine, theirs in zip(policy.model.parameters(), written.parameters(), strict=True):
+            mine.copy_(theirs)
 
 
 def make_probe(policy: Policy) -> WeightProbe:

@@ -184,7 +184,14 @@ class InProcessLearner:
             self.model.save_pretrained(str(folder))
             return
         save_merged(self.model, folder)
-        save_adapters(self.model, folder / "adapter", base=self.model.name_or_path or "")
+        self.export_adapters(folder / "adapter")
+
+    @property
+    def adapted(self) -> bool:
+        return self._adapted
+
+    def export_adapters(self, folder: Path) -> None:
+        save_adapters(self.model, folder, base=self.model.name_or_path or "")
 
     def usage(self) -> Usage:
         return device_usage(self.model.device)

@@ -100,6 +100,15 @@ class Learner(Protocol):
         """Write the weights, adapters merged, and their configuration into `folder` for transformers."""
         ...
 
+    @property
+    def adapted(self) -> bool:
+        """Whether adapters are trained, and not the model's own weights."""
+        ...
+
+    def export_adapters(self, folder: Path) -> None:
+        """Write the adapters alone, in float32, into `folder` for peft; only with adapters."""
+        ...
+
     def usage(self) -> Usage:
         """Return what the learner has used of its devices."""
         ...

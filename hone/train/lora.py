@@ -114,6 +114,21 @@ def save_adapters(model: PreTrainedModel, folder: Path, *, base: Path | str) -> 
     _write_adapters(model, folder, base, dict(adapter_tensors(model)), alpha=adapter_config(model).lora_alpha)
 
 
+def load_adapters(model: PreTrainedModel, folder: Path) -> None:
+    """Give `model` the adapters that `save_adapters` has written; add adapters first if it has none."""
+    from peft import LoraConfig
+    from safetensors.torch import load_file
+
+    if not has_adapters(model):
+        config = cast("Any", LoraConfig.from_pretrained(str(folder)))
+        targets = tuple(sorted(config.target_modules))
+        add_adapters(model, LoraSettings(rank=config.r, alpha=config.lora_alpha, targets=targets))
+    stored = load_file(folder / "adapter_model.safetensors")
+    with torch.no_grad():
+        for name, tensor in adapter_tensors(model):
+            tensor.copy_(stored[name])
+
+
 def publish_adapters(model: PreTrainedModel, folder: Path, *, base: Path | str) -> None:
     """Write the adapters as engine servers hold them: in the model's precision, alpha / rank folded into B.
 

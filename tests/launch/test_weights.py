@@ -18,6 +18,7 @@ from hone.policy.model import load_model
 from hone.policy.settings import ModelSettings, OpenAIEngineSettings
 from hone.policy.tiny import make_tiny
 from hone.train.in_process import InProcessLearner
+from hone.train.lora import publish_adapters
 from hone.train.loss import CrossEntropy
 from hone.train.settings import LearnerSettings, LoraSettings, OptimizerSettings, PassSettings
 from tests.policy.conftest import SETTINGS, TEXTS
@@ -75,6 +76,65 @@ def test_written_weights_and_probe_have_the_adapters(policy: Policy, tmp_path: P
         logits = written(torch.tensor([probe.prompt])).logits[0, -1]
     assert torch.allclose(torch.from_numpy(probe.logprobs), torch.log_softmax(logits, -1), atol=1e-5)
     assert abs(probe.logprobs - before).max() > 1e-2
+
+
+class InAnotherProcess:
+    """A learner whose model this process does not share."""
+
+    def __init__(self, folder: Path, lora: LoraSettings | None) -> None:
+        self._learner = InProcessLearner(
+            load_model(folder),
+            objective=CrossEntropy(),
+            optimizer=OptimizerSettings(),
+            passes=PassSettings(),
+            settings=LearnerSettings(lora=lora),
+        )
+        self.model, self.adapted = self._learner.model, lora is not None
+        self.export, self.export_adapters = self._learner.export, self._learner.export_adapters
+
+    def train(self) -> None:
+        with torch.no_grad():
+            for parameter in self._learner.masters:
+                parameter.add_(0.05)
+
+
+@pytest.mark.parametrize("lora", [None, LoraSettings(rank=4)])
+def test_local_engine_samples_from_the_weights_of_ranks(
+    policy: Policy, settings: RunSettings, folder: Path, lora: LoraSettings | None
+):
+    learner = InAnotherProcess(folder, lora)
+    ids = torch.arange(20)[None]
+
+    async def run() -> None:
+        async with open_engine(policy, settings) as engine:
+            publish = publisher(engine, policy, learner, settings.engine, settings.run_dir)  # type: ignore[arg-type]
+            for version in range(3):
+                await publish(version)
+                with torch.no_grad():
+                    ours, theirs = policy.model(ids).logits, learner.model(ids).logits
+                assert torch.allclose(ours, theirs, atol=1e-6)
+                before = theirs
+                learner.train()
+                with torch.no_grad():
+                    assert not torch.allclose(learner.model(ids).logits, before, atol=1e-3)
+
+    asyncio.run(run())
+    left = [path.name for path in (settings.run_dir / "weights").iterdir()]
+    assert left == ([] if lora else ["v2"])
+
+
+def test_adapters_of_ranks_are_published_alone(policy: Policy, folder: Path, tmp_path: Path):
+    learner = InAnotherProcess(folder, LoraSettings(rank=4))
+    root = tmp_path / "weights"
+    folders = WeightFolders(root, policy, learner, adapters_alone=True, shared=False)  # type: ignore[arg-type]
+    folders.write(1)
+    learner.train()
+    written = folders.write(2)
+    assert sorted(path.name for path in root.iterdir()) == ["v1", "v2"]
+    expected = tmp_path / "expected"
+    publish_adapters(learner.model, expected, base=policy.settings.path)
+    for file in sorted(expected.iterdir()):
+        assert (written / file.name).read_bytes() == file.read_bytes()
 
 
 def test_leftover_weights_are_replaced_and_old_ones_removed(policy: Policy, tmp_path: Path):

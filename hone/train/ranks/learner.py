@@ -91,6 +91,13 @@ class RanksLearner:
         folder.mkdir(parents=True, exist_ok=True)
         self._call("export", folder)
 
+    @property
+    def adapted(self) -> bool:
+        return self.spec.settings.lora is not None
+
+    def export_adapters(self, folder: Path) -> None:
+        self._call("export_adapters", folder)
+
     def usage(self) -> Usage:
         parts: list[Usage] = self._call("usage")
         flops = [part.peak_flops for part in parts if part.peak_flops is not None]

@@ -196,8 +196,13 @@ class ShardedLearner:
         dist.all_gather_object(files, (file, list(named), sizes), group=world.control)
         if world.rank == 0:
             _write_index(model, folder, files, dtype)
-            if self._adapted:
-                save_adapters(model, folder / "adapter", base=self._spec.model)
+        if self._adapted:
+            self.export_adapters(folder / "adapter")
+
+    def export_adapters(self, folder: Path) -> None:
+        """Write the adapters, which every rank holds, on rank 0."""
+        if self._world.rank == 0:
+            save_adapters(self._policy.model, folder, base=self._spec.model)
 
     def usage(self) -> Usage:
         return device_usage(self._world.device)
