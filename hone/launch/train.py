@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,7 +28,6 @@ from hone.rollout.rewards import is_masked, weigh
 from hone.rollout.store import Store
 from hone.tasks.sources import check_proven, load_splits
 from hone.train import checkpoint, loop
-from hone.train.in_process import InProcessLearner
 from hone.train.loss import policy_objective
 from hone.train.metrics import MetricsWriter
 from hone.train.settings import LoraSettings
@@ -117,7 +116,6 @@ async def run_training(
                     collect=collect,
                     is_masked=lambda trajectory: is_masked(trajectory, settings.rollout),
                     on_step=display.on_step,
-                    restart=_restart(trainer),
                     while_training=lambda: while_training(engine, settings),
                     warn=reporter.note,
                     validator=make_validator(
@@ -126,19 +124,6 @@ async def run_training(
                 )
             )
         return _report(settings.run_dir, ledger.balance().steps, display)
-
-
-def _restart(trainer: Trainer) -> Callable[[], None] | None:
-    """Return a function that starts the ranks again; None for a learner without ranks."""
-    learner = trainer.learner
-    if isinstance(learner, InProcessLearner):
-        return None
-
-    def restart() -> None:
-        learner.restart()
-        trainer.reset()
-
-    return restart
 
 
 def _report(run_dir: Path, steps: int, display: TrainingDisplay) -> TrainReport:

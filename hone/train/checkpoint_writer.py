@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Self
 
 from hone.train.checkpoint import Tokenizer, TrainState, begin_save
-from hone.train.errors import CheckpointError
+from hone.train.errors import CheckpointError, RankError
 from hone.train.settings import CheckpointSettings
 from hone.train.trainer import Trainer
 
@@ -28,7 +28,7 @@ class CheckpointWriter:
     """Writes the checkpoints of one run; at most one is under way.
 
     Use it as a context manager, synchronous or not. The end of the block waits for the last checkpoint; after
-    an error in the block, for a few seconds only.
+    an error in the block for a few seconds only, unless it is a RankError, after which the run goes on.
     """
 
     def __init__(
@@ -100,8 +100,8 @@ class CheckpointWriter:
         if kind is None:
             self.wait()
         elif self._writing is not None:
-            wait([self._writing], ABANDON_S)
-            self._report()
+            wait([self._writing], self._wait_after(kind))
+            self._report(kind)
 
     async def __aenter__(self) -> Self:
         return self
@@ -110,25 +110,37 @@ class CheckpointWriter:
         if kind is None:
             await self.wait_async()
         elif self._writing is not None:
-            await _until_done(self._writing, ABANDON_S)
-            self._report()
+            await _until_done(self._writing, self._wait_after(kind))
+            self._report(kind)
 
     def _take(self) -> Path | None:
         writing, self._writing = self._writing, None
         if writing is None:
             return self._last
         if not writing.done():
-            raise CheckpointError(
-                f"a checkpoint in {self._directory} is not complete after {self._settings.timeout_s:g} s: "
-                "check its disk, or raise checkpoint.timeout_s"
-            )
+            raise self._late()
         self._last = writing.result()
         return self._last
 
-    def _report(self) -> None:
+    def _late(self) -> CheckpointError:
+        return CheckpointError(
+            f"a checkpoint in {self._directory} is not complete after {self._settings.timeout_s:g} s: "
+            "check its disk, or raise checkpoint.timeout_s"
+        )
+
+    def _wait_after(self, kind: type[BaseException]) -> float:
+        """Return for how many seconds to wait after an error in the block.
+
+        A run that goes on after a RankError must not do so beside the thread of an earlier checkpoint.
+        """
+        return self._settings.timeout_s if issubclass(kind, RankError) else ABANDON_S
+
+    def _report(self, kind: type[BaseException]) -> None:
         """Log how the checkpoint under way has ended; another error ends the block."""
         writing, self._writing = self._writing, None
         if writing is not None and not writing.done():
+            if issubclass(kind, RankError):
+                raise self._late()
             log.warning("a checkpoint in %s is left incomplete", self._directory)
         elif writing is not None and (error := writing.exception()) is not None:
             log.warning("%s", error)

@@ -27,6 +27,7 @@ from hone.train.checkpoint_writer import CheckpointWriter
 from hone.train.errors import RankError, StaleSample, TrainError
 from hone.train.idle import check_idle, count_idle, idle_steps_before
 from hone.train.metrics import MetricsWriter
+from hone.train.restarts import Restarts
 from hone.train.samples import build_samples
 from hone.train.settings import TrainSettings
 from hone.train.trainer import Trainer
@@ -58,7 +59,6 @@ class TrainRun:
     while_training: Callable[[], AbstractAsyncContextManager[None]] = nullcontext  # around each training step
     warn: Callable[[str], None] = log.warning
     validator: Validator | None = None
-    restart: Callable[[], None] | None = None  # after a RankError: to the start weights; None: cannot
 
 
 async def train(run: TrainRun) -> None:
@@ -69,16 +69,12 @@ async def train(run: TrainRun) -> None:
     Raises TrainError (StaleSample, NonFinite, CheckpointError, RankError) and the errors of `collect` and the
     ledger. After an error or a crash, the same call resumes the run.
     """
-    for left in reversed(range(run.settings.restarts + 1)):
+    restarts = Restarts(run.trainer, run.settings.restarts, run.warn)
+    while True:
         try:
-            await _train(run)
+            return await _train(run)
         except RankError as error:
-            if run.restart is None or left == 0:
-                raise
-            run.warn(f"{error}\nThe ranks start again, from the last checkpoint.")
-            await run_in_thread(run.restart)
-        else:
-            return
+            await run_in_thread(restarts.after, error)
 
 
 async def _train(run: TrainRun) -> None:

@@ -112,8 +112,9 @@ class Trainer:
         self._calls = state["calls"]
         self._skips_in_a_row = state["skips_in_a_row"]
 
-    def reset(self) -> None:
-        """Set the counters to those of a new trainer, for a learner that has its start weights again."""
+    def restart(self) -> None:
+        """After a RankError: begin again, with the start weights and new counters; blocks."""
+        self.learner.restart()
         self.load_state_dict({"optimizer_steps": 0, "calls": 0, "skips_in_a_row": 0})
 
     def _rows(self, samples: Sequence[Sample]) -> list[TrainRow]:

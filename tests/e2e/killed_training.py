@@ -1,4 +1,4 @@
-"""`hone train` in this process, which kills itself with -9 at a chosen moment.
+"""`hone train` in this process, which kills itself with -9 at a chosen moment, or whose rank does.
 
 Run as: python -m tests.e2e.killed_training MOMENT RECIPE [--set ...]
 """
@@ -35,6 +35,8 @@ def arm(moment: str) -> None:
 
     from hone.rollout.ledger import Ledger
     from hone.train import sharded_state
+    from hone.train.ranks import launcher
+    from tests.train.ranks import killed_rank
 
     match moment:
         case "rollout":  # some rollouts of the second step have ended, others run
@@ -45,6 +47,8 @@ def arm(moment: str) -> None:
             die_at(sharded_state, "dcp_save", 2)
         case "between_checkpoint_and_commit":
             die_at(Ledger, "commit_step", 2)
+        case "rank":  # at the point that `killed_rank.kill_at` was told
+            launcher.WORKER = killed_rank.__name__
         case _:
             raise ValueError(moment)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -13,6 +14,7 @@ import torch
 
 from hone.rollout.ledger import Disposition, Ledger
 from tests.e2e.small_run import RECIPE, REPOSITORY, TIMEOUT_S, hone, sets
+from tests.train.ranks.killed_rank import FOLDER, kill_at
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1500)]  # the first one waits for the quickstart, too
 
@@ -21,7 +23,7 @@ GROUPS = 2  # per step
 MOMENTS = ("rollout", "optimizer_step", "checkpoint_writing")
 
 
-def alone(run_dir: Path, finished: Path) -> list[str]:
+def alone(run_dir: Path, finished: Path, **more: object) -> list[str]:
     """Return settings of a training of three steps of short rollouts, each reply computed without a cache.
 
     Other rows of a batch, or a cached prefix, change the last bits of logits, and so which token is drawn
@@ -29,7 +31,7 @@ def alone(run_dir: Path, finished: Path) -> list[str]:
     """
     engine = {"engine__max_batch": 1, "engine__cached_sessions": 0}
     short = {"agent__turn_limit": 3, "sampling__max_tokens": 24}
-    return sets(run_dir, groups_per_step=GROUPS, model__path=finished / "start", **engine, **short)
+    return sets(run_dir, groups_per_step=GROUPS, model__path=finished / "start", **engine, **short, **more)
 
 
 @pytest.fixture(scope="module")
@@ -70,6 +72,33 @@ def test_killed_run_resumes_where_it_was(
     assert finished_before <= trained, "a finished rollout was dropped"
     if moment != "rollout":  # an interrupted rollout is sampled again; finished ones give the same weights
         assert same_weights(tmp_path / "run", undisturbed), "the resumed run has other weights"
+
+
+@pytest.mark.full
+def test_training_goes_on_by_itself_after_the_death_of_a_rank(finished: Path, tmp_path: Path) -> None:
+    ranks = {"train__learner": "ranks", "train__ranks": 2}
+    whole, broken, kills = (tmp_path / name for name in ("whole", "broken", "kills"))
+    hone("train", str(RECIPE), *alone(whole, finished, **ranks))
+    kills.mkdir()
+    kill_at(kills, "optimizer", rank=1, call=6)  # the third optimiser step, of the second step
+    arguments = [str(RECIPE), *alone(broken, finished, **ranks)]
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.e2e.killed_training", "rank", *arguments],
+        cwd=REPOSITORY,
+        env={**os.environ, FOLDER: str(kills)},
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+    )
+    assert done.returncode == 0, done.stderr
+    assert not list(kills.iterdir()), "the rank was not killed"
+    assert "rank 1 was killed by signal 9" in done.stdout + done.stderr
+    shown = [json.loads(hone("show", str(run), "--json").stdout) for run in (broken, whole)]
+    assert shown[0]["in_flight"] == 0
+    assert [shown[0][key] for key in ("steps", "trained", "masked")] == [
+        shown[1][key] for key in ("steps", "trained", "masked")
+    ]
+    assert same_weights(broken, whole), "the run has other weights"
 
 
 def same_weights(run: Path, other: Path) -> bool:

@@ -13,7 +13,7 @@ import pytest
 from hone.train import checkpoint, checkpoint_writer
 from hone.train.checkpoint import TrainState
 from hone.train.checkpoint_writer import CheckpointWriter
-from hone.train.errors import CheckpointError
+from hone.train.errors import CheckpointError, RankError
 from hone.train.settings import CheckpointSettings
 from hone.train.trainer import Trainer
 from tests.waiting import LIMIT_S
@@ -144,4 +144,31 @@ def test_stopped_run_abandons_a_slow_write(
     asyncio.run(stop())
     assert "is left incomplete" in caplog.text
     assert checkpoint.latest(tmp_path) is None
+    disk.released.set()
+
+
+def test_run_that_starts_its_ranks_again_waits_for_the_write(
+    tmp_path: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checkpoint_writer, "ABANDON_S", 0.0)
+
+    async def run() -> None:
+        async with disk.writer(tmp_path) as writer:
+            writer.begin(TrainState(step=0))
+            asyncio.get_running_loop().call_soon(disk.released.set)
+            raise RankError("a rank was killed")
+
+    with pytest.raises(RankError, match="was killed"):
+        asyncio.run(run())
+    assert checkpoint.latest(tmp_path) == tmp_path / "step-000000"
+
+
+def test_hanging_disk_ends_a_run_whose_rank_has_died(tmp_path: Path, disk: Disk) -> None:
+    def run() -> None:
+        with disk.writer(tmp_path, timeout_s=0.01) as writer:
+            writer.begin(TrainState(step=0))
+            raise RankError("a rank was killed")
+
+    with pytest.raises(CheckpointError, match=r"is not complete after 0\.01 s"):
+        run()
     disk.released.set()

@@ -1,8 +1,9 @@
-"""The main loop on a real model, a real ledger and a real store; only the task is a toy."""
+"""The main loop, in a toy run."""
 
 from __future__ import annotations
 
 import asyncio
+import copy
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
@@ -16,9 +17,10 @@ from hone.outcomes import Outcome
 from hone.rollout.ledger import Ledger
 from hone.rollout.store import Store
 from hone.train import checkpoint
-from hone.train.errors import StaleSample, StepCancelled, TrainError
+from hone.train.batches import TrainRow
+from hone.train.errors import RankError, StaleSample, StepCancelled, TrainError
+from hone.train.learner import PassReport
 from hone.train.loop import (
-    TrainRun,
     dispose,
     recorded_steps,
     replay,
@@ -29,138 +31,36 @@ from hone.train.loop import (
 from hone.train.metrics import MetricsWriter, read_metrics
 from hone.train.settings import (
     AlgorithmSettings,
-    BatchSettings,
-    CheckpointSettings,
     LossSettings,
-    OptimizerSettings,
     TrainSettings,
 )
 from hone.train.trainer import policy_trainer
-from hone.types import Node, TokenTree, Trajectory
+from hone.types import TokenTree, Trajectory
 from tests.train.examples import model_of, tiny_model, tokenizer
+from tests.train.toy_run import ToyRun, settings_of
 from tests.train.trajectories import rendered, trajectory
 from tests.waiting import LIMIT_S
 
 pytestmark = pytest.mark.model
-SMALL = 16  # a reply is worth the share of its tokens below this
 
 
 class Crash(Exception):
     pass
 
 
-class World:
-    """One process of a run: everything is built from the content of `run_dir`."""
-
-    def __init__(self, run_dir: Path, settings: TrainSettings, crash: Callable[[str, int], None]) -> None:
-        self.version = -1
-        self.settings, self.crash = settings, crash
-        self.ledger = Ledger.open(run_dir)
-        self.store = Store(run_dir / "rollouts")
-        self.metrics = MetricsWriter(run_dir, tensorboard=False)
-        self.trainer = policy_trainer(tiny_model(), settings, temperature=1.0)
-        self.run = TrainRun(
-            run_dir=run_dir,
-            settings=settings,
-            trainer=self.trainer,
-            tokenizer=tokenizer(),
-            publish=lambda version: self.publish(version),
-            ledger=self.ledger,
-            metrics=self.metrics,
-            collect=self.collect,
-            is_masked=lambda t: t.outcome is Outcome.TURN_LIMIT,
-            on_step=lambda step, _: self.crash("ended", step),
-        )
-        commit = self.ledger.commit_step
-
-        def watched_commit(step: int, disposals: object) -> None:
-            crash("checkpointed", step)
-            commit(step, disposals)  # type: ignore[arg-type]
-
-        self.ledger.commit_step = watched_commit  # type: ignore[method-assign]
-
-    async def publish(self, version: int) -> None:
-        self.crash("trained", version - 1)
-        self.version = version
-
-    async def collect(self, step: int) -> Sequence[Trajectory]:
-        open_ones = [e.rollout_id for e in self.ledger.entries(step) if e.disposition is None]
-        self.ledger.drop(open_ones, "superseded")
-        attempt = len(self.ledger.entries(step)) // 17
-        torch.manual_seed(step)
-        batch = [self.attempt(step, i, attempt) for i in range(17)]
-        self.crash("collected", step)
-        return batch
-
-    def attempt(self, step: int, index: int, attempt: int) -> Trajectory:
-        """Sixteen rollouts in four groups, some at a limit; the seventeenth meets a fault."""
-        rollout_id, group_id = f"s{step}-{index:02}-{attempt}", f"s{step}g{index % 4}"
-        self.ledger.dispatch(
-            rollout_id, group_id=group_id, index=index // 4, task_id="t", step=step, version=self.version
-        )
-        if index == 16:
-            self.ledger.end(rollout_id, Outcome.SANDBOX_ERROR)
-            return trajectory(rollout_id, group_id=group_id, outcome=Outcome.SANDBOX_ERROR)
-        tree = self.say([index % 4 + 1, 2, 3])
-        reply = tree.nodes[1].tokens
-        made = trajectory(
-            rollout_id,
-            group_id=group_id,
-            outcome=Outcome.TURN_LIMIT if index == 3 else Outcome.UNRESOLVED,
-            reward=float((reply < SMALL).mean()),
-            tree=tree,
-        )
-        directory = self.store.save(made, group=index % 4, index=index // 4)
-        self.ledger.end(rollout_id, made.outcome, reward=made.reward, directory=directory)
-        return made
-
-    @torch.no_grad()
-    def say(self, prompt: list[int]) -> TokenTree:
-        ids, logprobs = torch.tensor([prompt]), []
-        for _ in range(6):
-            every = torch.log_softmax(
-                model_of(self.trainer)(input_ids=ids, use_cache=False).logits[0, -1], -1
-            )
-            token = torch.multinomial(every.exp(), 1)
-            logprobs.append(float(every[token]))
-            ids = torch.cat([ids, token[None]], 1)
-        reply = Node(
-            parent=0,
-            tokens=ids[0, len(prompt) :].numpy().astype(np.int32),
-            sampled=True,
-            logprobs=np.array(logprobs, np.float32),
-            version=np.full(6, self.version, np.int32),
-            turn=0,
-        )
-        return TokenTree([rendered(None, prompt), reply])
-
-    def close(self) -> None:
-        self.metrics.close()
-        self.ledger.close()
-
-
-def settings_of(steps: int, every: int = 1) -> TrainSettings:
-    return TrainSettings(
-        steps=steps,
-        optimizer=OptimizerSettings(lr=1e-2, schedule="linear"),
-        batch=BatchSettings(mini_batches=2),
-        checkpoint=CheckpointSettings(every=every),
-    )
-
-
 def live(
     run_dir: Path, settings: TrainSettings, crash: Callable[[str, int], None] = lambda *_: None
-) -> World:
-    world = World(run_dir, settings, crash)
+) -> ToyRun:
+    run = ToyRun(run_dir, settings, crash)
     try:
-        asyncio.run(train(world.run))
+        asyncio.run(train(run.parts))
     finally:
-        world.close()
-    return world
+        run.close()
+    return run
 
 
-def weights(world: World) -> list[torch.Tensor]:
-    return [p.detach().clone() for p in model_of(world.trainer).parameters()]
+def weights(run: ToyRun) -> list[torch.Tensor]:
+    return [p.detach().clone() for p in run.model.parameters()]
 
 
 def test_loop_learns_and_accounts_for_every_rollout(tmp_path: Path) -> None:
@@ -211,6 +111,36 @@ def test_crashed_run_resumes_to_the_same_weights(
     assert [r["step"] for r in read_metrics(tmp_path / "broken")] == [0, 1, 2, 3]
 
 
+@pytest.mark.parametrize("restarts", [1, 0])
+def test_run_goes_on_from_its_checkpoint_after_a_rank_error(
+    tmp_path: Path, restarts: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The learner of this process stands in for one on ranks."""
+    run = ToyRun(tmp_path / "broken", settings_of(4, 2, restarts=restarts))
+    learner = run.trainer.learner
+    compute, start, calls = learner.forward_backward, copy.deepcopy(run.model.state_dict()), 0
+
+    def fail_in_step_3(rows: Sequence[TrainRow]) -> PassReport:
+        nonlocal calls
+        calls += 1
+        if calls == 8:
+            raise RankError("rank 1 was killed")
+        return compute(rows)
+
+    monkeypatch.setattr(learner, "forward_backward", fail_in_step_3)
+    monkeypatch.setattr(learner, "restart", lambda: run.model.load_state_dict(start))
+    if restarts == 0:
+        with pytest.raises(RankError, match="rank 1"):
+            asyncio.run(train(run.parts))
+    else:
+        asyncio.run(train(run.parts))
+        expected = weights(live(tmp_path / "whole", settings_of(4, 2)))
+        assert all(torch.equal(a, b) for a, b in zip(expected, weights(run), strict=True))
+        balance = run.ledger.balance()
+        assert (balance.trained, balance.masked, balance.in_flight, balance.steps) == (60, 4, 0, 4)
+    run.close()
+
+
 def test_next_step_collects_while_a_checkpoint_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -219,7 +149,7 @@ def test_next_step_collects_while_a_checkpoint_is_written(
 
     def note(where: str, step: int) -> None:
         if (where, step) == ("collected", 1):
-            committed.append(world.ledger.last_step)
+            committed.append(run.ledger.last_step)
             collecting.set()
 
     def mark(folder: Path) -> None:
@@ -228,11 +158,11 @@ def test_next_step_collects_while_a_checkpoint_is_written(
 
     mark_complete = checkpoint._mark_complete
     monkeypatch.setattr(checkpoint, "_mark_complete", mark)
-    world = World(tmp_path, settings_of(2), note)
-    asyncio.run(train(world.run))
+    run = ToyRun(tmp_path, settings_of(2), note)
+    asyncio.run(train(run.parts))
     assert committed == [None], "a step was committed before its checkpoint was complete"
-    assert world.ledger.last_step == 1
-    world.close()
+    assert run.ledger.last_step == 1
+    run.close()
 
 
 def test_finished_run_trains_no_further(tmp_path: Path) -> None:
@@ -245,15 +175,15 @@ def test_finished_run_trains_no_further(tmp_path: Path) -> None:
 
 
 def test_engine_with_old_weights_stops_the_run(tmp_path: Path) -> None:
-    world = World(tmp_path, settings_of(3), lambda *_: None)
+    run = ToyRun(tmp_path, settings_of(3))
 
     async def forget(version: int) -> None:
-        world.version = 0
+        run.version = 0
 
-    world.publish = forget  # type: ignore[method-assign]
+    run.publish = forget  # type: ignore[method-assign]
     with pytest.raises(StaleSample, match=r"versions 0 to 0 at step 1.*training is on-policy"):
-        asyncio.run(train(world.run))
-    world.close()
+        asyncio.run(train(run.parts))
+    run.close()
 
 
 @pytest.mark.parametrize("version", [4, 5, 6])
@@ -295,25 +225,25 @@ def test_arrival_order_of_rollouts_does_not_matter() -> None:
 
 
 def test_cancelling_the_loop_stops_its_training_thread(tmp_path: Path) -> None:
-    world = World(tmp_path, settings_of(3), lambda *_: None)
+    run = ToyRun(tmp_path, settings_of(3))
     stopped: list[type[BaseException]] = []
-    step, cancel, cancelled = world.trainer.step, world.trainer.cancel, threading.Event()
+    step, cancel, cancelled = run.trainer.step, run.trainer.cancel, threading.Event()
 
     def noted_cancel() -> None:
         cancel()
         cancelled.set()
 
-    world.trainer.cancel = noted_cancel  # type: ignore[method-assign]
+    run.trainer.cancel = noted_cancel  # type: ignore[method-assign]
 
     async def cancel_in_the_middle() -> None:
-        loop, job = asyncio.get_running_loop(), asyncio.ensure_future(train(world.run))
+        loop, job = asyncio.get_running_loop(), asyncio.ensure_future(train(run.parts))
 
         def cancelled_step(samples: object) -> dict[str, float]:
             def ask(*_: object) -> None:
                 loop.call_soon_threadsafe(job.cancel)
                 assert cancelled.wait(LIMIT_S)
 
-            handle = model_of(world.trainer).lm_head.register_forward_hook(ask)
+            handle = model_of(run.trainer).lm_head.register_forward_hook(ask)
             try:
                 return step(samples)  # type: ignore[arg-type]
             except BaseException as error:
@@ -322,12 +252,12 @@ def test_cancelling_the_loop_stops_its_training_thread(tmp_path: Path) -> None:
             finally:
                 handle.remove()
 
-        world.trainer.step = cancelled_step  # type: ignore[method-assign]
+        run.trainer.step = cancelled_step  # type: ignore[method-assign]
         with pytest.raises(asyncio.CancelledError):
             await job
 
     asyncio.run(cancel_in_the_middle())
-    world.close()
+    run.close()
     assert stopped == [StepCancelled]
     resumed = live(tmp_path, settings_of(3))
     assert resumed.version == 3

@@ -28,6 +28,7 @@ from torch.distributed.elastic.multiprocessing import (
 
 from hone.utils.devices import visible_devices
 
+WORKER = "hone.train.ranks.worker"
 STOP_S = 10.0  # from SIGTERM to SIGKILL
 _TAIL_BYTES = 1500
 _ELASTIC_LOGGER = "torch.distributed.elastic"
@@ -73,7 +74,7 @@ class RankProcesses:
             self._context = start_processes(
                 name="rank",
                 entrypoint=sys.executable,
-                args=dict.fromkeys(range(ranks), ("-m", "hone.train.ranks.worker")),
+                args=dict.fromkeys(range(ranks), ("-m", WORKER)),
                 envs={r: {**shared, "RANK": str(r), "LOCAL_RANK": str(r)} for r in range(ranks)},
                 logs_specs=_OneFilePerRank(self._logs),
             )

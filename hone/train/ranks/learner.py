@@ -46,15 +46,17 @@ class RanksLearner:
         self._attempt = 0
         self._processes: RankProcesses | None = None
         self._connections: dict[int, Connection] = {}
-        self._calling = threading.Lock()  # waiting for a checkpoint comes from another thread
+        self._failure: str | None = None  # why the ranks were stopped
+        self._calling = threading.RLock()  # waiting for a checkpoint comes from another thread
         self._sending = threading.Lock()  # and so does `cancel`, during a call
         self._start()
 
     def restart(self) -> None:
         """Stop the ranks, if any still run, and start new ones with the start weights and a new optimiser."""
-        self.close()
-        self._attempt += 1
-        self._start()
+        with self._calling:
+            self.close()
+            self._attempt += 1
+            self._start()
 
     @property
     def pids(self) -> list[int]:
@@ -77,9 +79,16 @@ class RanksLearner:
 
     def save(self, folder: Path) -> Callable[[], None]:
         self._call("save", folder)
+        attempt = self._attempt
+
+        def is_saved() -> bool:
+            with self._calling:
+                if self._attempt != attempt:
+                    raise RankError(f"the ranks were started again before {folder} was complete")
+                return all(self._call("is_saved"))
 
         def wait_saved() -> None:
-            while not all(self._call("is_saved")):
+            while not is_saved():
                 time.sleep(_POLL_S)  # between the calls, so that training goes on
 
         return wait_saved
@@ -181,7 +190,8 @@ class RanksLearner:
         """
         with self._calling:
             if not self._connections:
-                raise RankError("the ranks are stopped: restart the learner, and load the last checkpoint")
+                reason = self._failure or "the ranks are stopped"
+                raise RankError(f"{reason}: restart the learner, and load the last checkpoint")
             for rank, connection in self._connections.items():
                 try:
                     with self._sending:
@@ -245,7 +255,8 @@ class RanksLearner:
             path, lines = self._processes.log(rank)
             log = f"; its log {path} ends with:\n{lines}" if lines else f"; its log {path} is empty"
         self.close()
-        return RankError(f"{what}; all ranks are stopped{log}")
+        self._failure = f"{what}; all ranks are stopped{log}"
+        return RankError(self._failure)
 
 
 def merge(parts: Sequence[PassReport]) -> PassReport:

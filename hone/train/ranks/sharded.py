@@ -14,7 +14,6 @@ import math
 import threading
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext
 from functools import cached_property
 from pathlib import Path
@@ -47,7 +46,7 @@ from hone.train.ranks.loading import load_sharded
 from hone.train.ranks.schedule import rounds
 from hone.train.ranks.world import World, open_world
 from hone.train.run_pass import forward_pass
-from hone.train.sharded_state import begin_save, load
+from hone.train.sharded_state import PendingSave, begin_save, load
 from hone.train.ulysses import own_range
 from hone.train.usage import device_usage, head_parameters, training_flops
 from hone.types import Float32
@@ -83,8 +82,7 @@ class ShardedLearner:
             trained, torch.device("cpu") if self._adapted and self._offload else None
         )
         self.optimizers = make_optimizers(self._masters.parameters, end_names(model), spec.optimizer)
-        self._writer = ThreadPoolExecutor(1)
-        self._saved: Future[None] | None = None
+        self._saved: PendingSave | None = None
 
     def forward_backward(self, rows: Sequence[TrainRow]) -> PassReport:
         """Add this rank's share of the gradient; return the numbers of its own passes.
@@ -160,15 +158,14 @@ class ShardedLearner:
     def save(self, folder: Path) -> None:
         """Copy the state and write it in a thread; see `is_saved`."""
         state = {**self._masters.parameters, **self._base}
-        wait = begin_save(folder, state, self.optimizers, group=self._world.saving)
-        self._saved = self._writer.submit(wait)
+        self._saved = begin_save(folder, state, self.optimizers, group=self._world.saving)
 
     def is_saved(self) -> bool:
         """Return whether the files of the last `save` are complete. Raises CheckpointError."""
         assert self._saved is not None, "nothing was saved"
-        if not self._saved.done():
+        if not self._saved.is_done:
             return False
-        self._saved.result()
+        self._saved()
         return True
 
     def load(self, folder: Path) -> None:

@@ -1,0 +1,51 @@
+from __future__ import annotations
+
+from typing import Any, cast
+
+import pytest
+
+from hone.train.errors import RankError, TrainError
+from hone.train.restarts import Restarts
+from hone.train.trainer import Trainer
+
+
+class Ranks:
+    """A trainer whose restarts end as told."""
+
+    def __init__(self, *errors: Exception | None) -> None:
+        self.errors = list(errors)
+        self.warnings: list[str] = []
+
+    def restart(self) -> None:
+        if (error := self.errors.pop(0)) is not None:
+            raise error
+
+    def restarts(self, limit: int) -> Restarts:
+        return Restarts(cast("Trainer", cast("Any", self)), limit, self.warnings.append)
+
+
+def test_ranks_start_again_up_to_the_limit() -> None:
+    ranks = Ranks(None, None)
+    restarts = ranks.restarts(2)
+    restarts.after(RankError("first"))
+    restarts.after(RankError("second"))
+    with pytest.raises(RankError, match="third"):
+        restarts.after(RankError("third"))
+    assert [warning.splitlines() for warning in ranks.warnings] == [
+        ["first", "The ranks start again, from the last checkpoint."],
+        ["second", "The ranks start again, from the last checkpoint."],
+    ]
+
+
+def test_rank_that_dies_at_the_start_takes_a_restart() -> None:
+    ranks = Ranks(RankError("at the start"), None, RankError("again"))
+    restarts = ranks.restarts(3)
+    restarts.after(RankError("first"))
+    with pytest.raises(RankError, match="again"):
+        restarts.after(RankError("second"))
+    assert not ranks.errors
+
+
+def test_ranks_that_cannot_start_end_the_run() -> None:
+    with pytest.raises(TrainError, match="GPU 0 has"):
+        Ranks(TrainError("GPU 0 has 1 GiB free")).restarts(3).after(RankError("first"))
