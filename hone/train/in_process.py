@@ -83,7 +83,7 @@ class InProcessLearner:
         self._objective = objective
         self.model = model
         self._policy = self._policy_of(model)
-        require_exact_passes(self._policy)
+        require_exact_passes(self._policy, model.device, model.dtype)
         self._max_grad_norm = optimizer.max_grad_norm
         self._reference = None if reference is None else self._policy_of(reference)
         self._cost = cost_model(model.config)

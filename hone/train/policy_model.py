@@ -69,6 +69,10 @@ class PolicyModel(nn.Module):
         hidden = self.decode(tokens, position_ids, attend)
         return self.score(hidden.index_select(0, predictors), targets)
 
+    def plain_logprobs(self, input_ids: Tensor) -> Tensor:
+        """Return `plain_logprobs` of the model; a method, for FSDP to gather the weights around it."""
+        return plain_logprobs(self.model, input_ids, self.temperature)
+
     def decode(self, tokens: Tensor, position_ids: Tensor, attend: AttendFunction) -> Tensor:
         """Return the last hidden states [U, C] of one pass, after the final norm."""
         require_forest_attention(self.model)
@@ -96,14 +100,16 @@ def plain_logprobs(model: PreTrainedModel, input_ids: Tensor, temperature: float
 
 
 @torch.no_grad()
-def require_exact_passes(policy: PolicyModel) -> None:
+def require_exact_passes(policy: PolicyModel, device: torch.device, dtype: torch.dtype) -> None:
     """Raise TrainError if passes over a forest do not give the log-probabilities of the model itself.
 
     Compares a small tree with one plain forward pass per branch, and counts the layers whose attention was
     ours. Finds logit scaling and soft caps, attention outside the registry, and layers that mix neighbouring
     tokens in another way, such as linear attention.
+
+    `device` and `dtype` are those of the computation; ranks that share a model all call this.
     """
-    model, device = policy.model, policy.model.device
+    model = policy.model
     vocabulary = int(model.config.get_text_config().vocab_size)
     rows = [np.array(row, np.int32) % vocabulary for row in _PROBE]
     branches = [Branch(row, np.arange(1, len(row), dtype=np.int64)) for row in rows]
@@ -120,10 +126,10 @@ def require_exact_passes(policy: PolicyModel) -> None:
     plain: list[Tensor] = []
     for row in rows:
         ids = torch.from_numpy(row.astype(np.int64))[None].to(device)
-        plain.append(plain_logprobs(model, ids, policy.temperature)[0])
+        plain.append(policy.plain_logprobs(ids)[0])
     worst = float((torch.cat(plain) - ours).abs().max())
     layers = int(model.config.get_text_config().num_hidden_layers)
-    tolerance = 0.1 if model.dtype == torch.bfloat16 else 1e-3
+    tolerance = 0.1 if dtype == torch.bfloat16 else 1e-3
     if not worst <= tolerance or attend.calls != layers:
         raise TrainError(
             f"{type(model).__name__} cannot be trained: its log-probabilities differ by up to {worst:.2g} "

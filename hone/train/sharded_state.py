@@ -17,6 +17,7 @@ import pickle
 import random
 import threading
 import warnings
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -131,8 +132,9 @@ def _prepared(
     targets: dict[str, Tensor] = {}
     error: Exception | None = None
     try:
-        saved = _Reader(folder).read_metadata().state_dict_metadata
-        targets = _targets(folder, saved, weights, optimizers)
+        saved = _Reader(folder).read_metadata()
+        _require_files(folder, saved.storage_data)
+        targets = _targets(folder, saved.state_dict_metadata, weights, optimizers)
     except Exception as found:
         error = found
     if group is not None:
@@ -144,6 +146,20 @@ def _prepared(
     if error is not None:
         raise error
     return targets
+
+
+def _require_files(folder: Path, stored: Mapping[Any, Any]) -> None:
+    """Raise CheckpointError unless the files hold all the bytes that were written."""
+    ends: Counter[str] = Counter()
+    for part in stored.values():
+        ends[part.relative_path] = max(ends[part.relative_path], part.offset + part.length)
+    for name, end in sorted(ends.items()):
+        size = (folder / name).stat().st_size if (folder / name).is_file() else None
+        if size is None or size < end:
+            found = "is missing" if size is None else f"has {size} bytes of at least {end}"
+            raise CheckpointError(
+                f"{folder} cannot be loaded: {name} {found}; restore that file, or delete the checkpoint"
+            )
 
 
 def _tensors(weights: Mapping[str, Tensor], optimizers: Sequence[Optimizer]) -> dict[str, Tensor]:

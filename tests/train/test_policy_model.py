@@ -229,7 +229,7 @@ def test_an_engine_may_share_a_trained_model() -> None:
 
 @pytest.mark.parametrize("name", ARCHITECTURES)
 def test_supported_models_pass_the_check(name: str) -> None:
-    require_exact_passes(PolicyModel(architecture(name), temperature=0.7, logit_tokens=7))
+    require_exact_passes(PolicyModel(architecture(name), temperature=0.7, logit_tokens=7), CPU, torch.float32)
 
 
 def test_models_with_soft_caps_are_refused() -> None:
@@ -243,7 +243,9 @@ def test_models_with_soft_caps_are_refused() -> None:
         head_dim=16,
     )
     with pytest.raises(TrainError, match="softcap"):
-        require_exact_passes(PolicyModel(Gemma2ForCausalLM(config), temperature=1.0, logit_tokens=7))
+        require_exact_passes(
+            PolicyModel(Gemma2ForCausalLM(config), temperature=1.0, logit_tokens=7), CPU, torch.float32
+        )
 
 
 def test_depth_first_without_loss_leaves_no_gradient() -> None:

@@ -55,7 +55,9 @@ def load_sharded(
     """
     from transformers import AutoConfig, AutoModelForCausalLM
     from transformers.distributed.configuration_utils import DistributedConfig
+    from transformers.utils.logging import disable_progress_bar
 
+    disable_progress_bar()  # it would fill the rank's log
     read_config(path)
     precision = MixedPrecisionPolicy()
     if dtype == "bfloat16" and not frozen:
@@ -137,7 +139,7 @@ def _shard(
     root: nn.Module, model: PreTrainedModel, world: World, *, precision: MixedPrecisionPolicy, offload: bool
 ) -> None:
     """Apply FSDP2 to each layer and to the root; gradients are sums over the ranks, not means."""
-    mesh = world.shards if world.mesh["replicate"].size() > 1 else world.mesh["shard"]
+    mesh = world.shards
     policy = CPUOffloadPolicy() if offload else OffloadPolicy()
     layers = set(model._no_split_modules or ())
     for module in list(model.modules()):

@@ -23,7 +23,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.fsdp import FSDPModule
+from torch.distributed.fsdp import FSDPModule, register_fsdp_forward_method
 
 from hone.train.batches import MicroBatch, TrainRow, micro_batches
 from hone.train.errors import NonFinite, StepCancelled
@@ -39,7 +39,7 @@ from hone.train.lora import (
 from hone.train.masters import MasterWeights
 from hone.train.optimizer import end_names, make_optimizers
 from hone.train.passes import cost_model
-from hone.train.policy_model import PolicyModel
+from hone.train.policy_model import PolicyModel, require_exact_passes
 from hone.train.publish import tied_names
 from hone.train.ranks.gradients import add_parts, add_whole, clip_gradients
 from hone.train.ranks.loading import load_sharded
@@ -76,6 +76,9 @@ class ShardedLearner:
         self._reference = self._load()[0].requires_grad_(False) if second else None
         if spec.settings.lora is not None:
             add_adapters(model, spec.settings.lora)
+        register_fsdp_forward_method(self._policy, "plain_logprobs")
+        require_exact_passes(self._policy, world.device, getattr(torch, spec.dtype))
+        _reshard(self._policy)
         self._cost = cost_model(model.config)
         trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
         self._masters = MasterWeights(

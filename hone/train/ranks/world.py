@@ -39,7 +39,7 @@ class World:
     size: int
     device: torch.device
     mesh: DeviceMesh  # (replicate, fsdp, sequence, tensor)
-    shards: DeviceMesh  # (replicate, shard): what FSDP2 shards over
+    shards: DeviceMesh  # what FSDP2 shards over: (shard), or (replicate, shard) with several copies
     control: dist.ProcessGroup  # all ranks, in host memory: flags and small results
     saving: dist.ProcessGroup  # all ranks, in host memory: checkpoints, beside the collectives of training
 
@@ -80,7 +80,9 @@ def open_world(parallel: ParallelSettings, timeout_s: float) -> World:
         device_id=device if device.type == "cuda" else None,
     )
     mesh = init_device_mesh(device.type, shape, mesh_dim_names=("replicate", "fsdp", "sequence", "tensor"))
-    mesh["fsdp", "sequence"]._flatten("shard")
+    shards = mesh["fsdp", "sequence"]._flatten("shard")
+    if mesh["replicate"].size() > 1:
+        shards = DeviceMesh._concatenate([mesh["replicate"], shards])
     control, saving = (
         cast("dist.ProcessGroup", dist.new_group(backend="gloo", timeout=timeout)) for _ in range(2)
     )
@@ -89,7 +91,7 @@ def open_world(parallel: ParallelSettings, timeout_s: float) -> World:
         size=size,
         device=device,
         mesh=mesh,
-        shards=mesh["replicate", "shard"],
+        shards=shards,
         control=control,
         saving=saving,
     )

@@ -29,7 +29,7 @@ from hone.train.settings import (
 )
 from tests.train.trajectories import VOCABULARY, multi_turn_samples
 
-_SHAPE: dict[str, Any] = {
+SHAPE: dict[str, Any] = {
     "vocab_size": VOCABULARY,
     "hidden_size": 32,
     "intermediate_size": 64,
@@ -47,12 +47,12 @@ def make_model(architecture: str) -> PreTrainedModel:
     torch.manual_seed(0)
     match architecture:
         case "qwen3":
-            return Qwen3ForCausalLM(Qwen3Config(**_SHAPE, tie_word_embeddings=True))
+            return Qwen3ForCausalLM(Qwen3Config(**SHAPE, tie_word_embeddings=True))
         case "llama":
-            return LlamaForCausalLM(LlamaConfig(**_SHAPE))
+            return LlamaForCausalLM(LlamaConfig(**SHAPE))
         case _:
             experts = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16}
-            return Qwen3MoeForCausalLM(Qwen3MoeConfig(**_SHAPE, **experts))
+            return Qwen3MoeForCausalLM(Qwen3MoeConfig(**SHAPE, **experts))
 
 
 def make_spec(
