@@ -24,7 +24,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from hone.config.shapes import Shape
-from hone.train.settings import LearnerSettings, LoraSettings, OptimizerSettings, PassSettings
+from hone.train.settings import (
+    ALL_LINEAR,
+    EXPERTS,
+    LearnerSettings,
+    LoraSettings,
+    OptimizerSettings,
+    PassSettings,
+)
 
 FLOAT32 = 4
 BYTES = {"float32": 4, "bfloat16": 2}
@@ -145,13 +152,16 @@ def _weights(parameters: float, trained: float, step: StepSettings) -> tuple[flo
 def adapter_parameters(shape: Shape, lora: LoraSettings) -> float:
     """Return the parameters of all adapters: rank x (inputs + outputs) of each target matrix."""
     sizes = _linear_sizes(shape)
-    return shape.layers * lora.rank * sum(sizes[name] for name in _targets(shape, lora))
+    experts = 0
+    if EXPERTS in lora.targets:  # gate and up are one matrix
+        experts = shape.experts * ((shape.hidden + 2 * shape.inner) + (shape.inner + shape.hidden))
+    return shape.layers * lora.rank * (sum(sizes[name] for name in _targets(shape, lora)) + experts)
 
 
 def _targets(shape: Shape, lora: LoraSettings) -> list[str]:
-    """Return the names of the adapted layers of a block."""
+    """Return the names of the adapted linear layers of a block."""
     sizes = _linear_sizes(shape)
-    return list(sizes) if "all-linear" in lora.targets else [n for n in lora.targets if n in sizes]
+    return list(sizes) if ALL_LINEAR in lora.targets else [n for n in lora.targets if n in sizes]
 
 
 def _linear_sizes(shape: Shape) -> dict[str, int]:
@@ -211,7 +221,8 @@ def _linear_inputs(shape: Shape, step: StepSettings) -> float:
     if lora is None or b == FLOAT32:
         return (2 * h + inner) * b
     inputs = {"o_proj": q, "down_proj": inner}
-    return FLOAT32 * sum(inputs.get(name, h) for name in _targets(shape, lora))
+    experts = inner * b if EXPERTS in lora.targets else 0.0
+    return experts + FLOAT32 * sum(inputs.get(name, h) for name in _targets(shape, lora))
 
 
 def _activations(shape: Shape, step: StepSettings) -> tuple[float, float]:
@@ -221,7 +232,9 @@ def _activations(shape: Shape, step: StepSettings) -> tuple[float, float]:
     layer = layer_activation_bytes(shape, step) * tokens
     boundary = shape.hidden * step.element * tokens  # the input of a layer
     ends = 4 * boundary  # embedding, final norm, and the states before the head
-    working = (
+    experts = _summed_experts(shape, step)
+    layer += experts
+    working = experts + (
         2 * shape.inner * max(1, shape.experts_per_token) * step.element * tokens
     )  # gradients of a layer
     if memory.activation_checkpointing:
@@ -232,6 +245,14 @@ def _activations(shape: Shape, step: StepSettings) -> tuple[float, float]:
     if memory.offload_activations and step.gpu:
         return ends + busy + 2 * kept / shape.layers, kept
     return ends + busy + kept, 0.0
+
+
+def _summed_experts(shape: Shape, step: StepSettings) -> float:
+    """Return the bytes of one layer's experts plus adapters, which the backward pass needs; 0 without."""
+    lora = step.learner.lora
+    if lora is None or EXPERTS not in lora.targets:
+        return 0.0
+    return 3 * shape.hidden * shape.inner * shape.experts * step.element
 
 
 def _logits(shape: Shape, step: StepSettings) -> float:

@@ -30,7 +30,7 @@ from hone.tasks.sources import check_proven, load_splits
 from hone.train import checkpoint, loop
 from hone.train.loss import policy_objective
 from hone.train.metrics import MetricsWriter
-from hone.train.settings import LoraSettings
+from hone.train.settings import EXPERTS, LoraSettings
 from hone.train.trainer import Trainer, rl_trainer
 from hone.types import Task, Trajectory
 from hone.utils.concurrency import run_in_thread
@@ -259,6 +259,11 @@ def _require_adapters_fit(engine: ServerEngineSettings, lora: LoraSettings | Non
         raise ConfigError(
             f'engine.weight_sync = "adapter" needs vLLM, and engine.kind is "{engine.kind}": set engine.kind '
             'to "vllm", or engine.weight_sync to "disk"'
+        )
+    if engine.weight_sync == "adapter" and EXPERTS in lora.targets:
+        raise ConfigError(
+            f'engine.weight_sync = "adapter" does not send adapters of {EXPERTS}: remove {EXPERTS} from '
+            'train.lora.targets, or set engine.weight_sync to "disk"'
         )
     if engine.weight_sync == "adapter" and engine.managed and lora.rank > engine.adapter_rank:
         raise ConfigError(

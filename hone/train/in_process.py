@@ -35,7 +35,7 @@ from hone.train.optimizer import end_names, make_optimizers
 from hone.train.passes import balance, cost_model
 from hone.train.policy_model import PolicyModel, require_exact_passes
 from hone.train.run_pass import PassResult, run_pass
-from hone.train.settings import LearnerSettings, OptimizerSettings, PassSettings
+from hone.train.settings import EXPERTS, LearnerSettings, OptimizerSettings, PassSettings
 from hone.train.sharded_state import begin_save, load
 from hone.train.usage import device_usage, head_parameters, training_flops
 from hone.types import Float32
@@ -70,6 +70,11 @@ class InProcessLearner:
             raise TrainError(
                 f"`workers` is {passes.workers}, which needs a float32 model on the CPU, not {model.dtype} "
                 f"on {model.device}: use 1"
+            )
+        if settings.lora is not None and EXPERTS in settings.lora.targets and passes.workers > 1:
+            raise TrainError(
+                f"`workers` is {passes.workers}, but several threads cannot compute adapted experts at once: "
+                "use 1"
             )
         if settings.lora is not None:
             add_adapters(model, settings.lora)

@@ -2,6 +2,9 @@
 
     W x  becomes  W x + alpha / rank * B (A x)      W [out, in] fixed, A [rank, in], B [out, rank]
 
+transformers stores the experts of a mixture as one parameter, W [experts, out, in]; each expert then has its
+own rows of A and columns of B. Each pass makes W + alpha / rank * B A of all experts, in the precision of W.
+
 peft puts the adapters into the transformers model in place. It stays the same object, so an engine that
 shares it samples with the adapters; with the adapters disabled it is the base model, the reference of the KL
 term.
@@ -24,7 +27,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from hone.train.errors import CheckpointError, TrainError
-from hone.train.settings import LoraSettings
+from hone.train.settings import ALL_LINEAR, EXPERTS, LoraSettings
 
 if TYPE_CHECKING:  # their imports take seconds
     from peft import LoraConfig
@@ -32,7 +35,6 @@ if TYPE_CHECKING:  # their imports take seconds
     from transformers import PreTrainedModel
 
 ADAPTER = "default"  # peft's name of the adapter inside the model
-ALL_LINEAR = "all-linear"
 _DIGEST_VALUES = 1024
 
 
@@ -42,15 +44,16 @@ def add_adapters(model: PreTrainedModel, settings: LoraSettings, *, seed: int = 
     B starts as 0, so the model computes what it did before. A is uniform in +-1 / sqrt(in), as in peft, and
     depends only on `seed` and the name of its module: it is the same on every rank. Of a model that FSDP has
     sharded, each rank holds whole adapters, which FSDP does not know of.
-    Raises TrainError for a target that is no linear layer of the model.
+    Raises TrainError for a target that the model does not have.
     """
     from peft import LoraConfig, inject_adapter_in_model
 
-    targets = _resolve(model, settings.targets)
+    linear, experts = _resolve(model, settings.targets)
     config = LoraConfig(
         r=settings.rank,
         lora_alpha=cast("int", settings.alpha),  # a factor; peft's annotation is narrower than its arithmetic
-        target_modules=targets,
+        target_modules=linear,
+        target_parameters=experts or None,
         lora_dropout=0.0,
         bias="none",
         task_type="CAUSAL_LM",
@@ -71,7 +74,10 @@ def has_adapters(model: nn.Module) -> bool:
 
 
 def adapted_layers(model: nn.Module) -> Iterator[tuple[str, LoraLayer]]:
-    """Yield the name and the module of each adapted layer, in the order of the model's modules."""
+    """Yield the name and the module of each adapted layer, in the order of the model's modules.
+
+    Adapted experts are two of them, one inside the other.
+    """
     from peft.tuners.lora import LoraLayer
 
     for name, module in model.named_modules():
@@ -121,7 +127,8 @@ def load_adapters(model: PreTrainedModel, folder: Path) -> None:
 
     if not has_adapters(model):
         config = cast("Any", LoraConfig.from_pretrained(str(folder)))
-        targets = tuple(sorted(config.target_modules))
+        experts = [EXPERTS] if config.target_parameters else []
+        targets = (*sorted(config.target_modules), *experts)
         add_adapters(model, LoraSettings(rank=config.r, alpha=config.lora_alpha, targets=targets))
     stored = load_file(folder / "adapter_model.safetensors")
     with torch.no_grad():
@@ -163,7 +170,7 @@ def save_merged(model: PreTrainedModel, folder: Path) -> None:
 
     Takes host memory for the adapted matrices until the files are complete.
     """
-    adapted = {f"{name}.weight" for name, _ in adapted_layers(model)}
+    adapted = _adapted_weights(model)
     state = {name: t.cpu() if name in adapted else t for name, t in merged_tensors(model)}
     model.save_pretrained(str(folder), state_dict=state)
 
@@ -174,7 +181,7 @@ def base_digest(model: nn.Module) -> Tensor:
     With sharded parameters all ranks call together.
     """
     digest = hashlib.sha256()
-    for name, parameter in model.named_parameters():
+    for name, parameter in sorted(model.named_parameters()):  # adapted experts change places in a pass
         if not parameter.requires_grad:
             first = _whole(parameter.detach()).flatten()[:_DIGEST_VALUES].float().cpu()
             digest.update(f"{name} {tuple(parameter.shape)} ".encode() + first.numpy().tobytes())
@@ -204,37 +211,66 @@ def merged_tensors(model: nn.Module, *, skip: Collection[str] = ()) -> Iterator[
     The sum is made in float32 and rounded to the precision of W; the model itself does not change. One merged
     matrix exists at a time. With sharded parameters all ranks iterate together. `skip`: names to leave out.
     """
-    layers = dict(adapted_layers(model))
+    layers = _adapted_weights(model)
     for name, tensor in cast("dict[str, Tensor]", model.state_dict()).items():
         if ".lora_" in name or name in skip:
             continue
-        module, _, parameter = name.rpartition(".base_layer.")
-        if not module:
-            yield name, _whole(tensor)
-            continue
+        plain = name.replace(".base_layer", "")
         whole = _whole(tensor)
-        if parameter == "weight":
-            layer = layers[module]
-            a, b = _whole(_weight(layer.lora_A[ADAPTER])), _whole(_weight(layer.lora_B[ADAPTER]))
-            scaling = float(layer.scaling[ADAPTER])
-            whole = torch.addmm(whole.float(), b, a, alpha=scaling).to(whole.dtype)
-        yield f"{module}.{parameter}", whole
+        yield plain, _merged(whole, layers[plain]) if plain in layers else whole
 
 
-def _resolve(model: PreTrainedModel, targets: Sequence[str]) -> list[str]:
-    """Return the last parts of the names of the modules to adapt, sorted."""
+def _adapted_weights(model: nn.Module) -> dict[str, LoraLayer]:
+    """Return the adapted layer of each adapted weight, by the weight's name in the base model."""
+    return {
+        f"{name.replace('.base_layer', '')}.{getattr(layer, 'parameter_name', 'weight')}": layer
+        for name, layer in adapted_layers(model)
+    }
+
+
+def _merged(weight: Tensor, layer: LoraLayer) -> Tensor:
+    """Return W + alpha / rank * B A in the precision of W, [out, in] or [experts, out, in]."""
+    a, b = _whole(_weight(layer.lora_A[ADAPTER])), _whole(_weight(layer.lora_B[ADAPTER]))
+    scaling = float(layer.scaling[ADAPTER])
+    if weight.ndim == 2:
+        return torch.addmm(weight.float(), b, a, alpha=scaling).to(weight.dtype)
+    experts, out, into = weight.shape
+    a, b = (
+        a.view(experts, -1, into),
+        b.view(out, -1, experts).permute(2, 0, 1),
+    )  # peft's order of rows and columns
+    return torch.baddbmm(weight.float(), b, a, alpha=scaling).to(weight.dtype)
+
+
+def _resolve(model: PreTrainedModel, targets: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return the names to adapt, sorted: last parts of those of linear layers, and `experts.PARAMETER`."""
     head = model.get_output_embeddings()
     paths = [name for name, m in model.named_modules() if isinstance(m, nn.Linear) and m is not head]
     names = sorted({path.rpartition(".")[2] for path in paths})
-    if tuple(targets) == (ALL_LINEAR,):
-        return names
-    unknown = sorted(set(targets) - set(names))
+    experts = _expert_parameters(model)
+    known = {ALL_LINEAR, *names, *([EXPERTS] if experts else [])}
+    unknown = sorted(set(targets) - known)
     if unknown:
         raise TrainError(
             f"`train.lora.targets` has {', '.join(map(repr, unknown))}, but the linear layers of this model "
-            f"are {', '.join(names)}. Choose among these, or set `{ALL_LINEAR}`."
+            f"are {', '.join(names)}{f' and {EXPERTS}' if experts else ''}. Choose among these, or set "
+            f"`{ALL_LINEAR}`."
         )
-    return sorted(set(targets))
+    linear = names if ALL_LINEAR in targets else sorted(set(targets) - {EXPERTS})
+    return linear, experts if EXPERTS in targets else []
+
+
+def _expert_parameters(model: nn.Module) -> list[str]:
+    """Return the last two parts of the names of parameters [experts, out, in], such as experts.down_proj."""
+    return sorted(
+        {
+            f"experts.{name}"
+            for path, module in model.named_modules()
+            if path.endswith(".experts") and not getattr(module, "is_transposed", False)
+            for name, parameter in module.named_parameters(recurse=False)
+            if parameter.ndim == 3
+        }
+    )
 
 
 @contextmanager

@@ -172,6 +172,9 @@ class ParallelSettings(Settings):
     """Ranks that split each matrix (tensor parallelism)."""
 
 
+ALL_LINEAR, EXPERTS = "all-linear", "experts"  # targets of adapters that name several layers
+
+
 class LoraSettings(Settings):
     """Low-rank adapters: the model's own weights stay fixed, and each target matrix W becomes
     W + alpha / rank * B A (arXiv:2106.09685)."""
@@ -182,9 +185,10 @@ class LoraSettings(Settings):
     alpha: float = Field(default=32.0, gt=0)
     """Scale of the adapters before the division by `rank`."""
 
-    targets: tuple[str, ...] = Field(default=("all-linear",), min_length=1)
-    """Names of the adapted linear layers, such as `q_proj`; `all-linear`: every one but the head. Embeddings,
-    the head and the experts of a mixture keep their weights."""
+    targets: tuple[str, ...] = Field(default=(ALL_LINEAR,), min_length=1)
+    """Names of the adapted linear layers, such as `q_proj`; `all-linear`: every one but the head; `experts`:
+    the matrices of all experts of a mixture, which `all-linear` leaves out. Embeddings, routers and the head
+    keep their weights."""
 
 
 class MemorySettings(Settings):

@@ -81,6 +81,17 @@ def test_every_rank_holds_all_adapters_and_a_share_of_their_base(recipe: Path):
     assert four.parts["weights"] == pytest.approx(base / 4 + adapters + 2 * gathered / 2**30, rel=1e-4)
 
 
+def test_adapted_experts_take_a_copy_of_the_experts(tmp_path: Path):
+    path = tmp_path / "run.toml"
+    path.write_text('[model]\npath = "Qwen/Qwen3-Coder-30B-A3B-Instruct"\n[engine]\nkind = "vllm"\n')
+    linear = trainer(path, "train.lora.rank=16")
+    both = trainer(path, "train.lora.rank=16", 'train.lora.targets=["all-linear", "experts"]')
+    adapters = 48 * 128 * 16 * (2 * 2048 + 3 * 768) * 4 / 2**30  # as gradients: one float32 each
+    assert both.parts["gradients"] - linear.parts["gradients"] == pytest.approx(adapters, rel=1e-3)
+    experts = 48 * 128 * 3 * 2048 * 768 * 4 / 2**30
+    assert both.parts["activations"] - linear.parts["activations"] >= experts
+
+
 def test_checkpointing_keeps_one_input_per_layer(recipe: Path):
     full = trainer(recipe).parts["activations"]
     assert trainer(recipe, "train.memory.activation_checkpointing=true").parts["activations"] < full / 8

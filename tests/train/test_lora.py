@@ -22,8 +22,11 @@ from hone.train.lora import (
     adapter_tensors,
     adapters_disabled,
     add_adapters,
+    base_digest,
+    load_adapters,
     merged_tensors,
     save_adapters,
+    save_merged,
 )
 from hone.train.loss import policy_objective
 from hone.train.policy_model import plain_logprobs
@@ -165,6 +168,58 @@ def test_start_values_depend_on_seed_and_module_only() -> None:
     assert len({matrix.flatten()[0].item() for matrix in matrices}) == len(matrices)
 
 
+def random_adapters(model: PreTrainedModel) -> PreTrainedModel:
+    torch.manual_seed(1)
+    with torch.no_grad():
+        for _, layer in adapted_layers(model):
+            layer.lora_B["default"].weight.normal_(0, 0.1)
+    return model
+
+
+@pytest.mark.parametrize("targets", [("experts",), ("all-linear", "experts")])
+def test_adapted_experts_equal_merged_experts(targets: tuple[str, ...], tmp_path: Path) -> None:
+    from peft import PeftModel
+
+    base = architecture("qwen3_moe")
+    model = architecture("qwen3_moe")
+    add_adapters(model, LoraSettings(rank=4, alpha=8, targets=targets))
+    ids = IDS % 40
+    with torch.no_grad():
+        assert torch.equal(model(input_ids=ids).logits, base(input_ids=ids).logits)
+    digest = base_digest(model)
+    random_adapters(model)
+    live = model(input_ids=ids).logits
+    torch.log_softmax(live, -1)[..., 0].sum().backward()
+    trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    assert len(trained) == 2 * 2 * (2 + 4 * ("all-linear" in targets))
+    assert all(p.grad is not None and p.grad.any() for p in trained.values())
+    assert torch.equal(base_digest(model), digest)
+    save_merged(model, tmp_path / "merged")
+    save_adapters(model, tmp_path / "adapter", base="")
+    merged = AutoModelForCausalLM.from_pretrained(tmp_path / "merged")
+    alone = PeftModel.from_pretrained(architecture("qwen3_moe"), str(tmp_path / "adapter"))
+    ours = architecture("qwen3_moe")
+    load_adapters(ours, tmp_path / "adapter")
+    with torch.no_grad():
+        assert not torch.allclose(base(input_ids=ids).logits, live, atol=1e-2)
+        for other in (merged, alone, ours):
+            assert torch.allclose(other(input_ids=ids).logits, live, atol=1e-4)
+        with adapters_disabled(model):
+            assert torch.equal(model(input_ids=ids).logits, base(input_ids=ids).logits)
+
+
+def test_every_linear_layer_leaves_experts_and_router_out() -> None:
+    model = architecture("qwen3_moe")
+    add_adapters(model, LoraSettings(rank=4))
+    assert {name.rpartition(".")[2] for name, _ in adapted_layers(model)} == {
+        f"{part}_proj" for part in "qkvo"
+    }
+    with pytest.raises(TrainError, match=r"'experts', but the linear layers"):
+        add_adapters(tiny_model(), LoraSettings(targets=("experts",)))
+    with pytest.raises(TrainError, match=r"'up'.*q_proj, v_proj and experts. Choose"):
+        add_adapters(architecture("qwen3_moe"), LoraSettings(targets=("up",)))
+
+
 def test_unknown_target_names_the_linear_layers() -> None:
     with pytest.raises(TrainError, match=r"'qproj'.*down_proj, gate_proj, k_proj, .*all-linear"):
         add_adapters(tiny_model(), LoraSettings(targets=("qproj", "k_proj")))
@@ -271,14 +326,13 @@ def test_export_of_a_mixture_holds_the_merged_model_and_adapters(tmp_path: Path)
         assert torch.allclose(alone(input_ids=ids).logits, live, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", ARCHITECTURES)
-def test_passes_over_trees_equal_plain_passes_with_adapters(name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "targets"), [*((name, "all-linear") for name in ARCHITECTURES), ("qwen3_moe", "experts")]
+)
+def test_passes_over_trees_equal_plain_passes_with_adapters(name: str, targets: str) -> None:
     model, branches = architecture(name), tree_branches()
-    add_adapters(model, LoraSettings(rank=4, alpha=8))
-    torch.manual_seed(1)
-    with torch.no_grad():
-        for _, layer in adapted_layers(model):
-            layer.lora_B["default"].weight.normal_(0, 0.1)
+    add_adapters(model, LoraSettings(rank=4, alpha=8, targets=(targets,)))
+    random_adapters(model)
     expected = plain(model, branches, temperature=0.8)
     assert sum(bool(gradient.any()) for gradient in expected[2]) == 2 * len(list(adapted_layers(model)))
     for share in (False, True):

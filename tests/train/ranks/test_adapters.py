@@ -42,6 +42,7 @@ OPTIMIZER = OptimizerSettings(lr=LR, max_grad_norm=1.0, eps=1e-3)  # eps: see te
 Tensors = dict[str, torch.Tensor]
 
 ARCHITECTURES = ("qwen3", "llama", "qwen3_moe")
+CHECKPOINTED = {"memory": MemorySettings(activation_checkpointing=True)}
 LAYOUTS: list[tuple[int, ParallelSettings, dict[str, Any]]] = [
     (2, ParallelSettings(), {}),
     (4, ParallelSettings(), {}),
@@ -50,7 +51,7 @@ LAYOUTS: list[tuple[int, ParallelSettings, dict[str, Any]]] = [
     (4, ParallelSettings(replicate=2), {}),
     (2, ParallelSettings(), {"tree": "mask"}),
     (2, ParallelSettings(), {"tree": "off"}),
-    (2, ParallelSettings(), {"memory": MemorySettings(activation_checkpointing=True)}),
+    (2, ParallelSettings(), CHECKPOINTED),
 ]
 
 
@@ -135,9 +136,17 @@ def test_adapters_over_sharded_weights_train_like_in_process(
     assert worst_move(exported, adapters_of(alone), start) <= 1e-5
 
 
+EVERYTHING = LoraSettings(rank=4, alpha=8, targets=("all-linear", "experts"))
+CASES = [
+    *((architecture, *layout) for layout in LAYOUTS for architecture in ARCHITECTURES),
+    ("qwen3_moe", 2, ParallelSettings(), {"lora": EVERYTHING}),
+    ("qwen3_moe", 2, ParallelSettings(sequence=2), {"lora": EVERYTHING}),
+    ("qwen3_moe", 2, ParallelSettings(), {"lora": EVERYTHING, **CHECKPOINTED}),
+]
+
+
 @pytest.mark.full
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
-@pytest.mark.parametrize(("ranks", "parallel", "options"), LAYOUTS)
+@pytest.mark.parametrize(("architecture", "ranks", "parallel", "options"), CASES)
 def test_layout_trains_adapters_like_one_process(
     architecture: str, ranks: int, parallel: ParallelSettings, options: dict[str, Any], tmp_path: Path
 ) -> None:
