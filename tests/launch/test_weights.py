@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from hone.config import ConfigError, RunSettings
 from hone.launch.policy import Policy, load_policy, open_chats, open_engine
+from hone.launch.train import run_training
 from hone.launch.weights import WeightFolders, make_probe, publisher
 from hone.policy.engine import Sampling
 from hone.policy.errors import PolicyError
@@ -135,6 +137,24 @@ def test_adapters_of_ranks_are_published_alone(policy: Policy, folder: Path, tmp
     publish_adapters(learner.model, expected, base=policy.settings.path)
     for file in sorted(expected.iterdir()):
         assert (written / file.name).read_bytes() == file.read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("lora", "engine", "refusal"),
+    [
+        (None, {}, "this run trains all weights: set train.lora"),
+        ({"targets": ["all-linear", "experts"]}, {}, "does not send adapters of experts: remove experts"),
+        ({"rank": 32}, {}, "train.lora.rank is 32, .* up to rank 16"),
+        ({}, {"kind": "sglang"}, 'needs vLLM, and engine.kind is "sglang"'),
+    ],
+)
+def test_adapters_that_servers_cannot_load_are_refused(
+    settings: RunSettings, lora: dict[str, Any] | None, engine: dict[str, Any], refusal: str
+):
+    chosen = {"engine": {"kind": "vllm", "weight_sync": "adapter", **engine}, "train": {"lora": lora}}
+    changed = RunSettings.model_validate({**settings.model_dump(include={"run_dir", "model"}), **chosen})
+    with pytest.raises(ConfigError, match=refusal):
+        asyncio.run(run_training(changed, None, None, tasks=[]))  # type: ignore[arg-type]
 
 
 def test_leftover_weights_are_replaced_and_old_ones_removed(policy: Policy, tmp_path: Path):
