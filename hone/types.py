@@ -21,6 +21,10 @@ from hone.outcomes import Outcome
 
 Int32 = npt.NDArray[np.int32]
 Float32 = npt.NDArray[np.float32]
+# [T, layers, k]: for each of T tokens, the k experts of every layer at the position that predicts the token.
+# UNKNOWN_EXPERT: not recorded, or a layer without experts.
+Routing = npt.NDArray[np.int8 | np.int16]
+UNKNOWN_EXPERT = -1
 _FORBID_EXTRA = ConfigDict(extra="forbid")  # unknown fields in a file are errors
 Message = dict[str, Any]  # one chat message: {"role": ..., "content": ..., maybe "tool_calls": ...}
 
@@ -96,8 +100,13 @@ class Node:
     logprobs: Float32  # [T]; the engine's; empty ([0]) when not sampled
     version: Int32  # [T]; the weight version that sampled each token; empty ([0]) when not sampled
     turn: int  # index of the turn it belongs to
+    routing: Routing | None = None  # of a mixture of experts, where the engine records it
 
     def __post_init__(self) -> None:
+        if self.routing is not None and len(self.routing) != len(self.tokens):
+            raise ValueError(
+                f"a node of {len(self.tokens)} tokens has the routing of {len(self.routing)} tokens"
+            )
         expected = len(self.tokens) if self.sampled else 0
         if len(self.logprobs) != expected or len(self.version) != expected:
             raise ValueError(
@@ -362,3 +371,4 @@ class Sample:
     advantage: Float32  # [T]
     logprobs: Float32  # [T]; the engine's, 0 where not sampled
     version: Int32  # [T]; -1 where not sampled
+    routing: Routing | None = None  # of a mixture of experts, where the engine records it

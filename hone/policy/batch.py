@@ -9,7 +9,7 @@ The rows in use are always the first ones, so attention reads the cache in place
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
 
@@ -20,8 +20,9 @@ from torch import Tensor
 from hone.policy.engine import Completion, EngineError, Finish, Sampling
 from hone.policy.errors import PolicyError
 from hone.policy.kv import RowCache, SavedCache, SessionCaches, shared_prefix
+from hone.policy.routing import as_routing, chosen_experts, find_routers, routing_shape
 from hone.policy.settings import LocalEngineSettings
-from hone.types import Float32
+from hone.types import Float32, Routing
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -98,6 +99,7 @@ class DecodeRow:
     logprobs: list[float] = field(default_factory=list[float])
     versions: list[int] = field(default_factory=list[int])
     uniforms: list[float] = field(default_factory=list[float])
+    routing: list[Routing] = field(default_factory=list[Routing])  # [layers, k] of each position computed
 
     def __post_init__(self) -> None:
         self.uniforms = uniforms(self.sampling.seed, self.limit)
@@ -113,7 +115,15 @@ class DecodeRow:
             logprobs=np.asarray(self.logprobs, np.float32),
             version=np.asarray(self.versions, np.int32),
             finish=finish,
+            routing=np.stack(self.routing) if self.routing else None,
         )
+
+    def add_routing(self, start: int, routing: Sequence[Routing]) -> None:
+        """Record the experts of the positions from `start` that have none yet.
+
+        A position that was computed before an update keeps the experts that the sampled tokens depend on.
+        """
+        self.routing += routing[len(self.routing) - start :]
 
 
 def _require_full_attention(config: Any) -> None:
@@ -140,6 +150,7 @@ class Batch:
         self._settings = settings
         self._device = model.device
         self._sampler: RowSampler | None = None
+        self._routers = find_routers(model)
         self._cache = RowCache(
             layers=config.num_hidden_layers,
             rows=settings.max_batch,
@@ -183,7 +194,8 @@ class Batch:
     def remove(self, row: DecodeRow) -> None:
         """Remove the row from the batch and save its cache for the conversation's next turn."""
         index, last = self.rows.index(row), len(self.rows) - 1
-        self.sessions.put(row.session, self._cache.save(index, row.tokens[: row.cached]))
+        saved = self._cache.save(index, row.tokens[: row.cached], row.routing[: row.cached])
+        self.sessions.put(row.session, saved)
         if index != last:
             moved = self.rows[last]
             self._cache.copy(last, index, moved.cached)
@@ -230,6 +242,9 @@ class Batch:
             self._cache.load(index, source, length)
         elif source is not None:
             self._cache.copy(source, index, length)
+        if source is not None:
+            other = source if isinstance(source, SavedCache) else self.rows[source]
+            row.add_routing(0, other.routing[:length])
         self.sessions.drop(row.session)
         row.cached = length
         self.rows.append(row)
@@ -290,15 +305,27 @@ class Batch:
             columns.append([trash] * padding + list(new))
         at = torch.tensor(positions, device=self._device)
         self._cache.set_targets(first, torch.tensor(columns, device=self._device), length)
-        output = self._model(
-            input_ids=torch.tensor(ids, device=self._device),
-            attention_mask=self._mask(at, length),
-            position_ids=at,
-            past_key_values=self._cache,
-            use_cache=True,
-            logits_to_keep=1,
-        )
+        with chosen_experts(self._routers) as chosen:
+            output = self._model(
+                input_ids=torch.tensor(ids, device=self._device),
+                attention_mask=self._mask(at, length),
+                position_ids=at,
+                past_key_values=self._cache,
+                use_cache=True,
+                logits_to_keep=1,
+            )
+        if chosen:
+            self._record(chosen, rows, ends)
         return output.logits[:, -1]
+
+    def _record(self, chosen: Mapping[int, Tensor], rows: Sequence[DecodeRow], ends: Sequence[int]) -> None:
+        """Record the experts of a forward pass over the rows up to `ends`; see `_logits`."""
+        router: Any = next(iter(self._routers.values()))
+        every = as_routing(chosen, routing_shape(self._model, self._routers), int(router.num_experts))
+        width = len(every) // len(rows)
+        for index, (row, end) in enumerate(zip(rows, ends, strict=True)):
+            last = (index + 1) * width
+            row.add_routing(row.cached, list(every[last - end + row.cached : last]))
 
     def _mask(self, positions: Tensor, length: int) -> Tensor:
         """Return [rows, 1, T, length]: 0 where a token at `positions` [rows, T] attends, else -inf."""

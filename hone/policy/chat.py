@@ -27,7 +27,7 @@ from hone.policy.errors import PolicyError
 from hone.policy.messages import Tools, read_reply
 from hone.policy.rendering import ChatRenderer, verified_reply_ids
 from hone.policy.reply import CallKind, Reply, ToolSpec, ToolSpecs
-from hone.types import Call, Float32, Int32, Message, Node, TokenTree
+from hone.types import UNKNOWN_EXPERT, Call, Float32, Int32, Message, Node, Routing, TokenTree
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -99,20 +99,32 @@ class Transcript:
         logprobs: Float32,
         version: Int32,
         purpose: CallKind = CallKind.MAIN,
+        routing: Routing | None = None,
     ) -> tuple[Reply, Fork | None]:
         """Add the reply to `prompt` to the tree; return it with its node, and why it forks the tree.
 
-        Calls may overlap: nodes that other replies added since the prompt was composed are shared.
+        Calls may overlap: nodes that other replies added since the prompt was composed are shared. `routing`
+        is the completion's; nodes that are in the tree already keep theirs.
         """
+        routing = None if routing is None else _by_predicted_token(routing)
         match, composed, turn = prompt.match, prompt.composed, self._turns
         parent, start = self._deepest(composed.tokens, composed.node)
         forked = bool(self._children.get(parent))
         if start < len(composed.tokens):
             rendered = composed.tokens[start:].copy()  # a view would keep the whole prompt alive
-            parent = self._append(_rendered(parent, rendered, turn))
+            experts = None if routing is None else routing[start : len(composed.tokens)].copy()
+            parent = self._append(_rendered(parent, rendered, turn, experts))
         self._composer.remember_path(parent, composed.tokens)
         node = self._append(
-            Node(parent=parent, tokens=tokens, sampled=True, logprobs=logprobs, version=version, turn=turn)
+            Node(
+                parent=parent,
+                tokens=tokens,
+                sampled=True,
+                logprobs=logprobs,
+                version=version,
+                turn=turn,
+                routing=None if routing is None else routing[len(composed.tokens) :].copy(),
+            )
         )
         self._turns += 1
         request_node = self._conversations.extend(match.node, prompt.messages[match.node.depth :])
@@ -249,7 +261,13 @@ def encode_conversation(
     return transcript.tree
 
 
-def _rendered(parent: int | None, tokens: Int32, turn: int) -> Node:
+def _by_predicted_token(routing: Routing) -> Routing:
+    """Return the routing of positions [n, layers, k] as that of the tokens they predict, [n + 1, ...]."""
+    first = np.full_like(routing, UNKNOWN_EXPERT, shape=(1, *routing.shape[1:]))  # no position predicts it
+    return np.concatenate([first, routing])
+
+
+def _rendered(parent: int | None, tokens: Int32, turn: int, routing: Routing | None = None) -> Node:
     return Node(
         parent=parent,
         tokens=tokens,
@@ -257,6 +275,7 @@ def _rendered(parent: int | None, tokens: Int32, turn: int) -> Node:
         logprobs=np.zeros(0, np.float32),
         version=np.zeros(0, np.int32),
         turn=turn,
+        routing=routing,
     )
 
 
@@ -314,7 +333,12 @@ class Chat:
         tokens = prompt.composed.tokens
         completion = await self._engine.generate(tokens, sampling, session=self._session)
         reply, fork = self._transcript.add_reply(
-            prompt, completion.token_ids, completion.logprobs, completion.version, purpose
+            prompt,
+            completion.token_ids,
+            completion.logprobs,
+            completion.version,
+            purpose,
+            completion.routing,
         )
         call = Call(
             index=len(self.calls),

@@ -13,7 +13,7 @@ from typing import Protocol
 
 import numpy as np
 
-from hone.types import Float32, Int32
+from hone.types import Float32, Int32, Routing
 from hone.utils.errors import HoneError
 
 
@@ -80,6 +80,9 @@ class Completion:
     logprobs: Float32  # [T]
     version: Int32  # [T], the weight version that sampled each token
     finish: Finish
+    # [P + T - 1, layers, k]: the experts of each position of prompt and reply but the last, which the model
+    # has not computed yet. Where an update came in between, those with which a position was first computed.
+    routing: Routing | None = None
 
 
 class Engine(Protocol):

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hone.types import Int32
+from hone.types import Int32, Routing
 
 _FIRST_CAPACITY = 256
 
@@ -26,6 +26,7 @@ class SavedCache:
 
     tokens: Int32  # [T]
     states: Tensor  # [2 (keys, values), layers, kv_heads, T, head_dim]
+    routing: Sequence[Routing] = ()  # [T] of [layers, k], the experts of each position; () for a dense model
 
 
 class RowCache:
@@ -87,10 +88,10 @@ class RowCache:
         values.view(-1, width).index_copy_(0, self._flat, value_states.reshape(-1, width))
         return keys[self._rows, :, : self._length], values[self._rows, :, : self._length]
 
-    def save(self, row: int, tokens: Sequence[int]) -> SavedCache:
-        """Return a copy of the row's first len(tokens) positions."""
+    def save(self, row: int, tokens: Sequence[int], routing: Sequence[Routing] = ()) -> SavedCache:
+        """Return a copy of the row's first len(tokens) positions, whose `routing` goes along."""
         states = self.states[:, :, row, :, : len(tokens)].clone()
-        return SavedCache(tokens=np.asarray(tokens, np.int32), states=states)
+        return SavedCache(tokens=np.asarray(tokens, np.int32), states=states, routing=tuple(routing))
 
     def load(self, row: int, saved: SavedCache, length: int) -> None:
         """Copy the first `length` positions of `saved` into the row."""

@@ -4,7 +4,8 @@ traj.json       messages, step_debug, info, turns: read by people and other tool
 patch.diff      the patch, byte for byte
 meta.json       task, group, outcome, timings, scores, calls, settings of the sampler
 verdict.json    the grader's findings; it names hidden tests, so do not publish it with the rest
-tokens.parquet  one row per token of the tree: node, parent, sampled, turn, token, logprob, version
+tokens.parquet  one row per token of the tree: node, parent, sampled, turn, token, logprob, version; for a
+                mixture of experts routing, whose metadata `routing` hold its type and shape per token
 """
 
 # pyarrow publishes no types:
@@ -13,7 +14,7 @@ tokens.parquet  one row per token of the tree: node, parent, sampled, turn, toke
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from itertools import pairwise
 from typing import Any
@@ -27,6 +28,7 @@ from pydantic import TypeAdapter
 from hone.types import Judgement, Node, Scores, TokenTree, Trajectory
 
 FORMAT = "hone-trajectory-1"
+_ROUTING = "routing"  # column, and key of the metadata
 SHOWN = 2000  # characters of an output's head and tail in step_debug
 Json = dict[str, Any]
 
@@ -213,9 +215,36 @@ def to_parquet(tree: TokenTree) -> bytes:
         per_token([node.logprobs for node in nodes], np.float32, filled & sampled),
         per_token([node.version for node in nodes], np.int32, filled & sampled),
     ]
+    table = pa.table(columns, schema=_TOKENS)
     buffer = pa.BufferOutputStream()
-    pq.write_table(pa.table(columns, schema=_TOKENS), buffer, compression="zstd")
+    pq.write_table(_with_routing(table, nodes, rows), buffer, compression="zstd")
     return buffer.getvalue().to_pybytes()
+
+
+def _with_routing(table: pa.Table, nodes: Sequence[Node], rows: npt.NDArray[np.int64]) -> pa.Table:
+    """Add the routing of the tokens, null where there is none; `rows` counts those of each node."""
+    known = [node.routing for node in nodes if node.routing is not None and len(node.routing)]
+    if not known:
+        return table
+    dtype, shape = np.result_type(*known), known[0].shape[1:]
+    filled = np.zeros((int(rows.sum()), *shape), dtype)
+    valid = np.zeros(len(filled), np.bool_)
+    for node, end in zip(nodes, np.cumsum(rows).tolist(), strict=True):
+        if node.routing is not None and len(node.routing):
+            filled[end - len(node.tokens) : end] = node.routing
+            valid[end - len(node.tokens) : end] = True
+    width = pa.binary(filled[0].nbytes)
+    bits = pa.py_buffer(np.packbits(valid, bitorder="little").tobytes())
+    column = pa.Array.from_buffers(width, len(filled), [bits, pa.py_buffer(filled.tobytes())])
+    stored = json.dumps({"dtype": dtype.name, "shape": shape})
+    return table.append_column(_ROUTING, column).replace_schema_metadata({_ROUTING: stored})
+
+
+def _read_routing(table: pa.Table) -> npt.NDArray[Any]:
+    """Return the routing of all rows of a table that has some."""
+    stored: Json = json.loads(table.schema.metadata[_ROUTING.encode()])
+    flat = np.frombuffer(table[_ROUTING].combine_chunks().buffers()[1], stored["dtype"])
+    return flat.reshape(table.num_rows, *stored["shape"])
 
 
 def from_parquet(data: bytes) -> TokenTree:
@@ -225,11 +254,15 @@ def from_parquet(data: bytes) -> TokenTree:
     node = table["node"].to_numpy()
     bounds = [*np.flatnonzero(np.diff(node, prepend=-1)).tolist(), len(node)]
     token, logprob, version = (table[name].combine_chunks() for name in ("token", "logprob", "version"))
+    routing = _read_routing(table) if _ROUTING in table.column_names else None
     tree = TokenTree()
     for start, end in pairwise(bounds):
         sampled = table["sampled"][start].as_py()
         rows = end - start if token[start].is_valid else 0
         sampled_rows = rows if sampled else 0
+        own = (
+            None if routing is None or not rows or not table[_ROUTING][start].is_valid else routing[start:end]
+        )
         tree.append(
             Node(
                 parent=table["parent"][start].as_py(),
@@ -238,6 +271,7 @@ def from_parquet(data: bytes) -> TokenTree:
                 logprobs=logprob.slice(start, sampled_rows).to_numpy().copy(),
                 version=version.slice(start, sampled_rows).to_numpy().copy(),
                 turn=table["turn"][start].as_py(),
+                routing=None if own is None else own.copy(),
             )
         )
     return tree

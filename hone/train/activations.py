@@ -4,8 +4,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Generator
-from contextlib import contextmanager
+from collections.abc import Callable, Generator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -21,9 +21,12 @@ _KEEP_BYTES = 1 << 14  # smaller tensors are not worth a transfer
 
 
 @contextmanager
-def checkpointed_layers(model: PreTrainedModel) -> Generator[None]:
+def checkpointed_layers(
+    model: PreTrainedModel, recomputing: Callable[[], AbstractContextManager[None]] = nullcontext
+) -> Generator[None]:
     """Keep only the input of each decoder layer in forward passes inside the context.
 
+    The backward pass computes each layer again inside a context that `recomputing` makes.
     transformers checkpoints a layer only in training mode. The context switches the layers alone and not the
     modules in them, so dropout stays off; it must be left before an engine generates with the same model.
     Raises TrainError if the model has no layers that support it.
@@ -36,7 +39,9 @@ def checkpointed_layers(model: PreTrainedModel) -> Generator[None]:
             f"{type(model).__name__} does not support activation checkpointing: set "
             "memory.activation_checkpointing = false"
         )
-    function = functools.partial(checkpoint, use_reentrant=False)
+    function = functools.partial(
+        checkpoint, use_reentrant=False, context_fn=lambda: (nullcontext(), recomputing())
+    )
     try:
         for layer in layers:
             layer.training, layer.gradient_checkpointing = True, True

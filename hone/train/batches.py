@@ -17,8 +17,9 @@ from torch import Tensor
 
 from hone.train.forest import Branch, Forest, Int64
 from hone.train.passes import CostModel, Kind, PlannedPass, plan_passes
+from hone.train.routing import merge_routing
 from hone.train.settings import Tree
-from hone.types import Float32, Sample
+from hone.types import Float32, Routing, Sample
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +58,7 @@ class MicroBatch:
     engine_logprobs: Tensor  # float32 [N]
     old_logprobs: Tensor | None  # float32 [N]
     reference: Tensor | None  # float32 [N]
+    routing: Routing | None = None  # [U, layers, k], the experts to use at each position of the forest
 
     def select(self, index: Tensor) -> MicroBatch:
         """Return the same pass with the flat arrays at `index`, int64 [n]; `rows` and `trained` stay."""
@@ -98,8 +100,12 @@ def micro_batches(
     device: torch.device,
     parts: int = 1,
     may_go_deep: bool = True,
+    replay: bool = False,
 ) -> list[MicroBatch]:
-    """Divide rows into forward passes on `device`; see `plan_passes`. Depth first is for CPUs only."""
+    """Divide rows into forward passes on `device`; see `plan_passes`. Depth first is for CPUs only.
+
+    `replay`: the passes use the recorded experts of their rows.
+    """
     branches = [Branch(row.sample.tokens[: row.length], row.trained.astype(np.int64)) for row in rows]
     planned = plan_passes(
         branches,
@@ -109,10 +115,12 @@ def micro_batches(
         parts=parts,
         may_go_deep=may_go_deep and device.type == "cpu",
     )
-    return [_collate(rows, each, device) for each in planned]
+    return [_collate(rows, each, device, replay) for each in planned]
 
 
-def _collate(every: Sequence[TrainRow], planned: PlannedPass, device: torch.device) -> MicroBatch:
+def _collate(
+    every: Sequence[TrainRow], planned: PlannedPass, device: torch.device, replay: bool
+) -> MicroBatch:
     rows = [every[i] for i in planned.rows]
     trained = [row.trained for row in rows]
 
@@ -135,4 +143,5 @@ def _collate(every: Sequence[TrainRow], planned: PlannedPass, device: torch.devi
         engine_logprobs=flat([row.sample.logprobs for row in rows]),
         old_logprobs=flat(old) if old else None,
         reference=flat(reference) if reference else None,
+        routing=merge_routing(planned.forest, [row.sample.routing for row in rows]) if replay else None,
     )

@@ -107,11 +107,12 @@ def depth_first(
     predictors: Int64,
     targets: Tensor,
     backward: SegmentBackward | None,
+    routing: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Return the log-probabilities of `targets` and the entropies, float32 [N] each, without a graph.
 
-    With `backward`, also add the gradient of all losses to the weights. `predictors` is int64 [N] (see
-    `PolicyModel.forward`). The model is on the CPU.
+    With `backward`, also add the gradient of all losses to the weights. `predictors` is int64 [N] and
+    `routing` [U, layers, k] (see `PolicyModel`). The model is on the CPU.
     """
     order = np.argsort(predictors, kind="stable")
     bounds = np.searchsorted(predictors[order], np.append(forest.starts, len(forest.tokens)))
@@ -127,7 +128,8 @@ def depth_first(
         index = torch.from_numpy(order[bounds[segment] : bounds[segment + 1]])
         at = torch.from_numpy(predictors)[index] - start
         with torch.set_grad_enabled(backward is not None):
-            hidden = policy.decode(tokens[:, start:end], position_ids[:, start:end], attend)
+            experts = None if routing is None else routing[start:end]
+            hidden = policy.decode(tokens[:, start:end], position_ids[:, start:end], attend, experts)
             leaf = hidden.detach().requires_grad_(backward is not None)
             if len(index):
                 scored, entropies[index] = policy.score(leaf[at], targets[index])

@@ -102,6 +102,15 @@ def build_forest(branches: Sequence[Branch], *, share: bool) -> Forest:
     )
 
 
+def path_to(forest: Forest, last: int) -> Int64:
+    """Return the indices into [U] of the positions from a root to `last`."""
+    segment = int(np.searchsorted(forest.starts, last, side="right")) - 1
+    pieces: list[Int64] = [np.arange(forest.starts[segment], last + 1)]
+    while (segment := int(forest.parents[segment])) >= 0:
+        pieces += [np.arange(forest.starts[segment], forest.ends[segment])]
+    return np.concatenate(pieces[::-1])
+
+
 def _subtree_ends(ends: Int64, parents: Int64) -> Int64:
     last = ends.copy()
     for segment in range(len(parents) - 1, -1, -1):

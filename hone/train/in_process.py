@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from hone.policy.local import use_threads
+from hone.policy.routing import find_routers
 from hone.train.batches import MicroBatch, TrainRow, micro_batches
 from hone.train.errors import NonFinite, StepCancelled, TrainError
 from hone.train.learner import PassReport, Usage
@@ -34,6 +35,7 @@ from hone.train.masters import MasterWeights
 from hone.train.optimizer import end_names, make_optimizers
 from hone.train.passes import balance, cost_model
 from hone.train.policy_model import PolicyModel, require_exact_passes
+from hone.train.routing import replayed_tokens, require_fitting
 from hone.train.run_pass import PassResult, run_pass
 from hone.train.settings import EXPERTS, LearnerSettings, OptimizerSettings, PassSettings
 from hone.train.sharded_state import begin_save, load
@@ -92,6 +94,7 @@ class InProcessLearner:
         self._max_grad_norm = optimizer.max_grad_norm
         self._reference = None if reference is None else self._policy_of(reference)
         self._cost = cost_model(model.config)
+        self._replays = settings.routing_replay and bool(find_routers(model))
         self._cancelled = threading.Event()
         trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
         offload = torch.device("cpu") if settings.memory.offload_optimizer else None
@@ -137,6 +140,7 @@ class InProcessLearner:
             branch_tokens=sum(batch.forest.branch_tokens for batch in batches),
             unique_tokens=sum(len(batch.forest.tokens) for batch in batches),
             passes=Counter(batch.kind for batch in batches),
+            replayed=replayed_tokens([b.routing for b in batches]) if self._replays else None,
             flops=training_flops(batches, self._cost, head_parameters(self.model), adapters=self._adapted),
         )
 
@@ -223,6 +227,8 @@ class InProcessLearner:
         )
 
     def _plan(self, rows: Sequence[TrainRow]) -> list[MicroBatch]:
+        if self._settings.routing_replay:
+            require_fitting([row.sample for row in rows], self.model)
         return micro_batches(
             rows,
             tree=self._settings.tree,
@@ -230,6 +236,7 @@ class InProcessLearner:
             cost=self._cost,
             device=self.model.device,
             parts=self._passes.workers,
+            replay=self._settings.routing_replay,
         )
 
     def _add_gradients(self) -> None:

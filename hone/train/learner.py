@@ -42,6 +42,9 @@ class PassReport:
     branch_tokens: int  # tokens of all rows, each up to its last trained token
     unique_tokens: int  # tokens that were computed; fewer where rows share prefixes
     passes: Mapping[str, int] = field(default_factory=dict[str, int])  # number of passes by kind
+    replayed: int | None = (
+        None  # of `unique_tokens`, those with recorded experts; None: a dense model, or no replay
+    )
     flops: float = 0.0  # operations that the model needs for them; recomputation does not count
 
 

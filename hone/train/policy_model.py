@@ -20,6 +20,7 @@ from hone.train.attention import (
 )
 from hone.train.errors import TrainError
 from hone.train.forest import Branch, build_forest
+from hone.train.routing import replayed_routing
 from hone.train.settings import MemorySettings
 from hone.train.vocabulary import score
 
@@ -60,28 +61,41 @@ class PolicyModel(nn.Module):
         predictors: Tensor,
         targets: Tensor,
         attend: AttendFunction,
+        routing: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
         """Return the log-probabilities of `targets` and the entropies (no gradient), float32 [N] each.
 
         `tokens` and `position_ids` are int64 [1, U], one pass; `predictors`, int64 [N], are the indices into
-        [U] of the positions that predict `targets`, int64 [N].
+        [U] of the positions that predict `targets`, int64 [N]. `routing`: see `decode`.
         """
-        hidden = self.decode(tokens, position_ids, attend)
+        hidden = self.decode(tokens, position_ids, attend, routing)
         return self.score(hidden.index_select(0, predictors), targets)
 
     def plain_logprobs(self, input_ids: Tensor) -> Tensor:
         """Return `plain_logprobs` of the model; a method, for FSDP to gather the weights around it."""
         return plain_logprobs(self.model, input_ids, self.temperature)
 
-    def decode(self, tokens: Tensor, position_ids: Tensor, attend: AttendFunction) -> Tensor:
-        """Return the last hidden states [U, C] of one pass, after the final norm."""
+    def decode(
+        self,
+        tokens: Tensor,
+        position_ids: Tensor,
+        attend: AttendFunction,
+        routing: Tensor | None = None,
+    ) -> Tensor:
+        """Return the last hidden states [U, C] of one pass, after the final norm.
+
+        `routing` [U, layers, k] are the experts to use at each position, see `replayed_routing`.
+        """
         require_forest_attention(self.model)
         decoder = cast("Any", self.model.get_decoder())
         with ExitStack() as stack:
             if torch.is_grad_enabled() and self._memory.offload_activations:
                 stack.enter_context(offloaded_activations(self.model))
             if torch.is_grad_enabled() and self._memory.activation_checkpointing:
-                stack.enter_context(checkpointed_layers(self.model))
+                stack.enter_context(
+                    checkpointed_layers(self.model, lambda: replayed_routing(self.model, routing))
+                )
+            stack.enter_context(replayed_routing(self.model, routing))
             arguments = pass_arguments(attend, tokens.device)
             out = decoder(input_ids=tokens, position_ids=position_ids, **arguments)
         return out.last_hidden_state[0]

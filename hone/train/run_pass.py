@@ -16,6 +16,7 @@ from hone.train.batches import MicroBatch
 from hone.train.depth_first import depth_first
 from hone.train.policy_model import PolicyModel
 from hone.train.ulysses import UlyssesAttention, own_range, own_tokens
+from hone.types import UNKNOWN_EXPERT
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
@@ -49,7 +50,10 @@ def run_pass(policy: PolicyModel, batch: MicroBatch, loss: PassLoss | None) -> P
 
     if batch.kind == "depth_first":
         backward = None if loss is None else add_segment
-        logprobs, entropies = depth_first(policy, batch.forest, batch.predictors, batch.targets, backward)
+        routing = None if batch.routing is None else torch.from_numpy(batch.routing)
+        logprobs, entropies = depth_first(
+            policy, batch.forest, batch.predictors, batch.targets, backward, routing
+        )
         return PassResult(total, logprobs, entropies)
     with torch.set_grad_enabled(loss is not None):
         logprobs, entropies, part = forward_pass(policy, batch)
@@ -68,16 +72,19 @@ def forward_pass(
     device = batch.targets.device
     forest = batch.forest
     tokens, position_ids = torch.from_numpy(forest.tokens)[None], torch.from_numpy(forest.position_ids)[None]
+    routing = None if batch.routing is None else torch.from_numpy(batch.routing)
     attend: AttendFunction = attention_over(forest, device)
     start = 0
     if sequence is not None:
         attend = UlyssesAttention(attend, len(forest.tokens), sequence)
         start, end = own_range(len(forest.tokens), sequence)
         tokens, position_ids = own_tokens(tokens, sequence), own_tokens(position_ids, sequence)
+        routing = None if routing is None else own_tokens(routing[None], sequence, UNKNOWN_EXPERT)[0]
         own = np.flatnonzero((batch.predictors >= start) & (batch.predictors < end))
         batch = batch.select(torch.from_numpy(own).to(device))
     predictors = torch.from_numpy(batch.predictors - start).to(device)
+    routing = None if routing is None else routing.to(device)
     logprobs, entropies = policy(
-        tokens.to(device), position_ids.to(device), predictors, batch.targets, attend
+        tokens.to(device), position_ids.to(device), predictors, batch.targets, attend, routing
     )
     return logprobs, entropies, batch

@@ -6,13 +6,13 @@ array has the length of the branch.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
 from hone.train.algorithms import Advantages
 from hone.train.errors import TrainError
-from hone.types import Float32, Node, Sample, TokenTree, Trajectory
+from hone.types import UNKNOWN_EXPERT, Float32, Node, Routing, Sample, TokenTree, Trajectory
 
 NO_NODES: Mapping[int, float] = {}
 
@@ -112,6 +112,21 @@ def _branch_sample(
         advantage=spread(node_advantages.get(i, 0.0) for i in branch),
         logprobs=np.concatenate([_logprobs(n) for n in nodes]),
         version=np.concatenate([_version(n) for n in nodes]),
+        routing=_routing(nodes),
+    )
+
+
+def _routing(nodes: Sequence[Node]) -> Routing | None:
+    """Return the routing of all tokens; None if no node has any."""
+    known = next((n.routing for n in nodes if n.routing is not None), None)
+    if known is None:
+        return None
+    shape = known.shape[1:]
+    return np.concatenate(
+        [
+            np.full((len(n.tokens), *shape), UNKNOWN_EXPERT, known.dtype) if n.routing is None else n.routing
+            for n in nodes
+        ]
     )
 
 

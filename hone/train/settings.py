@@ -289,6 +289,10 @@ class LearnerSettings(Settings):
     with a tree mask. `depth_first`: once, segment by segment with saved keys and values. `auto`: the one with
     the lowest predicted cost."""
 
+    routing_replay: bool = True
+    """In a mixture of experts, use the experts that the engine has chosen for each token, where it records
+    them (rollout routing replay, R3). No effect on dense models."""
+
     memory: Annotated[MemorySettings, Mark.SAME_RESULTS] = MemorySettings()
     """Time for memory."""
 

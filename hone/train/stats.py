@@ -24,6 +24,7 @@ class StepStats:
         self._mini_batches = 0
         self._steps = 0
         self._skipped: Counter[str] = Counter()
+        self._replayed: int | None = None  # tokens
         self._passes: Counter[str] = Counter()
 
     def add_rows(self, rows: Sequence[TrainRow], report: PassReport) -> None:
@@ -32,6 +33,8 @@ class StepStats:
         self.flops += report.flops
         self._sums["branch_tokens"] += report.branch_tokens
         self._sums["unique_tokens"] += report.unique_tokens
+        if report.replayed is not None:
+            self._replayed = (self._replayed or 0) + report.replayed
         for row, logprobs, entropy in zip(rows, report.logprobs, report.entropies, strict=True):
             self._sums["trained_tokens"] += len(logprobs)
             self._sums["entropy"] += float(entropy.sum())
@@ -81,6 +84,8 @@ class StepStats:
         result |= {f"passes/{kind}": number for kind, number in self._passes.items()}
         branch_tokens = self._sums["branch_tokens"]
         result["tree"] = 1 - self._sums["unique_tokens"] / branch_tokens if branch_tokens else 0.0
+        if self._replayed is not None:
+            result["routing/replayed"] = self._replayed / self._sums["unique_tokens"]
         result["seconds"] = seconds
         result["tokens_per_s"] = branch_tokens / seconds
         return result

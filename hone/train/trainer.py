@@ -66,8 +66,10 @@ class Trainer:
         (k3, old to new), entropy (nats); logp_gap_max (max |engine - trainer| over the tokens of the first
         optimiser step); branch_tokens, unique_tokens (computed; fewer where samples share prefixes),
         trained_tokens (of all forward passes, over all epochs); tree (share of branch tokens that shared
-        prefixes saved); passes/<kind>; optimizer_steps; skipped/<reason>; seconds, tokens_per_s (of branch
-        tokens); peak_memory_gib (of one device); mfu (model FLOP/s utilisation, on known GPUs).
+        prefixes saved); passes/<kind>; routing/replayed (share of unique_tokens whose experts were the
+        engine's, of a mixture of experts with replay); optimizer_steps; skipped/<reason>; seconds,
+        tokens_per_s (of branch tokens); peak_memory_gib (of one device); mfu (model FLOP/s utilisation, on
+        known GPUs).
 
         Raises NonFinite, and TrainError, which names the rollout, for an invalid sample.
         """
@@ -209,6 +211,11 @@ def _require_valid(samples: Sequence[Sample]) -> None:
         lengths = {len(a) for a in (sample.tokens, sample.weight, sample.advantage, sample.logprobs)}
         if len(lengths) != 1:
             raise TrainError(f"rollout {sample.rollout_id}: the arrays of a sample differ in length")
+        if sample.routing is not None and len(sample.routing) != len(sample.tokens):
+            raise TrainError(
+                f"rollout {sample.rollout_id}: its routing has {len(sample.routing)} tokens, its sample "
+                f"{len(sample.tokens)}"
+            )
         if not sample.weight.any() or sample.weight[0] != 0:
             raise TrainError(
                 f"rollout {sample.rollout_id}: a sample needs weight on some token, and none on its first"

@@ -34,12 +34,12 @@ def own_range(tokens: int, group: dist.ProcessGroup) -> tuple[int, int]:
     return start, min(tokens, start + length)
 
 
-def own_tokens(values: Tensor, group: dist.ProcessGroup) -> Tensor:
-    """Return this rank's part of `values` [1, U], padded with zeros to `shard_length`."""
+def own_tokens(values: Tensor, group: dist.ProcessGroup, padding: int = 0) -> Tensor:
+    """Return this rank's part of `values` [1, U, ...], padded to `shard_length`."""
     start, end = own_range(values.shape[1], group)
-    return functional.pad(
-        values[:, start:end], (0, shard_length(values.shape[1], group.size()) - end + start)
-    )
+    missing = shard_length(values.shape[1], group.size()) - end + start
+    sides = (0, 0) * (values.ndim - 2) + (0, missing)  # from the last dimension on
+    return functional.pad(values[:, start:end], sides, value=padding)
 
 
 class UlyssesAttention:

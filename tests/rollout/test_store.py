@@ -43,12 +43,16 @@ number = st.floats(allow_nan=False, allow_infinity=False)
 
 @st.composite
 def trees(draw: st.DrawFn) -> TokenTree:
-    tree = TokenTree()
+    tree, top = TokenTree(), draw(st.sampled_from([7, 300]))
     for i in range(draw(st.integers(0, 6))):
         sampled = draw(st.booleans())
         tokens = draw(st.lists(st.integers(0, 2**31 - 1), max_size=5))
         size = len(tokens) if sampled else 0
         logprobs = draw(st.lists(st.floats(width=32), min_size=size, max_size=size))
+        routing = None
+        if tokens and draw(st.booleans()):  # 3 layers, 2 experts
+            experts = st.lists(st.integers(-1, top), min_size=6 * len(tokens), max_size=6 * len(tokens))
+            routing = np.array(draw(experts), np.int8 if top < 128 else np.int16).reshape(-1, 3, 2)
         tree.append(
             Node(
                 parent=draw(st.none() | st.integers(0, i - 1)) if i else None,
@@ -57,6 +61,7 @@ def trees(draw: st.DrawFn) -> TokenTree:
                 logprobs=np.array(logprobs, np.float32),
                 version=np.array(draw(st.lists(st.integers(0, 9), min_size=size, max_size=size)), np.int32),
                 turn=draw(st.integers(0, 5)),
+                routing=routing,
             )
         )
     return tree
@@ -150,9 +155,12 @@ def assert_same(one: Trajectory, other: Trajectory) -> None:
     assert len(one.tree.nodes) == len(other.tree.nodes)
     for left, right in zip(one.tree.nodes, other.tree.nodes, strict=True):
         assert (left.parent, left.sampled, left.turn) == (right.parent, right.sampled, right.turn)
-        for field in ("tokens", "logprobs", "version"):
+        for field in ("tokens", "logprobs", "version", "routing"):
             a, b = getattr(left, field), getattr(right, field)
-            assert a.dtype == b.dtype
+            if a is None or b is None:
+                assert a is b is None
+                continue
+            assert (a.dtype, a.shape) == (b.dtype, b.shape)
             assert a.tobytes() == b.tobytes(), field
 
 

@@ -271,6 +271,9 @@ def merge(parts: Sequence[PassReport]) -> PassReport:
         branch_tokens=sum(part.branch_tokens for part in parts),
         unique_tokens=sum(part.unique_tokens for part in parts),
         passes=passes,
+        replayed=sum(replayed)
+        if (replayed := [p.replayed for p in parts if p.replayed is not None])
+        else None,
         flops=sum(part.flops for part in parts),
     )
 

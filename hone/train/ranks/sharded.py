@@ -25,6 +25,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule, register_fsdp_forward_method
 
+from hone.policy.routing import find_routers
 from hone.train.batches import MicroBatch, TrainRow, micro_batches
 from hone.train.errors import NonFinite, StepCancelled
 from hone.train.learner import LearnerSpec, PassReport, Usage
@@ -45,6 +46,7 @@ from hone.train.ranks.gradients import add_parts, add_whole, clip_gradients
 from hone.train.ranks.loading import load_sharded
 from hone.train.ranks.schedule import rounds
 from hone.train.ranks.world import World, open_world
+from hone.train.routing import replayed_tokens, require_fitting
 from hone.train.run_pass import forward_pass
 from hone.train.sharded_state import PendingSave, begin_save, load
 from hone.train.ulysses import own_range
@@ -80,6 +82,7 @@ class ShardedLearner:
         require_exact_passes(self._policy, world.device, getattr(torch, spec.dtype))
         _reshard(self._policy)
         self._cost = cost_model(model.config)
+        self._replays = spec.settings.routing_replay and bool(find_routers(model))
         trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
         self._masters = MasterWeights(
             trained, torch.device("cpu") if self._adapted and self._offload else None
@@ -117,6 +120,7 @@ class ShardedLearner:
             branch_tokens=sum(batch.forest.branch_tokens for batch in counted),
             unique_tokens=sum(len(batch.forest.tokens) for batch in counted),
             passes=Counter(batch.kind for batch in counted),
+            replayed=replayed_tokens([b.routing for b in counted]) if self._replays else None,
             flops=training_flops(
                 counted, self._cost, head_parameters(self._policy.model), adapters=self._adapted
             ),
@@ -245,6 +249,8 @@ class ShardedLearner:
 
     def _rounds(self, rows: Sequence[TrainRow]) -> Iterator[tuple[MicroBatch, bool]]:
         """Yield this rank's passes, and whether each counts; the plan is the same on every rank."""
+        if self._spec.settings.routing_replay:
+            require_fitting([row.sample for row in rows], self._policy.model)
         passes = micro_batches(
             rows,
             tree=self._spec.settings.tree,
@@ -253,6 +259,7 @@ class ShardedLearner:
             device=self._world.device,
             parts=self._world.data_size,
             may_go_deep=False,  # its number of forward passes differs between ranks
+            replay=self._spec.settings.routing_replay,
         )
         cheapest = min(range(len(passes)), key=lambda index: passes[index].cost)
         for round_ in rounds([batch.cost for batch in passes], self._world.data_size):
