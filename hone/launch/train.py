@@ -255,11 +255,6 @@ def _require_adapters_fit(engine: ServerEngineSettings, lora: LoraSettings | Non
                 'set train.lora, or engine.weight_sync = "disk"'
             )
         return
-    if engine.weight_sync == "adapter" and engine.kind != "vllm":
-        raise ConfigError(
-            f'engine.weight_sync = "adapter" needs vLLM, and engine.kind is "{engine.kind}": set engine.kind '
-            'to "vllm", or engine.weight_sync to "disk"'
-        )
     if engine.weight_sync == "adapter" and EXPERTS in lora.targets:
         raise ConfigError(
             f'engine.weight_sync = "adapter" does not send adapters of {EXPERTS}: remove {EXPERTS} from '

@@ -118,7 +118,7 @@ class ServerEngineSettings(RemoteEngineSettings):
     weight_sync: Annotated[Literal["disk", "nccl", "adapter"], Mark.SAME_RESULTS] = "disk"
     """How new weights reach the servers: through a folder that all of them can read, or from GPU to GPU; a
     server that is replaced under `nccl` takes part again from the next update on. With `train.lora`, `disk`
-    sends the weights with the adapters merged, and `adapter` (vLLM) the adapters alone, through a folder."""
+    sends the weights with the adapters merged, and `adapter` the adapters alone, through a folder."""
 
     adapter_rank: Annotated[int, Mark.SAME_RESULTS] = Field(default=16, ge=1, le=512)
     """Largest rank of adapters that the servers of the run can load, with `weight_sync = "adapter"`."""

@@ -145,7 +145,6 @@ def test_adapters_of_ranks_are_published_alone(policy: Policy, folder: Path, tmp
         (None, {}, "this run trains all weights: set train.lora"),
         ({"targets": ["all-linear", "experts"]}, {}, "does not send adapters of experts: remove experts"),
         ({"rank": 32}, {}, "train.lora.rank is 32, .* up to rank 16"),
-        ({}, {"kind": "sglang"}, 'needs vLLM, and engine.kind is "sglang"'),
     ],
 )
 def test_adapters_that_servers_cannot_load_are_refused(

@@ -103,7 +103,6 @@ class EngineClient(ABC):
     def __init__(self, http: Http) -> None:
         self.http = http
         self.url = http.url
-        self.has_adapter = False  # whether requests name the adapter that `load_weights` has loaded
 
     @classmethod
     def is_overflow(cls, message: str) -> bool:

@@ -33,6 +33,7 @@ _SLEEP = {  # flags of a server that can sleep and keeps its weights in host mem
     "vllm": ("--enable-sleep-mode",),
     "sglang": ("--enable-memory-saver", "--enable-weights-cpu-backup"),
 }
+_SGLANG_TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 _VLLM_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)  # what `--max-lora-rank` accepts
 CONTEXT_SLACK = {"vllm": 0, "sglang": RESERVED}  # context tokens that a server reserves
 
@@ -113,6 +114,10 @@ def _sglang(
         *("--tp-size", str(settings.tensor_parallel), "--skip-server-warmup"),
     ]
     variables = {"SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN": "1"}
+    if settings.weight_sync == "adapter":
+        arguments += ["--enable-lora", "--max-lora-rank", str(settings.adapter_rank)]
+        # two, because new adapters are loaded before the old ones are unloaded
+        arguments += ["--max-loras-per-batch", "2", "--lora-target-modules", *_SGLANG_TARGETS]
     if gpu:
         return [*arguments, "--mem-fraction-static", str(settings.gpu_memory_fraction)], variables
     arguments += [
@@ -121,6 +126,8 @@ def _sglang(
         *("--cuda-graph-backend-decode", "disabled", "--cuda-graph-backend-prefill", "disabled"),
         "--sleep-on-idle",
     ]
+    if settings.weight_sync == "adapter":
+        arguments += ["--lora-backend", "torch_native"]
     variables["SGLANG_USE_CPU_ENGINE"] = "1"
     if settings.threads is not None:
         variables["OMP_NUM_THREADS"] = str(settings.threads)

@@ -7,6 +7,7 @@ continues such a reply with another request.
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,20 +19,27 @@ from hone.policy.engines.client import (
     CompletionChunk,
     EngineClient,
     GenerateRequest,
+    Http,
     Refused,
     ServerInfo,
     ServerUnavailable,
+    holds_adapters,
 )
 from hone.policy.engines.fingerprint import Comparison, Fingerprint
 
 # A server accepts prompts shorter than its context - 6 and ends replies one token before the context ends.
 RESERVED = 7
+ADAPTER = "hone-"  # begins the names of adapters in requests
 _TOP = 20
 
 
 class Sglang(EngineClient):
     kind = "sglang"
     overflow_phrases = ("longer than the model's context", "exceeds the model's", "maximum allowed length")
+
+    def __init__(self, http: Http) -> None:
+        super().__init__(http)
+        self._adapter = ""  # its name in requests; "": none
 
     async def server_info(self) -> ServerInfo:
         try:
@@ -91,10 +99,34 @@ class Sglang(EngineClient):
         await self.http.post("/resume_memory_occupation", {}, timeout_s=timeout_s)
 
     async def load_weights(self, folder: Path, label: str, *, timeout_s: float) -> None:
+        if holds_adapters(folder):
+            await self._load_adapter(folder, timeout_s)
+            await self.http.post(
+                "/update_weight_version", {"new_version": label, "abort_all_requests": False}
+            )
+            return
         call = {"model_path": str(folder), "weight_version": label, "flush_cache": True}
         answer = await self.http.post("/update_weights_from_disk", call, timeout_s=timeout_s)
         if not answer["success"]:
             raise EngineError(f"{self.url} failed to load the weights in {folder}: {answer['message']}")
+
+    async def _load_adapter(self, folder: Path, timeout_s: float) -> None:
+        """Load adapters under a new name, which no cached key or value belongs to; unload the others."""
+        name = ADAPTER + secrets.token_hex(8)
+        try:
+            answer = await self.http.post(
+                "/load_lora_adapter", {"lora_name": name, "lora_path": str(folder)}, timeout_s=timeout_s
+            )
+        except Refused as error:
+            raise Refused(
+                f"{self.url} cannot load the adapters in {folder} ({error}): start it with `hone engine "
+                'serve MODEL --weight-sync adapter --adapter-rank RANK`, or set engine.weight_sync = "disk"',
+                error.status,
+            ) from error
+        self._adapter = name
+        for other in answer["loaded_adapters"]:
+            if other != name and other.startswith(ADAPTER):
+                await self.http.post("/unload_lora_adapter", {"lora_name": other}, timeout_s=timeout_s)
 
     async def compare_weights(self, published: Fingerprint, *, timeout_s: float) -> Comparison:
         reason = f"{self.url} is an SGLang server, which cannot show its weights"
@@ -109,12 +141,14 @@ class Sglang(EngineClient):
         timeout_s: float = 120.0,
     ) -> dict[str, Any]:
         plain = {"skip_special_tokens": False, "no_stop_trim": True, "spaces_between_special_tokens": False}
-        body = {
+        body: dict[str, Any] = {
             "input_ids": list(prompt),
             "sampling_params": {**plain, **parameters},
             "return_logprob": True,
             "top_logprobs_num": top_logprobs_num,
         }
+        if self._adapter:
+            body["lora_path"] = self._adapter
         return await self.http.post("/generate", body, timeout_s=timeout_s)
 
 

@@ -40,6 +40,7 @@ class Vllm(EngineClient):
     def __init__(self, http: Http) -> None:
         super().__init__(http)
         self._extension: str | None = None
+        self._has_adapter = False  # whether requests name the adapter that `load_weights` has loaded
 
     async def server_info(self) -> ServerInfo:
         try:
@@ -137,7 +138,7 @@ class Vllm(EngineClient):
                 'serve MODEL --weight-sync adapter --adapter-rank RANK`, or set engine.weight_sync = "disk"',
                 error.status,
             ) from error
-        self.has_adapter = True
+        self._has_adapter = True
 
     async def _load_model(self, folder: Path, timeout_s: float) -> None:
         call = {"method": "reload_weights", "kwargs": {"weights_path": str(folder)}}
@@ -179,7 +180,7 @@ class Vllm(EngineClient):
             "sampling_params": given,
             "output_mode": output_mode,
         }
-        if self.has_adapter:
+        if self._has_adapter:
             body["model"] = ADAPTER
         try:
             reply = await self.http.post("/inference/v1/generate", body, timeout_s=timeout_s)

@@ -57,6 +57,8 @@ class SglangServer:
         self.rejects_nccl = False  # fails for weight updates over NCCL
         self.requests: list[tuple[str, Any]] = []  # (path, body) of all requests except health checks
         self.url = ""
+        self.adapters: dict[str, Path] = {}  # name -> folder
+        self.max_rank = 16
         self._running: dict[str, asyncio.Event] = {}  # request id -> abort
         self._open = asyncio.Event()
         self._open.set()
@@ -87,6 +89,9 @@ class SglangServer:
                 web.post("/pause_generation", self._pause),
                 web.post("/continue_generation", self._continue),
                 web.post("/update_weights_from_disk", self._update),
+                web.post("/update_weight_version", self._set_label),
+                web.post("/load_lora_adapter", self._load_adapter),
+                web.post("/unload_lora_adapter", self._unload_adapter),
                 web.post("/release_memory_occupation", self._release_memory),
                 web.post("/resume_memory_occupation", self._resume_memory),
                 web.post("/init_weights_update_group", self._group),
@@ -250,6 +255,30 @@ class SglangServer:
             self.label = body["weight_version"]
             message += f" Weight version updated to {self.label}."
         return web.json_response({"success": True, "message": message, "num_paused_requests": 0})
+
+    async def _set_label(self, request: web.Request) -> web.Response:
+        self.label = (await request.json())["new_version"]
+        message = f"Weight version updated to {self.label}"
+        return web.json_response({"success": True, "message": message, "new_version": self.label})
+
+    async def _load_adapter(self, request: web.Request) -> web.Response:
+        body = await request.json()
+        self.requests.append((request.path, body))
+        if self.max_rank < json.loads((Path(body["lora_path"]) / "adapter_config.json").read_text())["r"]:
+            return self._loaded(error=f"its rank exceeds the max_lora_rank {self.max_rank}")
+        self.adapters[body["lora_name"]] = Path(body["lora_path"])
+        return self._loaded()
+
+    async def _unload_adapter(self, request: web.Request) -> web.Response:
+        body = await request.json()
+        self.requests.append((request.path, body))
+        del self.adapters[body["lora_name"]]
+        return self._loaded()
+
+    def _loaded(self, error: str = "") -> web.Response:
+        loaded = {name: str(folder) for name, folder in self.adapters.items()}
+        answer = {"rid": None, "http_worker_ipc": None, "success": not error, "error_message": error}
+        return web.json_response({**answer, "loaded_adapters": loaded}, status=400 if error else 200)
 
     async def _group(self, request: web.Request) -> web.Response:
         self.requests.append((request.path, await request.json()))

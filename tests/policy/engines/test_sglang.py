@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from hone.policy.engine import Finish
-from hone.policy.engines.client import ServerUnavailable
+from hone.policy.engines.client import Http, Refused, ServerUnavailable, new_session
 from hone.policy.engines.sglang import Sglang, parse_chunk
 from tests.policy.engines.sglang_server import sglang_servers, toy_weights
 
@@ -122,6 +122,33 @@ def test_fake_weight_update_answers_like_a_real_one(tokenizer, tmp_path: Path):
             return await ask(server.url, "POST", "/update_weights_from_disk", body)
 
     assert asyncio.run(run()) == (real["status"], real["body"])
+
+
+def test_new_adapters_replace_those_before(tokenizer, tmp_path: Path):
+    def folder(name: str, rank: int) -> Path:
+        path = tmp_path / name
+        path.mkdir()
+        (path / "adapter_config.json").write_text(json.dumps({"r": rank}))
+        return path
+
+    async def run() -> None:
+        async with sglang_servers(tokenizer) as (server,), new_session() as session:
+            server.adapters["of others"] = tmp_path
+            client = Sglang(Http(session, server.url))
+            await client.top_logprobs([5], temperature=1.0)
+            assert "lora_path" not in server.requests[-1][1]
+            for version in ("1", "2"):
+                await client.load_weights(folder(version, rank=4), version, timeout_s=5)
+                loaded = {name: path for name, path in server.adapters.items() if name != "of others"}
+                assert list(loaded.values()) == [tmp_path / version]
+                await client.top_logprobs([5], temperature=1.0)
+                assert [server.requests[-1][1]["lora_path"]] == list(loaded)
+                assert (await client.server_info()).label == version
+            assert "of others" in server.adapters
+            with pytest.raises(Refused, match=r"max_lora_rank 16.*--adapter-rank RANK"):
+                await client.load_weights(folder("large", rank=32), "3", timeout_s=5)
+
+    asyncio.run(run())
 
 
 def test_client_parses_a_real_reply():
