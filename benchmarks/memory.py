@@ -9,15 +9,14 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import subprocess
 import sys
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from benchmarks.parts.resident import environment, peak_growth
 from hone.config.memory import StepSettings, step_memory
 from hone.config.shapes import Shape, shape_of
 from hone.train.settings import BatchSettings, LoraSettings, MemorySettings, OptimizerSettings, TrainSettings
@@ -106,21 +105,10 @@ def make_samples(vocabulary: int) -> list[Sample]:
     return samples
 
 
-def resident(field: str) -> int:
-    """Return VmRSS or VmHWM of this process in bytes."""
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith(field + ":"):
-            return int(line.split()[1]) * 1024
-    raise RuntimeError(f"no {field} in /proc/self/status")
-
-
 def measure(case: dict[str, Any]) -> int:
     """Return the growth of this process's peak memory by training, in bytes."""
     train(case, TINY)
-    before = resident("VmRSS")
-    Path("/proc/self/clear_refs").write_text("5")  # resets VmHWM
-    train(case, SIZES[case["size"]])
-    return resident("VmHWM") - before
+    return peak_growth(lambda: train(case, SIZES[case["size"]]))
 
 
 def train(case: dict[str, Any], size: Size) -> None:
@@ -158,14 +146,8 @@ def train(case: dict[str, Any], size: Size) -> None:
 
 def run_case(case: dict[str, Any]) -> dict[str, Any]:
     """Measure a case in a new process."""
-    environment = {
-        **os.environ,
-        "MALLOC_MMAP_THRESHOLD_": "65536",  # freed arrays go back to the system at once
-        "MALLOC_TRIM_THRESHOLD_": "65536",
-        "MALLOC_ARENA_MAX": "1",
-    }
     command = [sys.executable, "-m", "benchmarks.memory", "--measure", json.dumps(case)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, env=environment(), capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise RuntimeError(done.stderr[-2000:])
     measured = int(done.stdout.strip().splitlines()[-1])

@@ -1,37 +1,64 @@
-"""Tokens per second of one GRPO training step, beside TRL's GRPOTrainer on the same model and batch.
+"""Speed and memory of GRPO training steps on the CPU: beside TRL's GRPOTrainer, and on two ranks beside one.
 
-Both sides compute the clipped loss, its gradients and one AdamW step in fp32 on 64 ragged multi-turn samples,
-about a quarter of whose tokens were sampled; tokens are counted without padding. TRL's batch is padded before
-the clock starts, as its trainer pads it, and the quickest of several micro-batch sizes stands for it.
+    python benchmarks/trainer.py [--parts trl memory ranks]
+
+trl      Tokens per second of one step on 64 ragged multi-turn samples in 8 groups, about a quarter of whose
+         tokens were sampled: the clipped loss, its gradients and one AdamW step in float32. Samples of a
+         group start with the same prompt, as GRPO's do; `separate` gives each sample a prompt of its own.
+         Tokens are counted without padding. TRL's batch is padded before the clock starts. The quickest of
+         Hone's numbers of workers and of TRL's micro-batch sizes stands for each side.
+memory   Growth of the peak of resident memory in one such step, each side in a process of its own, at about
+         equal tokens per forward pass.
+ranks    Speed of one step of a model of 50 million parameters on two ranks, beside one process; each process
+         has one thread.
+
+Sides take turns, so that noise meets all alike. The last line is JSON.
 """
 
 from __future__ import annotations
 
 import argparse
-import copy
 import json
+import os
 import statistics
+import subprocess
+import sys
 import tempfile
 import time
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
-from datasets import Dataset
-from tokenizers import Tokenizer, models
-from transformers import PreTrainedModel, PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
+from transformers import PreTrainedModel, Qwen3Config, Qwen3ForCausalLM
 from transformers.utils import logging
-from trl import GRPOConfig, GRPOTrainer
 
-from hone.train.settings import BatchSettings, LossSettings, OptimizerSettings, TrainSettings
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from benchmarks.memory import SIZES, config_of
+from benchmarks.parts.resident import environment, peak_growth
+from hone.train.batches import TrainRow
+from hone.train.in_process import InProcessLearner
+from hone.train.learner import Learner, LearnerSpec
+from hone.train.loss import policy_objective
+from hone.train.settings import (
+    BatchSettings,
+    LearnerSettings,
+    LossSettings,
+    OptimizerSettings,
+    ParallelSettings,
+    PassSettings,
+    TrainSettings,
+)
 from hone.train.trainer import policy_trainer
 from hone.types import Sample
 
 VOCABULARY = 600
+LR = 1e-5
 TRL_ROWS = (4, 16, 64)  # its micro-batch sizes to choose from
+GROUP = 8
+PARTS = ("trl", "memory", "ranks")
 
 
 def make_model() -> PreTrainedModel:
@@ -51,14 +78,23 @@ def make_model() -> PreTrainedModel:
     return Qwen3ForCausalLM(config)
 
 
-def make_samples(count: int) -> list[Sample]:
-    """Conversations of 100 to 400 tokens: a prompt, then replies and longer observations in turn."""
+def make_samples(
+    count: int, *, vocabulary: int = VOCABULARY, lengths: tuple[int, int] = (100, 400), shared: bool = True
+) -> list[Sample]:
+    """Conversations of ragged lengths: a prompt, then replies and longer observations in turn.
+
+    With `shared`, the samples of a group start with the same prompt.
+    """
     rng = np.random.default_rng(0)
     samples: list[Sample] = []
+    prompt = rng.integers(0, vocabulary, 0)
     for i in range(count):
-        length = int(rng.integers(100, 401))
+        if i % GROUP == 0 or not shared:
+            prompt = rng.integers(0, vocabulary, int(rng.integers(40, 80)))
+        length = int(rng.integers(lengths[0], lengths[1] + 1))
+        tokens = np.concatenate([prompt, rng.integers(0, vocabulary, length - len(prompt))])
         weight = np.zeros(length, np.float32)
-        at = int(rng.integers(40, 80))
+        at = len(prompt)
         while at < length:
             reply = int(rng.integers(8, 24))
             weight[at : at + reply] = 1
@@ -66,91 +102,31 @@ def make_samples(count: int) -> list[Sample]:
         samples.append(
             Sample(
                 rollout_id=f"r{i}",
-                group_id=f"g{i // 8}",
-                tokens=rng.integers(0, VOCABULARY, length).astype(np.int32),
+                group_id=f"g{i // GROUP}",
+                tokens=tokens.astype(np.int32),
                 weight=weight,
                 advantage=(weight * rng.choice([-1.0, 1.0])).astype(np.float32),
-                logprobs=(weight * -np.log(VOCABULARY)).astype(np.float32),
+                logprobs=(weight * -np.log(vocabulary)).astype(np.float32),
                 version=np.where(weight > 0, 0, -1).astype(np.int32),
             )
         )
     return samples
 
 
-def hone_step(samples: Sequence[Sample], micro_batch_tokens: int) -> Callable[[], object]:
+def hone_step(samples: Sequence[Sample], workers: int) -> Callable[[], object]:
     settings = TrainSettings(
         loss=LossSettings(normalisation="trajectory"),
-        optimizer=OptimizerSettings(lr=1e-5),
-        batch=BatchSettings(micro_batch_tokens=micro_batch_tokens),
+        optimizer=OptimizerSettings(lr=LR),
+        batch=BatchSettings(workers=workers),
     )
     trainer = policy_trainer(make_model(), settings, temperature=1.0)
     return lambda: trainer.step(samples)
 
 
-def trl_step(samples: Sequence[Sample], rows: int, out: Path) -> Callable[[], object]:
-    """One optimiser step of TRL's loss, accumulated over micro-batches of `rows` samples."""
-    model = make_model()
-    words = Tokenizer(models.WordLevel({"w0": 0}, unk_token="w0"))
-    trainer = GRPOTrainer(
-        model=model,
-        reward_funcs=lambda completions, **_: [0.0] * len(completions),
-        args=GRPOConfig(
-            output_dir=str(out),
-            use_cpu=True,
-            report_to=[],
-            bf16=False,
-            gradient_checkpointing=False,
-            per_device_train_batch_size=2,
-            num_generations=2,
-            max_completion_length=400,
-            loss_type="grpo",
-        ),
-        train_dataset=Dataset.from_list([{"prompt": "w0"}]),
-        processing_class=PreTrainedTokenizerFast(tokenizer_object=words, pad_token="w0", eos_token="w0"),
-    )
-    model.train()
-    batch = trl_batch(samples)
-    pieces = [{k: v[i : i + rows] for k, v in batch.items()} for i in range(0, len(samples), rows)]
-    trainer.current_gradient_accumulation_steps = len(pieces)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5, weight_decay=0.0, fused=True)
+def peer_step(samples: Sequence[Sample], rows: int, out: Path) -> Callable[[], object]:
+    from benchmarks.peers.trl_trainer import trl_step  # imports TRL, which takes seconds and memory
 
-    def step() -> None:
-        for piece in pieces:
-            trainer._compute_loss(model, piece).backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
-
-    return step
-
-
-def trl_batch(samples: Sequence[Sample]) -> dict[str, torch.Tensor]:
-    """TRL's layout: prompts padded on the left, completions on the right, observations masked."""
-    starts = [int(np.flatnonzero(s.weight)[0]) for s in samples]
-    prompt, width = max(starts), max(len(s.tokens) - at for s, at in zip(samples, starts, strict=True))
-    names = (
-        "prompt_ids",
-        "prompt_mask",
-        "completion_ids",
-        "completion_mask",
-        "tool_mask",
-        "old_per_token_logps",
-    )
-    arrays: dict[str, Any] = {
-        name: np.zeros((len(samples), prompt if name.startswith("prompt") else width)) for name in names
-    }
-    for row, (s, at) in enumerate(zip(samples, starts, strict=True)):
-        end = len(s.tokens) - at
-        arrays["prompt_ids"][row, prompt - at :] = s.tokens[:at]
-        arrays["prompt_mask"][row, prompt - at :] = 1
-        arrays["completion_ids"][row, :end] = s.tokens[at:]
-        arrays["completion_mask"][row, :end] = 1
-        arrays["tool_mask"][row, :end] = s.weight[at:]
-        arrays["old_per_token_logps"][row, :end] = s.logprobs[at:]
-    batch = {name: torch.from_numpy(array).long() for name, array in arrays.items()}
-    batch["old_per_token_logps"] = torch.from_numpy(arrays["old_per_token_logps"]).float()
-    batch["advantages"] = torch.tensor([float(s.advantage.sum() / s.weight.sum()) for s in samples])
-    return batch
+    return trl_step(make_model(), samples, rows, LR, out)
 
 
 def alternate(sides: dict[str, Callable[[], object]], repeats: int) -> dict[str, float]:
@@ -165,47 +141,137 @@ def alternate(sides: dict[str, Callable[[], object]], repeats: int) -> dict[str,
     return {name: statistics.median(taken) for name, taken in seconds.items()}
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--threads", type=int, default=2, help="torch threads")
-    parser.add_argument("--repeats", type=int, default=5, help="measurements of each side")
-    parser.add_argument("--samples", type=int, default=64, help="samples in the batch")
-    parser.add_argument(
-        "--micro-batch-tokens",
-        type=int,
-        nargs="+",
-        default=[BatchSettings().micro_batch_tokens],
-        help="token budgets of hone's forward passes; the first is the one reported",
-    )
-    options = parser.parse_args()
-    torch.set_num_threads(options.threads)
-    warnings.filterwarnings("ignore", category=FutureWarning)
-    logging.set_verbosity_error()
-    samples = make_samples(options.samples)
+def compare_with_trl(count: int, threads: int, repeats: int, *, shared: bool) -> tuple[float, float]:
+    """Return tokens per second of Hone and of TRL."""
+    samples = make_samples(count, shared=shared)
     tokens = sum(len(s.tokens) for s in samples)
     sampled = sum(float(s.weight.sum()) for s in samples)
     print(
-        f"{sum(p.numel() for p in make_model().parameters()):,} parameters; {len(samples)} samples, {tokens} "
-        f"tokens, {100 * sampled / tokens:.0f} % sampled; {options.threads} threads"
+        f"{sum(p.numel() for p in make_model().parameters()):,} parameters; {count} samples with "
+        f"{'shared' if shared else 'separate'} prompts, {tokens} tokens, {100 * sampled / tokens:.0f} % "
+        f"sampled; {threads} threads"
     )
-    ours = {f"hone, {n} tokens": hone_step(samples, n) for n in options.micro_batch_tokens}
+    ours = {f"hone, {n} workers": hone_step(samples, n) for n in sorted({1, threads})}
     with tempfile.TemporaryDirectory() as out:
-        theirs = {f"trl, {n} rows": trl_step(copy.deepcopy(samples), n, Path(out)) for n in TRL_ROWS}
-        seconds = alternate(ours | theirs, options.repeats)
-    rates = {name: tokens / taken for name, taken in seconds.items()}
+        theirs = {f"trl, {n} rows": peer_step(samples, n, Path(out)) for n in TRL_ROWS}
+        rates = {name: tokens / taken for name, taken in alternate(ours | theirs, repeats).items()}
     for name, rate in rates.items():
-        print(f"  {name:20} {rate:8.0f} tokens/s")
-    hone, trl = rates[next(iter(ours))], max(rates[name] for name in theirs)
-    print(
-        json.dumps(
-            {
-                "name": "trainer",
-                "metrics": {"tokens_per_s": round(hone, 1)},
-                "peers": {"trl": {"tokens_per_s": round(trl, 1)}},
-                "ratios": {"trl": round(hone / trl, 3)},
-            }
-        )
-    )
+        print(f"  {name:20} {rate:8.0f} tokens/s", flush=True)
+    return max(rates[name] for name in ours), max(rates[name] for name in theirs)
+
+
+def compare_memory(count: int) -> tuple[float, float]:
+    """Return the growth of the peak memory of a step in MiB, of Hone with one worker and of TRL."""
+    found: dict[str, float] = {}
+    sides = ("hone 1", f"trl {TRL_ROWS[0]}", "hone 2")
+    for side in sides:
+        command = [sys.executable, __file__, "--memory-of", side, "--samples", str(count)]
+        done = subprocess.run(command, env=environment(), capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            raise RuntimeError(done.stderr[-2000:])
+        found[side] = int(done.stdout.split()[-1]) / 2**20
+        print(f"  {side:20} {found[side]:8.1f} MiB", flush=True)
+    return found[sides[0]], found[sides[1]]
+
+
+def measure_memory(side: str, count: int) -> int:
+    """Return the bytes by which a step of `side` exceeds the memory before its model was made."""
+    name, _, size = side.partition(" ")
+    samples = make_samples(count)
+    make: Callable[[Sequence[Sample], Path], Callable[[], object]]
+    if name == "hone":
+        make = lambda chosen, out: hone_step(chosen, int(size))  # noqa: E731
+    else:
+        make = lambda chosen, out: peer_step(chosen, int(size), out)  # noqa: E731
+    with tempfile.TemporaryDirectory() as out:
+        make(samples[:2], Path(out))()  # libraries and their workspaces do not count
+        return peak_growth(lambda: make(samples, Path(out))())
+
+
+def compare_ranks(repeats: int) -> dict[str, float]:
+    """Return the speed of a step on two ranks relative to one process, by how they share the model."""
+    from hone.train.ranks.learner import RanksLearner
+
+    size = SIZES["50M"]
+    torch.manual_seed(0)
+    model = Qwen3ForCausalLM(Qwen3Config(**config_of(size), attn_implementation="sdpa"))
+    samples = make_samples(12, vocabulary=size.vocab, lengths=(400, 1000))
+    rows = [TrainRow(sample=s, scale=s.weight / 1000, old_logprobs=None) for s in samples]
+    tokens = sum(row.length for row in rows)
+    print(f"{sum(p.numel() for p in model.parameters()):,} parameters; {tokens} tokens; 1 thread per process")
+    objective = policy_objective(LossSettings(), 1.0)
+    optimizer, passes = OptimizerSettings(lr=LR), PassSettings(micro_batch_tokens=4096)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder)
+        model.save_pretrained(path / "model")
+
+        def ranks(parallel: ParallelSettings) -> RanksLearner:
+            settings = LearnerSettings(learner="ranks", ranks=2, parallel=parallel)
+            spec = LearnerSpec(
+                model=path / "model",
+                dtype="float32",
+                objective=objective,
+                optimizer=optimizer,
+                passes=passes,
+                settings=settings,
+            )
+            return RanksLearner(spec, logs=path)
+
+        def step(learner: Learner) -> Callable[[], object]:
+            def run() -> None:
+                learner.forward_backward(rows)
+                learner.optim_step(LR)
+
+            return run
+
+        learners: dict[str, Learner] = {
+            "one process": InProcessLearner(model, objective=objective, optimizer=optimizer, passes=passes)
+        }
+        try:
+            learners["2 ranks, fsdp"] = ranks(ParallelSettings())
+            learners["2 ranks, replicate"] = ranks(ParallelSettings(replicate=2))
+            seconds = alternate({name: step(learner) for name, learner in learners.items()}, repeats)
+        finally:
+            for learner in learners.values():
+                learner.close()
+    found: dict[str, float] = {}
+    for name, taken in seconds.items():
+        found[name] = round(seconds["one process"] / taken, 3)
+        print(f"  {name:20} {taken:8.2f} s   {tokens / taken:6.0f} tokens/s   x {found[name]}", flush=True)
+    return {name.replace(", ", "_").replace(" ", "_"): found[name] for name in learners if "ranks" in name}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS))
+    parser.add_argument("--threads", type=int, default=2, help="threads of each side, beside TRL")
+    parser.add_argument("--repeats", type=int, default=5, help="measurements of each side")
+    parser.add_argument("--samples", type=int, default=64, help="samples in the batch, beside TRL")
+    parser.add_argument("--memory-of", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    warnings.filterwarnings("ignore")
+    logging.set_verbosity_error()
+    torch.set_num_threads(options.threads)
+    if options.memory_of:
+        print(measure_memory(options.memory_of, options.samples))
+        return
+    metrics: dict[str, float] = {}
+    peers: dict[str, float] = {}
+    ratios: dict[str, float] = {}
+    if "trl" in options.parts:
+        for name, shared in (("", True), ("_separate", False)):
+            hone, trl = compare_with_trl(options.samples, options.threads, options.repeats, shared=shared)
+            metrics[f"tokens_per_s{name}"], peers[f"tokens_per_s{name}"] = round(hone, 1), round(trl, 1)
+            ratios[f"trl{name}"] = round(hone / trl, 3)
+    if "memory" in options.parts:
+        hone, trl = compare_memory(options.samples)
+        metrics["peak_mib"], peers["peak_mib"] = round(hone, 1), round(trl, 1)
+        ratios["trl_memory"] = round(trl / hone, 3)
+    if "ranks" in options.parts:
+        torch.set_num_threads(1)
+        os.environ["OMP_NUM_THREADS"] = "1"  # of the ranks
+        ratios |= compare_ranks(options.repeats)
+    print(json.dumps({"name": "trainer", "metrics": metrics, "peers": {"trl": peers}, "ratios": ratios}))
 
 
 if __name__ == "__main__":
