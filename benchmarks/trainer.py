@@ -36,7 +36,7 @@ from transformers.utils import logging
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from benchmarks.memory import SIZES, config_of
+from benchmarks.memory import Size, config_of
 from benchmarks.parts.resident import environment, peak_growth
 from hone.train.batches import TrainRow
 from hone.train.in_process import InProcessLearner
@@ -59,6 +59,7 @@ LR = 1e-5
 TRL_ROWS = (4, 16, 64)  # its micro-batch sizes to choose from
 GROUP = 8
 PARTS = ("trl", "memory", "ranks")
+RANKS_SIZE = Size("52M", vocab=16000, hidden=512, layers=14, heads=8, inner=1536)
 
 
 def make_model() -> PreTrainedModel:
@@ -192,7 +193,7 @@ def compare_ranks(repeats: int) -> dict[str, float]:
     """Return the speed of a step on two ranks relative to one process, by how they share the model."""
     from hone.train.ranks.learner import RanksLearner
 
-    size = SIZES["50M"]
+    size = RANKS_SIZE
     torch.manual_seed(0)
     model = Qwen3ForCausalLM(Qwen3Config(**config_of(size), attn_implementation="sdpa"))
     samples = make_samples(12, vocabulary=size.vocab, lengths=(400, 1000))
@@ -200,7 +201,7 @@ def compare_ranks(repeats: int) -> dict[str, float]:
     tokens = sum(row.length for row in rows)
     print(f"{sum(p.numel() for p in model.parameters()):,} parameters; {tokens} tokens; 1 thread per process")
     objective = policy_objective(LossSettings(), 1.0)
-    optimizer, passes = OptimizerSettings(lr=LR), PassSettings(micro_batch_tokens=4096)
+    optimizer, passes = OptimizerSettings(lr=LR), PassSettings(micro_batch_tokens=8192)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder)
         model.save_pretrained(path / "model")

@@ -99,7 +99,7 @@ def micro_batches(
     cost: CostModel,
     device: torch.device,
     parts: int = 1,
-    may_go_deep: bool = True,
+    in_rounds: bool = False,
     replay: bool = False,
 ) -> list[MicroBatch]:
     """Divide rows into forward passes on `device`; see `plan_passes`. Depth first is for CPUs only.
@@ -113,7 +113,8 @@ def micro_batches(
         budget_tokens=budget_tokens,
         cost=cost,
         parts=parts,
-        may_go_deep=may_go_deep and device.type == "cpu",
+        in_rounds=in_rounds,
+        may_go_deep=device.type == "cpu",
     )
     return [_collate(rows, each, device, replay) for each in planned]
 

@@ -8,7 +8,8 @@ depth_first  a prefix tree segment by segment; its memory is that of the longest
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Protocol, cast
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from transformers import PretrainedConfig
 
 Kind = Literal["off", "mask", "depth_first"]
+_Grouping = Callable[[int], list[list[int]]]  # from a budget of unique tokens to groups of row indices
 
 # Seconds on one core of an Intel Xeon, forward and backward in float32: least squares over 52 passes of two
 # models (192 x 3 and 512 x 4, hidden size x layers) with 16 to 2,500 tokens and 1 to 68 segments; predictions
@@ -29,6 +31,7 @@ _ELEMENT = 1.6e-7  # per token, layer and hidden dimension: norms, activations, 
 _BLOCK = 3.4e-4  # per layer and attention kernel
 _LAYER = 4.8e-3  # per layer, of a pass or of a segment on its own
 _PARAMETER = 1.7e-9  # per parameter of the layers: adding a gradient
+_ROUND = 4e-8  # per parameter of the layers and round of ranks: gathered twice, gradients added up, by gloo
 _DEPTH_FIRST_GAIN = 0.9  # predicted cost relative to other kinds below which depth first is chosen
 
 
@@ -90,28 +93,44 @@ def plan_passes(
     budget_tokens: int,
     cost: CostModel,
     parts: int = 1,
+    in_rounds: bool = False,
     may_go_deep: bool = True,
 ) -> list[PlannedPass]:
     """Return passes over all branches, each of at most `budget_tokens` unique tokens.
 
     A longer branch is a pass by itself, and a depth-first pass keeps only one branch in memory, so it takes
     any number. `auto` takes the kind with the lowest predicted cost of the slowest of `parts`, among which
-    `balance` divides the passes; `may_go_deep` false leaves depth first out of the choice.
+    `balance` divides the passes, or `rounds` if they go through them `in_rounds`; depth first, whose number
+    of forward passes differs between parts, is then no choice, nor is it if `may_go_deep` is false.
     """
     if not branches:
         return []
-    kinds: tuple[Kind, ...] = ("off", "mask", "depth_first") if may_go_deep else ("off", "mask")
-    kinds = kinds if tree == "auto" else (tree,)
-    total = sum(len(branch.tokens) for branch in branches)
-    shares = {-(-total // (parts * n)) for n in (1, 2, 4)} if parts > 1 else set[int]()
-    budgets = sorted({budget_tokens, *(share for share in shares if share < budget_tokens)}, reverse=True)
-    plans = [_plan(branches, kind, budget, cost, parts) for kind in kinds for budget in budgets]
+    deep: tuple[Kind, ...] = ("depth_first",) if may_go_deep and not in_rounds else ()
+    kinds: tuple[Kind, ...] = ("off", "mask", *deep) if tree == "auto" else (tree,)
+    plans = [plan for kind in kinds for plan in _plans(branches, kind, budget_tokens, cost, parts)]
 
     def slowest(plan: list[PlannedPass]) -> float:
-        seconds = max(sum(plan[i].cost for i in part) for part in balance(plan, parts))
+        if in_rounds:
+            costs = [each.cost for each in plan]
+            longest = [costs[index] for index, *_ in rounds(costs, parts) if index is not None]
+            seconds = sum(longest) + len(longest) * cost.layers * cost.layer_parameters * _ROUND
+        else:
+            seconds = max(sum(plan[i].cost for i in part) for part in balance(plan, parts))
         return seconds / _DEPTH_FIRST_GAIN if plan[0].kind == "depth_first" else seconds
 
     return min(plans, key=slowest)
+
+
+def rounds(costs: Sequence[float], parts: int) -> list[list[int | None]]:
+    """Return, per round, the pass of each part, the costliest first; None: nothing is left for that part.
+
+    Every pass of ranks gathers weights from all of them, so they go through their passes together, and a
+    round takes as long as its longest pass. Passes of similar cost share a round, which gives the least
+    possible sum of the rounds' longest passes. Example: costs 5, 1, 4 and 2 parts give [[0, 2], [1, None]].
+    """
+    order = sorted(range(len(costs)), key=lambda index: (-costs[index], index))
+    filled: list[int | None] = [*order, *[None] * (-len(order) % parts)]
+    return [filled[start : start + parts] for start in range(0, len(filled), parts)]
 
 
 class _Costed(Protocol):
@@ -134,30 +153,53 @@ def balance(passes: Sequence[_Costed], parts: int) -> list[list[int]]:
     return work
 
 
-def _plan(
+def _plans(
     branches: Sequence[Branch], kind: Kind, budget: int, cost: CostModel, parts: int
-) -> list[PlannedPass]:
-    match kind:
-        case "off":
-            groups = _pack(branches, budget)
-        case "mask":
-            groups = _cut(branches, budget)
-        case "depth_first":
-            groups = _cut(branches, budget) if parts > 1 else [depth_first_order(branches)]
-    planned: list[PlannedPass] = []
-    for rows in groups:
-        forest = build_forest([branches[i] for i in rows], share=kind != "off")
-        planned.append(PlannedPass(rows, kind, forest, cost.predict(forest, kind)))
-    return planned
+) -> list[list[PlannedPass]]:
+    """Return plans of one kind to choose from: one, or some of different numbers of passes for `parts`."""
+    group = _grouping(branches, kind, parts)
+    plans: list[list[PlannedPass]] = []
+    for tokens in _budgets(group, budget, parts):
+        planned: list[PlannedPass] = []
+        for rows in group(tokens):
+            forest = build_forest([branches[i] for i in rows], share=kind != "off")
+            planned.append(PlannedPass(rows, kind, forest, cost.predict(forest, kind)))
+        plans.append(planned)
+    return plans
 
 
-def _pack(branches: Sequence[Branch], budget: int) -> list[list[int]]:
+def _budgets(group: _Grouping, budget: int, parts: int) -> list[int]:
+    """Return `budget` and, for several parts, lower ones for as many passes of similar size for each."""
+    if parts == 1:
+        return [budget]
+    fewest = -(-len(group(budget)) // parts) * parts
+    budgets = [budget]
+    for count in (fewest, 2 * fewest):
+        low, high = 1, budget  # the lowest budget of at most `count` passes is in [low, high]
+        while low < high:
+            middle = (low + high) // 2
+            low, high = (low, middle) if len(group(middle)) <= count else (middle + 1, high)
+        budgets.append(high)
+    return sorted(set(budgets), reverse=True)
+
+
+def _grouping(branches: Sequence[Branch], kind: Kind, parts: int) -> _Grouping:
+    order = depth_first_order(branches)
+    if kind == "depth_first" and parts == 1:
+        return lambda _: [order]
+    lengths = [len(branches[i].tokens) for i in order]
+    if kind == "off":
+        return lambda budget: _pack(order, lengths, budget)
+    pairs = itertools.pairwise(branches[i].tokens for i in order)
+    fresh = [n - shared_prefix(*pair) for n, pair in zip(lengths[1:], pairs, strict=True)]
+    return lambda budget: _cut(order, lengths, [lengths[0], *fresh], budget)
+
+
+def _pack(order: Sequence[int], lengths: Sequence[int], budget: int) -> list[list[int]]:
     """Return groups of at most `budget` tokens, by the first-fit decreasing rule of bin packing."""
-    rank = {index: at for at, index in enumerate(depth_first_order(branches))}
     groups: list[list[int]] = []
     room: list[int] = []
-    for index in sorted(rank, key=lambda i: (-len(branches[i].tokens), rank[i])):
-        length = len(branches[index].tokens)
+    for index, length in sorted(zip(order, lengths, strict=True), key=lambda pair: -pair[1]):
         at = next((g for g, left in enumerate(room) if left >= length), None)
         if at is None:
             groups.append([])
@@ -168,17 +210,15 @@ def _pack(branches: Sequence[Branch], budget: int) -> list[list[int]]:
     return groups
 
 
-def _cut(branches: Sequence[Branch], budget: int) -> list[list[int]]:
-    """Return neighbours in depth-first order with at most `budget` unique tokens together."""
+def _cut(order: Sequence[int], lengths: Sequence[int], fresh: Sequence[int], budget: int) -> list[list[int]]:
+    """Return neighbours in `order` with at most `budget` unique tokens together; `fresh`: not of the last."""
     groups: list[list[int]] = []
     unique = 0
-    for index in depth_first_order(branches):
-        tokens = branches[index].tokens
-        fresh = len(tokens) - shared_prefix(branches[groups[-1][-1]].tokens, tokens) if groups else 0
-        if groups and unique + fresh <= budget:
+    for index, length, new in zip(order, lengths, fresh, strict=True):
+        if groups and unique + new <= budget:
             groups[-1].append(index)
-            unique += fresh
+            unique += new
         else:
             groups.append([index])
-            unique = len(tokens)
+            unique = length
     return groups

@@ -39,12 +39,11 @@ from hone.train.lora import (
 )
 from hone.train.masters import MasterWeights
 from hone.train.optimizer import end_names, make_optimizers
-from hone.train.passes import cost_model
+from hone.train.passes import cost_model, rounds
 from hone.train.policy_model import PolicyModel, require_exact_passes
 from hone.train.publish import tied_names
 from hone.train.ranks.gradients import add_parts, add_whole, clip_gradients
 from hone.train.ranks.loading import load_sharded
-from hone.train.ranks.schedule import rounds
 from hone.train.ranks.world import World, open_world
 from hone.train.routing import replayed_tokens, require_fitting
 from hone.train.run_pass import forward_pass
@@ -258,7 +257,7 @@ class ShardedLearner:
             cost=self._cost,
             device=self._world.device,
             parts=self._world.data_size,
-            may_go_deep=False,  # its number of forward passes differs between ranks
+            in_rounds=True,
             replay=self._spec.settings.routing_replay,
         )
         cheapest = min(range(len(passes)), key=lambda index: passes[index].cost)
