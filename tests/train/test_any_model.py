@@ -1,4 +1,4 @@
-"""Any dense causal model of transformers with a chat template: loaded from its folder, sampled, trained."""
+"""Causal models of transformers with a chat template: loaded from a folder, sampled, trained, published."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from hone.policy.local import LocalEngine
 from hone.policy.model import load_model, load_tokenizer, make_renderer
 from hone.policy.settings import LocalEngineSettings, TinyModelSettings
 from hone.policy.tiny import make_tokenizer
+from hone.rollout.store import Store
 from hone.train.loop import to_samples
 from hone.train.settings import TrainSettings
 from hone.types import Message, TokenTree
@@ -27,6 +28,7 @@ TEXTS = ["Fix the bug in `total_price`: it returns the wrong value for an empty 
 EXTRA: dict[str, dict[str, Any]] = {
     "mistral": {"sliding_window": None},  # as in its current checkpoints
     "phi3": {"pad_token_id": 0},
+    "qwen3_moe": {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 16},
 }
 
 
@@ -74,9 +76,10 @@ async def talk(engine: LocalEngine, chat: Chat) -> TokenTree:
         pytest.param("phi3", marks=pytest.mark.full),
         pytest.param("olmo2", marks=pytest.mark.full),
         pytest.param("smollm3", marks=pytest.mark.full),
+        "qwen3_moe",
     ],
 )
-def test_dense_model_is_sampled_and_trained_exactly(tmp_path: Path, architecture: str) -> None:
+def test_model_is_sampled_trained_and_published_exactly(tmp_path: Path, architecture: str) -> None:
     folder = make_folder(architecture, tmp_path)
     model, tokenizer = load_model(folder), load_tokenizer(folder)
     assert model.config.model_type == architecture
@@ -97,8 +100,15 @@ def test_dense_model_is_sampled_and_trained_exactly(tmp_path: Path, architecture
         for i, tree in enumerate(asyncio.run(sample()))
     ]
     before = [parameter.detach().clone() for parameter in model.parameters()]
-    metrics = trainer_of(model).step(to_samples(batch, TrainSettings(), lambda _: False)[1])
+    store = Store(tmp_path / "rollouts")
+    batch = [store.load(store.save(made, group=0, index=i)) for i, made in enumerate(batch)]
+    trainer = trainer_of(model)
+    metrics = trainer.step(to_samples(batch, TrainSettings(), lambda _: False)[1])
     assert metrics["trained_tokens"] > 16
     assert metrics["logp_gap_max"] <= 1e-4
     assert metrics["grad_norm"] > 0
     assert any(not torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
+    assert metrics.get("routing/replayed", 0) == pytest.approx(0.95 if "moe" in architecture else 0, abs=0.05)
+    trainer.learner.export(tmp_path / "published")
+    published = dict(load_model(tmp_path / "published").named_parameters())
+    assert all(torch.equal(published[name], parameter) for name, parameter in model.named_parameters())

@@ -13,7 +13,7 @@ import numpy as np
 
 from hone.policy.engine import Completion, EngineError, Finish, Sampling, derive_seed
 from hone.policy.engines.fingerprint import Comparison, Fingerprint
-from hone.types import Float32, Int32
+from hone.types import UNKNOWN_EXPERT, Float32, Int32, Routing
 from hone.utils import http_client
 from hone.utils.http_client import HttpClient, HttpError
 
@@ -86,6 +86,7 @@ class CompletionChunk:
     logprobs: Float32  # [T]
     labels: tuple[str, ...]  # [T] the server's name for the weights that sampled each token
     end: Finish
+    routing: Routing | None = None  # [positions of prompt and reply but the last, layers, k]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,6 +179,7 @@ class PartialCompletion:
         self._tokens: list[int] = []
         self._logprobs: list[Float32] = []
         self._versions: list[Int32] = []
+        self._routing: Routing | None = None
         self.finish: Finish | None = None  # None: incomplete
 
     def next_request(self) -> GenerateRequest:
@@ -195,6 +197,9 @@ class PartialCompletion:
         self._tokens += chunk.token_ids.tolist()
         self._logprobs.append(chunk.logprobs)
         self._versions.append(versions)
+        if chunk.routing is not None:  # a position keeps the experts that the first of its chunks names
+            known = chunk.routing[:0] if self._routing is None else self._routing
+            self._routing = np.concatenate([known, chunk.routing[len(known) :]])
         # A server may also stop at its model's own end tokens, which do not end this reply.
         if self._tokens and self._tokens[-1] in self._sampling.stop_token_ids:
             self.finish = Finish.STOP
@@ -210,4 +215,12 @@ class PartialCompletion:
             logprobs=np.concatenate(self._logprobs),
             version=np.concatenate(self._versions),
             finish=self.finish,
+            routing=self._whole_routing(),
         )
+
+    def _whole_routing(self) -> Routing | None:
+        """Return the experts of all positions but the last; unknown where no chunk names them."""
+        if self._routing is None:
+            return None
+        missing = len(self._prompt) + len(self._tokens) - 1 - len(self._routing)
+        return np.pad(self._routing, ((0, missing), (0, 0), (0, 0)), constant_values=UNKNOWN_EXPERT)

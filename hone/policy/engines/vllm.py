@@ -7,12 +7,15 @@ log-probabilities of the sampling distribution.
 
 from __future__ import annotations
 
+import base64
+import io
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from hone.policy.engine import EngineError, Finish
 from hone.policy.engines.client import (
@@ -26,6 +29,7 @@ from hone.policy.engines.client import (
     holds_adapters,
 )
 from hone.policy.engines.fingerprint import Comparison, Fingerprint, compare
+from hone.types import Routing
 
 WORKER_EXTENSION = "hone_vllm.WorkerExtension"  # see inside/hone_vllm.py
 NO_LOGPROB = -9999.0  # vLLM's value for a missing log-probability
@@ -68,7 +72,8 @@ class Vllm(EngineClient):
             "stop_token_ids": list(sampling.stop_token_ids),
             "logprobs": 0,  # only for the sampled token
         }
-        return parse_chunk(self.url, await self._generate(request.prompt, parameters, timeout_s=timeout_s))
+        choice = await self._generate(request.prompt, parameters, timeout_s=timeout_s)
+        return parse_chunk(self.url, choice, len(request.prompt))
 
     async def top_logprobs(
         self, prompt: Sequence[int], *, temperature: float, top_k: int = 0
@@ -191,7 +196,7 @@ class Vllm(EngineClient):
         return reply["choices"][0]
 
 
-def parse_chunk(url: str, choice: Mapping[str, Any]) -> CompletionChunk:
+def parse_chunk(url: str, choice: Mapping[str, Any], prompt_tokens: int) -> CompletionChunk:
     """Parse a choice of the token route. Raises ServerUnavailable if its parts do not match."""
     ids: list[int] = choice["token_ids"]
     entries: list[dict[str, Any]] = choice["logprobs"]["content"] if choice["logprobs"] else []
@@ -208,7 +213,23 @@ def parse_chunk(url: str, choice: Mapping[str, Any]) -> CompletionChunk:
         logprobs=np.asarray([entry["logprob"] for entry in entries], np.float32),
         labels=labels,
         end=Finish(choice["finish_reason"]),
+        routing=_parse_routing(url, choice.get("routed_experts"), prompt_tokens + len(ids) - 1),
     )
+
+
+def _parse_routing(url: str, encoded: str | None, positions: int) -> Routing | None:
+    """Return the experts of `positions` positions, in base64 of .npy: uint8 or uint16 [n, layers, k].
+
+    A server sends them if it was started with `--enable-return-routed-experts`.
+    """
+    if encoded is None:
+        return None
+    content = io.BytesIO(base64.b64decode(encoded))
+    found: npt.NDArray[np.integer[Any]] = np.load(content, allow_pickle=False)
+    if found.ndim != 3 or len(found) < positions:
+        raise ServerUnavailable(f"{url} returned experts of shape {found.shape} for {positions} positions")
+    small = int(found.max(initial=0)) <= np.iinfo(np.int8).max
+    return found[:positions].astype(np.int8 if small else np.int16)
 
 
 def _missing_route(url: str, error: Refused) -> Refused:

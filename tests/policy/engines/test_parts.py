@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import base64
+import io
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -9,8 +13,9 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
 from hone.policy.engine import Finish, Sampling
-from hone.policy.engines.client import CompletionChunk, PartialCompletion
+from hone.policy.engines.client import CompletionChunk, PartialCompletion, ServerUnavailable
 from hone.policy.engines.fleet import SLACK, choose, max_load
+from hone.policy.engines.vllm import parse_chunk
 from hone.policy.settings import AnyEngineSettings
 
 ENGINES: TypeAdapter[AnyEngineSettings] = TypeAdapter(AnyEngineSettings)
@@ -67,6 +72,53 @@ def test_chunks_are_joined_in_order(cuts: list[list[int]], seed: int):
     assert seeds[0] == seed
     assert len(set(seeds)) == len(seeds)
     assert all(0 <= s < 2**63 for s in seeds if s is not None)
+
+
+def npy(array: np.ndarray) -> str:
+    buffer = io.BytesIO()
+    np.save(buffer, array)
+    return base64.b64encode(buffer.getvalue()).decode()
+
+
+def vllm_choice(tokens: list[int], version: int, experts: np.ndarray | None) -> dict[str, Any]:
+    """A choice of vLLM's token route (0.32), with `--enable-return-routed-experts`."""
+    return {
+        "token_ids": tokens,
+        "logprobs": {"content": [{"token_id": token, "logprob": -1.0} for token in tokens]},
+        "weight_versions": [{"version": str(version), "start": 0, "end": len(tokens)}],
+        "finish_reason": "abort",
+        "routed_experts": None if experts is None else npy(experts),
+    }
+
+
+@pytest.mark.parametrize(("dtype", "top"), [(np.uint8, 127), (np.uint8, 255), (np.uint16, 300)])
+def test_experts_of_a_reply_are_those_of_its_first_chunks(dtype: type, top: int):
+    rng = np.random.default_rng(0)
+    experts = [rng.integers(0, top, (n, 2, 3), dtype=dtype, endpoint=True) for n in (4, 6)]
+    partial = PartialCompletion([1, 2], Sampling(), 5)
+    for version, (tokens, found) in enumerate([([5, 6, 7], experts[0]), ([8, 9], experts[1])]):
+        prompt = partial.next_request().prompt
+        chunk = parse_chunk("url", vllm_choice(tokens, version, found), len(prompt))
+        partial.add(chunk, np.full(len(tokens), version, np.int32))
+    reply = partial.completion()
+    assert reply.routing is not None
+    assert reply.routing.tolist() == [*experts[0].tolist(), *experts[1][4:].tolist()]
+
+
+def test_positions_without_experts_are_unknown():
+    partial = PartialCompletion([1, 2], Sampling(), 3)
+    for tokens, found in (([5], np.ones((2, 1, 1), np.uint8)), ([6, 7], None)):
+        chunk = parse_chunk("url", vllm_choice(tokens, 0, found), len(partial.next_request().prompt))
+        partial.add(chunk, np.zeros(len(tokens), np.int32))
+    reply = partial.completion()
+    assert reply.routing is not None
+    assert reply.routing[:, 0, 0].tolist() == [1, 1, -1, -1]
+
+
+@pytest.mark.parametrize("shape", [(3, 2, 3), (6, 3)])
+def test_experts_that_do_not_fit_the_reply_are_an_error(shape: tuple[int, ...]):
+    with pytest.raises(ServerUnavailable, match="for 4 positions"):
+        parse_chunk("url", vllm_choice([5, 6], 0, np.zeros(shape, np.uint8)), 3)
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -92,12 +93,28 @@ def make_rows(count: int = 11, seed: int = 0) -> list[TrainRow]:
     return [TrainRow(sample=s, scale=s.weight / 100, old_logprobs=None) for s in samples]
 
 
-def train_steps(learner: Learner, steps: int = 2, lr: float = 1e-3) -> tuple[list[PassReport], list[float]]:
-    """Two gradients over different rows per step; the reports and the norms."""
+def routed(rows: list[TrainRow], seed: int) -> list[TrainRow]:
+    """The rows with random experts of the model `qwen3_moe`, unknown for some tokens."""
+    rng = np.random.default_rng(seed)
+    made: list[TrainRow] = []
+    for row in rows:
+        shape = (len(row.sample.tokens), 2, 4)
+        experts = rng.permuted(np.broadcast_to(np.arange(4, dtype=np.int8), shape), axis=2)[..., :2]
+        experts[rng.random(len(experts)) < 0.2] = -1
+        made.append(replace(row, sample=replace(row.sample, routing=experts)))
+    return made
+
+
+def train_steps(
+    learner: Learner, steps: int = 2, lr: float = 1e-3, *, replay: bool = False
+) -> tuple[list[PassReport], list[float]]:
+    """Two gradients over different rows per step; the reports and the norms. `replay`: with experts."""
     reports: list[PassReport] = []
     norms: list[float] = []
     for step in range(steps):
-        reports += [learner.forward_backward(make_rows(seed=2 * step + part)) for part in range(2)]
+        for seed in (2 * step, 2 * step + 1):
+            rows = make_rows(seed=seed)
+            reports.append(learner.forward_backward(routed(rows, seed) if replay else rows))
         norms.append(learner.optim_step(lr))
     return reports, norms
 

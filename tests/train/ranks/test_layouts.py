@@ -14,7 +14,7 @@ from transformers import AutoModelForCausalLM
 
 from hone.train.in_process import InProcessLearner
 from hone.train.ranks.learner import RanksLearner
-from hone.train.settings import MemorySettings, OptimizerSettings, ParallelSettings
+from hone.train.settings import LearnerSettings, MemorySettings, OptimizerSettings, ParallelSettings
 from hone.utils.processes import start_time
 from tests.train.ranks.cases import make_model, make_rows, make_spec, train_steps, worst_difference
 from tests.waiting import wait_until
@@ -65,6 +65,39 @@ def test_layout_trains_like_one_process(
     exported = weights_of(tmp_path / "exported")
     for name, parameter in model.named_parameters():
         assert float((exported[name] - parameter).abs().max()) <= 1e-5 * float(parameter.abs().max()), name
+
+
+@pytest.mark.parametrize(
+    ("parallel", "spec"),
+    [
+        (ParallelSettings(), CHECKPOINTED),
+        (ParallelSettings(sequence=2), {}),
+        (ParallelSettings(tensor=2), {}),
+    ],
+)
+def test_ranks_replay_experts_like_one_process(
+    parallel: ParallelSettings, spec: dict[str, Any], tmp_path: Path
+) -> None:
+    optimizer = OptimizerSettings(lr=1e-3, max_grad_norm=1.0, eps=1e-3)
+    spec = {"tree": "off", **spec}  # the experts differ between rows, even where these begin with one token
+    made = make_spec(tmp_path, architecture="qwen3_moe", parallel=parallel, optimizer=optimizer, **spec)
+    learner = RanksLearner(made, logs=tmp_path / "logs")
+    try:
+        reports, norms = train_steps(learner, replay=True)
+    finally:
+        learner.close()
+    alone = InProcessLearner(
+        make_model("qwen3_moe"),
+        objective=made.objective,
+        optimizer=optimizer,
+        passes=made.passes,
+        settings=LearnerSettings(tree="off"),
+    )
+    expected, expected_norms = train_steps(alone, replay=True)
+    assert worst_difference(reports, expected) <= 1e-5
+    assert np.allclose(norms, expected_norms, rtol=1e-5, atol=0)
+    assert [report.replayed for report in reports] == [report.replayed for report in expected]
+    assert all(report.replayed for report in reports)
 
 
 @pytest.mark.parametrize("name", ["adamw", "muon"])
