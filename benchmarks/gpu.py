@@ -21,14 +21,14 @@ import sys
 import tempfile
 import time
 import urllib.request
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import torch
 from transformers import PreTrainedModel, Qwen3Config, Qwen3ForCausalLM
 
-from hone.train.passes import cost_model
+from hone.config.shapes import KNOWN
 from hone.train.settings import (
     BatchSettings,
     LoraSettings,
@@ -39,41 +39,28 @@ from hone.train.settings import (
 )
 from hone.train.trainer import Trainer, policy_trainer
 from hone.types import Sample
-from hone.utils.gpus import known_speed
 
-GIB = 1 << 30
 SERVER_LIMIT_S = 240.0
 
 
-@dataclass(frozen=True)
-class Shape:
-    hidden: int
-    layers: int
-    heads: int
-    inner: int
-    vocabulary: int = 151936
-    kv_heads: int = 8
-    head_dim: int = 128
+SHAPES = {"0.6B": KNOWN["Qwen/Qwen3-0.6B"], "4B": KNOWN["Qwen/Qwen3-4B"]}
+TOY: dict[str, Mapping[str, Any]] = {
+    "toy": {
+        **SHAPES["0.6B"],
+        "vocab_size": 512,
+        "hidden_size": 64,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 16,
+        "intermediate_size": 128,
+    }
+}
 
 
-SHAPES = {"0.6B": Shape(1024, 28, 16, 3072), "4B": Shape(2560, 36, 32, 9728)}
-TOY = {"toy": Shape(64, 2, 4, 128, vocabulary=512, kv_heads=2, head_dim=16)}
-
-
-def make_model(shape: Shape, device: str, context: int) -> PreTrainedModel:
+def make_model(shape: Mapping[str, Any], device: str, context: int) -> PreTrainedModel:
     torch.manual_seed(0)
-    config = Qwen3Config(
-        vocab_size=shape.vocabulary,
-        hidden_size=shape.hidden,
-        intermediate_size=shape.inner,
-        num_hidden_layers=shape.layers,
-        num_attention_heads=shape.heads,
-        num_key_value_heads=shape.kv_heads,
-        head_dim=shape.head_dim,
-        max_position_embeddings=max(4096, context),
-        tie_word_embeddings=True,
-        attn_implementation="sdpa",
-    )
+    config = Qwen3Config(**shape, max_position_embeddings=max(4096, context), attn_implementation="sdpa")
     with torch.device(device):
         model = Qwen3ForCausalLM(config)
     return model.to(torch.bfloat16 if device != "cpu" else torch.float32).eval()
@@ -132,32 +119,17 @@ def wait(device: str) -> None:
         torch.cuda.synchronize()
 
 
-def training_flops(model: PreTrainedModel, samples: list[Sample], *, lora: bool) -> float:
-    cost = cost_model(model.config)
-    head = model.config.vocab_size * model.config.hidden_size
-    total = 0.0
-    for sample in samples:
-        length, trained = int(np.flatnonzero(sample.weight)[-1]) + 1, int((sample.weight > 0).sum())
-        weights = cost.layers * cost.layer_parameters * length + head * trained
-        total += (4 if lora else 6) * weights
-        total += 12 * cost.layers * cost.attention_width * length * (length + 1) / 2
-    return total
-
-
-def case(
-    name: str, shape: Shape, context: int, lora: bool, device: str, peak: float | None
-) -> dict[str, Any]:
+def case(name: str, shape: Mapping[str, Any], context: int, lora: bool, device: str) -> dict[str, Any]:
     result: dict[str, Any] = {"shape": name, "context": context, "mode": "lora" if lora else "full"}
     try:
         model = make_model(shape, device, context)
-        samples = make_samples(shape.vocabulary, context)
+        samples = make_samples(shape["vocab_size"], context)
         trainer = make_trainer(model, budget=context, lora=lora)
-        seconds, _ = timed_step(trainer, samples, device)
+        seconds, metrics = timed_step(trainer, samples, device)
         result["tokens_per_s"] = round(context / seconds, 1)
-        if device != "cpu":
-            result["peak_memory_gib"] = round(torch.cuda.max_memory_allocated() / GIB, 2)
-        if peak:
-            result["mfu"] = round(training_flops(model, samples, lora=lora) / seconds / peak, 4)
+        result["peak_memory_gib"] = round(metrics["peak_memory_gib"], 2)
+        if "mfu" in metrics:  # the benchmark's seconds end with the device's last operation
+            result["mfu"] = round(metrics["mfu"] * metrics["seconds"] / seconds, 4)
         trainer.learner.close()
     except torch.OutOfMemoryError as error:
         result["error"] = str(error).splitlines()[0]
@@ -167,8 +139,8 @@ def case(
     return result
 
 
-def tree_case(name: str, shape: Shape, context: int, device: str) -> dict[str, Any]:
-    samples = make_samples(shape.vocabulary, context, count=8, shared=context // 2)
+def tree_case(name: str, shape: Mapping[str, Any], context: int, device: str) -> dict[str, Any]:
+    samples = make_samples(shape["vocab_size"], context, count=8, shared=context // 2)
     rates: dict[str, float] = {}
     for tree in ("off", "auto"):
         trainer = make_trainer(make_model(shape, device, context), budget=4 * context, lora=False, tree=tree)
@@ -178,10 +150,10 @@ def tree_case(name: str, shape: Shape, context: int, device: str) -> dict[str, A
     return {"shape": name, "context": context, "tree_over_rows": round(rates["auto"] / rates["off"], 3)}
 
 
-def vllm_gap(shape: Shape, context: int) -> float:
+def vllm_gap(shape: Mapping[str, Any], context: int) -> float:
     """Return max |vLLM - trainer| over the log-probabilities of a random prompt of `context` tokens."""
     model = make_model(shape, "cuda", context)
-    sample = make_samples(shape.vocabulary, context)[0]
+    sample = make_samples(shape["vocab_size"], context)[0]
     trainer = make_trainer(model, budget=context, lora=False)
     ours = trainer.logprobs([sample])[0]
     trainer.learner.close()
@@ -244,12 +216,11 @@ def main() -> None:
     shapes = TOY if options.toy else {name: SHAPES[name] for name in options.shapes}
     contexts = [128, 512] if options.toy else options.contexts
     gpu = "" if options.toy else torch.cuda.get_device_name()
-    speed = known_speed(gpu)
     cases = []
     for name, shape in shapes.items():
         for context in contexts:
             for lora in (False, True):
-                cases.append(case(name, shape, context, lora, device, speed.flops if speed else None))
+                cases.append(case(name, shape, context, lora, device))
                 print(cases[-1], flush=True)
     first = next(iter(shapes))
     trees = [tree_case(first, shapes[first], contexts[0], device)]
