@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -21,6 +24,7 @@ from hone.train.in_process import InProcessLearner
 from hone.train.learner import Learner, LearnerSpec, PassReport
 from hone.train.lora import adapter_tensors
 from hone.train.loss import policy_objective
+from hone.train.ranks.gradients import add_whole
 from hone.train.ranks.learner import RanksLearner
 from hone.train.ranks.sharded import ShardedLearner, open_learner
 from hone.train.settings import (
@@ -81,6 +85,27 @@ def worst_move(found: Tensors, expected: Tensors, start: Tensors) -> float:
         float((found[name] - expected[name]).abs().max() / (expected[name] - start[name]).abs().max())
         for name in expected
     )
+
+
+def test_gradients_of_adapters_are_added_over_all_ranks() -> None:
+    """Two ranks in two threads; only one has a gradient of the second parameter."""
+    store = torch.distributed.HashStore()
+
+    def rank(index: int) -> list[torch.Tensor | None]:
+        group = torch.distributed.ProcessGroupGloo(store, index, 2, timedelta(seconds=60))
+        parameters = [torch.nn.Parameter(torch.ones(2, 3)), torch.nn.Parameter(torch.ones(4))]
+        parameters[0].grad = torch.full((2, 3), 1.0 + index)
+        if index == 1:
+            parameters[1].grad = torch.arange(4.0)
+        add_whole(parameters, SimpleNamespace(control=group))  # type: ignore[arg-type]
+        untouched = [torch.nn.Parameter(torch.ones(2))]
+        add_whole(untouched, SimpleNamespace(control=group))  # type: ignore[arg-type]
+        return [parameter.grad for parameter in [*parameters, *untouched]]
+
+    with ThreadPoolExecutor(2) as pool:
+        results = list(pool.map(rank, range(2)))
+    for found in results:
+        assert [None if g is None else g.tolist() for g in found] == [[[3.0] * 3] * 2, [0, 1, 2, 3], None]
 
 
 @contextmanager
