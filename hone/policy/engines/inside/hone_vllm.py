@@ -5,10 +5,12 @@ vocabularies and splits tensors among its workers; on a CPU it multiplies by a p
 of parts of the published tensors, read from what the layers use:
 
     a packed copy     the layer's product with the identity matrix, which is exact
+    packed experts    the packed values in the order that the packing of 0, 1, 2, ... shows
     everything else   the parameter
 
 `hone_repack`: vLLM's reload packs the weights that it loads, but not a head that shares the embedding's
-weights: without it the head keeps the old ones.
+weights, which keeps the old ones, and not the experts of a mixture on a CPU, whose kernel then reads unpacked
+values as packed ones.
 """
 
 # pyright: reportMissingImports=false, reportUnknownMemberType=false, reportUnknownVariableType=false
@@ -17,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, cast
 
 import torch
@@ -41,15 +44,19 @@ class WorkerExtension:
     model_runner: Any  # the worker's
 
     def hone_repack(self) -> int:
-        """Pack the weights of every head again where vLLM uses a packed copy; return the number of heads."""
+        """Pack the weights again that a reload leaves unpacked; return the number of layers."""
         from vllm.model_executor.layers.utils import dispatch_cpu_unquantized_gemm
         from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead
 
-        heads = [m for m in self.model_runner.get_model().modules() if isinstance(m, ParallelLMHead)]
+        modules = list(self.model_runner.get_model().modules())
+        experts = [m for m in modules if packed_experts(m) is not None]
+        for layer in experts:
+            packed_experts(layer).process_weights_after_loading(layer)
+        heads = [m for m in modules if isinstance(m, ParallelLMHead)]
         packed = [head for head in heads if hasattr(head, "cpu_linear")]
         for head in packed:
             dispatch_cpu_unquantized_gemm(head, remove_weight=False)
-        return len(packed)
+        return len(packed) + len(experts)
 
     def hone_digests(self, names: Sequence[str]) -> dict[str, list[Any]]:
         """Return [row, column, rows, columns, dtype, digest] of each part of the tensors `names`, by tensor.
@@ -116,6 +123,7 @@ def _layer_digests(
 
     if not isinstance(layer, LinearBase | VocabParallelEmbedding):
         if type(layer).__name__ == "RoutedExperts":  # its layout depends on the kernel
+            yield from _expert_digests(path, layer)
             return
         for name, parameter in layer.named_parameters(recurse=False):
             whole = Part(name=f"{path}.{name}", start=0, stop=as_matrix(parameter).shape[0])
@@ -130,6 +138,51 @@ def _layer_digests(
         # A packed layer may keep its bias in float32: the published one has the type of the model.
         bias = as_matrix(cast("Tensor", layer.bias).to(layer.params_dtype))
         yield from _digests_of_parts([(0, bias)], [_named(part, "bias") for part in parts])
+
+
+def packed_experts(layer: Any) -> Any:
+    """Return the kernel of a mixture's experts that are packed for a CPU; None for any other layer."""
+    if type(layer).__name__ != "RoutedExperts":
+        return None
+    kernel: Any = getattr(getattr(layer.quant_method, "moe_kernel", None), "fused_experts", None)
+    return kernel if hasattr(kernel, "isa") and not kernel._use_zentorch else None
+
+
+def _expert_digests(path: str, layer: Any) -> Iterator[tuple[str, list[Any]]]:
+    """Yield the digests of packed experts: of w13, gate above up, both padded, and w2, whose inputs are."""
+    kernel, parallel = packed_experts(layer), layer.moe_config.moe_parallel_config
+    if kernel is None or parallel.use_ep:
+        return
+    size: int = layer.moe_config.intermediate_size_per_partition  # of this worker, without padding
+    first = parallel.tp_rank * size
+    parent = path.removesuffix(".routed_experts")
+    for number, (w13, w2) in enumerate(zip(layer.w13_weight, layer.w2_weight, strict=True)):
+        name, up = f"{parent}.{number}", w13.shape[0] // 2
+        parts = [
+            Part(name=f"{name}.gate_proj.weight", start=0, stop=size, row=first),
+            Part(name=f"{name}.up_proj.weight", start=up, stop=up + size, row=first),
+        ]
+        yield from _digests_of_parts([(0, _unpacked(w13, kernel.isa))], parts)
+        down = Part(name=f"{name}.down_proj.weight", start=0, stop=w2.shape[0], column=first)
+        yield from _digests_of_parts([(0, _unpacked(w2, kernel.isa)[:, :size])], [down])
+
+
+def _unpacked(packed: Tensor, isa: str) -> Tensor:
+    """Return the matrix of one expert from its packed values."""
+    return packed.flatten()[_packed_places(*packed.shape, packed.dtype, isa)].view(packed.shape)
+
+
+@lru_cache(maxsize=4)
+def _packed_places(rows: int, columns: int, dtype: torch.dtype, isa: str) -> Tensor:
+    """Return where each value of a matrix [rows, columns] is in its packed form, int64 [rows * columns]."""
+    from vllm._custom_ops import cpu_prepack_moe_weight
+
+    index = torch.arange(rows * columns)
+    origin = torch.zeros_like(index)
+    for shift in range(0, (rows * columns).bit_length(), 8):  # a bfloat16 holds no more than 8 bits exactly
+        digits = (index >> shift & 255).to(dtype).view(1, rows, columns)
+        origin += cpu_prepack_moe_weight(digits, isa).flatten().to(torch.int64) << shift
+    return torch.empty_like(index).scatter_(0, origin, index)
 
 
 def _named(part: Part, parameter: str) -> Part:
