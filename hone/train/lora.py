@@ -181,7 +181,7 @@ def base_digest(model: nn.Module) -> Tensor:
     With sharded parameters all ranks call together.
     """
     digest = hashlib.sha256()
-    for name, parameter in sorted(model.named_parameters()):  # adapted experts change places in a pass
+    for name, parameter in sorted(model.named_parameters()):  # a pass may reorder adapted experts
         if not parameter.requires_grad:
             first = _whole(parameter.detach()).flatten()[:_DIGEST_VALUES].float().cpu()
             digest.update(f"{name} {tuple(parameter.shape)} ".encode() + first.numpy().tobytes())
