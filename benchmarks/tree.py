@@ -1,10 +1,11 @@
 """Tokens per second of forward and backward over samples that share prefixes, by kind of pass.
 
-    python benchmarks/tree.py [--hidden 192] [--layers 3] [--rounds 3]
+    python benchmarks/tree.py [--hidden 192] [--layers 3] [--rounds 3] [--runs DIR ...] [--rollouts 16]
 
 The samples come from Hone's token trees, in four shapes of agent runs: a group of linear rollouts, a
-conversation that is compacted, one with some side calls, one with a side call after each turn. Tokens are
-random; what counts is which prefixes are shared. Tokens per second count every token of every branch, also
+conversation that is compacted, one with some side calls, one with a side call after each turn. Their tokens
+are random; what counts is which prefixes are shared. With `--runs`, the samples are those of rollouts that
+runs have recorded, in whole groups. Tokens per second count every token of every branch, also
 those that a prefix tree computes once. `rows` pads samples of similar length as transformers does; `trl` is
 TRL's own packing (best fit decreasing) run by transformers' SDPA with position ids. All kinds take the same
 budget of tokens per pass, and their rounds take turns. The last line is JSON.
@@ -19,6 +20,7 @@ import json
 import time
 import warnings
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -27,6 +29,7 @@ from torch import Tensor
 from transformers import PreTrainedModel, Qwen3Config, Qwen3ForCausalLM
 from trl.data_utils import pack_dataset
 
+from hone.rollout.store import Store
 from hone.train.batches import MicroBatch, TrainRow, micro_batches
 from hone.train.passes import cost_model
 from hone.train.policy_model import PolicyModel
@@ -117,6 +120,22 @@ def side_calls(rng: np.random.Generator) -> list[TokenTree]:
         talk.turn(30, 60)
         talk.side_call(10, 10)
     return [talk.tree]
+
+
+def recorded(run: Path, rollouts: int) -> list[TokenTree]:
+    """Return the trees of whole groups of a run until there are at least `rollouts` of them."""
+    store = Store(run / "rollouts")
+    groups: dict[str, list[TokenTree]] = {}
+    for name in store.names():
+        trajectory = store.load(name)
+        groups.setdefault(trajectory.group_id, []).append(trajectory.tree)
+    trees: list[TokenTree] = []
+    for group in groups.values():
+        if len(trees) < rollouts:
+            trees += group
+    if not trees:
+        raise SystemExit(f"{run} has no rollouts: name the directory of a run that has collected some")
+    return trees
 
 
 def rows_of(trees: Sequence[TokenTree]) -> list[TrainRow]:
@@ -250,11 +269,19 @@ def main() -> None:
     parser.add_argument("--layers", type=int, default=3)
     parser.add_argument("--budget", type=int, default=2048, help="tokens of a pass")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--runs", type=Path, nargs="+", default=[], help="recorded runs to take samples from")
+    parser.add_argument("--rollouts", type=int, default=16, help="of each recorded run, in whole groups")
     options = parser.parse_args()
     torch.set_num_threads(1)
     torch.manual_seed(0)
+    if options.runs:
+        cases = {run.name: rows_of(recorded(run, options.rollouts)) for run in options.runs}
+    else:
+        shapes = (linear_group, compaction, some_side_calls, side_calls)
+        cases = {shape.__name__: rows_of(shape(np.random.default_rng(0))) for shape in shapes}
+    largest = max(int(row.sample.tokens.max()) for rows in cases.values() for row in rows)
     config = Qwen3Config(
-        vocab_size=VOCABULARY,
+        vocab_size=max(VOCABULARY, largest + 1),
         hidden_size=options.hidden,
         intermediate_size=8 * options.hidden // 3,
         num_hidden_layers=options.layers,
@@ -267,10 +294,9 @@ def main() -> None:
     )
     model = Qwen3ForCausalLM(config).eval()
     results: dict[str, object] = {}
-    for shape in (linear_group, compaction, some_side_calls, side_calls):
-        rows = rows_of(shape(np.random.default_rng(0)))
-        results[shape.__name__] = found = measure(model, rows, options.budget, options.rounds)
-        print(shape.__name__, json.dumps(found), flush=True)
+    for name, rows in cases.items():
+        results[name] = found = measure(model, rows, options.budget, options.rounds)
+        print(name, json.dumps(found), flush=True)
     print(json.dumps({"benchmark": "tree", "hidden": options.hidden, "layers": options.layers, **results}))
 
 
