@@ -17,7 +17,7 @@ from hone.train.loop import describe, to_samples, train
 from hone.train.metrics import read_metrics
 from hone.train.settings import TrainSettings
 from hone.types import TokenTree, Trajectory
-from tests.train.test_loop import Crash, World, settings_of
+from tests.train.toy_run import Crash, ToyRun, settings_of
 from tests.train.trajectories import rendered, trajectory
 
 NO_TOKENS = TokenTree([rendered(None, [1])])
@@ -74,17 +74,17 @@ def test_idle_run_warns_once_and_stops_also_after_a_resume(tmp_path: Path) -> No
                 raise Crash
 
         settings = settings_of(5).model_copy(update={"max_idle_steps": 2})
-        world = World(tmp_path, settings, crash)
+        run = ToyRun(tmp_path, settings, crash)
 
         async def collect(step: int) -> Sequence[Trajectory]:
-            made = await world.collect(step)
+            made = await run.collect(step)
             return [t if t.reward is None or step not in idle else replace(t, reward=-1.0) for t in made]
 
-        world.run = replace(world.run, collect=collect, warn=warnings.append)
+        run.parts = replace(run.parts, collect=collect, warn=warnings.append)
         try:
-            asyncio.run(train(world.run))
+            asyncio.run(train(run.parts))
         finally:
-            world.close()
+            run.close()
 
     with pytest.raises(Crash):
         live(crash_after=2)

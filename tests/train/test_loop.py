@@ -37,15 +37,11 @@ from hone.train.settings import (
 from hone.train.trainer import policy_trainer
 from hone.types import TokenTree, Trajectory
 from tests.train.examples import model_of, tiny_model, tokenizer
-from tests.train.toy_run import ToyRun, settings_of
+from tests.train.toy_run import Crash, ToyRun, settings_of
 from tests.train.trajectories import rendered, trajectory
 from tests.waiting import LIMIT_S
 
 pytestmark = pytest.mark.model
-
-
-class Crash(Exception):
-    pass
 
 
 def live(

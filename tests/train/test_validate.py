@@ -15,7 +15,7 @@ from hone.train.loop import checkpoints, train
 from hone.train.metrics import read_metrics
 from hone.train.settings import CheckpointSettings, TrainSettings, ValidateSettings
 from hone.train.validate import Validator
-from tests.train.test_loop import Crash, World, settings_of
+from tests.train.toy_run import Crash, ToyRun, settings_of
 
 pytestmark = pytest.mark.model
 
@@ -35,24 +35,24 @@ def live(
     rates: Sequence[float],
     crash: Callable[[str, int], None] = lambda *_: None,
 ) -> list[int]:
-    """Train; return the validated versions. `crash` sees ("validating", v) and the moments of `World`."""
-    world = World(run_dir, chosen, crash)
+    """Train; return the validated versions. `crash` sees ("validating", v) and the moments of `ToyRun`."""
+    run = ToyRun(run_dir, chosen, crash)
     validated: list[int] = []
 
     async def evaluate(version: int) -> Mapping[str, float]:
         crash("validating", version)
-        assert world.version == version
+        assert run.version == version
         validated.append(version)
         return {"resolve_rate": rates[version], "low": 0.0, "high": 1.0, "n": 8}
 
     validator = Validator(
-        chosen.validate, steps=chosen.steps, run_dir=run_dir, metrics=world.metrics, evaluate=evaluate
+        chosen.validate, steps=chosen.steps, run_dir=run_dir, metrics=run.metrics, evaluate=evaluate
     )
-    world.run = replace(world.run, validator=validator)
+    run.parts = replace(run.parts, validator=validator)
     try:
-        asyncio.run(train(world.run))
+        asyncio.run(train(run.parts))
     finally:
-        world.close()
+        run.close()
     return validated
 
 

@@ -25,6 +25,10 @@ from tests.train.trajectories import rendered, trajectory
 SMALL = 16  # a reply is worth the share of its tokens below this
 
 
+class Crash(Exception):
+    """Stands in for kill -9 at one point of a run."""
+
+
 class ToyRun:
     """One process of a run: everything is built from the content of `run_dir`."""
 
