@@ -2,13 +2,12 @@
 
     python benchmarks/tree.py [--hidden 192] [--layers 3] [--rounds 3] [--runs DIR ...] [--rollouts 16]
 
-The samples come from Hone's token trees, in four shapes of agent runs: a group of linear rollouts, a
-conversation that is compacted, one with some side calls, one with a side call after each turn. Their tokens
-are random; what counts is which prefixes are shared. With `--runs`, the samples are those of rollouts that
-runs have recorded, in whole groups. Tokens per second count every token of every branch, also
-those that a prefix tree computes once. `rows` pads samples of similar length as transformers does; `trl` is
-TRL's own packing (best fit decreasing) run by transformers' SDPA with position ids. All kinds take the same
-budget of tokens per pass, and their rounds take turns. The last line is JSON.
+The samples are those of rollouts that Hone's bash agent has recorded: by default of four runs that this
+script records first, which share prefixes in different ways (`parts/record_runs.py`), or of the runs named by
+`--runs`, in whole groups. Tokens per second count every token of every branch, also those that a prefix tree
+computes once. `rows` pads samples of similar length as transformers does; `trl` is TRL's own packing (best
+fit decreasing) run by transformers' SDPA with position ids. All kinds take the same budget of tokens per
+pass, and their rounds take turns. The last line is JSON.
 """
 
 # pyright: reportCallIssue=false, reportArgumentType=false, reportOptionalCall=false
@@ -17,10 +16,12 @@ from __future__ import annotations
 import argparse
 import copy
 import json
+import sys
 import time
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 import torch
@@ -29,6 +30,9 @@ from torch import Tensor
 from transformers import PreTrainedModel, Qwen3Config, Qwen3ForCausalLM
 from trl.data_utils import pack_dataset
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from benchmarks.parts.record_runs import CASES, record
 from hone.rollout.store import Store
 from hone.train.batches import MicroBatch, TrainRow, micro_batches
 from hone.train.passes import cost_model
@@ -36,90 +40,11 @@ from hone.train.policy_model import PolicyModel
 from hone.train.run_pass import run_pass
 from hone.train.samples import tree_samples
 from hone.train.settings import Tree
-from hone.types import Node, TokenTree
+from hone.types import TokenTree
 
 VOCABULARY = 600
 KINDS: tuple[Tree, ...] = ("off", "mask", "depth_first", "auto")
 NAMES = {"off": "packed", "mask": "mask", "depth_first": "depth_first", "auto": "automatic"}
-
-
-class Conversation:
-    """Builds a token tree turn by turn."""
-
-    def __init__(self, rng: np.random.Generator, prompt: int) -> None:
-        self._rng = rng
-        self.tree = TokenTree()
-        self.root = self.tip = self._add(None, prompt, sampled=False)
-
-    def _add(self, parent: int | None, length: int, *, sampled: bool) -> int:
-        tokens = self._rng.integers(0, VOCABULARY, length).astype(np.int32)
-        count = length if sampled else 0
-        node = Node(
-            parent=parent,
-            tokens=tokens,
-            sampled=sampled,
-            logprobs=np.zeros(count, np.float32),
-            version=np.zeros(count, np.int32),
-            turn=0,
-        )
-        self.tree.nodes.append(node)
-        return len(self.tree.nodes) - 1
-
-    def turn(self, reply: int, observation: int) -> None:
-        self.tip = self._add(self._add(self.tip, reply, sampled=True), observation, sampled=False)
-
-    def side_call(self, question: int, reply: int) -> None:
-        """Ask something in the current context that later turns do not see."""
-        self._add(self._add(self.tip, question, sampled=False), reply, sampled=True)
-
-    def compact(self, summary: int) -> None:
-        """Go on from the prompt and a summary."""
-        self.tip = self._add(self.root, summary, sampled=False)
-
-
-def linear_group(rng: np.random.Generator) -> list[TokenTree]:
-    """Eight rollouts of one task, which share nothing but their prompt."""
-    start = Conversation(rng, 80)
-    for _ in range(8):
-        start.tip = start.root
-        for _ in range(8):
-            start.turn(20, 50)
-    return [start.tree]
-
-
-def compaction(rng: np.random.Generator) -> list[TokenTree]:
-    """Thirty turns, compacted after every six."""
-    trees: list[TokenTree] = []
-    for _ in range(2):
-        talk = Conversation(rng, 300)
-        for turn in range(30):
-            if turn and turn % 6 == 0:
-                talk.compact(60)
-            talk.turn(30, 50)
-        trees.append(talk.tree)
-    return trees
-
-
-def some_side_calls(rng: np.random.Generator) -> list[TokenTree]:
-    """Fifteen turns with a side call after every third."""
-    trees: list[TokenTree] = []
-    for _ in range(2):
-        talk = Conversation(rng, 300)
-        for turn in range(15):
-            talk.turn(30, 60)
-            if turn % 3 == 2:
-                talk.side_call(15, 15)
-        trees.append(talk.tree)
-    return trees
-
-
-def side_calls(rng: np.random.Generator) -> list[TokenTree]:
-    """Twelve turns with a side call after each."""
-    talk = Conversation(rng, 300)
-    for _ in range(12):
-        talk.turn(30, 60)
-        talk.side_call(10, 10)
-    return [talk.tree]
 
 
 def recorded(run: Path, rollouts: int) -> list[TokenTree]:
@@ -274,11 +199,9 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    if options.runs:
-        cases = {run.name: rows_of(recorded(run, options.rollouts)) for run in options.runs}
-    else:
-        shapes = (linear_group, compaction, some_side_calls, side_calls)
-        cases = {shape.__name__: rows_of(shape(np.random.default_rng(0))) for shape in shapes}
+    with TemporaryDirectory() as folder:
+        runs: list[Path] = options.runs or [record(Path(folder), case) for case in CASES]
+        cases = {run.name: rows_of(recorded(run, options.rollouts)) for run in runs}
     largest = max(int(row.sample.tokens.max()) for rows in cases.values() for row in rows)
     config = Qwen3Config(
         vocab_size=max(VOCABULARY, largest + 1),
