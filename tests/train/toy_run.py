@@ -18,7 +18,7 @@ from hone.train.loop import TrainRun
 from hone.train.metrics import MetricsWriter
 from hone.train.settings import BatchSettings, CheckpointSettings, OptimizerSettings, TrainSettings
 from hone.train.trainer import Trainer, policy_trainer
-from hone.types import Node, TokenTree, Trajectory
+from hone.types import Float32, Int32, Node, TokenTree, Trajectory
 from tests.train.examples import model_of, tiny_model, tokenizer
 from tests.train.trajectories import rendered, trajectory
 
@@ -80,20 +80,20 @@ class ToyRun:
         self.ledger.drop(open_ones, "superseded")
         attempt = len(self.ledger.entries(step)) // 17
         torch.manual_seed(step)
-        batch = [self.attempt(step, i, attempt) for i in range(17)]
+        trees = self.say([[index % 4 + 1, 2, 3] for index in range(16)])
+        batch = [self.attempt(step, i, attempt, tree) for i, tree in enumerate([*trees, None])]
         self.crash("collected", step)
         return batch
 
-    def attempt(self, step: int, index: int, attempt: int) -> Trajectory:
-        """Sixteen rollouts in four groups, some at a limit; the seventeenth meets a fault."""
+    def attempt(self, step: int, index: int, attempt: int, tree: TokenTree | None) -> Trajectory:
+        """Sixteen rollouts in four groups, some at a limit; the seventeenth has no tree and meets a fault."""
         rollout_id, group_id = f"s{step}-{index:02}-{attempt}", f"s{step}g{index % 4}"
         self.ledger.dispatch(
             rollout_id, group_id=group_id, index=index // 4, task_id="t", step=step, version=self.version
         )
-        if index == 16:
+        if tree is None:
             self.ledger.end(rollout_id, Outcome.SANDBOX_ERROR)
             return trajectory(rollout_id, group_id=group_id, outcome=Outcome.SANDBOX_ERROR)
-        tree = self.say([index % 4 + 1, 2, 3])
         reply = tree.nodes[1].tokens
         made = trajectory(
             rollout_id,
@@ -107,22 +107,29 @@ class ToyRun:
         return made
 
     @torch.no_grad()
-    def say(self, prompt: list[int]) -> TokenTree:
-        ids, logprobs = torch.tensor([prompt]), []
+    def say(self, prompts: list[list[int]]) -> list[TokenTree]:
+        """Sample six tokens after each of the prompts, which are of one length."""
+        ids, logprobs = torch.tensor(prompts), []
         for _ in range(6):
-            every = torch.log_softmax(self.model(input_ids=ids, use_cache=False).logits[0, -1], -1)
-            token = torch.multinomial(every.exp(), 1)
-            logprobs.append(float(every[token]))
-            ids = torch.cat([ids, token[None]], 1)
-        reply = Node(
+            every = torch.log_softmax(self.model(input_ids=ids, use_cache=False).logits[:, -1], -1)
+            tokens = torch.multinomial(every.exp(), 1)
+            logprobs.append(every.gather(1, tokens))
+            ids = torch.cat([ids, tokens], 1)
+        replies = ids[:, len(prompts[0]) :].numpy().astype(np.int32)
+        return [
+            TokenTree([rendered(None, prompt), self.reply(tokens, values)])
+            for prompt, tokens, values in zip(prompts, replies, torch.cat(logprobs, 1).numpy(), strict=True)
+        ]
+
+    def reply(self, tokens: Int32, logprobs: Float32) -> Node:
+        return Node(
             parent=0,
-            tokens=ids[0, len(prompt) :].numpy().astype(np.int32),
+            tokens=tokens,
             sampled=True,
-            logprobs=np.array(logprobs, np.float32),
-            version=np.full(6, self.version, np.int32),
+            logprobs=logprobs,
+            version=np.full(len(tokens), self.version, np.int32),
             turn=0,
         )
-        return TokenTree([rendered(None, prompt), reply])
 
     def close(self) -> None:
         self.metrics.close()
