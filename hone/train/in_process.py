@@ -176,6 +176,11 @@ class InProcessLearner:
             values = [self._logprobs(policy, batch) for batch in batches]
         return _by_row(len(rows), batches, values)
 
+    @torch.no_grad()
+    def next_logprobs(self, prompt: Sequence[int]) -> Float32:
+        ids = torch.tensor([list(prompt)], device=self.model.device)
+        return self._policy.next_logprobs(ids).cpu().numpy()
+
     def save(self, folder: Path) -> Callable[[], None]:
         return begin_save(folder, {**self.masters.parameters, **self._base()}, self.optimizers)
 

@@ -86,6 +86,10 @@ class Learner(Protocol):
         """Return the log-probabilities of each row's trained tokens, [n] per row, without a gradient."""
         ...
 
+    def next_logprobs(self, prompt: Sequence[int]) -> Float32:
+        """Return the log-probabilities [V] of every token after `prompt`, at temperature 1."""
+        ...
+
     def save(self, folder: Path) -> Callable[[], None]:
         """Write master weights, optimiser and random states into the new folder `folder`, for `load`.
 

@@ -77,6 +77,9 @@ class RanksLearner:
     ) -> list[Float32]:
         return add_rows(self._call("logprobs", list(rows), of))
 
+    def next_logprobs(self, prompt: Sequence[int]) -> Float32:
+        return self._call("next_logprobs", list(prompt))[0]
+
     def save(self, folder: Path) -> Callable[[], None]:
         self._call("save", folder)
         attempt = self._attempt

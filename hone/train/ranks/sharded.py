@@ -77,7 +77,8 @@ class ShardedLearner:
         self._reference = self._load()[0].requires_grad_(False) if second else None
         if spec.settings.lora is not None:
             add_adapters(model, spec.settings.lora)
-        register_fsdp_forward_method(self._policy, "plain_logprobs")
+        for method in ("plain_logprobs", "next_logprobs"):
+            register_fsdp_forward_method(self._policy, method)
         require_exact_passes(self._policy, world.device, getattr(torch, spec.dtype))
         _reshard(self._policy)
         self._cost = cost_model(model.config)
@@ -160,6 +161,14 @@ class ShardedLearner:
                     self._store(logprobs, batch, values)
         _reshard(policy)
         return logprobs
+
+    @torch.no_grad()
+    def next_logprobs(self, prompt: Sequence[int]) -> Float32 | None:
+        """Return the log-probabilities [V] of every token after `prompt` on rank 0; None on the others."""
+        ids = torch.tensor([list(prompt)], device=self._world.device)
+        values = self._policy.next_logprobs(ids)
+        _reshard(self._policy)
+        return values.cpu().numpy() if self._world.rank == 0 else None
 
     def save(self, folder: Path) -> None:
         """Copy the state and write it in a thread; see `is_saved`."""
