@@ -9,11 +9,10 @@ from tempfile import TemporaryDirectory
 
 import torch
 
-from hone.config import ConfigError
 from hone.launch.policy import Policy
 from hone.policy.engine import Engine
 from hone.policy.engines.fleet import Fleet
-from hone.policy.engines.nccl import NcclUpdates, open_sender
+from hone.policy.engines.nccl import NcclUpdates
 from hone.policy.engines.replica import Proof, WeightProbe
 from hone.policy.local import LocalEngine
 from hone.policy.model import load_model
@@ -21,7 +20,7 @@ from hone.policy.settings import EngineSettings, ServerEngineSettings
 from hone.train.in_process import InProcessLearner
 from hone.train.learner import Learner
 from hone.train.lora import load_adapters, publish_adapters, publish_saved_adapters
-from hone.train.publish import folder_fingerprint, published
+from hone.train.publish import folder_fingerprint
 from hone.utils.concurrency import run_in_thread
 
 _TOLERANCE = {
@@ -36,14 +35,9 @@ def publisher(
 ) -> Publish:
     """Return `publish(version)`, after which the engine samples from the learner's current weights.
 
-    Raises ConfigError, EngineError, PolicyError, TrainError.
+    Raises EngineError, PolicyError, TrainError.
     """
     shared = isinstance(learner, InProcessLearner)  # its model is the policy's
-    if not shared and isinstance(settings, ServerEngineSettings) and settings.weight_sync == "nccl":
-        raise ConfigError(
-            'engine.weight_sync = "nccl" sends the weights of this process, and train.learner is "ranks": '
-            'set engine.weight_sync = "disk"'
-        )
     alone = isinstance(settings, ServerEngineSettings) and settings.weight_sync == "adapter"
     folders = WeightFolders(run_dir / "weights", policy, learner, adapters_alone=alone, shared=shared)
     return _publisher(engine, policy, learner, folders, settings)
@@ -62,9 +56,9 @@ def _publisher(
     assert isinstance(engine, Fleet), "an engine is local or a fleet of servers"
     assert isinstance(settings, ServerEngineSettings), "a fleet has the settings of servers"
     if settings.weight_sync == "nccl":
-        sender = open_sender(settings.kind, policy.model.device)
+        sender = learner.sender(settings.kind)
         return NcclUpdates(
-            engine, settings, sender, lambda: published(policy.model), lambda: make_probe(policy, learner)
+            engine, settings, sender, learner.published, lambda: make_probe(policy, learner)
         ).publish
 
     async def publish(version: int) -> None:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Literal
 import torch
 from torch import Tensor
 
+from hone.policy.engines.nccl import PublishedWeights, Sender, open_sender
 from hone.policy.local import use_threads
 from hone.policy.routing import find_routers
 from hone.train.batches import MicroBatch, TrainRow, micro_batches
@@ -35,6 +36,7 @@ from hone.train.masters import MasterWeights
 from hone.train.optimizer import end_names, make_optimizers
 from hone.train.passes import balance, cost_model
 from hone.train.policy_model import PolicyModel, require_exact_passes
+from hone.train.publish import published
 from hone.train.routing import replayed_tokens, require_fitting
 from hone.train.run_pass import PassResult, run_pass
 from hone.train.settings import EXPERTS, LearnerSettings, OptimizerSettings, PassSettings
@@ -206,6 +208,12 @@ class InProcessLearner:
 
     def export_adapters(self, folder: Path) -> None:
         save_adapters(self.model, folder, base=self.model.name_or_path or "")
+
+    def sender(self, kind: str) -> Sender:
+        return open_sender(kind, self.model.device)
+
+    def published(self) -> PublishedWeights:
+        return published(self.model)
 
     def usage(self) -> Usage:
         return device_usage(self.model.device)

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, Protocol
 
+from hone.policy.engines.nccl import PublishedWeights, Sender
 from hone.train.batches import TrainRow
 from hone.train.loss import Objective
 from hone.train.settings import LearnerSettings, OptimizerSettings, PassSettings
@@ -114,6 +115,17 @@ class Learner(Protocol):
 
     def export_adapters(self, folder: Path) -> None:
         """Write the adapters alone, in float32, into `folder` for peft; only with adapters."""
+        ...
+
+    def sender(self, kind: str) -> Sender:
+        """Return what sends the weights to engine servers of `kind` over NCCL, from the learner's own GPU.
+
+        Raises PolicyError or TrainError if the learner is not on a GPU.
+        """
+        ...
+
+    def published(self) -> PublishedWeights:
+        """Return what the sender sends of the present weights, in the precision of computation."""
         ...
 
     def usage(self) -> Usage:

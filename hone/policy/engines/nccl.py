@@ -49,12 +49,20 @@ class PublishedWeights:
     """The tensors of one version, by the names that a Hugging Face checkpoint has."""
 
     manifest: Manifest
-    tensors: Callable[[], Iterable[Tensor]]  # in the manifest's order; made layer by layer
+    tensors: Callable[
+        [], Iterable[Tensor]
+    ]  # in the manifest's order, layer by layer; none if ranks have them
     fingerprint: Fingerprint
 
 
 class Sender(Protocol):
-    """Rank 0 of the group. Its methods block: call them from a thread."""
+    """Rank 0 of the group. Its methods block: call them from a thread. They raise EngineError and what NCCL
+    raises, a RuntimeError; ranks raise RankError."""
+
+    @property
+    def in_group(self) -> bool:
+        """Whether `join` has succeeded, and neither `leave` nor a restart of rank 0 came after it."""
+        ...
 
     def join(self, rendezvous: Rendezvous) -> None: ...
 
@@ -96,7 +104,10 @@ class NcclUpdates:
 
         Raises WeightMismatch when a server then holds other weights, and EngineError when the transfer fails
         or takes longer than `ready_timeout_s`; the fleet then restarts the servers with the previous weights.
+        Any other error of the sender, such as RankError, is raised after the servers were stopped: they may
+        wait for the sender for ever. The fleet restarts them, and the next call waits for one.
         """
+        await self._fleet.wait_for_healthy()
         weights = await asyncio.to_thread(self._weights)
         proof = Proof(fingerprint=weights.fingerprint, probe=await asyncio.to_thread(self._probe))
 
@@ -108,6 +119,12 @@ class NcclUpdates:
                 await self._abandon_group()
                 failed = EngineError(f"the weights did not reach the servers over NCCL: {error!r}")
                 return [failed for _ in replicas]
+            except Exception as error:
+                await self._abandon_group()
+                await asyncio.gather(*(replica.process.stop() for replica in replicas))
+                for replica in replicas:
+                    replica.mark_unhealthy(f"{replica.process.name} was stopped in an update: {error!r}")
+                raise
             checks = (replica.verify_weights(version, proof, self._timeout_s) for replica in replicas)
             return await asyncio.gather(*checks, return_exceptions=True)
 
@@ -115,7 +132,7 @@ class NcclUpdates:
 
     async def _change(self, replicas: Sequence[Replica], version: int, weights: PublishedWeights) -> None:
         receivers = [self._receiver(replica.client.http) for replica in replicas]
-        if self._members != [replica.client.url for replica in replicas]:
+        if not self._sender.in_group or self._members != [replica.client.url for replica in replicas]:
             await self._join(receivers)
             self._members = [replica.client.url for replica in replicas]
         for replica in replicas:
@@ -242,6 +259,10 @@ class VllmSender:
         self._device = device
         self._group: Any = None
 
+    @property
+    def in_group(self) -> bool:
+        return self._group is not None
+
     def join(self, rendezvous: Rendezvous) -> None:
         import torch
         from vllm.distributed.weight_transfer.nccl_common import trainer_init
@@ -270,6 +291,10 @@ class SglangSender:
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._group: Any = None
+
+    @property
+    def in_group(self) -> bool:
+        return self._group is not None
 
     def join(self, rendezvous: Rendezvous) -> None:
         import torch
@@ -300,6 +325,9 @@ class SglangSender:
         if group is not None:
             group.abort()  # what is under way
             torch.distributed.destroy_process_group(group)
+
+
+OpenSender = Callable[[str, "torch.device"], Sender]
 
 
 def open_sender(kind: str, device: torch.device) -> Sender:
