@@ -16,6 +16,7 @@ from hone.launch.policy import Policy, load_policy, open_chats, open_engine
 from hone.launch.train import open_trainer, run_training
 from hone.launch.weights import WeightFolders, make_probe, publisher
 from hone.policy.engine import Sampling
+from hone.policy.engines.nccl import PublishedWeights, Sender
 from hone.policy.errors import PolicyError
 from hone.policy.local import LocalEngine
 from hone.policy.model import load_model
@@ -28,6 +29,7 @@ from hone.train.settings import LearnerSettings, LoraSettings, OptimizerSettings
 from tests.policy.conftest import SETTINGS, TEXTS
 from tests.policy.engines.conftest import fleet_over
 from tests.policy.engines.sglang_server import sglang_servers, toy_logprobs
+from tests.policy.engines.test_nccl import Recorder
 
 pytestmark = pytest.mark.model
 
@@ -160,11 +162,17 @@ class WithToyWeights(InAnotherProcess):
         self.probed += 1
         return toy_logprobs(0, prompt[-1], self._vocabulary)
 
+    def sender(self, kind: str) -> Sender:
+        return Recorder()
+
+    def published(self) -> PublishedWeights:
+        return self._learner.published()
+
     def close(self) -> None:
         self._learner.close()
 
 
-@pytest.mark.parametrize(("sync", "lora"), [("disk", None), ("disk", {}), ("adapter", {})])
+@pytest.mark.parametrize(("sync", "lora"), [("disk", None), ("disk", {}), ("adapter", {}), ("nccl", None)])
 def test_run_with_ranks_and_servers_loads_no_model(
     policy: Policy, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sync: str, lora: Any
 ):
@@ -192,7 +200,8 @@ def test_run_with_ranks_and_servers_loads_no_model(
 
     assert asyncio.run(run()) == 2
     assert ranks.probed == 2
-    assert [path.name for path in (settings.run_dir / "weights").iterdir()] == ["v2"]
+    folders = [path.name for path in settings.run_dir.glob("weights/*")]
+    assert folders == ([] if sync == "nccl" else ["v2"])
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """Send weights from the trainer's GPU to the servers' GPUs without files.
 
-    join:     form a group: the trainer is rank 0, the servers' GPUs follow; repeated when servers change
+    join:     form a group: the trainer's GPU (of ranks, the first one's) is rank 0, the servers' GPUs follow;
+              repeated when servers change
     publish:  send names, dtypes and shapes to each server, broadcast the tensors in this order, then verify
               what the servers hold
 
@@ -62,6 +63,10 @@ class Sender(Protocol):
     @property
     def in_group(self) -> bool:
         """Whether `join` has succeeded, and neither `leave` nor a restart of rank 0 came after it."""
+        ...
+
+    def address(self) -> tuple[str, int]:
+        """Return the address of rank 0's machine and a free port of it, where the group meets."""
         ...
 
     def join(self, rendezvous: Rendezvous) -> None: ...
@@ -145,8 +150,8 @@ class NcclUpdates:
             await replica.confirm_version(version)
             await replica.client.resume()
 
-    async def _in_thread(self, function: Callable[[], None]) -> None:
-        await asyncio.get_running_loop().run_in_executor(self._threads, function)
+    async def _in_thread(self, function: Callable[[], Result]) -> Result:
+        return await asyncio.get_running_loop().run_in_executor(self._threads, function)
 
     async def _abandon_group(self) -> None:
         """End the group after a failure, so that a broadcast which waits for a receiver ends, too."""
@@ -159,9 +164,10 @@ class NcclUpdates:
         await asyncio.gather(*(receiver.leave() for receiver in receivers))
         await self._in_thread(self._sender.leave)
         sizes = [await receiver.world_size() for receiver in receivers]
+        host, port = await self._in_thread(self._sender.address)
         rendezvous: Rendezvous = {
-            "master_address": socket.gethostbyname(socket.gethostname()),
-            "master_port": free_port(""),
+            "master_address": host,
+            "master_port": port,
             "world_size": 1 + sum(sizes),
         }
         async with task_group() as tasks:
@@ -263,6 +269,9 @@ class VllmSender:
     def in_group(self) -> bool:
         return self._group is not None
 
+    def address(self) -> tuple[str, int]:
+        return own_address()
+
     def join(self, rendezvous: Rendezvous) -> None:
         import torch
         from vllm.distributed.weight_transfer.nccl_common import trainer_init
@@ -296,6 +305,9 @@ class SglangSender:
     def in_group(self) -> bool:
         return self._group is not None
 
+    def address(self) -> tuple[str, int]:
+        return own_address()
+
     def join(self, rendezvous: Rendezvous) -> None:
         import torch
         from sglang.srt.utils.common import init_custom_process_group
@@ -325,6 +337,11 @@ class SglangSender:
         if group is not None:
             group.abort()  # what is under way
             torch.distributed.destroy_process_group(group)
+
+
+def own_address() -> tuple[str, int]:
+    """Return this machine's address and a free port."""
+    return socket.gethostbyname(socket.gethostname()), free_port("")
 
 
 OpenSender = Callable[[str, "torch.device"], Sender]

@@ -131,6 +131,10 @@ class RanksLearner:
         manifest, fingerprint = self._call("published")[0]
         return PublishedWeights(manifest=manifest, tensors=lambda: (), fingerprint=fingerprint)
 
+    def server_address(self) -> tuple[str, int]:
+        """Return the address of rank 0's machine and a free port of it."""
+        return self._call("server_address")[0]
+
     def join_servers(self, kind: str, rendezvous: Rendezvous) -> None:
         """Let rank 0 join the engine servers. Raises EngineError, TrainError."""
         self._call("open_sender", kind)  # of ranks that were started again

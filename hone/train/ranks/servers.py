@@ -131,6 +131,9 @@ class RanksSender:
     def in_group(self) -> bool:
         return self._joined == self._learner.starts
 
+    def address(self) -> tuple[str, int]:
+        return self._learner.server_address()
+
     def join(self, rendezvous: Rendezvous) -> None:
         starts = self._learner.starts
         self._learner.join_servers(self._kind, rendezvous)

@@ -233,6 +233,10 @@ class ShardedLearner:
         """Raise TrainError unless rank 0 can send weights to servers of `kind`."""
         self._servers.open(kind)
 
+    def server_address(self) -> tuple[str, int]:
+        """Return this machine's address and a free port, where engine servers may meet rank 0."""
+        return nccl.own_address()
+
     def join_servers(self, rendezvous: Rendezvous) -> None:
         self._servers.join(rendezvous)
 

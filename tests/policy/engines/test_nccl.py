@@ -13,6 +13,7 @@ import pytest
 import torch
 from aiohttp import web
 
+from hone.policy.engine import EngineError
 from hone.policy.engines.client import Http, WeightMismatch, new_session
 from hone.policy.engines.fleet import Fleet
 from hone.policy.engines.nccl import GROUP, NcclUpdates, Rendezvous, Sender, VllmReceiver, open_sender
@@ -44,6 +45,9 @@ class Recorder:
         self.left = 0
         self.sent: list[list[tuple[int, ...]]] = []
 
+    def address(self) -> tuple[str, int]:
+        return "10.0.0.7", 5000
+
     def join(self, meeting: Rendezvous) -> None:
         self.joined.append(meeting)
         self.in_group = True
@@ -69,7 +73,7 @@ def test_servers_receive_the_manifest_and_the_version(open_toys: OpenFleet, mode
     rank_0, requests, reply = run_virtual(run())
     assert set(reply.version.tolist()) == {2}
     (meeting,) = rank_0.joined  # the second update finds the same servers
-    assert meeting["world_size"] == 3
+    assert meeting == {"master_address": "10.0.0.7", "master_port": 5000, "world_size": 3}
     own = {name: tuple(p.shape) for name, p in model.named_parameters()}
     offsets = []
     for told in requests:
@@ -106,6 +110,19 @@ def test_changed_servers_form_a_new_group(open_toys: OpenFleet, model, tokenizer
     rank_0, version = run_virtual(run())
     assert [meeting["world_size"] for meeting in rank_0.joined] == [3, 2]
     assert version == 2
+
+
+def test_update_without_a_healthy_server_is_an_error(open_toys: OpenFleet, model, tokenizer):
+    async def run():
+        rank_0 = Recorder()
+        async with open_toys() as (fleet, (server,)):
+            await server.stop()
+            await asyncio.sleep(10)  # its supervisor notices
+            with pytest.raises(EngineError, match="no engine server is healthy: "):
+                await updates_of(fleet, model, tokenizer, rank_0).publish(1)
+        return rank_0.sent
+
+    assert run_virtual(run()) == []
 
 
 def note_stop(replica: Any, stopped: list[str]) -> None:

@@ -17,7 +17,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import PrefixStore, ProcessGroupGloo, TCPStore
 
-from hone.policy.engines.nccl import Manifest, Rendezvous, Sender
+from hone.policy.engines.nccl import Manifest, Rendezvous, Sender, own_address
 
 FOLDER = "HONE_TEST_SENDER"
 TIMEOUT = timedelta(seconds=60)
@@ -34,6 +34,9 @@ class GlooSender:
     @property
     def in_group(self) -> bool:
         return self._group is not None
+
+    def address(self) -> tuple[str, int]:
+        return own_address()
 
     def join(self, rendezvous: Rendezvous) -> None:
         self._left.clear()

@@ -25,6 +25,7 @@ from hone.policy.engines.nccl import PublishedWeights, Sender
 from hone.train.publish import folder_fingerprint
 from hone.train.ranks import launcher
 from hone.train.ranks.learner import RanksLearner
+from hone.train.ranks.servers import RanksSender
 from hone.train.settings import ParallelSettings
 from tests.train.ranks import gloo_rank
 from tests.train.ranks.cases import make_rows, make_spec, train_steps
@@ -138,6 +139,23 @@ def test_broken_broadcast_leaves_the_ranks_usable(setup: Setup, tmp_path: Path, 
     assert len(setup.learner.logprobs(make_rows(2))) == 2
     train_steps(setup.learner, 1)
     require_published(setup, tmp_path / "exported")
+
+
+def test_ranks_that_start_again_are_in_no_group() -> None:
+    class Ranks:
+        starts = 1
+        server_address = broadcast = leave_servers = join_servers = lambda *_: None
+
+    sender = RanksSender(Ranks(), "vllm")  # type: ignore[arg-type]
+    states = [sender.in_group]
+    sender.join({})
+    states.append(sender.in_group)
+    Ranks.starts = 2
+    states.append(sender.in_group)
+    sender.join({})
+    states.append(sender.in_group)
+    sender.leave()
+    assert [*states, sender.in_group] == [False, True, False, True, False]
 
 
 @pytest.mark.full
