@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import signal
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import count
@@ -22,6 +24,7 @@ from transformers import AutoModelForCausalLM
 
 from hone.policy.engine import EngineError
 from hone.policy.engines.nccl import PublishedWeights, Sender
+from hone.train.errors import RankError
 from hone.train.publish import folder_fingerprint
 from hone.train.ranks import launcher
 from hone.train.ranks.learner import RanksLearner
@@ -106,6 +109,20 @@ def require_published(setup: Setup, folder: Path) -> None:
     assert all(torch.equal(loaded[name], expected[name]) for name in expected)
 
 
+@contextmanager
+def broken_broadcast(setup: Setup, fault: str) -> Iterator[Future[None]]:
+    """Yield a broadcast once the receiver has its first tensor; the second one fails or blocks."""
+    gloo_rank.break_next(setup.faults, fault)
+    weights, place = setup.learner.published(), setup.rendezvous()
+    first = {key: values[:1] for key, values in weights.manifest.items()}
+    with ThreadPoolExecutor(2) as pool:
+        receiving = pool.submit(gloo_rank.receive, place, first)
+        setup.sender.join(place)
+        sending = pool.submit(setup.sender.broadcast, weights.tensors())
+        receiving.result()
+        yield sending
+
+
 def test_server_receives_what_transformers_loads(setup: Setup, tmp_path: Path) -> None:
     """Tied embeddings come once; the digests are under both names."""
     train_steps(setup.learner, 1)
@@ -123,14 +140,7 @@ def test_logprobs_after_a_prompt_are_those_of_the_weights(setup: Setup, tmp_path
 
 @pytest.mark.parametrize("fault", ["fail", "block"])
 def test_broken_broadcast_leaves_the_ranks_usable(setup: Setup, tmp_path: Path, fault: str) -> None:
-    gloo_rank.break_next(setup.faults, fault)
-    weights, place = setup.learner.published(), setup.rendezvous()
-    first = {key: values[:1] for key, values in weights.manifest.items()}
-    with ThreadPoolExecutor(2) as pool:
-        receiving = pool.submit(gloo_rank.receive, place, first)
-        setup.sender.join(place)
-        sending = pool.submit(setup.sender.broadcast, weights.tensors())
-        receiving.result()
+    with broken_broadcast(setup, fault) as sending:
         if fault == "block":
             assert not sending.done()
             setup.sender.leave()
@@ -160,9 +170,13 @@ def test_ranks_that_start_again_are_in_no_group() -> None:
 
 @pytest.mark.full
 def test_split_experts_are_received_in_bfloat16(tmp_path: Path) -> None:
-    """Each weight is sharded over two dimensions of the mesh; the masters are float32."""
+    """Each weight is sharded over two dimensions of the mesh; the masters are float32. Then a rank dies."""
     spec = {"architecture": "qwen3_moe", "dtype": "bfloat16", "parallel": ParallelSettings(tensor=2)}
     with open_setup(tmp_path, ranks=4, **spec) as setup:
         train_steps(setup.learner, 1)
         require_published(setup, tmp_path / "exported")
         assert "model.layers.0.mlp.experts.3.down_proj.weight" in setup.learner.published().manifest["names"]
+        with broken_broadcast(setup, "block") as sending:
+            os.kill(setup.learner.pids[1], signal.SIGKILL)
+            with pytest.raises(RankError, match=r"rank 1 was killed by signal 9 during broadcast"):
+                sending.result()
