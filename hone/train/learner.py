@@ -118,14 +118,17 @@ class Learner(Protocol):
         ...
 
     def sender(self, kind: str) -> Sender:
-        """Return what sends the weights to engine servers of `kind` over NCCL, from the learner's own GPU.
+        """Return the sender of the weights to engine servers of `kind`, over NCCL from the learner's own GPU.
 
         Raises PolicyError or TrainError if the learner is not on a GPU.
         """
         ...
 
     def published(self) -> PublishedWeights:
-        """Return what the sender sends of the present weights, in the precision of computation."""
+        """Return names, tensors and digests of the present weights, for the sender.
+
+        They are in the precision of computation.
+        """
         ...
 
     def usage(self) -> Usage:

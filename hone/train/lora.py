@@ -146,9 +146,9 @@ def publish_adapters(model: PreTrainedModel, folder: Path, *, base: Path | str) 
 
 
 def publish_saved_adapters(saved: Path, folder: Path, *, base: Path | str, dtype: torch.dtype) -> None:
-    """Write into `folder` what `publish_adapters` writes, from the files of `save_adapters` in `saved`.
+    """Write the files of `publish_adapters` into `folder`, from those of `save_adapters` in `saved`.
 
-    `dtype`: the precision of the model, which is not loaded.
+    Loads no model; `dtype` is the precision that it has.
     """
     from peft import LoraConfig
     from safetensors.torch import load_file

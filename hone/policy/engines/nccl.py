@@ -57,8 +57,10 @@ class PublishedWeights:
 
 
 class Sender(Protocol):
-    """Rank 0 of the group. Its methods block: call them from a thread. They raise EngineError and what NCCL
-    raises, a RuntimeError; ranks raise RankError."""
+    """Rank 0 of the group. Its methods block: call them from a thread.
+
+    They raise EngineError, NCCL's RuntimeErrors and, where rank 0 is a rank of the learner, RankError.
+    """
 
     @property
     def in_group(self) -> bool:

@@ -87,7 +87,7 @@ class ServerGroup:
 
 
 class _Gathered:
-    """Goes through an iterator once, also in parts; keeps the error that the iterator raises."""
+    """Iterates once over tensors, in several parts if need be, and keeps the error of gathering one."""
 
     def __init__(self, tensors: Iterable[Tensor]) -> None:
         self.error: Exception | None = None

@@ -241,7 +241,7 @@ class ShardedLearner:
         self._servers.join(rendezvous)
 
     def published(self) -> tuple[Manifest, Fingerprint]:
-        """Return what `broadcast` sends, in its order, and the digests of that."""
+        """Return names, dtypes and shapes of the tensors of `broadcast`, in its order, and their digests."""
         model, dtype = self._policy.model, getattr(torch, self._spec.dtype)
         digests = shared_digests(self._hub_tensors(), self._world)
         return manifest_of(model, dtype=dtype), with_tied(model, digests)

@@ -84,7 +84,7 @@ def setup(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Setup]:
 
 
 def require_published(setup: Setup, folder: Path) -> None:
-    """Assert that a receiver gets what transformers loads from an export, and the digests of that."""
+    """Assert that a receiver gets the tensors of an export, by name and bit for bit, with their digests."""
     learner = setup.learner
     weights, received = setup.send()
     learner.export(folder)
@@ -123,7 +123,7 @@ def broken_broadcast(setup: Setup, fault: str) -> Iterator[Future[None]]:
         yield sending
 
 
-def test_server_receives_what_transformers_loads(setup: Setup, tmp_path: Path) -> None:
+def test_received_tensors_equal_the_exported_folder(setup: Setup, tmp_path: Path) -> None:
     """Tied embeddings come once; the digests are under both names."""
     train_steps(setup.learner, 1)
     require_published(setup, tmp_path / "exported")
