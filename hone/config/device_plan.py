@@ -258,14 +258,19 @@ def _host_rows(
     ranks = min(len(placement.trainer_gpus), devices.gpus_per_node)
     offloaded = 0.0 if step is None else ranks * step.host_optimizer
     activations = 0.0 if step is None else ranks * step.host_activations
-    if asleep + offloaded + activations == 0:
+    sampled = 0.0  # by a local engine, which uses the CPU where ranks train
+    if step is not None and command != "sft" and _samples_beside_ranks(settings):
+        sampled = _cpu_engine(settings, shape, _copies_beside_trainer(settings))
+    moved = asleep + offloaded + activations
+    if moved + sampled == 0:
         return []
     parts = _parts(None) | {
         "moments": offloaded / GIB,
         "activations": activations / GIB,
-        "engine": asleep / GIB,
+        "engine": (asleep + sampled) / GIB,
     }
-    return [_host_row("memory of each machine", ("offloaded",), parts, devices)]
+    uses = (*(["offloaded"] if moved else []), *(["engine"] if sampled else []))
+    return [_host_row("memory of each machine", uses, parts, devices)]
 
 
 def _cpu_rows(
@@ -285,7 +290,8 @@ def _cpu_rows(
         judge_shape, _ = policy_shape(judge, "eval")
         engines += [(judge, judge_shape, "judge")] if judge_shape is not None else []
     for each, sampled, name in engines:
-        if size := _cpu_engine(each, sampled, alone=name == "judge" or step is None):
+        copies = 1 if name == "judge" or step is None else _copies_beside_trainer(settings)
+        if size := _cpu_engine(each, sampled, copies):
             parts["engine"] += size / GIB
             uses.append(name)
     device = "Apple GPU" if placement.trainer == "mps" else "CPU"
@@ -300,16 +306,12 @@ def _host_row(device: str, uses: tuple[str, ...], parts: dict[str, float], devic
     return dataclasses.replace(row, fits=fits, problem="" if fits else _too_small(row))
 
 
-def _cpu_engine(settings: RunSettings, shape: Shape, *, alone: bool) -> float:
-    """Return the bytes of an engine on the CPU.
-
-    Args:
-        alone: whether it holds its own weights, not the trainer's.
-    """
+def _cpu_engine(settings: RunSettings, shape: Shape, copies: int) -> float:
+    """Return the bytes of an engine on the CPU; `copies` of the weights are in a local one."""
     engine, element = settings.engine, _element(settings)
     weights = shape.parameters * element
     if isinstance(engine, LocalEngineSettings):
-        return _conversations(settings, shape) + (weights if alone else 0.0)
+        return _conversations(settings, shape) + copies * weights
     if not isinstance(engine, ServerEngineSettings) or not engine.managed:
         return 0.0
     cache = _VLLM_CPU_CACHE_GIB * GIB
@@ -318,9 +320,26 @@ def _cpu_engine(settings: RunSettings, shape: Shape, *, alone: bool) -> float:
     return engine.servers * (weights + cache)
 
 
+def _samples_beside_ranks(settings: RunSettings) -> bool:
+    return isinstance(settings.engine, LocalEngineSettings) and settings.train.learner == "ranks"
+
+
+def _copies_beside_trainer(settings: RunSettings) -> int:
+    """Return the copies of the weights that a local engine holds beside the trainer, at their peak.
+
+    It shares those of a trainer in its process. Beside ranks it has its own, and a second one while it reads
+    new ones; adapters are read in place.
+    """
+    if settings.train.learner != "ranks":
+        return 0
+    return 1 if settings.train.lora is not None else 2
+
+
 def _local_cache(settings: RunSettings, command: Command, shape: Shape | None) -> float:
-    """Return the bytes of keys and values beside the trainer; 0 for servers."""
+    """Return the bytes of keys and values on the trainer's GPU; 0 for servers, and where ranks train."""
     if shape is None or command == "sft" or not isinstance(settings.engine, LocalEngineSettings):
+        return 0.0
+    if _samples_beside_ranks(settings):
         return 0.0
     return _conversations(settings, shape)
 

@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-import asyncio
 import shutil
 from collections.abc import Awaitable, Callable
-from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
-from hone.config import ConfigError
+import torch
+
 from hone.launch.policy import Policy
 from hone.policy.engine import Engine
 from hone.policy.engines.fleet import Fleet
-from hone.policy.engines.nccl import NcclUpdates, open_sender
+from hone.policy.engines.nccl import NcclUpdates
 from hone.policy.engines.replica import Proof, WeightProbe
 from hone.policy.local import LocalEngine
 from hone.policy.model import load_model
 from hone.policy.settings import EngineSettings, ServerEngineSettings
 from hone.train.in_process import InProcessLearner
 from hone.train.learner import Learner
-from hone.train.lora import load_adapters, publish_adapters
-from hone.train.publish import folder_fingerprint, published
+from hone.train.lora import load_adapters, publish_adapters, publish_saved_adapters
+from hone.train.publish import folder_fingerprint
 from hone.utils.concurrency import run_in_thread
 
 _TOLERANCE = {
@@ -35,20 +35,17 @@ def publisher(
 ) -> Publish:
     """Return `publish(version)`, after which the engine samples from the learner's current weights.
 
-    Raises ConfigError, EngineError, PolicyError, TrainError.
+    Raises EngineError, PolicyError, TrainError.
     """
     shared = isinstance(learner, InProcessLearner)  # its model is the policy's
-    if not shared and isinstance(settings, ServerEngineSettings) and settings.weight_sync == "nccl":
-        raise ConfigError(
-            'engine.weight_sync = "nccl" sends the weights of this process, and train.learner is "ranks": '
-            'set engine.weight_sync = "disk"'
-        )
     alone = isinstance(settings, ServerEngineSettings) and settings.weight_sync == "adapter"
     folders = WeightFolders(run_dir / "weights", policy, learner, adapters_alone=alone, shared=shared)
-    return _publisher(engine, policy, folders, settings)
+    return _publisher(engine, policy, learner, folders, settings)
 
 
-def _publisher(engine: Engine, policy: Policy, folders: WeightFolders, settings: EngineSettings) -> Publish:
+def _publisher(
+    engine: Engine, policy: Policy, learner: Learner, folders: WeightFolders, settings: EngineSettings
+) -> Publish:
     if isinstance(engine, LocalEngine):
 
         async def publish_locally(version: int) -> None:
@@ -59,15 +56,15 @@ def _publisher(engine: Engine, policy: Policy, folders: WeightFolders, settings:
     assert isinstance(engine, Fleet), "an engine is local or a fleet of servers"
     assert isinstance(settings, ServerEngineSettings), "a fleet has the settings of servers"
     if settings.weight_sync == "nccl":
-        sender = open_sender(settings.kind, policy.model.device)
+        sender = learner.sender(settings.kind)
         return NcclUpdates(
-            engine, settings, sender, lambda: published(policy.model), lambda: make_probe(policy)
+            engine, settings, sender, learner.published, lambda: make_probe(policy, learner)
         ).publish
 
     async def publish(version: int) -> None:
         folder = await run_in_thread(folders.write, version)
         fingerprint = await run_in_thread(folder_fingerprint, folder)
-        proof = Proof(fingerprint=fingerprint, probe=await asyncio.to_thread(make_probe, policy))
+        proof = Proof(fingerprint=fingerprint, probe=await run_in_thread(make_probe, policy, learner))
         await engine.load_weights(folder.resolve(), version, proof)
         await run_in_thread(folders.keep_only, folder)
 
@@ -77,7 +74,7 @@ def _publisher(engine: Engine, policy: Policy, folders: WeightFolders, settings:
 class WeightFolders:
     """Writes `weights/v<version>` (Hugging Face or peft folders) atomically and removes old versions.
 
-    Keeps this process's copy of the weights current: local engines sample from it, and probes are made of it.
+    Beside ranks, only `refresh` loads a copy of the weights into this process, for a local engine.
     """
 
     def __init__(
@@ -98,16 +95,9 @@ class WeightFolders:
 
     def write(self, version: int) -> Path:
         """Write the learner's current weights; replace a folder that a killed run left."""
-        if self._adapters_alone:
-            self.refresh(version)
-            write = partial(publish_adapters, self._policy.model, base=self._policy.settings.path)
-            return self._replace(f"v{version}", write)
-        folder = self._replace(f"v{version}", self._write_merged)
-        if not self._shared and self._learner.adapted:
-            load_adapters(self._policy.model, folder / "adapter")
-        elif not self._shared:
-            _load_in_place(self._policy, folder)
-        return folder
+        return self._replace(
+            f"v{version}", self._write_adapters if self._adapters_alone else self._write_merged
+        )
 
     def refresh(self, version: int) -> None:
         """Give this process's copy the learner's current weights."""
@@ -118,7 +108,18 @@ class WeightFolders:
             load_adapters(self._policy.model, folder)
             shutil.rmtree(folder)
         else:
-            self.keep_only(self.write(version))
+            folder = self.write(version)
+            _load_in_place(self._policy, folder)
+            self.keep_only(folder)
+
+    def _write_adapters(self, folder: Path) -> None:
+        base, dtype = self._policy.settings.path, getattr(torch, self._policy.settings.dtype)
+        if self._shared:
+            publish_adapters(self._policy.model, folder, base=base)
+            return
+        with TemporaryDirectory(prefix=".adapters-", dir=self._root) as saved:
+            self._learner.export_adapters(Path(saved))
+            publish_saved_adapters(Path(saved), folder, base=base, dtype=dtype)
 
     def _write_merged(self, folder: Path) -> None:
         self._learner.export(folder)
@@ -142,24 +143,14 @@ class WeightFolders:
 
 
 def _load_in_place(policy: Policy, folder: Path) -> None:
-    import torch
-
     written = load_model(folder, policy.settings.dtype)
     with torch.no_grad():
         for mine, theirs in zip(policy.model.parameters(), written.parameters(), strict=True):
             mine.copy_(theirs)
 
 
-def make_probe(policy: Policy) -> WeightProbe:
-    """Return the logprobs of the policy's current weights after a short prompt."""
-    import torch
-
+def make_probe(policy: Policy, learner: Learner) -> WeightProbe:
+    """Return the logprobs of the learner's current weights after a short prompt."""
     prompt = policy.tokenizer.encode("The bug is in line 4", add_special_tokens=False)
-    model = policy.model
-    training = model.training
-    model.eval()
-    with torch.inference_mode():
-        logits = model(torch.tensor([prompt], device=model.device), use_cache=False).logits[0, -1]
-        logprobs = torch.log_softmax(logits.float(), -1).cpu().numpy()
-    model.train(training)
+    logprobs = learner.next_logprobs(prompt)
     return WeightProbe(prompt=tuple(prompt), logprobs=logprobs, tolerance=_TOLERANCE[policy.settings.dtype])

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Literal
 import torch
 from torch import Tensor
 
+from hone.policy.engines.nccl import PublishedWeights, Sender, open_sender
 from hone.policy.local import use_threads
 from hone.policy.routing import find_routers
 from hone.train.batches import MicroBatch, TrainRow, micro_batches
@@ -35,6 +36,7 @@ from hone.train.masters import MasterWeights
 from hone.train.optimizer import end_names, make_optimizers
 from hone.train.passes import balance, cost_model
 from hone.train.policy_model import PolicyModel, require_exact_passes
+from hone.train.publish import published
 from hone.train.routing import replayed_tokens, require_fitting
 from hone.train.run_pass import PassResult, run_pass
 from hone.train.settings import EXPERTS, LearnerSettings, OptimizerSettings, PassSettings
@@ -176,6 +178,11 @@ class InProcessLearner:
             values = [self._logprobs(policy, batch) for batch in batches]
         return _by_row(len(rows), batches, values)
 
+    @torch.no_grad()
+    def next_logprobs(self, prompt: Sequence[int]) -> Float32:
+        ids = torch.tensor([list(prompt)], device=self.model.device)
+        return self._policy.next_logprobs(ids).cpu().numpy()
+
     def save(self, folder: Path) -> Callable[[], None]:
         return begin_save(folder, {**self.masters.parameters, **self._base()}, self.optimizers)
 
@@ -201,6 +208,12 @@ class InProcessLearner:
 
     def export_adapters(self, folder: Path) -> None:
         save_adapters(self.model, folder, base=self.model.name_or_path or "")
+
+    def sender(self, kind: str) -> Sender:
+        return open_sender(kind, self.model.device)
+
+    def published(self) -> PublishedWeights:
+        return published(self.model)
 
     def usage(self) -> Usage:
         return device_usage(self.model.device)

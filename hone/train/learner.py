@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, Protocol
 
+from hone.policy.engines.nccl import PublishedWeights, Sender
 from hone.train.batches import TrainRow
 from hone.train.loss import Objective
 from hone.train.settings import LearnerSettings, OptimizerSettings, PassSettings
@@ -86,6 +87,10 @@ class Learner(Protocol):
         """Return the log-probabilities of each row's trained tokens, [n] per row, without a gradient."""
         ...
 
+    def next_logprobs(self, prompt: Sequence[int]) -> Float32:
+        """Return the log-probabilities [V] of every token after `prompt`, at temperature 1."""
+        ...
+
     def save(self, folder: Path) -> Callable[[], None]:
         """Write master weights, optimiser and random states into the new folder `folder`, for `load`.
 
@@ -110,6 +115,20 @@ class Learner(Protocol):
 
     def export_adapters(self, folder: Path) -> None:
         """Write the adapters alone, in float32, into `folder` for peft; only with adapters."""
+        ...
+
+    def sender(self, kind: str) -> Sender:
+        """Return the sender of the weights to engine servers of `kind`, over NCCL from the learner's own GPU.
+
+        Raises PolicyError or TrainError if the learner is not on a GPU.
+        """
+        ...
+
+    def published(self) -> PublishedWeights:
+        """Return names, tensors and digests of the present weights, for the sender.
+
+        They are in the precision of computation.
+        """
         ...
 
     def usage(self) -> Usage:

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
-from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -117,7 +117,8 @@ def save_adapters(model: PreTrainedModel, folder: Path, *, base: Path | str) -> 
 
     Files: adapter_config.json, adapter_model.safetensors (float32).
     """
-    _write_adapters(model, folder, base, dict(adapter_tensors(model)), alpha=adapter_config(model).lora_alpha)
+    config = adapter_config(model)
+    _write_adapters(config, folder, base, dict(adapter_tensors(model)), alpha=config.lora_alpha)
 
 
 def load_adapters(model: PreTrainedModel, folder: Path) -> None:
@@ -141,24 +142,43 @@ def publish_adapters(model: PreTrainedModel, folder: Path, *, base: Path | str) 
 
     A server then loads the files bit for bit, which digests of its weights can prove.
     """
-    config = adapter_config(model)
+    _publish(adapter_config(model), adapter_tensors(model), folder, base, model.dtype)
+
+
+def publish_saved_adapters(saved: Path, folder: Path, *, base: Path | str, dtype: torch.dtype) -> None:
+    """Write the files of `publish_adapters` into `folder`, from those of `save_adapters` in `saved`.
+
+    Loads no model; `dtype` is the precision that it has.
+    """
+    from peft import LoraConfig
+    from safetensors.torch import load_file
+
+    config = cast("LoraConfig", LoraConfig.from_pretrained(str(saved)))
+    stored = load_file(saved / "adapter_model.safetensors")
+    _publish(config, stored.items(), folder, base, dtype)
+
+
+def _publish(
+    config: LoraConfig,
+    tensors: Iterable[tuple[str, Tensor]],
+    folder: Path,
+    base: Path | str,
+    dtype: torch.dtype,
+) -> None:
     scaling = {"lora_A": 1.0, "lora_B": config.lora_alpha / config.r}
-    tensors = {
-        name: (tensor.detach() * scaling[name.split(".")[-2]]).to(model.dtype)
-        for name, tensor in adapter_tensors(model)
-    }
-    _write_adapters(model, folder, base, tensors, alpha=config.r)
+    rounded = {n: (tensor.detach() * scaling[n.split(".")[-2]]).to(dtype) for n, tensor in tensors}
+    _write_adapters(config, folder, base, rounded, alpha=config.r)
 
 
 def _write_adapters(
-    model: PreTrainedModel, folder: Path, base: Path | str, tensors: Mapping[str, Tensor], *, alpha: float
+    config: LoraConfig, folder: Path, base: Path | str, tensors: Mapping[str, Tensor], *, alpha: float
 ) -> None:
     from safetensors.torch import save_file
 
     folder.mkdir(parents=True, exist_ok=True)
     copies = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     save_file(copies, folder / "adapter_model.safetensors", metadata={"format": "pt"})
-    config = copy.copy(adapter_config(model))
+    config = copy.copy(config)
     config.base_model_name_or_path = str(base)
     config.inference_mode = True
     config.lora_alpha = cast("int", alpha)

@@ -75,6 +75,11 @@ class PolicyModel(nn.Module):
         """Return `plain_logprobs` of the model; a method, for FSDP to gather the weights around it."""
         return plain_logprobs(self.model, input_ids, self.temperature)
 
+    def next_logprobs(self, input_ids: Tensor) -> Tensor:
+        """Return the log-probability [V] of every token after `input_ids` [1, L], at temperature 1."""
+        logits = self.model(input_ids=input_ids, use_cache=False).logits[0, -1]
+        return torch.log_softmax(logits.float(), dim=-1)
+
     def decode(
         self,
         tokens: Tensor,

@@ -10,16 +10,17 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
+from torch.distributed.tensor import DTensor
 
 from hone.policy.engines.fingerprint import Fingerprint, TensorDigest
 from hone.policy.engines.inside.tensor_digest import as_matrix, tensor_digest
-from hone.policy.engines.nccl import PublishedWeights
+from hone.policy.engines.nccl import Manifest, PublishedWeights
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -27,20 +28,40 @@ if TYPE_CHECKING:
 EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 
 
-def hub_layers(model: PreTrainedModel) -> Iterator[list[tuple[str, Tensor]]]:
+def hub_layers(
+    model: PreTrainedModel, *, dtype: torch.dtype | None = None, device: torch.device | None = None
+) -> Iterator[list[tuple[str, Tensor]]]:
     """Yield each layer's tensors as a Hugging Face checkpoint has them: names, fused experts split.
 
     Tensors outside the layers come as layers of their own. Tied tensors come once. A sharded tensor is
     gathered, which every rank must do in the same order.
+
+    Args:
+        dtype: that floating-point tensors are rounded to; None: their own.
+        device: that the tensors are gathered on; None: their own.
     """
+
+    def whole(tensor: Tensor) -> Tensor:
+        tensor = tensor.detach().to(device or tensor.device, _published_dtype(tensor, dtype))
+        return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
     for layer in _layers(model):
-        yield list(_converted(model, layer, gather=True).items())
+        yield list(_converted(model, layer, whole).items())
 
 
-def hub_tensors(model: PreTrainedModel) -> list[tuple[str, Tensor]]:
-    """Return names and tensors of `hub_layers`, in its order, as tensors without values (device `meta`)."""
-    layers = (_converted(model, layer, gather=False) for layer in _layers(model))
-    return [entry for layer in layers for entry in layer.items()]
+def manifest_of(model: PreTrainedModel, *, dtype: torch.dtype | None = None) -> Manifest:
+    """Return names, dtypes and shapes of the tensors of `hub_layers`, in its order; gathers nothing."""
+
+    def without_values(tensor: Tensor) -> Tensor:
+        return torch.empty(tensor.shape, dtype=_published_dtype(tensor, dtype), device="meta")
+
+    layers = [_converted(model, layer, without_values) for layer in _layers(model)]
+    tensors = {name: tensor for layer in layers for name, tensor in layer.items()}
+    return {
+        "names": list(tensors),
+        "dtypes": [str(tensor.dtype).removeprefix("torch.") for tensor in tensors.values()],
+        "shapes": [list(tensor.shape) for tensor in tensors.values()],
+    }
 
 
 def tied_names(model: PreTrainedModel) -> dict[str, str]:
@@ -68,9 +89,13 @@ def digest_of(tensor: Tensor) -> TensorDigest:
 def fingerprint(model: PreTrainedModel) -> Fingerprint:
     """Return the fingerprint of the weights of `model`."""
     layers = hub_layers(model)
-    tensors = {name: digest_of(tensor) for layer in layers for name, tensor in layer}
+    return with_tied(model, {name: digest_of(tensor) for layer in layers for name, tensor in layer})
+
+
+def with_tied(model: PreTrainedModel, tensors: Mapping[str, TensorDigest]) -> Fingerprint:
+    """Return the fingerprint of the digests of `hub_layers`, which have tied tensors once."""
     tied = {name: tensors[other] for name, other in tied_names(model).items() if other in tensors}
-    return Fingerprint(tensors=tensors | tied)
+    return Fingerprint(tensors={**tensors, **tied})
 
 
 def folder_fingerprint(folder: Path) -> Fingerprint:
@@ -90,13 +115,8 @@ def folder_fingerprint(folder: Path) -> Fingerprint:
 
 def published(model: PreTrainedModel) -> PublishedWeights:
     """Return what servers receive of the present weights of `model` without files."""
-    tensors = hub_tensors(model)
     return PublishedWeights(
-        manifest={
-            "names": [name for name, _ in tensors],
-            "dtypes": [str(tensor.dtype).removeprefix("torch.") for _, tensor in tensors],
-            "shapes": [list(tensor.shape) for _, tensor in tensors],
-        },
+        manifest=manifest_of(model),
         tensors=lambda: (tensor for layer in hub_layers(model) for _, tensor in layer),
         fingerprint=fingerprint(model),
     )
@@ -113,15 +133,14 @@ def _layers(model: PreTrainedModel) -> list[dict[str, Tensor]]:
     return list(layers.values())
 
 
-def _converted(model: PreTrainedModel, layer: Mapping[str, Tensor], *, gather: bool) -> dict[str, Tensor]:
-    """Return a layer's tensors by their names in a checkpoint; as tensors without values unless `gather`."""
-    from torch.distributed.tensor import DTensor
+def _converted(
+    model: PreTrainedModel, layer: Mapping[str, Tensor], whole: Callable[[Tensor], Tensor]
+) -> dict[str, Tensor]:
+    """Return a layer's whole tensors by their names in a checkpoint."""
     from transformers.core_model_loading import revert_weight_conversion
 
-    def whole(tensor: Tensor) -> Tensor:
-        if not gather:
-            return torch.empty(tensor.shape, dtype=tensor.dtype, device="meta")
-        tensor = tensor.detach()
-        return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
-
     return revert_weight_conversion(model, {name: whole(tensor) for name, tensor in layer.items()})
+
+
+def _published_dtype(tensor: Tensor, dtype: torch.dtype | None) -> torch.dtype:
+    return dtype if dtype is not None and tensor.is_floating_point() else tensor.dtype

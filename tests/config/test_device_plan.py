@@ -107,6 +107,23 @@ def test_offloading_moves_memory_to_the_machine(recipe: Path):
     assert host.parts["moments"] > kept.devices[0].parts["moments"]
 
 
+def test_local_engine_beside_ranks_holds_its_own_weights(recipe: Path):
+    """Two copies while it reads new weights, on the CPU; servers leave the run's own process without any."""
+    ranks, local = ["train.learner=ranks", "train.ranks=4"], ["engine.kind=local"]
+    assert [row.device for row in planned(recipe, ranks).devices] == [f"GPU {n}" for n in range(5)]
+    shared = planned(recipe, local).devices
+    beside = planned(recipe, [*ranks, *local]).devices
+    assert [row.device for row in shared] == ["GPU 0"]
+    assert [row.device for row in beside] == [*(f"GPU {n}" for n in range(4)), "memory of each machine"]
+    assert (beside[0].parts["engine"], beside[-1].uses) == (0, ("engine",))
+    copy, cache = 2 * 8_190_735_360 / 2**30, shared[0].parts["engine"]
+    assert beside[-1].parts["engine"] == pytest.approx(2 * copy + cache)
+    (adapted,) = planned(recipe, [*ranks, *local, "train.lora.rank=8"]).devices[4:]
+    assert adapted.parts["engine"] == pytest.approx(copy + cache)
+    on_cpu = planned(recipe, [*ranks, *local, "placement.trainer=cpu"], CPU).devices[0]
+    assert on_cpu.parts["engine"] == pytest.approx(2 * copy + cache)
+
+
 def test_reference_model_counts_only_with_a_kl_term(recipe: Path):
     assert trainer(recipe).parts["reference"] == 0
     with_kl = trainer(recipe, "train.loss.kl_coef=0.1").parts

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from hone.config import ConfigError, RunSettings
 from hone.launch.policy import Policy, load_policy, open_chats, open_engine
-from hone.launch.train import run_training
+from hone.launch.train import open_trainer, run_training
 from hone.launch.weights import WeightFolders, make_probe, publisher
 from hone.policy.engine import Sampling
+from hone.policy.engines.nccl import PublishedWeights, Sender
 from hone.policy.errors import PolicyError
 from hone.policy.local import LocalEngine
 from hone.policy.model import load_model
@@ -24,6 +27,9 @@ from hone.train.lora import publish_adapters
 from hone.train.loss import CrossEntropy
 from hone.train.settings import LearnerSettings, LoraSettings, OptimizerSettings, PassSettings
 from tests.policy.conftest import SETTINGS, TEXTS
+from tests.policy.engines.conftest import fleet_over
+from tests.policy.engines.sglang_server import sglang_servers, toy_logprobs
+from tests.policy.engines.test_nccl import Recorder
 
 pytestmark = pytest.mark.model
 
@@ -68,11 +74,11 @@ def test_written_weights_and_probe_have_the_adapters(policy: Policy, tmp_path: P
         passes=PassSettings(),
         settings=LearnerSettings(lora=LoraSettings(rank=4)),
     )
-    before = make_probe(policy).logprobs
+    before = make_probe(policy, learner).logprobs
     with torch.no_grad():
         for adapter in learner.masters:
             adapter.add_(0.05)
-    probe = make_probe(policy)
+    probe = make_probe(policy, learner)
     written = load_model(WeightFolders(tmp_path / "weights", policy, learner).write(1))
     with torch.inference_mode():
         logits = written(torch.tensor([probe.prompt])).logits[0, -1]
@@ -139,6 +145,65 @@ def test_adapters_of_ranks_are_published_alone(policy: Policy, folder: Path, tmp
         assert (written / file.name).read_bytes() == file.read_bytes()
 
 
+class WithToyWeights(InAnotherProcess):
+    """Its weights are those that a toy server computes with."""
+
+    def __init__(self, folder: Path, lora: LoraSettings | None, vocabulary: int) -> None:
+        super().__init__(folder, lora)
+        self._vocabulary = vocabulary
+        self.probed = 0
+        self.export = self._export
+
+    def _export(self, folder: Path) -> None:
+        self._learner.export(folder)
+        (folder / "toy.json").write_text('{"seed": 0}')
+
+    def next_logprobs(self, prompt: Sequence[int]) -> np.ndarray:
+        self.probed += 1
+        return toy_logprobs(0, prompt[-1], self._vocabulary)
+
+    def sender(self, kind: str) -> Sender:
+        return Recorder()
+
+    def published(self) -> PublishedWeights:
+        return self._learner.published()
+
+    def close(self) -> None:
+        self._learner.close()
+
+
+@pytest.mark.parametrize(("sync", "lora"), [("disk", None), ("disk", {}), ("adapter", {}), ("nccl", None)])
+def test_run_with_ranks_and_servers_loads_no_model(
+    policy: Policy, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sync: str, lora: Any
+):
+    """The ranks give the log-probabilities that a server is compared with."""
+    train = {"learner": "ranks", "ranks": 2, "lora": lora}
+    engine = {"kind": "sglang", "urls": ["http://127.0.0.1:1"], "weight_sync": sync}
+    settings = RunSettings.model_validate(
+        {"run_dir": tmp_path / "run", "model": {"path": folder}, "train": train, "engine": engine}
+    )
+    ranks = WithToyWeights(folder, settings.train.lora, len(policy.tokenizer))
+    monkeypatch.setattr("hone.train.ranks.learner.RanksLearner", lambda *_, **__: ranks)
+    for module in ("policy", "weights"):
+        monkeypatch.setattr(f"hone.launch.{module}.load_model", lambda *_: pytest.fail("a model is loaded"))
+
+    async def run() -> int:
+        async with (
+            sglang_servers(policy.tokenizer, 1) as toys,
+            fleet_over(toys, policy.tokenizer) as fleet,
+        ):
+            with open_trainer(policy, settings) as trainer:
+                publish = publisher(fleet, policy, trainer.learner, settings.engine, settings.run_dir)
+                await publish(1)
+                await publish(2)
+            return fleet.version
+
+    assert asyncio.run(run()) == 2
+    assert ranks.probed == 2
+    folders = [path.name for path in settings.run_dir.glob("weights/*")]
+    assert folders == ([] if sync == "nccl" else ["v2"])
+
+
 @pytest.mark.parametrize(
     ("lora", "engine", "refusal"),
     [
@@ -169,10 +234,7 @@ def test_leftover_weights_are_replaced_and_old_ones_removed(policy: Policy, tmp_
 
 
 def test_probe_holds_the_logprobs_of_the_weights(policy: Policy):
-    policy.model.train()
-    probe = make_probe(policy)
-    assert policy.model.training
-    policy.model.eval()
+    probe = make_probe(policy, learner_of(policy))
     with torch.inference_mode():
         logits = policy.model(torch.tensor([probe.prompt])).logits[0, -1]
     assert torch.allclose(torch.from_numpy(probe.logprobs), torch.log_softmax(logits, -1), atol=1e-6)

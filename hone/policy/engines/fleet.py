@@ -309,6 +309,13 @@ class Fleet:
                 raise EngineError(f"no engine server loaded weight version {self._version}: {self._errors()}")
             await self._changed.wait()
 
+    async def wait_for_healthy(self) -> None:
+        """Wait for a server, whatever its weights. Raises EngineError once all failed to start."""
+        while not any(replica.healthy for replica in self._replicas):
+            if all(replica.failures >= _START_ATTEMPTS for replica in self._replicas):
+                raise EngineError(f"no engine server is healthy: {self._errors()}")
+            await self._changed.wait()
+
     def _mark_unhealthy(self, replica: Replica, error: EngineError) -> None:
         """Take a replica out of rotation until its supervisor has restarted it."""
         if replica.healthy:  # else its supervisor is restarting it and has a better error

@@ -1,6 +1,7 @@
 """Send weights from the trainer's GPU to the servers' GPUs without files.
 
-    join:     form a group: the trainer is rank 0, the servers' GPUs follow; repeated when servers change
+    join:     form a group: the trainer's GPU (of ranks, the first one's) is rank 0, the servers' GPUs follow;
+              repeated when servers change
     publish:  send names, dtypes and shapes to each server, broadcast the tensors in this order, then verify
               what the servers hold
 
@@ -49,12 +50,26 @@ class PublishedWeights:
     """The tensors of one version, by the names that a Hugging Face checkpoint has."""
 
     manifest: Manifest
-    tensors: Callable[[], Iterable[Tensor]]  # in the manifest's order; made layer by layer
+    tensors: Callable[
+        [], Iterable[Tensor]
+    ]  # in the manifest's order, layer by layer; none if ranks have them
     fingerprint: Fingerprint
 
 
 class Sender(Protocol):
-    """Rank 0 of the group. Its methods block: call them from a thread."""
+    """Rank 0 of the group. Its methods block: call them from a thread.
+
+    They raise EngineError, NCCL's RuntimeErrors and, where rank 0 is a rank of the learner, RankError.
+    """
+
+    @property
+    def in_group(self) -> bool:
+        """Whether `join` has succeeded, and neither `leave` nor a restart of rank 0 came after it."""
+        ...
+
+    def address(self) -> tuple[str, int]:
+        """Return the address of rank 0's machine and a free port of it, where the group meets."""
+        ...
 
     def join(self, rendezvous: Rendezvous) -> None: ...
 
@@ -96,7 +111,10 @@ class NcclUpdates:
 
         Raises WeightMismatch when a server then holds other weights, and EngineError when the transfer fails
         or takes longer than `ready_timeout_s`; the fleet then restarts the servers with the previous weights.
+        Any other error of the sender, such as RankError, is raised after the servers were stopped: they may
+        wait for the sender for ever. The fleet restarts them, and the next call waits for one.
         """
+        await self._fleet.wait_for_healthy()
         weights = await asyncio.to_thread(self._weights)
         proof = Proof(fingerprint=weights.fingerprint, probe=await asyncio.to_thread(self._probe))
 
@@ -108,6 +126,12 @@ class NcclUpdates:
                 await self._abandon_group()
                 failed = EngineError(f"the weights did not reach the servers over NCCL: {error!r}")
                 return [failed for _ in replicas]
+            except Exception as error:
+                await self._abandon_group()
+                await asyncio.gather(*(replica.process.stop() for replica in replicas))
+                for replica in replicas:
+                    replica.mark_unhealthy(f"{replica.process.name} was stopped in an update: {error!r}")
+                raise
             checks = (replica.verify_weights(version, proof, self._timeout_s) for replica in replicas)
             return await asyncio.gather(*checks, return_exceptions=True)
 
@@ -115,7 +139,7 @@ class NcclUpdates:
 
     async def _change(self, replicas: Sequence[Replica], version: int, weights: PublishedWeights) -> None:
         receivers = [self._receiver(replica.client.http) for replica in replicas]
-        if self._members != [replica.client.url for replica in replicas]:
+        if not self._sender.in_group or self._members != [replica.client.url for replica in replicas]:
             await self._join(receivers)
             self._members = [replica.client.url for replica in replicas]
         for replica in replicas:
@@ -128,8 +152,8 @@ class NcclUpdates:
             await replica.confirm_version(version)
             await replica.client.resume()
 
-    async def _in_thread(self, function: Callable[[], None]) -> None:
-        await asyncio.get_running_loop().run_in_executor(self._threads, function)
+    async def _in_thread(self, function: Callable[[], Result]) -> Result:
+        return await asyncio.get_running_loop().run_in_executor(self._threads, function)
 
     async def _abandon_group(self) -> None:
         """End the group after a failure, so that a broadcast which waits for a receiver ends, too."""
@@ -142,9 +166,10 @@ class NcclUpdates:
         await asyncio.gather(*(receiver.leave() for receiver in receivers))
         await self._in_thread(self._sender.leave)
         sizes = [await receiver.world_size() for receiver in receivers]
+        host, port = await self._in_thread(self._sender.address)
         rendezvous: Rendezvous = {
-            "master_address": socket.gethostbyname(socket.gethostname()),
-            "master_port": free_port(""),
+            "master_address": host,
+            "master_port": port,
             "world_size": 1 + sum(sizes),
         }
         async with task_group() as tasks:
@@ -242,6 +267,13 @@ class VllmSender:
         self._device = device
         self._group: Any = None
 
+    @property
+    def in_group(self) -> bool:
+        return self._group is not None
+
+    def address(self) -> tuple[str, int]:
+        return own_address()
+
     def join(self, rendezvous: Rendezvous) -> None:
         import torch
         from vllm.distributed.weight_transfer.nccl_common import trainer_init
@@ -270,6 +302,13 @@ class SglangSender:
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._group: Any = None
+
+    @property
+    def in_group(self) -> bool:
+        return self._group is not None
+
+    def address(self) -> tuple[str, int]:
+        return own_address()
 
     def join(self, rendezvous: Rendezvous) -> None:
         import torch
@@ -300,6 +339,14 @@ class SglangSender:
         if group is not None:
             group.abort()  # what is under way
             torch.distributed.destroy_process_group(group)
+
+
+def own_address() -> tuple[str, int]:
+    """Return this machine's address and a free port."""
+    return socket.gethostbyname(socket.gethostname()), free_port("")
+
+
+OpenSender = Callable[[str, "torch.device"], Sender]
 
 
 def open_sender(kind: str, device: torch.device) -> Sender:

@@ -6,4 +6,5 @@ RanksLearner (learner.py)      in the process of the run: one call goes to all r
 worker.py                      one rank: serves calls until it is told to stop or the run is gone
   World (world.py)             process groups and device mesh
   ShardedLearner (sharded.py)  the learner's verbs on this rank's shard
+  ServerGroup (servers.py)     sends the weights to engine servers over NCCL
 """

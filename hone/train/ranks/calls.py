@@ -1,7 +1,7 @@
 """The wire between the run and its ranks: one authenticated connection per rank.
 
     rank -> run     Hello, then one Answer per call
-    run -> rank     Call; CANCEL at any time; the end of the connection stops the rank
+    run -> rank     Call; CANCEL and LEAVE at any time; the end of the connection stops the rank
 
 `multiprocessing.connection` carries the messages: pickles, after both sides have proved that they know the
 key. The key and the address come in two environment variables:
@@ -31,6 +31,7 @@ from hone.train.errors import RankError
 
 ADDRESS, KEY = "HONE_RANKS_ADDRESS", "HONE_RANKS_KEY"
 CANCEL = "cancel"
+LEAVE = "leave"  # the group of the engine servers
 START = "start"  # the first call: (LearnerSpec, timeout in seconds)
 _HANDSHAKE_S = 10.0
 
@@ -53,7 +54,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The result of a call, or its error; `trace` is set for errors that are not TrainErrors."""
+    """The result of a call, or its error; `trace` is set for errors that no rank survives."""
 
     value: Any = None
     error: BaseException | None = None
@@ -126,16 +127,19 @@ def connect(environment: Mapping[str, str]) -> Connection:
 
 
 def read_calls(
-    connection: Connection, on_call: Callable[[Call], None], on_cancel: Callable[[], None]
+    connection: Connection, on_call: Callable[[Call], None], on_signal: Mapping[str, Callable[[], None]]
 ) -> None:
-    """Hand over the run's messages until the connection ends; the loop of a thread."""
+    """Hand over the run's messages until the connection ends; the loop of a thread.
+
+    `on_signal`: by CANCEL and LEAVE; must not block.
+    """
     with suppress(EOFError, OSError):
         while True:
             message = connection.recv()
-            if message == CANCEL:
-                on_cancel()
-            else:
+            if isinstance(message, Call):
                 on_call(message)
+            else:
+                on_signal[message]()
 
 
 def versions() -> str:

@@ -15,11 +15,24 @@ from typing import Any, Literal
 
 import numpy as np
 
+from hone.policy.engines.nccl import PublishedWeights, Rendezvous, Sender
 from hone.train.batches import TrainRow
 from hone.train.errors import RankError
 from hone.train.learner import LearnerSpec, PassReport, Usage
-from hone.train.ranks.calls import ADDRESS, CANCEL, KEY, START, Answer, Call, Hello, RankListener, versions
+from hone.train.ranks.calls import (
+    ADDRESS,
+    CANCEL,
+    KEY,
+    LEAVE,
+    START,
+    Answer,
+    Call,
+    Hello,
+    RankListener,
+    versions,
+)
 from hone.train.ranks.launcher import RankProcesses
+from hone.train.ranks.servers import RanksSender
 from hone.types import Float32
 
 _EXIT_S = 5.0  # for the exit code of a rank that has closed its connection
@@ -77,6 +90,9 @@ class RanksLearner:
     ) -> list[Float32]:
         return add_rows(self._call("logprobs", list(rows), of))
 
+    def next_logprobs(self, prompt: Sequence[int]) -> Float32:
+        return self._call("next_logprobs", list(prompt))[0]
+
     def save(self, folder: Path) -> Callable[[], None]:
         self._call("save", folder)
         attempt = self._attempt
@@ -107,6 +123,36 @@ class RanksLearner:
     def export_adapters(self, folder: Path) -> None:
         self._call("export_adapters", folder)
 
+    def sender(self, kind: str) -> Sender:
+        self._call("open_sender", kind)
+        return RanksSender(self, kind)
+
+    def published(self) -> PublishedWeights:
+        manifest, fingerprint = self._call("published")[0]
+        return PublishedWeights(manifest=manifest, tensors=lambda: (), fingerprint=fingerprint)
+
+    def server_address(self) -> tuple[str, int]:
+        """Return the address of rank 0's machine and a free port of it."""
+        return self._call("server_address")[0]
+
+    def join_servers(self, kind: str, rendezvous: Rendezvous) -> None:
+        """Let rank 0 join the engine servers. Raises EngineError, TrainError."""
+        self._call("open_sender", kind)  # of ranks that were started again
+        self._call("join_servers", rendezvous)
+
+    def broadcast(self) -> None:
+        """Send the weights to the servers that rank 0 has joined. Raises EngineError, RankError."""
+        self._call("broadcast")
+
+    def leave_servers(self) -> None:
+        """Let rank 0 leave the engine servers, also during `broadcast` in another thread."""
+        self._signal(LEAVE)
+
+    @property
+    def starts(self) -> int:
+        """How often the ranks were started."""
+        return self._attempt + 1
+
     def usage(self) -> Usage:
         parts: list[Usage] = self._call("usage")
         flops = [part.peak_flops for part in parts if part.peak_flops is not None]
@@ -116,10 +162,7 @@ class RanksLearner:
         )
 
     def cancel(self) -> None:
-        with self._sending:
-            for connection in self._connections.values():
-                with suppress(OSError):
-                    connection.send(CANCEL)
+        self._signal(CANCEL)
 
     def close(self) -> None:
         with self._sending:
@@ -129,6 +172,13 @@ class RanksLearner:
         if self._processes is not None:
             self._processes.stop()
             self._processes = None
+
+    def _signal(self, message: str) -> None:
+        """Send a message that the ranks receive during a call, too."""
+        with self._sending:
+            for connection in self._connections.values():
+                with suppress(OSError):
+                    connection.send(message)
 
     def _start(self) -> None:
         outside = {name: os.environ.get(name, "") for name in (ADDRESS, KEY)}
@@ -186,7 +236,7 @@ class RanksLearner:
     def _call(self, method: str, *arguments: Any) -> list[Any]:
         """Return the results of all ranks, by rank.
 
-        Raises the TrainError that the ranks raise, and RankError, after which no rank runs any more.
+        Raises the TrainError or EngineError of a rank, and RankError, after which no rank runs any more.
         """
         with self._calling:
             if not self._connections:

@@ -25,6 +25,9 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule, register_fsdp_forward_method
 
+from hone.policy.engines import nccl
+from hone.policy.engines.fingerprint import Fingerprint
+from hone.policy.engines.nccl import Manifest, OpenSender, Rendezvous
 from hone.policy.routing import find_routers
 from hone.train.batches import MicroBatch, TrainRow, micro_batches
 from hone.train.errors import NonFinite, StepCancelled
@@ -41,9 +44,10 @@ from hone.train.masters import MasterWeights
 from hone.train.optimizer import end_names, make_optimizers
 from hone.train.passes import cost_model, rounds
 from hone.train.policy_model import PolicyModel, require_exact_passes
-from hone.train.publish import tied_names
+from hone.train.publish import hub_layers, manifest_of, tied_names, with_tied
 from hone.train.ranks.gradients import add_parts, add_whole, clip_gradients
 from hone.train.ranks.loading import load_sharded
+from hone.train.ranks.servers import ServerGroup, shared_digests
 from hone.train.ranks.world import World, open_world
 from hone.train.routing import replayed_tokens, require_fitting
 from hone.train.run_pass import forward_pass
@@ -56,18 +60,27 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 
-def open_learner(spec: LearnerSpec, timeout_s: float, cancelled: threading.Event) -> ShardedLearner:
+def open_learner(
+    spec: LearnerSpec,
+    timeout_s: float,
+    cancelled: threading.Event,
+    open_sender: OpenSender | None = None,
+) -> ShardedLearner:
     """Join the other ranks and load this rank's shard of the model. Raises TrainError, PolicyError."""
-    return ShardedLearner(spec, open_world(spec.settings.parallel, timeout_s), cancelled)
+    world = open_world(spec.settings.parallel, timeout_s)
+    return ShardedLearner(spec, world, cancelled, open_sender or nccl.open_sender)
 
 
 class ShardedLearner:
     """This rank's part of a learner. What it returns is its own share; the driver adds the shares."""
 
-    def __init__(self, spec: LearnerSpec, world: World, cancelled: threading.Event) -> None:
+    def __init__(
+        self, spec: LearnerSpec, world: World, cancelled: threading.Event, open_sender: OpenSender
+    ) -> None:
         self._spec = spec
         self._world = world
         self._cancelled = cancelled
+        self._servers = ServerGroup(world, open_sender)
         sequence = world.mesh["sequence"]
         self._sequence = sequence.get_group() if sequence.size() > 1 else None
         self._policy, self._partial = self._load()
@@ -77,7 +90,8 @@ class ShardedLearner:
         self._reference = self._load()[0].requires_grad_(False) if second else None
         if spec.settings.lora is not None:
             add_adapters(model, spec.settings.lora)
-        register_fsdp_forward_method(self._policy, "plain_logprobs")
+        for method in ("plain_logprobs", "next_logprobs"):
+            register_fsdp_forward_method(self._policy, method)
         require_exact_passes(self._policy, world.device, getattr(torch, spec.dtype))
         _reshard(self._policy)
         self._cost = cost_model(model.config)
@@ -161,6 +175,14 @@ class ShardedLearner:
         _reshard(policy)
         return logprobs
 
+    @torch.no_grad()
+    def next_logprobs(self, prompt: Sequence[int]) -> Float32 | None:
+        """Return the log-probabilities [V] of every token after `prompt` on rank 0; None on the others."""
+        ids = torch.tensor([list(prompt)], device=self._world.device)
+        values = self._policy.next_logprobs(ids)
+        _reshard(self._policy)
+        return values.cpu().numpy() if self._world.rank == 0 else None
+
     def save(self, folder: Path) -> None:
         """Copy the state and write it in a thread; see `is_saved`."""
         state = {**self._masters.parameters, **self._base}
@@ -206,6 +228,36 @@ class ShardedLearner:
         """Write the adapters, which every rank holds, on rank 0."""
         if self._world.rank == 0:
             save_adapters(self._policy.model, folder, base=self._spec.model)
+
+    def open_sender(self, kind: str) -> None:
+        """Raise TrainError unless rank 0 can send weights to servers of `kind`."""
+        self._servers.open(kind)
+
+    def server_address(self) -> tuple[str, int]:
+        """Return this machine's address and a free port, where engine servers may meet rank 0."""
+        return nccl.own_address()
+
+    def join_servers(self, rendezvous: Rendezvous) -> None:
+        self._servers.join(rendezvous)
+
+    def published(self) -> tuple[Manifest, Fingerprint]:
+        """Return names, dtypes and shapes of the tensors of `broadcast`, in its order, and their digests."""
+        model, dtype = self._policy.model, getattr(torch, self._spec.dtype)
+        digests = shared_digests(self._hub_tensors(), self._world)
+        return manifest_of(model, dtype=dtype), with_tied(model, digests)
+
+    def broadcast(self) -> None:
+        """Send the weights to the servers that rank 0 has joined, in the precision of `export`."""
+        self._servers.broadcast(tensor for _, tensor in self._hub_tensors())
+
+    def leave_servers(self) -> None:
+        """Let rank 0 leave the servers' group, from any thread; ends a `broadcast` early."""
+        self._servers.leave()
+
+    def _hub_tensors(self) -> Iterator[tuple[str, Tensor]]:
+        dtype = getattr(torch, self._spec.dtype)
+        for layer in hub_layers(self._policy.model, dtype=dtype, device=self._world.device):
+            yield from layer
 
     def usage(self) -> Usage:
         return device_usage(self._world.device)

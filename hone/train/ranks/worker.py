@@ -20,14 +20,27 @@ import threading
 import traceback
 from typing import TYPE_CHECKING, Any
 
+from hone.policy.engine import EngineError
 from hone.train.errors import TrainError
-from hone.train.ranks.calls import START, Answer, Call, Hello, connect, read_calls, versions
+from hone.train.ranks.calls import (
+    CANCEL,
+    LEAVE,
+    START,
+    Answer,
+    Call,
+    Hello,
+    connect,
+    read_calls,
+    versions,
+)
 
 if TYPE_CHECKING:
+    from hone.policy.engines.nccl import OpenSender
     from hone.train.ranks.sharded import ShardedLearner
 
 
-def main() -> None:
+def main(open_sender: OpenSender | None = None) -> None:
+    """Serve calls; `open_sender`: how rank 0 sends weights to engine servers, by default over NCCL."""
     os.dup2(2, 1)  # one log per rank
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the run, which stops its ranks
     connection = connect(os.environ)
@@ -41,13 +54,13 @@ def main() -> None:
         calls.put(call)
 
     def read() -> None:
-        read_calls(connection, on_call, cancelled.set)
+        read_calls(connection, on_call, {CANCEL: cancelled.set, LEAVE: serve.leave_servers})
         sys.stderr.write("the run has closed the connection\n")
         sys.stderr.flush()
         os._exit(0)  # the main thread may be inside a collective that will never end
 
+    serve = Server(cancelled, open_sender)
     threading.Thread(target=read, daemon=True).start()
-    serve = Server(cancelled)
     while True:
         connection.send(serve.answer(calls.get()))
 
@@ -55,14 +68,15 @@ def main() -> None:
 class Server:
     """Answers the calls of the run with the rank's learner."""
 
-    def __init__(self, cancelled: threading.Event) -> None:
+    def __init__(self, cancelled: threading.Event, open_sender: OpenSender | None = None) -> None:
         self._cancelled = cancelled
+        self._open_sender = open_sender
         self._learner: ShardedLearner | None = None
 
     def answer(self, call: Call) -> Answer:
         try:
             return Answer(self._call(call))
-        except TrainError as error:
+        except (TrainError, EngineError) as error:
             return Answer(error=error)
         except Exception as error:
             trace = traceback.format_exc()
@@ -70,12 +84,17 @@ class Server:
             sys.stderr.flush()
             return Answer(error=RuntimeError(f"{type(error).__name__}: {error}"), trace=trace)
 
+    def leave_servers(self) -> None:
+        """End a broadcast that another thread is in; does not block."""
+        if self._learner is not None:
+            self._learner.leave_servers()
+
     def _call(self, call: Call) -> Any:
         if call.method == START:
             from hone.train.ranks.sharded import open_learner  # imports torch
 
             spec, timeout_s = call.arguments
-            self._learner = open_learner(spec, timeout_s, self._cancelled)
+            self._learner = open_learner(spec, timeout_s, self._cancelled, self._open_sender)
             return None
         assert self._learner is not None, "the first call is `start`"
         return getattr(self._learner, call.method)(*call.arguments)

@@ -55,6 +55,7 @@ class SglangServer:
         self.faults: list[Fault] = []
         self.update_faults: list[Fault] = []  # the same for weight updates from disk
         self.rejects_nccl = False  # fails for weight updates over NCCL
+        self.holds_nccl = False  # never ends them
         self.requests: list[tuple[str, Any]] = []  # (path, body) of all requests except health checks
         self.url = ""
         self.adapters: dict[str, Path] = {}  # name -> folder
@@ -287,6 +288,8 @@ class SglangServer:
     async def _distributed(self, request: web.Request) -> web.Response:
         body = await request.json()
         self.requests.append((request.path, body))
+        if self.holds_nccl:
+            await asyncio.Event().wait()
         if self.rejects_nccl:
             return web.json_response({"success": False, "message": "Failed to update parameter online."})
         self.label = body["weight_version"]

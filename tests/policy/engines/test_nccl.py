@@ -13,6 +13,7 @@ import pytest
 import torch
 from aiohttp import web
 
+from hone.policy.engine import EngineError
 from hone.policy.engines.client import Http, WeightMismatch, new_session
 from hone.policy.engines.fleet import Fleet
 from hone.policy.engines.nccl import GROUP, NcclUpdates, Rendezvous, Sender, VllmReceiver, open_sender
@@ -40,17 +41,23 @@ class Recorder:
 
     def __init__(self) -> None:
         self.joined: list[Rendezvous] = []
+        self.in_group = False
         self.left = 0
         self.sent: list[list[tuple[int, ...]]] = []
 
+    def address(self) -> tuple[str, int]:
+        return "10.0.0.7", 5000
+
     def join(self, meeting: Rendezvous) -> None:
         self.joined.append(meeting)
+        self.in_group = True
 
     def broadcast(self, tensors: Iterable[torch.Tensor]) -> None:
         self.sent.append([tuple(tensor.shape) for tensor in tensors])
 
     def leave(self) -> None:
         self.left += 1
+        self.in_group = False
 
 
 def test_servers_receive_the_manifest_and_the_version(open_toys: OpenFleet, model, tokenizer):
@@ -66,7 +73,7 @@ def test_servers_receive_the_manifest_and_the_version(open_toys: OpenFleet, mode
     rank_0, requests, reply = run_virtual(run())
     assert set(reply.version.tolist()) == {2}
     (meeting,) = rank_0.joined  # the second update finds the same servers
-    assert meeting["world_size"] == 3
+    assert meeting == {"master_address": "10.0.0.7", "master_port": 5000, "world_size": 3}
     own = {name: tuple(p.shape) for name, p in model.named_parameters()}
     offsets = []
     for told in requests:
@@ -103,6 +110,76 @@ def test_changed_servers_form_a_new_group(open_toys: OpenFleet, model, tokenizer
     rank_0, version = run_virtual(run())
     assert [meeting["world_size"] for meeting in rank_0.joined] == [3, 2]
     assert version == 2
+
+
+def test_update_without_a_healthy_server_is_an_error(open_toys: OpenFleet, model, tokenizer):
+    async def run():
+        rank_0 = Recorder()
+        async with open_toys() as (fleet, (server,)):
+            await server.stop()
+            await asyncio.sleep(10)  # its supervisor notices
+            with pytest.raises(EngineError, match="no engine server is healthy: "):
+                await updates_of(fleet, model, tokenizer, rank_0).publish(1)
+        return rank_0.sent
+
+    assert run_virtual(run()) == []
+
+
+def note_stop(replica: Any, stopped: list[str]) -> None:
+    """Add the name of the replica's process to `stopped` at each stop."""
+
+    async def stop() -> None:
+        stopped.append(replica.process.name)
+
+    replica.process.stop = stop
+
+
+def test_restarted_rank_0_forms_a_new_group(open_toys: OpenFleet, model, tokenizer):
+    async def run():
+        rank_0 = Recorder()
+        async with open_toys() as (fleet, _):
+            updates = updates_of(fleet, model, tokenizer, rank_0)
+            await updates.publish(1)
+            rank_0.in_group = False
+            await updates.publish(2)
+            return rank_0, fleet.version
+
+    rank_0, version = run_virtual(run())
+    assert (len(rank_0.joined), version) == (2, 2)
+
+
+def test_dead_rank_0_restarts_the_servers_and_the_next_update_succeeds(
+    open_toys: OpenFleet, model, tokenizer
+):
+    class Dead(Exception):
+        """What ranks raise when one of them has died."""
+
+    class Dies(Recorder):
+        def broadcast(self, tensors: Iterable[torch.Tensor]) -> None:
+            super().broadcast(tensors)
+            if len(self.sent) == 1:
+                raise Dead
+
+    async def run():
+        rank_0 = Dies()
+        async with open_toys(servers=2) as (fleet, servers):
+            for server in servers:
+                server.holds_nccl = True  # its collective does not end
+            stopped: list[str] = []
+            for replica in fleet._replicas:
+                note_stop(replica, stopped)
+            updates = updates_of(fleet, model, tokenizer, rank_0)
+            with pytest.raises(Dead):
+                await updates.publish(1)
+            assert sorted(stopped) == sorted(server.url for server in servers)
+            assert not any(replica.healthy for replica in fleet._replicas)
+            for server in servers:
+                server.holds_nccl = False
+            await updates.publish(1)
+            return rank_0, fleet.version
+
+    rank_0, version = run_virtual(run())
+    assert (len(rank_0.joined), version) == (2, 1)
 
 
 def test_failing_receiver_ends_a_blocked_broadcast(open_toys: OpenFleet, model, tokenizer):

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hone.train.errors import NonFinite, RankError, StepCancelled
+from hone.train.errors import NonFinite, RankError, StepCancelled, TrainError
 from hone.train.in_process import InProcessLearner
 from hone.train.ranks.learner import RanksLearner
 from tests.train.ranks.cases import make_model, make_rows, make_spec, train_steps, worst_difference
@@ -68,6 +68,12 @@ def test_cancelled_call_leaves_the_ranks_usable(learner: RanksLearner) -> None:
         with pytest.raises(StepCancelled):
             call.result()
     assert len(learner.logprobs(rows[:2])) == 2
+
+
+def test_nccl_from_ranks_on_cpus_is_refused(learner: RanksLearner) -> None:
+    with pytest.raises(TrainError, match=r'weight_sync = "nccl" needs .* on cpu: set engine.weight_sync'):
+        learner.sender("vllm")
+    assert len(learner.logprobs(make_rows(1))) == 1
 
 
 def test_killed_rank_is_named_and_no_rank_is_left(learner: RanksLearner) -> None:
