@@ -28,6 +28,7 @@ from torch.distributed.tensor import DTensor
 
 from hone.train.errors import CheckpointError, TrainError
 from hone.train.settings import ALL_LINEAR, EXPERTS, LoraSettings
+from hone.train.sharding import gather
 
 if TYPE_CHECKING:  # their imports take seconds
     from peft import LoraConfig
@@ -108,8 +109,8 @@ def adapter_tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
     With sharded parameters all ranks iterate together, because every tensor is gathered.
     """
     for name, layer in adapted_layers(model):
-        yield f"base_model.model.{name}.lora_A.weight", _whole(_weight(layer.lora_A[ADAPTER]))
-        yield f"base_model.model.{name}.lora_B.weight", _whole(_weight(layer.lora_B[ADAPTER]))
+        yield f"base_model.model.{name}.lora_A.weight", gather(_weight(layer.lora_A[ADAPTER]))
+        yield f"base_model.model.{name}.lora_B.weight", gather(_weight(layer.lora_B[ADAPTER]))
 
 
 def save_adapters(model: PreTrainedModel, folder: Path, *, base: Path | str) -> None:
@@ -203,7 +204,7 @@ def base_digest(model: nn.Module) -> Tensor:
     digest = hashlib.sha256()
     for name, parameter in sorted(model.named_parameters()):  # a pass may reorder adapted experts
         if not parameter.requires_grad:
-            first = _whole(parameter.detach()).flatten()[:_DIGEST_VALUES].float().cpu()
+            first = gather(parameter.detach()).flatten()[:_DIGEST_VALUES].float().cpu()
             digest.update(f"{name} {tuple(parameter.shape)} ".encode() + first.numpy().tobytes())
     return torch.tensor(int.from_bytes(digest.digest()[:8], "big", signed=True))
 
@@ -236,7 +237,7 @@ def merged_tensors(model: nn.Module, *, skip: Collection[str] = ()) -> Iterator[
         if ".lora_" in name or name in skip:
             continue
         plain = name.replace(".base_layer", "")
-        whole = _whole(tensor)
+        whole = gather(tensor)
         yield plain, _merged(whole, layers[plain]) if plain in layers else whole
 
 
@@ -250,7 +251,7 @@ def _adapted_weights(model: nn.Module) -> dict[str, LoraLayer]:
 
 def _merged(weight: Tensor, layer: LoraLayer) -> Tensor:
     """Return W + alpha / rank * B A in the precision of W, [out, in] or [experts, out, in]."""
-    a, b = _whole(_weight(layer.lora_A[ADAPTER])), _whole(_weight(layer.lora_B[ADAPTER]))
+    a, b = gather(_weight(layer.lora_A[ADAPTER])), gather(_weight(layer.lora_B[ADAPTER]))
     scaling = float(layer.scaling[ADAPTER])
     if weight.ndim == 2:
         return torch.addmm(weight.float(), b, a, alpha=scaling).to(weight.dtype)
@@ -324,7 +325,3 @@ def _initialise(layer: LoraLayer, key: str) -> None:
 
 def _weight(module: nn.Module) -> Tensor:
     return cast("Tensor", module.weight)
-
-
-def _whole(tensor: Tensor) -> Tensor:
-    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor

@@ -14,6 +14,7 @@ from torch.nn import Parameter
 from torch.optim import Optimizer
 
 from hone.train.settings import OptimizerSettings
+from hone.train.sharding import gather
 
 if TYPE_CHECKING:  # its import takes seconds
     from transformers import PreTrainedModel
@@ -90,16 +91,12 @@ class BatchedMuon(torch.optim.Muon):
                 state["momentum_buffer"] = torch.zeros_like(gradient)
             buffer = state["momentum_buffer"].lerp_(gradient, 1 - momentum)
             updates.append(gradient.lerp(buffer, momentum) if group["nesterov"] else buffer)
-        whole = torch.stack([_whole(update) for update in updates])
+        whole = torch.stack([gather(update) for update in updates])
         directions = orthogonalised(whole, group["ns_coefficients"], group["ns_steps"], group["eps"])
         rate = lr * 0.2 * max(parameters[0].shape) ** 0.5  # equal to the RMS of AdamW's updates
         for parameter, direction in zip(parameters, directions, strict=True):
-            own = _part_of(direction, parameter)
+            own = _part_of(direction, parameter).to(parameter.device)
             parameter.mul_(1 - lr * group["weight_decay"]).add_(own, alpha=-rate)
-
-
-def _whole(tensor: Tensor) -> Tensor:
-    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
 def _part_of(whole: Tensor, parameter: Tensor) -> Tensor:

@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
-from torch.distributed.tensor import DTensor
 
 from hone.policy.engines.fingerprint import Fingerprint, TensorDigest
 from hone.policy.engines.inside.tensor_digest import as_matrix, tensor_digest
 from hone.policy.engines.nccl import Manifest, PublishedWeights
+from hone.train.sharding import gather
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -29,7 +29,7 @@ EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 
 
 def hub_layers(
-    model: PreTrainedModel, *, dtype: torch.dtype | None = None, device: torch.device | None = None
+    model: PreTrainedModel, *, dtype: torch.dtype | None = None
 ) -> Iterator[list[tuple[str, Tensor]]]:
     """Yield each layer's tensors as a Hugging Face checkpoint has them: names, fused experts split.
 
@@ -38,12 +38,10 @@ def hub_layers(
 
     Args:
         dtype: that floating-point tensors are rounded to; None: their own.
-        device: that the tensors are gathered on; None: their own.
     """
 
     def whole(tensor: Tensor) -> Tensor:
-        tensor = tensor.detach().to(device or tensor.device, _published_dtype(tensor, dtype))
-        return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+        return gather(tensor.detach().to(_published_dtype(tensor, dtype)))
 
     for layer in _layers(model):
         yield list(_converted(model, layer, whole).items())

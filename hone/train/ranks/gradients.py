@@ -16,6 +16,7 @@ from torch.distributed.tensor import DTensor
 from torch.nn import Parameter
 
 from hone.train.ranks.world import World
+from hone.train.sharding import local
 
 
 def add_parts(parameters: Iterable[Parameter], world: World) -> None:
@@ -25,7 +26,10 @@ def add_parts(parameters: Iterable[Parameter], world: World) -> None:
     """
     for parameter in parameters:
         if parameter.grad is not None:
-            dist.all_reduce(local(parameter.grad), group=world.mesh["tensor"].get_group())
+            part = local(parameter.grad)
+            moved = part.to(world.device)  # NCCL has no collective for offloaded gradients
+            dist.all_reduce(moved, group=world.mesh["tensor"].get_group())
+            part.copy_(moved)
 
 
 def add_whole(parameters: Iterable[Parameter], world: World) -> None:
@@ -59,11 +63,6 @@ def clip_gradients(parameters: Iterable[Parameter], max_norm: float, world: Worl
         for gradient in gradients:
             local(gradient).mul_(scale)
     return norm
-
-
-def local(tensor: Tensor) -> Tensor:
-    """Return this rank's part of a distributed tensor; any other tensor as it is."""
-    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
 def shards_of(tensor: Tensor) -> int:

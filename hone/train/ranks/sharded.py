@@ -256,7 +256,7 @@ class ShardedLearner:
 
     def _hub_tensors(self) -> Iterator[tuple[str, Tensor]]:
         dtype = getattr(torch, self._spec.dtype)
-        for layer in hub_layers(self._policy.model, dtype=dtype, device=self._world.device):
+        for layer in hub_layers(self._policy.model, dtype=dtype):
             yield from layer
 
     def usage(self) -> Usage:
