@@ -2,7 +2,8 @@
 
 Seeds take effect only on a server with `--enable-deterministic-inference`. A server always stops at its
 model's own end tokens (`ignore_eos` would ignore the caller's stop tokens, too); `PartialCompletion`
-continues such a reply with another request.
+continues such a reply with another request. A server proves its weights with the plugin that `hone engine
+serve` loads, see `inside/hone_sglang.py`.
 """
 
 from __future__ import annotations

@@ -85,9 +85,10 @@ class FusedMoE(nn.Module): ...
 
 
 class BaseLayerWithLoRA(nn.Module):
-    def __init__(self, base_layer: nn.Module, a: Tensor, b: Tensor) -> None:
+    def __init__(self, base_layer: Any, a: Tensor, b: Tensor) -> None:
         super().__init__()
         self.base_layer, self.A_buffer, self.B_buffer = base_layer, a, b
+        self.weight = base_layer.weight
 
 
 class Norm(nn.Module):
@@ -324,21 +325,27 @@ def adapters(seed: int = 0) -> dict[str, Tensor]:
     chance = torch.Generator().manual_seed(seed)
     sizes = {"q_proj": HEADS * HEAD, "k_proj": KV_HEADS * HEAD, "v_proj": KV_HEADS * HEAD}
     tensors: dict[str, Tensor] = {}
-    for name, outputs in sizes.items():
-        tensors[f"{ADAPTED}.{name}.lora_A.weight"] = torch.randn(RANK, WIDTH, generator=chance)
+    for name, outputs in (sizes | {"o_proj": WIDTH}).items():
+        inputs = HEADS * HEAD if name == "o_proj" else WIDTH
+        tensors[f"{ADAPTED}.{name}.lora_A.weight"] = torch.randn(RANK, inputs, generator=chance)
         tensors[f"{ADAPTED}.{name}.lora_B.weight"] = torch.randn(outputs, RANK, generator=chance)
     return tensors
 
 
-def adapted_runner(tensors: Mapping[str, Tensor]) -> Any:
+def adapted_runner(tensors: Mapping[str, Tensor], rank: int = 0, of: int = 1) -> Any:
     """Return a worker with adapters as SGLang's memory pool holds them: A stacked, B beside unused ranks."""
-    model = worker(published())
+    model = worker(published(), rank, of)
     attention = model.model.layers[0].self_attn
     a, b = torch.randn(2, 3 * MAX_RANK, WIDTH), torch.randn(2, attention.qkv_proj.output_size, MAX_RANK)
     names = [f"{ADAPTED}.{name}_proj" for name in "qkv"]
     a[SLOT, : 3 * RANK] = torch.cat([tensors[f"{name}.lora_A.weight"] for name in names])
-    b[SLOT, :, :RANK] = torch.cat([tensors[f"{name}.lora_B.weight"] for name in names])
+    q, k, v = (tensors[f"{name}.lora_B.weight"] for name in names)
+    b[SLOT, :, :RANK] = torch.cat([share(q, rank, of), k, v])
     attention.qkv_proj = BaseLayerWithLoRA(attention.qkv_proj, a, b)
+    output = torch.randn(2, MAX_RANK, HEADS * HEAD // of), torch.randn(2, WIDTH, MAX_RANK)
+    output[0][SLOT, :RANK] = share(tensors[f"{ADAPTED}.o_proj.lora_A.weight"], rank, of, 1)
+    output[1][SLOT, :, :RANK] = tensors[f"{ADAPTED}.o_proj.lora_B.weight"]
+    attention.o_proj = BaseLayerWithLoRA(attention.o_proj, *output)
     manager = SimpleNamespace(
         lora_refs={"id": SimpleNamespace(lora_name="hone-1")},
         loras={"id": SimpleNamespace(scaling=1.0)},
@@ -348,18 +355,20 @@ def adapted_runner(tensors: Mapping[str, Tensor]) -> Any:
     return SimpleNamespace(model=model, lora_manager=manager)
 
 
-def compared_adapters(plugin: Any, tensors: Mapping[str, Tensor], runner: Any) -> Comparison:
-    answer = plugin.worker_answer(runner, json.dumps({"names": list(tensors), "adapter": "hone-1"}))
-    assert answer["error"] == ""
-    return compare(proof(tensors), [answer["tensors"]])
+def compared_adapters(plugin: Any, tensors: Mapping[str, Tensor], *runners: Any) -> Comparison:
+    request = json.dumps({"names": list(tensors), "adapter": "hone-1"})
+    answers = [plugin.worker_answer(runner, request) for runner in runners]
+    assert [answer["error"] for answer in answers] == [""] * len(runners)
+    return compare(proof(tensors), [answer["tensors"] for answer in answers])
 
 
 def test_adapters_are_proven_and_old_ones_found(plugin: Any):
     new, old = adapters(), adapters(seed=1)
     assert compared_adapters(plugin, new, adapted_runner(new)).proven
     assert set(compared_adapters(plugin, new, adapted_runner(old)).differing) == set(new)
-    base = published()
-    assert compared(plugin, base, adapted_runner(new).model).proven  # the layers beneath
+    workers = [adapted_runner(new, rank, 2) for rank in range(2)]
+    assert compared_adapters(plugin, new, *workers).proven
+    assert compared(plugin, published(), *(each.model for each in workers)).proven  # the layers beneath
 
 
 def test_unused_or_scaled_adapters_are_unproven(plugin: Any):

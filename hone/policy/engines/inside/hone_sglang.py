@@ -90,13 +90,14 @@ def model_parts(model: Any, names: Collection[str]) -> Iterator[tuple[str, list[
     """Yield the digest of each part of a published tensor among the parameters of `model`."""
     packed = {**_PACKED, **getattr(model, "packed_modules_mapping", {})}
     packed = {last: parts for last, parts in packed.items() if not _published_fused(last, names)}
-    for path, layer in model.named_modules(remove_duplicate=False):
+    for at, layer in model.named_modules(remove_duplicate=False):
+        path = at.removesuffix(".base_layer")  # beneath adapters
         if is_a(layer, "FusedMoE"):
             yield from _expert_parts(path, layer)
         elif is_a(layer, "LinearBase") or is_a(layer, "VocabParallelEmbedding"):
             if not hasattr(model.get_submodule(path.rpartition(".")[0]), "w_kc"):  # MLA's copies
-                yield from _layer_parts(path.removesuffix(".base_layer"), layer, packed)
-        else:
+                yield from _layer_parts(path, layer, packed)
+        elif not is_a(layer, "BaseLayerWithLoRA"):  # which has the parameters of the layer beneath
             for name, parameter in layer.named_parameters(recurse=False):
                 matrix = as_matrix(parameter)
                 whole = Part(name=f"{path}.{name}", start=0, stop=matrix.shape[0])
