@@ -8,7 +8,8 @@ layers multiply by:
     {"tensors": {name: [[row, column, rows, columns, dtype, digest], ...]}, "error": ""}
 
 A tensor whose layout is unknown is missing: quantised, packed for AMX, experts in the order of FlashInfer's
-kernels or with expert parallelism, weights that attention copies (MLA).
+kernels or with expert parallelism, weights that attention copies (MLA). Parts with rows that SGLang adds on a
+CPU, where workers would share a head, do not make up the published tensor and prove nothing.
 """
 
 # pyright: reportMissingImports=false, reportUnknownMemberType=false, reportUnknownVariableType=false
