@@ -3,8 +3,8 @@
 Measured is a random Qwen3 model: the digests of all tensors, the folder that servers load, and the share of
 the digests in it. Detection: 20 trials of each fault (the weights of the version before, one shard of two of
 one tensor of the version before, two layers that changed places) after an update of lr 1e-6, in float32 and
-bfloat16, on the digests of the tensors that a server would report; with `--vllm`, again on a real vLLM server
-that has loaded the wrong weights from a folder. Prints a table, then one JSON line.
+bfloat16, on the digests of the tensors that a server would report; with `--vllm` and `--sglang PYTHON`, again
+on a real server that has loaded the wrong weights from a folder. Prints a table, then one JSON line.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import tempfile
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Literal
 
 import torch
 from safetensors.torch import save_file
@@ -28,7 +29,7 @@ from hone.policy.engines.client import Http, new_session
 from hone.policy.engines.fingerprint import Fingerprint, Report, compare
 from hone.policy.engines.inside.tensor_digest import as_matrix, tensor_digest
 from hone.policy.engines.managed_server import ManagedServer
-from hone.policy.engines.vllm import Vllm
+from hone.policy.engines.open import CLIENTS
 from hone.policy.model import load_model
 from hone.policy.settings import ModelSettings, ServerEngineSettings, TinyModelSettings
 from hone.policy.tiny import make_tiny
@@ -36,6 +37,7 @@ from hone.train.publish import EMBEDDING, HEAD, digest_of, fingerprint, folder_f
 
 TRIALS = 20
 LR = 1e-6  # Adam's first updates change each value by about the learning rate
+EngineKind = Literal["vllm", "sglang"]
 FAULTS = ("none", "old version", "old shard", "permuted layer")
 SERVED = TinyModelSettings(
     hidden_size=64, layers=4, heads=4, kv_heads=2, head_dim=32, intermediate_size=128, max_positions=256
@@ -129,17 +131,21 @@ def detection() -> dict[str, int]:
     return found
 
 
-async def served_detection(kind: str, root: Path) -> dict[str, int]:
-    """Return the number of detections by fault on a vLLM server of type `kind`, of TRIALS trials each."""
+async def served_detection(engine: EngineKind, python: Path | None, kind: str, root: Path) -> dict[str, int]:
+    """Return the number of detections by fault on a server with weights of type `kind`, of TRIALS each.
+
+    Args:
+        python: the interpreter that has the engine's package; None: this one.
+    """
     folder = make_tiny(["def count(items):\n    return len(items)\n"] * 3, root / "model", SERVED)
     model = load_model(folder, kind)
     old = {name: tensor.detach() for name, tensor in model.named_parameters()}
-    settings = ServerEngineSettings(kind="vllm", context_tokens=256, threads=1)
-    server = ManagedServer("vllm", settings, ModelSettings(path=folder, dtype=kind), root / "server.log")
+    settings = ServerEngineSettings(kind=engine, context_tokens=256, threads=1, max_batch=4, python=python)
+    server = ManagedServer(engine, settings, ModelSettings(path=folder, dtype=kind), root / "server.log")
     found: dict[str, int] = {}
     try:
         async with new_session() as session:
-            client = Vllm(Http(session, await server.start()))
+            client = CLIENTS[engine](Http(session, await server.start()))
             for fault in FAULTS:
                 detected = 0
                 for trial in range(TRIALS):
@@ -153,8 +159,8 @@ async def served_detection(kind: str, root: Path) -> dict[str, int]:
                     result = await client.compare_weights(Fingerprint(tensors=digests), timeout_s=300.0)
                     assert not result.unproven, result.reasons
                     detected += bool(result.differing)
-                found[f"{fault} {kind}"] = detected
-                print(f"{fault:15} {kind:9} detected {detected:2} of {TRIALS} by vLLM", flush=True)
+                found[f"{engine} {fault} {kind}"] = detected
+                print(f"{fault:15} {kind:9} detected {detected:2} of {TRIALS} by {engine}", flush=True)
     finally:
         await server.stop()
     return found
@@ -197,12 +203,19 @@ def main() -> None:
     parser.add_argument("--hidden", type=int, default=1024, help="width of the model that is published")
     parser.add_argument("--layers", type=int, default=8)
     parser.add_argument("--vllm", action="store_true", help="detect faults of a real vLLM server, too")
+    parser.add_argument(
+        "--sglang", type=Path, metavar="PYTHON", help="the same for SGLang, which this interpreter has"
+    )
     given = parser.parse_args()
     detected = detection()
     served: dict[str, int] = {}
-    for kind in ("float32", "bfloat16") if given.vllm else ():
-        with tempfile.TemporaryDirectory() as root:
-            served |= asyncio.run(served_detection(kind, Path(root)))
+    engines: dict[EngineKind, Path | None] = {"vllm": None} if given.vllm else {}
+    if given.sglang:
+        engines["sglang"] = given.sglang
+    for engine, python in engines.items():
+        for kind in ("float32", "bfloat16"):
+            with tempfile.TemporaryDirectory() as root:
+                served |= asyncio.run(served_detection(engine, python, kind, Path(root)))
     costs = {
         str(dtype).removeprefix("torch."): cost(given.hidden, given.layers, dtype)
         for dtype in (torch.float32, torch.bfloat16)

@@ -70,6 +70,7 @@ def test_parts_of_several_workers_are_compared_together():
     assert compare(published, [top, part(whole[:4], 4)]).differing == ["w"]  # at another place
     assert compare(published, [top]).unproven == ["w"]
     assert compare(published, [{}]).unproven == ["w"]
+    assert compare(published, [part(whole[:4], 0), part(whole[4:], 0)]).unproven == ["w"]  # unknown places
 
 
 @pytest.mark.parametrize("name", ["qwen3", "qwen3_moe"])

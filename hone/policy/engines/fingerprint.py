@@ -31,6 +31,11 @@ class Fingerprint:
 
     tensors: Mapping[str, TensorDigest]
 
+    @property
+    def adapter_rank(self) -> int:
+        """Return the rank of the adapters if adapters alone were published; 0 otherwise."""
+        return next((held.rows for name, held in self.tensors.items() if "lora_A" in name), 0)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
@@ -66,14 +71,18 @@ def _difference(tensor: TensorDigest, parts: Sequence[tuple[int, Sequence[Any]]]
     if not parts:
         return "no worker shows it", None
     found: dict[tuple[int, int, int, int], tuple[int, str]] = {}
+    copies = ""
     for worker, (row, column, rows, columns, dtype, digest) in parts:
         if dtype != tensor.dtype:
             return f"held as {dtype} and published as {tensor.dtype}", None
         other, known = found.setdefault((row, column, rows, columns), (worker, digest))
         if known != digest:
-            return f"workers {other} and {worker} hold different copies", False
+            copies = f"workers {other} and {worker} hold different copies"
+    # before the copies: different parts of a tensor that is split in an unknown way look like copies of one
     if sum(rows * columns for _, _, rows, columns in found) != tensor.rows * tensor.columns:
         return f"its parts do not make up {tensor.rows} x {tensor.columns} values", None
+    if copies:
+        return copies, False
     total = sum(int(digest, 16) for _, digest in found.values()) % (1 << 64)
     if total != int(tensor.digest, 16):
         return f"digest {total:016x} instead of {tensor.digest}", False

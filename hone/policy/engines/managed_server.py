@@ -29,6 +29,7 @@ from hone.policy.settings import ModelSettings, ServerEngineSettings
 from hone.utils.devices import visible_devices
 
 _INSIDE = Path(__file__).parent / "inside"  # modules that servers import
+SGLANG_PLUGIN = "hone"  # see inside/hone_sglang-1.dist-info
 _SLEEP = {  # flags of a server that can sleep and keeps its weights in host memory meanwhile
     "vllm": ("--enable-sleep-mode",),
     "sglang": ("--enable-memory-saver", "--enable-weights-cpu-backup"),
@@ -59,6 +60,8 @@ def server_command(
     gpu = has_gpu()
     build = {"vllm": _vllm, "sglang": _sglang}[settings.kind]
     arguments, variables = build(settings, model, gpu)
+    python_path = [str(_INSIDE), *filter(None, [os.environ.get("PYTHONPATH")])]
+    variables = {**variables, "PYTHONPATH": os.pathsep.join(python_path)}
     if settings.kind == "sglang":  # its default, port + 10,000, may exceed 65,535
         variables = {**variables, "SGLANG_GRPC_PORT": str(free_port(host))}
     if devices.gpus:
@@ -80,8 +83,7 @@ def _vllm(
         *("--logprobs-mode", "processed_logprobs", "--enable-scale-out", "--enable-prefix-caching"),
         *("--disable-uvicorn-access-log", "--worker-extension-cls", WORKER_EXTENSION),
     ]
-    python_path = [str(_INSIDE), *filter(None, [os.environ.get("PYTHONPATH")])]
-    variables = {"VLLM_SERVER_DEV_MODE": "1", "PYTHONPATH": os.pathsep.join(python_path)}
+    variables = {"VLLM_SERVER_DEV_MODE": "1"}
     if settings.weight_sync == "nccl":
         arguments += ["--weight-transfer-config", '{"backend": "nccl"}']
     if settings.weight_sync == "adapter":
@@ -114,6 +116,8 @@ def _sglang(
         *("--tp-size", str(settings.tensor_parallel), "--skip-server-warmup"),
     ]
     variables = {"SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN": "1"}
+    if plugins := os.environ.get("SGLANG_PLUGINS"):  # a list excludes all others
+        variables["SGLANG_PLUGINS"] = f"{plugins},{SGLANG_PLUGIN}"
     if settings.weight_sync == "adapter":
         arguments += ["--enable-lora", "--max-lora-rank", str(settings.adapter_rank)]
         # two, because new adapters are loaded before the old ones are unloaded

@@ -2,11 +2,13 @@
 
 Seeds take effect only on a server with `--enable-deterministic-inference`. A server always stops at its
 model's own end tokens (`ignore_eos` would ignore the caller's stop tokens, too); `PartialCompletion`
-continues such a reply with another request.
+continues such a reply with another request. A server proves its weights with the plugin that `hone engine
+serve` loads, see `inside/hone_sglang.py`.
 """
 
 from __future__ import annotations
 
+import json
 import secrets
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -25,11 +27,12 @@ from hone.policy.engines.client import (
     ServerUnavailable,
     holds_adapters,
 )
-from hone.policy.engines.fingerprint import Comparison, Fingerprint
+from hone.policy.engines.fingerprint import Comparison, Fingerprint, compare
 
 # A server accepts prompts shorter than its context - 6 and ends replies one token before the context ends.
 RESERVED = 7
 ADAPTER = "hone-"  # begins the names of adapters in requests
+DIGESTS = "hone_digests:"  # begins the action of the plugin, see inside/hone_sglang.py
 _TOP = 20
 
 
@@ -40,6 +43,7 @@ class Sglang(EngineClient):
     def __init__(self, http: Http) -> None:
         super().__init__(http)
         self._adapter = ""  # its name in requests; "": none
+        self._has_plugin: bool | None = None
 
     async def server_info(self) -> ServerInfo:
         try:
@@ -129,8 +133,34 @@ class Sglang(EngineClient):
                 await self.http.post("/unload_lora_adapter", {"lora_name": other}, timeout_s=timeout_s)
 
     async def compare_weights(self, published: Fingerprint, *, timeout_s: float) -> Comparison:
-        reason = f"{self.url} is an SGLang server, which cannot show its weights"
-        return Comparison(unproven=list(published.tensors), reasons=[reason])
+        names = list(published.tensors)
+        if not await self._is_extended():
+            reason = f"{self.url} has no plugin of Hone: start it with `hone engine serve`"
+            return Comparison(unproven=names, reasons=[reason])
+        adapter = self._adapter if published.adapter_rank else ""
+        if adapter:  # the server holds adapters for its computations from the first request that uses them
+            await self.top_logprobs([0], temperature=1.0)
+        workers = await self._digests(names, adapter, timeout_s=timeout_s)
+        errors = [f"{self.url}: {worker['error']}" for worker in workers if worker["error"]]
+        if errors:
+            return Comparison(unproven=names, reasons=errors)
+        return compare(published, [worker["tensors"] for worker in workers])
+
+    async def _is_extended(self) -> bool:
+        """Return whether the server has Hone's plugin; cached."""
+        if self._has_plugin is None:
+            try:
+                await self._digests([], "", timeout_s=30.0)
+                self._has_plugin = True
+            except Refused:  # SGLang knows no such action
+                self._has_plugin = False
+        return self._has_plugin
+
+    async def _digests(self, names: Sequence[str], adapter: str, *, timeout_s: float) -> list[Any]:
+        """Return what each worker holds, see `inside/hone_sglang.py`. Raises Refused without the plugin."""
+        request = json.dumps({"names": list(names), "adapter": adapter})
+        reply = await self.http.post("/weights_checker", {"action": DIGESTS + request}, timeout_s=timeout_s)
+        return [worker for group in reply["ranks"] for worker in group["workers"]]
 
     async def _generate(
         self,

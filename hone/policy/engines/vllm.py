@@ -156,9 +156,8 @@ class Vllm(EngineClient):
         if not await self._is_extended():
             reason = f"{self.url} has no worker extension of Hone: start it with `hone engine serve`"
             return Comparison(unproven=names, reasons=[reason])
-        rank = next((held.rows for name, held in published.tensors.items() if "lora_A" in name), 0)
         call: dict[str, Any] = {"method": "hone_digests", "kwargs": {"names": names}}
-        if rank:  # adapters alone were published
+        if rank := published.adapter_rank:
             call = {"method": "hone_adapter_digests", "kwargs": {"rank": rank}}
         reply = await self.http.post("/collective_rpc", call, timeout_s=timeout_s)
         return compare(published, reply["results"])

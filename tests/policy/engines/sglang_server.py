@@ -6,6 +6,7 @@ The toy's next token depends only on the last token and the weights, so tests kn
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 import time
 import uuid
@@ -59,6 +60,8 @@ class SglangServer:
         self.requests: list[tuple[str, Any]] = []  # (path, body) of all requests except health checks
         self.url = ""
         self.adapters: dict[str, Path] = {}  # name -> folder
+        self.has_plugin = False  # proves its weights, see hone_sglang.py
+        self.keeps_weights = False  # reports new weights and computes with the old ones
         self.max_rank = 16
         self._running: dict[str, asyncio.Event] = {}  # request id -> abort
         self._open = asyncio.Event()
@@ -91,6 +94,7 @@ class SglangServer:
                 web.post("/continue_generation", self._continue),
                 web.post("/update_weights_from_disk", self._update),
                 web.post("/update_weight_version", self._set_label),
+                web.post("/weights_checker", self._check_weights),
                 web.post("/load_lora_adapter", self._load_adapter),
                 web.post("/unload_lora_adapter", self._unload_adapter),
                 web.post("/release_memory_occupation", self._release_memory),
@@ -250,7 +254,8 @@ class SglangServer:
             return web.json_response(
                 {"success": False, "message": message, "num_paused_requests": 0}, status=400
             )
-        self.seed = json.loads(weights.read_text())["seed"]
+        if not self.keeps_weights:
+            self.seed = json.loads(weights.read_text())["seed"]
         message = "Succeeded to update model weights."
         if "weight_version" in body:
             self.label = body["weight_version"]
@@ -261,6 +266,22 @@ class SglangServer:
         self.label = (await request.json())["new_version"]
         message = f"Weight version updated to {self.label}"
         return web.json_response({"success": True, "message": message, "new_version": self.label})
+
+    async def _check_weights(self, request: web.Request) -> web.Response:
+        """Answer like Hone's plugin of a server whose tensors all have the digest `seed`."""
+        body = await request.json()
+        self.requests.append(("/weights_checker", body))
+        action, _, wanted = body["action"].partition(":")
+        if not self.has_plugin or action != "hone_digests":
+            message = f"Unsupported action={body['action']!r}"
+            return web.json_response({"success": False, "message": message}, status=400)
+        part = [0, 0, 2, 3, "bfloat16", f"{self.seed:016x}"]
+        worker = {"tensors": {name: [part] for name in json.loads(wanted)["names"]}, "error": ""}
+        ranks = [{"per_gpu_checksum": "", "workers": [worker]}]
+        checksum = hashlib.sha256().hexdigest()
+        return web.json_response(
+            {"success": True, "message": "", "ranks": ranks, "per_engine_checksum": checksum}
+        )
 
     async def _load_adapter(self, request: web.Request) -> web.Response:
         body = await request.json()

@@ -1,10 +1,10 @@
-"""A real vLLM server that is sent the weights of a mixture of experts."""
+"""Real servers that are sent the weights of a mixture of experts."""
 
 from __future__ import annotations
 
 import asyncio
-import importlib.util
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -14,18 +14,14 @@ from transformers import Qwen3MoeConfig, Qwen3MoeForCausalLM
 from hone.policy.engine import Sampling
 from hone.policy.engines.client import GenerateRequest, Http, new_session
 from hone.policy.engines.managed_server import ManagedServer
-from hone.policy.engines.vllm import Vllm
+from hone.policy.engines.open import CLIENTS
 from hone.policy.model import load_model
 from hone.policy.settings import ModelSettings, ServerEngineSettings
 from hone.train.publish import folder_fingerprint
 from tests.policy.conftest import SETTINGS, TEXTS, make_tokenizer
+from tests.policy.engines.real import KINDS, PYTHON
 
-pytestmark = [
-    pytest.mark.timeout(900),
-    pytest.mark.full,
-    pytest.mark.vllm,
-    pytest.mark.skipif(importlib.util.find_spec("vllm") is None, reason="vLLM is not installed"),
-]
+pytestmark = [pytest.mark.timeout(900), pytest.mark.full]
 PROMPT = list(range(40, 60))
 
 
@@ -64,14 +60,19 @@ def worst(folder: Path, reply) -> float:
     return float(np.abs(own - reply.logprobs).max())
 
 
-def test_server_computes_with_published_experts_and_proves_them(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", KINDS)
+def test_server_computes_with_published_experts_and_proves_them(
+    kind: Literal["vllm", "sglang"], tmp_path: Path
+) -> None:
     folders = [make_folder(seed, tmp_path / f"v{seed}") for seed in range(3)]
-    settings = ServerEngineSettings(kind="vllm", context_tokens=256, threads=1)
-    server = ManagedServer("vllm", settings, ModelSettings(path=folders[0]), tmp_path / "server.log")
+    settings = ServerEngineSettings(
+        kind=kind, context_tokens=256, threads=1, python=PYTHON[kind], max_batch=8
+    )
+    server = ManagedServer(kind, settings, ModelSettings(path=folders[0]), tmp_path / "server.log")
 
     async def job() -> None:
         async with new_session() as session:
-            client = Vllm(Http(session, await server.start()))
+            client = CLIENTS[kind](Http(session, await server.start()))
             for version, folder in enumerate(folders):
                 if version:
                     await client.pause()

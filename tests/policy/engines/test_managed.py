@@ -236,6 +236,20 @@ def test_missing_engine_package_is_reported_with_a_remedy(model, tmp_path: Path)
         command(tmp_path / "nowhere")
 
 
+def test_sglang_finds_the_plugin_beside_those_of_users(model, python, monkeypatch: pytest.MonkeyPatch):
+    def variables() -> dict[str, str]:
+        return server_command(settings(python), ModelSettings(path=model), "127.0.0.1", 1)[1]
+
+    monkeypatch.setenv("PYTHONPATH", "/theirs")
+    monkeypatch.delenv("SGLANG_PLUGINS", raising=False)
+    inside, theirs = variables()["PYTHONPATH"].split(os.pathsep)
+    assert (Path(inside) / "hone_sglang.py").is_file()
+    assert theirs == "/theirs"
+    assert "SGLANG_PLUGINS" not in variables()  # which would exclude theirs
+    monkeypatch.setenv("SGLANG_PLUGINS", "a,b")
+    assert variables()["SGLANG_PLUGINS"] == "a,b,hone"
+
+
 def test_server_keeps_its_given_address(model, python, tmp_path: Path):
     settings = ServerEngineSettings(kind="sglang", context_tokens=64, python=python)
 

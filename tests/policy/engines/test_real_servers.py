@@ -218,10 +218,8 @@ def test_in_flight_updates_label_every_token_with_its_version(use: Use, models):
             assert worst(models[version % len(models)], PROMPT, reply, 1.0, version) <= 1e-4
 
 
-def test_server_proves_its_weights_bit_for_bit(use: Use, models, kind: str):
+def test_server_proves_its_weights_bit_for_bit(use: Use, models):
     """One value that differs by the smallest step of its type is found, and its tensor named."""
-    if kind == "sglang":
-        pytest.skip("an SGLang server cannot show its weights")
 
     async def job(fleet: Fleet):
         model = load_model(models[1])

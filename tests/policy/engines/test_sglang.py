@@ -13,7 +13,8 @@ import pytest
 
 from hone.policy.engine import Finish
 from hone.policy.engines.client import Http, Refused, ServerUnavailable, new_session
-from hone.policy.engines.sglang import Sglang, parse_chunk
+from hone.policy.engines.fingerprint import Fingerprint, TensorDigest
+from hone.policy.engines.sglang import DIGESTS, Sglang, parse_chunk
 from tests.policy.engines.sglang_server import sglang_servers, toy_weights
 
 RECORDED = (
@@ -124,6 +125,21 @@ def test_fake_weight_update_answers_like_a_real_one(tokenizer, tmp_path: Path):
     assert asyncio.run(run()) == (real["status"], real["body"])
 
 
+@pytest.mark.parametrize("name", ["weights_checker", "weights_checker_unknown_action"])
+def test_fake_proof_of_weights_has_the_fields_of_a_real_one(tokenizer, name: str):
+    real = reply(name)
+
+    async def run() -> tuple[int, Any]:
+        async with sglang_servers(tokenizer) as (server,):
+            server.has_plugin = name == "weights_checker"
+            return await ask(server.url, "POST", "/weights_checker", real["request"])
+
+    status, body = asyncio.run(run())
+    assert (status, shape(body)) == (real["status"], shape(real["body"]))
+    if not body["success"]:
+        assert body == real["body"]
+
+
 def test_new_adapters_replace_those_before(tokenizer, tmp_path: Path):
     def folder(name: str, rank: int) -> Path:
         path = tmp_path / name
@@ -144,6 +160,14 @@ def test_new_adapters_replace_those_before(tokenizer, tmp_path: Path):
                 await client.top_logprobs([5], temperature=1.0)
                 assert [server.requests[-1][1]["lora_path"]] == list(loaded)
                 assert (await client.server_info()).label == version
+            server.has_plugin = True
+            held = TensorDigest(rows=4, columns=3, dtype="bfloat16", digest="0" * 16)
+            await client.compare_weights(Fingerprint(tensors={"q.lora_A.weight": held}), timeout_s=5)
+            (used, body), (path, asked) = server.requests[-2:]
+            assert (used, path) == ("/generate", "/weights_checker")  # they are held once a request uses them
+            (name,) = loaded
+            assert body["lora_path"] == name
+            assert json.loads(asked["action"].removeprefix(DIGESTS))["adapter"] == name
             assert "of others" in server.adapters
             with pytest.raises(Refused, match=r"max_lora_rank 16.*--adapter-rank RANK"):
                 await client.load_weights(folder("large", rank=32), "3", timeout_s=5)

@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from aiohttp import web
 
 from hone.policy.engine import EngineError, Finish, Sampling
-from hone.policy.engines.client import CompletionChunk, GenerateRequest, WeightMismatch
-from hone.policy.engines.fingerprint import Comparison, Fingerprint, TensorDigest, compare
+from hone.policy.engines.client import (
+    CompletionChunk,
+    GenerateRequest,
+    Http,
+    WeightMismatch,
+    new_session,
+)
+from hone.policy.engines.fingerprint import Fingerprint, TensorDigest
 from hone.policy.engines.replica import Proof, WeightProbe
 from hone.policy.engines.sglang import Sglang
 from tests.policy.engines.conftest import OpenFleet, fleet_over, require_exact
@@ -223,21 +230,13 @@ def test_server_without_any_proof_is_refused(open_toys: OpenFleet, weights: Make
     run_virtual(run())
 
 
-def test_mismatch_names_server_version_and_tensor(tokenizer, weights: MakeWeights):
-    stale: set[str] = set()  # servers that hold the tensor of the version before
-
-    class Showing(Sglang):
-        async def compare_weights(self, published: Fingerprint, *, timeout_s: float) -> Comparison:
-            digest = int((await self.server_info()).label) - (self.url in stale)
-            return compare(published, [{TENSOR: [[0, 0, 2, 3, "bfloat16", f"{digest:016x}"]]}])
-
+def test_mismatch_names_server_version_and_tensor(open_toys: OpenFleet, weights: MakeWeights):
     async def run():
-        async with (
-            sglang_servers(tokenizer, 2) as servers,
-            fleet_over(servers, tokenizer, Showing) as fleet,
-        ):
+        async with open_toys(servers=2) as (fleet, servers):
+            for server in servers:
+                server.has_plugin = True
             await fleet.load_weights(weights(1), 1, proof_of(1))
-            stale.add(servers[1].url)
+            servers[1].keeps_weights = True
             with pytest.raises(WeightMismatch) as error:
                 await fleet.load_weights(weights(2), 2, proof_of(2))
             with pytest.raises(WeightMismatch):  # the other server's replies are not used either
@@ -247,6 +246,44 @@ def test_mismatch_names_server_version_and_tensor(tokenizer, weights: MakeWeight
     url, message = run_virtual(run())
     assert f"{url} computes with other weights than version 2, in {TENSOR} (" in message
     assert "digest 0000000000000001 instead of 0000000000000002" in message
+
+
+def test_server_without_the_plugin_is_warned_about_once(
+    open_toys: OpenFleet, tokenizer, weights: MakeWeights, caplog: pytest.LogCaptureFixture
+):
+    said = toy_logprobs(4, 6, len(tokenizer)).astype(np.float32)
+    probe = WeightProbe(prompt=(5, 6), logprobs=said, tolerance=1e-2)
+
+    async def run():
+        async with open_toys() as (fleet, (server,)):
+            await fleet.load_weights(weights(4), 1, proof_of(4, probe))
+            await fleet.load_weights(weights(4), 2, proof_of(4, probe))
+            return server.url, [path for path, _ in server.requests].count("/weights_checker")
+
+    url, asked = run_virtual(run())
+    (warning,) = [record.getMessage() for record in caplog.records if "show all its" in record.getMessage()]
+    assert f"{TENSOR} ({url} has no plugin of Hone: start it with `hone engine serve`)" in warning
+    assert asked == 1  # the answer is cached
+
+
+def test_error_of_a_worker_is_no_proof(tokenizer):
+    worker = {
+        "tensors": {TENSOR: [[0, 0, 2, 3, "bfloat16", f"{4:016x}"]]},
+        "error": "RuntimeError: no memory",
+    }
+
+    class Failing(Sglang):
+        async def _digests(self, names: Sequence[str], adapter: str, *, timeout_s: float) -> list[Any]:
+            return [worker]
+
+    async def run():
+        async with sglang_servers(tokenizer) as (server,), new_session() as session:
+            client = Failing(Http(session, server.url))
+            return await client.compare_weights(proof_of(4).fingerprint, timeout_s=5)
+
+    found = run_virtual(run())
+    assert (found.differing, found.unproven) == ((), [TENSOR])
+    assert "RuntimeError: no memory" in found.reasons[0]
 
 
 def test_weights_changed_by_another_client_are_never_used(

@@ -18,26 +18,23 @@ values as packed ones.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, cast
 
 import torch
-from tensor_digest import add_digests, as_matrix, tensor_digest
+from layer_parts import (
+    Part,
+    adapter_digests,
+    digests_of_parts,
+    expert_digests,
+    linear_parts,
+    named,
+    vocabulary_parts,
+)
+from tensor_digest import as_matrix
 from torch import Tensor
 
 _IDENTITY_ROWS = 512  # inputs whose weights are read at once from a packed copy
-
-
-@dataclass(frozen=True, kw_only=True)
-class Part:
-    """The rows `start` to `stop` of a layer's matrix, which are at (row, column) of the published tensor."""
-
-    name: str
-    start: int
-    stop: int
-    row: int = 0
-    column: int = 0
 
 
 class WorkerExtension:
@@ -84,15 +81,13 @@ def adapter_digests_of(model: Any, rank: int) -> dict[str, list[Any]]:
     for path, layer in model.named_modules():
         if not hasattr(layer, "lora_a_stacked") or not isinstance(layer.base_layer, LinearBase):
             continue
-        parts = _linear_parts(path, layer.base_layer, packed)
+        parts = linear_parts(path, layer.base_layer, packed)
         if len(parts) != len(layer.lora_a_stacked):
             continue
         for part, a, b in zip(parts, layer.lora_a_stacked, layer.lora_b_stacked, strict=True):
-            name = f"base_model.model.{part.name}"
-            of_a = Part(name=f"{name}.lora_A.weight", start=0, stop=rank, column=part.column)
-            of_b = Part(name=f"{name}.lora_B.weight", start=0, stop=part.stop - part.start, row=part.row)
-            found |= {key: [entry] for key, entry in _digests_of_parts([(0, a[0, 0, :rank])], [of_a])}
-            found |= {key: [entry] for key, entry in _digests_of_parts([(0, b[0, 0, :, :rank])], [of_b])}
+            rows = part.stop - part.start
+            digests = adapter_digests(part, a[0, 0, :rank], b[0, 0, :rows, :rank])
+            found |= {name: [entry] for name, entry in digests}
     return found
 
 
@@ -127,17 +122,17 @@ def _layer_digests(
             return
         for name, parameter in layer.named_parameters(recurse=False):
             whole = Part(name=f"{path}.{name}", start=0, stop=as_matrix(parameter).shape[0])
-            yield from _digests_of_parts([(0, as_matrix(parameter))], [whole])
+            yield from digests_of_parts([(0, as_matrix(parameter))], [whole])
         return
     if not isinstance(layer.quant_method, UnquantizedLinearMethod | UnquantizedEmbeddingMethod):
         return
     vocabulary = isinstance(layer, VocabParallelEmbedding)
-    parts = _vocabulary_parts(path, layer) if vocabulary else _linear_parts(path, layer, packed)
-    yield from _digests_of_parts(_blocks(layer), [_named(part, "weight") for part in parts])
+    parts = vocabulary_parts(path, layer) if vocabulary else linear_parts(path, layer, packed)
+    yield from digests_of_parts(_blocks(layer), [named(part, "weight") for part in parts])
     if getattr(layer, "bias", None) is not None:
         # A packed layer may keep its bias in float32: the published one has the type of the model.
         bias = as_matrix(cast("Tensor", layer.bias).to(layer.params_dtype))
-        yield from _digests_of_parts([(0, bias)], [_named(part, "bias") for part in parts])
+        yield from digests_of_parts([(0, bias)], [named(part, "bias") for part in parts])
 
 
 def packed_experts(layer: Any) -> Any:
@@ -157,14 +152,8 @@ def _expert_digests(path: str, layer: Any) -> Iterator[tuple[str, list[Any]]]:
     first = parallel.tp_rank * size
     parent = path.removesuffix(".routed_experts")
     for number, (w13, w2) in enumerate(zip(layer.w13_weight, layer.w2_weight, strict=True)):
-        name, up = f"{parent}.{number}", w13.shape[0] // 2
-        parts = [
-            Part(name=f"{name}.gate_proj.weight", start=0, stop=size, row=first),
-            Part(name=f"{name}.up_proj.weight", start=up, stop=up + size, row=first),
-        ]
-        yield from _digests_of_parts([(0, _unpacked(w13, kernel.isa))], parts)
-        down = Part(name=f"{name}.down_proj.weight", start=0, stop=w2.shape[0], column=first)
-        yield from _digests_of_parts([(0, _unpacked(w2, kernel.isa)[:, :size])], [down])
+        matrices = _unpacked(w13, kernel.isa), _unpacked(w2, kernel.isa)
+        yield from expert_digests(f"{parent}.{number}", *matrices, size=size, first=first)
 
 
 def _unpacked(packed: Tensor, isa: str) -> Tensor:
@@ -185,29 +174,6 @@ def _packed_places(rows: int, columns: int, dtype: torch.dtype, isa: str) -> Ten
     return torch.empty_like(index).scatter_(0, origin, index)
 
 
-def _named(part: Part, parameter: str) -> Part:
-    column = part.column if parameter == "weight" else 0
-    return Part(
-        name=f"{part.name}.{parameter}", start=part.start, stop=part.stop, row=part.row, column=column
-    )
-
-
-def _digests_of_parts(
-    blocks: Iterator[tuple[int, Tensor]] | Sequence[tuple[int, Tensor]], parts: Sequence[Part]
-) -> Iterator[tuple[str, list[Any]]]:
-    """Yield the digest of each part of a matrix, which comes in blocks of columns: (first column, block)."""
-    sums = dict.fromkeys(parts, 0)
-    columns, dtype = 0, ""
-    for first, block in blocks:
-        columns, dtype = first + block.shape[1], str(block.dtype).removeprefix("torch.")
-        for part in parts:
-            rows = block[part.start : part.stop]
-            sums[part] = add_digests(sums[part], tensor_digest(rows, part.row, part.column + first))
-    for part, digest in sums.items():
-        shape = [part.row, part.column, part.stop - part.start, columns]
-        yield part.name, [*shape, dtype, f"{digest:016x}"]
-
-
 def _blocks(layer: Any) -> Iterator[tuple[int, Tensor]]:
     """Yield the matrix that a layer computes with in blocks of columns, each with its first column."""
     from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead, VocabParallelEmbedding
@@ -223,34 +189,3 @@ def _blocks(layer: Any) -> Iterator[tuple[int, Tensor]]:
         unit = torch.zeros(count, inputs, dtype=dtype)
         unit[torch.arange(count), first + torch.arange(count)] = 1.0
         yield first, layer.quant_method.apply(layer, unit, None).to(dtype).t()
-
-
-def _linear_parts(path: str, layer: Any, packed: Mapping[str, Sequence[str]]) -> list[Part]:
-    """Return the parts of a linear layer; `packed` names the tensors that a fused layer consists of."""
-    from vllm.model_executor.layers.linear import ColumnParallelLinear, RowParallelLinear
-
-    parent, _, last = path.rpartition(".")
-    sizes: list[int] = layer.output_partition_sizes  # of this worker
-    if not isinstance(layer, ColumnParallelLinear):
-        split = isinstance(layer, RowParallelLinear)
-        column = layer.tp_rank * layer.input_size_per_partition if split else 0
-        return [Part(name=path, start=0, stop=sum(sizes), column=column)]
-    names = packed.get(last, ()) if len(sizes) > 1 else ()
-    fused = len(names) != len(sizes)  # then the published tensor is fused as well
-    replicas = [1, *[getattr(layer, "num_kv_head_replicas", 1)] * (len(sizes) - 1)]
-    parts: list[Part] = []
-    start = base = 0
-    for index, size in enumerate(sizes):
-        name = path if fused else f"{parent}.{names[index]}".removeprefix(".")
-        row = base + layer.tp_rank // replicas[index] * size
-        parts.append(Part(name=name, start=start, stop=start + size, row=row))
-        start += size
-        base += size * layer.tp_size // replicas[index] if fused else 0
-    return parts
-
-
-def _vocabulary_parts(path: str, layer: Any) -> list[Part]:
-    """Return the part of the vocabulary that this worker holds, without the rows that pad it."""
-    indices = layer.shard_indices
-    first, last = indices.org_vocab_start_index, indices.org_vocab_end_index
-    return [Part(name=path, start=0, stop=last - first, row=first)]

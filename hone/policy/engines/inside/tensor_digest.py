@@ -7,7 +7,7 @@ change of a value changes the digest, and so does, but for a chance of about 2^-
 update of all values, two rows or columns that changed places. A server with tensor parallelism holds parts of
 a tensor: each worker computes the digest of its own part, given the part's position.
 
-Imported by vLLM's workers, too (see hone_vllm.py): imports nothing of Hone.
+Imported by the workers of vLLM and SGLang, too: imports nothing of Hone.
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
