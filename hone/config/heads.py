@@ -21,7 +21,7 @@ def heads_problem(settings: RunSettings, command: Command, shape: Shape) -> str:
 
 
 def _ranks_problem(settings: RunSettings, shape: Shape) -> str:
-    """Return why the ranks cannot divide the heads: first the matrices, then what is left of each sequence."""
+    """Return why the ranks cannot divide the heads: first the matrices, then the sequence."""
     parallel = settings.train.parallel
     tensor, sequence = parallel.tensor, parallel.sequence
     if shape.heads % tensor or shape.kv_heads % tensor:
@@ -34,8 +34,8 @@ def _ranks_problem(settings: RunSettings, shape: Shape) -> str:
         left = f"train.parallel.tensor = {tensor} leaves" if tensor > 1 else "the model has"
         return (
             f"train.parallel.sequence is {sequence}, but {left} {heads} query heads and {kv_heads} key and "
-            "value heads: set it to a divisor of both, or to a multiple of the key and value heads that divides "
-            "the query heads"
+            "value heads: set it to a divisor of both, or to a multiple of the key and value heads that "
+            "divides the query heads"
         )
     return ""
 

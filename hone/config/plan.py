@@ -124,7 +124,8 @@ def _missing(settings: RunSettings, command: Command, devices: Devices) -> Itera
         yield f"the tasks, in {settings.tasks.source}: hone tasks import --help, docs/05-tasks.md"
     unset = [name for name in (ADDRESS, KEY) if not os.environ.get(name)]
     if unset and _has_ranks_elsewhere(settings, command, devices):
-        yield f"the ranks of the other machines: set {' and '.join(unset)} and start them, docs/07-training.md"
+        variables = " and ".join(unset)
+        yield f"the ranks of the other machines: set {variables} and start them, docs/07-training.md"
 
 
 def _has_ranks_elsewhere(settings: RunSettings, command: Command, devices: Devices) -> bool:

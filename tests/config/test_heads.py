@@ -30,8 +30,8 @@ def ranks(count: int, *sets: str) -> list[str]:
     [
         (
             ranks(3, "tensor=3"),
-            "train.parallel.tensor is 3, but the model has 32 query heads and 8 key and value heads: set it to "
-            "a divisor of both",
+            "train.parallel.tensor is 3, but the model has 32 query heads and 8 key and value heads: set it "
+            "to a divisor of both",
         ),
         (ranks(16, "tensor=16"), "train.parallel.tensor is 16, but the model has 32 query heads and 8 key"),
         (ranks(6, "sequence=3"), "train.parallel.sequence is 3, but the model has 32 query heads and 8 key"),

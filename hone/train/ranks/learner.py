@@ -18,7 +18,17 @@ import numpy as np
 from hone.train.batches import TrainRow
 from hone.train.errors import RankError
 from hone.train.learner import LearnerSpec, PassReport, Usage
-from hone.train.ranks.calls import ADDRESS, CANCEL, KEY, START, Answer, Call, Hello, RankListener, versions
+from hone.train.ranks.calls import (
+    CANCEL,
+    KEY,
+    START,
+    Answer,
+    Call,
+    Hello,
+    RankListener,
+    ranks_elsewhere,
+    versions,
+)
 from hone.train.ranks.launcher import RankProcesses
 from hone.types import Float32
 
@@ -131,14 +141,10 @@ class RanksLearner:
             self._processes = None
 
     def _start(self) -> None:
-        outside = {name: os.environ.get(name, "") for name in (ADDRESS, KEY)}
-        listener = (
-            RankListener(outside[ADDRESS], bytes.fromhex(outside[KEY]))
-            if all(outside.values())
-            else RankListener()
-        )
+        outside = ranks_elsewhere(os.environ)
+        listener = RankListener(*outside) if outside else RankListener()
         try:
-            if not all(outside.values()):
+            if not outside:
                 self._processes = RankProcesses(
                     self.spec.settings.ranks,
                     connection=listener.environment,
@@ -163,8 +169,10 @@ class RanksLearner:
             for rank in self._processes.dead() if self._processes else ():
                 raise self._fail(f"{self._ended(rank)} before it connected", rank)
             if time.monotonic() > deadline:
+                refused = f"; with another {KEY}: {listener.refused}" if listener.refused else ""
                 raise self._fail(
-                    f"rank {missing[0]} did not connect to {listener.address} within {self._timeout_s:.0f} s",
+                    f"rank {missing[0]} did not connect to {listener.address} within {self._timeout_s:.0f} s"
+                    f"{refused}",
                     missing[0],
                 )
             accepted = listener.accept(_POLL_S)
