@@ -56,7 +56,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The result of a call, or its error; `trace` is set for errors that are not TrainErrors."""
+    """The result of a call, or its error; `trace` is set for errors that are not HoneErrors."""
 
     value: Any = None
     error: BaseException | None = None

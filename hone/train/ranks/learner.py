@@ -220,6 +220,9 @@ class RanksLearner:
             open_ = {c: rank for rank, c in self._connections.items() if rank not in answers}
             ready = wait(list(open_), max(0.0, deadline - time.monotonic()))
             if not ready:
+                for rank, answer in answers.items():
+                    if answer.error is not None:
+                        raise self._fail(f"rank {rank} failed in {method}: {answer.error}", rank)
                 late = ", ".join(str(rank) for rank in sorted(open_.values()))
                 raise self._fail(f"rank {late} did not finish {method} in time", min(open_.values()))
             for connection in ready:
@@ -232,6 +235,8 @@ class RanksLearner:
                     self._raise_if_dead(method)
                     raise self._fail(f"rank {rank} failed in {method}: {answer.error}", rank)
                 answers[rank] = answer
+                if answer.error is not None and method == START:
+                    raise answer.error  # the others may wait for this rank in a collective
                 if answer.error is not None:
                     deadline = min(deadline, time.monotonic() + _GRACE_S)
         return answers

@@ -20,8 +20,8 @@ import threading
 import traceback
 from typing import TYPE_CHECKING, Any
 
-from hone.train.errors import TrainError
 from hone.train.ranks.calls import START, Answer, Call, Hello, connect, read_calls, versions
+from hone.utils.errors import HoneError
 
 if TYPE_CHECKING:
     from hone.train.ranks.sharded import ShardedLearner
@@ -32,7 +32,7 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the run, which stops its ranks
     try:
         connection = connect(os.environ)
-    except TrainError as error:
+    except HoneError as error:
         sys.exit(f"hone: {error}")
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     connection.send(Hello(rank, size, os.getpid(), versions()))
@@ -69,7 +69,7 @@ class Server:
     def answer(self, call: Call) -> Answer:
         try:
             return Answer(self._call(call))
-        except TrainError as error:
+        except HoneError as error:
             return Answer(error=error)
         except Exception as error:
             trace = traceback.format_exc()

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from hone.train.errors import RankError
+from hone.train.errors import RankError, TrainError
 from hone.train.learner import LearnerSpec
 from hone.train.loss import policy_objective
-from hone.train.ranks.calls import ADDRESS, KEY, Hello, RankListener, connect, versions
+from hone.train.ranks.calls import ADDRESS, KEY, START, Answer, Hello, RankListener, connect, versions
 from hone.train.ranks.learner import RanksLearner
 from hone.train.settings import LearnerSettings, LossSettings, OptimizerSettings, PassSettings
 
@@ -111,6 +111,33 @@ def test_rank_waits_for_a_run_that_starts_later(environment: dict[str, str]) -> 
 def test_rank_without_a_run_ends_with_a_sentence(environment: dict[str, str]) -> None:
     with pytest.raises(RankError, match=r"no run listens on tcp:127\.0\.0\.1:\d+ .*: start it, or correct"):
         connect(environment, wait_s=0.0)
+
+
+def test_first_rank_that_cannot_start_ends_the_start(environment: dict[str, str], tmp_path: Path) -> None:
+    """The other one would wait for it for ever."""
+    with ThreadPoolExecutor(1) as pool:
+        ranks = pool.submit(say_hello, environment, Hello(0, 2, 1, versions()), Hello(1, 2, 1, versions()))
+        ranks.add_done_callback(lambda done: done.result()[1].send(Answer(error=TrainError("GPU 1 is full"))))
+        with pytest.raises(TrainError, match=r"^GPU 1 is full$"):
+            open_learner(tmp_path)
+        waiting = ranks.result()[0]
+        assert waiting.recv().method == START
+        assert is_closed(waiting)
+
+
+def test_error_of_one_rank_is_not_lost_while_another_hangs(
+    environment: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hone.train.ranks.learner._GRACE_S", 0.1)
+    with ThreadPoolExecutor(1) as pool:
+        ranks = pool.submit(say_hello, environment, Hello(0, 2, 1, versions()), Hello(1, 2, 1, versions()))
+        ranks.add_done_callback(lambda done: [rank.send(Answer()) for rank in done.result()])
+        learner = open_learner(tmp_path)
+        ranks.result()[1].send(Answer(error=TrainError("the disk is full")))
+        with pytest.raises(
+            RankError, match="rank 1 failed in optim_step: the disk is full; all ranks are sto"
+        ):
+            learner.optim_step(1e-3)
 
 
 @pytest.mark.parametrize(
