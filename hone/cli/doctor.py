@@ -67,6 +67,7 @@ def _print_devices(settings: RunSettings | None) -> str:
     from hone.cli.plan import print_devices
     from hone.config.device_plan import plan_devices
     from hone.config.fitting import refusal
+    from hone.config.placement import devices_of_run
     from hone.utils.devices import find_devices
 
     devices = find_devices()
@@ -79,6 +80,7 @@ def _print_devices(settings: RunSettings | None) -> str:
         return ""
     makes_model = settings.model is None and not settings.makes_model
     command: Command = "quickstart" if makes_model else "train"
+    devices = devices_of_run(settings, devices)
     print_devices(plan_devices(settings, command, devices))
     return refusal(settings, command, devices)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
@@ -10,6 +11,7 @@ from hone.cli.errors import UsageError
 from hone.cli.options import JsonOption, RecipeArgument, SetOption
 
 if TYPE_CHECKING:
+    from hone.config import RunSettings
     from hone.utils.devices import Devices
 
 
@@ -17,7 +19,7 @@ def plan(
     recipe: RecipeArgument,
     sets: SetOption = None,
     command: Annotated[
-        Literal["train", "sft", "eval", "quickstart"], typer.Option(help="The command to plan.")
+        Literal["train", "sft", "replay", "eval", "quickstart"], typer.Option(help="The command to plan.")
     ] = "train",
     gpus: Annotated[
         int | None,
@@ -44,7 +46,7 @@ def plan(
     from hone.config.fitting import refusal
 
     settings = resolve(recipe, sets or ())
-    devices = _devices(gpus, gpu_memory, nodes, host_memory)
+    devices = _devices(settings, gpus, gpu_memory, nodes, host_memory)
     machine, problem = plan_devices(settings, command, devices), refusal(settings, command, devices)
     if as_json:
         print_json(
@@ -63,14 +65,21 @@ def plan(
     console().print(problem or f"Fits {machine.summary}.", markup=False)
 
 
-def _devices(gpus: int | None, gpu_memory: float, nodes: int, host_memory: float | None) -> Devices:
-    """Return the machines that the options describe, or those of the run on this machine."""
+def _devices(
+    settings: RunSettings, gpus: int | None, gpu_memory: float, nodes: int, host_memory: float | None
+) -> Devices:
+    """Return the machines that the options describe, or this one and `placement.nodes` like it."""
+    from hone.config.placement import devices_of_run
     from hone.utils.devices import equal_devices, find_devices
+
+    for option, gib in (("--gpu-memory", gpu_memory), ("--host-memory", host_memory)):
+        if gib is not None and not 0 < gib < math.inf:
+            raise UsageError(f"{option} is {gib:g}: pass the memory in GiB, above 0")
 
     if gpus is None:
         if nodes > 1 or host_memory is not None:
             raise UsageError("--nodes and --host-memory describe other machines: pass --gpus, too")
-        return find_devices()
+        return devices_of_run(settings, find_devices())
     if gpus == 0 and host_memory is None:
         raise UsageError("--gpus 0 describes machines without a GPU: pass their --host-memory, too")
     return equal_devices(gpus, gpu_memory, nodes=nodes, host_gib=host_memory)

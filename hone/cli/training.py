@@ -106,7 +106,10 @@ def replay(
 
     [bold]Example[/bold]: hone replay runs/quickstart --out runs/no-clip --set train.loss.clip_high=0.28
     """
-    from hone.config import resolve
+    from hone.config import ConfigError, resolve
+    from hone.config.fitting import refusal
+    from hone.config.placement import devices_of_run
+    from hone.utils.devices import find_devices
 
     if not (run / "config.toml").is_file():
         raise UsageError(
@@ -115,6 +118,8 @@ def replay(
     if out.resolve() == run.resolve():
         raise UsageError("--out is the run itself: choose another directory")
     settings = resolve(run / "config.toml", [*(sets or ()), f"run_dir={out}"])
+    if refused := refusal(settings, "replay", devices_of_run(settings, find_devices())):
+        raise ConfigError(refused)
 
     def job(reporter: Reporter) -> TrainReport:
         from hone.launch.train import replay as start

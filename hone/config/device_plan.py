@@ -6,10 +6,11 @@ import dataclasses
 from dataclasses import dataclass, field
 
 from hone.config.fields import ConfigError
+from hone.config.heads import heads_problem
 from hone.config.memory import BYTES, StepMemory, StepSettings, step_memory
 from hone.config.models import policy_shape
 from hone.config.placement import Placement, resolve_placement
-from hone.config.run import Command, RunSettings
+from hone.config.run import SAMPLING, Command, RunSettings
 from hone.config.shapes import Shape
 from hone.config.speed import StepWork, gpu_speed, step_seconds
 from hone.policy.settings import LocalEngineSettings, ServerEngineSettings
@@ -47,7 +48,7 @@ class MachinePlan:
     machine: str
     devices: tuple[DevicePlan, ...] = ()
     step_seconds: float | None = None  # estimated; None without a GPU or a training step
-    placement_error: str = ""  # why the machine does not allow the placement; then `devices` is empty
+    placement_error: str = ""  # why nothing can be placed; then `devices` is empty
 
     @property
     def fits(self) -> bool:
@@ -89,6 +90,8 @@ def plan_devices(settings: RunSettings, command: Command, devices: Devices) -> M
     except ConfigError as error:
         return MachinePlan(machine=devices.describe(), placement_error=str(error))
     shape, _ = policy_shape(settings, command)
+    if shape is not None and (problem := heads_problem(settings, command, shape)):
+        return MachinePlan(machine=devices.describe(), placement_error=problem)
     step = None
     if shape is not None and command != "eval":
         step = _step(settings, command, shape, gpu=bool(placement.trainer_gpus))
@@ -117,7 +120,7 @@ def _step(settings: RunSettings, command: Command, shape: Shape, *, gpu: bool) -
         "gpu": gpu,
     }
     steps: list[StepMemory] = []
-    if command in ("train", "quickstart"):
+    if command in ("train", "replay", "quickstart"):
         reference = train.loss.kl_coef > 0
         steps.append(
             step_memory(
@@ -235,7 +238,7 @@ def _checked(row: DevicePlan, gpu: Gpu, servers: list[_Server]) -> DevicePlan:
 
 
 def _too_small(row: DevicePlan) -> str:
-    largest = sorted(row.parts, key=lambda name: -row.parts[name])[:2]
+    largest = sorted(filter(row.parts.get, row.parts), key=lambda name: -row.parts[name])[:2]
     most = " and ".join(f"{name} {row.parts[name]:.1f}" for name in largest)
     return f"{row.device} needs {row.total:.1f} GiB ({most}) and has {row.memory:.1f}"
 
@@ -284,7 +287,7 @@ def _cpu_rows(
     ranks = settings.train.ranks if step is not None else 0
     parts = {name: size * max(1, ranks) for name, size in _parts(step).items()}
     uses = [f"rank {rank}" for rank in range(ranks)]
-    engines = [(settings, shape, "engine")] if command != "sft" else []
+    engines = [(settings, shape, "engine")] if command in SAMPLING else []
     if settings.judge.enabled and command in ("train", "quickstart"):
         judge = settings.judge_as_policy()
         judge_shape, _ = policy_shape(judge, "eval")
@@ -337,7 +340,7 @@ def _copies_beside_trainer(settings: RunSettings) -> int:
 
 def _local_cache(settings: RunSettings, command: Command, shape: Shape | None) -> float:
     """Return the bytes of keys and values on the trainer's GPU; 0 for servers, and where ranks train."""
-    if shape is None or command == "sft" or not isinstance(settings.engine, LocalEngineSettings):
+    if shape is None or command not in SAMPLING or not isinstance(settings.engine, LocalEngineSettings):
         return 0.0
     if _samples_beside_ranks(settings):
         return 0.0

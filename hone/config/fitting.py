@@ -9,11 +9,12 @@ from typing import Any
 
 from hone.config.device_plan import plan_devices
 from hone.config.fields import ConfigError
-from hone.config.run import Command, RunSettings
+from hone.config.run import SAMPLING, Command, RunSettings
 from hone.policy.settings import LocalEngineSettings, ServerEngineSettings
 from hone.settings import Settings
-from hone.utils.devices import Devices
+from hone.utils.devices import Devices, equal_devices
 
+_AMPLE_GPUS, _AMPLE_GIB = 1024, 1e6  # of a machine that lacks nothing
 _MOST_CHANGES = 5  # made together
 _MOST_PLANS = 4000  # which take about two seconds
 
@@ -34,6 +35,9 @@ def refusal(settings: RunSettings, command: Command, devices: Devices) -> str:
     plan = plan_devices(settings, command, devices)
     if plan.fits:
         return ""
+    ample = equal_devices(_AMPLE_GPUS, _AMPLE_GIB, nodes=settings.placement.nodes)
+    if plan.placement_error and plan_devices(settings, command, ample).placement_error:
+        return plan.placement_error  # which no machine allows
     changes = suggest(settings, command, devices)
     if not changes:
         return f"{plan.problem}. No setting makes it fit: use more or larger GPUs, or a smaller model"
@@ -92,7 +96,7 @@ def _changes(settings: RunSettings, command: Command, devices: Devices) -> Itera
     """Yield the changes to try, each of which saves memory."""
     if command != "eval":
         yield from _trainer_changes(settings, command, devices)
-    if command != "sft":
+    if command in SAMPLING:
         yield from _engine_changes(settings, devices)
 
 

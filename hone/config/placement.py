@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from hone.config.fields import ConfigError
-from hone.config.run import Command, RunSettings
+from hone.config.run import SAMPLING, Command, RunSettings
 from hone.policy.settings import AnyEngineSettings, ServerEngineSettings
-from hone.utils.devices import Devices
+from hone.utils.devices import Devices, repeated
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +30,12 @@ class Placement:
         return self.trainer if isinstance(self.trainer, tuple) else ()
 
 
+def devices_of_run(settings: RunSettings, machine: Devices) -> Devices:
+    """Return the devices of the run's `placement.nodes` machines, all like this one."""
+    nodes = settings.placement.nodes
+    return repeated(machine, nodes) if machine.gpus and machine.nodes == 1 < nodes else machine
+
+
 def resolve_placement(settings: RunSettings, devices: Devices, command: Command) -> Placement:
     """Return the devices of the run. Raises ConfigError, with the numbers, for what the machine lacks."""
     wanted = settings.placement
@@ -40,7 +46,7 @@ def resolve_placement(settings: RunSettings, devices: Devices, command: Command)
     trainer = "none" if command == "eval" else _trainer(settings, devices, command)
     taken = trainer if isinstance(trainer, tuple) else ()
     engine = judge = ()
-    if command != "sft":
+    if command in SAMPLING:
         first = 0 if wanted.colocate else len(taken)
         engine = _servers("engine", wanted.engine, settings.engine, devices, first)
     if settings.judge.enabled and command in ("train", "quickstart"):
@@ -72,16 +78,21 @@ def _trainer(
 ) -> Literal["cpu", "mps"] | tuple[int, ...]:
     wanted, train = settings.placement.trainer, settings.train
     count = train.ranks if train.learner == "ranks" else 1
-    workers = {"sft": settings.sft.workers, "train": train.batch.workers}.get(
-        command, max(settings.sft.workers, train.batch.workers)
-    )
+    workers = max(settings.sft.workers, train.batch.workers)
+    if command != "quickstart":
+        workers = settings.sft.workers if command == "sft" else train.batch.workers
     if wanted == "auto":
         if not devices.gpus or workers > 1:
             return "cpu"
         if count > len(devices.gpus):
             raise ConfigError(
-                f"train.ranks is {count}, but the plan is for {devices.describe()}: lower "
-                'train.ranks, or set placement.trainer = "cpu"'
+                f"train.ranks is {count}, but the plan is for {devices.describe()}: lower train.ranks, set "
+                'placement.nodes to the number of machines, or set placement.trainer = "cpu"'
+            )
+        if count > settings.placement.nodes * devices.gpus_per_node:
+            raise ConfigError(
+                f"train.ranks is {count}, but placement.nodes is {settings.placement.nodes}, with "
+                f"{_gpus(devices.gpus_per_node)} each: set placement.nodes to the number of machines"
             )
         return tuple(range(count))
     if wanted == "mps" and not devices.mps:
@@ -161,8 +172,9 @@ def _require_gpus(setting: str, lists: Sequence[tuple[int, ...]], devices: Devic
     missing = [gpu for gpu in every if gpu >= len(devices.gpus)]
     if missing:
         last = f", numbered to {len(devices.gpus) - 1}" if devices.gpus else ""
+        advice = "name others" if devices.gpus else "remove it, or use machines with GPUs"
         raise ConfigError(
-            f"{setting} names GPU {missing[0]}, but the plan is for {devices.describe()}{last}: name others"
+            f"{setting} names GPU {missing[0]}, but the plan is for {devices.describe()}{last}: {advice}"
         )
     twice = [gpu for gpu in every if every.count(gpu) > 1]
     if twice:

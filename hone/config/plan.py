@@ -5,6 +5,7 @@ Tokens and memory are upper bounds; nothing is loaded or started.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,14 +13,17 @@ from pathlib import Path
 from hone.agents.scaffold import load_scaffold
 from hone.agents.settings import AgentSettings, BashAgentSettings, BlackboxAgentSettings
 from hone.config.device_plan import MachinePlan, plan_devices
+from hone.config.fields import ConfigError
 from hone.config.fitting import refusal
 from hone.config.models import policy_shape, uses_policy
-from hone.config.run import Command, RunSettings
+from hone.config.placement import devices_of_run, resolve_placement
+from hone.config.run import SAMPLING, Command, RunSettings
 from hone.evaluate.settings import parse_slice
 from hone.policy.hub import cached_model, hub_name
 from hone.policy.settings import LocalEngineSettings, ServerEngineSettings
 from hone.tasks.settings import SelectSettings
 from hone.tasks.sources import CURRICULUM, load_splits
+from hone.train.ranks.calls import ADDRESS, KEY
 from hone.utils.devices import Devices, find_devices
 
 
@@ -44,7 +48,7 @@ class Plan:
 
 
 def make_plan(settings: RunSettings, command: Command, devices: Devices | None = None) -> Plan:
-    """Return the plan of a command on `devices`, by default those of this machine.
+    """Return the plan of a command on `devices`, by default this machine and `placement.nodes` like it.
 
     Raises ConfigError if the recipe lacks a setting, TaskError for a bad task file, ScaffoldError for bad
     prompts or a bad program of the agent.
@@ -55,8 +59,8 @@ def make_plan(settings: RunSettings, command: Command, devices: Devices | None =
     sizes = _set_sizes(settings)
     steps, rollouts = _work(settings, command, sizes)
     judge = settings.judge_as_policy() if _judges(settings, command) else None
-    sandboxes = 0 if command == "sft" else settings.rollout.concurrent_episodes
-    found = find_devices() if devices is None else devices
+    sandboxes = settings.rollout.concurrent_episodes if command in SAMPLING else 0
+    found = devices_of_run(settings, find_devices()) if devices is None else devices
     return Plan(
         run_dir=settings.run_dir,
         model=model,
@@ -66,14 +70,14 @@ def make_plan(settings: RunSettings, command: Command, devices: Devices | None =
         rollouts=rollouts,
         tokens=0 if shape is None else rollouts * settings.engine.context_tokens,
         sandboxes=sandboxes,
-        engine="" if command == "sft" or not uses_policy(settings, command) else _engine(settings),
+        engine=_engine(settings) if command in SAMPLING and uses_policy(settings, command) else "",
         judge="" if judge is None else f"{policy_shape(judge, 'eval')[1]}, {_engine(judge)}",
         sandboxes_gib=sandboxes * settings.sandbox.memory_mib / 1024,
         machine=plan_devices(settings, command, found),
         refusal=refusal(settings, command, found),
         downloads=tuple(_downloads(settings, command)),
-        missing=tuple(_missing(settings, command)),
-        unused=() if command == "sft" else _unused(settings.agent),
+        missing=tuple(_missing(settings, command, found)),
+        unused=_unused(settings.agent) if command in SAMPLING else (),
     )
 
 
@@ -112,12 +116,25 @@ def _downloads(settings: RunSettings, command: Command) -> Iterator[str]:
             yield str(model.path)
 
 
-def _missing(settings: RunSettings, command: Command) -> Iterator[str]:
+def _missing(settings: RunSettings, command: Command, devices: Devices) -> Iterator[str]:
     judge = settings.judge.model if _judges(settings, command) else None
     if judge is not None and not hub_name(judge.path) and not judge.path.exists():
         yield f"the judge's model, in {judge.path}: set judge.model.path to a folder or to a model on the hub"
     if settings.tasks.source != CURRICULUM and not Path(settings.tasks.source).exists():
         yield f"the tasks, in {settings.tasks.source}: hone tasks import --help, docs/05-tasks.md"
+    unset = [name for name in (ADDRESS, KEY) if not os.environ.get(name)]
+    if unset and _has_ranks_elsewhere(settings, command, devices):
+        variables = " and ".join(unset)
+        yield f"the ranks of the other machines: set {variables} and start them, docs/07-training.md"
+
+
+def _has_ranks_elsewhere(settings: RunSettings, command: Command, devices: Devices) -> bool:
+    """Return whether the trainer has GPUs of other machines, where the run starts no ranks."""
+    try:
+        gpus = resolve_placement(settings, devices, command).trainer_gpus
+    except ConfigError:  # which the machine's plan holds
+        return False
+    return any(gpu >= devices.gpus_per_node for gpu in gpus)
 
 
 def _work(settings: RunSettings, command: Command, sizes: dict[str, int]) -> tuple[int, int]:
@@ -133,6 +150,7 @@ def _work(settings: RunSettings, command: Command, sizes: dict[str, int]) -> tup
     return {
         "sft": (batches, demonstrations),
         "train": (settings.train.steps, sampled),
+        "replay": (settings.train.steps, 0),
         "eval": (0, evaluated),
         "quickstart": (batches + settings.train.steps, demonstrations + sampled + twice),
     }[command]

@@ -25,7 +25,8 @@ from hone.settings import Mark, Settings
 from hone.tasks.settings import TasksSettings
 from hone.train.settings import MetricsSettings, SftSettings, TrainSettings
 
-Command = Literal["sft", "train", "eval", "quickstart"]
+Command = Literal["sft", "train", "replay", "eval", "quickstart"]
+SAMPLING: tuple[Command, ...] = ("train", "eval", "quickstart")  # the commands that open an engine
 
 
 class DemonstrationSettings(Settings):

@@ -6,13 +6,11 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
 from hone.config import RunSettings
-from hone.config.placement import resolve_placement
+from hone.config.placement import devices_of_run, resolve_placement
 from hone.config.run import Command
 from hone.config.settings import PlacementSettings
-from hone.grading.settings import JudgeSettings
 from hone.policy.engine import Engine
 from hone.policy.engines.fleet import Fleet
-from hone.policy.settings import LocalEngineSettings
 from hone.utils.devices import find_devices
 
 
@@ -22,7 +20,7 @@ def place(settings: RunSettings, command: Command) -> RunSettings:
     `placement.engine` and `placement.judge` are then () for servers that have no GPU of their own, and
     `placement.colocate` says whether the engine sleeps while training. Raises ConfigError, DeviceError.
     """
-    found = resolve_placement(settings, find_devices(), command)
+    found = resolve_placement(settings, devices_of_run(settings, find_devices()), command)
     placement = PlacementSettings(
         trainer="auto" if found.trainer == "none" else found.trainer,
         engine=found.engine,
@@ -38,13 +36,7 @@ def place_trainer(settings: RunSettings) -> RunSettings:
 
     Raises ConfigError, DeviceError.
     """
-    alone = {
-        "engine": LocalEngineSettings(),
-        "judge": JudgeSettings(),
-        "placement": PlacementSettings(trainer=settings.placement.trainer, nodes=settings.placement.nodes),
-    }
-    placed = place(settings.model_copy(update=alone), "train")
-    return settings.model_copy(update={"placement": placed.placement})
+    return place(settings, "replay")
 
 
 def trainer_device(settings: RunSettings) -> str:

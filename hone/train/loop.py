@@ -74,7 +74,8 @@ async def train(run: TrainRun) -> None:
         try:
             return await _train(run)
         except RankError as error:
-            await run_in_thread(restarts.after, error)
+            async with run.while_training():  # new ranks need the memory of an engine on their GPUs
+                await run_in_thread(restarts.after, error)
 
 
 async def _train(run: TrainRun) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import platform
 import shutil
@@ -61,6 +62,12 @@ def equal_devices(
     gpu = [Gpu(name=name, memory_gib=memory_gib, free_gib=memory_gib)] * gpus
     host = 2 * gpus * memory_gib if host_gib is None else host_gib
     return Devices(gpus=tuple(gpu * nodes), host_gib=host, nodes=nodes)
+
+
+def repeated(machine: Devices, nodes: int) -> Devices:
+    """Return `machine` and others like it, `nodes` in total, whose GPUs are empty."""
+    empty = [dataclasses.replace(gpu, free_gib=gpu.memory_gib, processes=()) for gpu in machine.gpus]
+    return dataclasses.replace(machine, gpus=(*machine.gpus, *empty * (nodes - 1)), nodes=nodes)
 
 
 def find_devices(environment: Mapping[str, str] = os.environ) -> Devices:

@@ -49,3 +49,20 @@ def test_show_prints_judge_and_progress_scores_of_turns(
     record = json.loads(capsys.readouterr().out)
     assert record["turn_rewards"] == {"0": 0.75}
     assert record["scores"]["score"] == -0.25
+
+
+def test_show_prints_the_validations_of_a_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = make_run(tmp_path / "run")
+    results = [(0, 0, 0.0, 1.0), (2, 40, 0.6, 0.9)]  # every rollout of the first one met a fault
+    with (run / "metrics.jsonl").open("a") as file:
+        for step, n, low, high in results:
+            record = {"kind": "validation", "step": step, "n": n, "low": low, "high": high}
+            file.write(json.dumps({**record, "resolve_rate": 0.775 if n else 0.0}) + "\n")
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setattr(sys, "argv", ["hone", "show", str(run)])
+    assert main() == 0
+    out = capsys.readouterr().out
+    assert "Validation (95 % interval)" in out
+    assert "77.5 % (60.0 to 90.0)" in out

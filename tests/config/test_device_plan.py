@@ -242,3 +242,44 @@ def test_changed_settings_keep_what_the_recipe_sets(recipe: Path):
     assert changed.engine == settings.engine
     assert changed.train.algorithm == settings.train.algorithm
     assert changed.train.ranks == 2
+
+
+@pytest.mark.parametrize("option", [("--gpu-memory", "nan"), ("--gpu-memory", "0"), ("--host-memory", "-5")])
+def test_memory_that_no_machine_has_is_a_usage_error(
+    recipe: Path,
+    option: tuple[str, str],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+):
+    from hone.cli import main
+
+    monkeypatch.setattr("sys.argv", ["hone", "plan", str(recipe), "--gpus", "8", *option])
+    assert main() == 2
+    assert f"{option[0]} is {option[1]}: pass the memory in GiB, above 0" in capsys.readouterr().err
+
+
+def test_training_again_on_stored_rollouts_plans_the_trainer_alone(recipe: Path):
+    sets = ["placement.colocate=true", "train.lora.rank=8"]
+    (row,) = planned(recipe, sets, LARGE, "replay").devices
+    assert (row.uses, row.parts["engine"]) == (("rank 0",), 0)
+    assert row.parts["moments"] == trainer(recipe, *sets, devices=LARGE).parts["moments"]
+
+
+def test_training_again_that_does_not_fit_is_refused_before_it_starts(
+    recipe: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    from hone.cli import main
+
+    run, out = tmp_path / "run", tmp_path / "again"
+    run.mkdir()
+    (run / "config.toml").write_text(recipe.read_text())
+    monkeypatch.setattr("hone.utils.devices.find_devices", lambda: CPU)
+    monkeypatch.setattr("sys.argv", ["hone", "replay", str(run), "--out", str(out)])
+    assert main() == 2
+    assert "the run does not fit one machine without a GPU" in capsys.readouterr().err
+    assert not out.exists()
+
+
+def test_conflict_of_settings_is_not_blamed_on_the_machine(recipe: Path):
+    text = refusal(resolve(recipe, ["engine.kind=local", "placement.colocate=true"]), "train", EIGHT)
+    assert text.endswith("remove it, or give them GPUs of placement.trainer")

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from hone.config import ConfigError, resolve
-from hone.config.placement import Placement, resolve_placement
+from hone.config.placement import Placement, devices_of_run, resolve_placement
 from hone.config.run import Command
-from hone.utils.devices import DeviceError, Devices, equal_devices, find_devices, visible_devices
+from hone.utils.devices import DeviceError, Devices, Gpu, equal_devices, find_devices, visible_devices
 
 NONE = Devices(gpus=(), host_gib=16.0)
 EIGHT, TWO_NODES = equal_devices(8, 80), equal_devices(8, 80, nodes=2)
@@ -87,6 +87,12 @@ def test_evaluation_leaves_the_trainers_gpus_to_the_engine():
             TWO_NODES,
             "names GPU 9 of another machine, where the run",
         ),
+        (
+            ["train.learner=ranks", "train.ranks=16"],
+            TWO_NODES,
+            "train.ranks is 16, but placement.nodes is 1, with 8 GPUs each: set placement.nodes",
+        ),
+        (["placement.engine=[[0]]"], NONE, "one machine without a GPU, 16 GiB of memory: remove it, or use"),
         (["placement.nodes=3"], TWO_NODES, "placement.nodes is 3, but the plan is for 2 machines"),
         (["engine.kind=local", "placement.engine=[[0]]"], EIGHT, 'has no effect with engine kind "local"'),
         (
@@ -128,6 +134,15 @@ def test_value_that_is_no_device_is_an_error(text: str, said: str):
 def test_servers_of_other_machines_have_gpus_of_the_plan():
     sets = ["placement.engine=[[8, 9]]", "engine.urls=['http://b:8000']", "placement.nodes=2"]
     assert placed(*sets, devices=TWO_NODES).engine == ((8, 9),)
+
+
+def test_run_on_several_machines_counts_machines_like_this_one():
+    settings = resolve(None, ["placement.nodes=2"])
+    used = Gpu(name="", memory_gib=80, free_gib=20, processes=(4711,))
+    found = devices_of_run(settings, Devices(gpus=(used,), host_gib=160))
+    assert (found.nodes, found.gpus_per_node) == (2, 1)
+    assert [(gpu.free_gib, gpu.processes) for gpu in found.gpus] == [(20, (4711,)), (80, ())]
+    assert devices_of_run(settings, NONE) == NONE
 
 
 def nvidia_smi(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:

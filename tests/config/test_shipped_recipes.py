@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.plans import MACHINES, RECIPES, own_plan, recipes
-from hone.config import dump, resolve
+from benchmarks.plans import MACHINES, RECIPES, own_machine, own_plan, recipes
+from hone.config import dump, make_plan, resolve
 from hone.config.device_plan import plan_devices
 from hone.config.fitting import refusal, suggest
-from hone.utils.devices import Devices
+from hone.utils.devices import Devices, equal_devices
 
 SHIPPED = recipes()
 # fits: 1 x 24 GiB, 1 x 80 GiB, 8 x 80 GiB, 8 machines of 8 x 80 GiB
@@ -46,6 +46,18 @@ def test_recipe_states_its_hardware_and_plan(path: Path):
     comment, plan = own_plan(path)
     assert plan.fits
     assert comment in path.read_text()
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
+def test_recipe_starts_on_the_first_of_its_machines(path: Path, monkeypatch: pytest.MonkeyPatch):
+    """`hone train` sees one machine; the others of `placement.nodes` are taken to be like it."""
+    machine = own_machine(path)[1]
+    first = equal_devices(machine.gpus_per_node, 80, host_gib=machine.host_gib)
+    monkeypatch.setattr("hone.config.plan.find_devices", lambda: first)
+    plan = make_plan(resolve(path), "train")
+    assert plan.refusal == ""
+    other_ranks = [text for text in plan.missing if text.startswith("the ranks of the other machines")]
+    assert bool(other_ranks) == (path.stem in ("swe-8b-prm", "swe-32b-4nodes", "swe-32b"))
 
 
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)

@@ -6,7 +6,7 @@ import pytest
 
 from hone.config import RunSettings, resolve
 from hone.launch import placement
-from hone.launch.placement import engine_gpus, place, place_trainer, trainer_device
+from hone.launch.placement import engine_gpus, place, place_trainer, trainer_device, trainer_gpus
 from hone.utils.devices import Devices, equal_devices
 
 
@@ -45,6 +45,13 @@ def test_machine_without_gpus_leaves_servers_as_they_are(machine):
     assert trainer_device(placed) == "cpu"
     assert engine_gpus(placed) == ()
     assert place(placed, "train") == placed
+
+
+def test_ranks_on_another_machine_have_gpus_of_the_run(machine):
+    machine(equal_devices(4, 80))
+    sets = ["train.learner=ranks", "train.ranks=8", "placement.nodes=2", "engine.urls=['http://a:1']"]
+    placed = place(resolve(None, ["engine.kind=vllm", *sets]), "train")
+    assert trainer_gpus(placed) == tuple(range(8))
 
 
 def test_training_on_stored_rollouts_needs_no_gpus_for_an_engine(machine):

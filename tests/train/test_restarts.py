@@ -1,9 +1,14 @@
 from __future__ import annotations
 
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
+from hone.train import loop
 from hone.train.errors import RankError, TrainError
 from hone.train.restarts import Restarts
 from hone.train.trainer import Trainer
@@ -44,6 +49,32 @@ def test_rank_that_dies_at_the_start_takes_a_restart() -> None:
     with pytest.raises(RankError, match="again"):
         restarts.after(RankError("second"))
     assert not ranks.errors
+
+
+def test_engine_sleeps_while_the_ranks_start_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On the GPUs of an engine that is awake they would find no room."""
+    moments: list[str] = []
+    attempts = iter([RankError("rank 1 was killed"), None])
+
+    async def train(_: loop.TrainRun) -> None:
+        if (error := next(attempts)) is not None:
+            raise error
+
+    @asynccontextmanager
+    async def asleep() -> AsyncGenerator[None]:
+        moments.append("asleep")
+        yield
+        moments.append("awake")
+
+    monkeypatch.setattr(loop, "_train", train)
+    run: Any = SimpleNamespace(
+        trainer=SimpleNamespace(restart=lambda: moments.append("restart")),
+        settings=SimpleNamespace(restarts=1),
+        warn=lambda _: None,
+        while_training=asleep,
+    )
+    asyncio.run(loop.train(run))
+    assert moments == ["asleep", "restart", "awake"]
 
 
 def test_ranks_that_cannot_start_end_the_run() -> None:

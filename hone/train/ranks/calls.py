@@ -19,6 +19,7 @@ import os
 import secrets
 import socket
 import struct
+import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -33,6 +34,8 @@ ADDRESS, KEY = "HONE_RANKS_ADDRESS", "HONE_RANKS_KEY"
 CANCEL = "cancel"
 LEAVE = "leave"  # the group of the engine servers
 START = "start"  # the first call: (LearnerSpec, timeout in seconds)
+CONNECT_S = 1800.0  # that a rank of another machine waits for the run
+_RETRY_S = 0.5
 _HANDSHAKE_S = 10.0
 
 
@@ -54,7 +57,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The result of a call, or its error; `trace` is set for errors that no rank survives."""
+    """The result of a call, or its error; `trace` is set for errors that are not HoneErrors."""
 
     value: Any = None
     error: BaseException | None = None
@@ -68,6 +71,7 @@ class RankListener:
         """Listen on `address`, or on a new abstract socket of this machine. Raises RankError."""
         self.address = address or f"unix:hone-ranks-{secrets.token_hex(8)}"
         self.key = key or secrets.token_bytes(32)
+        self.refused = 0  # connections with another key
         family, name = _parse(self.address)
         self._socket = socket.socket(socket.AF_UNIX if family == "unix" else socket.AF_INET)
         try:
@@ -101,7 +105,8 @@ class RankListener:
             deliver_challenge(connection, self.key)
             answer_challenge(connection, self.key)
             hello = connection.recv()
-        except (AuthenticationError, EOFError, OSError):
+        except (AuthenticationError, EOFError, OSError) as error:
+            self.refused += isinstance(error, AuthenticationError)
             connection.close()
             return None
         with socket.socket(fileno=os.dup(connection.fileno())) as again:
@@ -112,18 +117,45 @@ class RankListener:
         self._socket.close()
 
 
-def connect(environment: Mapping[str, str]) -> Connection:
-    """Return a rank's connection to the run. Raises RankError without the variables, OSError."""
-    if not environment.get(ADDRESS) or not environment.get(KEY):
-        raise RankError(
-            f"{ADDRESS} and {KEY} are not set: the run prints them when it waits for ranks of other machines"
-        )
-    family, name = _parse(environment[ADDRESS])
-    return Client(
-        name,
-        family="AF_UNIX" if family == "unix" else "AF_INET",
-        authkey=bytes.fromhex(environment[KEY]),
-    )
+def ranks_elsewhere(environment: Mapping[str, str]) -> tuple[str, bytes] | None:
+    """Return the address and the key for ranks that something else starts; None if neither is set.
+
+    Raises RankError if one of them is missing or malformed.
+    """
+    unset = [name for name in (ADDRESS, KEY) if not environment.get(name)]
+    if len(unset) == 2:
+        return None
+    if unset:
+        raise RankError(f"{unset[0]} is not set: set {ADDRESS} and {KEY}, equal for the run and its ranks")
+    _parse(environment[ADDRESS])
+    try:
+        return environment[ADDRESS], bytes.fromhex(environment[KEY])
+    except ValueError:
+        raise RankError(f"{KEY} is not in hexadecimal digits: make one with openssl rand -hex 32") from None
+
+
+def connect(environment: Mapping[str, str], wait_s: float = CONNECT_S) -> Connection:
+    """Return a rank's connection to the run, which may begin to listen on TCP up to `wait_s` later.
+
+    Raises RankError without the variables, for another key, and if no run listens.
+    """
+    found = ranks_elsewhere(environment)
+    if found is None:
+        raise RankError(f"{ADDRESS} and {KEY} are not set: set them as for the run")
+    address, key = found
+    family, name = _parse(address)
+    deadline = time.monotonic() + (wait_s if family == "tcp" else 0.0)
+    while True:
+        try:
+            return Client(name, family="AF_UNIX" if family == "unix" else "AF_INET", authkey=key)
+        except AuthenticationError:
+            raise RankError(f"the run at {address} has another key: set {KEY} as for the run") from None
+        except (EOFError, OSError) as error:
+            if time.monotonic() >= deadline:
+                raise RankError(
+                    f"no run listens on {address} ({error}): start it, or correct {ADDRESS}"
+                ) from error
+        time.sleep(_RETRY_S)
 
 
 def read_calls(
@@ -144,7 +176,7 @@ def read_calls(
 
 def versions() -> str:
     """The packages that decide what a rank computes; equal in the run and its ranks."""
-    return ", ".join(f"{name} {metadata.version(name)}" for name in ("torch", "transformers"))
+    return ", ".join(f"{name} {metadata.version(name)}" for name in ("hone", "torch", "transformers"))
 
 
 def _parse(address: str) -> tuple[str, Any]:

@@ -20,7 +20,6 @@ from hone.train.batches import TrainRow
 from hone.train.errors import RankError
 from hone.train.learner import LearnerSpec, PassReport, Usage
 from hone.train.ranks.calls import (
-    ADDRESS,
     CANCEL,
     KEY,
     LEAVE,
@@ -29,6 +28,7 @@ from hone.train.ranks.calls import (
     Call,
     Hello,
     RankListener,
+    ranks_elsewhere,
     versions,
 )
 from hone.train.ranks.launcher import RankProcesses
@@ -181,14 +181,10 @@ class RanksLearner:
                     connection.send(message)
 
     def _start(self) -> None:
-        outside = {name: os.environ.get(name, "") for name in (ADDRESS, KEY)}
-        listener = (
-            RankListener(outside[ADDRESS], bytes.fromhex(outside[KEY]))
-            if all(outside.values())
-            else RankListener()
-        )
+        outside = ranks_elsewhere(os.environ)
+        listener = RankListener(*outside) if outside else RankListener()
         try:
-            if not all(outside.values()):
+            if not outside:
                 self._processes = RankProcesses(
                     self.spec.settings.ranks,
                     connection=listener.environment,
@@ -213,8 +209,10 @@ class RanksLearner:
             for rank in self._processes.dead() if self._processes else ():
                 raise self._fail(f"{self._ended(rank)} before it connected", rank)
             if time.monotonic() > deadline:
+                refused = f"; with another {KEY}: {listener.refused}" if listener.refused else ""
                 raise self._fail(
-                    f"rank {missing[0]} did not connect to {listener.address} within {self._timeout_s:.0f} s",
+                    f"rank {missing[0]} did not connect to {listener.address} within {self._timeout_s:.0f} s"
+                    f"{refused}",
                     missing[0],
                 )
             accepted = listener.accept(_POLL_S)
@@ -262,6 +260,9 @@ class RanksLearner:
             open_ = {c: rank for rank, c in self._connections.items() if rank not in answers}
             ready = wait(list(open_), max(0.0, deadline - time.monotonic()))
             if not ready:
+                for rank, answer in answers.items():
+                    if answer.error is not None:
+                        raise self._fail(f"rank {rank} failed in {method}: {answer.error}", rank)
                 late = ", ".join(str(rank) for rank in sorted(open_.values()))
                 raise self._fail(f"rank {late} did not finish {method} in time", min(open_.values()))
             for connection in ready:
@@ -274,6 +275,8 @@ class RanksLearner:
                     self._raise_if_dead(method)
                     raise self._fail(f"rank {rank} failed in {method}: {answer.error}", rank)
                 answers[rank] = answer
+                if answer.error is not None and method == START:
+                    raise answer.error  # the others may wait for this rank in a collective
                 if answer.error is not None:
                     deadline = min(deadline, time.monotonic() + _GRACE_S)
         return answers

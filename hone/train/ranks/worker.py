@@ -7,7 +7,7 @@ The environment is torchrun's (RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER
         -m hone.train.ranks.worker
 
 The rank serves calls until the run closes the connection or is gone, and then exits at once, even from the
-middle of a collective.
+middle of a collective. Exit code 1, at which torchrun stops the others: the run has refused this rank.
 """
 
 from __future__ import annotations
@@ -20,8 +20,6 @@ import threading
 import traceback
 from typing import TYPE_CHECKING, Any
 
-from hone.policy.engine import EngineError
-from hone.train.errors import TrainError
 from hone.train.ranks.calls import (
     CANCEL,
     LEAVE,
@@ -33,6 +31,7 @@ from hone.train.ranks.calls import (
     read_calls,
     versions,
 )
+from hone.utils.errors import HoneError
 
 if TYPE_CHECKING:
     from hone.policy.engines.nccl import OpenSender
@@ -43,21 +42,28 @@ def main(open_sender: OpenSender | None = None) -> None:
     """Serve calls; `open_sender`: how rank 0 sends weights to engine servers, by default over NCCL."""
     os.dup2(2, 1)  # one log per rank
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the run, which stops its ranks
-    connection = connect(os.environ)
+    try:
+        connection = connect(os.environ)
+    except HoneError as error:
+        sys.exit(f"hone: {error}")
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     connection.send(Hello(rank, size, os.getpid(), versions()))
     calls: queue.SimpleQueue[Call] = queue.SimpleQueue()
-    cancelled = threading.Event()
+    cancelled, called = threading.Event(), threading.Event()
 
     def on_call(call: Call) -> None:
+        called.set()
         cancelled.clear()  # here, so that a cancel that follows the call is not lost
         calls.put(call)
 
     def read() -> None:
         read_calls(connection, on_call, {CANCEL: cancelled.set, LEAVE: serve.leave_servers})
-        sys.stderr.write("the run has closed the connection\n")
+        when = "" if called.is_set() else " before its first call: see the error of the run"
+        sys.stderr.write(f"the run has closed the connection{when}\n")
         sys.stderr.flush()
-        os._exit(0)  # the main thread may be inside a collective that will never end
+        os._exit(
+            0 if called.is_set() else 1
+        )  # the main thread may be inside a collective that will never end
 
     serve = Server(cancelled, open_sender)
     threading.Thread(target=read, daemon=True).start()
@@ -76,7 +82,7 @@ class Server:
     def answer(self, call: Call) -> Answer:
         try:
             return Answer(self._call(call))
-        except (TrainError, EngineError) as error:
+        except HoneError as error:
             return Answer(error=error)
         except Exception as error:
             trace = traceback.format_exc()
