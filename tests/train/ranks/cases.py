@@ -64,7 +64,7 @@ def make_spec(
     parallel: ParallelSettings | None = None,
     optimizer: OptimizerSettings | None = None,
     objective: Objective | None = None,
-    timeout_s: float = 120.0,
+    timeout_s: float = 280.0,  # ends a test that would hang, before pytest does
     **spec: Any,
 ) -> LearnerSpec:
     """The spec of a learner on ranks, of a model that is written into `folder`."""

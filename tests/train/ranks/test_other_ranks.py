@@ -3,38 +3,39 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import sys
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.connection import Connection
 from pathlib import Path
 
 import pytest
 
+from hone.policy.engines.managed_server import reserved_port
 from hone.train.errors import RankError, TrainError
 from hone.train.learner import LearnerSpec
 from hone.train.loss import policy_objective
 from hone.train.ranks.calls import ADDRESS, KEY, START, Answer, Hello, RankListener, connect, versions
 from hone.train.ranks.learner import RanksLearner
 from hone.train.settings import LearnerSettings, LossSettings, OptimizerSettings, PassSettings
+from tests.waiting import LIMIT_S
 
 pytestmark = pytest.mark.model
 WORKER = "hone.train.ranks.worker"
 
 
 @pytest.fixture
-def environment(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+def environment(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, str]]:
     """The address and the key of the run, set for this process."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        found = {ADDRESS: f"tcp:127.0.0.1:{free.getsockname()[1]}", KEY: "ab" * 32}
-    for name, value in found.items():
-        monkeypatch.setenv(name, value)
-    return found
+    with reserved_port("127.0.0.1") as port:
+        found = {ADDRESS: f"tcp:127.0.0.1:{port}", KEY: "ab" * 32}
+        for name, value in found.items():
+            monkeypatch.setenv(name, value)
+        yield found
 
 
-def open_learner(folder: Path, *, timeout_s: float = 60.0) -> RanksLearner:
+def open_learner(folder: Path, *, timeout_s: float = LIMIT_S) -> RanksLearner:
     """Wait for two ranks."""
     spec = LearnerSpec(
         model=folder,
@@ -89,13 +90,26 @@ def test_rank_that_comes_twice_is_refused(environment: dict[str, str], tmp_path:
         assert all(map(is_closed, ranks.result()))
 
 
-def test_rank_with_another_key_is_named_on_both_sides(environment: dict[str, str], tmp_path: Path) -> None:
+def test_rank_with_another_key_is_told_so(environment: dict[str, str]) -> None:
+    listener = RankListener(environment[ADDRESS], bytes.fromhex(environment[KEY]))
     with ThreadPoolExecutor(1) as pool:
         rank = pool.submit(connect, {**environment, KEY: "cd" * 32})
-        with pytest.raises(RankError, match=r"rank 0 did not connect .*; with another HONE_RANKS_KEY: 1"):
-            open_learner(tmp_path, timeout_s=2.0)
+        while not listener.refused:
+            assert listener.accept(LIMIT_S) is None
         with pytest.raises(RankError, match=r"has another key: set HONE_RANKS_KEY as for the run"):
             rank.result()
+    listener.close()
+
+
+def test_run_counts_ranks_with_another_key(
+    environment: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(listener: RankListener, _: float) -> None:
+        listener.refused += 1
+
+    monkeypatch.setattr(RankListener, "accept", refuse)
+    with pytest.raises(RankError, match=r"rank 0 did not connect .*; with another HONE_RANKS_KEY: \d"):
+        open_learner(tmp_path, timeout_s=0.01)
 
 
 def test_rank_waits_for_a_run_that_starts_later(environment: dict[str, str]) -> None:
@@ -103,7 +117,7 @@ def test_rank_waits_for_a_run_that_starts_later(environment: dict[str, str]) -> 
         rank = pool.submit(connect, environment)
         listener = RankListener(environment[ADDRESS], bytes.fromhex(environment[KEY]))
         pool.submit(lambda: rank.result().send("hello"))
-        accepted = listener.accept(60.0)
+        accepted = listener.accept(LIMIT_S)
         listener.close()
     assert accepted is not None
 
@@ -169,7 +183,12 @@ def test_half_or_malformed_address_is_refused_by_run_and_rank(
 def test_worker_that_cannot_connect_prints_one_line() -> None:
     alone = {name: value for name, value in os.environ.items() if name not in (ADDRESS, KEY)}
     done = subprocess.run(
-        [sys.executable, "-m", WORKER], env=alone, capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-m", WORKER],
+        env=alone,
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        check=False,
     )
     assert done.returncode == 1
     assert done.stderr == f"hone: {ADDRESS} and {KEY} are not set: set them as for the run\n"
@@ -183,6 +202,6 @@ def test_torchrun_of_another_size_ends_with_the_run(environment: dict[str, str],
     ) as ranks:
         with pytest.raises(RankError, match=r"rank [0-2] of 3 .* but this run has 2 ranks"):
             open_learner(tmp_path)
-        errors = ranks.communicate(timeout=60)[1]
+        errors = ranks.communicate(timeout=LIMIT_S)[1]
     assert ranks.returncode != 0
     assert "the run has closed the connection before its first call" in errors
