@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import signal
+import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,6 +18,7 @@ from hone.train.settings import MetricsSettings
 from hone.train.sinks import process
 from hone.train.sinks.process import WORKER, ProcessSink, open_sinks
 from hone.utils import processes
+from tests.waiting import LIMIT_S
 
 FAKE_WANDB = """
 import json, os
@@ -167,3 +170,23 @@ def test_real_tracker_takes_a_run_and_its_continuation(
         assert len([path for path in files if path.name == f"run-{run_id}.wandb"]) == 2
     else:
         assert "hone.db" in {path.name for path in files}
+
+
+BLOCKED = """
+import threading
+from hone.train.sinks import worker
+class Blocked:
+    def __init__(self, options): pass
+    def write(self, *record): threading.Event().wait()
+worker.TRACKERS["blocked"] = Blocked
+worker.main(close_s=1)
+"""
+
+
+def test_tracker_that_blocks_ends_after_its_run_was_killed() -> None:
+    """A killed run leaves it the end of its input."""
+    records = ['{"tracker": "blocked"}', '{"kind": "train", "step": 0, "metrics": {}}']
+    done = subprocess.run(
+        [sys.executable, "-c", BLOCKED], input="\n".join(records), text=True, timeout=LIMIT_S, check=False
+    )
+    assert done.returncode == -signal.SIGALRM

@@ -9,22 +9,32 @@ nothing but its unsent records. On an error the last line of its output says why
 from __future__ import annotations
 
 import json
+import queue
 import signal
 import sys
+import threading
 
 from hone.train.sinks.trackers import TRACKERS
 
-CLOSE_S = 120  # after this the process ends, whatever the tracker waits for
+CLOSE_S = 120  # from the end of the input, also of a run that was killed, until this process ends
 
 
-def main() -> int:
+def main(close_s: int = CLOSE_S) -> int:
     options = json.loads(sys.stdin.readline())
+    records: queue.SimpleQueue[str] = queue.SimpleQueue()
+
+    def read() -> None:
+        for line in sys.stdin:
+            records.put(line)
+        signal.alarm(close_s)  # its default action ends the process, whatever the tracker waits for
+        records.put("")
+
+    threading.Thread(target=read, daemon=True).start()
     try:
         sink = TRACKERS[options["tracker"]](options)
-        for line in sys.stdin:
+        while line := records.get():
             record = json.loads(line)
             sink.write(record["kind"], record["step"], record["metrics"])
-        signal.alarm(CLOSE_S)  # also when the trainer was killed
         sink.close()
     except Exception as error:
         lines = str(error).strip().splitlines()
