@@ -103,7 +103,7 @@ def test_tracker_that_cannot_start_warns_once(
 
 def test_records_after_a_tracker_died_are_counted(tmp_path: Path) -> None:
     warnings: list[str] = []
-    dead = sink(tmp_path, warnings, python("print('gone'); raise SystemExit(3)"))
+    dead = sink(tmp_path, warnings, python("input(); print('gone'); raise SystemExit(3)"))
     dead._process.wait()
     dead.write("train", 0, {"loss": 1.0})
     dead._thread.join()

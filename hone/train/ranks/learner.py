@@ -7,11 +7,11 @@ import os
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -32,8 +32,10 @@ from hone.train.ranks.calls import (
     versions,
 )
 from hone.train.ranks.launcher import RankProcesses
-from hone.train.ranks.servers import RanksSender
 from hone.types import Float32
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 _EXIT_S = 5.0  # for the exit code of a rank that has closed its connection
 _DEAD_S = 1.0  # for the end of a rank, after another has failed
@@ -310,6 +312,35 @@ class RanksLearner:
         self.close()
         self._failure = f"{what}; all ranks are stopped{log}"
         return RankError(self._failure)
+
+
+class RanksSender:
+    """The `Sender` of a run with ranks: rank 0 of the ranks is rank 0 of the servers' group."""
+
+    def __init__(self, learner: RanksLearner, kind: str) -> None:
+        self._learner = learner
+        self._kind = kind
+        self._joined: int | None = None  # the start of the ranks that joined
+
+    @property
+    def in_group(self) -> bool:
+        return self._joined == self._learner.starts
+
+    def address(self) -> tuple[str, int]:
+        return self._learner.server_address()
+
+    def join(self, rendezvous: Rendezvous) -> None:
+        starts = self._learner.starts
+        self._learner.join_servers(self._kind, rendezvous)
+        self._joined = starts
+
+    def broadcast(self, tensors: Iterable[Tensor]) -> None:
+        """Send the weights of the ranks; `tensors` has none, because this process holds no weights."""
+        self._learner.broadcast()
+
+    def leave(self) -> None:
+        self._joined = None
+        self._learner.leave_servers()
 
 
 def merge(parts: Sequence[PassReport]) -> PassReport:

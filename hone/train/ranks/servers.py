@@ -1,7 +1,7 @@
 """Send the weights of all ranks to the engine servers over NCCL.
 
     ServerGroup    on each rank; rank 0 is in the servers' group, with its own GPU
-    RanksSender    in the process of the run: forwards to the ranks, no weights pass through it
+    RanksSender    (learner.py) in the process of the run: forwards to the ranks, which alone hold weights
 
 Every rank gathers every tensor, layer by layer and in the same order. If rank 0 cannot send, it gathers the
 rest without sending: the ranks stay usable, and the run gets an EngineError.
@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch.distributed as dist
 from torch import Tensor
@@ -24,9 +24,6 @@ from hone.policy.errors import PolicyError
 from hone.train.errors import TrainError
 from hone.train.publish import digest_of
 from hone.train.ranks.world import World
-
-if TYPE_CHECKING:
-    from hone.train.ranks.learner import RanksLearner
 
 _LEAVE_S = 30.0  # for the end of an old group, before rank 0 joins a new one
 
@@ -117,32 +114,3 @@ def shared_digests(tensors: Iterable[tuple[str, Tensor]], world: World) -> dict[
     parts: list[Any] = [None] * world.size
     dist.all_gather_object(parts, own, group=world.control)
     return {name: parts[index % world.size][name] for index, name in enumerate(names)}
-
-
-class RanksSender:
-    """The `Sender` of a run with ranks: rank 0 of the ranks is rank 0 of the servers' group."""
-
-    def __init__(self, learner: RanksLearner, kind: str) -> None:
-        self._learner = learner
-        self._kind = kind
-        self._joined: int | None = None  # the start of the ranks that joined
-
-    @property
-    def in_group(self) -> bool:
-        return self._joined == self._learner.starts
-
-    def address(self) -> tuple[str, int]:
-        return self._learner.server_address()
-
-    def join(self, rendezvous: Rendezvous) -> None:
-        starts = self._learner.starts
-        self._learner.join_servers(self._kind, rendezvous)
-        self._joined = starts
-
-    def broadcast(self, tensors: Iterable[Tensor]) -> None:
-        """Send the weights of the ranks; `tensors` has none, because this process holds no weights."""
-        self._learner.broadcast()
-
-    def leave(self) -> None:
-        self._joined = None
-        self._learner.leave_servers()

@@ -78,7 +78,9 @@ def test_servers_receive_the_manifest_and_the_version(open_toys: OpenFleet, mode
     offsets = []
     for told in requests:
         about_weights = [
-            (path, body) for path, body in told if path not in ("/generate", "/continue_generation")
+            (path, body)
+            for path, body in told
+            if path not in ("/generate", "/continue_generation", "/weights_checker")
         ]
         assert [path for path, _ in about_weights] == [
             "/destroy_weights_update_group",

@@ -27,8 +27,7 @@ from hone.policy.engines.nccl import PublishedWeights, Sender
 from hone.train.errors import RankError
 from hone.train.publish import folder_fingerprint
 from hone.train.ranks import launcher
-from hone.train.ranks.learner import RanksLearner
-from hone.train.ranks.servers import RanksSender
+from hone.train.ranks.learner import RanksLearner, RanksSender
 from hone.train.settings import ParallelSettings
 from tests.train.ranks import gloo_rank
 from tests.train.ranks.cases import make_rows, make_spec, train_steps
