@@ -6,9 +6,10 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,6 +17,7 @@ from hone.policy.engines.managed_server import reserved_port
 from hone.train.errors import RankError, TrainError
 from hone.train.learner import LearnerSpec
 from hone.train.loss import policy_objective
+from hone.train.ranks import calls
 from hone.train.ranks.calls import ADDRESS, KEY, START, Answer, Hello, RankListener, connect, versions
 from hone.train.ranks.learner import RanksLearner
 from hone.train.settings import LearnerSettings, LossSettings, OptimizerSettings, PassSettings
@@ -112,14 +114,26 @@ def test_run_counts_ranks_with_another_key(
         open_learner(tmp_path, timeout_s=0.01)
 
 
-def test_rank_waits_for_a_run_that_starts_later(environment: dict[str, str]) -> None:
+def test_rank_waits_for_a_run_that_starts_later(
+    environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The run begins to listen once the rank's first attempt was refused."""
+    client, listeners = calls.Client, list[RankListener]()
+
+    def attempt(*args: Any, **options: Any) -> Connection:
+        try:
+            return client(*args, **options)
+        except ConnectionRefusedError:
+            listeners.append(RankListener(environment[ADDRESS], bytes.fromhex(environment[KEY])))
+            accepted.append(pool.submit(listeners[0].accept, LIMIT_S))
+            raise
+
+    accepted: list[Future[Any]] = []
+    monkeypatch.setattr(calls, "Client", attempt)
     with ThreadPoolExecutor(1) as pool:
-        rank = pool.submit(connect, environment)
-        listener = RankListener(environment[ADDRESS], bytes.fromhex(environment[KEY]))
-        pool.submit(lambda: rank.result().send("hello"))
-        accepted = listener.accept(LIMIT_S)
-        listener.close()
-    assert accepted is not None
+        connect(environment).send("hello")
+        assert accepted[0].result() is not None
+    listeners[0].close()
 
 
 def test_rank_without_a_run_ends_with_a_sentence(environment: dict[str, str]) -> None:
