@@ -167,14 +167,14 @@ def measure(model: PreTrainedModel, rows: Sequence[TrainRow], budget: int, round
             unique = sum(len(batch.forest.tokens) for batch in plan)
             for batch in plan:
                 passes[batch.kind] = passes.get(batch.kind, 0) + 1
-    losses = {name: run() for name, run in runs.items()}  # also warms up
-    assert max(losses.values()) - min(losses.values()) < 1e-4 * abs(losses["rows"]), losses
+    losses: dict[str, float] = {}
     seconds = {name: float("inf") for name in runs}
     for _ in range(rounds):
         for name, run in runs.items():
             started = time.process_time()
-            run()
+            losses[name] = run()
             seconds[name] = min(seconds[name], time.process_time() - started)
+    assert max(losses.values()) - min(losses.values()) < 1e-4 * abs(losses["rows"]), losses
     branch = sum(row.length for row in rows)
     return {
         "branch_tokens": branch,

@@ -35,8 +35,6 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-# Only `engine.weight_sync = "nccl"` uses this module, an option for the coming asynchronous pipeline. No test
-# runs the collective, which needs GPUs.
 GROUP = "hone"
 _LEAVE_S = 15.0  # after a failure, until a group that does not end is left behind
 Parameters = ParamSpec("Parameters")
@@ -50,9 +48,7 @@ class PublishedWeights:
     """The tensors of one version, by the names that a Hugging Face checkpoint has."""
 
     manifest: Manifest
-    tensors: Callable[
-        [], Iterable[Tensor]
-    ]  # in the manifest's order, layer by layer; none if ranks have them
+    tensors: Callable[[], Iterable[Tensor]]  # in the manifest's order; none where the ranks have them
     fingerprint: Fingerprint
 
 
@@ -260,12 +256,10 @@ class SglangReceiver:
             raise EngineError(f"the server rejected the NCCL update: {answer['message']}")
 
 
-class VllmSender:
-    """Rank 0 of a vLLM weight transfer group, on `device`."""
+class GroupSender:
+    """What senders on this machine have in common."""
 
-    def __init__(self, device: torch.device) -> None:
-        self._device = device
-        self._group: Any = None
+    _group: Any = None
 
     @property
     def in_group(self) -> bool:
@@ -273,6 +267,26 @@ class VllmSender:
 
     def address(self) -> tuple[str, int]:
         return own_address()
+
+
+class _CudaSender(GroupSender):
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+
+    def broadcast(self, tensors: Iterable[Tensor]) -> None:
+        import torch
+
+        with torch.cuda.device(self._device):
+            for tensor in tensors:
+                self._send(tensor.to(self._device).contiguous())
+            torch.cuda.synchronize()
+
+    def _send(self, tensor: Tensor) -> None:
+        raise NotImplementedError
+
+
+class VllmSender(_CudaSender):
+    """Rank 0 of a vLLM weight transfer group, on `device`."""
 
     def join(self, rendezvous: Rendezvous) -> None:
         import torch
@@ -281,14 +295,10 @@ class VllmSender:
         with torch.cuda.device(self._device):
             self._group = trainer_init(rendezvous)
 
-    def broadcast(self, tensors: Iterable[Tensor]) -> None:
+    def _send(self, tensor: Tensor) -> None:
         import torch
 
-        with torch.cuda.device(self._device):
-            for tensor in tensors:
-                whole = tensor.to(self._device).contiguous()
-                self._group.broadcast(whole, src=0, stream=torch.cuda.current_stream())
-            torch.cuda.synchronize()
+        self._group.broadcast(tensor, src=0, stream=torch.cuda.current_stream())
 
     def leave(self) -> None:
         group, self._group = self._group, None
@@ -296,19 +306,8 @@ class VllmSender:
             group.destroy()  # aborts what is under way
 
 
-class SglangSender:
+class SglangSender(_CudaSender):
     """Rank 0 of a torch process group, separate from the trainer's own group, on `device`."""
-
-    def __init__(self, device: torch.device) -> None:
-        self._device = device
-        self._group: Any = None
-
-    @property
-    def in_group(self) -> bool:
-        return self._group is not None
-
-    def address(self) -> tuple[str, int]:
-        return own_address()
 
     def join(self, rendezvous: Rendezvous) -> None:
         import torch
@@ -323,14 +322,10 @@ class SglangSender:
                 group_name=GROUP,
             )
 
-    def broadcast(self, tensors: Iterable[Tensor]) -> None:
+    def _send(self, tensor: Tensor) -> None:
         import torch
 
-        with torch.cuda.device(self._device):
-            for tensor in tensors:
-                whole = tensor.to(self._device).contiguous()
-                torch.distributed.broadcast(whole, src=0, group=self._group)
-            torch.cuda.synchronize()
+        torch.distributed.broadcast(tensor, src=0, group=self._group)
 
     def leave(self) -> None:
         import torch

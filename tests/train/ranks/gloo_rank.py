@@ -10,33 +10,24 @@ import threading
 from collections.abc import Iterable
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import PrefixStore, ProcessGroupGloo, TCPStore
 
-from hone.policy.engines.nccl import Manifest, Rendezvous, Sender, own_address
+from hone.policy.engines.nccl import GroupSender, Manifest, Rendezvous, Sender
 
 FOLDER = "HONE_TEST_SENDER"
 TIMEOUT = timedelta(seconds=60)
 
 
-class GlooSender:
+class GlooSender(GroupSender):
     """Rank 0 of a group with the receiver. Its second tensor is where it fails or blocks."""
 
     def __init__(self, faults: Path) -> None:
         self._faults = faults
-        self._group: Any = None
         self._left = threading.Event()
-
-    @property
-    def in_group(self) -> bool:
-        return self._group is not None
-
-    def address(self) -> tuple[str, int]:
-        return own_address()
 
     def join(self, rendezvous: Rendezvous) -> None:
         self._left.clear()
