@@ -1,6 +1,6 @@
 """Tokens per second of forward and backward over samples that share prefixes, by kind of pass.
 
-    python benchmarks/tree.py [--hidden 192] [--layers 3] [--rounds 3] [--runs DIR ...] [--rollouts 16]
+    python benchmarks/tree.py [--hidden 192] [--layers 3] [--rounds 2] [--runs DIR ...] [--rollouts 16]
 
 The samples are those of rollouts that Hone's bash agent has recorded: by default of four runs that this
 script records first, which share prefixes in different ways (`parts/record_runs.py`), or of the runs named by
@@ -193,7 +193,7 @@ def main() -> None:
     parser.add_argument("--hidden", type=int, default=192)
     parser.add_argument("--layers", type=int, default=3)
     parser.add_argument("--budget", type=int, default=2048, help="tokens of a pass")
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--runs", type=Path, nargs="+", default=[], help="recorded runs to take samples from")
     parser.add_argument("--rollouts", type=int, default=16, help="of each recorded run, in whole groups")
     options = parser.parse_args()

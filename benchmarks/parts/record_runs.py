@@ -66,7 +66,7 @@ CASES = (
     Case(name="linear", prompts="tiny", rollouts=8, turns=8),
     Case(name="cut", context="head_tail", context_tokens=2200, rollouts=3, turns=20, thoughts=2),
     Case(name="short thoughts", context="drop_thinking", rollouts=4, turns=6, thoughts=2),
-    Case(name="long thoughts", context="drop_thinking", rollouts=3, turns=25, thoughts=1),
+    Case(name="long thoughts", context="drop_thinking", rollouts=2, turns=25, thoughts=1),
 )
 
 

@@ -22,17 +22,18 @@ if TYPE_CHECKING:
 Kind = Literal["off", "mask", "depth_first"]
 _Grouping = Callable[[int], list[list[int]]]  # from a budget of unique tokens to groups of row indices
 
-# Seconds on one core of an Intel Xeon, forward and backward in float32: least squares over 52 passes of two
-# models (192 x 3 and 512 x 4, hidden size x layers) with 16 to 2,500 tokens and 1 to 68 segments; predictions
-# are within 25 % of the measured times. Only the ratios matter, and other devices use the same ones.
-_LINEAR_FLOP = 1.1e-11  # floating-point operation of a matrix of weights
-_ATTENTION_FLOP = 3.2e-11
-_ELEMENT = 1.6e-7  # per token, layer and hidden dimension: norms, activations, residuals
-_BLOCK = 3.4e-4  # per layer and attention kernel
-_LAYER = 4.8e-3  # per layer, of a pass or of a segment on its own
-_PARAMETER = 1.7e-9  # per parameter of the layers: adding a gradient
+# Seconds on one core of an AMD EPYC, forward and backward in float32: least squares over 387 passes of four
+# models (from 64 x 2 to 768 x 2, hidden size x layers) with 700 to 5,800 tokens and 1 to 11 segments; 90 % of
+# the predictions are within 14 % of the measured time. Only the ratios matter, and other devices use the same
+# ones.
+_LINEAR_FLOP = 1.65e-11  # floating-point operation of a matrix of weights
+_ATTENTION_FLOP = 2.1e-11
+_ELEMENT = 1.0e-7  # per token, layer and hidden dimension: norms, activations, residuals
+_BLOCK = 1.85e-4  # per layer and attention kernel
+_LAYER = 4.9e-3  # per layer, of a pass or of a segment on its own
+_PARAMETER = 1e-9  # per parameter of the layers: adding a gradient
 _ROUND = 4e-8  # per parameter of the layers and round of ranks: gathered twice, gradients added up, by gloo
-_DEPTH_FIRST_GAIN = 0.9  # predicted cost relative to other kinds below which depth first is chosen
+_DEPTH_FIRST_GAIN = 0.97  # predicted cost relative to other kinds below which depth first is chosen
 
 
 @dataclass(frozen=True, slots=True)
