@@ -40,7 +40,7 @@ def arm(moment: str) -> None:
 
     match moment:
         case "rollout":  # some rollouts of the second step have ended, others run
-            die_at(Ledger, "end", 16 + 5)
+            die_at(Ledger, "end", 8 + 5)
         case "optimizer_step":  # weights and optimiser state are half of one step, half of the next
             die_at(torch.optim.AdamW, "step", 2, after=True)
         case "checkpoint_writing":  # the second checkpoint has its weights but not its optimiser state
