@@ -12,11 +12,11 @@ from tests.e2e.small_run import REPOSITORY, hone
 
 TINY = sorted((REPOSITORY / "recipes").glob("*-tiny.toml"))
 SMALL = {
-    "tasks.train": 60,
+    "tasks.train": 24,
     "tasks.test": 1,
     "tasks.unseen": 1,
-    "demonstrations.rollouts": 32,
-    "sft.epochs": 2,
+    "demonstrations.rollouts": 8,
+    "sft.epochs": 1,
     "groups_per_step": 2,
     "rollout.group_size": 2,
     "rollout.attempts": 1,
