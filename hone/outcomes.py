@@ -31,6 +31,7 @@ class Outcome(StrEnum):
     TOKEN_LIMIT = "token_limit"  # noqa: S105 - the budget of sampled tokens is spent
     FORMAT_LIMIT = "format_limit"  # replies without exactly one action, or one that cannot be rendered
     BROKE_SANDBOX = "broke_sandbox"  # the agent's own command killed its sandbox
+    CRASHED = "crashed"  # an unexpected error of Hone's, after the policy has acted
     TAMPERED = "tampered"  # the patch tried to influence its own grading
     SANDBOX_ERROR = "sandbox_error"
     ENGINE_ERROR = "engine_error"
@@ -72,6 +73,7 @@ OUTCOME_RULES: Mapping[Outcome, OutcomeRule] = {
     Outcome.TOKEN_LIMIT: _LIMIT,
     Outcome.FORMAT_LIMIT: _policy(),
     Outcome.BROKE_SANDBOX: _policy(),
+    Outcome.CRASHED: _policy(),
     Outcome.TAMPERED: _policy(),
     Outcome.SANDBOX_ERROR: _INFRASTRUCTURE,
     Outcome.ENGINE_ERROR: _INFRASTRUCTURE,

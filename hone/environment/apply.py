@@ -192,7 +192,11 @@ async def extract_patch(
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError:  # every file in binary form: ASCII
-        return (await _diff(sandbox, task, settings, "-diff", intact)).decode("utf-8")
+        data = await _diff(sandbox, task, settings, "-diff", intact)
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError:
+        raise BrokenTree("git gives a patch that is not UTF-8, also where every file is binary") from None
 
 
 async def _diff(

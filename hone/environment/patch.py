@@ -20,7 +20,7 @@ class FilePatch:
     text: str  # from its header to the next part's
 
 
-HUNK = re.compile(r"@@ -\d+(?:,(\d+))? \+\d+(?:,(\d+))? @@")
+HUNK = re.compile(r"@@ -\d{1,9}(?:,(\d{1,9}))? \+\d{1,9}(?:,(\d{1,9}))? @@")
 _EXTENDED = (
     "old mode ", "new mode ", "deleted file mode ", "new file mode ", "copy from ", "copy to ",
     "rename from ", "rename to ", "similarity index ", "dissimilarity index ", "index ",

@@ -77,7 +77,7 @@ class Grader:
         At most `settings.concurrency` run at once. A GraderError is not cached: the next call tries again.
         """
         text = f"{content_hash(task)}\0{patch}"
-        key = hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()
+        key = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
         shared = self._in_flight.setdefault(key, _InFlight())
         async with shared.lock:
             if shared.verdict is None:
@@ -188,7 +188,11 @@ class Grader:
 def _read_patch(
     plan: GradingPlan, patch: str, settings: GradingSettings
 ) -> tuple[FilteredPatch, Tampering | None]:
-    if len(patch.encode("utf-8", "surrogateescape")) > settings.max_patch_kib * 1024:
+    try:
+        size = len(patch.encode("utf-8", "surrogateescape"))
+    except UnicodeEncodeError as error:
+        raise PatchRefused(f"the patch holds half of a surrogate pair at character {error.start}") from None
+    if size > settings.max_patch_kib * 1024:
         raise PatchRefused(f"the patch is larger than {settings.max_patch_kib} KiB")
     return filter_patch(patch, plan.protected), scan_patch(parse_patch(patch), plan.task)
 

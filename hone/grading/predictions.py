@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -92,7 +93,7 @@ def _prediction(row: Any) -> Prediction:
     if not isinstance(row, dict) or not isinstance(row.get("instance_id"), str) or not row["instance_id"]:
         raise TaskError("a prediction must be an object with an `instance_id`")
     name, patch, model = row["instance_id"], row.get("model_patch"), row.get("model_name_or_path")
-    if name in (".", "..") or "/" in name or "\0" in name:
+    if name in (".", "..") or "/" in name or not name.isprintable():
         raise TaskError(f"the id {name!r} cannot name a directory")
     if patch is not None and not isinstance(patch, str):
         raise TaskError(f"the `model_patch` of {name} is not a string")
@@ -148,6 +149,9 @@ async def _grade(task: Task, patch: str, grader: Grader) -> tuple[dict[str, Any]
         verdict = await grader.grade_uncached(task, patch)
     except (GraderError, SandboxError) as error:
         return ungraded_entry(Outcome.GRADER_ERROR, str(error)), str(error)
+    except Exception as error:  # a patch may reach a defect of the grader
+        reason = f"{type(error).__name__}: {error}"
+        return ungraded_entry(Outcome.CRASHED, reason), "".join(traceback.format_exception(error))
     entry = graded_entry(task, verdict)
     if outcome_of(verdict) is Outcome.UNRESOLVED and not verdict.applied:
         entry["evidence"] = verdict.log.strip()
@@ -167,7 +171,7 @@ async def _digest(task: Task, provider: Provider) -> str:
 
 def _key(task: Task, patch: str, image: str, settings: GradingSettings) -> str:
     parts = [str(GRADER), content_hash(task), image, str(settings.venv or ""), patch]
-    return hashlib.sha256("\0".join(parts).encode("utf-8", "surrogateescape")).hexdigest()
+    return hashlib.sha256("\0".join(parts).encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def _read_entry(folder: Path, name: str, key: str) -> dict[str, Any] | None:
@@ -184,11 +188,19 @@ def _write(folder: Path, prediction: Prediction, entry: dict[str, Any], log: str
     """Write the results; `graded.json` comes last and marks them as complete."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "graded.json").unlink(missing_ok=True)
-    (folder / "patch.diff").write_bytes(prediction.patch.encode("utf-8", "surrogateescape"))
-    (folder / "test_output.txt").write_bytes(log.encode("utf-8", "surrogateescape"))
+    (folder / "patch.diff").write_bytes(_bytes_of(prediction.patch))
+    (folder / "test_output.txt").write_bytes(_bytes_of(log))
     _write_json(folder / "report.json", {prediction.instance_id: entry})
     if entry["outcome"] != Outcome.GRADER_ERROR:
         _write_json(folder / "graded.json", {"key": key, "grader": GRADER, "model": prediction.model})
+
+
+def _bytes_of(text: str) -> bytes:
+    """Return the bytes that `text` was decoded from, or, where it has other surrogates, their escapes."""
+    try:
+        return text.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        return text.encode("utf-8", "backslashreplace")
 
 
 def _write_json(path: Path, value: Any) -> None:

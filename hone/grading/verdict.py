@@ -117,10 +117,10 @@ def graded_entry(task: Task, verdict: Verdict) -> dict[str, Any]:
 
 
 def ungraded_entry(outcome: Outcome, reason: str | None = None) -> dict[str, Any]:
-    """Return the entry of an instance without a patch (NO_PATCH) or without a verdict (GRADER_ERROR)."""
+    """Return the entry of an instance without a patch (NO_PATCH) or without a verdict."""
     failed = outcome is Outcome.GRADER_ERROR
     return {
-        **_entry(exists=failed, infra_failure=failed),
+        **_entry(exists=outcome is not Outcome.NO_PATCH, infra_failure=failed),
         **({"infra_failure_reason": reason} if failed else {}),
         "outcome": str(outcome),
         "evidence": reason,
@@ -163,7 +163,10 @@ def summarise(
     def ids_with(*outcomes: Outcome) -> list[str]:
         return sorted(name for name, entry in entries.items() if entry["outcome"] in outcomes)
 
-    errors, unresolved = ids_with(Outcome.GRADER_ERROR), ids_with(Outcome.UNRESOLVED, Outcome.TAMPERED)
+    errors, unresolved = (
+        ids_with(Outcome.GRADER_ERROR),
+        ids_with(Outcome.UNRESOLVED, Outcome.TAMPERED, Outcome.CRASHED),
+    )
     resolved, known = ids_with(Outcome.RESOLVED), {task.id for task in tasks}
     ids = {
         "completed": sorted([*resolved, *unresolved]),

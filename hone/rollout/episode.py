@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+import traceback
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
@@ -38,11 +39,13 @@ from hone.sandbox.contract import (
     SandboxSpec,
 )
 from hone.types import Call, Sampler, Task, TokenTree, Trajectory, Verdict
+from hone.utils.errors import HoneError
 
 CLOSE_TIMEOUT_S = 30.0
 PROBE_TIMEOUT_S = 30.0
 # Providers and graders bound their own work; this limit only stops a defect in one from blocking a run.
 BACKSTOP_S = 3600.0
+_TRACEBACK = 16_000  # characters kept of an unexpected error's
 
 
 class Grades(Protocol):
@@ -132,9 +135,23 @@ async def run_episode(episode: Episode, context: RolloutContext) -> Trajectory:
     """Run one rollout and return its trajectory, whatever its outcome.
 
     The time limit starts when the sandbox is leased. The patch of a rollout that hit a limit is graded.
-    Failures of the policy, sandbox, engine or grader become outcomes, not exceptions. A cancellation is
-    raised after the sandbox is closed; `episode.trajectory(Outcome.CANCELLED, ...)` then returns the record.
+    Failures of the policy, sandbox, engine or grader become outcomes, not exceptions, and so does an error
+    that nothing expects; its traceback is in the notes. A cancellation is raised after the sandbox is closed;
+    `episode.trajectory(Outcome.CANCELLED, ...)` then returns the record. Raises HoneError when the run is
+    configured wrongly.
     """
+    try:
+        return await _scored(episode, context)
+    except HoneError:
+        raise
+    except Exception as error:  # what an agent or its model wrote may reach a defect of any part
+        episode.run.notes["traceback"] = "".join(traceback.format_exception(error))[-_TRACEBACK:]
+        acted = bool(episode.calls or episode.run.turns)
+        outcome = Outcome.CRASHED if acted else Outcome.SANDBOX_ERROR
+        return episode.trajectory(outcome, context, f"{type(error).__name__}: {error}")
+
+
+async def _scored(episode: Episode, context: RolloutContext) -> Trajectory:
     if context.scorers is None:
         return await _attempt(episode, context, None)
     run, grade = episode.run, context.grader.grade

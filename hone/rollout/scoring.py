@@ -21,6 +21,7 @@ from hone.grading.progress import Grade, ProgressTracker
 from hone.grading.settings import JudgeSettings, ProgressSettings
 from hone.rollout.rewards import weigh
 from hone.types import Scores, Task, Trajectory, Turn
+from hone.utils.concurrency import task_group
 
 Read = Callable[[], Awaitable[str]]  # reads the patch in the agent's sandbox without changing it
 
@@ -92,7 +93,7 @@ async def open_scoring(
     scorers: Scorers, task: Task, run: AgentRun, seed: int, grade: Grade
 ) -> AsyncGenerator[Scoring]:
     """Yield the scoring of a rollout; cancel running scores at the end, also on cancellation."""
-    async with asyncio.TaskGroup() as tasks:
+    async with task_group() as tasks:
         scoring = Scoring(scorers, tasks, task, run, seed, grade)
         try:
             yield scoring

@@ -132,6 +132,7 @@ def test_rename_from_or_to_a_protected_path_is_dropped() -> None:
         'diff --git "a/x b/x\n--- /dev/null\n+++ b/x\n@@ -0,0 +1 @@\n+a\n',
         "diff --git a/x b/x\nindex 1..2 100644\nBinary files a/x and b/x differ\n",
         "just words\n",
+        f"--- a/x\n+++ b/x\n@@ -1,{'9' * 5000} +1 @@\n-a\n+b\n",
         _new_file("link", "120000", "/etc/passwd"),
         _new_file("a/link", "120000", "../../x"),
         _new_file("link", "120000", ".."),

@@ -20,7 +20,7 @@ from hone.sandbox import make_provider
 from hone.sandbox.settings import SandboxSettings
 from hone.tasks.errors import TaskError
 from hone.tasks.workspace import prepare
-from hone.types import Task, TestStatus
+from hone.types import Task, TestStatus, Verdict
 from tests.grading.example import BUGGY, FIXED, make_task, patch_of
 
 ROWS = [
@@ -63,6 +63,7 @@ def test_invalid_rows_are_refused_one_by_one(tmp_path: Path) -> None:
         *ROWS,
         ROWS[0],
         {"instance_id": "../x"},
+        {"instance_id": "\ud800"},
         {"instance_id": "c", "model_patch": 3},
         [],
         {},
@@ -70,7 +71,7 @@ def test_invalid_rows_are_refused_one_by_one(tmp_path: Path) -> None:
     path.write_text("\n".join([*map(json.dumps, rows), "{not json"]))
     read = read_predictions(path, ())
     assert [each.instance_id for each in read.predictions] == ["a", "b"]
-    assert [sentence.split(": ")[1] for sentence in read.refused] == [f"row {n}" for n in range(3, 9)]
+    assert [sentence.split(": ")[1] for sentence in read.refused] == [f"row {n}" for n in range(3, 10)]
     with pytest.raises(TaskError, match="cannot read rows"):
         read_predictions(tmp_path / "nothing.jsonl", ())
 
@@ -113,6 +114,25 @@ def test_summary_names_instances_by_their_outcomes() -> None:
     }
     assert summary["failure_reasons"] == {"lost": "no disk"}
     assert [ungraded[name]["infra_failure"] for name in ("lost", "empty")] == [True, False]
+
+
+def test_patch_that_the_grader_cannot_take_fails_alone(tmp_path: Path) -> None:
+    class Defective(Grader):
+        async def grade_uncached(self, task: Task, patch: str) -> Verdict:
+            if task.id == "defect":
+                raise ZeroDivisionError("nothing expects this")
+            return await super().grade_uncached(task, patch)
+
+    patches = {"surrogate": "+\ud800\n", "defect": "+x\n", "after": "no patch"}
+    tasks = [dataclasses.replace(make_task(), id=name) for name in patches]
+    predictions = [Prediction(instance_id=name, patch=patch) for name, patch in patches.items()]
+    provider = make_provider(SandboxSettings(state_dir=tmp_path / "state"))  # never opened
+    grader = Defective(provider, GradingSettings(), cache=tmp_path)
+    summary = asyncio.run(grade_predictions(predictions, tasks, grader, out=tmp_path / "out"))
+    outcomes = {name: summary["instances"][name]["outcome"] for name in patches}
+    assert outcomes == {"surrogate": "unresolved", "defect": "crashed", "after": "unresolved"}
+    assert sorted(summary["unresolved_ids"]) == sorted(patches)
+    assert "in grade_uncached" in (tmp_path / "out" / "defect" / "test_output.txt").read_text()
 
 
 @pytest.mark.sandbox

@@ -285,21 +285,20 @@ def test_repeated_infrastructure_faults_stop_the_step(tmp_path: Path):
         assert ledger.balance().dropped == {"sandbox_error": 3}
 
 
-@pytest.mark.parametrize(
-    ("faults", "error", "reason"),
-    [
-        ([None, "defect"], ZeroDivisionError, "crashed: ZeroDivisionError"),
-        ([None, None, "defect"], StoreError, "crashed: StoreError"),
-    ],
-)
-def test_defect_stops_the_step_and_is_in_the_ledger(
-    tmp_path: Path, faults: list[str | None], error: type[Exception], reason: str
-):
+def test_full_disk_stops_the_step_and_is_in_the_ledger(tmp_path: Path):
     with Ledger.open(tmp_path) as ledger:
-        dispatcher = World(faults).dispatcher(tmp_path, ledger, group_size=1)
-        with pytest.raises(error):
+        dispatcher = World([None, None, "defect"]).dispatcher(tmp_path, ledger, group_size=1)
+        with pytest.raises(StoreError):
             asyncio.run(dispatcher.collect(0, 0, tasks(1)))
-        assert ledger.balance().dropped == {reason: 1}
+        assert ledger.balance().dropped == {"crashed: StoreError": 1}
+
+
+def test_unexpected_error_of_one_rollout_leaves_the_others(tmp_path: Path):
+    with Ledger.open(tmp_path) as ledger:
+        world = World([None, None, "defect"])
+        groups = asyncio.run(world.dispatcher(tmp_path, ledger).collect(0, 0, tasks(1)))
+        assert [t.reward for t in groups[0].trajectories] == [1.0, 1.0]
+        assert ledger.balance().dropped == {"sandbox_error": 1}
 
 
 class Meeting(World):

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from hone.agents import AgentRun, BashAgent
+from hone.environment import extract_patch
 from hone.grading import GraderError
 from hone.outcomes import Outcome
 from hone.policy.engine import ContextOverflow, EngineError
@@ -248,13 +249,51 @@ def test_cancellation_closes_sandbox_and_chat_and_keeps_record(tmp_path: Path):
     asyncio.run(run())
 
 
-def test_programming_error_is_raised_and_not_an_outcome(tmp_path: Path):
+@pytest.mark.parametrize(
+    ("replies", "outcome"), [(0, Outcome.SANDBOX_ERROR), (1, Outcome.CRASHED)], ids=["start", "reply"]
+)
+def test_unexpected_error_ends_the_rollout_with_its_traceback(tmp_path: Path, replies: int, outcome: Outcome):
     class Defective:
         async def run(self, task: Task, sandbox: Sandbox, chat: Chat, run: AgentRun) -> None:
-            raise ZeroDivisionError
+            for _ in range(replies):
+                await chat.reply([])
+            raise ZeroDivisionError("nothing expects this")
 
-    with pytest.raises(ZeroDivisionError):
-        roll_out(tmp_path, Defective())
+    done = roll_out(tmp_path, Defective(), context=scripted_chat("ls"))
+    assert (done.outcome, done.error) == (outcome, "ZeroDivisionError: nothing expects this")
+    assert "in run\n" in done.notes["traceback"]
+
+
+def test_unexpected_error_of_the_grader_is_not_excused(tmp_path: Path):
+    class Defective:
+        async def grade(self, task: Task, patch: str) -> Verdict:
+            raise UnicodeDecodeError("utf-8", b"\xff", 0, 1, "of the patch")
+
+    done = roll_out(tmp_path, script(lambda task, _: [gold(task)]), context={"grader": Defective()})
+    assert (done.outcome, done.reward) == (Outcome.CRASHED, -1.0)
+
+
+def test_git_of_the_agent_that_gives_no_utf8_breaks_the_sandbox(tmp_path: Path):
+    async def extract(sandbox: Sandbox, task: Task, **_: object) -> str:
+        return await extract_patch(GivesBytes(sandbox), task)
+
+    done = roll_out(tmp_path, script(lambda task, _: [gold(task)]), context={"extract": extract})
+    assert (done.outcome, done.reward) == (Outcome.BROKE_SANDBOX, -1.0)
+    assert "not UTF-8" in (done.error or "")
+
+
+class GivesBytes:
+    """A sandbox whose commands write a byte that UTF-8 has not."""
+
+    def __init__(self, inner: Sandbox) -> None:
+        self._inner = inner
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    async def exec(self, command: Any, **options: Any) -> Any:
+        done = await self._inner.exec(command, **options)
+        return dataclasses.replace(done, stdout=b"\xff\n", stdout_bytes=2)
 
 
 def test_suspicious_commands_are_recorded_as_signals(tmp_path: Path) -> None:
