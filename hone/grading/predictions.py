@@ -110,7 +110,8 @@ async def grade_predictions(
 ) -> dict[str, Any]:
     """Grade the predictions that are not graded yet, and return the summary.
 
-    A prediction without a verdict is reported as `grader_error`; the next call grades it again.
+    A prediction without a verdict is reported as `grader_error`, or as `crashed` after an error that nothing
+    expects; the next call grades it again.
 
     Args:
         progress: called with each id and its entry.
@@ -191,7 +192,7 @@ def _write(folder: Path, prediction: Prediction, entry: dict[str, Any], log: str
     (folder / "patch.diff").write_bytes(_bytes_of(prediction.patch))
     (folder / "test_output.txt").write_bytes(_bytes_of(log))
     _write_json(folder / "report.json", {prediction.instance_id: entry})
-    if entry["outcome"] != Outcome.GRADER_ERROR:
+    if entry["outcome"] not in (Outcome.GRADER_ERROR, Outcome.CRASHED):  # the next call grades these again
         _write_json(folder / "graded.json", {"key": key, "grader": GRADER, "model": prediction.model})
 
 

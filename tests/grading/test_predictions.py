@@ -132,6 +132,8 @@ def test_patch_that_the_grader_cannot_take_fails_alone(tmp_path: Path) -> None:
     outcomes = {name: summary["instances"][name]["outcome"] for name in patches}
     assert outcomes == {"surrogate": "unresolved", "defect": "crashed", "after": "unresolved"}
     assert sorted(summary["unresolved_ids"]) == sorted(patches)
+    complete = {name for name in patches if (tmp_path / "out" / name / "graded.json").is_file()}
+    assert complete == {"surrogate", "after"}
     assert "in grade_uncached" in (tmp_path / "out" / "defect" / "test_output.txt").read_text()
 
 
