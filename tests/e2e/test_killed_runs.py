@@ -18,9 +18,8 @@ from tests.train.ranks.killed_rank import FOLDER, kill_at
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1500)]  # the first one waits for the quickstart, too
 
-HARDEST = "between_checkpoint_and_commit"
 GROUPS = 2  # per step
-MOMENTS = ("rollout", "optimizer_step", "checkpoint_writing")
+MOMENTS = ("rollout", "optimizer_step", "checkpoint_writing", "between_checkpoint_and_commit")
 
 
 def alone(run_dir: Path, finished: Path, **more: object) -> list[str]:
@@ -42,9 +41,8 @@ def undisturbed(finished: Path, tmp_path_factory: pytest.TempPathFactory) -> Pat
     return run_dir
 
 
-@pytest.mark.parametrize(
-    "moment", [HARDEST, *(pytest.param(moment, marks=pytest.mark.full) for moment in MOMENTS)]
-)
+@pytest.mark.full
+@pytest.mark.parametrize("moment", MOMENTS)
 def test_killed_run_resumes_where_it_was(
     moment: str, finished: Path, undisturbed: Path, tmp_path: Path
 ) -> None:

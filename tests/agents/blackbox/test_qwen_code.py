@@ -166,6 +166,7 @@ def test_ten_concurrent_rollouts_do_not_mix(tmp_path: Path) -> None:
             assert len(trajectory.turns) == 1
 
 
+@pytest.mark.full
 def test_image_needs_neither_node_nor_python(tmp_path: Path) -> None:
     root = tmp_path / "root"
     with tarfile.open(base_archive()) as archive:

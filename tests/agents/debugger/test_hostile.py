@@ -76,6 +76,7 @@ def test_endless_program_is_interrupted():
     run_session(scenario)
 
 
+@pytest.mark.full
 def test_uninterruptible_program_is_killed():
     code = "import signal\nsignal.pthread_sigmask(signal.SIG_BLOCK, range(1, 65))\nwhile True: pass\n"
 

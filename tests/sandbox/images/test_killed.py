@@ -141,6 +141,7 @@ Path.rename = counted(Path.rename)
 """
 
 
+@pytest.mark.full
 def test_killed_before_each_change_of_the_store(directory: Path, registry: Registry, tmp_path: Path) -> None:
     layers = [tar(*(entry(f"{layer}/{n}", b"x" * 3000) for n in range(100))) for layer in "ab"]
     name = push(make_layout(tmp_path / "layout", layers), f"{registry.address}/changes:v1")
