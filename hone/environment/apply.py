@@ -12,40 +12,118 @@ from collections.abc import Collection
 from pathlib import Path
 
 from hone.environment.environment import GIT_ENV, BrokenTree, EnvironmentFailed, PatchRefused
-from hone.environment.patch import is_protected
+from hone.environment.patch import LEFT_BY_LADDER, is_protected
 from hone.environment.settings import EnvironmentSettings
-from hone.sandbox.contract import ExecResult, Mount, Sandbox, SandboxLost
+from hone.sandbox.contract import ExecResult, Mount, Sandbox
 from hone.types import Task
 
-# Arguments: bytes of the patch, a new directory, "clean" or "dirty", a separator. Each attempt after the
-# first starts from a pristine tree. git then lists its changes, which reveals a patch that git and
-# `filter_patch` read differently.
+# Arguments: bytes of the patch, bytes of its paths (each ends in NUL), a new directory, "clean" or "dirty", a
+# separator. Standard input: patch, paths, trusted tests.
+#
+# No code of the patch may run here, or still run afterwards:
+# - git gets a directory of its own, which borrows the repository's objects and index: no configuration, hook
+#   or attribute driver that the patch puts into the tree or its .git is read;
+# - PATH keeps no directory of the tree;
+# - no file is written through a link: git refuses that, and `patch` is not tried where a path needs it;
+# - a patch may not change the Python installation or the libraries that run the tests, where an image keeps
+#   them in the tree;
+# - every other process of the sandbox is killed.
+#
+# Each attempt after the first starts from a pristine tree. git then lists its changes, which reveals a patch
+# that git and `filter_patch` read differently. Exit codes: 91 the repository is unusable and 92 the tests do
+# not apply, both before the patch is touched; 93 it does not apply; 94 it changes what runs the tests; 95 it
+# leaves a tree on which git or the tests fail.
 # Source of the ladder: swebench 5.0.2, harness/run_evaluation.py.
 _APPLY = r"""
-set -u
-mkdir -m 700 "$2" && head -c "$1" > "$2/patch.diff" && cat > "$2/tests.diff" || exit 91
-trap 'rm -rf "$2"' EXIT
-states() { git status --porcelain=v1 -z --untracked-files=all --ignored=matching --no-renames; }
-[ "$3" = clean ] || { states > "$2/before" || exit 91; }
-pristine() { git checkout -q -- . ; git clean -fdq; }
+set -uf
+shopt -s extglob
+own=$3
+mkdir -m 700 "$own" "$own/objects" "$own/objects/info" "$own/refs" || exit 91
+trap 'rm -rf "$own"' EXIT
+{ head -c "$1" > "$own/patch.diff" && head -c "$2" > "$own/paths" && cat > "$own/tests.diff"; } || exit 91
+
+cd -P . && tree=$PWD || exit 91
+outside= libraries=()
+locate() { # set `at` to a directory's real path; return whether it is missing or lies in the tree
+    at=$1
+    [[ $at == /* ]] || at=$tree/$at
+    cd -P -- "$at" 2>/dev/null || return 0
+    at=$PWD
+    [[ $at/ == "$tree"/* ]]
+}
+each() { # call a function with each element of a list with colons
+    local IFS=: element
+    for element in $2; do "$1" "$element"; cd "$tree" || exit 91; done
+}
+sort_program() { locate "$1" || outside+=${outside:+:}$1; }
+sort_library() { ! locate "$1" || libraries+=("$at"); }
+sort_preload() { [[ $1 != */* ]] || sort_library "${1%/*}"; }
+each sort_program "$PATH"
+each sort_library "${LD_LIBRARY_PATH-}"
+each sort_preload "${LD_PRELOAD-}:${LD_AUDIT-}"
+PATH=$outside
+
+git rev-parse --show-cdup --git-path index --git-path info/exclude --git-path objects HEAD > "$own/found" \
+    || exit 91
+{ read -r above; read -r index; read -r exclude; read -r objects; read -r head; } < "$own/found"
+[ -z "$above" ] || { echo "$tree is not the root of its repository" >&2; exit 91; }
+cp "$index" "$own/index" || exit 91
+[ ! -f "$exclude" ] || cp "$exclude" "$own/exclude" || exit 91
+cd "$objects" && printf '%s\n' "$PWD" > "$own/objects/info/alternates" && cd "$tree" || exit 91
+printf '%s\n' "$head" > "$own/HEAD"
+{ printf '[core]\nbare=false\nhooksPath=/dev/null\nfsmonitor=false\n'
+  printf 'excludesFile=%s\n' "$own/exclude"; } > "$own/config"
+export GIT_DIR=$own GIT_WORK_TREE=$tree
+
+states() {
+    git status --porcelain=v1 -z --untracked-files=all --ignored=matching --no-renames --ignore-submodules=all
+}
+[ "$4" = clean ] || { states > "$own/before" || exit 91; }
+if [ -s "$own/tests.diff" ]; then git apply --check --whitespace=nowarn "$own/tests.diff" || exit 92; fi
+
+declare -A named seen
+linked=
+refuse() { printf '%s\n' "$1" >&2; exit 94; }
+while IFS= read -r -d '' path; do named["$path"]=1; done < "$own/paths"
+while IFS= read -r -d '' path; do
+    for folder in "${libraries[@]+"${libraries[@]}"}"; do
+        [[ $tree/$path != "$folder"/* || ${path##*/} != *.so?(.*) ]] ||
+            refuse "$path is a library that the loader finds"
+    done
+    folder=$path
+    while [[ $folder == */* ]]; do
+        folder=${folder%/*}
+        [[ -z ${seen["$folder"]-} ]] || break
+        seen["$folder"]=1
+        [[ ! -e $folder/pyvenv.cfg && ! -d $folder/conda-meta ]] ||
+            refuse "$path is part of a Python installation"
+        [[ ! -L $folder && -z ${named["$folder"]-} ]] || linked=$path
+    done
+    [[ -e $path || -L $path ]] || printf '%s\0' "$path" >> "$own/absent"
+done < "$own/paths"
+
+pristine() {
+    [ ! -e "$own/absent" ] || xargs -0 rm -rf -- < "$own/absent"
+    git checkout -q -- . ; git clean -fdq
+}
 ladder() {
-    local patch="$2/patch.diff"
+    local patch="$own/patch.diff"
     git apply --verbose "$patch" && return
     pristine; git apply --verbose --3way "$patch" && return
     pristine; git apply --verbose --reject "$patch" && return
-    pristine; patch --batch --forward --fuzz=5 -p1 -i "$patch" && return
+    pristine
+    [ -z "$linked" ] || { printf '%s lies below a link or another file of the patch\n' "$linked"; return 1; }
+    patch --batch --forward --fuzz=5 --unified -p1 -i "$patch" && return
     git apply --check --reverse "$patch"
 }
 if [ "$1" != 0 ]; then
-    ladder "$@" > "$2/log" 2>&1 || { tail -c 2000 "$2/log" >&2; exit 93; }
+    ladder > "$own/log" 2>&1 || { tail -c 2000 "$own/log" >&2; exit 93; }
 fi
-if [ -s "$2/tests.diff" ]; then
-    git apply --whitespace=nowarn "$2/tests.diff" || exit 92
-fi
-states
-[ "$3" = clean ] || { printf '%s\0' "$4"; cat "$2/before"; }
+if [ -s "$own/tests.diff" ]; then git apply --whitespace=nowarn "$own/tests.diff" || exit 95; fi
+kill -9 -1 2>/dev/null
+states || exit 95
+[ "$4" = clean ] || { printf '%s\0' "$5"; cat "$own/before"; }
 """
-_LEFT_BY_LADDER = (".rej", ".orig")
 
 
 async def apply_patch(
@@ -58,35 +136,45 @@ async def apply_patch(
     test_paths: Collection[str] = (),
     clean: bool = True,
 ) -> None:
-    """Apply a filtered patch, then the trusted `tests`. No code of the repository runs here.
+    """Apply a filtered patch, then the trusted `tests`. No code of the patch runs here.
+
+    Afterwards no other process is left in the sandbox.
 
     Args:
         paths: files that the patch may change; `test_paths`: those that `tests` may change.
         clean: the repository is as committed; otherwise its earlier changes are ignored.
     Raises:
-        PatchRefused: the patch does not apply, or git reads it differently than `filter_patch`.
-        EnvironmentFailed: git does not work in the sandbox, or the trusted tests do not apply.
+        PatchRefused: the patch does not apply, changes what runs the tests, or leaves a tree that git reads
+            differently than `filter_patch`.
+        EnvironmentFailed: git does not work in the sandbox, or the trusted tests do not apply without the
+            patch.
+        SandboxLost: the sandbox is gone; the patch may have caused it.
     """
     data = patch.encode("utf-8", "surrogateescape")
+    names = "".join(f"{path}\0" for path in paths).encode("utf-8", "surrogateescape")
     own = f"/tmp/apply.{secrets.token_hex(8)}"  # noqa: S108 - no process inside can predict the name
     separator = secrets.token_hex(8)
-    try:
-        result = await sandbox.exec(
-            ["bash", "-c", _APPLY, "apply", str(len(data)), own, "clean" if clean else "dirty", separator],
-            stdin=data + tests.encode("utf-8", "surrogateescape"),
-            timeout_s=timeout_s,
-        )
-    except SandboxLost as lost:
-        raise EnvironmentFailed(f"the sandbox was lost before any test ran: {lost}") from lost
+    result = await sandbox.exec(
+        [
+            *("bash", "-p", "-c", _APPLY, "apply"),
+            *(str(len(data)), str(len(names)), own, "clean" if clean else "dirty", separator),
+        ],
+        stdin=data + names + tests.encode("utf-8", "surrogateescape"),
+        timeout_s=timeout_s,
+    )
     errors = result.stderr.decode("utf-8", "replace").strip()
     if result.timed_out:
         raise PatchRefused(f"the patch was not applied within {timeout_s:g} s")
     if result.exit_code == 93:
         raise PatchRefused(f"the patch does not apply: {errors}")
+    if result.exit_code == 94:
+        raise PatchRefused(f"the patch changes what runs the tests: {errors}")
     if result.exit_code == 92:
         raise EnvironmentFailed(f"the task's own tests do not apply: {errors}")
+    if result.exit_code == 91:
+        raise EnvironmentFailed(f"git does not work in the sandbox: {errors}")
     if result.exit_code != 0:
-        raise EnvironmentFailed(f"git failed (exit code {result.exit_code}): {errors}")
+        raise PatchRefused(f"git failed on the patched tree (exit code {result.exit_code}): {errors}")
     if result.stdout_bytes != len(result.stdout):
         raise PatchRefused("the patch changes too many files")
     check_changes(result.stdout, separator, paths, test_paths)
@@ -111,7 +199,7 @@ def check_changes(
 def _is_expected(path: str, paths: Collection[str]) -> bool:
     if path in paths:
         return not is_protected(path, set())
-    return any(path == name + suffix for suffix in _LEFT_BY_LADDER for name in paths)
+    return any(path == name + suffix for suffix in LEFT_BY_LADDER for name in paths)
 
 
 async def apply_trusted_patch(sandbox: Sandbox, patch: str, *, timeout_s: float) -> None:

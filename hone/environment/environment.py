@@ -34,7 +34,8 @@ GIT_ENV: Mapping[str, str] = {**git.ISOLATED, **git.config({"safe.directory": "*
 
 # Images of SWE-bench keep the tests' interpreter in a conda environment of this name.
 _CONDA = "/opt/miniconda3/envs/testbed/bin"
-_ACTIVATE = ("bash", "-c", f'PATH="{_CONDA}:$PATH"; exec "$@"', "bash")
+# The system's bash: PATH may name directories of the repository.
+_ACTIVATE = ("/bin/bash", "-p", "-c", f'PATH="{_CONDA}:$PATH"; exec "$@"', "bash")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

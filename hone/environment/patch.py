@@ -176,10 +176,14 @@ def _unquote(text: str) -> str:
 
 
 # Read by pytest or Python before or beside the tests, in any directory.
-PROTECTED_NAMES = {*FILES, "conftest.py", "sitecustomize.py", "usercustomize.py"}
+PROTECTED_NAMES = {*FILES, "conftest.py"}
+START_MODULES = {"sitecustomize", "usercustomize"}  # as a file, a package or an extension module
 PROTECTED_SUFFIXES = (".pth", ".pyc", ".pyo")
 PROTECTED_DIRECTORIES = {"__pycache__", ".pytest_cache"}
 PROTECTED_DIRECTORY_SUFFIXES = (".egg-info", ".dist-info")  # hold plugins' entry points, beside any module
+
+
+LEFT_BY_LADDER = (".rej", ".orig")  # suffixes of what `git apply --reject` and `patch` leave
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -215,10 +219,16 @@ def filter_patch(patch: str, protected: Iterable[str]) -> FilteredPatch:
     )
 
 
+def _is_gits(name: str) -> bool:
+    return name.lower().startswith(".git")
+
+
 def is_protected(path: str, protected: set[str]) -> bool:
     """Return whether a patch may not change `path`; see `filter_patch`."""
     parts = PurePosixPath(path).parts
-    if any(part.lower().startswith(".git") or part in PROTECTED_DIRECTORIES for part in parts):
+    if any(_is_gits(part) or part in PROTECTED_DIRECTORIES for part in parts):
+        return True
+    if any(part.partition(".")[0] in START_MODULES for part in parts):
         return True
     if any(part.endswith(PROTECTED_DIRECTORY_SUFFIXES) for part in parts):
         return True
@@ -232,17 +242,22 @@ def is_protected(path: str, protected: set[str]) -> bool:
 
 
 def _check_link(part: FilePatch) -> None:
-    """Raise PatchRefused for a link that leaves the repository, or for anything but a file or a link."""
-    header = part.text.split("@@", 1)[0]
+    """Raise PatchRefused for a link that leaves the repository or leads into git's directory, or where the
+    ladder of `apply_patch` leaves rejected hunks; and for anything but a file or a link."""
+    path, header = part.paths[-1], part.text.partition("\n@@")[0]
     modes = set(re.findall(r"^(?:new file mode|new mode|index [0-9a-f.]+) (\d+)$", header, re.MULTILINE))
     if modes - {"100644", "100755", "120000"}:
-        raise PatchRefused(f"{part.paths[-1]} is not a file or a link (mode {', '.join(sorted(modes))})")
+        raise PatchRefused(f"{path} is not a file or a link (mode {', '.join(sorted(modes))})")
     if "120000" not in modes:
         return
     if "GIT binary patch" in part.text:
-        raise PatchRefused(f"{part.paths[-1]} is a link in binary form")
+        raise PatchRefused(f"{path} is a link in binary form")
+    if path.endswith(LEFT_BY_LADDER):
+        raise PatchRefused(f"{path} is a link with the name of a rejected hunk")
     added = [line[1:] for line in part.text.partition("\n@@")[2].split("\n") if line.startswith("+")]
     for line in added:
-        target = posixpath.normpath(posixpath.join(posixpath.dirname(part.paths[-1]), line))
+        target = posixpath.normpath(posixpath.join(posixpath.dirname(path), line))
         if line.startswith("/") or target == ".." or target.startswith("../"):
-            raise PatchRefused(f"{part.paths[-1]} is a link to {line!r}, outside the repository")
+            raise PatchRefused(f"{path} is a link to {line!r}, outside the repository")
+        if any(_is_gits(name) for name in (*line.split("/"), *target.split("/"))):
+            raise PatchRefused(f"{path} is a link to {line!r}, git's own")

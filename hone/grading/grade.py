@@ -131,7 +131,7 @@ class Grader:
                 error = str(lost)
             finally:
                 await sandbox.close()
-        return TestRun(statuses={}, finished=False, log=f"the tests took their sandbox down, twice: {error}")
+        return TestRun(statuses={}, finished=False, log=f"the patch took its sandbox down, twice: {error}")
 
     async def _run_files(
         self, sandbox: Sandbox, plan: GradingPlan, patch: FilteredPatch, environment: TaskEnvironment

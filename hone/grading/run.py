@@ -35,6 +35,24 @@ ENV = {
     "PYTHONHASHSEED": "0",
     "LC_ALL": "C.UTF-8",
 }
+# An image's variables may name the repository's directories. PATH loses those, and what names modules that
+# Python would import is set aside until the test process starts. -p: bash reads no file of its own first.
+_SET_ASIDE = (
+    "/bin/bash", "-p", "-c",
+    """
+    cd -P . && tree=$PWD outside=
+    IFS=:
+    for folder in $PATH; do
+        if [[ $folder == /* ]] && cd -P -- "$folder" 2>/dev/null && [[ $PWD/ != "$tree"/* ]]; then
+            outside+=${outside:+:}$folder
+        fi
+    done
+    unset IFS
+    for name in PATH ${!PYTHON@}; do export "HONE_ASIDE_$name=${!name}"; unset "$name"; done
+    cd "$tree" && export PATH=$outside PYTHONHASHSEED=0 PYTHONDONTWRITEBYTECODE=1 && exec "$@"
+    """,
+    "bash",
+)  # fmt: skip
 _STATUS = {letter: TestStatus(status) for status, letter in LETTERS.items()}
 
 
@@ -83,9 +101,10 @@ async def run_tests(
     }
     body = json.dumps(fields).encode()
     nonce = secrets.token_hex(16)
-    start = (job.python,) if job.python else (*environment.wrapper, environment.python)
+    wrapper = () if job.python else environment.wrapper
+    aside = _SET_ASIDE if environment.image != "host" or job.python else ()
     result = await sandbox.exec(
-        [*start, f"{RUNNER}/hone_runner.py"],
+        [*wrapper, *aside, job.python or environment.python, "-S", f"{RUNNER}/hone_runner.py"],
         stdin=struct.pack("!I", len(body)) + body + nonce.encode(),
         timeout_s=job.timeout_s + settings.slack_s,
         env=job.env,

@@ -38,7 +38,9 @@ def apply(result: ExecResult, patch: str = "the patch\n", tests: str = "") -> Sc
     [
         (ended(93, stderr="hunk 1 failed\n"), PatchRefused, "^the patch does not apply: hunk 1 failed$"),
         (ended(92, stderr="no"), EnvironmentFailed, "^the task's own tests do not apply: no$"),
-        (ended(91, stderr=b"caf\xe9"), EnvironmentFailed, r"^git failed \(exit code 91\): caf"),
+        (ended(91, stderr=b"caf\xe9"), EnvironmentFailed, "^git does not work in the sandbox: caf"),
+        (ended(94, stderr="no"), PatchRefused, "^the patch changes what runs the tests: no$"),
+        (ended(137, stderr="no"), PatchRefused, r"^git failed on the patched tree \(exit code 137\): no$"),
         (ended(-1, timed_out=True), PatchRefused, "^the patch was not applied within 9 s$"),
         (ended(stdout_bytes=7), PatchRefused, "^the patch changes too many files$"),
         (ended(stdout=b"?? b.py\0"), PatchRefused, "headers do not name: b.py$"),
@@ -51,16 +53,16 @@ def test_each_end_of_applying_a_patch_has_its_error(result: ExecResult, error: t
 
 def test_patch_and_trusted_tests_are_sent_byte_for_byte():
     (command,) = apply(ended(stdout=b" M a.py\0"), patch=ODD, tests=ODD * 2).commands
-    assert command.stdin == b"caf\xe9\n" * 3
-    assert command.argv[4] == "5"
+    assert command.stdin == b"caf\xe9\n" + b"a.py\0" + b"caf\xe9\n" * 2
+    assert command.argv[5:7] == ["5", "5"]
     assert command.timeout_s == 9
 
 
-def test_sandbox_lost_while_applying_is_no_fault_of_the_patch():
+def test_sandbox_lost_while_applying_is_reported_as_lost():
     def lose(command: Command) -> ExecResult:
         raise SandboxLost("its node is gone")
 
-    with pytest.raises(EnvironmentFailed, match="lost before any test ran: its node is gone"):
+    with pytest.raises(SandboxLost, match="its node is gone"):
         asyncio.run(apply_patch(ScriptedSandbox(lose), "", (), timeout_s=9))
 
 

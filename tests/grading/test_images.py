@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import json
-import tarfile
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TypeVar
@@ -19,7 +17,7 @@ from hone.sandbox.settings import SandboxSettings
 from hone.tasks.errors import TaskError
 from hone.types import Checks, Environment, Task, Verdict
 from tests.grading.calc import BUGGY, GOLD, OLD_TEST, TEST_PATCH, git
-from tests.services.image import base_archive
+from tests.services.image import unpack_base
 
 pytestmark = pytest.mark.sandbox
 Result = TypeVar("Result")
@@ -54,13 +52,7 @@ print(">>>>> End Test Output")
 def image(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     """A root file system with a repository whose later commits, stash and tags hold the fix; its base."""
     root = tmp_path_factory.mktemp("image")
-    with tarfile.open(base_archive()) as archive:
-        manifest = archive.extractfile("manifest.json")
-        assert manifest is not None
-        layer = archive.extractfile(json.load(manifest)[0]["Layers"][0])
-        with tarfile.open(fileobj=layer) as tar:
-            tar.extractall(root, filter="fully_trusted")
-    root.chmod(0o755)
+    unpack_base(root)
     testbed = root / "testbed"
     (testbed / "calc").mkdir(parents=True)
     (testbed / "tests").mkdir()

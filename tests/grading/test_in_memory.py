@@ -86,7 +86,7 @@ def test_earlier_changes_of_an_image_are_not_the_patchs(tmp_path: Path) -> None:
     provider = TreeProvider(answer)
     verdict = grade(provider, image_task(), tmp_path)
     assert not verdict.resolved
-    assert "took their sandbox down, twice: out of memory" in verdict.log
+    assert "took its sandbox down, twice: out of memory" in verdict.log
     assert len(provider.started) == 2
     assert all(sandbox.closed for sandbox in provider.started)
 

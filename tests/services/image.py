@@ -65,6 +65,15 @@ def base_archive() -> Path:
     return archive
 
 
+def unpack_base(root: Path) -> None:
+    """Unpack the base image's files into an existing directory, for `rootfs:ROOT`."""
+    with tarfile.open(base_archive()) as archive:
+        layer = _member(archive, json.load(_member(archive, "manifest.json"))[0]["Layers"][0])
+        with tarfile.open(fileobj=layer) as tar:
+            tar.extractall(root, filter="fully_trusted")
+    root.chmod(0o755)
+
+
 def derive(target: Path, name: str, files: Mapping[str, bytes], config: Mapping[str, Any]) -> None:
     """Write the archive of an image `name`: the base image, a layer of `files`, and `config` over its own."""
     with tempfile.TemporaryDirectory() as folder:

@@ -1,4 +1,4 @@
-"""The trusted test runner: `python3 hone_runner.py` inside the grading sandbox.
+"""The trusted test runner: `python3 -S hone_runner.py` inside the grading sandbox.
 
     parent (this file)                                child (hone_session.py)
     imports pytest, restores the test files, forks    waits for the gate
@@ -8,7 +8,8 @@
     prints one line, framed by the nonce              exits
 
 Invariants: no code of the repository runs in the parent or before the gate opens; the child never holds the
-nonce or the parent's output; the child's output is a log for people and is never parsed.
+nonce or the parent's output; the child's output is a log for people and is never parsed. Python starts
+without `site` and without variables that name modules, so that `Outside` comes before every import.
 
 Uses the standard library and pytest only, Python 3.8 or later: an image has its own interpreter. Standard
 input: the job as length-prefixed JSON, then the nonce, 32 bytes.
@@ -26,6 +27,7 @@ import stat
 import struct
 import sys
 import time
+from importlib.machinery import ModuleSpec, PathFinder
 from typing import Any, NoReturn
 
 sys.path.insert(1, "/srv/hone/processes")
@@ -39,6 +41,7 @@ KEY_BYTES = 16
 LOG_BYTES = 16384  # of the test run's output, kept from its end
 RECORD_BYTES = 16 << 20  # longest record
 CHANNEL_BYTES = 64 << 20  # all records together
+SET_ASIDE = "HONE_ASIDE_"  # before the name of a variable
 
 # Plugins that report to other processes, run tests in them, reorder tests or repeat them.
 UNWANTED = (
@@ -99,14 +102,64 @@ def read_sources(workdir: str, files: list[str], folders: list[str]) -> dict[str
     return sources
 
 
-def check_environment(workdir: str, paths: list[str], version: tuple[Any, ...]) -> None:
-    """Exit with a reason when results would be meaningless."""
-    if version < (7,):
-        give_up(f"pytest is {'.'.join(map(str, version))}, but 7 or later is required")
-    below = tuple(os.path.join(folder, "") for folder in (workdir, *paths))
-    for module in list(sys.modules.values()):
-        if str(getattr(module, "__file__", "")).startswith(below):
-            give_up(f"the test runner needs {module.__name__}, which the repository replaces")
+class Outside:
+    """The import system without the repository, until the gate opens; the first finder.
+
+    An editable installation or an image puts the repository on sys.path, so any module that the runner,
+    `site` or pytest imports could be the patch's. A Python installation inside the repository is no part of
+    it: `apply_patch` refuses changes there.
+    """
+
+    def __init__(self, workdir: str) -> None:
+        self.workdir = os.path.join(os.path.realpath(workdir), "")
+        self.installation = os.path.join(os.path.realpath(sys.prefix), "")
+        self.known: dict[str, bool] = {}  # path -> whether it lies outside
+
+    def is_outside(self, path: str) -> bool:
+        if path not in self.known:
+            real = os.path.join(os.path.realpath(path), "")
+            installed = self.installation.startswith(self.workdir) and self.installation != self.workdir
+            inside = real.startswith(self.workdir)
+            self.known[path] = not inside or (installed and real.startswith(self.installation))
+        return self.known[path]
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec:
+        """Return the spec of a module outside the repository. Raises ModuleNotFoundError."""
+        folders = [folder for folder in (sys.path if path is None else path) if self.is_outside(folder)]
+        for finder in sys.meta_path:
+            if finder is self or not hasattr(finder, "find_spec"):
+                continue
+            searched = folders if finder is PathFinder else path
+            spec = finder.find_spec(name, searched, target)
+            if spec is not None and all(map(self.is_outside, places_of(spec))):
+                return spec
+        raise ModuleNotFoundError(f"No module named {name!r} outside the repository", name=name)
+
+
+def places_of(spec: ModuleSpec) -> list[str]:
+    """Return the file and the directories that a module comes from."""
+    return [
+        *([spec.origin] if spec.has_location and spec.origin else []),
+        *(spec.submodule_search_locations or ()),
+    ]
+
+
+def start_site() -> None:
+    """Do what `site` does when Python starts, without the modules that customize a start."""
+    hooks = ("sitecustomize", "usercustomize")
+    for hook in hooks:
+        sys.modules[hook] = None  # type: ignore[assignment]  # its import fails
+    import site
+
+    site.main()
+    for hook in hooks:
+        del sys.modules[hook]
+
+
+def restore_environment() -> None:
+    """Give variables back that must not affect the start of Python; see `hone.grading.run`."""
+    for name in [name for name in os.environ if name.startswith(SET_ASIDE)]:
+        os.environ[name[len(SET_ASIDE) :]] = os.environ.pop(name)
 
 
 def give_up(reason: str) -> NoReturn:
@@ -153,6 +206,7 @@ def start_child(
             if os.read(gate_read, 1) != b"g":
                 os._exit(3)
             os.close(gate_read)
+            restore_environment()
             import hone_session
 
             hone_session.run(job, sources, key, canaries, channel_write)  # does not return
@@ -239,18 +293,23 @@ def main() -> None:
     workdir = job["workdir"]
     restore(workdir, job["test_files"])
     os.chdir(workdir)
+    sys.meta_path.insert(0, Outside(workdir))  # pyright: ignore[reportArgumentType]
+    start_site()
     sources = read_sources(workdir, job["run_files"], job["trusted"])
     for name in ("PYTEST_ADDOPTS", "PYTEST_PLUGINS"):
         os.environ.pop(name, None)
     os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
     if any(os.path.isdir(os.path.join(site, "pytest")) for site in job["sites"]):  # the repository's version
         sys.path[:] = [entry for entry in sys.path if not entry.endswith("-packages")]
+    given = os.environ.get(f"{SET_ASIDE}PYTHONPATH", "").split(os.pathsep)
+    sys.path[1:1] = filter(None, given)
     sys.path += job["sites"]
     try:
         import hone_session  # imports pytest before the fork
     except Exception as error:
         give_up(f"pytest cannot be imported ({type(error).__name__}: {error})")
-    check_environment(workdir, job["paths"], hone_session.pytest.version_tuple)
+    if hone_session.pytest.version_tuple < (7,):
+        give_up(f"pytest is {hone_session.pytest.__version__}, but 7 or later is required")
     job["plugins"] = find_plugins(job["sites"] or ([] if job["bare"] else sys.path), workdir)
 
     key = os.urandom(KEY_BYTES).hex().encode()

@@ -14,6 +14,7 @@ import importlib
 import json
 import os
 import random
+import subprocess
 import sys
 import types
 from collections.abc import Callable, Iterator
@@ -54,16 +55,19 @@ def run(
     """Run the session, send its records to the descriptor `channel`, and exit the process."""
     exit_process, log = os._exit, print
     send = sender(channel, key)
-    plugins = load_plugins(job["plugins"])
+    skipped = load_plugins(job["plugins"])
     plugin = Plugin(job["workdir"], sources, canaries, send)
     plugin.show_values = SHOW_VALUES in job["command"]
     prepare_imports(job, plugin)
+    skipped = load_plugins(list(skipped))  # those that need the repository's own modules
+    for name, reason in skipped.items():
+        print(f"the plugin {name} is skipped: {reason}", flush=True)
     arguments = ["--rootdir", job["workdir"], "-o", "addopts=", "--assert=plain", "--tb=short", "-q"]
     arguments.append("--continue-on-collection-errors")
     for name in DISABLED:
         arguments += ["-p", f"no:{name}"]
-    for name in plugins:
-        arguments += ["-p", name]
+    for name in job["plugins"]:
+        arguments += [] if name in skipped else ["-p", name]
     # Existing files only: pytest runs nothing when one of its arguments is missing.
     files = [name for name in job["run_files"] if os.path.join(job["workdir"], name) in sources]
     gc.freeze()  # the garbage collector skips the modules imported so far
@@ -79,20 +83,19 @@ def run(
         exit_process(status)
 
 
-def load_plugins(names: list[str]) -> list[str]:
-    """Import installed plugins before the repository is on the path; return the imported ones."""
-    loaded = []
+def load_plugins(names: list[str]) -> dict[str, str]:
+    """Import installed plugins; return those that cannot be imported, with the reason."""
+    failed = {}
     for name in names:
         try:
             importlib.import_module(name)
-            loaded.append(name)
         except Exception as error:
-            print(f"the plugin {name} is skipped: {type(error).__name__}: {error}", flush=True)
-    return loaded
+            failed[name] = f"{type(error).__name__}: {error}"
+    return failed
 
 
 def prepare_imports(job: dict[str, Any], plugin: Plugin) -> None:
-    """Make the repository's packages importable first, and load trusted modules from their text.
+    """Make the repository's packages importable, first of all, and load trusted modules from their text.
 
     Modules that the runner imported and the repository or its requirements also provide are unloaded, so
     that tests get the repository's version.
@@ -105,7 +108,12 @@ def prepare_imports(job: dict[str, Any], plugin: Plugin) -> None:
     rest = [entry for entry in sys.path if entry not in ("", job["workdir"], *job["paths"])]
     sys.path[:] = [*dict.fromkeys(first), *sorted(rest, key=lambda entry: entry in runner)]
     os.environ["PYTHONPATH"] = os.pathsep.join([*dict.fromkeys(first), *job["sites"]])
-    sys.meta_path.insert(0, TrustedFinder(plugin))
+    sys.meta_path[0] = TrustedFinder(plugin)  # pyright: ignore[reportArgumentType]  # instead of `Outside`
+    # Python processes that tests start need their `site`, which this one did without at its start
+    flags: Any = vars(subprocess)
+    given = flags["_args_from_interpreter_flags"]
+    flags["_args_from_interpreter_flags"] = lambda: [flag for flag in given() if flag != "-S"]
+    sys.warnoptions += filter(None, os.environ.get("PYTHONWARNINGS", "").split(","))
     plugins = [name.partition(".")[0] for name in job["plugins"]]
     kept = {*KEPT, *getattr(sys, "stdlib_module_names", ()), *plugins}
     theirs = [folder for folder in (*first, *job["sites"]) if os.path.isdir(folder)]
