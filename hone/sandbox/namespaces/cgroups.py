@@ -126,11 +126,16 @@ class Groups:
     def _make(self, limits: Limits) -> list[str]:
         self._made += 1
         directories = [f"{base}/{self._owner}/g{self._made}" for base in dict.fromkeys(self._roots.values())]
-        for directory in directories:
-            os.makedirs(directory, 0o755, exist_ok=True)
-        for controller, base in self._roots.items():
-            unified = os.path.exists(f"{base}/cgroup.controllers")
-            _set(f"{base}/{self._owner}/g{self._made}", controller, limits, unified=unified)
+        try:
+            for directory in directories:
+                os.makedirs(directory, 0o755, exist_ok=True)
+            for controller, base in self._roots.items():
+                unified = os.path.exists(f"{base}/cgroup.controllers")
+                _set(f"{base}/{self._owner}/g{self._made}", controller, limits, unified=unified)
+        except OSError:
+            for directory in directories:
+                remove(directory)
+            raise
         return directories
 
 

@@ -170,14 +170,18 @@ class NamespacesProvider:
     async def _send(self, server: SpawnServer, plan: Plan, upper_to: socket.socket) -> Channel:
         """Send a plan to the server; return the channel to process 1 of the sandbox."""
         ours, theirs = socket.socketpair()
-        try:
-            with theirs:
+        with theirs:
+            try:
                 ours.setblocking(False)
                 _, channel = await asyncio.get_running_loop().create_unix_connection(Channel, sock=ours)
+            except BaseException:
+                ours.close()
+                raise
+            try:
                 await server.start(plan, theirs.fileno(), upper_to.fileno())
-        except BaseException:
-            ours.close()
-            raise
+            except BaseException:
+                channel.abandon("its plan was not sent")  # the connection owns `ours`
+                raise
         return channel
 
     async def fork(self, sandbox: InitSandbox) -> InitSandbox:

@@ -124,7 +124,7 @@ def become_sandbox(
         socket.send_fds(socket.socket(fileno=upper_to), [b"u"], [upper])
         os.execve(plan.bwrap, _bubblewrap(plan, _ROOT), {})
     except BaseException as error:
-        os.write(errors, str(error).encode())
+        os.write(errors, str(error).encode("utf-8", "replace"))
     finally:
         os._exit(70)
 

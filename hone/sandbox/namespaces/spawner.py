@@ -9,10 +9,12 @@ JSON message per packet:
     <- {"id": ..., "error": ...}        nothing of the sandbox is left
 
 When its owner ends, for whatever reason, it kills all sandboxes and exits.
+Invariant: no message ends it; a sandbox that it cannot start is reported with its error.
 """
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import os
@@ -25,15 +27,15 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from hone.sandbox import seccomp
 from hone.sandbox.contract import Limits
 from hone.sandbox.namespaces import cgroups, syscalls
-from hone.sandbox.namespaces.plan import Plan
+from hone.sandbox.namespaces.plan import PACKET_MAX, Plan
 from hone.sandbox.namespaces.rootfs import SANDBOX_UIDS, HostUser, become_sandbox, copy_where_needed, masks
 from hone.utils.processes import send_signal
 
-PACKET_MAX = 1 << 17
 GRACE_S = 2.0  # from a closed channel to the kill
 _ERROR_MAX = 4000  # bytes
 
@@ -46,7 +48,7 @@ class Child:
     pid: int  # of bubblewrap, the parent of process 1; 0 once reaped
     limits: Limits
     groups: list[str]  # cgroups with these limits
-    errors: int  # memory file with the error message
+    errors: int  # memory file with the error message of its start
     kill_at: float | None = None
 
 
@@ -77,34 +79,45 @@ class Spawner:
             return False
         if not data:
             return False
-        message = json.loads(data)
-        if message["op"] == "start":
-            self.start(Plan.from_json(message["plan"]), *fds)
-        elif (child := self.children.get(message["id"])) is not None:
-            child.kill_at = time.monotonic() + GRACE_S
+        try:
+            self.handle(json.loads(data), fds)
+        except (ValueError, TypeError, LookupError) as error:  # cut, or not of this protocol
+            print(f"a message was refused: {error!r}", file=sys.stderr)
+        finally:
+            for fd in fds:
+                os.close(fd)
         return True
 
-    def start(self, plan: Plan, channel: int, upper_to: int) -> None:
-        errors = os.memfd_create("errors", os.MFD_CLOEXEC)
-        groups: list[str] = []
-        pid = 0
-        user = next(self.users)
+    def handle(self, message: dict[str, Any], fds: list[int]) -> None:
+        if message["op"] == "start":
+            plan = Plan.from_json(message["plan"])
+            channel, upper_to = fds
+            try:
+                self.children[plan.id] = self.start(plan, channel, upper_to)
+            except Exception as error:  # whatever it is, the other sandboxes go on
+                self.report(plan.id, str(error))
+        elif (child := self.children.get(message["id"])) is not None:
+            child.kill_at = time.monotonic() + GRACE_S
+        else:
+            self.report(message["id"], "its plan did not arrive")
+
+    def start(self, plan: Plan, channel: int, upper_to: int) -> Child:
         seccomp.program(fixed_cores=plan.cores > 0)  # cached here, not in each child
         masks()
-        try:
+        with contextlib.ExitStack() as on_failure:
+            errors = os.memfd_create("errors", os.MFD_CLOEXEC)
+            on_failure.callback(os.close, errors)
             groups = self.groups.take(plan.limits)
+            on_failure.callback(self.groups.release, plan.limits, groups)
+            user = next(self.users)
             plan = copy_where_needed(plan, user)
             if user is not None:
                 user.prepare(plan)
             pid = os.fork()
-        except OSError as error:
-            os.write(errors, str(error).encode())
-        else:
             if pid == 0:
                 become_sandbox(plan, groups, channel, errors, user, upper_to)
-        os.close(channel)
-        os.close(upper_to)
-        self.children[plan.id] = Child(plan.id, pid, plan.limits, groups, errors)
+            on_failure.pop_all()
+            return Child(plan.id, pid, plan.limits, groups, errors)
 
     def reap(self) -> None:
         """Collect dead children, including orphans of killed sandboxes."""
@@ -128,7 +141,9 @@ class Spawner:
                 child.kill_at = None
             if child.pid == 0 and self.clean_up(child):
                 del self.children[child.id]
-                self.report(child)
+                error = os.pread(child.errors, _ERROR_MAX, 0).decode("utf-8", "replace").strip()
+                os.close(child.errors)
+                self.report(child.id, error)
 
     def clean_up(self, child: Child) -> bool:
         """Kill the rest of a dead sandbox and release its groups; return False while a process is left."""
@@ -138,11 +153,10 @@ class Spawner:
             self.groups.release(child.limits, child.groups)
         return not left
 
-    def report(self, child: Child) -> None:
-        error = os.pread(child.errors, _ERROR_MAX, 0).decode("utf-8", "replace").strip()
-        os.close(child.errors)
+    def report(self, sandbox: str, error: str) -> None:
+        """Tell the owner that nothing is left of a sandbox."""
         try:
-            self.control.send(json.dumps({"id": child.id, "error": error}).encode())
+            self.control.send(json.dumps({"id": sandbox, "error": error[:_ERROR_MAX]}).encode())
         except OSError:  # the owner is gone; `serve` returns at its next turn
             return
 
