@@ -34,8 +34,8 @@ _VERSION = f"python{sys.version_info.major}.{sys.version_info.minor}"
 # the seccomp program of process 1.
 _MAIN = (
     f"import marshal, posix; file = posix.open('{BUNDLE_TARGET}/modules', posix.O_RDONLY | posix.O_CLOEXEC); "
-    "modules, extensions, tree_program = marshal.loads(posix.read(file, 1 << 20)); "
-    "exec(modules['in_sandbox.start']); main(modules, extensions, tree_program)"
+    "modules, extensions, init_program = marshal.loads(posix.read(file, 1 << 20)); "
+    "exec(modules['in_sandbox.start']); main(modules, extensions, init_program)"
 )
 _UNCHECKED = py_compile.PycInvalidationMode.UNCHECKED_HASH  # no stat of sources, which are not there
 # Print the modules that process 1 loads on a bare interpreter: {name: file}.
@@ -112,7 +112,7 @@ def _build(target: Path, executable: Path) -> None:
             py_compile.compile(file, str(compiled), f"{name}.py", doraise=True, invalidation_mode=_UNCHECKED)
     shown = f"{BUNDLE_TARGET}/{(library / 'lib-dynload').relative_to(target)}"
     files = {name: f"{shown}/{source.name}" for name, source in extensions.items()}
-    (target / "modules").write_bytes(marshal.dumps((_compile_modules(), files, seccomp.tree_program())))
+    (target / "modules").write_bytes(marshal.dumps((_compile_modules(), files, seccomp.init_program())))
     copy_libraries(target, [executable, *extensions.values()])
     make_readable(target)
 

@@ -27,6 +27,7 @@ from hone.sandbox.namespaces.syscalls import write_file
 # Host UIDs of sandboxes when Hone runs as root, which no service manager assigns. Several, because the kernel
 # counts some resources per user (inotify watches, pipe memory).
 SANDBOX_UIDS = range(60706, 60738)
+TERMINALS_MAX = 32  # of one sandbox; all sandboxes of a machine share about 3,000
 _WATCHERS_MAX = 32  # inotify instances of one sandbox; the kernel's limit is 128 per user
 
 _DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
@@ -260,7 +261,7 @@ def _make_devices(trees: _Trees) -> None:
     for name, target in _DEVICE_LINKS.items():
         os.symlink(target, f"{directory}/{name}")
     os.mkdir(f"{directory}/pts")
-    terminals = "newinstance,ptmxmode=0666,mode=0620"
+    terminals = f"newinstance,ptmxmode=0666,mode=0620,max={TERMINALS_MAX}"
     syscalls.mount("devpts", f"{directory}/pts", "devpts", syscalls.MS_NOSUID | syscalls.MS_NOEXEC, terminals)
     os.mkdir(f"{directory}/shm")
     syscalls.mount(f"{_STAGE}/shm", f"{directory}/shm", "", syscalls.MS_BIND)

@@ -297,7 +297,7 @@ def lowered(which: int, value: int) -> int:
     return value if hard == resource.RLIM_INFINITY else min(value, hard)
 
 
-def main(tree_program: bytes) -> None:
+def main(init_program: bytes) -> None:
     """Serve the channel: the socket at descriptor 0, or the pipes at 0 and 1 (an engine's attach stream).
 
     Arguments: a label for the host's process list; limits to enforce here, 0 for none: KiB of memory,
@@ -315,7 +315,7 @@ def main(tree_program: bytes) -> None:
         "/proc/self/oom_score_adj", os.O_WRONLY | os.O_CLOEXEC
     )  # cannot be opened once not dumpable
     os.umask(0o022)
-    protect(tree_program)
+    protect(init_program)
     memory_kib, pids, file_mib = map(int, sys.argv[2:5])
     if len(sys.argv) > 5:
         from . import relay

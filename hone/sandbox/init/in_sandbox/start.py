@@ -31,7 +31,7 @@ class Bundled:
         exec(self.modules[module.__name__], module.__dict__)  # noqa: S102
 
 
-def main(modules: "Mapping[str, CodeType]", extensions: "Mapping[str, str]", tree_program: bytes) -> None:
+def main(modules: "Mapping[str, CodeType]", extensions: "Mapping[str, str]", init_program: bytes) -> None:
     """Become process 1, or with the arguments `forward PORT PATH` start a relay from an ordinary command."""
     sys.meta_path.insert(0, Bundled(modules, extensions))
     if sys.argv[1] == "forward":
@@ -41,4 +41,4 @@ def main(modules: "Mapping[str, CodeType]", extensions: "Mapping[str, str]", tre
     else:
         from in_sandbox import init
 
-        init.main(tree_program)
+        init.main(init_program)
