@@ -20,6 +20,8 @@ _PERIOD_US = 100_000
 # CPU weight of the groups above the sandboxes, in processes. With 1, all sandboxes together would get the
 # time of one process, and on a busy machine every start and command would wait for it.
 _WEIGHT = 8
+# The memory limit of version 1 leaves out the buffers of TCP and UDP sockets, for which it has a limit apart.
+_SOCKETS_FILE, _SOCKETS_MIN = "memory.kmem.tcp.limit_in_bytes", 4 << 20
 _IDLE_MAX = 64  # empty groups kept for reuse, per owner
 
 
@@ -76,6 +78,16 @@ def _find_unified(mountpoint: str) -> dict[str, str]:
 
 def _delegate(directory: str, controllers: Iterable[str]) -> None:
     _write(f"{directory}/cgroup.subtree_control", " ".join(f"+{name}" for name in controllers))
+
+
+def limits_sockets(roots: Mapping[str, str]) -> bool:
+    """Return whether the groups limit memory of sockets: version 2, and version 1 with CONFIG_INET."""
+    base = roots.get("memory", "")
+    return (
+        any(os.path.exists(f"{base}/{name}") for name in ("cgroup.controllers", _SOCKETS_FILE))
+        if base
+        else False
+    )
 
 
 def open_owner(roots: Mapping[str, str], owner: str) -> None:
@@ -152,6 +164,8 @@ def _set(directory: str, controller: str, limits: Limits, *, unified: bool) -> N
         _write(f"{directory}/memory.limit_in_bytes", memory)
         if os.path.exists(f"{directory}/memory.memsw.limit_in_bytes"):
             _write(f"{directory}/memory.memsw.limit_in_bytes", memory)
+        if os.path.exists(f"{directory}/{_SOCKETS_FILE}"):
+            _write(f"{directory}/{_SOCKETS_FILE}", str(max(_SOCKETS_MIN, (limits.memory_mib << 20) // 8)))
     elif unified:
         _write(f"{directory}/cpu.max", f"{quota} {_PERIOD_US}")
     else:

@@ -15,7 +15,6 @@ Invariant: no message ends it; a sandbox that it cannot start is reported with i
 from __future__ import annotations
 
 import contextlib
-import itertools
 import json
 import os
 import random
@@ -24,7 +23,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Iterator
+from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -40,6 +39,41 @@ GRACE_S = 2.0  # from a closed channel to the kill
 _ERROR_MAX = 4000  # bytes
 
 
+class Users:
+    """The host users of an owner's sandboxes, one for each while there are enough.
+
+    There are none if this process cannot change user. It can as root in a user namespace that maps
+    SANDBOX_UIDS.
+    """
+
+    def __init__(self) -> None:
+        maps = [line.split() for line in Path("/proc/self/uid_map").read_text().splitlines()]
+        ranges = [range(int(first), int(first) + int(count)) for first, _, count in maps]
+        mapped = any(SANDBOX_UIDS[0] in uids and SANDBOX_UIDS[-1] in uids for uids in ranges)
+        self._idle = [HostUser(uid) for uid in SANDBOX_UIDS] if os.geteuid() == 0 and mapped else []
+        random.shuffle(self._idle)  # so that several owners take different ones
+        self._used: Counter[HostUser] = Counter()
+
+    def take(self) -> HostUser | None:
+        """Return a user that no sandbox has, else the one that the fewest have."""
+        if self._idle:
+            user = self._idle.pop()
+        elif self._used:
+            user = min(self._used, key=lambda user: self._used[user])
+        else:
+            return None
+        self._used[user] += 1
+        return user
+
+    def release(self, user: HostUser | None) -> None:
+        """Let the next sandbox have this user, whose maps exist already."""
+        if user is not None:
+            self._used[user] -= 1
+            if not self._used[user]:
+                del self._used[user]
+                self._idle.append(user)
+
+
 @dataclass(slots=True)
 class Child:
     """The server's record of one sandbox."""
@@ -49,6 +83,7 @@ class Child:
     limits: Limits
     groups: list[str]  # cgroups with these limits
     errors: int  # memory file with the error message of its start
+    user: HostUser | None
     kill_at: float | None = None
 
 
@@ -57,7 +92,7 @@ class Spawner:
     control: socket.socket
     groups: cgroups.Groups
     children: dict[str, Child] = field(default_factory=dict[str, Child])
-    users: Iterator[HostUser | None] = field(default_factory=lambda: host_users())
+    users: Users = field(default_factory=Users)
 
     def serve(self, owner_fd: int, wake: int) -> None:
         """Serve until the owner closes the control socket or dies."""
@@ -109,7 +144,8 @@ class Spawner:
             on_failure.callback(os.close, errors)
             groups = self.groups.take(plan.limits)
             on_failure.callback(self.groups.release, plan.limits, groups)
-            user = next(self.users)
+            user = self.users.take()
+            on_failure.callback(self.users.release, user)
             plan = copy_where_needed(plan, user)
             if user is not None:
                 user.prepare(plan)
@@ -117,7 +153,7 @@ class Spawner:
             if pid == 0:
                 become_sandbox(plan, groups, channel, errors, user, upper_to)
             on_failure.pop_all()
-            return Child(plan.id, pid, plan.limits, groups, errors)
+            return Child(plan.id, pid, plan.limits, groups, errors, user)
 
     def reap(self) -> None:
         """Collect dead children, including orphans of killed sandboxes."""
@@ -151,6 +187,7 @@ class Spawner:
         send_signal(set(left), signal.SIGKILL)
         if not left:
             self.groups.release(child.limits, child.groups)
+            self.users.release(child.user)
         return not left
 
     def report(self, sandbox: str, error: str) -> None:
@@ -170,21 +207,6 @@ class Spawner:
             self.sweep()
             time.sleep(0.002)
         self.groups.close()
-
-
-def host_users() -> Iterator[HostUser | None]:
-    """Cycle through sandbox UIDs in random order; yield None if this process cannot change user.
-
-    It can as root in a user namespace that maps SANDBOX_UIDS.
-    """
-    maps = [line.split() for line in Path("/proc/self/uid_map").read_text().splitlines()]
-    first_uid, last_uid = SANDBOX_UIDS[0], SANDBOX_UIDS[-1]
-    mapped = any(int(first) <= first_uid and last_uid < int(first) + int(count) for first, _, count in maps)
-    if os.geteuid() != 0 or not mapped:
-        return itertools.repeat(None)
-    users = [HostUser(uid) for uid in SANDBOX_UIDS]
-    random.shuffle(users)
-    return itertools.cycle(users)
 
 
 def main(arguments: list[str]) -> None:
