@@ -17,6 +17,8 @@ from dataclasses import dataclass
 _CLONE_NEW = 0x7E020080  # every CLONE_NEW* flag: time, ns (mount), cgroup, uts, ipc, user, pid, net
 _TERMINAL_INJECTION = (0x5412, 0x541C)  # ioctl TIOCSTI, TIOCLINUX
 _SOCKETS = (socket.AF_UNIX, socket.AF_INET, socket.AF_INET6)
+_PROTOCOLS = (0, socket.IPPROTO_ICMP, socket.IPPROTO_TCP, socket.IPPROTO_UDP, socket.IPPROTO_ICMPV6,
+              socket.IPPROTO_RAW)  # fmt: skip
 _NETLINK, _NETLINK_ROUTE = 16, 0  # the only netlink protocol that programs use: to list interfaces
 
 # name -> number on (x86_64, aarch64); None where the architecture has no such call
@@ -97,6 +99,7 @@ _PRIORITIES = {"setpriority": 2, "ioprio_set": 3}  # call -> its first argument 
 Instruction = tuple[int, int, int, int]  # code, jump if true, jump if false, operand
 _DENY: Instruction = (_RETURN, 0, 0, _ERRNO | errno.EPERM)
 _MISSING: Instruction = (_RETURN, 0, 0, _ERRNO | errno.ENOSYS)
+_NOTIFY: Instruction = (_RETURN, 0, 0, 0x7FC00000)
 _INVALID: Instruction = (_RETURN, 0, 0, _ERRNO | errno.EINVAL)
 _NO_MEMORY: Instruction = (_RETURN, 0, 0, _ERRNO | errno.ENOMEM)
 _PASS: Instruction = (_RETURN, 0, 0, _ALLOW)
@@ -130,13 +133,17 @@ def program(*, fixed_cores: bool = False, machine: str | None = None) -> bytes:
 
 
 @functools.cache
-def init_program(machine: str | None = None) -> bytes:
+def init_program(machine: str | None = None, *, notify_sockets: bool = False) -> bytes:
     """Return the program that process 1 of a sandbox installs for itself and its commands.
 
     It keeps processes in the tree of their command, so that they are killed with it: trees are found by
     parent ids, and each command is the subreaper of its orphans, which clone with CLONE_PARENT and
     prctl(PR_SET_CHILD_SUBREAPER, 0) would undo. It denies changes of process 1 itself, and calls that take
-    from a store of the whole machine, each as a kernel without that feature does. Raises as `program` does.
+    from a store of the whole machine, each as a kernel without that feature does. IP sockets are limited to
+    the common protocols: others have buffers and stores of their own. Raises as `program` does.
+
+    Args:
+        notify_sockets: ask process 1 before each IP or routing socket (SECCOMP_RET_USER_NOTIF).
     """
     arch = _architecture(machine)
     allow_parent = [(_LOAD, 0, 0, _FIRST_ARGUMENT), (_JUMP_SET, 0, 1, _CLONE_PARENT), _DENY, _PASS]
@@ -159,7 +166,20 @@ def init_program(machine: str | None = None) -> bytes:
     for name, all_of_user in _PRIORITIES.items():
         whose = _match(_DENY, (_FIRST_ARGUMENT, all_of_user)) + _match(_DENY, (_SECOND_ARGUMENT, 1))
         code += _rule(arch.number(name), [*whose, _PASS])
+    code += _rule(arch.socket, _new_socket(_NOTIFY if notify_sockets else _PASS))
     return _assemble(arch, code)
+
+
+def _new_socket(action: Instruction) -> list[Instruction]:
+    """Return code that ends with `action` for routing sockets and _PROTOCOLS, and passes unix sockets."""
+    code: list[Instruction] = [(_LOAD, 0, 0, _THIRD_ARGUMENT)]
+    for index, protocol in enumerate(_PROTOCOLS):
+        code.append((_JUMP_EQUAL, len(_PROTOCOLS) - index, 0, protocol))
+    code += [(_RETURN, 0, 0, _ERRNO | errno.EPROTONOSUPPORT), action]
+    family: list[Instruction] = [(_LOAD, 0, 0, _FIRST_ARGUMENT)]
+    family += [(_JUMP_EQUAL, len(code) + 2, 0, _NETLINK)]
+    family += [(_JUMP_EQUAL, 2, 0, socket.AF_INET), (_JUMP_EQUAL, 1, 0, socket.AF_INET6), _PASS]
+    return family + code
 
 
 def _rule(call: int, tests: list[Instruction]) -> list[Instruction]:

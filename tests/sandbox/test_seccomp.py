@@ -137,6 +137,20 @@ def test_stores_of_the_machine_and_process_1_are_out_of_reach(machine: str) -> N
 
 
 @MACHINES
+def test_process_1_is_asked_before_ip_and_routing_sockets(machine: str) -> None:
+    ask, plain = seccomp.init_program(machine, notify_sockets=True), seccomp.init_program(machine)
+    call = NUMBERS[machine]["socket"]
+    for arguments in ((2, 1, 0), (2, 1 | 0o2004000, 6), (2, 2, 17), (10, 1, 0), (10, 2, 17), (16, 3, 0)):
+        assert run(ask, machine, call, *arguments) == 0x7FC00000, arguments
+        assert run(plain, machine, call, *arguments) == ALLOWED, arguments
+    for program in (ask, plain):
+        assert run(program, machine, call, 1, 1, 0) == ALLOWED
+        for family, protocol in ((2, 262), (2, 132), (2, 33), (2, 136), (10, 262), (10, 256)):
+            wanted = REFUSED | errno.EPROTONOSUPPORT
+            assert run(program, machine, call, family, 1, protocol) == wanted, (family, protocol)
+
+
+@MACHINES
 def test_terminal_injection_is_denied(machine: str) -> None:
     ioctl = NUMBERS[machine]["ioctl"]
     assert decide(machine, ioctl, 0, 0x5413) == ALLOWED

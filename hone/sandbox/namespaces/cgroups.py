@@ -81,13 +81,10 @@ def _delegate(directory: str, controllers: Iterable[str]) -> None:
 
 
 def limits_sockets(roots: Mapping[str, str]) -> bool:
-    """Return whether the groups limit memory of sockets: version 2, and version 1 with CONFIG_INET."""
-    base = roots.get("memory", "")
-    return (
-        any(os.path.exists(f"{base}/{name}") for name in ("cgroup.controllers", _SOCKETS_FILE))
-        if base
-        else False
-    )
+    """Return whether the groups limit the buffers of IP sockets."""
+    base = roots.get("memory")
+    names = ("cgroup.controllers", _SOCKETS_FILE)  # version 2; version 1, which may lack it
+    return base is not None and any(os.path.exists(f"{base}/{name}") for name in names)
 
 
 def open_owner(roots: Mapping[str, str], owner: str) -> None:

@@ -55,6 +55,15 @@ _MASKED_DIRECTORIES = ("acpi", "asound", "scsi")
 _SHOWN_SYS = [(path, path) for path in ["/sys/devices/system/cpu"] if os.path.isdir(path)]
 
 
+def can_change_user() -> bool:
+    """Return whether this process is root in a user namespace that maps SANDBOX_UIDS."""
+    with open("/proc/self/uid_map") as file:
+        rows = [line.split() for line in file]
+    ranges = [range(int(first), int(first) + int(count)) for first, _, count in rows]
+    mapped = any(SANDBOX_UIDS[0] in uids and SANDBOX_UIDS[-1] in uids for uids in ranges)
+    return os.geteuid() == 0 and mapped
+
+
 class HostUser:
     """One of SANDBOX_UIDS, with user namespaces that map the owners of host files to it. Only as root."""
 

@@ -25,14 +25,20 @@ import sys
 import time
 from collections import Counter
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from hone.sandbox import seccomp
 from hone.sandbox.contract import Limits
 from hone.sandbox.namespaces import cgroups, syscalls
 from hone.sandbox.namespaces.plan import PACKET_MAX, Plan
-from hone.sandbox.namespaces.rootfs import SANDBOX_UIDS, HostUser, become_sandbox, copy_where_needed, masks
+from hone.sandbox.namespaces.rootfs import (
+    SANDBOX_UIDS,
+    HostUser,
+    become_sandbox,
+    can_change_user,
+    copy_where_needed,
+    masks,
+)
 from hone.utils.processes import send_signal
 
 GRACE_S = 2.0  # from a closed channel to the kill
@@ -42,15 +48,11 @@ _ERROR_MAX = 4000  # bytes
 class Users:
     """The host users of an owner's sandboxes, one for each while there are enough.
 
-    There are none if this process cannot change user. It can as root in a user namespace that maps
-    SANDBOX_UIDS.
+    There are none if this process cannot change user.
     """
 
     def __init__(self) -> None:
-        maps = [line.split() for line in Path("/proc/self/uid_map").read_text().splitlines()]
-        ranges = [range(int(first), int(first) + int(count)) for first, _, count in maps]
-        mapped = any(SANDBOX_UIDS[0] in uids and SANDBOX_UIDS[-1] in uids for uids in ranges)
-        self._idle = [HostUser(uid) for uid in SANDBOX_UIDS] if os.geteuid() == 0 and mapped else []
+        self._idle = [HostUser(uid) for uid in SANDBOX_UIDS] if can_change_user() else []
         random.shuffle(self._idle)  # so that several owners take different ones
         self._used: Counter[HostUser] = Counter()
 

@@ -74,7 +74,7 @@ attempt("seccomp filter by prctl", confined, "prctl", 22, 2, ctypes.c_char_p(fil
 
 
 def test_process_1_cannot_be_limited_or_slowed(attacked: AttackTarget) -> None:
-    """Whoever may limit process 1 decides whether the commands that follow can run."""
+    """An attacker who limits process 1 decides whether later commands can run."""
     code = """
 import resource
 for name in ("NOFILE", "AS", "CPU", "FSIZE", "DATA"):
