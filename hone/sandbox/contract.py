@@ -11,6 +11,7 @@ Every provider has to pass the suite `hone.sandbox.conformance`.
 
 from __future__ import annotations
 
+import os
 import posixpath
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -85,15 +86,34 @@ class ImageUnavailable(ProviderUnavailable):
         self.problem: ImageProblem = problem
 
 
+LIMIT_BOUNDS: Mapping[str, tuple[float, float]] = {  # smallest and largest value of each field of Limits
+    "memory_mib": (1, 1 << 24),
+    "pids": (1, (1 << 22) - 2),  # process ids of a kernel; two more are for process 1 and its parent
+    "cpus": (0.01, 8192),  # the shortest CPU quota of a kernel; its largest machine
+    "disk_mib": (1, 1 << 24),
+    "output_kib": (1, 8192),  # both streams fit into one reply of process 1
+}
+TIMEOUT_MAX_S = 7 * 86_400.0  # of one command
+PATH_MAX = 4095  # bytes of a path inside a sandbox, as the kernel counts
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """Upper bounds of one sandbox. `Sandbox.enforced` reports how each is enforced."""
+    """Upper bounds of one sandbox. `Sandbox.enforced` reports how each is enforced.
+
+    Raises ValueError for a value outside of LIMIT_BOUNDS, which a kernel or a wire format would not take.
+    """
 
     memory_mib: int = 512  # of all its processes together
     pids: int = 128
     cpus: float = 1.0
     disk_mib: int = 256  # of the private upper layer, /tmp and /dev/shm together
     output_kib: int = 256  # kept of each stream of one exec, half head, half tail
+
+    def __post_init__(self) -> None:
+        for name, (low, high) in LIMIT_BOUNDS.items():
+            if not low <= getattr(self, name) <= high:  # false for NaN, too
+                raise ValueError(f"{name} must be from {low} to {high}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,7 +149,11 @@ class SandboxSpec:
         for path in [*filter(None, [self.workdir]), *(mount.target for mount in self.mounts)]:
             clean = posixpath.normpath(path)
             if not path.startswith("/") or clean == "/" or ".." in path.split("/"):
-                raise ValueError(f"a path inside a sandbox must be absolute and without '..', not {path!r}")
+                raise ValueError(
+                    f"a path inside a sandbox must be absolute and without '..', not {path[:200]!r}"
+                )
+            if len(os.fsencode(path)) > PATH_MAX or "\0" in path:  # fsencode refuses lone surrogates
+                raise ValueError(f"a path inside a sandbox has at most {PATH_MAX} bytes, none of them null")
             if any(clean == name or clean.startswith(name + "/") for name in reserved):
                 raise ValueError(f"{path!r} is in a directory that sandboxes reserve")
         for source in [*(mount.source for mount in self.mounts), *([self.layer] if self.layer else [])]:
@@ -203,9 +227,9 @@ class Sandbox(ABC):
         """Run a shell command (str, by `bash -c`) or an argv (sequence) and wait for it.
 
         Args:
-            timeout_s: wall-clock seconds from the start of the command, positive. After that the command is
-                killed with all its descendants, daemons included, and possibly with processes that other
-                commands left behind meanwhile.
+            timeout_s: wall-clock seconds from the start of the command, up to TIMEOUT_MAX_S. After that the
+                command is killed with all its descendants, daemons included, and possibly with processes
+                that other commands left behind meanwhile.
             cwd: default `spec.workdir`.
             env: added to the sandbox's environment.
             merge_stderr: write both streams to one pipe, so that their order is kept.
@@ -213,8 +237,8 @@ class Sandbox(ABC):
         Raises:
             SandboxLost: the sandbox is gone, before or during the command.
         """
-        if timeout_s <= 0:
-            raise ValueError(f"timeout_s must be positive, got {timeout_s}")
+        if not 0 < timeout_s <= TIMEOUT_MAX_S:  # false for NaN, too
+            raise ValueError(f"timeout_s must be positive and at most {TIMEOUT_MAX_S:.0f}, got {timeout_s}")
         argv = ["bash", "-c", command] if isinstance(command, str) else list(command)
         if not argv or not all(isinstance(a, str) for a in argv):
             raise ValueError(f"a command is a string or a non-empty list of strings, got {command!r}")

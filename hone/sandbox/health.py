@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from hone.sandbox.contract import Check, Provider, SandboxError, SandboxSpec
 
+_KERNEL_LIMITS = ("sockets", "socket options", "terminals", "machine stores", "shared files")
 _PROBE = "id -u && python3 -m pytest --version && git --version"
 
 
@@ -31,12 +32,15 @@ async def probe_sandbox(provider: Provider, *, image: str, isolation_fix: str = 
 
 
 def limit_checks(enforced: Mapping[str, str], fix: str = "") -> list[Check]:
-    """Return a check for each limit; one that no cgroup enforces is weak, except on disk."""
+    """Return a check for each limit.
+
+    It is weak where a part is not enforced ("none", "except"); memory, pids and cpus are without a cgroup.
+    """
     checks: list[Check] = []
-    for name in ("memory", "pids", "cpus", "disk"):
-        ok = name == "disk" or enforced[name] == "cgroup"
-        check = Check(
-            name=f"limit: {name}", ok=ok, detail=enforced[name], fix="" if ok else fix, required=False
-        )
+    for name in ("memory", "pids", "cpus", "disk", *_KERNEL_LIMITS):
+        how = enforced[name]
+        ok = not how.startswith("none") and "except" not in how
+        ok = ok and (name not in ("memory", "pids", "cpus") or how == "cgroup")
+        check = Check(name=f"limit: {name}", ok=ok, detail=how, fix="" if ok else fix, required=False)
         checks.append(check)
     return checks

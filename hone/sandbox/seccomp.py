@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import functools
+import itertools
 import os
 import socket
 import struct
@@ -16,6 +17,8 @@ from dataclasses import dataclass
 _CLONE_NEW = 0x7E020080  # every CLONE_NEW* flag: time, ns (mount), cgroup, uts, ipc, user, pid, net
 _TERMINAL_INJECTION = (0x5412, 0x541C)  # ioctl TIOCSTI, TIOCLINUX
 _SOCKETS = (socket.AF_UNIX, socket.AF_INET, socket.AF_INET6)
+_PROTOCOLS = (0, socket.IPPROTO_ICMP, socket.IPPROTO_TCP, socket.IPPROTO_UDP, socket.IPPROTO_ICMPV6,
+              socket.IPPROTO_RAW)  # fmt: skip
 _NETLINK, _NETLINK_ROUTE = 16, 0  # the only netlink protocol that programs use: to list interfaces
 
 # name -> number on (x86_64, aarch64); None where the architecture has no such call
@@ -41,8 +44,19 @@ _DENIED: dict[str, tuple[int | None, int | None]] = {
     "set_mempolicy": (238, 237), "memfd_secret": (447, 447),
 }  # fmt: skip
 _SET_AFFINITY = (203, 122)
+_LIMITED = {  # denied by their arguments: name -> number on (x86_64, aarch64)
+    "seccomp": (317, 277), "io_setup": (206, 0), "setsockopt": (54, 208), "mmap": (9, 222),
+    "memfd_create": (319, 279), "shmget": (29, 194), "prlimit64": (302, 261),
+    "sched_setscheduler": (144, 119), "sched_setparam": (142, 118), "sched_setattr": (314, 274),
+    "sched_setaffinity": _SET_AFFINITY, "setpriority": (141, 140), "ioprio_set": (251, 30),
+}  # fmt: skip
 _CLONE_PARENT = 0x8000
-_PR_SET_CHILD_SUBREAPER = 36
+_PR_SET_CHILD_SUBREAPER, _PR_SET_SECCOMP = 36, 22
+_SECCOMP_MODE_FILTER, _SECCOMP_SET_MODE_FILTER = 2, 1
+_SOL_SOCKET, _SOL_IPV6 = 1, 41
+# (level, name) of the socket options that take from a store of the machine: compiled filters of a socket
+# (SO_ATTACH_FILTER, SO_ATTACH_BPF, SO_ATTACH_REUSEPORT_CBPF and _EBPF), and IPv6 flow labels.
+_OPTIONS = (*((_SOL_SOCKET, name) for name in (26, 50, 51, 52)), (_SOL_IPV6, 32))
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +69,10 @@ class _Architecture:
     socket: int
     socketpair: int
 
+    def number(self, name: str) -> int:
+        """Return the number of one of _LIMITED."""
+        return _LIMITED[name][self.column]
+
 
 _ARCHITECTURES = {
     "x86_64": _Architecture(0, 0xC000003E, clone=56, prctl=157, ioctl=16, socket=41, socketpair=53),
@@ -65,12 +83,25 @@ _X32_BIT = 0x40000000
 
 _LOAD, _JUMP_EQUAL, _JUMP_ABOVE, _JUMP_SET, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
 # offsets in seccomp_data (little endian)
-_NUMBER, _AUDIT, _FIRST_ARGUMENT, _SECOND_ARGUMENT, _THIRD_ARGUMENT = 0, 4, 16, 24, 32
+_NUMBER, _AUDIT = 0, 4
+_FIRST_ARGUMENT, _SECOND_ARGUMENT, _THIRD_ARGUMENT, _FOURTH_ARGUMENT = 16, 24, 32, 40
 _ALLOW, _ERRNO = 0x7FFF0000, 0x00050000
+
+# Call -> its argument with flags, and the flag that takes huge pages. The machine has one pool of them, which
+# no memory limit counts.
+_HUGE_PAGES = {
+    "mmap": (_FOURTH_ARGUMENT, 0x40000),
+    "memfd_create": (_SECOND_ARGUMENT, 4),
+    "shmget": (_THIRD_ARGUMENT, 0o4000),
+}
+_PRIORITIES = {"setpriority": 2, "ioprio_set": 3}  # call -> its first argument for all processes of a user
 
 Instruction = tuple[int, int, int, int]  # code, jump if true, jump if false, operand
 _DENY: Instruction = (_RETURN, 0, 0, _ERRNO | errno.EPERM)
 _MISSING: Instruction = (_RETURN, 0, 0, _ERRNO | errno.ENOSYS)
+_NOTIFY: Instruction = (_RETURN, 0, 0, 0x7FC00000)
+_INVALID: Instruction = (_RETURN, 0, 0, _ERRNO | errno.EINVAL)
+_NO_MEMORY: Instruction = (_RETURN, 0, 0, _ERRNO | errno.ENOMEM)
 _PASS: Instruction = (_RETURN, 0, 0, _ALLOW)
 
 
@@ -101,19 +132,67 @@ def program(*, fixed_cores: bool = False, machine: str | None = None) -> bytes:
     return _assemble(arch, code)
 
 
-def tree_program(machine: str | None = None) -> bytes:
-    """Return the program that keeps processes in the tree of their command, so that they are killed with it.
+@functools.cache
+def init_program(machine: str | None = None, *, notify_sockets: bool = False) -> bytes:
+    """Return the program that process 1 of a sandbox installs for itself and its commands.
 
-    Trees are found by parent ids, and each command is the subreaper of its orphans. Two calls would move a
-    process out: clone with CLONE_PARENT, and prctl(PR_SET_CHILD_SUBREAPER, 0). Raises as `program` does.
+    It keeps processes in the tree of their command, so that they are killed with it: trees are found by
+    parent ids, and each command is the subreaper of its orphans, which clone with CLONE_PARENT and
+    prctl(PR_SET_CHILD_SUBREAPER, 0) would undo. It denies changes of process 1 itself, and calls that take
+    from a store of the whole machine, each as a kernel without that feature does. IP sockets are limited to
+    the common protocols: others have buffers and stores of their own. Raises as `program` does.
+
+    Args:
+        notify_sockets: ask process 1 before each IP or routing socket (SECCOMP_RET_USER_NOTIF).
     """
     arch = _architecture(machine)
-    code: list[Instruction] = [(_JUMP_EQUAL, 0, 4, arch.clone), (_LOAD, 0, 0, _FIRST_ARGUMENT)]
-    code += [(_JUMP_SET, 0, 1, _CLONE_PARENT), _DENY, _PASS]
-    code += [(_JUMP_EQUAL, 0, 5, arch.prctl), (_LOAD, 0, 0, _FIRST_ARGUMENT)]
-    code += [(_JUMP_EQUAL, 0, 3, _PR_SET_CHILD_SUBREAPER), (_LOAD, 0, 0, _SECOND_ARGUMENT)]
-    code += [(_JUMP_EQUAL, 0, 1, 0), _DENY]
+    allow_parent = [(_LOAD, 0, 0, _FIRST_ARGUMENT), (_JUMP_SET, 0, 1, _CLONE_PARENT), _DENY, _PASS]
+    code = _rule(arch.clone, allow_parent)
+    leave = _match(_DENY, (_FIRST_ARGUMENT, _PR_SET_CHILD_SUBREAPER), (_SECOND_ARGUMENT, 0))
+    install = _match(_INVALID, (_FIRST_ARGUMENT, _PR_SET_SECCOMP), (_SECOND_ARGUMENT, _SECCOMP_MODE_FILTER))
+    code += _rule(arch.prctl, [*leave, *install, _PASS])
+    code += _rule(
+        arch.number("seccomp"), [*_match(_INVALID, (_FIRST_ARGUMENT, _SECCOMP_SET_MODE_FILTER)), _PASS]
+    )
+    code += _rule(arch.number("io_setup"), [_MISSING])
+    options = [_match(_DENY, (_SECOND_ARGUMENT, level), (_THIRD_ARGUMENT, name)) for level, name in _OPTIONS]
+    code += _rule(arch.number("setsockopt"), [*itertools.chain(*options), _PASS])
+    for name, (argument, flag) in _HUGE_PAGES.items():
+        code += _rule(
+            arch.number(name), [(_LOAD, 0, 0, argument), (_JUMP_SET, 0, 1, flag), _NO_MEMORY, _PASS]
+        )
+    for name in ("prlimit64", "sched_setscheduler", "sched_setparam", "sched_setattr", "sched_setaffinity"):
+        code += _rule(arch.number(name), [*_match(_DENY, (_FIRST_ARGUMENT, 1)), _PASS])
+    for name, all_of_user in _PRIORITIES.items():
+        whose = _match(_DENY, (_FIRST_ARGUMENT, all_of_user)) + _match(_DENY, (_SECOND_ARGUMENT, 1))
+        code += _rule(arch.number(name), [*whose, _PASS])
+    code += _rule(arch.socket, _new_socket(_NOTIFY if notify_sockets else _PASS))
     return _assemble(arch, code)
+
+
+def _new_socket(action: Instruction) -> list[Instruction]:
+    """Return code that ends with `action` for routing sockets and _PROTOCOLS, and passes unix sockets."""
+    code: list[Instruction] = [(_LOAD, 0, 0, _THIRD_ARGUMENT)]
+    for index, protocol in enumerate(_PROTOCOLS):
+        code.append((_JUMP_EQUAL, len(_PROTOCOLS) - index, 0, protocol))
+    code += [(_RETURN, 0, 0, _ERRNO | errno.EPROTONOSUPPORT), action]
+    family: list[Instruction] = [(_LOAD, 0, 0, _FIRST_ARGUMENT)]
+    family += [(_JUMP_EQUAL, len(code) + 2, 0, _NETLINK)]
+    family += [(_JUMP_EQUAL, 2, 0, socket.AF_INET), (_JUMP_EQUAL, 1, 0, socket.AF_INET6), _PASS]
+    return family + code
+
+
+def _rule(call: int, tests: list[Instruction]) -> list[Instruction]:
+    """Return code that decides about one call by `tests`, which end with a return."""
+    return [(_JUMP_EQUAL, 0, len(tests), call), *tests]
+
+
+def _match(action: Instruction, *wanted: tuple[int, int]) -> list[Instruction]:
+    """Return code that ends with `action` where all arguments have their (offset, value), else goes on."""
+    code: list[Instruction] = [action]
+    for offset, value in reversed(wanted):
+        code = [(_LOAD, 0, 0, offset), (_JUMP_EQUAL, 0, len(code), value), *code]
+    return code
 
 
 def _architecture(machine: str | None) -> _Architecture:

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from dataclasses import fields
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from hone.sandbox.contract import Limits
+from hone.sandbox.contract import LIMIT_BOUNDS, Limits
 from hone.settings import Mark, Settings
+
+
+def _limit(name: str, default: float) -> Any:
+    """Return the field of a setting that becomes the field `name` of Limits."""
+    low, high = LIMIT_BOUNDS[name]
+    return Field(default=default, ge=low, le=high)
 
 
 class SandboxSettings(Settings):
@@ -50,19 +56,19 @@ class SandboxSettings(Settings):
     images_gib: float = Field(default=100.0, gt=0)
     """GiB of images kept on this machine; above that, the least recently used are removed."""
 
-    memory_mib: int = Field(default=512, gt=0)
+    memory_mib: int = _limit("memory_mib", 512)
     """MiB of memory for one sandbox: all its processes, and its files in /tmp and the private layer."""
 
-    pids: int = Field(default=128, gt=0)
+    pids: int = _limit("pids", 128)
     """Maximum processes and threads of one sandbox."""
 
-    cpus: float = Field(default=1.0, gt=0)
+    cpus: float = _limit("cpus", 1.0)
     """CPU cores per sandbox."""
 
-    disk_mib: int = Field(default=256, gt=0)
+    disk_mib: int = _limit("disk_mib", 256)
     """MiB of files that one sandbox may write (private layer, /tmp and /dev/shm together)."""
 
-    output_kib: int = Field(default=256, gt=0)
+    output_kib: int = _limit("output_kib", 256)
     """KiB kept of each output stream of a command, half of its head and half of its tail."""
 
     max_concurrent_starts: Annotated[int, Mark.SAME_RESULTS] = Field(default=4, gt=0)

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from hone.sandbox import ProviderUnavailable, SandboxSpec, make_provider
+from hone.sandbox.health import limit_checks
 from hone.sandbox.namespaces import doctor
 from hone.sandbox.settings import SandboxSettings
 from tests.sandbox.ordinary_user import run_as_ordinary_user
@@ -81,8 +82,17 @@ def test_doctor_names_the_setting_that_blocks_user_namespaces(tmp_path: Path) ->
 def test_doctor_passes_on_this_machine(tmp_path: Path) -> None:
     health = asyncio.run(make_provider(_settings(tmp_path)).health())
     assert health.ok
-    tools = next(check for check in health.checks if check.name == "tools")
-    assert "pytest" in tools.detail
+    checks = {check.name: check for check in health.checks}
+    assert "pytest" in checks["tools"].detail
+    assert checks["limit: machine stores"].detail == "seccomp"
+
+
+def test_doctor_names_kernels_without_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    old = os.uname_result(("Linux", "here", "6.6.0-1-generic", "#1", "x86_64"))
+    monkeypatch.setattr(os, "uname", lambda: old)
+    found = {check.name: check for check in limit_checks(doctor.enforced({}))}
+    assert not found["limit: socket options"].ok
+    assert found["limit: socket options"].detail == "none before Linux 6.8"
 
 
 @pytest.mark.sandbox
@@ -96,6 +106,11 @@ def test_doctor_reports_weak_limits_without_cgroups() -> None:
     assert held["limit: memory"]["detail"] == "rlimit and watchdog"
     assert held["limit: cpus"]["detail"] == "whole cores, by affinity"
     assert "Delegate=yes" in held["limit: cpus"]["fix"]
+    assert held["limit: sockets"]["detail"] == "count, except their buffers"
+    assert held["limit: shared files"]["detail"] == "overlays, except device nodes without root"
+    assert not held["limit: sockets"]["ok"]
+    assert not held["limit: shared files"]["ok"]
+    assert held["limit: terminals"]["ok"]
 
 
 _CORES = """

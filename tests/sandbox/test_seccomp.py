@@ -72,6 +72,16 @@ NUMBERS = {
 }
 
 
+LIMITED = {
+    "x86_64": {"setsockopt": 54, "prlimit64": 302, "sched_setaffinity": 203, "setpriority": 141, "prctl": 157,
+               "ioprio_set": 251, "io_setup": 206, "seccomp": 317, "mmap": 9, "memfd_create": 319,
+               "shmget": 29},
+    "aarch64": {"setsockopt": 208, "prlimit64": 261, "sched_setaffinity": 122, "setpriority": 140,
+                "prctl": 167, "ioprio_set": 30, "io_setup": 0, "seccomp": 277, "mmap": 222,
+                "memfd_create": 279, "shmget": 194},
+}  # fmt: skip
+
+
 @MACHINES
 def test_ordinary_calls_pass_and_denied_calls_fail(machine: str) -> None:
     number = NUMBERS[machine]
@@ -93,13 +103,51 @@ def test_clone_cannot_make_namespaces(machine: str) -> None:
 
 @MACHINES
 def test_processes_cannot_leave_the_tree_of_their_command(machine: str) -> None:
-    program, number = seccomp.tree_program(machine), NUMBERS[machine]
+    program, number = seccomp.init_program(machine), NUMBERS[machine]
     for call, *arguments in (("read",), ("clone", 17), ("prctl", 36, 1), ("prctl", 4, 0), ("mount",)):
         assert run(program, machine, number[call], *arguments) == ALLOWED, call
     for call, *arguments in (("clone", 0x8000 | 17), ("prctl", 36, 0)):
         assert run(program, machine, number[call], *arguments) == REFUSED | errno.EPERM, call
     assert run(program, machine, number["clone3"]) == REFUSED | errno.ENOSYS
     assert run(program, machine, number["read"], arch=1) == REFUSED | errno.ENOSYS
+
+
+@MACHINES
+def test_stores_of_the_machine_and_process_1_are_out_of_reach(machine: str) -> None:
+    program, number = seccomp.init_program(machine), LIMITED[machine]
+    denied = {
+        errno.EPERM: [("setsockopt", 3, 1, 26), ("setsockopt", 3, 1, 51), ("setsockopt", 3, 41, 32),
+                      ("prlimit64", 1), ("prlimit64", 1 | 1 << 32), ("sched_setaffinity", 1),
+                      ("setpriority", 0, 1), ("setpriority", 1, 1), ("setpriority", 2, 0),
+                      ("ioprio_set", 1, 1), ("ioprio_set", 3, 0)],
+        errno.ENOSYS: [("io_setup", 1)],
+        errno.EINVAL: [("seccomp", 1), ("prctl", 22, 2)],
+        errno.ENOMEM: [("mmap", 0, 1, 3, 0x40022), ("memfd_create", 0, 4), ("shmget", 0, 1, 0o4600)],
+    }  # fmt: skip
+    for code, calls in denied.items():
+        for call, *arguments in calls:
+            assert run(program, machine, number[call], *arguments) == REFUSED | code, (call, arguments)
+    ordinary = [("setsockopt", 3, 1, 2), ("setsockopt", 3, 6, 26), ("setsockopt", 3, 41, 26),
+                ("prlimit64", 0), ("prlimit64", 11), ("sched_setaffinity", 0), ("setpriority", 0, 0),
+                ("ioprio_set", 1, 0),
+                ("seccomp", 2), ("prctl", 22, 1), ("prctl", 38, 2), ("mmap", 0, 1, 3, 0x22),
+                ("memfd_create", 0, 1), ("shmget", 0, 1, 0o1600)]  # fmt: skip
+    for call, *arguments in ordinary:
+        assert run(program, machine, number[call], *arguments) == ALLOWED, (call, arguments)
+
+
+@MACHINES
+def test_process_1_is_asked_before_ip_and_routing_sockets(machine: str) -> None:
+    ask, plain = seccomp.init_program(machine, notify_sockets=True), seccomp.init_program(machine)
+    call = NUMBERS[machine]["socket"]
+    for arguments in ((2, 1, 0), (2, 1 | 0o2004000, 6), (2, 2, 17), (10, 1, 0), (10, 2, 17), (16, 3, 0)):
+        assert run(ask, machine, call, *arguments) == 0x7FC00000, arguments
+        assert run(plain, machine, call, *arguments) == ALLOWED, arguments
+    for program in (ask, plain):
+        assert run(program, machine, call, 1, 1, 0) == ALLOWED
+        for family, protocol in ((2, 262), (2, 132), (2, 33), (2, 136), (10, 262), (10, 256)):
+            wanted = REFUSED | errno.EPROTONOSUPPORT
+            assert run(program, machine, call, family, 1, protocol) == wanted, (family, protocol)
 
 
 @MACHINES

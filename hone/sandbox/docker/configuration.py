@@ -46,7 +46,7 @@ def configure(
     binds = [(str(bundle.resolve()), BUNDLE_TARGET), *mounts, *sockets]
     return {
         "Image": image.id,
-        "Entrypoint": command(label, "0", "0", str(limits.disk_mib), *relay),
+        "Entrypoint": command(label, "0", "0", str(limits.disk_mib), "0", *relay),
         "Cmd": [],
         "Env": loader_variables,
         "WorkingDir": "/",

@@ -138,6 +138,11 @@ def _enforced(name: str, info: Mapping[str, Any]) -> dict[str, str]:
         "cpus": "cgroup" if info.get("CpuCfsQuota", info.get("CPUCfsQuota")) else "none",
         "disk": "watchdog and file size limit; /tmp and /dev/shm: tmpfs size",
         "output": "process 1",
+        "sockets": "cgroup" if info.get("CgroupVersion") == "2" else "none on cgroup version 1",
+        "socket options": "none: the engine makes the network namespace",
+        "terminals": "none: the engine makes the devpts instance",
+        "machine stores": "seccomp",
+        "shared files": "overlays, except mounts and the program of process 1",
         "network": "namespace",
         "isolation": f"container of {name}: no capabilities, no new privileges, "
         + ("seccomp" if "seccomp" in " ".join(info.get("SecurityOptions") or ()) else "no seccomp"),

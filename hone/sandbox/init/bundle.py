@@ -31,18 +31,18 @@ BUNDLE_TARGET = "/opt/hone/init"
 
 _VERSION = f"python{sys.version_info.major}.{sys.version_info.minor}"
 # `modules` holds, marshalled: {name: code} of the package `in_sandbox`, {name: file} of extension modules,
-# the seccomp program of process 1.
+# the seccomp programs of process 1.
 _MAIN = (
     f"import marshal, posix; file = posix.open('{BUNDLE_TARGET}/modules', posix.O_RDONLY | posix.O_CLOEXEC); "
-    "modules, extensions, tree_program = marshal.loads(posix.read(file, 1 << 20)); "
-    "exec(modules['in_sandbox.start']); main(modules, extensions, tree_program)"
+    "modules, extensions, programs = marshal.loads(posix.read(file, 1 << 20)); "
+    "exec(modules['in_sandbox.start']); main(modules, extensions, programs)"
 )
 _UNCHECKED = py_compile.PycInvalidationMode.UNCHECKED_HASH  # no stat of sources, which are not there
 # Print the modules that process 1 loads on a bare interpreter: {name: file}.
 _PROBE = """
 import sys
 sys.path.append(sys.argv[1])
-import in_sandbox.init, in_sandbox.relay
+import in_sandbox.init, in_sandbox.relay, in_sandbox.sockets
 modules = {name: getattr(module, "__file__", None) or "" for name, module in sys.modules.items()}
 import json
 print(json.dumps(modules))
@@ -112,7 +112,8 @@ def _build(target: Path, executable: Path) -> None:
             py_compile.compile(file, str(compiled), f"{name}.py", doraise=True, invalidation_mode=_UNCHECKED)
     shown = f"{BUNDLE_TARGET}/{(library / 'lib-dynload').relative_to(target)}"
     files = {name: f"{shown}/{source.name}" for name, source in extensions.items()}
-    (target / "modules").write_bytes(marshal.dumps((_compile_modules(), files, seccomp.tree_program())))
+    programs = (seccomp.init_program(), seccomp.init_program(notify_sockets=True))
+    (target / "modules").write_bytes(marshal.dumps((_compile_modules(), files, programs)))
     copy_libraries(target, [executable, *extensions.values()])
     make_readable(target)
 

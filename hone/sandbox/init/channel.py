@@ -6,6 +6,7 @@ Replies are not trusted: frames are bounded, and a malformed one ends the sandbo
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 from typing import cast
 
@@ -113,7 +114,8 @@ class Channel(asyncio.Protocol):
         reply, body = await self.reply(request, timeout_s)
         if reply == wire.ERROR_KIND and len(body) == wire.LENGTH.size:
             (number,) = wire.LENGTH.unpack(body)
-            raise OSError(number, os.strerror(number))
+            if number in errno.errorcode:
+                raise OSError(number, os.strerror(number))
         if reply != wire.DATA_KIND:
             self.abandon(BROKEN)
             raise SandboxError(self.lost)

@@ -15,6 +15,7 @@ from hone.sandbox.init.channel import BROKEN, Channel
 from hone.sandbox.init.in_sandbox import wire
 
 READ_MAX = 256 << 20  # bytes of one `read`; a sparse file may have any size
+_TOTAL_MAX = 1 << 63  # bytes of output
 _ANSWER_S = 30.0  # on top of a command's timeout, until a sandbox without a reply is ended
 
 
@@ -57,7 +58,7 @@ class InitSandbox(Sandbox):
             self._channel.send(wire.CANCEL_KIND, request)
             raise
         try:
-            return _parse_result(kind, body, keep)
+            return _parse_result(kind, body, keep, command.timeout_s + _ANSWER_S)
         except (ValueError, struct.error) as error:
             self._channel.abandon(BROKEN)
             raise SandboxLost(f"{BROKEN}: {error}") from error
@@ -95,7 +96,7 @@ class InitSandbox(Sandbox):
         await self._on_close()
 
 
-def _parse_result(kind: int, body: bytes, keep: int) -> ExecResult:
+def _parse_result(kind: int, body: bytes, keep: int, seconds_max: float) -> ExecResult:
     if kind != wire.RESULT_KIND:
         raise ValueError(f"the reply to a command has kind {kind}")
     code, timed_out, out_total, err_total, seconds, out_size = wire.RESULT.unpack_from(body)
@@ -103,6 +104,10 @@ def _parse_result(kind: int, body: bytes, keep: int) -> ExecResult:
     stdout, stderr = streams[:out_size], streams[out_size:]
     if max(len(stdout), len(stderr)) > keep + 1:
         raise ValueError("more output than the limit")
+    if not 0 <= seconds <= seconds_max:  # false for NaN, too
+        raise ValueError(f"a command of {seconds} s")
+    if max(out_total, err_total) >= _TOTAL_MAX:
+        raise ValueError("more output than there can be")
     return ExecResult(
         exit_code=code,
         stdout=stdout,

@@ -20,6 +20,8 @@ _PERIOD_US = 100_000
 # CPU weight of the groups above the sandboxes, in processes. With 1, all sandboxes together would get the
 # time of one process, and on a busy machine every start and command would wait for it.
 _WEIGHT = 8
+# The memory limit of version 1 leaves out the buffers of TCP and UDP sockets, for which it has a limit apart.
+_SOCKETS_FILE, _SOCKETS_MIN = "memory.kmem.tcp.limit_in_bytes", 4 << 20
 _IDLE_MAX = 64  # empty groups kept for reuse, per owner
 
 
@@ -78,6 +80,13 @@ def _delegate(directory: str, controllers: Iterable[str]) -> None:
     _write(f"{directory}/cgroup.subtree_control", " ".join(f"+{name}" for name in controllers))
 
 
+def limits_sockets(roots: Mapping[str, str]) -> bool:
+    """Return whether the groups limit the buffers of IP sockets."""
+    base = roots.get("memory")
+    names = ("cgroup.controllers", _SOCKETS_FILE)  # version 2; version 1, which may lack it
+    return base is not None and any(os.path.exists(f"{base}/{name}") for name in names)
+
+
 def open_owner(roots: Mapping[str, str], owner: str) -> None:
     """Make the groups above an owner's sandboxes."""
     for controller, base in roots.items():
@@ -126,11 +135,16 @@ class Groups:
     def _make(self, limits: Limits) -> list[str]:
         self._made += 1
         directories = [f"{base}/{self._owner}/g{self._made}" for base in dict.fromkeys(self._roots.values())]
-        for directory in directories:
-            os.makedirs(directory, 0o755, exist_ok=True)
-        for controller, base in self._roots.items():
-            unified = os.path.exists(f"{base}/cgroup.controllers")
-            _set(f"{base}/{self._owner}/g{self._made}", controller, limits, unified=unified)
+        try:
+            for directory in directories:
+                os.makedirs(directory, 0o755, exist_ok=True)
+            for controller, base in self._roots.items():
+                unified = os.path.exists(f"{base}/cgroup.controllers")
+                _set(f"{base}/{self._owner}/g{self._made}", controller, limits, unified=unified)
+        except OSError:
+            for directory in directories:
+                remove(directory)
+            raise
         return directories
 
 
@@ -147,6 +161,8 @@ def _set(directory: str, controller: str, limits: Limits, *, unified: bool) -> N
         _write(f"{directory}/memory.limit_in_bytes", memory)
         if os.path.exists(f"{directory}/memory.memsw.limit_in_bytes"):
             _write(f"{directory}/memory.memsw.limit_in_bytes", memory)
+        if os.path.exists(f"{directory}/{_SOCKETS_FILE}"):
+            _write(f"{directory}/{_SOCKETS_FILE}", str(max(_SOCKETS_MIN, (limits.memory_mib << 20) // 8)))
     elif unified:
         _write(f"{directory}/cpu.max", f"{quota} {_PERIOD_US}")
     else:

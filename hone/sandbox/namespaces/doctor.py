@@ -10,9 +10,10 @@ from pathlib import Path
 from hone.sandbox.contract import Check, Health, Provider, ProviderUnavailable
 from hone.sandbox.health import limit_checks, probe_sandbox
 from hone.sandbox.namespaces import cgroups
-from hone.sandbox.namespaces.rootfs import kernel
+from hone.sandbox.namespaces.rootfs import TERMINALS_MAX, can_change_user, kernel
 
 _IMAGE_KERNEL = (6, 6)  # user attributes on tmpfs, for overlays of image layers
+_OPTIONS_KERNEL = (6, 8)  # net.core.optmem_max of each network namespace
 _INSTALL = "apt-get install bubblewrap"
 _TRANSIENT = ("temporarily", "Cannot allocate", "No space left", "Too many open files")
 _USERNS_SYSCTLS = (
@@ -73,6 +74,11 @@ def enforced(roots: Mapping[str, str]) -> dict[str, str]:
         "cpus": "cgroup" if "cpu" in roots else "whole cores, by affinity",
         "disk": "tmpfs size",
         "output": "process 1",
+        "sockets": "cgroup and count" if cgroups.limits_sockets(roots) else "count, except their buffers",
+        "socket options": "network namespace" if kernel() >= _OPTIONS_KERNEL else "none before Linux 6.8",
+        "terminals": f"devpts, {TERMINALS_MAX} of a sandbox",
+        "machine stores": "seccomp",  # asynchronous I/O, compiled filters, huge pages, flow labels
+        "shared files": "overlays" if can_change_user() else "overlays, except device nodes without root",
         "network": "namespace",
         "isolation": "user, pid, mount, net, ipc and uts namespaces",
     }

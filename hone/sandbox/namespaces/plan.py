@@ -8,6 +8,8 @@ from typing import Any
 
 from hone.sandbox.contract import Limits
 
+PACKET_MAX = 1 << 17  # bytes of a message between the provider and the spawn server
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overlay:

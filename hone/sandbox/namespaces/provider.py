@@ -34,6 +34,10 @@ from hone.utils.files import default_cache_dir
 _RESERVED_IN_HOST = (*RESERVED, "/usr", "/etc", "/bin", "/sbin", "/lib", "/lib64")
 
 
+# Sockets of a sandbox by its memory: the kernel counts up to 128 KiB of each in no limit.
+_SOCKETS_PER_MIB, _SOCKETS_MIN = 2, 64
+
+
 class NamespacesProvider:
     """Sandboxes on this machine. Entering removes leftovers of dead owners and starts the spawn server."""
 
@@ -170,14 +174,18 @@ class NamespacesProvider:
     async def _send(self, server: SpawnServer, plan: Plan, upper_to: socket.socket) -> Channel:
         """Send a plan to the server; return the channel to process 1 of the sandbox."""
         ours, theirs = socket.socketpair()
-        try:
-            with theirs:
+        with theirs:
+            try:
                 ours.setblocking(False)
                 _, channel = await asyncio.get_running_loop().create_unix_connection(Channel, sock=ours)
+            except BaseException:
+                ours.close()
+                raise
+            try:
                 await server.start(plan, theirs.fileno(), upper_to.fileno())
-        except BaseException:
-            ours.close()
-            raise
+            except BaseException:
+                channel.abandon("its plan was not sent")  # the connection owns `ours`
+                raise
         return channel
 
     async def fork(self, sandbox: InitSandbox) -> InitSandbox:
@@ -210,6 +218,7 @@ class NamespacesProvider:
         # process 1 enforces the limits for which there is no cgroup
         watched_kib = 0 if "memory" in roots else limits.memory_mib << 10
         limited_pids = 0 if "pids" in roots else limits.pids
+        sockets_max = str(max(_SOCKETS_MIN, _SOCKETS_PER_MIB * limits.memory_mib))
         relay = (str(network.PROXY_PORT), network.PROXY_PATH) if spec.network else ()
         shown = [(str(self._bundle), bundle.BUNDLE_TARGET), *base.shown]
         label = f"hone-sandbox:{self._owner}/{sandbox_id}"
@@ -223,7 +232,7 @@ class NamespacesProvider:
             sockets=sockets,
             limits=limits,
             cores=0 if "cpu" in roots else math.ceil(limits.cpus),
-            init=bundle.command(label, str(watched_kib), str(limited_pids), "0", *relay),
+            init=bundle.command(label, str(watched_kib), str(limited_pids), "0", sockets_max, *relay),
         )
 
     async def health(self) -> Health:

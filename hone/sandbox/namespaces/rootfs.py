@@ -3,10 +3,14 @@
 One size-limited tmpfs holds all writable files: the upper layers of the overlays and /dev/shm. The lower
 layers are read-only directories of an image or the host. All mounts exist in this mount namespace only, so
 the kernel removes them with the sandbox's last process.
+
+Invariant: no inode of a sandbox is in another one, because locks, leases, inotify and pipes would join them.
+So even read-only trees of the host are shown through an overlay. Without root, devices are the exception.
 """
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import functools
 import gc
@@ -16,7 +20,7 @@ import shutil
 import signal
 import socket
 import stat
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import NoReturn
 
 from hone.sandbox import seccomp
@@ -24,12 +28,16 @@ from hone.sandbox.namespaces import cgroups, syscalls
 from hone.sandbox.namespaces.plan import Base, Overlay, Plan
 from hone.sandbox.namespaces.syscalls import write_file
 
-# Host UIDs of sandboxes when Hone runs as root, which no service manager assigns. Several, because the kernel
-# counts some resources per user (inotify watches, pipe memory).
-SANDBOX_UIDS = range(60706, 60738)
+# Host UIDs of sandboxes when Hone runs as root, which no service manager assigns. Each sandbox has its own
+# while there are enough, because the kernel counts some resources per user (inotify watches, pipe memory,
+# message queues), and a count is also a way to meet.
+SANDBOX_UIDS = range(60706, 60962)
+_OPTION_BYTES_MAX = 8192  # of the options and control messages of one socket, which no memory limit counts
+TERMINALS_MAX = 32  # of one sandbox; all sandboxes of a machine share about 3,000
 _WATCHERS_MAX = 32  # inotify instances of one sandbox; the kernel's limit is 128 per user
 
 _DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
+_DEV_OPTIONS = "size=64k,nr_inodes=64,mode=0755"
 _DEVICE_LINKS = {
     "ptmx": "pts/ptmx", "fd": "/proc/self/fd", "stdin": "/proc/self/fd/0", "stdout": "/proc/self/fd/1",
     "stderr": "/proc/self/fd/2",
@@ -43,7 +51,17 @@ _MASKED_FILES = (
     "timer_list",
 )  # fmt: skip
 _MASKED_DIRECTORIES = ("acpi", "asound", "scsi")
-_SHOWN_SYS = "/sys/devices/system/cpu"  # read by language runtimes; the rest of /sys is absent
+# read by language runtimes; the rest of /sys is absent
+_SHOWN_SYS = [(path, path) for path in ["/sys/devices/system/cpu"] if os.path.isdir(path)]
+
+
+def can_change_user() -> bool:
+    """Return whether this process is root in a user namespace that maps SANDBOX_UIDS."""
+    with open("/proc/self/uid_map") as file:
+        rows = [line.split() for line in file]
+    ranges = [range(int(first), int(first) + int(count)) for first, _, count in rows]
+    mapped = any(SANDBOX_UIDS[0] in uids and SANDBOX_UIDS[-1] in uids for uids in ranges)
+    return os.geteuid() == 0 and mapped
 
 
 class HostUser:
@@ -124,7 +142,7 @@ def become_sandbox(
         socket.send_fds(socket.socket(fileno=upper_to), [b"u"], [upper])
         os.execve(plan.bwrap, _bubblewrap(plan, _ROOT), {})
     except BaseException as error:
-        os.write(errors, str(error).encode())
+        os.write(errors, str(error).encode("utf-8", "replace"))
     finally:
         os._exit(70)
 
@@ -135,6 +153,7 @@ def _enter_with_trees(plan: Plan, user: HostUser | None) -> _Trees:
         _enter_namespaces()
         return _Trees(plan, None)
     trees = _Trees(plan, user)  # paths may be below private directories, so they are opened as root
+    trees.dev = _own_devices()
     os.setgroups([])
     os.setresgid(user.uid, user.uid, user.uid)
     os.setresuid(user.uid, user.uid, user.uid)
@@ -144,14 +163,26 @@ def _enter_with_trees(plan: Plan, user: HostUser | None) -> _Trees:
 
 
 def _enter_namespaces() -> None:
-    """Enter new user and mount namespaces, in which this process may mount."""
+    """Enter new user, mount and network namespaces, whose mounts and settings this process may change."""
     uid, gid = os.geteuid(), os.getegid()
-    syscalls.unshare(syscalls.CLONE_NEWUSER | syscalls.CLONE_NEWNS)
+    syscalls.unshare(syscalls.CLONE_NEWUSER | syscalls.CLONE_NEWNS | syscalls.CLONE_NEWNET)
     write_file("/proc/self/setgroups", "deny")
     write_file("/proc/self/uid_map", f"0 {uid} 1")
     write_file("/proc/self/gid_map", f"0 {gid} 1")
     write_file("/proc/sys/user/max_user_namespaces", "1")  # for bubblewrap; none is left for the agent
     write_file("/proc/sys/user/max_inotify_instances", str(_WATCHERS_MAX))
+    with contextlib.suppress(FileNotFoundError):  # one setting for the whole machine before Linux 6.8
+        write_file("/proc/sys/net/core/optmem_max", str(_OPTION_BYTES_MAX))
+    syscalls.start_loopback()
+
+
+@dataclass(frozen=True, slots=True)
+class _Shown:
+    """A read-only directory or file of the host."""
+
+    target: str  # path inside
+    tree: int  # of the directory, or of the directory with the file
+    name: str  # of the file; "" for a directory
 
 
 class _Trees:
@@ -164,10 +195,39 @@ class _Trees:
             lowers = [_clone_as_own(path, user) for path in overlay.snapshots]
             owner = user if overlay.translated else None
             self.lowers[overlay.name] = lowers + [_clone_as_own(path, owner) for path in overlay.lowers]
-        self.devices = [(name, syscalls.clone_tree(f"/dev/{name}", device=True)) for name in _DEVICES]
-        self.shown = [(target, syscalls.clone_tree(source)) for source, target in plan.base.shown]
-        self.shown += [(target, _clone_as_own(source, user)) for source, target in plan.mounts]
-        self.shown += [(target, syscalls.clone_tree(source)) for source, target in plan.sockets]
+        self.dev: int | None = None  # with device nodes of this sandbox alone
+        self.devices: list[tuple[str, int]] = []  # nodes of the host, for an ordinary user
+        if user is None:
+            self.devices = [(name, syscalls.clone_tree(f"/dev/{name}", device=True)) for name in _DEVICES]
+        self.shown = [_show(source, target, None) for source, target in [*plan.base.shown, *_SHOWN_SYS]]
+        self.shown += [_show(source, target, user) for source, target in plan.mounts]
+        self.sockets = [(target, syscalls.clone_tree(source)) for source, target in plan.sockets]
+
+
+def _own_devices() -> int:
+    """Return a tree with new device nodes. Only as root, which moves to a new mount namespace."""
+    numbers = {name: os.stat(f"/dev/{name}").st_rdev for name in _DEVICES}
+    syscalls.unshare(syscalls.CLONE_NEWNS)
+    syscalls.mount("none", "/", "", syscalls.MS_REC | syscalls.MS_PRIVATE)
+    syscalls.mount("tmpfs", _STAGE, "tmpfs", syscalls.MS_NOSUID, _DEV_OPTIONS)
+    umask = os.umask(0)
+    for name, number in numbers.items():
+        os.mknod(f"{_STAGE}/{name}", stat.S_IFCHR | 0o666, number)
+    os.umask(umask)
+    _fill_devices(_STAGE)
+    return syscalls.clone_tree(_STAGE, device=True)
+
+
+def _show(source: str, target: str, user: HostUser | None) -> _Shown:
+    if os.path.isdir(source):
+        return _Shown(target, _clone_as_own(source, user), "")
+    if user is None:
+        return _Shown(target, syscalls.clone_tree(os.path.dirname(source)), os.path.basename(source))
+    info = os.stat(source)
+    owned = user.map_of(info.st_uid, info.st_gid)
+    return _Shown(
+        target, syscalls.clone_tree(os.path.dirname(source), userns_fd=owned), os.path.basename(source)
+    )
 
 
 def _clone_as_own(path: str, user: HostUser | None) -> int:
@@ -212,7 +272,7 @@ def _build(plan: Plan, trees: _Trees) -> None:
     disk_mib = plan.limits.disk_mib
     size = f"size={disk_mib}m,nr_inodes={disk_mib * 256},mode=0755"
     syscalls.mount("tmpfs", _STAGE, "tmpfs", syscalls.MS_NOSUID | syscalls.MS_NODEV, size)
-    for name in ("root", "shm", "upper", "work", "lower", "top"):
+    for name in ("root", "shm", "upper", "work", "lower", "above", "none", "top"):
         os.mkdir(f"{_STAGE}/{name}")
     os.chmod(f"{_STAGE}/shm", 0o1777)  # noqa: S103
     _make_top(plan.base)
@@ -228,8 +288,10 @@ def _build(plan: Plan, trees: _Trees) -> None:
     # A mount point cannot be renamed or removed, but its parents can: so they become mount points, too.
     for parent in ("/opt", "/opt/hone"):
         syscalls.mount(_ROOT + parent, _ROOT + parent, "", syscalls.MS_BIND)
-    for target, fd in trees.shown:
-        point = _open_mountpoint(target, is_dir=stat.S_ISDIR(os.fstat(fd).st_mode))
+    for number, shown in enumerate(trees.shown):
+        _mount_shown(shown, f"shown{number}")
+    for target, fd in trees.sockets:
+        point = _open_mountpoint(target, is_dir=False)
         syscalls.attach(fd, point)
         os.close(point)
     flags = syscalls.MS_BIND | syscalls.MS_REMOUNT | syscalls.MS_RDONLY
@@ -252,20 +314,28 @@ def _make_top(base: Base) -> None:
 def _make_devices(trees: _Trees) -> None:
     """Make /dev as bubblewrap's `--dev` does, which would cost 1 ms and a second user namespace."""
     directory = f"{_ROOT}/dev"
-    flags = syscalls.MS_NOSUID | syscalls.MS_NODEV
-    syscalls.mount("tmpfs", directory, "tmpfs", flags, "size=64k,nr_inodes=64,mode=0755")
-    for name, fd in trees.devices:
-        os.close(os.open(f"{directory}/{name}", os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666))
-        syscalls.attach(fd, f"{directory}/{name}")
-    for name, target in _DEVICE_LINKS.items():
-        os.symlink(target, f"{directory}/{name}")
-    os.mkdir(f"{directory}/pts")
-    terminals = "newinstance,ptmxmode=0666,mode=0620"
+    flags = syscalls.MS_NOSUID
+    if trees.dev is not None:
+        syscalls.attach(trees.dev, directory)
+    else:
+        flags |= syscalls.MS_NODEV
+        syscalls.mount("tmpfs", directory, "tmpfs", flags, _DEV_OPTIONS)
+        for name, fd in trees.devices:
+            os.close(os.open(f"{directory}/{name}", os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666))
+            syscalls.attach(fd, f"{directory}/{name}")
+        _fill_devices(directory)
+    terminals = f"newinstance,ptmxmode=0666,mode=0620,max={TERMINALS_MAX}"
     syscalls.mount("devpts", f"{directory}/pts", "devpts", syscalls.MS_NOSUID | syscalls.MS_NOEXEC, terminals)
-    os.mkdir(f"{directory}/shm")
     syscalls.mount(f"{_STAGE}/shm", f"{directory}/shm", "", syscalls.MS_BIND)
     remount = syscalls.MS_BIND | syscalls.MS_REMOUNT | syscalls.MS_RDONLY
     syscalls.mount("none", directory, "", remount | flags)
+
+
+def _fill_devices(directory: str) -> None:
+    for name, target in _DEVICE_LINKS.items():
+        os.symlink(target, f"{directory}/{name}")
+    for name in ("pts", "shm"):
+        os.mkdir(f"{directory}/{name}")
 
 
 def _mount_overlay(overlay: Overlay, trees: _Trees) -> None:
@@ -292,6 +362,28 @@ def _mount_overlay(overlay: Overlay, trees: _Trees) -> None:
     flags = syscalls.MS_NOSUID | syscalls.MS_NODEV
     syscalls.mount("overlay", f"/proc/self/fd/{target}", "overlay", flags, options)
     os.close(target)
+
+
+def _mount_shown(shown: _Shown, name: str) -> None:
+    """Mount a read-only overlay of a host directory or, by one of the directory above it, of a host file."""
+    lower, above = f"{_STAGE}/lower/{name}", f"{_STAGE}/above/{name}"
+    os.mkdir(lower)
+    syscalls.attach(shown.tree, lower)
+    if shown.name:
+        os.mkdir(above)
+        _mount_read_only(lower, above)
+    point = _open_mountpoint(shown.target, is_dir=not shown.name)
+    if shown.name:
+        syscalls.attach(syscalls.clone_tree(f"{above}/{shown.name}"), point)
+    else:
+        _mount_read_only(lower, f"/proc/self/fd/{point}")
+    os.close(point)
+
+
+def _mount_read_only(lower: str, target: str) -> None:
+    flags = syscalls.MS_RDONLY | syscalls.MS_NOSUID | syscalls.MS_NODEV
+    options = f"lowerdir={lower}:{_STAGE}/none,userxattr"  # an overlay without upper has two lowers at least
+    syscalls.mount("overlay", target, "overlay", flags, options)
 
 
 def _open_directory(path: str) -> int:
@@ -332,7 +424,7 @@ def _bubblewrap(plan: Plan, root: str) -> list[str]:
     os.lseek(program, 0, os.SEEK_SET)
     return [
         plan.bwrap,
-        *("--unshare-user", "--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts"),
+        *("--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare-uts"),
         *(
             "--unshare-cgroup-try",
             "--uid",
@@ -355,10 +447,8 @@ def masks() -> list[str]:
     words: list[str] = []
     for name in _MASKED_FILES:
         if os.path.exists(f"/proc/{name}"):
-            words += ["--ro-bind", "/dev/null", f"/proc/{name}"]
+            words += ["--ro-bind", f"{_ROOT}/dev/null", f"/proc/{name}"]
     for name in _MASKED_DIRECTORIES:
         if os.path.exists(f"/proc/{name}"):
             words += ["--tmpfs", f"/proc/{name}", "--remount-ro", f"/proc/{name}"]
-    if os.path.isdir(_SHOWN_SYS):
-        words += ["--ro-bind", _SHOWN_SYS, _SHOWN_SYS]
     return words

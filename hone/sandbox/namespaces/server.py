@@ -11,8 +11,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from hone.sandbox.contract import ProviderUnavailable
-from hone.sandbox.namespaces.plan import Plan
+from hone.sandbox.contract import ProviderUnavailable, TooLarge
+from hone.sandbox.namespaces.plan import PACKET_MAX, Plan
 from hone.utils.concurrency import run_in_thread
 
 ANSWER_S = 20.0  # limit for the server to start, to exit, and to remove a sandbox
@@ -86,7 +86,7 @@ class SpawnServer:
         """Handle an event of the server, or its end."""
         assert self._control is not None
         try:
-            data = self._control.recv(1 << 17)
+            data = self._control.recv(PACKET_MAX)
         except BlockingIOError:
             return
         except ConnectionError:
@@ -100,8 +100,13 @@ class SpawnServer:
             future.set_result(event["error"])
 
     async def _send(self, message: dict[str, Any], *fds: int) -> None:
-        """Send one packet; wait while the server's queue is full."""
+        """Send one packet; wait while the server's queue is full. Raises TooLarge above PACKET_MAX."""
         data = json.dumps(message).encode()
+        if len(data) > PACKET_MAX:
+            raise TooLarge(
+                f"the plan of this sandbox has {len(data)} bytes, more than {PACKET_MAX}: "
+                "give it fewer mounts, shorter paths or an image of fewer layers"
+            )
         while (control := self._control) is not None:
             try:
                 socket.send_fds(control, [data], list(fds))

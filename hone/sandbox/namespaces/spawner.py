@@ -9,11 +9,12 @@ JSON message per packet:
     <- {"id": ..., "error": ...}        nothing of the sandbox is left
 
 When its owner ends, for whatever reason, it kills all sandboxes and exits.
+Invariant: no message ends it; a sandbox that it cannot start is reported with its error.
 """
 
 from __future__ import annotations
 
-import itertools
+import contextlib
 import json
 import os
 import random
@@ -22,20 +23,57 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Iterator
+from collections import Counter
 from dataclasses import dataclass, field
-from pathlib import Path
+from typing import Any
 
 from hone.sandbox import seccomp
 from hone.sandbox.contract import Limits
 from hone.sandbox.namespaces import cgroups, syscalls
-from hone.sandbox.namespaces.plan import Plan
-from hone.sandbox.namespaces.rootfs import SANDBOX_UIDS, HostUser, become_sandbox, copy_where_needed, masks
+from hone.sandbox.namespaces.plan import PACKET_MAX, Plan
+from hone.sandbox.namespaces.rootfs import (
+    SANDBOX_UIDS,
+    HostUser,
+    become_sandbox,
+    can_change_user,
+    copy_where_needed,
+    masks,
+)
 from hone.utils.processes import send_signal
 
-PACKET_MAX = 1 << 17
 GRACE_S = 2.0  # from a closed channel to the kill
 _ERROR_MAX = 4000  # bytes
+
+
+class Users:
+    """The host users of an owner's sandboxes, one for each while there are enough.
+
+    There are none if this process cannot change user.
+    """
+
+    def __init__(self) -> None:
+        self._idle = [HostUser(uid) for uid in SANDBOX_UIDS] if can_change_user() else []
+        random.shuffle(self._idle)  # so that several owners take different ones
+        self._used: Counter[HostUser] = Counter()
+
+    def take(self) -> HostUser | None:
+        """Return a user that no sandbox has, else the one that the fewest have."""
+        if self._idle:
+            user = self._idle.pop()
+        elif self._used:
+            user = min(self._used, key=lambda user: self._used[user])
+        else:
+            return None
+        self._used[user] += 1
+        return user
+
+    def release(self, user: HostUser | None) -> None:
+        """Let the next sandbox have this user, whose maps exist already."""
+        if user is not None:
+            self._used[user] -= 1
+            if not self._used[user]:
+                del self._used[user]
+                self._idle.append(user)
 
 
 @dataclass(slots=True)
@@ -46,7 +84,8 @@ class Child:
     pid: int  # of bubblewrap, the parent of process 1; 0 once reaped
     limits: Limits
     groups: list[str]  # cgroups with these limits
-    errors: int  # memory file with the error message
+    errors: int  # memory file with the error message of its start
+    user: HostUser | None
     kill_at: float | None = None
 
 
@@ -55,7 +94,7 @@ class Spawner:
     control: socket.socket
     groups: cgroups.Groups
     children: dict[str, Child] = field(default_factory=dict[str, Child])
-    users: Iterator[HostUser | None] = field(default_factory=lambda: host_users())
+    users: Users = field(default_factory=Users)
 
     def serve(self, owner_fd: int, wake: int) -> None:
         """Serve until the owner closes the control socket or dies."""
@@ -77,34 +116,46 @@ class Spawner:
             return False
         if not data:
             return False
-        message = json.loads(data)
-        if message["op"] == "start":
-            self.start(Plan.from_json(message["plan"]), *fds)
-        elif (child := self.children.get(message["id"])) is not None:
-            child.kill_at = time.monotonic() + GRACE_S
+        try:
+            self.handle(json.loads(data), fds)
+        except (ValueError, TypeError, LookupError) as error:  # cut, or not of this protocol
+            print(f"a message was refused: {error!r}", file=sys.stderr)
+        finally:
+            for fd in fds:
+                os.close(fd)
         return True
 
-    def start(self, plan: Plan, channel: int, upper_to: int) -> None:
-        errors = os.memfd_create("errors", os.MFD_CLOEXEC)
-        groups: list[str] = []
-        pid = 0
-        user = next(self.users)
+    def handle(self, message: dict[str, Any], fds: list[int]) -> None:
+        if message["op"] == "start":
+            plan = Plan.from_json(message["plan"])
+            channel, upper_to = fds
+            try:
+                self.children[plan.id] = self.start(plan, channel, upper_to)
+            except Exception as error:  # whatever it is, the other sandboxes go on
+                self.report(plan.id, str(error))
+        elif (child := self.children.get(message["id"])) is not None:
+            child.kill_at = time.monotonic() + GRACE_S
+        else:
+            self.report(message["id"], "its plan did not arrive")
+
+    def start(self, plan: Plan, channel: int, upper_to: int) -> Child:
         seccomp.program(fixed_cores=plan.cores > 0)  # cached here, not in each child
         masks()
-        try:
+        with contextlib.ExitStack() as on_failure:
+            errors = os.memfd_create("errors", os.MFD_CLOEXEC)
+            on_failure.callback(os.close, errors)
             groups = self.groups.take(plan.limits)
+            on_failure.callback(self.groups.release, plan.limits, groups)
+            user = self.users.take()
+            on_failure.callback(self.users.release, user)
             plan = copy_where_needed(plan, user)
             if user is not None:
                 user.prepare(plan)
             pid = os.fork()
-        except OSError as error:
-            os.write(errors, str(error).encode())
-        else:
             if pid == 0:
                 become_sandbox(plan, groups, channel, errors, user, upper_to)
-        os.close(channel)
-        os.close(upper_to)
-        self.children[plan.id] = Child(plan.id, pid, plan.limits, groups, errors)
+            on_failure.pop_all()
+            return Child(plan.id, pid, plan.limits, groups, errors, user)
 
     def reap(self) -> None:
         """Collect dead children, including orphans of killed sandboxes."""
@@ -128,7 +179,9 @@ class Spawner:
                 child.kill_at = None
             if child.pid == 0 and self.clean_up(child):
                 del self.children[child.id]
-                self.report(child)
+                error = os.pread(child.errors, _ERROR_MAX, 0).decode("utf-8", "replace").strip()
+                os.close(child.errors)
+                self.report(child.id, error)
 
     def clean_up(self, child: Child) -> bool:
         """Kill the rest of a dead sandbox and release its groups; return False while a process is left."""
@@ -136,13 +189,13 @@ class Spawner:
         send_signal(set(left), signal.SIGKILL)
         if not left:
             self.groups.release(child.limits, child.groups)
+            self.users.release(child.user)
         return not left
 
-    def report(self, child: Child) -> None:
-        error = os.pread(child.errors, _ERROR_MAX, 0).decode("utf-8", "replace").strip()
-        os.close(child.errors)
+    def report(self, sandbox: str, error: str) -> None:
+        """Tell the owner that nothing is left of a sandbox."""
         try:
-            self.control.send(json.dumps({"id": child.id, "error": error}).encode())
+            self.control.send(json.dumps({"id": sandbox, "error": error[:_ERROR_MAX]}).encode())
         except OSError:  # the owner is gone; `serve` returns at its next turn
             return
 
@@ -156,21 +209,6 @@ class Spawner:
             self.sweep()
             time.sleep(0.002)
         self.groups.close()
-
-
-def host_users() -> Iterator[HostUser | None]:
-    """Cycle through sandbox UIDs in random order; yield None if this process cannot change user.
-
-    It can as root in a user namespace that maps SANDBOX_UIDS.
-    """
-    maps = [line.split() for line in Path("/proc/self/uid_map").read_text().splitlines()]
-    first_uid, last_uid = SANDBOX_UIDS[0], SANDBOX_UIDS[-1]
-    mapped = any(int(first) <= first_uid and last_uid < int(first) + int(count) for first, _, count in maps)
-    if os.geteuid() != 0 or not mapped:
-        return itertools.repeat(None)
-    users = [HostUser(uid) for uid in SANDBOX_UIDS]
-    random.shuffle(users)
-    return itertools.cycle(users)
 
 
 def main(arguments: list[str]) -> None:

@@ -49,6 +49,7 @@ EXEC_MAX = 96 << 20  # bytes; the base64 of standard input included
 FILE_MAX = 256 << 20
 _CHUNK = 1 << 18
 _MIB = 1 << 20
+_MODE_MAX = 0o7777
 
 Endpoint = Callable[[Request], Coroutine[Any, Any, Response]]
 
@@ -249,8 +250,8 @@ def _file_routes(node: Node) -> list[Route]:
 
     async def write(request: Request) -> Response:
         sandbox = node.sandboxes.use(_find(node, request))
-        mode = int(_query(request, "mode", "644"), 8)
-        await sandbox.write(_path(request), await read_body(request, FILE_MAX), mode=mode)
+        body = await read_body(request, FILE_MAX)
+        await sandbox.write(_path(request), body, mode=permissions(request))
         return JSONResponse({"ok": True})
 
     async def upload(request: Request) -> Response:
@@ -290,6 +291,14 @@ def _path(request: Request) -> str:
     if not (path := _query(request, "path", "")):
         raise ValueError("the query parameter `path` is missing")
     return path
+
+
+def permissions(request: Request) -> int:
+    """Return the permissions that the query asks for, in octal digits."""
+    mode = int(_query(request, "mode", "644"), 8)
+    if not 0 <= mode <= _MODE_MAX:
+        raise ValueError(f"the query parameter `mode` must be from 0 to {_MODE_MAX:o}")
+    return mode
 
 
 def _query(request: Request, name: str, default: str) -> str:

@@ -13,7 +13,7 @@ import secrets
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
@@ -23,7 +23,7 @@ from hone.sandbox.node.api import Endpoint, require_server_token
 from hone.sandbox.node.commands import observe
 from hone.sandbox.node.node import Node
 from hone.sandbox.node.sandboxes import SandboxEntry
-from hone.sandbox.remote.wire import CreateRequest, container_spec
+from hone.sandbox.remote.wire import CreateRequest, Environment, InsidePath, Label, Seconds, container_spec
 from hone.utils.http_server import presented_token, read_model, while_connected
 
 IDLE_S = 3600.0
@@ -36,31 +36,31 @@ _APPLY = "git reset --hard HEAD && git clean -fd && git apply"
 
 class Create(BaseModel):
     image: str
-    cwd: str = DEFAULT_WORKDIR
-    timeout: float = Field(default=120, gt=0)
+    cwd: InsidePath = DEFAULT_WORKDIR
+    timeout: Seconds = 120
 
 
 class Of(BaseModel):
-    container_id: str
+    container_id: Label
 
 
 class Call(Of):
     """A call that runs in a sandbox."""
 
-    cwd: str = ""
-    timeout: float = Field(default=GIT_S, gt=0)
+    cwd: InsidePath = ""
+    timeout: Seconds = GIT_S
 
 
 class Exec(Call):
     command: str
-    timeout: float = Field(default=180, gt=0)
-    env: dict[str, str] = {}
+    timeout: Seconds = 180
+    env: Environment = {}
 
 
 class Evaluate(Call):
     patch: str = ""
     eval_script: str = ""
-    timeout: float = Field(default=3600, gt=0)
+    timeout: Seconds = 3600
 
 
 CallBody = TypeVar("CallBody", bound=Call)

@@ -35,16 +35,22 @@ Each connection of a sandbox's tunnel travels over a WebSocket of its own (`hone
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
-from hone.sandbox.contract import DEFAULT_WORKDIR, ImageProblem, Limits
+from hone.sandbox.contract import DEFAULT_WORKDIR, PATH_MAX, TIMEOUT_MAX_S, ImageProblem, Limits
 
 IDEMPOTENCY_HEADER = "Idempotency-Key"
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:-]{0,127}$")]
 Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]  # SHA-256
+# Every number and string is finite. Those that name no bound here are bounded by the body of their request.
+Seconds = Annotated[float, Field(gt=0, le=TIMEOUT_MAX_S)]  # of a timeout or a time to live
+Elapsed = Annotated[float, Field(ge=0, allow_inf_nan=False)]  # seconds
+Count = Annotated[int, Field(ge=0, lt=1 << 63)]
+Label = Annotated[str, Field(max_length=256)]
+InsidePath = Annotated[str, Field(max_length=PATH_MAX)]
+Environment = Annotated[dict[str, str], Field(max_length=4096)]
 
 
 class Wire(BaseModel):
@@ -66,34 +72,24 @@ class ErrorBody(Wire):
     errno: int = 0  # of "os_error"
 
 
-def _require_positive(limits: Limits) -> Limits:
-    for name, value in asdict(limits).items():
-        if not value > 0:  # NaN, too
-            raise ValueError(f"{name} must be positive, not {value}")
-    return limits
-
-
-PositiveLimits = Annotated[Limits, AfterValidator(_require_positive)]
-
-
 class MountBody(Wire):
     """`hone.sandbox.Mount`: read-only inside."""
 
     content: Digest
-    target: str
+    target: InsidePath
 
 
 class SpecBody(Wire):
     """`hone.sandbox.SandboxSpec` without snapshots, which exist on the client's machine only."""
 
-    image: str = "host"
-    workdir: str = ""
+    image: Annotated[str, Field(max_length=1024)] = "host"
+    workdir: InsidePath = ""
     layer: Digest | None = None
-    env: dict[str, str] = {}
-    mounts: tuple[MountBody, ...] = ()
-    limits: PositiveLimits = Limits()
-    run: str = ""
-    network: tuple[str, ...] = ()
+    env: Environment = {}
+    mounts: Annotated[tuple[MountBody, ...], Field(max_length=256)] = ()
+    limits: Limits = Limits()
+    run: Label = ""
+    network: Annotated[tuple[Label, ...], Field(max_length=256)] = ()
     tunnel: bool = False  # to a unix socket of the client's machine; the client attaches to .../tunnel
 
     def contents(self) -> set[str]:
@@ -119,9 +115,9 @@ def container_spec(image: str, *, workdir: str = DEFAULT_WORKDIR, cpus: float = 
 
 class CreateRequest(Wire):
     spec: SpecBody
-    ttl_s: float = Field(default=120.0, gt=0)  # the sandbox expires when it is not renewed within this
-    lease: str = ""  # the lease it serves, and its generation; "" for a client without a pool
-    generation: int = 0
+    ttl_s: Seconds = 120.0  # the sandbox expires when it is not renewed within this
+    lease: Label = ""  # the lease it serves, and its generation; "" for a client without a pool
+    generation: Count = 0
 
 
 class CreateReply(Wire):
@@ -142,10 +138,10 @@ class StartReply(Wire):
 
 
 class ExecRequest(Wire):
-    command: str | list[str]
-    timeout_s: float = Field(default=60.0, gt=0)
-    cwd: str | None = None
-    env: dict[str, str] = {}
+    command: str | Annotated[list[str], Field(max_length=1 << 18)]
+    timeout_s: Seconds = 60.0
+    cwd: InsidePath | None = None
+    env: Environment = {}
     stdin: bytes = b""
     merge_stderr: bool = False
     stream: bool = False  # reply in lines: OutputLine as output arrives, then the ExecReply or ErrorBody
@@ -160,13 +156,13 @@ class ExecReply(Wire):
     """`hone.sandbox.ExecResult`."""
 
     ok: Literal[True] = True
-    exit_code: int
+    exit_code: Annotated[int, Field(ge=-(1 << 31), lt=1 << 31)]
     stdout: bytes
     stderr: bytes
-    stdout_bytes: int
-    stderr_bytes: int
+    stdout_bytes: Count
+    stderr_bytes: Count
     timed_out: bool
-    seconds: float
+    seconds: Elapsed
 
 
 EXEC_LINE: TypeAdapter[OutputLine | ExecReply | ErrorBody] = TypeAdapter(
@@ -177,8 +173,8 @@ EXEC_LINE: TypeAdapter[OutputLine | ExecReply | ErrorBody] = TypeAdapter(
 class RenewRequest(Wire):
     """POST /v1/renewals of a node, from the pool or from a client without one."""
 
-    ids: list[str] = Field(max_length=10_000)
-    ttl_s: float = Field(gt=0)
+    ids: list[Label] = Field(max_length=10_000)
+    ttl_s: Seconds
 
 
 class RenewReply(Wire):
@@ -193,9 +189,9 @@ class SandboxRow(Wire):
     image: str
     run: str
     lease: str
-    generation: int
-    age_s: float
-    expires_in_s: float
+    generation: Count
+    age_s: Elapsed
+    expires_in_s: Elapsed
 
 
 class NodeReply(Wire):
@@ -204,9 +200,9 @@ class NodeReply(Wire):
     ok: Literal[True] = True
     provider: str
     boot: str  # new at every start of the server
-    capacity: int  # sandboxes at a time
-    memory_mib: int  # of the machine
-    free_memory_mib: int
+    capacity: Count  # sandboxes at a time
+    memory_mib: Count  # of the machine
+    free_memory_mib: Count
     images: list[str]  # unpacked or pulled here
     sandboxes: list[SandboxRow]
     accepting: bool  # False while it shuts down

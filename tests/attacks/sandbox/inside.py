@@ -22,7 +22,7 @@ OLD_CALLS = {
         "clock_settime": 227, "kexec_load": 246, "add_key": 248, "request_key": 249, "keyctl": 250,
         "unshare": 272, "perf_event_open": 298, "fanotify_init": 300, "open_by_handle_at": 304, "setns": 308,
         "process_vm_readv": 310, "process_vm_writev": 311, "finit_module": 313, "bpf": 321,
-        "userfaultfd": 323, "clone": 56, "ioprio_set": 251,
+        "userfaultfd": 323, "clone": 56, "ioprio_set": 251, "io_setup": 206, "seccomp": 317,
     },
     "aarch64": {
         "ptrace": 117, "syslog": 116, "pivot_root": 41, "adjtimex": 171, "chroot": 51, "acct": 89,
@@ -31,7 +31,7 @@ OLD_CALLS = {
         "clock_settime": 112, "kexec_load": 104, "add_key": 217, "request_key": 218, "keyctl": 219,
         "unshare": 97, "perf_event_open": 241, "fanotify_init": 262, "open_by_handle_at": 265, "setns": 268,
         "process_vm_readv": 270, "process_vm_writev": 271, "finit_module": 273, "bpf": 280,
-        "userfaultfd": 282, "clone": 220, "ioprio_set": 30,
+        "userfaultfd": 282, "clone": 220, "ioprio_set": 30, "io_setup": 0, "seccomp": 277,
     },
 }  # fmt: skip
 CALLS = OLD_CALLS[os.uname().machine] | {

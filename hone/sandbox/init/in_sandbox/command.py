@@ -15,7 +15,9 @@ _PR_SET_DUMPABLE, _PR_SET_CHILD_SUBREAPER = 4, 36
 _PR_SET_SECCOMP, _PR_SET_NO_NEW_PRIVS, _FILTER_MODE = 22, 38, 2
 _HEADER_BYTES = bytes.__basicsize__ - 1  # of a bytes object, before its content
 _IGNORED = (signal.SIGINT, signal.SIGPIPE, signal.SIGXFSZ)  # by process 1; commands get the defaults
-PRCTL = _ctypes.dlsym(_ctypes.dlopen(None, 0), "prctl")  # pyright: ignore[reportArgumentType]
+_SECCOMP, _SET_MODE_FILTER, _NEW_LISTENER = {"x86_64": 317, "aarch64": 277}, 1, 8
+_LIBRARY = _ctypes.dlopen(None, 0)  # pyright: ignore[reportArgumentType]
+PRCTL = _ctypes.dlsym(_LIBRARY, "prctl")
 
 
 def prctl(option: int, value: int, third: "int | bytes" = 0) -> None:
@@ -24,16 +26,25 @@ def prctl(option: int, value: int, third: "int | bytes" = 0) -> None:
         raise OSError("prctl failed")
 
 
-def protect(program: bytes) -> None:
+def protect(program: bytes, *, listen: bool) -> int:
     """Close this process to tracing, and install a seccomp program here and in all descendants.
 
-    The program needs no privileges and adds to a filter already in force. Raises OSError.
+    The program needs no privileges and adds to a filter already in force. Returns the descriptor of its
+    notifications with `listen`, else -1. Raises OSError.
     """
     prctl(_PR_SET_DUMPABLE, 0)
     # struct sock_fprog; id() is an address in the bundle's CPython
     described = struct.pack("@HxxxxxxP", len(program) // 8, id(program) + _HEADER_BYTES)
     prctl(_PR_SET_NO_NEW_PRIVS, 1)
-    prctl(_PR_SET_SECCOMP, _FILTER_MODE, described)
+    if not listen:
+        prctl(_PR_SET_SECCOMP, _FILTER_MODE, described)
+        return -1
+    call = _ctypes.dlsym(_LIBRARY, "syscall")
+    number = _SECCOMP[os.uname().machine]
+    listener = _ctypes.call_function(call, (number, _SET_MODE_FILTER, _NEW_LISTENER, described))
+    if listener < 0:
+        raise OSError("the kernel has no notifications of seccomp")
+    return listener
 
 
 class Stream:

@@ -94,17 +94,20 @@ def space(path: bytes) -> bytes:
 
 def make_directories(path: bytes) -> bytes:
     """Handle a MKDIR request: make a directory and its parents where they are missing."""
-    try:
-        os.mkdir(path, 0o755)
-    except FileExistsError:
-        if not stat.S_ISDIR(os.stat(path).st_mode):
-            raise
-    except FileNotFoundError:
-        above = path.rstrip(b"/").rpartition(b"/")[0]
-        if not above:
-            raise
-        make_directories(above)
-        make_directories(path)
+    missing = [path]
+    while missing:
+        try:
+            os.mkdir(missing[-1], 0o755)
+        except FileExistsError:
+            if not stat.S_ISDIR(os.stat(missing[-1]).st_mode):
+                raise
+        except FileNotFoundError:
+            above = missing[-1].rstrip(b"/").rpartition(b"/")[0]
+            if not above:
+                raise
+            missing.append(above)
+            continue
+        missing.pop()
     return b""
 
 

@@ -34,7 +34,15 @@ OPEN_FILES = 8192  # of one process
 
 class Init:
     def __init__(
-        self, source: int, sink: int, oom_score: int, memory_kib: int, pids: int, file_mib: int
+        self,
+        source: int,
+        sink: int,
+        oom_score: int,
+        notifications: int,
+        memory_kib: int,
+        pids: int,
+        file_mib: int,
+        sockets: int,
     ) -> None:
         self.source, self.sink = source, sink  # the channel: requests in, replies out
         self.memory_kib = memory_kib  # enforced here when no cgroup does; else 0
@@ -60,6 +68,9 @@ class Init:
         self.poll.register(source, select.EPOLLIN)
         self.poll.register(sink, 0)
         self.poll.register(self.wake, select.EPOLLIN)
+        self.notifications, self.sockets = notifications, sockets
+        if notifications >= 0:
+            self.poll.register(notifications, select.EPOLLIN)
         self.mask = (select.EPOLLIN, 0)  # of source and sink
 
     def serve(self) -> None:
@@ -77,6 +88,8 @@ class Init:
                         os.read(self.wake, 4096)
                     except BlockingIOError:
                         continue
+                elif fd == self.notifications:
+                    self.answer()
                 elif fd in self.streams and not self.streams[fd].take():
                     self.drop(self.streams[fd])
             self.reap()
@@ -91,6 +104,12 @@ class Init:
         if any(job.killed is not None for job in self.jobs.values()):
             waits.append(0.02)
         return max(0.0, min(waits)) if waits else None
+
+    def answer(self) -> None:
+        """Answer a command that opens a socket. Imports it here, because most commands open none."""
+        from . import sockets
+
+        sockets.answer(self.notifications, self.sockets)
 
     # --- the channel
 
@@ -297,11 +316,14 @@ def lowered(which: int, value: int) -> int:
     return value if hard == resource.RLIM_INFINITY else min(value, hard)
 
 
-def main(tree_program: bytes) -> None:
+def main(programs: "tuple[bytes, bytes]") -> None:
     """Serve the channel: the socket at descriptor 0, or the pipes at 0 and 1 (an engine's attach stream).
 
     Arguments: a label for the host's process list; limits to enforce here, 0 for none: KiB of memory,
-    processes, MiB of one file; optionally the loopback port of the proxy and its socket.
+    processes, MiB of one file, sockets; optionally the loopback port of the proxy and its socket.
+
+    Args:
+        programs: for seccomp, without and with notifications of new sockets.
     """
     os.closerange(3, 1 << 16)  # inherited descriptors
     source = os.dup(0)  # descriptors made by Python close on exec
@@ -315,10 +337,14 @@ def main(tree_program: bytes) -> None:
         "/proc/self/oom_score_adj", os.O_WRONLY | os.O_CLOEXEC
     )  # cannot be opened once not dumpable
     os.umask(0o022)
-    protect(tree_program)
-    memory_kib, pids, file_mib = map(int, sys.argv[2:5])
-    if len(sys.argv) > 5:
+    memory_kib, pids, file_mib, sockets = map(int, sys.argv[2:6])
+    if len(sys.argv) > 6:
         from . import relay
 
-        relay.start(int(sys.argv[5]), sys.argv[6])
-    Init(source, sink, oom_score, memory_kib, pids, file_mib).serve()
+        # this process cannot answer its own notification, and the relay opens no such socket afterwards
+        proxy = relay.listen(int(sys.argv[6]))
+        notifications = protect(programs[sockets > 0], listen=sockets > 0)
+        relay.start(proxy, sys.argv[7])
+    else:
+        notifications = protect(programs[sockets > 0], listen=sockets > 0)
+    Init(source, sink, oom_score, notifications, memory_kib, pids, file_mib, sockets).serve()

@@ -18,12 +18,17 @@ class Direction:
         self.held, self.ended = b"", False
 
 
-def start(port: int, path: str) -> None:
-    """Listen, then fork the relay process. Raises OSError."""
+def listen(port: int) -> _socket.socket:
+    """Return a socket that listens on a loopback port. Raises OSError."""
     listener = _socket.socket(_socket.AF_INET, _socket.SOCK_STREAM | _socket.SOCK_CLOEXEC)
     listener.setsockopt(_socket.SOL_SOCKET, _socket.SO_REUSEADDR, 1)
     listener.bind(("127.0.0.1", port))
     listener.listen(_BACKLOG)
+    return listener
+
+
+def start(listener: _socket.socket, path: str) -> None:
+    """Fork the relay process. Raises OSError."""
     if os.fork() == 0:
         try:
             _relay(listener, path)

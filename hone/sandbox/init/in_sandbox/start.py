@@ -31,14 +31,16 @@ class Bundled:
         exec(self.modules[module.__name__], module.__dict__)  # noqa: S102
 
 
-def main(modules: "Mapping[str, CodeType]", extensions: "Mapping[str, str]", tree_program: bytes) -> None:
+def main(
+    modules: "Mapping[str, CodeType]", extensions: "Mapping[str, str]", programs: "tuple[bytes, bytes]"
+) -> None:
     """Become process 1, or with the arguments `forward PORT PATH` start a relay from an ordinary command."""
     sys.meta_path.insert(0, Bundled(modules, extensions))
     if sys.argv[1] == "forward":
         from in_sandbox import relay
 
-        relay.start(int(sys.argv[2]), sys.argv[3])
+        relay.start(relay.listen(int(sys.argv[2])), sys.argv[3])
     else:
         from in_sandbox import init
 
-        init.main(tree_program)
+        init.main(programs)
