@@ -162,6 +162,8 @@ async def _diff(node: Node, sandbox: Sandbox, payload: Call) -> Reply:
 
 
 async def _evaluate(node: Node, sandbox: Sandbox, payload: Evaluate) -> Reply:
+    if not _has_command(payload.eval_script):
+        raise ValueError("eval_script has no command, so there is nothing to judge the patch by")
     if not _is_patch(payload.patch):
         return _unresolved("the patch is not a git patch")
     cwd = payload.cwd or None
@@ -185,6 +187,12 @@ async def _evaluate(node: Node, sandbox: Sandbox, payload: Evaluate) -> Reply:
 
 def _unresolved(error: str) -> Reply:
     return {"ok": True, "resolved": False, "error": error}
+
+
+def _has_command(script: str) -> bool:
+    """Whether bash would run anything: it skips blanks, comments, continued line ends and NUL characters."""
+    lines = script.replace("\0", "").replace("\\\n", "").split("\n")
+    return any(line.strip(" \t") and not line.strip(" \t").startswith("#") for line in lines)
 
 
 def _is_patch(patch: str) -> bool:
