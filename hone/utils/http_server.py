@@ -263,6 +263,7 @@ async def serving(
         lifespan="off",
         timeout_keep_alive=_KEEP_ALIVE_S,
         access_log=False,  # addresses may hold tokens
+        log_config=None,  # the handlers of the program
         log_level="warning",
         server_header=False,
         timeout_graceful_shutdown=int(GRACE_S),
