@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
 import tempfile
 from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import IO, Any
@@ -33,6 +34,7 @@ from hone.sandbox.remote.wire import (
     RenewRequest,
     StartReply,
 )
+from hone.utils.http_memory import LARGE
 from hone.utils.http_server import (
     body_timeout,
     is_same_token,
@@ -114,7 +116,7 @@ def _server_routes(node: Node) -> list[Route]:
         async def make() -> bytes:
             return _created(await node.sandboxes.create(payload))
 
-        return await _once(node, "", request, body, make)
+        return await _once(node, "", request, await _digest(body), make)
 
     async def undo(request: Request) -> Response:
         made = await node.journal.cancel(("", _key(request)))
@@ -200,6 +202,8 @@ def _command_routes(node: Node) -> list[Route]:
         entry = _find(node, request)
         body = await read_body(request, EXEC_MAX)
         payload = ExecRequest.model_validate_json(body)
+        digest = await _digest(body)
+        del body  # the decoded standard input remains
         sandbox = node.sandboxes.use(entry, payload.timeout_s)
         if payload.stream:
             if IDEMPOTENCY_HEADER in request.headers:
@@ -209,7 +213,7 @@ def _command_routes(node: Node) -> list[Route]:
         async def do() -> bytes:
             return (await run(sandbox, payload, node.metrics)).model_dump_json().encode()
 
-        return await _once(node, entry.id, request, body, do)
+        return await _once(node, entry.id, request, digest, do)
 
     async def cancel(request: Request) -> Response:
         entry = _find(node, request)
@@ -226,15 +230,22 @@ async def _once(
     node: Node,
     whose: str,
     request: Request,
-    body: bytes,
+    digest: bytes,
     operation: Callable[[], Coroutine[Any, Any, bytes]],
 ) -> Response:
     """Run `operation` once per idempotency key; without a key, cancel it when the client disconnects."""
     if IDEMPOTENCY_HEADER in request.headers:
-        done = await node.journal.once((whose, _key(request)), body, operation)
+        done = await node.journal.once((whose, _key(request)), digest, operation)
     else:
         done = await while_connected(request.receive, operation())
     return Response(done, media_type="application/json")
+
+
+async def _digest(body: bytes) -> bytes:
+    """Return the SHA-256 of a body; of a large one in a thread."""
+    if len(body) <= LARGE:
+        return hashlib.sha256(body).digest()
+    return (await asyncio.to_thread(hashlib.sha256, body)).digest()
 
 
 def _key(request: Request) -> str:

@@ -35,6 +35,7 @@ from hone.sandbox.remote.wire import (
     RenewReply,
 )
 from hone.utils.http_client import new_session
+from hone.utils.http_memory import release_body
 from hone.utils.http_server import (
     RequireToken,
     is_same_token,
@@ -97,6 +98,7 @@ class _Roles:
 def _lease_routes(pool: Pool) -> list[Route]:
     async def allocate(request: Request) -> Response:
         payload = await read_model(request, LeaseRequest, _BODY_MAX)
+        release_body(request)  # it may wait in the queue for hours
         operation = pool.allocate(payload, owner_key=presented_owner_key(request))
         return model_response(await while_connected(request.receive, operation))
 
