@@ -199,9 +199,8 @@ def _has_command(script: str) -> bool:
 
 def _is_patch(patch: str) -> bool:
     """Whether a text has a git header and the names of an old and a new side."""
-    lines = patch.splitlines()
     return all(
-        any(line.startswith(beginnings) for line in lines)
+        any(patch.startswith(beginning) or f"\n{beginning}" in patch for beginning in beginnings)
         for beginnings in (("diff --git ",), ("--- a/", "--- /dev/null"), ("+++ b/", "+++ /dev/null"))
     )
 
