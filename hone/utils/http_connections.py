@@ -58,21 +58,19 @@ class HttpProtocol(HttpToolsProtocol):
     _in_head = False
     _parsed = _received = 0  # bytes of the head; the parser holds back a header until it is complete
 
-    @property
-    def _state(self) -> ServerState:
-        return cast("ServerState", self.server_state)
-
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
+        self._state = cast("ServerState", self.server_state)
+        self._without_request = self._state.without_request
         self._wait_for_request(HEAD_S)
         self._state.make_room()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._state.without_request.pop(self, None)
+        self._without_request.pop(self, None)
         super().connection_lost(exc)
 
     def _wait_for_request(self, limit_s: float | None) -> None:
-        self._state.without_request[self] = None
+        self._without_request[self] = None
         self._deadline = None if limit_s is None else self.loop.time() + limit_s
 
     def close_if_late(self, now: float) -> None:
@@ -106,7 +104,7 @@ class HttpProtocol(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         self._in_head = False
         self._deadline = None
-        self._state.without_request.pop(self, None)
+        self._without_request.pop(self, None)
         super().on_headers_complete()
 
     def on_message_complete(self) -> None:
@@ -116,7 +114,7 @@ class HttpProtocol(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         in_head = self._in_head
         super().data_received(data)
-        if self in self._state.without_request and self._deadline is None:
+        if self in self._without_request and self._deadline is None:
             self._deadline = self.loop.time() + HEAD_S  # uvicorn has stopped its own timer
         if in_head and self._in_head and not self.transport.is_closing():
             self._received += len(data)

@@ -78,7 +78,8 @@ class ReleaseMemory:
         try:
             await self._app(scope, receive, send)
         finally:
-            _release(scope)
+            if scope[_HELD]:
+                _release(scope)
 
 
 def _release(scope: Scope) -> None:
@@ -95,5 +96,5 @@ def release_body(request: Request) -> None:
 
 async def hold_memory(request: Request, size: int) -> None:
     """Wait for memory for a body of `size` bytes, until the request ends. Raises ServerBusy."""
-    if size > LARGE and _HELD in request.scope:
+    if _HELD in request.scope:
         request.scope[_HELD] += await _budget.take(size)

@@ -27,7 +27,7 @@ from starlette.routing import BaseRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from hone.utils.http_connections import HttpProtocol, ServerState
-from hone.utils.http_memory import ReleaseMemory, hold_memory
+from hone.utils.http_memory import LARGE, ReleaseMemory, hold_memory
 from hone.utils.sockets import keep_alive
 
 BODY_S = 600.0  # the longest that the body of a request may take to arrive
@@ -182,7 +182,11 @@ async def read_body(request: Request, limit: int) -> bytes:
 
     Raises BodyTooLarge, ServerBusy, and ValueError when it takes more than BODY_S.
     """
-    declared = int(request.headers.get("content-length", "0" if _has_no_body(request) else str(limit)))
+    if "transfer-encoding" in request.headers:
+        declared = limit
+    elif (declared := int(request.headers.get("content-length", "0"))) <= min(limit, LARGE):
+        async with body_timeout(_GRACE_S):
+            return b"".join([chunk async for chunk in request.stream()])
     if declared > limit:
         raise BodyTooLarge(f"the body of the request is larger than {limit} bytes")
     await hold_memory(request, declared)
@@ -191,10 +195,6 @@ async def read_body(request: Request, limit: int) -> bytes:
         async for chunk in stream_body(request, limit):
             whole.write(chunk)
     return whole.getvalue()
-
-
-def _has_no_body(request: Request) -> bool:
-    return "transfer-encoding" not in request.headers
 
 
 async def read_model(request: Request, model: type[Model], limit: int) -> Model:

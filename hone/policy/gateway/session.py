@@ -33,6 +33,8 @@ from hone.utils import clock
 Observer = Callable[[Exchange], Awaitable[None]]
 REQUESTS_MAX = 64  # of one session at a time
 MESSAGES_MAX = 10_000  # of one request
+_MESSAGE_COST = 32  # characters that take as long to encode as a message takes to find
+_FIELD_COST = 1 / 4  # the same of a byte of a body that is read
 CHARACTERS_PER_TOKEN = 32  # on average; texts with more (long runs of spaces) do not fill a context
 _log = logging.getLogger(__name__)
 
@@ -119,7 +121,9 @@ class Session:
 
     async def _answer_to(self, request: ChatRequest) -> Answer:
         async with self._record_lock:
-            begun, messages, found = await run_by_size(request.characters, self._look_up, request)
+            begun, messages, found = await run_by_size(
+                len(request.messages) * _MESSAGE_COST, self._look_up, request
+            )
             if self.closed:
                 raise _closed()
             if begun is not None or found is not None:
@@ -152,7 +156,7 @@ class Session:
         """Return the result of `parse`, which calls `read`; in a thread for a body of many bytes (`size`)."""
         with self._admitted():
             async with self._record_lock:
-                return await run_by_size(size, parse)
+                return await run_by_size(int(size * _FIELD_COST), parse)
 
     @contextmanager
     def _admitted(self) -> Generator[None]:

@@ -116,7 +116,7 @@ def _server_routes(node: Node) -> list[Route]:
         async def make() -> bytes:
             return _created(await node.sandboxes.create(payload))
 
-        return await _once(node, "", request, await _digest(body), make)
+        return await _once(node, "", request, body, make)
 
     async def undo(request: Request) -> Response:
         made = await node.journal.cancel(("", _key(request)))
@@ -202,8 +202,8 @@ def _command_routes(node: Node) -> list[Route]:
         entry = _find(node, request)
         body = await read_body(request, EXEC_MAX)
         payload = ExecRequest.model_validate_json(body)
-        digest = await _digest(body)
-        del body  # the decoded standard input remains
+        if len(body) > LARGE:
+            body = await _digest(body)  # of the rest the decoded standard input is left
         sandbox = node.sandboxes.use(entry, payload.timeout_s)
         if payload.stream:
             if IDEMPOTENCY_HEADER in request.headers:
@@ -213,7 +213,7 @@ def _command_routes(node: Node) -> list[Route]:
         async def do() -> bytes:
             return (await run(sandbox, payload, node.metrics)).model_dump_json().encode()
 
-        return await _once(node, entry.id, request, digest, do)
+        return await _once(node, entry.id, request, body, do)
 
     async def cancel(request: Request) -> Response:
         entry = _find(node, request)
@@ -230,21 +230,22 @@ async def _once(
     node: Node,
     whose: str,
     request: Request,
-    digest: bytes,
+    body: bytes,
     operation: Callable[[], Coroutine[Any, Any, bytes]],
 ) -> Response:
-    """Run `operation` once per idempotency key; without a key, cancel it when the client disconnects."""
+    """Run `operation` once per idempotency key; without a key, cancel it when the client disconnects.
+
+    `body` identifies the request: it may be a digest.
+    """
     if IDEMPOTENCY_HEADER in request.headers:
-        done = await node.journal.once((whose, _key(request)), digest, operation)
+        done = await node.journal.once((whose, _key(request)), body, operation)
     else:
         done = await while_connected(request.receive, operation())
     return Response(done, media_type="application/json")
 
 
 async def _digest(body: bytes) -> bytes:
-    """Return the SHA-256 of a body; of a large one in a thread."""
-    if len(body) <= LARGE:
-        return hashlib.sha256(body).digest()
+    """Return the SHA-256 of a large body, computed in a thread."""
     return (await asyncio.to_thread(hashlib.sha256, body)).digest()
 
 
