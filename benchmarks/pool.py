@@ -45,6 +45,7 @@ from hone.sandbox.remote.wire import CreateRequest, SpecBody
 from hone.sandbox.settings import SandboxSettings
 from tests.services.process import reserve_port
 
+CLIENT_TOKEN = "client"
 AT_ONCE = 24  # requests under way in the measurements of rates
 REQUEST = CreateRequest(spec=SpecBody(), ttl_s=3600.0)
 HONE = str(Path(sys.executable).with_name("hone"))
@@ -93,15 +94,16 @@ def _wait_for(url: str, process: subprocess.Popen[bytes]) -> None:
 @contextlib.contextmanager
 def hone_servers(folder: Path, node_core: int) -> Iterator[tuple[Server, Server]]:
     """A node server over sandboxes that do nothing, and a pool over it."""
-    token = folder / "token"
-    token.write_text(TOKEN)
-    token.chmod(0o600)
+    for name, token in (("token", CLIENT_TOKEN), ("node-token", TOKEN)):
+        (folder / name).write_text(token)
+        (folder / name).chmod(0o600)
+    tokens = ("--token-file", str(folder / "token"), "--node-token-file", str(folder / "node-token"))
     state = Path(tempfile.mkdtemp(dir=folder))
     node_command = (sys.executable, "-m", "benchmarks.parts.idle_node", "PORT", str(state / "node"))
     pool_command = (HONE, "pool", "--port", "PORT", "--store", str(state / "pool.sqlite"))
     with (
         server(folder, node_core, *node_command) as node,
-        server(folder, SERVER_CORE, *pool_command, "--token-file", str(token), "--nodes", node.url) as pool,
+        server(folder, SERVER_CORE, *pool_command, *tokens, "--nodes", node.url) as pool,
     ):
         yield node, pool
 
@@ -162,11 +164,11 @@ def rate_of_leases(of: Server, count: int) -> dict[str, float]:
     def lease(number: int) -> Script:
         name = f"l{number}"
         asked = json.dumps({"lease_id": name, "owner": "benchmark", "spec": {}})
-        made = json.loads((yield request("POST", "/v1/leases", TOKEN, asked)))
+        made = json.loads((yield request("POST", "/v1/leases", CLIENT_TOKEN, asked)))
         beats = json.dumps({"leases": [{"lease_id": name, "generation": made["generation"]}]})
-        renewed = json.loads((yield request("POST", "/v1/heartbeats", TOKEN, beats)))
+        renewed = json.loads((yield request("POST", "/v1/heartbeats", CLIENT_TOKEN, beats)))
         assert renewed["lost"] == []
-        yield request("DELETE", f"/v1/leases/{name}", TOKEN)
+        yield request("DELETE", f"/v1/leases/{name}", CLIENT_TOKEN)
 
     return rate(of, "lease", count, map(lease, range(count)))
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
+import traceback
+from types import TracebackType
 from typing import Annotated
 
 import typer
@@ -19,6 +22,7 @@ from hone.cli.machine_plan import plan
 from hone.cli.options import HelpConfigOption
 from hone.cli.show import show
 from hone.cli.training import quickstart, replay, sft, train
+from hone.utils.text import visible
 
 app = typer.Typer(
     name="hone",
@@ -52,6 +56,7 @@ def main() -> int:
     """Run the command in `sys.argv` and return its exit code (see `hone.cli.errors`)."""
     arguments = [argument for argument in sys.argv[1:] if argument != "--debug"]
     debug = len(arguments) < len(sys.argv) - 1
+    _make_logs_safe()
     try:
         code = app(args=arguments, prog_name="hone", standalone_mode=False)
         sys.stdout.flush()
@@ -62,17 +67,30 @@ def main() -> int:
         )  # the reader of the pipe exited: `hone show RUN | head`
         return FAILED
     except Interrupted as stopped:
-        print(f"Stopped. {stopped}", file=sys.stderr)
+        print(visible(f"Stopped. {stopped}"), file=sys.stderr)
         return STOPPED
     except typer.Abort:
         return STOPPED
     except typer.TyperException as error:
         if message := error.format_message():  # empty when only the help was printed
-            print(f"hone: {message} (hone --help, hone COMMAND --help)", file=sys.stderr)
+            print(visible(f"hone: {message} (hone --help, hone COMMAND --help)"), file=sys.stderr)
         return MISUSE
     except Exception as error:
         failure = explain(error)
         if debug:
+            sys.excepthook = _print_traceback
             raise
-        print(f"hone: {failure.sentence}", file=sys.stderr)
+        print(visible(f"hone: {failure.sentence}"), file=sys.stderr)
         return failure.exit_code
+
+
+def _print_traceback(kind: type[BaseException], error: BaseException, where: TracebackType | None) -> None:
+    print(visible("".join(traceback.format_exception(kind, error, where))), file=sys.stderr, end="")
+
+
+def _make_logs_safe() -> None:
+    """Print hidden characters of log messages, which may quote a sandbox or a server, as escapes."""
+    from hone.utils.terminal import SafeFormatter
+
+    assert logging.lastResort is not None  # it prints the warnings of programs that set up no logging
+    logging.lastResort.setFormatter(SafeFormatter())

@@ -10,16 +10,18 @@ from pathlib import Path
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
+
+from hone.utils.terminal import SafeConsole
+from hone.utils.text import visible
 
 PLAIN_WIDTH = 110  # columns without a terminal
 
 
-def console() -> Console:
-    out = Console(highlight=False)
-    return out if out.is_terminal else Console(highlight=False, width=PLAIN_WIDTH)
+def console() -> SafeConsole:
+    out = SafeConsole(highlight=False)
+    return out if out.is_terminal else SafeConsole(highlight=False, width=PLAIN_WIDTH)
 
 
 def print_json(value: object) -> None:
@@ -34,7 +36,7 @@ def print_fields(fields: Mapping[str, Any]) -> None:
     table.add_column(overflow="fold")
     for name, value in fields.items():
         if value is not None:
-            table.add_row(name.replace("_", " "), Text(_shown(value)))
+            table.add_row(Text(name.replace("_", " ")), Text(_shown(value)))
     console().print(table)
 
 
@@ -46,7 +48,7 @@ def print_table(headers: Sequence[str], rows: Iterable[Sequence[Any]], title: st
         numeric = bool(shown) and all(_is_number(row[index]) for row in shown)
         table.add_column(header, justify="right" if numeric else "left", overflow="fold")
     for row in shown:
-        table.add_row(*(Text.from_ansi(cell) if "\x1b" in cell else Text(cell) for cell in row))
+        table.add_row(*map(Text, row))
     console().print(table)
 
 
@@ -61,7 +63,7 @@ def _shown(value: Any) -> str:
         return f"{value:.4g}"
     if isinstance(value, Mapping):
         return ", ".join(f"{key} {_shown(item)}" for key, item in value.items()) or "none"
-    return str(value)
+    return visible(str(value))
 
 
 def _is_number(text: str) -> bool:

@@ -143,7 +143,7 @@ def pool(
     token_file: TokenFileOption = None,
     node_token_file: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="File with the token of the nodes; default: --token-file."),
+        typer.Option(metavar="FILE", help="File with the token of the nodes; adding nodes needs it."),
     ] = None,
     host: HostOption = "127.0.0.1",
     max_per_node: Annotated[
@@ -159,19 +159,18 @@ def pool(
     """Lease the sandboxes of many nodes, until SIGTERM or Ctrl-C; leases survive a restart.
 
     [bold]Example[/bold]: hone pool --nodes http://node-1:5000,http://node-2:5000 --store pool.sqlite
-    --token-file token --host 0.0.0.0
+    --token-file token --node-token-file node-token --host 0.0.0.0
     """
     if context.invoked_subcommand is not None:
         return
     from hone.sandbox.pool.server import PoolOptions, run
     from hone.sandbox.remote.server import ClientTls, Listening
 
-    token = read_token_file(token_file)
     options = PoolOptions(
         store=store,
-        token=token,
+        token=read_token_file(token_file),
         nodes=_addresses(nodes),
-        node_token=read_token_file(node_token_file) or token,
+        node_token=read_token_file(node_token_file),
         node_tls=ClientTls(ca=node_ca, certificate=node_cert, key=node_key),
         max_per_node=max_per_node,
     )

@@ -19,6 +19,7 @@ from hone.rollout.ledger import Entry, Ledger
 from hone.rollout.store import load
 from hone.train.metrics import read_metrics
 from hone.types import Judgement, JudgementStatus, TestStatus, Trajectory, Turn, TurnProgress
+from hone.utils.text import visible
 
 ROWS = 20  # maximum steps printed, evenly spaced
 BAR = 20  # columns of a full bar
@@ -49,7 +50,7 @@ def print_run(run: Path, *, as_json: bool) -> None:
     headers = ["step", "rollouts", "reward", "resolved", "", "turns", "loss", "entropy", "grad norm"]
     print_table(headers, [_step_row(rows[i]) for i in _spread(len(rows))])
     _print_validations(read_metrics(run, "validation"))
-    console().print(f"To print one rollout: hone show {run}/{_example(entries)}")
+    console().print(f"To print one rollout: hone show {run}/{_example(entries)}", markup=False)
 
 
 def curve(entries: list[Entry], metrics: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -241,7 +242,7 @@ def _final(trajectory: Trajectory) -> str | None:
 
 
 def _cut(text: str) -> Text:
-    lines = text.rstrip("\n").split("\n")
+    lines = visible(text.replace("\r\n", "\n")).rstrip("\n").split("\n")
     if len(lines) > SHOWN_LINES:
         half = SHOWN_LINES // 2
         lines = [*lines[:half], f"... {len(lines) - 2 * half} lines ...", *lines[-half:]]

@@ -6,7 +6,6 @@ Invariant: every printed value is escaped, hidden characters included; a page fe
 from __future__ import annotations
 
 import functools
-import re
 import urllib.parse
 from typing import Any
 
@@ -14,22 +13,12 @@ import jinja2
 from markupsafe import Markup
 
 from hone.evaluate.words import duration, number, percent, short
-
-# Characters that a browser hides or that reorder text: controls except tab and newline, surrogates, and
-# format characters such as the bidirectional overrides.
-_HIDDEN = re.compile(
-    "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ud800-\udfff]"
-)
+from hone.utils.text import visible
 
 
 def render(template: str, **values: Any) -> str:
     """Return the page. Raises jinja2.UndefinedError when the template needs a value that is missing."""
     return _environment().get_template(template).render(**values)
-
-
-def visible(text: str) -> str:
-    r"""Return the text with every hidden character as a Python escape, such as \x1b."""
-    return _HIDDEN.sub(lambda found: _escape(found.group()), text)
 
 
 @functools.cache
@@ -56,10 +45,3 @@ def _finalize(value: Any) -> Any:
     if isinstance(value, Markup):
         return value
     return visible(str(value))
-
-
-def _escape(character: str) -> str:
-    code = ord(character)
-    if code < 0x100:
-        return f"\\x{code:02x}"
-    return f"\\u{code:04x}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import itertools
 import secrets
 import signal
@@ -77,6 +78,7 @@ async def serve_gateway(options: GatewayOptions, on_ready: Callable[[RunningGate
         sessions.gateway = gateway = await stack.enter_async_context(
             open_gateway(socket=options.socket, host=options.host, port=options.port, model=name, admin=admin)
         )
+        gc.freeze()  # a collection stops every thread: none looks at what is loaded by now
         on_ready(RunningGateway(gateway=gateway, session=sessions.open(None), token=token))
         await stop.wait()
 

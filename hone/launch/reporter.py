@@ -17,6 +17,8 @@ from rich.progress import (
     TimeElapsedColumn,
 )
 
+from hone.utils.terminal import SafeConsole
+
 LINE_EVERY_S = 10.0
 
 
@@ -99,11 +101,11 @@ class TerminalReporter(Reporter):
         self._open = 0
         self._progress = Progress(
             SpinnerColumn(),
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=24),
             MofNCompleteColumn(),
             TimeElapsedColumn(),
-            TextColumn("{task.fields[status]}"),
+            TextColumn("{task.fields[status]}", markup=False),
             console=console,
             transient=True,
         )
@@ -140,5 +142,5 @@ class TerminalReporter(Reporter):
 
 def make_reporter() -> Reporter:
     """Return the reporter that fits stderr; enter it before the job starts."""
-    console = Console(stderr=True)
+    console = SafeConsole(stderr=True)
     return TerminalReporter(console) if console.is_terminal else Reporter(console)

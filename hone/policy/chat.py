@@ -9,14 +9,16 @@ log-probabilities; nothing is encoded twice.
 # pyright: reportUnknownMemberType=false, reportMissingTypeStubs=false
 from __future__ import annotations
 
+import asyncio
 import copy
 import dataclasses
+import threading
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 import numpy as np
 
@@ -27,10 +29,15 @@ from hone.policy.errors import PolicyError
 from hone.policy.messages import Tools, read_reply
 from hone.policy.rendering import ChatRenderer, verified_reply_ids
 from hone.policy.reply import CallKind, Reply, ToolSpec, ToolSpecs
+from hone.policy.workers import LONG, run_by_size, text_size
 from hone.types import UNKNOWN_EXPERT, Call, Float32, Int32, Message, Node, Routing, TokenTree
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
+
+
+Parameters = ParamSpec("Parameters")
+Result = TypeVar("Result")
 
 
 class Fork(StrEnum):
@@ -59,11 +66,13 @@ class Transcript:
 
     Invariants: `tree` only grows; each reply is one sampled node with the engine's ids and log-probabilities;
     its parent's path is exactly the engine's prompt; no two rendered nodes end the same path.
+    Threads may share it: each method holds `lock`.
     """
 
     def __init__(self, renderer: ChatRenderer) -> None:
         self.tree = TokenTree()
         self.forks: Counter[Fork] = Counter()
+        self.lock = threading.Lock()
         self._renderer = renderer
         self._conversations = ConversationTree()
         self._composer = Composer(renderer, self.tree, self._conversations)
@@ -81,6 +90,10 @@ class Transcript:
         """
         if not messages or messages[-1]["role"] == "assistant":
             raise ValueError("a reply needs at least one message, and the last must not be the assistant's")
+        with self.lock:
+            return self._prompt(messages, tools)
+
+    def _prompt(self, messages: Sequence[Message], tools: ToolSpecs) -> Prompt:
         if (tools or None) != self._tools.specs:
             self._tools = Tools.of(tools)
         match = self._conversations.match(messages, self._tools.name)
@@ -106,6 +119,18 @@ class Transcript:
         Calls may overlap: nodes that other replies added since the prompt was composed are shared. `routing`
         is the completion's; nodes that are in the tree already keep theirs.
         """
+        with self.lock:
+            return self._add_reply(prompt, tokens, logprobs, version, purpose, routing)
+
+    def _add_reply(
+        self,
+        prompt: Prompt,
+        tokens: Int32,
+        logprobs: Float32,
+        version: Int32,
+        purpose: CallKind,
+        routing: Routing | None,
+    ) -> tuple[Reply, Fork | None]:
         routing = None if routing is None else _by_predicted_token(routing)
         match, composed, turn = prompt.match, prompt.composed, self._turns
         parent, start = self._deepest(composed.tokens, composed.node)
@@ -293,6 +318,7 @@ class Chat:
         self._transcript = Transcript(renderer)
         self._session = session
         self._requests = 0
+        self._turn = asyncio.Lock()  # one request at a time uses the transcript
         self.calls: list[Call] = []
 
     @property
@@ -310,7 +336,7 @@ class Chat:
         return self._engine.context_tokens - self._sampling.max_tokens
 
     def measure(self, messages: Sequence[Message], *, tools: Sequence[ToolSpec] | None = None) -> int:
-        """Return the length of the prompt for these messages, in tokens; changes nothing."""
+        """Return the length of the prompt for these messages, in tokens; changes nothing. Thread-safe."""
         return len(self._transcript.prompt(messages, tools).composed.tokens)
 
     async def reply(
@@ -324,15 +350,18 @@ class Chat:
 
         A truncated reply has no stop token; the next prompt adds one as a rendered token, never trained on. A
         failed call leaves the tree unchanged. Raises ContextOverflow, EngineError, and ValueError
-        when the last message is the assistant's.
+        when the last message is the assistant's. A long prompt is rendered in a thread.
         """
         started = time.monotonic()
-        prompt = self._transcript.prompt(messages, tools)
+        size = text_size(messages, tools)
+        prompt = await self._with_transcript(size, self._transcript.prompt, list(messages), tools)
         sampling = dataclasses.replace(self._sampling, seed=derive_seed(self._sampling.seed, self._requests))
         self._requests += 1
         tokens = prompt.composed.tokens
         completion = await self._engine.generate(tokens, sampling, session=self._session)
-        reply, fork = self._transcript.add_reply(
+        reply, fork = await self._with_transcript(
+            0,
+            self._transcript.add_reply,
             prompt,
             completion.token_ids,
             completion.logprobs,
@@ -356,6 +385,18 @@ class Chat:
             prompt_tokens=call.prompt_tokens,
             sampled_tokens=call.sampled_tokens,
         )
+
+    async def _with_transcript(
+        self,
+        size: int,
+        method: Callable[Parameters, Result],
+        *args: Parameters.args,
+        **kwargs: Parameters.kwargs,
+    ) -> Result:
+        """Call a method of the transcript; in a thread if the text is long, or a thread measures just now."""
+        async with self._turn:
+            busy = self._transcript.lock.locked()
+            return await run_by_size(LONG + 1 if busy else size, method, *args, **kwargs)
 
     async def close(self) -> None:
         """End the conversation and free its KV cache."""

@@ -12,6 +12,7 @@ model the expected format.
 # pyright: reportUnknownMemberType=false, reportMissingTypeStubs=false
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, cast
@@ -25,7 +26,8 @@ if TYPE_CHECKING:
 _OPEN, _CLOSE = "\ufdd0", "\ufdd1"
 _MARKS = re.compile(f"[{_OPEN}{_CLOSE}]")
 _MARKED = re.compile(f"{_OPEN}([^{_OPEN}{_CLOSE}]*){_CLOSE}|{_MARKS.pattern}")
-_Piece = tuple[list[int], list[tuple[int, int]]]  # ids, and the (start, end) characters of each
+_Piece = tuple[Sequence[int], list[tuple[int, int]]]  # ids, and the (start, end) characters of each
+_SHORT, _CACHED = 32, 4096  # characters of the texts whose ids are kept, and their number; markers repeat
 _THINKING = ("<think>", "</think>")  # renderers look for these in the text of a reply
 
 
@@ -49,6 +51,7 @@ class LiteralTokenizer:
         self._tokenizer = tokenizer
         self.all_special_tokens = special_tokens(tokenizer)
         self._special = re.compile("|".join(map(re.escape, self.all_special_tokens)) or "(?!)")
+        self._short_ids = functools.lru_cache(_CACHED)(self._encoded)
         self._newline = self._ids("\n")
 
     def __getattr__(self, name: str) -> Any:
@@ -114,12 +117,15 @@ class LiteralTokenizer:
         ids = self._middle(text[start:end]) if start or continued else self._ids(text[:end])
         return ids, [(start, end)] * len(ids)
 
-    def _middle(self, text: str) -> list[int]:
+    def _middle(self, text: str) -> Sequence[int]:
         """Return the ids of text in the middle: without the space that some tokenizers put first."""
         ids = self._ids("\n" + text)
         if ids[: len(self._newline)] == self._newline:
             return ids[len(self._newline) :]
         return self._ids(text)
 
-    def _ids(self, text: str) -> list[int]:
-        return self._tokenizer.encode(text, add_special_tokens=False)
+    def _ids(self, text: str) -> Sequence[int]:
+        return self._short_ids(text) if len(text) <= _SHORT else self._encoded(text)
+
+    def _encoded(self, text: str) -> tuple[int, ...]:
+        return tuple(self._tokenizer.encode(text, add_special_tokens=False))

@@ -126,9 +126,9 @@ class ScriptedEngine:
         self, prompt_ids: Sequence[int] | Int32, sampling: Sampling, *, session: str
     ) -> Completion:
         """Return the next reply. Raises EngineError at the end of the script or for a reply with `error`."""
+        if len(prompt_ids) >= self._context_tokens:
+            raise ContextOverflow(len(prompt_ids), self._context_tokens)
         prompt = [int(token) for token in prompt_ids]
-        if len(prompt) >= self._context_tokens:
-            raise ContextOverflow(len(prompt), self._context_tokens)
         await self._running.wait()
         reply, ids = self._ids[self._take(session, prompt)]
         await asyncio.sleep(reply.delay_s)

@@ -7,6 +7,7 @@ import base64
 import binascii
 import contextlib
 import hmac
+import io
 import ipaddress
 import signal
 import socket
@@ -24,15 +25,16 @@ from starlette.requests import ClientDisconnect, HTTPConnection, Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from hone.utils.http_connections import HttpProtocol, ServerState
+from hone.utils.http_memory import LARGE, ReleaseMemory, hold_memory
 from hone.utils.sockets import keep_alive
 
 BODY_S = 600.0  # the longest that the body of a request may take to arrive
 CLIENT_GONE = 499  # status of a request whose client disconnected; never sent
 GRACE_S = 5.0  # for replies to leave once everything else has stopped
 _BACKLOG = 4096
-_MAX_HEAD_BYTES = 64 << 10  # of a request's line and headers together
+_GRACE_S, _RATE_MIN = 30.0, 1 << 16  # a body arrives with so many bytes per second, after this time
 _KEEP_ALIVE_S = 75  # longer than clients keep an idle connection
 
 Result = TypeVar("Result")
@@ -148,12 +150,27 @@ class BodyTooLarge(Exception):
 
 
 async def stream_body(request: Request, limit: int) -> AsyncIterator[bytes]:
-    """Yield the body of a request as it arrives. Raises BodyTooLarge beyond `limit` bytes."""
+    """Yield the body of a request as it arrives.
+
+    Raises BodyTooLarge beyond `limit` bytes, ValueError when it arrives too slowly.
+    """
     size = int(request.headers.get("content-length", "0"))
     if size > limit:
         raise BodyTooLarge(f"the body of the request is larger than {limit} bytes")
-    size = 0
-    async for chunk in request.stream():
+    size, loop, waited_s = 0, asyncio.get_running_loop(), 0.0
+    chunks = request.stream()
+    while True:
+        asked = loop.time()
+        try:
+            async with asyncio.timeout(_GRACE_S + size / _RATE_MIN - waited_s):
+                chunk = await anext(chunks, None)
+        except TimeoutError:
+            raise ValueError(
+                f"the body of the request arrives too slowly: {size} bytes after {loop.time() - asked:.0f} s"
+            ) from None
+        waited_s += loop.time() - asked
+        if chunk is None:
+            return
         size += len(chunk)
         if size > limit:
             raise BodyTooLarge(f"the body of the request is larger than {limit} bytes")
@@ -161,9 +178,23 @@ async def stream_body(request: Request, limit: int) -> AsyncIterator[bytes]:
 
 
 async def read_body(request: Request, limit: int) -> bytes:
-    """Return the whole body. Raises BodyTooLarge, and ValueError when it takes more than BODY_S."""
+    """Return the whole body; its memory is held until the request ends, or `release_body`.
+
+    Raises BodyTooLarge, ServerBusy, and ValueError when it takes more than BODY_S.
+    """
+    if "transfer-encoding" in request.headers:
+        declared = limit
+    elif (declared := int(request.headers.get("content-length", "0"))) <= min(limit, LARGE):
+        async with body_timeout(_GRACE_S):
+            return b"".join([chunk async for chunk in request.stream()])
+    if declared > limit:
+        raise BodyTooLarge(f"the body of the request is larger than {limit} bytes")
+    await hold_memory(request, declared)
+    whole = io.BytesIO()  # which grows in place and gives its content without a copy
     async with body_timeout():
-        return b"".join([chunk async for chunk in stream_body(request, limit)])
+        async for chunk in stream_body(request, limit):
+            whole.write(chunk)
+    return whole.getvalue()
 
 
 async def read_model(request: Request, model: type[Model], limit: int) -> Model:
@@ -254,8 +285,8 @@ async def serving(
     their errors), and gives replies GRACE_S to leave.
     """
     config = uvicorn.Config(
-        app,
-        http=_HttpProtocol,
+        ReleaseMemory(app),
+        http=HttpProtocol,
         ws="websockets-sansio",
         ws_per_message_deflate=False,
         ws_max_size=1 << 20,
@@ -263,6 +294,7 @@ async def serving(
         lifespan="off",
         timeout_keep_alive=_KEEP_ALIVE_S,
         access_log=False,  # addresses may hold tokens
+        log_config=None,  # the handlers of the program
         log_level="warning",
         server_header=False,
         timeout_graceful_shutdown=int(GRACE_S),
@@ -289,6 +321,7 @@ class _Server(uvicorn.Server):
     def __init__(self, config: uvicorn.Config, on_stop: Callable[[], Awaitable[None]] | None) -> None:
         super().__init__(config)
         self._on_stop = on_stop
+        self._state = self.server_state = ServerState()
         self._stopping = asyncio.Event()
         self.accepting = asyncio.Event()
 
@@ -297,8 +330,12 @@ class _Server(uvicorn.Server):
         self._stopping.set()
 
     async def main_loop(self) -> None:
-        """Update the date header every second until `stop`; uvicorn's own loop polls ten times as often."""
+        """Update the date header and close late connections every second until `stop`.
+
+        uvicorn's own loop polls ten times as often.
+        """
         while not await self.on_tick(0):
+            self._state.close_late(asyncio.get_running_loop().time())
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._stopping.wait(), 1.0)
 
@@ -323,39 +360,3 @@ class _Server(uvicorn.Server):
             await super().shutdown(sockets)  # waits in steps of 0.1 s
         for listening in sockets or ():
             listening.close()
-
-
-class _HttpProtocol(HttpToolsProtocol):
-    """HTTP/1.1 that answers a request whose line and headers exceed _MAX_HEAD_BYTES with 400."""
-
-    _in_head = False
-    _parsed = _received = 0  # bytes of the head; the parser holds back a header until it is complete
-
-    def on_message_begin(self) -> None:
-        super().on_message_begin()
-        self._in_head, self._parsed, self._received = True, 0, 0
-
-    def on_url(self, url: bytes) -> None:
-        self._count(len(url))
-        super().on_url(url)
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        self._count(len(name) + len(value) + 4)  # with ": " and the line end
-        super().on_header(name, value)
-
-    def on_headers_complete(self) -> None:
-        self._in_head = False
-        super().on_headers_complete()
-
-    def data_received(self, data: bytes) -> None:
-        in_head = self._in_head
-        super().data_received(data)
-        if in_head and self._in_head and not self.transport.is_closing():
-            self._received += len(data)
-            if self._received > _MAX_HEAD_BYTES:
-                self.send_400_response("Request head too large.")
-
-    def _count(self, size: int) -> None:
-        self._parsed += size
-        if self._parsed > _MAX_HEAD_BYTES:
-            raise ValueError("request head too large")  # which the parser turns into status 400

@@ -19,6 +19,7 @@ from hone.sandbox import Sandbox, SandboxSpec
 from hone.sandbox.client.api import connect
 from hone.sandbox.client.provider import PoolProvider
 from hone.sandbox.remote.server import read_token
+from hone.sandbox.remote.wire import OWNER_KEY_HEADER
 from hone.sandbox.settings import SandboxSettings
 from hone.utils.http_client import new_session
 
@@ -55,6 +56,8 @@ async def evaluate(settings: SandboxSettings, lease_id: str, marker: str) -> str
     body = Evaluate(lease_id=lease_id, patch=_PATCH, eval_script=f"sleep {marker}").model_dump_json()
     async with new_session() as session:
         pool = connect(session, settings.pool_url, read_token(settings.pool_token_file))
+        assert settings.state_dir is not None
+        pool.headers[OWNER_KEY_HEADER] = read_token(settings.state_dir / "pool-owner-key")
         reply = await pool.request("POST", "/evaluate", body=body.encode(), timeout_s=2 * COMMAND_S)
     return reply.decode()
 

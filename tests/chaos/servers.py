@@ -23,7 +23,8 @@ from tests.services.process import reserve_port
 from tests.waiting import wait_until
 
 TIMEOUT_S = 60.0  # for a process to start or end, or a call to begin; on a slow, busy machine
-TOKEN = "the-token-of-all-servers"
+TOKEN = "the-token-of-all-nodes"  # with which an operator also asks the pool
+CLIENT_TOKEN = "the-token-of-clients"
 HONE = str(Path(sys.executable).with_name("hone"))
 _ASK = """
 import sys, urllib.request

@@ -24,7 +24,7 @@ import psutil
 from hone.sandbox.settings import SandboxSettings
 from tests.chaos.client_process import Ended
 from tests.chaos.leftovers import Namespaces, of_sandboxes, processes
-from tests.chaos.servers import HONE, TOKEN, Node, Pool, frozen
+from tests.chaos.servers import CLIENT_TOKEN, HONE, TOKEN, Node, Pool, frozen
 from tests.services.process import reserve_port, service_folder
 from tests.waiting import wait_until
 
@@ -217,15 +217,16 @@ def stack(
             are the servers'; returns variables for their environment.
     """
     with service_folder() as folder, contextlib.ExitStack() as closing:
-        token_file = folder / "token"
-        token_file.write_text(TOKEN)
-        token_file.chmod(0o600)
+        node_token_file, token_file = folder / "node-token", folder / "token"
+        for file, token in ((node_token_file, TOKEN), (token_file, CLIENT_TOKEN)):
+            file.write_text(token)
+            file.chmod(0o600)
         for name in ("upload", "pool", "store", *(f"node-{number}/run" for number in range(nodes))):
             (folder / name).mkdir(mode=0o700, parents=True)
         (folder / "upload" / "data").write_bytes(bytes(UPLOAD_BYTES))
         env = dict(prepare(folder))
         made = [
-            _node(folder / f"node-{number}", token_file, provider, max_sandboxes, places[0], env)
+            _node(folder / f"node-{number}", node_token_file, provider, max_sandboxes, places[0], env)
             for number in range(nodes)
         ]
         pool = _pool(folder, token_file, [node.url for node in made], places[1], env)
@@ -266,6 +267,7 @@ def _pool(folder: Path, token_file: Path, nodes: list[str], place: Place, env: d
     port = reserve_port()
     command = [HONE, "pool", "--nodes", ",".join(nodes), "--store", f"{folder}/store/pool.sqlite"]
     command += ["--host", place.host, "--port", str(port), "--token-file", str(token_file)]
+    command += ["--node-token-file", str(folder / "node-token")]
     return Pool(
         command=command,
         url=f"http://{place.host}:{port}",

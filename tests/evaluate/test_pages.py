@@ -12,11 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hone.evaluate import report, results
-from hone.evaluate.html import visible
 from hone.evaluate.rollout_page import conversation, line_kind, rollout_page
 from hone.evaluate.settings import EvaluateSettings
 from hone.outcomes import OUTCOME_RULES, Outcome
 from hone.types import Call, Sampler, Signal, TestStatus, Trajectory, Verdict
+from hone.utils.text import visible
 from tests.cli.fake_run import trajectory
 from tests.evaluate.pages import read
 

@@ -130,10 +130,14 @@ def _pool_docker(request: pytest.FixtureRequest, base: Path) -> Iterator[Run]:
 
 @contextmanager
 def _open_pool(base: Path, provider: str, environment: dict[str, str]) -> Iterator[Run]:
-    token_file = base / "token"
-    token_file.write_text("the-token-of-the-servers")
-    token_file.chmod(0o600)
-    with node_server(token_file, provider, environment) as node, pool_server(token_file, node) as pool:
+    token_file, node_token_file = base / "token", base / "node-token"
+    for file in (token_file, node_token_file):
+        file.write_text(f"the-{file.name}")
+        file.chmod(0o600)
+    with (
+        node_server(node_token_file, provider, environment) as node,
+        pool_server(token_file, node_token_file, node) as pool,
+    ):
         settings = SandboxSettings(
             provider="pool", pool_url=pool, pool_token_file=token_file, state_dir=base / "state"
         )

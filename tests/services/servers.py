@@ -32,11 +32,12 @@ def node_server(token_file: Path, provider: str, env: Mapping[str, str] | None =
 
 
 @contextlib.contextmanager
-def pool_server(token_file: Path, *nodes: str) -> Iterator[str]:
-    """`hone pool` over nodes that take the same token; gives its address."""
+def pool_server(token_file: Path, node_token_file: Path, *nodes: str) -> Iterator[str]:
+    """`hone pool` over nodes that take the token in the second file; gives its address."""
     with service_folder() as folder:
         command = [_HONE, "pool", "--nodes", ",".join(nodes), "--store", folder / "pool.sqlite"]
-        with _serving([*command, "--token-file", token_file], folder, {}) as url:
+        tokens = ["--token-file", token_file, "--node-token-file", node_token_file]
+        with _serving([*command, *tokens], folder, {}) as url:
             yield url
 
 

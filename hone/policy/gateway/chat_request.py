@@ -27,6 +27,7 @@ class ChatRequest:
     calls_allowed: bool = True  # False: the client has tools but forbids their use, so none are offered
     overridden: Mapping[str, Any] = field(default_factory=dict[str, Any])  # the run decides about these
     ignored: tuple[str, ...] = ()  # fields without a meaning here
+    characters: int = 0  # of all texts in the messages and tools
     body: Mapping[str, Any] = field(default_factory=dict[str, Any])  # as received
 
 

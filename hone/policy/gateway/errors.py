@@ -14,6 +14,7 @@ class Problem(StrEnum):
     LIMIT = "session_limit"  # the session is over: a retry cannot help
     NOT_FOUND = "not_found"
     TOO_LARGE = "request_too_large"
+    BUSY = "too_many_requests"  # of this session at a time; a retry may help
     ENGINE = "engine_error"  # a retry may help
     OBSERVER = "session_failed"  # the session's observer failed; the session is over
     DEFECT = "internal_error"  # of the gateway or the chat behind it; the log says more
@@ -29,6 +30,7 @@ _TYPES = {
     Problem.OBSERVER: (403, "permission_error", "permission_error"),
     Problem.NOT_FOUND: (404, "invalid_request_error", "not_found_error"),
     Problem.TOO_LARGE: (413, "invalid_request_error", "request_too_large"),
+    Problem.BUSY: (429, "rate_limit_error", "rate_limit_error"),
     Problem.ENGINE: (503, "server_error", "api_error"),
     Problem.DEFECT: (500, "server_error", "api_error"),
 }

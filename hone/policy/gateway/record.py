@@ -85,7 +85,9 @@ class Record:
         for exchange in self._exchanges_after(messages):
             if exchange.tools == tools:
                 return exchange
-        return next((c for c in self.pending if c.tools == tools and _are_same(c.messages, messages)), None)
+        return next(
+            (c for c in list(self.pending) if c.tools == tools and _are_same(c.messages, messages)), None
+        )
 
     def add(self, call: PendingCall, reply: Reply, purpose: CallKind) -> Exchange:
         """Record the reply to a pending call. A call without a reply leaves no trace."""

@@ -12,35 +12,32 @@ from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
 
 from pydantic import ValidationError
+from pydantic_core import to_json
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import HTTPConnection, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from hone.policy.gateway.chat_request import ChatRequest
 from hone.policy.gateway.delivery import KEEP_ALIVE_S, deliver, error_response, json_response
 from hone.policy.gateway.errors import GatewayError, Problem, defect, invalid
 from hone.policy.gateway.gateway import Admin, Gateway
 from hone.policy.gateway.session import Session
 from hone.policy.gateway.settings import SessionLimits
 from hone.policy.gateway.wire.completions import ChatCompletions
-from hone.policy.gateway.wire.fields import Json, read_body
+from hone.policy.gateway.wire.fields import Json, read_fields
 from hone.policy.gateway.wire.format import Format
 from hone.policy.gateway.wire.messages import AnthropicMessages
 from hone.policy.gateway.wire.responses import Responses
+from hone.policy.workers import run_in_worker
 from hone.types import Call
 from hone.utils import clock
-from hone.utils.http_server import (
-    BodyTooLarge,
-    address,
-    body_timeout,
-    listen,
-    make_app,
-    serving,
-    stream_body,
-)
+from hone.utils.http_memory import ServerBusy, release_body
+from hone.utils.http_server import BodyTooLarge, address, body_timeout, listen, make_app, read_body, serving
 
 _BODY_S = 120.0  # time limit of a request's body
+_LIMITS_MAX = 1 << 16  # bytes of the body that opens a session
 _COMPLETIONS, _MESSAGES = ChatCompletions(), AnthropicMessages()
 _FORMATS: dict[str, Format] = {
     "chat/completions": _COMPLETIONS,
@@ -57,7 +54,7 @@ async def open_gateway(
     port: int | None = None,
     model: str = "hone",
     admin: Admin | None = None,
-    max_body_bytes: int = 32 << 20,
+    max_body_bytes: int = 8 << 20,
     keep_alive_s: float = KEEP_ALIVE_S,
 ) -> AsyncGenerator[Gateway]:
     """Serve while the block runs, then close all sessions.
@@ -118,13 +115,16 @@ def _make_app(
 
     async def answer(request: Request, wire: Format) -> Response:
         session = _session(gateway, request)
-        chat_request = wire.read(await _body(request, max_body_bytes, wire), session)
+        chat_request = await _read(request, max_body_bytes, wire, session)
         return await deliver(wire, session, chat_request, keep_alive_s=keep_alive_s)
 
     async def count(request: Request) -> Response:
         session = _session(gateway, request)
-        chat_request = _MESSAGES.read(await _body(request, max_body_bytes, _MESSAGES), session)
-        return json_response({"input_tokens": session.measure(chat_request)})
+        chat_request = await _read(request, max_body_bytes, _MESSAGES, session)
+        return json_response({"input_tokens": await session.measure(chat_request)})
+
+    async def healthz(request: Request) -> Response:
+        return json_response({"ok": True})
 
     async def models(request: Request) -> Response:
         _session(gateway, request)
@@ -137,7 +137,8 @@ def _make_app(
             raise GatewayError(Problem.NOT_FOUND, f"this gateway serves one model: {model}")
         return json_response(card)
 
-    routes = [] if admin is None else _admin_routes(gateway, admin, max_body_bytes)
+    routes = [Route("/healthz", healthz)]
+    routes += [] if admin is None else _admin_routes(gateway, admin, max_body_bytes)
     for base in ("/v1", "/s/{key}/v1"):
         for path, wire in _FORMATS.items():
             routes.append(Route(f"{base}/{path}", functools.partial(answer, wire=wire), methods=["POST"]))
@@ -154,7 +155,7 @@ def _make_app(
 def _admin_routes(gateway: Gateway, admin: Admin, max_body_bytes: int) -> list[Route]:
     async def create(request: Request) -> Response:
         _require_token(admin, request)
-        body = await _data(request, max_body_bytes)
+        body = await _data(request, min(max_body_bytes, _LIMITS_MAX))
         session = admin.open(_limits(body) if body else None)
         return json_response({**_session_json(session), "key": session.key, "path": session.path}, 201)
 
@@ -166,7 +167,8 @@ def _admin_routes(gateway: Gateway, admin: Admin, max_body_bytes: int) -> list[R
         return json_response(_session_json(find(request)))
 
     async def tree(request: Request) -> Response:
-        return json_response(_tree_json(find(request)))
+        session = find(request)
+        return Response(await run_in_worker(_tree_json, session), media_type="application/json")
 
     async def delete(request: Request) -> Response:
         session = find(request)
@@ -203,42 +205,44 @@ def _session_json(session: Session) -> Json:
     }
 
 
-def _tree_json(session: Session) -> Json:
-    """Return the exact token tree and the calls that made it.
+def _tree_json(session: Session) -> bytes:
+    """Return the exact token tree and the calls that made it, as JSON; in a thread, node by node.
 
     `logprobs` and `version` of a node are empty if it was not sampled. `fork` of a call is the reason why its
     prompt does not continue the tip of the conversation; null if it does, or the chat keeps no calls.
     """
     calls: Sequence[Call] = getattr(session.chat, "calls", ())
-    forks = {call.node: call.fork for call in calls}
-    return {
-        "id": session.id,
-        "nodes": [
-            {
-                "parent": node.parent,
-                "tokens": node.tokens.tolist(),
-                "sampled": node.sampled,
-                "logprobs": node.logprobs.tolist(),
-                "version": node.version.tolist(),
-                "turn": node.turn,
-            }
-            for node in session.chat.tree.nodes
-        ],
-        "calls": [
-            {
-                "index": exchange.index,
-                "node": exchange.reply.node,
-                "purpose": exchange.purpose,
-                "fork": forks.get(exchange.reply.node),
-                "retries": exchange.retries,
-                "prompt_tokens": exchange.reply.prompt_tokens,
-                "sampled_tokens": exchange.reply.sampled_tokens,
-                "truncated": exchange.reply.truncated,
-                "seconds": exchange.ended - exchange.started,
-            }
-            for exchange in session.exchanges
-        ],
-    }
+    forks = {call.node: call.fork for call in list(calls)}
+    nodes = (
+        {
+            "parent": node.parent,
+            "tokens": node.tokens.tolist(),
+            "sampled": node.sampled,
+            "logprobs": node.logprobs.tolist(),
+            "version": node.version.tolist(),
+            "turn": node.turn,
+        }
+        for node in list(session.chat.tree.nodes)
+    )
+    exchanges = (
+        {
+            "index": exchange.index,
+            "node": exchange.reply.node,
+            "purpose": exchange.purpose,
+            "fork": forks.get(exchange.reply.node),
+            "retries": exchange.retries,
+            "prompt_tokens": exchange.reply.prompt_tokens,
+            "sampled_tokens": exchange.reply.sampled_tokens,
+            "truncated": exchange.reply.truncated,
+            "seconds": exchange.ended - exchange.started,
+        }
+        for exchange in list(session.exchanges)
+    )
+    return b'{"id":%b,"nodes":[%b],"calls":[%b]}' % (
+        to_json(session.id),
+        b",".join(map(to_json, nodes)),
+        b",".join(map(to_json, exchanges)),
+    )
 
 
 def _error_response(connection: HTTPConnection, error: Exception) -> Response:
@@ -265,7 +269,7 @@ def _session(gateway: Gateway, request: Request) -> Session:
 
 def _limits(data: bytes) -> SessionLimits:
     """Return the limits in the body of a request for a new session: {"limits": {...}}."""
-    body = read_body(data)
+    body = read_fields(data)
     try:
         return SessionLimits.model_validate(body.pop("limits", {}))
     except ValidationError as error:
@@ -287,14 +291,21 @@ def _require_token(admin: Admin, request: Request) -> None:
         raise GatewayError(Problem.UNAUTHORIZED, "the token that administers sessions is missing or wrong")
 
 
-async def _body(request: Request, limit: int, wire: Format) -> Json:
-    return read_body(await _data(request, limit), wire.encoded_field)
+async def _read(request: Request, limit: int, wire: Format, session: Session) -> ChatRequest:
+    data = await _data(request, limit)
+    try:
+        size = len(data)
+        return await session.parse(size, lambda: wire.read(read_fields(data, wire.encoded_field), session))
+    finally:
+        release_body(request)  # the reply may take minutes
 
 
 async def _data(request: Request, limit: int) -> bytes:
     """Return the body of a request. Raises GatewayError, BodyTooLarge."""
     try:
         async with body_timeout(_BODY_S):
-            return b"".join([chunk async for chunk in stream_body(request, limit)])
+            return await read_body(request, limit)
+    except ServerBusy as error:
+        raise GatewayError(Problem.BUSY, str(error)) from None
     except ValueError as error:
         raise invalid(str(error)) from None

@@ -11,24 +11,31 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Generator, Sequence
+from contextlib import contextmanager
 from enum import StrEnum
 
 from msgspec import Raw
 
 from hone.policy.engine import ContextOverflow, EngineError
 from hone.policy.errors import PolicyError
-from hone.policy.gateway.chat_request import ChatRequest, client_reply
+from hone.policy.gateway.chat_request import ChatRequest, ClientReply, client_reply
 from hone.policy.gateway.errors import GatewayError, Problem, defect, invalid
 from hone.policy.gateway.purpose import Line, line_of, purpose_of
 from hone.policy.gateway.record import Answer, Exchange, PendingCall, Record
 from hone.policy.gateway.settings import SessionLimits
 from hone.policy.messages import key_of
 from hone.policy.reply import CallKind, Chat, Reply
+from hone.policy.workers import run_by_size
 from hone.types import Message
 from hone.utils import clock
 
 Observer = Callable[[Exchange], Awaitable[None]]
+REQUESTS_MAX = 64  # of one session at a time
+MESSAGES_MAX = 10_000  # of one request
+_MESSAGE_COST = 32  # characters that take as long to encode as a message takes to find
+_FIELD_COST = 1 / 4  # the same of a byte of a body that is read
+CHARACTERS_PER_TOKEN = 32  # on average; texts with more (long runs of spaces) do not fill a context
 _log = logging.getLogger(__name__)
 
 
@@ -75,6 +82,9 @@ class Session:
         self._unobserved: list[Exchange] = []  # answered calls of the main line, the latest last
         self._observation: asyncio.Task[None] | None = None
         self._observer_failed = False
+        self._record_lock = asyncio.Lock()  # a thread may be reading or changing the record
+        self._measuring = asyncio.Lock()  # one at a time occupies a thread
+        self._requests = 0  # being answered
 
     @property
     def path(self) -> str:
@@ -104,34 +114,83 @@ class Session:
         if self.closed:
             raise _closed()
         _require_question(request.messages)
-        if begun := self._record.interrupted(request.messages):
+        if overflow := self._overflow(request):
+            raise self._refusal(overflow)
+        with self._admitted():
+            return await self._answer_to(request)
+
+    async def _answer_to(self, request: ChatRequest) -> Answer:
+        async with self._record_lock:
+            begun, messages, found = await run_by_size(
+                len(request.messages) * _MESSAGE_COST, self._look_up, request
+            )
+            if self.closed:
+                raise _closed()
+            if begun is not None or found is not None:
+                self.retries += 1
+            call = None if begun is not None else found or self._start(messages, request)
+        if begun is not None:
             exchange, shown = begun
             exchange.retries += 1
-            self.retries += 1
             return Answer(session_id=self.id, request=request, exchange=exchange, shown=shown)
-        messages = self._record.recorded_messages(request.messages)
-        found = self._record.find(messages, request.tools)
+        assert call is not None
         if found is not None:
             found.retries += 1
-            self.retries += 1
-        call = found or self._start(messages, request)
         exchange = call if isinstance(call, Exchange) else await asyncio.shield(call.answer)
         shown = client_reply(exchange.reply, stop=request.stop, calls_allowed=request.calls_allowed)
         exchange.shown = shown
-        self._record.conversations.add_alias(exchange.node, shown.to_message())
+        async with self._record_lock:
+            self._record.conversations.add_alias(exchange.node, shown.to_message())
         return Answer(session_id=self.id, request=request, exchange=exchange, shown=shown)
+
+    def _look_up(
+        self, request: ChatRequest
+    ) -> tuple[tuple[Exchange, ClientReply] | None, list[Message], PendingCall | Exchange | None]:
+        """Return the interrupted reply that a request continues, its messages, and the call it repeats."""
+        if begun := self._record.interrupted(request.messages):
+            return begun, request.messages, None
+        messages = self._record.recorded_messages(request.messages)
+        return None, messages, self._record.find(messages, request.tools)
+
+    async def parse(self, size: int, parse: Callable[[], ChatRequest]) -> ChatRequest:
+        """Return the result of `parse`, which calls `read`; in a thread for a body of many bytes (`size`)."""
+        with self._admitted():
+            async with self._record_lock:
+                return await run_by_size(int(size * _FIELD_COST), parse)
+
+    @contextmanager
+    def _admitted(self) -> Generator[None]:
+        """Count a request while the block runs. Raises GatewayError beyond REQUESTS_MAX at a time."""
+        if self._requests >= REQUESTS_MAX:
+            raise GatewayError(
+                Problem.BUSY, f"{REQUESTS_MAX} requests of this session are running: wait for one to end"
+            )
+        self._requests += 1
+        try:
+            yield
+        finally:
+            self._requests -= 1
 
     def read(
         self, items: list[Raw], convert: Callable[[Raw, int], list[Message]], opening: Sequence[Message] = ()
     ) -> list[Message]:
-        """Return `opening` and the messages of a request's items; see `ConversationTree.read`."""
+        """Return `opening` and the messages of a request's items; see `ConversationTree.read`.
+
+        Call it from `parse` only. Raises GatewayError for more than MESSAGES_MAX items.
+        """
+        _require_few(items)
         return self._record.conversations.read(items, convert, opening)
 
-    def measure(self, request: ChatRequest) -> int:
+    async def measure(self, request: ChatRequest) -> int:
         """Return the length of the request's prompt in tokens; records nothing. Raises GatewayError."""
         _require_question(request.messages)
+        if overflow := self._overflow(request):
+            raise _too_long(overflow)
+        size, tools = request.characters, list(request.tools) or None
         try:
-            return self.chat.measure(request.messages, tools=list(request.tools) or None)
+            with self._admitted():
+                async with self._measuring:
+                    return await run_by_size(size, self.chat.measure, request.messages, tools=tools)
         except Exception as error:
             raise self._refusal(error) from error
 
@@ -169,7 +228,8 @@ class Session:
         except Exception as error:
             self._fail_call(call, self._refusal(error))
             return
-        exchange = self._record.add(call, reply, purpose)
+        async with self._record_lock:
+            exchange = self._record.add(call, reply, purpose)
         if purpose is CallKind.MAIN:
             self._unobserved.append(exchange)
             if isinstance(self.error, ContextOverflow):
@@ -209,13 +269,7 @@ class Session:
             return error
         if isinstance(error, ContextOverflow):
             self.error = self.error or error
-            # Clients recognise these words, and shorten their history.
-            message = (
-                f"This model's maximum context length is {error.context_tokens} tokens, and the messages "
-                f"have {error.prompt_tokens}: shorten them."
-            )
-            sizes = {"prompt_tokens": error.prompt_tokens, "context_tokens": error.context_tokens}
-            return GatewayError(Problem.TOO_LONG, message, param="messages", **sizes)
+            return _too_long(error)
         if isinstance(error, EngineError):
             self._fail(error)
             return GatewayError(Problem.ENGINE, f"the engine gave no reply: {error}")
@@ -224,6 +278,12 @@ class Session:
         _log.error("session %s: a call failed unexpectedly", self.id, exc_info=error)
         self._fail(error)
         return defect()
+
+    def _overflow(self, request: ChatRequest) -> ContextOverflow | None:
+        """Return the error of messages that fit no context, however they are encoded; None for all others."""
+        context = max(self.chat.max_prompt_tokens, 1 << 12)
+        needed = request.characters // CHARACTERS_PER_TOKEN + 1
+        return ContextOverflow(needed, context) if needed > context else None
 
     def _fail(self, error: Exception) -> None:
         if self.error is None or isinstance(self.error, ContextOverflow):
@@ -289,8 +349,24 @@ class Session:
 def _require_question(messages: Sequence[Message]) -> None:
     if not messages:
         raise invalid("there are no messages", "messages")
+    _require_few(messages)
     if messages[-1]["role"] == "assistant":
         raise invalid("the last message must not be the assistant's: replies cannot be prefilled", "messages")
+
+
+def _require_few(items: Sequence[object]) -> None:
+    if len(items) > MESSAGES_MAX:
+        raise invalid(f"there are more than {MESSAGES_MAX:,} messages: shorten the history", "messages")
+
+
+def _too_long(error: ContextOverflow) -> GatewayError:
+    # Clients recognise these words, and shorten their history.
+    message = (
+        f"This model's maximum context length is {error.context_tokens} tokens, and the messages "
+        f"have {error.prompt_tokens}: shorten them."
+    )
+    sizes = {"prompt_tokens": error.prompt_tokens, "context_tokens": error.context_tokens}
+    return GatewayError(Problem.TOO_LONG, message, param="messages", **sizes)
 
 
 def _closed() -> GatewayError:

@@ -18,6 +18,7 @@ from hone.sandbox.remote.errors import from_body
 from hone.sandbox.remote.server import ClientTls
 from hone.sandbox.remote.wire import (
     IDEMPOTENCY_HEADER,
+    OWNER_KEY_HEADER,
     Beat,
     CreateReply,
     CreateRequest,
@@ -139,7 +140,12 @@ class NodeClient(_ServerClient):
 
 
 class PoolClient(_ServerClient):
-    """One pool server."""
+    """One pool server. Leases of a client with `owner_key` serve clients with the same key alone."""
+
+    def __init__(self, session: aiohttp.ClientSession, url: str, token: str, *, owner_key: str = "") -> None:
+        super().__init__(session, url, token)
+        if owner_key:
+            self._http.headers[OWNER_KEY_HEADER] = owner_key
 
     async def allocate(self, request: LeaseRequest) -> LeaseReply:
         """Wait for a lease, for up to `wait_s`.

@@ -12,6 +12,8 @@ import functools
 import hashlib
 import itertools
 import logging
+import os
+import secrets
 import time
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -74,8 +76,9 @@ class PoolProvider:
             raise ProviderUnavailable("the provider pool needs sandbox.pool_url", retryable=False)
         token_file = self._settings.pool_token_file
         token = await asyncio.to_thread(read_token, token_file) if token_file else ""
+        owner_key = await asyncio.to_thread(_owner_key, self._settings.state_dir)
         async with new_session(context=self._tls.context()) as session:
-            yield session, PoolClient(session, self._settings.pool_url, token)
+            yield session, PoolClient(session, self._settings.pool_url, token, owner_key=owner_key)
 
     async def __aexit__(self, *exc: object) -> None:
         self._session = None
@@ -188,6 +191,22 @@ def _lost(lease_id: str) -> LeaseLost:
 def _machine() -> str:
     """Return an id of this machine since its last boot: `owners.is_dead` applies to its processes only."""
     return owners.boot_id().replace("-", "")
+
+
+def _owner_key(state_dir: Path | None) -> str:
+    """Return the key of all pool clients of this user; a new one in its state directory where there is none.
+
+    The processes share it so that each can close the leases of those that were killed.
+    """
+    path = owners.open_state_dir(state_dir or owners.default_state_dir()) / "pool-owner-key"
+    if not path.exists():
+        new = path.with_name(f"{path.name}-{secrets.token_hex(8)}")
+        new.touch(mode=0o600)
+        new.write_text(secrets.token_urlsafe(32))
+        with contextlib.suppress(FileExistsError):  # another process was first
+            os.link(new, path)
+        new.unlink()
+    return read_token(path)
 
 
 async def _close_dead_owners(pool: PoolClient) -> int:

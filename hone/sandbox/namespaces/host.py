@@ -15,6 +15,7 @@ import platform
 import posixpath
 import py_compile
 import shutil
+import stat
 import sys
 import sysconfig
 from dataclasses import dataclass
@@ -42,7 +43,8 @@ _OWN_IN_USR = (
     "bin", "sbin", "lib", "lib64", "share", "include", "src", "local", "local/bin", "local/sbin", "local/lib",
     "local/include", "local/share", "local/etc", "lib/python3", "lib/python3/dist-packages",
 )  # fmt: skip
-# Files of /etc without secrets on every distribution: no accounts, hosts, keys or proxies of the host.
+_ETC = Path("/etc")
+# Files of it without secrets on every distribution: no accounts, hosts, keys or proxies of the host.
 _COPIED = (
     "alternatives", "bash.bashrc", "debian_version", "inputrc", "ld.so.cache", "ld.so.conf", "ld.so.conf.d",
     "localtime", "magic", "magic.mime", "mime.types", "os-release", "pki/tls/certs", "profile", "protocols",
@@ -116,17 +118,17 @@ def _shadowing(library: str) -> list[str]:
 
 
 def build_etc(directory: Path) -> None:
-    """Write `directory`/etc, readable by every user."""
+    """Write `directory`/etc, readable by every user: of the host's files those that every user may read."""
     directory.mkdir(mode=0o700)
     target = directory / "etc"
     target.mkdir()
     for name in _COPIED:
-        source, copy = Path("/etc") / name, target / name
-        if not os.access(source, os.R_OK) or not source.exists():
+        source, copy = _ETC / name, target / name
+        if not _is_public(source):
             continue
         copy.parent.mkdir(parents=True, exist_ok=True)
         if source.is_dir():
-            shutil.copytree(source, copy, symlinks=True, ignore=_unreadable)
+            shutil.copytree(source, copy, symlinks=True, ignore=_private)
         else:
             shutil.copyfile(source, copy)
     for name, text in _WRITTEN.items():
@@ -134,8 +136,27 @@ def build_etc(directory: Path) -> None:
     make_readable(target)
 
 
-def _unreadable(folder: str, names: list[str]) -> list[str]:
-    return [name for name in names if not os.access(Path(folder) / name, os.R_OK)]
+def _private(folder: str, names: list[str]) -> list[str]:
+    return [name for name in names if not _is_copyable(Path(folder) / name)]
+
+
+def _is_copyable(path: Path) -> bool:
+    """Whether `copytree` may copy a path; it copies links as links."""
+    return path.is_symlink() or _is_public(path)
+
+
+def _is_public(path: Path) -> bool:
+    """Whether every user of this machine may read a file or directory, by its mode and those above it."""
+    try:
+        real = path.resolve(strict=True)
+        mode = real.stat().st_mode
+        above = [folder.stat().st_mode for folder in real.parents]
+    except OSError:
+        return False
+    needed = 0o005 if stat.S_ISDIR(mode) else 0o004
+    if not (stat.S_ISDIR(mode) or stat.S_ISREG(mode)):
+        return False
+    return mode & needed == needed and all(folder & 0o001 for folder in above)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

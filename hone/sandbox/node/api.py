@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
 import tempfile
 from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import IO, Any
@@ -33,6 +34,7 @@ from hone.sandbox.remote.wire import (
     RenewRequest,
     StartReply,
 )
+from hone.utils.http_memory import LARGE
 from hone.utils.http_server import (
     body_timeout,
     is_same_token,
@@ -201,6 +203,8 @@ def _command_routes(node: Node) -> list[Route]:
         entry = _find(node, request)
         body = await read_body(request, EXEC_MAX)
         payload = ExecRequest.model_validate_json(body)
+        if len(body) > LARGE:
+            body = await _digest(body)  # of the rest the decoded standard input is left
         sandbox = node.sandboxes.use(entry, payload.timeout_s)
         if payload.stream:
             if IDEMPOTENCY_HEADER in request.headers:
@@ -230,12 +234,20 @@ async def _once(
     body: bytes,
     operation: Callable[[], Coroutine[Any, Any, bytes]],
 ) -> Response:
-    """Run `operation` once per idempotency key; without a key, cancel it when the client disconnects."""
+    """Run `operation` once per idempotency key; without a key, cancel it when the client disconnects.
+
+    `body` identifies the request: it may be a digest.
+    """
     if IDEMPOTENCY_HEADER in request.headers:
         done = await node.journal.once((whose, _key(request)), body, operation)
     else:
         done = await while_connected(request.receive, operation())
     return Response(done, media_type="application/json")
+
+
+async def _digest(body: bytes) -> bytes:
+    """Return the SHA-256 of a large body, computed in a thread."""
+    return (await asyncio.to_thread(hashlib.sha256, body)).digest()
 
 
 def _key(request: Request) -> str:

@@ -19,7 +19,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from hone.sandbox.contract import DEFAULT_WORKDIR, ExecResult, ProviderUnavailable, Sandbox, TooLarge
-from hone.sandbox.node.api import Endpoint, require_server_token
+from hone.sandbox.node.api import JSON_MAX, Endpoint, require_server_token
 from hone.sandbox.node.commands import observe
 from hone.sandbox.node.node import Node
 from hone.sandbox.node.sandboxes import SandboxEntry
@@ -79,7 +79,7 @@ def make_routes(node: Node) -> list[Route]:
         return JSONResponse({"ok": True, "active_containers": len(containers), "containers": containers})
 
     async def create(request: Request) -> Response:
-        payload = await read_model(request, Create, BODY_MAX)
+        payload = await read_model(request, Create, JSON_MAX)
         entry = await while_connected(request.receive, _create(node, payload))
         return JSONResponse({"ok": True, "container_id": entry.id, "name": _name(entry)})
 
@@ -89,6 +89,7 @@ def make_routes(node: Node) -> list[Route]:
         """Return an endpoint that runs in a sandbox, and is cancelled when its client disconnects."""
 
         async def endpoint(request: Request) -> Response:
+            node.sandboxes.require_known(presented_token(request))  # before a body of any size
             payload = await read_model(request, model, BODY_MAX)
             entry = node.sandboxes.find(payload.container_id, presented_token(request))
             sandbox = node.sandboxes.use(entry, GIT_S + payload.timeout)
@@ -97,7 +98,8 @@ def make_routes(node: Node) -> list[Route]:
         return endpoint
 
     async def destroy(request: Request) -> Response:
-        payload = await read_model(request, Of, BODY_MAX)
+        node.sandboxes.require_known(presented_token(request))
+        payload = await read_model(request, Of, JSON_MAX)
         await node.sandboxes.end(node.sandboxes.find(payload.container_id, presented_token(request)))
         return JSONResponse({"ok": True})
 
@@ -162,6 +164,8 @@ async def _diff(node: Node, sandbox: Sandbox, payload: Call) -> Reply:
 
 
 async def _evaluate(node: Node, sandbox: Sandbox, payload: Evaluate) -> Reply:
+    if not _has_command(payload.eval_script):
+        raise ValueError("eval_script has no command, so there is nothing to judge the patch by")
     if not _is_patch(payload.patch):
         return _unresolved("the patch is not a git patch")
     cwd = payload.cwd or None
@@ -187,11 +191,16 @@ def _unresolved(error: str) -> Reply:
     return {"ok": True, "resolved": False, "error": error}
 
 
+def _has_command(script: str) -> bool:
+    """Whether bash would run anything: it skips blanks, comments, continued line ends and NUL characters."""
+    lines = script.replace("\0", "").replace("\\\n", "").split("\n")
+    return any(line.strip(" \t") and not line.strip(" \t").startswith("#") for line in lines)
+
+
 def _is_patch(patch: str) -> bool:
     """Whether a text has a git header and the names of an old and a new side."""
-    lines = patch.splitlines()
     return all(
-        any(line.startswith(beginnings) for line in lines)
+        any(patch.startswith(beginning) or f"\n{beginning}" in patch for beginning in beginnings)
         for beginnings in (("diff --git ",), ("--- a/", "--- /dev/null"), ("+++ b/", "+++ /dev/null"))
     )
 

@@ -116,6 +116,12 @@ class Sandboxes:
             raise Unauthorized("the token is missing, or of another sandbox")
         return entry
 
+    def require_known(self, token: str) -> None:
+        """Raise Unauthorized unless a token is the server's, or a capability of some sandbox."""
+        known = [self._token, *(entry.capability for entry in self._entries.values())]
+        if self._token and not any(is_same_token(token, other) for other in known):
+            raise Unauthorized("the token is missing or wrong")
+
     def use(self, entry: SandboxEntry, for_s: float = 0.0) -> Sandbox:
         """Return the running sandbox and extend its idle time by `for_s`. Raises SandboxLost."""
         if entry.ending or entry.sandbox is None:

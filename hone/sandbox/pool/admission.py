@@ -120,12 +120,12 @@ class Admission:
         """Return the number of queued requests by run."""
         return self._queue.waiting()
 
-    async def admit(self, request: LeaseRequest) -> Lease:
+    async def admit(self, request: LeaseRequest, *, owner_key: str) -> Lease:
         """Wait until the lease is active. See `Pool.allocate`."""
         lease = self._leases.get(request.lease_id)
         if lease is None:
-            lease = self._add(request)
-        elif lease.owner != request.owner:
+            lease = self._add(request, owner_key)
+        elif (lease.owner, lease.owner_key) != (request.owner, owner_key):
             raise LeaseLost(f"lease {lease.id} belongs to another owner")
         pending = self._pending.get(lease.id)
         if pending is None:
@@ -139,7 +139,7 @@ class Admission:
                 self._withdraw(lease)
         return self._leases.find_active(lease.id)
 
-    def _add(self, request: LeaseRequest) -> Lease:
+    def _add(self, request: LeaseRequest, owner_key: str) -> Lease:
         if self._stopped:
             raise _stopping()
         lease = Lease(
@@ -148,6 +148,7 @@ class Admission:
             spec=request.spec,
             ttl_s=request.ttl_s,
             created=time.time(),
+            owner_key=owner_key,
         )
         self._leases.admit(lease)
         now = monotonic()

@@ -6,11 +6,12 @@ Their leases live for 30 minutes after the latest call.
 
 from __future__ import annotations
 
-import json
 import secrets
+from collections.abc import Collection
 from typing import Annotated
 
 import aiohttp
+import msgspec
 from pydantic import BaseModel, Field
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
@@ -19,11 +20,13 @@ from starlette.routing import Route
 from hone.sandbox.client.api import Unreachable
 from hone.sandbox.contract import SandboxLost
 from hone.sandbox.pool.core import Pool
+from hone.sandbox.remote.server import presented_owner_key
 from hone.sandbox.remote.wire import LeaseRequest, container_spec
 from hone.utils.http_client import HttpClient, HttpError
-from hone.utils.http_server import read_model, while_connected
+from hone.utils.http_server import read_body, read_model, while_connected
 
 OWNER = "swe-env"
+_OWN = "made here"  # owner key of leases that these endpoints alone serve, to clients that know the random id
 _LEASE_S = 1800.0
 _WAIT_S = 120.0  # in the queue
 _DEFAULT_S = {"exec": 180.0, "diff": 60.0, "evaluate": 3600.0}  # time limits of the calls that nodes serve
@@ -39,8 +42,8 @@ class OfLease(BaseModel):
     lease_id: str
 
 
-class Call(OfLease, extra="allow"):
-    """A call of a node's sandbox; the node checks the other fields."""
+class Call(OfLease):
+    """A call of a node's sandbox; the node reads the other fields."""
 
     timeout: Annotated[float, Field(gt=0, le=86_400)] | None = None
 
@@ -49,8 +52,9 @@ def routes(pool: Pool, session: aiohttp.ClientSession, *, node_token: str) -> li
     async def forward(request: Request) -> Response:
         """Return the reply of the lease's node; cancel the call when the client disconnects."""
         endpoint = request.url.path.strip("/")
-        payload = await read_model(request, Call, _BODY_MAX)
-        operation = _forward(pool, session, node_token, endpoint, payload)
+        payload, others = _read_call(await read_body(request, _BODY_MAX))
+        owner_keys = (_OWN, presented_owner_key(request))
+        operation = _forward(pool, session, node_token, endpoint, payload, others, owner_keys)
         return await while_connected(request.receive, operation)
 
     async def status(request: Request) -> Response:
@@ -74,13 +78,18 @@ def routes(pool: Pool, session: aiohttp.ClientSession, *, node_token: str) -> li
 
 
 async def _forward(
-    pool: Pool, session: aiohttp.ClientSession, node_token: str, endpoint: str, payload: Call
+    pool: Pool,
+    session: aiohttp.ClientSession,
+    node_token: str,
+    endpoint: str,
+    payload: Call,
+    others: dict[str, msgspec.Raw],
+    owner_keys: Collection[str],
 ) -> Response:
-    lease = pool.begin_call(payload.lease_id)  # it does not expire meanwhile
+    lease = pool.begin_call(payload.lease_id, owner_keys=owner_keys)  # it does not expire meanwhile
     try:
         assert lease.grant is not None
-        fields = payload.model_dump(exclude={"lease_id"}, exclude_unset=True)
-        data = json.dumps({**fields, "container_id": lease.grant.id}).encode()
+        data = msgspec.json.encode({**others, "container_id": lease.grant.id})
         timeout_s = _MARGIN_S + (payload.timeout or _DEFAULT_S[endpoint])
         node = HttpClient(session, lease.node_url, token=node_token)
         reply = await node.request("POST", f"/container/{endpoint}", body=data, timeout_s=timeout_s)
@@ -91,6 +100,17 @@ async def _forward(
         return Response(error.body, error.status, media_type="application/json")
     finally:
         pool.finish_call(lease)
+
+
+def _read_call(body: bytes) -> tuple[Call, dict[str, msgspec.Raw]]:
+    """Return the fields that the pool reads, and all but the lease as they were sent.
+
+    A patch of many MiB is not decoded here. Raises ValueError, ValidationError.
+    """
+    fields = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
+    read = {name: fields[name] for name in Call.model_fields if name in fields}
+    fields.pop("lease_id", None)
+    return Call.model_validate_json(msgspec.json.encode(read)), fields
 
 
 def _lease_routes(pool: Pool) -> list[Route]:
@@ -104,7 +124,8 @@ def _lease_routes(pool: Pool) -> list[Route]:
             wait_s=_WAIT_S,
         )
         try:
-            lease = await while_connected(request.receive, pool.allocate(wanted))
+            operation = pool.allocate(wanted, owner_key=_OWN)
+            lease = await while_connected(request.receive, operation)
         except ClientDisconnect:  # the client never learns the id, so it cannot close the lease
             await pool.close(wanted.lease_id)
             raise
@@ -119,14 +140,14 @@ def _lease_routes(pool: Pool) -> list[Route]:
 
     async def heartbeat(request: Request) -> Response:
         payload = await read_model(request, OfLease, _BODY_MAX)
-        pool.finish_call(pool.begin_call(payload.lease_id))
+        pool.finish_call(pool.begin_call(payload.lease_id, owner_keys=(_OWN,)))
         return JSONResponse({"ok": True})
 
     async def close(request: Request) -> Response:
         payload = await read_model(request, OfLease, _BODY_MAX)
         if not payload.lease_id.startswith("swe-lease-"):
             raise SandboxLost(f"lease {payload.lease_id} was not made here")
-        await pool.close(payload.lease_id)
+        await pool.close(payload.lease_id, owner_keys=(_OWN,))
         return JSONResponse({"ok": True})
 
     return [

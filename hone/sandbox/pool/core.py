@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Collection, Coroutine, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 from hone.sandbox.contract import LeaseLost, ProviderUnavailable
 from hone.sandbox.pool.admission import Admission
@@ -30,6 +30,12 @@ _log = logging.getLogger(__name__)
 _REAP_S = 0.5
 _PRUNE_S = 30.0
 _TOMBSTONE_S = 900.0  # longer than any request that is under way when its lease ends
+_URL = re.compile(
+    r"(?P<scheme>https?)://(?P<host>[a-z0-9](?:[a-z0-9._-]*[a-z0-9])?|\[[0-9a-f:.]+\])"
+    r"(?::(?P<port>[0-9]{1,5}))?(?P<path>(?:/[a-z0-9._~-]*)*)",
+    re.IGNORECASE | re.ASCII,
+)
+_URL_MAX = 512  # characters
 
 
 class Pool:
@@ -125,17 +131,17 @@ class Pool:
 
     # --- while it lives
 
-    async def allocate(self, request: LeaseRequest) -> LeaseReply:
+    async def allocate(self, request: LeaseRequest, *, owner_key: str = "") -> LeaseReply:
         """Return the lease when its sandbox is ready; the same lease for the same id while it lives.
 
         Cancellation withdraws a queued lease; a placed one lives until it is closed or expires, because its
-        client may ask again.
+        client may ask again. `owner_key` is the SHA-256 of the key that later requests must present.
         Raises:
             QueueTimeout: no place became free within `wait_s`.
             LeaseLost: the lease ended before, or meanwhile, or belongs to another owner.
             ProviderUnavailable: no node could start the sandbox.
         """
-        lease = await self._admission.admit(request)
+        lease = await self._admission.admit(request, owner_key=owner_key)
         assert lease.grant is not None
         return LeaseReply(
             lease_id=lease.id,
@@ -148,20 +154,25 @@ class Pool:
             expires_in_s=max(0.0, lease.expires - self._clock.now()),
         )
 
-    def heartbeat(self, beats: Sequence[Beat]) -> list[str]:
-        """Renew leases; return the ids that ended or are of another generation."""
-        return self._leases.renew(beats, self._clock.now())
+    def heartbeat(self, beats: Sequence[Beat], *, owner_key: str = "") -> list[str]:
+        """Renew leases; return the ids that ended, are of another generation or of another owner."""
+        return self._leases.renew(beats, self._clock.now(), owner_key=owner_key)
 
-    def look(self, lease_id: str) -> LeaseRow:
-        """Return the facts of a lease. Raises LeaseLost when it ended."""
+    def look(self, lease_id: str, *, owner_key: str = "") -> LeaseRow:
+        """Return the facts of a lease. Raises LeaseLost when it ended, or belongs to another owner."""
         lease = self._leases.get(lease_id)
         if lease is None:
             raise LeaseLost(f"lease {lease_id} is {self._leases.ended_as(lease_id) or 'unknown'}")
+        _require_owner(lease, (owner_key,))
         return self._row(lease, self._clock.now())
 
-    def begin_call(self, lease_id: str) -> Lease:
-        """Return an active lease and keep it from expiring until `finish_call`. Raises LeaseLost."""
+    def begin_call(self, lease_id: str, *, owner_keys: Collection[str] | None = None) -> Lease:
+        """Return an active lease and keep it from expiring until `finish_call`.
+
+        Raises LeaseLost, also when the lease's owner key is none of these; None permits any.
+        """
         lease = self._leases.find_active(lease_id)
+        _require_owner(lease, owner_keys)
         lease.calls += 1
         return lease
 
@@ -171,11 +182,14 @@ class Pool:
 
     # --- ends
 
-    async def close(self, lease_id: str, generation: int | None = None) -> None:
+    async def close(
+        self, lease_id: str, generation: int | None = None, *, owner_keys: Collection[str] | None = None
+    ) -> None:
         """End a lease and its sandbox; its id, even an unknown one, is refused from now on.
 
         Returns when the node has confirmed, or did not reply in time: then the pool keeps trying.
-        Raises LeaseLost when the active lease under this id is of another generation.
+        Raises LeaseLost when the active lease under this id is of another generation, or its
+        owner key is none of these; None permits any.
         """
         lease = self._leases.get(lease_id)
         if lease is None:
@@ -183,13 +197,14 @@ class Pool:
                 self._leases.set_tombstone(lease_id, State.CLOSED, self._clock.now())
                 await self._store.end(lease_id, State.CLOSED, counted=False)
             return
+        _require_owner(lease, owner_keys)
         if generation is not None and lease.generation != generation:
             raise LeaseLost(f"lease {lease_id} is of another generation")
         await asyncio.shield(self._end(lease, State.CLOSED))
 
-    async def close_owner(self, owner: str) -> int:
+    async def close_owner(self, owner: str, *, owner_key: str = "") -> int:
         """End all leases of an owner; return their number."""
-        leases = [lease for lease in self._leases if lease.owner == owner]
+        leases = [lease for lease in self._leases if (lease.owner, lease.owner_key) == (owner, owner_key)]
         endings = [self._end(lease, State.CLOSED) for lease in leases]
         if endings:
             await asyncio.wait(endings)
@@ -271,11 +286,22 @@ class Pool:
             return ""
         return "the pool has no node that can start sandboxes"
 
-    def status(self) -> StatusReply:
+    def status(self, *, seen_by: str | None = None) -> StatusReply:
+        """Return nodes, leases and queue.
+
+        `seen_by` is the SHA-256 of an owner's key: ids and owners of all other leases are left out, for
+        they would let their reader take these over. "" owns none, and None may see everything.
+        """
         now = self._clock.now()
+        rows: list[LeaseRow] = []
+        for lease in self._leases:
+            row = self._row(lease, now)
+            if seen_by is not None and (not seen_by or lease.owner_key != seen_by):
+                row = row.model_copy(update={"lease_id": "", "owner": "", "generation": 0})
+            rows.append(row)
         return StatusReply(
             nodes=[node.row() for node in self.fleet],
-            leases=[self._row(lease, now) for lease in self._leases],
+            leases=rows,
             queued=self._admission.waiting(),
             totals={name: self._store.totals[name] for name in ("allocated", *ENDS, "refused")},
         )
@@ -294,9 +320,19 @@ class Pool:
         )
 
 
+def _require_owner(lease: Lease, owner_keys: Collection[str] | None) -> None:
+    if owner_keys is not None and lease.owner_key not in owner_keys:
+        raise LeaseLost(f"lease {lease.id} belongs to another owner")
+
+
 def clean_url(url: str) -> str:
-    """Return the normal form of a node's URL. Raises ValueError unless it is an HTTP URL."""
-    parts = urlsplit(url.strip())
-    if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
-        raise ValueError(f"{url!r} is not an address such as http://node-1:18091")
-    return url.strip().rstrip("/")
+    """Return the normal form of a node's URL: the same node has the same one.
+
+    Raises ValueError unless it is an HTTP URL of a host, and perhaps a port and a path, in plain ASCII.
+    """
+    found = _URL.fullmatch(url.strip(" ")) if len(url) <= _URL_MAX else None
+    port = int(found["port"]) if found and found["port"] else 0
+    if found is None or port > 65535:
+        raise ValueError(f"{url[:_URL_MAX]!r} is not an address such as http://node-1:18091")
+    scheme, host, path = found["scheme"].lower(), found["host"].lower(), found["path"].rstrip("/")
+    return f"{scheme}://{host}{f':{port}' if found['port'] else ''}{path}"

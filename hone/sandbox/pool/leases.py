@@ -46,6 +46,7 @@ class Lease:
     spec: SpecBody
     ttl_s: float
     created: float  # wall clock, for display only
+    owner_key: str = ""  # SHA-256 of the key that requests for this lease must present; "" without one
     state: State = State.QUEUED
     end: State | None = None  # how it ends, from `closing` on
     generation: int = 0  # 0 before its first placement
@@ -138,12 +139,17 @@ class Leases:
             raise LeaseLost(f"lease {lease_id} is {state}")
         return lease
 
-    def renew(self, beats: Iterable[Beat], now: float) -> list[str]:
-        """Extend the leases that are active and of this generation; return all other ids."""
+    def renew(self, beats: Iterable[Beat], now: float, *, owner_key: str = "") -> list[str]:
+        """Extend the owner's leases that are active and of this generation; return all other ids."""
         lost: list[str] = []
         for beat in beats:
             lease = self._live.get(beat.lease_id)
-            if lease is None or lease.state is not State.ACTIVE or lease.generation != beat.generation:
+            if (
+                lease is None
+                or lease.state is not State.ACTIVE
+                or lease.generation != beat.generation
+                or lease.owner_key != owner_key
+            ):
                 lost.append(beat.lease_id)
             else:
                 lease.expires = now + lease.ttl_s

@@ -48,6 +48,7 @@ class StoredLease(Wire):
     created: float
     node_url: str
     grant: Json[CreateReply]
+    owner_key: str = ""  # SHA-256 of the owner's key; "" without one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -26,6 +26,7 @@ from hone.sandbox.contract import (
     Unauthorized,
 )
 from hone.sandbox.remote.wire import ErrorBody
+from hone.utils.http_memory import ServerBusy
 from hone.utils.http_server import BodyTooLarge, model_response
 
 INTERNAL = "the server met an error that it did not expect; its log says more"
@@ -57,7 +58,7 @@ _ERRNO: dict[type[OSError], int] = {  # for exceptions that were raised without 
 }
 
 
-EXPECTED = (SandboxError, BodyTooLarge, OSError, ValueError)  # not defects of the server
+EXPECTED = (SandboxError, BodyTooLarge, ServerBusy, OSError, ValueError)  # not defects of the server
 
 
 def error_response(error: BaseException) -> Response:
@@ -71,6 +72,8 @@ def to_body(error: BaseException) -> tuple[int, ErrorBody]:
         return error.status_code, ErrorBody(error=str(error.detail), code="bad_request", retryable=False)
     if isinstance(error, BodyTooLarge):
         error = TooLarge(str(error))
+    if isinstance(error, ServerBusy):
+        error = ProviderUnavailable(str(error), retryable=True)
     if isinstance(error, SandboxError):
         kind = next(kind for kind in type(error).__mro__ if kind in _STATUS)
         problem = error.problem if isinstance(error, ImageUnavailable) else ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import resource
 import socket
@@ -11,12 +12,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from starlette.requests import HTTPConnection
 from starlette.responses import Response
 from starlette.routing import BaseRoute
 from starlette.types import ASGIApp
 
 from hone.sandbox.contract import ProviderUnavailable
 from hone.sandbox.remote.errors import EXPECTED, error_response, to_body
+from hone.sandbox.remote.wire import OWNER_KEY_HEADER
 from hone.utils.http_server import LimitConcurrency, Tls, address, is_loopback, listen, make_app
 
 HEALTH_PATH, METRICS_PATH = "/healthz", "/metrics"  # served beyond the limit on requests, too
@@ -44,6 +47,12 @@ def read_token(path: Path) -> str:
 
 def _refusal(path: Path, why: str) -> ProviderUnavailable:
     return ProviderUnavailable(f"the token file {path} {why}", retryable=False)
+
+
+def presented_owner_key(connection: HTTPConnection) -> str:
+    """Return the SHA-256 of the owner key that a request carries; "" without one."""
+    key = connection.headers.get(OWNER_KEY_HEADER, "")
+    return hashlib.sha256(key.encode("utf-8", "surrogatepass")).hexdigest() if key else ""
 
 
 def refuse_open_door(host: str, token: str) -> None:

@@ -21,9 +21,13 @@ Node server                                     pool server
     GET    /v1/node                what it has
     GET    /healthz  /metrics
 
-A sandbox's own endpoints accept its capability as bearer token, all others the server's token. A request that
-creates something carries the header `Idempotency-Key`; repeating it returns the first reply. Cancelling a
-command and undoing a create use the same key, even before the request arrives.
+A sandbox's own endpoints accept its capability as bearer token, all others the server's token. A pool has
+two: clients present its client token; /v1/nodes accepts the nodes' token alone. Clients with the same token
+are strangers to each other: a lease that was requested with a `Hone-Owner-Key` serves requests with the same
+key, and the status names a lease and its owner to that owner and to the holder of the nodes' token.
+
+A request that creates something carries the header `Idempotency-Key`; repeating it returns the first reply.
+Cancelling a command and undoing a create use the same key, even before the request arrives.
 
 Directories of the client's machine (`SandboxSpec.layer`, `.mounts`) are named by the digest of their archive
 (`hone.sandbox.trees`). A sandbox whose spec names any is created without being started: the client requests
@@ -42,6 +46,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 from hone.sandbox.contract import DEFAULT_WORKDIR, PATH_MAX, TIMEOUT_MAX_S, ImageProblem, Limits
 
 IDEMPOTENCY_HEADER = "Idempotency-Key"
+OWNER_KEY_HEADER = "Hone-Owner-Key"
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:-]{0,127}$")]
 Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]  # SHA-256
 # Every number and string is finite. Those that name no bound here are bounded by the body of their request.

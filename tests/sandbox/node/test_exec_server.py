@@ -144,6 +144,25 @@ def test_evaluation_resets_applies_and_runs_the_script(url: str, container: str)
 
 
 @pytest.mark.parametrize(
+    "script", [None, "", " \t\n", "#!/bin/bash\n# pytest\n", "\\\n\\\n", "#\n\0\n", "\\\n # \0x"]
+)
+def test_script_without_a_command_gives_no_verdict(url: str, container: str, script: str | None) -> None:
+    run(url, container, REPOSITORY)
+    body = {"container_id": container, "patch": PATCH} | ({} if script is None else {"eval_script": script})
+    reply = ask(url, "/container/evaluate", body)
+    assert (reply["ok"], reply["status"]) == (False, 400)
+    assert "eval_script" in reply["error"]
+    assert "resolved" not in reply
+
+
+@pytest.mark.parametrize("script", ["#!/bin/bash\n\n grep -q two f # control\n", "\\\ntrue", "\ttrue #"])
+def test_script_with_comments_and_a_command_gives_a_verdict(url: str, container: str, script: str) -> None:
+    run(url, container, REPOSITORY)
+    body = {"container_id": container, "patch": PATCH, "eval_script": script}
+    assert ask(url, "/container/evaluate", body)["resolved"]
+
+
+@pytest.mark.parametrize(
     "patch",
     ["", "not a patch", PATCH.replace("--- a/f", "--- f"), PATCH.replace("diff --git", "diff"), PATCH * 2],
 )

@@ -7,6 +7,7 @@ import json
 import secrets
 from collections.abc import AsyncIterator, Callable, Coroutine
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import aiohttp
 import pytest
@@ -98,6 +99,25 @@ async def _serve(test: NodeTest, state_dir: Path, options: dict[str, int]) -> No
 
 
 # --- who may
+
+
+@with_node()
+async def test_no_body_is_awaited_from_a_client_without_a_token(node: Served) -> None:
+    """Their heads announce what would fill the memory; a client with the token is asked for it."""
+    made = await node.create(ttl_s=10_000)
+    parts = urlsplit(node.url)
+    for method, path in (
+        *(("POST", f"/container/{name}") for name in ("create", "exec", "diff", "evaluate", "destroy")),
+        *(("POST", f"/v1/{name}") for name in ("sandboxes", "renewals", f"sandboxes/{made.id}/exec")),
+        *(("PUT", f"/v1/sandboxes/{made.id}/{name}?path=x") for name in ("files", "archive")),
+    ):
+        for token in ("wrong", TOKEN):
+            reader, writer = await asyncio.open_connection(parts.hostname, parts.port)
+            head = f"{method} {path} HTTP/1.1\r\nhost: h\r\nauthorization: Bearer {token}\r\n"
+            writer.write(f"{head}content-length: 1000000\r\n\r\n".encode())
+            status = (await reader.readline()).split()[1]
+            assert status == (b"401" if token == "wrong" else b"400"), path  # 400: nothing arrived in time
+            writer.transport.abort()
 
 
 @with_node()

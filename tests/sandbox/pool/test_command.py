@@ -88,6 +88,7 @@ def test_status_of_an_unreachable_pool_is_one_sentence(token_file: Path) -> None
         (["--token-file", "/nowhere/token"], "cannot be read"),
         (["--tls-cert", "cert.pem"], "go together"),
         (["--nodes", "node-1:5000"], "is not an address"),
+        (["--nodes", "http://node-1\n:5000"], "is not an address"),
         (["--node-ca", "/nowhere/ca.pem"], "TLS files cannot be used"),
     ],
 )
@@ -99,6 +100,14 @@ def test_unusable_options_are_refused_in_one_sentence(tmp_path: Path, words: lis
     assert last.startswith("hone: ")
     assert said in last
     assert "unexpected error" not in last
+
+
+def test_same_token_for_clients_and_nodes_is_refused(tmp_path: Path, token_file: Path) -> None:
+    tokens = ["--token-file", str(token_file), "--node-token-file", str(token_file)]
+    command = [str(HONE), "pool", "--port", "0", "--store", str(tmp_path / "s"), *tokens]
+    refused = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert refused.returncode == 1
+    assert "same token" in refused.stderr
 
 
 # --- mutual TLS

@@ -12,6 +12,7 @@ from hone.policy.gateway.errors import invalid
 from hone.policy.reply import ToolCall, ToolSpec
 
 Json = dict[str, Any]
+_NODES_MAX = 100_000  # of one value: the decoder builds them all in one go, which no thread can interrupt
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +45,7 @@ class KnownFields:
         return overridden, tuple(ignored)
 
 
-def read_body(data: bytes, encoded: str = "") -> Json:
+def read_fields(data: bytes, encoded: str = "") -> Json:
     """Return the fields of a request's body. Raises GatewayError unless it is a JSON object.
 
     The items of the list in field `encoded` stay encoded (`msgspec.Raw`): most of a long history is known.
@@ -62,10 +63,17 @@ def read_object(data: msgspec.Raw, where: str) -> Json:
 
 
 def _decode(data: bytes | msgspec.Raw, where: str, kind: Any) -> Any:
+    if kind is Any and len(memoryview(data)) > _NODES_MAX and _nodes(bytes(data)) > _NODES_MAX:
+        raise invalid(f"{where} has more than {_NODES_MAX:,} lists and objects", where)
     try:
         return msgspec.json.decode(data, type=kind)
     except (ValueError, RecursionError) as error:
         raise invalid(f"{where} cannot be read: {error}", where) from None
+
+
+def _nodes(data: bytes) -> int:
+    """Return an upper bound on the lists and objects in JSON; brackets in strings count, too."""
+    return data.count(b"[") + data.count(b"{")
 
 
 def as_object(value: object, where: str) -> Json:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from typing import Any, ClassVar
@@ -15,6 +16,7 @@ from hone.policy.gateway.session import Session
 from hone.policy.gateway.wire import fields
 from hone.policy.gateway.wire.fields import Json, KnownFields
 from hone.policy.reply import ToolSpec
+from hone.policy.workers import text_size
 from hone.types import Message
 
 COMMENT = b": the reply is being sampled\n\n"
@@ -35,9 +37,10 @@ class Format(ABC):
         calls_allowed = fields.may_call(body.get("tool_choice"))
         options = fields.as_object(body.get("stream_options") or {}, "stream_options")
         stop = fields.as_texts(body.get(self.stop_field), self.stop_field)
+        tools = tools if calls_allowed else ()
         return ChatRequest(
             messages=messages,
-            tools=tools if calls_allowed else (),
+            tools=tools,
             model=fields.as_text(body.get("model") or "", "model"),
             stream=fields.as_flag(body.get("stream"), "stream"),
             stream_usage=fields.as_flag(options.get("include_usage"), "stream_options.include_usage"),
@@ -45,6 +48,7 @@ class Format(ABC):
             calls_allowed=calls_allowed,
             overridden=overridden,
             ignored=ignored,
+            characters=text_size(messages, tools, limit=sys.maxsize),
             body=body,
         )
 

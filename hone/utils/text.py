@@ -1,0 +1,24 @@
+"""Text whose author may be hostile: a model, a sandbox or another server."""
+
+from __future__ import annotations
+
+import re
+
+# Characters that a terminal or a browser obeys or hides: controls except tab and newline, surrogates, and
+# format characters such as the bidirectional overrides.
+_HIDDEN = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"
+    "\ud800-\udfff\U000e0000-\U000e007f]"
+)
+
+
+def visible(text: str) -> str:
+    r"""Return the text with every hidden character as a Python escape, such as \x1b."""
+    return _HIDDEN.sub(_escape, text)
+
+
+def _escape(found: re.Match[str]) -> str:
+    code = ord(found[0])
+    if code < 0x100:
+        return f"\\x{code:02x}"
+    return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
