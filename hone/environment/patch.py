@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from pathlib import PurePosixPath
 
 from hone.environment.environment import PatchRefused
 from hone.tasks.configuration import FILES
@@ -20,6 +19,8 @@ class FilePatch:
     text: str  # from its header to the next part's
 
 
+MAX_PATH = 4095  # characters; the kernel takes no longer path
+_MAX_QUOTED = 4 * MAX_PATH + 2  # of a path whose bytes are all escaped
 HUNK = re.compile(r"@@ -\d{1,9}(?:,(\d{1,9}))? \+\d{1,9}(?:,(\d{1,9}))? @@")
 _EXTENDED = (
     "old mode ", "new mode ", "deleted file mode ", "new file mode ", "copy from ", "copy to ",
@@ -87,26 +88,28 @@ def _read_header(lines: list[str], position: int) -> tuple[list[str], int]:
     if git_line is not None:
         on_line = _git_line_paths(git_line)
         if named and on_line is not None and not set(named) <= set(on_line):
-            raise PatchRefused(f"the headers of a file disagree: {git_line!r}")
+            raise PatchRefused(f"the headers of a file disagree: {git_line[:160]!r}")
         named = on_line or named
     if not named:
-        raise PatchRefused(f"no path can be read from {lines[position - 1]!r}")
+        raise PatchRefused(f"no path can be read from {lines[position - 1][:160]!r}")
     return named, position
 
 
 def _git_line_paths(line: str) -> list[str] | None:
     """Return both paths of `diff --git a/X b/Y`; None where spaces make it ambiguous and git repeats them."""
     rest = line.removeprefix("diff --git ")
+    if len(rest) > 2 * _MAX_QUOTED + 1:
+        raise PatchRefused(f"the patch has a header of {len(line)} characters")
     half = len(rest) // 2
     if rest.startswith('"'):
-        match = re.match(r'("(?:[^"\\]|\\.)*") (.+)', rest)
+        match = re.match(r'("(?:[^"\\]|\\.)*+") (.+)', rest)
         if match is None:
-            raise PatchRefused(f"bad quotes in {rest!r}")
+            raise PatchRefused(f"bad quotes in {rest[:160]!r}")
         pair = [_unquote(match[1]), _unquote(match[2])]
     elif rest.endswith('"'):
         start = rest.find(' "')
         if start < 0:
-            raise PatchRefused(f"bad quotes in {line!r}")
+            raise PatchRefused(f"bad quotes in {line[:160]!r}")
         pair = [rest[:start], _unquote(rest[start + 1 :])]
     elif len(rest) % 2 == 1 and rest[half] == " " and rest[2:half] == rest[half + 3 :]:
         pair = [rest[:half], rest[half + 1 :]]
@@ -146,32 +149,39 @@ def _read_body(lines: list[str], position: int) -> int:
 
 def _without_prefix(path: str, prefix: str) -> str:
     if not path.startswith(prefix):
-        raise PatchRefused(f"the path {path!r} in the patch does not start with {prefix}")
+        raise PatchRefused(f"the path {path[:160]!r} in the patch does not start with {prefix}")
     return path[len(prefix) :]
 
 
 def _checked_path(path: str) -> str:
+    if len(path) > MAX_PATH:
+        raise PatchRefused(f"the patch names a path of {len(path)} characters (limit: {MAX_PATH})")
     if path.startswith("/") or "\0" in path or any(part in ("", ".", "..") for part in path.split("/")):
-        raise PatchRefused(f"the patch reaches outside the repository: {path!r}")
+        raise PatchRefused(f"the patch reaches outside the repository: {path[:160]!r}")
     return path
 
 
 _ESCAPES = {b"a": 7, b"b": 8, b"t": 9, b"n": 10, b"v": 11, b"f": 12, b"r": 13, b'"': 34, b"\\": 92}
-_QUOTED = re.compile(r'"((?:[^"\\]|\\(?:[0-3][0-7]{2}|[abtnvfr"\\]))*)"')
+_QUOTED = re.compile(r'"((?:[^"\\]|\\(?:[0-3][0-7]{2}|[abtnvfr"\\]))*+)"')
 
 
 def _unquote(text: str) -> str:
     """Return a path without git's C-style quotes, which it has when its bytes are unusual."""
     if not text.startswith('"'):
         return text
+    if len(text) > _MAX_QUOTED:
+        raise PatchRefused(f"the patch names a path of {len(text)} characters")
     quoted = _QUOTED.fullmatch(text)
     if quoted is None:
-        raise PatchRefused(f"bad quotes or an unknown escape in {text!r}")
+        raise PatchRefused(f"bad quotes or an unknown escape in {text[:160]!r}")
 
     def byte(found: re.Match[bytes]) -> bytes:
         return bytes([_ESCAPES.get(found[1]) or int(found[1], 8)])
 
-    raw = quoted[1].encode("utf-8", "surrogateescape")
+    try:
+        raw = quoted[1].encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        raise PatchRefused(f"half of a surrogate pair in {text[:160]!r}") from None
     return re.sub(rb"\\([0-7]{3}|.)", byte, raw).decode("utf-8", "surrogateescape")
 
 
@@ -199,11 +209,11 @@ def filter_patch(patch: str, protected: Iterable[str]) -> FilteredPatch:
     Raises:
         PatchRefused: the patch is malformed, reaches outside the repository or adds a link that does.
     """
-    protected = set(protected)
+    closed = _with_parents(protected)
     kept: list[FilePatch] = []
     removed: list[str] = []
     for part in parse_patch(patch):
-        if any(is_protected(path, protected) for path in part.paths):
+        if any(is_protected(path, closed) for path in part.paths):
             removed += part.paths
         else:
             _check_link(part)
@@ -215,20 +225,42 @@ def filter_patch(patch: str, protected: Iterable[str]) -> FilteredPatch:
     )
 
 
+def _with_parents(protected: Iterable[str]) -> set[str]:
+    """Return protected paths and their parents, which a patch may not replace by files."""
+    closed: set[str] = set()
+    for entry in protected:
+        closed.add(entry)
+        parent = entry.rstrip("/") if entry.endswith("/") else entry.rpartition("/")[0]
+        while parent and parent not in closed:
+            closed.add(parent)
+            parent = parent.rpartition("/")[0]
+    return closed
+
+
 def is_protected(path: str, protected: set[str]) -> bool:
-    """Return whether a patch may not change `path`; see `filter_patch`."""
-    parts = PurePosixPath(path).parts
+    """Return whether a patch may not change `path`; see `filter_patch`.
+
+    Args:
+        protected: files, directories that end in "/", and the parents of both.
+    """
+    parts = path.rstrip("/").split("/")  # git writes a directory with a slash
     if any(part.lower().startswith(".git") or part in PROTECTED_DIRECTORIES for part in parts):
         return True
     if any(part.endswith(PROTECTED_DIRECTORY_SUFFIXES) for part in parts):
         return True
     if parts[-1] in PROTECTED_NAMES or parts[-1].endswith(PROTECTED_SUFFIXES):
         return True
-    # a file in a protected directory; or a file that would replace a parent of a protected one
-    return any(
-        path == entry or entry.startswith(path + "/") or (entry.endswith("/") and path.startswith(entry))
-        for entry in protected
-    )
+    if not protected:
+        return False
+    return path in protected or any(folder in protected for folder in folders_around(path))
+
+
+def folders_around(path: str) -> Iterator[str]:
+    """Yield the directories around `path`, each ending in "/"."""
+    end = path.find("/") + 1
+    while end:
+        yield path[:end]
+        end = path.find("/", end) + 1
 
 
 def _check_link(part: FilePatch) -> None:
@@ -242,7 +274,9 @@ def _check_link(part: FilePatch) -> None:
     if "GIT binary patch" in part.text:
         raise PatchRefused(f"{part.paths[-1]} is a link in binary form")
     added = [line[1:] for line in part.text.partition("\n@@")[2].split("\n") if line.startswith("+")]
+    if len(added) > 1:
+        raise PatchRefused(f"{part.paths[-1]} is a link with a target of {len(added)} lines")
     for line in added:
         target = posixpath.normpath(posixpath.join(posixpath.dirname(part.paths[-1]), line))
         if line.startswith("/") or target == ".." or target.startswith("../"):
-            raise PatchRefused(f"{part.paths[-1]} is a link to {line!r}, outside the repository")
+            raise PatchRefused(f"{part.paths[-1]} is a link to {line[:160]!r}, outside the repository")
