@@ -22,6 +22,8 @@ class FilePatch:
 MAX_PATH = 4095  # characters; the kernel takes no longer path
 _MAX_QUOTED = 4 * MAX_PATH + 2  # of a path whose bytes are all escaped
 HUNK = re.compile(r"@@ -\d{1,9}(?:,(\d{1,9}))? \+\d{1,9}(?:,(\d{1,9}))? @@")
+_BINARY = re.compile(r"(?:literal|delta) \d{1,12}")
+_DATED = re.compile(r"\d\d-\d\d-\d\d[ \t]+\d\d:\d\d")  # where git would end a name without a tab
 _EXTENDED = (
     "old mode ", "new mode ", "deleted file mode ", "new file mode ", "copy from ", "copy to ",
     "rename from ", "rename to ", "similarity index ", "dissimilarity index ", "index ",
@@ -71,6 +73,7 @@ def _starts_file(lines: list[str], position: int) -> bool:
 def _read_header(lines: list[str], position: int) -> tuple[list[str], int]:
     """Return the paths of the part that starts at `position`, and the position of its body."""
     named: list[str] = []
+    start = position
     git_line = lines[position] if lines[position].startswith("diff --git ") else None
     if git_line is not None:
         position += 1
@@ -81,8 +84,15 @@ def _read_header(lines: list[str], position: int) -> tuple[list[str], int]:
             position += 1
     if position < len(lines) and _starts_file(lines, position) and lines[position].startswith("--- "):
         for line, prefix in ((lines[position], "a/"), (lines[position + 1], "b/")):
-            path = _unquote(line[4:].partition("\t")[0])  # a tab ends the name; git escapes those within
-            if path != "/dev/null":
+            name, _, rest = line[4:].partition("\t")  # a tab ends the name; git escapes those within
+            if git_line is None and (_DATED.search(name) or ("\t" in rest and _DATED.search(rest))):
+                raise PatchRefused(f"the name of a file cannot be told from its time: {line[:160]!r}")
+            path = _unquote(name)
+            if path == "/dev/null":
+                is_deleted = any(each.startswith("deleted file mode ") for each in lines[start:position])
+                if git_line is not None and prefix == "b/" and not is_deleted:
+                    raise PatchRefused(f"{git_line[:160]!r} has no deleted file mode: git writes dev/null")
+            else:
                 named.append(_checked_path(_without_prefix(path, prefix)))
         position += 2
     if git_line is not None:
@@ -110,11 +120,11 @@ def _git_line_paths(line: str) -> list[str] | None:
         start = rest.find(' "')
         if start < 0:
             raise PatchRefused(f"bad quotes in {line[:160]!r}")
-        pair = [rest[:start], _unquote(rest[start + 1 :])]
+        pair = [_unquote(rest[:start]), _unquote(rest[start + 1 :])]
     elif len(rest) % 2 == 1 and rest[half] == " " and rest[2:half] == rest[half + 3 :]:
-        pair = [rest[:half], rest[half + 1 :]]
+        pair = [_unquote(rest[:half]), _unquote(rest[half + 1 :])]
     elif rest.count(" ") == 1:
-        pair = rest.split(" ")
+        pair = [_unquote(name) for name in rest.split(" ")]
     else:
         return None
     return [
@@ -125,9 +135,7 @@ def _git_line_paths(line: str) -> list[str] | None:
 def _read_body(lines: list[str], position: int) -> int:
     """Return the position after the hunks, or the binary data, that start at `position`."""
     if position < len(lines) and lines[position] == "GIT binary patch":
-        while position < len(lines) and not lines[position].startswith("diff --git "):
-            position += 1
-        return position
+        return _read_binary(lines, position + 1)
     if position < len(lines) and lines[position].startswith("Binary files "):
         raise PatchRefused("the patch names a binary file without its content")
     while position < len(lines) and (hunk := HUNK.match(lines[position])):
@@ -144,6 +152,18 @@ def _read_body(lines: list[str], position: int) -> int:
             position += 1
         if position < len(lines) and lines[position].startswith("\\"):
             position += 1
+    return position
+
+
+def _read_binary(lines: list[str], position: int) -> int:
+    """Return the position after the binary content, and the content to undo it if there is one."""
+    start = position
+    while position < len(lines) and _BINARY.fullmatch(lines[position]):
+        while position < len(lines) and lines[position]:
+            position += 1
+        position = min(position + 1, len(lines))
+    if position == start:
+        raise PatchRefused(f"line {start} of the patch begins binary content, which does not follow")
     return position
 
 
@@ -168,6 +188,8 @@ _QUOTED = re.compile(r'"((?:[^"\\]|\\(?:[0-3][0-7]{2}|[abtnvfr"\\]))*+)"')
 def _unquote(text: str) -> str:
     """Return a path without git's C-style quotes, which it has when its bytes are unusual."""
     if not text.startswith('"'):
+        if "\r" in text:
+            raise PatchRefused(f"git would end a name at its carriage return: {text[:160]!r}")
         return text
     if len(text) > _MAX_QUOTED:
         raise PatchRefused(f"the patch names a path of {len(text)} characters")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,26 +14,9 @@ from benchmarks.patch_scan import read_commands, read_patch, read_reply
 from hone.environment import PatchRefused, filter_patch, parse_patch
 from hone.grading.integrity import scan_patch
 from hone.grading.integrity.patch_context import BLOCK, MAX_MATCH, compile_search, find_all
+from tests.fuzz.bounds import steps
 
 REPOSITORY = Path(__file__).parents[2]
-
-
-def steps(read: Callable[[str], object], text: str) -> int:
-    """Return how many lines of Python run while `text` is read; each iteration of a loop is one."""
-    count = 0
-
-    def trace(_frame: object, _event: str, _argument: object) -> object:
-        nonlocal count
-        count += 1
-        return trace
-
-    previous = sys.gettrace()
-    sys.settrace(trace)  # type: ignore[arg-type]
-    try:
-        read(text)
-    finally:
-        sys.settrace(previous)
-    return count
 
 
 CASES = [
