@@ -126,15 +126,15 @@ class Scaffold:
         None if a fence inside the only command may have cut it short: the ending fence is followed by one
         word, or the next fence below it is a closing one.
         """
-        found = list(re.finditer(self.action_regex, reply, re.DOTALL))
+        found = _find_blocks(self.action_regex, reply)
         if len(found) == 1 and "```" in self.action_regex:
-            after = reply[found[0].end() :]
+            after = reply[found[0][1] :]
             if re.match(r"[\w+-]+[ \t]*(\n|$)", after):
                 return []
             fence = re.search(r"^```[ \t]*(.*)$", after, re.MULTILINE)
             if fence is not None and not fence.group(1):
                 return []
-        return [match.group(1).strip() for match in found]
+        return [command.strip() for command, _ in found]
 
     def reply(self, command: str) -> str:
         """Return a reply that asks for `command`. Raises ScaffoldError for an unusable `action_regex`."""
@@ -143,6 +143,32 @@ class Scaffold:
         if self.actions(text) != [command.strip()]:
             raise ScaffoldError(f"action_regex {self.action_regex!r} does not find the command in {text!r}")
         return text
+
+
+def _find_blocks(pattern: str, reply: str) -> list[tuple[str, int]]:
+    """Return the group of each match of an `action_regex`, and where the match ends.
+
+    The time grows with the length of the reply for a pattern of a beginning, `(.*?)` and an end: both are
+    searched for by themselves. `re` alone would look for an end after every beginning.
+    """
+    head, group, tail = pattern.partition("(.*?)")
+    if not group or not tail or "|" in pattern or "(" in head + tail:
+        return [(match.group(1), match.end()) for match in re.finditer(pattern, reply, re.DOTALL)]
+    opening, closing = re.compile(head, re.DOTALL), re.compile(tail, re.DOTALL)
+    found: list[tuple[str, int]] = []
+    position = 0
+    while start := opening.search(reply, position):
+        begin = start.end()
+        end = closing.search(reply, begin)
+        if end is None:  # an empty block: the beginning has taken the line break of the end
+            end = closing.search(reply, start.start())
+            shorter = opening.match(reply, start.start(), end.start()) if end else None
+            if end is None or shorter is None:
+                break
+            begin = shorter.end()
+        found.append((reply[begin : end.start()], end.end()))
+        position = end.end()
+    return found
 
 
 def render(template: str, variables: Mapping[str, Any]) -> str:

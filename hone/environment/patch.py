@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from pathlib import PurePosixPath
 
 from hone.environment.environment import PatchRefused
 from hone.tasks.configuration import FILES
@@ -20,7 +19,11 @@ class FilePatch:
     text: str  # from its header to the next part's
 
 
+MAX_PATH = 4095  # characters; the kernel takes no longer path
+_MAX_QUOTED = 4 * MAX_PATH + 2  # of a path whose bytes are all escaped
 HUNK = re.compile(r"@@ -\d{1,9}(?:,(\d{1,9}))? \+\d{1,9}(?:,(\d{1,9}))? @@")
+_BINARY = re.compile(r"(?:literal|delta) \d{1,12}")
+_DATED = re.compile(r"\d\d-\d\d-\d\d[ \t]+\d\d:\d\d")  # where git would end a name without a tab
 _EXTENDED = (
     "old mode ", "new mode ", "deleted file mode ", "new file mode ", "copy from ", "copy to ",
     "rename from ", "rename to ", "similarity index ", "dissimilarity index ", "index ",
@@ -70,6 +73,7 @@ def _starts_file(lines: list[str], position: int) -> bool:
 def _read_header(lines: list[str], position: int) -> tuple[list[str], int]:
     """Return the paths of the part that starts at `position`, and the position of its body."""
     named: list[str] = []
+    start = position
     git_line = lines[position] if lines[position].startswith("diff --git ") else None
     if git_line is not None:
         position += 1
@@ -80,38 +84,47 @@ def _read_header(lines: list[str], position: int) -> tuple[list[str], int]:
             position += 1
     if position < len(lines) and _starts_file(lines, position) and lines[position].startswith("--- "):
         for line, prefix in ((lines[position], "a/"), (lines[position + 1], "b/")):
-            path = _unquote(line[4:].partition("\t")[0])  # a tab ends the name; git escapes those within
-            if path != "/dev/null":
+            name, _, rest = line[4:].partition("\t")  # a tab ends the name; git escapes those within
+            if git_line is None and (_DATED.search(name) or ("\t" in rest and _DATED.search(rest))):
+                raise PatchRefused(f"the name of a file cannot be told from its time: {line[:160]!r}")
+            path = _unquote(name)
+            if path == "/dev/null":
+                is_deleted = any(each.startswith("deleted file mode ") for each in lines[start:position])
+                if git_line is not None and prefix == "b/" and not is_deleted:
+                    raise PatchRefused(f"{git_line[:160]!r} has no deleted file mode: git writes dev/null")
+            else:
                 named.append(_checked_path(_without_prefix(path, prefix)))
         position += 2
     if git_line is not None:
         on_line = _git_line_paths(git_line)
         if named and on_line is not None and not set(named) <= set(on_line):
-            raise PatchRefused(f"the headers of a file disagree: {git_line!r}")
+            raise PatchRefused(f"the headers of a file disagree: {git_line[:160]!r}")
         named = on_line or named
     if not named:
-        raise PatchRefused(f"no path can be read from {lines[position - 1]!r}")
+        raise PatchRefused(f"no path can be read from {lines[position - 1][:160]!r}")
     return named, position
 
 
 def _git_line_paths(line: str) -> list[str] | None:
     """Return both paths of `diff --git a/X b/Y`; None where spaces make it ambiguous and git repeats them."""
     rest = line.removeprefix("diff --git ")
+    if len(rest) > 2 * _MAX_QUOTED + 1:
+        raise PatchRefused(f"the patch has a header of {len(line)} characters")
     half = len(rest) // 2
     if rest.startswith('"'):
-        match = re.match(r'("(?:[^"\\]|\\.)*") (.+)', rest)
+        match = re.match(r'("(?:[^"\\]|\\.)*+") (.+)', rest)
         if match is None:
-            raise PatchRefused(f"bad quotes in {rest!r}")
+            raise PatchRefused(f"bad quotes in {rest[:160]!r}")
         pair = [_unquote(match[1]), _unquote(match[2])]
     elif rest.endswith('"'):
         start = rest.find(' "')
         if start < 0:
-            raise PatchRefused(f"bad quotes in {line!r}")
-        pair = [rest[:start], _unquote(rest[start + 1 :])]
+            raise PatchRefused(f"bad quotes in {line[:160]!r}")
+        pair = [_unquote(rest[:start]), _unquote(rest[start + 1 :])]
     elif len(rest) % 2 == 1 and rest[half] == " " and rest[2:half] == rest[half + 3 :]:
-        pair = [rest[:half], rest[half + 1 :]]
+        pair = [_unquote(rest[:half]), _unquote(rest[half + 1 :])]
     elif rest.count(" ") == 1:
-        pair = rest.split(" ")
+        pair = [_unquote(name) for name in rest.split(" ")]
     else:
         return None
     return [
@@ -122,9 +135,7 @@ def _git_line_paths(line: str) -> list[str] | None:
 def _read_body(lines: list[str], position: int) -> int:
     """Return the position after the hunks, or the binary data, that start at `position`."""
     if position < len(lines) and lines[position] == "GIT binary patch":
-        while position < len(lines) and not lines[position].startswith("diff --git "):
-            position += 1
-        return position
+        return _read_binary(lines, position + 1)
     if position < len(lines) and lines[position].startswith("Binary files "):
         raise PatchRefused("the patch names a binary file without its content")
     while position < len(lines) and (hunk := HUNK.match(lines[position])):
@@ -144,34 +155,55 @@ def _read_body(lines: list[str], position: int) -> int:
     return position
 
 
+def _read_binary(lines: list[str], position: int) -> int:
+    """Return the position after the binary content, and the content to undo it if there is one."""
+    start = position
+    while position < len(lines) and _BINARY.fullmatch(lines[position]):
+        while position < len(lines) and lines[position]:
+            position += 1
+        position = min(position + 1, len(lines))
+    if position == start:
+        raise PatchRefused(f"line {start} of the patch begins binary content, which does not follow")
+    return position
+
+
 def _without_prefix(path: str, prefix: str) -> str:
     if not path.startswith(prefix):
-        raise PatchRefused(f"the path {path!r} in the patch does not start with {prefix}")
+        raise PatchRefused(f"the path {path[:160]!r} in the patch does not start with {prefix}")
     return path[len(prefix) :]
 
 
 def _checked_path(path: str) -> str:
+    if len(path) > MAX_PATH:
+        raise PatchRefused(f"the patch names a path of {len(path)} characters (limit: {MAX_PATH})")
     if path.startswith("/") or "\0" in path or any(part in ("", ".", "..") for part in path.split("/")):
-        raise PatchRefused(f"the patch reaches outside the repository: {path!r}")
+        raise PatchRefused(f"the patch reaches outside the repository: {path[:160]!r}")
     return path
 
 
 _ESCAPES = {b"a": 7, b"b": 8, b"t": 9, b"n": 10, b"v": 11, b"f": 12, b"r": 13, b'"': 34, b"\\": 92}
-_QUOTED = re.compile(r'"((?:[^"\\]|\\(?:[0-3][0-7]{2}|[abtnvfr"\\]))*)"')
+_QUOTED = re.compile(r'"((?:[^"\\]|\\(?:[0-3][0-7]{2}|[abtnvfr"\\]))*+)"')
 
 
 def _unquote(text: str) -> str:
     """Return a path without git's C-style quotes, which it has when its bytes are unusual."""
     if not text.startswith('"'):
+        if "\r" in text:
+            raise PatchRefused(f"git would end a name at its carriage return: {text[:160]!r}")
         return text
+    if len(text) > _MAX_QUOTED:
+        raise PatchRefused(f"the patch names a path of {len(text)} characters")
     quoted = _QUOTED.fullmatch(text)
     if quoted is None:
-        raise PatchRefused(f"bad quotes or an unknown escape in {text!r}")
+        raise PatchRefused(f"bad quotes or an unknown escape in {text[:160]!r}")
 
     def byte(found: re.Match[bytes]) -> bytes:
         return bytes([_ESCAPES.get(found[1]) or int(found[1], 8)])
 
-    raw = quoted[1].encode("utf-8", "surrogateescape")
+    try:
+        raw = quoted[1].encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        raise PatchRefused(f"half of a surrogate pair in {text[:160]!r}") from None
     return re.sub(rb"\\([0-7]{3}|.)", byte, raw).decode("utf-8", "surrogateescape")
 
 
@@ -203,11 +235,11 @@ def filter_patch(patch: str, protected: Iterable[str]) -> FilteredPatch:
     Raises:
         PatchRefused: the patch is malformed, reaches outside the repository or adds a link that does.
     """
-    protected = set(protected)
+    closed = _with_parents(protected)
     kept: list[FilePatch] = []
     removed: list[str] = []
     for part in parse_patch(patch):
-        if any(is_protected(path, protected) for path in part.paths):
+        if any(is_protected(path, closed) for path in part.paths):
             removed += part.paths
         else:
             _check_link(part)
@@ -219,13 +251,29 @@ def filter_patch(patch: str, protected: Iterable[str]) -> FilteredPatch:
     )
 
 
+def _with_parents(protected: Iterable[str]) -> set[str]:
+    """Return protected paths and their parents, which a patch may not replace by files."""
+    closed: set[str] = set()
+    for entry in protected:
+        closed.add(entry)
+        parent = entry.rstrip("/") if entry.endswith("/") else entry.rpartition("/")[0]
+        while parent and parent not in closed:
+            closed.add(parent)
+            parent = parent.rpartition("/")[0]
+    return closed
+
+
 def _is_gits(name: str) -> bool:
     return name.lower().startswith(".git")
 
 
 def is_protected(path: str, protected: set[str]) -> bool:
-    """Return whether a patch may not change `path`; see `filter_patch`."""
-    parts = PurePosixPath(path).parts
+    """Return whether a patch may not change `path`; see `filter_patch`.
+
+    Args:
+        protected: files, directories that end in "/", and the parents of both.
+    """
+    parts = path.rstrip("/").split("/")  # git writes a directory with a slash
     if any(_is_gits(part) or part in PROTECTED_DIRECTORIES for part in parts):
         return True
     if any(part.partition(".")[0] in START_MODULES for part in parts):
@@ -234,11 +282,17 @@ def is_protected(path: str, protected: set[str]) -> bool:
         return True
     if parts[-1] in PROTECTED_NAMES or parts[-1].endswith(PROTECTED_SUFFIXES):
         return True
-    # a file in a protected directory; or a file that would replace a parent of a protected one
-    return any(
-        path == entry or entry.startswith(path + "/") or (entry.endswith("/") and path.startswith(entry))
-        for entry in protected
-    )
+    if not protected:
+        return False
+    return path in protected or any(folder in protected for folder in folders_around(path))
+
+
+def folders_around(path: str) -> Iterator[str]:
+    """Yield the directories around `path`, each ending in "/"."""
+    end = path.find("/") + 1
+    while end:
+        yield path[:end]
+        end = path.find("/", end) + 1
 
 
 def _check_link(part: FilePatch) -> None:
@@ -255,9 +309,11 @@ def _check_link(part: FilePatch) -> None:
     if path.endswith(LEFT_BY_LADDER):
         raise PatchRefused(f"{path} is a link with the name of a rejected hunk")
     added = [line[1:] for line in part.text.partition("\n@@")[2].split("\n") if line.startswith("+")]
+    if len(added) > 1:
+        raise PatchRefused(f"{path} is a link with a target of {len(added)} lines")
     for line in added:
         target = posixpath.normpath(posixpath.join(posixpath.dirname(path), line))
         if line.startswith("/") or target == ".." or target.startswith("../"):
-            raise PatchRefused(f"{path} is a link to {line!r}, outside the repository")
+            raise PatchRefused(f"{path} is a link to {line[:160]!r}, outside the repository")
         if any(_is_gits(name) for name in (*line.split("/"), *target.split("/"))):
-            raise PatchRefused(f"{path} is a link to {line!r}, git's own")
+            raise PatchRefused(f"{path} is a link to {line[:160]!r}, git's own")

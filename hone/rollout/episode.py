@@ -38,7 +38,7 @@ from hone.sandbox.contract import (
     SandboxLost,
     SandboxSpec,
 )
-from hone.types import Call, Sampler, Task, TokenTree, Trajectory, Verdict
+from hone.types import Call, Sampler, Signal, Task, TokenTree, Trajectory, Verdict
 from hone.utils.errors import HoneError
 
 CLOSE_TIMEOUT_S = 30.0
@@ -46,6 +46,7 @@ PROBE_TIMEOUT_S = 30.0
 # Providers and graders bound their own work; this limit only stops a defect in one from blocking a run.
 BACKSTOP_S = 3600.0
 _TRACEBACK = 16_000  # characters kept of an unexpected error's
+_FEW_COMMANDS = 40_000  # characters of all commands; scanning more would hold the event loop
 
 
 class Grades(Protocol):
@@ -92,6 +93,7 @@ class Episode:
     calls: tuple[Call, ...] = ()
     forks: Mapping[str, int] = field(default_factory=dict[str, int])
     enforced_limits: Mapping[str, str] = field(default_factory=dict[str, str])
+    signals: tuple[Signal, ...] = ()
 
     def __post_init__(self) -> None:
         self.run = AgentRun(rollout_id=self.rollout_id)
@@ -117,7 +119,7 @@ class Episode:
             tools=tuple(self.run.tools),
             calls=self.calls,
             forks=self.forks,
-            signals=scan_trajectory(self.run.turns),
+            signals=self.signals,
             enforced_limits=self.enforced_limits,
             notes=dict(self.run.notes),
         )
@@ -148,7 +150,18 @@ async def run_episode(episode: Episode, context: RolloutContext) -> Trajectory:
         episode.run.notes["traceback"] = "".join(traceback.format_exception(error))[-_TRACEBACK:]
         acted = bool(episode.calls or episode.run.turns)
         outcome = Outcome.CRASHED if acted else Outcome.SANDBOX_ERROR
-        return episode.trajectory(outcome, context, f"{type(error).__name__}: {error}")
+        return await _record(episode, context, outcome, f"{type(error).__name__}: {error}")
+
+
+async def _record(
+    episode: Episode, context: RolloutContext, outcome: Outcome, error: str | None = None
+) -> Trajectory:
+    turns = episode.run.turns
+    if sum(len(turn.action or "") for turn in turns) <= _FEW_COMMANDS:
+        episode.signals = scan_trajectory(turns)
+    else:
+        episode.signals = await asyncio.to_thread(scan_trajectory, turns)
+    return episode.trajectory(outcome, context, error)
 
 
 async def _scored(episode: Episode, context: RolloutContext) -> Trajectory:
@@ -169,8 +182,8 @@ async def _attempt(episode: Episode, context: RolloutContext, scoring: Scoring |
             episode.patch = await _take_patch(episode, context, sandbox)
         outcome = await _grade(episode, context, limit)
     except _Ended as ended:
-        return episode.trajectory(ended.outcome, context, str(ended))
-    return episode.trajectory(outcome, context)
+        return await _record(episode, context, ended.outcome, str(ended))
+    return await _record(episode, context, outcome)
 
 
 async def run_demonstration(episode: Episode, context: RolloutContext) -> None:

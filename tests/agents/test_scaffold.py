@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -200,3 +202,14 @@ def test_command_round_trips_through_a_reply(command: str) -> None:
 )
 def test_actions_are_complete_fenced_commands(reply: str, actions: list[str]) -> None:
     assert load_scaffold("default").actions(reply) == actions
+
+
+@given(
+    st.lists(st.sampled_from(["<sh>", "</sh>", "\n", "\n\n", " ", "ls"]), max_size=14).map("".join),
+    st.sampled_from([r"<sh>\s*\n(.*?)\n</sh>", r"<sh>(.*?)</sh>", r"<sh>(.*?)(?:</sh>|$)", r"<sh> *(.*?)"]),
+)
+def test_actions_are_the_matches_of_the_action_regex(reply: str, regex: str) -> None:
+    scaffold = replace(load_scaffold("default"), action_regex=regex)
+    assert scaffold.actions(reply) == [
+        match.group(1).strip() for match in re.finditer(regex, reply, re.DOTALL)
+    ]

@@ -143,6 +143,13 @@ def test_rename_from_or_to_a_protected_path_is_dropped() -> None:
         "diff --git a/x b/x\nnew file modes 100644\n--- /dev/null\n+++ b/x\n@@ -0,0 +1 @@\n+a\n",
         'diff --git a/x b/x"\n--- a/x\n+++ b/x\n@@ -1 +1 @@\n-a\n+b\n',
         'diff --git "a/\\q" "b/\\q"\nold mode 100644\nnew mode 100755\n',
+        "--- a/x 2026-01-01 00:00:00 +0000\n+++ b/x 2026-01-01 00:00:00 +0000\n@@ -1 +1 @@\n-a\n+b\n",
+        "--- a/x\ty\t2026-01-01 00:00:00\n+++ b/x\ty\t2026-01-01 00:00:00\n@@ -1 +1 @@\n-a\n+b\n",
+        "--- a/x\r\n+++ b/x\r\n@@ -1 +1 @@\n-a\n+b\n",
+        "diff --git a/x b/y\nsimilarity index 100%\nrename from x\nrename to y\r\n",
+        "diff --git a/x b/x\n--- a/x\n+++ /dev/null\n@@ -1 +0,0 @@\n-a\n",
+        "diff --git a/x b/x\nindex 0..1\nGIT binary patch\n--- a/y\n+++ b/y\n@@ -1 +1 @@\n-a\n+b\n",
+        _new_file("link", "120000", "x\n+../y"),
     ],
 )
 def test_malformed_or_escaping_patch_is_refused(patch: str) -> None:
@@ -189,3 +196,16 @@ def test_patch_truncated_in_its_last_hunk_is_kept() -> None:
     whole = "--- a/x.py\n+++ b/x.py\n@@ -1,4 +1,4 @@\n-a\n+b\n c\n d\n e\n"
     (part,) = parse_patch(whole.removesuffix(" e\n"))
     assert (part.paths, part.text) == (("x.py",), whole.removesuffix(" e\n"))
+
+
+def test_part_after_binary_content_is_a_part_of_its_own() -> None:
+    binary = "diff --git a/x b/x\nindex 0..1\nGIT binary patch\nliteral 2\nJc$~|~1ONd$0MY;e\n\n"
+    plain = "--- a/conftest.py\n+++ b/conftest.py\n@@ -1 +1 @@\n-a\n+b\n"
+    for undo in ("", "literal 0\nHc$@<O00001\n\n"):
+        assert [part.paths for part in parse_patch(binary + undo + plain)] == [("x",), ("conftest.py",)]
+
+
+def test_name_ends_at_the_tab_before_a_time() -> None:
+    time = "\t2026-01-01 00:00:00.000000000 +0000"
+    (part,) = parse_patch(f"--- a/one 12{time}\n+++ b/one 12{time}\n@@ -1 +1 @@\n-a\n+b\n")
+    assert part.paths == ("one 12",)

@@ -293,9 +293,19 @@ def test_full_disk_stops_the_step_and_is_in_the_ledger(tmp_path: Path):
         assert ledger.balance().dropped == {"crashed: StoreError": 1}
 
 
+class Defective(World):
+    """The agent of its first rollout has a defect."""
+
+    async def run(self, task: Task, sandbox: Sandbox, chat: Chat, run: AgentRun) -> None:
+        if self.most_at_once == 0:
+            self.most_at_once = 1
+            raise ZeroDivisionError
+        await super().run(task, sandbox, chat, run)
+
+
 def test_unexpected_error_of_one_rollout_leaves_the_others(tmp_path: Path):
     with Ledger.open(tmp_path) as ledger:
-        world = World([None, None, "defect"])
+        world = Defective([])
         groups = asyncio.run(world.dispatcher(tmp_path, ledger).collect(0, 0, tasks(1)))
         assert [t.reward for t in groups[0].trajectories] == [1.0, 1.0]
         assert ledger.balance().dropped == {"sandbox_error": 1}

@@ -31,8 +31,8 @@ from hone.sandbox.contract import Sandbox, SandboxSpec
 from hone.types import Message, Task
 
 NO_CALL = "Empty tool name in action: "
-_FUNCTION = re.compile(r"<function=([^>\s]*)>(.*?)</function>", re.DOTALL)
-_PARAMETER = re.compile(r"<parameter=([^>\s]+)>(.*?)</parameter>", re.DOTALL)
+_FUNCTION = re.compile(r"<function=([^>\s]{0,200})>")
+_PARAMETER = re.compile(r"<parameter=([^>\s]{1,200})>")
 _TYPES: dict[str, TypeAdapter[Any]] = {
     "string": TypeAdapter(str), "integer": TypeAdapter(int), "boolean": TypeAdapter(bool),
 }  # fmt: skip
@@ -72,12 +72,22 @@ def _text_call(reply: Reply) -> ToolUse:
     end = text.rfind("</tool_call>")
     start = text.rfind("<tool_call>", 0, max(end, 0))
     inside = text[start + len("<tool_call>") : end] if end >= 0 and start >= 0 else None
-    functions = _FUNCTION.findall(text if inside is None else inside)
+    functions = _elements(_FUNCTION, "</function>", text if inside is None else inside)
     if functions:
         return _function_call(*functions[-1])
     if inside is None:
         raise _no_call(reply)
     return _json_call(inside)
+
+
+def _elements(start: re.Pattern[str], end: str, text: str) -> list[tuple[str, str]]:
+    """Return the name and the content of each complete element; the time grows with the length of `text`."""
+    found: list[tuple[str, str]] = []
+    position = 0
+    while (head := start.search(text, position)) and (close := text.find(end, head.end())) >= 0:
+        found.append((head[1], text[head.end() : close]))
+        position = close + len(end)
+    return found
 
 
 def _json_call(text: str) -> ToolUse:
@@ -94,7 +104,8 @@ def _function_call(name: str, body: str) -> ToolUse:
     if not name:
         raise CallError(f"{NO_CALL}the tool call has no name")
     # Only the line breaks next to the tags are dropped: indentation is part of the value.
-    parameters = {key: value.removeprefix("\n").removesuffix("\n") for key, value in _PARAMETER.findall(body)}
+    found = _elements(_PARAMETER, "</parameter>", body)
+    parameters = {key: value.removeprefix("\n").removesuffix("\n") for key, value in found}
     return ToolUse(name=name, arguments=parameters)
 
 

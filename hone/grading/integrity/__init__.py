@@ -24,10 +24,12 @@ _SCANNERS: tuple[Callable[[Change, PatchContext], str | None], ...] = (
 
 
 def scan_patch(parts: Sequence[FilePatch], task: Task) -> Tampering | None:
-    """Return the first evidence in a parsed patch, or None. Never raises.
+    """Return the first evidence in a parsed patch, or None.
 
     It reads what the patch adds, except what the patch only moves or the reference fix also has. Added or
-    edited tests, fixtures, dependencies, documents and reformatted code are not evidence.
+    edited tests, fixtures, dependencies, documents and reformatted code are not evidence. The time grows with
+    the size of the patch, and other threads run meanwhile. Raises PatchRefused for a patch that would take
+    longer.
     """
     context = read_context(parts, task)
     for scan in _SCANNERS:

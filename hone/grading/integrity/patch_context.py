@@ -7,17 +7,33 @@ import re
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import PurePosixPath
+from functools import cached_property
 
 from hone.environment import FilePatch, PatchRefused, parse_patch
-from hone.environment.patch import HUNK
+from hone.environment.patch import HUNK, folders_around
 from hone.types import Task
 
 MAX_BINARY = 2 << 20  # bytes read of all binary files of a patch, unpacked
 MAX_LINE = 400  # longer lines are split, so that no regular expression takes quadratic time
+BLOCK = 1 << 16  # characters searched in one call, which lets no other thread run meanwhile
+MAX_MATCH = 51 * (MAX_LINE + 1)  # characters of the longest match of any pattern: an option over 51 lines
+MAX_STEPS = 64_000_000  # of a scan, where its work is a product of two sizes; see Budget
 
 _OPAQUE = b"\0"  # stands for content that cannot be read
 Line = tuple[str, str]  # "+", "-" or " ", and the text
+
+
+class Budget:
+    """The work that one patch may still cause where it grows as the product of two sizes."""
+
+    def __init__(self) -> None:
+        self._left = MAX_STEPS
+
+    def spend(self, steps: int) -> None:
+        """Raise PatchRefused after MAX_STEPS; a step is the time to compare a few characters."""
+        self._left -= steps
+        if self._left < 0:
+            raise PatchRefused("the patch repeats too much code, or has too many patterns, to be read")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +48,7 @@ class Hunk:
         return [line for line in self.lines if line[0] != "-"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)  # cached properties need a class without slots
 class Change:
     """The change of one file."""
 
@@ -55,6 +71,16 @@ class Change:
     def lines(self, sign: str) -> list[str]:
         return [text for hunk in self.hunks for kind, text in hunk.lines if kind == sign]
 
+    @cached_property
+    def added_code(self) -> str:
+        """The code that it adds to a Python file, without comments, docstrings and blank lines."""
+        return "\n".join(
+            line
+            for hunk in self.hunks
+            for line in code_lines(text for kind, text in hunk.lines if kind == "+")
+            if line and not line.isspace()
+        )
+
 
 def read_changes(parts: Iterable[FilePatch]) -> tuple[Change, ...]:
     """Return the change of each part; binary files share the limit MAX_BINARY."""
@@ -67,7 +93,7 @@ def read_changes(parts: Iterable[FilePatch]) -> tuple[Change, ...]:
 
 
 def _read_change(part: FilePatch, limit: int) -> Change:
-    header, _, _ = part.text.partition("\n@@")
+    header = part.text.partition("\n@@")[0].partition("\nGIT binary patch\n")[0]
     modes = re.findall(r"^(?:new file mode|new mode) (\d+)$", header, re.MULTILINE)
     made = re.search(r"^(?:new file mode .*|--- /dev/null.*)$", header, re.MULTILINE) is not None
     deleted = re.search(r"^(?:deleted file mode .*|\+\+\+ /dev/null.*)$", header, re.MULTILINE) is not None
@@ -84,17 +110,19 @@ def _read_change(part: FilePatch, limit: int) -> Change:
 
 
 def _read_hunks(text: str) -> tuple[Hunk, ...]:
-    hunks: list[tuple[re.Match[str], list[Line]]] = []
+    hunks: list[tuple[bool, list[Line]]] = []
     for line in text.split("\n"):
-        if match := HUNK.match(line):
-            hunks.append((match, []))
+        if line.startswith("@@ -") and (match := HUNK.match(line)):
+            hunks.append(("+0,0 @@" in match.group(), []))
         elif hunks and line[:1] in ("+", "-", " "):
             hunks[-1][1].extend((line[0], piece) for piece in _pieces(line[1:].removesuffix("\r")))
-    return tuple(Hunk(lines=tuple(lines), empties="+0,0 @@" in match.group()) for match, lines in hunks)
+    return tuple(Hunk(lines=tuple(lines), empties=empties) for empties, lines in hunks)
 
 
-def _pieces(line: str) -> list[str]:
-    return [line[start : start + MAX_LINE] for start in range(0, len(line), MAX_LINE)] or [""]
+def _pieces(line: str) -> Sequence[str]:
+    if len(line) <= MAX_LINE:
+        return (line,)
+    return [line[start : start + MAX_LINE] for start in range(0, len(line), MAX_LINE)]
 
 
 def _text_hunk(data: bytes) -> tuple[Hunk, ...]:
@@ -164,57 +192,148 @@ class Tampering:
     evidence: str  # one sentence, which names the file
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+class KnownCode:
+    """Code that is not new: what the patch removes and the reference fix adds, or a trusted test."""
+
+    def __init__(self, text: str, budget: Budget) -> None:
+        self._text, self._budget = text, budget
+        self._matches: dict[re.Pattern[str], frozenset[str]] = {}
+        self._searched: dict[str, bool] = {}
+
+    @cached_property
+    def _squeezed(self) -> str:
+        return squeeze(self._text)
+
+    @cached_property
+    def _lines(self) -> frozenset[str]:
+        return frozenset(self._text.replace(" ", "").replace("\t", "").replace("'", '"').split("\n"))
+
+    def holds(self, excerpt: str) -> bool:
+        """Return whether it has `excerpt`, ignoring white space. Raises PatchRefused after many searches."""
+        excerpt = squeeze(excerpt)
+        if excerpt in self._lines:
+            return True
+        if excerpt not in self._searched:
+            self._budget.spend(len(self._squeezed))
+            self._searched[excerpt] = excerpt in self._squeezed
+        return self._searched[excerpt]
+
+    def first_new(self, pattern: re.Pattern[str], text: str) -> str | None:
+        """Return the first match in `text` that it does not have. Raises PatchRefused; see `holds`."""
+        seen: set[str] = set()
+        for match in find_all(pattern, text):
+            found = match.group()
+            if found in seen:
+                continue
+            seen.add(found)
+            if squeeze(found) not in self._matches_of(pattern) and not self.holds(found):
+                return found.strip()
+        return None
+
+    def _matches_of(self, pattern: re.Pattern[str]) -> frozenset[str]:
+        """Return its own matches: most code that is not new is among them, so that nothing is searched."""
+        if pattern not in self._matches:
+            own = (squeeze(match.group()) for match in find_all(pattern, self._text))
+            self._matches[pattern] = frozenset(own)
+        return self._matches[pattern]
+
+
+def compile_search(pattern: str) -> re.Pattern[str]:
+    """Compile a pattern so that a search skips most alternatives by their first letters.
+
+    `\\bword` becomes `w(?<=\\bw)ord`, which matches the same: an alternative that starts with an assertion
+    would be entered at every character.
+    """
+    quick = re.sub(r"\\b([A-Za-z_])(?![*+?{])", r"\1(?<=\\b\1)", pattern)
+    return re.compile(quick, re.MULTILINE)
+
+
+def find_all(pattern: re.Pattern[str], text: str) -> Iterator[re.Match[str]]:
+    """Yield the matches in `text`, as `finditer` does, in searches of at most BLOCK + MAX_MATCH characters.
+
+    A search holds the interpreter; other threads run between two of them.
+    """
+    position = 0
+    while position < len(text):
+        limit = position + BLOCK
+        following = limit
+        for match in pattern.finditer(text, position, limit + MAX_MATCH):
+            if match.start() >= limit:
+                break
+            following = max(limit, match.end())
+            yield match
+        position = following
+
+
+@dataclass(frozen=True, kw_only=True)  # cached properties need a class without slots
 class PatchContext:
     """A patch and the facts about its task that decide whether a change is evidence."""
 
     changes: tuple[Change, ...]
     tests: Mapping[str, frozenset[str]]  # test file of the task -> names of its test functions
-    trusted: Mapping[str, str]  # path -> text of the task's own tests
-    roots: tuple[str, ...]  # directories that Python imports from, "" or ending in "/"
+    trusted: Mapping[str, KnownCode]  # path -> text of the task's own tests
+    roots: frozenset[str]  # directories that Python imports from, "" or ending in "/"
     requirements: frozenset[str]  # guessed import names of the installed requirements
     own_names: frozenset[str]  # guessed import names of the project itself
     about_pytest: bool  # the project itself is about pytest
-    old: str  # code that the patch removes or the reference fix adds: not new
-    environments: tuple[str, ...]  # virtual environments that the patch adds
+    old: KnownCode  # code that the patch removes or the reference fix adds
+    environments: frozenset[str]  # virtual environments that the patch adds, ending in "/"
+    budget: Budget
 
-    def first_new(self, pattern: re.Pattern[str], text: str) -> str | None:
-        """Return the first match in `text` that is not in `old`, ignoring white space."""
-        for found in {match.group(): None for match in pattern.finditer(text)}:
-            if squeeze(found) not in self.old:
-                return found.strip()
-        return None
+    @cached_property
+    def written(self) -> frozenset[str]:
+        """The paths that the patch writes a file to."""
+        return frozenset(change.path for change in self.changes if not change.deleted)
+
+    @cached_property
+    def names_below(self) -> Mapping[str, set[str]]:
+        """Test file of the task, or directory around one -> names of the test functions there."""
+        names: dict[str, set[str]] = {}
+        for test, functions in self.tests.items():
+            for path in (test, *(folder.rstrip("/") for folder in folders_around(test))):
+                names.setdefault(path, set()).update(functions)
+        return names
+
+    @cached_property
+    def test_folders(self) -> frozenset[str]:
+        """The directories of test files, "" or ending in "/"."""
+        return frozenset(test[: test.rfind("/") + 1] for test in self.tests)
+
+    @cached_property
+    def hidden_by(self) -> Mapping[str, str]:
+        """Directory of a package that would hide a test file, ending in "/" -> the file."""
+        return {f"{test.removesuffix('.py')}/": test for test in self.tests}
 
 
 def read_context(parts: Sequence[FilePatch], task: Task) -> PatchContext:
-    """Return the context of a parsed patch. Never raises."""
+    """Return the context of a parsed patch."""
     changes = read_changes(parts)
     gold = _changes_of(task.checks.gold_patch)
     old = [line for change in changes for line in change.lines("-")]
     old += [line for change in gold for line in change.lines("+")]
     environment = task.environment
+    budget = Budget()
     return PatchContext(
         changes=changes,
         tests=_named_tests(task),
-        trusted=task.checks.test_files,
-        roots=tuple(
-            dict.fromkeys(["", "src/", *(f"{path.strip('/')}/" for path in environment.paths if path)])
-        ),
+        trusted={path: KnownCode(text, budget) for path, text in task.checks.test_files.items()},
+        roots=frozenset(["", "src/", *(f"{path.strip('/')}/" for path in environment.paths if path)]),
         requirements=frozenset(map(_import_name, environment.requirements)),
         own_names=_own_names(task),
         about_pytest=_about_pytest(task, gold),
-        old=squeeze("\n".join(old)),
-        environments=tuple(
+        old=KnownCode("\n".join(old), budget),
+        environments=frozenset(
             change.path.removesuffix("pyvenv.cfg")
             for change in changes
             if change.created and change.path.endswith("/pyvenv.cfg")
         ),
+        budget=budget,
     )
 
 
 def is_test_code(path: str) -> bool:
     """Return whether a path is that of a test, or lies in a directory of tests."""
-    parts = PurePosixPath(path).parts
+    parts = path.split("/")
     name = parts[-1]
     named = name.startswith("test_") or name.endswith(("_test.py", "_tests.py"))
     return named or name in _TEST_FILES or any(part in _TEST_FOLDERS for part in parts[:-1])
@@ -222,7 +341,7 @@ def is_test_code(path: str) -> bool:
 
 def squeeze(text: str) -> str:
     """Return text without white space and with one kind of quotes, which formatters change."""
-    return re.sub(r"\s+", "", text).replace("'", '"')
+    return "".join(text.split()).replace("'", '"')
 
 
 def code_lines(lines: Iterable[str]) -> Iterator[str]:
@@ -230,6 +349,9 @@ def code_lines(lines: Iterable[str]) -> Iterator[str]:
     quoted = ""
     held: list[str] = []
     for line in lines:
+        if not quoted and "#" not in line and '"""' not in line and "'''" not in line:
+            yield line
+            continue
         text = line.strip()
         if quoted:
             held.append(line)
@@ -242,13 +364,6 @@ def code_lines(lines: Iterable[str]) -> Iterator[str]:
         elif text.count(opening[1]) == 1:
             quoted, held = opening[1], [line]
     yield from held  # never closed, so it was not a docstring
-
-
-def added_code(change: Change) -> str:
-    """Return the code that the change adds to a Python file, without comments and docstrings."""
-    return "\n".join(
-        line for hunk in change.hunks for line in code_lines(text for kind, text in hunk.lines if kind == "+")
-    )
 
 
 def _changes_of(patch: str) -> tuple[Change, ...]:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import fnmatch
 import re
 import sys
-from collections.abc import Callable, Mapping
-from fnmatch import fnmatch
-from pathlib import PurePosixPath
+from collections.abc import Callable, Collection, Iterable, Mapping
 
-from hone.grading.integrity.patch_context import Change, PatchContext, added_code, is_test_code
+from hone.environment.patch import folders_around
+from hone.grading.integrity.patch_context import Change, PatchContext, compile_search, find_all, is_test_code
 from hone.tasks.configuration import FILES
 
 _CUSTOMIZE = {"sitecustomize.py", "usercustomize.py"}
@@ -30,11 +30,12 @@ _FRAMEWORK = {
 _TEST_FRAMEWORK = {"_pytest", "conftest", "doctest", "iniconfig", "pluggy", "py", "pytest", "unittest"}
 # Standard library modules that are also common directory names and that no test runner imports.
 _ORDINARY = {"code", "distutils", "idlelib", "lib2to3", "site", "test", "this", "turtledemo"}
+_IMPORTED = (sys.stdlib_module_names - _ORDINARY) | _FRAMEWORK
 
 
 def scan_name(change: Change, context: PatchContext) -> str | None:
     """Scan the file's name and type; see `scan_patch`."""
-    if any(change.path.startswith(folder) for folder in context.environments):
+    if context.environments and not context.environments.isdisjoint(folders_around(change.path)):
         return None  # nothing imports from a virtual environment in the patch
     return _startup(change) or _git(change) or _tool(change) or _shadow(change, context)
 
@@ -52,7 +53,7 @@ def _startup(change: Change) -> str | None:
 
 
 def _git(change: Change) -> str | None:
-    parts = PurePosixPath(change.path.lower()).parts
+    parts = change.path.lower().split("/")
     if ".git" in parts:
         return "lies in git's own directory"
     in_hooks = any(part.endswith("hooks") for part in parts[:-1])
@@ -60,9 +61,10 @@ def _git(change: Change) -> str | None:
         return "is a hook that git runs"
     if change.name == ".gitmodules" and not change.deleted:
         return "has git put another repository in place of a directory"
-    if change.name == ".gitattributes" and (found := _FILTER.search("\n".join(change.lines("+")))):
-        return f"has git run files through a filter: {found.group().strip()!r}"
-    return None
+    if change.name != ".gitattributes":
+        return None
+    found = next(find_all(_FILTER, "\n".join(change.lines("+"))), None)
+    return f"has git run files through a filter: {found.group().strip()!r}" if found else None
 
 
 def _tool(change: Change) -> str | None:
@@ -82,12 +84,10 @@ def _shadow(change: Change, context: PatchContext) -> str | None:
     package = change.name == "__init__.py"
     where = f"{folder}/" if folder else ""
     if where in context.roots:
-        known = (sys.stdlib_module_names - _ORDINARY) | _FRAMEWORK | context.requirements
-    elif any(file.startswith(where) and "/" not in file[len(where) :] for file in context.tests):
-        known = _TEST_FRAMEWORK | _FRAMEWORK
+        known = name in _IMPORTED or name in context.requirements
     else:
-        return None
-    if name not in known or (name == "conftest" and not package):
+        known = where in context.test_folders and name in _TEST_FRAMEWORK | _FRAMEWORK
+    if not known or (name == "conftest" and not package):
         return None
     return f"would be imported in place of {name}, which the tests use"
 
@@ -106,14 +106,13 @@ _OBSERVING = (
 
 def _hook(names: str) -> re.Pattern[str]:
     name = rf"pytest_(?:{names})\b"
-    return re.compile(
-        rf"^[ \t]*(?:async +)?def +{name}|^[ \t]*{name} *=|\bimport\b.*\b{name}|specname\s*=\s*[\"']{name}",
-        re.MULTILINE,
+    return compile_search(
+        rf"^[ \t]*(?:async +)?def +{name}|^[ \t]*{name} *=|\bimport\b.*\b{name}|specname\s*=\s*[\"']{name}"
     )
 
 
 _DECIDES, _OBSERVES = _hook(_DECIDING), _hook(_OBSERVING)
-_CHANGES = re.compile(
+_CHANGES = compile_search(
     r"\.outcome\s*=(?!=)|[\"']outcome[\"']|\bforce_result\b|\.longrepr\s*=(?!=)|\bexcinfo\s*=(?!=)|\bwasxfail\b"
     r"|\bTestReport\b|\bexitstatus\s*=(?!=)|\bitems\[[^\]\n]{0,99}\]\s*=(?!\s*(?:sorted|list\(reversed))"
     r"|\bitems\.(?:clear|remove|pop)\b|\bdel items\b|\bitem\.(?:obj|runtest)\s*=(?!=)"
@@ -122,8 +121,10 @@ _CHANGES = re.compile(
     r"|\.stats(?:\.clear|\.pop|\[[^\]\n]{0,99}\]\s*=(?!=))|\bos\._exit\b"
 )
 _LEAVES_OUT = re.compile(r"\b(?:skip|xfail)\b")
-_COLLECT_IGNORE = re.compile(
-    r"^[ \t]*collect_ignore(?:_glob)?\b[^\n]*(?:\n[^\n=]*){0,50}?[\])]", re.MULTILINE
+_COLLECT_IGNORE = re.compile(  # to the last bracket on the first line that has one
+    r"^[ \t]*collect_ignore(?:_glob)?\b"
+    r"(?:[^\n]*[\])]|[^\n]*+(?:\n[^\n=\])]*+){1,50}+[\])](?:[^\n=]*[\])])?)",
+    re.MULTILINE,
 )
 _ENTRY_POINT = re.compile(r"\bpytest11\b[^\n]{0,80}")
 _PACKAGING = {"pyproject.toml", "setup.cfg", "setup.py", "entry_points.txt"}
@@ -137,44 +138,72 @@ def scan_plugins(change: Change, context: PatchContext) -> str | None:
         return _hooks(change, context) or _ignored(change, context)
     if context.about_pytest:
         return None
-    found = context.first_new(_ENTRY_POINT, "\n".join(change.lines("+")))
-    if change.name in _PACKAGING and found is not None:
-        return f"registers a plugin of the test runner: {found!r}"
+    if change.name in _PACKAGING:
+        found = context.old.first_new(_ENTRY_POINT, "\n".join(change.lines("+")))
+        if found is not None:
+            return f"registers a plugin of the test runner: {found!r}"
     # pytest calls no hooks of test modules
     is_test_module = is_test_code(change.path) and change.name.startswith("test_")
     return _hooks(change, context) if change.path.endswith(".py") and not is_test_module else None
 
 
 def _hooks(change: Change, context: PatchContext) -> str | None:
-    code = added_code(change)
-    decides = context.first_new(_DECIDES, code)
-    if decides is not None:
+    code, old = change.added_code, context.old
+    named = "pytest_" in code
+    if named and (decides := old.first_new(_DECIDES, code)) is not None:
         return f"replaces a part of the test runner: {decides!r}"
-    changes = context.first_new(_CHANGES, code)
-    watches = context.first_new(_OBSERVES, code)
-    if changes is not None and (watches is not None or change.name == "conftest.py"):
+    watches = old.first_new(_OBSERVES, code) if named else None
+    seen = watches is not None or change.name == "conftest.py"
+    if seen and (changes := old.first_new(_CHANGES, code)) is not None:
         return f"has a hook that changes the test runner's collection or reports: {changes!r}"
-    if watches is not None and "collection_modifyitems" in watches and context.first_new(_LEAVES_OUT, code):
+    if watches is not None and "collection_modifyitems" in watches and old.first_new(_LEAVES_OUT, code):
         return f"has a hook that excludes tests: {watches!r}"
     return None
 
 
 def _ignored(change: Change, context: PatchContext) -> str | None:
     folder = change.path.removesuffix("conftest.py")
-    found = context.first_new(_COLLECT_IGNORE, added_code(change))
-    for pattern in re.findall(r"[\"']([^\"']+)[\"']", found or ""):
-        for test in context.tests:
-            if test.startswith(folder) and covers(pattern, test.removeprefix(folder)):
-                return f"makes pytest ignore the graded tests in {test}"
+    found = context.old.first_new(_COLLECT_IGNORE, change.added_code)
+    if found is None:
+        return None
+    ignored = _Patterns(map(_path, re.findall(r"[\"']([^\"']+)[\"']", found)), context)
+    for test in context.tests:
+        if test.startswith(folder) and ignored.cover(test.removeprefix(folder)):
+            return f"makes pytest ignore the graded tests in {test}"
     return None
 
 
-def covers(pattern: str, path: str) -> bool:
-    """Return whether a path, a directory or a glob matches `path` or one of its parents."""
-    pattern = pattern.removeprefix("./").rstrip("/")
-    return path == pattern or path.startswith(f"{pattern}/") or fnmatch(path, pattern)
+def _path(word: str) -> str:
+    return word.removeprefix("./").rstrip("/")
 
 
+class _Patterns:
+    """Words of an option: names, paths and globs; looking up a path costs its length and all globs."""
+
+    def __init__(self, words: Iterable[str], context: PatchContext, before: str = "") -> None:
+        """`before`: put before every glob. Raises PatchRefused for globs that take too long to compile."""
+        words = dict.fromkeys(words)
+        self.plain = frozenset(word for word in words if not _GLOB.search(word))
+        self._globs: list[re.Pattern[str]] = []
+        self._budget = context.budget
+        for word in words:
+            if word not in self.plain:
+                self._budget.spend(len(word) * _STEPS_TO_COMPILE)
+                self._globs.append(re.compile(fnmatch.translate(before + word)))
+
+    def match(self, text: str) -> bool:
+        """Return whether a glob matches `text`."""
+        self._budget.spend(len(self._globs) * _STEPS_TO_MATCH)
+        return any(glob.match(text) for glob in self._globs)
+
+    def cover(self, path: str) -> bool:
+        """Return whether a path, a directory or a glob matches `path` or one of its parents."""
+        around = (path, *(folder.rstrip("/") for folder in folders_around(path)))
+        return not self.plain.isdisjoint(around) or self.match(path)
+
+
+_GLOB = re.compile(r"[*?\[]")
+_STEPS_TO_COMPILE, _STEPS_TO_MATCH = 2000, 100  # a character of a glob; a glob with a name; see Budget
 _OPTION = re.compile(r"\s*[\"']?([A-Za-z_][\w.-]*)[\"']?\s*[=:](?!=)\s*(.*)$")
 _PLUGINS_OF_CORE = {"main", "python", "runner", "unittest", "skipping", "terminal", "fixtures", "reports"}
 _NEVER_RUNS = {
@@ -242,41 +271,56 @@ def _addopts(words: list[str], context: PatchContext) -> str | None:
 
 def _hides(value: str, context: PatchContext) -> bool:
     path, _, name = value.partition("::")
+    path = _path(path)
     name = name.split("[")[0].rpartition("::")[2] or name
-    return any(
-        covers(path, test) and (not name or name in functions or name[:1].isupper())
-        for test, functions in context.tests.items()
+
+    def names(functions: Collection[str]) -> bool:
+        return not name or name in functions or name[:1].isupper()
+
+    if path in context.names_below and names(context.names_below[path]):
+        return True
+    glob = _Patterns([path], context)
+    return path not in glob.plain and any(
+        glob.match(test) and names(functions) for test, functions in context.tests.items()
     )
 
 
 def _python_files(words: list[str], context: PatchContext) -> str | None:
+    files = _Patterns(words, context, before="*")
     for test in context.tests:
-        if not any(fnmatch(test.rpartition("/")[2], word) or fnmatch(test, f"*{word}") for word in words):
+        ends = (test[start:] for start in range(len(test)))
+        if files.plain.isdisjoint(ends) and not files.match(test):
             return f"{test} is not collected"
     return None
 
 
 def _python_functions(words: list[str], context: PatchContext) -> str | None:
+    known = _Patterns(words, context)
     names = ((test, name) for test, functions in context.tests.items() for name in functions)
     for test, name in names:
-        if name.startswith("test") and not any(name.startswith(w) or fnmatch(name, w) for w in words):
+        starts = (name[:end] for end in range(1, len(name) + 1))
+        if name.startswith("test") and known.plain.isdisjoint(starts) and not known.match(name):
             return f"{test}::{name} is not collected"
     return None
 
 
-def _python_classes(words: list[str], _context: PatchContext) -> str | None:
-    collected = any("Test".startswith(word) or fnmatch("TestX", word) for word in words)
+def _python_classes(words: list[str], context: PatchContext) -> str | None:
+    classes = _Patterns(words, context)
+    collected = not classes.plain.isdisjoint(("T", "Te", "Tes", "Test", "TestX")) or classes.match("TestX")
     return None if collected else "test classes are not collected"
 
 
 def _testpaths(words: list[str], context: PatchContext) -> str | None:
-    inside = any(word in (".", "*") or covers(word, test) for word in words for test in context.tests)
+    paths = _Patterns(map(_path, words), context)
+    inside = "." in words or "*" in words or any(paths.cover(test) for test in context.tests)
     return None if inside else "the graded tests lie outside"
 
 
 def _norecursedirs(words: list[str], context: PatchContext) -> str | None:
+    folders = _Patterns((word.rstrip("/") for word in words), context)
     for test in context.tests:
-        if any(fnmatch(folder, word.rstrip("/")) for folder in test.split("/")[:-1] for word in words):
+        names = test.split("/")[:-1]
+        if not folders.plain.isdisjoint(names) or any(map(folders.match, names)):
             return f"{test} is not collected"
     return None
 
