@@ -27,7 +27,7 @@ RUNNER_MOUNTS = (
     Mount(source=Path(processes.__file__), target="/srv/hone/processes/hone_processes.py"),
 )
 REPORT_KIB = 256  # output that must come back complete: the runner's report on named tests
-WHOLE_REPORT_KIB = 16384  # the same, on all collected tests, or a script's log
+WHOLE_REPORT_KIB = 8192  # the same, on all collected tests, or a script's log
 ENV = {
     **GIT_ENV,
     "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
