@@ -13,6 +13,7 @@ from hone.sandbox.contract import OnOutput, SandboxError, SandboxLost
 from hone.sandbox.init.in_sandbox import wire
 
 _FRAME_MAX = 32 << 20  # bytes; the largest valid reply lists a directory
+_ERRNO_MAX = 4095  # the kernel gives no larger one
 
 
 BROKEN = "its process 1 broke the protocol"
@@ -113,7 +114,8 @@ class Channel(asyncio.Protocol):
         reply, body = await self.reply(request, timeout_s)
         if reply == wire.ERROR_KIND and len(body) == wire.LENGTH.size:
             (number,) = wire.LENGTH.unpack(body)
-            raise OSError(number, os.strerror(number))
+            if number <= _ERRNO_MAX:
+                raise OSError(number, os.strerror(number))
         if reply != wire.DATA_KIND:
             self.abandon(BROKEN)
             raise SandboxError(self.lost)
