@@ -150,7 +150,7 @@ async def run_episode(episode: Episode, context: RolloutContext) -> Trajectory:
         episode.run.notes["traceback"] = "".join(traceback.format_exception(error))[-_TRACEBACK:]
         acted = bool(episode.calls or episode.run.turns)
         outcome = Outcome.CRASHED if acted else Outcome.SANDBOX_ERROR
-        return await _record(episode, context, outcome, f"{type(error).__name__}: {error}")
+        return episode.trajectory(outcome, context, f"{type(error).__name__}: {error}")
 
 
 async def _record(

@@ -20,7 +20,7 @@ from tests.grading.example import git, make_task
 
 MODES = ((), ("--reject",))  # a grading also tries --3way, which names the same paths
 short = settings(max_examples=60, derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
-long = settings(max_examples=10_000, deadline=None, suppress_health_check=list(HealthCheck))
+long = settings(max_examples=5000, deadline=None, suppress_health_check=list(HealthCheck))
 
 
 @pytest.fixture(scope="module")
@@ -103,7 +103,7 @@ def test_patch_is_read_within_its_bounds(patch: str) -> None:
 
 
 @pytest.mark.full
-@pytest.mark.timeout(900)  # a minute on an idle machine
+@pytest.mark.timeout(900)  # half a minute on an idle machine
 @long
 @given(patch=patches())
 def test_git_changes_only_the_paths_of_any_patch(patch: str, repository: Path) -> None:

@@ -94,13 +94,13 @@ class World:
         await self._event({"fault": GraderError("injected"), "defect": StoreError("the disk is full")})
         return Verdict(resolved=True, tests={}, score=1.0)
 
-    def context(self, root: Path, **options: Any) -> RolloutContext:
+    def context(self, root: Path, *, new_chat: Any = None, **options: Any) -> RolloutContext:
         return RolloutContext(
             provider=self,
             spec=SandboxSpec(),
             agent=self,
             grader=self,
-            new_chat=None,
+            new_chat=new_chat,
             workspaces=root / "workspaces",
             settings=RolloutSettings(**{"group_size": 2, "retry_delay_s": 0.0, **options}),
             extract=self.extract,
