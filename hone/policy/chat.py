@@ -18,7 +18,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, ParamSpec, TypeVar
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -29,15 +29,11 @@ from hone.policy.errors import PolicyError
 from hone.policy.messages import Tools, read_reply
 from hone.policy.rendering import ChatRenderer, verified_reply_ids
 from hone.policy.reply import CallKind, Reply, ToolSpec, ToolSpecs
-from hone.policy.workers import LONG, run_by_size, text_size
+from hone.policy.workers import LONG, Parameters, Result, run_by_size, text_size
 from hone.types import UNKNOWN_EXPERT, Call, Float32, Int32, Message, Node, Routing, TokenTree
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
-
-
-Parameters = ParamSpec("Parameters")
-Result = TypeVar("Result")
 
 
 class Fork(StrEnum):

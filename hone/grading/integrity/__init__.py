@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from hone.environment import FilePatch
-from hone.grading.integrity.patch_context import Change, PatchContext, Tampering, read_context
+from hone.grading.integrity.changes import Change
+from hone.grading.integrity.patch_context import PatchContext, Tampering, read_context
 from hone.grading.integrity.plugins import scan_configuration, scan_name, scan_plugins
 from hone.grading.integrity.source import scan_source, scan_test_file
 from hone.grading.integrity.trajectory import SignalKind, scan_trajectory

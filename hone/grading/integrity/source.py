@@ -12,15 +12,8 @@ from dataclasses import dataclass
 from operator import itemgetter
 
 from hone.environment.patch import folders_around
-from hone.grading.integrity.patch_context import (
-    Change,
-    Line,
-    PatchContext,
-    code_lines,
-    compile_search,
-    find_all,
-    is_test_code,
-)
+from hone.grading.integrity.changes import Change, Line, code_lines
+from hone.grading.integrity.patch_context import PatchContext, compile_search, find_all, is_test_code
 
 _DOCUMENTS = (".md", ".rst", ".txt", ".html", ".ipynb")
 

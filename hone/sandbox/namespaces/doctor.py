@@ -10,7 +10,8 @@ from pathlib import Path
 from hone.sandbox.contract import Check, Health, Provider, ProviderUnavailable
 from hone.sandbox.health import limit_checks, probe_sandbox
 from hone.sandbox.namespaces import cgroups
-from hone.sandbox.namespaces.rootfs import TERMINALS_MAX, can_change_user, kernel
+from hone.sandbox.namespaces.host_user import can_change_user
+from hone.sandbox.namespaces.rootfs import TERMINALS_MAX, kernel
 
 _IMAGE_KERNEL = (6, 6)  # user attributes on tmpfs, for overlays of image layers
 _OPTIONS_KERNEL = (6, 8)  # net.core.optmem_max of each network namespace

@@ -30,15 +30,9 @@ from typing import Any
 from hone.sandbox import seccomp
 from hone.sandbox.contract import Limits
 from hone.sandbox.namespaces import cgroups, syscalls
+from hone.sandbox.namespaces.host_user import SANDBOX_UIDS, HostUser, can_change_user
 from hone.sandbox.namespaces.plan import PACKET_MAX, Plan
-from hone.sandbox.namespaces.rootfs import (
-    SANDBOX_UIDS,
-    HostUser,
-    become_sandbox,
-    can_change_user,
-    copy_where_needed,
-    masks,
-)
+from hone.sandbox.namespaces.rootfs import become_sandbox, copy_where_needed, masks
 from hone.utils.processes import send_signal
 
 GRACE_S = 2.0  # from a closed channel to the kill
