@@ -21,7 +21,7 @@ from hone.policy.gateway.errors import GatewayError
 from hone.policy.gateway.session import Session
 from hone.policy.gateway.settings import SessionLimits
 from hone.policy.gateway.wire.completions import ChatCompletions
-from hone.policy.gateway.wire.fields import read_body
+from hone.policy.gateway.wire.fields import read_fields
 from hone.policy.gateway.wire.format import Format
 from hone.policy.gateway.wire.messages import AnthropicMessages
 from hone.policy.gateway.wire.responses import Responses
@@ -159,7 +159,7 @@ REQUESTS = encoded(
 def check_request(form: Format, data: bytes) -> None:
     def read(data: bytes) -> None:
         session = Session(NoChat(), limits=SessionLimits())
-        form.read(read_body(data, form.encoded_field), session)
+        form.read(read_fields(data, form.encoded_field), session)
 
     check(read, data, GatewayError)
 
