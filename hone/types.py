@@ -54,6 +54,23 @@ class Environment:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Control:
+    """A change of one expectation in a trusted test, after which the test fails with the reference fix.
+
+    Code under which both the test and its control pass has tampered with its grading; see
+    `hone.grading.controls`.
+    """
+
+    __pydantic_config__ = _FORBID_EXTRA
+
+    file: str  # path of the test module below workdir
+    start: int  # offset of `old` in the UTF-8 bytes of the module
+    old: str
+    new: str  # takes the place of `old`
+    tests: tuple[str, ...]  # ids, as pytest reports them, of the tests that fail with it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Checks:
     """What the grader knows and the agent never sees."""
 
@@ -68,6 +85,8 @@ class Checks:
     rule: str = "pass_and_fail"  # when a test counts; see hone.grading.rules.Rule
     command: tuple[str, ...] = ()  # extra arguments of the test runner
     parser: str = "pytest"
+    controls: tuple[Control, ...] = ()  # at most one for each test
+    excused: tuple[str, ...] | None = None  # named tests that the reference fix leaves skipped or xfailed
     timeout_s: Annotated[float, Field(strict=True, gt=0, lt=1e9)] = 60.0
 
     @property
@@ -173,6 +192,15 @@ class TestStatus(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ControlCounts:
+    """How the controls of one grading ended."""
+
+    planned: int = 0  # tests that ran with a control
+    failed: int = 0  # controls that failed, as each must
+    passed: int = 0  # controls that did not fail while the test passed: tampering
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
     """What the grader found, test by test."""
 
@@ -182,6 +210,7 @@ class Verdict:
     tampered: str | None = None  # the evidence, one sentence; None: nothing found
     log: str = ""  # tail of the test run's output, for people; or why there was none
     applied: bool = True  # whether the patch could be applied
+    controls: ControlCounts = field(default_factory=ControlCounts)
     seconds: float = 0.0  # that the tests ran, without the sandbox and its preparation
     memory_mib: float = 0.0  # most memory that one process of the tests had; 0: not measured
 

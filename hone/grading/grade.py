@@ -26,6 +26,7 @@ from hone.environment import (
     parse_patch,
     resolve_environment,
 )
+from hone.grading.controls import run_with_controls
 from hone.grading.errors import GraderError
 from hone.grading.integrity import Tampering, scan_patch
 from hone.grading.plan import GradingPlan, PytestJob, compile_plan, pytest_job
@@ -148,7 +149,7 @@ class Grader:
                 clean=environment.layer is not None,
             )
         job = _configured_job(plan.task, plan.job, environment)
-        return await run_tests(sandbox, job, environment, self.settings)
+        return await run_with_controls(sandbox, job, environment, self.settings, plan.checks.controls)
 
     async def run_suite(self, task: Task, patch: str, files: Sequence[str] | None = None) -> TestRun:
         """Run test files after a trusted patch, which may change tests; for making tasks, not for grading.
@@ -173,7 +174,7 @@ class Grader:
             for trusted in filter(None, (patch, task.checks.test_patch)):
                 await apply_trusted_patch(sandbox, trusted, timeout_s=self.settings.slack_s)
             job = _configured_job(task, job, environment)
-            run = await run_tests(sandbox, job, environment, self.settings)
+            (run,) = await run_tests(sandbox, job, environment, self.settings)
         except PatchRefused as refusal:
             return TestRun(statuses={}, finished=False, log=str(refusal))
         except SandboxLost as lost:

@@ -6,8 +6,8 @@ import dataclasses
 import json
 import secrets
 import struct
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from hone.grading.in_sandbox.hone_tally import HELLO, LETTERS, UNUSABLE
 from hone.grading.plan import PytestJob
 from hone.grading.settings import GradingSettings
 from hone.sandbox.contract import Limits, Mount, Provider, ProviderUnavailable, Sandbox, SandboxSpec
-from hone.types import TestStatus
+from hone.types import ControlCounts, TestStatus
 from hone.utils import processes
 
 RUNNER = "/srv/hone/grader"
@@ -68,6 +68,7 @@ class TestRun:
     log: str = ""  # the end of the output, or why there was none
     seconds: float = 0.0
     memory_mib: float = 0.0
+    controls: ControlCounts = field(default_factory=ControlCounts)
 
 
 async def start_sandbox(
@@ -90,11 +91,23 @@ async def start_sandbox(
 
 
 async def run_tests(
-    sandbox: Sandbox, job: PytestJob, environment: TaskEnvironment, settings: GradingSettings
-) -> TestRun:
-    """Run the job. Raises GraderError when the runner does not start, and SandboxLost."""
+    sandbox: Sandbox,
+    job: PytestJob,
+    environment: TaskEnvironment,
+    settings: GradingSettings,
+    texts: Sequence[Mapping[str, str]] = ({},),
+) -> list[TestRun]:
+    """Run the job, once for each element of `texts`, in a process of its own.
+
+    Args:
+        texts: path -> text of test files, over those of the job.
+    Raises:
+        GraderError: the runner does not start.
+        SandboxLost: the sandbox is gone.
+    """
     fields = {
         **dataclasses.asdict(job),
+        "texts": [dict(each) for each in texts],
         "paths": environment.paths,
         "sites": environment.sites,
         "bare": environment.bare and job.python is None,
@@ -106,14 +119,14 @@ async def run_tests(
     result = await sandbox.exec(
         [*wrapper, *aside, job.python or environment.python, "-S", f"{RUNNER}/hone_runner.py"],
         stdin=struct.pack("!I", len(body)) + body + nonce.encode(),
-        timeout_s=job.timeout_s + settings.slack_s,
+        timeout_s=job.timeout_s * len(texts) + settings.slack_s,
         env=job.env,
     )
-    return read_report(result.stdout, nonce, job, result.ending)
+    return read_report(result.stdout, nonce, job, result.ending, runs=len(texts))
 
 
-def read_report(output: bytes, nonce: str, job: PytestJob, ended: str) -> TestRun:
-    """Return the run that the runner's standard output reports.
+def read_report(output: bytes, nonce: str, job: PytestJob, ended: str, *, runs: int = 1) -> list[TestRun]:
+    """Return the runs that the runner's standard output reports.
 
     Output without the runner's greeting raises GraderError: the runner did not start. A greeting without
     exactly one report framed by `nonce` means that the code under test ended the runner: nothing passed.
@@ -131,8 +144,12 @@ def read_report(output: bytes, nonce: str, job: PytestJob, ended: str) -> TestRu
     frame = nonce.encode() + b" "
     reports = [line for line in output.split(b"\n") if line.startswith(frame)]
     if len(reports) != 1:
-        return TestRun(statuses={}, finished=False, log=f"the test run ended without a report ({ended})")
-    report: dict[str, Any] = json.loads(reports[0][len(frame) :])
+        run = TestRun(statuses={}, finished=False, log=f"the test run ended without a report ({ended})")
+        return [run] * runs
+    return [_read_run(report, job) for report in json.loads(reports[0][len(frame) :])]
+
+
+def _read_run(report: Mapping[str, Any], job: PytestJob) -> TestRun:
     letters = report["statuses"]
     pairs = letters.items() if job.reported is None else zip(job.reported, letters, strict=True)
     return TestRun(

@@ -14,10 +14,11 @@ import secrets
 import shlex
 
 from hone.environment import FilteredPatch, TaskEnvironment, apply_patch
+from hone.grading.controls import run_with_controls
 from hone.grading.errors import GraderError, LogRefused
 from hone.grading.plan import GradingPlan, PytestCommand, Script
 from hone.grading.rules import END, EXACT, EXIT_CODE, START, Edition, describe, find, read_log
-from hone.grading.run import TestRun, run_tests
+from hone.grading.run import TestRun
 from hone.grading.settings import GradingSettings
 from hone.grading.verdict import statuses_of
 from hone.sandbox.contract import ExecResult, Sandbox
@@ -89,7 +90,7 @@ async def _run_pytest(
     if reset.exit_code != 0:
         raise GraderError(f"the repository cannot be reset ({reset.ending})")
     await _apply(sandbox, patch, settings)
-    return await run_tests(sandbox, job, environment, settings)
+    return await run_with_controls(sandbox, job, environment, settings, plan.checks.controls)
 
 
 async def _run_bash(sandbox: Sandbox, text: str, timeout_s: float, *, merge: bool = False) -> ExecResult:

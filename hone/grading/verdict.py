@@ -83,6 +83,7 @@ def make_verdict(
         tampered=run.tampered,
         log=run.log,
         applied=applied,
+        controls=run.controls,
         seconds=run.seconds,
         memory_mib=run.memory_mib,
     )

@@ -1,9 +1,9 @@
 """The trusted test runner: `python3 -S hone_runner.py` inside the grading sandbox.
 
-    parent (this file)                                child (hone_session.py)
-    imports pytest, restores the test files, forks    waits for the gate
+    parent (this file)                                child (hone_session.py), one for each run
+    imports pytest, restores the test files, forks    waits for its gate
     makes itself untraceable, reads the nonce,
-    says hello, opens the gate                        imports the code under test, runs pytest
+    says hello, opens one gate after the other        imports the code under test, runs pytest
     checks and counts records  <--- channel -------  sends records, each with the run's key
     prints one line, framed by the nonce              exits
 
@@ -83,6 +83,10 @@ def restore(workdir: str, files: dict[str, str]) -> None:
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o644)
         with os.fdopen(fd, "wb") as file:
             file.write(text.encode("utf-8", "surrogateescape"))
+
+
+def placed(workdir: str, texts: dict[str, str]) -> dict[str, bytes]:
+    return {os.path.join(workdir, name): text.encode("utf-8", "surrogateescape") for name, text in texts.items()}
 
 
 def read_sources(workdir: str, files: list[str], folders: list[str]) -> dict[str, bytes]:
@@ -186,10 +190,12 @@ def make_untraceable() -> None:
         raise OSError("prctl(PR_SET_DUMPABLE) failed")
 
 
-def start_child(
-    job: dict[str, Any], sources: dict[str, bytes], key: bytes, canaries: list[str]
-) -> tuple[int, int, int, int]:
-    """Fork the test process, which waits at a gate; return its pid, the gate, its log and its channel."""
+def start_child(job: dict[str, Any], sources: dict[str, bytes]) -> Child:
+    """Fork a test process, which waits at its gate."""
+    import hone_session
+
+    key = os.urandom(KEY_BYTES).hex().encode()
+    canaries = hone_session.name_canaries()
     gate_read, gate = os.pipe()
     log, log_write = os.pipe()
     channel, channel_write = os.pipe()
@@ -201,14 +207,15 @@ def start_child(
             os.dup2(null, 0)
             os.dup2(log_write, 1)
             os.dup2(log_write, 2)
-            for fd in (null, gate, log, log_write, channel):
-                os.close(fd)
+            for fd in set(range(3, max(channel_write, null) + 1)) - {gate_read, channel_write}:
+                try:
+                    os.close(fd)
+                except OSError:
+                    continue  # not open
             if os.read(gate_read, 1) != b"g":
                 os._exit(3)
             os.close(gate_read)
             restore_environment()
-            import hone_session
-
             hone_session.run(job, sources, key, canaries, channel_write)  # does not return
         except BaseException as error:
             sys.excepthook(type(error), error, error.__traceback__)
@@ -216,14 +223,14 @@ def start_child(
             os._exit(3)
     for fd in (gate_read, log_write, channel_write):
         os.close(fd)
-    return pid, gate, log, channel
+    return Child(pid, gate, log, channel, Tally(key, canaries))
 
 
 class Child:
-    """The test process as its parent sees it: records go to the tally, the end of the output is kept."""
+    """A test process as its parent sees it: records go to the tally, the end of the output is kept."""
 
-    def __init__(self, pid: int, log: int, channel: int, tally: Tally) -> None:
-        self.pid, self.log, self.channel, self.tally = pid, log, channel, tally
+    def __init__(self, pid: int, gate: int, log: int, channel: int, tally: Tally) -> None:
+        self.pid, self.gate, self.log, self.channel, self.tally = pid, gate, log, channel, tally
         self.open = [log, channel]
         self.tail, self.pending, self.total = bytearray(), bytearray(), 0
         self.exit_code: int | None = None
@@ -231,10 +238,11 @@ class Child:
             os.set_blocking(fd, False)
 
     def watch(self, timeout_s: float) -> bool:
-        """Read until the child exits; kill it at the timeout. Return whether it timed out.
+        """Open the gate and read until the child exits; kill it at the timeout. Return whether it timed out.
 
         Output of processes that it left behind is ignored.
         """
+        os.write(self.gate, b"g")
         deadline = time.monotonic() + timeout_s
         timed_out = False
         while self.exit_code is None:
@@ -312,32 +320,30 @@ def main() -> None:
         give_up(f"pytest is {hone_session.pytest.__version__}, but 7 or later is required")
     job["plugins"] = find_plugins(job["sites"] or ([] if job["bare"] else sys.path), workdir)
 
-    key = os.urandom(KEY_BYTES).hex().encode()
-    canaries = hone_session.name_canaries()
-    started, tally = time.monotonic(), Tally(key, canaries)
-    pid, gate, log, channel = start_child(job, sources, key, canaries)
+    texts: list[dict[str, str]] = job.pop("texts")
+    children = [start_child(job, {**sources, **placed(workdir, each)}) for each in texts]
     make_untraceable()
     nonce = read_exactly(NONCE_BYTES)
     os.write(1, HELLO)
-    os.write(gate, b"g")
-    child = Child(pid, log, channel, tally)
-    report = watch_child(job, child, canaries)
-    report["seconds"] = time.monotonic() - started
-    frame = b"\n" + nonce + b" " + json.dumps(report).encode() + b"\n"
+    reports = []
+    for child, each in zip(children, texts):
+        restore(workdir, each)
+        reports.append(watch_child(job, child))
+    frame = b"\n" + nonce + b" " + json.dumps(reports).encode() + b"\n"
     while frame:
         frame = frame[os.write(1, frame) :]
     os._exit(0)
 
 
-def watch_child(job: dict[str, Any], child: Child, canaries: list[str]) -> dict[str, Any]:
-    """Wait for the test process; return the report of its run."""
-    tally = child.tally
+def watch_child(job: dict[str, Any], child: Child) -> dict[str, Any]:
+    """Let a test process run; return the report of its run."""
+    started, tally = time.monotonic(), child.tally
     timed_out = child.watch(job["timeout_s"])
     finished = child.exit_code is not None and tally.finished(child.exit_code) and not timed_out
     if finished:
         tally.check_canaries()
     if job["reported"] is None:
-        statuses: Any = {t: LETTERS[tally.status(t)] for t in tally.phases if t not in canaries}
+        statuses: Any = {t: LETTERS[tally.status(t)] for t in tally.phases if t not in tally.canaries}
     else:
         statuses = "".join(LETTERS[tally.find(test)] for test in job["reported"])
     return {
@@ -347,6 +353,7 @@ def watch_child(job: dict[str, Any], child: Child, canaries: list[str]) -> dict[
         "tampered": tally.tampered,
         "exit_code": child.exit_code,
         "timed_out": timed_out,
+        "seconds": time.monotonic() - started,
         "log": child.tail.decode("utf-8", "replace"),
     }
 

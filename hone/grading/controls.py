@@ -1,0 +1,148 @@
+"""Controls: copies of trusted tests with one expectation changed, so that they must fail.
+
+    assert add(1, 2) == 3          the test
+    assert add(1, 2) == 4          its control: both cannot pass
+
+A test file with controls runs twice, each time in a process of its own and under the same ids. Each test meets
+its control in one run and itself in the other; which, is drawn here, for each control alone, and never enters the
+sandbox. Code under test that makes any test pass (by replacing the framework, by values that equal everything, by
+reading the expected value, by marks that skip) makes controls pass too. It can only guess: code that can forge
+every result keeps one chance in two for each control.
+
+Controls are found when a task is validated (`hone.curate.controls`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from hone.environment import TaskEnvironment
+from hone.grading.errors import GraderError
+from hone.grading.plan import PytestJob
+from hone.grading.run import TestRun, run_tests
+from hone.grading.settings import GradingSettings
+from hone.sandbox.contract import Sandbox
+from hone.types import Control, ControlCounts, TestStatus
+
+_FAILED = (TestStatus.FAILED, TestStatus.ERROR)
+_EXCUSED = (TestStatus.PASSED, TestStatus.SKIPPED, TestStatus.XFAILED)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Draw:
+    """The two runs of one grading with controls."""
+
+    texts: tuple[Mapping[str, str], Mapping[str, str]]  # of each run: path -> text of a test file
+    run_of: Mapping[str, int]  # test with a control -> the run in which it is itself
+
+
+async def run_with_controls(
+    sandbox: Sandbox,
+    job: PytestJob,
+    environment: TaskEnvironment,
+    settings: GradingSettings,
+    controls: Sequence[Control],
+) -> TestRun:
+    """Run the job, and the drawn share of its files again with controls.
+
+    Raises GraderError when the runner does not start or a control does not fit, and SandboxLost.
+    """
+    drawn = None
+    if controls and settings.controls > 0:
+        texts = {file: await _text_of(sandbox, job, file) for file in {each.file for each in controls}}
+        try:
+            drawn = draw(controls, texts, settings.controls, secrets.SystemRandom())
+        except ValueError as error:
+            raise GraderError(f"a control does not fit its test file: {error}") from error
+    if drawn is None:
+        (run,) = await run_tests(sandbox, job, environment, settings)
+        return run
+    return settle(drawn, await run_tests(sandbox, job, environment, settings, drawn.texts))
+
+
+async def _text_of(sandbox: Sandbox, job: PytestJob, file: str) -> str:
+    """Return a trusted test file's text; no code of the patch has run, and it cannot have changed the file."""
+    if file in job.test_files:
+        return job.test_files[file]
+    try:
+        data = await sandbox.read(f"{job.workdir}/{file}")
+    except (FileNotFoundError, IsADirectoryError) as error:
+        raise GraderError(f"the test file {file} of a control is missing") from error
+    return data.decode("utf-8", "surrogateescape")
+
+
+def draw(
+    controls: Sequence[Control], texts: Mapping[str, str], share: float, chance: random.Random
+) -> Draw | None:
+    """Draw the test files that run twice, and the run in which each test meets its control.
+
+    Args:
+        texts: path -> trusted text of every file with controls.
+        share: probability of each file, in [0, 1].
+        chance: must be unpredictable in a grading.
+    Returns:
+        None when no file was drawn.
+    Raises:
+        ValueError: a control does not fit its file.
+    """
+    files = {control.file for control in controls}
+    drawn = {file for file in sorted(files) if chance.random() < share}
+    if not drawn:
+        return None
+    edits: tuple[list[Control], list[Control]] = ([], [])
+    run_of: dict[str, int] = {}
+    for control in controls:
+        if control.file in drawn:
+            itself = chance.randrange(2)
+            edits[1 - itself].append(control)
+            run_of.update(dict.fromkeys(control.tests, itself))
+    first, second = ({file: apply(run, file, texts[file]) for file in sorted(drawn)} for run in edits)
+    return Draw(texts=(first, second), run_of=run_of)
+
+
+def apply(controls: Sequence[Control], file: str, text: str) -> str:
+    """Return the text of a file with those of the controls that are its. Raises ValueError for another text."""
+    data = text.encode("utf-8", "surrogateescape")
+    for control in sorted(controls, key=lambda each: each.start, reverse=True):
+        if control.file != file:
+            continue
+        old = control.old.encode("utf-8", "surrogateescape")
+        end = control.start + len(old)
+        if data[control.start : end] != old:
+            raise ValueError(f"{file} does not hold {control.old!r} at byte {control.start}")
+        data = data[: control.start] + control.new.encode("utf-8", "surrogateescape") + data[end:]
+    return data.decode("utf-8", "surrogateescape")
+
+
+def settle(drawn: Draw, runs: Sequence[TestRun]) -> TestRun:
+    """Return the run of the tests themselves, out of both runs.
+
+    A test without a control counts as it ended in the first run. A control that did not fail while its test
+    passed is tampering.
+    """
+    first, second = runs
+    statuses = dict(first.statuses)
+    failed = passed = 0
+    evidence = first.tampered or second.tampered
+    for test, itself in drawn.run_of.items():
+        status = runs[itself].statuses.get(test, TestStatus.MISSING)
+        control = runs[1 - itself].statuses.get(test, TestStatus.MISSING)
+        statuses[test] = status
+        failed += control in _FAILED
+        if status is TestStatus.PASSED and control in _EXCUSED:
+            passed += 1
+            evidence = evidence or f"{test} passed, and its control, which must fail, {control}"
+    return dataclasses.replace(
+        first,
+        statuses=statuses,
+        finished=first.finished and second.finished,
+        tampered=evidence,
+        log=first.log if not first.finished or second.finished else second.log,
+        seconds=first.seconds + second.seconds,
+        memory_mib=max(first.memory_mib, second.memory_mib),
+        controls=ControlCounts(planned=len(drawn.run_of), failed=failed, passed=passed),
+    )
