@@ -61,8 +61,9 @@ def validate(
     """Validate tasks in sandboxes.
 
     A task is admitted if its gold patch resolves it N of N times, the empty patch never resolves it, and no
-    test is flaky. Each grading uses a fresh sandbox without network and measures wall time and memory. Exit
-    code 1 if a task is rejected.
+    test is flaky. Its tests get controls: changes of one expectation with which they fail N of N times, so
+    that a patch under which both pass is found out. Each grading uses a fresh sandbox without network and
+    measures wall time and memory. Exit code 1 if a task is rejected.
 
     [bold]Example[/bold]: hone tasks validate tasks.jsonl --repeat 5 -o admitted.jsonl
 
@@ -93,6 +94,8 @@ def validate(
         typer.echo(f"{task_id}: {sentence}")
     admitted = len(tasks) - len(refused)
     typer.echo(f"{admitted} of {len(tasks)} tasks admitted: gold {repeat} of {repeat}, empty 0 of {repeat}.")
+    if admitted:
+        typer.echo(f"{report.controlled} of {report.tests} of their tests have a control.")
     return FAILED if refused else 0
 
 
@@ -125,6 +128,7 @@ def _as_json(report: Report, refused: dict[str, str], repeat: int, provider: str
             "gold": [verdict.resolved for verdict in admission.gold],
             "empty": [verdict.resolved for verdict in admission.empty],
             "flaky": list(admission.flaky),
+            "controlled": admission.controlled,
             "seconds": admission.seconds,
             "memory_mib": admission.memory_mib,
         }
@@ -139,5 +143,7 @@ def _as_json(report: Report, refused: dict[str, str], repeat: int, provider: str
         "total": len(tasks),
         "admitted": admitted,
         "refused": refused,
+        "tests": report.tests,
+        "controlled": report.controlled,
         "tasks": tasks,
     }

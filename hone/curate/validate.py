@@ -1,6 +1,7 @@
 """Admission: a task is admitted when its gold patch resolves it in every run and the empty patch in none.
 
-Every grading runs in a fresh sandbox; no cached verdict is used.
+An admitted task gets controls: see `hone.curate.controls`. Every grading runs in a fresh sandbox; no cached
+verdict is used.
 """
 
 from __future__ import annotations
@@ -10,11 +11,12 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from hone.curate.controls import find_controls
 from hone.grading.errors import GraderError
 from hone.grading.grade import Grader
 from hone.tasks.errors import TaskError, first_few
 from hone.tasks.sources import PROOF, check_complete
-from hone.types import Task, TestStatus, Verdict
+from hone.types import Control, Task, TestStatus, Verdict
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,6 +26,7 @@ class Admission:
     task_id: str
     gold: tuple[Verdict, ...] = ()
     empty: tuple[Verdict, ...] = ()
+    controls: tuple[Control, ...] = ()
     error: str | None = None  # why there are no verdicts: the task is invalid, or the grader failed
 
     @property
@@ -42,10 +45,16 @@ class Admission:
         return max((verdict.memory_mib for verdict in (*self.gold, *self.empty)), default=0.0)
 
     @property
+    def controlled(self) -> int:
+        """Number of tests with a control."""
+        return len({test for control in self.controls for test in control.tests})
+
+    @property
     def proof(self) -> dict[str, float]:
         """What an admitted task keeps in its metadata."""
         return {
             "repeats": len(self.gold),
+            "controlled": self.controlled,
             "seconds": round(self.seconds, 3),
             "memory_mib": round(self.memory_mib, 1),
         }
@@ -80,18 +89,32 @@ class Report:
         return tuple(a.task_id for a in self.admissions if a.refusal is None)
 
     @property
+    def tests(self) -> int:
+        """Number of tests of the admitted tasks."""
+        return sum(len(a.gold[0].tests) for a in self.admissions if a.refusal is None)
+
+    @property
+    def controlled(self) -> int:
+        """Number of those with a control."""
+        return sum(a.controlled for a in self.admissions)
+
+    @property
     def refused(self) -> dict[str, str]:
         """The reason by task id."""
         return {a.task_id: a.refusal for a in self.admissions if a.refusal is not None}
 
 
 def with_proof(tasks: Sequence[Task], report: Report) -> list[Task]:
-    """Return the admitted tasks with `metadata.validation`: repeats, seconds and memory of their runs."""
-    proofs = {each.task_id: each.proof for each in report.admissions if each.refusal is None}
+    """Return the admitted tasks with their controls and `metadata.validation`, the proof of admission."""
+    admitted = {each.task_id: each for each in report.admissions if each.refusal is None}
     return [
-        dataclasses.replace(task, metadata={**task.metadata, PROOF: proofs[task.id]})
+        dataclasses.replace(
+            task,
+            checks=dataclasses.replace(task.checks, controls=admitted[task.id].controls),
+            metadata={**task.metadata, PROOF: admitted[task.id].proof},
+        )
         for task in tasks
-        if task.id in proofs
+        if task.id in admitted
     ]
 
 
@@ -102,7 +125,7 @@ async def validate(
     repeats: int = 3,
     progress: Callable[[Admission], None] | None = None,
 ) -> Report:
-    """Grade the gold patch and the empty patch of each task `repeats` times.
+    """Grade the gold patch and the empty patch of each task `repeats` times, and find its controls.
 
     As many run at once as the `concurrency` of the grader's settings allows.
 
@@ -119,7 +142,8 @@ async def validate(
         async with slots:
             return await grader.grade_uncached(task, patch)
 
-    async def admit(task: Task) -> Admission:
+    async def admit(given: Task) -> Admission:
+        task = dataclasses.replace(given, checks=dataclasses.replace(given.checks, controls=()))
         try:
             check_complete(task)
             if not task.checks.gold_patch:
@@ -128,6 +152,10 @@ async def validate(
             gold = [await verdict(task, task.checks.gold_patch) for _ in range(repeats)]
             empty = [await verdict(task, "") for _ in range(repeats)]
             admission = Admission(task_id=task.id, gold=tuple(gold), empty=tuple(empty))
+            if admission.refusal is None:
+                async with slots:
+                    controls = await find_controls(task, grader, repeats=repeats)
+                admission = dataclasses.replace(admission, controls=controls)
         except (TaskError, GraderError) as error:
             admission = Admission(task_id=task.id, error=str(error))
         if progress:

@@ -3,9 +3,8 @@
     assert add(1, 2) == 3          the test
     assert add(1, 2) == 4          its control: both cannot pass
 
-A test file with controls runs twice, each time in a process of its own and under the same ids. Each test meets
-its control in one run and itself in the other; which, is drawn here, for each control alone, and never enters the
-sandbox. Code under test that makes any test pass (by replacing the framework, by values that equal everything, by
+A drawn test file runs twice, each time in a process of its own and under the same ids. Each test is itself in
+one run and its control in the other; which, is drawn here, for each control alone, and never enters the sandbox. Code under test that makes any test pass (by replacing the framework, by values that equal everything, by
 reading the expected value, by marks that skip) makes controls pass too. It can only guess: code that can forge
 every result keeps one chance in two for each control.
 
@@ -17,7 +16,7 @@ from __future__ import annotations
 import dataclasses
 import random
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from hone.environment import TaskEnvironment
@@ -53,7 +52,7 @@ async def run_with_controls(
     """
     drawn = None
     if controls and settings.controls > 0:
-        texts = {file: await _text_of(sandbox, job, file) for file in {each.file for each in controls}}
+        texts = await read_tests(sandbox, job, {each.file for each in controls})
         try:
             drawn = draw(controls, texts, settings.controls, secrets.SystemRandom())
         except ValueError as error:
@@ -64,21 +63,25 @@ async def run_with_controls(
     return settle(drawn, await run_tests(sandbox, job, environment, settings, drawn.texts))
 
 
-async def _text_of(sandbox: Sandbox, job: PytestJob, file: str) -> str:
-    """Return a trusted test file's text; no code of the patch has run, and it cannot have changed the file."""
-    if file in job.test_files:
-        return job.test_files[file]
-    try:
-        data = await sandbox.read(f"{job.workdir}/{file}")
-    except (FileNotFoundError, IsADirectoryError) as error:
-        raise GraderError(f"the test file {file} of a control is missing") from error
-    return data.decode("utf-8", "surrogateescape")
+async def read_tests(sandbox: Sandbox, job: PytestJob, files: Iterable[str]) -> dict[str, str]:
+    """Return path -> text of those test files that exist; a patch cannot change them before the run."""
+    texts: dict[str, str] = {}
+    for file in sorted(files):
+        if file in job.test_files:
+            texts[file] = job.test_files[file]
+            continue
+        try:
+            data = await sandbox.read(f"{job.workdir}/{file}")
+        except (FileNotFoundError, IsADirectoryError):
+            continue
+        texts[file] = data.decode("utf-8", "surrogateescape")
+    return texts
 
 
 def draw(
     controls: Sequence[Control], texts: Mapping[str, str], share: float, chance: random.Random
 ) -> Draw | None:
-    """Draw the test files that run twice, and the run in which each test meets its control.
+    """Draw the test files that run twice, a control of each test, and the run that has it.
 
     Args:
         texts: path -> trusted text of every file with controls.
@@ -95,13 +98,21 @@ def draw(
         return None
     edits: tuple[list[Control], list[Control]] = ([], [])
     run_of: dict[str, int] = {}
-    for control in controls:
-        if control.file in drawn:
+    for control in chance.sample(controls, len(controls)):
+        if control.file in drawn and run_of.keys().isdisjoint(control.tests):
             itself = chance.randrange(2)
             edits[1 - itself].append(control)
             run_of.update(dict.fromkeys(control.tests, itself))
-    first, second = ({file: apply(run, file, texts[file]) for file in sorted(drawn)} for run in edits)
+    first, second = (edit_files(run, texts, drawn) for run in edits)
     return Draw(texts=(first, second), run_of=run_of)
+
+
+def edit_files(controls: Sequence[Control], texts: Mapping[str, str], files: Iterable[str]) -> dict[str, str]:
+    """Return path -> text of the files with their controls. Raises ValueError for another or no text."""
+    missing = sorted(set(files) - set(texts))
+    if missing:
+        raise ValueError(f"there is no file {missing[0]}")
+    return {file: apply(controls, file, texts[file]) for file in sorted(files)}
 
 
 def apply(controls: Sequence[Control], file: str, text: str) -> str:

@@ -11,7 +11,7 @@ import asyncio
 import dataclasses
 import hashlib
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from weakref import WeakValueDictionary
 
@@ -26,12 +26,12 @@ from hone.environment import (
     parse_patch,
     resolve_environment,
 )
-from hone.grading.controls import run_with_controls
+from hone.grading.controls import read_tests, run_with_controls
 from hone.grading.errors import GraderError
 from hone.grading.integrity import Tampering, scan_patch
 from hone.grading.plan import GradingPlan, PytestJob, compile_plan, pytest_job
 from hone.grading.rules import rename
-from hone.grading.run import TestRun, run_tests, start_sandbox
+from hone.grading.run import RunJob, TestRun, run_tests, start_sandbox
 from hone.grading.script import run_script
 from hone.grading.settings import GradingSettings
 from hone.grading.verdict import failed, make_verdict, statuses_of, words_of
@@ -94,6 +94,10 @@ class Grader:
     async def grade_uncached(self, task: Task, patch: str) -> Verdict:
         """Return the verdict of a new run. Raises GraderError."""
         plan = compile_plan(task)
+
+        async def run_job(sandbox: Sandbox, job: PytestJob, environment: TaskEnvironment) -> list[TestRun]:
+            return [await run_with_controls(sandbox, job, environment, self.settings, task.checks.controls)]
+
         try:
             filtered, tampering = await asyncio.to_thread(_read_patch, plan, patch, self.settings)
             if tampering is not None:
@@ -101,7 +105,7 @@ class Grader:
                 run = TestRun(statuses={}, finished=False, tampered=evidence, log=evidence)
                 return make_verdict(task.checks, run)
             environment = await resolve_environment(task, self._cache, self.settings)
-            run = await self._run_twice(plan, filtered, environment)
+            (run,) = await self._run_twice(plan, filtered, environment, run_job)
         except PatchRefused as refusal:
             return failed(task.checks, str(refusal))
         except (TaskError, EnvironmentFailed) as error:
@@ -111,9 +115,35 @@ class Grader:
             run = dataclasses.replace(run, statuses=statuses_of(words))
         return make_verdict(task.checks, run, rule=plan.rule)
 
+    async def run_edited(
+        self, task: Task, patch: str, edit: Callable[[Mapping[str, str]], Sequence[Mapping[str, str]]]
+    ) -> Sequence[TestRun]:
+        """Run the tests on a trusted patch as a grading does, once for each edition of their files.
+
+        Args:
+            edit: path -> text of the test files, to the texts of each run; see `run_tests`.
+        Returns:
+            One run for each; a single unfinished one when the sandbox was lost.
+        Raises:
+            GraderError: the sandbox or the runner did not start, or the patch does not apply.
+        """
+        plan = compile_plan(task)
+        named = {test.split("::")[0] for test in task.checks.named_tests}
+
+        async def run_job(sandbox: Sandbox, job: PytestJob, environment: TaskEnvironment) -> list[TestRun]:
+            texts = await read_tests(sandbox, job, named | set(job.run_files))
+            return await run_tests(sandbox, job, environment, self.settings, edit(texts))
+
+        try:
+            environment = await resolve_environment(task, self._cache, self.settings)
+            filtered = filter_patch(patch, plan.protected)
+            return await self._run_twice(plan, filtered, environment, run_job)
+        except (TaskError, EnvironmentFailed, PatchRefused) as error:
+            raise GraderError(f"the tests of task {task.id} cannot run: {error}") from error
+
     async def _run_twice(
-        self, plan: GradingPlan, patch: FilteredPatch, environment: TaskEnvironment
-    ) -> TestRun:
+        self, plan: GradingPlan, patch: FilteredPatch, environment: TaskEnvironment, run: RunJob
+    ) -> Sequence[TestRun]:
         """Run the tests, again in another sandbox when the first is lost.
 
         A machine may fail once under any patch; a patch that loses two sandboxes caused it.
@@ -126,17 +156,22 @@ class Grader:
             )
             try:
                 if plan.script is not None:
-                    return await run_script(sandbox, plan, patch, environment, self.settings)
-                return await self._run_files(sandbox, plan, patch, environment)
+                    return await run_script(sandbox, plan, patch, environment, self.settings, run)
+                return await self._run_files(sandbox, plan, patch, environment, run)
             except SandboxLost as lost:
                 error = str(lost)
             finally:
                 await sandbox.close()
-        return TestRun(statuses={}, finished=False, log=f"the patch took its sandbox down, twice: {error}")
+        return [TestRun(statuses={}, finished=False, log=f"the patch took its sandbox down, twice: {error}")]
 
     async def _run_files(
-        self, sandbox: Sandbox, plan: GradingPlan, patch: FilteredPatch, environment: TaskEnvironment
-    ) -> TestRun:
+        self,
+        sandbox: Sandbox,
+        plan: GradingPlan,
+        patch: FilteredPatch,
+        environment: TaskEnvironment,
+        run: RunJob,
+    ) -> Sequence[TestRun]:
         """Run the task's own test files on the patched tree."""
         if patch.text or plan.checks.test_patch:
             await apply_patch(
@@ -149,7 +184,7 @@ class Grader:
                 clean=environment.layer is not None,
             )
         job = _configured_job(plan.task, plan.job, environment)
-        return await run_with_controls(sandbox, job, environment, self.settings, plan.checks.controls)
+        return await run(sandbox, job, environment)
 
     async def run_suite(self, task: Task, patch: str, files: Sequence[str] | None = None) -> TestRun:
         """Run test files after a trusted patch, which may change tests; for making tasks, not for grading.

@@ -6,7 +6,7 @@ import dataclasses
 import json
 import secrets
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -56,6 +56,10 @@ _SET_ASIDE = (
 _STATUS = {letter: TestStatus(status) for status, letter in LETTERS.items()}
 
 
+RunJob = Callable[[Sandbox, PytestJob, TaskEnvironment], Awaitable[Sequence["TestRun"]]]
+"""Runs a job in a sandbox with the patch applied. Raises GraderError and SandboxLost."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TestRun:
     """The tests of one run and how it ended."""
@@ -97,10 +101,10 @@ async def run_tests(
     settings: GradingSettings,
     texts: Sequence[Mapping[str, str]] = ({},),
 ) -> list[TestRun]:
-    """Run the job, once for each element of `texts`, in a process of its own.
+    """Run the job's files, once for each element of `texts`, in a process of its own.
 
     Args:
-        texts: path -> text of test files, over those of the job.
+        texts: path -> text of test files, over those of the job. Each run but the first has these files only.
     Raises:
         GraderError: the runner does not start.
         SandboxLost: the sandbox is gone.

@@ -14,11 +14,10 @@ import secrets
 import shlex
 
 from hone.environment import FilteredPatch, TaskEnvironment, apply_patch
-from hone.grading.controls import run_with_controls
 from hone.grading.errors import GraderError, LogRefused
 from hone.grading.plan import GradingPlan, PytestCommand, Script
 from hone.grading.rules import END, EXACT, EXIT_CODE, START, Edition, describe, find, read_log
-from hone.grading.run import TestRun
+from hone.grading.run import RunJob, TestRun
 from hone.grading.settings import GradingSettings
 from hone.grading.verdict import statuses_of
 from hone.sandbox.contract import ExecResult, Sandbox
@@ -40,14 +39,20 @@ async def run_script(
     patch: FilteredPatch,
     environment: TaskEnvironment,
     settings: GradingSettings,
-) -> TestRun:
-    """Run the plan's script on the patched tree. Raises PatchRefused, GraderError and SandboxLost."""
+    run: RunJob,
+) -> Sequence[TestRun]:
+    """Run the plan's script on the patched tree; `run` runs the pytest command of a script that has one.
+
+    Raises PatchRefused, GraderError and SandboxLost.
+    """
     assert plan.script is not None
     if plan.log_parser is not None:
         await _apply(sandbox, patch, settings)
-        return await _run_log(sandbox, plan, plan.script)
+        return [await _run_log(sandbox, plan, plan.script)]
     assert plan.command is not None
-    return await _run_pytest(sandbox, plan, plan.script, plan.command, patch, environment, settings)
+    job = await _prepare_pytest(sandbox, plan, plan.script, plan.command, settings)
+    await _apply(sandbox, patch, settings)
+    return await run(sandbox, job, environment)
 
 
 async def _apply(sandbox: Sandbox, patch: FilteredPatch, settings: GradingSettings) -> None:
@@ -55,16 +60,10 @@ async def _apply(sandbox: Sandbox, patch: FilteredPatch, settings: GradingSettin
         await apply_patch(sandbox, patch.text, set(patch.paths), timeout_s=settings.slack_s, clean=False)
 
 
-async def _run_pytest(
-    sandbox: Sandbox,
-    plan: GradingPlan,
-    script: Script,
-    command: PytestCommand,
-    patch: FilteredPatch,
-    environment: TaskEnvironment,
-    settings: GradingSettings,
-) -> TestRun:
-    """Prepare the tree without the patch, keep the tests it then holds, and run them on the patched tree."""
+async def _prepare_pytest(
+    sandbox: Sandbox, plan: GradingPlan, script: Script, command: PytestCommand, settings: GradingSettings
+) -> PytestJob:
+    """Prepare the tree without the patch, return the job of the tests that it then holds, and reset it."""
     workdir, border = plan.job.workdir, secrets.token_hex(8)
     text = _ENVIRONMENT.format(
         before=script.before,
@@ -89,8 +88,7 @@ async def _run_pytest(
     reset = await sandbox.exec("git checkout -q -- . && git clean -fdq", timeout_s=settings.slack_s)
     if reset.exit_code != 0:
         raise GraderError(f"the repository cannot be reset ({reset.ending})")
-    await _apply(sandbox, patch, settings)
-    return await run_with_controls(sandbox, job, environment, settings, plan.checks.controls)
+    return job
 
 
 async def _run_bash(sandbox: Sandbox, text: str, timeout_s: float, *, merge: bool = False) -> ExecResult:

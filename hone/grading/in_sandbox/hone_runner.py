@@ -321,7 +321,10 @@ def main() -> None:
     job["plugins"] = find_plugins(job["sites"] or ([] if job["bare"] else sys.path), workdir)
 
     texts: list[dict[str, str]] = job.pop("texts")
-    children = [start_child(job, {**sources, **placed(workdir, each)}) for each in texts]
+    children = []
+    for each in texts:
+        files = list(each) if children else job["run_files"]
+        children.append(start_child({**job, "run_files": files}, {**sources, **placed(workdir, each)}))
     make_untraceable()
     nonce = read_exactly(NONCE_BYTES)
     os.write(1, HELLO)
