@@ -4,9 +4,10 @@
     assert add(1, 2) == 4          its control: both cannot pass
 
 A drawn test file runs twice, each time in a process of its own and under the same ids. Each test is itself in
-one run and its control in the other; which, is drawn here, for each control alone, and never enters the sandbox. Code under test that makes any test pass (by replacing the framework, by values that equal everything, by
-reading the expected value, by marks that skip) makes controls pass too. It can only guess: code that can forge
-every result keeps one chance in two for each control.
+one run and its control in the other; which, is drawn here, for each control alone, and never enters the
+sandbox. Code under test that makes any test pass (by replacing the framework, by values that equal
+everything, by reading the expected value, by marks that skip) makes controls pass too. It can only guess:
+code that can forge every result keeps one chance in two for each control.
 
 Controls are found when a task is validated (`hone.curate.controls`).
 """
@@ -116,7 +117,7 @@ def edit_files(controls: Sequence[Control], texts: Mapping[str, str], files: Ite
 
 
 def apply(controls: Sequence[Control], file: str, text: str) -> str:
-    """Return the text of a file with those of the controls that are its. Raises ValueError for another text."""
+    """Return the text of a file with its controls among these. Raises ValueError for another text."""
     data = text.encode("utf-8", "surrogateescape")
     for control in sorted(controls, key=lambda each: each.start, reverse=True):
         if control.file != file:
