@@ -16,7 +16,7 @@ from hone.grading.grade import Grader
 from hone.grading.plan import compile_plan
 from hone.grading.rules import rename
 from hone.grading.run import TestRun
-from hone.tasks.controls import CONTROLS, EDITS, Edit, TestFunction, propose
+from hone.tasks.controls import CONTROLS, EDITS, Edit, TestFunction, best, propose
 from hone.types import Control, Task, TestStatus
 
 
@@ -63,17 +63,16 @@ def _edited(functions: Sequence[TestFunction], texts: Mapping[str, str], number:
 
 
 def _failing(function: TestFunction, plain: TestRun, tried: Sequence[TestRun]) -> tuple[Control, ...]:
-    """Return the function's first controls of those that most of its passing tests fail with."""
+    """Return the best controls of a function: of the edits that most of its tests fail with."""
     passing = [test for test in function.tests if plain.statuses.get(test) is TestStatus.PASSED]
     hits: list[tuple[Edit, tuple[str, ...]]] = []
     for edit, run in zip(function.edits, tried, strict=False):
         if run.finished and run.tampered is None:
             hits.append((edit, tuple(t for t in passing if run.statuses.get(t) is TestStatus.FAILED)))
     most = max((tests for _, tests in hits), key=len, default=())
-    if not most:
-        return ()
-    same = [function.control(edit, tests) for edit, tests in hits if tests == most]
-    return tuple(same[:CONTROLS])
+    return tuple(
+        function.control(edit, most) for edit in best([e for e, tests in hits if tests == most]) if most
+    )
 
 
 async def _confirm(

@@ -61,6 +61,7 @@ class Edit:
     start: int  # offset in the UTF-8 bytes
     old: str
     new: str
+    weak: bool = False  # negates an assertion, so that values which equal everything fail it too
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,6 +76,12 @@ class TestFunction:
 
     def control(self, edit: Edit, tests: tuple[str, ...]) -> Control:
         return Control(file=self.file, start=edit.start, old=edit.old, new=edit.new, tests=tests)
+
+
+def best(edits: Sequence[Edit]) -> list[Edit]:
+    """Return the edits to keep of those that the same tests fail with: a weak one only alone."""
+    strong = [edit for edit in edits if not edit.weak]
+    return strong[:CONTROLS] or list(edits[:1])
 
 
 def propose(texts: Mapping[str, str], tests: frozenset[str]) -> list[TestFunction]:
@@ -152,7 +159,7 @@ class _Module:
         """Return the edits of one assertion, best first; none for other nodes."""
         match node:
             case ast.Assert(test=test):
-                return [*self._condition(test), self._replace(test, f"not ({self._source(test)})")]
+                return [*self._condition(test), self._replace(test, f"not ({self._source(test)})", weak=True)]
             case ast.Call(func=ast.Attribute(attr=name) | ast.Name(id=name), args=args):
                 if name in _RAISES | _WARNS and args:
                     return self._exception(node, name)
@@ -187,7 +194,7 @@ class _Module:
             edits += [self._replace(arg, f"[{self._source(arg)}]") for arg in values[:2][-1:]]
         if name in _OPPOSITE:
             end = self._span(call.func)[1]
-            edits.append(Edit(start=end - len(name.encode()), old=name, new=_OPPOSITE[name]))
+            edits.append(Edit(start=end - len(name), old=name, new=_OPPOSITE[name], weak=True))
         return edits
 
     def _arguments(self, call: ast.Call) -> list[Edit]:
@@ -226,7 +233,7 @@ class _Module:
         end = self._span(last)[1]
         on_own_line = last.lineno > function.lineno
         line = "\n" + " " * function.body[0].col_offset if on_own_line else "; "
-        return Edit(start=end, old="", new=f"{line}assert not 1")
+        return Edit(start=end, old="", new=f"{line}assert not 1", weak=True)
 
     def _span(self, node: ast.expr | ast.stmt) -> tuple[int, int]:
         assert node.end_lineno is not None
@@ -238,8 +245,8 @@ class _Module:
         start, end = self._span(node)
         return self.data[start:end].decode()
 
-    def _replace(self, node: ast.expr, new: str) -> Edit:
-        return Edit(start=self._span(node)[0], old=self._source(node), new=new)
+    def _replace(self, node: ast.expr, new: str, *, weak: bool = False) -> Edit:
+        return Edit(start=self._span(node)[0], old=self._source(node), new=new, weak=weak)
 
 
 def _walk(function: Function) -> Iterator[ast.AST]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
-from hone.tasks.controls import CONTROLS, propose
+from hone.tasks.controls import best, propose
 from hone.tasks.curriculum.bug import MARK, Bug, Draw, Edit
 from hone.tasks.diffs import file_diff
 from hone.types import Checks, Commit, Control, Environment, Task
@@ -192,7 +192,7 @@ def _controls(test_files: Mapping[str, str], tests: Sequence[str]) -> tuple[Cont
     return tuple(
         function.control(edit, function.tests)
         for function in propose(test_files, frozenset(tests))
-        for edit in function.edits[:CONTROLS]
+        for edit in best(function.edits)
     )
 
 
