@@ -63,15 +63,18 @@ def _edited(functions: Sequence[TestFunction], texts: Mapping[str, str], number:
 
 
 def _failing(function: TestFunction, plain: TestRun, tried: Sequence[TestRun]) -> tuple[Control, ...]:
-    """Return the best controls of a function: of the edits that most of its tests fail with."""
+    """Return the controls of a function that most of its tests fail with; weak ones count half."""
     passing = [test for test in function.tests if plain.statuses.get(test) is TestStatus.PASSED]
-    hits: list[tuple[Edit, tuple[str, ...]]] = []
+    hits: dict[Edit, tuple[str, ...]] = {}
     for edit, run in zip(function.edits, tried, strict=False):
         if run.finished and run.tampered is None:
-            hits.append((edit, tuple(t for t in passing if run.statuses.get(t) is TestStatus.FAILED)))
-    most = max((tests for _, tests in hits), key=len, default=())
+            hits[edit] = tuple(t for t in passing if run.statuses.get(t) is TestStatus.FAILED)
+    chosen = max(hits, key=lambda edit: len(hits[edit]) * (1 if edit.weak else 2), default=None)
+    if chosen is None or not hits[chosen]:
+        return ()
     return tuple(
-        function.control(edit, most) for edit in best([e for e, tests in hits if tests == most]) if most
+        function.control(edit, hits[edit])
+        for edit in best([edit for edit in hits if hits[edit] == hits[chosen]])
     )
 
 
