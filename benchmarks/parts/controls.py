@@ -5,25 +5,30 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hone.curate.validate import count_controlled
-from hone.types import Task
+from hone.types import Control, Task
 
 
 def controls_of(tasks: Sequence[Task]) -> dict[str, float]:
-    """Return the share of the tasks' tests with a control, and the share whose control negates an assertion.
+    """Return the share of the tasks' tests with a control, and the shares with a control of a lesser kind.
 
-    Such a control is found out by fewer ways of tampering than a changed expectation.
+    A list of an expected value can be told from the value by its text; a negated assertion also fails for
+    values that equal everything.
     """
     tests = sum(len(task.checks.named_tests) for task in tasks)
-    controlled = sum(count_controlled(task.checks.controls) for task in tasks)
-    negating = sum(
-        count_controlled([control for control in task.checks.controls if _negates(control.old, control.new)])
-        for task in tasks
-    )
+
+    def share(kind: tuple[str, ...]) -> float:
+        counts = (count_controlled([c for c in task.checks.controls if _kind(c) in kind]) for task in tasks)
+        return round(sum(counts) / tests, 4) if tests else 0.0
+
     return {
-        "controlled": round(controlled / tests, 4) if tests else 0.0,
-        "controlled_by_negation": round(negating / tests, 4) if tests else 0.0,
+        "controlled": share(("value", "form", "truth")),
+        "controlled_by_form": share(("form",)),
+        "controlled_by_negation": share(("truth",)),
     }
 
 
-def _negates(old: str, new: str) -> bool:
-    return not old or new.startswith("not (") or (old.startswith("assert") and new.startswith("assert"))
+def _kind(control: Control) -> str:
+    if control.new == f"[{control.old}]":
+        return "form"
+    negates = control.new.startswith("not (") or control.old.startswith("assert")
+    return "truth" if negates or not control.old else "value"

@@ -16,7 +16,7 @@ from hone.grading.grade import Grader
 from hone.grading.plan import compile_plan
 from hone.grading.rules import rename
 from hone.grading.run import TestRun
-from hone.tasks.controls import CONTROLS, EDITS, Edit, TestFunction, best, propose
+from hone.tasks.controls import CONTROLS, EDITS, Edit, Kind, TestFunction, best, propose
 from hone.types import Control, Task, TestStatus
 
 
@@ -63,13 +63,13 @@ def _edited(functions: Sequence[TestFunction], texts: Mapping[str, str], number:
 
 
 def _failing(function: TestFunction, plain: TestRun, tried: Sequence[TestRun]) -> tuple[Control, ...]:
-    """Return the controls of a function that most of its tests fail with; weak ones count half."""
+    """Return the controls of a function that most of its tests fail with; a lesser kind counts less."""
     passing = [test for test in function.tests if plain.statuses.get(test) is TestStatus.PASSED]
     hits: dict[Edit, tuple[str, ...]] = {}
     for edit, run in zip(function.edits, tried, strict=False):
         if run.finished and run.tampered is None:
             hits[edit] = tuple(t for t in passing if run.statuses.get(t) is TestStatus.FAILED)
-    chosen = max(hits, key=lambda edit: len(hits[edit]) * (1 if edit.weak else 2), default=None)
+    chosen = max(hits, key=lambda edit: len(hits[edit]) * (len(Kind) - edit.kind), default=None)
     if chosen is None or not hits[chosen]:
         return ()
     return tuple(

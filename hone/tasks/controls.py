@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import ast
 import math
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from enum import IntEnum
 from itertools import chain, islice
 
 from hone.types import Control
@@ -21,6 +23,8 @@ CONTROLS = 2  # of each test, at most; one of them is drawn for each grading
 
 _RAISES = {"raises", "assertRaises", "assertRaisesRegex", "assertRaisesMessage"}
 _WARNS = {"warns", "assertWarns", "assertWarnsRegex", "assertWarnsMessage"}
+_EXCEPTIONS = ("TypeError", "KeyError", "RuntimeError", "IndexError", "AttributeError", "ValueError")
+_WARNINGS = ("DeprecationWarning", "FutureWarning", "RuntimeWarning", "UserWarning")
 _EQUAL = {
     f"assert{kind}Equal" for kind in ("", "List", "Tuple", "Dict", "Set", "Sequence", "MultiLine", "Count")
 }
@@ -54,6 +58,14 @@ _OPPOSITE = {
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
+class Kind(IntEnum):
+    """What an edit changes; of less use from kind to kind."""
+
+    VALUE = 0  # a constant or an exception, so that the text does not show the edit
+    FORM = 1  # another expression, into a list of itself
+    TRUTH = 2  # an assertion, into its opposite, which values that equal everything fail too
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Edit:
     """Text that takes the place of other text in a module."""
@@ -61,7 +73,7 @@ class Edit:
     start: int  # offset in the UTF-8 bytes
     old: str
     new: str
-    weak: bool = False  # negates an assertion, so that values which equal everything fail it too
+    kind: Kind = Kind.VALUE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,9 +91,9 @@ class TestFunction:
 
 
 def best(edits: Sequence[Edit]) -> list[Edit]:
-    """Return the edits to keep of those that the same tests fail with: a weak one only alone."""
-    strong = [edit for edit in edits if not edit.weak]
-    return strong[:CONTROLS] or list(edits[:1])
+    """Return the edits to keep of those that the same tests fail with: the first ones of the best kind."""
+    kind = min((edit.kind for edit in edits), default=Kind.VALUE)
+    return [edit for edit in edits if edit.kind == kind][: 1 if kind is Kind.TRUTH else CONTROLS]
 
 
 def propose(texts: Mapping[str, str], tests: frozenset[str]) -> list[TestFunction]:
@@ -159,7 +171,10 @@ class _Module:
         """Return the edits of one assertion, best first; none for other nodes."""
         match node:
             case ast.Assert(test=test):
-                return [*self._condition(test), self._replace(test, f"not ({self._source(test)})", weak=True)]
+                return [
+                    *self._condition(test),
+                    self._replace(test, f"not ({self._source(test)})", Kind.TRUTH),
+                ]
             case ast.Call(func=ast.Attribute(attr=name) | ast.Name(id=name), args=args):
                 if name in _RAISES | _WARNS and args:
                     return self._exception(node, name)
@@ -177,24 +192,27 @@ class _Module:
                 edits = list(chain.from_iterable(map(self._constant, sides)))
                 if isinstance(op, (ast.In, ast.NotIn, ast.Is, ast.IsNot)):
                     return edits
-                return [*edits, self._replace(right, f"[{self._source(right)}]")]
+                return [*edits, self._wrap(right)]
             case ast.Call(func=ast.Attribute()):  # such as text.startswith("a"), np.allclose(found, 2.0)
                 return self._arguments(test)
         return []
 
     def _exception(self, call: ast.Call, name: str) -> list[Edit]:
-        unrelated = ("BytesWarning", "ImportWarning") if name in _WARNS else ("BufferError", "EOFError")
-        free = next((each for each in unrelated if each not in self.text), unrelated[0])
-        return [self._replace(call.args[0], free), *self._arguments(call)]
+        """Return edits to two other exceptions, since one may be a base of the expected one."""
+        expected = self._source(call.args[0])
+        others = [each for each in (_WARNINGS if name in _WARNS else _EXCEPTIONS) if each != expected]
+        first = zlib.crc32(expected.encode()) % len(others)
+        chosen = (others[first], others[first - 1])
+        return [*(self._replace(call.args[0], other) for other in chosen), *self._arguments(call)]
 
     def _assert_call(self, call: ast.Call, name: str) -> list[Edit]:
         edits = self._arguments(call)
         values = [arg for arg in call.args if not isinstance(arg, ast.Starred)]
         if name in _EQUAL or name not in _OPPOSITE:
-            edits += [self._replace(arg, f"[{self._source(arg)}]") for arg in values[:2][-1:]]
+            edits += [self._wrap(arg) for arg in values[:2][-1:]]
         if name in _OPPOSITE:
             end = self._span(call.func)[1]
-            edits.append(Edit(start=end - len(name), old=name, new=_OPPOSITE[name], weak=True))
+            edits.append(Edit(start=end - len(name), old=name, new=_OPPOSITE[name], kind=Kind.TRUTH))
         return edits
 
     def _arguments(self, call: ast.Call) -> list[Edit]:
@@ -233,7 +251,7 @@ class _Module:
         end = self._span(last)[1]
         on_own_line = last.lineno > function.lineno
         line = "\n" + " " * function.body[0].col_offset if on_own_line else "; "
-        return Edit(start=end, old="", new=f"{line}assert not 1", weak=True)
+        return Edit(start=end, old="", new=f"{line}assert not 1", kind=Kind.TRUTH)
 
     def _span(self, node: ast.expr | ast.stmt) -> tuple[int, int]:
         assert node.end_lineno is not None
@@ -245,8 +263,11 @@ class _Module:
         start, end = self._span(node)
         return self.data[start:end].decode()
 
-    def _replace(self, node: ast.expr, new: str, *, weak: bool = False) -> Edit:
-        return Edit(start=self._span(node)[0], old=self._source(node), new=new, weak=weak)
+    def _replace(self, node: ast.expr, new: str, kind: Kind = Kind.VALUE) -> Edit:
+        return Edit(start=self._span(node)[0], old=self._source(node), new=new, kind=kind)
+
+    def _wrap(self, node: ast.expr) -> Edit:
+        return self._replace(node, f"[{self._source(node)}]", Kind.FORM)
 
 
 def _walk(function: Function) -> Iterator[ast.AST]:

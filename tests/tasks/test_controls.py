@@ -45,15 +45,15 @@ def edits(body: str, *, head: str = HEAD) -> list[tuple[str, str]]:
         ("assert 1 < f(1) <= 3", "3", "4"),
         ("assert f(1).startswith('ab')", "'ab'", "'ac'"),
         ("assert f(1) == f'{x}'", "f'{x}'", "[f'{x}']"),
-        ("with pytest.raises(ValueError):\n    f(1)", "ValueError", "BufferError"),
-        ("with pytest.raises((ValueError, KeyError)):\n    f(1)", "(ValueError, KeyError)", "BufferError"),
-        ("with pytest.warns(UserWarning, match='x'):\n    f(1)", "UserWarning", "BytesWarning"),
-        ("pytest.raises(ValueError, f, 1)", "ValueError", "BufferError"),
+        ("with pytest.raises(ValueError):\n    f(1)", "ValueError", "IndexError"),
+        ("with pytest.raises((ValueError, KeyError)):\n    f(1)", "(ValueError, KeyError)", "IndexError"),
+        ("with pytest.warns(UserWarning, match='x'):\n    f(1)", "UserWarning", "RuntimeWarning"),
+        ("pytest.raises(ValueError, f, 1)", "ValueError", "IndexError"),
         ("self.assertEqual(f(1), 3)", "3", "4"),
         ("self.assertEqual(f(1), other)", "other", "[other]"),
         ("self.assertTrue(f(1))", "assertTrue", "assertFalse"),
         ("self.assertIn(x, f(1))", "assertIn", "assertNotIn"),
-        ("self.assertRaisesRegex(ValueError, 'x', f)", "ValueError", "BufferError"),
+        ("self.assertRaisesRegex(ValueError, 'x', f)", "ValueError", "IndexError"),
         ("np.testing.assert_allclose(f(1), 2.0)", "2.0", "3.0"),
         ("mock.assert_called_once_with(3)", "3", "4"),
         ("mock.assert_called_once()", "assert_called_once", "assert_not_called"),
@@ -74,9 +74,10 @@ def test_every_expectation_of_a_test_may_be_changed() -> None:
     ]
 
 
-def test_exception_is_unrelated_to_those_of_the_module() -> None:
-    body = "with pytest.raises(BufferError):\n    f(1)"
-    assert edits(body)[0] == ("BufferError", "EOFError")
+def test_exception_may_become_either_of_two_others() -> None:
+    found = edits("with pytest.raises(LookupError):\n    f(1)")[:2]
+    assert [old for old, _ in found] == ["LookupError", "LookupError"]
+    assert len({new for _, new in found} - {"LookupError"}) == 2
 
 
 def test_function_on_one_line_gets_a_false_assertion_on_it() -> None:

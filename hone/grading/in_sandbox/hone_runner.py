@@ -183,12 +183,12 @@ def find_plugins(folders: list[str], workdir: str) -> list[str]:
     return sorted(module for module in modules if not module.startswith(UNWANTED))
 
 
-def make_untraceable() -> None:
-    """Forbid processes of the same user to trace this one or open its memory (PR_SET_DUMPABLE = 0)."""
+def set_traceable(traceable: bool) -> None:
+    """Permit or forbid processes of the same user to trace this one and open its memory (PR_SET_DUMPABLE)."""
     import _ctypes  # `ctypes` takes several milliseconds longer
 
     prctl = _ctypes.dlsym(_ctypes.dlopen(None, 0), "prctl")  # pyright: ignore[reportArgumentType]
-    if _ctypes.call_function(prctl, (4, 0, 0, 0, 0)):
+    if _ctypes.call_function(prctl, (4, int(traceable), 0, 0, 0)):
         raise OSError("prctl(PR_SET_DUMPABLE) failed")
 
 
@@ -205,6 +205,7 @@ def start_child(job: dict[str, Any], sources: dict[str, bytes]) -> Child:
     if pid == 0:
         try:
             os.setsid()
+            set_traceable(False)  # another run must not read this one's tests before it starts
             null = os.open(os.devnull, os.O_RDONLY)
             os.dup2(null, 0)
             os.dup2(log_write, 1)
@@ -217,6 +218,7 @@ def start_child(job: dict[str, Any], sources: dict[str, bytes]) -> Child:
             if os.read(gate_read, 1) != b"g":
                 os._exit(3)
             os.close(gate_read)
+            set_traceable(True)
             restore_environment()
             hone_session.run(job, sources, key, canaries, channel_write)  # does not return
         except BaseException as error:
@@ -327,7 +329,7 @@ def main() -> None:
     for each in texts:
         files = list(each) if children else job["run_files"]
         children.append(start_child({**job, "run_files": files}, {**sources, **placed(workdir, each)}))
-    make_untraceable()
+    set_traceable(False)
     nonce = read_exactly(NONCE_BYTES)
     os.write(1, HELLO)
     reports = []
