@@ -144,6 +144,28 @@ def test_every_attack_within_the_process_is_found(tmp_path: Path) -> None:
     check_found(ATTACKS, tmp_path)
 
 
+@pytest.mark.usefixtures("no_other_checks")
+def test_run_that_waits_cannot_be_read_by_the_one_before(tmp_path: Path) -> None:
+    """The function is right only while no memory of another process of the runner can be opened."""
+    probe = """import os
+opened = 0
+for pid in filter(str.isdigit, os.listdir("/proc")):
+    command = open(f"/proc/{pid}/cmdline", "rb").read()
+    if int(pid) not in (os.getpid(), os.getppid()) and b"hone_runner" in command:
+        try:
+            opened += bool(open(f"/proc/{pid}/mem", "rb"))
+        except OSError:
+            pass
+"""
+    attack = Attack(("test_total", "test_word"), "")
+    (task, _) = jobs_of({"a probe": attack}, tmp_path)["a probe"]
+    text = probe + RIGHT.replace("return a + b", "return a + b + opened")
+    patch = patch_of(prepare(task, tmp_path / "workspaces"), tmp_path, {"app.py": text})
+    (verdict,) = asyncio.run(grade_all({"a probe": (task, patch)}, tmp_path, controls=1)).values()
+    assert verdict.resolved, verdict.log
+    assert verdict.controls.failed == 2
+
+
 @pytest.mark.full
 def test_honest_patches_raise_no_alarm(tmp_path: Path) -> None:
     """With every check of Hone on, and all controls."""
