@@ -15,8 +15,8 @@ from hone.grading.controls import edit_files
 from hone.grading.grade import Grader
 from hone.grading.plan import compile_plan
 from hone.grading.rules import rename
-from hone.grading.run import TestRun
-from hone.tasks.controls import CONTROLS, EDITS, Edit, Kind, TestFunction, best, propose
+from hone.grading.run import Edition, TestRun
+from hone.tasks.controls import CONTROLS, Edit, Kind, TestFunction, best, propose
 from hone.types import Control, Task, TestStatus
 
 
@@ -33,9 +33,10 @@ async def find_controls(task: Task, grader: Grader, *, repeats: int) -> tuple[Co
         return ()
     functions: list[TestFunction] = []
 
-    def all_edits(texts: Mapping[str, str]) -> list[Mapping[str, str]]:
+    def all_edits(texts: Mapping[str, str]) -> list[Edition]:
         functions[:] = propose(texts, named)
-        return [{}, *(_edited(functions, texts, number) for number in range(EDITS))]
+        most = max((len(function.edits) for function in functions), default=0)
+        return [Edition(), *(_edited(functions, texts, number) for number in range(most))]
 
     named = await _named_tests(task, grader)
     plain, *tried = await grader.run_edited(task, task.checks.gold_patch, all_edits)
@@ -48,7 +49,7 @@ async def _named_tests(task: Task, grader: Grader) -> frozenset[str]:
     plan, checks = compile_plan(task), task.checks
     if plan.job.reported is not None:
         return frozenset(plan.job.reported)
-    (run,) = await grader.run_edited(task, checks.gold_patch, lambda _: [{}])
+    (run,) = await grader.run_edited(task, checks.gold_patch, lambda _: [Edition()])
     named = set(checks.named_tests)
     parser, repo = checks.parser, task.environment.repo
     return frozenset(
@@ -56,10 +57,11 @@ async def _named_tests(task: Task, grader: Grader) -> frozenset[str]:
     )
 
 
-def _edited(functions: Sequence[TestFunction], texts: Mapping[str, str], number: int) -> dict[str, str]:
+def _edited(functions: Sequence[TestFunction], texts: Mapping[str, str], number: int) -> Edition:
     """Return the files in which each function has its edit of that number, where it has so many."""
     edits = [each.control(each.edits[number], ()) for each in functions if number < len(each.edits)]
-    return edit_files(edits, texts, {edit.file for edit in edits})
+    edited = edit_files(edits, texts, {edit.file for edit in edits})
+    return Edition(texts=edited, files=tuple(edited))
 
 
 def _failing(function: TestFunction, plain: TestRun, tried: Sequence[TestRun]) -> tuple[Control, ...]:
@@ -98,13 +100,14 @@ async def _confirm(
         chosen = [controls[turn % len(controls)] for controls in found]
         turns.append({each: number >> turn % bits & 1 for each, number in zip(chosen, numbers, strict=True)})
 
-    def edit(texts: Mapping[str, str]) -> list[Mapping[str, str]]:
+    def edit(texts: Mapping[str, str]) -> list[Edition]:
         pairs = [
             edit_files([each for each, itself in turn.items() if itself != run], texts, files)
             for turn in turns
             for run in range(2)
         ]
-        return [{}, *({file: texts[file]} for file in files), *pairs]
+        alone = [{file: texts[file]} for file in files]
+        return [Edition(), *(Edition(texts=each, files=tuple(each)) for each in [*alone, *pairs])]
 
     plain, *runs = await grader.run_edited(task, task.checks.gold_patch, edit)
     if not runs or not all(run.finished and run.tampered is None for run in runs):

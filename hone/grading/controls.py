@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from hone.environment import TaskEnvironment
 from hone.grading.errors import GraderError
 from hone.grading.plan import PytestJob
-from hone.grading.run import TestRun, run_tests
+from hone.grading.run import Edition, TestRun, run_tests
 from hone.grading.settings import GradingSettings
 from hone.sandbox.contract import Sandbox
 from hone.types import Control, ControlCounts, TestStatus
@@ -36,7 +36,7 @@ _SUCCESS = (TestStatus.PASSED, TestStatus.XFAILED)  # of a fail-to-pass test, by
 class Draw:
     """The two runs of one grading with controls."""
 
-    texts: tuple[Mapping[str, str], Mapping[str, str]]  # of each run: path -> text of a test file
+    editions: tuple[Edition, Edition]  # of the first and the second run
     run_of: Mapping[str, int]  # test with a control -> the run in which it is itself
 
 
@@ -61,7 +61,7 @@ async def run_with_controls(
     if drawn is None:
         (run,) = await run_tests(sandbox, job, environment, settings)
         return run
-    return settle(drawn, await run_tests(sandbox, job, environment, settings, drawn.texts))
+    return settle(drawn, await run_tests(sandbox, job, environment, settings, drawn.editions))
 
 
 async def read_tests(sandbox: Sandbox, job: PytestJob, files: Iterable[str]) -> dict[str, str]:
@@ -105,7 +105,8 @@ def draw(
             edits[1 - itself].append(control)
             run_of.update(dict.fromkeys(control.tests, itself))
     first, second = (edit_files(run, texts, drawn) for run in edits)
-    return Draw(texts=(first, second), run_of=run_of)
+    editions = (Edition(texts=first), Edition(texts=second, files=tuple(second)))
+    return Draw(editions=editions, run_of=run_of)
 
 
 def edit_files(controls: Sequence[Control], texts: Mapping[str, str], files: Iterable[str]) -> dict[str, str]:

@@ -31,7 +31,7 @@ from hone.grading.errors import GraderError
 from hone.grading.integrity import Tampering, scan_patch
 from hone.grading.plan import GradingPlan, PytestJob, compile_plan, pytest_job
 from hone.grading.rules import rename
-from hone.grading.run import RunJob, TestRun, run_tests, start_sandbox
+from hone.grading.run import Edition, RunJob, TestRun, run_tests, start_sandbox
 from hone.grading.script import run_script
 from hone.grading.settings import GradingSettings
 from hone.grading.verdict import failed, make_verdict, statuses_of, words_of
@@ -116,12 +116,12 @@ class Grader:
         return make_verdict(task.checks, run, rule=plan.rule)
 
     async def run_edited(
-        self, task: Task, patch: str, edit: Callable[[Mapping[str, str]], Sequence[Mapping[str, str]]]
+        self, task: Task, patch: str, edit: Callable[[Mapping[str, str]], Sequence[Edition]]
     ) -> Sequence[TestRun]:
         """Run the tests on a trusted patch as a grading does, once for each edition of their files.
 
         Args:
-            edit: path -> text of the test files, to the texts of each run; see `run_tests`.
+            edit: path -> text of the test files, to the editions.
         Returns:
             One run for each; a single unfinished one when the sandbox was lost.
         Raises:

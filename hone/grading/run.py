@@ -61,6 +61,14 @@ RunJob = Callable[[Sandbox, PytestJob, TaskEnvironment], Awaitable[Sequence["Tes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Edition:
+    """The trusted files of one run of a job, over those of the job."""
+
+    texts: Mapping[str, str] = field(default_factory=dict[str, str])  # by path
+    files: tuple[str, ...] | None = None  # the test files to run; None: those of the job
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TestRun:
     """The tests of one run and how it ended."""
 
@@ -99,34 +107,40 @@ async def run_tests(
     job: PytestJob,
     environment: TaskEnvironment,
     settings: GradingSettings,
-    texts: Sequence[Mapping[str, str]] = ({},),
+    editions: Sequence[Edition] = (Edition(),),
 ) -> list[TestRun]:
-    """Run the job's files, once for each element of `texts`, in a process of its own.
+    """Run the job once for each edition, in a process of its own that never has the text of another edition.
 
-    Args:
-        texts: path -> text of test files, over those of the job. Each run but the first has these files only.
     Raises:
         GraderError: the runner does not start.
         SandboxLost: the sandbox is gone.
     """
+    edited = set[str].intersection(*(set(edition.texts) for edition in editions))
     fields = {
         **dataclasses.asdict(job),
-        "texts": [dict(each) for each in texts],
+        "test_files": {path: text for path, text in job.test_files.items() if path not in edited},
+        "edited": sorted(edited),
+        "runs": len(editions),
         "paths": environment.paths,
         "sites": environment.sites,
         "bare": environment.bare and job.python is None,
     }
-    body = json.dumps(fields).encode()
+    runs = [{"texts": dict(each.texts), "run_files": each.files or job.run_files} for each in editions]
     nonce = secrets.token_hex(16)
     wrapper = () if job.python else environment.wrapper
     aside = _SET_ASIDE if environment.image != "host" or job.python else ()
     result = await sandbox.exec(
         [*wrapper, *aside, job.python or environment.python, "-S", f"{RUNNER}/hone_runner.py"],
-        stdin=struct.pack("!I", len(body)) + body + nonce.encode(),
-        timeout_s=job.timeout_s * len(texts) + settings.slack_s,
+        stdin=_framed(fields) + nonce.encode() + _framed(runs),
+        timeout_s=job.timeout_s * len(editions) + settings.slack_s,
         env=job.env,
     )
-    return read_report(result.stdout, nonce, job, result.ending, runs=len(texts))
+    return read_report(result.stdout, nonce, job, result.ending, runs=len(editions))
+
+
+def _framed(value: Any) -> bytes:
+    body = json.dumps(value).encode()
+    return struct.pack("!I", len(body)) + body
 
 
 def read_report(output: bytes, nonce: str, job: PytestJob, ended: str, *, runs: int = 1) -> list[TestRun]:

@@ -36,12 +36,12 @@ def test_each_test_is_itself_in_one_run_and_its_control_in_the_other(seed: int, 
     drawn = draw(EVERY, TEXTS, share, random.Random(seed))
     if drawn is None:
         return
-    first, second = drawn.texts
+    first, second = (edition.texts for edition in drawn.editions)
     assert set(first) == set(second)
     for file in first:
         assert changed(first[file]) | changed(second[file]) == set(range(6))
         assert changed(first[file]).isdisjoint(changed(second[file]))
-        for run, texts in enumerate(drawn.texts):
+        for run, texts in enumerate((first, second)):
             for i in range(6):
                 assert (i in changed(texts[file])) == (drawn.run_of[f"{file}::test_{i}"] != run)
 
@@ -49,7 +49,7 @@ def test_each_test_is_itself_in_one_run_and_its_control_in_the_other(seed: int, 
 def test_share_is_that_of_files() -> None:
     chance = random.Random(0)
     draws = [draw(EVERY, TEXTS, 0.25, chance) for _ in range(2000)]
-    files = sum(len(drawn.texts[0]) for drawn in draws if drawn)
+    files = sum(len(drawn.editions[0].texts) for drawn in draws if drawn)
     assert 0.22 < files / 4000 < 0.28
     assert draw(EVERY, TEXTS, 0, chance) is None
     assert draw(EVERY, TEXTS, 1, chance) is not None
@@ -60,7 +60,8 @@ def test_test_with_several_controls_gets_one_of_them(seed: int) -> None:
     several = [control(0, "t.py::a"), control(1, "t.py::a"), control(2, "t.py::a", "t.py::b")]
     drawn = draw(several, TEXTS, 1, random.Random(seed))
     assert drawn is not None
-    assert len(changed(drawn.texts[0]["t.py"]) | changed(drawn.texts[1]["t.py"])) == 1
+    first, second = (edition.texts["t.py"] for edition in drawn.editions)
+    assert len(changed(first) | changed(second)) == 1
 
 
 @given(news=st.lists(st.text(st.characters(exclude_categories=("Cs",))), min_size=6, max_size=6))

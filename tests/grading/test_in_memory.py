@@ -137,7 +137,7 @@ def test_failed_preparation_of_a_script_is_a_grader_error(tmp_path: Path) -> Non
 def report(command: Command, **fields: object) -> ExecResult:
     """Answer as the runner inside does."""
     size = struct.unpack("!I", command.stdin[:4])[0]
-    nonce = command.stdin[4 + size :].decode()
+    nonce = command.stdin[4 + size :][:32].decode()
     whole = {
         "statuses": {},
         "finished": True,

@@ -45,11 +45,12 @@ def test_collected_task_is_scored_by_the_share_of_its_tests_that_pass() -> None:
 
 def _report(**changes: object) -> bytes:
     report = {"statuses": "ppp", "finished": True, "tampered": None, "exit_code": 1, "timed_out": False}
-    return json.dumps(report | {"seconds": 1.0, "memory_kib": 1024, "log": "", **changes}).encode()
+    return json.dumps([report | {"seconds": 1.0, "memory_kib": 1024, "log": "", **changes}]).encode()
 
 
 def _read(output: bytes) -> bool:
-    return make_verdict(CHECKS, read_report(output, NONCE, JOB, "exit code 0")).resolved
+    (run,) = read_report(output, NONCE, JOB, "exit code 0")
+    return make_verdict(CHECKS, run).resolved
 
 
 def test_exactly_one_report_with_the_nonce_counts() -> None:

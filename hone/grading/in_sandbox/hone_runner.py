@@ -1,18 +1,20 @@
 """The trusted test runner: `python3 -S hone_runner.py` inside the grading sandbox.
 
-    parent (this file)                                child (hone_session.py), one for each run
-    imports pytest, restores the test files, forks    waits for its gate
-    makes itself untraceable, reads the nonce,
-    says hello, opens one gate after the other        imports the code under test, runs pytest
+    parent (this file)                                child (hone_session.py), one for each edition
+    imports pytest, restores the test files, forks    waits at its gate
+    makes itself untraceable, reads the nonce and
+    the editions, says hello, one after the other:
+    restores an edition, sends it to the child        imports the code under test, runs pytest
     checks and counts records  <--- channel -------  sends records, each with the run's key
     prints one line, framed by the nonce              exits
 
 Invariants: no code of the repository runs in the parent or before the gate opens; the child never holds the
-nonce or the parent's output; the child's output is a log for people and is never parsed. Python starts
-without `site` and without variables that name modules, so that `Outside` comes before every import.
+nonce, the parent's output or another edition of the tests; the child's output is a log for people and is
+never parsed. Python starts without `site` and without variables that name modules, so that `Outside` comes
+before every import.
 
 Uses the standard library and pytest only, Python 3.8 or later: an image has its own interpreter. Standard
-input: the job as length-prefixed JSON, then the nonce, 32 bytes.
+input: the job as JSON, the nonce (32 bytes), the editions as JSON; JSON follows its length in four bytes.
 """
 
 from __future__ import annotations
@@ -61,6 +63,12 @@ def read_exactly(size: int) -> bytes:
     return data
 
 
+def read_json() -> Any:
+    """Read JSON after its length."""
+    (size,) = struct.unpack("!I", read_exactly(4))
+    return json.loads(read_exactly(size))
+
+
 def restore(workdir: str, files: dict[str, str]) -> None:
     """Write trusted files; links and directories that a patch put in their place are replaced."""
     for name, text in files.items():
@@ -85,21 +93,19 @@ def restore(workdir: str, files: dict[str, str]) -> None:
             file.write(text.encode("utf-8", "surrogateescape"))
 
 
-def placed(workdir: str, texts: dict[str, str]) -> dict[str, bytes]:
-    return {
-        os.path.join(workdir, name): text.encode("utf-8", "surrogateescape") for name, text in texts.items()
-    }
+def read_sources(workdir: str, files: list[str], folders: list[str], edited: list[str]) -> dict[str, bytes]:
+    """Return path -> text of the existing tests and of all Python files in the tests' directories.
 
-
-def read_sources(workdir: str, files: list[str], folders: list[str]) -> dict[str, bytes]:
-    """Return path -> text of the existing tests and of all Python files in the tests' directories."""
+    Args:
+        edited: files that every edition has.
+    """
     paths = [os.path.join(workdir, name) for name in files]
     for folder in folders:
         for place, _, names in os.walk(os.path.join(workdir, folder)):
             paths += [os.path.join(place, name) for name in names if name.endswith(".py")]
     conftest = os.path.join(workdir, "conftest.py")
     sources = {}
-    for path in [*paths, conftest]:
+    for path in {*paths, conftest} - {os.path.join(workdir, name) for name in edited}:
         try:
             with open(path, "rb") as file:
                 sources[path] = file.read()
@@ -215,12 +221,13 @@ def start_child(job: dict[str, Any], sources: dict[str, bytes]) -> Child:
                     os.close(fd)
                 except OSError:
                     continue  # not open
-            if os.read(gate_read, 1) != b"g":
-                os._exit(3)
-            os.close(gate_read)
+            with os.fdopen(gate_read, "rb") as opened:
+                edition = json.loads(opened.read())  # fails when the parent is gone
+            for name, text in edition["texts"].items():
+                sources[os.path.join(job["workdir"], name)] = text.encode("utf-8", "surrogateescape")
             set_traceable(True)
             restore_environment()
-            hone_session.run(job, sources, key, canaries, channel_write)  # does not return
+            hone_session.run({**job, **edition}, sources, key, canaries, channel_write)  # does not return
         except BaseException as error:
             sys.excepthook(type(error), error, error.__traceback__)
         finally:
@@ -241,12 +248,13 @@ class Child:
         for fd in self.open:
             os.set_blocking(fd, False)
 
-    def watch(self, timeout_s: float) -> bool:
+    def watch(self, edition: dict[str, Any], timeout_s: float) -> bool:
         """Open the gate and read until the child exits; kill it at the timeout. Return whether it timed out.
 
         Output of processes that it left behind is ignored.
         """
-        os.write(self.gate, b"g")
+        with os.fdopen(self.gate, "wb") as gate:
+            gate.write(json.dumps(edition).encode())
         deadline = time.monotonic() + timeout_s
         timed_out = False
         while self.exit_code is None:
@@ -300,14 +308,13 @@ class Child:
 def main() -> None:
     """Run the job on standard input, write the framed report to standard output, and exit."""
     os.closerange(3, os.sysconf("SC_OPEN_MAX"))  # inherited from the caller
-    (size,) = struct.unpack("!I", read_exactly(4))
-    job = json.loads(read_exactly(size))
+    job = read_json()
     workdir = job["workdir"]
     restore(workdir, job["test_files"])
     os.chdir(workdir)
     sys.meta_path.insert(0, Outside(workdir))  # pyright: ignore[reportArgumentType]
     start_site()
-    sources = read_sources(workdir, job["run_files"], job["trusted"])
+    sources = read_sources(workdir, job["run_files"], job["trusted"], job["edited"])
     for name in ("PYTEST_ADDOPTS", "PYTEST_PLUGINS"):
         os.environ.pop(name, None)
     os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
@@ -324,28 +331,25 @@ def main() -> None:
         give_up(f"pytest is {hone_session.pytest.__version__}, but 7 or later is required")
     job["plugins"] = find_plugins(job["sites"] or ([] if job["bare"] else sys.path), workdir)
 
-    texts: list[dict[str, str]] = job.pop("texts")
-    children = []
-    for each in texts:
-        files = list(each) if children else job["run_files"]
-        children.append(start_child({**job, "run_files": files}, {**sources, **placed(workdir, each)}))
+    children = [start_child(job, sources) for _ in range(job["runs"])]
     set_traceable(False)
     nonce = read_exactly(NONCE_BYTES)
+    editions = read_json()
     os.write(1, HELLO)
     reports = []
-    for child, each in zip(children, texts):
-        restore(workdir, each)
-        reports.append(watch_child(job, child))
+    for child, edition in zip(children, editions):
+        restore(workdir, edition["texts"])
+        reports.append(watch_child(job, child, edition))
     frame = b"\n" + nonce + b" " + json.dumps(reports).encode() + b"\n"
     while frame:
         frame = frame[os.write(1, frame) :]
     os._exit(0)
 
 
-def watch_child(job: dict[str, Any], child: Child) -> dict[str, Any]:
+def watch_child(job: dict[str, Any], child: Child, edition: dict[str, Any]) -> dict[str, Any]:
     """Let a test process run; return the report of its run."""
     started, tally = time.monotonic(), child.tally
-    timed_out = child.watch(job["timeout_s"])
+    timed_out = child.watch(edition, job["timeout_s"])
     finished = child.exit_code is not None and tally.finished(child.exit_code) and not timed_out
     if finished:
         tally.check_canaries()
