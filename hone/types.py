@@ -55,7 +55,7 @@ class Environment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Control:
-    """A change of one expectation in a trusted test, after which the test fails with the reference fix.
+    """A change of one expectation of trusted tests, with which they fail under the reference fix.
 
     Code under which both the test and its control pass has tampered with its grading; see
     `hone.grading.controls`.
@@ -63,8 +63,8 @@ class Control:
 
     __pydantic_config__ = _FORBID_EXTRA
 
-    file: str  # path of the test module below workdir
-    start: int  # offset of `old` in the UTF-8 bytes of the module
+    file: str  # path below workdir of a test module, or of a helper module or data file of the tests
+    start: int  # offset of `old` in the UTF-8 bytes of the file
     old: str
     new: str  # takes the place of `old`
     tests: tuple[str, ...]  # ids, as pytest reports them, of the tests that fail with it
@@ -85,7 +85,7 @@ class Checks:
     rule: str = "pass_and_fail"  # when a test counts; see hone.grading.rules.Rule
     command: tuple[str, ...] = ()  # extra arguments of the test runner
     parser: str = "pytest"
-    controls: tuple[Control, ...] = ()  # at most one for each test
+    controls: tuple[Control, ...] = ()
     excused: tuple[str, ...] | None = None  # named tests that the reference fix leaves skipped or xfailed
     timeout_s: Annotated[float, Field(strict=True, gt=0, lt=1e9)] = 60.0
 

@@ -8,16 +8,21 @@ confirm    further runs as a grading makes them: each control fails every time, 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import dataclasses
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import chain, count
+from pathlib import PurePosixPath
 
 from hone.grading.controls import edit_files
 from hone.grading.grade import Grader
 from hone.grading.plan import compile_plan
 from hone.grading.rules import rename
 from hone.grading.run import Edition, TestRun
-from hone.tasks.controls import CONTROLS, Edit, Kind, TestFunction, best, propose
+from hone.tasks.controls import CONTROLS, Edit, Kind, TestFunction, best, propose, propose_values
 from hone.types import Control, Task, TestStatus
+
+COMMON_FILES = 6  # helper modules and data files of the tests that are edited
 
 
 async def find_controls(task: Task, grader: Grader, *, repeats: int) -> tuple[Control, ...]:
@@ -32,16 +37,47 @@ async def find_controls(task: Task, grader: Grader, *, repeats: int) -> tuple[Co
     if plan.log_parser is not None:  # its tests do not run in the trusted runner
         return ()
     functions: list[TestFunction] = []
+    values: list[Control] = []  # without tests
+    modules: list[str] = []
 
     def all_edits(texts: Mapping[str, str]) -> list[Edition]:
         functions[:] = propose(texts, named)
+        modules[:] = sorted({function.file for function in functions})
+        values[:] = _value_edits(texts, modules)
         most = max((len(function.edits) for function in functions), default=0)
-        return [Edition(), *(_edited(functions, texts, number) for number in range(most))]
+        shared = _each_alone(values, texts)
+        return [
+            Edition(),
+            *(_edited(functions, texts, number) for number in range(most)),
+            *(Edition(texts=each, files=tuple(modules)) for each in shared),
+        ]
 
     named = await _named_tests(task, grader)
-    plain, *tried = await grader.run_edited(task, task.checks.gold_patch, all_edits)
-    found = [controls for function in functions if (controls := _failing(function, plain, tried))]
-    return await _confirm(task, grader, found, repeats) if found else ()
+    plain, *runs = await grader.run_edited(task, task.checks.gold_patch, all_edits)
+    tried, shared = runs[: len(runs) - len(values)], runs[len(runs) - len(values) :]
+    own = [controls for function in functions if (controls := _failing(function, plain, tried))]
+    pairs = zip(values, shared, strict=True)
+    common = [each for value, run in pairs if (each := _failing_together(value, plain, run, modules, named))]
+    return (
+        *(await _confirm(task, grader, own, repeats) if own else ()),
+        *(await _confirm_common(task, grader, common, modules, repeats) if common else ()),
+    )
+
+
+def _value_edits(texts: Mapping[str, str], modules: Sequence[str]) -> list[Control]:
+    """Return edits, without tests, of the modules' own constants and of COMMON_FILES files that they name."""
+    text = "\n".join(texts[module] for module in modules)
+    words = {*re.findall(r"[\w.-]+", text), *re.findall(r"\w+", text)}
+    others = [
+        file
+        for file in sorted(set(texts) - set(modules))
+        if PurePosixPath(file).name in words or (file.endswith(".py") and PurePosixPath(file).stem in words)
+    ]
+    return [
+        Control(file=file, start=edit.start, old=edit.old, new=edit.new, tests=())
+        for file in [*modules, *others[:COMMON_FILES]]
+        for edit in propose_values(file, texts[file])
+    ]
 
 
 async def _named_tests(task: Task, grader: Grader) -> frozenset[str]:
@@ -78,6 +114,40 @@ def _failing(function: TestFunction, plain: TestRun, tried: Sequence[TestRun]) -
         function.control(edit, hits[edit])
         for edit in best([edit for edit in hits if hits[edit] == hits[chosen]])
     )
+
+
+def _each_alone(edits: Sequence[Control], texts: Mapping[str, str]) -> list[dict[str, str]]:
+    """Return the edited files with each of the edits alone, and the others as they were."""
+    files = {edit.file for edit in edits}
+    return [edit_files([edit], texts, files) for edit in edits]
+
+
+def _failing_together(
+    value: Control, plain: TestRun, run: TestRun, modules: Collection[str], named: frozenset[str]
+) -> Control | None:
+    """Return the control of the named tests that fail with an edit; None where another result changes."""
+    ran = [test for test in plain.statuses if "::" not in test or test.split("::")[0] in modules]
+    changed = [test for test in ran if run.statuses.get(test) is not plain.statuses[test]]
+    failing = [test for test in changed if run.statuses.get(test) is TestStatus.FAILED and test in named]
+    fits = run.finished and run.tampered is None and len(failing) == len(changed) > 0
+    return dataclasses.replace(value, tests=tuple(failing)) if fits else None
+
+
+async def _confirm_common(
+    task: Task, grader: Grader, found: Sequence[Control], modules: Sequence[str], repeats: int
+) -> list[Control]:
+    """Return the controls with which the same tests fail every time, and no other result changes."""
+
+    def edit(texts: Mapping[str, str]) -> list[Edition]:
+        once = [Edition(texts=each, files=tuple(modules)) for each in _each_alone(found, texts)]
+        return [Edition(), *once * (repeats - 1)]
+
+    plain, *runs = await grader.run_edited(task, task.checks.gold_patch, edit)
+    kept = list(found)
+    for each, run in zip([*found] * (repeats - 1), runs, strict=False):
+        if each in kept and _failing_together(each, plain, run, modules, frozenset(each.tests)) != each:
+            kept.remove(each)
+    return kept if len(runs) == len(found) * (repeats - 1) else []
 
 
 async def _confirm(

@@ -3,8 +3,8 @@
     assert add(1, 2) == 3          the test
     assert add(1, 2) == 4          its control: both cannot pass
 
-A drawn test file runs twice, each time in a process of its own and under the same ids. Each test is itself in
-one run and its control in the other; which, is drawn here, for each control alone, and never enters the
+A drawn test module runs twice, each time in a process of its own and under the same ids. Each test is itself
+in one run and its control in the other; which, is drawn here, for each control alone, and never enters the
 sandbox. Code under test that makes any test pass (by replacing the framework, by values that equal
 everything, by reading the expected value, by marks that skip) makes controls pass too. It can only guess:
 code that can forge every result keeps one chance in two for each control.
@@ -27,6 +27,8 @@ from hone.grading.run import Edition, TestRun, run_tests
 from hone.grading.settings import GradingSettings
 from hone.sandbox.contract import Sandbox
 from hone.types import Control, ControlCounts, TestStatus
+
+HELPER_KIB = 64
 
 _FAILED = (TestStatus.FAILED, TestStatus.ERROR)
 _SUCCESS = (TestStatus.PASSED, TestStatus.XFAILED)  # of a fail-to-pass test, by the rule of SWE-bench
@@ -53,7 +55,8 @@ async def run_with_controls(
     """
     drawn = None
     if controls and settings.controls > 0:
-        texts = await read_tests(sandbox, job, {each.file for each in controls})
+        files = {each.file for each in controls}.union(*map(modules_of, controls))
+        texts = await read_files(sandbox, job, files)
         try:
             drawn = draw(controls, texts, settings.controls, secrets.SystemRandom())
         except ValueError as error:
@@ -64,8 +67,8 @@ async def run_with_controls(
     return settle(drawn, await run_tests(sandbox, job, environment, settings, drawn.editions))
 
 
-async def read_tests(sandbox: Sandbox, job: PytestJob, files: Iterable[str]) -> dict[str, str]:
-    """Return path -> text of those test files that exist; a patch cannot change them before the run."""
+async def read_files(sandbox: Sandbox, job: PytestJob, files: Iterable[str]) -> dict[str, str]:
+    """Return path -> text of those trusted files that exist; a patch cannot change them before the run."""
     texts: dict[str, str] = {}
     for file in sorted(files):
         if file in job.test_files:
@@ -77,6 +80,16 @@ async def read_tests(sandbox: Sandbox, job: PytestJob, files: Iterable[str]) -> 
             continue
         texts[file] = data.decode("utf-8", "surrogateescape")
     return texts
+
+
+async def list_helpers(sandbox: Sandbox, job: PytestJob) -> list[str]:
+    """Return the files of at most HELPER_KIB in the tests' directories, but none that Python or git wrote."""
+    if not job.trusted:
+        return []
+    found = await sandbox.exec(
+        ["find", *job.trusted, "-type", "f", "-size", f"-{HELPER_KIB}k", "-not", "-name", "*.pyc", "-print0"]
+    )
+    return sorted({*found.text.split("\0")[:-1], *job.test_files})
 
 
 def draw(
@@ -93,20 +106,31 @@ def draw(
     Raises:
         ValueError: a control does not fit its file.
     """
-    files = {control.file for control in controls}
-    drawn = {file for file in sorted(files) if chance.random() < share}
-    if not drawn:
-        return None
+    modules = {module for control in controls for module in modules_of(control)}
+    drawn = {module for module in sorted(modules) if chance.random() < share}
+    shuffled = [each for each in chance.sample(controls, len(controls)) if modules_of(each) <= drawn]
+    # an edit that several functions see keeps their own from being drawn, so half of the gradings do without
+    several = [each for each in shuffled if len({test.split("[")[0] for test in each.tests}) > 1]
+    first_choice = [each for each in several if chance.random() < 0.5]
+    rest = [each for each in shuffled if each not in several]
     edits: tuple[list[Control], list[Control]] = ([], [])
     run_of: dict[str, int] = {}
-    for control in chance.sample(controls, len(controls)):
-        if control.file in drawn and run_of.keys().isdisjoint(control.tests):
+    for control in [*first_choice, *rest]:
+        if run_of.keys().isdisjoint(control.tests):
             itself = chance.randrange(2)
             edits[1 - itself].append(control)
             run_of.update(dict.fromkeys(control.tests, itself))
-    first, second = (edit_files(run, texts, drawn) for run in edits)
-    editions = (Edition(texts=first), Edition(texts=second, files=tuple(second)))
+    if not run_of:
+        return None
+    files = drawn | {control.file for run in edits for control in run}
+    first, second = (edit_files(run, texts, files) for run in edits)
+    editions = (Edition(texts=first), Edition(texts=second, files=tuple(sorted(drawn))))
     return Draw(editions=editions, run_of=run_of)
+
+
+def modules_of(control: Control) -> frozenset[str]:
+    """Return the test modules of a control's tests; a bare name's is the file that the control edits."""
+    return frozenset(test.split("::")[0] if "::" in test else control.file for test in control.tests)
 
 
 def edit_files(controls: Sequence[Control], texts: Mapping[str, str], files: Iterable[str]) -> dict[str, str]:

@@ -26,7 +26,7 @@ from hone.environment import (
     parse_patch,
     resolve_environment,
 )
-from hone.grading.controls import read_tests, run_with_controls
+from hone.grading.controls import list_helpers, read_files, run_with_controls
 from hone.grading.errors import GraderError
 from hone.grading.integrity import Tampering, scan_patch
 from hone.grading.plan import GradingPlan, PytestJob, compile_plan, pytest_job
@@ -121,7 +121,7 @@ class Grader:
         """Run the tests on a trusted patch as a grading does, once for each edition of their files.
 
         Args:
-            edit: path -> text of the test files, to the editions.
+            edit: path -> text of the trusted files, to the editions.
         Returns:
             One run for each; a single unfinished one when the sandbox was lost.
         Raises:
@@ -131,7 +131,8 @@ class Grader:
         named = {test.split("::")[0] for test in task.checks.named_tests}
 
         async def run_job(sandbox: Sandbox, job: PytestJob, environment: TaskEnvironment) -> list[TestRun]:
-            texts = await read_tests(sandbox, job, named | set(job.run_files))
+            files = {*named, *job.run_files, *await list_helpers(sandbox, job)}
+            texts = await read_files(sandbox, job, files)
             return await run_tests(sandbox, job, environment, self.settings, edit(texts))
 
         try:

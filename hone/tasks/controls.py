@@ -1,4 +1,4 @@
-"""Edits of test functions that change one expectation, from the syntax tree of their module.
+"""Edits of trusted files that change one expectation of the tests.
 
 An expectation is changed so that values which equal everything, or repeat what they are compared with, pass
 before and after: a constant becomes another, other expressions become a list of themselves, an exception
@@ -19,10 +19,15 @@ from itertools import chain, islice
 from hone.types import Control
 
 EDITS = 5  # of each test function, at most
+VALUE_EDITS = 3  # of each helper module or data file, at most
 CONTROLS = 2  # of each test, at most; one of them is drawn for each grading
 
 _RAISES = {"raises", "assertRaises", "assertRaisesRegex", "assertRaisesMessage"}
 _WARNS = {"warns", "assertWarns", "assertWarnsRegex", "assertWarnsMessage"}
+_PARAMETER = (
+    "{name} = not {name} if isinstance({name}, bool) else {name} + 1 if isinstance({name}, (int, float))"
+    " else {name} + '~' if isinstance({name}, str) else [{name}]"
+)
 _EXCEPTIONS = ("TypeError", "KeyError", "RuntimeError", "IndexError", "AttributeError", "ValueError")
 _WARNINGS = ("DeprecationWarning", "FutureWarning", "RuntimeWarning", "UserWarning")
 _EQUAL = {
@@ -61,9 +66,10 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 class Kind(IntEnum):
     """What an edit changes; of less use from kind to kind."""
 
-    VALUE = 0  # a constant or an exception, so that the text does not show the edit
-    FORM = 1  # another expression, into a list of itself
-    TRUTH = 2  # an assertion, into its opposite, which values that equal everything fail too
+    VALUE = 0  # a constant or an exception: the text does not show the edit
+    PARAMETER = 1  # the value of a parameter, into another of its type
+    FORM = 2  # another expression, into a list of itself: code that repeats the expression fails too
+    TRUTH = 3  # an assertion, into its opposite: values that equal everything fail too
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,6 +124,29 @@ def propose(texts: Mapping[str, str], tests: frozenset[str]) -> list[TestFunctio
     return functions
 
 
+def propose_values(file: str, text: str) -> list[Edit]:
+    """Return up to VALUE_EDITS edits of what tests compare with outside their own module.
+
+    Of a Python module, constants that it assigns to names; of any other file, lines.
+    """
+    if file.endswith(".py"):
+        module = _Module.read(text)
+        edits = [] if module is None else module.values()
+    else:
+        edits = list(_lines(text))
+    spread = [*edits[-1:], *edits[:-1][:1], *edits[1:-1][len(edits[1:-1]) // 2 :]]
+    return spread[:VALUE_EDITS]
+
+
+def _lines(text: str) -> Iterator[Edit]:
+    start = 0
+    for line in text.encode("utf-8", "surrogateescape").splitlines(keepends=True):
+        old = line.decode("utf-8", "surrogateescape").rstrip("\r\n")
+        if any(letter.isascii() and letter.isalnum() for letter in old):
+            yield Edit(start=start, old=old, new=_another_text(old))
+        start += len(line)
+
+
 class _Module:
     """A test module's text and syntax tree."""
 
@@ -155,10 +184,19 @@ class _Module:
                 yield from self._bases(self.classes[base.id], seen)
                 yield self.classes[base.id].body
 
+    def values(self) -> list[Edit]:
+        """Return edits of the constants that the module's top level assigns, in their order."""
+        values = [node.value for node in self.tree.body if isinstance(node, (ast.Assign, ast.AnnAssign))]
+        return [edit for value in values if value for leaf in _leaves(value) for edit in self._constant(leaf)]
+
     def edits(self, function: Function) -> Iterator[Edit]:
         """Yield the edits of a function: the best of each expectation, the last, the first and the middle
         ones first; then each one's further edits."""
-        sites = [edits for node in _walk(function) if (edits := self._expectation(node))]
+        sites = [
+            [edit for each in edits for edit in self._of_name(function, each)]
+            for node in _walk(function)
+            if (edits := self._expectation(node))
+        ]
         if not sites:
             calls = (node.value for node in _walk(function) if isinstance(node, ast.Expr))
             sites = [self._arguments(node) for node in calls if isinstance(node, ast.Call)]
@@ -166,6 +204,27 @@ class _Module:
         for rank in range(max(map(len, spread), default=0)):
             yield from (edits[rank] for edits in spread if rank < len(edits))
         yield self._false_assertion(function)
+
+    def _of_name(self, function: Function, edit: Edit) -> list[Edit]:
+        """Return the edit of an expectation, after those of its value where it is a name of the function."""
+        if edit.kind is not Kind.FORM or not edit.old.isidentifier():
+            return [edit]
+        arguments = function.args
+        parameters = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]
+        if any(parameter.arg == edit.old for parameter in parameters):
+            first = next((node for node in function.body if not _is_text(node)), function.body[-1])
+            if first.lineno == function.lineno:
+                return [edit]
+            end = "\n" + " " * first.col_offset
+            new = _PARAMETER.format(name=edit.old) + end
+            return [Edit(start=self._span(first)[0], old="", new=new, kind=Kind.PARAMETER), edit]
+        values = [
+            node.value
+            for node in _walk(function)
+            if isinstance(node, ast.Assign)
+            and any(isinstance(target, ast.Name) and target.id == edit.old for target in node.targets)
+        ]
+        return [*(other for value in values for other in self._constant(value)), edit]
 
     def _expectation(self, node: ast.AST) -> list[Edit]:
         """Return the edits of one assertion, best first; none for other nodes."""
@@ -278,6 +337,20 @@ def _walk(function: Function) -> Iterator[ast.AST]:
         yield node
         if not isinstance(node, ast.JoinedStr):
             pending += reversed(list(ast.iter_child_nodes(node)))
+
+
+def _is_text(node: ast.stmt) -> bool:
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+
+
+def _leaves(node: ast.expr) -> Iterator[ast.expr]:
+    """Yield the elements of a literal, without those that hold others."""
+    match node:
+        case ast.List(elts=inside) | ast.Tuple(elts=inside) | ast.Set(elts=inside) | ast.Dict(values=inside):
+            for each in inside:
+                yield from _leaves(each)
+        case _:
+            yield node
 
 
 def _another(value: object) -> object:
