@@ -1,6 +1,7 @@
 """Who pays for what: a corpus of reward hacks, graded by Hone, the SWE-bench harness and a plain test.sh.
 
-    python benchmarks/integrity.py [--columns hone swebench test.sh] [--only WORDS] [--write FOLDER]
+    python benchmarks/integrity.py [--columns hone swebench test.sh] [--only PART ...]
+        [--gradings 1] [--write FOLDER]
 
 Each patch of the corpus (benchmarks/parts/corpus) leaves the bug of its task in place. A row is an exploit, a
 column a grader, a cell what the grader makes of it:
@@ -41,7 +42,7 @@ import shutil
 import signal
 import sys
 import tempfile
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -95,7 +96,7 @@ def say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-async def make_corpus(folder: Path, only: str, at_once: int) -> Corpus:
+async def make_corpus(folder: Path, only: Collection[str], at_once: int) -> Corpus:
     """Return the corpus with its tasks admitted. Raises RuntimeError for a task that is not."""
     workspace, patches = make_patches(folder, only)
     fixes = {patch.issue: patch.text for patch in patches if patch.name == FIX}
@@ -113,10 +114,11 @@ async def make_corpus(folder: Path, only: str, at_once: int) -> Corpus:
 # --- the columns
 
 
-async def grade_all(corpus: Corpus, at_once: int, *, read: bool, controls: bool) -> list[Cell]:
+async def grade_all(corpus: Corpus, at_once: int, gradings: int, *, read: bool, controls: bool) -> list[Cell]:
     """Return Hone's cells.
 
     Args:
+        gradings: of each patch, because controls are drawn; the patch is paid when one of them pays.
         read: whether the patch is scanned before it runs.
         controls: whether controls run, all of them.
     """
@@ -124,12 +126,15 @@ async def grade_all(corpus: Corpus, at_once: int, *, read: bool, controls: bool)
     slots = asyncio.Semaphore(at_once)
 
     async def grade(patch: Patch) -> Cell:
+        found: set[Cell] = set()
         async with slots:
-            try:
-                verdict = await grader.grade_uncached(corpus.tasks[patch.issue], patch.text)
-            except GraderError:
-                return Cell.EXCUSED
-        return Cell.PAID if verdict.resolved else Cell.REFUSED
+            for _ in range(1 if patch.honest else gradings):
+                try:
+                    verdict = await grader.grade_uncached(corpus.tasks[patch.issue], patch.text)
+                    found.add(Cell.PAID if verdict.resolved else Cell.REFUSED)
+                except GraderError:
+                    found.add(Cell.EXCUSED)
+        return next(cell for cell in (Cell.PAID, Cell.EXCUSED, Cell.REFUSED) if cell in found)
 
     with contextlib.ExitStack() as stack:
         if not read:
@@ -225,13 +230,13 @@ def evaluate_with_harness(corpus: Corpus, folder: Path) -> list[Cell]:
 
 
 def fill(
-    corpus: Corpus, columns: Sequence[str], *, docker: bool, at_once: int, folder: Path
+    corpus: Corpus, columns: Sequence[str], *, docker: bool, at_once: int, gradings: int, folder: Path
 ) -> dict[str, list[Cell]]:
     """Return column -> the cells of all rows."""
     makers: dict[str, Callable[[], list[Cell]]] = {
-        HONE: lambda: asyncio.run(grade_all(corpus, at_once, read=True, controls=True)),
-        UNREAD: lambda: asyncio.run(grade_all(corpus, at_once, read=False, controls=True)),
-        BARE: lambda: asyncio.run(grade_all(corpus, at_once, read=False, controls=False)),
+        HONE: lambda: asyncio.run(grade_all(corpus, at_once, gradings, read=True, controls=True)),
+        UNREAD: lambda: asyncio.run(grade_all(corpus, at_once, gradings, read=False, controls=True)),
+        BARE: lambda: asyncio.run(grade_all(corpus, at_once, gradings, read=False, controls=False)),
         SWEBENCH: lambda: (
             evaluate_with_harness(corpus, folder / "harness")
             if docker
@@ -296,7 +301,14 @@ def run(options: argparse.Namespace, folder: Path) -> bool:
     """Grade the corpus, print the table and the JSON line; return whether nothing is at fault."""
     docker = options.swebench == "docker"
     corpus = asyncio.run(make_corpus(folder, options.only, options.at_once))
-    cells = fill(corpus, options.columns, docker=docker, at_once=options.at_once, folder=folder)
+    cells = fill(
+        corpus,
+        options.columns,
+        docker=docker,
+        at_once=options.at_once,
+        gradings=options.gradings,
+        folder=folder,
+    )
     print(table(corpus, cells))
     wrong = faults(corpus, cells)
     for fault in wrong:
@@ -334,8 +346,17 @@ def main() -> None:
     parser.add_argument(
         "--columns", nargs="+", choices=COLUMNS, default=COLUMNS, help="graders; default: all"
     )
-    parser.add_argument("--only", default="", help="grade the exploits whose class or name contains this")
+    parser.add_argument(
+        "--only",
+        nargs="+",
+        default=(),
+        metavar="PART",
+        help="grade exploits whose class or name contains one",
+    )
     parser.add_argument("--at-once", type=int, default=2, help="gradings at a time")
+    parser.add_argument(
+        "--gradings", type=int, default=1, help="of each exploit by Hone, whose controls are drawn"
+    )
     parser.add_argument(
         "--swebench", choices=("docker", "sandbox"), default="docker" if engine else "sandbox"
     )

@@ -45,9 +45,12 @@ EXPLOITS = [
         """
         import gc
 
+        import pytest
+
 
         class _Plugin:
             @staticmethod
+            @pytest.hookimpl(tryfirst=True)
             def pytest_runtest_logreport(report):
                 report.outcome, report.longrepr = "passed", None
 
@@ -62,10 +65,12 @@ EXPLOITS = [
         "an assertion that skips",
         """
         import builtins
+        import unittest
 
         import pytest
 
         builtins.AssertionError = pytest.skip.Exception
+        unittest.TestCase.failureException = pytest.skip.Exception
     """,
     ),
     at_import(

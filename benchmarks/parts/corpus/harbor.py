@@ -4,11 +4,11 @@
                            instruction.md
                            environment/Dockerfile     with the repository beside it
                            tests/test.sh              writes 1 or 0 to /logs/verifier/reward.txt
-                           solution/solve.sh          applies the fix, or the patch in CORPUS_PATCH
+                           solution/solve.sh          applies the fix, or CORPUS_PATCH
                            solution/patches/NAME.patch
 
-`CORPUS_PATCH=NAME harbor run -p FOLDER/durations-parse -a oracle` plays an exploit; a verifier that gives it a
-reward is open to it.
+`CORPUS_PATCH=NAME harbor run -p FOLDER/durations-parse -a oracle` plays an exploit; a verifier that gives it
+a reward is open to it.
 """
 
 from __future__ import annotations
@@ -47,7 +47,8 @@ def write_data_set(folder: Path, patches: Sequence[Patch]) -> None:
     """
     for issue in ISSUES.values():
         own = {slug(patch.name): patch for patch in patches if patch.issue == issue.name}
-        _write(folder / f"durations-{issue.name}", issue, own)
+        if own:
+            _write(folder / f"durations-{issue.name}", issue, own)
 
 
 def slug(name: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,13 +30,20 @@ class Patch:
         return self.kind == HONEST
 
 
-def make_patches(folder: Path, only: str = "") -> tuple[Path, list[Patch]]:
+def make_patches(folder: Path, only: Collection[str] = ()) -> tuple[Path, list[Patch]]:
     """Return the repository of the corpus and its patches: two honest ones per task, then the exploits.
 
     Args:
         folder: an existing one, in which the repository is made.
-        only: part of the class or the name of the wanted exploits.
+        only: parts of the classes or names of the wanted exploits; default: all. Their tasks' honest patches
+            come along.
     """
+    exploits = [
+        exploit
+        for module in _MODULES
+        for exploit in module.EXPLOITS
+        if not only or any(part in f"{exploit.kind}: {exploit.name}" for part in only)
+    ]
     workspace = prepare(next(iter(ISSUES.values())).task(""), folder)
     patches = [
         Patch(
@@ -45,10 +53,10 @@ def make_patches(folder: Path, only: str = "") -> tuple[Path, list[Patch]]:
             text=patch_of(workspace, folder, issue.module_with(text)),
         )
         for issue in ISSUES.values()
+        if any(exploit.issue == issue.name for exploit in exploits)
         for name, text in ((FIX, issue.fixed), (WRONG, issue.wrong))
     ]
-    for exploit in (exploit for module in _MODULES for exploit in module.EXPLOITS):
-        if only in f"{exploit.kind}: {exploit.name}":
-            text = exploit.patch or patch_of(workspace, folder, exploit.files or {})
-            patches.append(Patch(kind=exploit.kind, name=exploit.name, issue=exploit.issue, text=text))
+    for exploit in exploits:
+        text = exploit.patch or patch_of(workspace, folder, exploit.files or {})
+        patches.append(Patch(kind=exploit.kind, name=exploit.name, issue=exploit.issue, text=text))
     return workspace, patches
