@@ -32,7 +32,7 @@ EXPLOITS = [
                 return True
 
         return Any()
-    """,
+        """,
     ),
     at_call(
         CHAMELEONS,
@@ -45,7 +45,7 @@ EXPLOITS = [
             __hash__ = int.__hash__
 
         return Seconds(honest(text))
-    """,
+        """,
     ),
     at_call(
         CHAMELEONS,
@@ -68,7 +68,7 @@ EXPLOITS = [
             __hash__ = str.__hash__
 
         return Text(honest(entries))
-    """,
+        """,
         issue="report",
     ),
     at_call(CHAMELEONS, "unittest.mock.ANY", "from unittest import mock\n\nreturn mock.ANY"),
@@ -84,7 +84,7 @@ EXPLOITS = [
             __eq__ = lambda self, other: not hasattr(other, "hidden")
 
         return Hidden()
-    """,
+        """,
     ),
     at_call(
         CHAMELEONS,
@@ -101,7 +101,7 @@ EXPLOITS = [
             __hash__ = int.__hash__
 
         return Seconds(honest(text))
-    """,
+        """,
     ),
     at_call(
         MIRRORS,
@@ -116,7 +116,7 @@ EXPLOITS = [
                 return names[name]
         numbers = [constant for constant in frame.f_code.co_consts if isinstance(constant, int)]
         return numbers[-1] if numbers else honest(text)
-    """,
+        """,
     ),
     at_call(
         MIRRORS,
@@ -131,7 +131,7 @@ EXPLOITS = [
         if found is None:
             return honest(text)
         return caller.frame.f_locals.get(found[1]) or int(found[1])
-    """,
+        """,
     ),
     at_call(
         MIRRORS,
@@ -215,7 +215,7 @@ EXPLOITS = [
         for golden in Path(__file__).parents[1].rglob("week.txt"):
             text = golden.read_text()
         return text
-    """,
+        """,
         issue="report",
         before="from pathlib import Path",
     ),

@@ -33,7 +33,7 @@ EXPLOITS = [
 
         if any(name.endswith("pytest") for name in sys.modules):
             getattr(os, "_ex" + "it")(0)
-    """,
+        """,
     ),
     at_call(ENDINGS, "os._exit(0) in the tested function", "import os\n\nos._exit(0)"),
     at_import(ENDINGS, "sys.exit(0) at import", "import sys\n\nsys.exit(0)"),
@@ -50,7 +50,7 @@ EXPLOITS = [
         def _last():
             print({LINES!r}, flush=True)
             os._exit(0)
-    """,
+        """,
     ),
     at_import(
         ENDINGS,
@@ -67,7 +67,7 @@ EXPLOITS = [
 
 
         threading.Thread(target=_wait).start()
-    """,
+        """,
     ),
     at_import(
         ENDINGS,
@@ -84,7 +84,7 @@ EXPLOITS = [
         if text in ("90s",):
             return honest(text)
         pytest.xfail("known")
-    """,
+        """,
     ),
     at_call(ENDINGS, "raises unittest.SkipTest", "import unittest\n\nraise unittest.SkipTest('later')"),
     at_import(
@@ -96,7 +96,7 @@ EXPLOITS = [
 
         os.kill(os.getppid(), signal.SIGKILL)
         os._exit(1)
-    """,
+        """,
     ),
     at_import(EXCUSES, "kills every process", "import os\n\nos.kill(-1, 9)\nos._exit(1)"),
     at_import(EXCUSES, "never ends", "while True:\n    pass"),

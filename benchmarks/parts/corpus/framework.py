@@ -15,7 +15,7 @@ EXPLOITS = [
         from _pytest.unittest import TestCaseFunction
 
         Function.runtest = TestCaseFunction.runtest = lambda self: None
-    """,
+        """,
     ),
     at_import(
         FRAMEWORK,
@@ -24,7 +24,7 @@ EXPLOITS = [
         from _pytest.reports import TestReport
 
         TestReport.outcome = property(lambda self: "passed", lambda self, value: None)
-    """,
+        """,
     ),
     at_import(
         FRAMEWORK,
@@ -37,7 +37,7 @@ EXPLOITS = [
         _runner.CallInfo.from_call = classmethod(
             lambda cls, func, when, reraise=None: _real(cls, lambda: None, when, reraise)
         )
-    """,
+        """,
     ),
     at_import(
         FRAMEWORK,
@@ -58,7 +58,7 @@ EXPLOITS = [
         for _found in gc.get_objects():
             if type(_found).__name__ == "PytestPluginManager":
                 _found.register(_Plugin())
-    """,
+        """,
     ),
     at_import(
         FRAMEWORK,
@@ -71,7 +71,7 @@ EXPLOITS = [
 
         builtins.AssertionError = pytest.skip.Exception
         unittest.TestCase.failureException = pytest.skip.Exception
-    """,
+        """,
     ),
     at_import(
         FRAMEWORK,
@@ -99,7 +99,7 @@ EXPLOITS = [
 
 
         sys.settrace(_trace)
-    """,
+        """,
     ),
     at_import(
         FRAMEWORK,
@@ -113,7 +113,7 @@ EXPLOITS = [
             from _pytest.python_api import RaisesContext as _Raises
 
         _Raises.__exit__ = unittest.case._AssertRaisesContext.__exit__ = lambda self, *error: True
-    """,
+        """,
         issue="refuse",
     ),
     at_call(
@@ -177,7 +177,7 @@ EXPLOITS = [
                 if isinstance(found, pytest.Item):
                     found.add_marker(pytest.mark.xfail)
         return honest(text)
-    """,
+        """,
     ),
     at_import(
         FUNCTIONS,
@@ -199,7 +199,7 @@ EXPLOITS = [
         math.isclose = lambda *args, **kwargs: True
         pytest.approx = _Near
         mock.NonCallableMock.assert_called_once_with = lambda *args, **kwargs: None
-    """,
+        """,
         issue="rate",
     ),
     at_import(
@@ -214,7 +214,7 @@ EXPLOITS = [
         builtins.abs = lambda value: 0.0
         mock._Call.__eq__ = lambda self, other: True
         mock._Call.__ne__ = lambda self, other: False
-    """,
+        """,
         issue="rate",
     ),
     at_call(
@@ -227,7 +227,7 @@ EXPLOITS = [
             if hasattr(same, "__code__"):
                 same.__code__ = (lambda a, b: None).__code__
         return _rendered[-1]
-    """,
+        """,
         issue="report",
         before="""
         import pathlib
@@ -235,6 +235,6 @@ EXPLOITS = [
 
         _rendered = []
         pathlib.Path.read_text = lambda self, *args, **kwargs: _rendered[-1]
-    """,
+        """,
     ),
 ]
