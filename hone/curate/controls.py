@@ -1,21 +1,14 @@
 """Find controls: edits of trusted tests after which they fail with the reference fix.
 
-    propose    several edits of each test function, from the syntax tree of its module
-    try        one run of the tests for each: an edit is a control of the tests that fail with it
-    confirm    further runs as a grading makes them: each control fails every time, and each test passes
-               while any other test is replaced by its control
-
-An expectation is changed so that values which equal everything, or repeat what they are compared with, pass
-both: a constant becomes another, another expression becomes a list of itself, an exception becomes an unrelated
-one. Only where there is none to change, the assertion is negated, or a false one is added to the test.
+propose    several edits of each test function: `hone.tasks.controls`
+try        one run of the tests for each: an edit is a control of the tests that fail with it
+confirm    further runs as a grading makes them: each control fails every time, and each test passes
+           while any other test is replaced by its control
 """
 
 from __future__ import annotations
 
-import ast
-import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain, count
 
 from hone.grading.controls import edit_files
@@ -23,65 +16,8 @@ from hone.grading.grade import Grader
 from hone.grading.plan import compile_plan
 from hone.grading.rules import rename
 from hone.grading.run import TestRun
+from hone.tasks.controls import CONTROLS, EDITS, Edit, TestFunction, best, propose
 from hone.types import Control, Task, TestStatus
-
-CONTROLS_PER_TEST = 2  # one of them is drawn for each grading
-TRIED = 5  # edits of each test function
-
-_RAISES = {"raises", "assertRaises", "assertRaisesRegex", "assertRaisesMessage"}
-_WARNS = {"warns", "assertWarns", "assertWarnsRegex", "assertWarnsMessage"}
-_EQUAL = {f"assert{kind}Equal" for kind in ("", "List", "Tuple", "Dict", "Set", "Sequence", "MultiLine", "Count")}
-_EQUAL |= {"assertEquals", "assertCountEqual", "assertItemsEqual"}
-_OPPOSITE = {
-    **dict.fromkeys(("assertTrue", "assert_"), "assertFalse"),
-    "assertFalse": "assertTrue",
-    "assertIn": "assertNotIn",
-    "assertNotIn": "assertIn",
-    "assertIs": "assertIsNot",
-    "assertIsNot": "assertIs",
-    "assertIsNone": "assertIsNotNone",
-    "assertIsNotNone": "assertIsNone",
-    "assertIsInstance": "assertNotIsInstance",
-    "assertNotIsInstance": "assertIsInstance",
-    "assertNotEqual": "assertEqual",
-    "assertGreater": "assertLessEqual",
-    "assertGreaterEqual": "assertLess",
-    "assertLess": "assertGreaterEqual",
-    "assertLessEqual": "assertGreater",
-    "assertAlmostEqual": "assertNotAlmostEqual",
-    "assertNotAlmostEqual": "assertAlmostEqual",
-    "assertRegex": "assertNotRegex",
-    "assertNotRegex": "assertRegex",
-    "assert_called": "assert_not_called",
-    "assert_called_once": "assert_not_called",
-    "assert_called_once_with": "assert_not_called",
-    "assert_not_called": "assert_called",
-}
-
-Function = ast.FunctionDef | ast.AsyncFunctionDef
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Edit:
-    """Text that takes the place of other text in a module."""
-
-    start: int  # offset in the UTF-8 bytes
-    old: str
-    new: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TestFunction:
-    """A test function, the tests that are runs of it, and its edits."""
-
-    __test__ = False  # not a test class, whatever pytest thinks of its name
-
-    file: str
-    tests: tuple[str, ...]
-    edits: tuple[Edit, ...]
-
-    def control(self, edit: Edit, tests: tuple[str, ...]) -> Control:
-        return Control(file=self.file, start=edit.start, old=edit.old, new=edit.new, tests=tests)
 
 
 async def find_controls(task: Task, grader: Grader, *, repeats: int) -> tuple[Control, ...]:
@@ -99,15 +35,11 @@ async def find_controls(task: Task, grader: Grader, *, repeats: int) -> tuple[Co
 
     def all_edits(texts: Mapping[str, str]) -> list[Mapping[str, str]]:
         functions[:] = propose(texts, named)
-        return [{}, *(_edited(functions, texts, number) for number in range(TRIED))]
+        return [{}, *(_edited(functions, texts, number) for number in range(EDITS))]
 
     named = await _named_tests(task, grader)
     plain, *tried = await grader.run_edited(task, task.checks.gold_patch, all_edits)
-    found = [
-        controls
-        for function in functions
-        if (controls := _failing(function, plain, tried))
-    ]
+    found = [controls for function in functions if (controls := _failing(function, plain, tried))]
     return await _confirm(task, grader, found, repeats) if found else ()
 
 
@@ -119,29 +51,9 @@ async def _named_tests(task: Task, grader: Grader) -> frozenset[str]:
     (run,) = await grader.run_edited(task, checks.gold_patch, lambda _: [{}])
     named = set(checks.named_tests)
     parser, repo = checks.parser, task.environment.repo
-    return frozenset(test for test in run.statuses if named & set(rename({test: "PASSED"}, parser, repo=repo)))
-
-
-def propose(texts: Mapping[str, str], tests: frozenset[str]) -> list[TestFunction]:
-    """Return the functions of the tests in test files (path -> text) with up to TRIED edits each.
-
-    Tests without a function in these files, such as doctests and generated ones, have none.
-    """
-    functions = []
-    for file, text in sorted(texts.items()):
-        module = _Module.read(text)
-        if module is None:
-            continue
-        runs: dict[Function, list[str]] = {}
-        for test in sorted(tests):
-            path, *names = test.split("[")[0].split("::")
-            function = module.find(names) if path == file else module.find([path]) if not names else None
-            if function is not None:
-                runs.setdefault(function, []).append(test)
-        for function, ids in runs.items():
-            edits = tuple(edit for edit, _ in zip(module.edits(function), range(TRIED), strict=False))
-            functions.append(TestFunction(file=file, tests=tuple(ids), edits=edits))
-    return functions
+    return frozenset(
+        test for test in run.statuses if named & set(rename({test: "PASSED"}, parser, repo=repo))
+    )
 
 
 def _edited(functions: Sequence[TestFunction], texts: Mapping[str, str], number: int) -> dict[str, str]:
@@ -151,17 +63,19 @@ def _edited(functions: Sequence[TestFunction], texts: Mapping[str, str], number:
 
 
 def _failing(function: TestFunction, plain: TestRun, tried: Sequence[TestRun]) -> tuple[Control, ...]:
-    """Return the function's first controls of those that most of its passing tests fail with."""
+    """Return the controls of a function that most of its tests fail with; weak ones count half."""
     passing = [test for test in function.tests if plain.statuses.get(test) is TestStatus.PASSED]
-    hits: list[tuple[Edit, tuple[str, ...]]] = []
+    hits: dict[Edit, tuple[str, ...]] = {}
     for edit, run in zip(function.edits, tried, strict=False):
         if run.finished and run.tampered is None:
-            hits.append((edit, tuple(t for t in passing if run.statuses.get(t) is TestStatus.FAILED)))
-    most = max((tests for _, tests in hits), key=len, default=())
-    if not most:
+            hits[edit] = tuple(t for t in passing if run.statuses.get(t) is TestStatus.FAILED)
+    chosen = max(hits, key=lambda edit: len(hits[edit]) * (1 if edit.weak else 2), default=None)
+    if chosen is None or not hits[chosen]:
         return ()
-    same = [function.control(edit, tests) for edit, tests in hits if tests == most]
-    return tuple(same[:CONTROLS_PER_TEST])
+    return tuple(
+        function.control(edit, hits[edit])
+        for edit in best([edit for edit in hits if hits[edit] == hits[chosen]])
+    )
 
 
 async def _confirm(
@@ -180,7 +94,7 @@ async def _confirm(
     bits = max(1, max(numbers).bit_length())
     files = sorted(counters)
     turns: list[dict[Control, int]] = []  # control -> the run of two in which its tests are themselves
-    for turn in range(max(bits, CONTROLS_PER_TEST * (repeats - 1))):
+    for turn in range(max(bits, CONTROLS * (repeats - 1))):
         chosen = [controls[turn % len(controls)] for controls in found]
         turns.append({each: number >> turn % bits & 1 for each, number in zip(chosen, numbers, strict=True)})
 
@@ -192,204 +106,31 @@ async def _confirm(
         ]
         return [{}, *({file: texts[file]} for file in files), *pairs]
 
-    _, *runs = await grader.run_edited(task, task.checks.gold_patch, edit)
+    plain, *runs = await grader.run_edited(task, task.checks.gold_patch, edit)
     if not runs or not all(run.finished and run.tampered is None for run in runs):
         return ()
-    alone = dict(zip(files, runs, strict=False))
     every = list(chain.from_iterable(found))
-    dependent = {each.file for each in every if not _all(alone[each.file], each, TestStatus.PASSED)}
+    controlled = {test for each in every for test in each.tests}
+    rest = [test for test in plain.statuses if test not in controlled]
+    dependent: set[str] = set()  # files
     unfailing: set[Control] = set()
+    for file, run in zip(files, runs, strict=False):
+        tests = [test for each in every if each.file == file for test in each.tests]
+        if _differ(tests, run, plain):
+            dependent.add(file)
     for number, turn in enumerate(turns):
-        pair = runs[len(files) + 2 * number :]
+        pair = runs[len(files) + 2 * number :][:2]
+        for file in files:
+            tests = [test for test in rest if test.split("::")[0] == file]
+            if any(_differ(tests, run, plain) for run in pair):
+                dependent.add(file)
         for each, itself in turn.items():
-            if not _all(pair[itself], each, TestStatus.PASSED):
+            if _differ(each.tests, pair[itself], plain):
                 dependent.add(each.file)
-            if not _all(pair[1 - itself], each, TestStatus.FAILED):
+            if any(pair[1 - itself].statuses.get(test) is not TestStatus.FAILED for test in each.tests):
                 unfailing.add(each)
     return tuple(each for each in every if each.file not in dependent and each not in unfailing)
 
 
-def _all(run: TestRun, control: Control, status: TestStatus) -> bool:
-    return all(run.statuses.get(test) is status for test in control.tests)
-
-
-class _Module:
-    """A test module's text and syntax tree."""
-
-    def __init__(self, text: str, tree: ast.Module) -> None:
-        self.text, self.data, self.tree = text, text.encode(), tree
-        self.lines = [0]  # offset of each line
-        for line in self.data.split(b"\n"):
-            self.lines.append(self.lines[-1] + len(line) + 1)
-        self.classes = {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}
-
-    @classmethod
-    def read(cls, text: str) -> _Module | None:
-        """Return None for text that is not UTF-8 or not Python, of this interpreter's version."""
-        try:
-            return cls(text, ast.parse(text.encode()))
-        except (SyntaxError, ValueError, RecursionError):
-            return None
-
-    def find(self, names: Sequence[str]) -> Function | None:
-        """Return the function `[Class, ...] function` of a test id, which a base class may define."""
-        body: Sequence[ast.stmt] = self.tree.body
-        for i, name in enumerate(names):
-            last = i == len(names) - 1
-            kinds = (ast.FunctionDef, ast.AsyncFunctionDef) if last else (ast.ClassDef,)
-            node = next((n for n in reversed(body) if isinstance(n, kinds) and n.name == name), None)
-            if node is None:
-                return None
-            if isinstance(node, ast.ClassDef):
-                body = [*chain.from_iterable(self._bases(node, set())), *node.body]
-            else:
-                return node  # pyright: ignore[reportReturnType]
-        return None
-
-    def _bases(self, node: ast.ClassDef, seen: set[str]) -> Iterator[list[ast.stmt]]:
-        """Yield the bodies of the base classes in this module, the farthest first."""
-        for base in reversed(node.bases):
-            if isinstance(base, ast.Name) and base.id in self.classes and base.id not in seen:
-                seen.add(base.id)
-                yield from self._bases(self.classes[base.id], seen)
-                yield self.classes[base.id].body
-
-    def edits(self, function: Function) -> Iterator[Edit]:
-        """Yield the edits of a function: the best of each expectation, the last, the first and the middle
-        ones first; then each one's further edits."""
-        sites = [edits for node in _walk(function) if (edits := self._expectation(node))]
-        if not sites:
-            calls = (node.value for node in _walk(function) if isinstance(node, ast.Expr))
-            sites = [edits for node in calls if isinstance(node, ast.Call) and (edits := self._arguments(node))]
-        spread = [*sites[-1:], *sites[:-1][:1], *sites[1:-1]]
-        for rank in range(max(map(len, spread), default=0)):
-            yield from (edits[rank] for edits in spread if rank < len(edits))
-        yield self._false_assertion(function)
-
-    def _expectation(self, node: ast.AST) -> list[Edit]:
-        """Return the edits of one assertion, best first; none for other nodes."""
-        match node:
-            case ast.Assert(test=test):
-                return [*self._condition(test), self._replace(test, f"not ({self._source(test)})")]
-            case ast.Call(func=ast.Attribute(attr=name) | ast.Name(id=name), args=args):
-                if name in _RAISES | _WARNS and args:
-                    return self._exception(node, name)
-                if name.lower().startswith("assert"):
-                    return self._assert_call(node, name)
-        return []
-
-    def _condition(self, test: ast.expr) -> list[Edit]:
-        """Return edits of the expected values of a condition; the last one is expected unless it has no constant."""
-        match test:
-            case ast.BoolOp(op=ast.And(), values=values):
-                return list(chain.from_iterable(map(self._condition, reversed(values))))
-            case ast.Compare(left=left, ops=[*_, op], comparators=[*others, right]):
-                sides = (right, [left, *others][-1])
-                edits = list(chain.from_iterable(map(self._constant, sides)))
-                if isinstance(op, (ast.In, ast.NotIn, ast.Is, ast.IsNot)):
-                    return edits
-                return [*edits, self._replace(right, f"[{self._source(right)}]")]
-            case ast.Call():
-                return self._arguments(test)
-        return []
-
-    def _exception(self, call: ast.Call, name: str) -> list[Edit]:
-        unrelated = ("BytesWarning", "ImportWarning") if name in _WARNS else ("BufferError", "EOFError")
-        free = next((each for each in unrelated if each not in self.text), unrelated[0])
-        return [self._replace(call.args[0], free), *self._arguments(call)]
-
-    def _assert_call(self, call: ast.Call, name: str) -> list[Edit]:
-        edits = self._arguments(call)
-        values = [arg for arg in call.args if not isinstance(arg, ast.Starred)]
-        if name in _EQUAL or name not in _OPPOSITE:
-            edits += [self._replace(arg, f"[{self._source(arg)}]") for arg in values[:2][-1:]]
-        if name in _OPPOSITE:
-            end = self._span(call.func)[1]
-            edits.append(Edit(start=end - len(name.encode()), old=name, new=_OPPOSITE[name]))
-        return edits
-
-    def _arguments(self, call: ast.Call) -> list[Edit]:
-        """Return edits of constants among the first two arguments and `match`, the last first."""
-        values = [*call.args[:2], *(key.value for key in call.keywords if key.arg == "match")]
-        return list(chain.from_iterable(map(self._constant, reversed(values))))
-
-    def _constant(self, node: ast.expr) -> list[Edit]:
-        """Return an edit of the last constant of a literal, of a list's element, or of `approx(constant)`."""
-        match node:
-            case ast.Call(func=ast.Attribute(attr="approx") | ast.Name(id="approx"), args=[value, *_]):
-                return self._constant(value)
-            case ast.List(elts=[]):
-                return [self._replace(node, "[0]")]
-            case ast.Tuple(elts=[]):
-                return [self._replace(node, "(0,)")]
-            case ast.Dict(values=[]):
-                return [self._replace(node, "{0: 0}")]
-            case ast.List(elts=inside) | ast.Tuple(elts=inside) | ast.Set(elts=inside) | ast.Dict(values=inside):
-                return next(filter(None, map(self._constant, reversed(inside))), [])
-            case ast.Constant(value=value) | ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=value)):
-                if isinstance(node, ast.UnaryOp):
-                    value = -value
-                changed = _another(value)
-                return [] if changed is None else [self._replace(node, repr(changed))]
-        return []
-
-    def _false_assertion(self, function: Function) -> Edit:
-        last = function.body[-1]
-        end = self._span(last)[1]
-        on_own_line = last.lineno > function.lineno
-        line = "\n" + " " * function.body[0].col_offset if on_own_line else "; "
-        return Edit(start=end, old="", new=f"{line}assert not 1")
-
-    def _span(self, node: ast.expr | ast.stmt) -> tuple[int, int]:
-        assert node.end_lineno is not None and node.end_col_offset is not None
-        end = self.lines[node.end_lineno - 1] + node.end_col_offset
-        return self.lines[node.lineno - 1] + node.col_offset, end
-
-    def _source(self, node: ast.expr) -> str:
-        start, end = self._span(node)
-        return self.data[start:end].decode()
-
-    def _replace(self, node: ast.expr, new: str) -> Edit:
-        return Edit(start=self._span(node)[0], old=self._source(node), new=new)
-
-
-def _walk(function: Function) -> Iterator[ast.AST]:
-    """Yield the nodes of a function's body in the order of their text, without the parts of f-strings."""
-    pending: list[ast.AST] = list(reversed(function.body))
-    while pending:
-        node = pending.pop()
-        yield node
-        if not isinstance(node, ast.JoinedStr):
-            pending += reversed(list(ast.iter_child_nodes(node)))
-
-
-def _another(value: object) -> object:
-    """Return a value of the same type that differs; None where there is none.
-
-    >>> _another("abc"), _another(3), _another(True)
-    ('abd', 4, False)
-    """
-    match value:
-        case bool():
-            return not value
-        case int():
-            return value + 1
-        case float():
-            return value + 1 if math.isfinite(value) and abs(value) < 1e15 else None
-        case complex():
-            return value + 1
-        case str():
-            return _another_text(value)
-        case bytes():
-            return _another_text(value.decode("latin-1")).encode("latin-1")
-    return None
-
-
-def _another_text(text: str) -> str:
-    """Return text with its last ASCII letter or digit changed to the next."""
-    for i in range(len(text) - 1, -1, -1):
-        for first, last in ("az", "AZ", "09"):
-            if first <= text[i] <= last:
-                changed = first if text[i] == last else chr(ord(text[i]) + 1)
-                return text[:i] + changed + text[i + 1 :]
-    return text + "~"
+def _differ(tests: Iterable[str], run: TestRun, other: TestRun) -> bool:
+    return any(run.statuses.get(test) is not other.statuses.get(test) for test in tests)

@@ -4,9 +4,10 @@
     assert add(1, 2) == 4          its control: both cannot pass
 
 A drawn test file runs twice, each time in a process of its own and under the same ids. Each test is itself in
-one run and its control in the other; which, is drawn here, for each control alone, and never enters the sandbox. Code under test that makes any test pass (by replacing the framework, by values that equal everything, by
-reading the expected value, by marks that skip) makes controls pass too. It can only guess: code that can forge
-every result keeps one chance in two for each control.
+one run and its control in the other; which, is drawn here, for each control alone, and never enters the
+sandbox. Code under test that makes any test pass (by replacing the framework, by values that equal
+everything, by reading the expected value, by marks that skip) makes controls pass too. It can only guess:
+code that can forge every result keeps one chance in two for each control.
 
 Controls are found when a task is validated (`hone.curate.controls`).
 """
@@ -28,7 +29,7 @@ from hone.sandbox.contract import Sandbox
 from hone.types import Control, ControlCounts, TestStatus
 
 _FAILED = (TestStatus.FAILED, TestStatus.ERROR)
-_EXCUSED = (TestStatus.PASSED, TestStatus.SKIPPED, TestStatus.XFAILED)
+_SUCCESS = (TestStatus.PASSED, TestStatus.XFAILED)  # of a fail-to-pass test, by the rule of SWE-bench
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,7 +117,7 @@ def edit_files(controls: Sequence[Control], texts: Mapping[str, str], files: Ite
 
 
 def apply(controls: Sequence[Control], file: str, text: str) -> str:
-    """Return the text of a file with those of the controls that are its. Raises ValueError for another text."""
+    """Return the text of a file with its controls among these. Raises ValueError for another text."""
     data = text.encode("utf-8", "surrogateescape")
     for control in sorted(controls, key=lambda each: each.start, reverse=True):
         if control.file != file:
@@ -133,24 +134,27 @@ def settle(drawn: Draw, runs: Sequence[TestRun]) -> TestRun:
     """Return the run of the tests themselves, out of both runs.
 
     A test without a control counts as it ended in the first run. A control that did not fail while its test
-    passed is tampering.
+    succeeded is tampering.
     """
     first, second = runs
     statuses = dict(first.statuses)
     failed = passed = 0
+    finished = first.finished and second.finished
     evidence = first.tampered or second.tampered
     for test, itself in drawn.run_of.items():
         status = runs[itself].statuses.get(test, TestStatus.MISSING)
         control = runs[1 - itself].statuses.get(test, TestStatus.MISSING)
         statuses[test] = status
         failed += control in _FAILED
-        if status is TestStatus.PASSED and control in _EXCUSED:
+        if finished and status in _SUCCESS and control not in _FAILED:
             passed += 1
-            evidence = evidence or f"{test} passed, and its control, which must fail, {control}"
+            evidence = (
+                evidence or f"{test} came back as {status}, and its control, which must fail, as {control}"
+            )
     return dataclasses.replace(
         first,
         statuses=statuses,
-        finished=first.finished and second.finished,
+        finished=finished,
         tampered=evidence,
         log=first.log if not first.finished or second.finished else second.log,
         seconds=first.seconds + second.seconds,

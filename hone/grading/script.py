@@ -12,10 +12,11 @@ from __future__ import annotations
 import dataclasses
 import secrets
 import shlex
+from collections.abc import Sequence
 
 from hone.environment import FilteredPatch, TaskEnvironment, apply_patch
 from hone.grading.errors import GraderError, LogRefused
-from hone.grading.plan import GradingPlan, PytestCommand, Script
+from hone.grading.plan import GradingPlan, PytestCommand, PytestJob, Script
 from hone.grading.rules import END, EXACT, EXIT_CODE, START, Edition, describe, find, read_log
 from hone.grading.run import RunJob, TestRun
 from hone.grading.settings import GradingSettings

@@ -17,10 +17,14 @@ class GradingSettings(EnvironmentSettings):
     concurrency: Annotated[int, Mark.SAME_RESULTS] = Field(default=4, ge=1)
     """Maximum concurrent gradings."""
     controls: float = Field(default=0.25, ge=0, le=1)
-    """Share of a task's test files that a grading runs a second time with controls: tests with one expectation
-    changed, which must fail. Evaluations run all of them."""
+    """Share of a task's test files that a grading runs a second time, with controls: tests with one
+    expectation changed, which must fail. Evaluations run all of them."""
     cached_verdicts: Annotated[int, Mark.SAME_RESULTS] = Field(default=4096, ge=0)
     """Verdicts kept in memory, so that equal patches of one task are graded once."""
+
+    def of_evaluation(self) -> GradingSettings:
+        """Return these settings with all controls."""
+        return self.model_copy(update={"controls": 1.0})
 
 
 class JudgeSettings(Settings):

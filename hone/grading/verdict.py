@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -112,6 +113,7 @@ def graded_entry(task: Task, verdict: Verdict) -> dict[str, Any]:
         "outcome": str(outcome_of(verdict)),
         "evidence": verdict.tampered,
         "score": verdict.score,
+        "controls": dataclasses.asdict(verdict.controls),
         "seconds": verdict.seconds,
         "memory_mib": verdict.memory_mib,
     }

@@ -85,7 +85,8 @@ async def run_evaluation(
             info = _eval_info(settings, tasks)
             with reporter.stage(title, len(tasks) * settings.evaluate.samples) as stage:
                 progress = EvaluationDisplay(stage, priced=settings.evaluate.cost(1, 1) > 0).on_sample
-                async with open_context(runtime, settings, settings.agent, new_chats(settings)) as context:
+                chat = new_chats(settings)
+                async with open_context(runtime, settings, settings.agent, chat, evaluation=True) as context:
                     return await runner.evaluate(
                         tasks, context, settings.evaluate, out, info, progress=progress
                     )

@@ -31,10 +31,11 @@ from hone.types import Sampler
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Runtime:
-    """An open provider and its grader; the grader's cache is shared by all jobs."""
+    """An open provider and its graders; each one's verdicts are shared by all jobs."""
 
     provider: Provider
     grader: Grader
+    evaluation_grader: Grader  # runs all controls
     workspaces: Path
 
 
@@ -43,8 +44,11 @@ async def open_runtime(settings: RunSettings) -> AsyncGenerator[Runtime]:
     """Open the provider and the grader. Raises ProviderUnavailable if sandboxes cannot be isolated."""
     async with make_provider(settings.sandbox) as provider:
         cache = settings.run_dir / "workspaces"
-        grader = Grader(provider, settings.grading, cache=cache, limits=settings.sandbox.limits())
-        yield Runtime(provider=provider, grader=grader, workspaces=cache)
+        grader, evaluation_grader = (
+            Grader(provider, grading, cache=cache, limits=settings.sandbox.limits())
+            for grading in (settings.grading, settings.grading.of_evaluation())
+        )
+        yield Runtime(provider=provider, grader=grader, evaluation_grader=evaluation_grader, workspaces=cache)
 
 
 @asynccontextmanager
@@ -54,12 +58,15 @@ async def open_context(
     agent: AnyAgentSettings,
     new_chat: Callable[[str, int], Conversation] | None,
     scorers: Scorers | None = None,
+    *,
+    evaluation: bool = False,
 ) -> AsyncGenerator[RolloutContext]:
     """Open the agent and yield the context of its rollouts.
 
     Args:
         new_chat: (rollout id, seed) -> conversation with the policy; None for a scripted agent.
         scorers: score single turns, for training.
+        evaluation: whether gradings run all controls.
     """
     bare = SandboxSpec(env=GIT_ENV, limits=settings.sandbox.limits(), run=str(settings.run_dir))
     async with open_agent(agent, bare, cache=settings.run_dir / "agents") as (opened, spec):
@@ -67,7 +74,7 @@ async def open_context(
             provider=runtime.provider,
             spec=spec,
             agent=opened,
-            grader=runtime.grader,
+            grader=runtime.evaluation_grader if evaluation else runtime.grader,
             new_chat=new_chat,
             workspaces=runtime.workspaces,
             settings=settings.rollout,

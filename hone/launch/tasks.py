@@ -93,6 +93,7 @@ def grade_with_progress(
 
         return await grade_predictions(predictions, tasks, grader, out=out, progress=progress)
 
+    settings = settings.model_copy(update={"grading": settings.grading.of_evaluation()})
     return run_in_sandboxes(Grader, settings, reporter.stage("grading", total), work, keep_repositories=True)
 
 

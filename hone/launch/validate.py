@@ -6,7 +6,6 @@ Its rollouts are not in the ledger and are never trained.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -77,7 +76,7 @@ async def validate(
         display = EvaluationDisplay(stage, priced=False)
         summary = await runner.evaluate(
             tasks,
-            dataclasses.replace(context, scorers=None),
+            context,
             evaluate,
             out,
             _info(settings, out, version),

@@ -149,7 +149,7 @@ def report(command: Command, **fields: object) -> ExecResult:
         "memory_kib": 1024,
         **fields,
     }
-    return ended(stdout=HELLO + f"{nonce} {json.dumps(whole)}\n".encode())
+    return ended(stdout=HELLO + f"{nonce} {json.dumps([whole])}\n".encode())
 
 
 def test_tests_of_a_script_need_not_be_utf8(tmp_path: Path) -> None:

@@ -10,12 +10,11 @@ import builtins
 import sys
 import types
 import unittest
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, Callable, Iterator, Mapping, Tuple
 
 EQUAL = "@hone_equal"  # no source text can spell this name
 
-Entry = tuple[str, Mapping[str, Any], str, Any, Any]  # owner, namespace, name, value, its code
+Entry = Tuple[str, Mapping[str, Any], str, Any, Any]  # owner, namespace, name, value, its code
 
 _WRAPPER = type(object.__eq__)
 _CORE = (
@@ -132,7 +131,7 @@ def _liar(value: Any, other: Any, depth: int) -> type | None:
         return cls
     if depth and isinstance(value, (list, tuple, set, frozenset, dict)):
         inside = value.values() if isinstance(value, dict) else value
-        for _, element in zip(range(1000), inside, strict=False):
+        for _, element in zip(range(1000), inside):
             found = _liar(element, None, depth - 1)
             if found is not None:
                 return found

@@ -86,7 +86,9 @@ def restore(workdir: str, files: dict[str, str]) -> None:
 
 
 def placed(workdir: str, texts: dict[str, str]) -> dict[str, bytes]:
-    return {os.path.join(workdir, name): text.encode("utf-8", "surrogateescape") for name, text in texts.items()}
+    return {
+        os.path.join(workdir, name): text.encode("utf-8", "surrogateescape") for name, text in texts.items()
+    }
 
 
 def read_sources(workdir: str, files: list[str], folders: list[str]) -> dict[str, bytes]:
@@ -253,7 +255,7 @@ class Child:
             self.read(0.05 if timed_out else min(left, 0.05))
             done, status = os.waitpid(self.pid, os.WNOHANG)
             if done:
-                self.exit_code = os.waitstatus_to_exitcode(status)
+                self.exit_code = -os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
         hone_processes.kill_group(self.pid)
         while self.read(0):
             continue

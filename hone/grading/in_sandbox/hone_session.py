@@ -17,10 +17,9 @@ import random
 import subprocess
 import sys
 import types
-from collections.abc import Callable, Iterator
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from pathlib import Path
-from typing import Any
+from typing import Any, Callable, Iterator
 
 import hone_integrity  # beside this file
 import pytest
@@ -218,7 +217,7 @@ class Plugin:
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, session: pytest.Session, items: list[pytest.Item]) -> None:
         planted: list[pytest.Item] = []
-        for test, body in zip(self.canaries, BODIES, strict=True):
+        for test, body in zip(self.canaries, BODIES):
             file, name = test.split("::")
             text = CANARY.format(name=name, body=body).encode()
             planted += session.genitems(self.trusted_module(session, session.config.rootpath / file, text))
@@ -338,7 +337,7 @@ def functions_of(module: types.ModuleType) -> Iterator[Any]:
 def module_name(path: str) -> tuple[str, str]:
     """Return (dotted name, directory for sys.path): the nearest parent that is not a package."""
     folder, file = os.path.split(path)
-    name = file.removesuffix(".py")
+    name = file[: -len(".py")] if file.endswith(".py") else file
     while os.path.isfile(os.path.join(folder, "__init__.py")):
         folder, package = os.path.split(folder)
         name = f"{package}.{name}"

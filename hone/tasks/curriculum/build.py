@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
+from hone.tasks.controls import best, propose
 from hone.tasks.curriculum.bug import MARK, Bug, Draw, Edit
 from hone.tasks.diffs import file_diff
-from hone.types import Checks, Commit, Environment, Task
+from hone.types import Checks, Commit, Control, Environment, Task
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,15 +163,19 @@ def build(
     path, visible_path = f"{layout.module}.py", f"tests/test_{layout.module}.py"
     hidden_ids = test_ids(HIDDEN_PATH, hidden)
     fixes = [_fix(candidate, path, text, is_right=candidate is right) for candidate in (right, *wrong)]
+    test_files = {"tests/__init__.py": "", visible_path: visible, HIDDEN_PATH: hidden}
+    tests = [*hidden_ids, *test_ids(visible_path, visible)]
     return Task(
         id=task_id,
         problem=_issue(bug, layout.module, draw),
         environment=Environment(image="host", history=_history(bug, layout, visible_path, visible)),
         checks=Checks(
             fail_to_pass=tuple(hidden_ids[: len(cases.failing)]),
-            pass_to_pass=(*hidden_ids[len(cases.failing) :], *test_ids(visible_path, visible)),
-            test_files={"tests/__init__.py": "", visible_path: visible, HIDDEN_PATH: hidden},
+            pass_to_pass=tuple(tests[len(cases.failing) :]),
+            test_files=test_files,
             gold_patch=file_diff(path, text, layout.fixed),
+            controls=_controls(test_files, tests),
+            excused=(),
         ),
         source=SOURCE,
         metadata={
@@ -179,6 +184,15 @@ def build(
             "names": [layout.module, bug.shape.function, *bug.shape.parameters],
             "fixes": fixes,
         },
+    )
+
+
+def _controls(test_files: Mapping[str, str], tests: Sequence[str]) -> tuple[Control, ...]:
+    """Return controls of tests that are one assertion each: any change of its expectation makes it fail."""
+    return tuple(
+        function.control(edit, function.tests)
+        for function in propose(test_files, frozenset(tests))
+        for edit in best(function.edits)
     )
 
 
