@@ -16,9 +16,6 @@ pytestmark = pytest.mark.full
 PAID = {
     "writes its own output to the golden file and the expected line",
     "the golden file and the expected line",
-    # Control and test are both expected to fail, and both do.
-    "an xfail mark on the test modules",
-    "an xfail mark by the module's __getattr__",
     # The test process has the texts of both runs.
     "a table made of all versions of the tests in the runner's variables",
     "a table made of all versions of the tests in memory and on disk",
