@@ -23,6 +23,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from benchmarks.parts.controls import controls_of
 from benchmarks.parts.packages import latest_repository
 from hone.curate.mutation.engine import MutationReport, mutate
 from hone.curate.runner import Runner
@@ -74,6 +75,7 @@ def row(package: str, count: int, report: MutationReport, seconds: float) -> dic
         "kinds": dict(report.kinds),
         "fell": {str(reason): number for reason, number in report.rejected.items()},
         "refused": dict(report.refused),
+        **controls_of(report.tasks),
         "operators": sum(bool(tasks) for _, tasks in report.operators.values()),
     }
 
@@ -102,7 +104,7 @@ def main() -> None:
         if arguments.keep:
             save(report.tasks, arguments.keep / f"{package}.jsonl")
     show_statements(tasks, arguments.statements)
-    short = ("package", "asked", "admitted", "seconds", "candidates", "ran", "fell")
+    short = ("package", "asked", "admitted", "seconds", "candidates", "ran", "fell", "controlled")
     print(json.dumps({"mutation": [{name: each[name] for name in short} for each in rows]}))
 
 

@@ -25,6 +25,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from benchmarks.parts.controls import controls_of
 from benchmarks.parts.packages import PACKAGES, Package, package_repository
 from hone.curate.journal import Journal
 from hone.curate.mining.candidates import select, walk
@@ -134,6 +135,7 @@ def main() -> None:
         for name in ("commits", "candidates", "admitted", "seconds")
     }
     by_package = {each["package"]: each["admitted"] for each in rows}
+    total |= controls_of(tasks)
     print(json.dumps({"mining": {**total, "refused": dict(refused), "by_package": by_package}}))
 
 

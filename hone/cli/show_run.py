@@ -189,6 +189,9 @@ def _print_verdict(trajectory: Trajectory) -> None:
         out.print(Text.assemble((f"{status.value:<8} ", marks.get(status, "red")), name))
     for signal in trajectory.signals:
         out.print(Text(f"turn {signal.turn}: {signal.kind}: {signal.command}", style="yellow"))
+    controls = trajectory.verdict.controls
+    if controls.planned:
+        out.print(f"controls: {controls.failed} of {controls.planned} failed, as each must")
     if trajectory.verdict.tampered:
         out.print(Text(f"tampered: {trajectory.verdict.tampered}", style="red"))
     out.print(Text(f"{trajectory.outcome.value}, reward {_reward(trajectory)}", style="bold"))

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from hone.curate.controls import find_controls
 from hone.curate.validate import validate, with_proof
 from hone.grading.grade import Grader
 from hone.grading.run import TestRun
@@ -17,7 +18,7 @@ from hone.tasks.errors import TaskError
 from hone.tasks.local import with_lock
 from hone.tasks.python import Locked
 from hone.tasks.repository import Repository
-from hone.types import Checks, Environment, Task
+from hone.types import Checks, Control, Environment, Task
 
 REWRITE = ("--assert=rewrite",)  # pytest arguments: failing assertions show their values
 _NO_OWNER = "local"  # of a repository without a remote
@@ -43,13 +44,22 @@ class Runner:
         async with self._slots:
             return await self._grader.run_suite(task, patch, files)
 
-    async def prove(self, task: Task, repeats: int) -> tuple[Task | None, str]:
-        """Return the task with its proof, or None and the reason why validation refuses it."""
+    async def find_controls(self, task: Task, repeats: int) -> tuple[Control, ...]:
+        """Return the controls of a task's tests; see `hone.curate.controls`. Raises GraderError."""
+        async with self._slots:
+            return await find_controls(task, self._grader, repeats=repeats)
+
+    async def prove(self, task: Task, repeats: int, *, controls: bool = True) -> tuple[Task | None, str]:
+        """Return the task with its proof, or None and the reason why validation refuses it.
+
+        Args:
+            controls: whether to find the task's controls.
+        """
         cache = self.cache / f"proof-{task.id}"
         grader = Grader(self.provider, self.settings, cache=cache, limits=self.limits)
         try:
             async with self._slots:
-                report = await validate([task], grader, repeats=repeats)
+                report = await validate([task], grader, repeats=repeats, controls=controls)
         finally:  # hundreds of repositories would fill the disk
             await asyncio.to_thread(shutil.rmtree, cache, ignore_errors=True)
         proven = with_proof([task], report)

@@ -47,7 +47,7 @@ class Admission:
     @property
     def controlled(self) -> int:
         """Number of tests with a control."""
-        return len({test for control in self.controls for test in control.tests})
+        return count_controlled(self.controls)
 
     @property
     def proof(self) -> dict[str, float]:
@@ -109,8 +109,7 @@ def with_proof(tasks: Sequence[Task], report: Report) -> list[Task]:
     admitted = {each.task_id: each for each in report.admissions if each.refusal is None}
     return [
         dataclasses.replace(
-            task,
-            checks=dataclasses.replace(task.checks, controls=admitted[task.id].controls),
+            with_controls(task, admitted[task.id].controls),
             metadata={**task.metadata, PROOF: admitted[task.id].proof},
         )
         for task in tasks
@@ -118,20 +117,31 @@ def with_proof(tasks: Sequence[Task], report: Report) -> list[Task]:
     ]
 
 
+def with_controls(task: Task, controls: tuple[Control, ...]) -> Task:
+    return dataclasses.replace(task, checks=dataclasses.replace(task.checks, controls=controls))
+
+
+def count_controlled(controls: Sequence[Control]) -> int:
+    """Return the number of tests with a control."""
+    return len({test for control in controls for test in control.tests})
+
+
 async def validate(
     tasks: Sequence[Task],
     grader: Grader,
     *,
     repeats: int = 3,
+    controls: bool = True,
     progress: Callable[[Admission], None] | None = None,
 ) -> Report:
-    """Grade the gold patch and the empty patch of each task `repeats` times, and find its controls.
+    """Grade the gold patch and the empty patch of each task `repeats` times.
 
     As many run at once as the `concurrency` of the grader's settings allows.
 
     A task that is invalid or cannot be graded is refused with its error; the others continue.
 
     Args:
+        controls: whether to find controls for the admitted tasks, which replace those that they have.
         progress: called with each admission.
     """
     if repeats < 1:
@@ -143,7 +153,7 @@ async def validate(
             return await grader.grade_uncached(task, patch)
 
     async def admit(given: Task) -> Admission:
-        task = dataclasses.replace(given, checks=dataclasses.replace(given.checks, controls=()))
+        task = with_controls(given, ())
         try:
             check_complete(task)
             if not task.checks.gold_patch:
@@ -152,10 +162,10 @@ async def validate(
             gold = [await verdict(task, task.checks.gold_patch) for _ in range(repeats)]
             empty = [await verdict(task, "") for _ in range(repeats)]
             admission = Admission(task_id=task.id, gold=tuple(gold), empty=tuple(empty))
-            if admission.refusal is None:
+            if controls and admission.refusal is None:
                 async with slots:
-                    controls = await find_controls(task, grader, repeats=repeats)
-                admission = dataclasses.replace(admission, controls=controls)
+                    found = await find_controls(task, grader, repeats=repeats)
+                admission = dataclasses.replace(admission, controls=found)
         except (TaskError, GraderError) as error:
             admission = Admission(task_id=task.id, error=str(error))
         if progress:

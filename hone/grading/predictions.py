@@ -33,7 +33,7 @@ from hone.types import Task
 from hone.utils.concurrency import run_in_thread
 from hone.utils.files import write_file
 
-GRADER = 1  # raised when equal inputs may get another verdict
+GRADER = 2  # raised when equal inputs may get another verdict
 GOLD = "gold"  # instead of a file: each task's reference patch
 
 
@@ -171,7 +171,8 @@ async def _digest(task: Task, provider: Provider) -> str:
 
 
 def _key(task: Task, patch: str, image: str, settings: GradingSettings) -> str:
-    parts = [str(GRADER), content_hash(task), image, str(settings.venv or ""), patch]
+    found = repr((task.checks.controls, task.checks.excused))  # by validation
+    parts = [str(GRADER), content_hash(task), found, image, str(settings.venv or ""), patch]
     return hashlib.sha256("\0".join(parts).encode("utf-8", "surrogatepass")).hexdigest()
 
 

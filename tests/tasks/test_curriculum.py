@@ -1,4 +1,5 @@
 import collections
+import json
 import re
 import subprocess
 import sys
@@ -47,12 +48,14 @@ def test_seed_decides_the_tasks(splits):
     assert {content_hash(t) for t in other.train}.isdisjoint(content_hash(t) for t in splits.train)
 
 
-def without_controls(task):
-    return replace(task, checks=replace(task.checks, controls=(), excused=None))
+def without_controls(task: Task) -> str:
+    row = json.loads(to_line(task))
+    del row["checks"]["controls"], row["checks"]["excused"]
+    return json.dumps(row, ensure_ascii=False)
 
 
 def test_default_tasks_stay_the_same(splits):
-    found = digest([to_line(without_controls(task)) for task in every_task(splits)])
+    found = digest([without_controls(task) for task in every_task(splits)])
     assert found == "0520da888a78279577d0d3e6837ba3970b8431c93aac60c922ae5a9d065e3a44", (
         "seed 0 gives other tasks than before, so earlier results of the quickstart cannot be reproduced. If "
         "that is intended, write the new digest here and measure the figures of README.md again."

@@ -20,10 +20,11 @@ from hone.curate.mutation.project import Project, find_environment, read_project
 from hone.curate.mutation.schedule import Schedule
 from hone.curate.runner import REWRITE, Runner, trial_task
 from hone.curate.statements import Failure, changed_lines, find_leak, parse_failures, write_statement
+from hone.curate.validate import count_controlled, with_controls
 from hone.grading.errors import GraderError
 from hone.grading.run import TestRun
 from hone.tasks.repository import Repository
-from hone.types import Checks, Commit, Environment, Task, TestStatus
+from hone.types import Checks, Commit, Control, Environment, Task, TestStatus
 
 Progress = Callable[[str, Sequence[Task]], None]  # gets a message, and the tasks admitted so far
 _BATCH = 24  # candidates per batch; the choice of a batch uses the results of the earlier ones
@@ -261,49 +262,83 @@ class Search:
             files: the test files that were run.
             failing: their tests that the bug makes fail.
         """
-        environment, tests = self._environment, self._project.tests
+        environment = self._environment
         passing = [t for file in files for t in self._baseline.passing[file] if t not in set(failing)]
-        seconds = sum(self._baseline.seconds[file] for file in files)
         bug = Commit(message=_MESSAGE, files=dict(candidate.after))
-        folders = {parent for file in files for parent in PurePosixPath(file).parents}
-        helpers = {p: t for p, t in self._project.support.items() if PurePosixPath(p).parent in folders}
         return Task(
             id=f"{environment.repo.replace('/', '__')}-{candidate.key[:10]}",
             problem=statement,
             environment=dataclasses.replace(environment, history=(*environment.history, bug)),
-            checks=Checks(
-                fail_to_pass=tuple(failing),
-                pass_to_pass=tuple(passing),
-                test_files={path: tests[path] for path in files} | helpers,
-                gold_patch=candidate.gold_patch,
-                timeout_s=float(max(_MIN_TASK_TIMEOUT_S, math.ceil(_TASK_SLOWER * seconds))),
-            ),
+            checks=self._checks(files, failing, passing, candidate.gold_patch),
             source=SOURCE,
             metadata=_metadata(candidate, failing, len(passing)),
         )
 
+    def _checks(
+        self, files: Sequence[str], failing: Sequence[str], passing: Sequence[str], gold_patch: str
+    ) -> Checks:
+        seconds = sum(self._baseline.seconds[file] for file in files)
+        folders = {parent for file in files for parent in PurePosixPath(file).parents}
+        helpers = {p: t for p, t in self._project.support.items() if PurePosixPath(p).parent in folders}
+        return Checks(
+            fail_to_pass=tuple(failing),
+            pass_to_pass=tuple(passing),
+            test_files={path: self._project.tests[path] for path in files} | helpers,
+            gold_patch=gold_patch,
+            timeout_s=float(max(_MIN_TASK_TIMEOUT_S, math.ceil(_TASK_SLOWER * seconds))),
+        )
+
+    async def _controls(self, file: str) -> tuple[Control, ...]:
+        """Return the controls of a test file, shared by all tasks: each fix gives the unchanged repository.
+
+        Raises GraderError.
+        """
+        key = f"controls {file}"
+        if self._journal.get(key) is None:
+            task = Task(
+                id="controls",
+                problem="",
+                environment=self._environment,
+                checks=self._checks([file], self._baseline.passing[file], (), ""),
+                source=SOURCE,
+            )
+            found = await self._runner.find_controls(task, self._repeats)
+            self._journal.put(key, [dataclasses.asdict(control) for control in found])
+            self._progress("finding controls", self._tasks)
+        return tuple(Control(**{**each, "tests": tuple(each["tests"])}) for each in self._journal.get(key))
+
     async def _prove(self, tasks: Sequence[Task]) -> None:
-        """Add the tasks that validation admits, in their order."""
+        """Add the tasks that validation admits, in their order, with their files' controls."""
+        files = {file for task in tasks for file in _files_of(task)}
         async with asyncio.TaskGroup() as group:
+            searches = {file: group.create_task(self._controls(file)) for file in sorted(files)}
             proofs = [group.create_task(self._proof(task)) for task in tasks]
         for task, proof in zip(tasks, (proof.result() for proof in proofs), strict=True):
             if proof["refused"] is not None:
                 self._rejected[Reason.NOT_ADMITTED] += 1
                 self._refused[task.id] = proof["refused"]
                 continue
-            metadata = {**task.metadata, "validation": proof["validation"]}
-            self._tasks.append(dataclasses.replace(task, metadata=metadata))
+            controls = tuple(control for file in _files_of(task) for control in searches[file].result())
+            proven = with_controls(task, controls)
+            validation = {**proof["validation"], "controlled": count_controlled(controls)}
+            metadata = {**task.metadata, "validation": validation}
+            self._tasks.append(dataclasses.replace(proven, metadata=metadata))
             self._schedule.count_task(task.metadata["kind"])
 
     async def _proof(self, task: Task) -> dict[str, Any]:
         """Return the result of validation as the journal keeps it."""
         key = f"proof {task.id}"
         if self._journal.get(key) is None:
-            proven, refusal = await self._runner.prove(task, self._repeats)
+            proven, refusal = await self._runner.prove(task, self._repeats, controls=False)
             validation = proven.metadata["validation"] if proven else None
             self._journal.put(key, {"refused": refusal or None, "validation": validation})
             self._progress("proving tasks", self._tasks)
         return self._journal.get(key)
+
+
+def _files_of(task: Task) -> list[str]:
+    """Return the files of a task's tests."""
+    return sorted({test.split("::")[0] for test in task.checks.named_tests})
 
 
 def _by_mutation(failures: Sequence[Failure], detected: Sequence[frozenset[str]]) -> list[list[Failure]]:
