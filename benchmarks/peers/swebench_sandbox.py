@@ -30,7 +30,8 @@ async def evaluate(
 ) -> Mapping[str, Any] | None:
     """Return the entry of the harness's report.json, or None where it writes none.
 
-    It writes none when the patch does not apply, and when the tests run out of time or end the sandbox.
+    It writes none when the tests run out of time or end the sandbox; a patch that does not apply is
+    unresolved.
 
     Args:
         workspace: the repository, on the host.
@@ -49,7 +50,7 @@ async def evaluate(
                 if (await sandbox.exec(f"{command} {_PATCH}")).exit_code == 0:
                     break
             else:
-                return None
+                return {"resolved": False, "infra_failure": False}
             await sandbox.write(_SCRIPT, make_test_spec(dict(row)).eval_script.encode())
             ran = await sandbox.exec(["bash", _SCRIPT], timeout_s=timeout_s, merge_stderr=True)
         except SandboxLost:
