@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 MODEL = "predictions"
-TIMEOUT_S = 600  # of the tests of one instance
+TIMEOUT_S = 600  # of the tests of one instance, unless the caller says otherwise
 _TIME = re.compile(r"^(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3}) - ", re.MULTILINE)
 _RUNTIME = re.compile(r"Test runtime: ([\d_]+\.\d+) seconds")
 _SUBTEST = re.compile(r"^SUBFAILED.* (\S+::\S+)(?: - .*)?$", re.MULTILINE)  # a word its parser does not know
@@ -27,19 +27,27 @@ class Evaluation:
     resolved: bool
     tests: Mapping[str, bool] | None  # test id -> whether it counts as passed; None: it read no test at all
     why: str = ""  # there are none
+    infrastructure: bool = False  # it labels the failure as one of the environment, or it reports nothing
     subtests_failed: frozenset[str] = frozenset()  # tests of which its log tells that a subtest failed
     seconds: float | None = None  # from the container's creation to its removal; None: it did not start one
     test_seconds: float | None = None  # of its eval script, git and the start of the runner included
 
 
 def evaluate(
-    rows: Sequence[Mapping[str, Any]], patches: Mapping[str, str], *, folder: Path, run_id: str, workers: int
+    rows: Sequence[Mapping[str, Any]],
+    patches: Mapping[str, str],
+    *,
+    folder: Path,
+    run_id: str,
+    workers: int,
+    timeout_s: int = TIMEOUT_S,
 ) -> dict[str, Evaluation]:
     """Instance id -> evaluation, of one patch per row.
 
     Args:
         folder: a new one, where the harness keeps its logs.
         workers: evaluations at a time.
+        timeout_s: of the tests of one instance.
     Raises:
         RuntimeError: the harness failed as a whole.
     """
@@ -57,7 +65,7 @@ def evaluate(
     command = [
         *(sys.executable, "-m", "swebench.harness.run_evaluation"),
         *("--dataset_name", "rows.json", "--predictions_path", "predictions.json"),
-        *("--run_id", run_id, "--max_workers", str(workers), "--timeout", str(TIMEOUT_S)),
+        *("--run_id", run_id, "--max_workers", str(workers), "--timeout", str(timeout_s)),
     ]
     environment = {**os.environ, "HF_HUB_OFFLINE": "1", "TQDM_DISABLE": "1"}
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
@@ -95,12 +103,14 @@ def _read(instance: str, logs: Path, summary: Mapping[str, Any]) -> Evaluation:
         resolved=resolved,
         tests=tests,
         why=why,
+        infrastructure=instance in summary["infra_failure_ids"] or why == _NO_REPORT,
         subtests_failed=frozenset(subtests),
         seconds=seconds,
         test_seconds=test_seconds,
     )
 
 
+_NO_REPORT = "no report"
 _KEYS = ((True, "success"), (False, "failure"))
 
 
@@ -109,7 +119,7 @@ def _reason(log: str, entry: Mapping[str, Any]) -> str:
         return ""
     if ">>>>> Patch Apply Failed" in log:
         return "the patch does not apply"
-    return "the log is invalid" if entry else "no report"
+    return "the log is invalid" if entry else _NO_REPORT
 
 
 def _remove_containers(run_id: str) -> None:
