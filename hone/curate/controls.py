@@ -55,13 +55,13 @@ async def find_controls(task: Task, grader: Grader, *, repeats: int) -> tuple[Co
     named = await _named_tests(task, grader)
     plain, *runs = await grader.run_edited(task, task.checks.gold_patch, all_edits)
     tried, shared = runs[: len(runs) - len(values)], runs[len(runs) - len(values) :]
-    own = [controls for function in functions if (controls := _failing(function, plain, tried))]
     pairs = zip(values, shared, strict=True)
     common = [each for value, run in pairs if (each := _failing_together(value, plain, run, modules, named))]
-    return (
-        *(await _confirm(task, grader, own, repeats) if own else ()),
-        *(await _confirm_common(task, grader, common, modules, repeats) if common else ()),
-    )
+    if common:
+        common = await _confirm_common(task, grader, common, modules, repeats)
+    covered = frozenset(test for control in common for test in control.tests)
+    own = [each for function in functions if (each := _failing(function, plain, tried, covered))]
+    return (*(await _confirm(task, grader, own, repeats) if own else ()), *common)
 
 
 def _value_edits(texts: Mapping[str, str], modules: Sequence[str]) -> list[Control]:
@@ -100,15 +100,21 @@ def _edited(functions: Sequence[TestFunction], texts: Mapping[str, str], number:
     return Edition(texts=edited, files=tuple(edited))
 
 
-def _failing(function: TestFunction, plain: TestRun, tried: Sequence[TestRun]) -> tuple[Control, ...]:
-    """Return the controls of a function that most of its tests fail with; a lesser kind counts less."""
+def _failing(
+    function: TestFunction, plain: TestRun, tried: Sequence[TestRun], covered: frozenset[str]
+) -> tuple[Control, ...]:
+    """Return the controls of a function that most of its tests fail with; a lesser kind counts less.
+
+    Args:
+        covered: tests with a control by the value that they share with others, better than a lesser kind.
+    """
     passing = [test for test in function.tests if plain.statuses.get(test) is TestStatus.PASSED]
     hits: dict[Edit, tuple[str, ...]] = {}
     for edit, run in zip(function.edits, tried, strict=False):
         if run.finished and run.tampered is None:
             hits[edit] = tuple(t for t in passing if run.statuses.get(t) is TestStatus.FAILED)
     chosen = max(hits, key=lambda edit: len(hits[edit]) * (len(Kind) - edit.kind), default=None)
-    if chosen is None or not hits[chosen]:
+    if chosen is None or not hits[chosen] or (chosen.kind > Kind.PARAMETER and covered >= set(hits[chosen])):
         return ()
     return tuple(
         function.control(edit, hits[edit])

@@ -109,13 +109,13 @@ def draw(
     modules = {module for control in controls for module in modules_of(control)}
     drawn = {module for module in sorted(modules) if chance.random() < share}
     shuffled = [each for each in chance.sample(controls, len(controls)) if modules_of(each) <= drawn]
-    # an edit that several functions see keeps their own from being drawn, so half of the gradings do without
+    # an edit that several functions see keeps their own from being drawn, or they keep it from being drawn
     several = [each for each in shuffled if len({test.split("[")[0] for test in each.tests}) > 1]
-    first_choice = [each for each in several if chance.random() < 0.5]
-    rest = [each for each in shuffled if each not in several]
+    single = [each for each in shuffled if each not in several]
+    order = [*several, *single] if chance.random() < 0.5 else [*single, *several]
     edits: tuple[list[Control], list[Control]] = ([], [])
     run_of: dict[str, int] = {}
-    for control in [*first_choice, *rest]:
+    for control in order:
         if run_of.keys().isdisjoint(control.tests):
             itself = chance.randrange(2)
             edits[1 - itself].append(control)
