@@ -72,8 +72,8 @@ def make_verdict(
     """Return resolved when every named test counts as success in a finished, untampered run.
 
     A test that is absent from `run.statuses` is missing and fails. With the rule "collected" the score is the
-    passing share of all collected tests, and all must pass. A tampered run scores 0. The log's last line tells
-    which tests do not count because of `checks.excused`.
+    passing share of all collected tests, and all must pass. A tampered run scores 0. The log's last line
+    names the tests that fail because of `checks.excused`.
 
     Raises GraderError for checks without fail-to-pass tests.
     """

@@ -1,9 +1,9 @@
 """Find, in the runner's parent process, data files of the tests that a run changed.
 
-Tests compare with golden files and snapshots in their folders, where the code under test can write. A file that
-existed before the run must hold the same bytes after it. New files, and files that runs write by their nature
-(`_WRITTEN`), are no evidence. A suite that changes another of its own files is refused at validation: the run
-with the reference patch shows the same evidence, so no patch is ever blamed for it.
+Tests compare with golden files and snapshots in their folders, where the code under test can write. A file
+that existed before the run must hold the same bytes after it. New files, and files that runs write by their
+nature (`_WRITTEN`), are no evidence. A suite that changes another of its own files is refused at validation,
+because the run with the reference patch shows the same evidence.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class DataFiles:
         return None
 
     def stamp(self, name: str) -> tuple[int, ...] | None:
-        """Return what every write changes, with the ctime, which no process can set; None: no regular file."""
+        """Return what every write changes: no process can set the ctime. None: this is no regular file."""
         try:
             found = os.lstat(os.path.join(self.workdir, name))
         except OSError:

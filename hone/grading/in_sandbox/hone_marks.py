@@ -1,9 +1,9 @@
 """Decide, in the runner's parent process, which tests may end as skipped or xfailed.
 
-Code under test can put a mark on a test, as it can change any object in its process. It cannot change the text
-of the tests, which the parent read before. So the parent counts `skipped` or `xfailed` only where that text has
-a word for it. The words are many, because an honest skip that counts as a failure is worse than a hole; where a
-reference run is known, `Checks.excused` names the tests exactly.
+Code under test can put a mark on a test, as it can change any object in its process. It cannot change the
+text of the tests, which the parent read before. So the parent counts `skipped` or `xfailed` only where that
+text has a word for it. The words are many, because an honest skip that counts as a failure is worse than a
+hole; where a reference run is known, `Checks.excused` names the tests exactly.
 """
 
 from __future__ import annotations

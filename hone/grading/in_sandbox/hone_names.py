@@ -7,8 +7,8 @@ A test reads its module's globals, and pytest and unittest find marks, hooks and
     when the module was executed                      no name of pytest or unittest, no name of a builtin
     when the tests were collected, and at the end     no new name, no other value, no other mark
 
-As everything in this process, it is the second line of defence; see `hone_integrity`. Some honest modules bind
-names in ways that their text does not show; of those, only the names that decide a result are checked.
+As everything in this process, it is the second line of defence; see `hone_integrity`. Some honest modules
+bind names in ways that their text does not show; of those, only the names that decide a result are checked.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from typing import Any
 
 import hone_integrity  # beside this file
 
-IMPORT = "@hone_import"  # no source text can spell this name
+IMPORT = "_@hone_import"  # no source text can spell this name, and no `import *` takes it
 # Names by which pytest, unittest and Python find marks, hooks and settings of a module.
 _SPECIAL = re.compile(
     r"pytest(?:mark|_.*)|collect_ignore(?:_glob)?|load_tests|__(?:test|getattr|dir|unittest_skip)__"
-    r"|(?:setup|teardown)(?:_(?:module|function|method|class))?|(?:setUp|tearDown)(?:Module|Class)?"
+    r"|(?:setup|teardown)_(?:module|function|method|class)|(?:setUp|tearDown)(?:Module|Class)?"
 )
 _BUILTINS = frozenset(dir(builtins))
 # Names that Python and pytest give modules, such as `__warningregistry__` and `_Module__pytest_setup_module`.
-_ADDED = re.compile(r"__\w+__|_*\w*__pytest\w*|@\w+")
+_ADDED = re.compile(r"__\w+__|_*\w*__pytest\w*|_?@\w+")
 # The text can bind names that it does not show as such.
 _DYNAMIC = re.compile(
     rb"\b(?:globals|locals|vars|exec|eval)\(|(?<![.\w])setattr\(|__dict__|__setattr__|__class__"
@@ -159,14 +159,17 @@ class Namespace:
         self.known |= set(vars(self.module))
 
     def exported(self, source: str) -> set[str]:
-        """Return the names that `from SOURCE import *` may bind: those that decide results, if it is trusted."""
+        """Return what `from SOURCE import *` may bind: names that decide results only from a trusted module,
+        or hooks of a conftest.py, whose text says that it takes them from there.
+        """
         name = importlib.util.resolve_name(source, self.module.__package__) if source[0] == "." else source
         module = sys.modules.get(name)
         names = getattr(module, "__all__", None)
         if names is None:
             names = [name for name in getattr(module, "__dict__", ()) if name[:1] != "_"]
         trusted = id(module) in self.modules.namespaces
-        return {name for name in names if trusted or not _SPECIAL.fullmatch(name)}
+        hooks = "pytest_" if self.module.__name__.rpartition(".")[2] == "conftest" else ()
+        return {name for name in names if trusted or name.startswith(hooks) or not _SPECIAL.fullmatch(name)}
 
     def unexplained(self) -> list[str]:
         """Return the new names that neither the module's text nor Python and pytest bind."""

@@ -185,6 +185,7 @@ class Plugin:
         self.kept: list[types.CodeType] = []  # kept alive, so that no id in `codes` is reused
         self.defined: dict[int, Any] = {}  # functions of trusted modules, by id, kept alive
         self.items: dict[str, pytest.Item] = {}  # by test id
+        self.raised_by_tests: dict[str, bool | None] = {}  # test id -> who raised what skips or xfails it
         self.functions: dict[str, Any] = {}  # test id -> code of its function, as collected
         self.watch: hone_integrity.Watch | None = None
         self.helpers: list[hone_integrity.Entry] = []  # functions of trusted modules that are not tests
@@ -268,6 +269,26 @@ class Plugin:
         if code_of(item) is not self.functions.get(item.nodeid) or "runtest" in vars(item):
             self.send("tampered", f"the function of {item.nodeid} was replaced before it ran")
 
+    @pytest.hookimpl(hookwrapper=True, tryfirst=True)
+    def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo[Any]) -> Iterator[None]:
+        yield  # pytest's plugin for unittest sets the exception
+        error = call.excinfo.value if call.excinfo else None
+        if isinstance(error, (pytest.skip.Exception, pytest.xfail.Exception)):
+            self.raised_by_tests[item.nodeid] = self.is_raised_by_tests(error)
+
+    def is_raised_by_tests(self, error: BaseException) -> bool | None:
+        """Return whether an exception comes from the tests, not the code under test; None: from neither."""
+        found: types.CodeType | None = None  # the innermost of the repository
+        trace = error.__traceback__
+        while trace is not None:
+            code = trace.tb_frame.f_code
+            if code.co_filename.startswith(self.workdir + "/") and "/site-packages/" not in code.co_filename:
+                found = code
+            trace = trace.tb_next
+        if found is None:  # pytest raises its own exception while it handles one of unittest
+            return None if error.__context__ is None else self.is_raised_by_tests(error.__context__)
+        return id(found) in self.codes or os.path.basename(found.co_filename) == "conftest.py"
+
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_logreport(self, report: TestReport) -> None:
         if type(report) is not TestReport:
@@ -276,16 +297,15 @@ class Plugin:
         outcome: str = report.outcome
         if outcome == "skipped" and hasattr(report, "wasxfail"):
             outcome = "xfailed" if self.is_expected_to_fail(report) else "failed"
-        elif outcome == "skipped" and self.skipped_by_repository(report):
+        elif outcome == "skipped" and self.raised_by_tests.get(report.nodeid) is False:
             outcome = "failed"
         self.send("phase", report.nodeid, report.when, outcome)
         self.check(thorough=report.when == "teardown")
 
     def is_expected_to_fail(self, report: TestReport) -> bool:
         """Return whether a mark or a call in the tests, not in the code under test, makes a test xfailed."""
-        crash = getattr(report.longrepr, "reprcrash", None)
-        if crash is not None and crash.path in self.sources and "XFailed" in crash.message:
-            return True  # pytest.xfail()
+        if self.raised_by_tests.get(report.nodeid):
+            return True
         item = self.items.get(report.nodeid)
         if item is None:
             return False
@@ -299,14 +319,6 @@ class Plugin:
         own = [mark for owner in owners for mark in get_unpacked_marks(owner)]
         own += getattr(getattr(item, "callspec", None), "marks", ())
         return any(mark is each for mark in marks for each in own)
-
-    def skipped_by_repository(self, report: TestReport) -> bool:
-        """Return whether the code under test, not a test, raised the exception that skips."""
-        if not isinstance(report.longrepr, tuple):
-            return False
-        path = os.path.join(self.workdir, str(report.longrepr[0]))
-        inside = path.startswith(self.workdir + "/")
-        return inside and path not in self.sources and os.path.basename(path) != "conftest.py"
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
@@ -350,6 +362,8 @@ class TrustedModule(pytest.Module):
             module.__loader__ = TrustedLoader(name, path, self.plugin)
             module.__spec__ = ModuleSpec(name, module.__loader__, origin=path)
             self.plugin.modules.execute(module, code, self.text)
+            if package:  # as an import does
+                setattr(sys.modules[package], name.rpartition(".")[2], module)
             for function in functions_of(module):
                 self.plugin.defined[id(function)] = function
         except (Exception, SystemExit) as error:
