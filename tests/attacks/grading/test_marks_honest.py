@@ -17,10 +17,18 @@ IMPORT = "import pytest\nfrom stats import add\n\n\n"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Suite:
-    tests: str  # tests/test_hidden.py, without its first lines
+    tests: str  # the test file without its first lines
     kept: Mapping[str, str]  # name of a test -> status with the fix
     files: Mapping[str, str] = field(default_factory=dict[str, str])
     first: str = IMPORT + ADD
+    file: str = "tests/test_hidden.py"
+
+    @property
+    def ids(self) -> dict[str, str]:
+        """Every named test, with its status with the fix."""
+        return {
+            f"{self.file}::{name}": status for name, status in {"test_add": "passed", **self.kept}.items()
+        }
 
 
 def task_of(suite: Suite) -> Task:
@@ -34,9 +42,9 @@ def task_of(suite: Suite) -> Task:
             ),
         ),
         checks=Checks(
-            fail_to_pass=("tests/test_hidden.py::test_add",),
-            pass_to_pass=tuple(f"tests/test_hidden.py::{name}" for name in suite.kept),
-            test_files={"tests/test_hidden.py": suite.first + suite.tests},
+            fail_to_pass=tuple(suite.ids)[:1],
+            pass_to_pass=tuple(suite.ids)[1:],
+            test_files={suite.file: suite.first + suite.tests},
             gold_patch="",
             timeout_s=LIMIT_S,
         ),
@@ -227,6 +235,12 @@ class TestBelow(TestLater):
         tests="def test_slow():\n    pass\n\n\ndef test_known():\n    assert add(1, 1) == 5\n",
         kept={"test_slow": "skipped", "test_known": "xfailed"},
         files={"conftest.py": "from tests.hooks import *\n", "tests/hooks.py": HOOKS},
+    ),
+    "hooks of a conftest.py above the tests of a package": Suite(
+        tests="def test_slow():\n    pass\n\n\ndef test_known():\n    assert add(1, 1) == 5\n",
+        kept={"test_slow": "skipped", "test_known": "xfailed"},
+        files={"package/__init__.py": "", "package/conftest.py": HOOKS, "package/tests/__init__.py": ""},
+        file="package/tests/test_hidden.py",
     ),
     "hooks of the repository's own plugin": Suite(
         tests="def test_kept():\n    assert add(1, 0) == 1\n",
@@ -424,8 +438,7 @@ def test_fix_is_resolved_in_suites_with_marks(tmp_path: Path) -> None:
     verdicts = grade_suites(tmp_path, FIXED, tasks)
     assert {name: v.tampered or v.log for name, v in verdicts.items() if not v.resolved} == {}
     for name, suite in SUITES.items():
-        found = {test.removeprefix("tests/test_hidden.py::"): s for test, s in verdicts[name].tests.items()}
-        assert found == {"test_add": "passed", **suite.kept}, name
+        assert verdicts[name].tests == suite.ids, name
     excused = {name: Admission(task_id=name, gold=(v,)).excused for name, v in verdicts.items()}
     proved = {
         name: dataclasses.replace(task, checks=dataclasses.replace(task.checks, excused=excused[name]))
@@ -433,6 +446,6 @@ def test_fix_is_resolved_in_suites_with_marks(tmp_path: Path) -> None:
     }
     again = grade_suites(tmp_path, FIXED, {name: proved[name] for name in ("marks", "unittest", "calls")})
     assert all(verdict.resolved for verdict in again.values())
-    for verdict in grade_suites(tmp_path, BUGGY + "\n", proved).values():
-        assert (verdict.resolved, verdict.tampered) == (False, None)
-        assert verdict.tests["tests/test_hidden.py::test_add"] is TestStatus.FAILED
+    for name, verdict in grade_suites(tmp_path, BUGGY + "\n", proved).items():
+        assert (verdict.resolved, verdict.tampered) == (False, None), name
+        assert verdict.tests[f"{SUITES[name].file}::test_add"] is TestStatus.FAILED
