@@ -315,7 +315,17 @@ def number():
         tests=TESTS + KNOWN,
     ),
     "raises SkipTest": breaks(
-        "def double(a):\n    import unittest\n    raise unittest.SkipTest('later')", "Doubled::test_doubled"
+        "def double(a):\n    import unittest\n    raise unittest.SkipTest('later')",
+        "Doubled::test_doubled",
+        tests=TESTS + KNOWN,
+    ),
+    "puts a mark into the test module from its decorator": fails(
+        f"""import sys, pytest
+def keep(function):
+    sys._getframe(1).f_globals['pytestmark'] = {XFAIL}
+    return function""",
+        *FAILING,
+        tests=TESTS + KNOWN,
     ),
     "skips in a setup of the module": breaks(
         f"{IN_TESTS}names['setup_function'] = lambda f: f.__name__ == 'test_add' or pytest.skip('later')",
