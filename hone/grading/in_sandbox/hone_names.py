@@ -101,7 +101,7 @@ class Modules:
     def check(self) -> None:
         """Report what the code under test changed in any namespace since its module was executed."""
         namespaces = list(self.namespaces.values())
-        attributes = {name for each in namespaces for name in each.attributes}
+        attributes = self.attributes()
         dynamic = any(each.dynamic for each in namespaces)
         for namespace in namespaces:
             if namespace.executed:
@@ -109,6 +109,10 @@ class Modules:
         if not any(b"sys.modules" in each.text for each in namespaces):
             for name in filter(self.is_replaced, self.files):
                 self.report(f"the code under test put another module in the place of {name}")
+
+    def attributes(self) -> set[str]:
+        """Return the names of attributes that the text of any trusted module sets."""
+        return {name for each in self.namespaces.values() for name in each.attributes}
 
     def is_replaced(self, name: str) -> bool:
         """Return whether a module in `sys.modules` is neither the trusted one nor one of the same name."""
@@ -154,7 +158,7 @@ class Namespace:
         if source:
             self.given |= self.exported(source)
         if source is not None:
-            for name in self.unexplained():
+            for name in set(self.unexplained()) - self.modules.attributes():
                 self.blame(f"put the name {name} into {self.module.__name__} while it was imported")
         self.known |= set(vars(self.module))
 

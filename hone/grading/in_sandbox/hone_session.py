@@ -22,12 +22,12 @@ from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from pathlib import Path
 from typing import Any, Callable, Iterator
 
-import hone_integrity  # beside this file
+import hone_excuses  # beside this file
+import hone_integrity
 import hone_names
 import pytest
 from _pytest import unittest as _unittest  # noqa: F401 - import before the repository is on the path
 from _pytest.assertion.rewrite import rewrite_asserts
-from _pytest.mark.structures import get_unpacked_marks
 from _pytest.reports import TestReport
 
 Send = Callable[..., None]
@@ -40,7 +40,8 @@ def {name}():
 BODIES = ('assert value["answer"] == 42', 'raise AssertionError("must fail")')
 # The runner's own test framework, which the repository must not replace.
 KEPT = (
-    "pytest", "_pytest", "pluggy", "iniconfig", "hone_session", "hone_integrity", "hone_names", "hone_runner",
+    "pytest", "_pytest", "pluggy", "iniconfig",
+    "hone_session", "hone_integrity", "hone_names", "hone_excuses", "hone_runner",
 )  # fmt: skip
 SHOW_VALUES = "--assert=rewrite"  # pytest argument
 ADDS_MARKS = re.compile(r"\b(?:add_marker|applymarker|own_markers)\b")  # in the text of the tests
@@ -185,7 +186,7 @@ class Plugin:
         self.kept: list[types.CodeType] = []  # kept alive, so that no id in `codes` is reused
         self.defined: dict[int, Any] = {}  # functions of trusted modules, by id, kept alive
         self.items: dict[str, pytest.Item] = {}  # by test id
-        self.raised_by_tests: dict[str, bool | None] = {}  # test id -> who raised what skips or xfails it
+        self.raised_by_tests: dict[str, bool | None] = {}  # of tests that a skip or an xfail ended
         self.functions: dict[str, Any] = {}  # test id -> code of its function, as collected
         self.watch: hone_integrity.Watch | None = None
         self.helpers: list[hone_integrity.Entry] = []  # functions of trusted modules that are not tests
@@ -274,20 +275,9 @@ class Plugin:
         yield  # pytest's plugin for unittest sets the exception
         error = call.excinfo.value if call.excinfo else None
         if isinstance(error, (pytest.skip.Exception, pytest.xfail.Exception)):
-            self.raised_by_tests[item.nodeid] = self.is_raised_by_tests(error)
-
-    def is_raised_by_tests(self, error: BaseException) -> bool | None:
-        """Return whether an exception comes from the tests, not the code under test; None: from neither."""
-        found: types.CodeType | None = None  # the innermost of the repository
-        trace = error.__traceback__
-        while trace is not None:
-            code = trace.tb_frame.f_code
-            if code.co_filename.startswith(self.workdir + "/") and "/site-packages/" not in code.co_filename:
-                found = code
-            trace = trace.tb_next
-        if found is None:  # pytest raises its own exception while it handles one of unittest
-            return None if error.__context__ is None else self.is_raised_by_tests(error.__context__)
-        return id(found) in self.codes or os.path.basename(found.co_filename) == "conftest.py"
+            code = hone_excuses.raising_code(error, self.workdir)
+            configures = code is not None and os.path.basename(code.co_filename) == "conftest.py"
+            self.raised_by_tests[item.nodeid] = None if code is None else configures or id(code) in self.codes
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_logreport(self, report: TestReport) -> None:
@@ -307,18 +297,7 @@ class Plugin:
         if self.raised_by_tests.get(report.nodeid):
             return True
         item = self.items.get(report.nodeid)
-        if item is None:
-            return False
-        nodes = [vars(node).get("_obj") for node in item.listchain()]
-        owners = [owner for owner in (*nodes, getattr(item, "obj", None)) if owner is not None]
-        if any(getattr(owner, "__unittest_expecting_failure__", False) for owner in owners):
-            return True
-        marks = list(item.iter_markers("xfail"))
-        if ADDS_MARKS.search(self.words):
-            return bool(marks)
-        own = [mark for owner in owners for mark in get_unpacked_marks(owner)]
-        own += getattr(getattr(item, "callspec", None), "marks", ())
-        return any(mark is each for mark in marks for each in own)
+        return item is not None and hone_excuses.has_xfail(item, added=bool(ADDS_MARKS.search(self.words)))
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
