@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from hone.curate.controls import find_controls
 from hone.grading.errors import GraderError
 from hone.grading.grade import Grader
+from hone.grading.verdict import EXCUSED
 from hone.tasks.errors import TaskError, first_few
 from hone.tasks.sources import PROOF, check_complete
 from hone.types import Control, Task, TestStatus, Verdict
@@ -48,6 +49,12 @@ class Admission:
     def controlled(self) -> int:
         """Number of tests with a control."""
         return count_controlled(self.controls)
+
+    @property
+    def excused(self) -> tuple[str, ...]:
+        """Tests that the gold patch leaves skipped or xfailed."""
+        ended = {test for verdict in self.gold for test, status in verdict.tests.items() if status in EXCUSED}
+        return tuple(sorted(ended))
 
     @property
     def proof(self) -> dict[str, float]:
@@ -105,11 +112,11 @@ class Report:
 
 
 def with_proof(tasks: Sequence[Task], report: Report) -> list[Task]:
-    """Return the admitted tasks with their controls and `metadata.validation`, the proof of admission."""
+    """Return the admitted tasks with controls, `checks.excused` and `metadata.validation`, the proof."""
     admitted = {each.task_id: each for each in report.admissions if each.refusal is None}
     return [
         dataclasses.replace(
-            with_controls(task, admitted[task.id].controls),
+            with_findings(task, admitted[task.id].controls, admitted[task.id].excused),
             metadata={**task.metadata, PROOF: admitted[task.id].proof},
         )
         for task in tasks
@@ -117,8 +124,9 @@ def with_proof(tasks: Sequence[Task], report: Report) -> list[Task]:
     ]
 
 
-def with_controls(task: Task, controls: tuple[Control, ...]) -> Task:
-    return dataclasses.replace(task, checks=dataclasses.replace(task.checks, controls=controls))
+def with_findings(task: Task, controls: tuple[Control, ...], excused: tuple[str, ...] | None) -> Task:
+    checks = dataclasses.replace(task.checks, controls=controls, excused=excused)
+    return dataclasses.replace(task, checks=checks)
 
 
 def count_controlled(controls: Sequence[Control]) -> int:
@@ -153,7 +161,7 @@ async def validate(
             return await grader.grade_uncached(task, patch)
 
     async def admit(given: Task) -> Admission:
-        task = with_controls(given, ())
+        task = with_findings(given, (), None)
         try:
             check_complete(task)
             if not task.checks.gold_patch:

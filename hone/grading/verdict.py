@@ -21,6 +21,7 @@ from hone.grading.rules import (
 )
 from hone.grading.run import TestRun
 from hone.outcomes import Outcome
+from hone.tasks.errors import first_few
 from hone.types import Checks, Task, TestStatus, Verdict
 
 # As the parsers of the SWE-bench harness write them; no log holds a missing test.
@@ -31,6 +32,7 @@ WORDS = {
     TestStatus.SKIPPED: "SKIPPED",
     TestStatus.XFAILED: "XFAIL",
 }
+EXCUSED = (TestStatus.SKIPPED, TestStatus.XFAILED)
 STATUS_OF_WORD = {word: status for status, word in WORDS.items()}
 
 
@@ -45,10 +47,23 @@ def statuses_of(words: Mapping[str, str | None]) -> dict[str, TestStatus]:
 
 
 def count_tests(checks: Checks, statuses: Mapping[str, TestStatus], rule: Rule | None = None) -> Report:
-    """Return which tests of the task count as success, by the SWE-bench harness's rule (edition 5)."""
+    """Return which tests of the task count as success, by the SWE-bench harness's rule (edition 5).
+
+    Where the task knows its reference run, a test that is skipped or xfailed only here counts as failed.
+    """
     if rule is None:
         rule = Rule(checks.rule) if checks.rule in set(Rule) else Rule.PASS_AND_FAIL
-    return count(words_of(statuses), checks.fail_to_pass, checks.pass_to_pass, rule=rule, edition=Edition.V5)
+    words = words_of(statuses)
+    words |= dict.fromkeys(unexcused(checks, words), WORDS[TestStatus.FAILED])
+    return count(words, checks.fail_to_pass, checks.pass_to_pass, rule=rule, edition=Edition.V5)
+
+
+def unexcused(checks: Checks, words: Mapping[str, str]) -> list[str]:
+    """Return the named tests that are skipped or xfailed, but not with the reference fix."""
+    if checks.excused is None:
+        return []
+    excused, ended = set(checks.excused), {WORDS[status] for status in EXCUSED}
+    return [test for test in checks.named_tests if test not in excused and find(test, words) in ended]
 
 
 def make_verdict(
@@ -57,12 +72,14 @@ def make_verdict(
     """Return resolved when every named test counts as success in a finished, untampered run.
 
     A test that is absent from `run.statuses` is missing and fails. With the rule "collected" the score is the
-    passing share of all collected tests, and all must pass. A tampered run scores 0.
+    passing share of all collected tests, and all must pass. A tampered run scores 0. The log's last line
+    names the tests that fail because of `checks.excused`.
 
     Raises GraderError for checks without fail-to-pass tests.
     """
     if not checks.fail_to_pass:
         raise GraderError("a task without fail-to-pass tests cannot be graded")
+    log = run.log
     if checks.rule == COLLECTED:
         tests = dict(run.statuses)
         for test in checks.fail_to_pass:
@@ -77,12 +94,14 @@ def make_verdict(
             for test in checks.named_tests
         }
         passed, score = report.resolution is Resolution.FULL, report.fail_to_pass.fraction
+        if failing := unexcused(checks, words):
+            log = f"{log}\nskipped or xfailed, but not with the reference fix: {first_few(failing)}".lstrip()
     return Verdict(
         resolved=run.finished and run.tampered is None and applied and passed,
         tests=tests,
         score=0.0 if run.tampered is not None else score,
         tampered=run.tampered,
-        log=run.log,
+        log=log,
         applied=applied,
         controls=run.controls,
         seconds=run.seconds,

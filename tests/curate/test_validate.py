@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from hone.curate.validate import Admission, validate
+from hone.curate.validate import Admission, Report, validate, with_proof
 from hone.grading.grade import Grader
 from hone.grading.settings import GradingSettings
 from hone.sandbox import ProviderUnavailable, make_provider
@@ -42,6 +42,15 @@ PASS, FAIL, WORSE = verdict("passed", "passed"), verdict("passed", "failed"), ve
 def test_admission_needs_gold_to_pass_and_empty_to_fail(gold, empty, said):
     refusal = Admission(task_id="t", gold=tuple(gold), empty=tuple(empty)).refusal
     assert refusal == said if said is None else said in refusal
+
+
+def test_admitted_task_excuses_what_the_gold_patch_leaves_skipped():
+    gold = verdict("passed", "skipped", "xfailed")
+    admitted = Admission(
+        task_id=GOOD.id, gold=(replace(gold, resolved=True),), empty=(replace(gold, tests={}),)
+    )
+    (task,) = with_proof([GOOD, OTHER], Report(admissions=(admitted,)))
+    assert task.checks.excused == ("t.py::t1", "t.py::t2")
 
 
 @pytest.mark.sandbox

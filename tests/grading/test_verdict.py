@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 from hone.grading import GraderError, TestRun
 from hone.grading.in_sandbox.hone_tally import HELLO, Tally
 from hone.grading.plan import PytestJob
+from hone.grading.rules import Counted
 from hone.grading.run import read_report
-from hone.grading.verdict import make_verdict
-from hone.types import Checks, TestStatus
+from hone.grading.verdict import count_tests, make_verdict
+from hone.types import Checks, TestStatus, Verdict
 
 F2P, P2P = ("t::a", "t::b"), ("t::c",)
 CHECKS = Checks(fail_to_pass=F2P, pass_to_pass=P2P, test_files={}, gold_patch="")
@@ -34,6 +35,35 @@ def test_resolved_needs_every_test_in_a_finished_honest_run(
     assert set(verdict.tests) == {*F2P, *P2P}
     assert verdict.score == (0 if tampered else len({*good} & {*F2P}) / 2)
     assert all(verdict.tests[test] is TestStatus.MISSING for test in verdict.tests if test not in statuses)
+
+
+@given(_STATUSES, st.sets(st.sampled_from([*F2P, *P2P])))
+def test_skip_or_xfail_counts_as_with_the_reference_fix(
+    statuses: dict[str, TestStatus], excused: set[str]
+) -> None:
+    run = TestRun(statuses=statuses)
+    checks = dataclasses.replace(CHECKS, excused=tuple(excused))
+    without, known = make_verdict(CHECKS, run), make_verdict(checks, run)
+    ended = {test for test in (*F2P, *P2P) if statuses.get(test) in (TestStatus.SKIPPED, TestStatus.XFAILED)}
+    assert known.tests == without.tests
+    assert known.resolved == (without.resolved and ended <= excused)
+    assert all(test in known.log for test in ended - excused)
+    success = {test for counted in count_lists(checks, known) for test in counted.success}
+    assert success == {test for counted in count_lists(CHECKS, without) for test in counted.success} - (
+        ended - excused
+    )
+
+
+def count_lists(checks: Checks, verdict: Verdict) -> tuple[Counted, Counted]:
+    report = count_tests(checks, verdict.tests)
+    return report.fail_to_pass, report.pass_to_pass
+
+
+def test_excused_test_is_found_by_an_id_that_is_cut_off() -> None:
+    statuses = {"t::a": TestStatus.PASSED, "t::b": TestStatus.PASSED, "t::c[x y]": TestStatus.XFAILED}
+    checks = dataclasses.replace(CHECKS, pass_to_pass=("t::c[x",), excused=("t::c[x",))
+    assert make_verdict(checks, TestRun(statuses=statuses)).resolved
+    assert not make_verdict(dataclasses.replace(checks, excused=()), TestRun(statuses=statuses)).resolved
 
 
 def test_collected_task_is_scored_by_the_share_of_its_tests_that_pass() -> None:
@@ -135,6 +165,18 @@ def test_passing_canary_is_tampering() -> None:
     records = [[*r[:3], "passed"] if r[:2] == ["phase", "c1"] else r for r in HONEST]
     assert _tally(records)[1] is not None
     assert _tally([*HONEST[:-1], ["end", 0]], 0)[1] is not None
+
+
+def test_excuse_that_the_text_does_not_allow_is_a_failure() -> None:
+    tally = Tally(KEY, [], lambda test, status: test != "a")
+    for record in [
+        ["collected", ["a", "b"]],
+        *(["phase", test, phase, outcome] for test in "ab" for phase, outcome in [
+            ("setup", "passed"), ("call", "xfailed"), ("teardown", "passed"),
+        ]),
+    ]:  # fmt: skip
+        tally.line(KEY + b" " + json.dumps(record).encode())
+    assert (tally.find("a"), tally.find("b")) == ("failed", "xfailed")
 
 
 @given(st.binary(max_size=60))

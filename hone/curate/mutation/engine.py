@@ -20,7 +20,7 @@ from hone.curate.mutation.project import Project, find_environment, read_project
 from hone.curate.mutation.schedule import Schedule
 from hone.curate.runner import REWRITE, Runner, trial_task
 from hone.curate.statements import Failure, changed_lines, find_leak, parse_failures, write_statement
-from hone.curate.validate import count_controlled, with_controls
+from hone.curate.validate import count_controlled, with_findings
 from hone.grading.errors import GraderError
 from hone.grading.run import TestRun
 from hone.tasks.repository import Repository
@@ -319,7 +319,7 @@ class Search:
                 self._refused[task.id] = proof["refused"]
                 continue
             controls = tuple(control for file in _files_of(task) for control in searches[file].result())
-            proven = with_controls(task, controls)
+            proven = with_findings(task, controls, tuple(proof["excused"]))
             validation = {**proof["validation"], "controlled": count_controlled(controls)}
             metadata = {**task.metadata, "validation": validation}
             self._tasks.append(dataclasses.replace(proven, metadata=metadata))
@@ -331,7 +331,8 @@ class Search:
         if self._journal.get(key) is None:
             proven, refusal = await self._runner.prove(task, self._repeats, controls=False)
             validation = proven.metadata["validation"] if proven else None
-            self._journal.put(key, {"refused": refusal or None, "validation": validation})
+            excused = list(proven.checks.excused or ()) if proven else []
+            self._journal.put(key, {"refused": refusal or None, "validation": validation, "excused": excused})
             self._progress("proving tasks", self._tasks)
         return self._journal.get(key)
 

@@ -25,7 +25,16 @@ _CORE = (
     "_pytest.skipping",
     "pluggy",
 )
-_FRAMEWORK = ("_pytest", "pytest", "pluggy", "unittest", "hone_session", "hone_integrity")
+_FRAMEWORK = (
+    "_pytest",
+    "pytest",
+    "pluggy",
+    "unittest",
+    "hone_session",
+    "hone_integrity",
+    "hone_names",
+    "hone_excuses",
+)
 _WATCHED = (types.FunctionType, types.BuiltinFunctionType, staticmethod, classmethod, property, type)
 
 

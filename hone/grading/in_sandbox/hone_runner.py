@@ -36,7 +36,9 @@ sys.path.insert(1, "/srv/hone/processes")
 import hone_processes  # pyright: ignore[reportMissingImports]  # hone.utils.processes
 
 sys.path.remove("/srv/hone/processes")
-from hone_tally import HELLO, LETTERS, UNUSABLE, Tally  # beside this file
+import hone_data  # beside this file
+import hone_marks
+from hone_tally import HELLO, LETTERS, UNUSABLE, Tally
 
 NONCE_BYTES = 32
 KEY_BYTES = 16
@@ -93,8 +95,16 @@ def restore(workdir: str, files: dict[str, str]) -> None:
             file.write(text.encode("utf-8", "surrogateescape"))
 
 
+def encode(workdir: str, texts: dict[str, str]) -> dict[str, bytes]:
+    """Return path -> bytes of files named below `workdir`."""
+    return {
+        os.path.join(workdir, name): text.encode("utf-8", "surrogateescape") for name, text in texts.items()
+    }
+
+
 def read_sources(workdir: str, files: list[str], folders: list[str], edited: list[str]) -> dict[str, bytes]:
-    """Return path -> text of the existing tests and of all Python files in the tests' directories.
+    """Return path -> text of the existing tests, of all Python files in the tests' directories, and of every
+    conftest.py above the tests.
 
     Args:
         edited: files that every edition has.
@@ -103,9 +113,10 @@ def read_sources(workdir: str, files: list[str], folders: list[str], edited: lis
     for folder in folders:
         for place, _, names in os.walk(os.path.join(workdir, folder)):
             paths += [os.path.join(place, name) for name in names if name.endswith(".py")]
-    conftest = os.path.join(workdir, "conftest.py")
+    above = {name[:end] for name in files for end in range(len(name)) if name[end] == "/"}
+    paths += [os.path.join(workdir, folder, "conftest.py") for folder in ("", *above)]
     sources = {}
-    for path in {*paths, conftest} - {os.path.join(workdir, name) for name in edited}:
+    for path in set(paths) - {os.path.join(workdir, name) for name in edited}:
         try:
             with open(path, "rb") as file:
                 sources[path] = file.read()
@@ -223,8 +234,7 @@ def start_child(job: dict[str, Any], sources: dict[str, bytes]) -> Child:
                     continue  # not open
             with os.fdopen(gate_read, "rb") as opened:
                 edition = json.loads(opened.read())  # fails when the parent is gone
-            for name, text in edition["texts"].items():
-                sources[os.path.join(job["workdir"], name)] = text.encode("utf-8", "surrogateescape")
+            sources.update(encode(job["workdir"], edition["texts"]))
             set_traceable(True)
             restore_environment()
             hone_session.run({**job, **edition}, sources, key, canaries, channel_write)  # does not return
@@ -331,6 +341,7 @@ def main() -> None:
         give_up(f"pytest is {hone_session.pytest.__version__}, but 7 or later is required")
     job["plugins"] = find_plugins(job["sites"] or ([] if job["bare"] else sys.path), workdir)
 
+    data = hone_data.DataFiles(workdir, job["trusted"], list(job["test_files"]))
     children = [start_child(job, sources) for _ in range(job["runs"])]
     set_traceable(False)
     nonce = read_exactly(NONCE_BYTES)
@@ -339,17 +350,24 @@ def main() -> None:
     reports = []
     for child, edition in zip(children, editions):
         restore(workdir, edition["texts"])
-        reports.append(watch_child(job, child, edition))
+        texts = hone_marks.Texts(workdir, {**sources, **encode(workdir, edition["texts"])})
+        child.tally.may_end_as = texts.may_end_as
+        reports.append(watch_child(job, child, edition, data))
     frame = b"\n" + nonce + b" " + json.dumps(reports).encode() + b"\n"
     while frame:
         frame = frame[os.write(1, frame) :]
     os._exit(0)
 
 
-def watch_child(job: dict[str, Any], child: Child, edition: dict[str, Any]) -> dict[str, Any]:
+def watch_child(
+    job: dict[str, Any], child: Child, edition: dict[str, Any], data: hone_data.DataFiles
+) -> dict[str, Any]:
     """Let a test process run; return the report of its run."""
     started, tally = time.monotonic(), child.tally
     timed_out = child.watch(edition, job["timeout_s"])
+    changed = data.changed()
+    if changed is not None:
+        tally.blame(f"the code under test changed {changed}, which belongs to the tests")
     finished = child.exit_code is not None and tally.finished(child.exit_code) and not timed_out
     if finished:
         tally.check_canaries()

@@ -14,6 +14,7 @@ import importlib
 import json
 import os
 import random
+import re
 import subprocess
 import sys
 import types
@@ -21,7 +22,9 @@ from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from pathlib import Path
 from typing import Any, Callable, Iterator
 
-import hone_integrity  # beside this file
+import hone_excuses  # beside this file
+import hone_integrity
+import hone_names
 import pytest
 from _pytest import unittest as _unittest  # noqa: F401 - import before the repository is on the path
 from _pytest.assertion.rewrite import rewrite_asserts
@@ -36,8 +39,12 @@ def {name}():
 """
 BODIES = ('assert value["answer"] == 42', 'raise AssertionError("must fail")')
 # The runner's own test framework, which the repository must not replace.
-KEPT = ("pytest", "_pytest", "pluggy", "iniconfig", "hone_session", "hone_integrity", "hone_runner")
+KEPT = (
+    "pytest", "_pytest", "pluggy", "iniconfig",
+    "hone_session", "hone_integrity", "hone_names", "hone_excuses", "hone_runner",
+)  # fmt: skip
 SHOW_VALUES = "--assert=rewrite"  # pytest argument
+ADDS_MARKS = re.compile(r"\b(?:add_marker|applymarker|own_markers)\b")  # in the text of the tests
 DISABLED = ("cacheprovider", "pastebin", "stepwise", "junitxml", "faulthandler")
 
 
@@ -152,8 +159,7 @@ class TrustedLoader(SourceFileLoader):
         return code
 
     def exec_module(self, module: types.ModuleType) -> None:
-        module.__dict__[hone_integrity.EQUAL] = self.plugin.equality
-        super().exec_module(module)
+        self.plugin.modules.execute(module, self.get_code(module.__name__), self.get_data(self.path))
         self.plugin.remember(module)
 
 
@@ -179,6 +185,8 @@ class Plugin:
         self.codes: set[int] = set()  # ids of the code objects of trusted modules
         self.kept: list[types.CodeType] = []  # kept alive, so that no id in `codes` is reused
         self.defined: dict[int, Any] = {}  # functions of trusted modules, by id, kept alive
+        self.items: dict[str, pytest.Item] = {}  # by test id
+        self.raised_by_tests: dict[str, bool | None] = {}  # of tests that a skip or an xfail ended
         self.functions: dict[str, Any] = {}  # test id -> code of its function, as collected
         self.watch: hone_integrity.Watch | None = None
         self.helpers: list[hone_integrity.Entry] = []  # functions of trusted modules that are not tests
@@ -187,14 +195,20 @@ class Plugin:
             lambda evidence: send("tampered", evidence), self.is_named_by_tests
         )
         hone_integrity.check_unittest(self.equality)
+        self.modules = hone_names.Modules(
+            {module_name(path)[0].removesuffix(".__init__"): path for path in sources},
+            self.equality,
+            lambda evidence: send("tampered", evidence),
+        )
 
     def trust(self, code: types.CodeType) -> None:
-        nested = list(nested_codes(code))
+        nested = list(hone_names.nested_codes(code))
         self.codes.update(map(id, nested))
         self.kept += nested
 
     def remember(self, module: types.ModuleType) -> None:
         """Record the functions of a helper module; tests must restore those that they replace."""
+        self.helpers[:] = [entry for entry in self.helpers if entry[1] is not vars(module)]  # it is reloaded
         for name, value in list(vars(module).items()):
             # `type`, because a proxy object may raise on any attribute access
             if type(value) is types.FunctionType and id(value.__code__) in self.codes:
@@ -227,6 +241,8 @@ class Plugin:
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         self.check(thorough=True)
+        self.modules.check()
+        self.items = {item.nodeid: item for item in session.items}
         self.functions = {item.nodeid: code_of(item) for item in session.items}
         for item in session.items:
             if item.nodeid.split("::")[0] in self.trusted and not self.is_defined(item):
@@ -254,6 +270,15 @@ class Plugin:
         if code_of(item) is not self.functions.get(item.nodeid) or "runtest" in vars(item):
             self.send("tampered", f"the function of {item.nodeid} was replaced before it ran")
 
+    @pytest.hookimpl(hookwrapper=True, tryfirst=True)
+    def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo[Any]) -> Iterator[None]:
+        yield  # pytest's plugin for unittest sets the exception
+        error = call.excinfo.value if call.excinfo else None
+        if isinstance(error, (pytest.skip.Exception, pytest.xfail.Exception)):
+            code = hone_excuses.raising_code(error, self.workdir)
+            configures = code is not None and os.path.basename(code.co_filename) == "conftest.py"
+            self.raised_by_tests[item.nodeid] = None if code is None else configures or id(code) in self.codes
+
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_logreport(self, report: TestReport) -> None:
         if type(report) is not TestReport:
@@ -261,24 +286,23 @@ class Plugin:
             return
         outcome: str = report.outcome
         if outcome == "skipped" and hasattr(report, "wasxfail"):
-            # pytest.xfail() in the code under test is a failure; a mark on a trusted test is not
-            outcome = "xfailed" if "xfail" in report.keywords else "failed"
-        elif outcome == "skipped" and self.skipped_by_repository(report):
+            outcome = "xfailed" if self.is_expected_to_fail(report) else "failed"
+        elif outcome == "skipped" and self.raised_by_tests.get(report.nodeid) is False:
             outcome = "failed"
         self.send("phase", report.nodeid, report.when, outcome)
         self.check(thorough=report.when == "teardown")
 
-    def skipped_by_repository(self, report: TestReport) -> bool:
-        """Return whether the code under test, not a test, raised the exception that skips."""
-        if not isinstance(report.longrepr, tuple):
-            return False
-        path = os.path.join(self.workdir, str(report.longrepr[0]))
-        inside = path.startswith(self.workdir + "/")
-        return inside and path not in self.sources and os.path.basename(path) != "conftest.py"
+    def is_expected_to_fail(self, report: TestReport) -> bool:
+        """Return whether a mark or a call in the tests, not in the code under test, makes a test xfailed."""
+        if self.raised_by_tests.get(report.nodeid):
+            return True
+        item = self.items.get(report.nodeid)
+        return item is not None and hone_excuses.has_xfail(item, added=bool(ADDS_MARKS.search(self.words)))
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         self.check(thorough=True)
+        self.modules.check()
         reporter = session.config.pluginmanager.get_plugin("terminalreporter")
         if reporter is not None:  # hide the canaries' failures in the log
             failed = reporter.stats.get("failed", [])
@@ -316,8 +340,9 @@ class TrustedModule(pytest.Module):
             self.plugin.sources.setdefault(path, self.text)
             module.__loader__ = TrustedLoader(name, path, self.plugin)
             module.__spec__ = ModuleSpec(name, module.__loader__, origin=path)
-            module.__dict__[hone_integrity.EQUAL] = self.plugin.equality
-            exec(code, module.__dict__)
+            self.plugin.modules.execute(module, code, self.text)
+            if package:  # as an import does
+                setattr(sys.modules[package], name.rpartition(".")[2], module)
             for function in functions_of(module):
                 self.plugin.defined[id(function)] = function
         except (Exception, SystemExit) as error:
@@ -345,7 +370,8 @@ def module_name(path: str) -> tuple[str, str]:
 
 
 def compile_trusted(text: bytes, path: str, *, show_values: bool = False) -> types.CodeType:
-    """Compile a test module whose assertions compare with `hone_integrity`'s equality.
+    """Compile a test module whose assertions compare with `hone_integrity`'s equality, and whose imports are
+    checked by `hone_names`.
 
     With `show_values`, pytest rewrites the assertions instead: for runs that make tasks, not for grading.
     """
@@ -353,6 +379,7 @@ def compile_trusted(text: bytes, path: str, *, show_values: bool = False) -> typ
     if show_values:
         rewrite_asserts(tree, text)
         return compile(tree, path, "exec", dont_inherit=True)
+    hone_names.CheckImports().visit(tree)
     for node in ast.walk(tree):
         if isinstance(node, ast.Assert):
             node.test = CheckComparisons().visit(node.test)
@@ -368,10 +395,3 @@ class CheckComparisons(ast.NodeTransformer):
             name = ast.copy_location(ast.Name(hone_integrity.EQUAL, ast.Load()), node)
             return ast.copy_location(ast.Call(name, [node.left, *node.comparators], []), node)
         return node
-
-
-def nested_codes(code: types.CodeType) -> Iterator[types.CodeType]:
-    yield code
-    for constant in code.co_consts:
-        if isinstance(constant, types.CodeType):
-            yield from nested_codes(constant)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 
 HELLO = b"hone-grader: ready\n"
 UNUSABLE = b"hone-grader: unusable: "  # then the reason; no test ran
@@ -17,10 +18,18 @@ class Tally:
 
     An honest session sends `collected` (every id, canaries included); for each id `setup`, `call` unless the
     setup failed or skipped, `teardown`; finally `end` with pytest's exit status.
+
+    Args:
+        may_end_as: (test, status) -> whether a test may end as skipped or xfailed; if not, it failed.
     """
 
-    def __init__(self, key: bytes, canaries: list[str]) -> None:
-        self.key, self.canaries = key, canaries
+    def __init__(
+        self,
+        key: bytes,
+        canaries: list[str],
+        may_end_as: Callable[[str, str], bool] = lambda test, status: True,
+    ) -> None:
+        self.key, self.canaries, self.may_end_as = key, canaries, may_end_as
         self.phases: dict[str, dict[str, str]] = {}  # id -> phase -> outcome, of collected ids
         self.failed_subtests: set[str] = set()
         self.collected = False
@@ -84,6 +93,11 @@ class Tally:
         self.end = int(status)
 
     def status(self, test: str) -> str:
+        status = self.reported(test)
+        return status if self.may_end_as(test, status) else "failed"
+
+    def reported(self, test: str) -> str:
+        """Return the status as the child reported it."""
         phases = self.phases.get(test, {})
         setup, call, teardown = (phases.get(phase) for phase in ("setup", "call", "teardown"))
         if setup is None:

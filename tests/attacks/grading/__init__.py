@@ -10,8 +10,11 @@ Not guaranteed: the code under test shares one interpreter with its tests. Code 
 complete consistent session and exit; or replace a framework function and restore it before the next check; or
 change the values that the tests expect, or return objects that equal exactly those values, read from the
 caller's frame. Detected, as below, are replaced functions and hooks of pytest, new plugins, replaced test
-functions, objects that equal everything, results sent twice or out of order, and writes to the channel
-without the run's key. The runner's source is visible in grading sandboxes only, never to the agent.
+functions, objects that equal everything, names and marks that the code under test puts into test modules and
+their helpers, changed data files of the tests, results sent twice or out of order, and writes to the channel
+without the run's key. A skip or an xfail counts only where the text of the tests has a word for it, and in a
+validated task only where the reference fix leaves it. The runner's source is visible in grading sandboxes
+only, never to the agent.
 
 A log guarantees nothing: where a data set's tests do not run with pytest, their output is the result, and
 code under test that prints the complete output of an honest run and exits cannot be told from it.

@@ -25,6 +25,8 @@ NO_CONTROL = {
         "changes file times", "leaves bytecode of false tests", "patches the test module's globals",
         "replaces the other tests' functions", "patches the class of unittest's raises",
     },
+    "test_marks": set[str](),
+    "test_expectations": {"replaces the comparison in the test module"},
     "test_configuration": {
         "a conftest.py written while it is imported", "the environment of a shell", "bytecode",
         "a false module of the runner", "wrappers written while it is imported",

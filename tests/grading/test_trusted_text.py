@@ -1,0 +1,121 @@
+"""The runner's parent process: which tests may be skipped or xfailed, and which data files changed."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from hone.grading.in_sandbox.hone_data import DataFiles
+from hone.grading.in_sandbox.hone_marks import Texts
+
+PLAIN = "from stats import add\n\ndef test_add():\n    assert add(1, 2) == 3\n"
+
+
+def may(status: str, **files: str) -> bool:
+    """Return whether tests/test_a.py may end with a status; names have `__` for "/" and no ".py"."""
+    named = {name.replace("__", "/"): text for name, text in {"tests__test_a": PLAIN, **files}.items()}
+    sources = {f"/r/{name.replace('INIT', '__init__')}.py": text.encode() for name, text in named.items()}
+    return Texts("/r", sources).may_end_as("tests/test_a.py::test_add", status)
+
+
+@pytest.mark.parametrize("status", ["skipped", "xfailed"])
+def test_plain_text_allows_no_excuse(status: str) -> None:
+    assert not may(status)
+    other = "@pytest.mark.skip\n@pytest.mark.xfail\ndef test_other(): pass\n"
+    assert not may(status, tests__test_b=other)
+    assert not may(status, other__conftest=other)
+
+
+@pytest.mark.parametrize(
+    ("status", "text"),
+    [
+        ("xfailed", "@pytest.mark.xfail(reason='known')"),
+        ("xfailed", "pytestmark = [pytest.mark.xfail]"),
+        ("xfailed", "@unittest.expectedFailure"),
+        ("xfailed", "@dec.knownfailureif(True)"),
+        ("skipped", "np = pytest.importorskip('numpy')"),
+        ("skipped", "raise unittest.SkipTest"),
+        ("skipped", "@td.skip_if_no_scipy"),
+        ("skipped", "@requires_dask"),
+        ("skipped", "@needs_usetex"),
+        ("skipped", "@pytest.mark.remote_data"),
+        ("skipped", ">>> f()  # doctest: +SKIP"),
+    ],
+)
+def test_word_in_a_related_text_allows_the_excuse(status: str, text: str) -> None:
+    assert may(status, tests__test_a=text)
+    assert may(status, conftest=text)
+    assert may(status, tests__conftest=text)
+    assert may(status, tests__INIT=text)
+    assert may(status, tests__test_a="from .support import *", tests__support="import base", lib__base=text)
+    assert may(status, tests__test_a="from kinds import near", tests__kinds__INIT=text)
+
+
+def test_marks_that_never_skip_allow_no_skip() -> None:
+    marked = "@pytest.mark.parametrize('a', [1])\n@pytest.mark.usefixtures('b')\n@pytest.mark.xfail\n"
+    assert not may("skipped", tests__test_a=marked)
+
+
+def test_other_statuses_and_unknown_files_are_allowed() -> None:
+    texts = Texts("/r", {"/r/tests/test_a.py": PLAIN.encode()})
+    assert texts.may_end_as("tests/test_a.py::test_add", "passed")
+    assert texts.may_end_as("test_canary.py::test_canary", "skipped")
+
+
+def test_only_changed_data_files_are_evidence(tmp_path: Path) -> None:
+    folder = tmp_path / "tests"
+    (folder / "data").mkdir(parents=True)
+    (folder / "__pycache__").mkdir()
+    names = ("data/golden.txt", "data/image.png", "test_a.py", "test.db", "__pycache__/a.bin", ".coverage")
+    for name in names:
+        (folder / name).write_bytes(b"before")
+    (tmp_path / "expected.json").write_text("{}")
+    data = DataFiles(
+        str(tmp_path), ["tests/", "absent/"], ["expected.json", "absent.json", "tests/test_a.py"]
+    )
+    for name in names[2:]:
+        (folder / name).write_bytes(b"after")
+    (folder / "data" / "new.txt").write_bytes(b"new")
+    (folder / "data" / "golden.txt").unlink()
+    (folder / "data" / "golden.txt").write_bytes(b"before")
+    assert data.changed() is None
+    (tmp_path / "expected.json").write_text("[]")
+    assert data.changed() == "expected.json"
+    (tmp_path / "expected.json").write_text("{}")
+    assert data.changed() is None
+
+
+@pytest.mark.parametrize("change", ["rewrite", "same time", "delete", "link", "pipe", "folder", "unreadable"])
+def test_change_of_a_data_file_is_found(change: str, tmp_path: Path) -> None:
+    (tmp_path / "tests").mkdir()
+    file = tmp_path / "tests" / "golden.txt"
+    file.write_text("3")
+    before = file.stat()
+    data = DataFiles(str(tmp_path), ["tests"], [])
+    if change in ("rewrite", "same time"):
+        file.write_text("4")
+        if change == "same time":
+            os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
+    elif change == "unreadable":
+        file.write_text("4")
+        file.chmod(0)
+    else:
+        file.unlink()
+        (tmp_path / "other.txt").write_text("3")
+        {
+            "delete": lambda: None,
+            "link": lambda: file.symlink_to(tmp_path / "other.txt"),
+            "pipe": lambda: os.mkfifo(file),
+            "folder": file.mkdir,
+        }[change]()
+    assert data.changed() == "tests/golden.txt"
+
+
+def test_long_file_counts_by_its_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hone.grading.in_sandbox.hone_data.HASHED_BYTES", 4)
+    (tmp_path / "long.bin").write_bytes(b"12345")
+    data = DataFiles(str(tmp_path), [""], [])
+    (tmp_path / "long.bin").write_bytes(b"123456")
+    assert data.changed() == "long.bin"
