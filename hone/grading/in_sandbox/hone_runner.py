@@ -350,6 +350,8 @@ def main() -> None:
     reports = []
     for child, edition in zip(children, editions):
         restore(workdir, edition["texts"])
+        for name in data.known.keys() & edition["texts"].keys():
+            data.remember(name)
         texts = hone_marks.Texts(workdir, {**sources, **encode(workdir, edition["texts"])})
         child.tally.may_end_as = texts.may_end_as
         reports.append(watch_child(job, child, edition, data))
