@@ -193,6 +193,7 @@ class Server:
             [sys.executable, __file__, "--serve"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
         self.port = int(self._line().rpartition(":")[2])
+        self.pid = self._process.pid
 
     def ask(self, *words: Any) -> Any:
         assert self._process.stdin is not None
