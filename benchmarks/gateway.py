@@ -178,6 +178,8 @@ async def serve() -> None:
             what, *numbers = json.loads(line)
             if what == "open":
                 answer: Any = gateway.open(policy.chat(numbers[0])).path
+            elif what == "close":
+                answer = await gateway.close(next(each for each in gateway.sessions if each.path == numbers[0]))
             elif what == "turn":
                 answer = await alone.turn()
             else:
@@ -202,8 +204,11 @@ class Server:
 
     async def talk(self, service_s: float, name: str) -> Talk:
         """A conversation through the gateway."""
-        client = await Client.connect(self.port, self.ask("open", service_s))
-        return Talk(client.reply, name)
+        return await self.talk_at(self.ask("open", service_s), name)
+
+    async def talk_at(self, path: str, name: str) -> Talk:
+        """A conversation of the session at a path."""
+        return Talk((await Client.connect(self.port, path)).reply, name)
 
     def cpu_ms(self) -> float:
         times = psutil.Process(self._process.pid).cpu_times()

@@ -270,7 +270,9 @@ async def attack_gateway(options: argparse.Namespace, folder: Path) -> dict[str,
         )
 
         async def call() -> None:
-            await (await server.talk(0.0, "honest")).turns(3)
+            path = server.ask("open", 0.0)
+            await (await server.talk_at(path, "honest")).turns(3)
+            server.ask("close", path)
 
         async with honest(siege.figures, call):
             await siege.run(folder)

@@ -41,20 +41,22 @@ async def send(target: Target, message: Message, token: str) -> tuple[int, bytes
     """Send all of a message, even after the reply; return its status and body, (0, b"") without a reply."""
     path = target.prefix + message.path.replace("{own}", target.own)
     head = (
-        f"{message.method} {path} HTTP/1.1\r\nHost: h\r\nConnection: close\r\n"
+        f"{message.method} {path} HTTP/1.1\r\nHost: h\r\n"
         f"Authorization: Bearer {token}\r\nContent-Length: {len(message.body)}\r\n\r\n"
     )
     reader, writer = await asyncio.open_connection("127.0.0.1", target.port)
     sending = asyncio.create_task(_push(writer, head.encode(), message.body))
-    reply = b""
-    with contextlib.suppress(ConnectionError, TimeoutError):
+    status, body = 0, b""
+    with contextlib.suppress(ConnectionError, TimeoutError, asyncio.IncompleteReadError):
         async with asyncio.timeout(_REPLY_S):
-            reply = await reader.read()
+            reply = await reader.readuntil(b"\r\n\r\n")
+            size = int(reply.lower().partition(b"content-length: ")[2].partition(b"\r")[0] or b"0")
+            status, body = int(reply[9:12]), await reader.readexactly(size)
+            await sending
     sending.cancel()
     await asyncio.wait([sending])
     writer.transport.abort()
-    status, _, body = reply.partition(b"\r\n\r\n")
-    return (int(status[9:12]), body) if status else (0, b"")
+    return status, body
 
 
 async def _push(writer: asyncio.StreamWriter, head: bytes, body: bytes) -> None:

@@ -23,6 +23,7 @@ Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 @dataclass(frozen=True, slots=True)
 class Answer:
     asked: float  # of the monotonic clock, which the processes of a machine share
+    late_ms: float  # that the probe itself was, because the machine was busy
     waited_ms: float
     well: bool  # status 200
 
@@ -41,8 +42,8 @@ def probing(port: int, file: Path) -> Iterator[None]:
 def answers(file: Path) -> list[Answer]:
     found: list[Answer] = []
     for line in file.read_text().splitlines():
-        asked, waited_ms, well = line.split()
-        found.append(Answer(float(asked), float(waited_ms), well == "1"))
+        asked, late_ms, waited_ms, well = line.split()
+        found.append(Answer(float(asked), float(late_ms), float(waited_ms), well == "1"))
     return found
 
 
@@ -51,7 +52,7 @@ async def _probe(port: int, file: IO[str]) -> None:
     idle: list[Streams] = []
     running: set[asyncio.Task[None]] = set()
 
-    async def ask() -> None:
+    async def ask(due: float) -> None:
         asked, well = time.monotonic(), False
         with contextlib.suppress(OSError, EOFError, TimeoutError):
             async with asyncio.timeout(LIMIT_S):
@@ -60,12 +61,13 @@ async def _probe(port: int, file: IO[str]) -> None:
                 head = await streams[0].readuntil(b"}")
                 well = b" 200 " in head[:16]
                 idle.append(streams)
-        file.write(f"{asked} {(time.monotonic() - asked) * 1e3:.3f} {well:d}\n")
+        late_ms, waited_ms = (asked - due) * 1e3, (time.monotonic() - asked) * 1e3
+        file.write(f"{asked} {late_ms:.3f} {waited_ms:.3f} {well:d}\n")
 
     ended = asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
     due = time.monotonic()
     while not ended.done():
-        task = asyncio.create_task(ask())
+        task = asyncio.create_task(ask(due))
         running.add(task)
         task.add_done_callback(running.discard)
         due += EVERY_S
