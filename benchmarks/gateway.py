@@ -179,7 +179,9 @@ async def serve() -> None:
             if what == "open":
                 answer: Any = gateway.open(policy.chat(numbers[0])).path
             elif what == "close":
-                answer = await gateway.close(next(each for each in gateway.sessions if each.path == numbers[0]))
+                answer = await gateway.close(
+                    next(each for each in gateway.sessions if each.path == numbers[0])
+                )
             elif what == "turn":
                 answer = await alone.turn()
             else:

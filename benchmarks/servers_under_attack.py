@@ -91,7 +91,11 @@ def text(field_name: str, size: int, **fields: object) -> bytes:
 
 def bodies_of_node(own: str) -> dict[str, list[Message]]:
     """phase -> messages that are sent together."""
-    execute, files, evaluate = f"/v1/sandboxes/{own}/exec", f"/v1/sandboxes/{own}/files?path=a", "/container/evaluate"
+    execute, files, evaluate = (
+        f"/v1/sandboxes/{own}/exec",
+        f"/v1/sandboxes/{own}/files?path=a",
+        "/container/evaluate",
+    )
     forty = text("stdin", 40 * MIB, command=["true"])
     patch = text("patch", 40 * MIB, container_id=own, eval_script="true")
     together = [Message("POST", execute, forty)] * 4 + [Message("POST", evaluate, patch)] * 3
@@ -99,14 +103,28 @@ def bodies_of_node(own: str) -> dict[str, list[Message]]:
     large = [Message("POST", execute, text("stdin", size * MIB, command=["true"])) for size in (1, 8, 24)]
     large.append(Message("POST", evaluate, text("patch", 15 * MIB, container_id=own, eval_script="true")))
     trees = [Message("POST", execute, tree("command", size * MIB)) for size in (1, 15, 95)]
-    trees += [Message("POST", "/v1/sandboxes", tree("spec", MIB)), Message("POST", evaluate, tree("patch", 15 * MIB))]
-    trees.append(Message("POST", evaluate, text("patch", 100, container_id=own, eval_script="\n" * (4 * MIB))))
+    trees += [
+        Message("POST", "/v1/sandboxes", tree("spec", MIB)),
+        Message("POST", evaluate, tree("patch", 15 * MIB)),
+    ]
+    trees.append(
+        Message("POST", evaluate, text("patch", 100, container_id=own, eval_script="\n" * (4 * MIB)))
+    )
     return {"ten of 40 MiB": together, "large": large, "trees": trees}
 
 
 def bodies_of_pool() -> dict[str, list[Message]]:
     forty = text("patch", 40 * MIB, lease_id="swe-lease-0")
-    paths = ("/v1/leases", "/v1/heartbeats", "/allocate", "/close", "/exec", "/evaluate", "/diff", "/heartbeat")
+    paths = (
+        "/v1/leases",
+        "/v1/heartbeats",
+        "/allocate",
+        "/close",
+        "/exec",
+        "/evaluate",
+        "/diff",
+        "/heartbeat",
+    )
     together = [Message("POST", path, forty) for path in (*paths, "/evaluate", "/evaluate")]
     large = [Message("POST", "/evaluate", text("patch", size * MIB, lease_id="a")) for size in (1, 8, 15)]
     beats = [{"lease_id": f"l{n}", "generation": n} for n in range(10_000)]
@@ -199,7 +217,11 @@ class Siege:
             }
             row = "  ".join(f"{key} {value:g}" for key, value in self.figures.phases[name].items())
             print(f"{self.target.name:8} {name:28} {row}")
-        print(f"{self.target.name:8}", "  ".join(f"{k} {v:g}" for k, v in self.figures.levels.items()), flush=True)
+        print(
+            f"{self.target.name:8}",
+            "  ".join(f"{k} {v:g}" for k, v in self.figures.levels.items()),
+            flush=True,
+        )
 
 
 async def _rest(seconds: float) -> Counter[int]:
@@ -234,11 +256,15 @@ async def honest(figures: Figures, call: Callable[[], Awaitable[None]]) -> Async
 # --- servers
 
 
-async def attack_sandbox_servers(options: argparse.Namespace, folder: Path, made: Stack) -> dict[str, Figures]:
+async def attack_sandbox_servers(
+    options: argparse.Namespace, folder: Path, made: Stack
+) -> dict[str, Figures]:
     node = made.node
     pool = Target(name="pool", port=int(made.pool.url.rpartition(":")[2]), token=CLIENT_TOKEN)
     target = Target(name="node", port=int(node.url.rpartition(":")[2]), token=TOKEN)
-    status, body = await send(target, Message("POST", "/v1/sandboxes", b'{"spec": {}, "ttl_s": 86400}'), TOKEN)
+    status, body = await send(
+        target, Message("POST", "/v1/sandboxes", b'{"spec": {}, "ttl_s": 86400}'), TOKEN
+    )
     assert status == 200, body
     own = json.loads(body)["id"]
     target = Target(name="node", port=target.port, token=TOKEN, own=own)

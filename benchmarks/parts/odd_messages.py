@@ -18,7 +18,21 @@ from hone.sandbox.pool import compatible
 from hone.sandbox.remote import wire
 from tests.attacks.sandbox.test_specs import HOSTILE
 
-_TEXTS = ("", "a", "host", "docker://x", "é", "\x00", "\ud800", "../x", "/", "a" * 5000, "1e999", "\x1b[2J", "AA==")
+_TEXTS = (
+    "",
+    "a",
+    "host",
+    "docker://x",
+    "é",
+    "\x00",
+    "\ud800",
+    "../x",
+    "/",
+    "a" * 5000,
+    "1e999",
+    "\x1b[2J",
+    "AA==",
+)
 _NUMBERS = (0, -1, 1, 60, 2**31, 2**63, 2**64, 10**400, -0.0, 0.5, 1e308, float("inf"), float("nan"))
 _LONG = (json.dumps("x" * 150_000), "[" * 5000, "[" + "[]," * 20_000 + "0]", "9" * 4000)
 _NODES = ("http://a\r\nb", "http://\x1b[2J", "http://a\x00", "http://[::", "http://a b", "file:///etc", "")

@@ -41,12 +41,14 @@ def read_json(model: type[Model], data: bytes) -> Model:
 
 @functools.cache
 def _outline_of(model: type[BaseModel], forbids: bool) -> Any:
-    """Return a msgspec type that accepts whatever `model` does, and every field may be missing."""
-    fields = [
-        (field.alias or name, _outline(field.annotation, forbids) | msgspec.UnsetType, msgspec.UNSET)
-        for name, field in model.model_fields.items()
-    ]
-    return msgspec.defstruct(model.__name__, fields, forbid_unknown_fields=forbids)
+    """Return a msgspec type that accepts whatever `model` does."""
+    fields: list[Any] = []
+    for name, field in model.model_fields.items():
+        kind = _outline(field.annotation, forbids)
+        fields.append(
+            (name, kind) if field.is_required() else (name, kind | msgspec.UnsetType, msgspec.UNSET)
+        )
+    return msgspec.defstruct(model.__name__, fields, forbid_unknown_fields=forbids, kw_only=True)
 
 
 def _outline(kind: Any, forbids: bool) -> Any:
