@@ -2,8 +2,8 @@
 
     python benchmarks/servers_under_attack.py [--messages 10000] [--seconds 8] [--seed 0]
 
-Node and pool, then a gateway, run as processes of their own, over real sandboxes and over an engine that takes
-no time. Each is attacked in phases: messages that nearly are valid, half of them with the token; 2,000
+Node and pool, then a gateway, run as processes of their own, over real sandboxes and over an engine that
+takes no time. Each is attacked in phases: messages that nearly are valid, half of them with the token; 2,000
 connections without a request; ten bodies of 40 MiB at once, without and with the token; the largest bodies
 that it accepts, valid ones and trees of empty lists. Meanwhile another process asks for /healthz every 20 ms,
 and honest clients start sandboxes and run commands in them, or hold conversations.
@@ -184,7 +184,7 @@ class Siege:
         await fuzz(self.target, self.endpoints, WARM_UP, self.options.seed + 1)
         levels = self.figures.levels
         levels |= self._levels("before")
-        Path(f"/proc/{self.pids[0]}/clear_refs").write_text("5")  # resets the peak
+        _reset_peak(self.pids[0])
         with probing(self.target.port, file):
             for name, attack in self.attacks().items():
                 began = time.monotonic()
@@ -209,10 +209,12 @@ class Siege:
         for name, (began, ended) in self._times.items():
             of_phase = [answer for answer in seen if began <= answer.asked <= ended]
             waits = sorted(answer.waited_ms for answer in of_phase)
+            lates = sorted(answer.late_ms for answer in of_phase)
             self.figures.phases[name] = {
                 "p50_ms": round(waits[len(waits) // 2], 1),
                 "p95_ms": round(waits[int(0.95 * (len(waits) - 1))], 1),
                 "max_ms": round(waits[-1], 1),
+                "probe_late_p95_ms": round(lates[int(0.95 * (len(lates) - 1))], 1),
                 "unanswered": sum(not answer.well for answer in of_phase),
             }
             row = "  ".join(f"{key} {value:g}" for key, value in self.figures.phases[name].items())
@@ -227,6 +229,11 @@ class Siege:
 async def _rest(seconds: float) -> Counter[int]:
     await asyncio.sleep(seconds)
     return Counter()
+
+
+def _reset_peak(pid: int) -> None:
+    """Let VmHWM of a process begin at its memory of now."""
+    Path(f"/proc/{pid}/clear_refs").write_text("5")
 
 
 def _status_mib(pid: int, name: str) -> float:

@@ -1,4 +1,4 @@
-"""Documents of any size are read as pydantic reads them, and hostile ones are refused before they are built."""
+"""Documents of any size are read as pydantic reads them; hostile ones are refused before they are built."""
 
 from __future__ import annotations
 
