@@ -178,6 +178,10 @@ async def serve() -> None:
             what, *numbers = json.loads(line)
             if what == "open":
                 answer: Any = gateway.open(policy.chat(numbers[0])).path
+            elif what == "close":
+                answer = await gateway.close(
+                    next(each for each in gateway.sessions if each.path == numbers[0])
+                )
             elif what == "turn":
                 answer = await alone.turn()
             else:
@@ -193,6 +197,7 @@ class Server:
             [sys.executable, __file__, "--serve"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
         self.port = int(self._line().rpartition(":")[2])
+        self.pid = self._process.pid
 
     def ask(self, *words: Any) -> Any:
         assert self._process.stdin is not None
@@ -201,8 +206,11 @@ class Server:
 
     async def talk(self, service_s: float, name: str) -> Talk:
         """A conversation through the gateway."""
-        client = await Client.connect(self.port, self.ask("open", service_s))
-        return Talk(client.reply, name)
+        return await self.talk_at(self.ask("open", service_s), name)
+
+    async def talk_at(self, path: str, name: str) -> Talk:
+        """A conversation of the session at a path."""
+        return Talk((await Client.connect(self.port, path)).reply, name)
 
     def cpu_ms(self) -> float:
         times = psutil.Process(self._process.pid).cpu_times()

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 _OPEN, _CLOSE = "\ufdd0", "\ufdd1"
 _MARKS = re.compile(f"[{_OPEN}{_CLOSE}]")
 _MARKED = re.compile(f"{_OPEN}([^{_OPEN}{_CLOSE}]*){_CLOSE}|{_MARKS.pattern}")
-_Piece = tuple[Sequence[int], list[tuple[int, int]]]  # ids, and the (start, end) characters of each
 _SHORT, _CACHED = 32, 4096  # characters of the texts whose ids are kept, and their number; markers repeat
 _THINKING = ("<think>", "</think>")  # renderers look for these in the text of a reply
 
@@ -49,6 +48,10 @@ class LiteralTokenizer:
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
         self._tokenizer = tokenizer
+        self._backend: Any = getattr(tokenizer, "backend_tokenizer", None)
+        if self._backend is not None:  # as transformers sets it in each call
+            self._backend.no_truncation()
+            self._backend.no_padding()
         self.all_special_tokens = special_tokens(tokenizer)
         self._special = re.compile("|".join(map(re.escape, self.all_special_tokens)) or "(?!)")
         self._short_ids = functools.lru_cache(_CACHED)(self._encoded)
@@ -71,25 +74,22 @@ class LiteralTokenizer:
             return [self.mark_json(inner) for inner in cast("list[Any]", value)]
         return value
 
-    def encode(self, text: str, **options: Any) -> list[int]:
-        """Return the ids of a text that may contain marks; `options` are the tokenizer's."""
+    def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+        """Return the ids of a text that may contain marks."""
         if not _MARKS.search(text):
-            return self._tokenizer.encode(text, **options)
-        return [id for ids, _ in self._pieces(text) for id in ids]
+            return self._encode(text, add_special_tokens=add_special_tokens)
+        return [id for ids in self._pieces(text) for id in ids]
 
     def encode_continuation(self, text: str) -> list[int]:
         """Return the ids of a text that may contain marks and continues other text."""
-        return [id for ids, _ in self._pieces(text, continued=True) for id in ids]
+        return [id for ids in self._pieces(text, continued=True) for id in ids]
 
     def __call__(self, text: str, **options: Any) -> Any:
-        """Tokenize; offsets point into `text`, marks included."""
-        if not _MARKS.search(text):
-            return self._tokenizer(text, **options)
-        pieces = list(self._pieces(text))
-        return {
-            "input_ids": [id for ids, _ in pieces for id in ids],
-            "offset_mapping": [span for _, spans in pieces for span in spans],
-        }
+        """Raise NotImplementedError: renderers then encode without offsets, for which nothing here has a use.
+
+        A million offsets are a second's work that lets no other thread run.
+        """
+        raise NotImplementedError("offsets are not supported: use encode")
 
     def _marked(self, message: Message) -> Message:
         kept = _THINKING if message["role"] == "assistant" else ()
@@ -101,8 +101,8 @@ class LiteralTokenizer:
         clean = _MARKS.sub("\ufffd", text)
         return self._special.sub(lambda f: f[0] if f[0] in but else f"{_OPEN}{f[0]}{_CLOSE}", clean)
 
-    def _pieces(self, text: str, *, continued: bool = False) -> Iterator[_Piece]:
-        """Yield the ids of each piece of a marked text, and the character span of each id."""
+    def _pieces(self, text: str, *, continued: bool = False) -> Iterator[Sequence[int]]:
+        """Yield the ids of each piece of a marked text."""
         at = 0
         for found in _MARKED.finditer(text):
             yield self._piece(text, at, found.start(), continued)
@@ -111,11 +111,10 @@ class LiteralTokenizer:
             at = found.end()
         yield self._piece(text, at, len(text), continued)
 
-    def _piece(self, text: str, start: int, end: int, continued: bool) -> _Piece:
+    def _piece(self, text: str, start: int, end: int, continued: bool) -> Sequence[int]:
         if start == end:
-            return [], []
-        ids = self._middle(text[start:end]) if start or continued else self._ids(text[:end])
-        return ids, [(start, end)] * len(ids)
+            return []
+        return self._middle(text[start:end]) if start or continued else self._ids(text[:end])
 
     def _middle(self, text: str) -> Sequence[int]:
         """Return the ids of text in the middle: without the space that some tokenizers put first."""
@@ -128,4 +127,11 @@ class LiteralTokenizer:
         return self._short_ids(text) if len(text) <= _SHORT else self._encoded(text)
 
     def _encoded(self, text: str) -> tuple[int, ...]:
-        return tuple(self._tokenizer.encode(text, add_special_tokens=False))
+        return tuple(self._encode(text, add_special_tokens=False))
+
+    def _encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
+        """Return the tokenizer's own ids; a fast one makes nothing but them, while other threads run."""
+        if self._backend is None:
+            return self._tokenizer.encode(text, add_special_tokens=add_special_tokens)
+        [encoding] = self._backend.encode_batch_fast([text], add_special_tokens=add_special_tokens)
+        return encoding.ids

@@ -28,6 +28,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from hone.utils.http_connections import HttpProtocol, ServerState
 from hone.utils.http_memory import LARGE, ReleaseMemory, hold_memory
+from hone.utils.json_models import read_json
 from hone.utils.sockets import keep_alive
 
 BODY_S = 600.0  # the longest that the body of a request may take to arrive
@@ -198,8 +199,8 @@ async def read_body(request: Request, limit: int) -> bytes:
 
 
 async def read_model(request: Request, model: type[Model], limit: int) -> Model:
-    """Return the body, which is JSON. Raises ValidationError, and what `read_body` raises."""
-    return model.model_validate_json(await read_body(request, limit))
+    """Return the body, which is JSON. Raises ValueError, and what `read_body` raises."""
+    return read_json(model, await read_body(request, limit))
 
 
 @contextlib.asynccontextmanager

@@ -31,6 +31,7 @@ from hone.sandbox.remote.errors import from_body
 from hone.sandbox.remote.wire import (
     EXEC_LINE,
     IDEMPOTENCY_HEADER,
+    INPUT_HEADER,
     Beat,
     ErrorBody,
     ExecReply,
@@ -42,6 +43,7 @@ MARGIN_S = 60.0  # added to a command's own limit before the node counts as unre
 FILES_S = 600.0  # time limit for one file or tree
 START_S = 660.0  # time limit of a start after its uploads
 _CANCEL_S = 5.0
+_INPUT_IN_JSON = 1 << 16  # bytes of a standard input above which it follows the JSON
 
 Result = TypeVar("Result")
 _log = logging.getLogger(__name__)
@@ -112,24 +114,26 @@ class RemoteSandbox(Sandbox):
 
     async def _exec(self, command: Command) -> ExecResult:
         self._check_open()
+        after = command.stdin if len(command.stdin) > _INPUT_IN_JSON else b""
         payload = ExecRequest(
             command=command.argv,
             timeout_s=command.timeout_s,
             cwd=command.cwd,
             env=command.env,
-            stdin=command.stdin,
+            stdin=b"" if after else command.stdin,
             merge_stderr=command.merge_stderr,
             stream=command.on_output is not None,
         )
-        body, limit_s = payload.model_dump_json().encode(), command.timeout_s + MARGIN_S
+        body, limit_s = payload.model_dump_json().encode() + after, command.timeout_s + MARGIN_S
+        headers = {INPUT_HEADER: str(len(after))} if after else {}
         if command.on_output is not None:
-            reply = await self._or_lost(self._exec_live(body, limit_s, command.on_output))
+            reply = await self._or_lost(self._exec_live(body, headers, limit_s, command.on_output))
         else:
-            reply = await self._or_lost(self._exec_keyed(body, limit_s))
+            reply = await self._or_lost(self._exec_keyed(body, headers, limit_s))
         return ExecResult(**reply.model_dump(exclude={"ok"}))
 
-    async def _exec_keyed(self, body: bytes, timeout_s: float) -> ExecReply:
-        headers = {IDEMPOTENCY_HEADER: secrets.token_hex(16)}
+    async def _exec_keyed(self, body: bytes, headers: Mapping[str, str], timeout_s: float) -> ExecReply:
+        headers = {**headers, IDEMPOTENCY_HEADER: secrets.token_hex(16)}
         try:
             data = await self._node.request(
                 "POST", "/exec", body=body, headers=headers, timeout_s=timeout_s, idempotent=True
@@ -140,8 +144,12 @@ class RemoteSandbox(Sandbox):
             raise
         return ExecReply.model_validate_json(data)
 
-    async def _exec_live(self, body: bytes, timeout_s: float, on_output: OnOutput) -> ExecReply:
-        async with self._node.stream("POST", "/exec", body=body, timeout_s=timeout_s) as response:
+    async def _exec_live(
+        self, body: bytes, headers: Mapping[str, str], timeout_s: float, on_output: OnOutput
+    ) -> ExecReply:
+        async with self._node.stream(
+            "POST", "/exec", body=body, headers=headers, timeout_s=timeout_s
+        ) as response:
             async for line in _lines(response.content):
                 message = EXEC_LINE.validate_json(line)
                 if isinstance(message, ExecReply):

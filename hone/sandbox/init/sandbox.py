@@ -45,14 +45,15 @@ class InitSandbox(Sandbox):
         fields = wire.pack(self._inside(command.cwd), str(len(words)).encode(), *words, *pairs)
         keep = self.spec.limits.output_kib << 10
         request = self._channel.open()
-        for start in range(0, len(command.stdin), wire.CHUNK):
-            self._channel.send(wire.STDIN_KIND, request, command.stdin[start : start + wire.CHUNK])
         flags = wire.MERGE_FLAG * command.merge_stderr | wire.LIVE_FLAG * (command.on_output is not None)
         if command.on_output:
             self._channel.listen(request, command.on_output)
         head = wire.EXEC.pack(command.timeout_s, keep, flags)
-        self._channel.send(wire.EXEC_KIND, request, head, fields)
         try:
+            for start in range(0, len(command.stdin), wire.CHUNK):
+                self._channel.send(wire.STDIN_KIND, request, command.stdin[start : start + wire.CHUNK])
+                await asyncio.sleep(0)  # a long input does not hold up the event loop
+            self._channel.send(wire.EXEC_KIND, request, head, fields)
             kind, body = await self._channel.reply(request, command.timeout_s + _ANSWER_S)
         except asyncio.CancelledError:
             self._channel.send(wire.CANCEL_KIND, request)

@@ -26,6 +26,7 @@ from hone.sandbox.remote.errors import error_response, to_body
 from hone.sandbox.remote.tunnel import PROTOCOL
 from hone.sandbox.remote.wire import (
     IDEMPOTENCY_HEADER,
+    INPUT_HEADER,
     CreateReply,
     CreateRequest,
     ExecRequest,
@@ -36,6 +37,7 @@ from hone.sandbox.remote.wire import (
 )
 from hone.utils.http_memory import LARGE
 from hone.utils.http_server import (
+    BodyTooLarge,
     body_timeout,
     is_same_token,
     model_response,
@@ -45,9 +47,10 @@ from hone.utils.http_server import (
     stream_body,
     while_connected,
 )
+from hone.utils.json_models import read_json
 
 JSON_MAX = 1 << 20  # bytes of a request without file content
-EXEC_MAX = 96 << 20  # bytes; the base64 of standard input included
+INPUT_MAX = 72 << 20  # bytes of a standard input that follows its JSON
 FILE_MAX = 256 << 20
 _CHUNK = 1 << 18
 _MIB = 1 << 20
@@ -112,7 +115,7 @@ def _server_routes(node: Node) -> list[Route]:
 
     async def create(request: Request) -> Response:
         body = await read_body(request, JSON_MAX)
-        payload = CreateRequest.model_validate_json(body)
+        payload = read_json(CreateRequest, body)
 
         async def make() -> bytes:
             return _created(await node.sandboxes.create(payload))
@@ -201,10 +204,7 @@ def _sandbox_routes(node: Node) -> list[Route]:
 def _command_routes(node: Node) -> list[Route]:
     async def execute(request: Request) -> Response:
         entry = _find(node, request)
-        body = await read_body(request, EXEC_MAX)
-        payload = ExecRequest.model_validate_json(body)
-        if len(body) > LARGE:
-            body = await _digest(body)  # of the rest the decoded standard input is left
+        body, payload = await _read_exec(request)
         sandbox = node.sandboxes.use(entry, payload.timeout_s)
         if payload.stream:
             if IDEMPOTENCY_HEADER in request.headers:
@@ -243,6 +243,18 @@ async def _once(
     else:
         done = await while_connected(request.receive, operation())
     return Response(done, media_type="application/json")
+
+
+async def _read_exec(request: Request) -> tuple[bytes, ExecRequest]:
+    """Return the body, or its digest, and the command with its standard input."""
+    size = int(request.headers.get(INPUT_HEADER, "0"))
+    if not 0 <= size <= INPUT_MAX:
+        raise BodyTooLarge(f"the standard input is larger than {INPUT_MAX} bytes: send it as a file")
+    body = await read_body(request, JSON_MAX + size)
+    payload = read_json(ExecRequest, body[: len(body) - size] if size else body)
+    if size:
+        payload = payload.model_copy(update={"stdin": body[-size:]})
+    return await _digest(body) if len(body) > LARGE else body, payload
 
 
 async def _digest(body: bytes) -> bytes:

@@ -9,11 +9,12 @@ from __future__ import annotations
 import asyncio
 import datetime
 import os
+import re
 import secrets
 from collections.abc import Callable, Coroutine
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
@@ -27,10 +28,12 @@ from hone.sandbox.remote.wire import CreateRequest, Environment, InsidePath, Lab
 from hone.utils.http_server import presented_token, read_model, while_connected
 
 IDLE_S = 3600.0
-BODY_MAX = 96 << 20  # bytes; a patch may be large
+EVALUATE_MAX = 8 << 20  # bytes of an evaluation, most of them its patch
+SCRIPT_MAX = 1 << 20  # characters of a script
 PATCH_MAX = 64 << 20  # bytes of a diff
 GIT_S = 60.0
 EVALUATE_CHARS = 2000
+_COMMAND = re.compile(r"^[ \t]*+[^ \t\n#]", re.MULTILINE)
 _APPLY = "git reset --hard HEAD && git clean -fd && git apply"
 
 
@@ -59,7 +62,7 @@ class Exec(Call):
 
 class Evaluate(Call):
     patch: str = ""
-    eval_script: str = ""
+    eval_script: Annotated[str, Field(max_length=SCRIPT_MAX)] = ""
     timeout: Seconds = 3600
 
 
@@ -84,13 +87,15 @@ def make_routes(node: Node) -> list[Route]:
         return JSONResponse({"ok": True, "container_id": entry.id, "name": _name(entry)})
 
     def call(
-        model: type[CallBody], run: Callable[[Node, Sandbox, CallBody], Coroutine[Any, Any, Reply]]
+        model: type[CallBody],
+        run: Callable[[Node, Sandbox, CallBody], Coroutine[Any, Any, Reply]],
+        limit: int = JSON_MAX,
     ) -> Endpoint:
         """Return an endpoint that runs in a sandbox, and is cancelled when its client disconnects."""
 
         async def endpoint(request: Request) -> Response:
             node.sandboxes.require_known(presented_token(request))  # before a body of any size
-            payload = await read_model(request, model, BODY_MAX)
+            payload = await read_model(request, model, limit)
             entry = node.sandboxes.find(payload.container_id, presented_token(request))
             sandbox = node.sandboxes.use(entry, GIT_S + payload.timeout)
             return JSONResponse(await while_connected(request.receive, run(node, sandbox, payload)))
@@ -109,7 +114,7 @@ def make_routes(node: Node) -> list[Route]:
         Route("/container/create", trusted(create), methods=["POST"]),
         Route("/container/exec", call(Exec, _exec), methods=["POST"]),
         Route("/container/diff", call(Call, _diff), methods=["POST"]),
-        Route("/container/evaluate", call(Evaluate, _evaluate), methods=["POST"]),
+        Route("/container/evaluate", call(Evaluate, _evaluate, EVALUATE_MAX), methods=["POST"]),
         Route("/container/destroy", destroy, methods=["POST"]),
     ]
 
@@ -193,8 +198,7 @@ def _unresolved(error: str) -> Reply:
 
 def _has_command(script: str) -> bool:
     """Whether bash would run anything: it skips blanks, comments, continued line ends and NUL characters."""
-    lines = script.replace("\0", "").replace("\\\n", "").split("\n")
-    return any(line.strip(" \t") and not line.strip(" \t").startswith("#") for line in lines)
+    return _COMMAND.search(script.replace("\0", "").replace("\\\n", "")) is not None
 
 
 def _is_patch(patch: str) -> bool:

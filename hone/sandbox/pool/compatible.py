@@ -19,11 +19,13 @@ from starlette.routing import Route
 
 from hone.sandbox.client.api import Unreachable
 from hone.sandbox.contract import SandboxLost
+from hone.sandbox.node.api import JSON_MAX
+from hone.sandbox.node.exec_server import EVALUATE_MAX
 from hone.sandbox.pool.core import Pool
 from hone.sandbox.remote.server import presented_owner_key
 from hone.sandbox.remote.wire import LeaseRequest, container_spec
 from hone.utils.http_client import HttpClient, HttpError
-from hone.utils.http_server import read_body, read_model, while_connected
+from hone.utils.http_server import read_model, while_connected
 
 OWNER = "swe-env"
 _OWN = "made here"  # owner key of leases that these endpoints alone serve, to clients that know the random id
@@ -31,7 +33,7 @@ _LEASE_S = 1800.0
 _WAIT_S = 120.0  # in the queue
 _DEFAULT_S = {"exec": 180.0, "diff": 60.0, "evaluate": 3600.0}  # time limits of the calls that nodes serve
 _MARGIN_S = 90.0  # beyond a call's own time; an evaluation also applies a patch
-_BODY_MAX = 64 << 20  # bytes; patches may be large
+_NAMES_MAX = 1 << 16  # bytes of a request that names an image or a lease
 
 
 class Allocate(BaseModel):
@@ -43,18 +45,23 @@ class OfLease(BaseModel):
 
 
 class Call(OfLease):
-    """A call of a node's sandbox; the node reads the other fields."""
+    """A call of a node's sandbox; the node checks the other fields. Those that are missing are not sent."""
 
     timeout: Annotated[float, Field(gt=0, le=86_400)] | None = None
+    cwd: str | None = None
+    command: str | None = None
+    env: dict[str, str] | None = None
+    patch: str | None = None
+    eval_script: str | None = None
 
 
 def routes(pool: Pool, session: aiohttp.ClientSession, *, node_token: str) -> list[Route]:
     async def forward(request: Request) -> Response:
         """Return the reply of the lease's node; cancel the call when the client disconnects."""
         endpoint = request.url.path.strip("/")
-        payload, others = _read_call(await read_body(request, _BODY_MAX))
+        payload = await read_model(request, Call, EVALUATE_MAX if endpoint == "evaluate" else JSON_MAX)
         owner_keys = (_OWN, presented_owner_key(request))
-        operation = _forward(pool, session, node_token, endpoint, payload, others, owner_keys)
+        operation = _forward(pool, session, node_token, endpoint, payload, owner_keys)
         return await while_connected(request.receive, operation)
 
     async def status(request: Request) -> Response:
@@ -83,13 +90,13 @@ async def _forward(
     node_token: str,
     endpoint: str,
     payload: Call,
-    others: dict[str, msgspec.Raw],
     owner_keys: Collection[str],
 ) -> Response:
     lease = pool.begin_call(payload.lease_id, owner_keys=owner_keys)  # it does not expire meanwhile
     try:
         assert lease.grant is not None
-        data = msgspec.json.encode({**others, "container_id": lease.grant.id})
+        fields = payload.model_dump(exclude={"lease_id"}, exclude_unset=True)
+        data = msgspec.json.encode({**fields, "container_id": lease.grant.id})
         timeout_s = _MARGIN_S + (payload.timeout or _DEFAULT_S[endpoint])
         node = HttpClient(session, lease.node_url, token=node_token)
         reply = await node.request("POST", f"/container/{endpoint}", body=data, timeout_s=timeout_s)
@@ -102,20 +109,9 @@ async def _forward(
         pool.finish_call(lease)
 
 
-def _read_call(body: bytes) -> tuple[Call, dict[str, msgspec.Raw]]:
-    """Return the fields that the pool reads, and all but the lease as they were sent.
-
-    A patch of many MiB is not decoded here. Raises ValueError, ValidationError.
-    """
-    fields = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
-    read = {name: fields[name] for name in Call.model_fields if name in fields}
-    fields.pop("lease_id", None)
-    return Call.model_validate_json(msgspec.json.encode(read)), fields
-
-
 def _lease_routes(pool: Pool) -> list[Route]:
     async def allocate(request: Request) -> Response:
-        payload = await read_model(request, Allocate, _BODY_MAX)
+        payload = await read_model(request, Allocate, _NAMES_MAX)
         wanted = LeaseRequest(
             lease_id=f"swe-lease-{secrets.token_hex(8)}",
             owner=OWNER,
@@ -139,12 +135,12 @@ def _lease_routes(pool: Pool) -> list[Route]:
         )
 
     async def heartbeat(request: Request) -> Response:
-        payload = await read_model(request, OfLease, _BODY_MAX)
+        payload = await read_model(request, OfLease, _NAMES_MAX)
         pool.finish_call(pool.begin_call(payload.lease_id, owner_keys=(_OWN,)))
         return JSONResponse({"ok": True})
 
     async def close(request: Request) -> Response:
-        payload = await read_model(request, OfLease, _BODY_MAX)
+        payload = await read_model(request, OfLease, _NAMES_MAX)
         if not payload.lease_id.startswith("swe-lease-"):
             raise SandboxLost(f"lease {payload.lease_id} was not made here")
         await pool.close(payload.lease_id, owner_keys=(_OWN,))

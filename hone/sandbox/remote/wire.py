@@ -34,6 +34,9 @@ Directories of the client's machine (`SandboxSpec.layer`, `.mounts`) are named b
 the start, uploads the missing digests in the reply, and requests it again. A node keeps uploads for later
 sandboxes while there is room.
 
+The standard input of a command is in its JSON, or follows it in the body as it is: the header
+`Hone-Input-Bytes` then says how many bytes of the body it takes.
+
 Each connection of a sandbox's tunnel travels over a WebSocket of its own (`hone.sandbox.remote.tunnel`).
 """
 
@@ -47,6 +50,7 @@ from hone.sandbox.contract import DEFAULT_WORKDIR, PATH_MAX, TIMEOUT_MAX_S, Imag
 
 IDEMPOTENCY_HEADER = "Idempotency-Key"
 OWNER_KEY_HEADER = "Hone-Owner-Key"
+INPUT_HEADER = "Hone-Input-Bytes"
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:-]{0,127}$")]
 Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]  # SHA-256
 # Every number and string is finite. Those that name no bound here are bounded by the body of their request.
