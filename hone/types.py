@@ -55,11 +55,7 @@ class Environment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Control:
-    """A change of one expectation of trusted tests, with which they fail under the reference fix.
-
-    Code under which both the test and its control pass has tampered with its grading; see
-    `hone.grading.controls`.
-    """
+    """A change of one expectation of trusted tests, with which they must fail; see `hone.grading.controls`."""
 
     __pydantic_config__ = _FORBID_EXTRA
 

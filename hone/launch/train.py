@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -120,12 +119,7 @@ async def run_training(
                     while_training=lambda: while_training(engine, settings),
                     warn=reporter.note,
                     validator=make_validator(
-                        settings,
-                        dataclasses.replace(context, scorers=None, grader=runtime.evaluation_grader),
-                        reporter,
-                        validation,
-                        metrics,
-                        display.on_validation,
+                        settings, runtime, context, reporter, validation, metrics, display.on_validation
                     ),
                 )
             )

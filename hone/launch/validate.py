@@ -6,6 +6,7 @@ Its rollouts are not in the ledger and are never trained.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from hone.config import ConfigError, RunSettings, fingerprint
 from hone.evaluate import runner
 from hone.launch.evaluate import EvaluationDisplay
 from hone.launch.reporter import Reporter
+from hone.launch.runtime import Runtime
 from hone.rollout.episode import RolloutContext
 from hone.tasks.sources import CURRICULUM
 from hone.train.metrics import MetricsWriter
@@ -41,6 +43,7 @@ def require_validation_tasks(settings: RunSettings, tasks: Sequence[Task]) -> No
 
 def make_validator(
     settings: RunSettings,
+    runtime: Runtime,
     context: RolloutContext,
     reporter: Reporter,
     tasks: Sequence[Task],
@@ -48,12 +51,13 @@ def make_validator(
     on_result: Callable[[int, Mapping[str, float]], None],
 ) -> Validator:
     """Return the validator of a run, which measures the weights that the engine of `context` samples from."""
+    evaluation = dataclasses.replace(context, scorers=None, grader=runtime.evaluation_grader)
     return Validator(
         settings.train.validate,
         steps=settings.train.steps,
         run_dir=settings.run_dir,
         metrics=metrics,
-        evaluate=lambda version: validate(settings, context, reporter, tasks, version),
+        evaluate=lambda version: validate(settings, evaluation, reporter, tasks, version),
         on_result=on_result,
     )
 
