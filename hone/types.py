@@ -55,7 +55,7 @@ class Environment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Control:
-    """A change of one expectation of trusted tests, with which they must fail; see `hone.grading.controls`."""
+    """A change of one expectation of trusted tests, with which they fail; see `hone.grading.controls`."""
 
     __pydantic_config__ = _FORBID_EXTRA
 
