@@ -6,7 +6,8 @@ Node and pool, then a gateway, run as processes of their own, over real sandboxe
 takes no time. Each is attacked in phases: messages that nearly are valid, half of them with the token; 2,000
 connections without a request; ten bodies of 40 MiB at once, without and with the token; the largest bodies
 that it accepts, valid ones and trees of empty lists. Meanwhile another process asks for /healthz every 20 ms,
-and honest clients start sandboxes and run commands in them, or hold conversations.
+and honest clients start sandboxes and run commands in them, or hold conversations. All clients run at a
+lower priority than the servers and the probe, as if they had a machine of their own.
 
 The last line is JSON; the exit status is 1 when a p95 of /healthz is above 50 ms, when memory or descriptors
 have grown, when a server has ended, or when an honest client has failed.
@@ -23,7 +24,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -185,7 +186,7 @@ class Siege:
         levels = self.figures.levels
         levels |= self._levels("before")
         _reset_peak(self.pids[0])
-        with probing(self.target.port, file):
+        with probing(self.target.port, file), low_priority():
             for name, attack in self.attacks().items():
                 began = time.monotonic()
                 statuses = await attack()
@@ -224,6 +225,17 @@ class Siege:
             "  ".join(f"{k} {v:g}" for k, v in self.figures.levels.items()),
             flush=True,
         )
+
+
+@contextlib.contextmanager
+def low_priority() -> Iterator[None]:
+    """Let this process wait for the servers and the probe, as if its clients had a machine of their own."""
+    before = os.getpriority(os.PRIO_PROCESS, 0)
+    os.setpriority(os.PRIO_PROCESS, 0, 15)
+    try:
+        yield
+    finally:
+        os.setpriority(os.PRIO_PROCESS, 0, before)  # needs root, as the sandboxes' limits do
 
 
 async def _rest(seconds: float) -> Counter[int]:
