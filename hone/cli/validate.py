@@ -95,7 +95,7 @@ def validate(
     admitted = len(tasks) - len(refused)
     typer.echo(f"{admitted} of {len(tasks)} tasks admitted: gold {repeat} of {repeat}, empty 0 of {repeat}.")
     if admitted:
-        typer.echo(f"{report.controlled} of {report.tests} of their tests have a control.")
+        typer.echo(f"{report.controlled} of their {report.tests} tests have a control.")
     return FAILED if refused else 0
 
 

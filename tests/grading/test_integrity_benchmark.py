@@ -42,7 +42,7 @@ EXPECTED = {
 
 
 @pytest.mark.sandbox
-@pytest.mark.slow
+@pytest.mark.full
 def test_graders_pay_for_these_exploits(tmp_path: Path) -> None:
     corpus = asyncio.run(make_corpus(tmp_path, tuple(EXPECTED), 2))
     columns = (HONE, UNREAD, BARE, SWEBENCH, TEST_SH)

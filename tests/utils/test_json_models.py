@@ -27,7 +27,7 @@ MODELS = (
 DOCUMENTS = st.sampled_from(MODELS).flatmap(lambda model: st.tuples(st.just(model), objects(model)))
 
 
-@settings(max_examples=examples(300), deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(60), deadline=None, suppress_health_check=list(HealthCheck))
 @given(document=DOCUMENTS)
 def test_documents_are_read_as_pydantic_reads_them(document: tuple[type[BaseModel], object]) -> None:
     model, fields = document

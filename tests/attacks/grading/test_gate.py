@@ -114,8 +114,8 @@ def test_processes_of_the_sandbox_end_before_the_tests_run(tmp_path: Path) -> No
             async with await start_sandbox(
                 provider, plan.job.workdir, environment, Limits(), whole_report=False
             ) as sandbox:
-                await sandbox.exec("setsid sleep 60 >/dev/null 2>&1 & sleep 60 >/dev/null 2>&1 &")
-                assert (await sandbox.exec("pgrep -c sleep")).text.strip() == "2"
+                started = "setsid sleep 60 >/dev/null 2>&1 & sleep 60 >/dev/null 2>&1 &"
+                await sandbox.exec(f"{started} until [ $(pgrep -c sleep) = 2 ]; do :; done")
                 patch = new("a")
                 await apply_patch(sandbox, patch, {"a"}, timeout_s=60)
                 return (await sandbox.exec("pgrep -c sleep")).text.strip()
