@@ -9,10 +9,8 @@ confirm    further runs as a grading makes them: each control fails every time, 
 from __future__ import annotations
 
 import dataclasses
-import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import chain, count
-from pathlib import PurePosixPath
 
 from hone.grading.controls import edit_files
 from hone.grading.grade import Grader
@@ -65,17 +63,11 @@ async def find_controls(task: Task, grader: Grader, *, repeats: int) -> tuple[Co
 
 
 def _value_edits(texts: Mapping[str, str], modules: Sequence[str]) -> list[Control]:
-    """Return edits, without tests, of the modules' own constants and of COMMON_FILES files that they name."""
-    text = "\n".join(texts[module] for module in modules)
-    words = {*re.findall(r"[\w.-]+", text), *re.findall(r"\w+", text)}
-    others = [
-        file
-        for file in sorted(set(texts) - set(modules))
-        if PurePosixPath(file).name in words or (file.endswith(".py") and PurePosixPath(file).stem in words)
-    ]
+    """Return edits, without tests, of the modules' own constants and of COMMON_FILES other files."""
+    others = sorted(set(texts) - set(modules))[:COMMON_FILES]
     return [
         Control(file=file, start=edit.start, old=edit.old, new=edit.new, tests=())
-        for file in [*modules, *others[:COMMON_FILES]]
+        for file in [*modules, *others]
         for edit in propose_values(file, texts[file])
     ]
 

@@ -37,6 +37,7 @@ from hone.grading.settings import GradingSettings
 from hone.grading.verdict import failed, make_verdict, statuses_of, words_of
 from hone.sandbox.contract import Limits, Provider, Sandbox, SandboxLost
 from hone.tasks.configuration import FILES, pytest_arguments
+from hone.tasks.controls import files_named_in
 from hone.tasks.errors import TaskError
 from hone.tasks.formats import content_hash
 from hone.tasks.workspace import is_local
@@ -121,7 +122,7 @@ class Grader:
         """Run the tests on a trusted patch as a grading does, once for each edition of their files.
 
         Args:
-            edit: path -> text of the trusted files, to the editions.
+            edit: path -> text of the test modules and of trusted files that they name, to the editions.
         Returns:
             One run for each; a single unfinished one when the sandbox was lost.
         Raises:
@@ -131,8 +132,9 @@ class Grader:
         named = {test.split("::")[0] for test in task.checks.named_tests}
 
         async def run_job(sandbox: Sandbox, job: PytestJob, environment: TaskEnvironment) -> list[TestRun]:
-            files = {*named, *job.run_files, *await list_helpers(sandbox, job)}
-            texts = await read_files(sandbox, job, files)
+            texts = await read_files(sandbox, job, {*named, *job.run_files})
+            helpers = files_named_in(texts.values(), await list_helpers(sandbox, job))
+            texts |= await read_files(sandbox, job, set(helpers) - set(texts))
             return await run_tests(sandbox, job, environment, self.settings, edit(texts))
 
         try:

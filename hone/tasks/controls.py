@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import ast
 import math
+import re
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from itertools import chain, islice
+from pathlib import PurePosixPath
 
 from hone.types import Control
 
@@ -122,6 +124,19 @@ def propose(texts: Mapping[str, str], tests: frozenset[str]) -> list[TestFunctio
             edits = tuple(islice(module.edits(function), EDITS))
             functions.append(TestFunction(file=file, tests=tuple(ids), edits=edits))
     return functions
+
+
+def files_named_in(texts: Iterable[str], files: Iterable[str]) -> list[str]:
+    """Return the files whose name, or the name of whose module, stands in one of the texts.
+
+    >>> files_named_in(["from tests.helpers import x"], ["tests/helpers.py", "tests/data/a.txt"])
+    ['tests/helpers.py']
+    """
+    words = {word for text in texts for word in (*re.findall(r"[\w.-]+", text), *re.findall(r"\w+", text))}
+    names = {file: PurePosixPath(file) for file in files}
+    return [
+        f for f, name in names.items() if name.name in words or (name.suffix == ".py" and name.stem in words)
+    ]
 
 
 def propose_values(file: str, text: str) -> list[Edit]:
