@@ -149,6 +149,7 @@ def test_changed_tasks_are_another_evaluation(hone: Hone, tmp_path: Path):
     assert (code, "holds another evaluation" in err) == (1, True)
 
 
+@pytest.mark.full
 def test_killed_evaluation_resumes_and_keeps_results(hone: Hone, six: Path, tmp_path: Path):
     out = tmp_path / "out"
     arguments = ["--agent", "oracle", "--tasks", str(six), "-o", str(out), "--samples", "2", "--slice", "0:4"]
@@ -174,6 +175,7 @@ def test_killed_evaluation_resumes_and_keeps_results(hone: Hone, six: Path, tmp_
     assert {path.name for path in (out / "rollouts").iterdir()} == named  # nothing half written is left
 
 
+@pytest.mark.full
 @pytest.mark.model
 def test_temperature_sweep_writes_one_table(hone: Hone, six: Path, model: Path, tmp_path: Path):
     out = tmp_path / "out"

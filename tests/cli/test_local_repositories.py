@@ -55,6 +55,7 @@ def _hone(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=200)
 
 
+@pytest.mark.full
 def test_rows_are_validated_on_local_repositories(rows: Path, tmp_path: Path) -> None:
     out = tmp_path / "admitted.jsonl"
     done = _hone(

@@ -88,6 +88,7 @@ def test_newest_and_protected_checkpoints_are_kept(tmp_path: Path) -> None:
     assert checkpoint.latest(tmp_path / "nowhere") is None
 
 
+@pytest.mark.full
 def test_kill_9_during_a_save_leaves_a_usable_checkpoint(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "tests.train.killed_save", str(tmp_path)]
     root = Path(__file__).parents[2]

@@ -98,5 +98,6 @@ os.read(passed, 1)"""
 CAUGHT = {"forks the session"}
 
 
+@pytest.mark.full
 def test_no_attack_by_the_end_of_the_run_is_resolved(tmp_path: Path) -> None:
     check_attacks(ATTACKS, tmp_path, caught=CAUGHT)

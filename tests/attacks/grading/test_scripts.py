@@ -196,6 +196,7 @@ HONEST = {
 }
 
 
+@pytest.mark.full
 def test_no_attack_on_a_script_is_resolved(tmp_path: Path) -> None:
     check_attacks(ATTACKS, tmp_path, scan_only=SCAN_ONLY, caught=CAUGHT)
 

@@ -112,6 +112,7 @@ def test_concurrent_floods_of_output_are_all_answered(attacked: AttackTarget) ->
     attacked.run(act, SandboxSpec(limits=Limits(output_kib=16)))
 
 
+@pytest.mark.full
 def test_ten_gib_of_output_use_no_memory(attacked: AttackTarget) -> None:
     """As much as arrives in the time it is given, that is; what is kept stays the same."""
 

@@ -53,6 +53,7 @@ def _containerds(engine: Engine) -> list[psutil.Process]:
     return [one for one in named if str(engine.service.folder) in " ".join(one.info["cmdline"] or ())]
 
 
+@pytest.mark.full
 def test_killed_engine_loses_sandboxes_and_serves_after_restart(
     mortal: tuple[Engine, Path], tmp_path: Path, cache: Path
 ) -> None:

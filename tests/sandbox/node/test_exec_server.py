@@ -183,6 +183,7 @@ def test_a_patch_longer_than_a_command_line_is_evaluated(url: str, container: st
     assert ask(url, "/container/evaluate", body)["resolved"]
 
 
+@pytest.mark.full
 def test_a_bare_name_is_an_image_of_a_registry(url: str) -> None:
     reply = ask(url, "/container/create", {"image": "localhost:1/no/such:image"})
     assert not reply["ok"]
