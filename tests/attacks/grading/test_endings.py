@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.attacks.grading.attack import Attack, at_call, at_import, check_attacks
 
 HASTY = 1.5  # seconds for tests that never end

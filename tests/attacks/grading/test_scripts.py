@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
+import pytest
+
 from hone.types import Task
 from tests.attacks.grading.attack import (
     BUGGY,
