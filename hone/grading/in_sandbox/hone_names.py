@@ -21,8 +21,7 @@ import operator
 import re
 import sys
 import types
-from collections.abc import Callable, Collection, Iterator
-from typing import Any
+from typing import Any, Callable, Collection, Iterator
 
 import hone_integrity  # beside this file
 

@@ -196,9 +196,10 @@ class Plugin:
         )
         hone_integrity.check_unittest(self.equality)
         self.modules = hone_names.Modules(
-            {module_name(path)[0].removesuffix(".__init__"): path for path in sources},
+            {re.sub(r"\.__init__$", "", module_name(path)[0]): path for path in sources},
             self.equality,
-            lambda evidence: send("tampered", evidence),
+            # pytest rewrites the assertions of runs that make tasks, and loads conftest.py for it
+            lambda evidence: None if self.show_values else send("tampered", evidence),
         )
 
     def trust(self, code: types.CodeType) -> None:

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
 
+from hone.curate.runner import REWRITE
 from hone.curate.validate import Admission
 from hone.types import Task, TestStatus, Verdict
 from tests.attacks.grading.attack import BUGGY, FIXED, Attack, grade_all
@@ -33,3 +34,14 @@ def test_fix_is_resolved_in_suites_with_marks(tmp_path: Path) -> None:
     for name, verdict in grade_suites(tmp_path, BUGGY + "\n", proved).items():
         assert (verdict.resolved, verdict.tampered) == (False, None), name
         assert verdict.tests[f"{SUITES[name].file}::test_add"] is TestStatus.FAILED
+
+
+def test_fix_is_resolved_where_failing_assertions_show_their_values(tmp_path: Path) -> None:
+    """Runs that make tasks let pytest rewrite the assertions, also those of conftest.py."""
+    tasks = {name: task_of(suite) for name, suite in SUITES.items()}
+    shown = {
+        name: dataclasses.replace(task, checks=dataclasses.replace(task.checks, command=REWRITE))
+        for name, task in tasks.items()
+    }
+    verdicts = grade_suites(tmp_path, FIXED, shown)
+    assert {name: v.tampered or v.log for name, v in verdicts.items() if not v.resolved} == {}
