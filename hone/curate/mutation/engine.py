@@ -318,7 +318,7 @@ class Search:
                 self._rejected[Reason.NOT_ADMITTED] += 1
                 self._refused[task.id] = proof["refused"]
                 continue
-            controls = tuple(control for file in _files_of(task) for control in searches[file].result())
+            controls = _controls_of(_files_of(task), {f: search.result() for f, search in searches.items()})
             proven = with_findings(task, controls, tuple(proof["excused"]))
             validation = {**proof["validation"], "controlled": count_controlled(controls)}
             metadata = {**task.metadata, "validation": validation}
@@ -340,6 +340,15 @@ class Search:
 def _files_of(task: Task) -> list[str]:
     """Return the files of a task's tests."""
     return sorted({test.split("::")[0] for test in task.checks.named_tests})
+
+
+def _controls_of(files: Sequence[str], found: Mapping[str, Sequence[Control]]) -> tuple[Control, ...]:
+    """Return the controls of a task's test files.
+
+    An edit outside a test file was tried with that file alone, so it is left out where there are several.
+    """
+    every = [(file, control) for file in files for control in found[file]]
+    return tuple(control for file, control in every if control.file == file or len(files) == 1)
 
 
 def _by_mutation(failures: Sequence[Failure], detected: Sequence[frozenset[str]]) -> list[list[Failure]]:

@@ -68,7 +68,8 @@ def run(
     skipped = load_plugins(list(skipped))  # those that need the repository's own modules
     for name, reason in skipped.items():
         print(f"the plugin {name} is skipped: {reason}", flush=True)
-    arguments = ["--rootdir", job["workdir"], "-o", "addopts=", "--assert=plain", "--tb=short", "-q"]
+    arguments = ["--rootdir", job["workdir"], "-o", "addopts=", "--assert=plain", "-q"]
+    arguments.append("--tb=short" if job["runs"] == 1 else "--tb=line")  # controls fail by the hundred
     arguments.append("--continue-on-collection-errors")
     for name in DISABLED:
         arguments += ["-p", f"no:{name}"]
