@@ -343,10 +343,7 @@ def _files_of(task: Task) -> list[str]:
 
 
 def _controls_of(files: Sequence[str], found: Mapping[str, Sequence[Control]]) -> tuple[Control, ...]:
-    """Return the controls of a task's test files.
-
-    An edit outside a test file was tried with that file alone, so it is left out where there are several.
-    """
+    """Return the controls of a task's test files; an edit outside them was tried with one of them alone."""
     every = [(file, control) for file in files for control in found[file]]
     return tuple(control for file, control in every if control.file == file or len(files) == 1)
 
