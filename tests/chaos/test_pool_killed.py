@@ -9,7 +9,7 @@ import pytest
 from tests.chaos.stack import CALLS, LONG_TTL_S, UPLOAD_BYTES, Stack, stack
 from tests.services.process import require
 
-pytestmark = pytest.mark.sandbox
+pytestmark = [pytest.mark.sandbox, pytest.mark.full]
 
 SAID = {
     "start": "0",  # requested again
@@ -27,9 +27,7 @@ def floor() -> Iterator[Stack]:
 
 
 # Every run kills the pool in the middle of a start, when the sandbox exists and no reply has left.
-@pytest.mark.parametrize(
-    "call", [call if call == "start" else pytest.param(call, marks=pytest.mark.full) for call in CALLS]
-)
+@pytest.mark.parametrize("call", CALLS)
 def test_killed_pool_continues_and_leaves_nothing(floor: Stack, call: str) -> None:
     with floor.caught(call) as (client, resume):
         floor.pool.kill()

@@ -78,6 +78,7 @@ def test_training_uses_tasks_without_demonstrations(finished: Path) -> None:
     assert not demonstrated & practised
 
 
+@pytest.mark.full
 def test_engine_and_trainer_agree_on_every_sampled_token_of_real_rollouts(finished: Path) -> None:
     """Independent of the trainer's code: plain forward passes over the stored conversations."""
     script = REPOSITORY / "benchmarks" / "exactness.py"
@@ -91,6 +92,7 @@ def test_engine_and_trainer_agree_on_every_sampled_token_of_real_rollouts(finish
     assert measured["turns"] > measured["rollouts"]  # conversations of several turns
 
 
+@pytest.mark.full
 def test_running_the_command_again_does_nothing_new(finished: Path) -> None:
     before = {p: p.stat().st_mtime_ns for p in (finished / "checkpoints").rglob("*") if p.is_file()}
     again = hone("quickstart", str(RECIPE), *sets(finished))
@@ -98,6 +100,7 @@ def test_running_the_command_again_does_nothing_new(finished: Path) -> None:
     assert {p: p.stat().st_mtime_ns for p in before} == before
 
 
+@pytest.mark.full
 def test_a_run_directory_of_another_recipe_is_refused_and_left_alone(finished: Path) -> None:
     before = (finished / "config.toml").read_bytes()
     refused = hone("quickstart", str(RECIPE), *sets(finished, train__loss__clip_high=0.5), check=False)

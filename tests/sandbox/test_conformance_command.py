@@ -56,6 +56,7 @@ def test_settings_reach_the_provider(tmp_path: Path) -> None:
     assert taken.returncode == 0, taken.stdout
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [

@@ -134,3 +134,16 @@ def test_changed_constants_are_unequal_and_of_the_same_shape(value: object) -> N
         exec(compile(changed, "t.py", "exec"), space)
         with pytest.raises(AssertionError):
             space["test_it"]()  # pyright: ignore[reportCallIssue]
+
+
+def test_text_is_parsed_again_when_a_finaliser_parsed_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    parse, calls = ast.parse, []
+
+    def once(data: bytes) -> ast.Module:
+        calls.append(data)
+        if len(calls) == 1:
+            raise SystemError("AST constructor recursion depth mismatch (before=180, after=231)")
+        return parse(data)
+
+    monkeypatch.setattr(ast, "parse", once)
+    assert propose({"t.py": "def test_it():\n    assert f() == 1\n"}, frozenset({"t.py::test_it"}))

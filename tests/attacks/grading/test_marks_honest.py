@@ -6,6 +6,8 @@ import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
 
+import pytest
+
 from hone.curate.runner import REWRITE
 from hone.curate.validate import Admission
 from hone.types import Task, TestStatus, Verdict
@@ -36,6 +38,7 @@ def test_fix_is_resolved_in_suites_with_marks(tmp_path: Path) -> None:
         assert verdict.tests[f"{SUITES[name].file}::test_add"] is TestStatus.FAILED
 
 
+@pytest.mark.full
 def test_fix_is_resolved_where_failing_assertions_show_their_values(tmp_path: Path) -> None:
     """Runs that make tasks let pytest rewrite the assertions, also those of conftest.py."""
     tasks = {name: task_of(suite) for name, suite in SUITES.items()}

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.attacks.grading.attack import TRIVIAL, Attack, at_call, at_import, check_attacks
 
 PASSES = """import pytest
@@ -187,5 +189,6 @@ CAUGHT = {
 }
 
 
+@pytest.mark.full
 def test_no_attack_on_the_results_is_resolved(tmp_path: Path) -> None:
     check_attacks(ATTACKS, tmp_path, caught=CAUGHT)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.attacks.grading.attack import (
     BUGGY,
     HIDDEN,
@@ -169,5 +171,6 @@ CAUGHT = {
 SCAN_ONLY = {"changes the expected values", "changes the expected values when it is called"}
 
 
+@pytest.mark.full
 def test_no_attack_on_the_tests_is_resolved(tmp_path: Path) -> None:
     check_attacks(ATTACKS, tmp_path, scan_only=SCAN_ONLY, caught=CAUGHT)

@@ -94,6 +94,7 @@ def test_signal_ends_sandboxes_and_fails_pending_requests(number: signal.Signals
     assert state(tmp_path) == []
 
 
+@pytest.mark.full
 def test_next_start_removes_leftovers_of_a_killed_node(tmp_path: Path) -> None:
     seconds = f"200{os.getpid()}"
 
