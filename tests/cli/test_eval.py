@@ -85,6 +85,7 @@ def test_an_agent_is_measured_without_a_recipe(hone: Hone, six: Path, tmp_path: 
     assert all(each["model_patch"].startswith("diff --git") for each in predictions.values())
 
 
+@pytest.mark.full
 def test_predictions_of_eval_are_gradable(hone: Hone, six: Path, tmp_path: Path):
     out = tmp_path / "out"
     hone("eval", "--agent", "oracle", "--tasks", six, "-o", out, "--slice", ":2", *SMALL)
@@ -222,6 +223,7 @@ def test_temperature_sweep_writes_one_table(hone: Hone, six: Path, model: Path, 
     assert "report.html" in read((tmp_path / "c.html").read_text()).links[0]
 
 
+@pytest.mark.full
 @pytest.mark.model
 def test_conversations_are_cut_to_the_context(hone: Hone, six: Path, model: Path, tmp_path: Path):
     prompts = tmp_path / "prompts.yaml"

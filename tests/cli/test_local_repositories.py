@@ -76,6 +76,7 @@ def test_rows_are_validated_on_local_repositories(rows: Path, tmp_path: Path) ->
     assert task["metadata"]["validation"]["repeats"] == 2
 
 
+@pytest.mark.full
 def test_predictions_are_graded_on_their_repositories(rows: Path, tmp_path: Path) -> None:
     conftest = (
         "diff --git a/conftest.py b/conftest.py\nnew file mode 100644\n--- /dev/null\n+++ b/conftest.py\n"

@@ -139,6 +139,7 @@ def test_tests_that_pass_get_controls_with_which_they_fail(tmp_path: Path) -> No
     }
 
 
+@pytest.mark.full
 def test_files_whose_tests_depend_on_each_other_get_none(tmp_path: Path) -> None:
     ids = {"test_dependent": ["test_first", "test_second"], "test_plain": ["test_add"]}
     controls = find(tmp_path, ids, test_dependent=DEPENDENT, test_plain=PLAIN)

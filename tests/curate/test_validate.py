@@ -100,6 +100,7 @@ class TwoWorlds:
         return await self.provider.start(replace(spec, layer=self.other_layer) if self.starts % 2 else spec)
 
 
+@pytest.mark.full
 @pytest.mark.sandbox
 def test_flaky_task_is_refused(tmp_path):
     async def main():

@@ -88,6 +88,7 @@ def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return prepare(make_task(), tmp_path_factory.mktemp("workspaces"))
 
 
+@pytest.mark.full
 def test_damaged_git_hides_no_edit(workspace: Path) -> None:
     async def scenario() -> None:
         async with make_provider(SandboxSettings()) as provider:

@@ -47,6 +47,11 @@ print(">>>>> End Test Output")
 """
 )
 
+# as setuptools installs one: a finder before all others
+FIRST_FINDER = """
+import sys; sys.meta_path.insert(0, type("Finder", (), {"find_spec": staticmethod(lambda *_: None)}))
+"""
+
 
 @pytest.fixture(scope="module")
 def image(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
@@ -70,6 +75,8 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     (testbed / "calc" / "__init__.py").write_text(FIXED + "# stashed\n")
     git(testbed, "stash", "-q")
     site = next(root.glob("usr/**/_pytest")).parent
+    (site / "site-packages").mkdir()
+    (site / "site-packages" / "finder.pth").write_text(FIRST_FINDER)
     (site / "calc").mkdir()
     (site / "calc" / "__init__.py").write_text(FIXED)
     (site / "calc-2.0.dist-info").mkdir()

@@ -56,6 +56,7 @@ def test_graders_pay_for_these_exploits(tmp_path: Path) -> None:
     assert found == EXPECTED
 
 
+@pytest.mark.full
 @pytest.mark.sandbox
 @pytest.mark.slow
 def test_command_prints_the_table_and_one_line_of_json() -> None:

@@ -135,6 +135,7 @@ def short(tmp_path: Path, *, steps: int = 20, **settings: Any) -> MiniSweAgent:
     return make_mini_swe_agent(agent_settings(given))
 
 
+@pytest.mark.full
 def test_ten_concurrent_rollouts_resolve_with_exact_tokens(tmp_path: Path, tokenizer: Any) -> None:
     task = tasks(1)[0]
     agent = make_mini_swe_agent(
@@ -263,6 +264,7 @@ def test_failing_engine_ends_the_rollout_and_keeps_turns(
     assert [message["role"] for message in done.messages] == ["system", "user", "assistant", "tool"]
 
 
+@pytest.mark.full
 def test_deadline_and_lost_sandbox_end_the_rollout(tmp_path: Path, tokenizer: Any) -> None:
     task, agent = tasks(1)[0], short(tmp_path, command_timeout_s=600)
     done = roll_out(tmp_path, agent, Policy(tokenizer, lambda: [tool("sleep 1000")]), task, time_limit_s=5.0)

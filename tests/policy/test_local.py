@@ -77,8 +77,9 @@ def worst_error(model, conversations, samplings) -> tuple[float, int]:
     ("settings", "turns"),
     [
         ({"max_batch": 8}, 5),
-        ({"max_batch": 3, "cached_sessions": 2, "prefill_tokens": 64}, 3),  # sessions, rows and room run out
-        ({"max_batch": 1, "cached_sessions": 0}, 1),
+        # sessions, rows and room run out
+        pytest.param({"max_batch": 3, "cached_sessions": 2, "prefill_tokens": 64}, 3, marks=pytest.mark.full),
+        pytest.param({"max_batch": 1, "cached_sessions": 0}, 1, marks=pytest.mark.full),
         ({"max_batch": 4, "prefill_tokens": 7}, 3),  # prompts in pieces
     ],
 )

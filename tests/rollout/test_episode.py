@@ -129,6 +129,7 @@ def test_patch_at_the_context_limit_is_graded(tmp_path: Path):
     assert (call.purpose, call.sampled_tokens) == ("main", 7)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("ending", [EngineError("down"), None])
 def test_failing_or_silent_engine_is_engine_error(tmp_path: Path, ending: Exception | None):
     chat = scripted_chat("true", *([ending] if ending else []))
@@ -296,6 +297,7 @@ class GivesBytes:
         return dataclasses.replace(done, stdout=b"\xff\n", stdout_bytes=2)
 
 
+@pytest.mark.full
 def test_suspicious_commands_are_recorded_as_signals(tmp_path: Path) -> None:
     looks = ["git log --all -S return", "pip download x"]
     honest = roll_out(tmp_path / "honest", script(lambda task, _: ["ls", gold(task)]))

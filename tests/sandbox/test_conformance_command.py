@@ -22,6 +22,7 @@ def pytest_in(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=280)
 
 
+@pytest.mark.full
 def test_documented_provider_passes_with_the_documented_command(tmp_path: Path) -> None:
     section = PAGE.read_text().split("## Write your own provider")[1]
     example, command = re.findall(r"```(?:python|bash)\n(.*?)```", section, re.DOTALL)

@@ -66,6 +66,7 @@ def test_state_directory_writable_by_others_is_refused(tmp_path: Path) -> None:
         asyncio.run(run())
 
 
+@pytest.mark.full
 @pytest.mark.sandbox
 def test_doctor_names_the_setting_that_blocks_user_namespaces(tmp_path: Path) -> None:
     block = 'echo 0 > /proc/sys/user/max_user_namespaces && exec "$@"'
@@ -95,6 +96,7 @@ def test_doctor_names_kernels_without_a_limit(monkeypatch: pytest.MonkeyPatch) -
     assert found["limit: socket options"].detail == "none before Linux 6.8"
 
 
+@pytest.mark.full
 @pytest.mark.sandbox
 @pytest.mark.skipif(os.geteuid() != 0, reason="becomes an ordinary user from root")
 def test_doctor_reports_weak_limits_without_cgroups() -> None:
@@ -130,6 +132,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.full
 @pytest.mark.sandbox
 @pytest.mark.skipif(os.geteuid() != 0, reason="becomes an ordinary user from root")
 def test_cpu_affinity_holds_without_cgroups() -> None:

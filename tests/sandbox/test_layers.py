@@ -30,6 +30,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.full
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounts a file system")
 def test_layer_on_an_overlay_is_copied_and_writable(tmp_path: Path) -> None:
     for name in ("lower/sub", "upper", "work", "merged"):

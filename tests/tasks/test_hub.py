@@ -123,6 +123,7 @@ def hone(environment: dict[str, str], out: Path, *sources: tuple[str, ...]) -> l
     return [tuple(json.loads(line)) for line in done.stdout.splitlines()]
 
 
+@pytest.mark.full
 def test_hub_data_set_is_imported(hub: dict[str, str], tmp_path: Path) -> None:
     out = tmp_path / "tasks.jsonl"
     names = [(NAME, "--split", "train"), (NAME,), ("me/absent", "--split", "test"), (NAME, "--split", "test")]
@@ -143,6 +144,7 @@ def test_hub_data_set_is_imported(hub: dict[str, str], tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.full
 def test_unreachable_hub_is_an_error(hub: dict[str, str], tmp_path: Path) -> None:
     ((code, _, warned),) = hone(
         {**hub, "HF_HUB_OFFLINE": "1"}, tmp_path / "out", ("me/other", "--split", "test")

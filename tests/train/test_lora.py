@@ -232,6 +232,7 @@ def test_targets_choose_the_adapted_layers() -> None:
     assert {name.rpartition(".")[2] for name, _ in adapted_layers(model)} == {"q_proj", "v_proj"}
 
 
+@pytest.mark.full
 def test_bfloat16_adapters_follow_float32_at_a_tiny_learning_rate() -> None:
     samples = with_logprobs(multi_turn_samples(4), smooth_model())
     moves: list[torch.Tensor] = []

@@ -27,6 +27,7 @@ def updates(dtype: torch.dtype, steps: int) -> torch.Tensor:
     return torch.cat([p.detach().flatten() for p in masters]) - before
 
 
+@pytest.mark.full
 def test_bfloat16_updates_follow_those_of_float32() -> None:
     exact, rounded = updates(torch.float32, 50), updates(torch.bfloat16, 50)
     assert float(torch.nn.functional.cosine_similarity(exact, rounded, dim=0)) >= 0.99

@@ -209,7 +209,7 @@ def set_traceable(traceable: bool) -> None:
         raise OSError("prctl(PR_SET_DUMPABLE) failed")
 
 
-def start_child(job: dict[str, Any], sources: dict[str, bytes]) -> Child:
+def start_child(job: dict[str, Any], sources: dict[str, bytes], outside: Any) -> Child:
     """Fork a test process, which waits at its gate."""
     import hone_session
 
@@ -237,7 +237,8 @@ def start_child(job: dict[str, Any], sources: dict[str, bytes]) -> Child:
             sources.update(encode(job["workdir"], edition["texts"]))
             set_traceable(True)
             restore_environment()
-            hone_session.run({**job, **edition}, sources, key, canaries, channel_write)  # does not return
+            # it does not return
+            hone_session.run({**job, **edition}, sources, key, canaries, channel_write, outside)
         except BaseException as error:
             sys.excepthook(type(error), error, error.__traceback__)
         finally:
@@ -322,8 +323,11 @@ def main() -> None:
     workdir = job["workdir"]
     restore(workdir, job["test_files"])
     os.chdir(workdir)
-    sys.meta_path.insert(0, Outside(workdir))  # pyright: ignore[reportArgumentType]
+    outside: Any = Outside(workdir)
+    sys.meta_path.insert(0, outside)
     start_site()
+    sys.meta_path.remove(outside)  # a .pth file may have inserted another finder before it
+    sys.meta_path.insert(0, outside)
     sources = read_sources(workdir, job["run_files"], job["trusted"], job["edited"])
     for name in ("PYTEST_ADDOPTS", "PYTEST_PLUGINS"):
         os.environ.pop(name, None)
@@ -342,7 +346,7 @@ def main() -> None:
     job["plugins"] = find_plugins(job["sites"] or ([] if job["bare"] else sys.path), workdir)
 
     data = hone_data.DataFiles(workdir, job["trusted"], list(job["test_files"]))
-    children = [start_child(job, sources) for _ in range(job["runs"])]
+    children = [start_child(job, sources, outside) for _ in range(job["runs"])]
     set_traceable(False)
     nonce = read_exactly(NONCE_BYTES)
     editions = read_json()

@@ -56,14 +56,24 @@ def name_canaries() -> list[str]:
 
 
 def run(
-    job: dict[str, Any], sources: dict[str, bytes], key: bytes, canaries: list[str], channel: int
+    job: dict[str, Any],
+    sources: dict[str, bytes],
+    key: bytes,
+    canaries: list[str],
+    channel: int,
+    outside: Any,
 ) -> None:
-    """Run the session, send its records to the descriptor `channel`, and exit the process."""
+    """Run the session, send its records to the descriptor `channel`, and exit the process.
+
+    Args:
+        outside: the finder that hides the repository, until the session replaces it.
+    """
     exit_process, log = os._exit, print
     send = sender(channel, key)
     skipped = load_plugins(job["plugins"])
     plugin = Plugin(job["workdir"], sources, canaries, send)
     plugin.show_values = SHOW_VALUES in job["command"]
+    sys.meta_path.remove(outside)
     prepare_imports(job, plugin)
     skipped = load_plugins(list(skipped))  # those that need the repository's own modules
     for name, reason in skipped.items():
@@ -115,7 +125,7 @@ def prepare_imports(job: dict[str, Any], plugin: Plugin) -> None:
     rest = [entry for entry in sys.path if entry not in ("", job["workdir"], *job["paths"])]
     sys.path[:] = [*dict.fromkeys(first), *sorted(rest, key=lambda entry: entry in runner)]
     os.environ["PYTHONPATH"] = os.pathsep.join([*dict.fromkeys(first), *job["sites"]])
-    sys.meta_path[0] = TrustedFinder(plugin)  # pyright: ignore[reportArgumentType]  # instead of `Outside`
+    sys.meta_path.insert(0, TrustedFinder(plugin))  # pyright: ignore[reportArgumentType]
     # Python processes that tests start need their `site`, which this one did without at its start
     flags: Any = vars(subprocess)
     given = flags["_args_from_interpreter_flags"]

@@ -219,6 +219,7 @@ def test_full_context_ends_a_program_that_does_not_compact(
     assert rollout(tmp_path, engine, behaviour).outcome is outcome
 
 
+@pytest.mark.full
 def test_floods_are_capped_and_daemons_do_not_delay_the_end(tmp_path: Path) -> None:
     for behaviour in ("floods", "leaves-daemons"):
         (tmp_path / behaviour).mkdir()
@@ -327,6 +328,7 @@ def test_problem_longer_than_an_argument_is_an_error(tmp_path: Path) -> None:
     assert "let it read {{ prompt_file }} instead" in (trajectory.error or "")
 
 
+@pytest.mark.full
 def test_settings_of_a_recipe_reach_the_agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 

@@ -85,6 +85,7 @@ def big_task() -> Task:
     return replace(task, environment=replace(task.environment, history=(start, last)))
 
 
+@pytest.mark.full
 def test_dropped_connection_and_compaction_keep_every_token(
     tmp_path: Path,
 ) -> None:

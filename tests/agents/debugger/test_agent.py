@@ -304,6 +304,7 @@ def test_task_is_resolved_with_exact_tokens(tmp_path: Path, pdb: bool):
     assert np.all(done.tree.nodes[done.turns[0].node].logprobs == policy.engine.completions[0].logprobs)
 
 
+@pytest.mark.full
 def test_debugger_works_through_a_node_server(tmp_path: Path):
     async def main() -> str:
         async with (

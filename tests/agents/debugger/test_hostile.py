@@ -55,6 +55,7 @@ def test_session_continues_after_any_exit():
     run_session(scenario)
 
 
+@pytest.mark.full
 def test_endless_program_is_interrupted():
     async def scenario(tools: ToolSession) -> None:
         await tools.script("import time\nn = 0\nwhile True:\n    n += 1\n")
@@ -92,6 +93,7 @@ def test_uninterruptible_program_is_killed():
     run_session(scenario)
 
 
+@pytest.mark.full
 def test_flood_of_output_is_capped():
     async def scenario(tools: ToolSession) -> None:
         await tools.script(

@@ -20,6 +20,7 @@ def grade_suites(tmp_path: Path, source: str, tasks: Mapping[str, Task]) -> dict
     return grade_all(attacks, tmp_path, scan=True)
 
 
+@pytest.mark.full
 def test_fix_is_resolved_in_suites_with_marks(tmp_path: Path) -> None:
     tasks = {name: task_of(suite) for name, suite in SUITES.items()}
     verdicts = grade_suites(tmp_path, FIXED, tasks)

@@ -194,6 +194,7 @@ def test_result_does_not_wait_for_background_output(attacked: AttackTarget) -> N
     attacked.run(act)
 
 
+@pytest.mark.full
 def test_stopped_process_ends_with_the_sandbox(attacked: AttackTarget) -> None:
     async def act(sandbox: Sandbox) -> None:
         for _ in range(5):

@@ -211,6 +211,7 @@ def _killed_control(code: str) -> Outcomes:
     return control(code, wrapped=wrapped)
 
 
+@pytest.mark.full
 def test_fork_bomb_ends_with_its_command(attacked: AttackTarget) -> None:
     """The classic, with nothing to stop it but the sandbox: 24 processes that never wait."""
 

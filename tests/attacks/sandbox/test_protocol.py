@@ -53,6 +53,7 @@ attempt("its own descriptors", to_descriptors)
 """
 
 
+@pytest.mark.full
 def test_channel_cannot_be_written(attacked: AttackTarget) -> None:
     """In the control, a bystander holds the channel's write end, and the attacker inherited it."""
     reading, writing = os.pipe()

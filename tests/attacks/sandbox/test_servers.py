@@ -14,6 +14,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import aiohttp
+import pytest
 
 from hone.sandbox import SandboxSpec, make_provider
 from hone.sandbox.settings import SandboxSettings
@@ -145,6 +146,7 @@ def test_stale_generation_is_denied(tmp_path: Path) -> None:
     asyncio.run(run())
 
 
+@pytest.mark.full
 def test_node_answers_while_its_sandboxes_run_bombs(tmp_path: Path) -> None:
     """Prints how fast: the bound of 50 ms is for a machine that does nothing else."""
     bombs = (

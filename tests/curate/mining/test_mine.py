@@ -150,6 +150,7 @@ def test_limit_stops_the_run(mined):
     assert (len(limited.tasks), limited.candidates, tried) == (1, 5, [])
 
 
+@pytest.mark.full
 def test_flaky_tests_are_excluded_and_named(tmp_path):
     project = Project(tmp_path / "shop", PLAIN)
     project.commit(TITLE, {"shop/prices.py": FIXED, "tests/test_prices.py": TESTS + FLAKY})

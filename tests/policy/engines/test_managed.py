@@ -161,6 +161,7 @@ def test_server_that_exits_at_once_is_reported_with_its_log(model, python, token
     wait_until_gone(pids(model))
 
 
+@pytest.mark.full
 def test_server_that_never_becomes_ready_is_stopped(model, python, tokenizer, tmp_path: Path):
     (model / "hang").touch()
 

@@ -53,6 +53,7 @@ def test_background_writer_is_killed(settings: SandboxSettings) -> None:
     _inside(settings, scenario)
 
 
+@pytest.mark.full
 def test_writer_far_above_the_limit_loses_its_sandbox(settings: SandboxSettings) -> None:
     async def scenario(busy: Sandbox, idle: Sandbox) -> None:
         async def write_on() -> None:
@@ -65,6 +66,7 @@ def test_writer_far_above_the_limit_loses_its_sandbox(settings: SandboxSettings)
     _inside(settings, scenario)
 
 
+@pytest.mark.full
 def test_initial_layer_does_not_count(settings: SandboxSettings, tmp_path: Path) -> None:
     for number in range(4):
         (tmp_path / "layer" / str(number)).mkdir(parents=True)
@@ -82,6 +84,7 @@ def test_initial_layer_does_not_count(settings: SandboxSettings, tmp_path: Path)
     asyncio.run(run())
 
 
+@pytest.mark.full
 def test_too_many_empty_files_are_stopped(settings: SandboxSettings) -> None:
     async def scenario(busy: Sandbox, idle: Sandbox) -> None:
         make = "import os, time\nfor i in range(20_000): open(f'e{i}', 'w').close()\ntime.sleep(1000)"

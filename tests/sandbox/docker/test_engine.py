@@ -85,6 +85,7 @@ def test_killed_engine_loses_sandboxes_and_serves_after_restart(
         assert containers(engine) == {}
 
 
+@pytest.mark.full
 def test_start_fails_in_time_when_the_engine_dies(
     mortal: tuple[Engine, Path], tmp_path: Path, cache: Path
 ) -> None:

@@ -93,6 +93,7 @@ def _problem_of(settings: SandboxSettings, name: str) -> ImageUnavailable:
     return asyncio.run(run())
 
 
+@pytest.mark.full
 def test_concurrent_starts_share_one_pull(mine: SandboxSettings, docker: Engine, registry: Registry) -> None:
     with _front(registry) as (address, requests):
         spec = SandboxSpec(image=f"docker://{address}/{BASE_IMAGE}")
@@ -174,6 +175,7 @@ def test_image_of_another_architecture_is_refused(
     assert "s390x" in str(error)
 
 
+@pytest.mark.full
 def test_full_engine_disk_is_retryable(
     registry: Registry,
     tmp_path: Path,

@@ -154,6 +154,7 @@ def test_next_provider_removes_containers_of_dead_owners(settings: SandboxSettin
             client.delete(f"/containers/{name}?force=1")
 
 
+@pytest.mark.full
 def test_reconcile_keeps_resources_of_live_owners(
     settings: SandboxSettings, engine: Engine, owner: subprocess.Popen[bytes]
 ) -> None:

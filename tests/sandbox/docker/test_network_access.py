@@ -43,6 +43,7 @@ def _inside(
     asyncio.run(run())
 
 
+@pytest.mark.full
 def test_only_allowed_hosts_are_reachable(settings: SandboxSettings, unprivileged: str, port: int) -> None:
     async def scenario(sandbox: Sandbox) -> None:
         assert await connect(sandbox, f"127.0.0.1:{port}") == ["200", ANY]

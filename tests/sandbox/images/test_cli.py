@@ -47,6 +47,7 @@ def test_help_of_every_command_has_an_example(command: str) -> None:
     assert f"Example: hone images {command}" in done.stdout.decode()
 
 
+@pytest.mark.full
 def test_image_is_pulled_listed_exported_and_imported(hone: Hone, registry: Registry, tmp_path: Path) -> None:
     name = pushed(registry, tmp_path, "cli/one:v1")
     assert "1 of 1 images are stored" in hone("pull", name)
@@ -61,6 +62,7 @@ def test_image_is_pulled_listed_exported_and_imported(hone: Hone, registry: Regi
     assert hone("prune", "--to", "1").startswith("0 images removed")
 
 
+@pytest.mark.full
 def test_list_is_pulled_through_a_proxy(hone: Hone, registry: Registry, tmp_path: Path) -> None:
     for path in ("hub/swe/a:v1", "hub/swe/b:latest"):
         pushed(registry, tmp_path, path)

@@ -82,6 +82,7 @@ def kill(process: subprocess.Popen[bytes], directory: Path) -> None:
     wait_until(lambda: not workers(directory) and not any(map(runs, busy)), "a child outlived it")
 
 
+@pytest.mark.full
 def test_killed_during_the_fetch(directory: Path, registry: Registry, tmp_path: Path) -> None:
     layout = make_layout(tmp_path / "layout", [tar(entry("f", os.urandom(1 << 20)))])
     push(layout, f"{registry.address}/fetching:v1")

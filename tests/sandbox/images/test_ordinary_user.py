@@ -35,6 +35,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.full
 @pytest.mark.skipif(os.geteuid() != 0, reason="becomes an ordinary user")
 def test_ordinary_user_pulls_exports_imports_and_prunes(registry: Registry, tmp_path: Path) -> None:
     lower = tar(entry("etc"), entry("etc/shadow", b"secret", mode=0, uid=0), link("etc/link", "/root"))

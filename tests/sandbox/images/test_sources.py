@@ -113,6 +113,7 @@ def test_unknown_source_error_lists_the_sources(store: ImageStore, tmp_path: Pat
             imported(store, source)
 
 
+@pytest.mark.full
 def test_image_is_imported_from_a_docker_engine(docker: Engine, directory: Path) -> None:
     store = ImageStore(directory, budget_gib=4, docker_url=docker.url)
     image = imported(store, f"docker-daemon:{BASE_IMAGE}")
@@ -168,6 +169,7 @@ def test_buildah_builds_without_an_engine(directory: Path, context: Path, tmp_pa
     assert not (image.layers[0] / "app/secret").exists()
 
 
+@pytest.mark.full
 def test_real_image_archive_is_imported(store: ImageStore) -> None:
     image = imported(store, base_archive())
     assert image.name == f"docker.io/library/{BASE_IMAGE}"

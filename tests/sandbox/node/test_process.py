@@ -165,6 +165,7 @@ def _certificates(folder: Path) -> None:
         )
 
 
+@pytest.mark.full
 def test_mutual_tls_serves_clients_of_the_authority_only(tmp_path: Path) -> None:
     _certificates(tmp_path)
     options = ("--tls-cert", "server.pem", "--tls-key", "server.key", "--tls-client-ca", "ca.pem")

@@ -138,6 +138,7 @@ def test_full_store_refuses_leases_and_leaves_no_sandbox(
     asyncio.run(run())
 
 
+@pytest.mark.full
 def test_store_does_not_grow_with_ended_leases(tmp_path: Path) -> None:
     from hone.sandbox.pool.store import Store, StoredLease
 

@@ -68,6 +68,7 @@ def test_sandbox_is_leased_used_directly_and_returned(tmp_path: Path) -> None:
     run_virtual(run())
 
 
+@pytest.mark.full
 def test_a_thousand_sandboxes_live_at_once_in_one_process(tmp_path: Path) -> None:
     async def run() -> None:
         async with floor(tmp_path, room=1000) as (idle, url, pool):

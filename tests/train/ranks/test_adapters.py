@@ -146,6 +146,7 @@ def assert_trained_alike(
     assert np.allclose(found[1], expected[1], rtol=1e-5, atol=0)
 
 
+@pytest.mark.full
 def test_adapters_over_sharded_weights_train_like_in_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

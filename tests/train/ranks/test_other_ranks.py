@@ -208,6 +208,7 @@ def test_worker_that_cannot_connect_prints_one_line() -> None:
     assert done.stderr == f"hone: {ADDRESS} and {KEY} are not set: set them as for the run\n"
 
 
+@pytest.mark.full
 @pytest.mark.slow
 def test_torchrun_of_another_size_ends_with_the_run(environment: dict[str, str], tmp_path: Path) -> None:
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "3"]

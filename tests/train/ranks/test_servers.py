@@ -122,6 +122,7 @@ def broken_broadcast(setup: Setup, fault: str) -> Iterator[Future[None]]:
         yield sending
 
 
+@pytest.mark.full
 def test_received_tensors_equal_the_exported_folder(setup: Setup, tmp_path: Path) -> None:
     """Tied embeddings come once; the digests are under both names."""
     train_steps(setup.learner, 1)
