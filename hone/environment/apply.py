@@ -17,8 +17,8 @@ from hone.environment.settings import EnvironmentSettings
 from hone.sandbox.contract import ExecResult, Mount, Sandbox
 from hone.types import Task
 
-# Arguments: bytes of the patch, bytes of its paths (each ends in NUL), a new directory, "clean" or "dirty", a
-# separator. Standard input: patch, paths, trusted tests.
+# Arguments: bytes of the patch, number of its paths, a new directory, "clean" or "dirty", a separator, bytes
+# of the trusted tests. Standard input: the paths, each ending in NUL, patch, tests.
 #
 # No code of the patch may run here, or still run afterwards:
 # - git gets a directory of its own, which borrows the repository's objects and index: no configuration, hook
@@ -40,7 +40,11 @@ shopt -s extglob
 own=$3
 mkdir -m 700 "$own" "$own/objects" "$own/objects/info" "$own/refs" || exit 91
 trap 'rm -rf "$own"' EXIT
-{ head -c "$1" > "$own/patch.diff" && head -c "$2" > "$own/paths" && cat > "$own/tests.diff"; } || exit 91
+paths=()
+[ "$2" = 0 ] || mapfile -d '' -n "$2" paths
+[ "${#paths[@]}" = "$2" ] || exit 91
+[ "$1" = 0 ] || head -c "$1" > "$own/patch.diff" || exit 91
+[ "$6" = 0 ] || cat > "$own/tests.diff" || exit 91
 
 cd -P . && tree=$PWD || exit 91
 outside= libraries=()
@@ -68,7 +72,9 @@ git rev-parse --show-cdup --git-path index --git-path info/exclude --git-path ob
 { read -r above; read -r index; read -r exclude; read -r objects; read -r head; } < "$own/found"
 [ -z "$above" ] || { echo "$tree is not the root of its repository" >&2; exit 91; }
 cp "$index" "$own/index" || exit 91
-[ ! -f "$exclude" ] || cp "$exclude" "$own/exclude" || exit 91
+excluded=()
+[ ! -f "$exclude" ] || mapfile excluded < "$exclude" || exit 91
+printf %s "${excluded[@]+"${excluded[@]}"}" > "$own/exclude"
 cd "$objects" && printf '%s\n' "$PWD" > "$own/objects/info/alternates" && cd "$tree" || exit 91
 printf '%s\n' "$head" > "$own/HEAD"
 { printf '[core]\nbare=false\nhooksPath=/dev/null\nfsmonitor=false\n'
@@ -79,13 +85,13 @@ states() {
     git status --porcelain=v1 -z --untracked-files=all --ignored=matching --no-renames --ignore-submodules=all
 }
 [ "$4" = clean ] || { states > "$own/before" || exit 91; }
-if [ -s "$own/tests.diff" ]; then git apply --check --whitespace=nowarn "$own/tests.diff" || exit 92; fi
+if [ "$6" != 0 ]; then git apply --check --whitespace=nowarn "$own/tests.diff" || exit 92; fi
 
 declare -A named seen
 linked=
 refuse() { printf '%s\n' "$1" >&2; exit 94; }
-while IFS= read -r -d '' path; do named["$path"]=1; done < "$own/paths"
-while IFS= read -r -d '' path; do
+for path in "${paths[@]+"${paths[@]}"}"; do named["$path"]=1; done
+for path in "${paths[@]+"${paths[@]}"}"; do
     for folder in "${libraries[@]+"${libraries[@]}"}"; do
         [[ $tree/$path != "$folder"/* || ${path##*/} != *.so?(.*) ]] ||
             refuse "$path is a library that the loader finds"
@@ -100,7 +106,7 @@ while IFS= read -r -d '' path; do
         [[ ! -L $folder && -z ${named["$folder"]-} ]] || linked=$path
     done
     [[ -e $path || -L $path ]] || printf '%s\0' "$path" >> "$own/absent"
-done < "$own/paths"
+done
 
 pristine() {
     [ ! -e "$own/absent" ] || xargs -0 rm -rf -- < "$own/absent"
@@ -119,7 +125,7 @@ ladder() {
 if [ "$1" != 0 ]; then
     ladder > "$own/log" 2>&1 || { tail -c 2000 "$own/log" >&2; exit 93; }
 fi
-if [ -s "$own/tests.diff" ]; then git apply --whitespace=nowarn "$own/tests.diff" || exit 95; fi
+if [ "$6" != 0 ]; then git apply --whitespace=nowarn "$own/tests.diff" || exit 95; fi
 kill -9 -1 2>/dev/null
 states || exit 95
 [ "$4" = clean ] || { printf '%s\0' "$5"; cat "$own/before"; }
@@ -152,14 +158,16 @@ async def apply_patch(
     """
     data = patch.encode("utf-8", "surrogateescape")
     names = "".join(f"{path}\0" for path in paths).encode("utf-8", "surrogateescape")
+    trusted = tests.encode("utf-8", "surrogateescape")
     own = f"/tmp/apply.{secrets.token_hex(8)}"  # noqa: S108 - no process inside can predict the name
     separator = secrets.token_hex(8)
     result = await sandbox.exec(
         [
             *("bash", "-p", "-c", _APPLY, "apply"),
-            *(str(len(data)), str(len(names)), own, "clean" if clean else "dirty", separator),
+            *(str(len(data)), str(len(paths)), own, "clean" if clean else "dirty", separator),
+            str(len(trusted)),
         ],
-        stdin=data + names + tests.encode("utf-8", "surrogateescape"),
+        stdin=names + data + trusted,
         timeout_s=timeout_s,
     )
     errors = result.stderr.decode("utf-8", "replace").strip()

@@ -53,8 +53,8 @@ def test_each_end_of_applying_a_patch_has_its_error(result: ExecResult, error: t
 
 def test_patch_and_trusted_tests_are_sent_byte_for_byte():
     (command,) = apply(ended(stdout=b" M a.py\0"), patch=ODD, tests=ODD * 2).commands
-    assert command.stdin == b"caf\xe9\n" + b"a.py\0" + b"caf\xe9\n" * 2
-    assert command.argv[5:7] == ["5", "5"]
+    assert command.stdin == b"a.py\0" + b"caf\xe9\n" + b"caf\xe9\n" * 2
+    assert (command.argv[5:7], command.argv[10]) == (["5", "1"], "10")
     assert command.timeout_s == 9
 
 

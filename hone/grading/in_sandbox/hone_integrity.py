@@ -10,11 +10,10 @@ import builtins
 import sys
 import types
 import unittest
-from typing import Any, Callable, Iterator, Mapping, Tuple
+from operator import attrgetter, is_
+from typing import Any, Callable, Iterator, Mapping
 
 EQUAL = "@hone_equal"  # no source text can spell this name
-
-Entry = Tuple[str, Mapping[str, Any], str, Any, Any]  # owner, namespace, name, value, its code
 
 _WRAPPER = type(object.__eq__)
 _CORE = (
@@ -35,22 +34,45 @@ _FRAMEWORK = (
     "hone_names",
     "hone_excuses",
 )
+_code_of = attrgetter("__code__")
 _WATCHED = (types.FunctionType, types.BuiltinFunctionType, staticmethod, classmethod, property, type)
 
 
-class Watch:
-    """Record the test framework's functions, classes and hooks, and report changes."""
+class Snapshot:
+    """Values in a namespace, and the code of those that are functions, as they are now."""
 
-    def __init__(self, plugins: Any, helpers: list[Entry]) -> None:
+    def __init__(self, owner: str, namespace: Mapping[str, Any], values: Mapping[str, Any]) -> None:
+        self.owner, self.namespace = owner, namespace
+        self.names, self.values = tuple(values), tuple(values.values())
+        self.functions = [value for value in self.values if type(value) is types.FunctionType]
+        self.codes = [function.__code__ for function in self.functions]
+
+    def changed(self) -> str | None:
+        """Return the name of a value that was replaced, or None."""
+        found = map(self.namespace.get, self.names)
+        if all(map(is_, found, self.values)) and all(map(is_, map(_code_of, self.functions), self.codes)):
+            return None
+        for name, value in zip(self.names, self.values):
+            if self.namespace.get(name) is not value:
+                return f"{self.owner}.{name}"
+        return f"the code of a function in {self.owner}"
+
+
+class Watch:
+    """Record the test framework's functions, classes and hooks, and report changes.
+
+    Args:
+        helpers: snapshots of the modules of the tests; it grows.
+    """
+
+    def __init__(self, plugins: Any, helpers: Mapping[int, Snapshot]) -> None:
         self.plugins, self.known = plugins, list(plugins.get_plugins())
-        self.helpers = helpers  # functions of the tests; it grows
-        self.core: list[Entry] = []
-        self.rest: list[Entry] = [
-            ("builtins", vars(builtins), name, value, code) for name, value, code in _watched(vars(builtins))
-        ]
+        self.helpers = helpers
+        self.core: list[Snapshot] = []
+        self.rest = [Snapshot("builtins", vars(builtins), _watched(vars(builtins)))]
         for name, module in list(sys.modules.items()):
             if name.split(".")[0] in _FRAMEWORK:
-                (self.core if name.startswith(_CORE) else self.rest).extend(_entries(name, module))
+                (self.core if name.startswith(_CORE) else self.rest).extend(_snapshots(name, module))
         callers = [caller for caller in vars(plugins.hook).values() if hasattr(caller, "get_hookimpls")]
         self.hooks = [(hook, hook.function) for caller in callers for hook in caller.get_hookimpls()]
         self.call = plugins._inner_hookexec
@@ -62,10 +84,11 @@ class Watch:
             thorough: also check builtins, unittest and the set of plugins, which a test may patch while it
                 runs and must restore.
         """
-        for entries in (self.core, self.rest, self.helpers) if thorough else (self.core,):
-            for where, namespace, name, value, code in entries:
-                if namespace.get(name) is not value or (code is not None and value.__code__ is not code):
-                    return f"{where}.{name}"
+        for snapshots in (self.core, self.rest, self.helpers.values()) if thorough else (self.core,):
+            for snapshot in snapshots:
+                changed = snapshot.changed()
+                if changed is not None:
+                    return changed
         if self.plugins._inner_hookexec is not self.call:
             return "the plugin manager's call"
         for hook, function in self.hooks:
@@ -82,18 +105,17 @@ class Watch:
         return None
 
 
-def _entries(where: str, module: types.ModuleType) -> Iterator[Entry]:
-    for name, value, code in _watched(vars(module)):
-        yield where, vars(module), name, value, code
+def _snapshots(where: str, module: types.ModuleType) -> Iterator[Snapshot]:
+    """Yield snapshots of a module and of its classes."""
+    watched = _watched(vars(module))
+    yield Snapshot(where, vars(module), watched)
+    for name, value in watched.items():
         if isinstance(value, type) and value.__module__ == where:
-            for inner, method, inner_code in _watched(vars(value)):
-                yield f"{where}.{name}", vars(value), inner, method, inner_code
+            yield Snapshot(f"{where}.{name}", vars(value), _watched(vars(value)))
 
 
-def _watched(namespace: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:
-    for name, value in list(namespace.items()):
-        if isinstance(value, _WATCHED):
-            yield name, value, value.__code__ if isinstance(value, types.FunctionType) else None
+def _watched(namespace: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in list(namespace.items()) if isinstance(value, _WATCHED)}
 
 
 def _is_conftest(plugin: object) -> bool:

@@ -146,6 +146,15 @@ class Outside:
             self.known[path] = not inside or (installed and real.startswith(self.installation))
         return self.known[path]
 
+    def holds(self, spec: ModuleSpec) -> bool:
+        """Return whether a module's file and directories lie outside."""
+        places = [*(spec.submodule_search_locations or ())]
+        if spec.has_location and spec.origin:
+            # the directory decides, unless the file is a link: resolving each file takes longer
+            is_link = os.path.islink(spec.origin)
+            places.append(spec.origin if is_link else os.path.dirname(spec.origin))
+        return all(map(self.is_outside, places))
+
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec:
         """Return the spec of a module outside the repository. Raises ModuleNotFoundError."""
         folders = [folder for folder in (sys.path if path is None else path) if self.is_outside(folder)]
@@ -154,17 +163,9 @@ class Outside:
                 continue
             searched = folders if finder is PathFinder else path
             spec = finder.find_spec(name, searched, target)
-            if spec is not None and all(map(self.is_outside, places_of(spec))):
+            if spec is not None and self.holds(spec):
                 return spec
         raise ModuleNotFoundError(f"No module named {name!r} outside the repository", name=name)
-
-
-def places_of(spec: ModuleSpec) -> list[str]:
-    """Return the file and the directories that a module comes from."""
-    return [
-        *([spec.origin] if spec.has_location and spec.origin else []),
-        *(spec.submodule_search_locations or ()),
-    ]
 
 
 def start_site() -> None:

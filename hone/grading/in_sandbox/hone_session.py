@@ -200,7 +200,7 @@ class Plugin:
         self.raised_by_tests: dict[str, bool | None] = {}  # of tests that a skip or an xfail ended
         self.functions: dict[str, Any] = {}  # test id -> code of its function, as collected
         self.watch: hone_integrity.Watch | None = None
-        self.helpers: list[hone_integrity.Entry] = []  # functions of trusted modules that are not tests
+        self.helpers: dict[int, hone_integrity.Snapshot] = {}  # of helper modules, by id of their names
         self.words = b"\n".join(sources.values()).decode("utf-8", "replace")
         self.equality = hone_integrity.checked_equality(
             lambda evidence: send("tampered", evidence), self.is_named_by_tests
@@ -220,11 +220,14 @@ class Plugin:
 
     def remember(self, module: types.ModuleType) -> None:
         """Record the functions of a helper module; tests must restore those that they replace."""
-        self.helpers[:] = [entry for entry in self.helpers if entry[1] is not vars(module)]  # it is reloaded
-        for name, value in list(vars(module).items()):
+        names = vars(module)
+        functions = {
+            name: value
+            for name, value in list(names.items())
             # `type`, because a proxy object may raise on any attribute access
-            if type(value) is types.FunctionType and id(value.__code__) in self.codes:
-                self.helpers.append((module.__name__, vars(module), name, value, value.__code__))
+            if type(value) is types.FunctionType and id(value.__code__) in self.codes
+        }
+        self.helpers[id(names)] = hone_integrity.Snapshot(module.__name__, names, functions)  # or reloaded
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionstart(self, session: pytest.Session) -> None:

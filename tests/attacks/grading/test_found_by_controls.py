@@ -69,13 +69,22 @@ def task_of(attack: Attack) -> Task:
     )
 
 
+# by file of the runner
+CHECKS_OFF = {
+    "hone_tally.py": "Tally.blame = lambda self, evidence: None",
+    "hone_marks.py": "Texts.may_end_as = lambda self, test, status: True",
+    "hone_excuses.py": "has_xfail = lambda item, added: True",
+}
+
+
 @pytest.fixture
 def no_other_checks(tmp_path: Path) -> Iterator[None]:
-    """Turn off the reading of patches and all that the test process reports as tampering."""
+    """Turn off the reading of patches and of marks, and all that the test process reports as tampering."""
     folder = tmp_path / "in_sandbox"
     shutil.copytree(Path(grading_run.__file__).parent / "in_sandbox", folder)
-    with (folder / "hone_tally.py").open("a") as file:
-        file.write("\n\nTally.blame = lambda self, evidence: None\n")
+    for name, line in CHECKS_OFF.items():
+        with (folder / name).open("a") as file:
+            file.write(f"\n\n{line}\n")
     mounts = (Mount(source=folder, target=grading_run.RUNNER), *grading_run.RUNNER_MOUNTS[1:])
     with pytest.MonkeyPatch.context() as patching:
         patching.setattr(grading_run, "RUNNER_MOUNTS", mounts)
