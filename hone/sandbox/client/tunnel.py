@@ -43,6 +43,8 @@ class ClientTunnel:
         self.cancel()
         if self._task is not None:
             await asyncio.wait({self._task})
+            if not self._task.cancelled() and (error := self._task.exception()) is not None:
+                _log.error("the tunnel to %s failed", self._service, exc_info=error)
 
     async def _attach(self) -> _Socket:
         """Return an idle WebSocket of the node."""
