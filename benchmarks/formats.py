@@ -21,7 +21,7 @@ from typing import Any
 
 from hone.tasks.files import import_rows, read_rows, write_rows
 from hone.tasks.formats import FORMATS, save, to_dict
-from hone.tasks.formats.rows import Row
+from hone.tasks.rows import Row
 from hone.tasks.sources import load_all
 from hone.types import Checks, Commit, Environment, Task
 

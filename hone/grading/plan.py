@@ -23,6 +23,7 @@ from hone.grading.rules import (
     reads_pytest,
 )
 from hone.tasks.configuration import pytest_arguments
+from hone.tasks.workspace import is_local
 from hone.types import Checks, Task
 
 TEST_DIRECTORIES = {"test", "tests"}
@@ -101,13 +102,14 @@ def compile_plan(task: Task) -> GradingPlan:
         raise GraderError(f"task {task.id} has no fail-to-pass tests, so it cannot be graded")
     if checks.rule not in (*Rule, COLLECTED, EXACT):
         raise GraderError(f"task {task.id}: there is no rule {checks.rule!r}")
-    script = split_script(checks.script) if checks.script else None
+    # a script prepares an image; a repository on this machine has none
+    script = split_script(checks.script) if checks.script and not is_local(task.environment) else None
     command = find_pytest(script.test) if script else None
     by_pytest = reads_pytest(checks.parser)
     if script is None and not by_pytest and checks.parser != BARE_NAMES:
         raise GraderError(
-            f"task {task.id}: its tests do not run with pytest ({checks.parser}), so only a row with an "
-            "evaluation script (edition 5) can be graded"
+            f"task {task.id}: its tests do not run with pytest ({checks.parser}), and it has no evaluation "
+            "script or is to run without its image"
         )
     reads_log = script is not None and not (command is not None and by_pytest)
     return GradingPlan(

@@ -28,7 +28,7 @@ from hone.sandbox.contract import Provider, SandboxError
 from hone.tasks.errors import TaskError
 from hone.tasks.files import read_rows
 from hone.tasks.formats import content_hash
-from hone.tasks.formats.rows import parse
+from hone.tasks.rows import parse
 from hone.types import Task
 from hone.utils.concurrency import run_in_thread
 from hone.utils.files import write_file

@@ -14,7 +14,7 @@ from enum import StrEnum
 from types import SimpleNamespace
 from typing import Any
 
-from hone.grading.errors import GraderError, LogRefused
+from hone.grading.errors import GraderError, LogRefused, MissingExtra
 from hone.tasks.formats import r2e
 from hone.types import Task
 
@@ -146,13 +146,13 @@ Parser = Callable[[str, Any], dict[str, str]]
 
 
 def find_parser(name: str) -> Parser:
-    """Return R2E-Gym's parser, or one of the `swebench` package by name. Raises GraderError."""
+    """Return R2E-Gym's parser, or one of the `swebench` package by name. Raises GraderError, MissingExtra."""
     if name == r2e.PARSER:
         return lambda log, _: r2e.parse_log(log)
     try:
         from swebench.harness.log_parsers import PARSER_REGISTRY
     except ImportError as error:
-        raise GraderError("reading logs needs the swebench package: pip install 'hone[swebench]'") from error
+        raise MissingExtra("reading logs needs the swebench package: pip install 'hone[swebench]'") from error
     if name not in PARSER_REGISTRY:
         raise GraderError(
             f"there is no log parser {name!r}; swebench has {', '.join(sorted(PARSER_REGISTRY))}"

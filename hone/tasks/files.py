@@ -14,7 +14,7 @@ from typing import IO, Any, cast
 
 from hone.tasks.errors import TaskError, first_few
 from hone.tasks.formats import Format, content_hash, detect
-from hone.tasks.formats.rows import Row, parse, plain
+from hone.tasks.rows import Row, parse, plain
 from hone.types import Task
 from hone.utils.files import replace_file
 
@@ -38,6 +38,7 @@ class Imported:
     """The result of an import: every row is in `tasks`, in `refused`, or counted in `repeated`."""
 
     tasks: tuple[Task, ...]
+    numbers: tuple[int, ...]  # the row of each task, counted from 1
     refused: tuple[Refusal, ...]
     repeated: int
 
@@ -122,6 +123,7 @@ def write_lists(tasks: Iterable[Task], folder: Path) -> None:
 def _collect(rows: Iterable[Row | TaskError], format: Format | None, *, duplicates: bool) -> Imported:
     """Convert rows. `duplicates` says whether two ids may have the same content."""
     tasks: dict[str, Task] = {}
+    numbers: dict[str, int] = {}  # id -> row
     contents: dict[str, str] = {}  # id -> content hash
     owners: dict[str, str] = {}  # content hash -> id
     refused: list[Refusal] = []
@@ -139,9 +141,15 @@ def _collect(rows: Iterable[Row | TaskError], format: Format | None, *, duplicat
             continue
         repeated += task.id in tasks
         tasks.setdefault(task.id, task)
+        numbers.setdefault(task.id, number)
         contents[task.id] = content
         owners.setdefault(content, task.id)
-    return Imported(tasks=tuple(tasks.values()), refused=tuple(refused), repeated=repeated)
+    return Imported(
+        tasks=tuple(tasks.values()),
+        numbers=tuple(numbers.values()),
+        refused=tuple(refused),
+        repeated=repeated,
+    )
 
 
 def _task(row: Row | TaskError, format: Format | None) -> Task:

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from hone.tasks.errors import TaskError
 from hone.tasks.files import import_rows, read_rows, tasks_of, write_lists, write_rows
 from hone.tasks.formats import FORMATS, from_dict, save, to_line
-from hone.tasks.formats.rows import parse
+from hone.tasks.rows import parse
 from hone.types import Task
 
 PUBLISHED = Path(__file__).parents[3] / "shared" / "data" / "rows"

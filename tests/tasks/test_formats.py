@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from hone.tasks.errors import TaskError
 from hone.tasks.formats import content_hash, from_dict, save, to_dict, to_line
-from hone.tasks.formats.rows import parse
+from hone.tasks.rows import parse
 from hone.tasks.sources import load_all
 from hone.types import Checks, Commit, Environment, Task
 

@@ -16,7 +16,7 @@ from hone.tasks.errors import TaskError
 from hone.tasks.files import import_rows
 from hone.tasks.formats import FORMATS, detect, from_dict, to_dict, to_line
 from hone.tasks.formats.r2e import parse_log
-from hone.tasks.formats.rows import parse
+from hone.tasks.rows import parse
 from hone.types import Checks, Environment, Task
 from tests.examples import examples
 

@@ -24,7 +24,7 @@ from hone.curate.mining.runs import Observation
 from hone.curate.statements import changed_lines, find_leak, list_failures, parse_failures, write_statement
 from hone.tasks.errors import TaskError
 from hone.tasks.files import read_rows
-from hone.tasks.formats.rows import text
+from hone.tasks.rows import text
 
 _SHOWN_NAMES = 12
 _REFERENCE = re.compile(r"(?:/issues/|\b(?:gh-|issue[ #]*|bug[ #]*)|(?<![\w&/])#)(\d{1,7})\b(?!\.\d)", re.I)

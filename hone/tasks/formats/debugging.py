@@ -12,7 +12,7 @@ from typing import Any
 
 from hone.tasks.errors import TaskError
 from hone.tasks.formats.pytest_ids import test_names
-from hone.tasks.formats.rows import Row, parse, record, text
+from hone.tasks.rows import Row, parse, record, text
 from hone.types import Checks, Commit, Environment, Task
 
 TESTS = "test.py"

@@ -11,7 +11,7 @@ import hashlib
 from hone.tasks.diffs import git_lines
 from hone.tasks.errors import TaskError
 from hone.tasks.formats.pytest_ids import test_names
-from hone.tasks.formats.rows import Row, text
+from hone.tasks.rows import Row, text
 from hone.types import Checks, Commit, Environment, Task
 
 SOLUTION, TESTS = "solution.py", "test_solution.py"

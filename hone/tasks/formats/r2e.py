@@ -12,7 +12,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from hone.tasks.errors import TaskError
-from hone.tasks.formats.rows import Row, record, text
+from hone.tasks.rows import Row, record, text
 from hone.types import Checks, Environment, Task
 
 RULE = "exact"  # the parsed statuses equal `metadata["expected"]`

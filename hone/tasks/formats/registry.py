@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from hone.tasks.errors import TaskError
 from hone.tasks.formats import debugging, kodcode, own, r2e, swebench
-from hone.tasks.formats.rows import Row, merge, record, text
+from hone.tasks.rows import Row, merge, record, text
 from hone.types import Task
 
 _KEPT = ("row", "format")  # of a task's metadata

@@ -1,30 +1,25 @@
 """Rows of SWE-bench and of data sets with its columns: SWE-Gym, SWE-smith, SWE-rebench.
 
-Edition 4 has a repository and a commit; the harness knows image and test command. Edition 5 has the columns
-`image`, `eval_script`, `log_parser` and `eval_type`.
+Edition 4 has a repository and a commit; the harness knows image and test command, and so does
+`hone.tasks.specifications`. Edition 5 has the columns `image`, `eval_script`, `log_parser` and `eval_type`.
 """
 
 from __future__ import annotations
 
 import re
 
+from hone.tasks.diffs import reverse
 from hone.tasks.errors import TaskError
-from hone.tasks.formats.rows import Row, record, text, texts
+from hone.tasks.rows import Row, text, texts
+from hone.tasks.specifications import (
+    Specification,
+    evaluation_script,
+    find_specification,
+    image_name,
+    parser_of,
+)
 from hone.types import Checks, Environment, Task
 
-# Repositories that do not report like pytest; the swebench package has a log parser named after each.
-_OWN_PARSER = frozenset((
-    "astropy/astropy", "django/django", "marshmallow-code/marshmallow", "matplotlib/matplotlib",
-    "mwaskom/seaborn", "pallets/flask", "psf/requests", "pvlib/pvlib-python", "pydata/xarray",
-    "pydicom/pydicom", "pylint-dev/astroid", "pylint-dev/pylint", "pyvista/pyvista",
-    "scikit-learn/scikit-learn", "sphinx-doc/sphinx", "sqlfluff/sqlfluff", "sympy/sympy",
-))  # fmt: skip
-# How each data set derives an image from an id, where its rows have none.
-_IMAGES = {
-    "swe-bench": ("swebench/sweb.eval.x86_64.", "_1776_"),
-    "swe-gym": ("xingyaoww/sweb.eval.x86_64.", "_s_"),
-    "swe-rebench": ("swerebench/sweb.eval.x86_64.", "_1776_"),
-}
 _SWE_GYM = frozenset((
     "bokeh/bokeh", "conan-io/conan", "dask/dask", "facebookresearch/hydra", "getmoto/moto", "iterative/dvc",
     "modin-project/modin", "pandas-dev/pandas", "Project-MONAI/MONAI", "pydantic/pydantic", "python/mypy",
@@ -39,6 +34,10 @@ def to_task(row: Row, source: str) -> Task:
     if not fail_to_pass:
         raise TaskError("`FAIL_TO_PASS` names no test")
     repo = text(row, "repo")
+    specification = find_specification(row, source)
+    script = text(row, "eval_script", "")
+    if not script and specification is not None and specification.test_command:
+        script = evaluation_script(specification, row)
     return Task(
         id=text(row, "instance_id"),
         problem=text(row, "problem_statement"),
@@ -49,11 +48,11 @@ def to_task(row: Row, source: str) -> Task:
             fail_to_pass=fail_to_pass,
             pass_to_pass=texts(row, "PASS_TO_PASS"),
             test_files={},
-            gold_patch=text(row, "patch", ""),
+            gold_patch=_patch(text(row, "patch", ""), source),
             test_patch=text(row, "test_patch", ""),
-            script=text(row, "eval_script", ""),
+            script=script,
             rule=text(row, "eval_type", "pass_and_fail"),
-            parser=_parser(row, repo),
+            parser=text(row, "log_parser", "") or _parser(specification, repo),
             timeout_s=_TIMEOUT_S,
         ),
         source=source,
@@ -69,7 +68,7 @@ def to_row(task: Task) -> Row:
         "instance_id": task.id,
         "repo": environment.repo,
         "base_commit": environment.commit,
-        "patch": checks.gold_patch,
+        "patch": _patch(checks.gold_patch, task.source),
         "test_patch": checks.test_patch,
         "problem_statement": task.problem,
         "FAIL_TO_PASS": list(checks.fail_to_pass),
@@ -87,10 +86,12 @@ def image_of(row: Row, source: str) -> str:
         if named := text(row, column, ""):
             # SWE-smith's rows omit the account and write the repository like its folders
             return named if "/" in named else f"swebench/{named.replace('__', '_1776_')}"
-    if source not in _IMAGES:
+    of_mirror = source == "swe-smith"
+    name = text(row, "repo").removeprefix("swesmith/") if of_mirror else text(row, "instance_id")
+    named = image_name(source, name)
+    if named is None or (of_mirror and not _MIRROR.fullmatch(text(row, "repo"))):
         raise TaskError(f"the row names no image, and {source} has no rule for one")
-    prefix, between = _IMAGES[source]
-    return f"{prefix}{text(row, 'instance_id').replace('__', between)}:latest".lower()
+    return named
 
 
 def data_set(row: Row) -> str:
@@ -119,10 +120,12 @@ def origin(environment: Environment) -> tuple[str, str] | None:
     return repo.lower(), commit.lower()[:8] + parent
 
 
-def _parser(row: Row, repo: str) -> str:
-    if named := text(row, "log_parser", ""):
-        return named
-    if row.get("install_config") is not None:
-        return text(record(row, "install_config"), "log_parser", "parse_log_pytest")
-    name = repo.rpartition("/")[2].partition("-")[0]  # parse_log_scikit for scikit-learn/scikit-learn
-    return f"parse_log_{name}" if repo in _OWN_PARSER else "parse_log_pytest"
+def _patch(patch: str, source: str) -> str:
+    """Return the fix of a row's patch, or the row's patch of a fix: SWE-smith's rows have the bug instead."""
+    return reverse(patch) if source == "swe-smith" else patch
+
+
+def _parser(specification: Specification | None, repo: str) -> str:
+    if specification is not None and specification.parser:
+        return specification.parser
+    return parser_of(repo) or "parse_log_pytest"
