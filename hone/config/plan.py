@@ -19,6 +19,7 @@ from hone.config.models import policy_shape, uses_policy
 from hone.config.placement import devices_of_run, resolve_placement
 from hone.config.run import SAMPLING, Command, RunSettings
 from hone.evaluate.settings import parse_slice
+from hone.grading.assess import check_gradeable
 from hone.policy.hub import cached_model, hub_name
 from hone.policy.settings import LocalEngineSettings, ServerEngineSettings
 from hone.tasks.settings import SelectSettings
@@ -56,7 +57,7 @@ def make_plan(settings: RunSettings, command: Command, devices: Devices | None =
     A task file that does not exist is listed in `missing`, a hub model that is not cached in `downloads`.
     """
     shape, model = policy_shape(settings, command)
-    sizes = _set_sizes(settings)
+    sizes = _set_sizes(settings, command)
     steps, rollouts = _work(settings, command, sizes)
     judge = settings.judge_as_policy() if _judges(settings, command) else None
     sandboxes = settings.rollout.concurrent_episodes if command in SAMPLING else 0
@@ -156,12 +157,18 @@ def _work(settings: RunSettings, command: Command, sizes: dict[str, int]) -> tup
     }[command]
 
 
-def _set_sizes(settings: RunSettings) -> dict[str, int]:
-    """Return the number of tasks of each split; 0 for a missing task file."""
+def _set_sizes(settings: RunSettings, command: Command) -> dict[str, int]:
+    """Return the number of tasks of each split; 0 for a missing task file.
+
+    Raises TaskError for tasks of the command that cannot be graded.
+    """
     tasks = settings.tasks
     if tasks.source != CURRICULUM and not Path(tasks.source).exists():
         return dict.fromkeys(("train", "validation", "test", "test_unseen"), 0)
     if tasks.source != CURRICULUM or tasks.evaluation or tasks.select != SelectSettings():
-        return {name: len(members) for name, members in load_splits(tasks).named()}
+        splits = load_splits(tasks)
+        used = (settings.evaluate.split,) if command == "eval" else ("train", "validation")
+        check_gradeable(task for name, members in splits.named() if name in used for task in members)
+        return {name: len(members) for name, members in splits.named()}
     sizes = (tasks.train, tasks.validation, tasks.test, tasks.unseen)
     return dict(zip(("train", "validation", "test", "test_unseen"), sizes, strict=True))

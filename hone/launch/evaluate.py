@@ -16,6 +16,7 @@ from hone.config import RunSettings, fingerprint
 from hone.evaluate import runner
 from hone.evaluate.errors import EvaluateError
 from hone.evaluate.words import duration, number
+from hone.grading.assess import check_gradeable
 from hone.launch.placement import place
 from hone.launch.policy import NewChat, open_chats
 from hone.launch.reporter import Reporter, Stage
@@ -112,6 +113,7 @@ def _tasks(settings: RunSettings, reporter: Reporter) -> list[Task]:
         raise EvaluateError(
             f"{len(refused)} of {len(tasks)} tasks have no repository below evaluate.repo_root: {named}"
         )
+    check_gradeable(found)
     return found
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hone.config import ConfigError, RunSettings
+from hone.grading.assess import check_gradeable
 from hone.launch.learner import open_learner
 from hone.launch.metrics import open_metrics
 from hone.launch.placement import place
@@ -60,7 +61,9 @@ def sft(settings: RunSettings, reporter: Reporter) -> SftReport:
 
 async def _open_and_record(settings: RunSettings, reporter: Reporter) -> list[Demonstration]:
     async with open_runtime(settings) as runtime:
-        return await record(settings, runtime, reporter, tasks=load_splits(settings.tasks).train)
+        tasks = load_splits(settings.tasks).train
+        check_gradeable(tasks)
+        return await record(settings, runtime, reporter, tasks=tasks)
 
 
 async def record(

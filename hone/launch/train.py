@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hone.config import ConfigError, RunSettings, fingerprint
+from hone.grading.assess import check_gradeable
 from hone.launch.learner import open_learner
 from hone.launch.metrics import open_metrics
 from hone.launch.placement import place, place_trainer, while_training
@@ -57,6 +58,7 @@ def train(settings: RunSettings, reporter: Reporter) -> TrainReport:
     async def run() -> TrainReport:
         async with open_runtime(settings) as runtime:
             splits = load_splits(settings.tasks)
+            check_gradeable((*splits.train, *splits.validation))
             tasks: Sequence[Task] = splits.train
             if makes_model:
                 demonstrated, tasks = split_demonstrated(settings, tasks)

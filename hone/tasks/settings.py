@@ -16,7 +16,8 @@ class SelectSettings(Settings):
     repositories: tuple[str, ...] = ()
     """Only tasks of these repositories, each "owner/name"."""
     ids_file: Path | None = None
-    """Only tasks with an id in this file: one per line; `#` starts a comment."""
+    """Only tasks with an id in this file (one per line; `#` starts a comment), or in a published list:
+    "django-train-201" or "django-test-30"."""
     difficulty: tuple[str, ...] = ()
     """Only tasks of these difficulties of their data set, such as "<15 min fix" of SWE-bench Verified."""
     min_problem_chars: int = Field(default=0, ge=0)
@@ -40,6 +41,8 @@ class TasksSettings(Settings):
     """Whether training and evaluation may share a task or a commit of a repository."""
     unproven: bool = False
     """Whether to train on tasks of a file that `hone tasks validate -o` has not admitted."""
+    timeout_s: float | None = Field(default=None, gt=0, lt=1e9)
+    """Time limit for the tests of every task, in seconds; None keeps each task's own."""
     select: SelectSettings = SelectSettings()
     """Selects tasks of `source`, not of `evaluation`."""
     train: int = Field(default=512, ge=0)

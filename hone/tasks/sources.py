@@ -11,6 +11,7 @@ from pathlib import Path
 from hone.tasks.curriculum import generate
 from hone.tasks.errors import TaskError, first_few
 from hone.tasks.files import read_source, tasks_of
+from hone.tasks.published import INSTANCE_LISTS, instance_list
 from hone.tasks.settings import SelectSettings, TasksSettings
 from hone.tasks.splits import Splits, check_disjoint
 from hone.tasks.workspace import tree
@@ -34,9 +35,20 @@ def load_splits(settings: TasksSettings) -> Splits:
         splits = _selected(splits, settings.select)
     if settings.evaluation is not None:
         splits = dataclasses.replace(splits, test=tuple(_complete(settings.evaluation)))
+    if settings.timeout_s is not None:
+        limited = {name: limit_time(tasks, settings.timeout_s) for name, tasks in splits.named()}
+        splits = Splits(**limited)
     if not settings.allow_overlap:
         check_disjoint(splits)
     return splits
+
+
+def limit_time(tasks: Sequence[Task], timeout_s: float) -> tuple[Task, ...]:
+    """Return the tasks with `timeout_s` as the time limit of their tests."""
+    return tuple(
+        dataclasses.replace(task, checks=dataclasses.replace(task.checks, timeout_s=timeout_s))
+        for task in tasks
+    )
 
 
 def check_proven(settings: TasksSettings, tasks: Sequence[Task]) -> None:
@@ -161,11 +173,19 @@ def difficulty(task: Task) -> str:
 
 
 def read_ids(path: Path) -> list[str]:
-    """Return the ids of an instance list: one per line, `#` starts a comment. Raises TaskError."""
+    """Return the ids of an instance list: one per line, `#` starts a comment. Raises TaskError.
+
+    The name of a published list, see `hone.tasks.published`, gives its ids, unless a file has that name.
+    """
+    if str(path) in INSTANCE_LISTS and not path.exists():
+        return instance_list(str(path))
     try:
         lines = path.read_text(encoding="utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise TaskError(f"cannot read ids from {path}: {getattr(error, 'strerror', None) or error}") from None
+        raise TaskError(
+            f"cannot read ids from {path}: {getattr(error, 'strerror', None) or error}. Published lists are "
+            f"{', '.join(INSTANCE_LISTS)}"
+        ) from None
     ids = [line.partition("#")[0].strip() for line in lines]
     if not any(ids):
         raise TaskError(f"{path} lists no ids")
