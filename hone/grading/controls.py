@@ -181,6 +181,8 @@ def settle(drawn: Draw, runs: Sequence[TestRun]) -> TestRun:
         statuses=statuses,
         finished=finished,
         tampered=evidence,
+        fault=first.fault or second.fault,
+        crashed=first.crashed or second.crashed,
         log=first.log if not first.finished or second.finished else second.log,
         seconds=first.seconds + second.seconds,
         memory_mib=max(first.memory_mib, second.memory_mib),

@@ -11,8 +11,9 @@ import asyncio
 import dataclasses
 import hashlib
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Generic, TypeVar
 from weakref import WeakValueDictionary
 
 from hone.environment import (
@@ -28,6 +29,7 @@ from hone.environment import (
 )
 from hone.grading.controls import list_helpers, read_files, run_with_controls
 from hone.grading.errors import GraderError
+from hone.grading.framework import modules_in_tree
 from hone.grading.integrity import Tampering, scan_patch
 from hone.grading.plan import GradingPlan, PytestJob, compile_plan, pytest_job
 from hone.grading.rules import rename
@@ -41,15 +43,38 @@ from hone.tasks.controls import files_named_in
 from hone.tasks.errors import TaskError
 from hone.tasks.formats import content_hash
 from hone.tasks.workspace import is_local
-from hone.types import Task, Verdict
+from hone.types import Control, Task, Verdict
+
+T = TypeVar("T")
 
 
-class _InFlight:
-    """The callers of one (task, patch): the first grades, the others wait for the lock and its verdict."""
+class _InFlight(Generic[T]):
+    """The callers that want one value: the first computes it, the others wait for the lock and the value."""
 
     def __init__(self) -> None:
         self.lock = asyncio.Lock()
-        self.verdict: Verdict | None = None
+        self.values: list[T] = []  # one, once it is computed
+
+
+class _Memo(Generic[T]):
+    """Values by key, the least recently used forgotten first; equal requests at one time share one."""
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._values: OrderedDict[str, T] = OrderedDict()
+        self._in_flight: WeakValueDictionary[str, _InFlight[T]] = WeakValueDictionary()
+
+    async def get(self, text: str, compute: Callable[[], Awaitable[T]]) -> T:
+        """Return the value for a text. What `compute` raises is not remembered: the next call tries again."""
+        key = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+        shared = self._in_flight.setdefault(key, _InFlight())
+        async with shared.lock:
+            if not shared.values:
+                shared.values.append(self._values.pop(key) if key in self._values else await compute())
+            self._values[key] = shared.values[0]
+            while len(self._values) > self._size:
+                self._values.popitem(last=False)
+            return shared.values[0]
 
 
 class Grader:
@@ -70,51 +95,75 @@ class Grader:
             limits or Limits(),
         )
         self._slots = asyncio.Semaphore(settings.concurrency)
-        self._verdicts: OrderedDict[str, Verdict] = OrderedDict()  # least recently used first
-        self._in_flight: WeakValueDictionary[str, _InFlight] = WeakValueDictionary()
+        self._verdicts = _Memo[Verdict](settings.cached_verdicts)
+        self._faults = _Memo[str | None](settings.cached_verdicts)  # of runs of the reference patches
 
     async def grade(self, task: Task, patch: str) -> Verdict:
         """Return the verdict; calls with an equal task and patch share one. Raises GraderError.
 
         At most `settings.concurrency` run at once. A GraderError is not cached: the next call tries again.
         """
-        text = f"{content_hash(task)}\0{patch}"
-        key = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
-        shared = self._in_flight.setdefault(key, _InFlight())
-        async with shared.lock:
-            if shared.verdict is None:
-                shared.verdict = self._verdicts.pop(key, None)
-                if shared.verdict is None:
-                    async with self._slots:
-                        shared.verdict = await self.grade_uncached(task, patch)
-                self._verdicts[key] = shared.verdict
-                while len(self._verdicts) > self.settings.cached_verdicts:
-                    self._verdicts.popitem(last=False)
-            return shared.verdict
+
+        async def compute() -> Verdict:
+            async with self._slots:
+                return await self.grade_uncached(task, patch)
+
+        return await self._verdicts.get(f"{content_hash(task)}\0{patch}", compute)
 
     async def grade_uncached(self, task: Task, patch: str) -> Verdict:
-        """Return the verdict of a new run. Raises GraderError."""
-        plan = compile_plan(task)
+        """Return the verdict of a new run. Raises GraderError.
 
-        async def run_job(sandbox: Sandbox, job: PytestJob, environment: TaskEnvironment) -> list[TestRun]:
-            return [await run_with_controls(sandbox, job, environment, self.settings, task.checks.controls)]
-
+        A run in which no test ran, or Hone's own code crashed, is compared with one of the reference patch:
+        if that one has such a fault, too, the patch is not the cause.
+        """
+        plan, checks = compile_plan(task), task.checks
         try:
             filtered, tampering = await asyncio.to_thread(_read_patch, plan, patch, self.settings)
             if tampering is not None:
                 evidence = tampering.evidence
                 run = TestRun(statuses={}, finished=False, tampered=evidence, log=evidence)
-                return make_verdict(task.checks, run)
-            environment = await resolve_environment(task, self._cache, self.settings)
-            (run,) = await self._run_twice(plan, filtered, environment, run_job)
+                return make_verdict(checks, run)
+            run = await self._graded_run(plan, filtered, checks.controls)
         except PatchRefused as refusal:
-            return failed(task.checks, str(refusal))
+            return failed(checks, str(refusal))
         except (TaskError, EnvironmentFailed) as error:
             raise GraderError(f"task {task.id} cannot be graded: {error}") from error
+        if run.fault is not None and run.tampered is None:
+            is_reference = patch == checks.gold_patch != ""
+            fault = run.fault if is_reference else await self._reference_fault(plan)
+            if fault is not None:
+                whose = "the reference patch" if checks.gold_patch else "no patch"
+                raise GraderError(f"task {task.id} cannot be graded, with {whose} either: {fault}")
         if plan.renamed:
-            words = rename(words_of(run.statuses), task.checks.parser, repo=task.environment.repo)
+            words = rename(words_of(run.statuses), checks.parser, repo=task.environment.repo)
             run = dataclasses.replace(run, statuses=statuses_of(words))
-        return make_verdict(task.checks, run, rule=plan.rule)
+        return make_verdict(checks, run, rule=plan.rule)
+
+    async def _graded_run(
+        self, plan: GradingPlan, patch: FilteredPatch, controls: Sequence[Control]
+    ) -> TestRun:
+        async def run_job(sandbox: Sandbox, job: PytestJob, environment: TaskEnvironment) -> list[TestRun]:
+            return [await run_with_controls(sandbox, job, environment, self.settings, controls)]
+
+        environment = await resolve_environment(plan.task, self._cache, self.settings)
+        (run,) = await self._run_twice(plan, patch, environment, run_job)
+        return run
+
+    async def _reference_fault(self, plan: GradingPlan) -> str | None:
+        """Return what goes wrong in a run of the reference patch, else of the tree; None: nothing.
+
+        Without a reference patch, that no test ran may be the very bug of the task.
+        """
+        gold = plan.checks.gold_patch
+
+        async def compute() -> str | None:
+            try:
+                run = await self._graded_run(plan, filter_patch(gold, plan.protected), ())
+            except PatchRefused:
+                return None
+            return run.fault if gold or run.crashed or not run.finished else None
+
+        return await self._faults.get(content_hash(plan.task), compute)
 
     async def run_edited(
         self, task: Task, patch: str, edit: Callable[[Mapping[str, str]], Sequence[Edition]]
@@ -176,6 +225,7 @@ class Grader:
         run: RunJob,
     ) -> Sequence[TestRun]:
         """Run the task's own test files on the patched tree."""
+        own = await modules_in_tree(sandbox, environment, plan.job.workdir)
         if patch.text or plan.checks.test_patch:
             await apply_patch(
                 sandbox,
@@ -187,7 +237,7 @@ class Grader:
                 clean=environment.layer is not None,
             )
         job = _configured_job(plan.task, plan.job, environment)
-        return await run(sandbox, job, environment)
+        return await run(sandbox, dataclasses.replace(job, own=own), environment)
 
     async def run_suite(self, task: Task, patch: str, files: Sequence[str] | None = None) -> TestRun:
         """Run test files after a trusted patch, which may change tests; for making tasks, not for grading.
@@ -209,9 +259,10 @@ class Grader:
             self.provider, job.workdir, environment, self._limits, whole_report=True
         )
         try:
+            own = await modules_in_tree(sandbox, environment, job.workdir)
             for trusted in filter(None, (patch, task.checks.test_patch)):
                 await apply_trusted_patch(sandbox, trusted, timeout_s=self.settings.slack_s)
-            job = _configured_job(task, job, environment)
+            job = dataclasses.replace(_configured_job(task, job, environment), own=own)
             (run,) = await run_tests(sandbox, job, environment, self.settings)
         except PatchRefused as refusal:
             return TestRun(statuses={}, finished=False, log=str(refusal))

@@ -45,6 +45,7 @@ class PytestJob:
     trusted: tuple[str, ...] = ()  # directories whose Python files belong to the tests
     command: tuple[str, ...] = ()  # further arguments of pytest
     python: str | None = None  # None: the environment's
+    own: tuple[str, ...] = ()  # modules that pytest imports, or is, of which the repository holds the source
     env: Mapping[str, str] = field(default_factory=dict[str, str])
 
 

@@ -6,7 +6,7 @@ import dataclasses
 import json
 import secrets
 import struct
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -77,6 +77,10 @@ class TestRun:
     statuses: Mapping[str, TestStatus]  # by test id; a test that is absent is missing
     finished: bool = True  # the session ran to its end
     tampered: str | None = None  # evidence, one sentence
+    fault: str | None = (
+        None  # what may have gone wrong without any patch: no test ran, or Hone's code crashed
+    )
+    crashed: bool = False  # in Hone's own code
     log: str = ""  # the end of the output, or why there was none
     seconds: float = 0.0
     memory_mib: float = 0.0
@@ -124,13 +128,14 @@ async def run_tests(
         "paths": environment.paths,
         "sites": environment.sites,
         "bare": environment.bare and job.python is None,
+        "own": job.own,
     }
     runs = [{"texts": dict(each.texts), "run_files": each.files or job.run_files} for each in editions]
     nonce = secrets.token_hex(16)
     wrapper = () if job.python else environment.wrapper
     aside = _SET_ASIDE if environment.image != "host" or job.python else ()
     result = await sandbox.exec(
-        [*wrapper, *aside, job.python or environment.python, "-S", f"{RUNNER}/hone_runner.py"],
+        [*wrapper, *aside, job.python or environment.python, "-S", f"{RUNNER}/hone_start.py"],
         stdin=_framed(fields) + nonce.encode() + _framed(runs),
         timeout_s=job.timeout_s * len(editions) + settings.slack_s,
         env=job.env,
@@ -147,7 +152,8 @@ def read_report(output: bytes, nonce: str, job: PytestJob, ended: str, *, runs: 
     """Return the runs that the runner's standard output reports.
 
     Output without the runner's greeting raises GraderError: the runner did not start. A greeting without
-    exactly one report framed by `nonce` means that the code under test ended the runner: nothing passed.
+    exactly one report framed by `nonce` means that the code under test ended the runner, or that the runner
+    crashed: nothing passed.
 
     Args:
         ended: how the runner's command ended, for the log.
@@ -162,22 +168,39 @@ def read_report(output: bytes, nonce: str, job: PytestJob, ended: str, *, runs: 
     frame = nonce.encode() + b" "
     reports = [line for line in output.split(b"\n") if line.startswith(frame)]
     if len(reports) != 1:
-        run = TestRun(statuses={}, finished=False, log=f"the test run ended without a report ({ended})")
-        return [run] * runs
+        ending = f"the test run ended without a report ({ended})"
+        return [TestRun(statuses={}, finished=False, fault=ending, log=ending)] * runs
     return [_read_run(report, job) for report in json.loads(reports[0][len(frame) :])]
 
 
 def _read_run(report: Mapping[str, Any], job: PytestJob) -> TestRun:
     letters = report["statuses"]
     pairs = letters.items() if job.reported is None else zip(job.reported, letters, strict=True)
+    statuses = {test: _STATUS[letter] for test, letter in pairs}
     return TestRun(
-        statuses={test: _STATUS[letter] for test, letter in pairs},
+        statuses=statuses,
         finished=report["finished"],
         tampered=report["tampered"],
+        fault=None if report["timed_out"] else _fault_of(report, statuses.values()),
+        crashed=report["crashed"] is not None,
         log=_log_of(report),
         seconds=report["seconds"],
         memory_mib=report["memory_kib"] / 1024,
     )
+
+
+def _fault_of(report: Mapping[str, Any], statuses: Collection[TestStatus]) -> str | None:
+    """Return what may go wrong without any patch, too; only a run of the reference patch can tell."""
+    lines = [line.strip() for line in report["log"].splitlines() if line.strip()]
+    errors = [line for line in lines if "error" in line.lower()]
+    reason = (errors or lines or ["it printed nothing"])[-1]
+    if report["crashed"] is not None:
+        return f"the test runner failed: {report['crashed']}"
+    if not report["finished"]:
+        return f"the test session did not run to its end (exit code {report['exit_code']}): {reason}"
+    if all(status in (TestStatus.MISSING, TestStatus.ERROR) for status in statuses):
+        return f"no test ran: {reason}"
+    return None
 
 
 def _log_of(report: Mapping[str, Any]) -> str:

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 
 from hone.environment import FilteredPatch, TaskEnvironment, apply_patch
 from hone.grading.errors import GraderError, LogRefused
+from hone.grading.framework import modules_in_tree
 from hone.grading.plan import GradingPlan, PytestCommand, PytestJob, Script
 from hone.grading.rules import END, EXACT, EXIT_CODE, START, Edition, describe, find, read_log
 from hone.grading.run import RunJob, TestRun
@@ -52,8 +53,9 @@ async def run_script(
         return [await _run_log(sandbox, plan, plan.script)]
     assert plan.command is not None
     job = await _prepare_pytest(sandbox, plan, plan.script, plan.command, settings)
+    own = await modules_in_tree(sandbox, environment, job.workdir)
     await _apply(sandbox, patch, settings)
-    return await run(sandbox, job, environment)
+    return await run(sandbox, dataclasses.replace(job, own=own), environment)
 
 
 async def _apply(sandbox: Sandbox, patch: FilteredPatch, settings: GradingSettings) -> None:
@@ -151,6 +153,7 @@ def read_script_log(plan: GradingPlan, result: ExecResult, nonce: str) -> TestRu
             )  # fmt: skip
         except LogRefused as refusal:
             problem = str(refusal)
+            run = dataclasses.replace(run, fault=f"the test log cannot be counted: {problem}")
         else:
             named = plan.job.reported
             found = words if named is None else {test: find(test, words) for test in named}

@@ -1,6 +1,6 @@
 """Find, stop and kill processes and whole process trees (Linux).
 
-Also copied as a file into sandboxes, where it runs on any Python from 3.8 on, and on an interpreter without a
+Also copied as a file into sandboxes, where it runs on any Python from 3.6 on, and on an interpreter without a
 standard library. So it imports built-in modules only (`posix` for `os`) and quotes its annotations.
 """
 

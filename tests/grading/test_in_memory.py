@@ -135,13 +135,16 @@ def test_failed_preparation_of_a_script_is_a_grader_error(tmp_path: Path) -> Non
 
 
 def report(command: Command, **fields: object) -> ExecResult:
-    """Answer as the runner inside does."""
+    """Answer as the runner inside does, and that the tree holds no module of the framework."""
+    if not command.stdin:
+        return ended()
     size = struct.unpack("!I", command.stdin[:4])[0]
     nonce = command.stdin[4 + size :][:32].decode()
     whole = {
         "statuses": {},
         "finished": True,
         "tampered": None,
+        "crashed": None,
         "timed_out": False,
         "exit_code": 0,
         "log": "",
@@ -160,7 +163,7 @@ def test_tests_of_a_script_need_not_be_utf8(tmp_path: Path) -> None:
             border = re.findall(r"printf '%s\\0' (\w+) &&", provider.script())[0]
             parts = ("", "?? tests/t.py\0", "/usr/bin/python\n\0", "PATH=/usr/bin\0")
             return ended(stdout=f"{border}\0".join(parts).encode())
-        if "hone_runner" in command.argv[-1]:
+        if "hone_start" in command.argv[-1]:
             jobs.append(json.loads(command.stdin[4 : 4 + struct.unpack("!I", command.stdin[:4])[0]]))
             return report(command, statuses={"tests/t.py::a": "p"})
         return ended()

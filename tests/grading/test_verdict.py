@@ -75,7 +75,8 @@ def test_collected_task_is_scored_by_the_share_of_its_tests_that_pass() -> None:
 
 def _report(**changes: object) -> bytes:
     report = {"statuses": "ppp", "finished": True, "tampered": None, "exit_code": 1, "timed_out": False}
-    return json.dumps([report | {"seconds": 1.0, "memory_kib": 1024, "log": "", **changes}]).encode()
+    rest = {"seconds": 1.0, "memory_kib": 1024, "log": "", "crashed": None}
+    return json.dumps([{**report, **rest, **changes}]).encode()
 
 
 def _read(output: bytes) -> bool:

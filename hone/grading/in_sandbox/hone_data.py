@@ -6,8 +6,6 @@ nature (`_WRITTEN`), are no evidence. A suite that changes another of its own fi
 because the run with the reference patch shows the same evidence.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import stat
@@ -28,7 +26,7 @@ class DataFiles:
         files: further files, below `workdir` as the folders are.
     """
 
-    def __init__(self, workdir: str, folders: list[str], files: list[str]) -> None:
+    def __init__(self, workdir: str, folders: "list[str]", files: "list[str]") -> None:
         self.workdir = workdir
         self.known: dict[str, tuple[tuple[int, ...], bytes]] = {}
         for name in [*files, *walk(workdir, folders)]:
@@ -41,14 +39,14 @@ class DataFiles:
         if found is not None and content is not None:
             self.known[name] = (found, content)
 
-    def changed(self) -> str | None:
+    def changed(self) -> "str | None":
         """Return the name of a file that is gone or holds other bytes; None when there is none."""
         for name, (before, content) in self.known.items():
             if self.stamp(name) != before and self.digest(name) != content:
                 return name
         return None
 
-    def stamp(self, name: str) -> tuple[int, ...] | None:
+    def stamp(self, name: str) -> "tuple[int, ...] | None":
         """Return what every write changes: no process can set the ctime. None: this is no regular file."""
         try:
             found = os.lstat(os.path.join(self.workdir, name))
@@ -58,7 +56,7 @@ class DataFiles:
             return None
         return (found.st_dev, found.st_ino, found.st_size, found.st_ctime_ns)
 
-    def digest(self, name: str) -> bytes | None:
+    def digest(self, name: str) -> "bytes | None":
         """Return a hash of the file's bytes; None for a file that cannot be read."""
         try:  # no link is followed, and a pipe in the file's place does not block
             flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
@@ -70,7 +68,7 @@ class DataFiles:
         return blake2b(data, salt=size.to_bytes(8, "big")).digest()
 
 
-def walk(workdir: str, folders: list[str]) -> list[str]:
+def walk(workdir: str, folders: "list[str]") -> "list[str]":
     """Return the files in folders, as names below `workdir`."""
     found = []
     for folder in folders:

@@ -1,14 +1,12 @@
 """Find, inside the test process, who skips a test or expects it to fail: the tests or the code under test."""
 
-from __future__ import annotations
-
 import types
+from typing import Any
 
-import pytest
-from _pytest.mark.structures import get_unpacked_marks
+from hone_pytest import get_unpacked_marks, marks_named  # beside this file
 
 
-def raising_code(error: BaseException, workdir: str) -> types.CodeType | None:
+def raising_code(error: BaseException, workdir: str) -> "types.CodeType | None":
     """Return the innermost code of the repository that raised an exception; None: no code of it did."""
     found: types.CodeType | None = None
     trace = error.__traceback__
@@ -22,7 +20,7 @@ def raising_code(error: BaseException, workdir: str) -> types.CodeType | None:
     return found
 
 
-def has_xfail(item: pytest.Item, *, added: bool) -> bool:
+def has_xfail(item: Any, *, added: bool) -> bool:
     """Return whether a mark, or unittest's decorator, makes a test expected to fail.
 
     Args:
@@ -32,7 +30,7 @@ def has_xfail(item: pytest.Item, *, added: bool) -> bool:
     owners = [owner for owner in (*nodes, getattr(item, "obj", None)) if owner is not None]
     if any(getattr(owner, "__unittest_expecting_failure__", False) for owner in owners):
         return True
-    marks = list(item.iter_markers("xfail"))
+    marks = marks_named("xfail", item)
     own = [mark for owner in owners for mark in get_unpacked_marks(owner)]
     own += getattr(getattr(item, "callspec", None), "marks", ())
     return any(added or any(mark is each for each in own) for mark in marks)

@@ -4,14 +4,11 @@ An attacker in the same interpreter who knows this file can undo it. It is the s
 first requires a session that ran to its end, without contradictions, with its canaries failed.
 """
 
-from __future__ import annotations
-
 import builtins
-import sys
 import types
 import unittest
 from operator import attrgetter, is_
-from typing import Any, Callable, Iterator, Mapping
+from typing import Any, Callable, ContextManager, Iterable, Iterator, Mapping
 
 EQUAL = "@hone_equal"  # no source text can spell this name
 
@@ -30,6 +27,8 @@ _FRAMEWORK = (
     "pluggy",
     "unittest",
     "hone_session",
+    "hone_trusted",
+    "hone_pytest",
     "hone_integrity",
     "hone_names",
     "hone_excuses",
@@ -41,13 +40,13 @@ _WATCHED = (types.FunctionType, types.BuiltinFunctionType, staticmethod, classme
 class Snapshot:
     """Values in a namespace, and the code of those that are functions, as they are now."""
 
-    def __init__(self, owner: str, namespace: Mapping[str, Any], values: Mapping[str, Any]) -> None:
+    def __init__(self, owner: str, namespace: "Mapping[str, Any]", values: "Mapping[str, Any]") -> None:
         self.owner, self.namespace = owner, namespace
         self.names, self.values = tuple(values), tuple(values.values())
         self.functions = [value for value in self.values if type(value) is types.FunctionType]
         self.codes = [function.__code__ for function in self.functions]
 
-    def changed(self) -> str | None:
+    def changed(self) -> "str | None":
         """Return the name of a value that was replaced, or None."""
         found = map(self.namespace.get, self.names)
         if all(map(is_, found, self.values)) and all(map(is_, map(_code_of, self.functions), self.codes)):
@@ -62,22 +61,29 @@ class Watch:
     """Record the test framework's functions, classes and hooks, and report changes.
 
     Args:
+        hooks: the implementations that are registered.
         helpers: snapshots of the modules of the tests; it grows.
+        modules: by name; those of the framework are recorded.
     """
 
-    def __init__(self, plugins: Any, helpers: Mapping[int, Snapshot]) -> None:
+    def __init__(
+        self,
+        plugins: Any,
+        hooks: "Iterable[Any]",
+        helpers: "Mapping[int, Snapshot]",
+        modules: "Mapping[str, types.ModuleType]",
+    ) -> None:
         self.plugins, self.known = plugins, list(plugins.get_plugins())
         self.helpers = helpers
         self.core: list[Snapshot] = []
         self.rest = [Snapshot("builtins", vars(builtins), _watched(vars(builtins)))]
-        for name, module in list(sys.modules.items()):
+        for name, module in modules.items():
             if name.split(".")[0] in _FRAMEWORK:
                 (self.core if name.startswith(_CORE) else self.rest).extend(_snapshots(name, module))
-        callers = [caller for caller in vars(plugins.hook).values() if hasattr(caller, "get_hookimpls")]
-        self.hooks = [(hook, hook.function) for caller in callers for hook in caller.get_hookimpls()]
+        self.hooks = [(hook, hook.function) for hook in hooks]
         self.call = plugins._inner_hookexec
 
-    def changed(self, *, thorough: bool) -> str | None:
+    def changed(self, *, thorough: bool) -> "str | None":
         """Return the name of a replaced part, or None.
 
         Args:
@@ -96,7 +102,7 @@ class Watch:
                 return f"a hook of {hook.plugin_name}"
         return self.new_plugin() if thorough else None
 
-    def new_plugin(self) -> str | None:
+    def new_plugin(self) -> "str | None":
         known = set(map(id, self.known))
         for plugin in self.plugins.get_plugins():
             own = type(plugin).__module__.split(".")[0] == "_pytest"  # pytest adds some during the run
@@ -105,7 +111,7 @@ class Watch:
         return None
 
 
-def _snapshots(where: str, module: types.ModuleType) -> Iterator[Snapshot]:
+def _snapshots(where: str, module: types.ModuleType) -> "Iterator[Snapshot]":
     """Yield snapshots of a module and of its classes."""
     watched = _watched(vars(module))
     yield Snapshot(where, vars(module), watched)
@@ -114,7 +120,7 @@ def _snapshots(where: str, module: types.ModuleType) -> Iterator[Snapshot]:
             yield Snapshot(f"{where}.{name}", vars(value), _watched(vars(value)))
 
 
-def _watched(namespace: Mapping[str, Any]) -> dict[str, Any]:
+def _watched(namespace: "Mapping[str, Any]") -> "dict[str, Any]":
     return {name: value for name, value in list(namespace.items()) if isinstance(value, _WATCHED)}
 
 
@@ -125,12 +131,15 @@ def _is_conftest(plugin: object) -> bool:
 
 
 def checked_equality(
-    report: Callable[[str], None], is_honest: Callable[[type, str], bool]
-) -> Callable[[Any, Any], Any]:
+    report: "Callable[[str], None]",
+    is_honest: "Callable[[type, str], bool]",
+    own_code: "Callable[[], ContextManager[None]]",
+) -> "Callable[[Any, Any], Any]":
     """Return `a == b` for assertions; it calls `report` when one of the values equals everything.
 
     Args:
         is_honest: (class, file that its equality was compiled from) -> whether it may equal everything.
+        own_code: a context for code of the runner.
     """
 
     def equal(a: Any, b: Any) -> Any:
@@ -140,15 +149,16 @@ def checked_equality(
         except Exception:
             return result  # an array has no truth value
         if holds:
-            for liar in (_liar(a, b, 4), _liar(b, a, 4)):
-                if liar is not None and not is_honest(liar, _file_of(liar)):
-                    report(f"an object of class {liar.__name__} is equal to everything")
+            with own_code():
+                for liar in (_liar(a, b, 4), _liar(b, a, 4)):
+                    if liar is not None and not is_honest(liar, _file_of(liar)):
+                        report(f"an object of class {liar.__name__} is equal to everything")
         return result
 
     return equal
 
 
-def _liar(value: Any, other: Any, depth: int) -> type | None:
+def _liar(value: Any, other: Any, depth: int) -> "type | None":
     """Return the class of an object in `value` whose own `__eq__` also accepts a value unlike `other`."""
     cls = type(value)
     if _own_equality(cls):
@@ -169,7 +179,7 @@ def _liar(value: Any, other: Any, depth: int) -> type | None:
     return None
 
 
-def check_unittest(equality: Callable[[Any, Any], Any]) -> None:
+def check_unittest(equality: "Callable[[Any, Any], Any]") -> None:
     """Make unittest's `assertEqual` use the checked equality."""
     assert_equal = unittest.TestCase.assertEqual
 

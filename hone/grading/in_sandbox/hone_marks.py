@@ -6,8 +6,6 @@ text has a word for it. The words are many, because an honest skip that counts a
 hole; where a reference run is known, `Checks.excused` names the tests exactly.
 """
 
-from __future__ import annotations
-
 import os
 import re
 
@@ -25,7 +23,7 @@ _BY_FOLDER = ("conftest.py", "__init__.py")  # pytest or Python loads them befor
 class Texts:
     """The trusted texts of one run, by path."""
 
-    def __init__(self, workdir: str, sources: dict[str, bytes]) -> None:
+    def __init__(self, workdir: str, sources: "dict[str, bytes]") -> None:
         self.workdir, self.sources = workdir, sources
         self.by_stem: dict[bytes, list[str]] = {}
         for path in sources:
@@ -42,7 +40,7 @@ class Texts:
             self.known[path, status] = any(WORDS[status].search(text) for text in texts)
         return self.known[path, status]
 
-    def related(self, path: str) -> set[str]:
+    def related(self, path: str) -> "set[str]":
         """Return the file, those that it names, those that they name, and what its folders configure."""
         found: set[str] = set()
         pending = [path]

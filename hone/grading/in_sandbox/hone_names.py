@@ -11,8 +11,6 @@ As everything in this process, it is the second line of defence; see `hone_integ
 bind names in ways that their text does not show; of those, only the names that decide a result are checked.
 """
 
-from __future__ import annotations
-
 import ast
 import builtins
 import dis
@@ -21,7 +19,7 @@ import operator
 import re
 import sys
 import types
-from typing import Any, Callable, Collection, Iterator
+from typing import Any, Callable, Collection, ContextManager, Iterator
 
 import hone_integrity  # beside this file
 
@@ -70,7 +68,7 @@ def starred(node: ast.stmt) -> str:
     return ""
 
 
-def call(place: ast.stmt, argument: str | None) -> ast.stmt:
+def call(place: ast.stmt, argument: "str | None") -> ast.stmt:
     function = ast.Name(IMPORT, ast.Load())
     return ast.copy_location(ast.Expr(ast.Call(function, [ast.Constant(argument)], [])), place)
 
@@ -82,20 +80,29 @@ class Modules:
         files: the trusted files, as module name -> path.
         equality: what `hone_integrity.EQUAL` names in each of them.
         report: takes evidence of tampering.
+        own_code: a context for code of the runner.
     """
 
-    def __init__(self, files: dict[str, str], equality: Any, report: Report) -> None:
-        self.files, self.equality, self.report = files, equality, report
+    def __init__(
+        self,
+        files: "dict[str, str]",
+        equality: Any,
+        report: "Report",
+        own_code: "Callable[[], ContextManager[None]]",
+    ) -> None:
+        self.files, self.equality, self.report, self.own_code = files, equality, report, own_code
         self.namespaces: dict[int, Namespace] = {}  # by id of the module, which it keeps alive
 
     def execute(self, module: types.ModuleType, code: types.CodeType, text: bytes) -> None:
         """Execute a trusted module."""
-        names = vars(module)
-        namespace = Namespace(module, code, text, self)
-        names[hone_integrity.EQUAL], names[IMPORT] = self.equality, namespace.hook
-        self.namespaces[id(module)] = namespace
+        with self.own_code():
+            names = vars(module)
+            namespace = Namespace(module, code, text, self)
+            names[hone_integrity.EQUAL], names[IMPORT] = self.equality, namespace.hook
+            self.namespaces[id(module)] = namespace
         exec(code, names)
-        namespace.on_executed()
+        with self.own_code():
+            namespace.on_executed()
 
     def check(self) -> None:
         """Report what the code under test changed in any namespace since its module was executed."""
@@ -109,7 +116,7 @@ class Modules:
             for name in filter(self.is_replaced, self.files):
                 self.report(f"the code under test put another module in the place of {name}")
 
-    def attributes(self) -> set[str]:
+    def attributes(self) -> "set[str]":
         """Return the names of attributes that the text of any trusted module sets."""
         return {name for each in self.namespaces.values() for name in each.attributes}
 
@@ -121,7 +128,7 @@ class Modules:
         spec = getattr(module, "__spec__", None)
         return spec is None or spec.name != name or spec.origin == self.files[name]
 
-    def may_be_marked_by_others(self, namespace: Namespace, name: str) -> bool:
+    def may_be_marked_by_others(self, namespace: "Namespace", name: str) -> bool:
         """Return whether the text of another module may mark a function, such as one that imports it."""
         word = re.compile(rb"\b%s\b" % name.encode())
         texts = [each.text for each in self.namespaces.values()]
@@ -132,7 +139,9 @@ class Modules:
 class Namespace:
     """The globals of one trusted module."""
 
-    def __init__(self, module: types.ModuleType, code: types.CodeType, text: bytes, modules: Modules) -> None:
+    def __init__(
+        self, module: types.ModuleType, code: types.CodeType, text: bytes, modules: "Modules"
+    ) -> None:
         self.module, self.text, self.modules, self.hook = module, text, modules, self.on_import
         inner = [each for each in nested_codes(code) if each is not code]
         self.rebound = {name for each in inner for name in stored(each, _GLOBALS)}
@@ -148,20 +157,21 @@ class Namespace:
     def blame(self, evidence: str) -> None:
         self.modules.report(f"the code under test {evidence}")
 
-    def on_import(self, source: str | None) -> None:
+    def on_import(self, source: "str | None") -> None:
         """Check the names that an import statement added.
 
         Args:
             source: None before the statement, and after it the module of `from MODULE import *` or "".
         """
-        if source:
-            self.given |= self.exported(source)
-        if source is not None:
-            for name in set(self.unexplained()) - self.modules.attributes():
-                self.blame(f"put the name {name} into {self.module.__name__} while it was imported")
-        self.known |= set(vars(self.module))
+        with self.modules.own_code():
+            if source:
+                self.given |= self.exported(source)
+            if source is not None:
+                for name in set(self.unexplained()) - self.modules.attributes():
+                    self.blame(f"put the name {name} into {self.module.__name__} while it was imported")
+            self.known |= set(vars(self.module))
 
-    def exported(self, source: str) -> set[str]:
+    def exported(self, source: str) -> "set[str]":
         """Return what `from SOURCE import *` may bind: names that decide results only from a trusted module,
         or hooks of a conftest.py, whose text says that it takes them from there.
         """
@@ -174,7 +184,7 @@ class Namespace:
         hooks = "pytest_" if self.module.__name__.rpartition(".")[2] == "conftest" else ()
         return {name for name in names if trusted or name.startswith(hooks) or not _SPECIAL.fullmatch(name)}
 
-    def unexplained(self) -> list[str]:
+    def unexplained(self) -> "list[str]":
         """Return the new names that neither the module's text nor Python and pytest bind."""
         return [
             name
@@ -210,7 +220,7 @@ class Namespace:
         if names.get(hone_integrity.EQUAL) is not self.modules.equality or names.get(IMPORT) is not self.hook:
             self.blame(f"replaced the comparison of {self.module.__name__}")
 
-    def check(self, attributes: Collection[str], *, dynamic: bool) -> None:
+    def check(self, attributes: "Collection[str]", *, dynamic: bool) -> None:
         """Report names, values and marks that changed since the module was executed.
 
         Args:
@@ -233,7 +243,7 @@ class Namespace:
             if not same and not self.modules.may_be_marked_by_others(self, name):
                 self.blame(f"changed the marks of {self.module.__name__}.{name}")
 
-    def markable(self) -> Iterator[tuple[str, Any]]:
+    def markable(self) -> "Iterator[tuple[str, Any]]":
         """Yield the module, its functions and classes, and the functions of the classes."""
         yield self.module.__name__, self.module
         for name, value in list(vars(self.module).items()):
@@ -247,7 +257,7 @@ class Namespace:
                         yield inner, method
 
 
-def marks_of(thing: Any) -> list[Any]:
+def marks_of(thing: Any) -> "list[Any]":
     """Return the marks of a function, or of a class and its bases, as pytest and unittest find them."""
     found: list[Any] = []
     for each in type.__getattribute__(thing, "__mro__") if issubclass(type(thing), type) else (thing,):
@@ -257,7 +267,7 @@ def marks_of(thing: Any) -> list[Any]:
     return found
 
 
-def nested_codes(code: types.CodeType) -> Iterator[types.CodeType]:
+def nested_codes(code: types.CodeType) -> "Iterator[types.CodeType]":
     yield code
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
@@ -274,7 +284,7 @@ _NAMES, _GLOBALS, _ATTRIBUTES = (
 )
 
 
-def stored(code: types.CodeType, operations: Collection[int]) -> Iterator[str]:
+def stored(code: types.CodeType, operations: "Collection[int]") -> "Iterator[str]":
     """Yield the names on which one code object's instructions of the given kinds work."""
     argument, instructions = 0, code.co_code
     for place in range(0, len(instructions), 2):

@@ -1,4 +1,4 @@
-"""The trusted test runner: `python3 -S hone_runner.py` inside the grading sandbox.
+"""The trusted test runner: `python3 -S hone_start.py` inside the grading sandbox.
 
     parent (this file)                                child (hone_session.py), one for each edition
     imports pytest, restores the test files, forks    waits at its gate
@@ -11,15 +11,18 @@
 Invariants: no code of the repository runs in the parent or before the gate opens; the child never holds the
 nonce, the parent's output or another edition of the tests; the child's output is a log for people and is
 never parsed. Python starts without `site` and without variables that name modules, so that `Outside` comes
-before every import.
+before every import. A repository that is pytest, or holds what pytest imports where nothing else does, is the
+framework of its own tests: the child then imports it, after its gate opened.
 
-Uses the standard library and pytest only, Python 3.8 or later: an image has its own interpreter. Standard
-input: the job as JSON, the nonce (32 bytes), the editions as JSON; JSON follows its length in four bytes.
+The parent checks everything that the child runs of the runner before the gate (`check_self`). What goes wrong
+there is no verdict; what goes wrong afterwards is in the report, and the grader compares it with a run of the
+reference patch.
+
+The files that run here use the standard library and pytest only, and no syntax newer than Python 3.6: an
+image has its own interpreter. Standard input: the job as JSON, the nonce (32 bytes), the editions as JSON;
+JSON follows its length in four bytes.
 """
 
-from __future__ import annotations
-
-import importlib.metadata
 import json
 import os
 import resource
@@ -29,7 +32,6 @@ import stat
 import struct
 import sys
 import time
-from importlib.machinery import ModuleSpec, PathFinder
 from typing import Any, NoReturn
 
 sys.path.insert(1, "/srv/hone/processes")
@@ -38,7 +40,9 @@ import hone_processes  # pyright: ignore[reportMissingImports]  # hone.utils.pro
 sys.path.remove("/srv/hone/processes")
 import hone_data  # beside this file
 import hone_marks
-from hone_tally import HELLO, LETTERS, UNUSABLE, Tally
+import hone_trusted
+from hone_outside import Outside, find_plugins, start_site
+from hone_tally import HELLO, LETTERS, UNUSABLE, Tally, name_canaries
 
 NONCE_BYTES = 32
 KEY_BYTES = 16
@@ -46,12 +50,6 @@ LOG_BYTES = 16384  # of the test run's output, kept from its end
 RECORD_BYTES = 16 << 20  # longest record
 CHANNEL_BYTES = 64 << 20  # all records together
 SET_ASIDE = "HONE_ASIDE_"  # before the name of a variable
-
-# Plugins that report to other processes, run tests in them, reorder tests or repeat them.
-UNWANTED = (
-    "xdist", "pytest_cov", "pytest_randomly", "random_order", "pytest_rerunfailures", "flaky", "pytest_sugar",
-    "pytest_forked", "pytest_html", "pytest_metadata", "pytest_json", "allure", "pytest_reportlog", "hone.",
-)  # fmt: skip
 
 
 def read_exactly(size: int) -> bytes:
@@ -71,7 +69,7 @@ def read_json() -> Any:
     return json.loads(read_exactly(size))
 
 
-def restore(workdir: str, files: dict[str, str]) -> None:
+def restore(workdir: str, files: "dict[str, str]") -> None:
     """Write trusted files; links and directories that a patch put in their place are replaced."""
     for name, text in files.items():
         parts = name.split("/")
@@ -95,14 +93,16 @@ def restore(workdir: str, files: dict[str, str]) -> None:
             file.write(text.encode("utf-8", "surrogateescape"))
 
 
-def encode(workdir: str, texts: dict[str, str]) -> dict[str, bytes]:
+def encode(workdir: str, texts: "dict[str, str]") -> "dict[str, bytes]":
     """Return path -> bytes of files named below `workdir`."""
     return {
         os.path.join(workdir, name): text.encode("utf-8", "surrogateescape") for name, text in texts.items()
     }
 
 
-def read_sources(workdir: str, files: list[str], folders: list[str], edited: list[str]) -> dict[str, bytes]:
+def read_sources(
+    workdir: str, files: "list[str]", folders: "list[str]", edited: "list[str]"
+) -> "dict[str, bytes]":
     """Return path -> text of the existing tests, of all Python files in the tests' directories, and of every
     conftest.py above the tests.
 
@@ -125,80 +125,16 @@ def read_sources(workdir: str, files: list[str], folders: list[str], edited: lis
     return sources
 
 
-class Outside:
-    """The import system without the repository, until the gate opens; the first finder.
-
-    An editable installation or an image puts the repository on sys.path, so any module that the runner,
-    `site` or pytest imports could be the patch's. A Python installation inside the repository is no part of
-    it: `apply_patch` refuses changes there.
-    """
-
-    def __init__(self, workdir: str) -> None:
-        self.workdir = os.path.join(os.path.realpath(workdir), "")
-        self.installation = os.path.join(os.path.realpath(sys.prefix), "")
-        self.known: dict[str, bool] = {}  # path -> whether it lies outside
-
-    def is_outside(self, path: str) -> bool:
-        if path not in self.known:
-            real = os.path.join(os.path.realpath(path), "")
-            installed = self.installation.startswith(self.workdir) and self.installation != self.workdir
-            inside = real.startswith(self.workdir)
-            self.known[path] = not inside or (installed and real.startswith(self.installation))
-        return self.known[path]
-
-    def holds(self, spec: ModuleSpec) -> bool:
-        """Return whether a module's file and directories lie outside."""
-        places = [*(spec.submodule_search_locations or ())]
-        if spec.has_location and spec.origin:
-            # the directory decides, unless the file is a link: resolving each file takes longer
-            is_link = os.path.islink(spec.origin)
-            places.append(spec.origin if is_link else os.path.dirname(spec.origin))
-        return all(map(self.is_outside, places))
-
-    def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec:
-        """Return the spec of a module outside the repository. Raises ModuleNotFoundError."""
-        folders = [folder for folder in (sys.path if path is None else path) if self.is_outside(folder)]
-        for finder in sys.meta_path:
-            if finder is self or not hasattr(finder, "find_spec"):
-                continue
-            searched = folders if finder is PathFinder else path
-            spec = finder.find_spec(name, searched, target)
-            if spec is not None and self.holds(spec):
-                return spec
-        raise ModuleNotFoundError(f"No module named {name!r} outside the repository", name=name)
-
-
-def start_site() -> None:
-    """Do what `site` does when Python starts, without the modules that customize a start."""
-    hooks = ("sitecustomize", "usercustomize")
-    for hook in hooks:
-        sys.modules[hook] = None  # type: ignore[assignment]  # its import fails
-    import site
-
-    site.main()
-    for hook in hooks:
-        del sys.modules[hook]
-
-
 def restore_environment() -> None:
     """Give variables back that must not affect the start of Python; see `hone.grading.run`."""
     for name in [name for name in os.environ if name.startswith(SET_ASIDE)]:
         os.environ[name[len(SET_ASIDE) :]] = os.environ.pop(name)
 
 
-def give_up(reason: str) -> NoReturn:
+def give_up(reason: str) -> "NoReturn":
     """Write why no test can run, and exit."""
     os.write(1, UNUSABLE + reason.replace("\n", " ").encode() + b"\n")
     os._exit(0)
-
-
-def find_plugins(folders: list[str], workdir: str) -> list[str]:
-    """Return the modules of pytest plugins installed in `folders`, which the patch cannot change."""
-    trusted = [folder for folder in folders if folder and not (folder + "/").startswith(workdir + "/")]
-    installed = importlib.metadata.distributions(path=trusted)
-    points = [point for each in installed for point in each.entry_points if point.group == "pytest11"]
-    modules = dict.fromkeys(point.value.split("[")[0].strip() for point in points)
-    return sorted(module for module in modules if not module.startswith(UNWANTED))
 
 
 def set_traceable(traceable: bool) -> None:
@@ -210,12 +146,10 @@ def set_traceable(traceable: bool) -> None:
         raise OSError("prctl(PR_SET_DUMPABLE) failed")
 
 
-def start_child(job: dict[str, Any], sources: dict[str, bytes], outside: Any) -> Child:
+def start_child(job: "dict[str, Any]", sources: "dict[str, bytes]") -> "Child":
     """Fork a test process, which waits at its gate."""
-    import hone_session
-
     key = os.urandom(KEY_BYTES).hex().encode()
-    canaries = hone_session.name_canaries()
+    canaries = name_canaries()
     gate_read, gate = os.pipe()
     log, log_write = os.pipe()
     channel, channel_write = os.pipe()
@@ -238,8 +172,7 @@ def start_child(job: dict[str, Any], sources: dict[str, bytes], outside: Any) ->
             sources.update(encode(job["workdir"], edition["texts"]))
             set_traceable(True)
             restore_environment()
-            # it does not return
-            hone_session.run({**job, **edition}, sources, key, canaries, channel_write, outside)
+            run_session({**job, **edition}, sources, hone_trusted.sender(channel_write, key), canaries)
         except BaseException as error:
             sys.excepthook(type(error), error, error.__traceback__)
         finally:
@@ -249,10 +182,22 @@ def start_child(job: dict[str, Any], sources: dict[str, bytes], outside: Any) ->
     return Child(pid, gate, log, channel, Tally(key, canaries))
 
 
+def run_session(
+    job: "dict[str, Any]", sources: "dict[str, bytes]", send: hone_trusted.Send, canaries: "list[str]"
+) -> None:
+    """Run the tests in this test process, whose gate has opened, and exit."""
+    trust = hone_trusted.Trust(job["workdir"], sources, send)
+    if job["in_tree"]:
+        hone_trusted.prepare_imports(job, trust)
+    import hone_session
+
+    hone_session.run(job, trust, send, canaries)
+
+
 class Child:
     """A test process as its parent sees it: records go to the tally, the end of the output is kept."""
 
-    def __init__(self, pid: int, gate: int, log: int, channel: int, tally: Tally) -> None:
+    def __init__(self, pid: int, gate: int, log: int, channel: int, tally: "Tally") -> None:
         self.pid, self.gate, self.log, self.channel, self.tally = pid, gate, log, channel, tally
         self.open = [log, channel]
         self.tail, self.pending, self.total = bytearray(), bytearray(), 0
@@ -260,7 +205,7 @@ class Child:
         for fd in self.open:
             os.set_blocking(fd, False)
 
-    def watch(self, edition: dict[str, Any], timeout_s: float) -> bool:
+    def watch(self, edition: "dict[str, Any]", timeout_s: float) -> bool:
         """Open the gate and read until the child exits; kill it at the timeout. Return whether it timed out.
 
         Output of processes that it left behind is ignored.
@@ -339,15 +284,14 @@ def main() -> None:
     sys.path[1:1] = filter(None, given)
     sys.path += job["sites"]
     try:
-        import hone_session  # imports pytest before the fork
+        hone_trusted.check_self(workdir)
+        import_framework(job)
     except Exception as error:
-        give_up(f"pytest cannot be imported ({type(error).__name__}: {error})")
-    if hone_session.pytest.version_tuple < (7,):
-        give_up(f"pytest is {hone_session.pytest.__version__}, but 7 or later is required")
+        give_up(f"{type(error).__name__}: {error}")
     job["plugins"] = find_plugins(job["sites"] or ([] if job["bare"] else sys.path), workdir)
 
     data = hone_data.DataFiles(workdir, job["trusted"], list(job["test_files"]))
-    children = [start_child(job, sources, outside) for _ in range(job["runs"])]
+    children = [start_child(job, sources) for _ in range(job["runs"])]
     set_traceable(False)
     nonce = read_exactly(NONCE_BYTES)
     editions = read_json()
@@ -366,9 +310,33 @@ def main() -> None:
     os._exit(0)
 
 
+def import_framework(job: "dict[str, Any]") -> None:
+    """Import pytest from outside the repository, or find out that only the repository has it.
+
+    Sets `in_tree`, and `framework`: the directory that pytest comes from. Raises what an import raises.
+    """
+    job["in_tree"], job["framework"] = not {"pytest", "_pytest"}.isdisjoint(job["own"]), ""
+    if job["in_tree"]:
+        return
+    before = set(sys.modules)
+    try:
+        import hone_session
+    except ImportError as error:
+        if (error.name or "").partition(".")[0] not in job["own"]:
+            give_up(f"pytest cannot be imported ({type(error).__name__}: {error})")
+        for name in set(sys.modules) - before:
+            del sys.modules[name]
+        job["in_tree"] = True
+        return
+    pytest, oldest = hone_session.pytest, hone_session.hone_pytest.OLDEST
+    if hone_session.hone_pytest.version() < oldest:
+        give_up("pytest is {}, but {}.{} or later is required".format(pytest.__version__, *oldest))
+    job["framework"] = os.path.dirname(os.path.dirname(str(pytest.__file__)))
+
+
 def watch_child(
-    job: dict[str, Any], child: Child, edition: dict[str, Any], data: hone_data.DataFiles
-) -> dict[str, Any]:
+    job: "dict[str, Any]", child: "Child", edition: "dict[str, Any]", data: "hone_data.DataFiles"
+) -> "dict[str, Any]":
     """Let a test process run; return the report of its run."""
     started, tally = time.monotonic(), child.tally
     timed_out = child.watch(edition, job["timeout_s"])
@@ -387,12 +355,9 @@ def watch_child(
         "memory_kib": resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss,
         "finished": finished,
         "tampered": tally.tampered,
+        "crashed": tally.crashed,
         "exit_code": child.exit_code,
         "timed_out": timed_out,
         "seconds": time.monotonic() - started,
         "log": child.tail.decode("utf-8", "replace"),
     }
-
-
-if __name__ == "__main__":
-    main()

@@ -1,8 +1,7 @@
 """Check and count the test process's records; a record that no honest session sends is tampering."""
 
-from __future__ import annotations
-
 import json
+import random
 from collections.abc import Callable
 
 HELLO = b"hone-grader: ready\n"
@@ -11,6 +10,13 @@ UNUSABLE = b"hone-grader: unusable: "  # then the reason; no test ran
 # Statuses in the report, one letter per test, in the order of the reported ids.
 LETTERS = {"passed": "p", "failed": "f", "error": "e", "skipped": "s", "xfailed": "x", "missing": "m"}
 WORST_FIRST = ("missing", "error", "failed", "skipped", "xfailed", "passed")
+
+
+def name_canaries() -> "list[str]":
+    """Return random ids for the two canaries."""
+    names = random.SystemRandom()
+    stems = [f"{names.getrandbits(32):08x}" for _ in range(2)]
+    return [f"test_{stem}.py::test_{stem}" for stem in stems]
 
 
 class Tally:
@@ -26,8 +32,8 @@ class Tally:
     def __init__(
         self,
         key: bytes,
-        canaries: list[str],
-        may_end_as: Callable[[str, str], bool] = lambda test, status: True,
+        canaries: "list[str]",
+        may_end_as: "Callable[[str, str], bool]" = lambda test, status: True,
     ) -> None:
         self.key, self.canaries, self.may_end_as = key, canaries, may_end_as
         self.phases: dict[str, dict[str, str]] = {}  # id -> phase -> outcome, of collected ids
@@ -35,6 +41,7 @@ class Tally:
         self.collected = False
         self.end: int | None = None  # the exit status that the session reported
         self.tampered: str | None = None  # the first evidence
+        self.crashed: str | None = None  # what went wrong first in the runner's own code
 
     def blame(self, evidence: str) -> None:
         if self.tampered is None:
@@ -52,12 +59,13 @@ class Tally:
                 "collected": self.on_collected,
                 "phase": self.on_phase,
                 "tampered": self.blame,
+                "crashed": self.on_crashed,
                 "end": self.on_end,
             }[kind](*values)
         except (ValueError, TypeError, KeyError):
             self.blame("the result channel carried a record of a wrong shape")
 
-    def on_collected(self, ids: list[str]) -> None:
+    def on_collected(self, ids: "list[str]") -> None:
         if self.collected or len(set(ids)) != len(ids):
             self.blame("tests were collected twice")
             return
@@ -80,12 +88,16 @@ class Tally:
         else:
             phases[phase] = outcome
 
-    def next_phase(self, phases: dict[str, str]) -> str | None:
+    def next_phase(self, phases: "dict[str, str]") -> "str | None":
         if "setup" not in phases:
             return "setup"
         if phases["setup"] == "passed" and "call" not in phases:
             return "call"
         return "teardown" if "teardown" not in phases else None
+
+    def on_crashed(self, error: str) -> None:
+        if self.crashed is None:
+            self.crashed = str(error)
 
     def on_end(self, status: int) -> None:
         if self.end is not None:
@@ -114,11 +126,15 @@ class Tally:
         """Return the status of a test by the name that data sets use.
 
         A name without a file is that of a test function, with any parameters: the worst status counts. An id
-        that is cut off in its parameters is matched by its beginning; see `hone.grading.rules.find`.
+        that is cut off in its parameters is matched by its beginning; see `hone.grading.rules.find`. pytest
+        before 4 writes `Class::()::test`, and later versions `Class::test`.
         """
         if test in self.phases:
             return self.status(test)
-        if "::" not in test:
+        plain = [each for each in self.phases if each.replace("::()::", "::") == test.replace("::()::", "::")]
+        if plain:
+            named = plain
+        elif "::" not in test:
             named = [each for each in self.phases if each.rpartition("::")[2].partition("[")[0] == test]
         elif test.count("[") > test.count("]"):
             named = [each for each in self.phases if each.startswith(test)]

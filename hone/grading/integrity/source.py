@@ -39,7 +39,8 @@ def _sign(reason: str, pattern: str, *required: str, pytest_may: bool = True) ->
 _ANYWHERE = (
     _sign(
         "names the grader's own parts",
-        r"\bhone_(?:session|runner|integrity|tally|processes)\b|/srv/hone\b|\bhone-grader: ready\b",
+        r"\bhone_(?:session|runner|start|trusted|outside|pytest|integrity|names|excuses|tally|processes)\b"
+        r"|/srv/hone\b|\bhone-grader: ready\b",
         pytest_may=False,
     ),
     _sign(

@@ -160,7 +160,7 @@ def test_run_that_waits_cannot_be_read_by_the_one_before(tmp_path: Path) -> None
 opened = 0
 for pid in filter(str.isdigit, os.listdir("/proc")):
     command = open(f"/proc/{pid}/cmdline", "rb").read()
-    if int(pid) not in (os.getpid(), os.getppid()) and b"hone_runner" in command:
+    if int(pid) not in (os.getpid(), os.getppid()) and b"hone_start" in command:
         try:
             opened += bool(open(f"/proc/{pid}/mem", "rb"))
         except OSError:

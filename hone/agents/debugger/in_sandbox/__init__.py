@@ -1,1 +1,1 @@
-"""Files that run in the sandbox: standard library only, Python 3.8; Hone does not import them."""
+"""Files that run in the sandbox: standard library only, Python 3.6; Hone does not import them."""

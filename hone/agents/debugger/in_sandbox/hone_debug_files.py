@@ -1,7 +1,5 @@
 """The file tools: view, rewrite, grep, listdir. None of them starts a shell."""
 
-from __future__ import annotations
-
 import difflib
 import glob
 import os
@@ -29,7 +27,7 @@ def resolve(workdir: str, path: str) -> str:
     return os.path.normpath(os.path.join(workdir, path.strip()))
 
 
-def read_lines(path: str, shown: str) -> list[str]:
+def read_lines(path: str, shown: str) -> "list[str]":
     """Return a text file's lines, without their ends. Raises Refused."""
     return read_text(path, shown).split("\n")
 
@@ -52,7 +50,7 @@ def read_text(path: str, shown: str) -> str:
     return data.decode("utf-8", "surrogateescape")
 
 
-def view(workdir: str, path: str, start: int | None, end: int | None) -> dict[str, Any]:
+def view(workdir: str, path: str, start: "int | None", end: "int | None") -> "dict[str, Any]":
     """Return lines start..end of a file, at most SHOWN_MAX, or the tree of a directory."""
     full = resolve(workdir, path)
     if os.path.isdir(full):
@@ -78,8 +76,8 @@ def view(workdir: str, path: str, start: int | None, end: int | None) -> dict[st
 
 
 def rewrite(
-    workdir: str, path: str, start: int | None, end: int | None, new_code: str, create: bool
-) -> dict[str, Any]:
+    workdir: str, path: str, start: "int | None", end: "int | None", new_code: str, create: bool
+) -> "dict[str, Any]":
     """Replace lines start..end, or all. Returns the diff, and `kept`: see `kept_lines`."""
     full = os.path.realpath(resolve(workdir, path))
     if not full.startswith(os.path.join(os.path.realpath(workdir), "")):
@@ -103,7 +101,7 @@ def rewrite(
     return {"path": full, "diff": diff(old, new), "kept": kept_lines(before, after)}
 
 
-def replaced(old: str, start: int | None, end: int | None, new_code: str) -> str:
+def replaced(old: str, start: "int | None", end: "int | None", new_code: str) -> str:
     """Return `old` with lines start..end replaced; a start past the last line appends."""
     if start is None:
         return new_code
@@ -130,7 +128,7 @@ def diff(old: str, new: str) -> str:
     return f"{text[:DIFF_MAX]}\n[... {len(text) - DIFF_MAX} characters omitted ...]\n"
 
 
-def kept_lines(before: list[str], after: list[str]) -> list[list[int]]:
+def kept_lines(before: "list[str]", after: "list[str]") -> "list[list[int]]":
     """Return the runs of unchanged lines: [first line before, first line after, count] each."""
     head = 0
     while head < min(len(before), len(after)) and before[head] == after[head]:
@@ -150,7 +148,7 @@ def kept_lines(before: list[str], after: list[str]) -> list[list[int]]:
 # --- trees
 
 
-def listdir(workdir: str, path: str, depth: int) -> dict[str, Any]:
+def listdir(workdir: str, path: str, depth: int) -> "dict[str, Any]":
     if depth <= 0:
         raise Refused(f"Depth must be 1 or greater, got `depth={depth}`")
     full = resolve(workdir, path)
@@ -172,7 +170,7 @@ def tree(root: str, depth: int) -> str:
     return "\n".join([*lines, f"[... {omitted} more entries ...]"] if omitted else lines)
 
 
-def branches(folder: str, depth: int, indent: str) -> Iterator[str]:
+def branches(folder: str, depth: int, indent: str) -> "Iterator[str]":
     try:
         with os.scandir(folder) as found:
             entries = sorted(found, key=lambda entry: entry.name)
@@ -191,7 +189,7 @@ def branches(folder: str, depth: int, indent: str) -> Iterator[str]:
 # --- search
 
 
-def grep(workdir: str, pattern: str, path: str, limit: int) -> dict[str, Any]:
+def grep(workdir: str, pattern: str, path: str, limit: int) -> "dict[str, Any]":
     """Return the first `limit` lines that match: [path, line number, text] each."""
     try:
         wanted = re.compile(pattern)
@@ -212,7 +210,7 @@ def grep(workdir: str, pattern: str, path: str, limit: int) -> dict[str, Any]:
     return {"matches": matches, "limited": False}
 
 
-def searched(workdir: str, path: str) -> Iterator[str]:
+def searched(workdir: str, path: str) -> "Iterator[str]":
     full = resolve(workdir, path or ".")
     places = [full] if os.path.lexists(full) else sorted(glob.iglob(full, recursive=True))
     if not places:

@@ -1,11 +1,9 @@
 """Find the lines of a file where a breakpoint can stop a program, by its syntax tree."""
 
-from __future__ import annotations
-
 import ast
 
 
-def breakpoint_error(source: str, line: int) -> str | None:
+def breakpoint_error(source: str, line: int) -> "str | None":
     """Return why no breakpoint can stop at a line, and a line to take instead; None if one can."""
     lines = source.split("\n")
     if not 1 <= line <= len(lines):
@@ -35,7 +33,7 @@ def breakpoint_error(source: str, line: int) -> str | None:
     return f"Line {line} is a {'comment' if text else 'blank line'}.{hint}"
 
 
-def first_statement(source: str, name: str, line: int = 0) -> int | None:
+def first_statement(source: str, name: str, line: int = 0) -> "int | None":
     """Return the first line inside the function `name`, which begins at `line` (0: anywhere)."""
     try:
         tree = ast.parse(source)
@@ -49,7 +47,8 @@ def first_statement(source: str, name: str, line: int = 0) -> int | None:
     return None
 
 
-def first_of(body: list[ast.stmt]) -> int:
+def first_of(body: "list[ast.stmt]") -> int:
     """Return the line of the first statement after the docstring."""
-    documented = isinstance(body[0], ast.Expr) and isinstance(getattr(body[0], "value", None), ast.Constant)
+    kind = type(getattr(body[0], "value", None)).__name__
+    documented = isinstance(body[0], ast.Expr) and kind in ("Constant", "Str")  # Str: before Python 3.8
     return body[1].lineno if documented and len(body) > 1 else body[0].lineno

@@ -4,8 +4,6 @@ It connects to the tunnel, sends the rollout's secret, and answers one request a
 that it runs are its children and die with it. It is not dumpable, so that they cannot read the secret.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import select
@@ -60,7 +58,7 @@ class Server:
             for request in messages.feed(data):
                 connection.sendall(pack({**self.answer(request), "id": request["id"]}))
 
-    def answer(self, request: dict[str, Any]) -> dict[str, Any]:
+    def answer(self, request: "dict[str, Any]") -> "dict[str, Any]":
         try:
             operation: Callable[..., dict[str, Any]] = getattr(self, f"on_{request['op']}")
             return operation(**request["arguments"])
@@ -71,13 +69,13 @@ class Server:
 
     def on_pdb(
         self,
-        program: dict[str, str],
-        breakpoints: list[dict[str, Any]],
+        program: "dict[str, str]",
+        breakpoints: "list[dict[str, Any]]",
         fresh: bool,
-        line: str | None,
+        line: "str | None",
         timeout_s: float,
         restart_timeout_s: float,
-    ) -> dict[str, Any]:
+    ) -> "dict[str, Any]":
         """Run a pdb command; start the program first if `fresh` or if it does not run.
 
         Returns "started" (see `Session.start`) and "command" (see `Session.command`).
@@ -92,10 +90,10 @@ class Server:
             result["command"] = self.session.command(line, timeout_s, restart_timeout_s)
         return {**result, "running": self.session.running}
 
-    def on_files(self, tool: str, **arguments: Any) -> dict[str, Any]:
+    def on_files(self, tool: str, **arguments: Any) -> "dict[str, Any]":
         return FILE_TOOLS[tool](self.workdir, **arguments)
 
-    def on_grep(self, pattern: str, path: str, limit: int) -> dict[str, Any]:
+    def on_grep(self, pattern: str, path: str, limit: int) -> "dict[str, Any]":
         """Search files; a signal stops a regular expression that does not finish."""
         try:
             signal.setitimer(signal.ITIMER_REAL, SEARCH_TIMEOUT_S)
@@ -107,7 +105,7 @@ class Server:
             message = f"The search took longer than {SEARCH_TIMEOUT_S:g} s: search in a smaller place."
             raise Refused(message) from None
 
-    def on_eval(self, timeout_s: float) -> dict[str, Any]:
+    def on_eval(self, timeout_s: float) -> "dict[str, Any]":
         """Run the visible tests, after ending a program under the debugger; no exit code: a timeout."""
         self.stop()
         paths = [TESTS] if os.path.isfile(os.path.join(self.workdir, TESTS)) else []

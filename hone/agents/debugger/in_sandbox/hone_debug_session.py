@@ -1,7 +1,5 @@
 """One debugging session: a program under its debugger, restarted when it ends."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import select
@@ -23,7 +21,7 @@ SETTLE_S = 10.0  # for a program to stop after an interrupt, or to exit after it
 class Session:
     """`program` is {"runner": "python" | "pytest", "file": path, optionally with ::test}."""
 
-    def __init__(self, workdir: str, program: dict[str, str], env: dict[str, str]) -> None:
+    def __init__(self, workdir: str, program: "dict[str, str]", env: "dict[str, str]") -> None:
         self.workdir, self.program, self.env = workdir, program, env
         self.child: Child | None = None
         self.state: dict[str, Any] = {}  # of the last stop: frame, context, breakpoints
@@ -32,7 +30,7 @@ class Session:
     def running(self) -> bool:
         return self.child is not None
 
-    def start(self, breakpoints: list[dict[str, Any]], timeout_s: float) -> dict[str, Any]:
+    def start(self, breakpoints: "list[dict[str, Any]]", timeout_s: float) -> "dict[str, Any]":
         """Start or restart the program. Returns its first stop or why there was none. Raises Refused."""
         self.stop()
         file = self.program["file"].partition("::")[0]
@@ -46,7 +44,7 @@ class Session:
             self.stop()
         return reply
 
-    def command(self, line: str, timeout_s: float, restart_timeout_s: float) -> dict[str, Any]:
+    def command(self, line: str, timeout_s: float, restart_timeout_s: float) -> "dict[str, Any]":
         """Run a command; restart a program that ended."""
         assert self.child is not None
         with contextlib.suppress(OSError):  # the channel is closed: `await_stop` finds out how
@@ -61,7 +59,7 @@ class Session:
                 reply["again"] = {"error": str(refusal)}
         return reply
 
-    def await_stop(self, timeout_s: float) -> dict[str, Any]:
+    def await_stop(self, timeout_s: float) -> "dict[str, Any]":
         """Wait until the program stops or ends; after `timeout_s`, interrupt it, and then kill it."""
         child = self.child
         assert child is not None
@@ -88,8 +86,8 @@ class Session:
         return self.reply(message, "failed", timed_out=timed_out)
 
     def reply(
-        self, message: dict[str, Any], ending: str | None, *, timed_out: bool, code: Any = None
-    ) -> dict[str, Any]:
+        self, message: "dict[str, Any]", ending: "str | None", *, timed_out: bool, code: Any = None
+    ) -> "dict[str, Any]":
         """Return the answer to the client.
 
         ending: None for a stop; "ended" (the program ran to its end), "exited" (it exited without its
@@ -119,7 +117,7 @@ class Child:
     Its output is capped, and its whole process tree dies with it.
     """
 
-    def __init__(self, argv: list[str], cwd: str, env: dict[str, str]) -> None:
+    def __init__(self, argv: "list[str]", cwd: str, env: "dict[str, str]") -> None:
         """Start `argv` with the channel's descriptor in its environment. Raises OSError."""
         self.channel, theirs = socket.socketpair()
         self.output, write_end = os.pipe()
@@ -148,11 +146,11 @@ class Child:
         self.received: list[dict[str, Any]] = []
         self.output_open = True
 
-    def send(self, message: dict[str, Any]) -> None:
+    def send(self, message: "dict[str, Any]") -> None:
         """Raises OSError when the program has closed its channel."""
         self.channel.sendall(pack(message))
 
-    def receive(self, deadline: float) -> dict[str, Any] | None:
+    def receive(self, deadline: float) -> "dict[str, Any] | None":
         """Return the next message; None when the channel is closed or broken. Raises TimeoutError.
 
         Reads the program's output meanwhile, so that the program never blocks on it.
@@ -195,7 +193,7 @@ class Child:
     def interrupt(self) -> None:
         self.process.send_signal(INTERRUPT)
 
-    def wait(self, timeout_s: float) -> int | None:
+    def wait(self, timeout_s: float) -> "int | None":
         """Return the exit code, 128 + n after signal n; None if the program still runs."""
         deadline = time.monotonic() + timeout_s
         while self.process.poll() is None and time.monotonic() < deadline:

@@ -1,7 +1,5 @@
 """The protocol between the server and its programs: one JSON object per line, and a signal; capped output."""
 
-from __future__ import annotations
-
 import json
 import signal
 from typing import Any
@@ -16,7 +14,7 @@ class Broken(Exception):
     """The stream holds something that is not a message; nothing after it can be parsed."""
 
 
-def pack(message: dict[str, Any]) -> bytes:
+def pack(message: "dict[str, Any]") -> bytes:
     line = json.dumps(message).encode() + b"\n"
     if len(line) > MESSAGE_MAX:
         raise ValueError(f"the message has {len(line)} bytes; the limit is {MESSAGE_MAX}")
@@ -29,7 +27,7 @@ class Messages:
     def __init__(self) -> None:
         self.rest = b""
 
-    def feed(self, data: bytes) -> list[dict[str, Any]]:
+    def feed(self, data: bytes) -> "list[dict[str, Any]]":
         """Return the messages that `data` completes. Raises Broken."""
         *lines, self.rest = (self.rest + data).split(b"\n")
         if len(self.rest) > MESSAGE_MAX:

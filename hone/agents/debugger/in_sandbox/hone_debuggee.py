@@ -1,7 +1,5 @@
 """The program under the debugger: the server starts `python hone_debuggee.py`."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import pdb
@@ -16,7 +14,7 @@ from hone_debug_wire import CHANNEL, INTERRUPT, Messages  # beside this file
 from hone_debugger import OWN_FILES, Debugger
 
 
-def run_script(debugger: Debugger, path: str) -> int:
+def run_script(debugger: "Debugger", path: str) -> int:
     sys.argv[:] = [path]
     sys.path.insert(0, os.path.dirname(os.path.realpath(path)))
     path = os.path.abspath(path)
@@ -43,7 +41,7 @@ def run_script(debugger: Debugger, path: str) -> int:
     return 0
 
 
-def program_traceback(trace: types.TracebackType | None) -> types.TracebackType | None:
+def program_traceback(trace: "types.TracebackType | None") -> "types.TracebackType | None":
     """Return the part of a traceback that begins at the program's own first frame."""
     while trace is not None and trace.tb_next is not None:
         file = trace.tb_frame.f_code.co_filename
@@ -56,7 +54,7 @@ def program_traceback(trace: types.TracebackType | None) -> types.TracebackType 
 class Stops:
     """A pytest plugin that stops where a test begins: the first one, or each."""
 
-    def __init__(self, debugger: Debugger, each: bool) -> None:
+    def __init__(self, debugger: "Debugger", each: bool) -> None:
         self.debugger, self.each, self.first = debugger, each, True
 
     def pytest_configure(self, config: Any) -> None:
@@ -68,7 +66,7 @@ class Stops:
             self.debugger.arm(getattr(item, "obj", None))
 
 
-def run_pytest(debugger: Debugger, target: str) -> int:
+def run_pytest(debugger: "Debugger", target: str) -> int:
     sys.path.insert(0, os.getcwd())
     import pytest
 
@@ -90,10 +88,12 @@ def main() -> None:
     sys.path[:] = [entry for entry in sys.path if os.path.realpath(entry) != os.path.dirname(__file__)]
     debugger = Debugger(channel, job["workdir"])
     signal.signal(INTERRUPT, debugger.interrupted)
-    os.register_at_fork(after_in_child=lambda: forked(channel))
+    if hasattr(os, "register_at_fork"):  # Python 3.7
+        os.register_at_fork(after_in_child=lambda: forked(channel))
     pdb.set_trace = sys.breakpointhook = debugger.set_trace  # type: ignore[assignment]
     for stream in (sys.stdout, sys.stderr):
-        stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # as on a terminal
+        if hasattr(stream, "reconfigure"):  # Python 3.7; before, the debugger's flush at each stop must do
+            stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # as on a terminal
     debugger.restore(job["breakpoints"])
     try:
         code = (run_pytest if job["runner"] == "pytest" else run_script)(debugger, job["file"])
@@ -105,7 +105,7 @@ def main() -> None:
     sys.exit(code)
 
 
-def receive_job(channel: socket.socket) -> dict[str, Any]:
+def receive_job(channel: socket.socket) -> "dict[str, Any]":
     messages = Messages()
     while True:
         data = channel.recv(1 << 16)

@@ -7,8 +7,6 @@ debugger's.
 The program can find the channel and write to it. That only spoils what its own agent observes.
 """
 
-from __future__ import annotations
-
 import bdb
 import io
 import linecache
@@ -116,7 +114,7 @@ class Debugger(pdb.Pdb):
             if line.startswith("_pdbcmd"):
                 self.onecmd(line)
 
-    def interrupted(self, number: int, frame: types.FrameType | None) -> None:
+    def interrupted(self, number: int, frame: "types.FrameType | None") -> None:
         """Handle the signal that interrupts a program which runs for too long."""
         if os.getpid() != self.pid:
             return
@@ -134,26 +132,26 @@ class Debugger(pdb.Pdb):
         if self.breaks or self.stoplineno != -1:  # not a `continue` without breakpoints
             self.trace_from(frame)
 
-    def inside_debugger(self, frame: types.FrameType | None) -> bool:
+    def inside_debugger(self, frame: "types.FrameType | None") -> bool:
         while frame is not None and frame is not self.botframe:
             if frame.f_code.co_filename.startswith(OWN_FILES):
                 return True
             frame = frame.f_back
         return False
 
-    def set_trace(self, frame: types.FrameType | None = None, **_: Any) -> None:
+    def set_trace(self, frame: "types.FrameType | None" = None, **_: Any) -> None:
         """Stop at the next line; `breakpoint()` calls this."""
         self.set_step()
         self.trace_from(frame or sys._getframe().f_back)
 
-    def trace_from(self, frame: types.FrameType | None) -> None:
+    def trace_from(self, frame: "types.FrameType | None") -> None:
         """Trace `frame` and its callers, up to the program's first."""
         while frame is not None and frame is not self.botframe:
             frame.f_trace = self.trace_dispatch
             frame = frame.f_back
         sys.settrace(self.trace_dispatch)
 
-    def get_stack(self, f: types.FrameType | None, t: types.TracebackType | None) -> Any:
+    def get_stack(self, f: "types.FrameType | None", t: "types.TracebackType | None") -> Any:
         """Return the program's frames, without those that run it."""
         stack, index = super().get_stack(f, t)
         above = 0
@@ -168,7 +166,7 @@ class Debugger(pdb.Pdb):
 
     # --- where it stands
 
-    def place(self) -> dict[str, Any]:
+    def place(self) -> "dict[str, Any]":
         frame, line = self.stack[self.curindex]
         return {
             "file": self.canonic(frame.f_code.co_filename),
@@ -188,7 +186,7 @@ class Debugger(pdb.Pdb):
             shown.append(f"{number:>4} {mark} {lines[number - 1].rstrip()[:500]}")
         return "\n".join(shown)
 
-    def all_breakpoints(self) -> list[dict[str, Any]]:
+    def all_breakpoints(self) -> "list[dict[str, Any]]":
         return [
             {
                 "path": each.file,
@@ -202,7 +200,7 @@ class Debugger(pdb.Pdb):
             if each is not None
         ]
 
-    def restore(self, breakpoints: list[dict[str, Any]]) -> None:
+    def restore(self, breakpoints: "list[dict[str, Any]]") -> None:
         for each in breakpoints:
             wrong = self.set_break(each["path"], each["line"], each["temporary"], each["condition"] or None)
             if wrong:
@@ -215,7 +213,7 @@ class Debugger(pdb.Pdb):
 
     # --- commands that differ from pdb's
 
-    def lookupmodule(self, filename: str) -> str | None:
+    def lookupmodule(self, filename: str) -> "str | None":
         """Return the file of a path, which may be relative to the working directory."""
         path = os.path.join(self.workdir, filename)
         return self.canonic(path) if os.path.isfile(path) else super().lookupmodule(filename)
@@ -237,7 +235,7 @@ class Debugger(pdb.Pdb):
     def do_tbreak(self, arg: str) -> Any:
         return self.do_break(arg, True)
 
-    def locate(self, where: str) -> tuple[str, int] | str | None:
+    def locate(self, where: str) -> "tuple[str, int] | str | None":
         """Return (file, line) of a breakpoint, or an error; None leaves the answer to pdb.
 
         The place of a function is its first statement, so that every breakpoint has a line.
@@ -253,7 +251,7 @@ class Debugger(pdb.Pdb):
         wrong = breakpoint_error("".join(linecache.getlines(file)), int(number))
         return wrong or (file, int(number))
 
-    def locate_function(self, name: str, file: str = "") -> tuple[str, int] | None:
+    def locate_function(self, name: str, file: str = "") -> "tuple[str, int] | None":
         path = self.lookupmodule(file) if file else None
         if not file:
             try:

@@ -1,0 +1,228 @@
+"""The runner on every Python and pytest that the environments of tasks hold: the same verdicts."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from hone.grading import Grader, GradingSettings
+from hone.sandbox import make_provider
+from hone.sandbox.settings import SandboxSettings
+from hone.tasks.workspace import prepare
+from hone.types import Checks, Environment, Task, TestStatus, Verdict
+from tests.grading.calc import git
+from tests.grading.example import patch_of, write_tree
+from tests.interpreters import shared_environment
+
+pytestmark = pytest.mark.sandbox
+
+BUGGY = "def add(a, b):\n    return a - b\n\n\ndef double(a):\n    return a + 2\n"
+FIXED = BUGGY.replace("a - b", "a + b").replace("a + 2", "a * 2")
+SUITE = """
+import os
+import pkgutil
+import unittest
+
+import pytest
+
+from .helper import *
+from .helper import three as number
+from stats import add, double
+
+
+@pytest.fixture
+def one(shared):
+    return shared - 1
+
+
+def test_fixture(one, tmpdir, monkeypatch, capsys):
+    monkeypatch.setattr("builtins.abs", lambda x: 7)
+    assert abs(1) == 7
+    print("seen")
+    assert capsys.readouterr()[0] == "seen\\n"
+    assert add(one, 2) == number == three == pytest.approx(3.0)
+
+
+@pytest.mark.parametrize("a, b", [(1, 2), pytest.param("x", "y", id="x y::z")])
+def test_parameters(a, b):
+    assert add(a, b) == {(1, 2): 3, ("x", "y"): "xy"}[a, b]
+
+
+class TestClass:
+    def test_method(self):
+        assert {"sum": [double(5)]} == {"sum": [10]}
+
+
+class Case(unittest.TestCase):
+    def setUp(self):
+        self.value = 1
+
+    def test_case(self):
+        self.assertEqual(add(self.value, 1), 2)
+
+    @unittest.expectedFailure
+    def test_expected(self):
+        self.assertEqual(add(1, 1), 5)
+
+    @unittest.skip("always")
+    def test_skipped_case(self):
+        pass
+
+
+@pytest.mark.xfail
+def test_known():
+    assert add(1, 1) == 5
+
+
+@pytest.mark.skipif("True")
+def test_skipped():
+    pass
+
+
+def test_imperative():
+    pytest.skip("now")
+
+
+def test_data():
+    assert pkgutil.get_data(__package__, "data.txt") == b"one\\ntwo\\n"
+    assert pkgutil.get_data(__package__, "helper.py").startswith(b"three")
+    assert double(2) == 4
+
+
+def test_broken_setup(missing_fixture):
+    pass
+"""
+FILES = {
+    "stats.py": BUGGY,
+    "conftest.py": "import pytest\n\n@pytest.fixture(scope='session')\ndef shared():\n    return 2\n",
+    "suite/__init__.py": "",
+    "suite/helper.py": "three = 3\n",
+    "suite/data.txt": "one\ntwo\n",
+    "suite/test_all.py": "from stats import double\n\n\ndef test_double():\n    assert double(2) == 4\n",
+    "pytest.ini": "[pytest]\naddopts = -ra\n",
+}
+ADDING = ("test_fixture", "test_parameters[1-2]", "test_parameters[x y::z]", "Case::test_case")
+DOUBLING = ("TestClass::test_method",)
+OTHERS = {
+    "test_data": "passed",
+    "Case::test_expected": "xfailed",
+    "test_known": "xfailed",
+    "Case::test_skipped_case": "skipped",
+    "test_skipped": "skipped",
+    "test_imperative": "skipped",
+}
+EXPECTED = {
+    "gold": (ADDING + DOUBLING, True),
+    "empty": ((), False),
+    "half": (DOUBLING, False),
+    "broken": ((), False),
+    "test-editing": ((), False),
+}
+OLDEST = ("3.6", "pytest==3.3.1", "attrs==17.4.0")  # the oldest pin of SWE-bench Verified
+ENVIRONMENTS = [
+    ("3.6", "pytest==3.6.4"),
+    ("3.6", "pytest==4.6.11"),
+    ("3.6", "pytest==5.4.3"),
+    ("3.6", "pytest==7.0.1"),
+    ("3.7", "pytest==3.10.1"),
+    ("3.7", "pytest==5.3.5"),
+    ("3.7", "pytest==7.4.4"),
+    ("3.8", "pytest==4.6.11"),
+    ("3.8", "pytest==6.2.5"),
+    ("3.8", "pytest==8.3.5"),
+    ("3.9", "pytest==6.0.2"),
+    ("3.9", "pytest==8.4.2"),
+    ("3.10", "pytest==7.4.0"),
+    ("3.10", "pytest==9.0.3"),
+    ("3.11", "pytest==7.4.4"),
+    ("3.11", "pytest==9.0.3"),
+    ("3.12", "pytest==8.0.0"),
+    ("3.13", "pytest==8.4.2"),
+    ("3.14", "pytest==9.0.3"),
+]
+
+
+def repository(folder: Path, files: dict[str, str]) -> str:
+    """Make a git repository of these files; return its commit."""
+    folder.mkdir(parents=True)
+    write_tree(folder, files)
+    git(folder, "init", "-q", "--initial-branch=main")
+    git(folder, "add", ".")
+    git(folder, "commit", "-qm", "Base")
+    return git(folder, "rev-parse", "HEAD")
+
+
+def make_task(tmp_path: Path, files: dict[str, str], **checks: object) -> Task:
+    commit = repository(tmp_path / "repository", files)
+    environment = Environment(image=f"repo:{tmp_path / 'repository'}", commit=commit, paths=("",))
+    return Task(
+        id="any-interpreter",
+        problem="add subtracts, and double adds two.",
+        environment=environment,
+        checks=Checks(timeout_s=120.0, **checks),  # type: ignore[arg-type]
+        source="tests",
+    )
+
+
+def graded(task: Task, patches: dict[str, str], venv: Path | None, cache: Path) -> dict[str, Verdict]:
+    async def scenario() -> dict[str, Verdict]:
+        async with make_provider(SandboxSettings()) as provider:
+            grader = Grader(provider, GradingSettings(venv=venv, controls=0), cache=cache)
+            return {name: await grader.grade_uncached(task, patch) for name, patch in patches.items()}
+
+    return asyncio.run(scenario())
+
+
+def check_verdicts(environment: Path, tmp_path: Path) -> None:
+    named = [f"suite/test_all.py::{name}" for name in (*ADDING, *DOUBLING)]
+    task = make_task(
+        tmp_path,
+        FILES,
+        fail_to_pass=tuple(named),
+        pass_to_pass=tuple(f"suite/test_all.py::{name}" for name in OTHERS),
+        test_files={"suite/test_all.py": SUITE},
+        gold_patch="",
+    )
+    base = prepare(task, tmp_path / "workspaces")
+
+    def patch(text: str, **more: str) -> str:
+        return patch_of(base, tmp_path, {"stats.py": text, **more})
+
+    gold = patch(FIXED)
+    patches = {
+        "gold": gold,
+        "empty": "",
+        "half": patch(BUGGY.replace("a + 2", "a * 2")),
+        "broken": patch(BUGGY + "def\n"),
+        "test-editing": patch(
+            BUGGY + "# no fix\n",
+            **{"suite/test_all.py": "def test_fixture():\n    pass\n", "conftest.py": ""},
+        ),
+    }
+    verdicts = graded(task, patches, environment, base.parent)
+    print(
+        {
+            name: (verdict.resolved, verdict.tampered, verdict.log[-1500:])
+            for name, verdict in verdicts.items()
+        }
+    )
+    for name, (passing, resolved) in EXPECTED.items():
+        verdict = verdicts[name]
+        passed = {test for test in named if verdict.tests[test] is TestStatus.PASSED}
+        assert passed == {f"suite/test_all.py::{test}" for test in passing}, (name, verdict)
+        assert (verdict.resolved, verdict.tampered) == (resolved, None), (name, verdict)
+    for name, status in OTHERS.items():
+        test = f"suite/test_all.py::{name}"
+        assert verdicts["gold"].tests[test] == status, (name, verdicts["gold"])
+
+
+def test_oldest_interpreter_gives_the_same_verdicts(tmp_path: Path) -> None:
+    check_verdicts(shared_environment(*OLDEST), tmp_path)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("python", ENVIRONMENTS, ids="-".join)
+def test_every_interpreter_gives_the_same_verdicts(python: tuple[str, ...], tmp_path: Path) -> None:
+    check_verdicts(shared_environment(*python), tmp_path)
