@@ -165,7 +165,7 @@ class Plugin:
             self.raised_by_tests[item.nodeid] = None if code is None else ours
 
     @pytest.hookimpl(tryfirst=True)
-    def pytest_runtest_logreport(self, report: "TestReport") -> None:
+    def pytest_runtest_logreport(self, report: Any) -> None:
         if type(report) is not TestReport:
             self.send("phase", report.nodeid, "subtest", str(report.outcome))
             return
@@ -177,7 +177,7 @@ class Plugin:
         self.send("phase", report.nodeid, report.when, outcome)
         self.check(thorough=report.when == "teardown")
 
-    def is_expected_to_fail(self, report: "TestReport") -> bool:
+    def is_expected_to_fail(self, report: Any) -> bool:
         """Return whether a mark or a call in the tests, not in the code under test, makes a test xfailed."""
         if self.raised_by_tests.get(report.nodeid):
             return True
