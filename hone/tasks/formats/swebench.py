@@ -16,6 +16,7 @@ from hone.tasks.specifications import (
     evaluation_script,
     find_specification,
     image_name,
+    is_other_language,
     parser_of,
 )
 from hone.types import Checks, Environment, Task
@@ -36,6 +37,10 @@ def to_task(row: Row, source: str) -> Task:
     repo = text(row, "repo")
     specification = find_specification(row, source)
     script = text(row, "eval_script", "")
+    if is_other_language(repo) and not (script and text(row, "log_parser", "")):
+        raise TaskError(
+            f"{repo} is not a Python repository, so its row needs `eval_script` and `log_parser` (edition 5)"
+        )
     if not script and specification is not None and specification.test_command:
         script = evaluation_script(specification, row)
     return Task(
