@@ -33,7 +33,7 @@ new file mode 100644
 --- /dev/null
 +++ b/tests/admin_views/new one.py
 @@ -0,0 +1 @@
-+END_OF_TEST_PATCH
++END_OF_PATCH
 diff --git a/tests/admin_views/data.json b/tests/admin_views/data.json
 --- a/tests/admin_views/data.json
 +++ b/tests/admin_views/data.json
@@ -179,7 +179,7 @@ def test_script_applies_the_test_patch_and_runs_the_tests(tmp_path: Path) -> Non
     script = script.replace("source /opt/miniconda3/bin/activate\nconda activate testbed", "true")
     run = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True)
     assert run.stdout.splitlines()[0].endswith("--parallel 1 admin_views.test_nav admin_views.new one")
-    assert "END_OF_TEST_PATCH" in run.stdout
+    assert "END_OF_PATCH" in run.stdout
     assert "a = 2" in run.stdout
     assert (folder / "test_nav.py").read_text() == "a = 1\n"  # restored
 
