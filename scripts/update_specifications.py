@@ -73,11 +73,13 @@ def render(document: Mapping[str, Any]) -> str:
 def swe_bench(_: str) -> Fields:
     """Return the Python repositories of the swebench package, which has them up to version 4."""
     constants = importlib.import_module("swebench.harness.constants.python")
+    endings = importlib.import_module("swebench.harness.constants").MAP_REPO_TO_EXT
     parsers = importlib.import_module("swebench.harness.log_parsers.python").MAP_REPO_TO_PARSER_PY
     return {
         "source": f"swebench {importlib.metadata.version('swebench')}",
         "image": "swebench/sweb.eval.x86_64.{id}:latest",
         "double_underscore": "_1776_",
+        "not_python": sorted(repository for repository, ending in endings.items() if ending != "py"),
         "repositories": _repositories(
             constants.MAP_REPO_VERSION_TO_SPECS_PY, parsers, constants, str, _all_repositories
         ),

@@ -3,34 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, get_args
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hone.cli.errors import FAILED, UsageError
+from hone.cli.errors import UsageError
+from hone.cli.import_tasks import FORMAT_HELP, RowFormat, import_tasks
 from hone.cli.mine import mine
 from hone.cli.mutate import mutate
 from hone.cli.options import JsonOption, RecipeArgument, SetOption, Split
 from hone.cli.validate import validate
-from hone.tasks.gradeability import Gradeability
 
 if TYPE_CHECKING:
-    from hone.cli.import_report import RowReport
     from hone.tasks.splits import Splits
     from hone.types import Task
-
-RowFormat = Literal[
-    "hone",
-    "swe-bench",
-    "swe-gym",
-    "swe-smith",
-    "swe-rebench",
-    "r2e-gym",
-    "slime",
-    "kodcode",
-    "debugging",
-]
-_SHOWN = 20  # rejected rows printed
 
 app = typer.Typer(help="Inspect, validate, generate and convert tasks.", no_args_is_help=True)
 
@@ -87,95 +73,7 @@ def generate(
     typer.echo(f"{out}: {sizes}.")
 
 
-_FORMATS = f"Format of the rows: {', '.join(get_args(RowFormat))}"
-FormatOption = Annotated[RowFormat, typer.Option(metavar="NAME", help=f"{_FORMATS}.")]
-
-
-@app.command("import")
-def import_(
-    source: Annotated[
-        str,
-        typer.Argument(
-            metavar="SOURCE",
-            help="A .jsonl, .json or .parquet file, a folder of .parquet, or a data set of the hub.",
-        ),
-    ],
-    format: Annotated[
-        RowFormat | None,
-        typer.Option(metavar="NAME", help=f"{_FORMATS}; default: by the columns of each row."),
-    ] = None,
-    out: Annotated[
-        Path | None,
-        typer.Option("--out", "-o", metavar="FILE", help="The JSONL file of tasks to write."),
-    ] = None,
-    report: Annotated[
-        bool,
-        typer.Option("--report", help="Print which rows can be graded, why not, and statistics."),
-    ] = False,
-    split: Annotated[str | None, typer.Option(metavar="SET", help="Split of a folder or data set.")] = None,
-    ids: Annotated[
-        Path | None,
-        typer.Option(
-            "--instance-ids",
-            "--ids",
-            metavar="NAME|FILE",
-            help="Only the tasks of a list: a file with one id per line, or django-train-201.",
-        ),
-    ] = None,
-    repo: Annotated[
-        list[str] | None,
-        typer.Option(metavar="OWNER/NAME", help="Only tasks of this repository; may be repeated."),
-    ] = None,
-    limit: Annotated[int | None, typer.Option(min=1, metavar="N", help="Maximum number of tasks.")] = None,
-    seed: Annotated[int | None, typer.Option(metavar="N", help="Shuffle the tasks with this seed.")] = None,
-    timeout_s: Annotated[
-        float | None,
-        typer.Option(min=1, metavar="SECONDS", help="Time limit of the tests; default: the data set's own."),
-    ] = None,
-    as_json: JsonOption = False,
-) -> int:
-    """Convert the rows of a data set into tasks, and refuse those that can never be graded.
-
-    Prints the reason for each refused row. Exit code 1 if no row is usable.
-
-    [bold]Example[/bold]: hone tasks import verified.parquet --format swe-bench -o tasks.jsonl
-
-    [bold]Example[/bold]: hone tasks import verified.parquet --report
-    """
-    from hone.cli.import_report import assess_rows, print_report, report_json
-    from hone.cli.output import print_json
-    from hone.tasks.files import import_rows, read_source
-    from hone.tasks.formats import FORMATS, save
-    from hone.tasks.settings import SelectSettings
-    from hone.tasks.sources import limit_time, select
-
-    if out is None and not report:
-        raise UsageError("-o is missing: pass the file of tasks to write, or --report")
-    chosen = SelectSettings(repositories=tuple(repo or ()), ids_file=ids, limit=limit, seed=seed)
-    imported = import_rows(read_source(source, split), FORMATS[format] if format else None)
-    rows, usable = assess_rows(imported)
-    refused = [each for each in rows if each.status is Gradeability.REFUSED]
-    tasks = list(select(usable, chosen)) if usable else []
-    if timeout_s is not None:
-        tasks = list(limit_time(tasks, timeout_s))
-    if tasks and out is not None:
-        save(tasks, out)
-    left_out = len(usable) - len(tasks)
-    if as_json:
-        counts = {"tasks": len(tasks), "repeated": imported.repeated, "left_out": left_out}
-        named = [{"row": each.row, "id": each.id, "reason": each.reason} for each in refused]
-        print_json({**counts, "refused": named, **(report_json(rows, tasks) if report else {})})
-        return 0 if tasks else FAILED
-    if report:
-        print_report(rows, tasks)
-    else:
-        _print_refusals(source, refused)
-    not_selected = f", {left_out} not selected" if chosen != SelectSettings() else ""
-    typer.echo(
-        f"{out if tasks and out else source}: {len(tasks)} tasks; {len(refused)} rows refused, "
-        f"{imported.repeated} repeated{not_selected}."
-    )
-    return 0 if tasks else FAILED
+FormatOption = Annotated[RowFormat, typer.Option(metavar="NAME", help=f"{FORMAT_HELP}.")]
 
 
 @app.command()
@@ -203,14 +101,6 @@ def export(
     if lists is not None:
         write_lists(tasks, lists)
     typer.echo(f"{out}: {len(tasks)} rows.")
-
-
-def _print_refusals(source: str, refused: list[RowReport]) -> None:
-    for each in refused[:_SHOWN]:
-        name = f" ({each.id})" if each.id else ""
-        typer.echo(f"{source}: row {each.row}{name}: {each.reason}", err=True)
-    if len(refused) > _SHOWN:
-        typer.echo(f"{source}: and {len(refused) - _SHOWN} more; all with --json", err=True)
 
 
 def _splits(recipe: Path | None, sets: list[str]) -> Splits:
@@ -243,5 +133,6 @@ def _find(splits: Splits, wanted: str, split: Split) -> Task:
     return tasks[int(wanted)]
 
 
+app.command("import")(import_tasks)
 for command in (validate, mine, mutate):
     app.command()(command)

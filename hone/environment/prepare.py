@@ -21,6 +21,7 @@ from hone.environment.settings import EnvironmentSettings
 from hone.sandbox.contract import Provider, Sandbox, SandboxError, SandboxSpec
 from hone.tasks.errors import TaskError
 from hone.tasks.formats import digest, r2e
+from hone.tasks.formats.swebench import seeded_bug
 from hone.tasks.workspace import prepare
 from hone.types import Task
 
@@ -87,7 +88,8 @@ async def prepare_workspace(task: Task, provider: Provider, cache: Path) -> Path
     """
     if not has_own_repository(task.environment):
         return await asyncio.to_thread(prepare, task, cache)
-    target = cache / digest([task.environment.image, task.environment.workdir, task.environment.commit])
+    parts = [task.environment.image, task.environment.workdir, task.environment.commit]
+    target = cache / digest([*parts, *filter(None, [seeded_bug(task)])])
     if not (target / _DONE).is_file():
         async with _locked(cache / f".{target.name}.lock"):
             if not (target / _DONE).is_file():
@@ -123,6 +125,7 @@ async def _take_base(task: Task, provider: Provider, target: Path) -> None:
             found = await sandbox.exec(["git", "cat-file", "-e", f"{environment.commit}^{{commit}}"])
             if found.exit_code != 0:
                 raise TaskError(f"{no_repository} with commit {environment.commit} in {environment.workdir}")
+        await _seed_bug(sandbox, task)
         made = await sandbox.exec(
             ["bash", "-c", _TAKE_BASE, "base", environment.workdir, base, *_hidden_files(task)],
             timeout_s=TIMEOUT_S,
@@ -158,11 +161,27 @@ async def start_agent_sandbox(
     )
     if environment.layer is None:
         try:
+            await _seed_bug(sandbox, task)
             await _hide_fix(sandbox, task)
         except BaseException:
             await sandbox.close()
             raise
     return sandbox
+
+
+async def _seed_bug(sandbox: Sandbox, task: Task) -> None:
+    """Bring the bug of a task into the tree, unless the image has it already. Raises SandboxError."""
+    if not (bug := seeded_bug(task)):
+        return
+    script = 'cat > "$1"; git apply "$1" || git apply --reverse --check "$1"; code=$?; rm -f "$1"; exit $code'
+    done = await sandbox.exec(
+        ["bash", "-c", script, "bug", "/tmp/bug.diff"],  # noqa: S108 - in a sandbox of its own
+        stdin=bug.encode("utf-8", "surrogateescape"),
+        env=GIT_ENV,
+        timeout_s=TIMEOUT_S,
+    )
+    if done.exit_code != 0:
+        raise SandboxError(f"task {task.id}: its bug cannot be brought into its image: {done.ending}")
 
 
 async def _hide_fix(sandbox: Sandbox, task: Task) -> None:

@@ -22,6 +22,7 @@ from hone.grading.rules import (
     find_parser,
     reads_pytest,
 )
+from hone.grading.script_text import check_verdicts
 from hone.grading.titles import can_name
 from hone.tasks.workspace import is_local
 from hone.types import Checks, Task
@@ -110,6 +111,8 @@ def compile_plan(task: Task) -> GradingPlan:
             "script or is to run without its image"
         )
     reads_log = script is not None and not isinstance(command, TestCommand)
+    if script is not None and reads_log:
+        check_verdicts(checks.script, script.test, checks.named_tests)
     return GradingPlan(
         task=task,
         job=job,

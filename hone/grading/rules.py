@@ -14,6 +14,7 @@ from enum import StrEnum
 from types import SimpleNamespace
 from typing import Any
 
+from hone.grading import edition4
 from hone.grading.errors import GraderError, LogRefused, MissingExtra
 from hone.tasks.formats import r2e
 from hone.types import Task
@@ -29,8 +30,9 @@ _PASSING = frozenset({"PASSED", "XFAIL"})
 class Edition(StrEnum):
     """Edition of the harness.
 
-    V5 counts a skipped fail-to-pass test as failed and a skipped pass-to-pass test as kept, and matches ids
-    that are cut off in their parameters by their beginning. V4 does not count skipped tests.
+    V5 counts a skipped fail-to-pass test as failed and a skipped pass-to-pass test as kept, matches ids that
+    are cut off in their parameters by their beginning, and refuses a log unless something shows that tests
+    ran. V4 does not count skipped tests, and some of its parsers are others; it is for Python repositories.
     """
 
     V4 = "4"
@@ -146,8 +148,13 @@ OWN = "pytest"  # pytest's own ids, without a parser
 Parser = Callable[[str, Any], dict[str, str]]
 
 
-def find_parser(name: str) -> Parser:
-    """Return R2E-Gym's parser, or one of the `swebench` package by name. Raises GraderError, MissingExtra."""
+def find_parser(name: str, edition: Edition = Edition.V5) -> Parser:
+    """Return R2E-Gym's parser, or one of the `swebench` package by name.
+
+    Raises:
+        MissingExtra: the package is not installed.
+        GraderError: there is no such parser, or not in this edition.
+    """
     if name == r2e.PARSER:
         return lambda log, _: r2e.parse_log(log)
     try:
@@ -158,7 +165,12 @@ def find_parser(name: str) -> Parser:
         raise GraderError(
             f"there is no log parser {name!r}; swebench has {', '.join(sorted(PARSER_REGISTRY))}"
         )
-    return PARSER_REGISTRY[name]
+    found = PARSER_REGISTRY[name]
+    if edition is Edition.V5:
+        return found
+    if not found.__module__.endswith(".python"):
+        raise GraderError(f"edition 4 is for Python repositories, and {name} is not: use edition 5")
+    return edition4.PARSERS.get(found.__name__, found)
 
 
 _PYTEST = ("parse_log_pytest", "parse_log_pytest_options", "parse_log_pytest_v2", "parse_log_seaborn",
@@ -217,10 +229,10 @@ def read_log(
     statuses = parser(inside, about)
     if strict:
         statuses = _worst(inside, parser, about, statuses)
-    if edition is Edition.V4:
-        return statuses
     if not statuses:  # some runners write around the markers
         statuses = parser(text, about)
+    if edition is Edition.V4:
+        return statuses
     if not statuses and not _shows_that_tests_ran(text):
         raise LogRefused("the log names no test, and nothing shows that any ran")
     code = re.search(rf"{re.escape(EXIT_CODE)}:\s*(-?\d+)", text)

@@ -220,7 +220,8 @@ def grade_log(task: Task, text: str, edition: Edition = Edition.V5) -> Report:
     if checks.rule not in set(Rule):
         known = ", ".join(Rule)
         raise GraderError(f"task {task.id}: there is no rule {checks.rule!r}; rules are {known}")
-    statuses = read_log(text, find_parser(checks.parser), edition=edition, strict=True, **describe(task))
+    parser = find_parser(checks.parser, edition)
+    statuses = read_log(text, parser, edition=edition, strict=True, **describe(task))
     rule = Rule(checks.rule)
     return count(statuses, checks.fail_to_pass, checks.pass_to_pass, rule=rule, edition=edition)
 

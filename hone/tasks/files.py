@@ -161,7 +161,10 @@ def _task(row: Row | TaskError, format: Format | None) -> Task:
             kept[name] = plain(value)
         except TaskError as error:
             raise TaskError(f"`{name}`: {error}") from None
-    return (format or detect(kept)).read(kept)
+    task = (format or detect(kept)).read(kept)
+    if task.id in ("", ".", "..") or "/" in task.id or not task.id.isprintable():
+        raise TaskError(f"its id {task.id!r} cannot name a directory")
+    return task
 
 
 def _read_folder(path: Path, split: str | None) -> Iterator[Row | TaskError]:

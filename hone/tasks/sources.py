@@ -11,6 +11,7 @@ from pathlib import Path
 from hone.tasks.curriculum import generate
 from hone.tasks.errors import TaskError, first_few
 from hone.tasks.files import read_source, tasks_of
+from hone.tasks.formats.pytest_ids import test_names
 from hone.tasks.published import INSTANCE_LISTS, instance_list
 from hone.tasks.settings import SelectSettings, TasksSettings
 from hone.tasks.splits import Splits, check_disjoint
@@ -68,7 +69,9 @@ def check_proven(settings: TasksSettings, tasks: Sequence[Task]) -> None:
 
 
 def check_complete(task: Task) -> None:
-    """Raise TaskError for a task that can never be graded: no repository, no tests, tests without a file.
+    """Raise TaskError for a task that can never be graded.
+
+    It has no repository or no tests, or the file of a test does not exist or is not Python.
 
     The content of images and local repositories is not checked.
     """
@@ -79,12 +82,16 @@ def check_complete(task: Task) -> None:
         raise TaskError(f"task {task.id}: its environment names no commit of {image.removeprefix('repo:')}")
     if image != "host":
         return
-    files = {*tree(task), *task.checks.test_files}
-    for test in (*task.checks.fail_to_pass, *task.checks.pass_to_pass):
-        if test.split("::")[0] not in files:
+    files = {**tree(task), **task.checks.test_files}
+    for file in dict.fromkeys(test.split("::")[0] for test in task.checks.named_tests):
+        if file not in files:
             raise TaskError(
-                f"task {task.id}: the file of test {test} is neither in `test_files` nor in the repository"
+                f"task {task.id}: the test file {file} is neither in `test_files` nor in the repository"
             )
+        try:
+            test_names(files[file])
+        except TaskError as error:
+            raise TaskError(f"task {task.id}: {file}: {error}") from None
 
 
 def load_all(source: str | Path) -> list[Task]:

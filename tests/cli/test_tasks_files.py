@@ -12,7 +12,8 @@ import pytest
 
 from hone.cli import main
 from hone.tasks.files import read_rows, write_rows
-from tests.tasks.test_formats_rows import ROWS, SWE
+from hone.tasks.published import instance_list
+from tests.tasks.test_formats_rows import KODCODE, ROWS, SWE
 
 Hone = Callable[..., tuple[int, str, str]]
 
@@ -29,7 +30,7 @@ def hone(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> 
 
 
 def some_rows(number: int) -> list[dict[str, Any]]:
-    repos = ("django/django", "sympy/sympy")
+    repos = ("pallets/flask", "sympy/sympy")
     return [
         {**SWE, "instance_id": f"t__t-{i}", "repo": repos[i % 2], "image": f"me/x:{i}"} for i in range(number)
     ]
@@ -96,7 +97,7 @@ def test_repository_limit_and_seed_choose_too(hone: Hone, tmp_path: Path) -> Non
     code, out, _ = hone(*begin, "--repo", "sympy/sympy", "--limit", "3", "--json")
     assert (code, json.loads(out)["left_out"]) == (0, 17)
     assert ids(tasks) == ["t__t-1", "t__t-3", "t__t-5"]
-    hone(*begin, "--repo", "sympy/sympy", "--repo", "django/django", "--seed", "7")
+    hone(*begin, "--repo", "sympy/sympy", "--repo", "pallets/flask", "--seed", "7")
     first = ids(tasks)
     assert first != sorted(first)
     hone(*begin, "--seed", "7")
@@ -143,3 +144,48 @@ def test_empty_file_gives_one_sentence(hone: Hone, tmp_path: Path, name: str, co
     assert not out.exists()
     assert "unexpected error" not in warned
     assert name in said + warned
+
+
+DJANGO = {**SWE, "instance_id": "django__django-7530", "repo": "django/django", "image": "me/x:7530"}
+
+
+def test_report_says_of_each_row_whether_it_can_be_graded(hone: Hone, tmp_path: Path) -> None:
+    rows, tasks = tmp_path / "rows.jsonl", tmp_path / "tasks.jsonl"
+    del (unscripted := dict(DJANGO))["install_config"]
+    write_rows([*some_rows(2), unscripted, {"instance_id": "x"}, KODCODE], rows)
+    code, out, _ = hone("tasks", "import", rows, "--report", "--json", "-o", tasks)
+    found = json.loads(out)
+    assert code == 0
+    assert found["gradeability"] == {"gradeable": 1, "needs_image": 2, "needs_extra": 0, "refused": 2}
+    by_row = {each["row"]: each for each in found["rows"]}
+    assert sorted(by_row) == [1, 2, 3, 4, 5]
+    assert "do not run with pytest" in by_row[3]["reason"]
+    assert "match no known data set" in by_row[4]["reason"]
+    assert ids(tasks) == ["t__t-0", "t__t-1", "Leetcode_1_I"]
+    assert found["statistics"]["tasks"] == 3
+    code, said, _ = hone("tasks", "import", rows, "--report")
+    assert code == 0
+    assert "do not run with pytest" in said
+    assert "swe-bench-verified" in said
+
+
+def test_published_instance_list_chooses_by_its_name(hone: Hone, tmp_path: Path) -> None:
+    rows, tasks = tmp_path / "rows.jsonl", tmp_path / "tasks.jsonl"
+    listed = instance_list("django-train-201")
+    write_rows([{**DJANGO, "instance_id": name, "image": f"me/{name}"} for name in [*listed, "o__n-1"]], rows)
+    code, said, _ = hone("tasks", "import", rows, "--instance-ids", "django-train-201", "-o", tasks)
+    assert (code, said.count("201 tasks")) == (0, 1)
+    assert ids(tasks) == listed
+
+
+def test_time_limit_of_imported_tasks_can_be_set(hone: Hone, tmp_path: Path) -> None:
+    rows, tasks = tmp_path / "rows.jsonl", tmp_path / "tasks.jsonl"
+    write_rows(some_rows(1), rows)
+    assert hone("tasks", "import", rows, "--timeout-s", "90", "-o", tasks)[0] == 0
+    assert json.loads(tasks.read_text())["checks"]["timeout_s"] == 90
+
+
+def test_import_without_a_file_to_write_needs_a_report(hone: Hone, tmp_path: Path) -> None:
+    code, _, said = hone("tasks", "import", tmp_path / "rows.jsonl")
+    assert code == 2
+    assert "--report" in said

@@ -10,6 +10,7 @@ from hone.agents import ScaffoldError
 from hone.config import ConfigError, make_plan, resolve
 from hone.config.shapes import folder_shape, tiny_shape
 from hone.policy.settings import TinyModelSettings
+from hone.tasks.errors import TaskError
 
 MODEL = {
     "vocab_size": 1000,
@@ -84,3 +85,24 @@ def test_planned_parameter_count_equals_the_model(tmp_path: Path, tied: bool):
             vocab_size=1000, hidden_size=64, layers=2, heads=4, kv_heads=2, head_dim=16, intermediate_size=128
         )
         assert tiny_shape(tiny).parameters == real
+
+
+def test_plan_rejects_tasks_that_cannot_be_graded(recipe: Path, tmp_path: Path):
+    checks = {"fail_to_pass": ["test_a (m.T)"], "pass_to_pass": [], "test_files": {}, "gold_patch": ""}
+    task = {
+        "id": "django__django-1",
+        "problem": "It fails.",
+        "environment": {"image": "docker://me/x", "repo": "django/django"},
+        "checks": {**checks, "parser": "parse_log_django"},
+        "source": "swe-bench",
+    }
+    source = tmp_path / "tasks.jsonl"
+    source.write_text(json.dumps(task))
+    settings = resolve(recipe, [f"tasks.source={source}"])
+    with pytest.raises(TaskError, match=r"django__django-1: its tests do not run with pytest.*--report"):
+        make_plan(settings, "train")
+    assert make_plan(settings, "eval").tasks["train"] == 1  # an evaluation has other tasks
+    script = ": '>>>>> Start Test Output'\n./tests/runtests.py m\n: '>>>>> End Test Output'\n"
+    task["checks"] = {**task["checks"], "script": script}
+    source.write_text(json.dumps(task))
+    assert make_plan(settings, "train").tasks["train"] == 1

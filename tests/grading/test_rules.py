@@ -94,9 +94,39 @@ def test_log_of_an_incomplete_run_is_refused(text: str, reason: str) -> None:
 def test_text_outside_the_markers_counts_only_without_text_inside() -> None:
     parser = find_parser("parse_log_pytest")
     outside = _log("", after="PASSED t.py::a")
-    assert read_log(outside, parser) == {"t.py::a": "PASSED"}
-    assert read_log(outside, parser, edition=Edition.V4) == {}
+    for edition in Edition:
+        assert read_log(outside, parser, edition=edition) == {"t.py::a": "PASSED"}
     assert read_log(_log("FAILED t.py::a", after="PASSED t.py::a"), parser) == {"t.py::a": "FAILED"}
+
+
+@pytest.mark.parametrize(
+    ("parser", "line", "test_4", "test_5"),
+    [
+        ("parse_log_pytest", "SKIPPED [1] t.py:3: no", {"[1]": "SKIPPED"}, {}),
+        ("parse_log_flask", "FAILED t.py::a - no", {"t.py::a": "FAILED"}, {"t.py::a": "FAILED"}),
+        ("parse_log_requests", "PASSED t.py::a[/b/c]", {"t.py::a[/c]": "PASSED"}, {"t.py::a[/c]": "PASSED"}),
+        ("parse_log_astropy", "PASSED t.py::a[b c]", {"t.py::a[b": "PASSED"}, {"t.py::a[b c]": "PASSED"}),
+        ("parse_log_astropy", "t.py::a[b c] PASSED", {"t.py::a[b": "c]"}, {"t.py::a[b c]": "PASSED"}),
+        ("parse_log_astropy", "\x1b[31mERROR\x1b[0m t.py::a", {"t.py::a": "ERROR"}, {"t.py::a": "ERROR"}),
+        (
+            "parse_log_matplotlib",
+            "PASSED t.py::a[MouseButton.LEFT]",
+            {"t.py::a[1]": "PASSED"},
+            {"t.py::a[1]": "PASSED"},
+        ),
+        ("parse_log_sympy", "test_a ok", {"test_a": "PASSED"}, {"test_a": "PASSED"}),
+    ],
+)
+def test_editions_read_a_line_as_their_packages_do(
+    parser: str, line: str, test_4: dict[str, str], test_5: dict[str, str]
+) -> None:
+    assert find_parser(parser, Edition.V4)(line, None) == test_4
+    assert find_parser(parser, Edition.V5)(line, None) == test_5
+
+
+def test_edition_4_is_refused_for_other_languages() -> None:
+    with pytest.raises(GraderError, match="for Python repositories"):
+        find_parser("parse_log_maven", Edition.V4)
 
 
 def test_unknown_parser_is_named() -> None:

@@ -137,3 +137,17 @@ def test_curriculum_can_be_selected() -> None:
     whole = load_splits(TasksSettings(**small))
     part = load_splits(TasksSettings(**small, select=SelectSettings(limit=3)))
     assert (part.train, part.test) == (whole.train[:3], ())
+
+
+def test_published_list_is_read_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert len(read_ids(Path("django-train-201"))) == 201
+    monkeypatch.chdir(tmp_path)
+    Path("django-train-201").write_text("mine\n")
+    assert read_ids(Path("django-train-201")) == ["mine"]
+
+
+def test_one_time_limit_replaces_those_of_all_tasks(tmp_path: Path) -> None:
+    save(TASKS, tmp_path / "tasks.jsonl")
+    chosen = TasksSettings(source=str(tmp_path / "tasks.jsonl"), timeout_s=300)
+    assert {task.checks.timeout_s for task in load_splits(chosen).train} == {300.0}
+    assert {task.checks.timeout_s for task in TASKS} == {1800.0}

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import subprocess
+import sys
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +36,7 @@ new file mode 100644
 --- /dev/null
 +++ b/tests/admin_views/new one.py
 @@ -0,0 +1 @@
-+END_OF_TEST_PATCH
++END_OF_PATCH
 diff --git a/tests/admin_views/data.json b/tests/admin_views/data.json
 --- a/tests/admin_views/data.json
 +++ b/tests/admin_views/data.json
@@ -179,7 +182,7 @@ def test_script_applies_the_test_patch_and_runs_the_tests(tmp_path: Path) -> Non
     script = script.replace("source /opt/miniconda3/bin/activate\nconda activate testbed", "true")
     run = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True)
     assert run.stdout.splitlines()[0].endswith("--parallel 1 admin_views.test_nav admin_views.new one")
-    assert "END_OF_TEST_PATCH" in run.stdout
+    assert "END_OF_PATCH" in run.stdout
     assert "a = 2" in run.stdout
     assert (folder / "test_nav.py").read_text() == "a = 1\n"  # restored
 
@@ -206,3 +209,27 @@ def test_published_row_has_specification_and_script(file: str, number: int) -> N
     imported = import_rows(rows)
     assert len(imported.tasks) == number
     assert all(task.checks.script for task in imported.tasks)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(
+    ("data_set", "packages"),
+    [("swe-bench", ["swebench==4.1.0"]), ("swe-smith", ["swebench==4.1.0", "swesmith==0.0.9"])],
+)
+def test_data_equal_the_published_package(data_set: str, packages: list[str], tmp_path: Path) -> None:
+    """The package without its requirements: those of edition 5 serve it."""
+    install = ["uv", "pip", "install", "-q", "--no-deps", "--target", str(tmp_path), *packages]
+    done = subprocess.run([sys.executable, "-m", *install], capture_output=True, text=True)
+    if done.returncode != 0:
+        pytest.skip(f"{packages[-1]} cannot be installed here: {done.stderr.strip().splitlines()[-1]}")
+    script = Path(__file__).parents[2] / "scripts" / "update_specifications.py"
+    made = subprocess.run(
+        [sys.executable, str(script), data_set, "--print"],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        cwd=tmp_path,
+    )
+    shipped = resources.files("hone.tasks.specifications") / "data" / f"{data_set}.json"
+    assert made.stdout == shipped.read_text("utf-8")

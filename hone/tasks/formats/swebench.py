@@ -16,6 +16,7 @@ from hone.tasks.specifications import (
     evaluation_script,
     find_specification,
     image_name,
+    is_other_language,
     parser_of,
 )
 from hone.types import Checks, Environment, Task
@@ -36,13 +37,20 @@ def to_task(row: Row, source: str) -> Task:
     repo = text(row, "repo")
     specification = find_specification(row, source)
     script = text(row, "eval_script", "")
+    if is_other_language(repo) and not (script and text(row, "log_parser", "")):
+        raise TaskError(
+            f"{repo} is not a Python repository, so its row needs `eval_script` and `log_parser` (edition 5)"
+        )
     if not script and specification is not None and specification.test_command:
         script = evaluation_script(specification, row)
     return Task(
         id=text(row, "instance_id"),
         problem=text(row, "problem_statement"),
         environment=Environment(
-            image=f"docker://{image_of(row, source)}", repo=repo, commit=text(row, "base_commit", "")
+            image=f"docker://{image_of(row, source)}",
+            repo=repo,
+            # SWE-smith's is of a branch, which its images need not have
+            commit="" if source == "swe-smith" else text(row, "base_commit", ""),
         ),
         checks=Checks(
             fail_to_pass=fail_to_pass,
@@ -67,7 +75,7 @@ def to_row(task: Task) -> Row:
     return {
         "instance_id": task.id,
         "repo": environment.repo,
-        "base_commit": environment.commit,
+        **({} if task.source == "swe-smith" else {"base_commit": environment.commit}),
         "patch": _patch(checks.gold_patch, task.source),
         "test_patch": checks.test_patch,
         "problem_statement": task.problem,
@@ -102,6 +110,12 @@ def data_set(row: Row) -> str:
     if row.get("install_config") is not None:
         return "swe-rebench"
     return "swe-gym" if isinstance(repo, str) and repo in _SWE_GYM else "swe-bench"
+
+
+def seeded_bug(task: Task) -> str:
+    """Return the patch that brings a bug into the image's repository: SWE-smith's images do not have it."""
+    in_image = task.environment.image.startswith(("docker://", "rootfs:"))
+    return reverse(task.checks.gold_patch) if task.source == "swe-smith" and in_image else ""
 
 
 def origin(environment: Environment) -> tuple[str, str] | None:

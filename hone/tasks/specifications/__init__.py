@@ -7,7 +7,12 @@ Multimodal and Multilingual in other languages.
 
 from __future__ import annotations
 
-from hone.tasks.specifications.lookup import find_specification, image_name, parser_of
+from hone.tasks.specifications.lookup import (
+    find_specification,
+    image_name,
+    is_other_language,
+    parser_of,
+)
 from hone.tasks.specifications.record import ENVIRONMENT_FILE, REQUIREMENTS_FILE, Specification
 from hone.tasks.specifications.script import evaluation_script, test_directives
 
@@ -18,6 +23,7 @@ __all__ = [
     "evaluation_script",
     "find_specification",
     "image_name",
+    "is_other_language",
     "parser_of",
     "test_directives",
 ]

@@ -47,6 +47,11 @@ def parser_of(repo: str) -> str | None:
     return None
 
 
+def is_other_language(repo: str) -> bool:
+    """Return whether a repository of SWE-bench is not in Python: its rows need a script and a parser."""
+    return repo in _document("swe-bench")["not_python"]
+
+
 def image_name(source: str, identifier: str) -> str | None:
     """Return the image of an instance by the rule of its data set, without registry; None without a rule."""
     if source == "swe-rebench":

@@ -27,7 +27,7 @@ def evaluation_script(specification: Specification, row: Mapping[str, Any]) -> s
     """Return a script as rows of edition 5 have it: it installs, applies the test patch and runs the tests.
 
     It prints the markers of the test output and runs in the image of the row. SWE-smith's rows have no test
-    patch; their images hold the tests.
+    patch: their images hold the tests, and the script commits the bug, unless the image has it already.
 
     Raises:
         TaskError: the row names no test to run, or the harness has no test command.
@@ -37,9 +37,10 @@ def evaluation_script(specification: Specification, row: Mapping[str, Any]) -> s
     patch = text(row, "test_patch", "")
     command = " ".join([specification.test_command, *test_directives(specification, row)])
     lines = [_ACTIVATE, f"cd {_WORKDIR}", *specification.eval_commands]
+    lines.append(f"git config --global --add safe.directory {_WORKDIR}")
     if specification.data_set == "swe-smith":
-        return _script(lines, command, [])
-    lines += [f"git config --global --add safe.directory {_WORKDIR}", f"cd {_WORKDIR}", _ACTIVATE]
+        return _script([*lines, *_seed_bug(text(row, "patch", ""))], command, [])
+    lines += [f"cd {_WORKDIR}", _ACTIVATE]
     if specification.install:
         lines.append(specification.install)
     reset = _reset(text(row, "base_commit", "HEAD"), patch)
@@ -82,6 +83,14 @@ def _module(path: str) -> str:
     return path.removesuffix(".py").removeprefix("tests/").replace("/", ".")
 
 
+def _seed_bug(patch: str) -> list[str]:
+    if not patch:
+        return []
+    end = _delimiter(patch)
+    commit = "git -c user.name=Hone -c user.email=hone@localhost commit -qam 'The bug.'"
+    return [f"git apply -v - <<'{end}' && {commit}\n{patch}\n{end}"]
+
+
 def _reset(commit: str, patch: str) -> list[str]:
     """Return the command that restores the files of the test patch which the commit has."""
     files = list(dict.fromkeys(_KEPT.findall(patch)))
@@ -90,7 +99,7 @@ def _reset(commit: str, patch: str) -> list[str]:
 
 def _delimiter(patch: str) -> str:
     """Return the end of a here-document, which is no line of the patch."""
-    name = "END_OF_TEST_PATCH"
+    name = "END_OF_PATCH"
     while name in patch:
         name += "_"
     return name
