@@ -125,6 +125,7 @@ def _resolve(uv: _Uv, steps: Sequence[Step], tree: Path, days: _Days) -> tuple[t
     chosen: list[str] = []
     names: list[str] = []
     missing: list[str] = []
+    source: list[str] = []  # of the project, once a step has installed it
     for step in [*steps, Step(requirements=("pytest",), official=True)]:
         wanted = list(step.requirements)
         if step.optional:
@@ -132,7 +133,8 @@ def _resolve(uv: _Uv, steps: Sequence[Step], tree: Path, days: _Days) -> tuple[t
             missing += absent
         own = {canonicalize_name(_name(line)) for line in wanted}
         earlier = [name for name in names if canonicalize_name(name) not in own]
-        source = uv.sources(tree, step.extras) if step.project else []
+        if step.project:
+            source = uv.sources(tree, step.extras)
         chosen = uv.compile("steps", [*wanted, *earlier], [*days.options(), *source], preferred=chosen)
         names += [_name(line) for line in wanted]
     return tuple(sorted(chosen)), missing
