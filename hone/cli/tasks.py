@@ -1,4 +1,4 @@
-"""`hone tasks show | generate | import | export | validate | mine | mutate`"""
+"""`hone tasks show | generate | import | export | validate | doctor | mine | mutate`"""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, get_args
 
 import typer
 
+from hone.cli.doctor_tasks import doctor
 from hone.cli.errors import FAILED, UsageError
 from hone.cli.mine import mine
 from hone.cli.mutate import mutate
@@ -243,5 +244,5 @@ def _find(splits: Splits, wanted: str, split: Split) -> Task:
     return tasks[int(wanted)]
 
 
-for command in (validate, mine, mutate):
+for command in (validate, doctor, mine, mutate):
     app.command()(command)

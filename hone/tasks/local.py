@@ -22,7 +22,7 @@ from hone.utils.files import build_directory
 
 _ENDINGS = ("", ".git", ".bundle")
 _LOCK = "lock.json"
-_RULES = 2  # version of how a specification is read; a new number resolves all of them again
+_RULES = 3  # version of how a specification is read; a new number resolves all of them again
 _DESCRIBED = re.compile(r"\D*(?P<release>\d+(?:\.\d+)*)\S*-(?P<since>\d+)-g[0-9a-f]+$")
 _GENERATED = "The files that the build writes"
 

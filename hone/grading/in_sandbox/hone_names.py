@@ -196,7 +196,7 @@ class Namespace:
         ]
 
     def is_submodule(self, name: str) -> bool:
-        """Return whether a name is a submodule, which Python binds when it is imported; a test may unload it."""
+        """Return whether a name is a submodule, which its import binds; a test may unload it later."""
         full, value = f"{self.module.__name__}.{name}", vars(self.module).get(name)
         return full in sys.modules or (type(value) is types.ModuleType and value.__name__ == full)
 

@@ -21,7 +21,7 @@ SOURCES = (
 """Endings of files from which extensions are compiled."""
 LIBRARIES = (".so", ".pyd")
 _DECLARED = re.compile(
-    r"\b(?:ext_modules|Extension|cythonize|get_extensions|rust_extensions)\b|numpy\.distutils"
+    r"\b(?:ext_modules|Extension|cythonize|get_extensions|get_package_info|rust_extensions)\b|numpy\.distutils"
 )
 _TIMEOUT_S = 3600.0  # of the first build, of all extensions
 _COMPILERS = ("cc", "gcc", "clang")
@@ -30,7 +30,12 @@ _COMPILERS = ("cc", "gcc", "clang")
 def has_extensions(tree: Path) -> bool:
     """Return whether the setup.py of a tree declares compiled extensions."""
     setup = tree / "setup.py"
-    return setup.is_file() and bool(_DECLARED.search(setup.read_text("utf-8", "replace")))
+    return setup.is_file() and declares_extensions(setup.read_text("utf-8", "replace"))
+
+
+def declares_extensions(setup: str) -> bool:
+    """Return whether the text of a setup.py declares compiled extensions."""
+    return _DECLARED.search(setup) is not None
 
 
 def check_compiler() -> None:

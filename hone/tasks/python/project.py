@@ -41,11 +41,13 @@ class Project:
 
 
 def read_project(
-    tree: Path, scratch: Path, version: str, *, interpreter: Interpreter | None = None
+    tree: Path, scratch: Path, version: str, *, interpreter: Interpreter | None = None, newest: str = ""
 ) -> Project:
     """Build the project's wheel from a copy of `tree` and read it; `scratch` is an empty directory.
 
-    The interpreter is by default the one that runs Hone.
+    Args:
+        interpreter: None is the one that runs Hone.
+        newest: a day; no tool of the build is newer.
 
     The build runs code of the repository, which is the user's own. A tree with static metadata and without a
     build system is not built.
@@ -64,7 +66,7 @@ def read_project(
         extras = {extra: parse_all(lines, "pyproject.toml") for extra, lines in optional.items()}
         python = static.get("requires-python")
         return _project(static["name"], static.get("version", "0"), requirements, extras, python, interpreter)
-    return _built(_wheel(tree, scratch, version or _declared_version(tree), interpreter), interpreter)
+    return _built(_wheel(tree, scratch, version or _declared_version(tree), interpreter, newest), interpreter)
 
 
 def read_toml(path: Path) -> dict[str, Any]:
@@ -102,11 +104,12 @@ def _declared_version(tree: Path) -> str:
     return declared or "0.0.0"
 
 
-def _wheel(tree: Path, scratch: Path, version: str, interpreter: Interpreter) -> Path:
+def _wheel(tree: Path, scratch: Path, version: str, interpreter: Interpreter, newest: str) -> Path:
     sources, built = scratch / "sources", scratch / "built"
     ignored = shutil.ignore_patterns(*NO_SOURCES)
     shutil.copytree(tree, sources, symlinks=True, ignore=ignored)  # builds write into the source directory
     command = ["build", "--wheel", "--out-dir", str(built), str(sources)]
+    command += ["--exclude-newer", newest] if newest else []
     try:
         run_uv(
             command,

@@ -25,6 +25,7 @@ from hone.types import Build
 # Day on which each harness was published: its images hold the packages of that time.
 _PUBLISHED = {"swe-bench": "2025-09-11", "swe-gym": "2024-12-31", "swe-smith": "2025-06-30"}
 _RUNNER = ("pytest", "pluggy", "iniconfig", "attrs", "packaging", "exceptiongroup", "tomli")
+_TOOLS = ("setuptools", "wheel")  # of builds, which the interpreter decides rather than the day of a commit
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]*")
 _FAILURE = "what its specification installs cannot be resolved"
 
@@ -74,7 +75,7 @@ def lock_specified(tree: Path, specification: Specification, *, version: str, da
         project = (
             _described(edited, specification, version)
             if compiled
-            else read_project(edited, folder, version, interpreter=interpreter)
+            else read_project(edited, folder, version, interpreter=interpreter, newest=days.published)
         )
         uv = _Uv(interpreter=interpreter, scratch=Path(scratch), env=pretended_version(version))
         pins, missing = _resolve(uv, steps, edited, days)

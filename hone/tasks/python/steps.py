@@ -98,14 +98,18 @@ def steps_of(specification: Specification, tree: Path) -> list[Step]:
     pip = [word for item in specification.pip_packages for word in shlex.split(item)]
     if pip:
         steps.append(_pip(pip, tree))
+    check_install(specification)
     for command in _commands(specification.install):
-        if match := _PIP.fullmatch(command):
-            steps.append(_pip(shlex.split(match[1]), tree))
-        elif _SETUP.fullmatch(command):
-            steps.append(Step(project=True))
-        else:
-            raise TaskError(f"its install command `{command}` runs in its image only")
+        match = _PIP.fullmatch(command)
+        steps.append(_pip(shlex.split(match[1]), tree) if match else Step(project=True))
     return [step for step in steps if step != Step()]
+
+
+def check_install(specification: Specification) -> None:
+    """Raise TaskError for an install command that has no equivalent without an image."""
+    for command in _commands(specification.install):
+        if not (_PIP.fullmatch(command) or _SETUP.fullmatch(command)):
+            raise TaskError(f"its install command `{command}` runs in its image only")
 
 
 def installs_project(command: str) -> bool:
