@@ -121,7 +121,9 @@ def _resolve(uv: _Uv, steps: Sequence[Step], tree: Path, days: _Days) -> tuple[t
     closure = (
         [_name(pin) for pin in uv.compile("pins", pins, ["--exclude-newer", days.published])] if pins else []
     )
-    exempt = frozenset(canonicalize_name(name) for name in (*map(_name, official), *closure, *_RUNNER))
+    exempt = frozenset(
+        canonicalize_name(name) for name in (*map(_name, official), *closure, *_RUNNER, *_TOOLS)
+    )
     days = dataclasses.replace(days, exempt=exempt)
     chosen: list[str] = []
     names: list[str] = []
