@@ -37,9 +37,9 @@ from hone.types import Task, Verdict
 from hone.utils.files import default_cache_dir
 
 KINDS = ("gold", "empty", "half", "broken", "test-editing")
-LIMITS = Limits(memory_mib=4096, pids=512, disk_mib=2048, output_kib=16384)
+LIMITS = Limits(memory_mib=4096, pids=512, disk_mib=2048, output_kib=8192)
 _TIMEOUT_S = 1800.0
-_BROKEN = ("no longer Python", "raises when it is imported", "the fix backwards")  # those that apply
+_BROKEN = ("no longer Python", "raises when it is imported")  # those that apply with git alone
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,8 +81,13 @@ def _edit_tests(base: Base) -> str:
 
 
 def _first_test_file(base: Base) -> str:
-    line = next(line for line in base.task.checks.test_patch.splitlines() if line.startswith("+++ b/"))
-    return line.removeprefix("+++ b/").strip()
+    return next(name for name in test_files(base.task) if name.endswith(".py"))
+
+
+def test_files(task: Task) -> list[str]:
+    """Return the files that the test patch writes; the harness restores them before it applies the patch."""
+    lines = [line for line in task.checks.test_patch.splitlines() if line.startswith("+++ b/")]
+    return [line.removeprefix("+++ b/").split("\t")[0] for line in lines]
 
 
 async def run_plainly(task: Task, patch: str, provider: Provider, cache: Path, grader: Grader) -> str:
@@ -107,8 +112,11 @@ async def run_plainly(task: Task, patch: str, provider: Provider, cache: Path, g
         f"{link}\n: '>>>>> Start Test Output'\nset -x\n: '>>>>> Start Test Output'\nset +x\n{words}\n"
         "code=$?\nset -x\n: '>>>>> End Test Output'\nset +x\necho \">>>>> Test Exit Code: $code\"\n"
     )
+    kept = [name for name in test_files(task) if (environment.layer / name).is_file()]  # type: ignore[operator]
     async with await provider.start(spec) as sandbox:
         for text in filter(None, (patch, task.checks.test_patch)):
+            if text == task.checks.test_patch and kept:
+                await sandbox.exec(["git", "checkout", "-q", "HEAD", "--", *kept])
             applied = await sandbox.exec(["git", "apply", "--whitespace=nowarn", "-"], stdin=text.encode())
             if applied.exit_code != 0:
                 if text == patch:

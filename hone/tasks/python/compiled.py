@@ -21,8 +21,10 @@ SOURCES = (
 """Endings of files from which extensions are compiled."""
 LIBRARIES = (".so", ".pyd")
 _DECLARED = re.compile(
-    r"\b(?:ext_modules|Extension|cythonize|get_extensions|get_package_info|rust_extensions)\b|numpy\.distutils"
+    r"\b(?:ext_modules|rust_extensions)\s*=\s*(?!\[\s*\])\S"
+    r"|\b(?:Extension|cythonize|get_extensions|get_package_info)\(|\bnumpy\.distutils\b"
 )
+_ERROR = re.compile(r"(?:^|\s|:)(?:fatal )?error:|^\w*Error\b", re.IGNORECASE)
 _TIMEOUT_S = 3600.0  # of the first build, of all extensions
 _COMPILERS = ("cc", "gcc", "clang")
 
@@ -94,7 +96,4 @@ def build_in_place(tree: Path, command: str, interpreter: Interpreter, site: Pat
 def _last_error(output: str) -> str:
     """Return the most telling line of a failed build."""
     lines = [line.strip() for line in output.splitlines() if line.strip()] or ["no output"]
-    errors = [
-        line for line in lines if re.search(r"(?:^|\s|:)(?:fatal )?error:|^\w*Error\b", line, re.IGNORECASE)
-    ]
-    return (errors or lines)[-1][:300]
+    return ([line for line in lines if _ERROR.search(line)] or lines)[-1][:300]

@@ -172,12 +172,19 @@ class _Uv:
         return [line.partition(";")[0].strip() for line in out.read_text().splitlines() if "==" in line]
 
     def available(self, lines: Sequence[str], days: _Days) -> tuple[list[str], list[str]]:
-        """Return the lines that the index has as a wheel for the interpreter, and the others."""
+        """Return the lines that the index has as wheels, with all that they require, and the others."""
+        binary = ["--only-binary", ":all:", *days.options()]
+        try:
+            self.compile("all", lines, binary)
+        except TaskError:
+            pass
+        else:
+            return list(lines), []
         found: list[str] = []
         absent: list[str] = []
         for line in lines:
             try:
-                self.compile("one", [line], ["--no-deps", "--only-binary", ":all:", *days.options()])
+                self.compile("one", [*found, line], binary)
             except TaskError:
                 absent.append(line)
             else:
