@@ -1,6 +1,12 @@
 """Verdicts and their cost, side by side with the SWE-bench harness over a local Docker engine.
 
+    python benchmarks/grading.py --rows ROWS.parquet --repositories DIR [--only ID_OR_REPO ...] [--out FILE]
     python benchmarks/grading.py [--tasks TASKS.jsonl] [--harness-tasks 12] [--at-once 2] [--keep DIR]
+
+With --rows, the gold, empty, half, broken and test-editing patches of a data set's rows are graded natively,
+in the repositories of DIR, and compared with the harness's reading of the same command run plainly; see
+`benchmarks/parts/rows.py`. The exit code is 1 unless each row is resolved by its gold patch alone and equal
+test by test. --out keeps each result, and a second run goes on after them.
 
 Without a file, tasks are mined from the releases of real packages first (benchmarks/own_tasks.py, which can
 keep them in one). As many as the harness is to grade are taken, from all packages in turn. Every task has a
@@ -45,7 +51,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from benchmarks.own_tasks import SANDBOXES, mine_all
-from benchmarks.parts import harness_images
+from benchmarks.parts import harness_images, rows
 from benchmarks.parts.packages import PACKAGES
 from benchmarks.parts.predictions import KINDS, Prediction, make_predictions
 from benchmarks.peers import swebench_harness
@@ -302,6 +308,16 @@ def run(options: argparse.Namespace, folder: Path) -> tuple[dict[str, Any], bool
     return result, all(difference.sort != "fault" for difference in differences)
 
 
+def grade_rows(options: argparse.Namespace) -> None:
+    tasks, refused = rows.usable_tasks(options.rows, options.repositories, options.only)
+    for reason in refused.values():
+        say(reason)
+    compared = asyncio.run(rows.compare_rows(tasks, options.kinds, options.out))
+    result = rows.result_of(compared, refused)
+    print(json.dumps(result))
+    sys.exit(0 if result["right_and_equal"] == result["rows"] else 1)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -310,7 +326,16 @@ def main() -> None:
     parser.add_argument("--harness-tasks", type=int, default=12, help="how many are graded, by both sides")
     parser.add_argument("--at-once", type=int, default=2, help="evaluations at a time, on both sides")
     parser.add_argument("--keep", type=Path, help="a new folder for workspaces and the harness's logs")
+    parser.add_argument("--rows", type=Path, help="rows of a data set, graded natively")
+    parser.add_argument("--repositories", type=Path, help="directory of repositories named owner__name")
+    parser.add_argument("--only", nargs="*", default=(), help="ids or repositories of the rows to grade")
+    parser.add_argument("--kinds", nargs="*", default=rows.KINDS, choices=rows.KINDS, help="patches to grade")
+    parser.add_argument("--out", type=Path, help="a file of results, which a second run continues")
     options = parser.parse_args()
+    if options.rows:
+        if options.repositories is None:
+            parser.error("--rows needs --repositories")
+        return grade_rows(options)
     if os.geteuid() != 0 or shutil.which("dockerd") is None:
         sys.exit("the harness needs root and dockerd here: run scripts/install-services.sh as root")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what was started is stopped

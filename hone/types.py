@@ -38,6 +38,17 @@ class Commit:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Build:
+    """How a repository's extensions are compiled: once before the first use, and again with each patch that
+    changes their sources."""
+
+    __pydantic_config__ = _FORBID_EXTRA
+
+    command: str  # of bash, run in workdir; it leaves the libraries in the tree
+    requirements: tuple[str, ...] = ()  # for `repo:`: what is installed for the build, beside `requirements`
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Environment:
     """Where a task's commands run."""
 
@@ -51,6 +62,8 @@ class Environment:
     requirements: tuple[str, ...] = ()  # for `repo:`: what is installed beside it, each "name==version"
     distribution: str = ""  # for `repo:`: "name==version" of the repository itself
     paths: tuple[str, ...] = ()  # for `repo:`: below workdir, what Python imports from; "" is workdir itself
+    python: str = ""  # for `repo:`: the version that runs it, such as "3.9"; "" is the Python that runs Hone
+    build: Build | None = None  # of its compiled extensions; None: there are none, or the image's stay
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""`hone tasks show | generate | import | export | validate | mine | mutate`"""
+"""`hone tasks show | generate | import | export | validate | doctor | mine | mutate`"""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from hone.cli.doctor_tasks import doctor
 from hone.cli.errors import UsageError
 from hone.cli.import_tasks import FORMAT_HELP, RowFormat, import_tasks
 from hone.cli.mine import mine
@@ -134,5 +135,5 @@ def _find(splits: Splits, wanted: str, split: Split) -> Task:
 
 
 app.command("import")(import_tasks)
-for command in (validate, mine, mutate):
+for command in (validate, doctor, mine, mutate):
     app.command()(command)

@@ -1,6 +1,7 @@
 """From a task to a ready sandbox: its image, layer and base commit; patches extracted and applied."""
 
 from hone.environment.apply import apply_patch, apply_trusted_patch, base_mounts, extract_patch
+from hone.environment.compile import changes_sources, compiled_libraries, put_libraries
 from hone.environment.environment import (
     BrokenTree,
     EnvironmentFailed,
@@ -23,10 +24,13 @@ __all__ = [
     "apply_patch",
     "apply_trusted_patch",
     "base_mounts",
+    "changes_sources",
+    "compiled_libraries",
     "extract_patch",
     "filter_patch",
     "parse_patch",
     "prepare_workspace",
+    "put_libraries",
     "resolve_environment",
     "start_agent_sandbox",
 ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,7 +11,7 @@ from pathlib import Path
 from hone.environment.settings import EnvironmentSettings
 from hone.sandbox.contract import Mount, SandboxLost
 from hone.tasks.errors import TaskError
-from hone.tasks.python import SITE_TARGET, install
+from hone.tasks.python import SITE_TARGET, find_interpreter, install
 from hone.tasks.workspace import is_local, prepare
 from hone.types import Environment, Task
 from hone.utils import git
@@ -51,6 +52,8 @@ class TaskEnvironment:
     paths: tuple[str, ...] = ()  # import paths of the repository's packages
     sites: tuple[str, ...] = ()  # directories of installed distributions, besides the interpreter's own
     bare: bool = True  # the interpreter has nothing installed that the tests need
+    build_mounts: tuple[Mount, ...] = ()  # for a sandbox that compiles, in place of `mounts`
+    libraries: Path | None = None  # compiled with the patch that is graded; see `hone.environment.compile`
 
 
 async def resolve_environment(task: Task, cache: Path, settings: EnvironmentSettings) -> TaskEnvironment:
@@ -76,14 +79,33 @@ def _resolve(task: Task, cache: Path, settings: EnvironmentSettings) -> TaskEnvi
         return _with_venv(settings.venv, layer, paths)
     site = install(environment, default_cache_dir() / "sites")
     sites = () if site is None else (SITE_TARGET,)
+    mounts = () if site is None else (Mount(source=site, target=SITE_TARGET),)
+    env = {"PYTHONPATH": ":".join([*paths, *sites])} if paths or sites else {}
+    interpreter = find_interpreter(environment.python)
+    if not interpreter.is_own:
+        mounts += _mounts_of(interpreter.prefix)
+        env["PATH"] = ":".join(dict.fromkeys([str(interpreter.path.parent), "/usr/bin", "/bin"]))
     return TaskEnvironment(
         image="host",
         layer=layer,
-        mounts=() if site is None else (Mount(source=site, target=SITE_TARGET),),
-        env={"PYTHONPATH": ":".join([*paths, *sites])} if paths or sites else {},
+        mounts=mounts,
+        build_mounts=(*_build_mounts(environment), *mounts[len(sites) :]),
+        env=env,
+        python="python3" if interpreter.is_own else str(interpreter.path),
         paths=paths,
         sites=sites,
     )
+
+
+def _build_mounts(environment: Environment) -> tuple[Mount, ...]:
+    """Return the mount of what the build requires, beside what the tests require."""
+    if environment.build is None:
+        return ()
+    needed = dataclasses.replace(
+        environment, requirements=(*environment.requirements, *environment.build.requirements)
+    )
+    site = install(needed, default_cache_dir() / "sites")
+    return () if site is None else (Mount(source=site, target=SITE_TARGET),)
 
 
 def has_own_repository(environment: Environment) -> bool:
@@ -96,15 +118,18 @@ def _with_venv(venv: Path, layer: Path, paths: tuple[str, ...]) -> TaskEnvironme
     python = venv / "bin" / "python"
     if not (venv / "pyvenv.cfg").is_file() or not python.exists():
         raise TaskError(f"{venv} is not a virtual environment: it has no pyvenv.cfg or no bin/python")
-    venv = venv.absolute()
-    prefix = python.resolve().parent.parent
-    shown = [venv] if str(prefix) == "/usr" else [venv, prefix]
+    venv = venv.resolve()
     return TaskEnvironment(
         image="host",
         layer=layer,
-        mounts=tuple(Mount(source=folder, target=str(folder)) for folder in shown),
+        mounts=(Mount(source=venv, target=str(venv)), *_mounts_of(python.resolve().parent.parent)),
         env={"PYTHONPATH": ":".join(paths), "VIRTUAL_ENV": str(venv), "PATH": f"{venv}/bin:/usr/bin:/bin"},
         python=str(venv / "bin" / "python"),
         paths=paths,
         bare=False,
     )
+
+
+def _mounts_of(prefix: Path) -> tuple[Mount, ...]:
+    """Return the mount of a Python installation at its own path; none where every sandbox has it."""
+    return () if str(prefix) == "/usr" else (Mount(source=prefix, target=str(prefix)),)

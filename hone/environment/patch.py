@@ -235,7 +235,7 @@ def filter_patch(patch: str, protected: Iterable[str]) -> FilteredPatch:
     Raises:
         PatchRefused: the patch is malformed, reaches outside the repository or adds a link that does.
     """
-    closed = _with_parents(protected)
+    closed = with_parents(protected)
     kept: list[FilePatch] = []
     removed: list[str] = []
     for part in parse_patch(patch):
@@ -251,7 +251,7 @@ def filter_patch(patch: str, protected: Iterable[str]) -> FilteredPatch:
     )
 
 
-def _with_parents(protected: Iterable[str]) -> set[str]:
+def with_parents(protected: Iterable[str]) -> set[str]:
     """Return protected paths and their parents, which a patch may not replace by files."""
     closed: set[str] = set()
     for entry in protected:

@@ -16,6 +16,9 @@ class EnvironmentSettings(Settings):
     """Largest patch, in KiB; a larger one is not graded and counts as unresolved."""
     extract_timeout_s: float = Field(default=60.0, gt=0)
     """Time limit for reading a patch out of an agent's sandbox, in seconds."""
+    build_timeout_s: float = Field(default=1800.0, gt=0)
+    """Time limit for compiling a repository's extensions again after a patch that changes their sources, in
+    seconds."""
     slack_s: float = Field(default=30.0, gt=0)
     """Time that one grading may take beyond the tests themselves, for git and the runner's start, in
     seconds."""

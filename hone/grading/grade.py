@@ -23,15 +23,18 @@ from hone.environment import (
     TaskEnvironment,
     apply_patch,
     apply_trusted_patch,
+    changes_sources,
+    compiled_libraries,
     filter_patch,
     parse_patch,
+    put_libraries,
     resolve_environment,
 )
 from hone.grading.controls import list_helpers, read_files, run_with_controls
 from hone.grading.errors import GraderError
 from hone.grading.framework import modules_in_tree
 from hone.grading.integrity import Tampering, scan_patch
-from hone.grading.plan import GradingPlan, TestJob, compile_plan, make_job
+from hone.grading.plan import GradingPlan, TestJob, build_of, compile_plan, make_job
 from hone.grading.rules import Rule
 from hone.grading.run import Edition, RunJob, TestRun, run_tests, start_sandbox
 from hone.grading.script import run_script
@@ -206,6 +209,19 @@ class Grader:
 
         A machine may fail once under any patch; a patch that loses two sandboxes caused it.
         """
+        build = build_of(plan)
+        if build is None or not changes_sources(patch.paths):
+            return await self._run_in_sandbox(plan, patch, environment, run)
+        async with compiled_libraries(
+            self.provider, environment, build, plan.job.workdir, patch, plan.protected,
+            settings=self.settings, limits=self._limits,
+        ) as libraries:  # fmt: skip
+            environment = dataclasses.replace(environment, libraries=libraries)
+            return await self._run_in_sandbox(plan, patch, environment, run)
+
+    async def _run_in_sandbox(
+        self, plan: GradingPlan, patch: FilteredPatch, environment: TaskEnvironment, run: RunJob
+    ) -> Sequence[TestRun]:
         whole_report = bool(plan.script) or plan.job.reported is None
         error = ""
         for _ in range(2):
@@ -242,6 +258,7 @@ class Grader:
                 test_paths=plan.patched,
                 clean=environment.layer is not None,
             )
+            await put_libraries(sandbox, environment.libraries)
         job = _configured_job(plan.task, plan.job, environment)
         return await run(sandbox, dataclasses.replace(job, own=own), environment)
 

@@ -24,12 +24,15 @@ from hone.grading.rules import (
 )
 from hone.grading.script_text import check_verdicts
 from hone.grading.titles import can_name
+from hone.tasks.python.steps import installs_project
 from hone.tasks.workspace import is_local
-from hone.types import Checks, Task
+from hone.types import Build, Checks, Task
 
 TEST_DIRECTORIES = {"test", "tests"}
 _SCRIPTED = re.compile(r"(?<![\w./-])(?:\./)?([\w-][\w.-]*(?:/[\w-][\w.-]*)+)")  # a path below the repository
 _CASE = re.compile(r"(\w+) \(([\w.]+)\)")  # how unittest names a test: test_x (package.module.Class)
+# pip takes the value 0 of this variable for "without isolation", and so builds with the image's own packages.
+_OFFLINE = "export PIP_NO_BUILD_ISOLATION=0 PIP_NO_INDEX=1 PIP_NO_DEPS=1"
 _HEADER = ("#!/bin/bash", "set -uxo pipefail")
 
 
@@ -122,6 +125,18 @@ def compile_plan(task: Task) -> GradingPlan:
         command=command,
         log_parser=find_parser(checks.parser) if reads_log else None,
     )
+
+
+def build_of(plan: GradingPlan) -> Build | None:
+    """Return the build of the task's extensions: its environment's, or the install command of its script.
+
+    The script installs with what its image has: without network, nothing can be downloaded for a build.
+    """
+    build = plan.task.environment.build
+    if build is not None or plan.script is None:
+        return build
+    commands = [line for line in plan.script.before.splitlines() if installs_project(line)]
+    return Build(command="\n".join([_OFFLINE, *commands])) if commands else None
 
 
 def job_of(command: TestCommand, job: TestJob, protected: Iterable[str]) -> TestJob:

@@ -14,7 +14,7 @@ import secrets
 import shlex
 from collections.abc import Sequence
 
-from hone.environment import FilteredPatch, TaskEnvironment, apply_patch
+from hone.environment import FilteredPatch, TaskEnvironment, apply_patch, put_libraries
 from hone.grading.commands import Indirect, TestCommand, follow
 from hone.grading.errors import GraderError, LogRefused
 from hone.grading.framework import modules_in_tree
@@ -72,15 +72,18 @@ async def run_script(
     if plan.command is not None:
         job = await _prepare_job(sandbox, plan, plan.script, plan.command, settings)
     own = await modules_in_tree(sandbox, environment, plan.job.workdir)
-    await _apply(sandbox, patch, settings)
+    await _apply(sandbox, patch, environment, settings)
     if job is None:
         return [await _run_log(sandbox, plan, plan.script)]
     return await run(sandbox, dataclasses.replace(job, own=own), environment)
 
 
-async def _apply(sandbox: Sandbox, patch: FilteredPatch, settings: GradingSettings) -> None:
+async def _apply(
+    sandbox: Sandbox, patch: FilteredPatch, environment: TaskEnvironment, settings: GradingSettings
+) -> None:
     if patch.text:
         await apply_patch(sandbox, patch.text, set(patch.paths), timeout_s=settings.slack_s, clean=False)
+        await put_libraries(sandbox, environment.libraries)
 
 
 async def _prepare_job(

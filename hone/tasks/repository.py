@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -113,18 +113,25 @@ class Repository:
         names = "".join(f"{commit}:{path}\n" for path in paths).encode("utf-8", "surrogateescape")
         stream = self.git("cat-file", "--batch", stdin=names)
         found: dict[str, str] = {}
-        at = 0
-        for path in paths:
-            end = stream.index(b"\n", at)
-            header = stream[at:end].rsplit(b" ", 2)
-            at = end + 1
-            if header[-1] == b"missing":
-                continue
-            size = int(header[-1])
-            body, at = stream[at : at + size], at + size + 1
-            if header[-2] == b"blob":
+        for path, body in zip(paths, _objects(stream, b"blob"), strict=True):
+            if body is not None:
                 with suppress(UnicodeDecodeError):
                     found[path] = body.decode("utf-8")
+        return found
+
+    def texts_at(self, commits: Sequence[str], path: str) -> dict[str, str]:
+        """Return commit -> the file `path` as text, "" where it has none, for the commits that exist.
+
+        Args:
+            commits: full ids, or names of branches and tags.
+        """
+        names = "".join(f"{commit}^{{commit}}\n{commit}:{path}\n" for commit in commits)
+        stream = self.git("cat-file", "--batch", stdin=names.encode("utf-8", "surrogateescape"))
+        objects = list(_objects(stream))
+        found: dict[str, str] = {}
+        for commit, exists, content in zip(commits, objects[::2], objects[1::2], strict=True):
+            if exists is not None:
+                found[commit] = (content or b"").decode("utf-8", "replace")
         return found
 
     def checkout(self, commit: str, target: Path) -> None:
@@ -133,6 +140,21 @@ class Repository:
         with tempfile.TemporaryDirectory(prefix="hone-index-") as folder:
             clone_commit(self, commit, Path(folder) / "one")
             run_git("checkout-index", "--all", f"--prefix={target.resolve()}/", cwd=Path(folder) / "one")
+
+
+def _objects(stream: bytes, kind: bytes = b"") -> Iterator[bytes | None]:
+    """Yield the objects in the output of `git cat-file --batch`; None for a missing one, or another kind."""
+    at = 0
+    while at < len(stream):
+        end = stream.index(b"\n", at)
+        header = stream[at:end].rsplit(b" ", 2)
+        at = end + 1
+        if header[-1] == b"missing":
+            yield None
+            continue
+        size = int(header[-1])
+        body, at = stream[at : at + size], at + size + 1
+        yield body if kind in (b"", header[-2]) else None
 
 
 def clone_commit(repository: Repository, commit: str, target: Path) -> None:

@@ -6,15 +6,19 @@ import dataclasses
 import stat
 from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 from hone.tasks.errors import TaskError
 from hone.tasks.formats import digest
+from hone.tasks.python import find_interpreter, install
+from hone.tasks.python.compiled import build_in_place
 from hone.tasks.repository import Repository, clone_commit, run_git
-from hone.types import Commit, Environment, Task
-from hone.utils.files import build_directory
+from hone.types import Build, Commit, Environment, Task
+from hone.utils.files import build_directory, default_cache_dir
 from hone.utils.git import config, identity
 
 BRANCH = "main"
+_COMPILED = "The files that the build of the extensions writes"
 LOCAL = "repo:"  # prefix of the image of a task whose repository is on this machine
 _FIRST_DATE = 1_700_000_000  # Unix time; commits are an hour apart, so that hashes never change
 _IDENTITY = identity("Hone", "hone@localhost", date=f"{_FIRST_DATE} +0000")
@@ -52,7 +56,13 @@ def prepare(task: Task, cache: Path) -> Path:
 def environment_hash(environment: Environment) -> str:
     """Return the name of a task's directory in the cache, 64 hex digits of the repository's content."""
     history = [dataclasses.asdict(commit) for commit in environment.history]
-    return digest([environment.image, environment.commit, history] if is_local(environment) else history)
+    if not is_local(environment):
+        return digest(history)
+    content: list[Any] = [environment.image, environment.commit, history]
+    if environment.build is not None:
+        built = dataclasses.asdict(environment.build)
+        content += [built, environment.python, environment.requirements, environment.paths]
+    return digest(content)
 
 
 def is_local(environment: Environment) -> bool:
@@ -109,17 +119,27 @@ def _clone_repository(environment: Environment, target: Path) -> None:
     """Write the commit of a local repository, with the changes of the environment's history."""
     changes = {path: text for commit in environment.history for path, text in commit.files.items()}
     repository = Repository.open(Path(environment.image.removeprefix(LOCAL)).expanduser())
-    if changes:
+    if changes or environment.build is not None:
         repository.checkout(environment.commit or "HEAD", target)
-        _commit_changed(target, changes, environment.history[0].message)
+        _write_files(target, changes)
+        if environment.build is not None:
+            _compile(environment, environment.build, target)
+        _commit_all(target, environment.history[0].message if changes else _COMPILED)
     else:
         clone_commit(repository, environment.commit or "HEAD", target)
     _git(target, "checkout", "--quiet", "--force", BRANCH)
     target.chmod(0o755)
 
 
-def _commit_changed(target: Path, changes: Mapping[str, str | None], message: str) -> None:
-    """Make the changed tree the only commit of a new repository; the unchanged tree is stored nowhere."""
+def _compile(environment: Environment, build: Build, target: Path) -> None:
+    """Compile the extensions in the tree; everything that the build writes belongs to the commit."""
+    needed = dataclasses.replace(environment, requirements=(*environment.requirements, *build.requirements))
+    site = install(needed, default_cache_dir() / "sites")
+    paths = ":".join(str(target / path) for path in environment.paths)
+    build_in_place(target, build.command, find_interpreter(environment.python), site, paths)
+
+
+def _write_files(target: Path, changes: Mapping[str, str | None]) -> None:
     for name, text in changes.items():
         _check_path(name, "its history")
         path = target / name
@@ -134,6 +154,10 @@ def _commit_changed(target: Path, changes: Mapping[str, str | None], message: st
             path.unlink(missing_ok=True)
             path.write_bytes(text.encode("utf-8", "surrogateescape"))
             path.chmod(mode)
+
+
+def _commit_all(target: Path, message: str) -> None:
+    """Make the tree the only commit of a new repository; an unchanged tree is stored nowhere."""
     _git(target, "init", "--quiet", "--template=", f"--initial-branch={BRANCH}")
     (target / ".git" / "info").mkdir()
     (target / ".git" / "info" / "attributes").write_text("* -text -eol -ident -filter\n")

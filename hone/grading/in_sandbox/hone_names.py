@@ -200,7 +200,9 @@ class Namespace:
         ]
 
     def is_submodule(self, name: str) -> bool:
-        return f"{self.module.__name__}.{name}" in sys.modules
+        """Return whether a name is a submodule, which its import binds; a test may unload it later."""
+        full, value = f"{self.module.__name__}.{name}", vars(self.module).get(name)
+        return full in sys.modules or (type(value) is types.ModuleType and value.__name__ == full)
 
     def on_executed(self) -> None:
         """Check the names that decide results, and keep the values and marks."""

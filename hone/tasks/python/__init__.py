@@ -5,7 +5,18 @@ read-only at SITE_TARGET. The repository's own sources are never installed: test
 with the changes of the agent.
 """
 
+from hone.tasks.python.interpreters import Interpreter, find_interpreter, find_interpreters
 from hone.tasks.python.locking import Locked, lock
+from hone.tasks.python.specified import lock_specified
 from hone.tasks.python.tool import SITE_TARGET, install
 
-__all__ = ["SITE_TARGET", "Locked", "install", "lock"]
+__all__ = [
+    "SITE_TARGET",
+    "Interpreter",
+    "Locked",
+    "find_interpreter",
+    "find_interpreters",
+    "install",
+    "lock",
+    "lock_specified",
+]

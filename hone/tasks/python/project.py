@@ -5,7 +5,6 @@ from __future__ import annotations
 import configparser
 import dataclasses
 import os
-import platform
 import shutil
 import tomllib
 import zipfile
@@ -20,8 +19,9 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.utils import canonicalize_name
 
 from hone.tasks.errors import TaskError
+from hone.tasks.python.interpreters import Interpreter, own_interpreter
 from hone.tasks.python.requirements import Requirements, parse_all
-from hone.tasks.python.tool import run_uv
+from hone.tasks.python.tool import pretended_version, run_uv
 
 IMAGE = "give its tasks an image (docker://NAME or rootfs:DIR) that holds it installed"
 NO_SOURCES = (".git", ".hg", ".tox", ".nox", ".venv", "node_modules", "__pycache__")
@@ -40,14 +40,21 @@ class Project:
     files: Mapping[str, bytes] = field(default_factory=dict[str, bytes])  # installed path -> content
 
 
-def read_project(tree: Path, scratch: Path, version: str) -> Project:
+def read_project(
+    tree: Path, scratch: Path, version: str, *, interpreter: Interpreter | None = None, newest: str = ""
+) -> Project:
     """Build the project's wheel from a copy of `tree` and read it; `scratch` is an empty directory.
+
+    Args:
+        interpreter: None is the one that runs Hone.
+        newest: a day; no tool of the build is newer.
 
     The build runs code of the repository, which is the user's own. A tree with static metadata and without a
     build system is not built.
 
     Raises TaskError when the build fails, compiles extensions or requires another Python.
     """
+    interpreter = interpreter or own_interpreter()
     pyproject = read_toml(tree / "pyproject.toml")
     static = pyproject.get("project", {})
     built = "build-system" in pyproject or (tree / "setup.py").is_file() or _names_itself(tree)
@@ -58,8 +65,8 @@ def read_project(tree: Path, scratch: Path, version: str) -> Project:
         requirements = parse_all(static.get("dependencies", ()), "pyproject.toml")
         extras = {extra: parse_all(lines, "pyproject.toml") for extra, lines in optional.items()}
         python = static.get("requires-python")
-        return _project(static["name"], static.get("version", "0"), requirements, extras, python)
-    return _built(_wheel(tree, scratch, version or _declared_version(tree)))
+        return _project(static["name"], static.get("version", "0"), requirements, extras, python, interpreter)
+    return _built(_wheel(tree, scratch, version or _declared_version(tree), interpreter, newest), interpreter)
 
 
 def read_toml(path: Path) -> dict[str, Any]:
@@ -97,26 +104,25 @@ def _declared_version(tree: Path) -> str:
     return declared or "0.0.0"
 
 
-def _wheel(tree: Path, scratch: Path, version: str) -> Path:
+def _wheel(tree: Path, scratch: Path, version: str, interpreter: Interpreter, newest: str) -> Path:
     sources, built = scratch / "sources", scratch / "built"
     ignored = shutil.ignore_patterns(*NO_SOURCES)
     shutil.copytree(tree, sources, symlinks=True, ignore=ignored)  # builds write into the source directory
-    pretended = {
-        "SETUPTOOLS_SCM_PRETEND_VERSION": version,  # also for hatch-vcs and flit-scm
-        "PDM_BUILD_SCM_VERSION": version,
-        "PBR_VERSION": version,
-        "POETRY_DYNAMIC_VERSIONING_BYPASS": version,
-        "UV_DYNAMIC_VERSIONING_BYPASS": version,
-    }
     command = ["build", "--wheel", "--out-dir", str(built), str(sources)]
+    command += ["--exclude-newer", newest] if newest else []
     try:
-        run_uv(command, failure="the repository cannot be built", env=pretended)
+        run_uv(
+            command,
+            failure="the repository cannot be built",
+            env=pretended_version(version),
+            python=interpreter.path,
+        )
     except TaskError as error:
         raise TaskError(f"{error}. Correct the build, or {IMAGE}") from error
     return next(built.glob("*.whl"))
 
 
-def _built(wheel: Path) -> Project:
+def _built(wheel: Path, interpreter: Interpreter) -> Project:
     with zipfile.ZipFile(wheel) as archive:
         files: dict[str, bytes] = {}
         metadata = b""
@@ -138,7 +144,8 @@ def _built(wheel: Path) -> Project:
     where = f"the dependencies of {name}"
     requirements = parse_all(lines, where)
     extras = {extra: parse_all(lines, where, extra) for extra in raw.get("provides_extra", ())}
-    project = _project(name, raw.get("version", ""), requirements, extras, raw.get("requires_python"))
+    python = raw.get("requires_python")
+    project = _project(name, raw.get("version", ""), requirements, extras, python, interpreter)
     return dataclasses.replace(project, files=files)
 
 
@@ -148,13 +155,14 @@ def _project(
     requirements: Requirements,
     extras: Mapping[str, Requirements],
     python: str | None,
+    interpreter: Interpreter,
 ) -> Project:
     try:
-        fits = SpecifierSet(python or "").contains(platform.python_version(), prereleases=True)
+        fits = SpecifierSet(python or "").contains(interpreter.version, prereleases=True)
     except InvalidSpecifier:
         fits = True  # an invalid specifier restricts nothing
     if not fits:
-        raise TaskError(f"{name} needs Python {python}, Hone runs on {platform.python_version()}: {IMAGE}")
+        raise TaskError(f"{name} needs Python {python}, and its tests have {interpreter.version}: {IMAGE}")
     by_name: dict[str, Requirements] = {canonicalize_name(extra): needed for extra, needed in extras.items()}
     return Project(name=name, version=version, requirements=requirements, extras=by_name)
 

@@ -48,18 +48,37 @@ def read_requirements(path: Path, root: Path, depth: int = 0) -> Requirements:
 
     Raises TaskError when a file is missing, outside `root`, includes itself or cannot be parsed.
     """
+    return parse_lines(_read(path, root, depth), path, root, depth)
+
+
+def _read(path: Path, root: Path, depth: int) -> str:
     shown = path.relative_to(root)
     if depth > _NESTED:
         raise TaskError(f"{shown} includes itself")
     if not path.resolve().is_relative_to(root.resolve()):
         raise TaskError(f"{shown} is outside of the repository")
     try:
-        text = path.read_text(encoding="utf-8-sig")
+        return path.read_text(encoding="utf-8-sig")
     except FileNotFoundError:
         raise TaskError(f"{shown} does not exist, but another requirements file includes it") from None
     except (OSError, UnicodeDecodeError) as error:
         raise TaskError(f"{shown} cannot be read as text") from error
-    return parse_lines(text, path, root, depth)
+
+
+def requirement_lines(path: Path, root: Path, depth: int = 0) -> list[str]:
+    """Return the lines of a requirements file and those it includes, with their markers, for any Python.
+
+    The project itself, directories and options are left out. Raises TaskError as `read_requirements`.
+    """
+    lines: list[str] = []
+    for line in _logical_lines(_read(path, root, depth)):
+        option = _OPTION.match(line)
+        if option is None:
+            if not _ITSELF.fullmatch(line) and not line.startswith((".", "/")):
+                lines.append(line)
+        elif option[1] in ("-r", "--requirement"):
+            lines += requirement_lines(path.parent / option[2], root, depth + 1)
+    return lines
 
 
 def parse_lines(text: str, path: Path, root: Path, depth: int = 0) -> Requirements:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import platform
 import re
 import shutil
 import signal
@@ -20,6 +19,7 @@ from packaging.utils import canonicalize_name
 
 from hone.tasks.errors import TaskError
 from hone.tasks.formats import digest
+from hone.tasks.python.interpreters import Interpreter, find_interpreter
 from hone.types import Environment
 from hone.utils.files import build_directory, make_readable
 
@@ -42,6 +42,7 @@ def run_uv(
     failure: str,
     env: Mapping[str, str] | None = None,
     held: Sequence[int] = (),
+    python: Path | None = None,
 ) -> str:
     """Return uv's standard output.
 
@@ -52,9 +53,11 @@ def run_uv(
         failure: start of the error message.
         env: variables added to its environment.
         held: file descriptors that it inherits.
+        python: the interpreter that it works for; None is the one that runs Hone.
     Raises:
         TaskError: `failure`, and uv's last meaningful line.
     """
+    arguments = [*arguments, "--python", str(python or sys.executable)]
     with tempfile.TemporaryDirectory(prefix="hone-uv-") as scratch:
         code, out, stderr = _run(arguments, scratch, env or {}, held, failure)
         if code and "Failed to build" in stderr:
@@ -67,12 +70,24 @@ def run_uv(
     return out
 
 
+def pretended_version(version: str) -> dict[str, str]:
+    """Return variables that give a project's version to builds that ask version control for it."""
+    names = (
+        "SETUPTOOLS_SCM_PRETEND_VERSION",  # also for hatch-vcs and flit-scm
+        "PDM_BUILD_SCM_VERSION",
+        "PBR_VERSION",
+        "POETRY_DYNAMIC_VERSIONING_BYPASS",
+        "UV_DYNAMIC_VERSIONING_BYPASS",
+    )
+    return dict.fromkeys(names, version)
+
+
 def _run(
     arguments: Sequence[str], scratch: str, env: Mapping[str, str], held: Sequence[int], failure: str
 ) -> tuple[int, str, str]:
     try:
         process = subprocess.Popen(
-            [uv.find_uv_bin(), *arguments, "--python", sys.executable],
+            [uv.find_uv_bin(), *arguments],
             cwd=scratch,
             env={**_environment(scratch), **env},
             stdin=subprocess.DEVNULL,
@@ -142,11 +157,12 @@ _SHADOWING = ("test", "tests")  # installed by mistake by some packages; they wo
 def install(environment: Environment, cache: Path) -> Path | None:
     """Return the directory with the installed distributions, for SITE_TARGET; None when nothing is required.
 
-    It has exactly `environment.requirements`, byte-compiled, and metadata of `environment.distribution` for
-    importlib.metadata. Every user can read it. It is built once, by `build_directory`; the build blocks and
-    needs the package index.
+    It has exactly `environment.requirements` for the interpreter `environment.python`, byte-compiled, and
+    metadata of `environment.distribution` for importlib.metadata. Every user can read it. It is built once by
+    `build_directory`; the build blocks and needs the package index.
 
-    Raises TaskError when a requirement is not pinned, does not exist, or cannot be built.
+    Raises TaskError when a requirement is not pinned, does not exist, or cannot be built, and when this
+    machine does not have the interpreter.
     """
     if not environment.requirements and not environment.distribution:
         return None
@@ -156,20 +172,21 @@ def install(environment: Environment, cache: Path) -> Path | None:
     own = canonicalize_name(environment.distribution.partition("==")[0])
     if any(canonicalize_name(pin.partition("==")[0]) == own for pin in environment.requirements):
         raise TaskError(f"{own} is among its own requirements: a release of it would be imported instead")
+    interpreter = find_interpreter(environment.python)
+    target = cache / f"site-{_name(environment, interpreter)}"
     try:
-        return build_directory(
-            cache / f"site-{_name(environment)}", lambda partial, lock: _make(environment, partial, lock)
-        )
+        return build_directory(target, lambda partial, lock: _make(environment, interpreter, partial, lock))
     except OSError as error:
         raise TaskError(f"cannot install the repository's requirements below {cache}: {error}") from error
 
 
-def _name(environment: Environment) -> str:
-    python = [platform.python_version(), sys.implementation.cache_tag, sysconfig.get_platform()]
+def _name(environment: Environment, interpreter: Interpreter) -> str:
+    tag = f"{sys.implementation.cache_tag.partition('-')[0]}-{interpreter.minor.replace('.', '')}"
+    python = [interpreter.version, tag, sysconfig.get_platform()]
     return digest([_LAYOUT, python, sorted(environment.requirements), environment.distribution])
 
 
-def _make(environment: Environment, site: Path, lock: int) -> None:
+def _make(environment: Environment, interpreter: Interpreter, site: Path, lock: int) -> None:
     if environment.requirements:
         wanted = site / "requirements.txt"
         wanted.write_text("".join(f"{pin}\n" for pin in sorted(environment.requirements)))
@@ -177,14 +194,15 @@ def _make(environment: Environment, site: Path, lock: int) -> None:
         command = ["pip", "install", "--quiet", "--no-deps", "--link-mode", "copy", "--target", str(site)]
         # uv inherits the lock: if this process is killed, the next build waits until uv exits
         failure = "the repository's requirements cannot be installed"
-        run_uv([*command, "--requirements", str(wanted)], failure=failure, held=[lock])
+        command += ["--requirements", str(wanted)]
+        run_uv(command, failure=failure, held=[lock], python=interpreter.path)
         wanted.unlink()
         (site / ".lock").unlink(missing_ok=True)
     for name in _SHADOWING:
         shutil.rmtree(site / name, ignore_errors=True)
     for script in (site / "bin").glob("*"):
         _use_any_python(script)
-    _compile(site)
+    _compile(site, interpreter)
     if environment.distribution:
         _record(environment.distribution, site)
     make_readable(site)
@@ -198,10 +216,11 @@ def _use_any_python(script: Path) -> None:
         script.write_bytes(b"#!/usr/bin/env python3" + newline + rest)
 
 
-def _compile(site: Path) -> None:
+def _compile(site: Path, interpreter: Interpreter) -> None:
     """Byte-compile without later checks of the sources: a sandbox cannot change them."""
-    options = ["-q", "-q", "--invalidation-mode", "unchecked-hash", "-s", str(site), "-p", SITE_TARGET]
-    command = [sys.executable, "-I", "-m", "compileall", *options, str(site)]
+    unchecked = ["--invalidation-mode", "unchecked-hash"] if interpreter.minor != "3.6" else []  # since 3.7
+    command = [str(interpreter.path), "-I", "-m", "compileall", "-q", "-q", *unchecked]
+    command += ["-d", SITE_TARGET, str(site)]
     try:  # the exit code is ignored: some files may be for another Python
         subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=TIMEOUT_S, check=False)
     except subprocess.TimeoutExpired:
