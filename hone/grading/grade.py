@@ -8,8 +8,10 @@ Verdict       everything else; whatever a patch can cause (it does not apply, it
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import hashlib
+import json
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -26,6 +28,7 @@ from hone.environment import (
     parse_patch,
     resolve_environment,
 )
+from hone.environment.environment import has_own_repository
 from hone.grading.controls import list_helpers, read_files, run_with_controls
 from hone.grading.errors import GraderError
 from hone.grading.integrity import Tampering, scan_patch
@@ -34,6 +37,7 @@ from hone.grading.rules import rename
 from hone.grading.run import Edition, RunJob, TestRun, run_tests, start_sandbox
 from hone.grading.script import run_script
 from hone.grading.settings import GradingSettings
+from hone.grading.variation import Variation, run_varied, vary_script
 from hone.grading.verdict import failed, make_verdict, statuses_of, words_of
 from hone.sandbox.contract import Limits, Provider, Sandbox, SandboxLost
 from hone.tasks.configuration import FILES, pytest_arguments
@@ -42,6 +46,12 @@ from hone.tasks.errors import TaskError
 from hone.tasks.formats import content_hash
 from hone.tasks.workspace import is_local
 from hone.types import Task, Verdict
+
+_PROBE = """
+import json, platform, pytest
+found = {"python": platform.python_version(), "pytest": pytest.__version__}
+print(json.dumps(dict(found, kernel=platform.release())))
+"""
 
 
 class _InFlight:
@@ -72,6 +82,8 @@ class Grader:
         self._slots = asyncio.Semaphore(settings.concurrency)
         self._verdicts: OrderedDict[str, Verdict] = OrderedDict()  # least recently used first
         self._in_flight: WeakValueDictionary[str, _InFlight] = WeakValueDictionary()
+        self._probes: dict[tuple[object, ...], asyncio.Lock] = {}  # by image and requirements
+        self._versions: dict[tuple[object, ...], Mapping[str, str]] = {}
 
     async def grade(self, task: Task, patch: str) -> Verdict:
         """Return the verdict; calls with an equal task and patch share one. Raises GraderError.
@@ -100,13 +112,36 @@ class Grader:
             return [await run_with_controls(sandbox, job, environment, self.settings, task.checks.controls)]
 
         try:
+            return await self._grade(plan, patch, run_job, self._limits)
+        except SandboxLost as lost:
+            return make_verdict(task.checks, _lost_run(lost), rule=plan.rule)
+
+    async def grade_trusted(self, task: Task, patch: str, variation: Variation) -> Verdict:
+        """Return the verdict of a trusted patch in a new run with a variation and without controls.
+
+        Raises GraderError, also where two sandboxes are lost: the patch is not to blame for that.
+        """
+        plan = vary_script(compile_plan(task), variation)
+
+        async def run_job(sandbox: Sandbox, job: PytestJob, environment: TaskEnvironment) -> list[TestRun]:
+            return [await run_varied(sandbox, job, environment, self.settings, variation)]
+
+        try:
+            return await self._grade(plan, patch, run_job, variation.limits(self._limits))
+        except SandboxLost as lost:
+            raise GraderError(f"task {task.id}: its tests took their sandbox down, twice: {lost}") from lost
+
+    async def _grade(self, plan: GradingPlan, patch: str, run_job: RunJob, limits: Limits) -> Verdict:
+        """Return the verdict of a new run. Raises GraderError, and SandboxLost for two lost sandboxes."""
+        task = plan.task
+        try:
             filtered, tampering = await asyncio.to_thread(_read_patch, plan, patch, self.settings)
             if tampering is not None:
                 evidence = tampering.evidence
                 run = TestRun(statuses={}, finished=False, tampered=evidence, log=evidence)
                 return make_verdict(task.checks, run)
             environment = await resolve_environment(task, self._cache, self.settings)
-            (run,) = await self._run_twice(plan, filtered, environment, run_job)
+            (run,) = await self._run_twice(plan, filtered, environment, run_job, limits)
         except PatchRefused as refusal:
             return failed(task.checks, str(refusal))
         except (TaskError, EnvironmentFailed) as error:
@@ -115,6 +150,31 @@ class Grader:
             words = rename(words_of(run.statuses), task.checks.parser, repo=task.environment.repo)
             run = dataclasses.replace(run, statuses=statuses_of(words))
         return make_verdict(task.checks, run, rule=plan.rule)
+
+    async def versions(self, task: Task) -> Mapping[str, str]:
+        """Return the versions of python, pytest and the kernel in the task's sandboxes.
+
+        Of tasks with the same image and requirements, the first one's sandbox is asked. Empty without a
+        Python that has pytest. Raises GraderError.
+        """
+        image = task.environment.image if has_own_repository(task.environment) else "host"
+        key = (image, task.environment.requirements)
+        async with self._probes.setdefault(key, asyncio.Lock()):
+            if key not in self._versions:
+                self._versions[key] = await self._probe(task)
+            return self._versions[key]
+
+    async def _probe(self, task: Task) -> Mapping[str, str]:
+        try:
+            environment = await resolve_environment(task, self._cache, self.settings)
+        except TaskError as error:
+            raise GraderError(str(error)) from error
+        workdir = task.environment.workdir
+        sandbox = await start_sandbox(self.provider, workdir, environment, self._limits, whole_report=False)
+        async with sandbox:
+            command = [*environment.wrapper, environment.python, "-c", _PROBE]
+            found = await sandbox.exec(command, cwd="/", env=environment.env, timeout_s=self.settings.slack_s)
+        return json.loads(found.stdout) if found.exit_code == 0 else {}
 
     async def run_edited(
         self, task: Task, patch: str, edit: Callable[[Mapping[str, str]], Sequence[Edition]]
@@ -140,32 +200,46 @@ class Grader:
         try:
             environment = await resolve_environment(task, self._cache, self.settings)
             filtered = filter_patch(patch, plan.protected)
-            return await self._run_twice(plan, filtered, environment, run_job)
+            return await self._run_twice(plan, filtered, environment, run_job, self._limits)
+        except SandboxLost as lost:
+            return [_lost_run(lost)]
         except (TaskError, EnvironmentFailed, PatchRefused) as error:
             raise GraderError(f"the tests of task {task.id} cannot run: {error}") from error
 
     async def _run_twice(
-        self, plan: GradingPlan, patch: FilteredPatch, environment: TaskEnvironment, run: RunJob
+        self,
+        plan: GradingPlan,
+        patch: FilteredPatch,
+        environment: TaskEnvironment,
+        run: RunJob,
+        limits: Limits,
     ) -> Sequence[TestRun]:
         """Run the tests, again in another sandbox when the first is lost.
 
-        A machine may fail once under any patch; a patch that loses two sandboxes caused it.
+        A machine may fail once under any patch; a patch that loses two sandboxes caused it: SandboxLost.
         """
+        with contextlib.suppress(SandboxLost):
+            return await self._run_once(plan, patch, environment, run, limits)
+        return await self._run_once(plan, patch, environment, run, limits)
+
+    async def _run_once(
+        self,
+        plan: GradingPlan,
+        patch: FilteredPatch,
+        environment: TaskEnvironment,
+        run: RunJob,
+        limits: Limits,
+    ) -> Sequence[TestRun]:
         whole_report = bool(plan.script) or plan.job.reported is None
-        error = ""
-        for _ in range(2):
-            sandbox = await start_sandbox(
-                self.provider, plan.job.workdir, environment, self._limits, whole_report=whole_report
-            )
-            try:
-                if plan.script is not None:
-                    return await run_script(sandbox, plan, patch, environment, self.settings, run)
-                return await self._run_files(sandbox, plan, patch, environment, run)
-            except SandboxLost as lost:
-                error = str(lost)
-            finally:
-                await sandbox.close()
-        return [TestRun(statuses={}, finished=False, log=f"the patch took its sandbox down, twice: {error}")]
+        sandbox = await start_sandbox(
+            self.provider, plan.job.workdir, environment, limits, whole_report=whole_report
+        )
+        try:
+            if plan.script is not None:
+                return await run_script(sandbox, plan, patch, environment, self.settings, run)
+            return await self._run_files(sandbox, plan, patch, environment, run)
+        finally:
+            await sandbox.close()
 
     async def _run_files(
         self,
@@ -222,6 +296,10 @@ class Grader:
         if run.tampered is None:
             return run
         return dataclasses.replace(run, finished=False, log=run.tampered)
+
+
+def _lost_run(lost: SandboxLost) -> TestRun:
+    return TestRun(statuses={}, finished=False, log=f"the patch took its sandbox down, twice: {lost}")
 
 
 def _read_patch(
