@@ -115,22 +115,27 @@ def validate(
         from hone.launch.admission import write_results
 
         write_results(report, every, out, settings, source=source.name, repeats=repeat)
-        journal.remove()
-    refused = report.refused
     if as_json:
-        print_json(_as_json(report, refused, repeat, settings.sandbox.provider))
-        return FAILED if refused else 0
+        print_json(_as_json(report, repeat, settings.sandbox.provider))
+    else:
+        _print(report, repeat, out)
+    refused = report.refused
+    journal.remove()
+    return FAILED if refused else 0
+
+
+def _print(report: Report, repeat: int, out: Path | None) -> None:
+    refused, total = report.refused, len(report.ids)
     for task_id, sentence in refused.items():
         typer.echo(f"{task_id}: {sentence}")
-    admitted = len(tasks) - len(refused)
-    typer.echo(f"{admitted} of {len(tasks)} tasks admitted: gold {repeat} of {repeat}, empty 0 of {repeat}.")
+    admitted = total - len(refused)
+    typer.echo(f"{admitted} of {total} tasks admitted: gold {repeat} of {repeat}, empty 0 of {repeat}.")
     if admitted:
         typer.echo(f"{report.controlled} of their {report.tests} tests have a control.")
     if out is not None:
         from hone.launch.admission import card_paths
 
         typer.echo(f"Data card: {' and '.join(map(str, card_paths(out)))}")
-    return FAILED if refused else 0
 
 
 def _check(path: Path, file: Path) -> int:
@@ -176,7 +181,7 @@ def _chosen(
     return settings, load_usable_tasks(source)[:limit]
 
 
-def _as_json(report: Report, refused: dict[str, str], repeat: int, provider: str) -> dict[str, Any]:
+def _as_json(report: Report, repeat: int, provider: str) -> dict[str, Any]:
     tasks = {
         record.task_id: {
             "admitted": record.reason is None,
@@ -197,7 +202,7 @@ def _as_json(report: Report, refused: dict[str, str], repeat: int, provider: str
         "repeat": repeat,
         "total": len(tasks),
         "admitted": admitted,
-        "refused": refused,
+        "refused": report.refused,
         "tests": report.tests,
         "controlled": report.controlled,
         "tasks": tasks,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 
 from hone.grading.variation import FACTORS, Variation, variation_of
 from hone.tasks.errors import first_few
@@ -13,7 +13,7 @@ CAUSES: Mapping[str, str] = {  # cause -> how a test with it changes
     **{factor: f"with {name}" for factor, name in FACTORS.items()},
     CHANCE: "from run to run",
 }
-_CONFIRMATIONS = 2  # reruns with a factor, and as many without it
+_RERUNS = 2  # with a factor alone, and as many without any
 
 
 def unstable(verdicts: Sequence[Verdict]) -> list[str]:
@@ -27,33 +27,34 @@ def status_in(verdict: Verdict, test: str) -> TestStatus:
 
 
 async def find_causes(
-    run: Callable[[Variation], Awaitable[Verdict]], verdicts: Sequence[Verdict]
+    run: Callable[[Variation], Awaitable[Verdict]], verdicts: Sequence[Verdict], known: Collection[str] = ()
 ) -> dict[str, str]:
-    """Return the cause, a key of CAUSES, of each test that is unstable; stable tests cost nothing.
+    """Return the cause, a key of CAUSES, of each test that is unstable; stable tests cost no run.
 
     A factor is the cause if the test changes with it alone, each time, and never without it.
 
     Args:
         run: grades the same patch again.
         verdicts: of `variation_of(0)`, `variation_of(1)`, ...
+        known: tests whose cause is known.
     """
-    causes: dict[str, str] = {}
-    unexplained = unstable(verdicts)
+    first = verdicts[0]
+    causes = dict.fromkeys((test for test in unstable(verdicts) if test not in known), CHANCE)
+    unexplained = set(causes)
+    for _ in range(_RERUNS if causes else 0):
+        plain = await run(Variation())
+        unexplained -= {test for test in unexplained if _differ(test, plain, first)}
     for number, verdict in enumerate(verdicts):
         for factor in variation_of(number).factors:
-            changed = [test for test in unexplained if _differ(test, verdict, verdicts[0])]
-            if not changed:
-                break
-            alone = variation_of(number).only(factor)
-            pairs = [(await run(alone), await run(Variation())) for _ in range(_CONFIRMATIONS)]
-            for test in changed:
-                if all(
-                    _differ(test, varied, verdicts[0]) and not _differ(test, plain, verdicts[0])
-                    for varied, plain in pairs
-                ):
-                    causes[test] = factor
-                    unexplained.remove(test)
-    return causes | dict.fromkeys(unexplained, CHANCE)
+            changed = {test for test in unexplained if _differ(test, verdict, first)}
+            for _ in range(_RERUNS if changed else 0):
+                alone = await run(variation_of(number).only(factor))
+                changed = {test for test in changed if _differ(test, alone, first)}
+                if not changed:
+                    break
+            causes |= dict.fromkeys(changed, factor)
+            unexplained -= changed
+    return causes
 
 
 def _differ(test: str, verdict: Verdict, other: Verdict) -> bool:
@@ -75,12 +76,3 @@ def describe(causes: Mapping[str, str]) -> str:
         if cause in by_cause
     ]
     return "; ".join(parts)
-
-
-def merge_causes(each: Iterable[Mapping[str, str]]) -> dict[str, str]:
-    """Return the cause of each test; of two, the one that is listed first in CAUSES."""
-    order = list(CAUSES)
-    causes: dict[str, str] = {}
-    for test, cause in (pair for found in each for pair in found.items()):
-        causes[test] = min(cause, causes.get(test, CHANCE), key=order.index)
-    return causes

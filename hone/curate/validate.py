@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from hone.curate.controls import find_controls
-from hone.curate.flaky import CHANCE, describe, find_causes, merge_causes, unstable
+from hone.curate.flaky import CHANCE, describe, find_causes, unstable
 from hone.curate.infrastructure import is_transient, raise_if_gone
 from hone.curate.journal import Journal
 from hone.curate.record import Reason, Record, Report, count_controlled, with_findings
@@ -186,12 +186,8 @@ async def _try(given: Task, grader: Grader, repeats: int, *, controls: bool, ver
 
     gold = [await verdict(gold_patch, variation_of(run)) for run in range(repeats)]
     empty = [await verdict("", variation_of(run)) for run in range(repeats)]
-    causes = merge_causes(
-        [
-            await find_causes(lambda variation: verdict(gold_patch, variation), gold),
-            await find_causes(lambda variation: verdict("", variation), empty),
-        ]
-    )
+    causes = await find_causes(lambda variation: verdict(gold_patch, variation), gold)
+    causes |= await find_causes(lambda variation: verdict("", variation), empty, known=causes)
     admission = Admission(
         task_id=task.id,
         gold=tuple(gold),
