@@ -82,10 +82,9 @@ class Admission:
             case Reason.ALREADY_SOLVED:
                 return "already solved: its tests pass without a patch"
             case Reason.FLAKY:
-                how = [f"the gold patch passes {gold} of {n} times, failing {first_few(_failing(self.gold))}"]
-                how = how if gold < n else []
+                how = [f"the gold patch passes {gold} of {n} times"] if gold < n else []
                 how += [f"its tests pass without a patch {empty} of {n} times"] if empty else []
-                how += [describe(self.flaky)] if self.flaky else []
+                how += [describe(self.flaky) or f"failing {first_few(_failing(self.gold))}"]
                 return f"flaky: {'; '.join(how)}"
         return None
 
