@@ -53,16 +53,16 @@ def validate_tasks(
     Raises:
         GraderError: no sandbox can be started; the journal keeps what is decided.
     """
+    if len(journal):
+        reporter.note(f"{len(journal)} of {len(tasks)} tasks are decided in the journal.")
     for task in tasks:
         if task.id in unusable and task.id not in journal:
-            reason = Reason.NO_REPOSITORY
+            detail = unusable[task.id]
             record = Record(
-                task_id=task.id, content=content_hash(task), reason=reason, detail=unusable[task.id]
+                task_id=task.id, content=content_hash(task), reason=Reason.NO_REPOSITORY, detail=detail
             )
             journal.put(task.id, record.to_json())
     known = len(journal)
-    if known:
-        reporter.note(f"{known} of {len(tasks)} tasks are decided in the journal.")
     started, admitted = time.monotonic(), 0
 
     async def work(grader: Grader, stage: Stage) -> Report:
