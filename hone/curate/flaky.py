@@ -13,7 +13,7 @@ CAUSES: Mapping[str, str] = {  # cause -> how a test with it changes
     **{factor: f"with {name}" for factor, name in FACTORS.items()},
     CHANCE: "from run to run",
 }
-_RERUNS = 2  # with a factor alone, and as many without any
+_RERUNS = 3  # with a factor alone, and as many without any
 
 
 def unstable(verdicts: Sequence[Verdict]) -> list[str]:

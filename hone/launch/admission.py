@@ -19,6 +19,7 @@ from hone.grading import Grader
 from hone.grading.errors import GraderError
 from hone.launch.reporter import Reporter, Stage
 from hone.launch.tasks import run_in_sandboxes
+from hone.sandbox import SandboxError
 from hone.tasks.formats import content_hash, save
 from hone.types import Task
 from hone.utils.files import write_file
@@ -80,7 +81,7 @@ def validate_tasks(
     stage = reporter.stage("validating tasks", len(tasks))
     try:
         return run_in_sandboxes(Grader, settings, stage, work, keep_repositories=False)
-    except GraderError as error:
+    except (GraderError, SandboxError) as error:
         kept = f"{len(journal)} of {len(tasks)} tasks are decided"
         where = f" and kept in {journal.path}: run the same command again to continue" if journal.path else ""
         raise GraderError(f"{error}. {kept}{where}") from error
