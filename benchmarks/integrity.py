@@ -56,7 +56,9 @@ from benchmarks.parts.corpus import FIX, ISSUES, Patch, make_patches
 from benchmarks.parts.corpus.harbor import write_data_set
 from benchmarks.peers import swebench_harness, swebench_sandbox, test_script
 from benchmarks.sandbox import engine_of_our_own
-from hone.curate.validate import validate, with_proof
+from hone.curate.journal import Journal
+from hone.curate.record import with_proof
+from hone.curate.validate import validate
 from hone.grading import Grader, GradingSettings
 from hone.grading.errors import GraderError
 from hone.sandbox import Provider, make_provider
@@ -103,7 +105,7 @@ async def make_corpus(folder: Path, only: Collection[str], at_once: int) -> Corp
     tasks = [ISSUES[issue].task(fix) for issue, fix in fixes.items()]
     async with make_provider(SandboxSettings()) as provider:
         grader = Grader(provider, GradingSettings(concurrency=at_once), cache=folder)
-        report = await validate(tasks, grader, repeats=2)
+        report = await validate(tasks, grader, Journal(None, {}), repeats=2)
     if report.refused:
         raise RuntimeError(f"tasks of the corpus are not admitted: {report.refused}")
     say(f"{report.controlled} of {report.tests} tests of {len(tasks)} tasks have a control")

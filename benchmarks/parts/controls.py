@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hone.curate.validate import count_controlled
-from hone.types import Control, Task
+from hone.curate.record import count_controlled
+from hone.tasks.controls import Kind, kind_of
+from hone.types import Task
 
 
 def controls_of(tasks: Sequence[Task]) -> dict[str, float]:
@@ -16,19 +17,14 @@ def controls_of(tasks: Sequence[Task]) -> dict[str, float]:
     """
     tests = sum(len(task.checks.named_tests) for task in tasks)
 
-    def share(kind: tuple[str, ...]) -> float:
-        counts = (count_controlled([c for c in task.checks.controls if _kind(c) in kind]) for task in tasks)
+    def share(*kinds: Kind) -> float:
+        counts = (
+            count_controlled([c for c in task.checks.controls if kind_of(c) in kinds]) for task in tasks
+        )
         return round(sum(counts) / tests, 4) if tests else 0.0
 
     return {
-        "controlled": share(("value", "form", "truth")),
-        "controlled_by_form": share(("form",)),
-        "controlled_by_negation": share(("truth",)),
+        "controlled": share(*Kind),
+        "controlled_by_form": share(Kind.FORM),
+        "controlled_by_negation": share(Kind.TRUTH, Kind.PARAMETER),
     }
-
-
-def _kind(control: Control) -> str:
-    if control.new == f"[{control.old}]":
-        return "form"
-    negates = control.new.startswith("not (") or control.old.startswith("assert")
-    return "truth" if negates or not control.old else "value"

@@ -35,16 +35,23 @@ def fingerprint(settings: RunSettings) -> str:
     its content. Settings marked SAME_RESULTS do not count, and neither does the number of training steps
     while the learning rate does not depend on it: such a run may be continued further.
     """
-    counted = {
-        setting.path: _value(settings, setting.path)
-        for setting in walk(RunSettings)
-        if not setting.group and Mark.SAME_RESULTS not in setting.marks
-    }
+    counted = result_settings(settings)
     if settings.train.optimizer.schedule == "constant":
         counted.pop("train.steps", None)
     files = [setting.path for setting in walk(RunSettings) if Mark.FILE_CONTENT in setting.marks]
     contents = {path: _digest(counted.get(path)) for path in files}
     return hashlib.sha256(json.dumps([counted, contents], sort_keys=True, default=str).encode()).hexdigest()
+
+
+def result_settings(settings: RunSettings, *groups: str) -> dict[str, Any]:
+    """Return the settings that change results, of some groups or of all: dotted name -> JSON value."""
+    return {
+        setting.path: _value(settings, setting.path)
+        for setting in walk(RunSettings)
+        if not setting.group
+        and Mark.SAME_RESULTS not in setting.marks
+        and (not groups or setting.path.partition(".")[0] in groups)
+    }
 
 
 def same_results() -> frozenset[str]:

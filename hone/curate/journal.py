@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from hone.tasks.errors import TaskError
-from hone.utils.jsonl import append_json, drop_partial_line, read_json_lines
+from hone.tasks.errors import TaskError, first_few
+from hone.utils.jsonl import append_json, drop_partial_line
+
+_SHOWN_CHARACTERS = 60  # of a value in a message
+_ABSENT = object()
 
 
 class Journal:
     """JSON values by key. The first line of the file describes the run; each later line is a key and a value.
 
-    Invariant: a value is on disk before `put` returns, and a kill loses at most the line being written.
+    Values stay in the file; memory holds the place of each. Invariant: a value is on disk before `put`
+    returns, and a kill loses at most the line being written.
     """
 
     def __init__(self, path: Path | None, run: Mapping[str, Any]) -> None:
@@ -25,42 +30,89 @@ class Journal:
         Raises:
             TaskError: another run wrote the file, or it cannot be read or written.
         """
-        self._path = path
-        self._values: dict[str, Any] = {}
+        self.path = path
+        self._lines: dict[str, int | bytes] = {}  # key -> offset of its line; without a file, the line
         if path is None:
             return
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             drop_partial_line(path)
-            records = [record for _, record in read_json_lines(path)]
-            if not records:
+            written = self._read(path)
+            if written is None:
                 append_json(path, dict(run))
-            self._values = dict(records[1:])
         except OSError as error:
             raise TaskError(f"cannot keep results in {path}: {error.strerror}") from None
         except (ValueError, TypeError) as error:
             raise TaskError(f"{path} is not a journal ({error}): delete it to start again") from None
-        if records and records[0] != dict(run):
+        if written is not None and (differences := list(_differences(written, dict(run)))):
             raise TaskError(
-                f"{path} belongs to a run with other options or of another commit: delete it, or write to "
-                "another file"
+                f"{path} belongs to another run, which differs in {first_few(differences, separator='; ')}: "
+                "run that one again, delete the file, or write to another file"
             )
+
+    def _read(self, path: Path) -> dict[str, Any] | None:
+        """Note the place of every value; return the description of the run, None for an empty file."""
+        run: dict[str, Any] | None = None
+        if not path.exists():
+            return None
+        with path.open("rb") as file:
+            for line in iter(file.readline, b""):
+                record = json.loads(line)
+                if run is None:
+                    if not isinstance(record, dict):
+                        raise ValueError("its first line does not describe a run")
+                    run = record
+                else:
+                    key, _ = record
+                    self._lines[key] = file.tell() - len(line)
+        return run
+
+    def __len__(self) -> int:
+        return len(self._lines)
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._lines
 
     def get(self, key: str) -> Any:
         """Return the value of a key, or None."""
-        return self._values.get(key)
+        if key not in self._lines:
+            return None
+        line = self._lines[key]
+        if isinstance(line, int):
+            assert self.path is not None, "only values of a file have an offset"
+            with self.path.open("rb") as file:
+                file.seek(line)
+                line = file.readline()
+        return json.loads(line)[1]
 
     def items(self) -> Iterator[tuple[str, Any]]:
         """Yield every key and value in the order of first writing."""
-        yield from self._values.items()
+        for key in list(self._lines):
+            yield key, self.get(key)
 
     def put(self, key: str, value: Any) -> None:
         """Store a JSON value; a later value of the same key replaces it."""
-        self._values[key] = value
-        if self._path is not None:
-            append_json(self._path, [key, value])
+        if self.path is None:
+            self._lines[key] = json.dumps([key, value]).encode()
+        else:
+            self._lines[key] = append_json(self.path, [key, value])
 
     def remove(self) -> None:
         """Delete the file, once the results are written elsewhere."""
-        if self._path is not None:
-            self._path.unlink(missing_ok=True)
+        if self.path is not None:
+            self.path.unlink(missing_ok=True)
+
+
+def _differences(there: Any, here: Any, name: str = "") -> Iterator[str]:
+    """Yield where two JSON values differ, such as "sandbox.memory_mib (512 there, 1024 here)"."""
+    if isinstance(there, dict) and isinstance(here, dict):
+        for key in dict.fromkeys([*here, *there]):
+            inner = f"{name}.{key}" if name else str(key)
+            yield from _differences(there.get(key, _ABSENT), here.get(key, _ABSENT), inner)
+    elif there != here:
+        yield f"{name} ({_shown(there)} there, {_shown(here)} here)"
+
+
+def _shown(value: Any) -> str:
+    text = "absent" if value is _ABSENT else json.dumps(value)
+    return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}..."

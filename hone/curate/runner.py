@@ -9,7 +9,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from hone.curate.controls import find_controls
-from hone.curate.validate import validate, with_proof
+from hone.curate.journal import Journal
+from hone.curate.record import with_proof
+from hone.curate.validate import validate
 from hone.grading.grade import Grader
 from hone.grading.run import TestRun
 from hone.grading.settings import GradingSettings
@@ -59,11 +61,11 @@ class Runner:
         grader = Grader(self.provider, self.settings, cache=cache, limits=self.limits)
         try:
             async with self._slots:
-                report = await validate([task], grader, repeats=repeats, controls=controls)
+                report = await validate([task], grader, Journal(None, {}), repeats=repeats, controls=controls)
         finally:  # hundreds of repositories would fill the disk
             await asyncio.to_thread(shutil.rmtree, cache, ignore_errors=True)
-        proven = with_proof([task], report)
-        return (proven[0], "") if proven else (None, report.refused[task.id])
+        proven = next(with_proof([task], report), None)
+        return proven, report.refused.get(task.id, "")
 
 
 def trial_task(

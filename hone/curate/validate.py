@@ -1,23 +1,37 @@
 """Admission: a task is admitted when its gold patch resolves it in every run and the empty patch in none.
 
-An admitted task gets controls: see `hone.curate.controls`. Every grading runs in a fresh sandbox; no cached
-verdict is used.
+The first run is as a grading; the others differ on purpose (`hone.grading.variation`), so that tests which
+depend on more than the patch are found. An admitted task gets controls: see `hone.curate.controls`. Every
+grading runs in a fresh sandbox; no cached verdict is used.
 """
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+import time
+import traceback
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
 
 from hone.curate.controls import find_controls
+from hone.curate.flaky import CHANCE, describe, find_causes, unstable
+from hone.curate.infrastructure import is_transient, raise_if_gone
+from hone.curate.journal import Journal
+from hone.curate.record import Reason, Record, Report, count_controlled, with_findings
 from hone.grading.errors import GraderError
 from hone.grading.grade import Grader
+from hone.grading.plan import compile_plan
+from hone.grading.variation import Variation, factors_of, variation_of
 from hone.grading.verdict import EXCUSED
+from hone.sandbox.contract import SandboxError
 from hone.tasks.errors import TaskError, first_few
-from hone.tasks.sources import PROOF, check_complete
+from hone.tasks.formats import content_hash
+from hone.tasks.sources import check_complete
 from hone.types import Control, Task, TestStatus, Verdict
+from hone.utils.concurrency import task_group
+
+ATTEMPTS = 3  # at a task whose sandboxes are lost
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,28 +41,16 @@ class Admission:
     task_id: str
     gold: tuple[Verdict, ...] = ()
     empty: tuple[Verdict, ...] = ()
+    varied: tuple[str, ...] = ()  # what differed between the runs
+    causes: Mapping[str, str] = field(default_factory=dict[str, str])  # of tests that change; else chance
     controls: tuple[Control, ...] = ()
+    versions: Mapping[str, str] = field(default_factory=dict[str, str])
     error: str | None = None  # why there are no verdicts: the task is invalid, or the grader failed
 
     @property
-    def flaky(self) -> tuple[str, ...]:
-        """Tests whose status differs between runs."""
-        return tuple(sorted({*_unstable(self.gold), *_unstable(self.empty)}))
-
-    @property
-    def seconds(self) -> float:
-        """The longest test run."""
-        return max((verdict.seconds for verdict in (*self.gold, *self.empty)), default=0.0)
-
-    @property
-    def memory_mib(self) -> float:
-        """The peak memory of one test process."""
-        return max((verdict.memory_mib for verdict in (*self.gold, *self.empty)), default=0.0)
-
-    @property
-    def controlled(self) -> int:
-        """Number of tests with a control."""
-        return count_controlled(self.controls)
+    def flaky(self) -> dict[str, str]:
+        """Tests whose status differs between runs, with the cause."""
+        return {test: self.causes.get(test, CHANCE) for test in (*unstable(self.gold), *unstable(self.empty))}
 
     @property
     def excused(self) -> tuple[str, ...]:
@@ -57,132 +59,152 @@ class Admission:
         return tuple(sorted(ended))
 
     @property
-    def proof(self) -> dict[str, float]:
-        """What an admitted task keeps in its metadata."""
-        return {
-            "repeats": len(self.gold),
-            "controlled": self.controlled,
-            "seconds": round(self.seconds, 3),
-            "memory_mib": round(self.memory_mib, 1),
-        }
+    def reason(self) -> Reason | None:
+        """Why the task is refused; None when it is admitted."""
+        if self.error is not None:
+            return Reason.NO_VERDICT
+        n, gold, empty = len(self.gold), _resolved(self.gold), _resolved(self.empty)
+        if gold == 0:
+            return Reason.UNSOLVABLE
+        if empty == n:
+            return Reason.ALREADY_SOLVED
+        return Reason.FLAKY if gold < n or empty or self.flaky else None
 
     @property
     def refusal(self) -> str | None:
         """Why the task is refused, in one sentence; None when it is admitted."""
-        if self.error is not None:
-            return f"no verdict: {self.error}"
         n, gold, empty = len(self.gold), _resolved(self.gold), _resolved(self.empty)
-        if gold == 0:
-            return f"unsolvable: the gold patch never passes {first_few(_failing(self.gold))}"
-        if empty == n:
-            return "already solved: its tests pass without a patch"
-        if gold < n:
-            return (
-                f"flaky: the gold patch passes {gold} of {n} times, failing {first_few(_failing(self.gold))}"
-            )
-        if empty:
-            return f"flaky: its tests pass without a patch {empty} of {n} times"
-        return f"flaky: {first_few(self.flaky)} changes from run to run" if self.flaky else None
+        match self.reason:
+            case Reason.NO_VERDICT:
+                return f"no verdict: {self.error}"
+            case Reason.UNSOLVABLE:
+                return f"unsolvable: the gold patch never passes {first_few(_failing(self.gold))}"
+            case Reason.ALREADY_SOLVED:
+                return "already solved: its tests pass without a patch"
+            case Reason.FLAKY:
+                how = [f"the gold patch passes {gold} of {n} times"] if gold < n else []
+                how += [f"its tests pass without a patch {empty} of {n} times"] if empty else []
+                how += [describe(self.flaky) or f"failing {first_few(_failing(self.gold))}"]
+                return f"flaky: {'; '.join(how)}"
+        return None
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
-    """One admission per task, in the order of the tasks."""
-
-    admissions: tuple[Admission, ...]
-
-    @property
-    def admitted(self) -> tuple[str, ...]:
-        return tuple(a.task_id for a in self.admissions if a.refusal is None)
-
-    @property
-    def tests(self) -> int:
-        """Number of tests of the admitted tasks."""
-        return sum(len(a.gold[0].tests) for a in self.admissions if a.refusal is None)
-
-    @property
-    def controlled(self) -> int:
-        """Number of those with a control."""
-        return sum(a.controlled for a in self.admissions)
-
-    @property
-    def refused(self) -> dict[str, str]:
-        """The reason by task id."""
-        return {a.task_id: a.refusal for a in self.admissions if a.refusal is not None}
-
-
-def with_proof(tasks: Sequence[Task], report: Report) -> list[Task]:
-    """Return the admitted tasks with controls, `checks.excused` and `metadata.validation`, the proof."""
-    admitted = {each.task_id: each for each in report.admissions if each.refusal is None}
-    return [
-        dataclasses.replace(
-            with_findings(task, admitted[task.id].controls, admitted[task.id].excused),
-            metadata={**task.metadata, PROOF: admitted[task.id].proof},
+    def record(self, task: Task, *, elapsed_s: float) -> Record:
+        """Return what is kept of the admission."""
+        runs = (*self.gold, *self.empty)
+        return Record(
+            task_id=self.task_id,
+            content=content_hash(task),
+            reason=self.reason,
+            detail=self.refusal,
+            gold=tuple(verdict.resolved for verdict in self.gold),
+            empty=tuple(verdict.resolved for verdict in self.empty),
+            varied=self.varied,
+            tests=len(self.gold[0].tests) if self.gold else 0,
+            flaky=self.flaky,
+            controlled=count_controlled(self.controls),
+            controls=self.controls,
+            excused=self.excused,
+            seconds=max((verdict.seconds for verdict in runs), default=0.0),
+            memory_mib=max((verdict.memory_mib for verdict in runs), default=0.0),
+            elapsed_s=elapsed_s,
+            finished_at=time.time(),
+            versions=self.versions,
         )
-        for task in tasks
-        if task.id in admitted
-    ]
-
-
-def with_findings(task: Task, controls: tuple[Control, ...], excused: tuple[str, ...] | None) -> Task:
-    checks = dataclasses.replace(task.checks, controls=controls, excused=excused)
-    return dataclasses.replace(task, checks=checks)
-
-
-def count_controlled(controls: Sequence[Control]) -> int:
-    """Return the number of tests with a control."""
-    return len({test for control in controls for test in control.tests})
 
 
 async def validate(
-    tasks: Sequence[Task],
+    tasks: Iterable[Task],
     grader: Grader,
+    journal: Journal,
     *,
     repeats: int = 3,
     controls: bool = True,
-    progress: Callable[[Admission], None] | None = None,
+    versions: bool = False,
+    progress: Callable[[Record], None] | None = None,
 ) -> Report:
-    """Grade the gold patch and the empty patch of each task `repeats` times.
+    """Grade the gold patch and the empty patch of each task `repeats` times; keep each record in the journal.
 
-    As many run at once as the `concurrency` of the grader's settings allows.
-
-    A task that is invalid or cannot be graded is refused with its error; the others continue.
+    As many tasks at once as the `concurrency` of the grader's settings allows; only these are in memory.
+    Tasks in the journal are not validated again. A task that is invalid or cannot be graded is refused with
+    its error; the others continue.
 
     Args:
         controls: whether to find controls for the admitted tasks, which replace those that they have.
-        progress: called with each admission.
+        versions: whether to record the versions of what ran the tests.
+        progress: called with each new record.
+    Raises:
+        GraderError: no sandbox can be started; the records so far are in the journal.
     """
     if repeats < 1:
         raise ValueError(f"repeats must be at least 1, got {repeats}")
-    slots = asyncio.Semaphore(grader.settings.concurrency)
+    ids: list[str] = []
+    queue = iter(tasks)
 
-    async def verdict(task: Task, patch: str) -> Verdict:
-        async with slots:
-            return await grader.grade_uncached(task, patch)
+    async def work() -> None:
+        for task in queue:  # shared: each task goes to one worker
+            ids.append(task.id)
+            if task.id in journal:
+                continue
+            started = time.monotonic()
+            admission = await _admit(task, grader, repeats, controls=controls, versions=versions)
+            record = admission.record(task, elapsed_s=time.monotonic() - started)
+            journal.put(task.id, record.to_json())
+            if progress:
+                progress(record)
 
-    async def admit(given: Task) -> Admission:
-        task = with_findings(given, (), None)
+    async with task_group() as group:
+        for _ in range(grader.settings.concurrency):
+            group.create_task(work())
+    return Report(journal=journal, ids=tuple(ids))
+
+
+async def _admit(given: Task, grader: Grader, repeats: int, *, controls: bool, versions: bool) -> Admission:
+    """Return the admission of a task. Raises GraderError when no sandbox can be started."""
+    for attempt in range(1, ATTEMPTS + 1):
         try:
-            check_complete(task)
-            if not task.checks.gold_patch:
-                raise TaskError(f"task {task.id}: its data set has no gold patch to validate it with")
-            # one after the other: the gradings of other tasks fill the slots
-            gold = [await verdict(task, task.checks.gold_patch) for _ in range(repeats)]
-            empty = [await verdict(task, "") for _ in range(repeats)]
-            admission = Admission(task_id=task.id, gold=tuple(gold), empty=tuple(empty))
-            if controls and admission.refusal is None:
-                async with slots:
-                    found = await find_controls(task, grader, repeats=repeats)
-                admission = dataclasses.replace(admission, controls=found)
-        except (TaskError, GraderError) as error:
-            admission = Admission(task_id=task.id, error=str(error))
-        if progress:
-            progress(admission)
-        return admission
+            return await _try(given, grader, repeats, controls=controls, versions=versions)
+        except (TaskError, GraderError, SandboxError) as error:
+            await raise_if_gone(error, grader.provider)
+            if attempt == ATTEMPTS or not is_transient(error):
+                return Admission(task_id=given.id, error=str(error))
+        except Exception as error:  # a defect that one task brings out must not end the others
+            await raise_if_gone(error, grader.provider)
+            return Admission(task_id=given.id, error=f"the grader crashed: {_located(error)}")
+    raise AssertionError("unreachable")
 
-    async with asyncio.TaskGroup() as group:
-        admissions = [group.create_task(admit(task)) for task in tasks]
-    return Report(admissions=tuple(admission.result() for admission in admissions))
+
+async def _try(given: Task, grader: Grader, repeats: int, *, controls: bool, versions: bool) -> Admission:
+    task = with_findings(given, (), None)
+    gold_patch = task.checks.gold_patch
+    check_complete(task)
+    if not gold_patch:
+        raise TaskError(f"task {task.id}: its data set has no gold patch to validate it with")
+
+    async def verdict(patch: str, variation: Variation) -> Verdict:
+        return await grader.grade_trusted(task, patch, variation)
+
+    gold = [await verdict(gold_patch, variation_of(run)) for run in range(repeats)]
+    empty = [await verdict("", variation_of(run)) for run in range(repeats)]
+    causes = await find_causes(lambda variation: verdict(gold_patch, variation), gold)
+    causes |= await find_causes(lambda variation: verdict("", variation), empty, known=causes)
+    admission = Admission(
+        task_id=task.id,
+        gold=tuple(gold),
+        empty=tuple(empty),
+        varied=factors_of(compile_plan(task), repeats),
+        causes=causes,
+        versions=await grader.versions(task) if versions else {},
+    )
+    if controls and admission.reason is None:
+        found = await find_controls(task, grader, repeats=repeats)
+        admission = dataclasses.replace(admission, controls=found)
+    return admission
+
+
+def _located(error: Exception) -> str:
+    """Return an error with the place in the code that raised it."""
+    where = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{type(error).__name__}: {error} ({Path(where.filename).name}, line {where.lineno})"
 
 
 def _resolved(verdicts: Sequence[Verdict]) -> int:
@@ -194,9 +216,3 @@ def _failing(verdicts: Sequence[Verdict]) -> list[str]:
     tests = {test for v in verdicts for test, status in v.tests.items() if status is not TestStatus.PASSED}
     logs = [v.log.strip().splitlines()[-1] for v in verdicts if not v.resolved and v.log.strip()]
     return sorted(tests) or logs[:1]
-
-
-def _unstable(verdicts: Sequence[Verdict]) -> list[str]:
-    if not verdicts:
-        return []
-    return [test for test in verdicts[0].tests if len({verdict.tests[test] for verdict in verdicts}) > 1]

@@ -8,13 +8,11 @@ Verdict       everything else; whatever a patch can cause (it does not apply, it
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
-import hashlib
-from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+import json
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Generic, TypeVar
-from weakref import WeakValueDictionary
 
 from hone.environment import (
     EnvironmentFailed,
@@ -30,16 +28,19 @@ from hone.environment import (
     put_libraries,
     resolve_environment,
 )
+from hone.environment.environment import has_own_repository
 from hone.grading.controls import list_helpers, read_files, run_with_controls
 from hone.grading.errors import GraderError
 from hone.grading.framework import modules_in_tree
 from hone.grading.integrity import Tampering, scan_patch
+from hone.grading.memo import Memo
 from hone.grading.plan import GradingPlan, TestJob, build_of, compile_plan, make_job
 from hone.grading.rules import Rule
 from hone.grading.run import Edition, RunJob, TestRun, run_tests, start_sandbox
 from hone.grading.script import run_script
 from hone.grading.settings import GradingSettings
 from hone.grading.titles import is_renamed, official_names
+from hone.grading.variation import Variation, run_varied, vary_script
 from hone.grading.verdict import failed, make_verdict, statuses_of, words_of
 from hone.sandbox.contract import Limits, Provider, Sandbox, SandboxLost
 from hone.tasks.configuration import FILES, pytest_arguments
@@ -47,38 +48,13 @@ from hone.tasks.controls import files_named_in
 from hone.tasks.errors import TaskError
 from hone.tasks.formats import content_hash
 from hone.tasks.workspace import is_local
-from hone.types import Control, Task, Verdict
+from hone.types import Task, Verdict
 
-T = TypeVar("T")
-
-
-class _InFlight(Generic[T]):
-    """The callers that want one value: the first computes it, the others wait for the lock and the value."""
-
-    def __init__(self) -> None:
-        self.lock = asyncio.Lock()
-        self.values: list[T] = []  # one, once it is computed
-
-
-class _Memo(Generic[T]):
-    """Values by key, the least recently used forgotten first; equal requests at one time share one."""
-
-    def __init__(self, size: int) -> None:
-        self._size = size
-        self._values: OrderedDict[str, T] = OrderedDict()
-        self._in_flight: WeakValueDictionary[str, _InFlight[T]] = WeakValueDictionary()
-
-    async def get(self, text: str, compute: Callable[[], Awaitable[T]]) -> T:
-        """Return the value for a text. What `compute` raises is not remembered: the next call tries again."""
-        key = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
-        shared = self._in_flight.setdefault(key, _InFlight())
-        async with shared.lock:
-            if not shared.values:
-                shared.values.append(self._values.pop(key) if key in self._values else await compute())
-            self._values[key] = shared.values[0]
-            while len(self._values) > self._size:
-                self._values.popitem(last=False)
-            return shared.values[0]
+_PROBE = """
+import json, platform, pytest
+found = {"python": platform.python_version(), "pytest": pytest.__version__}
+print(json.dumps(dict(found, kernel=platform.release())))
+"""
 
 
 class Grader:
@@ -99,8 +75,10 @@ class Grader:
             limits or Limits(),
         )
         self._slots = asyncio.Semaphore(settings.concurrency)
-        self._verdicts = _Memo[Verdict](settings.cached_verdicts)
-        self._faults = _Memo[str | None](settings.cached_verdicts)  # of runs of the reference patches
+        self._verdicts = Memo[Verdict](settings.cached_verdicts)
+        self._faults = Memo[str | None](settings.cached_verdicts)  # of runs of the reference patches
+        self._probes: dict[tuple[object, ...], asyncio.Lock] = {}  # by image and requirements
+        self._versions: dict[tuple[object, ...], Mapping[str, str]] = {}
 
     async def grade(self, task: Task, patch: str) -> Verdict:
         """Return the verdict; calls with an equal task and patch share one. Raises GraderError.
@@ -120,14 +98,42 @@ class Grader:
         A run in which no test ran, or Hone's own code crashed, is compared with one of the reference patch:
         if that one has such a fault, too, the patch is not the cause.
         """
-        plan, checks = compile_plan(task), task.checks
+        plan, controls = compile_plan(task), task.checks.controls
+
+        async def run_job(sandbox: Sandbox, job: TestJob, environment: TaskEnvironment) -> list[TestRun]:
+            return [await run_with_controls(sandbox, job, environment, self.settings, controls)]
+
+        try:
+            return await self._grade(plan, patch, run_job, self._limits)
+        except SandboxLost as lost:
+            return make_verdict(task.checks, _lost_run(lost))
+
+    async def grade_trusted(self, task: Task, patch: str, variation: Variation) -> Verdict:
+        """Return the verdict of a trusted patch in a new run with a variation and without controls.
+
+        Raises GraderError, also where two sandboxes are lost: the patch is not to blame for that.
+        """
+        plan = vary_script(compile_plan(task), variation)
+
+        async def run_job(sandbox: Sandbox, job: TestJob, environment: TaskEnvironment) -> list[TestRun]:
+            return [await run_varied(sandbox, job, environment, self.settings, variation)]
+
+        try:
+            return await self._grade(plan, patch, run_job, variation.limits(self._limits))
+        except SandboxLost as lost:
+            raise GraderError(f"task {task.id}: its tests took their sandbox down, twice: {lost}") from lost
+
+    async def _grade(self, plan: GradingPlan, patch: str, run_job: RunJob, limits: Limits) -> Verdict:
+        """Return the verdict of a new run. Raises GraderError, and SandboxLost for two lost sandboxes."""
+        task, checks = plan.task, plan.checks
         try:
             filtered, tampering = await asyncio.to_thread(_read_patch, plan, patch, self.settings)
             if tampering is not None:
                 evidence = tampering.evidence
                 run = TestRun(statuses={}, finished=False, tampered=evidence, log=evidence)
                 return make_verdict(checks, run)
-            run = await self._graded_run(plan, filtered, checks.controls)
+            environment = await resolve_environment(task, self._cache, self.settings)
+            (run,) = await self._run_twice(plan, filtered, environment, run_job, limits)
         except PatchRefused as refusal:
             return failed(checks, str(refusal))
         except (TaskError, EnvironmentFailed) as error:
@@ -148,16 +154,6 @@ class Grader:
         fail_only = run.by_log and checks.rule == Rule.FAIL_ONLY
         return make_verdict(checks, run, rule=Rule.FAIL_ONLY if fail_only else Rule.PASS_AND_FAIL)
 
-    async def _graded_run(
-        self, plan: GradingPlan, patch: FilteredPatch, controls: Sequence[Control]
-    ) -> TestRun:
-        async def run_job(sandbox: Sandbox, job: TestJob, environment: TaskEnvironment) -> list[TestRun]:
-            return [await run_with_controls(sandbox, job, environment, self.settings, controls)]
-
-        environment = await resolve_environment(plan.task, self._cache, self.settings)
-        (run,) = await self._run_twice(plan, patch, environment, run_job)
-        return run
-
     async def _reference_fault(self, plan: GradingPlan) -> str | None:
         """Return what goes wrong in a run of the reference patch, else of the tree; None: nothing.
 
@@ -165,14 +161,46 @@ class Grader:
         """
         gold = plan.checks.gold_patch
 
+        async def run_job(sandbox: Sandbox, job: TestJob, environment: TaskEnvironment) -> list[TestRun]:
+            return await run_tests(sandbox, job, environment, self.settings)
+
         async def compute() -> str | None:
+            environment = await resolve_environment(plan.task, self._cache, self.settings)
             try:
-                run = await self._graded_run(plan, filter_patch(gold, plan.protected), ())
+                filtered = filter_patch(gold, plan.protected)
+                (run,) = await self._run_twice(plan, filtered, environment, run_job, self._limits)
             except PatchRefused:
                 return None
+            except SandboxLost as lost:
+                return f"its sandbox was lost, twice: {lost}"
             return run.fault if gold or run.crashed or not run.finished else None
 
         return await self._faults.get(content_hash(plan.task), compute)
+
+    async def versions(self, task: Task) -> Mapping[str, str]:
+        """Return the versions of python, pytest and the kernel in the task's sandboxes.
+
+        Of tasks with the same image and requirements, the first one's sandbox is asked. Empty without a
+        Python that has pytest. Raises GraderError.
+        """
+        image = task.environment.image if has_own_repository(task.environment) else "host"
+        key = (image, task.environment.requirements)
+        async with self._probes.setdefault(key, asyncio.Lock()):
+            if key not in self._versions:
+                self._versions[key] = await self._probe(task)
+            return self._versions[key]
+
+    async def _probe(self, task: Task) -> Mapping[str, str]:
+        try:
+            environment = await resolve_environment(task, self._cache, self.settings)
+        except TaskError as error:
+            raise GraderError(str(error)) from error
+        workdir = task.environment.workdir
+        sandbox = await start_sandbox(self.provider, workdir, environment, self._limits, whole_report=False)
+        async with sandbox:
+            command = [*environment.wrapper, environment.python, "-c", _PROBE]
+            found = await sandbox.exec(command, cwd="/", env=environment.env, timeout_s=self.settings.slack_s)
+        return json.loads(found.stdout) if found.exit_code == 0 else {}
 
     async def run_edited(
         self, task: Task, patch: str, edit: Callable[[Mapping[str, str]], Sequence[Edition]]
@@ -198,45 +226,64 @@ class Grader:
         try:
             environment = await resolve_environment(task, self._cache, self.settings)
             filtered = filter_patch(patch, plan.protected)
-            return await self._run_twice(plan, filtered, environment, run_job)
+            return await self._run_twice(plan, filtered, environment, run_job, self._limits)
+        except SandboxLost as lost:
+            return [_lost_run(lost)]
         except (TaskError, EnvironmentFailed, PatchRefused) as error:
             raise GraderError(f"the tests of task {task.id} cannot run: {error}") from error
 
     async def _run_twice(
-        self, plan: GradingPlan, patch: FilteredPatch, environment: TaskEnvironment, run: RunJob
+        self,
+        plan: GradingPlan,
+        patch: FilteredPatch,
+        environment: TaskEnvironment,
+        run: RunJob,
+        limits: Limits,
     ) -> Sequence[TestRun]:
         """Run the tests, again in another sandbox when the first is lost.
 
-        A machine may fail once under any patch; a patch that loses two sandboxes caused it.
+        A machine may fail once under any patch; a patch that loses two sandboxes caused it: SandboxLost.
         """
         build = build_of(plan)
         if build is None or not changes_sources(patch.paths):
-            return await self._run_in_sandbox(plan, patch, environment, run)
+            return await self._run_in_sandboxes(plan, patch, environment, run, limits)
         async with compiled_libraries(
             self.provider, environment, build, plan.job.workdir, patch, plan.protected,
-            settings=self.settings, limits=self._limits,
+            settings=self.settings, limits=limits,
         ) as libraries:  # fmt: skip
             environment = dataclasses.replace(environment, libraries=libraries)
-            return await self._run_in_sandbox(plan, patch, environment, run)
+            return await self._run_in_sandboxes(plan, patch, environment, run, limits)
 
-    async def _run_in_sandbox(
-        self, plan: GradingPlan, patch: FilteredPatch, environment: TaskEnvironment, run: RunJob
+    async def _run_in_sandboxes(
+        self,
+        plan: GradingPlan,
+        patch: FilteredPatch,
+        environment: TaskEnvironment,
+        run: RunJob,
+        limits: Limits,
+    ) -> Sequence[TestRun]:
+        with contextlib.suppress(SandboxLost):
+            return await self._run_once(plan, patch, environment, run, limits)
+        return await self._run_once(plan, patch, environment, run, limits)
+
+    async def _run_once(
+        self,
+        plan: GradingPlan,
+        patch: FilteredPatch,
+        environment: TaskEnvironment,
+        run: RunJob,
+        limits: Limits,
     ) -> Sequence[TestRun]:
         whole_report = bool(plan.script) or plan.job.reported is None
-        error = ""
-        for _ in range(2):
-            sandbox = await start_sandbox(
-                self.provider, plan.job.workdir, environment, self._limits, whole_report=whole_report
-            )
-            try:
-                if plan.script is not None:
-                    return await run_script(sandbox, plan, patch, environment, self.settings, run)
-                return await self._run_files(sandbox, plan, patch, environment, run)
-            except SandboxLost as lost:
-                error = str(lost)
-            finally:
-                await sandbox.close()
-        return [TestRun(statuses={}, finished=False, log=f"the patch took its sandbox down, twice: {error}")]
+        sandbox = await start_sandbox(
+            self.provider, plan.job.workdir, environment, limits, whole_report=whole_report
+        )
+        try:
+            if plan.script is not None:
+                return await run_script(sandbox, plan, patch, environment, self.settings, run)
+            return await self._run_files(sandbox, plan, patch, environment, run)
+        finally:
+            await sandbox.close()
 
     async def _run_files(
         self,
@@ -296,6 +343,10 @@ class Grader:
         if run.tampered is None:
             return run
         return dataclasses.replace(run, finished=False, log=run.tampered)
+
+
+def _lost_run(lost: SandboxLost) -> TestRun:
+    return TestRun(statuses={}, finished=False, log=f"the patch took its sandbox down, twice: {lost}")
 
 
 def _read_patch(

@@ -49,8 +49,9 @@ _SET_ASIDE = (
         fi
     done
     unset IFS
+    seed=$PYTHONHASHSEED
     for name in PATH ${!PYTHON@}; do export "HONE_ASIDE_$name=${!name}"; unset "$name"; done
-    cd "$tree" && export PATH=$outside PYTHONHASHSEED=0 PYTHONDONTWRITEBYTECODE=1 && exec "$@"
+    cd "$tree" && export PATH=$outside PYTHONHASHSEED=$seed PYTHONDONTWRITEBYTECODE=1 && exec "$@"
     """,
     "bash",
 )  # fmt: skip

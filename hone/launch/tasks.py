@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from hone.config import RunSettings
-from hone.curate import validate as curate
 from hone.grading import Grader
 from hone.grading.predictions import Prediction, grade_predictions
 from hone.launch.reporter import Reporter, Stage
@@ -95,13 +94,3 @@ def grade_with_progress(
 
     settings = settings.model_copy(update={"grading": settings.grading.of_evaluation()})
     return run_in_sandboxes(Grader, settings, reporter.stage("grading", total), work, keep_repositories=True)
-
-
-def validate(settings: RunSettings, tasks: Sequence[Task], n: int, reporter: Reporter) -> curate.Report:
-    """Validate tasks with `n` gradings of each patch; see `hone.curate.validate`."""
-
-    async def work(grader: Grader, stage: Stage) -> curate.Report:
-        return await curate.validate(tasks, grader, repeats=n, progress=lambda admission: stage.advance())
-
-    stage = reporter.stage("validating tasks", len(tasks))
-    return run_in_sandboxes(Grader, settings, stage, work, keep_repositories=False)

@@ -25,35 +25,35 @@ class SandboxSettings(Settings):
     """Provider of sandboxes: `namespaces` (bubblewrap on this machine), `docker` (a Docker or podman
     engine), or `pool` (a pool server and its nodes)."""
 
-    docker_url: str = ""
+    docker_url: Annotated[str, Mark.SAME_RESULTS] = ""
     """Engine of the provider `docker`, such as unix:///run/podman/podman.sock; default $DOCKER_HOST, else
     unix:///var/run/docker.sock."""
 
     docker_image: str = "python:3.11"
     """Image used for `host` by the provider `docker`; it needs bash, git, python3 and pytest."""
 
-    pool_url: str = ""
+    pool_url: Annotated[str, Mark.SAME_RESULTS] = ""
     """Address of the pool server, such as http://head-node:18090; needed by the provider `pool`."""
 
-    pool_token_file: Path | None = None
+    pool_token_file: Annotated[Path | None, Mark.SAME_RESULTS] = None
     """File with the token of the pool server; default: send none."""
 
-    pool_ca_file: Path | None = None
+    pool_ca_file: Annotated[Path | None, Mark.SAME_RESULTS] = None
     """Certificate authority (PEM) of an https pool and its nodes; default: the system's."""
 
-    pool_certificate_file: Path | None = None
+    pool_certificate_file: Annotated[Path | None, Mark.SAME_RESULTS] = None
     """This client's certificate (PEM), for a pool that asks for one (mutual TLS)."""
 
-    pool_key_file: Path | None = None
+    pool_key_file: Annotated[Path | None, Mark.SAME_RESULTS] = None
     """Private key (PEM) of pool_certificate_file; default: in the same file."""
 
-    lease_ttl_s: float = Field(default=60.0, ge=1.0)
+    lease_ttl_s: Annotated[float, Mark.SAME_RESULTS] = Field(default=60.0, ge=1.0)
     """Seconds after which a pool closes a sandbox whose client no longer renews its lease."""
 
-    queue_timeout_s: float = Field(default=600.0, ge=0.0)
+    queue_timeout_s: Annotated[float, Mark.SAME_RESULTS] = Field(default=600.0, ge=0.0)
     """Longest wait of a start in the queue of a full pool, in seconds."""
 
-    images_gib: float = Field(default=100.0, gt=0)
+    images_gib: Annotated[float, Mark.SAME_RESULTS] = Field(default=100.0, gt=0)
     """GiB of images kept on this machine; above that, the least recently used are removed."""
 
     memory_mib: int = _limit("memory_mib", 512)

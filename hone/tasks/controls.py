@@ -82,6 +82,16 @@ class TestFunction:
         return Control(file=self.file, start=edit.start, old=edit.old, new=edit.new, tests=tests)
 
 
+def kind_of(control: Control) -> Kind:
+    """Return what a control changes, by its text."""
+    old, new = control.old, control.new
+    if new == f"[{old}]":
+        return Kind.FORM
+    if not old:
+        return Kind.PARAMETER if new.lstrip().startswith(new.split()[0] + " = not ") else Kind.TRUTH
+    return Kind.TRUTH if new == f"not ({old})" or _OPPOSITE.get(old) == new else Kind.VALUE
+
+
 def best(edits: Sequence[Edit]) -> list[Edit]:
     """Return the edits to keep of those that the same tests fail with: the first ones of the best kind."""
     kind = min((edit.kind for edit in edits), default=Kind.VALUE)

@@ -9,14 +9,18 @@ from pathlib import Path
 from typing import Any
 
 
-def append_json(path: Path, record: Any) -> None:
-    """Append one record in a single write. Raises OSError, for example on a full disk."""
+def append_json(path: Path, record: Any) -> int:
+    """Append one record in a single write and return the offset of its line in bytes.
+
+    Raises OSError, for example on a full disk.
+    """
     line = json.dumps(record).encode() + b"\n"
     with path.open("ab", buffering=0) as file:
         written = file.write(line)
         if written != len(line):  # a full disk may take part of a line
             os.ftruncate(file.fileno(), file.tell() - written)
             raise OSError(28, os.strerror(28), str(path))
+        return file.tell() - len(line)
 
 
 def drop_partial_line(path: Path) -> None:

@@ -29,8 +29,24 @@ def test_partial_last_line_is_dropped(tmp_path):
 
 def test_journal_of_another_run_is_refused(tmp_path):
     Journal(tmp_path / "journal", RUN).put("one", 1)
-    with pytest.raises(TaskError, match="other options or of another commit: delete it"):
+    with pytest.raises(TaskError, match=r"differs in seed \(0 there, 1 here\): run that one again, delete"):
         Journal(tmp_path / "journal", {**RUN, "seed": 1})
+
+
+def test_refusal_names_what_differs_in_groups(tmp_path):
+    there = {"sandbox": {"memory_mib": 512, "pids": 1}, "tasks": {"a": "1", "b": "2"}}
+    here = {"sandbox": {"memory_mib": 1024, "pids": 1}, "tasks": {"a": "1", "c": "3"}}
+    Journal(tmp_path / "journal", there)
+    with pytest.raises(TaskError) as refusal:
+        Journal(tmp_path / "journal", here)
+    for difference in (
+        "sandbox.memory_mib (512 there, 1024 here)",
+        'tasks.c (absent there, "3" here)',
+        'tasks.b ("2" there, absent here)',
+    ):
+        assert difference in str(refusal.value)
+    assert "pids" not in str(refusal.value)
+    assert "tasks.a" not in str(refusal.value)
 
 
 @pytest.mark.parametrize("content", [b"not a journal\n", b"\xff\xfe\n", b"{}\n{\n", b"{}\n[]\n", b"{}\n3\n"])

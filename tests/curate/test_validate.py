@@ -1,14 +1,19 @@
 import asyncio
+import json
 import shutil
 import subprocess
 from dataclasses import replace
 
 import pytest
 
-from hone.curate.validate import Admission, Report, validate, with_proof
+from hone.curate.journal import Journal
+from hone.curate.record import Reason, Report, with_proof
+from hone.curate.validate import ATTEMPTS, Admission, validate
+from hone.grading.errors import GraderError
 from hone.grading.grade import Grader
 from hone.grading.settings import GradingSettings
 from hone.sandbox import ProviderUnavailable, make_provider
+from hone.sandbox.contract import Check, Health
 from hone.sandbox.settings import SandboxSettings
 from hone.tasks.curriculum import generate
 from hone.tasks.settings import TasksSettings
@@ -34,7 +39,7 @@ PASS, FAIL, WORSE = verdict("passed", "passed"), verdict("passed", "failed"), ve
         ([PASS, PASS], [FAIL, FAIL], None),
         ([FAIL, FAIL], [FAIL, FAIL], "unsolvable: the gold patch never passes t.py::t1"),
         ([PASS, PASS], [PASS, PASS], "already solved"),
-        ([PASS, FAIL], [FAIL, FAIL], "flaky: the gold patch passes 1 of 2 times, failing t.py::t1"),
+        ([PASS, FAIL], [FAIL, FAIL], "gold patch passes 1 of 2 times; t.py::t1 changes from run to run"),
         ([PASS, PASS], [FAIL, PASS], "flaky: its tests pass without a patch 1 of 2 times"),
         ([PASS, PASS], [FAIL, WORSE], "flaky: t.py::t0 changes from run to run"),
     ],
@@ -49,7 +54,9 @@ def test_admitted_task_excuses_what_the_gold_patch_leaves_skipped():
     admitted = Admission(
         task_id=GOOD.id, gold=(replace(gold, resolved=True),), empty=(replace(gold, tests={}),)
     )
-    (task,) = with_proof([GOOD, OTHER], Report(admissions=(admitted,)))
+    journal = Journal(None, {})
+    journal.put(GOOD.id, admitted.record(GOOD, elapsed_s=1.0).to_json())
+    (task,) = with_proof([GOOD, OTHER], Report(journal=journal, ids=(GOOD.id, OTHER.id)))
     assert task.checks.excused == ("t.py::t1", "t.py::t2")
 
 
@@ -68,8 +75,9 @@ def test_refused_tasks_are_named_with_their_reason(tmp_path):
             return await validate(
                 tasks,
                 Grader(provider, SETTINGS, cache=tmp_path / "workspaces"),
+                Journal(None, {}),
                 repeats=2,
-                progress=lambda admission: done.append(admission.task_id),
+                progress=lambda record: done.append(record.task_id),
             )
 
     report = asyncio.run(main())
@@ -79,7 +87,15 @@ def test_refused_tasks_are_named_with_their_reason(tmp_path):
     assert report.refused["solved"].startswith("already solved")
     assert "its repository is empty" in report.refused["homeless"]
     assert sorted(done) == sorted(task.id for task in tasks)
-    assert [len(admission.gold) for admission in report.admissions] == [2, 2, 2, 0]
+    assert [len(record.gold) for record in report.records()] == [2, 2, 2, 0]
+    assert [record.reason for record in report.records()] == [
+        None,
+        Reason.UNSOLVABLE,
+        Reason.ALREADY_SOLVED,
+        Reason.NO_VERDICT,
+    ]
+    (proven,) = with_proof(tasks, report)
+    assert proven.metadata["validation"]["varied"] == ["hash_seed", "order", "timezone", "locale"]
 
 
 def _remove(repository, name):
@@ -105,29 +121,115 @@ class TwoWorlds:
 def test_flaky_task_is_refused(tmp_path):
     async def main():
         async with make_provider(SandboxSettings(state_dir=tmp_path / "state")) as provider:
-            first = await validate([GOOD], Grader(provider, SETTINGS, cache=tmp_path / "w"), repeats=1)
+            grader = Grader(provider, SETTINGS, cache=tmp_path / "w")
+            first = await validate([GOOD], grader, Journal(None, {}), repeats=1)
             assert first.admitted == (GOOD.id,)
             (made,) = (path for path in (tmp_path / "w").iterdir() if path.is_dir())
             other = shutil.copytree(made, tmp_path / "other", symlinks=True)
             _remove(other, f"{GOOD.metadata['names'][0]}.py")
-            return await validate(
-                [GOOD], Grader(TwoWorlds(provider, other), SETTINGS, cache=tmp_path / "w"), repeats=2
-            )
+            grader = Grader(TwoWorlds(provider, other), SETTINGS, cache=tmp_path / "w")
+            return await validate([GOOD], grader, Journal(None, {}), repeats=2)
 
     assert asyncio.run(main()).refused[GOOD.id].startswith("flaky: the gold patch passes 1 of 2 times")
 
 
 class Unavailable:
+    """A provider that starts no sandbox."""
+
+    def __init__(self, *, healthy, retryable=False):
+        self.healthy, self.retryable, self.starts = healthy, retryable, 0
+
     async def start(self, spec):
-        raise ProviderUnavailable("the machine is full", retryable=True)
+        self.starts += 1
+        raise ProviderUnavailable("the machine is full", retryable=self.retryable)
+
+    async def health(self):
+        return Health(checks=(Check(name="pool", ok=self.healthy, detail="cannot connect"),))
 
 
 def test_grader_failure_is_not_a_failing_test(tmp_path):
-    report = asyncio.run(validate([GOOD, OTHER], Grader(Unavailable(), SETTINGS, cache=tmp_path), repeats=1))
+    provider = Unavailable(healthy=True)
+    grader = Grader(provider, SETTINGS, cache=tmp_path)
+    report = asyncio.run(validate([GOOD, OTHER], grader, Journal(None, {}), repeats=1))
     assert report.admitted == ()
     for reason in report.refused.values():
         assert reason.startswith("no verdict: ")
         assert "the machine is full" in reason
+    assert provider.starts == 2
+
+
+def test_retryable_failure_is_tried_again(tmp_path):
+    provider = Unavailable(healthy=True, retryable=True)
+    grader = Grader(provider, SETTINGS, cache=tmp_path)
+    report = asyncio.run(validate([GOOD], grader, Journal(None, {}), repeats=1))
+    assert list(report.refused) == [GOOD.id]
+    assert provider.starts == ATTEMPTS
+
+
+def test_provider_that_is_gone_stops_the_validation(tmp_path):
+    journal = Journal(tmp_path / "journal", {})
+    grader = Grader(Unavailable(healthy=False), SETTINGS, cache=tmp_path)
+    with pytest.raises(GraderError, match=r"no sandbox can be started \(pool: cannot connect\)"):
+        asyncio.run(validate([GOOD, OTHER], grader, journal, repeats=1))
+    assert len(Journal(tmp_path / "journal", {})) == 0
+
+
+class FakeGrader:
+    """Grades at once: the gold patch passes, and the empty patch fails."""
+
+    def __init__(self):
+        self.settings, self.provider = GradingSettings(concurrency=4), Unavailable(healthy=True)
+        self.graded = []  # ids, one for each grading
+
+    async def grade_trusted(self, task, patch, variation):
+        self.graded.append(task.id)
+        await asyncio.sleep(0)
+        if task.id == "crashes":
+            raise KeyError("no such thing")
+        return PASS if patch else FAIL
+
+
+def numbered(count):
+    return [replace(GOOD, id=f"t{number}") for number in range(count)]
+
+
+def test_crash_of_the_grader_refuses_its_task_only():
+    tasks = [replace(GOOD, id="crashes"), *numbered(3)]
+    report = asyncio.run(validate(tasks, FakeGrader(), Journal(None, {}), repeats=1, controls=False))
+    assert report.admitted == ("t0", "t1", "t2")
+    assert report.refused["crashes"].startswith("no verdict: the grader crashed: KeyError: 'no such thing'")
+
+
+def test_few_of_many_tasks_are_in_memory(tmp_path):
+    grader, most, taken = FakeGrader(), 0, 0
+
+    def tasks():
+        nonlocal most, taken
+        for task in numbered(300):
+            taken += 1
+            most = max(most, len(asyncio.all_tasks()))
+            yield task
+            assert taken - len(journal) <= grader.settings.concurrency + 1
+
+    journal = Journal(tmp_path / "journal", {})
+    report = asyncio.run(validate(tasks(), grader, journal, repeats=1, controls=False))
+    assert len(report.admitted) == 300
+    assert most <= grader.settings.concurrency + 1
+
+
+def test_interrupted_validation_continues_without_repeating_tasks(tmp_path):
+    path, tasks = tmp_path / "journal", numbered(20)
+    first = FakeGrader()
+    asyncio.run(validate(tasks, first, Journal(path, {}), repeats=1, controls=False))
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join(lines[:9]) + lines[9][:30])  # killed while it wrote the ninth record
+    decided = {json.loads(line)[0] for line in lines[1:9]}
+    second = FakeGrader()
+    report = asyncio.run(validate(tasks, second, Journal(path, {}), repeats=1, controls=False))
+    assert set(second.graded) == {task.id for task in tasks} - decided
+    assert report.admitted == tuple(task.id for task in tasks)
+    keys = [json.loads(line)[0] for line in path.read_bytes().splitlines()[1:]]
+    assert sorted(keys) == sorted(task.id for task in tasks)
 
 
 class Busy:
@@ -152,7 +254,8 @@ def test_gradings_are_bounded_and_end_on_cancellation(tmp_path):
     async def main():
         provider = Busy()
         tasks = [replace(GOOD, id=f"t{i}") for i in range(6)]
-        running = asyncio.create_task(validate(tasks, Grader(provider, SETTINGS, cache=tmp_path), repeats=1))
+        grader = Grader(provider, SETTINGS, cache=tmp_path)
+        running = asyncio.create_task(validate(tasks, grader, Journal(None, {}), repeats=1))
         async with asyncio.timeout(60):
             await provider.full.wait()
             for _ in range(50):  # longer than every other task needs to come to its first grading

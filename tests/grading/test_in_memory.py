@@ -14,6 +14,7 @@ import pytest
 
 from hone.grading import Grader, GraderError, GradingSettings
 from hone.grading.in_sandbox.hone_tally import HELLO
+from hone.grading.variation import Variation
 from hone.sandbox import ExecResult, Sandbox, SandboxLost, SandboxSpec
 from hone.sandbox.contract import Command
 from hone.types import Environment, Task, TestStatus, Verdict
@@ -87,6 +88,18 @@ def test_earlier_changes_of_an_image_are_not_the_patchs(tmp_path: Path) -> None:
     verdict = grade(provider, image_task(), tmp_path)
     assert not verdict.resolved
     assert "took its sandbox down, twice: out of memory" in verdict.log
+    assert len(provider.started) == 2
+    assert all(sandbox.closed for sandbox in provider.started)
+
+
+def test_two_sandboxes_lost_under_a_trusted_patch_are_no_verdict(tmp_path: Path) -> None:
+    def answer(command: Command) -> ExecResult:
+        raise SandboxLost("its node cannot be reached")
+
+    provider = TreeProvider(answer)
+    grader = Grader(provider, GradingSettings(), cache=tmp_path)
+    with pytest.raises(GraderError, match="took their sandbox down, twice: its node cannot be reached"):
+        asyncio.run(grader.grade_trusted(image_task(), PATCH, Variation()))
     assert len(provider.started) == 2
     assert all(sandbox.closed for sandbox in provider.started)
 

@@ -18,9 +18,9 @@ from hone.curate.mutation.baseline import MAX_FILES, Baseline, measure_baseline
 from hone.curate.mutation.candidates import Candidate
 from hone.curate.mutation.project import Project, find_environment, read_project
 from hone.curate.mutation.schedule import Schedule
+from hone.curate.record import count_controlled, with_findings
 from hone.curate.runner import REWRITE, Runner, trial_task
 from hone.curate.statements import Failure, changed_lines, find_leak, parse_failures, write_statement
-from hone.curate.validate import count_controlled, with_findings
 from hone.grading.errors import GraderError
 from hone.grading.run import TestRun
 from hone.tasks.repository import Repository
