@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from hone.curate.controls import find_controls
+from hone.curate.limits import run_limit_s
 from hone.grading.errors import GraderError
 from hone.grading.grade import Grader
 from hone.grading.verdict import EXCUSED
@@ -28,6 +29,7 @@ class Admission:
     gold: tuple[Verdict, ...] = ()
     empty: tuple[Verdict, ...] = ()
     controls: tuple[Control, ...] = ()
+    limit_s: float = 0.0  # of each run of the empty patch, from the time of the gold patch
     error: str | None = None  # why there are no verdicts: the task is invalid, or the grader failed
 
     @property
@@ -57,12 +59,18 @@ class Admission:
         return tuple(sorted(ended))
 
     @property
+    def reached_limit(self) -> bool:
+        """Whether the empty patch was stopped at the limit, which then belongs to the task."""
+        return any(verdict.seconds >= self.limit_s for verdict in self.empty)
+
+    @property
     def proof(self) -> dict[str, float]:
         """What an admitted task keeps in its metadata."""
         return {
             "repeats": len(self.gold),
             "controlled": self.controlled,
             "seconds": round(self.seconds, 3),
+            "limit_s": self.limit_s,
             "memory_mib": round(self.memory_mib, 1),
         }
 
@@ -112,11 +120,18 @@ class Report:
 
 
 def with_proof(tasks: Sequence[Task], report: Report) -> list[Task]:
-    """Return the admitted tasks with controls, `checks.excused` and `metadata.validation`, the proof."""
+    """Return the admitted tasks with controls, `checks.excused` and `metadata.validation`, the proof.
+
+    A task whose empty patch was stopped keeps the limit that stopped it: with more time it might pass.
+    """
     admitted = {each.task_id: each for each in report.admissions if each.refusal is None}
     return [
         dataclasses.replace(
-            with_findings(task, admitted[task.id].controls, admitted[task.id].excused),
+            with_findings(
+                with_limit(task, admitted[task.id].limit_s) if admitted[task.id].reached_limit else task,
+                admitted[task.id].controls,
+                admitted[task.id].excused,
+            ),
             metadata={**task.metadata, PROOF: admitted[task.id].proof},
         )
         for task in tasks
@@ -127,6 +142,10 @@ def with_proof(tasks: Sequence[Task], report: Report) -> list[Task]:
 def with_findings(task: Task, controls: tuple[Control, ...], excused: tuple[str, ...] | None) -> Task:
     checks = dataclasses.replace(task.checks, controls=controls, excused=excused)
     return dataclasses.replace(task, checks=checks)
+
+
+def with_limit(task: Task, timeout_s: float) -> Task:
+    return dataclasses.replace(task, checks=dataclasses.replace(task.checks, timeout_s=timeout_s))
 
 
 def count_controlled(controls: Sequence[Control]) -> int:
@@ -144,7 +163,8 @@ async def validate(
 ) -> Report:
     """Grade the gold patch and the empty patch of each task `repeats` times.
 
-    As many run at once as the `concurrency` of the grader's settings allows.
+    As many run at once as the `concurrency` of the grader's settings allows. The limit of the empty patch's
+    runs follows the time of the gold patch: see `hone.curate.limits`.
 
     A task that is invalid or cannot be graded is refused with its error; the others continue.
 
@@ -168,8 +188,12 @@ async def validate(
                 raise TaskError(f"task {task.id}: its data set has no gold patch to validate it with")
             # one after the other: the gradings of other tasks fill the slots
             gold = [await verdict(task, task.checks.gold_patch) for _ in range(repeats)]
-            empty = [await verdict(task, "") for _ in range(repeats)]
-            admission = Admission(task_id=task.id, gold=tuple(gold), empty=tuple(empty))
+            limit_s = min(task.checks.timeout_s, run_limit_s(max(each.seconds for each in gold)))
+            limited = with_limit(task, limit_s)  # a patch that hangs would take the whole time each time
+            empty = [await verdict(limited, "") for _ in range(repeats)]
+            admission = Admission(
+                task_id=task.id, gold=tuple(gold), empty=tuple(empty), limit_s=limit_s
+            )
             if controls and admission.refusal is None:
                 async with slots:
                     found = await find_controls(task, grader, repeats=repeats)
