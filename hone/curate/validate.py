@@ -191,9 +191,7 @@ async def validate(
             limit_s = min(task.checks.timeout_s, run_limit_s(max(each.seconds for each in gold)))
             limited = with_limit(task, limit_s)  # a patch that hangs would take the whole time each time
             empty = [await verdict(limited, "") for _ in range(repeats)]
-            admission = Admission(
-                task_id=task.id, gold=tuple(gold), empty=tuple(empty), limit_s=limit_s
-            )
+            admission = Admission(task_id=task.id, gold=tuple(gold), empty=tuple(empty), limit_s=limit_s)
             if controls and admission.refusal is None:
                 async with slots:
                     found = await find_controls(task, grader, repeats=repeats)

@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import ast
 import copy
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import TypeGuard
 
 _COMPARISONS: Mapping[str, type[ast.cmpop]] = {
     **dict.fromkeys(("equal", "equals", "listequal", "dictequal", "tupleequal", "setequal"), ast.Eq),
     **dict.fromkeys(("sequenceequal", "multilineequal"), ast.Eq),
     **dict.fromkeys(("notequal", "notequals"), ast.NotEq),
-    **{"is": ast.Is, "isnot": ast.IsNot, "in": ast.In, "notin": ast.NotIn},
-    **{"greater": ast.Gt, "greaterequal": ast.GtE, "less": ast.Lt, "lessequal": ast.LtE},
+    "is": ast.Is,
+    "isnot": ast.IsNot,
+    "in": ast.In,
+    "notin": ast.NotIn,
+    "greater": ast.Gt,
+    "greaterequal": ast.GtE,
+    "less": ast.Lt,
+    "lessequal": ast.LtE,
 }
 _CONTEXTS = {"raises", "warns", "deprecated_call"}  # of pytest
 
@@ -79,10 +86,14 @@ class _Plain(ast.NodeTransformer):
         if name in _VALUES and len(given) in (_VALUES[name][0], _VALUES[name][0] + 1):
             count, make = _VALUES[name]
             return ast.copy_location(ast.Assert(test=make(*given[:count]), msg=None), node)
-        if name in ("raises", "warns") and len(given) > 1:
-            called = ast.Call(func=given[1], args=given[2:], keywords=call.keywords)
-            item = ast.withitem(context_expr=_pytest(name, given[:1]), optional_vars=None)
-            return ast.copy_location(ast.With(items=[item], body=[ast.Expr(value=called)]), node)
+        plain = {"raises": 1, "warns": 1, "raisesregex": 2, "warnsregex": 2}.get(name, len(given))
+        if len(given) > plain:
+            function, *arguments = given[plain:]
+            called = ast.Call(func=function, args=arguments, keywords=call.keywords)
+            body = ast.Expr(value=function.body if _takes_nothing(function) else called)
+            context = _pytest(name.removesuffix("regex"), given[:1], given[1:plain])
+            item = ast.withitem(context_expr=context, optional_vars=None)
+            return ast.copy_location(ast.With(items=[item], body=[body]), node)
         return self.generic_visit(node)
 
     def visit_With(self, node: ast.With) -> ast.AST | list[ast.AST]:
@@ -95,11 +106,8 @@ class _Plain(ast.NodeTransformer):
         name = _assertion(call)
         if name is not None and isinstance(first.optional_vars, ast.Name):
             self._raised.add(first.optional_vars.id)
-        if isinstance(call, ast.Call) and name in ("raises", "warns") and call.args:
-            first.context_expr = _pytest(name, call.args)
-        if isinstance(call, ast.Call) and name in ("raisesregex", "warnsregex") and len(call.args) == 2:
-            match = ast.keyword(arg="match", value=call.args[1])
-            first.context_expr = _pytest(name.removesuffix("regex"), call.args[:1], [match])
+        if isinstance(call, ast.Call) and name in ("raises", "warns", "raisesregex", "warnsregex"):
+            first.context_expr = _pytest(name.removesuffix("regex"), call.args[:1], call.args[1:2])
         return node
 
     def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
@@ -113,11 +121,15 @@ class _Plain(ast.NodeTransformer):
         return node
 
 
-def _pytest(
-    name: str, arguments: Sequence[ast.expr], keywords: Iterable[ast.keyword] = ()
-) -> ast.Call:
+def _takes_nothing(function: ast.expr) -> TypeGuard[ast.Lambda]:
+    return isinstance(function, ast.Lambda) and not ast.unparse(function.args)
+
+
+def _pytest(name: str, error: Sequence[ast.expr], match: Sequence[ast.expr]) -> ast.Call:
+    """Return `pytest.raises(error, match=...)`, or `warns`."""
     function = ast.Attribute(value=ast.Name(id="pytest", ctx=ast.Load()), attr=name, ctx=ast.Load())
-    return ast.Call(func=function, args=list(arguments), keywords=list(keywords))
+    keywords = [ast.keyword(arg="match", value=value) for value in match]
+    return ast.Call(func=function, args=list(error), keywords=keywords)
 
 
 def _assertion(call: ast.expr) -> str | None:
@@ -133,13 +145,25 @@ def _assertion(call: ast.expr) -> str | None:
     return folded.removeprefix("assert") if folded.startswith("assert") else None
 
 
-def is_assertion(node: ast.stmt) -> bool:
-    """Return whether a statement holds an assertion, of plain Python or of pytest's contexts."""
-    return any(isinstance(each, ast.Assert) or _is_context(each) for each in ast.walk(node))
+def checking_functions(statements: Iterable[ast.stmt]) -> frozenset[str]:
+    """Return the functions among statements that hold assertions."""
+    functions = (each for each in statements if isinstance(each, ast.FunctionDef))
+    return frozenset(each.name for each in functions if any(map(is_assertion, each.body)))
 
 
-def _is_context(node: ast.AST) -> bool:
+def is_assertion(node: ast.stmt, checks: Collection[str] = ()) -> bool:
+    """Return whether a statement holds an assertion, of plain Python or of pytest's contexts.
+
+    Args:
+        checks: functions that hold assertions; see `checking_functions`.
+    """
+    if isinstance(node, ast.FunctionDef | ast.ClassDef):
+        return False
+    return any(isinstance(each, ast.Assert) or _asserts(each, checks) for each in ast.walk(node))
+
+
+def _asserts(node: ast.AST, checks: Collection[str]) -> bool:
     function = node.func if isinstance(node, ast.Call) else None
     if isinstance(function, ast.Attribute):
         return function.attr in _CONTEXTS
-    return isinstance(function, ast.Name) and function.id in _CONTEXTS
+    return isinstance(function, ast.Name) and (function.id in _CONTEXTS or function.id in checks)

@@ -1,9 +1,9 @@
 """Claims: single assertions of tests as programs of their own, which people can read and run.
 
-    def test_words(self):                          from slugify import slugify
-        text = "a b"
-        self.assertEqual(slugify("c"), "c")   ->   text = "a b"
-        self.assertEqual(slugify(text), "a-b")     assert slugify(text) == "a-b"
+def test_words(self):                          from slugify import slugify
+    text = "a b"
+    self.assertEqual(slugify("c"), "c")   ->   text = "a b"
+    self.assertEqual(slugify(text), "a-b")     assert slugify(text) == "a-b"
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from hone.curate.examples import helpers_of, imports_of, names_of, parse_module, source_text
-from hone.curate.mining.assertions import is_assertion, plain_statements
+from hone.curate.mining.assertions import checking_functions, is_assertion, plain_statements
 
 TEST = "test_example"
 _SETS = 120  # parameter sets of a test
@@ -99,9 +99,7 @@ def _above(conftest: str, file: str) -> bool:
     return file.startswith(conftest.removesuffix("conftest.py"))
 
 
-def _claims(
-    test: str, tree: ast.Module, source: str, shared: Sequence[ast.Module]
-) -> Iterator[Claim]:
+def _claims(test: str, tree: ast.Module, source: str, shared: Sequence[ast.Module]) -> Iterator[Claim]:
     function, around = find_function(tree, test)
     if function is None:
         return
@@ -117,12 +115,12 @@ def _claims(
     has_self = any(isinstance(n, ast.Name) and n.id in ("self", "cls") for s in body for n in ast.walk(s))
     if unknown or has_self or not sets:
         return
+    checks = checking_functions([*tree.body, *body])
     for number, given in enumerate(sets[:_SETS]):
         statements = [_with_values(each, given) for each in body]
-        for place, statement in enumerate(statements):
-            if not is_assertion(statement):
-                continue
-            needed = sorted({place, *_needed(statements, place, set(arguments))})
+        asserts = [is_assertion(each, checks) for each in statements]
+        for place in (place for place, each in enumerate(asserts) if each):
+            needed = sorted({place, *_needed(statements, place, asserts, set(arguments))})
             claim = Claim(
                 test=test,
                 imports=(),
@@ -185,9 +183,7 @@ def _set_up(around: Sequence[ast.ClassDef]) -> list[ast.stmt]:
     return found
 
 
-def _parameter_sets(
-    marks: Iterable[ast.expr], tree: ast.Module
-) -> Iterator[dict[str, ast.expr]]:
+def _parameter_sets(marks: Iterable[ast.expr], tree: ast.Module) -> Iterator[dict[str, ast.expr]]:
     """Yield the values of each set of parameters, one without any for a plain test.
 
     Yields nothing when the values are not in the file.
@@ -231,8 +227,12 @@ def _assigns(node: ast.stmt, name: str) -> bool:
 def _fixtures(arguments: Sequence[str], modules: Sequence[ast.Module]) -> Iterator[_Function]:
     """Yield the definitions of fixtures, those that they need first."""
     for name in arguments:
-        options = [n for module in modules for n in module.body if isinstance(n, _Function) and n.name == name]
-        fixture = next((n for n in options if any("fixture" in ast.unparse(d) for d in n.decorator_list)), None)
+        options = [
+            n for module in modules for n in module.body if isinstance(n, _Function) and n.name == name
+        ]
+        fixture = next(
+            (n for n in options if any("fixture" in ast.unparse(d) for d in n.decorator_list)), None
+        )
         if fixture is not None:
             yield from _fixtures([each.arg for each in fixture.args.args], modules)
             yield fixture
@@ -249,12 +249,23 @@ class _Values(ast.NodeTransformer):
     def __init__(self, values: Mapping[str, ast.expr]) -> None:
         self._values = values
 
+    def visit_Call(self, node: ast.Call) -> ast.expr:
+        self.generic_visit(node)
+        arguments: list[ast.expr] = []
+        for given in node.args:
+            inner = given.value if isinstance(given, ast.Starred) else None
+            arguments += inner.elts if isinstance(inner, ast.List | ast.Tuple) else [given]
+        node.args = arguments
+        return node
+
     def visit_Name(self, node: ast.Name) -> ast.expr:
         value = self._values.get(node.id) if isinstance(node.ctx, ast.Load) else None
         return node if value is None else copy.deepcopy(value)
 
 
-def _needed(statements: Sequence[ast.stmt], place: int, local: Collection[str]) -> Iterator[int]:
+def _needed(
+    statements: Sequence[ast.stmt], place: int, asserts: Sequence[bool], local: Collection[str]
+) -> Iterator[int]:
     """Yield the earlier statements that make or change what a statement uses."""
     own = set(local).union(*map(_bound, statements))
     wanted = names_of([statements[place]]) & own
@@ -263,11 +274,12 @@ def _needed(statements: Sequence[ast.stmt], place: int, local: Collection[str]) 
         bound, used = _bound(node), names_of([node]) & own
         if isinstance(node, ast.Import | ast.ImportFrom):
             used = bound
-        if bound & wanted or (used & wanted and not is_assertion(node)):
+        if bound & wanted or (used & wanted and not asserts[number]):
             yield number
-            if isinstance(node, ast.Assign) and bound == used - names_of([node.value]):
+            if isinstance(node, ast.Assign) and all(isinstance(each, ast.Name) for each in node.targets):
                 wanted -= bound  # earlier values of these names are not used
-            wanted |= names_of([node]) & own
+                used = names_of([node.value]) & own
+            wanted |= used
 
 
 def _bound(node: ast.stmt) -> set[str]:

@@ -21,7 +21,7 @@ _SHOWN_TESTS = 6
 _LINES = 70  # of all examples
 _MESSAGE = 140  # characters
 _HOLDS = f"\n\ndef {TEST}():\n    pass\n"  # passes where the program above it ends without an error
-_ADDRESS = re.compile(r"0x[0-9a-f]{6,}|/tmp/\S+")  # noqa: S108 - text of messages
+_ADDRESS = re.compile(r"0x[0-9a-f]{6,}|/tmp/\S+")
 
 RunFiles = Callable[[Mapping[str, str], str], Awaitable[TestRun]]
 """Runs test files, path -> text, on the tree before the fix after a patch, in a fresh sandbox."""
@@ -110,9 +110,7 @@ def _program(claim: Claim) -> str:
     return f"{claim.code}\n" if claim.arguments else f"{claim.code}\n{_HOLDS}"
 
 
-def _choose(
-    fixed: Mapping[str, Sequence[Claim]], reveals: Callable[[str], bool]
-) -> dict[str, list[Claim]]:
+def _choose(fixed: Mapping[str, Sequence[Claim]], reveals: Callable[[str], bool]) -> dict[str, list[Claim]]:
     """Return some claims of several tests: first one of each, then more."""
     chosen: dict[str, list[Claim]] = {}
     codes: set[str] = set()

@@ -44,12 +44,12 @@ def new_names(parts: CommitParts) -> set[str]:
 
 
 def rate(
-    prose: str, parts: CommitParts, tests: Iterable[str], examples: Examples, min_letters: int
+    prose: str, parts: CommitParts, tests: Sequence[str], examples: Examples, min_letters: int
 ) -> Fairness:
     """Return the fairness of a task. Raises CommitRejected when the tests can only be guessed.
 
     Args:
-        prose: the statement without examples.
+        prose: the issue, or the commit message, without examples.
         tests: ids of the fail-to-pass tests.
         min_letters: of the prose, where a test has no example.
     """

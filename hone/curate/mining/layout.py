@@ -8,7 +8,9 @@ from collections.abc import Iterator
 from hone.tasks.configuration import FILES, test_globs
 from hone.tasks.repository import Repository
 
-_COMMANDS = re.compile(r"(tox\.ini|Makefile|noxfile\.py|\.travis\.yml|\.github/workflows/[^/]+\.ya?ml|setup\.py)")
+_COMMANDS = re.compile(
+    r"(tox\.ini|Makefile|noxfile\.py|\.travis\.yml|\.github/workflows/[^/]+\.ya?ml|setup\.py)"
+)
 _RUN = re.compile(r"\b(?:pytest|py\.test|unittest|nosetests|coverage +run|python[\d.]*)\b(?P<rest>.*)")
 _SCRIPT = re.compile(r"(?<![\w*./-])(?:\./)?([\w./-]*test[\w-]*\.py)\b")
 _DISCOVER = re.compile(

@@ -141,9 +141,7 @@ class _Miner:
     async def try_commit(self, commit: HistoryCommit) -> Result:
         """Return the proven task or the reason of refusal. Raises GraderError when no sandbox starts."""
         try:
-            parts = await asyncio.to_thread(
-                split_commit, self._repository, commit, self._settings.tests
-            )
+            parts = await asyncio.to_thread(split_commit, self._repository, commit, self._settings.tests)
             modules = test_modules(parts)
             task, refusal = await self._runner.prove(
                 await self._make(commit, parts, modules), self._settings.repeats

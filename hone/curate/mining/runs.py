@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from hone.curate.mining.candidates import CommitRejected, Reason
 from hone.curate.limits import run_limit_s
+from hone.curate.mining.candidates import CommitRejected, Reason
 from hone.curate.runner import last_line
 from hone.grading.run import TestRun
 from hone.types import TestStatus

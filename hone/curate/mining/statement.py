@@ -15,6 +15,7 @@ from hone.curate.mining.candidates import (
     strip_tool_text,
     words,
 )
+from hone.curate.mining.chores import without_chores
 from hone.curate.mining.claims import find_claims
 from hone.curate.mining.examples import RunFiles, find_examples
 from hone.curate.mining.fairness import Fairness, new_names, rate
@@ -25,20 +26,6 @@ from hone.tasks.rows import text
 
 _SHOWN_NAMES = 12
 _IMPORT = re.compile(r"(?:import|from) ")
-_TOPICS = (
-    r"change ?-?log\w*|changes(?:\.\w+)?|history(?:\.\w+)?|news|release notes?|versions?|v?\d+\.\d+[\w.]*|authors?"
-    r"|contributors?|credits|readme(?:\.\w+)?|docs?|documentation|docstrings?|type ?hints?|(?:unit ?)?-?tests?(?: cases?)?"
-    r"|coverage|lint\w*|flake8|pep-?8|black|isort|ruff|mypy|pre-commit|formatting|format|style|whitespaces?|ci|travis|tox"
-    r"|typos?|pyflakes|pylint|review(?: comments?)?|comments?|feedback|nits?|suggestions?"
-)
-_HOUSEKEEPING = re.compile(
-    r"[\s>*+-]*(?:(?:and|also|please|minor|some|more|fixe?s?d?|adde?d?s?|adding|update[sd]?|updating|bump(?:ed|s|ing)?"
-    r"|prepare|releas(?:e|ing)|tweak\w*|adjust\w*|improve[sd]?|appl(?:y|ied)|address(?:ed|es)?|run|new|for|the|to|from|in"
-    r"|of|a|with|missing|this|changes|pr|code|regression|entr(?:y|ies)|note|corresponding)\b[\s,&:]*"
-    rf"|(?:{_TOPICS})\b[\s,&:/]*)+[.!]*\s*"
-    r"|\s*(?:wip|oops|cleanup|clean ?up|lint|typo|nit)s?[.!]*\s*|\s*\(cherry picked from .*\)\s*|\s*[-=_*#]{3,}\s*",
-    re.IGNORECASE,
-)  # lines of these words alone
 _REFERENCE = re.compile(r"(?:/issues/|\b(?:gh-|issue[ #]*|bug[ #]*)|(?<![\w&/])#)(\d{1,7})\b(?!\.\d)", re.I)
 
 
@@ -77,6 +64,8 @@ async def write(
     examples = await find_examples(
         claims, run, parts.gold_patch, lambda text: find_leak(text, fix - imports) is not None
     )
+    if not examples.texts and "issue" not in written:
+        raise CommitRejected(Reason.UNFAIR, f"no example shows what {tests[0]} demands")
     fairness = rate(prose, parts, tests, examples, min_letters)
     if examples.texts:
         lead = "This fails today:" if len(examples.texts) == 1 else "These fail today:"
@@ -100,14 +89,8 @@ def _from_issue(message: str, issues: Mapping[int, Issue], fix: Collection[str])
 
 
 def _from_commit(message: str, fix: Collection[str]) -> dict[str, str]:
-    text = without_fix(without_housekeeping(strip_tool_text(message)), fix)
+    text = without_fix(without_chores(strip_tool_text(message)), fix)
     return {"commit": text} if text else {}
-
-
-def without_housekeeping(message: str) -> str:
-    """Return a message without its lines about change log, versions, tests, style, CI and reviews."""
-    lines = [line for line in message.splitlines() if not _HOUSEKEEPING.fullmatch(line)]
-    return re.sub(r"\n{3,}", "\n\n", "\n".join(lines)).strip()
 
 
 def references(message: str) -> list[int]:
