@@ -24,6 +24,7 @@ MERGE_LINE = re.compile(
 )
 # Trailers such as `Signed-off-by: ...`, and lines that only refer to an issue such as `Closes #12.`
 _TOOL_LINE = re.compile(r"[\w-]+-by: .*|(fix(e[sd])?|close[sd]?|resolve[sd]?|refs?|see):? #\d+\.?", re.I)
+_TRAILER = re.compile(r"[A-Z]\w*(?:-\w+)+: .*")  # of the last paragraph, such as `Change-Id: ...`
 _TITLE_NUMBER = re.compile(r"\s*\(#\d+\)$")  # of the pull request
 _TEST_FUNCTION = re.compile(r"^\s*(?:async )?def test", re.MULTILINE)
 _TEXTS = (".py", ".pyi", ".rst", ".md", ".txt", ".cfg", ".toml", ".ini")
@@ -131,7 +132,10 @@ def strip_tool_text(message: str) -> str:
     lines = [line.rstrip() for line in message.splitlines() if not _TOOL_LINE.fullmatch(line.strip())]
     if lines and MERGE_LINE.fullmatch(lines[0]):
         lines = lines[1:]
-    title, _, body = "\n".join(lines).strip().partition("\n")
+    text, _, last = "\n".join(lines).strip().rpartition("\n\n")
+    if text and not all(map(_TRAILER.fullmatch, last.splitlines())):
+        text = f"{text}\n\n{last}"
+    title, _, body = (text or last).partition("\n")
     return f"{_TITLE_NUMBER.sub('', title)}\n{body}".strip()
 
 

@@ -274,12 +274,18 @@ def _needed(
         bound, used = _bound(node), names_of([node]) & own
         if isinstance(node, ast.Import | ast.ImportFrom):
             used = bound
-        if bound & wanted or (used & wanted and not asserts[number]):
+        if bound & wanted or (_touched(node) & wanted and not asserts[number]):
             yield number
             if isinstance(node, ast.Assign) and all(isinstance(each, ast.Name) for each in node.targets):
                 wanted -= bound  # earlier values of these names are not used
                 used = names_of([node.value]) & own
             wanted |= used
+
+
+def _touched(node: ast.stmt) -> set[str]:
+    """Return the names whose values a statement may change: not those that it only calls."""
+    called = {id(n.func) for n in ast.walk(node) if isinstance(n, ast.Call) and isinstance(n.func, ast.Name)}
+    return {n.id for n in ast.walk(node) if isinstance(n, ast.Name) and id(n) not in called}
 
 
 def _bound(node: ast.stmt) -> set[str]:
