@@ -101,9 +101,11 @@ def imports_of(tree: ast.Module, names: set[str]) -> Iterator[ast.Import | ast.I
     for node in tree.body:
         if isinstance(node, ast.Import | ast.ImportFrom):
             used = [alias for alias in node.names if alias.name == "*" or _bound_name(alias) in names]
-            if used and isinstance(node, ast.Import):
+            if not used:
+                continue
+            if isinstance(node, ast.Import):
                 yield ast.Import(names=used)
-            elif used:
+            else:
                 yield ast.ImportFrom(module=node.module, names=used, level=node.level)
 
 

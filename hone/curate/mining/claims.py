@@ -112,8 +112,7 @@ def _claims(test: str, tree: ast.Module, source: str, shared: Sequence[ast.Modul
     arguments = [each.arg for each in function.args.args if each.arg not in {"self", *parameters}]
     fixtures = list(_fixtures(arguments, [tree, *shared]))
     unknown = set(arguments) - _BUILT_IN - {each.name for each in fixtures}
-    has_self = any(isinstance(n, ast.Name) and n.id in ("self", "cls") for s in body for n in ast.walk(s))
-    if unknown or has_self or not sets:
+    if unknown or not sets or _needs_class(function, body):
         return
     checks = checking_functions([*tree.body, *body])
     for number, given in enumerate(sets[:_SETS]):
@@ -132,6 +131,20 @@ def _claims(test: str, tree: ast.Module, source: str, shared: Sequence[ast.Modul
             claim = _complete(claim, [statements[each] for each in needed], fixtures, tree, source, shared)
             if len(claim.code) <= _CLAIM:
                 yield claim
+
+
+def _needs_class(function: _Function, body: Sequence[ast.stmt]) -> bool:
+    """Return whether a test uses more of its class than assertions and what is set before it."""
+    selves = {id(n.value) for n in ast.walk(function) if isinstance(n, ast.Attribute)}
+    used = {n.attr for n in ast.walk(function) if isinstance(n, ast.Attribute) and _is_self(n.value)}
+    known = set[str]().union(*map(_bound, body))
+    assertions = {name for name in used if name.lower().startswith("assert") or name == "subTest"}
+    bare = any(_is_self(n) and id(n) not in selves for n in ast.walk(function))
+    return bare or not used <= known | assertions
+
+
+def _is_self(node: ast.AST) -> bool:
+    return isinstance(node, ast.Name) and node.id in ("self", "cls")
 
 
 def _complete(
@@ -283,9 +296,19 @@ def _needed(
 
 
 def _touched(node: ast.stmt) -> set[str]:
-    """Return the names whose values a statement may change: not those that it only calls."""
-    called = {id(n.func) for n in ast.walk(node) if isinstance(n, ast.Call) and isinstance(n.func, ast.Name)}
-    return {n.id for n in ast.walk(node) if isinstance(n, ast.Name) and id(n) not in called}
+    """Return the names whose values a statement may change, besides those that it binds.
+
+    Of an assignment only those whose methods it calls, and iterators that it advances.
+    """
+    if not isinstance(node, ast.Assign):
+        return names_of([node])
+    touched: set[str] = set()
+    for call in (each for each in ast.walk(node.value) if isinstance(each, ast.Call)):
+        if isinstance(call.func, ast.Attribute):
+            touched |= names_of([call.func.value])
+        elif isinstance(call.func, ast.Name) and call.func.id == "next":
+            touched |= names_of(call.args)
+    return touched
 
 
 def _bound(node: ast.stmt) -> set[str]:
