@@ -118,7 +118,12 @@ def test_fix_with_tests_becomes_a_proven_task(mined):
     assert found.refused == {Reason.NO_FAIL_TO_PASS: 1, Reason.GOLD_FAILS: 1, Reason.DOES_NOT_RUN: 1}
     (task,) = found.tasks
     assert task.id == f"me__shop-{mined.fix[:10]}"
-    assert task.problem.startswith(TITLE)
+    assert task.problem == (
+        f"{TITLE}\n\nThis fails today:\n\n```python\nfrom shop import total\n\n"
+        "assert total([1, 2, 3]) == 6\n# today: AssertionError: assert 5 == 6\n```"
+    )
+    assert (task.metadata["fairness"], task.metadata["untold"]) == ("fair", [])
+    assert task.metadata["validation"]["limit_s"] == task.checks.timeout_s == 30.0
     assert task.checks.fail_to_pass == ("tests/test_prices.py::test_of_three",)
     assert task.checks.pass_to_pass == ("tests/test_prices.py::test_of_nothing",)
     base = mined.project.git("rev-parse", f"{mined.fix}~1")
