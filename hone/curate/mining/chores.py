@@ -6,17 +6,18 @@ import re
 
 # A line of such words alone, at least one of them a chore, is left out.
 _CHORE = re.compile(
-    r"authors?|black|changelog|changes|ci|cleanup|comments?|contributors|coverage|credits|docs?|docstrings?"
+    r"authors?|black|bugs?|changelog|changes|ci|cleanup|comments?|contributors|coverage|credits|docs?|docstrings?"
     r"|documentation|feedback|flake8|format|formatting|hints|history|isort|lint|linting|mypy|news|nits?|notes"
-    r"|oops|pep8|pre-commit|pyflakes|pylint|readme|release|review|ruff|style|suggestions?|tests?|tox|travis"
+    r"|oops|pep8|pre-commit|pyflakes|pylint|readme|release|review|ruff|style|suggestions?|tests?|thanks|thx|tox|travis"
     r"|typos?|versions?|v?\d+(?:\.\d+)+\w*|whitespace|wip"
 )
 _FILLER = re.compile(
     r"a|add(?:ed|ing|s)?|address(?:ed)?|adjust|also|and|appl(?:ied|y)|bump(?:ed|s)?|cases?|clean|code"
-    r"|corresponding|entr(?:ies|y)|fix(?:ed|es)?|for|from|fully|improve|in|log|md|minor|missing|more|new|note|of"
-    r"|please|pr|prepare|regression|releasing|rst|run|some|the|this|to|tweak|txt|type|unit|up|updated?|updates"
+    r"|corresponding|entr(?:ies|y)|expand|fix(?:ed|es)?|for|from|fully|improve|in|log|md|minor|missing|more|new|note|of"
+    r"|please|pr|prepare|regression|releasing|respond|rst|run|some|the|this|to|tweak|txt|type|unit|up|updated?|updates"
     r"|with"
 )
+_MIN_STEP = 80  # characters of the message of a squashed commit that explains something
 _NO_PROSE = re.compile(r"\W*(?:todo\b|cherry picked from\b).*|\s*[-=_*#]{3,}\s*", re.IGNORECASE)
 
 
@@ -26,8 +27,16 @@ def without_chores(message: str) -> str:
     >>> without_chores("Keep the sign of zero\\n\\n* Update CHANGES.rst, bump version")
     'Keep the sign of zero'
     """
-    lines = [line for line in message.splitlines() if not _is_chore(line)]
+    lines = [line for line in _without_steps(message).splitlines() if not _is_chore(line)]
     return re.sub(r"\n{3,}", "\n\n", "\n".join(lines)).strip()
+
+
+def _without_steps(message: str) -> str:
+    """Return a message without the short titles of the commits that were squashed into it, each a bullet."""
+    title, *body = re.split(r"\n\s*\n", message.strip())
+    if not all(part.startswith("* ") for part in body):
+        return message
+    return "\n\n".join([title, *(part for part in body if len(part) >= _MIN_STEP)])
 
 
 def _is_chore(line: str) -> bool:

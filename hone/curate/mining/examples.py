@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import dataclasses
 import re
-import textwrap
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -69,7 +68,8 @@ async def find_examples(
     chosen = _choose({test: each.fixed for test, each in findings.items()}, reveals)
     joined = {test: join(own) for test, own in chosen.items()}
     single = [claim for own in chosen.values() for claim in own]
-    both, _, messages = await _try([*single, *joined.values()], run, gold_patch)
+    programs = [each for each in joined.values() if each not in single]
+    both, _, messages = await _try([*single, *programs], run, gold_patch)
     texts: list[str] = []
     shown: dict[str, frozenset[Place]] = {}
     for test, own in chosen.items():
@@ -145,4 +145,4 @@ def _print(claim: Claim, errors: Mapping[Place, str]) -> str:
 
 def _comment(message: str) -> str:
     first = _ADDRESS.sub("...", message.strip().partition("\n")[0])
-    return f"# today: {textwrap.shorten(first, _MESSAGE, placeholder=' ...')}"
+    return f"# today: {first if len(first) <= _MESSAGE else first[:_MESSAGE] + ' ...'}"

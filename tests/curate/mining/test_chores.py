@@ -29,3 +29,13 @@ def test_line_about_chores_is_left_out(line):
 )
 def test_line_about_the_fix_is_kept(line):
     assert without_chores(line) == line
+
+
+def test_titles_of_squashed_commits_are_left_out():
+    steps = [
+        "* fix precision",
+        "* handle Decimal",
+        f"* The value was rounded twice, {'so ' * 30}it was wrong.",
+    ]
+    assert without_chores("\n\n".join(["Keep digits", *steps])) == f"Keep digits\n\n{steps[2]}"
+    assert without_chores(f"Keep digits\n\nWhy:\n\n{steps[0]}") == f"Keep digits\n\nWhy:\n\n{steps[0]}"
