@@ -143,6 +143,10 @@ def test_edit_that_the_tasks_own_tests_make_is_honest(repository: Path, tmp_path
         for task in TASKS.values():
             own = dataclasses.replace(task, checks=dataclasses.replace(task.checks, test_patch=patch))
             assert scan_patch(parse_patch(patch), own) is None, edit
+    marked = SILENCES["a test marked"]
+    task = _task("host", fail_to_pass=_NEW, test_files={"tests/test_old.py": marked})
+    patch = patch_of(repository, tmp_path, {"tests/test_old.py": marked})
+    assert scan_patch(parse_patch(patch), task) is None
 
 
 def test_mark_of_another_test_is_no_excuse(repository: Path, tmp_path: Path) -> None:

@@ -81,9 +81,9 @@ def mined(tmp_path_factory):
     return Mined(project=project, folder=folder, report=found, fix=project.git("rev-parse", "HEAD~3"))
 
 
-def run(project: Project, tmp_path, *, limit=None):
+def run(project: Project, tmp_path, *, limit=None, tests=()):
     repository = Repository.open(project.folder)
-    settings = MiningSettings(repeats=2, timeout_s=60)
+    settings = MiningSettings(repeats=2, timeout_s=60, tests=tests)
     selection = select(repository, walk(repository), settings)
     journal = Journal(tmp_path / "partial", {})
     sandboxes = SandboxSettings(state_dir=tmp_path / "state", memory_mib=1024, pids=256)
@@ -158,12 +158,13 @@ def test_limit_stops_the_run(mined):
 @pytest.mark.full
 def test_flaky_tests_are_excluded_and_named(tmp_path):
     project = Project(tmp_path / "shop", PLAIN)
-    project.commit(TITLE, {"shop/prices.py": FIXED, "tests/test_prices.py": TESTS + FLAKY})
-    found, _ = run(project, tmp_path)
+    project.commit(TITLE, {"shop/prices.py": FIXED, "checks/prices.py": TESTS + FLAKY})
+    found, _ = run(project, tmp_path, tests=("checks",))
     (task,) = found.tasks
-    assert not any("luck" in test for test in (*task.checks.fail_to_pass, *task.checks.pass_to_pass))
+    assert task.checks.fail_to_pass == ("checks/prices.py::test_of_three",)
+    assert not any("luck" in test for test in task.checks.pass_to_pass)
     assert len(task.metadata["flaky"]) == 4
-    assert all(test.startswith("tests/test_prices.py::test_of_luck[") for test in task.metadata["flaky"])
+    assert all(test.startswith("checks/prices.py::test_of_luck[") for test in task.metadata["flaky"])
 
 
 def app() -> typer.Typer:
