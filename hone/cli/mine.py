@@ -48,6 +48,15 @@ def mine(
         Path | None,
         typer.Option(metavar="FILE", help="Issues of the tracker as JSONL: number, title, body."),
     ] = None,
+    tests: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--tests",
+            metavar="GLOB",
+            help="Files or directories that are tests, besides test_*.py, tests/ and those that the "
+            "configuration of pytest, unittest or CI names; may be repeated.",
+        ),
+    ] = None,
     provider: ProviderOption = "namespaces",
     repeat: Annotated[
         int, typer.Option(min=1, help="Test runs without and with the fix, and gradings of each.")
@@ -59,14 +68,16 @@ def mine(
 
     Candidates are the commits, newest first, that change source and tests. Each candidate runs in fresh
     sandboxes: its tests must fail before the fix and pass after it, every time. The problem statement is the
-    issue that the commit names (--issues), or the commit message, without the parts that reveal the fix. Only
-    tasks that pass the checks of `hone tasks validate` are written.
+    issue that the commit names (--issues), or the commit message, without the parts that reveal the fix, and
+    examples from the failing tests. Only tasks whose tests demand nothing that can only be guessed, and that
+    pass the checks of `hone tasks validate`, are written.
 
     A stopped run keeps its tasks in FILE; run the same command again to continue from FILE.partial. Exit code
     1 if no commit became a task.
 
     [bold]Example[/bold]: hone tasks mine ../my-project -o tasks.jsonl --limit 50 --since 2022-01-01
     """
+    from hone.curate.mining.layout import configured_tests
     from hone.curate.mining.mine import read_results, report
     from hone.curate.mining.settings import MiningSettings
     from hone.curate.mining.statement import read_issues
@@ -74,9 +85,10 @@ def mine(
     from hone.tasks.repository import Repository
 
     run = resolve_provider(provider, [f"grading.concurrency={os.cpu_count() or 1}", *(sets or [])])
-    settings = MiningSettings(repeats=repeat)
     known = read_issues(issues) if issues is not None else {}
     repository = Repository.open(repo)
+    globs = (*(tests or ()), *configured_tests(repository, repository.commit(branch)))
+    settings = MiningSettings(repeats=repeat, tests=tuple(dict.fromkeys(globs)))
     commits, selection = run_with_progress(
         lambda reporter: _select(repository, branch, since, settings, reporter)
     )

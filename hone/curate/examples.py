@@ -31,7 +31,7 @@ def find_example(source: str, test: str, line: int, packages: Collection[str]) -
         packages: top-level names of the packages under test.
     """
     try:
-        tree = _parse(source)
+        tree = parse_module(source)
     except SyntaxError:
         return None
     function = next((node for node in _functions(tree.body) if _holds(node, line)), None)
@@ -39,8 +39,8 @@ def find_example(source: str, test: str, line: int, packages: Collection[str]) -
     if function is None or failing is None:
         return None
     shown = function.body[: function.body.index(failing) + 1]
-    helpers = list(_helpers(tree, _names(shown)))
-    imports = list(_imports(tree, _names([*helpers, *shown])))
+    helpers = list(helpers_of(tree, names_of(shown)))
+    imports = list(imports_of(tree, names_of([*helpers, *shown])))
     lines = source.splitlines()
     definitions = [_text(lines, [node]) for node in helpers]
     parts = ["\n".join(map(ast.unparse, imports)), *definitions, _text(lines, shown)]
@@ -52,7 +52,7 @@ def find_example(source: str, test: str, line: int, packages: Collection[str]) -
     )
 
 
-def _parse(text: str) -> ast.Module:
+def parse_module(text: str) -> ast.Module:
     """Return the syntax tree. Raises SyntaxError for every text that Python cannot parse.
 
     CPython 3.11 and early 3.12 count the depth of syntax trees for all threads together, so parsing in two
@@ -79,13 +79,13 @@ def _functions(body: Iterable[ast.stmt]) -> Iterator[ast.FunctionDef | ast.Async
             yield from _functions(node.body)
 
 
-def _helpers(tree: ast.Module, names: set[str]) -> Iterator[ast.stmt]:
+def helpers_of(tree: ast.Module, names: set[str]) -> Iterator[ast.stmt]:
     """Yield small definitions of the test file that `names` refer to, in their order."""
     wanted, chosen = set(names), list[ast.stmt]()
     for node in reversed(tree.body):  # a helper may use an earlier one
         if _height(node) <= _HELPER_LINES and _defined(node) & wanted:
             chosen.append(node)
-            wanted |= _names([node])
+            wanted |= names_of([node])
     yield from reversed(chosen)
 
 
@@ -96,14 +96,17 @@ def _defined(node: ast.stmt) -> set[str]:
     return {target.id for target in targets if isinstance(target, ast.Name)}
 
 
-def _imports(tree: ast.Module, names: set[str]) -> Iterator[ast.stmt]:
+def imports_of(tree: ast.Module, names: set[str]) -> Iterator[ast.Import | ast.ImportFrom]:
     """Yield the imports of the file, reduced to `names`; an import of everything is always there."""
     for node in tree.body:
         if isinstance(node, ast.Import | ast.ImportFrom):
             used = [alias for alias in node.names if alias.name == "*" or _bound_name(alias) in names]
-            if used:
-                node.names = used
-                yield node
+            if not used:
+                continue
+            if isinstance(node, ast.Import):
+                yield ast.Import(names=used)
+            else:
+                yield ast.ImportFrom(module=node.module, names=used, level=node.level)
 
 
 def _bound_name(alias: ast.alias) -> str:
@@ -137,6 +140,11 @@ def _text(lines: list[str], nodes: list[ast.stmt]) -> str:
     return textwrap.dedent("\n".join(lines[number - 1] for number in numbers)).rstrip()
 
 
+def source_text(source: str, node: ast.stmt) -> str:
+    """Return the lines of a statement as they are in the file, dedented."""
+    return _text(source.splitlines(), [node])
+
+
 def _first_line(node: ast.stmt) -> int:
     return min([node.lineno, *(decorator.lineno for decorator in getattr(node, "decorator_list", []))])
 
@@ -153,5 +161,6 @@ def _holds(node: ast.stmt, line: int) -> bool:
     return node.lineno <= line <= _last_line(node)
 
 
-def _names(nodes: Iterable[ast.AST]) -> set[str]:
+def names_of(nodes: Iterable[ast.AST]) -> set[str]:
+    """Return the names that nodes use or bind, without attributes."""
     return {n.id for node in nodes for n in ast.walk(node) if isinstance(n, ast.Name)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fnmatch
 import re
 from collections.abc import Collection
 from enum import StrEnum
@@ -34,11 +35,17 @@ _COMPILED = {".c", ".h", ".cc", ".cpp", ".hpp", ".pyx", ".pxd", ".rs", ".f", ".f
 _PROSE = {".rst", ".md", ".adoc"}
 
 
-def kind_of(path: str) -> Kind:
-    """Return the kind of a file, by its path alone."""
+def kind_of(path: str, tests: Collection[str] = ()) -> Kind:
+    """Return the kind of a file, by its path alone.
+
+    Args:
+        tests: globs of tests besides those in `test` directories or with the names of tests; see `matches`.
+    """
     parts = PurePosixPath(path)
     folders, suffix = parts.parts[:-1], parts.suffix
     if _TEST_DIRECTORIES & set(folders) or folders[:1] == ("testing",) or _TEST_NAME.fullmatch(parts.name):
+        return Kind.TEST
+    if path == "test.py" or any(matches(path, pattern) for pattern in tests):
         return Kind.TEST
     if suffix in _COMPILED:
         return Kind.COMPILED
@@ -48,6 +55,16 @@ def kind_of(path: str) -> Kind:
     if suffix == ".py":
         return Kind.OTHER if parts.name in _OTHER_NAMES else Kind.SOURCE
     return Kind.OTHER if not folders or suffix in _PROSE else Kind.DATA
+
+
+def matches(path: str, pattern: str) -> bool:
+    """Return whether a glob matches a file or a directory around it.
+
+    `*` also matches `/`. A glob without `/` may match the file's name alone.
+    """
+    file = PurePosixPath(path)
+    places = [path, *map(str, file.parents), *([] if "/" in pattern else [file.name])]
+    return any(fnmatch.fnmatchcase(place, pattern.rstrip("/")) for place in places)
 
 
 def packages(paths: Collection[str]) -> set[str]:

@@ -46,6 +46,8 @@ class Record:
     controls: tuple[Control, ...] = ()
     excused: tuple[str, ...] = ()  # tests that the gold patch leaves skipped or xfailed
     seconds: float = 0.0  # the longest test run
+    limit_s: float = 0.0  # of each run of the empty patch, from the time of the gold patch
+    reached_limit: bool = False  # whether it stopped one, and so belongs to the task
     memory_mib: float = 0.0  # the peak of one test process
     elapsed_s: float = 0.0  # from the first grading to the decision
     finished_at: float = 0.0  # Unix time, s
@@ -59,6 +61,7 @@ class Record:
             "varied": list(self.varied),
             "controlled": self.controlled,
             "seconds": round(self.seconds, 3),
+            "limit_s": self.limit_s,
             "memory_mib": round(self.memory_mib, 1),
         }
 
@@ -119,17 +122,25 @@ class Report:
 
 
 def with_proof(tasks: Iterable[Task], report: Report) -> Iterator[Task]:
-    """Yield the admitted tasks with controls, `checks.excused` and `metadata.validation`, the proof."""
+    """Yield the admitted tasks with controls, `checks.excused` and `metadata.validation`, the proof.
+
+    A task whose empty patch was stopped keeps the limit that stopped it: with more time it might pass.
+    """
     for task in tasks:
         record = report.record(task.id)
         if record is not None and record.reason is None:
-            proven = with_findings(task, record.controls, record.excused)
+            limited = with_limit(task, record.limit_s) if record.reached_limit else task
+            proven = with_findings(limited, record.controls, record.excused)
             yield dataclasses.replace(proven, metadata={**task.metadata, PROOF: record.proof})
 
 
 def with_findings(task: Task, controls: tuple[Control, ...], excused: tuple[str, ...] | None) -> Task:
     checks = dataclasses.replace(task.checks, controls=controls, excused=excused)
     return dataclasses.replace(task, checks=checks)
+
+
+def with_limit(task: Task, timeout_s: float) -> Task:
+    return dataclasses.replace(task, checks=dataclasses.replace(task.checks, timeout_s=timeout_s))
 
 
 def count_controlled(controls: Sequence[Control]) -> int:

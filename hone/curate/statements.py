@@ -12,13 +12,13 @@ from pathlib import PurePosixPath
 
 from hone.curate.examples import Example, find_example
 
-_SHOWN_TESTS = 6
 _NOT_PACKAGES = {"src", "lib"}
 _MIN_LEAK = 12  # characters of a changed line, without blanks; shorter lines, such as `else:`, reveal nothing
 _ASSERTION = re.compile(r"(AssertionError|assert |Failed: )")
 _TITLE = re.compile(r"^_{3,} (?:ERROR (?:at (?:setup|teardown) of|collecting) )?(.+?) _{3,}$")
 _END = re.compile(r"^(=+ .* =+|-+ Captured .* -+)$")
 _FRAME = re.compile(r"^(?P<path>[^\s:]+\.py):(?P<line>\d+): (?:in \S+|[A-Z]\w*)")
+_IMPORTED = re.compile(r"^(?P<kind>\w+) while it was imported: (?P<text>.*)$")  # as the runner shows it
 _NOISE = re.compile(r"^(\+ |Use -v to get more diff)")  # how pytest computed a value; advice of pytest's
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 _LINES = 8  # of a message
@@ -78,19 +78,6 @@ def _describe(failure: Failure, example: Example) -> str:
     return "\n\n".join([*parts, f"```\n{failure.message or 'AssertionError'}\n```"])
 
 
-def list_failures(tests: Sequence[str], failures: Iterable[Failure]) -> str:
-    """Return a list of failing tests in words, for tests that no example can show."""
-    messages = {failure.test.partition("[")[0]: " ".join(failure.message.split()) for failure in failures}
-    names = list(dict.fromkeys(test.partition("[")[0] for test in tests))
-    lines = [f"- {test_words(name)}{_in_brackets(messages.get(name, ''))}" for name in names[:_SHOWN_TESTS]]
-    more = [f"- and {len(names) - _SHOWN_TESTS} more"] if len(names) > _SHOWN_TESTS else []
-    return "\n".join(["This does not work:", "", *lines, *more])
-
-
-def _in_brackets(message: str) -> str:
-    return f" ({message})" if message else ""
-
-
 def changed_lines(patch: str, signs: str = "+") -> frozenset[str]:
     """Return the lines that a patch adds (`+`) or removes (`-`) and that are long enough to reveal it."""
     lines = [" ".join(line[1:].split()) for line in patch.splitlines() if line[:1] in tuple(signs)]
@@ -132,6 +119,19 @@ def parse_failures(log: str, failing: Iterable[str]) -> list[Failure]:
             if own and test not in found:
                 found[test] = Failure(test=test, line=own[0], message=_message(lines))
     return list(found.values())
+
+
+def parse_messages(log: str, files: Collection[str]) -> dict[str, str]:
+    """Return file -> the last error of its first failure that the log still shows; see `parse_failures`."""
+    found: dict[str, str] = {}
+    for title, lines in _sections(log):
+        imported = next(filter(None, map(_IMPORTED.match, lines)), None)
+        if title in files and imported is not None:
+            found.setdefault(title, f"{imported['kind']}: {imported['text']}")
+        paths = [m["path"] for m in map(_FRAME.match, lines) if m and m["path"] in files]
+        if paths:
+            found.setdefault(paths[0], _message(lines))
+    return found
 
 
 def _sections(log: str) -> list[tuple[str, list[str]]]:

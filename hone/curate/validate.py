@@ -18,7 +18,8 @@ from hone.curate.controls import find_controls
 from hone.curate.flaky import CHANCE, describe, find_causes, unstable
 from hone.curate.infrastructure import is_transient, raise_if_gone
 from hone.curate.journal import Journal
-from hone.curate.record import Reason, Record, Report, count_controlled, with_findings
+from hone.curate.limits import run_limit_s
+from hone.curate.record import Reason, Record, Report, count_controlled, with_findings, with_limit
 from hone.grading.errors import GraderError
 from hone.grading.grade import Grader
 from hone.grading.plan import compile_plan
@@ -45,6 +46,7 @@ class Admission:
     causes: Mapping[str, str] = field(default_factory=dict[str, str])  # of tests that change; else chance
     controls: tuple[Control, ...] = ()
     versions: Mapping[str, str] = field(default_factory=dict[str, str])
+    limit_s: float = 0.0  # of each run of the empty patch, from the time of the gold patch
     error: str | None = None  # why there are no verdicts: the task is invalid, or the grader failed
 
     @property
@@ -108,6 +110,8 @@ class Admission:
             memory_mib=max((verdict.memory_mib for verdict in runs), default=0.0),
             elapsed_s=elapsed_s,
             finished_at=time.time(),
+            limit_s=self.limit_s,
+            reached_limit=any(verdict.seconds >= self.limit_s for verdict in self.empty),
             versions=self.versions,
         )
 
@@ -126,7 +130,8 @@ async def validate(
 
     As many tasks at once as the `concurrency` of the grader's settings allows; only these are in memory.
     Tasks in the journal are not validated again. A task that is invalid or cannot be graded is refused with
-    its error; the others continue.
+    its error; the others continue. The limit of the empty patch's runs follows the time of the gold patch:
+    see `hone.curate.limits`.
 
     Args:
         controls: whether to find controls for the admitted tasks, which replace those that they have.
@@ -180,17 +185,23 @@ async def _try(given: Task, grader: Grader, repeats: int, *, controls: bool, ver
     if not gold_patch:
         raise TaskError(f"task {task.id}: its data set has no gold patch to validate it with")
 
-    async def verdict(patch: str, variation: Variation) -> Verdict:
-        return await grader.grade_trusted(task, patch, variation)
+    async def of_gold(variation: Variation) -> Verdict:
+        return await grader.grade_trusted(task, gold_patch, variation)
 
-    gold = [await verdict(gold_patch, variation_of(run)) for run in range(repeats)]
-    empty = [await verdict("", variation_of(run)) for run in range(repeats)]
-    causes = await find_causes(lambda variation: verdict(gold_patch, variation), gold)
-    causes |= await find_causes(lambda variation: verdict("", variation), empty, known=causes)
+    async def of_empty(variation: Variation) -> Verdict:
+        return await grader.grade_trusted(limited, "", variation)
+
+    gold = [await of_gold(variation_of(run)) for run in range(repeats)]
+    limit_s = min(task.checks.timeout_s, run_limit_s(max(each.seconds for each in gold)))
+    limited = with_limit(task, limit_s)  # a patch that hangs would take the whole time each time
+    empty = [await of_empty(variation_of(run)) for run in range(repeats)]
+    causes = await find_causes(of_gold, gold)
+    causes |= await find_causes(of_empty, empty, known=causes)
     admission = Admission(
         task_id=task.id,
         gold=tuple(gold),
         empty=tuple(empty),
+        limit_s=limit_s,
         varied=factors_of(compile_plan(task), repeats),
         causes=causes,
         versions=await grader.versions(task) if versions else {},

@@ -91,6 +91,7 @@ _LEFT_OUT_LIKE = (
 _SHORT_FLAGS = "dfhlqsvVx"
 _SHORT_VALUES = "cknmoprW"
 _SHORT_KEPT = "kmopsW"
+_WIDE = ("*.py", "test*.py")
 _TRUE = ("true", "1", "yes", "on")
 _PATHS = (".", "./", "doc", "docs", "src", "test", "testing", "tests", "unit_tests")
 
@@ -117,6 +118,32 @@ def pytest_arguments(files: Mapping[str, str]) -> tuple[str, ...]:
             except (ValueError, AttributeError, iniconfig.ParseError) as error:
                 raise TaskError(f"the pytest options in {name} cannot be read: {error}") from error
     return ()
+
+
+def test_globs(files: Mapping[str, str]) -> tuple[str, ...]:
+    """Return globs of the test files that the pytest configuration names; empty where it names none.
+
+    `*` matches `/`, too. Raises TaskError; see `pytest_arguments`.
+    """
+    for name in FILES:
+        if name not in files:
+            continue
+        try:
+            options = _options(name, files[name])
+        except (ValueError, AttributeError, iniconfig.ParseError) as error:
+            raise TaskError(f"the pytest options in {name} cannot be read: {error}") from error
+        if options is not None:
+            folders = [path.strip("./") for path in _words(options, "testpaths")]
+            patterns = _words(options, "python_files")
+            places = [f"{folder}/" for folder in folders if folder and not folder.endswith(".py")]
+            if not folders:  # patterns of the whole tree, unless they also match source such as testing.py
+                places, patterns = ["*/", ""], [each for each in patterns if each not in _WIDE]
+            globs = [f"{place}{pattern}" for place in places for pattern in patterns]
+            return (*globs, *(path for path in folders if path.endswith(".py")))
+    return ()
+
+
+test_globs.__test__ = False  # type: ignore[attr-defined] - pytest must not collect it
 
 
 def kept(words: Sequence[str], paths: Sequence[str] = ()) -> tuple[str, ...]:

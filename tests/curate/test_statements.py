@@ -1,6 +1,6 @@
 import pytest
 
-from hone.curate.statements import Failure, changed_lines, find_leak, list_failures, write_statement
+from hone.curate.statements import Failure, changed_lines, find_leak, parse_messages, write_statement
 
 TESTS = """from package import take, Parser
 
@@ -67,14 +67,25 @@ def test_group_without_an_example_of_its_own_has_no_statement(groups):
     assert statement(*groups) is None
 
 
-def test_failing_tests_are_listed_once_with_their_messages():
-    tests = ["tests/t.py::test_a[1]", "tests/t.py::test_a[2]", "tests/t.py::test_b"]
-    failures = [Failure(test=tests[0], line=1, message="assert 2\n  == 6")]
-    assert list_failures(tests, failures) == "This does not work:\n\n- a (assert 2 == 6)\n- b"
+LOG = """
+=== ERRORS ===
+___ ERROR collecting test_example_0.py ___
+AssertionError while it was imported: assert 2 == 3
+=== FAILURES ===
+___ test_example ___
+test_example_1.py:3: in test_example
+    take(1)
+package/a.py:2: in take
+    raise KeyError(1)
+E   KeyError: 1
+=== short test summary info ===
+"""
 
 
-def test_long_list_of_failures_is_cut():
-    assert list_failures([f"t.py::test_{n}" for n in range(20)], []).endswith("- and 14 more")
+def test_errors_are_told_by_file():
+    files = ["test_example_0.py", "test_example_1.py", "test_example_2.py"]
+    assert parse_messages(LOG, files) == {files[0]: "AssertionError: assert 2 == 3", files[1]: "KeyError: 1"}
+    assert parse_messages(LOG, files[2:]) == {}
 
 
 PATCH = """--- a/package/module.py

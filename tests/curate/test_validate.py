@@ -60,6 +60,38 @@ def test_admitted_task_excuses_what_the_gold_patch_leaves_skipped():
     assert task.checks.excused == ("t.py::t1", "t.py::t2")
 
 
+def test_task_whose_empty_patch_was_stopped_keeps_the_limit():
+    for seconds, limit_s in ((30.0, 30.0), (29.0, GOOD.checks.timeout_s)):
+        empty = replace(FAIL, seconds=seconds)
+        admitted = Admission(task_id=GOOD.id, gold=(PASS,), empty=(empty,), limit_s=30.0)
+        (task,) = with_proof([GOOD], Report(admissions=(admitted,)))
+        assert task.checks.timeout_s == limit_s
+        assert task.metadata["validation"]["limit_s"] == 30.0
+
+
+class Slow(Grader):
+    """Verdicts without sandboxes: the gold patch takes a time, the empty patch takes all that it may."""
+
+    def __init__(self, seconds, tmp_path):
+        super().__init__(Unavailable(), SETTINGS, cache=tmp_path)
+        self.seconds, self.limits = seconds, []
+
+    async def grade_uncached(self, task, patch):
+        if patch:
+            return replace(PASS, seconds=self.seconds)
+        self.limits.append(task.checks.timeout_s)
+        return replace(FAIL, seconds=task.checks.timeout_s)
+
+
+@pytest.mark.parametrize(("seconds", "limit_s"), [(0.2, 30.0), (100.0, 600.0), (1000.0, 1800.0)])
+def test_limit_of_the_empty_patch_follows_the_gold_patch(seconds, limit_s, tmp_path):
+    task = replace(GOOD, checks=replace(GOOD.checks, timeout_s=1800.0))
+    grader = Slow(seconds, tmp_path)
+    report = asyncio.run(validate([task], grader, repeats=3, controls=False))
+    assert grader.limits == [limit_s] * 3
+    assert report.admissions[0].proof["limit_s"] == limit_s
+
+
 @pytest.mark.sandbox
 def test_refused_tasks_are_named_with_their_reason(tmp_path):
     tasks = [

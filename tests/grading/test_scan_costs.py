@@ -13,7 +13,7 @@ from benchmarks.parts.costly_patches import COMMANDS, PATCHES, REPLIES, edited, 
 from benchmarks.patch_scan import read_commands, read_patch, read_reply
 from hone.environment import PatchRefused, filter_patch, parse_patch
 from hone.grading.integrity import scan_patch
-from hone.grading.integrity.patch_context import BLOCK, MAX_MATCH, compile_search, find_all
+from hone.grading.integrity.patterns import BLOCK, MAX_MATCH, compile_search, find_all
 from tests.fuzz.bounds import steps
 
 REPOSITORY = Path(__file__).parents[2]

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import io
+import keyword
 import re
+import tokenize
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -20,8 +24,10 @@ MERGE_LINE = re.compile(
 )
 # Trailers such as `Signed-off-by: ...`, and lines that only refer to an issue such as `Closes #12.`
 _TOOL_LINE = re.compile(r"[\w-]+-by: .*|(fix(e[sd])?|close[sd]?|resolve[sd]?|refs?|see):? #\d+\.?", re.I)
+_TRAILER = re.compile(r"[A-Z]\w*(?:-\w+)+: .*")  # of the last paragraph, such as `Change-Id: ...`
 _TITLE_NUMBER = re.compile(r"\s*\(#\d+\)$")  # of the pull request
 _TEST_FUNCTION = re.compile(r"^\s*(?:async )?def test", re.MULTILINE)
+_TEXTS = (".py", ".pyi", ".rst", ".md", ".txt", ".cfg", ".toml", ".ini")
 _WORD = re.compile(r"[A-Za-z_]\w*")
 _MARK = "commit:"
 _FORMAT = f"tformat:{_MARK}%H%x00%P%x00%ct%x00:%B%x00"  # the colon keeps a message from being a mark
@@ -47,6 +53,7 @@ class Reason(StrEnum):
     NO_FAIL_TO_PASS = "no test fails before the fix and passes after it"  # noqa: S105 - no password
     UNSTABLE = "the tests that it fixes are flaky"
     PRIVATE_NAMES = "its tests use private names that only the fix introduces"
+    UNFAIR = "its tests demand what nothing tells"
     NO_STATEMENT = "every possible statement reveals the fix"
     NOT_ADMITTED = "validation refuses the task"
 
@@ -76,6 +83,10 @@ class CommitParts:
     sources_after: Mapping[str, str]  # changed Python source after the fix
     tests_after: Mapping[str, str]  # changed test files that are text; the patch has binary and deleted ones
     known: frozenset[str]  # every word in the Python files before the fix
+    before: str  # the text of all code and documentation before the fix
+    tests_before: Mapping[str, str]  # the changed test files before the fix
+    fixtures: Mapping[str, str]  # every conftest.py after the fix
+    data: tuple[str, ...]  # changed files of the tests that are not Python
 
 
 def select(repository: Repository, commits: Iterable[HistoryCommit], settings: MiningSettings) -> Selection:
@@ -101,7 +112,7 @@ def _unsuitable(commit: HistoryCommit, settings: MiningSettings) -> Reason | Non
     """Return why the changed paths cannot become a task; None if they can."""
     sizes: dict[Kind, list[int]] = {kind: [] for kind in Kind}
     for change in commit.changes:
-        sizes[kind_of(change.path)].append(change.lines)
+        sizes[kind_of(change.path, settings.tests)].append(change.lines)
     if not sizes[Kind.SOURCE]:
         return Reason.NO_SOURCE
     if not sizes[Kind.TEST]:
@@ -121,19 +132,31 @@ def strip_tool_text(message: str) -> str:
     lines = [line.rstrip() for line in message.splitlines() if not _TOOL_LINE.fullmatch(line.strip())]
     if lines and MERGE_LINE.fullmatch(lines[0]):
         lines = lines[1:]
-    title, _, body = "\n".join(lines).strip().partition("\n")
+    text, _, last = "\n".join(lines).strip().rpartition("\n\n")
+    if text and not all(map(_TRAILER.fullmatch, last.splitlines())):
+        text = f"{text}\n\n{last}"
+    title, _, body = (text or last).partition("\n")
     return f"{_TITLE_NUMBER.sub('', title)}\n{body}".strip()
 
 
-def split_commit(repository: Repository, commit: HistoryCommit) -> CommitParts:
-    """Read the change of a commit. Blocks while git runs. Raises TaskError when git fails."""
+def split_commit(
+    repository: Repository, commit: HistoryCommit, test_globs: Collection[str] = ()
+) -> CommitParts:
+    """Read the change of a commit. Blocks while git runs. Raises TaskError when git fails.
+
+    Args:
+        test_globs: see `hone.curate.files.kind_of`.
+    """
     before, after = repository.files(commit.base), repository.files(commit.id)
     folders = packages([*before, *after])
     changed = [change.path for change in commit.changes]
-    tests = [path for path in changed if kind_of(path) is Kind.TEST]
-    python = [path for path in changed if kind_of(path) is Kind.SOURCE]
-    data = [path for path in changed if kind_of(path) is Kind.DATA and is_inside(path, folders)]
-    known = repository.texts(commit.base, (path for path in before if path.endswith(".py")))
+    kinds = {path: kind_of(path, test_globs) for path in changed}
+    tests = [path for path in changed if kinds[path] is Kind.TEST]
+    python = [path for path in changed if kinds[path] is Kind.SOURCE]
+    data = [path for path in changed if kinds[path] is Kind.DATA and is_inside(path, folders)]
+    texts = repository.texts(commit.base, (path for path in before if path.endswith(_TEXTS)))
+    python_before = [text for path, text in texts.items() if path.endswith(".py")]
+    fixtures = [path for path in after if path.rpartition("/")[2] == "conftest.py"]
     return CommitParts(
         gold_patch=diff(repository, commit, [*python, *data]),
         test_patch=diff(repository, commit, tests),
@@ -141,13 +164,27 @@ def split_commit(repository: Repository, commit: HistoryCommit) -> CommitParts:
         tests=tuple(sorted(tests)),
         sources_after=repository.texts(commit.id, python),
         tests_after=repository.texts(commit.id, sorted(tests)),
-        known=frozenset(words(known.values())),
+        known=frozenset(words(python_before)),
+        before="\n".join(texts.values()),
+        tests_before={path: texts[path] for path in tests if path in texts},
+        fixtures=repository.texts(commit.id, fixtures),
+        data=tuple(path for path in tests if not path.endswith(".py")),
     )
 
 
 def words(texts: Iterable[str]) -> set[str]:
     """Return every word that could be a name."""
     return {word for text in texts for word in _WORD.findall(text)}
+
+
+def identifiers(sources: Iterable[str]) -> set[str]:
+    """Return the names in the code of Python files, without comments and strings; none of invalid files."""
+    found: set[str] = set()
+    for source in sources:
+        with contextlib.suppress(tokenize.TokenError, SyntaxError):
+            tokens = list(tokenize.generate_tokens(io.StringIO(source).readline))
+            found |= {token.string for token in tokens if token.type == tokenize.NAME}
+    return {name for name in found if not keyword.iskeyword(name)}
 
 
 def test_modules(parts: CommitParts) -> tuple[str, ...]:

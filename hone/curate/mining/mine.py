@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -33,8 +32,6 @@ from hone.tasks.repository import Repository
 from hone.types import Checks, Task
 
 SOURCE = "mined"
-_MIN_TASK_TIMEOUT_S = 30.0
-_SLOWER = 5.0  # factor by which a busy machine may be slower than this one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,7 +141,7 @@ class _Miner:
     async def try_commit(self, commit: HistoryCommit) -> Result:
         """Return the proven task or the reason of refusal. Raises GraderError when no sandbox starts."""
         try:
-            parts = await asyncio.to_thread(split_commit, self._repository, commit)
+            parts = await asyncio.to_thread(split_commit, self._repository, commit, self._settings.tests)
             modules = test_modules(parts)
             task, refusal = await self._runner.prove(
                 await self._make(commit, parts, modules), self._settings.repeats
@@ -158,26 +155,31 @@ class _Miner:
     async def _make(self, commit: HistoryCommit, parts: CommitParts, modules: Sequence[str]) -> Task:
         settings, base = self._settings, commit.base
         environment = commit_environment(self._repository, base, await self._locks.lock(base))
-        trial = trial_task(
-            environment,
-            parts.tests_after,
-            timeout_s=settings.timeout_s,
-            test_patch=parts.test_patch,
-            command=REWRITE,
-        )
 
-        async def run(patch: str) -> TestRun:
-            try:
-                return await self._runner.run(trial, modules, patch)
-            except GraderError as error:
-                if isinstance(error.__cause__, SandboxError):
-                    raise  # every other commit would fail in the same way
-                is_environment = isinstance(error.__cause__, TaskError)
-                reason = Reason.NO_ENVIRONMENT if is_environment else Reason.DOES_NOT_RUN
-                raise CommitRejected(reason, str(error)) from error
+        async def run(patch: str, timeout_s: float) -> TestRun:
+            trial = trial_task(
+                environment,
+                parts.tests_after,
+                timeout_s=timeout_s,
+                test_patch=parts.test_patch,
+                command=REWRITE,
+            )
+            return await self._run(trial, modules, patch)
 
         observed = await observe(run, parts.gold_patch, settings.repeats, settings.timeout_s)
-        statement = write(commit.message, parts, observed, self._issues, settings.min_statement)
+
+        async def run_files(files: Mapping[str, str], patch: str) -> TestRun:
+            trial = trial_task(environment, files, timeout_s=observed.limit_s, command=REWRITE)
+            return await self._run(trial, sorted(files), patch)
+
+        statement = await write(
+            commit.message,
+            parts,
+            observed.compared.fail_to_pass,
+            self._issues,
+            run_files,
+            settings.min_statement,
+        )
         compared = observed.compared
         return Task(
             id=f"{environment.repo.replace('/', '__')}-{commit.id[:10]}",
@@ -189,7 +191,7 @@ class _Miner:
                 test_files=parts.tests_after,
                 gold_patch=parts.gold_patch,
                 test_patch=parts.test_patch,
-                timeout_s=max(_MIN_TASK_TIMEOUT_S, math.ceil(_SLOWER * observed.seconds)),
+                timeout_s=observed.limit_s,
             ),
             source=SOURCE,
             metadata={
@@ -199,5 +201,17 @@ class _Miner:
                 "test_files": list(parts.tests),
                 "statement": list(statement.sources),
                 "flaky": sorted(compared.flaky),
+                "fairness": statement.fairness.rating.value,
+                "untold": list(statement.fairness.untold),
             },
         )
+
+    async def _run(self, trial: Task, files: Sequence[str], patch: str) -> TestRun:
+        try:
+            return await self._runner.run(trial, files, patch)
+        except GraderError as error:
+            if isinstance(error.__cause__, SandboxError):
+                raise  # every other commit would fail in the same way
+            is_environment = isinstance(error.__cause__, TaskError)
+            reason = Reason.NO_ENVIRONMENT if is_environment else Reason.DOES_NOT_RUN
+            raise CommitRejected(reason, str(error)) from error

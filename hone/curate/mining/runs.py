@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from hone.curate.limits import run_limit_s
 from hone.curate.mining.candidates import CommitRejected, Reason
 from hone.curate.runner import last_line
 from hone.grading.run import TestRun
@@ -13,7 +14,8 @@ from hone.types import TestStatus
 _MIN_RUNS = 2  # a second run shows test ids that contain the time or a random number
 
 Statuses = Mapping[str, TestStatus]
-Run = Callable[[str], Awaitable[TestRun]]  # runs the changed tests after a source patch, in a fresh sandbox
+Run = Callable[[str, float], Awaitable[TestRun]]
+"""Runs the changed tests after a source patch, for at most so many seconds, in a fresh sandbox."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,8 +30,7 @@ class RunComparison:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observation:
     compared: RunComparison
-    log: str  # of a run before the fix, with rewritten assertions
-    seconds: float  # the longest run
+    limit_s: float  # of each run after the first, and of the task
 
 
 def compare(before: Sequence[Statuses], after: Sequence[Statuses]) -> RunComparison:
@@ -55,24 +56,27 @@ def compare(before: Sequence[Statuses], after: Sequence[Statuses]) -> RunCompari
 async def observe(run: Run, gold_patch: str, repeats: int, timeout_s: float) -> Observation:
     """Run the tests `repeats` times, at least twice, without and with the fix.
 
+    Args:
+        timeout_s: of the first run with the fix, which decides the limit of the others.
+
     Raises CommitRejected as soon as no task can be made of them, GraderError when no sandbox starts.
     """
-    after = [await run(gold_patch)]
+    after = [await run(gold_patch, timeout_s)]
     _check_ran(after[0], timeout_s)
     if not any(status is TestStatus.PASSED for status in after[0].statuses.values()):
         raise CommitRejected(Reason.GOLD_FAILS, last_line(after[0].log))
-    before = [await run("")]
-    if before[0].seconds >= timeout_s:
-        raise CommitRejected(Reason.TOO_SLOW, f"without the fix they take {before[0].seconds:.0f} s")
+    limit_s = run_limit_s(after[0].seconds)
+    before = [await run("", limit_s)]
+    if not before[0].finished and before[0].seconds >= limit_s:
+        raise CommitRejected(Reason.TOO_SLOW, f"without the fix they take more than {limit_s:g} s")
     _check_fix_helps(before[0].statuses, after[0].statuses)
     for _ in range(max(repeats, _MIN_RUNS) - 1):
-        after.append(await run(gold_patch))
-        before.append(await run(""))
+        after.append(await run(gold_patch, limit_s))
+        before.append(await run("", limit_s))
     compared = compare([each.statuses for each in before], [each.statuses for each in after])
     if not compared.fail_to_pass:
         raise CommitRejected(Reason.UNSTABLE, ", ".join(compared.flaky[:3]))
-    seconds = max(each.seconds for each in (*before, *after))
-    return Observation(compared=compared, log=before[0].log, seconds=seconds)
+    return Observation(compared=compared, limit_s=limit_s)
 
 
 def _check_ran(run: TestRun, timeout_s: float) -> None:

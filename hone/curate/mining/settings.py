@@ -21,6 +21,8 @@ class MiningSettings(Settings):
     repeats: int = Field(default=3, ge=1)
     """Runs of the tests without and with the fix, and gradings of each for admission."""
     timeout_s: float = Field(default=120.0, gt=0)
-    """Seconds that one run of the changed test files may take."""
+    """Seconds that the first run of the changed test files may take; the limits of the others follow it."""
     min_statement: int = Field(default=100, ge=0)
-    """Letters below which a statement is completed by a failing test."""
+    """Letters that a statement needs besides its examples, where a failing test has no example."""
+    tests: tuple[str, ...] = ()
+    """Globs of tests, besides files in `test` directories and those with the names of tests."""

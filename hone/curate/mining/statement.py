@@ -1,14 +1,9 @@
-"""The statement of a mined task: the issue or commit message without the fix, completed by failing tests."""
+"""The statement of a mined task: the issue or commit message without the fix, and examples from its tests."""
 
 from __future__ import annotations
 
-import builtins
-import contextlib
-import io
-import keyword
 import re
-import tokenize
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,13 +15,17 @@ from hone.curate.mining.candidates import (
     strip_tool_text,
     words,
 )
-from hone.curate.mining.runs import Observation
-from hone.curate.statements import changed_lines, find_leak, list_failures, parse_failures, write_statement
+from hone.curate.mining.chores import without_chores
+from hone.curate.mining.claims import find_claims
+from hone.curate.mining.examples import RunFiles, find_examples
+from hone.curate.mining.fairness import Fairness, new_names, rate
+from hone.curate.statements import changed_lines, find_leak
 from hone.tasks.errors import TaskError
 from hone.tasks.files import read_rows
 from hone.tasks.rows import text
 
 _SHOWN_NAMES = 12
+_IMPORT = re.compile(r"(?:import|from) ")
 _REFERENCE = re.compile(r"(?:/issues/|\b(?:gh-|issue[ #]*|bug[ #]*)|(?<![\w&/])#)(\d{1,7})\b(?!\.\d)", re.I)
 
 
@@ -34,32 +33,49 @@ _REFERENCE = re.compile(r"(?:/issues/|\b(?:gh-|issue[ #]*|bug[ #]*)|(?<![\w&/])#
 class Statement:
     text: str
     sources: tuple[str, ...]  # of "issue", "commit", "tests", "names"
+    fairness: Fairness
 
 
-def write(
+async def write(
     message: str,
     parts: CommitParts,
-    observed: Observation,
+    tests: Sequence[str],
     issues: Mapping[int, Issue],
+    run: RunFiles,
     min_letters: int,
 ) -> Statement:
-    """Return the statement of a commit. Raises CommitRejected when every text would reveal the fix.
+    """Return the statement of a commit: prose, then examples that fail without the fix and hold with it.
 
     Args:
         message: of the commit.
+        tests: ids of the fail-to-pass tests.
         issues: exported issues by number.
-        min_letters: a shorter text is completed by an example from the failing tests.
+        run: runs an example; each is run before it is printed.
+        min_letters: see `rate`.
+    Raises:
+        CommitRejected: every text would reveal the fix, or the tests demand what nothing tells.
+        GraderError: an example cannot be run.
     """
     fix = changed_lines(parts.gold_patch)
     written = _from_issue(message, issues, fix) or _from_commit(message, fix)
-    if sum(letter.isalpha() for text in written.values() for letter in text) < min_letters:
-        written["tests"] = _from_tests(parts, observed, fix)
-    if names := _new_names(parts, written.values()):
+    prose = "\n\n".join(written.values())
+    claims = find_claims(parts.tests_after, tests, parts.fixtures)
+    imports = frozenset(line for line in fix if _IMPORT.match(line))  # the tests have theirs, too
+    examples = await find_examples(
+        claims, run, parts.gold_patch, lambda text: find_leak(text, fix - imports) is not None
+    )
+    if not examples.texts and "issue" not in written:
+        raise CommitRejected(Reason.UNFAIR, f"no example shows what {tests[0]} demands")
+    fairness = rate(prose, parts, tests, examples, min_letters)
+    if examples.texts:
+        lead = "This fails today:" if len(examples.texts) == 1 else "These fail today:"
+        written["tests"] = "\n\n".join([lead, *examples.texts])
+    if names := _untold_names(parts, written.values()):
         written["names"] = f"The tests use these new names: {', '.join(f'`{name}`' for name in names)}."
     text = "\n\n".join(written.values()).strip()
-    if leak := find_leak(text, fix):
+    if leak := find_leak(text, fix - imports):
         raise CommitRejected(Reason.NO_STATEMENT, f"it repeats {leak!r}")
-    return Statement(text=text, sources=tuple(written))
+    return Statement(text=text, sources=tuple(written), fairness=fairness)
 
 
 def _from_issue(message: str, issues: Mapping[int, Issue], fix: Collection[str]) -> dict[str, str]:
@@ -73,7 +89,7 @@ def _from_issue(message: str, issues: Mapping[int, Issue], fix: Collection[str])
 
 
 def _from_commit(message: str, fix: Collection[str]) -> dict[str, str]:
-    text = without_fix(strip_tool_text(message), fix)
+    text = without_fix(without_chores(strip_tool_text(message)), fix)
     return {"commit": text} if text else {}
 
 
@@ -84,37 +100,17 @@ def references(message: str) -> list[int]:
     return list(dict.fromkeys(int(number) for number in _REFERENCE.findall(ordered)))
 
 
-def _from_tests(parts: CommitParts, observed: Observation, fix: Collection[str]) -> str:
-    failing = observed.compared.fail_to_pass
-    failures = parse_failures(observed.log, failing)
-    text = write_statement([failures], parts.tests_after, parts.source)
-    if text is not None and not find_leak(text, fix):
-        return text.strip()
-    return list_failures(failing, failures)
-
-
-def _new_names(parts: CommitParts, texts: Iterable[str]) -> list[str]:
+def _untold_names(parts: CommitParts, texts: Iterable[str]) -> list[str]:
     """Return new names that the tests use and the texts do not mention: an agent cannot guess them.
 
     Raises CommitRejected for a private name: no agent can solve a task whose tests use it.
     """
-    used = _identifiers(parts.tests_after.values()) & _identifiers(parts.sources_after.values())
-    new = sorted(used - parts.known - set(dir(builtins)))
+    new = sorted(new_names(parts))
     private = [name for name in new if name.startswith("_") and not name.endswith("__")]
     if private:
         raise CommitRejected(Reason.PRIVATE_NAMES, private[0])
     mentioned = words(texts)
     return [name for name in new if name not in mentioned][:_SHOWN_NAMES]
-
-
-def _identifiers(sources: Iterable[str]) -> set[str]:
-    """Return the names in the code of Python files, without comments and strings; none of invalid files."""
-    found: set[str] = set()
-    for source in sources:
-        with contextlib.suppress(tokenize.TokenError, SyntaxError):
-            tokens = list(tokenize.generate_tokens(io.StringIO(source).readline))
-            found |= {token.string for token in tokens if token.type == tokenize.NAME}
-    return {name for name in found if not keyword.iskeyword(name)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

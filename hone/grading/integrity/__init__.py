@@ -10,9 +10,10 @@ from collections.abc import Callable, Sequence
 
 from hone.environment import FilePatch
 from hone.grading.integrity.changes import Change
+from hone.grading.integrity.existing_tests import scan_test_file
 from hone.grading.integrity.patch_context import PatchContext, Tampering, read_context
 from hone.grading.integrity.plugins import scan_configuration, scan_name, scan_plugins
-from hone.grading.integrity.source import scan_source, scan_test_file
+from hone.grading.integrity.source import scan_source
 from hone.grading.integrity.trajectory import SignalKind, scan_trajectory
 from hone.types import Task
 

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 from hone.environment import FilePatch, PatchRefused, parse_patch
 from hone.environment.patch import folders_around
-from hone.grading.integrity.changes import MAX_LINE, Change, code_lines, read_changes
+from hone.grading.integrity.changes import Change, code_lines, read_changes
+from hone.grading.integrity.marks import Mark, find_marks
+from hone.grading.integrity.patterns import find_all, squeeze
 from hone.types import Task
 
-BLOCK = 1 << 16  # characters searched in one call, which lets no other thread run meanwhile
-MAX_MATCH = 51 * (MAX_LINE + 1)  # characters of the longest match of any pattern: an option over 51 lines
 MAX_STEPS = 64_000_000  # of a scan, where its work is a product of two sizes; see Budget
 
 
@@ -93,40 +93,14 @@ class KnownCode:
         return self._matches[pattern]
 
 
-def compile_search(pattern: str) -> re.Pattern[str]:
-    """Compile a pattern so that a search skips most alternatives by their first letters.
-
-    `\\bword` becomes `w(?<=\\bw)ord`, which matches the same: an alternative that starts with an assertion
-    would be entered at every character.
-    """
-    quick = re.sub(r"\\b([A-Za-z_])(?![*+?{])", r"\1(?<=\\b\1)", pattern)
-    return re.compile(quick, re.MULTILINE)
-
-
-def find_all(pattern: re.Pattern[str], text: str) -> Iterator[re.Match[str]]:
-    """Yield the matches in `text`, as `finditer` does, in searches of at most BLOCK + MAX_MATCH characters.
-
-    A search holds the interpreter; other threads run between two of them.
-    """
-    position = 0
-    while position < len(text):
-        limit = position + BLOCK
-        following = limit
-        for match in pattern.finditer(text, position, limit + MAX_MATCH):
-            if match.start() >= limit:
-                break
-            following = max(limit, match.end())
-            yield match
-        position = following
-
-
 @dataclass(frozen=True, kw_only=True)  # cached properties need a class without slots
 class PatchContext:
     """A patch and the facts about its task that decide whether a change is evidence."""
 
     changes: tuple[Change, ...]
     tests: Mapping[str, frozenset[str]]  # test file of the task -> names of its test functions
-    trusted: Mapping[str, KnownCode]  # path -> text of the task's own tests
+    trusted: Mapping[str, str]  # path -> text of the task's own tests
+    reference: tuple[Change, ...]  # of the reference fix and the task's test patch
     roots: frozenset[str]  # directories that Python imports from, "" or ending in "/"
     requirements: frozenset[str]  # guessed import names of the installed requirements
     own_names: frozenset[str]  # guessed import names of the project itself
@@ -139,6 +113,28 @@ class PatchContext:
     def written(self) -> frozenset[str]:
         """The paths that the patch writes a file to."""
         return frozenset(change.path for change in self.changes if not change.deleted)
+
+    @cached_property
+    def removed(self) -> frozenset[str]:
+        """The paths that the patch removes a file from, to delete, move or replace it."""
+        return _removed(self.changes)
+
+    @cached_property
+    def removed_by_reference(self) -> frozenset[str]:
+        """The same of the reference fix and the task's test patch."""
+        return _removed(self.reference)
+
+    @cached_property
+    def known_marks(self) -> frozenset[Mark]:
+        """The marks that the patch moves or the task's own fix and test patch have."""
+        texts = [[line for line in hunk.lines if line[0] != "+"] for c in self.changes for hunk in c.hunks]
+        texts += [hunk.after for change in self.reference for hunk in change.hunks]
+        return frozenset(mark for lines in texts for mark, _ in find_marks(lines).values())
+
+    def trusted_marks(self, path: str) -> frozenset[Mark]:
+        """Return the marks of the task's own text of a test file."""
+        lines = [(" ", line) for line in self.trusted.get(path, "").splitlines()]
+        return frozenset(mark for mark, _ in find_marks(lines).values())
 
     @cached_property
     def names_below(self) -> Mapping[str, set[str]]:
@@ -171,7 +167,8 @@ def read_context(parts: Sequence[FilePatch], task: Task) -> PatchContext:
     return PatchContext(
         changes=changes,
         tests=_named_tests(task),
-        trusted={path: KnownCode(text, budget) for path, text in task.checks.test_files.items()},
+        trusted=task.checks.test_files,
+        reference=(*gold, *_changes_of(task.checks.test_patch)),
         roots=frozenset(["", "src/", *(f"{path.strip('/')}/" for path in environment.paths if path)]),
         requirements=frozenset(map(_import_name, environment.requirements)),
         own_names=_own_names(task),
@@ -186,17 +183,23 @@ def read_context(parts: Sequence[FilePatch], task: Task) -> PatchContext:
     )
 
 
+def is_test_name(path: str) -> bool:
+    """Return whether a file has the name of a module of tests."""
+    name = path.rsplit("/", 1)[-1]
+    named = name.startswith("test_") and name.endswith(".py")
+    return named or name.endswith(("_test.py", "_tests.py")) or name == "tests.py" or path == "test.py"
+
+
 def is_test_code(path: str) -> bool:
     """Return whether a path is that of a test, or lies in a directory of tests."""
     parts = path.split("/")
-    name = parts[-1]
-    named = name.startswith("test_") or name.endswith(("_test.py", "_tests.py"))
-    return named or name in _TEST_FILES or any(part in _TEST_FOLDERS for part in parts[:-1])
+    named = parts[-1].startswith("test_") or parts[-1] in _TEST_FILES or is_test_name(path)
+    return named or any(part in _TEST_FOLDERS for part in parts[:-1])
 
 
-def squeeze(text: str) -> str:
-    """Return text without white space and with one kind of quotes, which formatters change."""
-    return "".join(text.split()).replace("'", '"')
+def _removed(changes: Sequence[Change]) -> frozenset[str]:
+    moved = (c.before for c in changes if c.before is not None and c.before != c.path)
+    return frozenset([*moved, *(change.path for change in changes if change.deleted)])
 
 
 def _changes_of(patch: str) -> tuple[Change, ...]:

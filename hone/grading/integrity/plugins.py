@@ -9,7 +9,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 
 from hone.environment.patch import folders_around
 from hone.grading.integrity.changes import Change
-from hone.grading.integrity.patch_context import PatchContext, compile_search, find_all, is_test_code
+from hone.grading.integrity.patch_context import PatchContext, is_test_code
+from hone.grading.integrity.patterns import compile_search, find_all
 from hone.tasks.configuration import FILES
 
 _CUSTOMIZE = {"sitecustomize.py", "usercustomize.py"}

@@ -81,9 +81,9 @@ def mined(tmp_path_factory):
     return Mined(project=project, folder=folder, report=found, fix=project.git("rev-parse", "HEAD~3"))
 
 
-def run(project: Project, tmp_path, *, limit=None):
+def run(project: Project, tmp_path, *, limit=None, tests=()):
     repository = Repository.open(project.folder)
-    settings = MiningSettings(repeats=2, timeout_s=60)
+    settings = MiningSettings(repeats=2, timeout_s=60, tests=tests)
     selection = select(repository, walk(repository), settings)
     journal = Journal(tmp_path / "partial", {})
     sandboxes = SandboxSettings(state_dir=tmp_path / "state", memory_mib=1024, pids=256)
@@ -118,7 +118,12 @@ def test_fix_with_tests_becomes_a_proven_task(mined):
     assert found.refused == {Reason.NO_FAIL_TO_PASS: 1, Reason.GOLD_FAILS: 1, Reason.DOES_NOT_RUN: 1}
     (task,) = found.tasks
     assert task.id == f"me__shop-{mined.fix[:10]}"
-    assert task.problem.startswith(TITLE)
+    assert task.problem == (
+        f"{TITLE}\n\nThis fails today:\n\n```python\nfrom shop import total\n\n"
+        "assert total([1, 2, 3]) == 6\n# today: AssertionError: assert 5 == 6\n```"
+    )
+    assert (task.metadata["fairness"], task.metadata["untold"]) == ("fair", [])
+    assert task.metadata["validation"]["limit_s"] == task.checks.timeout_s == 30.0
     assert task.checks.fail_to_pass == ("tests/test_prices.py::test_of_three",)
     assert task.checks.pass_to_pass == ("tests/test_prices.py::test_of_nothing",)
     base = mined.project.git("rev-parse", f"{mined.fix}~1")
@@ -153,12 +158,13 @@ def test_limit_stops_the_run(mined):
 @pytest.mark.full
 def test_flaky_tests_are_excluded_and_named(tmp_path):
     project = Project(tmp_path / "shop", PLAIN)
-    project.commit(TITLE, {"shop/prices.py": FIXED, "tests/test_prices.py": TESTS + FLAKY})
-    found, _ = run(project, tmp_path)
+    project.commit(TITLE, {"shop/prices.py": FIXED, "checks/prices.py": TESTS + FLAKY})
+    found, _ = run(project, tmp_path, tests=("checks",))
     (task,) = found.tasks
-    assert not any("luck" in test for test in (*task.checks.fail_to_pass, *task.checks.pass_to_pass))
+    assert task.checks.fail_to_pass == ("checks/prices.py::test_of_three",)
+    assert not any("luck" in test for test in task.checks.pass_to_pass)
     assert len(task.metadata["flaky"]) == 4
-    assert all(test.startswith("tests/test_prices.py::test_of_luck[") for test in task.metadata["flaky"])
+    assert all(test.startswith("checks/prices.py::test_of_luck[") for test in task.metadata["flaky"])
 
 
 def app() -> typer.Typer:

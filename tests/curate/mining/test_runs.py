@@ -31,8 +31,11 @@ def test_test_that_passes_once_before_the_fix_is_flaky():
     assert (found.fail_to_pass, found.pass_to_pass, found.flaky) == ((), (), ("a",))
 
 
-def watch(before: list[TestRun], after: list[TestRun], repeats: int = 2):
-    async def run(patch: str) -> TestRun:
+def watch(before: list[TestRun], after: list[TestRun], repeats: int = 2, limits: list[float] | None = None):
+    limits = [] if limits is None else limits
+
+    async def run(patch: str, timeout_s: float) -> TestRun:
+        limits.append(timeout_s)
         return (after if patch == GOLD else before).pop(0)
 
     return asyncio.run(observe(run, GOLD, repeats, 10.0))
@@ -42,9 +45,14 @@ def ran(seconds: float = 1.0, *, finished: bool = True, log: str = "", **tests: 
     return TestRun(statuses=statuses(**tests), finished=finished, log=log, seconds=seconds)
 
 
-def test_observation_has_the_log_before_the_fix_and_the_longest_time():
-    seen = watch([ran(log="E no", a="failed"), ran(a="failed")], [ran(3.0, a="passed"), ran(a="passed")])
-    assert (seen.compared.fail_to_pass, seen.log, seen.seconds) == (("a",), "E no", 3.0)
+@pytest.mark.parametrize(("seconds", "limit_s"), [(0.1, 30.0), (8.0, 48.0)])
+def test_limit_of_runs_follows_the_time_of_the_fix(seconds, limit_s):
+    limits: list[float] = []
+    seen = watch(
+        [ran(a="failed"), ran(a="failed")], [ran(seconds, a="passed"), ran(9.0, a="passed")], limits=limits
+    )
+    assert (seen.compared.fail_to_pass, seen.limit_s) == (("a",), limit_s)
+    assert limits == [10.0, limit_s, limit_s, limit_s]
 
 
 @pytest.mark.parametrize(
@@ -53,7 +61,7 @@ def test_observation_has_the_log_before_the_fix_and_the_longest_time():
         ([], [ran(finished=False, log="E   ImportError: no module")], Reason.DOES_NOT_RUN),
         ([], [ran(10.0, finished=False)], Reason.TOO_SLOW),
         ([], [ran(a="error")], Reason.GOLD_FAILS),
-        ([ran(10.0, finished=False)], [ran(a="passed")], Reason.TOO_SLOW),
+        ([ran(30.0, finished=False)], [ran(a="passed")], Reason.TOO_SLOW),
         ([ran(a="failed", b="passed")], [ran(a="failed", b="passed")], Reason.GOLD_FAILS),
         ([ran(a="passed")], [ran(a="passed")], Reason.NO_FAIL_TO_PASS),
         ([ran(a="failed"), ran(a="passed")], [ran(a="passed"), ran(a="passed")], Reason.UNSTABLE),
