@@ -83,7 +83,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--times", type=int, default=300, help="evaluations per cell")
+    parser.add_argument("--times", type=int, default=200, help="evaluations per cell")
     times = parser.parse_args().times
     print(f"{'rates':<16}{'tasks':>6}{'samples':>8}" + "".join(f"{name:>16}" for name in METHODS))
     below = 0.95 - 3 * math.sqrt(0.95 * 0.05 / times)
