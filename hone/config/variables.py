@@ -157,7 +157,7 @@ _BOTH = {  # of system C, for its training and its evaluation
     "SWE_STRICT_NO_CONFIG_PATCH": Variable(values=_always),
     "SWE_TEST_PATCH_POLICY_SCOPE": _refused("edits of any test are removed from a patch; unset it"),
     "SWE_SKIP_EVAL": _refused("every patch is graded; unset it"),
-    "SWE_EVAL_TIMEOUT": _refused("each task has its own time limit, `checks.timeout_s`; unset it"),
+    "SWE_EVAL_TIMEOUT": _sets("tasks.timeout_s"),
     "SWE_DOCKER_REGISTRY": _refused(
         "tasks name their images, and `hone images pull --proxy` takes them from another registry; unset it"
     ),

@@ -2,7 +2,7 @@
 
 messages         list of {content, name, role, tool_call_id, tool_calls}, and reasoning_content where there is
 tools            list of {type, function: {name, description, parameters}}; null without tools
-enable_thinking  whether the prompts let the model reason
+enable_thinking  whether the prompts let the model reason; null where it is not known
 
 A Parquet column has one type, so a key that one message or tool lacks is null in it. Names and types are
 those of the debugger's published SFT data (p81sunshine/Issta-2026 at 8a491e3, sft/data/test.parquet), and
@@ -26,7 +26,7 @@ from hone.rollout.rewards import solved
 from hone.rollout.store import Store
 from hone.tasks.errors import TaskError
 from hone.tasks.files import PARQUET, read_rows
-from hone.tasks.formats.rows import Row
+from hone.tasks.rows import Row
 from hone.types import Trajectory
 from hone.utils.files import replace_file
 
@@ -59,8 +59,7 @@ def write_conversations(
     """Write a row per example into a Parquet file.
 
     Args:
-        thinking: `enable_thinking` of all rows; None: that of a demonstration, else whether a reply of the
-            example has reasoning.
+        thinking: `enable_thinking` of all rows; None: that of each demonstration.
 
     Raises StoreError where the messages or the schemas of the tools do not fit one Parquet column.
     """
@@ -75,7 +74,7 @@ def write_conversations(
             "messages": pa.array([list(example.messages) for example in examples], pa.list_(message)),
             "tools": pa.array(_with_equal_keys(tools)),
             "enable_thinking": pa.array(
-                [_thinks(example) if thinking is None else thinking for example in examples], pa.bool_()
+                [_thinking(example) if thinking is None else thinking for example in examples], pa.bool_()
             ),
         }
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -98,10 +97,8 @@ def read_conversations(path: Path) -> list[Demonstration]:
     return found
 
 
-def _thinks(example: Demonstration | Trajectory) -> bool:
-    if isinstance(example, Demonstration) and example.thinking is not None:
-        return example.thinking
-    return _reasons(example)
+def _thinking(example: Demonstration | Trajectory) -> bool | None:
+    return example.thinking if isinstance(example, Demonstration) else None
 
 
 def _reasons(example: Demonstration | Trajectory) -> bool:
