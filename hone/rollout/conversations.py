@@ -2,7 +2,7 @@
 
 messages         list of {content, name, role, tool_call_id, tool_calls}, and reasoning_content where there is
 tools            list of {type, function: {name, description, parameters}}; null without tools
-enable_thinking  whether the prompts let the model reason; null where it is not known
+enable_thinking  whether the prompts let the model reason; never null, which verl 0.9.1 does not take
 
 A Parquet column has one type, so a key that one message or tool lacks is null in it. Names and types are
 those of the debugger's published SFT data (p81sunshine/Issta-2026 at 8a491e3, sft/data/test.parquet), and
@@ -59,7 +59,8 @@ def write_conversations(
     """Write a row per example into a Parquet file.
 
     Args:
-        thinking: `enable_thinking` of all rows; None: that of each demonstration.
+        thinking: `enable_thinking` of all rows; None: that of each demonstration, or, where it is not
+            known, whether a reply has reasoning.
 
     Raises StoreError where the messages or the schemas of the tools do not fit one Parquet column.
     """
@@ -97,8 +98,10 @@ def read_conversations(path: Path) -> list[Demonstration]:
     return found
 
 
-def _thinking(example: Demonstration | Trajectory) -> bool | None:
-    return example.thinking if isinstance(example, Demonstration) else None
+def _thinking(example: Demonstration | Trajectory) -> bool:
+    if isinstance(example, Demonstration) and example.thinking is not None:
+        return example.thinking
+    return _reasons(example)
 
 
 def _reasons(example: Demonstration | Trajectory) -> bool:

@@ -38,7 +38,7 @@ def train(tmp_path: Path, *sets: str) -> SftReport:
 def test_conversations_of_a_parquet_file_are_trained_on(tmp_path: Path) -> None:
     make_tiny([str(message["content"]) for message in MESSAGES] * 2, tmp_path / "model")
     write_conversations([SAID] * 4, tmp_path / "sft.parquet")
-    report = train(tmp_path)
+    report = train(tmp_path, "model.thinking=false")
     assert report.demonstrations == 4
     assert report.loss is not None
     assert (report.checkpoint / "model.safetensors").is_file()

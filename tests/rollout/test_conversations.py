@@ -84,7 +84,7 @@ def test_conversations_are_read_as_they_were_written(tmp_path: Path):
     assert isinstance(first, Demonstration)
     assert isinstance(second, Demonstration)
     assert (first.messages, first.tools, first.thinking) == (MESSAGES, DEBUGGING.tools, False)
-    assert (second.messages, second.tools, second.thinking) == (reasoned.messages, (), None)
+    assert (second.messages, second.tools, second.thinking) == (reasoned.messages, (), True)
     write_conversations([DEBUGGING], tmp_path / "sft.parquet", thinking=True)
     assert [each.thinking for each in read_conversations(tmp_path / "sft.parquet")] == [True]
 
