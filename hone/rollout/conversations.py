@@ -1,12 +1,13 @@
 """Conversations as rows for supervised training elsewhere, in the columns of verl's multi-turn SFT data set.
 
 messages         list of {content, name, role, tool_call_id, tool_calls}, and reasoning_content where there is
-tools            list of {type, function: {name, description, parameters}}; null without tools
-enable_thinking  whether the prompts let the model reason; never null, which verl 0.9.1 does not take
+tools            list of {type, function: {name, description, parameters}}; empty without tools
+enable_thinking  whether the prompts let the model reason
 
-A Parquet column has one type, so a key that one message or tool lacks is null in it. Names and types are
-those of the debugger's published SFT data (p81sunshine/Issta-2026 at 8a491e3, sft/data/test.parquet), and
-`verl.utils.dataset.multiturn_sft_dataset` reads them.
+No cell is null, which verl 0.9.1 does not take. A column has one type, so within a cell a key that one
+message or tool lacks is null. Names and types are those of the debugger's published SFT data
+(p81sunshine/Issta-2026 at 8a491e3, sft/data/test.parquet); `verl.utils.dataset.multiturn_sft_dataset` reads
+both.
 """
 
 from __future__ import annotations
@@ -66,10 +67,7 @@ def write_conversations(
     """
     reasoned = any(_reasons(example) for example in examples)
     message = pa.struct([*_MESSAGE, _REASONING] if reasoned else _MESSAGE)
-    tools = [
-        [{"type": "function", "function": dict(tool)} for tool in example.tools] or None
-        for example in examples
-    ]
+    tools = [[{"type": "function", "function": dict(tool)} for tool in example.tools] for example in examples]
     try:
         columns = {
             "messages": pa.array([list(example.messages) for example in examples], pa.list_(message)),

@@ -55,7 +55,7 @@ def test_columns_and_types_are_those_of_the_published_file(tmp_path: Path):
 
 def test_verl_renders_each_message_of_the_file(tmp_path: Path):
     write_conversations([DEBUGGING, DEBUGGING], tmp_path / "sft.parquet")
-    row = pd.read_parquet(tmp_path / "sft.parquet").iloc[1].to_dict()
+    row = pd.read_parquet(tmp_path / "sft.parquet", dtype_backend="pyarrow").iloc[1].to_dict()
     tokenizer = template_tokenizer("qwen3")
     messages, tools = plain(row["messages"]), plain(row["tools"])
     texts = [
@@ -71,6 +71,15 @@ def test_verl_renders_each_message_of_the_file(tmp_path: Path):
     assert '"name": "view"' in texts[2]
     assert "def add(a, b):" in texts[3]
     assert "Done." in texts[4]
+
+
+def test_no_cell_is_null_without_tools_and_with_unknown_thinking(tmp_path: Path):
+    """verl 0.9.1 reads a null cell as pandas' NA, which it cannot use."""
+    bash = Demonstration(task_id="t", rollout_id="t-0", messages=MESSAGES[:2] + MESSAGES[4:])
+    write_conversations([bash, bash], tmp_path / "sft.parquet")
+    table = pd.read_parquet(tmp_path / "sft.parquet", dtype_backend="pyarrow")
+    assert plain(table.iloc[0]["tools"]) == []
+    assert bool(table.iloc[0]["enable_thinking"]) is False
 
 
 def test_conversations_are_read_as_they_were_written(tmp_path: Path):
