@@ -10,6 +10,8 @@ message or tool lacks is null. Names and types are those of the debugger's publi
 both.
 """
 
+# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
+# pyright: reportMissingTypeStubs=false
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -115,8 +117,8 @@ def _with_equal_keys(values: Sequence[Any]) -> list[Any]:
     if objects:
         names = list(dict.fromkeys(name for value in objects for name in value))
         columns = [_with_equal_keys([value.get(name) for value in objects]) for name in names]
-        rows = zip(*columns, strict=True) if names else ([] for _ in objects)
-        filled = iter([dict(zip(names, cells, strict=True)) or None for cells in rows])
+        rows = [dict(zip(names, cells, strict=True)) for cells in zip(*columns, strict=True)]
+        filled = iter(rows if names else [None] * len(objects))
         return [next(filled) if isinstance(value, dict) else value for value in values]
     lists: list[list[Any]] = [value for value in values if isinstance(value, list)]
     if lists:
