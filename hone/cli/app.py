@@ -16,6 +16,7 @@ from hone.cli.compare import compare
 from hone.cli.doctor import doctor
 from hone.cli.errors import FAILED, MISUSE, STOPPED, Interrupted, explain
 from hone.cli.evaluate import evaluate
+from hone.cli.export import export
 from hone.cli.gateway import gateway
 from hone.cli.grade import grade
 from hone.cli.machine_plan import plan
@@ -31,7 +32,8 @@ app = typer.Typer(
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
 )
-for command in (doctor, plan, quickstart, sft, train, replay, compare, show, grade, servers.node, gateway):
+commands = (doctor, plan, quickstart, sft, train, replay, export, compare, show, grade, servers.node, gateway)
+for command in commands:
     app.command()(command)
 app.command("eval")(evaluate)
 app.add_typer(tasks.app, name="tasks")

@@ -68,6 +68,8 @@ def _print(compared: RunComparison) -> None:
             "tasks in both": paired.tasks,
             "only or more often in the first": paired.first_better,
             "only or more often in the second": paired.second_better,
+            "gain of the second": f"{100 * paired.gain.mean:+.1f} points "
+            f"({100 * paired.gain.low:+.1f} to {100 * paired.gain.high:+.1f})",
             "p-value": f"{paired.p_value:.3g} (exact, two-sided)",
         }
     )

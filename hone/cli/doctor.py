@@ -90,7 +90,7 @@ def _settings(recipe: Path | None, sets: list[str]) -> RunSettings | None:
     from hone.config import resolve
 
     if recipe is not None:
-        return resolve(recipe, sets)
+        return resolve(recipe, sets, command="train")
     if sets:
         raise UsageError(
             "--set changes a recipe: pass one, such as hone doctor recipes/quickstart.toml --set ..."

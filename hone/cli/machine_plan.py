@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from hone.cli.errors import UsageError
+from hone.cli.errors import FAILED, UsageError
 from hone.cli.options import JsonOption, RecipeArgument, SetOption
 
 if TYPE_CHECKING:
@@ -32,10 +32,11 @@ def plan(
         typer.Option(metavar="GIB", help="Memory of each machine, with --gpus; default: twice its GPUs'."),
     ] = None,
     as_json: JsonOption = False,
-) -> None:
+) -> int:
     """Print the memory that a recipe needs on each device, and whether it fits.
 
-    Nothing is loaded or started. If the recipe does not fit, the plan names settings that do.
+    Nothing is loaded or started. If the recipe does not fit, the plan names settings that do, and the exit
+    code is 1.
 
     [bold]Example[/bold]: hone plan recipes/debugger-8b.toml --gpus 4 --gpu-memory 80
     """
@@ -45,7 +46,7 @@ def plan(
     from hone.config.device_plan import plan_devices
     from hone.config.fitting import refusal
 
-    settings = resolve(recipe, sets or ())
+    settings = resolve(recipe, sets or (), command=command)
     devices = _devices(settings, gpus, gpu_memory, nodes, host_memory)
     machine, problem = plan_devices(settings, command, devices), refusal(settings, command, devices)
     if as_json:
@@ -59,10 +60,11 @@ def plan(
                 "devices": [device.as_json() for device in machine.devices],
             }
         )
-        return
-    console().print(f"Plan of {recipe} for {machine.machine}.", markup=False)
-    print_devices(machine)
-    console().print(problem or f"Fits {machine.summary}.", markup=False)
+    else:
+        console().print(f"Plan of {recipe} for {machine.machine}.", markup=False)
+        print_devices(machine)
+        console().print(problem or f"Fits {machine.summary}.", markup=False)
+    return FAILED if problem else 0
 
 
 def _devices(

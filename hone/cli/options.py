@@ -149,7 +149,11 @@ def run_job(
     from hone.config import ConfigError, make_plan, resolve
 
     every = [*(sets or ()), *(["tasks.allow_overlap=true"] if allow_overlap else [])]
-    settings = resolve(recipe, every, without=without)
+    settings = resolve(recipe, every, without=without, command=command)
+    if command in ("sft", "train", "quickstart") and not dry_run:
+        from hone.launch.rundir import claimed, require_own
+
+        require_own(claimed(settings, command))  # before anything slow
     plan = make_plan(settings, command)
     if dry_run:
         from hone.cli.plan import print_plan

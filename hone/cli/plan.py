@@ -104,6 +104,8 @@ def print_plan(plan: Plan) -> None:
     print_devices(plan.machine)
     if plan.refusal:
         console().print(f"[red]Does not fit[/red]: {escape(plan.refusal)}")
+    for path, (variable, value) in plan.variables.items():
+        console().print(f"{path} = {value} is from the environment variable {variable}", markup=False)
     if plan.unused:
         console().print(f"[dim]Unused keys of the agent's prompts: {escape(', '.join(plan.unused))}[/dim]")
     for name in plan.downloads:

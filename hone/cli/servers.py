@@ -132,10 +132,18 @@ KeyOption = Annotated[
 def pool(
     context: typer.Context,
     port: Annotated[
-        int, typer.Option(min=0, max=65535, help="Port to listen on; 0 picks a free port.")
+        int,
+        typer.Option(
+            min=0, max=65535, envvar="SWE_ENV_SERVER_PORT", help="Port to listen on; 0 picks a free port."
+        ),
     ] = 18090,
     nodes: Annotated[
-        str, typer.Option(metavar="URL,URL", help="Addresses of node servers; nodes can be added later.")
+        str,
+        typer.Option(
+            metavar="URL,URL",
+            envvar="SWE_EXEC_SERVER_URLS",
+            help="Addresses of node servers; nodes can be added later.",
+        ),
     ] = "",
     store: Annotated[
         Path, typer.Option(metavar="FILE", help="Database of leases and nodes; created if missing.")
@@ -145,9 +153,16 @@ def pool(
         Path | None,
         typer.Option(metavar="FILE", help="File with the token of the nodes; adding nodes needs it."),
     ] = None,
-    host: HostOption = "127.0.0.1",
+    host: Annotated[
+        str, typer.Option(envvar="SWE_ENV_SERVER_BIND_HOST", help="Address to listen on.")
+    ] = "127.0.0.1",
     max_per_node: Annotated[
-        int, typer.Option(min=0, help="Maximum sandboxes on each node of --nodes; 0: the node's own limit.")
+        int,
+        typer.Option(
+            min=0,
+            envvar="SWE_MAX_CONTAINERS_PER_NODE",
+            help="Maximum sandboxes on each node of --nodes; 0: the node's own limit.",
+        ),
     ] = 0,
     tls_cert: TlsCertOption = None,
     tls_key: TlsKeyOption = None,

@@ -30,7 +30,7 @@ def print_summary(summary: Mapping[str, Any]) -> None:
             if summary["errors"]
             else None,
             "outcomes": summary["outcomes"],
-            "pass@k": {k: percent(p) for k, p in summary["pass_at"].items()}
+            "pass@k": {k: interval(p, *summary["pass_at_interval"][k]) for k, p in summary["pass_at"].items()}
             if len(summary["pass_at"]) > 1
             else None,
             "turns": f"{summary['avg_steps']:.1f} on average",
@@ -79,5 +79,8 @@ def print_sweep(sweep: Mapping[str, Any]) -> None:
 
 def rate(figures: Mapping[str, Any]) -> str:
     """Return a rate with its interval, such as `87.5 % (81.2 to 92.0)`."""
-    low, high = 100 * figures["low"], 100 * figures["high"]
-    return f"{percent(figures['resolve_rate'])} ({low:.1f} to {high:.1f})"
+    return interval(figures["resolve_rate"], figures["low"], figures["high"])
+
+
+def interval(mean: float, low: float, high: float) -> str:
+    return f"{percent(mean)} ({100 * low:.1f} to {100 * high:.1f})"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -24,6 +25,16 @@ if TYPE_CHECKING:
     from hone.launch.reporter import Reporter
     from hone.launch.sft import SftReport
     from hone.launch.train import TrainReport
+
+
+# Settings, and groups of settings, that training again on stored rollouts uses ...
+REPLAYED = (
+    *("model.path", "model.revision", "model.dtype", "sampling.temperature", "train", "rollout.masked"),
+    *("judge.enabled", "judge.coefficient", "progress.enabled", "progress.coefficient", "progress.gamma"),
+    *("placement.trainer", "placement.nodes"),
+)
+# ... except these.
+NOT_REPLAYED = ("train.validate", "train.restarts", "train.max_idle_steps")
 
 
 def quickstart(
@@ -104,13 +115,17 @@ def replay(
 ) -> None:
     """Train again on a run's stored rollouts with other settings, without sampling.
 
+    A --set that replay does not use, such as one of the engine, is refused.
+
     [bold]Example[/bold]: hone replay runs/quickstart --out runs/no-clip --set train.loss.clip_high=0.28
     """
     from hone.config import ConfigError, resolve
     from hone.config.fitting import refusal
     from hone.config.placement import devices_of_run
+    from hone.launch.rundir import require_own
     from hone.utils.devices import find_devices
 
+    _require_replayed(sets or ())
     if not (run / "config.toml").is_file():
         raise UsageError(
             f"{run} holds no run (config.toml is missing): pass a directory written by `hone train`"
@@ -118,6 +133,7 @@ def replay(
     if out.resolve() == run.resolve():
         raise UsageError("--out is the run itself: choose another directory")
     settings = resolve(run / "config.toml", [*(sets or ()), f"run_dir={out}"])
+    require_own(settings)
     if refused := refusal(settings, "replay", devices_of_run(settings, find_devices())):
         raise ConfigError(refused)
 
@@ -127,6 +143,20 @@ def replay(
         return start(run, settings, reporter)
 
     _print_report(run_with_progress(job))
+
+
+def _require_replayed(sets: Sequence[str]) -> None:
+    """Raise UsageError for a --set without effect on `hone replay`; unknown names are found later."""
+    from hone.config import RunSettings, walk
+
+    known = {setting.path for setting in walk(RunSettings)}
+    for text in sets:
+        name = text.partition("=")[0].strip()
+        used, unused = (
+            any(f"{name}.".startswith(f"{each}.") for each in some) for some in (REPLAYED, NOT_REPLAYED)
+        )
+        if name in known and (unused or not used):
+            raise UsageError(f"--set {name} has no effect on `hone replay`: remove it")
 
 
 def _print_report(report: SftReport | TrainReport | None) -> None:

@@ -6,9 +6,10 @@ Tokens and memory are upper bounds; nothing is loaded or started.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from hone.agents.scaffold import load_scaffold
 from hone.agents.settings import AgentSettings, BashAgentSettings, BlackboxAgentSettings
@@ -18,11 +19,13 @@ from hone.config.fitting import refusal
 from hone.config.models import policy_shape, uses_policy
 from hone.config.placement import devices_of_run, resolve_placement
 from hone.config.run import SAMPLING, Command, RunSettings
+from hone.config.written import value_of
 from hone.evaluate.settings import parse_slice
 from hone.grading.assess import check_gradeable
 from hone.policy.hub import cached_model, hub_name
 from hone.policy.settings import LocalEngineSettings, ServerEngineSettings
-from hone.tasks.settings import SelectSettings
+from hone.tasks.files import is_missing
+from hone.tasks.settings import SelectSettings, TasksSettings
 from hone.tasks.sources import CURRICULUM, load_splits
 from hone.train.ranks.calls import ADDRESS, KEY
 from hone.utils.devices import Devices, find_devices
@@ -45,6 +48,8 @@ class Plan:
     refusal: str  # why the run does not fit, and settings that do; "" if it fits
     downloads: tuple[str, ...] = ()  # models of the hub that are not in its cache
     missing: tuple[str, ...] = ()  # missing prerequisites, with the command that provides each
+    variables: Mapping[str, tuple[str, Any]] = field(default_factory=dict[str, tuple[str, Any]])
+    """Setting -> the environment variable that gave its value, and the value."""
     unused: tuple[str, ...] = ()  # keys of the agent's prompts without effect
 
 
@@ -78,6 +83,7 @@ def make_plan(settings: RunSettings, command: Command, devices: Devices | None =
         refusal=refusal(settings, command, found),
         downloads=tuple(_downloads(settings, command)),
         missing=tuple(_missing(settings, command, found)),
+        variables={path: (name, value_of(settings, path)) for path, name in settings.variables.items()},
         unused=_unused(settings.agent) if command in SAMPLING else (),
     )
 
@@ -121,8 +127,8 @@ def _missing(settings: RunSettings, command: Command, devices: Devices) -> Itera
     judge = settings.judge.model if _judges(settings, command) else None
     if judge is not None and not hub_name(judge.path) and not judge.path.exists():
         yield f"the judge's model, in {judge.path}: set judge.model.path to a folder or to a model on the hub"
-    if settings.tasks.source != CURRICULUM and not Path(settings.tasks.source).exists():
-        yield f"the tasks, in {settings.tasks.source}: hone tasks import --help, docs/05-tasks.md"
+    for source in _missing_sources(settings.tasks):
+        yield f"the tasks, in {source}: hone tasks import --help, docs/05-tasks.md"
     unset = [name for name in (ADDRESS, KEY) if not os.environ.get(name)]
     if unset and _has_ranks_elsewhere(settings, command, devices):
         variables = " and ".join(unset)
@@ -157,15 +163,22 @@ def _work(settings: RunSettings, command: Command, sizes: dict[str, int]) -> tup
     }[command]
 
 
+def _missing_sources(tasks: TasksSettings) -> list[str]:
+    sources = (tasks.source, tasks.validation_source, tasks.evaluation)
+    named = [str(each) for each in sources if each is not None and str(each) != CURRICULUM]
+    return [each for each in named if is_missing(each)]
+
+
 def _set_sizes(settings: RunSettings, command: Command) -> dict[str, int]:
     """Return the number of tasks of each split; 0 for a missing task file.
 
     Raises TaskError for tasks of the command that cannot be graded.
     """
     tasks = settings.tasks
-    if tasks.source != CURRICULUM and not Path(tasks.source).exists():
+    if any(_missing_sources(tasks)):
         return dict.fromkeys(("train", "validation", "test", "test_unseen"), 0)
-    if tasks.source != CURRICULUM or tasks.evaluation or tasks.select != SelectSettings():
+    files = tasks.evaluation or tasks.validation_source
+    if tasks.source != CURRICULUM or files or tasks.select != SelectSettings():
         splits = load_splits(tasks)
         used = (settings.evaluate.split,) if command == "eval" else ("train", "validation")
         check_gradeable(task for name, members in splits.named() if name in used for task in members)

@@ -9,6 +9,7 @@ valid key.
 from __future__ import annotations
 
 import dataclasses
+import os
 import re
 import tomllib
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -19,7 +20,8 @@ from typing import Any
 from pydantic import ValidationError
 
 from hone.config.fields import ConfigError, choose, discriminator, nearest, variants_of, walk
-from hone.config.run import RunSettings
+from hone.config.run import Command, RunSettings
+from hone.config.variables import SYSTEMS, Given, read_variables
 from hone.settings import Mark, Settings
 
 Tree = dict[str, Any]
@@ -53,18 +55,27 @@ def assign(source: str, path: str, value: Any) -> Layer:
 
 
 def resolve(
-    path: Path | str | None, sets: Sequence[str | Layer] = (), *, without: Collection[str] = ()
+    path: Path | str | None,
+    sets: Sequence[str | Layer] = (),
+    *,
+    without: Collection[str] = (),
+    command: Command | None = None,
 ) -> RunSettings:
     """Return the settings of a recipe (None: the defaults) with `sets` on top.
 
     Args:
         sets: "a.b=value" as in `--set`, or layers of `assign`.
         without: dotted names of settings to ignore in the recipe.
+        command: the command that runs; between recipe and `sets`, it reads the environment variables of the
+            recipe's system (see `hone.config.variables`). None: no variable is read.
 
     Raises ConfigError.
     """
     recipe = [] if path is None else [_without(layer, without) for layer in _layers(Path(path), ())]
-    layers = [*recipe, *(_parse_set(each) if isinstance(each, str) else each for each in sets)]
+    given = _given(recipe, command, "" if path is None else Path(path).stem)
+    variables = [assign(each.variable, each.path, each.value) for each in given]
+    above = [_parse_set(each) if isinstance(each, str) else each for each in sets]
+    layers = [*recipe, *variables, *above]
     for layer in layers:
         _check_keys((RunSettings,), layer.values, layer, "")
     values: Tree = {"run_dir": str(Path("runs") / (Path(path).stem if path else "default"))}
@@ -72,9 +83,23 @@ def resolve(
         values = _merge(values, layer.values)
     values = _with_seed(values)
     try:
-        return RunSettings.model_validate(_with_group_defaults(RunSettings, values))
+        settings = RunSettings.model_validate(_with_group_defaults(RunSettings, values))
     except ValidationError as error:
         raise _first_error(error, layers) from None
+    overridden = [each for each in given if any(_sets(layer.values, each.path.split(".")) for layer in above)]
+    return settings.with_variables({each.path: each.variable for each in given if each not in overridden})
+
+
+def _given(recipe: Sequence[Layer], command: Command | None, name: str) -> list[Given]:
+    """Return what the variables of the recipe's system set; remove `variables` from its layers."""
+    system = ""
+    for layer in recipe:
+        system = layer.values.pop("variables", system)
+        if system not in ("", *SYSTEMS):
+            raise ConfigError(
+                f"{layer.where('variables')}: variables = {system!r}: it must be one of {', '.join(SYSTEMS)}"
+            )
+    return read_variables(system, command, os.environ, name) if system and command else []
 
 
 def _without(layer: Layer, without: Collection[str]) -> Layer:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, PrivateAttr, model_validator
 
 from hone.agents.settings import AnyAgentSettings, BashAgentSettings, DemonstratorSettings
 from hone.config.settings import PlacementSettings
@@ -33,8 +34,8 @@ class DemonstrationSettings(Settings):
     """Demonstrations for `hone sft` and the quickstart."""
 
     path: Path | None = None
-    """File of demonstrations, or directory of a run whose resolved rollouts are used; default: record them
-    into `run_dir`."""
+    """File of demonstrations (JSONL, or Parquet with `messages`, `tools` and `enable_thinking`), or directory
+    of a run whose resolved rollouts are used; default: record them into `run_dir`."""
 
     rollouts: int = Field(default=512, ge=1)
     """Number of demonstrations to record, on the training tasks in order."""
@@ -113,6 +114,19 @@ class RunSettings(Settings):
 
     evaluate: EvaluateSettings = EvaluateSettings()
     """Evaluation of a fixed policy."""
+
+    _variables: dict[str, str] = PrivateAttr(default_factory=dict[str, str])
+
+    @property
+    def variables(self) -> Mapping[str, str]:
+        """Setting -> the environment variable that gave its value."""
+        return self._variables
+
+    def with_variables(self, variables: Mapping[str, str]) -> RunSettings:
+        """Return the settings with another record of the variables that gave their values."""
+        copy = self.model_copy()
+        copy._variables = dict(variables)
+        return copy
 
     @model_validator(mode="after")
     def _judge_is_not_the_policy(self) -> RunSettings:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -19,11 +19,12 @@ from hone.settings import Mark, Settings
 def dump(settings: RunSettings) -> str:
     """Return a recipe that resolves to exactly these settings.
 
-    Values that were set are assignments; defaults are comments. The file shows all settings.
+    Values that were set are assignments, with the environment variable that gave them; defaults are comments.
+    The file shows all settings.
     """
     lines = [
         f"# Resolved by hone {version('hone')}. A commented line shows a default.",
-        *_lines(settings, ""),
+        *_lines(settings, "", settings.variables),
     ]
     return "\n".join(lines) + "\n"
 
@@ -46,7 +47,7 @@ def fingerprint(settings: RunSettings) -> str:
 def result_settings(settings: RunSettings, *groups: str) -> dict[str, Any]:
     """Return the settings that change results, of some groups or of all: dotted name -> JSON value."""
     return {
-        setting.path: _value(settings, setting.path)
+        setting.path: value_of(settings, setting.path)
         for setting in walk(RunSettings)
         if not setting.group
         and Mark.SAME_RESULTS not in setting.marks
@@ -66,7 +67,8 @@ def _digest(path: Any) -> str | None:
     return hashlib.sha256(Path(path).read_bytes()).hexdigest()
 
 
-def _value(settings: Settings, path: str) -> Any:
+def value_of(settings: Settings, path: str) -> Any:
+    """Return the value of a setting as TOML and JSON types; None for one of another kind of its group."""
     value: Any = settings
     for name in path.split("."):
         if value is None:
@@ -75,7 +77,9 @@ def _value(settings: Settings, path: str) -> Any:
     return _plain(value)
 
 
-def _lines(settings: Settings, prefix: str, tag_field: str | None = None) -> Iterator[str]:
+def _lines(
+    settings: Settings, prefix: str, variables: Mapping[str, str], tag_field: str | None = None
+) -> Iterator[str]:
     """Yield the TOML lines of a group; the discriminating field is always written."""
     groups: list[tuple[str, Settings, str | None]] = []
     for name, info in type(settings).model_fields.items():
@@ -83,13 +87,14 @@ def _lines(settings: Settings, prefix: str, tag_field: str | None = None) -> Ite
         if isinstance(value, Settings):
             groups.append((name, value, discriminator(info)))
         elif name == tag_field or (name in settings.model_fields_set and value is not None):
-            yield _assignment(name, value)
+            variable = variables.get(prefix + name)
+            yield _assignment(name, value) + (f"  # from ${variable}" if variable else "")
         else:
             shown = f"# {name} = (none)" if value is None else f"# {_assignment(name, value)}"
             yield shown.replace("\n", "\n# ")
     for name, group, field in groups:
         yield f"\n[{prefix}{name}]"
-        yield from _lines(group, f"{prefix}{name}.", field)
+        yield from _lines(group, f"{prefix}{name}.", variables, field)
 
 
 def _assignment(name: str, value: Any) -> str:

@@ -126,6 +126,7 @@ def summarise(
     overall = resolve_rate(samples)
     most = max((len(task) for task in samples.values()), default=0)
     ks = sorted({most} | {2**i for i in range(most.bit_length())}) if most else []
+    pass_at = {str(k): mean for k in ks if (mean := mean_pass_at_k(samples, k)) is not None}
     groups = sorted({result["group"] for result in valid if result["group"] is not None})
     prompt, sampled = (sum(result[name] for result in all_results) for name in ("prompt_tokens", "tokens"))
     return {
@@ -138,7 +139,8 @@ def summarise(
         "resolve_rate": overall.rate,
         "low": overall.low,
         "high": overall.high,
-        "pass_at": {str(k): mean_pass_at_k(samples, k) for k in ks if k <= most},
+        "pass_at": {k: each.mean for k, each in pass_at.items()},
+        "pass_at_interval": {k: [each.low, each.high] for k, each in pass_at.items()},
         "errors": len(all_results) - len(valid),
         "no_patch": sum(result["patch_source"] is None for result in valid),
         "avg_steps": _mean(result["n_steps"] for result in valid),

@@ -169,7 +169,7 @@ def _eval_info(settings: RunSettings, tasks: Sequence[Task]) -> runner.EvalInfo:
         steps = load_scaffold(agent.prompts).step_limit
     return runner.EvalInfo(
         model=model,
-        data=str(settings.tasks.evaluation or settings.tasks.source),
+        data=str(_replacement(settings) or settings.tasks.source),
         seed=settings.seed,
         fingerprint=_evaluation_id(settings, tasks),
         trainable=uses_policy and engine.kind != "openai",
@@ -181,6 +181,12 @@ def _eval_info(settings: RunSettings, tasks: Sequence[Task]) -> runner.EvalInfo:
             "max_tokens": settings.sampling.max_tokens,
         },
     )
+
+
+def _replacement(settings: RunSettings) -> Path | None:
+    """Return the file whose tasks replace those of `tasks.source` in the evaluated set."""
+    tasks = settings.tasks
+    return {"test": tasks.evaluation, "validation": tasks.validation_source}.get(settings.evaluate.split)
 
 
 def _weights_id(model: ModelSettings, run_dir: Path) -> str:

@@ -21,9 +21,9 @@ from typing import Any
 from hone.config import RunSettings
 from hone.launch.evaluate import run_evaluation
 from hone.launch.reporter import Reporter
-from hone.launch.rundir import claim, replace_symlink
+from hone.launch.rundir import claim, claimed, replace_symlink, with_model
 from hone.launch.runtime import Runtime, open_runtime
-from hone.launch.sft import make_start_model, split_demonstrated, with_model, with_start_model
+from hone.launch.sft import make_start_model, split_demonstrated
 from hone.launch.train import run_training
 from hone.rollout.demonstrations import Demonstration
 from hone.tasks.formats import save
@@ -46,7 +46,7 @@ async def _quickstart(settings: RunSettings, reporter: Reporter) -> dict[str, An
     demonstrated, practised = split_demonstrated(settings, splits.train)
     with _clock(run_dir) as seconds:
         async with open_runtime(settings) as runtime:
-            ready = with_start_model(settings)
+            ready = claimed(settings, "quickstart")
             claim(ready)
             save([task for _, tasks in splits.named() for task in tasks], run_dir / "tasks.jsonl")
             start, demonstrations = await make_start_model(settings, runtime, reporter, demonstrated)

@@ -6,7 +6,8 @@ import hashlib
 import os
 from pathlib import Path
 
-from hone.config import ConfigError, RunSettings, dump, fingerprint, resolve
+from hone.config import Command, ConfigError, RunSettings, dump, fingerprint, resolve
+from hone.policy.settings import ModelSettings
 from hone.utils.errors import writing
 from hone.utils.files import replace_file, write_file
 
@@ -18,18 +19,40 @@ def claim(settings: RunSettings) -> None:
 
     Raises ConfigError if it belongs to another recipe or cannot be created.
     """
-    mine = fingerprint(settings)
     path = settings.run_dir / CONFIG
     if path.is_file():
-        if fingerprint(resolve(path)) != mine:
-            raise ConfigError(
-                f"{settings.run_dir} belongs to another recipe ({path} differs): run with that one, or "
-                "choose another run_dir"
-            )
+        require_own(settings)
         return
     with writing(settings.run_dir, ConfigError):
         settings.run_dir.mkdir(parents=True, exist_ok=True)
         write_file(path, dump(settings))
+
+
+def require_own(settings: RunSettings) -> None:
+    """Raise ConfigError if the run directory belongs to another recipe; it need not exist."""
+    path = settings.run_dir / CONFIG
+    if path.is_file() and fingerprint(resolve(path)) != fingerprint(settings):
+        raise ConfigError(
+            f"{settings.run_dir} belongs to another recipe ({path} differs): run with that one, or "
+            "choose another run_dir"
+        )
+
+
+def claimed(settings: RunSettings, command: Command) -> RunSettings:
+    """Return the settings that a command claims its run directory with, its start model included."""
+    makes_model = command == "train" and settings.makes_model and settings.model is None
+    return with_start_model(settings) if makes_model or command == "quickstart" else settings
+
+
+def with_start_model(settings: RunSettings) -> RunSettings:
+    """Return the settings with the model that the run makes."""
+    return with_model(settings, settings.run_dir / "start")
+
+
+def with_model(settings: RunSettings, path: Path) -> RunSettings:
+    """Return the settings with the model in the folder `path`."""
+    model = settings.model or ModelSettings(path=path)
+    return settings.model_copy(update={"model": model.model_copy(update={"path": path, "revision": None})})
 
 
 def replace_symlink(link: Path, target: Path) -> Path:

@@ -16,19 +16,19 @@ from hone.grading.assess import check_gradeable
 from hone.launch.learner import open_learner
 from hone.launch.metrics import open_metrics
 from hone.launch.placement import place
-from hone.launch.policy import load_policy, pin_policy
+from hone.launch.policy import Policy, load_policy, pin_policy
 from hone.launch.reporter import Reporter
-from hone.launch.rundir import claim, replace_symlink
+from hone.launch.rundir import claim, replace_symlink, with_model
 from hone.launch.runtime import Runtime, open_context, open_runtime
 from hone.policy.chat import encode_conversation
+from hone.policy.errors import PolicyError
+from hone.policy.model import make_renderer
 from hone.policy.reply import ToolSpec
-from hone.policy.settings import ModelSettings
 from hone.policy.tiny import make_tiny
 from hone.rollout import demonstrations
+from hone.rollout.conversations import load_examples
 from hone.rollout.demonstrations import Demonstration
 from hone.rollout.lock import RunLock
-from hone.rollout.rewards import solved
-from hone.rollout.store import Store
 from hone.tasks.sources import load_splits
 from hone.train.loss import CrossEntropy
 from hone.train.sft import demonstration_samples
@@ -54,9 +54,7 @@ def sft(settings: RunSettings, reporter: Reporter) -> SftReport:
     path = settings.demonstrations.path
     if path is None:
         return run_sft(settings, asyncio.run(_open_and_record(settings, reporter)), reporter)
-    if path.is_dir():
-        return run_sft(settings, resolved_rollouts(path), reporter)
-    return run_sft(settings, demonstrations.load(path), reporter)
+    return run_sft(settings, load_examples(path), reporter)
 
 
 async def _open_and_record(settings: RunSettings, reporter: Reporter) -> list[Demonstration]:
@@ -79,18 +77,13 @@ async def record(
             )
 
 
-def resolved_rollouts(run_dir: Path) -> list[Trajectory]:
-    """Return the resolved rollouts of a run or an evaluation. Raises StoreError."""
-    store = Store(run_dir / "rollouts")
-    return [t for t in map(store.load, store.names()) if solved(t.outcome, t.verdict)]
-
-
 def run_sft(
     settings: RunSettings, examples: Sequence[Demonstration | Trajectory], reporter: Reporter
 ) -> SftReport:
     """Train in a claimed run directory from its last checkpoint; blocks."""
     pin_policy(settings)
     policy = load_policy(place(settings, "sft"))
+    _require_thinking(settings, policy, examples)
 
     def encode(messages: Sequence[Message], tools: Sequence[ToolSpec]) -> TokenTree:
         return encode_conversation(policy.renderer, policy.tokenizer, messages, tools=tools)
@@ -133,6 +126,26 @@ def run_sft(
     )
 
 
+def _require_thinking(
+    settings: RunSettings, policy: Policy, examples: Sequence[Demonstration | Trajectory]
+) -> None:
+    """Raise ConfigError for conversations whose prompts tell the model something else about reasoning."""
+    assert settings.model is not None, "it is loaded"
+    thinking = settings.model.thinking
+    others = sum(isinstance(each, Demonstration) and each.thinking == (not thinking) for each in examples)
+    if not others:
+        return
+    try:
+        make_renderer(policy.tokenizer, settings.model.renderer, thinking=not thinking)
+    except PolicyError:
+        return  # the prompts of this family say nothing about it
+    raise ConfigError(
+        f"{others} of {len(examples)} conversations of {settings.demonstrations.path} have enable_thinking = "
+        f"{str(not thinking).lower()}, but model.thinking is {str(thinking).lower()}: set model.thinking = "
+        f"{str(not thinking).lower()}" + ("" if others == len(examples) else ", and train on one kind only")
+    )
+
+
 def split_demonstrated(settings: RunSettings, tasks: Sequence[Task]) -> tuple[Sequence[Task], Sequence[Task]]:
     """Return the tasks for demonstrations and the tasks for RL, which are disjoint.
 
@@ -145,11 +158,6 @@ def split_demonstrated(settings: RunSettings, tasks: Sequence[Task]) -> tuple[Se
             "demonstrations.rollouts"
         )
     return tasks[:shown], tasks[shown:]
-
-
-def with_start_model(settings: RunSettings) -> RunSettings:
-    """Return the settings with the model of `make_start_model`."""
-    return with_model(settings, settings.run_dir / "start")
 
 
 async def make_start_model(
@@ -187,9 +195,3 @@ def _texts(recorded: Sequence[Demonstration]) -> Iterator[str]:
         for message in demonstration.messages:
             yield str(message["content"] or "")
             yield from (call["function"]["arguments"] for call in message.get("tool_calls") or ())
-
-
-def with_model(settings: RunSettings, path: Path) -> RunSettings:
-    """Return the settings with the model in the folder `path`."""
-    model = settings.model or ModelSettings(path=path)
-    return settings.model_copy(update={"model": model.model_copy(update={"path": path, "revision": None})})

@@ -7,6 +7,7 @@ import random
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 from hone.config import ConfigError, RunSettings, fingerprint
@@ -16,9 +17,9 @@ from hone.launch.metrics import open_metrics
 from hone.launch.placement import place, place_trainer, while_training
 from hone.launch.policy import Policy, chats, load_policy, open_engine, pin_policy
 from hone.launch.reporter import Reporter, Stage
-from hone.launch.rundir import claim
+from hone.launch.rundir import claim, claimed
 from hone.launch.runtime import Runtime, open_context, open_runtime, open_scorers
-from hone.launch.sft import make_start_model, split_demonstrated, with_start_model
+from hone.launch.sft import make_start_model, split_demonstrated
 from hone.launch.validate import make_validator, require_validation_tasks
 from hone.launch.weights import publisher
 from hone.policy.settings import OpenAIEngineSettings, ServerEngineSettings
@@ -52,7 +53,7 @@ def train(settings: RunSettings, reporter: Reporter) -> TrainReport:
     """
 
     makes_model = settings.makes_model and settings.model is None
-    ready = with_start_model(settings) if makes_model else settings
+    ready = claimed(settings, "train")
     claim(ready)
 
     async def run() -> TrainReport:
@@ -135,7 +136,7 @@ def _report(run_dir: Path, steps: int, display: TrainingDisplay) -> TrainReport:
 
 
 def replay(run: Path, settings: RunSettings, reporter: Reporter) -> TrainReport:
-    """Train `settings.model` on the batches of `run`, in order, into the new `settings.run_dir`.
+    """Train `settings.model` on the first `train.steps` batches of `run` into the new `settings.run_dir`.
 
     Raises LedgerError if `run` is not a run directory, StoreError for a damaged rollout.
     """
@@ -146,10 +147,10 @@ def replay(run: Path, settings: RunSettings, reporter: Reporter) -> TrainReport:
         RunLock(settings.run_dir),
         MetricsWriter(settings.run_dir) as metrics,
         open_trainer(policy, settings) as trainer,
-        reporter.stage("training again", ledger.balance().steps) as stage,
+        reporter.stage("training again", steps := min(ledger.balance().steps, settings.train.steps)) as stage,
     ):
         display = TrainingDisplay(stage)
-        stored = loop.recorded_steps(ledger, Store(run / "rollouts"))
+        stored = islice(loop.recorded_steps(ledger, Store(run / "rollouts")), steps)
         path = loop.replay(
             ([weigh(rollout, settings.judge, settings.progress) for rollout in step] for step in stored),
             settings.train,
@@ -160,7 +161,6 @@ def replay(run: Path, settings: RunSettings, reporter: Reporter) -> TrainReport:
             is_masked=lambda trajectory: is_masked(trajectory, settings.rollout),
             on_step=display.on_step,
         )
-        steps = ledger.balance().steps
     return TrainReport(
         run_dir=settings.run_dir, steps=steps, checkpoint=path, reward=display.last.get("reward")
     )

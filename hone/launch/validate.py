@@ -33,7 +33,7 @@ def require_validation_tasks(settings: RunSettings, tasks: Sequence[Task]) -> No
         advice = (
             "set tasks.validation"
             if settings.tasks.source == CURRICULUM
-            else 'give some of its tasks metadata.split = "validation"'
+            else 'set tasks.validation_source, give some of its tasks metadata.split = "validation"'
         )
         raise ConfigError(
             f"train.validate.every is {every}, but {settings.tasks.source} has no validation task: {advice}, "
@@ -98,7 +98,7 @@ def _info(settings: RunSettings, out: Path, version: int) -> runner.EvalInfo:
     assert settings.model is not None, "a training has a model"
     return runner.EvalInfo(
         model=f"{settings.run_dir} after step {version}",
-        data=f"validation tasks of {settings.tasks.source}",
+        data=str(settings.tasks.validation_source or f"validation tasks of {settings.tasks.source}"),
         seed=settings.seed,
         fingerprint=f"{fingerprint(settings)} {out.name}",
         trainable=True,

@@ -34,6 +34,7 @@ class Demonstration:
     rollout_id: str  # `<task>-<index>`: a scripted agent makes the same choices in an evaluation, graded
     messages: tuple[Message, ...]
     tools: tuple[ToolSpec, ...] = ()  # offered with the messages
+    thinking: bool | None = None  # whether the prompts let the model reason; None: not known
 
 
 _DEMONSTRATION = TypeAdapter(Demonstration)

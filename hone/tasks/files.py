@@ -19,6 +19,7 @@ from hone.types import Task
 from hone.utils.files import replace_file
 
 BATCH = 128  # rows in memory at once; a row may have a megabyte
+PARQUET = (".parquet", ".parquets")  # suffixes
 _SHARD = re.compile(r"(?P<split>.+)-(?P<number>\d+)-of-(?P<count>\d+)")
 _MARK = b"\xef\xbb\xbf"  # the byte order mark of UTF-8, which some editors write
 
@@ -70,6 +71,8 @@ def tasks_of(rows: Iterable[Row | TaskError], source: Path | str) -> Imported:
 def read_rows(path: Path, split: str | None = None) -> Iterator[Row | TaskError]:
     """Yield the rows of a .jsonl, .json or .parquet file (JSON also as .gz), or of a .parquet folder.
 
+    A name may also end in .parquets, as that of a published training set does.
+
     A row that cannot be read is yielded as a TaskError. Raises TaskError when the file cannot be read.
 
     Args:
@@ -80,7 +83,7 @@ def read_rows(path: Path, split: str | None = None) -> Iterator[Row | TaskError]
             yield from _read_folder(path, split)
         elif split is not None:
             raise TaskError(f"{path} is a single file without sets: remove --split {split}")
-        elif path.suffix == ".parquet":
+        elif path.suffix in PARQUET:
             yield from _read_parquet(path)
         elif path.name.endswith((".json", ".json.gz")):
             yield from _read_json(path)
@@ -99,7 +102,7 @@ def write_rows(rows: Iterable[Row], path: Path) -> None:
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     with replace_file(path) as partial:
-        if path.suffix == ".parquet":
+        if path.suffix in PARQUET:
             _write_parquet(list(rows), partial, path)
         else:
             with partial.open("w", encoding="utf-8") as file:
@@ -179,7 +182,7 @@ def _read_folder(path: Path, split: str | None) -> Iterator[Row | TaskError]:
 def _shards(path: Path, split: str | None) -> list[Path]:
     sets: dict[str, list[Path]] = {}
     counts: dict[str, int] = {}
-    for shard in sorted(path.rglob("*.parquet")):
+    for shard in sorted(each for each in path.rglob("*") if each.suffix in PARQUET):
         match = _SHARD.fullmatch(shard.stem)
         name = match["split"] if match else shard.stem
         sets.setdefault(name if match or split is not None else "", []).append(shard)
@@ -283,7 +286,12 @@ def _id(row: Row | TaskError) -> str:
 
 
 _NAME = re.compile(r"[\w.-]+/[\w.-]+")
-_FILE = re.compile(r".*\.(jsonl|json|parquet|gz)")
+_FILE = re.compile(r".*\.(jsonl|json|parquets?|gz)")
+
+
+def is_missing(source: str) -> bool:
+    """Return whether `source` names a file or folder, not a hub data set, and does not exist."""
+    return not Path(source).exists() and (not _NAME.fullmatch(source) or bool(_FILE.fullmatch(source)))
 
 
 def read_source(source: str, split: str | None = None) -> Iterator[Row | TaskError]:
@@ -292,7 +300,7 @@ def read_source(source: str, split: str | None = None) -> Iterator[Row | TaskErr
     A local path takes precedence. A row that cannot be read is yielded as a TaskError.
     Raises TaskError when the source cannot be read.
     """
-    if Path(source).exists() or not _NAME.fullmatch(source) or _FILE.fullmatch(source):
+    if Path(source).exists() or is_missing(source):
         return read_rows(Path(source), split)
     return read_hub(source, split)
 

@@ -37,6 +37,8 @@ class TasksSettings(Settings):
     """"curriculum" (generated from the seed), or a file of tasks, which may set `metadata.split`."""
     evaluation: Path | None = None
     """A file of tasks or the name of a hub data set that replaces the test tasks of `source`."""
+    validation_source: Path | None = None
+    """A file of tasks or the name of a hub data set that replaces the validation tasks of `source`."""
     allow_overlap: bool = False
     """Whether training and evaluation may share a task or a commit of a repository."""
     unproven: bool = False
@@ -44,7 +46,7 @@ class TasksSettings(Settings):
     timeout_s: float | None = Field(default=None, gt=0, lt=1e9)
     """Time limit for the tests of every task, in seconds; None keeps each task's own."""
     select: SelectSettings = SelectSettings()
-    """Selects tasks of `source`, not of `evaluation`."""
+    """Selects tasks of `source`, not of `evaluation` and `validation_source`."""
     train: int = Field(default=512, ge=0)
     """Number of tasks in the training set (curriculum only)."""
     validation: int = Field(default=0, ge=0)

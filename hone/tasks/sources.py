@@ -26,7 +26,7 @@ def load_splits(settings: TasksSettings) -> Splits:
     """Return the task sets of `settings`: generated or read from files, then selected.
 
     A task of a file belongs to the set in its `metadata.split`, by default `train`; the tasks of an
-    evaluation file are the test set.
+    evaluation file are the test set, and those of a validation file the validation set.
 
     Raises TaskError when a file cannot be read, a task has no repository or no tests, the selection matches
     no task, or the sets overlap.
@@ -34,6 +34,8 @@ def load_splits(settings: TasksSettings) -> Splits:
     splits = generate(settings) if settings.source == CURRICULUM else _sets(Path(settings.source))
     if settings.select != SelectSettings():
         splits = _selected(splits, settings.select)
+    if settings.validation_source is not None:
+        splits = dataclasses.replace(splits, validation=tuple(_complete(settings.validation_source)))
     if settings.evaluation is not None:
         splits = dataclasses.replace(splits, test=tuple(_complete(settings.evaluation)))
     if settings.timeout_s is not None:

@@ -127,11 +127,11 @@ class OptimizerSettings(Settings):
 
 
 class PassSettings(Settings):
-    """How samples are packed into forward passes; changes the memory and speed only."""
+    """How samples are packed into forward passes; changes memory and speed, and results by rounding only."""
 
     micro_batch_tokens: Annotated[int, Mark.SAME_RESULTS] = Field(default=2048, gt=0)
     """Tokens that one forward pass computes; samples are packed without padding, and a longer one has a pass
-    by itself. Bounds the memory and changes nothing else."""
+    by itself. Bounds the memory."""
 
     logit_tokens: Annotated[int, Mark.SAME_RESULTS] = Field(default=4096, gt=0)
     """Positions projected onto the vocabulary at once; more are computed in chunks, and again for the

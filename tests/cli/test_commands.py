@@ -14,7 +14,19 @@ from hone.config import ConfigError
 from tests.cli.fake_run import make_run
 
 Hone = Callable[..., tuple[int, str, str]]
-COMMANDS = ["doctor", "quickstart", "sft", "train", "eval", "replay", "show", "compare", "grade"]
+COMMANDS = [
+    "doctor",
+    "plan",
+    "quickstart",
+    "sft",
+    "train",
+    "eval",
+    "replay",
+    "export",
+    "show",
+    "compare",
+    "grade",
+]
 TASKS = ["show", "generate", "import", "export", "validate", "mine", "mutate"]
 
 
@@ -310,3 +322,45 @@ def test_doctor_shows_devices_and_the_plan_of_a_recipe(hone: Hone, recipe: Path)
     assert code == 1
     assert "Not ready: the run does not fit" in " ".join(out.split())
     assert "train.batch.micro_batch_tokens = " in " ".join(out.split())
+
+
+def test_resolved_rollouts_of_a_run_are_exported(hone: Hone, run_dir: Path, tmp_path: Path):
+    out = tmp_path / "sft.parquet"
+    assert hone("export", run_dir, "-o", out)[:2] == (0, f"{out}: 3 conversations.\n")
+    code, _, err = hone("export", run_dir, "-o", tmp_path / "sft.jsonl")
+    assert code == 2
+    assert "must end in .parquet" in err
+    assert "there is no run and no file nowhere" in hone("export", "nowhere", "-o", out)[2]
+
+
+def test_run_directory_of_another_recipe_is_refused_before_models_load(recipe: Path, tmp_path: Path):
+    run = tmp_path / "runs" / "mine"
+    run.mkdir(parents=True)
+    (run / "config.toml").write_text(f'run_dir = "{run}"\nseed = 7\n')
+    for command in ("quickstart", "train"):
+        sets = ["--set", f"run_dir={run}"]
+        code = f"import sys; from hone.cli import main; sys.argv = {['hone', command, str(recipe), *sets]}; "
+        code += "print(main(), 'torch' in sys.modules)"
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+        assert done.stdout.split() == ["2", "False"], command
+        assert "belongs to another recipe" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("setting", "refused"),
+    [
+        ("engine.context_tokens=99", True),
+        ("train.validate.every=2", True),
+        ("groups_per_step=3", True),
+        ("rollout.rewards={resolved=2.0}", True),
+        ("train.checkpoint.keep=3", False),
+        ("judge.coefficient=0.5", False),
+    ],
+)
+def test_replay_refuses_settings_without_effect(
+    hone: Hone, run_dir: Path, recipe: Path, setting: str, refused: bool
+):
+    (run_dir / "config.toml").write_text(recipe.read_text())
+    code, _, err = hone("replay", run_dir, "--out", run_dir, "--set", setting)
+    assert code == 2
+    assert (f"--set {setting.partition('=')[0]} has no effect on `hone replay`" in err) == refused

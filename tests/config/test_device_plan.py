@@ -228,7 +228,7 @@ def test_plan_is_printed_as_json_per_device(
     from hone.cli import main
 
     monkeypatch.setattr("sys.argv", ["hone", "plan", str(recipe), "--gpus", "8", "--json"])
-    assert main() == 0
+    assert main() == 1
     printed = json.loads(capsys.readouterr().out)
     assert printed["fits"] is False
     assert {*PARTS, "total", "memory", "fits", "device", "uses"} == set(printed["devices"][0])

@@ -70,7 +70,7 @@ def test_validation_without_tasks_is_refused() -> None:
         require_validation_tasks(settings, ())
     file = resolve(None, ["train.validate.every=2", "tasks.source=mine.jsonl"])
     with pytest.raises(
-        ConfigError, match=r"mine.jsonl has no validation task: give some of its tasks metadata"
+        ConfigError, match=r"mine.jsonl has no validation task: set tasks.validation_source, give"
     ):
         require_validation_tasks(file, ())
     require_validation_tasks(resolve(None, []), ())

@@ -31,6 +31,7 @@ from hone.train.loop import (
 from hone.train.metrics import MetricsWriter, read_metrics
 from hone.train.settings import (
     AlgorithmSettings,
+    CheckpointSettings,
     LossSettings,
     TrainSettings,
 )
@@ -259,29 +260,30 @@ def test_cancelling_the_loop_stops_its_training_thread(tmp_path: Path) -> None:
     assert resumed.version == 3
 
 
-def test_replay_reproduces_weights_only_with_the_same_settings(
-    tmp_path: Path,
-) -> None:
+def replayed(run: Path, out: Path, settings: TrainSettings) -> list[torch.Tensor]:
+    """The weights after training again on the rollouts of `run`, three steps."""
+    trainer = policy_trainer(tiny_model(), settings, temperature=1.0)
+    with Ledger.read(run) as ledger, MetricsWriter(out, tensorboard=False) as metrics:
+        path = replay(
+            recorded_steps(ledger, Store(run / "rollouts")),
+            settings,
+            trainer=trainer,
+            tokenizer=tokenizer(),
+            run_dir=out,
+            metrics=metrics,
+            is_masked=lambda t: t.outcome is Outcome.TURN_LIMIT,
+        )
+    assert checkpoint.read_state(path).step == 2
+    trainer.learner.close()
+    return [p.detach() for p in model_of(trainer).parameters()]
+
+
+def test_replay_reproduces_weights_only_with_the_same_settings(tmp_path: Path) -> None:
     settings = settings_of(3)
     expected = weights(live(tmp_path / "run", settings))
 
     def again(name: str, settings: TrainSettings) -> list[torch.Tensor]:
-        trainer = policy_trainer(tiny_model(), settings, temperature=1.0)
-        with (
-            Ledger.read(tmp_path / "run") as ledger,
-            MetricsWriter(tmp_path / name, tensorboard=False) as metrics,
-        ):
-            path = replay(
-                recorded_steps(ledger, Store(tmp_path / "run" / "rollouts")),
-                settings,
-                trainer=trainer,
-                tokenizer=tokenizer(),
-                run_dir=tmp_path / name,
-                metrics=metrics,
-                is_masked=lambda t: t.outcome is Outcome.TURN_LIMIT,
-            )
-        assert checkpoint.read_state(path).step == 2
-        return [p.detach() for p in model_of(trainer).parameters()]
+        return replayed(tmp_path / "run", tmp_path / name, settings)
 
     same = again("same", settings)
     assert all(torch.equal(a, b) for a, b in zip(expected, same, strict=True))
@@ -296,8 +298,37 @@ def test_replay_reproduces_weights_only_with_the_same_settings(
     assert [record["step"] for record in read_metrics(tmp_path / "other")] == [0, 1, 2]
 
 
+def test_replay_with_other_passes_differs_by_rounding_only(tmp_path: Path) -> None:
+    settings = settings_of(3)
+    expected = weights(live(tmp_path / "run", settings))
+    moved = distance(expected, [p.detach() for p in tiny_model().parameters()])
+    for workers, tokens in ((1, 32), (2, 32), (3, 64)):
+        batch = settings.batch.model_copy(update={"workers": workers, "micro_batch_tokens": tokens})
+        other = settings.model_copy(update={"batch": batch})
+        found = replayed(tmp_path / "run", tmp_path / f"{workers}-{tokens}", other)
+        assert distance(expected, found) <= 1e-4 * moved
+
+
+def distance(one: Sequence[torch.Tensor], other: Sequence[torch.Tensor]) -> float:
+    return float(torch.cat([(a - b).flatten() for a, b in zip(one, other, strict=True)]).norm())
+
+
+@pytest.mark.parametrize(
+    ("steps", "every", "keep", "left"),
+    [(3, 1, 2, [1, 2]), (3, 1, 9, [0, 1, 2]), (3, 2, 9, [1, 2]), (9, 2, 1, [2])],
+)
+def test_replay_keeps_checkpoints_like_the_run(
+    tmp_path: Path, steps: int, every: int, keep: int, left: list[int]
+) -> None:
+    live(tmp_path / "run", settings_of(3))
+    kept = CheckpointSettings(every=every, keep=keep)
+    replayed(tmp_path / "run", tmp_path / "again", settings_of(steps).model_copy(update={"checkpoint": kept}))
+    found = sorted(path.name for path in (tmp_path / "again" / "checkpoints").iterdir())
+    assert found == [f"step-{step:06d}" for step in left]
+
+
 def test_replay_needs_one_step(tmp_path: Path) -> None:
-    def replayed(steps: Iterable[Sequence[Trajectory]]) -> Path:
+    def again(steps: Iterable[Sequence[Trajectory]]) -> Path:
         settings = settings_of(1)
         with MetricsWriter(tmp_path, tensorboard=False) as metrics:
             return replay(
@@ -311,6 +342,6 @@ def test_replay_needs_one_step(tmp_path: Path) -> None:
             )
 
     with Ledger.open(tmp_path) as ledger, pytest.raises(TrainError, match="no committed step to replay"):
-        replayed(recorded_steps(ledger, Store(tmp_path / "rollouts")))
+        again(recorded_steps(ledger, Store(tmp_path / "rollouts")))
     step = [trajectory("a"), trajectory("b", outcome=Outcome.UNRESOLVED)]
-    assert checkpoint.read_state(replayed([step])).step == 0
+    assert checkpoint.read_state(again([step])).step == 0
