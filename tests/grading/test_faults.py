@@ -197,16 +197,19 @@ def test_crash_of_the_runner_is_no_failure(said: str, tmp_path: Path) -> None:
 
 RAISING = {
     "in a comparison": """
-class Odd(list):
-    def __iter__(self):
+class Nameless(type):
+    @property
+    def __name__(cls):
         raise MemoryError
+
+
+class Odd(metaclass=Nameless):
+    def __eq__(self, other):
+        return True
 
 
 def add(a, b):
     return Odd()
-
-
-Odd.__eq__ = lambda self, other: True
 """,
     "in a hook": """
 import _pytest.python

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import pytest
@@ -98,10 +99,10 @@ def test_broken_setup(missing_fixture):
 FILES = {
     "stats.py": BUGGY,
     "conftest.py": "import pytest\n\n@pytest.fixture(scope='session')\ndef shared():\n    return 2\n",
-    "suite/__init__.py": "",
-    "suite/helper.py": "three = 3\n",
-    "suite/data.txt": "one\ntwo\n",
-    "suite/test_all.py": "from stats import double\n\n\ndef test_double():\n    assert double(2) == 4\n",
+    "tests/__init__.py": "",
+    "tests/helper.py": "three = 3\n",
+    "tests/data.txt": "one\ntwo\n",
+    "tests/test_all.py": "from stats import double\n\n\ndef test_double():\n    assert double(2) == 4\n",
     "pytest.ini": "[pytest]\naddopts = -ra\n",
 }
 ADDING = ("test_fixture", "test_parameters[1-2]", "test_parameters[x y::z]", "Case::test_case")
@@ -146,13 +147,13 @@ ENVIRONMENTS = [
 
 
 def check_verdicts(environment: Path, tmp_path: Path) -> None:
-    named = [f"suite/test_all.py::{name}" for name in (*ADDING, *DOUBLING)]
+    named = [f"tests/test_all.py::{name}" for name in (*ADDING, *DOUBLING)]
     task = local_task(
         tmp_path,
         FILES,
         fail_to_pass=tuple(named),
-        pass_to_pass=tuple(f"suite/test_all.py::{name}" for name in OTHERS),
-        test_files={"suite/test_all.py": SUITE},
+        pass_to_pass=tuple(f"tests/test_all.py::{name}" for name in OTHERS),
+        test_files={"tests/test_all.py": SUITE},
         gold_patch="",
     )
     base = prepare(task, tmp_path / "workspaces")
@@ -168,18 +169,19 @@ def check_verdicts(environment: Path, tmp_path: Path) -> None:
         "broken": patch(BUGGY + "def\n"),
         "test-editing": patch(
             BUGGY + "# no fix\n",
-            **{"suite/test_all.py": "def test_fixture():\n    pass\n", "conftest.py": ""},
+            **{"tests/test_all.py": "def test_fixture():\n    pass\n", "conftest.py": ""},
         ),
     }
+    task = dataclasses.replace(task, checks=dataclasses.replace(task.checks, gold_patch=gold))
     verdicts = graded(task, patches, base.parent, environment)
     for name, (passing, resolved) in EXPECTED.items():
         verdict = verdicts[name]
         assert isinstance(verdict, Verdict), (name, verdict)
         passed = {test for test in named if verdict.tests[test] is TestStatus.PASSED}
-        assert passed == {f"suite/test_all.py::{test}" for test in passing}, (name, verdict)
+        assert passed == {f"tests/test_all.py::{test}" for test in passing}, (name, verdict)
         assert (verdict.resolved, verdict.tampered) == (resolved, None), (name, verdict)
         if resolved:
-            others = {name: verdict.tests[f"suite/test_all.py::{name}"] for name in OTHERS}
+            others = {name: verdict.tests[f"tests/test_all.py::{name}"] for name in OTHERS}
             assert others == OTHERS, verdict
 
 
