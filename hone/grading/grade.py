@@ -96,7 +96,7 @@ class Grader:
         )
         self._slots = asyncio.Semaphore(settings.concurrency)
         self._verdicts = _Memo[Verdict](settings.cached_verdicts)
-        self._faults = _Memo[str | None](settings.cached_verdicts)  # of runs of the reference patches
+        self._references = _Memo[bool](settings.cached_verdicts)  # tasks whose reference patch runs through
 
     async def grade(self, task: Task, patch: str) -> Verdict:
         """Return the verdict; calls with an equal task and patch share one. Raises GraderError.
@@ -129,11 +129,9 @@ class Grader:
         except (TaskError, EnvironmentFailed) as error:
             raise GraderError(f"task {task.id} cannot be graded: {error}") from error
         if run.fault is not None and run.tampered is None:
-            is_reference = patch == checks.gold_patch != ""
-            fault = run.fault if is_reference else await self._reference_fault(plan)
-            if fault is not None:
-                whose = "the reference patch" if checks.gold_patch else "no patch"
-                raise GraderError(f"task {task.id} cannot be graded, with {whose} either: {fault}")
+            if patch == checks.gold_patch != "":
+                raise _ungradable(plan, run.fault)
+            await self._check_reference(plan)
         if plan.renamed:
             words = rename(words_of(run.statuses), checks.parser, repo=task.environment.repo)
             run = dataclasses.replace(run, statuses=statuses_of(words))
@@ -149,21 +147,25 @@ class Grader:
         (run,) = await self._run_twice(plan, patch, environment, run_job)
         return run
 
-    async def _reference_fault(self, plan: GradingPlan) -> str | None:
-        """Return what goes wrong in a run of the reference patch, else of the tree; None: nothing.
+    async def _check_reference(self, plan: GradingPlan) -> None:
+        """Raise GraderError when a run of the reference patch has a fault, too; one without is remembered.
 
-        Without a reference patch, that no test ran may be the very bug of the task.
+        Without one the tree as it is runs, where the very bug of the task may keep every test from running.
         """
         gold = plan.checks.gold_patch
 
-        async def compute() -> str | None:
+        async def compute() -> bool:
             try:
                 run = await self._graded_run(plan, filter_patch(gold, plan.protected), ())
             except PatchRefused:
-                return None
-            return run.fault if gold or run.crashed or not run.finished else None
+                return True
+            except (TaskError, EnvironmentFailed) as error:
+                raise _ungradable(plan, str(error)) from error
+            if run.fault is not None and (gold or run.crashed or not run.finished):
+                raise _ungradable(plan, run.fault)
+            return True
 
-        return await self._faults.get(content_hash(plan.task), compute)
+        await self._references.get(content_hash(plan.task), compute)
 
     async def run_edited(
         self, task: Task, patch: str, edit: Callable[[Mapping[str, str]], Sequence[Edition]]
@@ -273,6 +275,11 @@ class Grader:
         if run.tampered is None:
             return run
         return dataclasses.replace(run, finished=False, log=run.tampered)
+
+
+def _ungradable(plan: GradingPlan, fault: str) -> GraderError:
+    whose = "the reference patch" if plan.checks.gold_patch else "no patch"
+    return GraderError(f"task {plan.task.id} cannot be graded, with {whose} either: {fault}")
 
 
 def _read_patch(
