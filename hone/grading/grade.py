@@ -76,7 +76,7 @@ class Grader:
         )
         self._slots = asyncio.Semaphore(settings.concurrency)
         self._verdicts = Memo[Verdict](settings.cached_verdicts)
-        self._faults = Memo[str | None](settings.cached_verdicts)  # of runs of the reference patches
+        self._references = Memo[bool](settings.cached_verdicts)  # tasks whose reference patch runs through
         self._probes: dict[tuple[object, ...], asyncio.Lock] = {}  # by image and requirements
         self._versions: dict[tuple[object, ...], Mapping[str, str]] = {}
 
@@ -139,11 +139,9 @@ class Grader:
         except (TaskError, EnvironmentFailed) as error:
             raise GraderError(f"task {task.id} cannot be graded: {error}") from error
         if run.fault is not None and run.tampered is None:
-            is_reference = patch == checks.gold_patch != ""
-            fault = run.fault if is_reference else await self._reference_fault(plan)
-            if fault is not None:
-                whose = "the reference patch" if checks.gold_patch else "no patch"
-                raise GraderError(f"task {task.id} cannot be graded, with {whose} either: {fault}")
+            if patch == checks.gold_patch != "":
+                raise _ungradable(plan, run.fault)
+            await self._check_reference(plan)
         if not run.by_log and is_renamed(run.suite, checks.parser):
             words = official_names(
                 words_of(run.statuses), checks.parser, suite=run.suite, titles=run.titles,
@@ -154,28 +152,32 @@ class Grader:
         fail_only = run.by_log and checks.rule == Rule.FAIL_ONLY
         return make_verdict(checks, run, rule=Rule.FAIL_ONLY if fail_only else Rule.PASS_AND_FAIL)
 
-    async def _reference_fault(self, plan: GradingPlan) -> str | None:
-        """Return what goes wrong in a run of the reference patch, else of the tree; None: nothing.
+    async def _check_reference(self, plan: GradingPlan) -> None:
+        """Raise GraderError when a run of the reference patch has a fault, too; one without is remembered.
 
-        Without a reference patch, that no test ran may be the very bug of the task.
+        Without one the tree as it is runs, where the very bug of the task may keep every test from running.
         """
         gold = plan.checks.gold_patch
 
         async def run_job(sandbox: Sandbox, job: TestJob, environment: TaskEnvironment) -> list[TestRun]:
             return await run_tests(sandbox, job, environment, self.settings)
 
-        async def compute() -> str | None:
-            environment = await resolve_environment(plan.task, self._cache, self.settings)
+        async def compute() -> bool:
             try:
+                environment = await resolve_environment(plan.task, self._cache, self.settings)
                 filtered = filter_patch(gold, plan.protected)
                 (run,) = await self._run_twice(plan, filtered, environment, run_job, self._limits)
             except PatchRefused:
-                return None
+                return True
             except SandboxLost as lost:
-                return f"its sandbox was lost, twice: {lost}"
-            return run.fault if gold or run.crashed or not run.finished else None
+                raise _ungradable(plan, f"its sandbox was lost, twice: {lost}") from lost
+            except (TaskError, EnvironmentFailed) as error:
+                raise _ungradable(plan, str(error)) from error
+            if run.fault is not None and (gold or run.crashed or not run.finished):
+                raise _ungradable(plan, run.fault)
+            return True
 
-        return await self._faults.get(content_hash(plan.task), compute)
+        await self._references.get(content_hash(plan.task), compute)
 
     async def versions(self, task: Task) -> Mapping[str, str]:
         """Return the versions of python, pytest and the kernel in the task's sandboxes.
@@ -347,6 +349,11 @@ class Grader:
 
 def _lost_run(lost: SandboxLost) -> TestRun:
     return TestRun(statuses={}, finished=False, log=f"the patch took its sandbox down, twice: {lost}")
+
+
+def _ungradable(plan: GradingPlan, fault: str) -> GraderError:
+    whose = "the reference patch" if plan.checks.gold_patch else "no patch"
+    return GraderError(f"task {plan.task.id} cannot be graded, with {whose} either: {fault}")
 
 
 def _read_patch(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 import secrets
 import struct
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
@@ -55,6 +56,7 @@ _SET_ASIDE = (
     """,
     "bash",
 )  # fmt: skip
+_ERROR = re.compile(r"[A-Z]\w*(?:Error|Exception)\b|\berror: |^ERROR: ")
 _STATUS = {letter: TestStatus(status) for status, letter in LETTERS.items()}
 
 
@@ -202,7 +204,7 @@ def _read_run(report: Mapping[str, Any], job: TestJob) -> TestRun:
 def _fault_of(report: Mapping[str, Any], statuses: Collection[TestStatus]) -> str | None:
     """Return what may go wrong without any patch, too; only a run of the reference patch can tell."""
     lines = [line.strip() for line in report["log"].splitlines() if line.strip()]
-    errors = [line for line in lines if "error" in line.lower()]
+    errors = [line for line in lines if _ERROR.search(line)]
     reason = (errors or lines or ["it printed nothing"])[-1]
     if report["crashed"] is not None:
         return f"the test runner failed: {report['crashed']}"

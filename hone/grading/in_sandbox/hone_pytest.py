@@ -7,8 +7,8 @@
     3.3 to 6     hooks and nodes have `py.path` objects
     7 and later  they have `pathlib` objects, and pytest tells its version as numbers
 
-Older versions are refused: their marks cannot be told from marks that the code under test added. Features
-decide, not the version, where a repository's own pytest runs, whose version may be anything.
+Older versions are refused: no supported data set pins one, and none is tested. Features decide where they
+can, not the version: a repository's own pytest may have any.
 """
 
 import re

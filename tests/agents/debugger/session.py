@@ -6,12 +6,14 @@ import ast
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping
 from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
 from typing import Any
 
 from hone.agents.debugger.agent import check_arguments
 from hone.agents.debugger.client import MOUNTS, Client, Listener, open_client, open_listener
 from hone.agents.debugger.tools import Tools, tool_specs
 from hone.sandbox import Sandbox, SandboxSpec, make_provider
+from hone.sandbox.contract import Mount
 from hone.sandbox.settings import SandboxSettings
 
 APP = """import sys
@@ -77,9 +79,17 @@ class ToolSession:
 
 
 @asynccontextmanager
-async def open_session(files: Mapping[str, str] = FILES) -> AsyncGenerator[ToolSession]:
+async def open_session(
+    files: Mapping[str, str] = FILES, venv: Path | None = None
+) -> AsyncGenerator[ToolSession]:
+    """Open a session; `venv` is the environment of its `python3`, by default the sandbox's own."""
+    mounts, env = MOUNTS, {}
+    if venv is not None:
+        prefix = (venv / "bin" / "python").resolve().parent.parent
+        mounts = (*MOUNTS, *(Mount(source=folder, target=str(folder)) for folder in (venv, prefix)))
+        env = {"PATH": f"{venv}/bin:/usr/bin:/bin"}
     async with make_provider(SandboxSettings()) as provider, open_listener() as listener:
-        spec = SandboxSpec(tunnel=listener.path, mounts=MOUNTS)
+        spec = SandboxSpec(tunnel=listener.path, mounts=mounts, env=env)
         async with await provider.start(spec) as sandbox:
             for path, text in files.items():
                 await sandbox.write(path, text.encode("utf-8", "surrogateescape"))
@@ -87,9 +97,13 @@ async def open_session(files: Mapping[str, str] = FILES) -> AsyncGenerator[ToolS
                 yield ToolSession(sandbox, listener, client)
 
 
-def run_session(scenario: Callable[[ToolSession], Awaitable[None]], files: Mapping[str, str] = FILES) -> None:
+def run_session(
+    scenario: Callable[[ToolSession], Awaitable[None]],
+    files: Mapping[str, str] = FILES,
+    venv: Path | None = None,
+) -> None:
     async def main() -> None:
-        async with open_session(files) as session:
+        async with open_session(files, venv) as session:
             await scenario(session)
 
     asyncio.run(main())

@@ -159,6 +159,10 @@ class Debugger(pdb.Pdb):
             above += 1
         return stack[above:], index - above
 
+    def is_skipped_module(self, module_name: "str | None") -> bool:
+        # before Python 3.8, bdb raises for code whose globals have no `__name__`
+        return module_name is not None and bool(super().is_skipped_module(module_name))
+
     def runs_program(self, frame: types.FrameType) -> bool:
         name = frame.f_globals.get("__name__", "")
         file = frame.f_code.co_filename
