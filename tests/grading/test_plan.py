@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from hone.environment import filter_patch
@@ -58,6 +60,16 @@ def test_rule_for_absent_tests_needs_a_log(command: str, rule: Rule) -> None:
     script = f"{START}\n{command}\n{END}\n"
     plan = compile_plan(make_task(script=script, parser="parse_log_pytest", rule="fail_only"))
     assert (plan.rule, plan.log_parser is None) == (rule, rule is Rule.PASS_AND_FAIL)
+
+
+def test_script_is_for_an_image_and_not_for_a_local_repository() -> None:
+    task = make_task(script=f"{START}\npytest tests/a.py\n{END}\n", parser="parse_log_pytest")
+    local = dataclasses.replace(task.environment, image="repo:/repositories/calc", commit="0" * 40)
+    assert compile_plan(task).script is not None
+    assert compile_plan(dataclasses.replace(task, environment=local)).script is None
+    checks = dataclasses.replace(task.checks, parser="parse_log_django")
+    with pytest.raises(GraderError, match="do not run with pytest"):
+        compile_plan(dataclasses.replace(task, environment=local, checks=checks))
 
 
 def test_script_is_split_at_its_markers() -> None:

@@ -252,6 +252,7 @@ _FAULTS: dict[str, tuple[Callable[[random.Random, Row], str], ...]] = {
             "verdicts in a here-document",
             eval_script=_script(f"cat <<'EOF'\nPASSED {_ADD}\nPASSED {_NOTHING}\nEOF"),
         ),
+        _with("verdicts beside a program", eval_script=_script(f"./run_tests.sh\n{_PRINTED}")),
         _with("verdicts in a file", eval_script=_script("cat results.txt")),
         _with("a script without markers", eval_script="cd /testbed\npytest -rA tests/test_calc.py\n"),
         _with("markers twice", eval_script=_script("pytest -rA") + _script("pytest -rA")),
