@@ -116,6 +116,20 @@ def slime_rows() -> Callable[[int], Row]:
     return make
 
 
+def request_rows() -> Callable[[int], Row]:
+    inner = {
+        "princeton-nlp/SWE-bench_Verified": swe_rows("swe-bench"),
+        "SWE-Gym/SWE-Gym": swe_rows("swe-gym"),
+    }
+
+    def make(i: int) -> Row:
+        named = list(inner)[i % 2]
+        metadata = {"dataset_name": named, "instance_dict": json.dumps(inner[named](i))}
+        return {"responses_create_params": {"input": [], "metadata": metadata}, "agent_ref": {"name": "swe"}}
+
+    return make
+
+
 def r2e_row(i: int) -> Row:
     commit = f"{i:040x}"
     tests = "FAILED r2e_tests/test_1.py::TestA::test_b - no\nPASSED r2e_tests/test_1.py::test_c\n"
@@ -258,6 +272,7 @@ def main() -> None:
         **{name: swe_rows(name) for name in ("swe-bench", "swe-gym", "swe-smith", "swe-rebench")},
         "r2e-gym": r2e_row,
         "slime": slime_rows(),
+        "nemo-gym": request_rows(),
         "kodcode": kodcode_rows(),
         "debugging": debugging_row,
     }

@@ -25,6 +25,7 @@ RowFormat = Literal[
     "swe-rebench",
     "r2e-gym",
     "slime",
+    "nemo-gym",
     "kodcode",
     "debugging",
 ]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from hone.environment import filter_patch
@@ -68,6 +70,16 @@ def test_command_is_taken_over_where_its_parser_reads_its_names(
     plan = compile_plan(make_task(script=f"{START}\n{command}\n{END}\n", parser=parser))
     assert plan.by_log == by_log
     assert (plan.log_parser is None) == (not by_log)
+
+
+def test_script_is_for_an_image_and_not_for_a_local_repository() -> None:
+    task = make_task(script=f"{START}\npytest tests/a.py\n{END}\n", parser="parse_log_pytest")
+    local = dataclasses.replace(task.environment, image="repo:/repositories/calc", commit="0" * 40)
+    assert compile_plan(task).script is not None
+    assert compile_plan(dataclasses.replace(task, environment=local)).script is None
+    checks = dataclasses.replace(task.checks, parser="parse_log_django")
+    with pytest.raises(GraderError, match="do not run with pytest"):
+        compile_plan(dataclasses.replace(task, environment=local, checks=checks))
 
 
 def test_script_is_split_at_its_markers() -> None:

@@ -103,6 +103,7 @@ def test_text_outside_the_markers_counts_only_without_text_inside() -> None:
     ("parser", "line", "test_4", "test_5"),
     [
         ("parse_log_pytest", "SKIPPED [1] t.py:3: no", {"[1]": "SKIPPED"}, {}),
+        ("parse_log_pytest", "FAILED - t.py::a", {"t.py::a": "FAILED"}, {"t.py::a": "FAILED"}),
         ("parse_log_flask", "FAILED t.py::a - no", {"t.py::a": "FAILED"}, {"t.py::a": "FAILED"}),
         ("parse_log_requests", "PASSED t.py::a[/b/c]", {"t.py::a[/c]": "PASSED"}, {"t.py::a[/c]": "PASSED"}),
         ("parse_log_astropy", "PASSED t.py::a[b c]", {"t.py::a[b": "PASSED"}, {"t.py::a[b c]": "PASSED"}),

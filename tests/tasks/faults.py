@@ -83,6 +83,16 @@ def base_rows(commit: str) -> dict[str, Row]:
             ),
         },
         "slime": {"text": "Do it.", "metadata": {"instance": {**swe, "eval_script": script}}},
+        "nemo-gym": {
+            "responses_create_params": {
+                "input": [],
+                "metadata": {
+                    "dataset_name": "princeton-nlp/SWE-bench_Verified",
+                    "instance_dict": json.dumps({**swe, "eval_script": script}),
+                },
+            },
+            "agent_ref": {"type": "responses_api_agents", "name": "swe_agents"},
+        },
         "kodcode": {
             "question_id": "K-1",
             "question": "Add.",
@@ -109,17 +119,20 @@ def faulty_rows(name: str, commit: str, number: int, seed: int) -> Iterator[tupl
     rng = random.Random(f"{name} {seed}")
     for at in range(number):
         row = copy.deepcopy(base_rows(commit)[name])
-        _set(row, _id_of(name), f"faulty-{at}")
+        carried = row["responses_create_params"]["metadata"] if name == "nemo-gym" else {}
+        inner = json.loads(carried["instance_dict"]) if carried else row
+        _set(inner, _id_of(name), f"faulty-{at}")
         problem = _PROBLEM.get(name, "problem_statement")
-        row[problem] = row[problem].replace(".", f" ({at}).", 1)  # no two rows are the same task
-        inner = row["metadata"]["instance"] if name == "slime" else row
+        inner[problem] = inner[problem].replace(".", f" ({at}).", 1)  # no two rows are the same task
         faults = [*_FIELD_FAULTS, *_FAULTS.get(_family(name), ())]
-        fault = rng.choice(faults)
-        yield fault(rng, inner), row
+        fault = rng.choice(faults)(rng, inner["metadata"]["instance"] if name == "slime" else inner)
+        if carried:
+            carried["instance_dict"] = json.dumps(inner)
+        yield fault, row
 
 
 def _family(name: str) -> str:
-    return "swe" if name.startswith("swe-") or name == "slime" else name
+    return "swe" if name.startswith("swe-") or name in ("slime", "nemo-gym") else name
 
 
 def _id_of(name: str) -> tuple[str, ...]:
@@ -239,6 +252,7 @@ _FAULTS: dict[str, tuple[Callable[[random.Random, Row], str], ...]] = {
             "verdicts in a here-document",
             eval_script=_script(f"cat <<'EOF'\nPASSED {_ADD}\nPASSED {_NOTHING}\nEOF"),
         ),
+        _with("verdicts beside a program", eval_script=_script(f"./run_tests.sh\n{_PRINTED}")),
         _with("verdicts in a file", eval_script=_script("cat results.txt")),
         _with("a script without markers", eval_script="cd /testbed\npytest -rA tests/test_calc.py\n"),
         _with("markers twice", eval_script=_script("pytest -rA") + _script("pytest -rA")),

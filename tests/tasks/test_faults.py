@@ -15,7 +15,8 @@ NUMBER = 200
 COMMIT = "0123456789" * 4
 REFUSED = {  # faults that no task may have, whatever its format
     "a script that prints verdicts", "verdicts around the markers", "verdicts in a here-document",
-    "verdicts in a file", "markers twice", "markers in the wrong order", "no test command",
+    "verdicts beside a program", "verdicts in a file", "markers twice", "markers in the wrong order",
+    "no test command",
     "a script that fails", "an unknown parser", "an unknown rule", "a test patch that is none",
     "a repository of another language", "tests that are not Python", "no tests", "no time",
     "an unknown field", "no history", "no expected test", "tests that fail after the fix",

@@ -333,3 +333,10 @@ def test_lists_have_every_id_and_docker_images(tmp_path: Path) -> None:
     assert (tmp_path / "lists" / "instance_ids.txt").read_text() == "owner__name-1\nlocal\n"
     images = "swebench/sweb.eval.x86_64.owner_1776_name-1:latest\n"
     assert (tmp_path / "lists" / "docker_images.txt").read_text() == images
+
+
+@pytest.mark.parametrize("name", [".", "..", "a/b", "../a", "a\nb", "a\x00"])
+def test_id_that_cannot_name_a_directory_is_refused(name: str) -> None:
+    row = {"question_id": name, "question": "Add.", "solution": "x = 1", "test": "def test_a(): ..."}
+    (refused,) = import_rows([row]).refused
+    assert "cannot name a directory" in refused.reason

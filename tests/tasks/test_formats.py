@@ -33,9 +33,10 @@ checks = st.builds(
     parser=anything,
     timeout_s=st.floats(min_value=0.001, max_value=1e6),
 )
+ids = st.text(st.characters(categories=("L", "N", "P", "S"), exclude_characters="/"), min_size=1)
 tasks = st.builds(
     Task,
-    id=anything,
+    id=ids.filter(lambda name: name not in (".", "..")),
     problem=anything,
     environment=environments,
     checks=checks,

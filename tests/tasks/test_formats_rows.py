@@ -111,6 +111,12 @@ ROWS = {
     **dict.fromkeys(("swe-bench", "swe-gym", "swe-smith", "swe-rebench"), SWE),
     "r2e-gym": R2E,
     "slime": {"text": "Do it.", "metadata": {"instance": SWE, "data_source": "swe-bench"}},
+    "nemo-gym": {
+        "responses_create_params": {
+            "input": [],
+            "metadata": {"dataset_name": "SWE-Gym/SWE-Gym", "instance_dict": json.dumps(SWE)},
+        }
+    },
     "kodcode": KODCODE,
     "debugging": DEBUGGING,
 }
@@ -388,3 +394,11 @@ CHANGES: tuple[dict[str, Any], dict[str, Any]] = (
 def test_unusable_debugging_row_is_refused(files: Any, reason: str) -> None:
     with pytest.raises(TaskError, match=reason):
         read({**DEBUGGING, "extra_info": {"files": files}}, "debugging")
+
+
+def test_request_of_another_verdict_script_is_refused() -> None:
+    row = json.loads(json.dumps(ROWS["nemo-gym"]))
+    row["responses_create_params"]["metadata"]["dataset_name"] = "nv-internal-1"
+    with pytest.raises(TaskError, match="nv-internal-1 brings a verdict script of its own"):
+        read(row, "nemo-gym")
+    assert read(ROWS["nemo-gym"], "nemo-gym").source == "swe-gym"

@@ -13,9 +13,11 @@ from typing import Any
 
 import pytest
 
+from hone.tasks.diffs import reverse
 from hone.tasks.errors import TaskError
 from hone.tasks.files import import_rows, read_rows
-from hone.tasks.formats import detect
+from hone.tasks.formats import FORMATS, detect
+from hone.tasks.formats.swebench import seeded_bug
 from hone.tasks.specifications import (
     ENVIRONMENT_FILE,
     REQUIREMENTS_FILE,
@@ -177,7 +179,8 @@ def test_script_applies_the_test_patch_and_runs_the_tests(tmp_path: Path) -> Non
     (tmp_path / "tests" / "runtests.py").write_text('#!/bin/sh\necho "$@"; cat tests/admin_views/*\n')
     (tmp_path / "tests" / "runtests.py").chmod(0o755)
     django = dataclasses.replace(django, eval_commands=(), install="true")  # those change the machine
-    script = evaluation_script(django, {**DJANGO, "base_commit": "HEAD"})
+    patch = "END_OF_PATCH\n" + PATCH  # git skips text before a patch; the script must not end there
+    script = evaluation_script(django, {**DJANGO, "base_commit": "HEAD", "test_patch": patch})
     script = script.replace("cd /testbed", f"cd {tmp_path}").replace("git config --global", "true")
     script = script.replace("source /opt/miniconda3/bin/activate\nconda activate testbed", "true")
     run = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True)
@@ -185,6 +188,15 @@ def test_script_applies_the_test_patch_and_runs_the_tests(tmp_path: Path) -> Non
     assert "END_OF_PATCH" in run.stdout
     assert "a = 2" in run.stdout
     assert (folder / "test_nav.py").read_text() == "a = 1\n"  # restored
+
+
+def test_fix_of_swe_smith_is_its_reversed_patch() -> None:
+    row = {**SMITH, "problem_statement": "It fails.", "patch": PATCH}
+    (task,) = import_rows([row]).tasks
+    assert task.checks.gold_patch == reverse(PATCH) != PATCH
+    assert seeded_bug(task) == PATCH
+    assert PATCH in task.checks.script
+    assert FORMATS["swe-smith"].write(task) == row
 
 
 def test_script_has_one_pair_of_markers_around_the_tests() -> None:

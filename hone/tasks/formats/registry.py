@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -11,6 +12,14 @@ from hone.tasks.formats import debugging, kodcode, own, r2e, swebench
 from hone.tasks.rows import Row, merge, record, text
 from hone.types import Task
 
+# How NeMo Gym names the data sets whose rows it carries, in lower case, and their formats.
+_CARRIED = {
+    "swe-gym/swe-gym": "swe-gym",
+    "r2e-gym/r2e-gym-subset": "r2e-gym",
+    "princeton-nlp/swe-bench_verified": "swe-bench",
+    "swe-bench/swe-bench_verified": "swe-bench",
+}
+_SHARED = ("instance_id", "base_commit", "problem_statement")  # columns that are also beside the row there
 _KEPT = ("row", "format")  # of a task's metadata
 
 
@@ -54,6 +63,8 @@ def _name_of(row: Row) -> str | None:
         return "hone"
     if {"text", "metadata"} <= columns:
         return "slime"
+    if "responses_create_params" in columns:
+        return "nemo-gym"
     if {"commit_hash", "expected_output_json"} <= columns:
         return "r2e-gym"
     if {"instance_id", "repo"} <= columns:
@@ -79,10 +90,41 @@ def _prompt_to_task(row: Row) -> Task:
     return dataclasses.replace(task, problem=text(row, "text", task.problem), metadata=kept)
 
 
+def _request_to_task(row: Row) -> Task:
+    """Return the task of a request to NeMo Gym's software-engineering agents, such as Nemotron's data.
+
+    `responses_create_params.metadata` has the name of a data set in `dataset_name` and its row, as JSON, in
+    `instance_dict`.
+    """
+    metadata = record(record(row, "responses_create_params"), "metadata")
+    named = text(metadata, "dataset_name")
+    if named.lower() not in _CARRIED:
+        raise TaskError(
+            f"its data set {named} brings a verdict script of its own, which Hone does not run; rows of "
+            f"{', '.join(_CARRIED)} can be graded"
+        )
+    shared = {name: metadata[name] for name in _SHARED if metadata.get(name)}
+    task = FORMATS[_CARRIED[named.lower()]].to_task({**shared, **record(metadata, "instance_dict")})
+    return dataclasses.replace(task, metadata={**task.metadata, "dataset_name": named})
+
+
+def _request_of_task(task: Task) -> Row:
+    """Return a request that carries the row of a task."""
+    known = {name: source for source, name in _CARRIED.items()}
+    named = task.metadata.get("dataset_name", known.get(task.source))
+    if not isinstance(named, str) or named.lower() not in _CARRIED:
+        raise TaskError(f"task {task.id} is of {task.source}, whose rows NeMo Gym does not carry")
+    instance = FORMATS[_CARRIED[named.lower()]].to_row(task)
+    shared = {name: instance[name] for name in _SHARED if name in instance}
+    metadata = {**shared, "dataset_name": named, "instance_dict": json.dumps(instance)}
+    return {"responses_create_params": {"input": [], "metadata": metadata}}
+
+
 def _read_instance(row: Row, source: str) -> tuple[Task, str]:
     """Return the task of a row in a prompt, and its format by the data set's name or the columns."""
     of_name = (name for name in FORMATS if name in source.lower() and name not in ("hone", "slime"))
-    name = next(of_name, None) or _name_of(row) or "swe-bench"
+    of_columns = _name_of(row)
+    name = of_columns if of_columns == "nemo-gym" else next(of_name, None) or of_columns or "swe-bench"
     if name == "slime":
         raise TaskError("`metadata.instance` is itself a prompt")
     return FORMATS[name].to_task(row), name
@@ -115,6 +157,12 @@ _ALL = (
     _swebench("swe-rebench", "SWE-rebench."),
     Format("r2e-gym", "R2E-Gym: an image, and each test's status after the fix.", r2e.to_task, r2e.to_row),
     Format("slime", "A prompt file: `text` and a data set's row.", _prompt_to_task, _prompt_of_task),
+    Format(
+        "nemo-gym",
+        "A request of NeMo Gym: another data set's row inside.",
+        _request_to_task,
+        _request_of_task,
+    ),
     Format("kodcode", "KodCode: a question, a solution and its tests.", kodcode.to_task, kodcode.to_row),
     Format("debugging", "Files with a bug, and tests beside them.", debugging.to_task, debugging.to_row),
 )
