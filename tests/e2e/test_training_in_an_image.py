@@ -20,6 +20,7 @@ groups_per_step = 1
 [tasks]
 source = "{rows}"
 unproven = true
+allow_overlap = true
 
 [tiny_model]
 hidden_size = 64
