@@ -1,4 +1,4 @@
-"""A model is trained on graded rollouts of agents in the image of a data set's row."""
+"""A model is trained on demonstrations and rollouts in the image of a data set's rows."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from hone.train.metrics import read_metrics
 from tests.e2e.small_run import hone
 from tests.families import import_family, swe_bench_5, write_lower_layers
 
@@ -62,11 +63,16 @@ steps = 1
 
 def test_model_is_trained_on_rollouts_in_the_image(tmp_path: Path) -> None:
     cache, rows, recipe = tmp_path / "cache", tmp_path / "rows.jsonl", tmp_path / "recipe.toml"
-    row, task = import_family(swe_bench_5, write_lower_layers(tmp_path, "3.9"), cache, tmp_path)
+    row, _ = import_family(swe_bench_5, write_lower_layers(tmp_path, "3.9"), cache, tmp_path)
     made = [{**row, "instance_id": f"me__calc-{number}"} for number in range(ROWS)]  # of one image
     rows.write_text("".join(json.dumps(each) + "\n" for each in made))
     recipe.write_text(RECIPE.format(rows=rows, cache=cache))
     run_dir = tmp_path / "run"
-    done = hone("train", str(recipe), "--set", f"run_dir={run_dir}")
-    print(done.stdout, done.stderr, *sorted(run_dir.rglob("*")), sep="\n")
-    assert task.id
+    hone("train", str(recipe), "--set", f"run_dir={run_dir}")
+    demonstrations = [json.loads(line) for line in (run_dir / "demonstrations.jsonl").open()]
+    assert len(demonstrations) == 4
+    (metrics,) = read_metrics(run_dir)
+    assert (metrics["rollouts"], metrics["groups"]) == (2, 1)
+    stored = [json.loads(path.read_text()) for path in (run_dir / "rollouts").glob("*/meta.json")]
+    assert [each["instance_id"] for each in stored] == [stored[0]["instance_id"]] * 2
+    assert all(each["reward"] == -1.0 for each in stored), "a fault of the infrastructure has no reward"
