@@ -142,6 +142,12 @@ class Repository:
             run_git("checkout-index", "--all", f"--prefix={target.resolve()}/", cwd=Path(folder) / "one")
 
 
+def write_attributes(target: Path) -> None:
+    """Make files in a repository's tree equal their blobs, whatever line ends its attributes ask for."""
+    (target / ".git" / "info").mkdir(exist_ok=True)
+    (target / ".git" / "info" / "attributes").write_text("* -text -eol -ident -filter\n")
+
+
 def _objects(stream: bytes, kind: bytes = b"") -> Iterator[bytes | None]:
     """Yield the objects in the output of `git cat-file --batch`; None for a missing one, or another kind."""
     at = 0
@@ -165,6 +171,7 @@ def clone_commit(repository: Repository, commit: str, target: Path) -> None:
     """
     full = repository.commit(commit)
     run_git("init", "--quiet", "--template=", "--initial-branch=main", str(target))
+    write_attributes(target)
     run_git(
         *("-c", "fetch.fsckObjects=false", "-c", "fetch.unpackLimit=1", "-c", "gc.auto=0"),
         *("fetch", "--quiet", "--no-tags", "--no-write-fetch-head", "--depth=1"),

@@ -12,7 +12,7 @@ from hone.tasks.errors import TaskError
 from hone.tasks.formats import digest
 from hone.tasks.python import find_interpreter, install
 from hone.tasks.python.compiled import build_in_place
-from hone.tasks.repository import Repository, clone_commit, run_git
+from hone.tasks.repository import Repository, clone_commit, run_git, write_attributes
 from hone.types import Build, Commit, Environment, Task
 from hone.utils.files import build_directory, default_cache_dir
 from hone.utils.git import config, identity
@@ -159,8 +159,7 @@ def _write_files(target: Path, changes: Mapping[str, str | None]) -> None:
 def _commit_all(target: Path, message: str) -> None:
     """Make the tree the only commit of a new repository; an unchanged tree is stored nowhere."""
     _git(target, "init", "--quiet", "--template=", f"--initial-branch={BRANCH}")
-    (target / ".git" / "info").mkdir()
-    (target / ".git" / "info" / "attributes").write_text("* -text -eol -ident -filter\n")
+    write_attributes(target)
     _git(target, "add", "--all", "--force")
     _git(target, "commit", "--quiet", "--no-verify", "--allow-empty-message", f"--message={message}")
 

@@ -144,3 +144,19 @@ def test_file_name_that_is_not_utf8_is_read(root: Path) -> None:
     repository = Repository.open(root / "a__b")
     assert repository.files("HEAD") == ["caf\udce9.py", "code.py"]
     assert repository.texts("HEAD", ["caf\udce9.py"]) == {"caf\udce9.py": "1\n"}
+
+
+def test_line_ends_that_attributes_ask_for_are_no_changes(root: Path, tmp_path: Path) -> None:
+    folder = root / "a__b"
+    (folder / ".gitattributes").write_text("*.bat text eol=crlf\n")
+    (folder / "run.bat").write_bytes(b"one\ntwo\n")
+    git(folder, "add", ".")
+    git(folder, "commit", "-qm", "Script")
+    for history in ((), (Commit(message="More", files={"more.py": ""}),)):
+        task = localise(task_at(root, "HEAD"), root, locks=None)
+        environment = dataclasses.replace(task.environment, history=history)
+        workspace = prepare(dataclasses.replace(task, environment=environment), tmp_path / "cache")
+        assert (workspace / "run.bat").read_bytes() == b"one\ntwo\n"
+        (workspace / ".git" / "info" / "attributes").unlink()
+        (workspace / "run.bat").touch()
+        assert git(workspace, "status", "--porcelain") == ""

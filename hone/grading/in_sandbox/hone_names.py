@@ -125,9 +125,12 @@ class Modules:
         return {name for each in self.namespaces.values() for name in each.attributes}
 
     def is_replaced(self, name: str) -> bool:
-        """Return whether a module in `sys.modules` is neither the trusted one nor one of the same name."""
+        """Return whether a module in `sys.modules` is neither the trusted one nor one of the same name.
+
+        `__main__` is the program itself, also where the tests' directories have a `__main__.py`.
+        """
         module = sys.modules.get(name)
-        if module is None or id(module) in self.namespaces:
+        if module is None or name == "__main__" or id(module) in self.namespaces:
             return False
         spec = getattr(module, "__spec__", None)
         return spec is None or spec.name != name or spec.origin == self.files[name]
