@@ -159,9 +159,7 @@ def test_mark_of_another_test_is_no_excuse(repository: Path, tmp_path: Path) -> 
         assert scan_patch(parse_patch(patch), task) is not None, edit
 
 
-def test_test_file_that_is_replaced_without_its_tests_is_tampered(
-    repository: Path, tmp_path: Path
-) -> None:
+def test_test_file_that_is_replaced_without_its_tests_is_tampered(repository: Path, tmp_path: Path) -> None:
     removed = patch_of(repository, tmp_path, {"test.py": None})
     written = patch_of(repository, tmp_path, {"x.py": SILENCES["marked as a module"]}).replace(
         "x.py", "test.py"
