@@ -33,10 +33,11 @@ def without_chores(message: str) -> str:
 
 def _without_steps(message: str) -> str:
     """Return a message without the short titles of the commits that were squashed into it, each a bullet."""
-    title, *body = re.split(r"\n\s*\n", message.strip())
-    if not all(part.startswith("* ") for part in body):
+    title, *body = re.split(r"\n\s*\n|\n(?=\* )", message.strip())
+    steps = [part for part in body if not _NO_PROSE.fullmatch(part)]
+    if not all(part.startswith("* ") for part in steps):
         return message
-    return "\n\n".join([title, *(part for part in body if len(part) >= _MIN_STEP)])
+    return "\n\n".join([title, *(part for part in steps if len(part) >= _MIN_STEP)])
 
 
 def _is_chore(line: str) -> bool:

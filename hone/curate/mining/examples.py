@@ -9,7 +9,9 @@ import re
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from hone.curate.mining.candidates import CommitRejected, Reason
 from hone.curate.mining.claims import TEST, Claim, Place, join
+from hone.curate.runner import last_line
 from hone.curate.statements import parse_messages
 from hone.grading.run import TestRun
 from hone.types import TestStatus
@@ -53,7 +55,8 @@ async def find_examples(
         claims: test function -> its claims.
         reveals: whether a text reveals the fix.
     Raises:
-        CommitRejected, GraderError: see `run`.
+        CommitRejected: the claims do not end with the fix.
+        GraderError: no sandbox starts.
     """
     tried = [claim for each in claims.values() for claim in each][:MAX_TRIED]
     fixed, kept, _ = await _try(tried, run, gold_patch)
@@ -92,6 +95,8 @@ async def _try(
     names = {f"test_example_{number}.py": claim for number, claim in enumerate(claims)}
     files = {name: _program(claim) for name, claim in names.items()}
     before, after = await run(files, ""), await run(files, gold_patch)
+    if not after.finished:
+        raise CommitRejected(Reason.TOO_SLOW, f"its examples do not end with the fix: {last_line(after.log)}")
     fixed: list[Claim] = []
     kept: list[Claim] = []
     for name, claim in names.items():

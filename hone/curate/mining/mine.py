@@ -169,7 +169,8 @@ class _Miner:
         observed = await observe(run, parts.gold_patch, settings.repeats, settings.timeout_s)
 
         async def run_files(files: Mapping[str, str], patch: str) -> TestRun:
-            trial = trial_task(environment, files, timeout_s=observed.limit_s, command=REWRITE)
+            limit_s = max(observed.limit_s, settings.timeout_s)
+            trial = trial_task(environment, files, timeout_s=limit_s, command=REWRITE)
             return await self._run(trial, sorted(files), patch)
 
         statement = await write(

@@ -37,5 +37,6 @@ def test_titles_of_squashed_commits_are_left_out():
         "* handle Decimal",
         f"* The value was rounded twice, {'so ' * 30}it was wrong.",
     ]
-    assert without_chores("\n\n".join(["Keep digits", *steps])) == f"Keep digits\n\n{steps[2]}"
+    assert without_chores("\n\n".join(["Keep digits", *steps, "-----"])) == f"Keep digits\n\n{steps[2]}"
+    assert without_chores("Keep digits\n\n" + "\n".join(steps)) == f"Keep digits\n\n{steps[2]}"
     assert without_chores(f"Keep digits\n\nWhy:\n\n{steps[0]}") == f"Keep digits\n\nWhy:\n\n{steps[0]}"

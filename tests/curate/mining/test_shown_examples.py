@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 
+from hone.curate.mining.candidates import CommitRejected, Reason
 from hone.curate.mining.claims import TEST, find_claims
 from hone.curate.mining.examples import find_examples
 from hone.grading.run import TestRun
@@ -22,7 +23,7 @@ def status(text: str, fixed: bool) -> TestStatus:
     return TestStatus.PASSED
 
 
-def examples(body: str, *, finished: bool = True, reveals=lambda text: False):
+def examples(body: str, *, unfinished: str | None = None, reveals=lambda text: False):
     """Return the examples of a test with this body."""
     source = "def test_it():\n" + "".join(f"    {line}\n" for line in body.splitlines())
 
@@ -32,7 +33,9 @@ def examples(body: str, *, finished: bool = True, reveals=lambda text: False):
             f"___ ERROR collecting {name} ___\nAssertionError while it was imported: assert  {number}\n"
             for number, name in enumerate(files)
         )
-        return TestRun(statuses=statuses, finished=finished, log=f"=== ERRORS ===\n{log}=== end ===\n")
+        return TestRun(
+            statuses=statuses, finished=patch != unfinished, log=f"=== ERRORS ===\n{log}=== end ===\n"
+        )
 
     claims = find_claims({"t.py": source}, ["t.py::test_it"], {})
     return asyncio.run(find_examples(claims, run, GOLD, reveals))
@@ -71,7 +74,13 @@ def test_program_that_fails_as_a_whole_shows_one_assertion():
 
 
 def test_nothing_is_printed_when_the_code_before_the_fix_hangs():
-    assert examples("assert FIXED", finished=False).texts == ()
+    assert examples("assert FIXED", unfinished="").texts == ()
+
+
+def test_examples_that_hang_with_the_fix_are_an_error():
+    with pytest.raises(CommitRejected) as caught:
+        examples("assert FIXED", unfinished=GOLD)
+    assert caught.value.reason is Reason.TOO_SLOW
 
 
 def test_assertion_that_reveals_the_fix_is_not_printed():
