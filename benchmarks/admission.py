@@ -5,8 +5,8 @@
 Pool, nodes and command are processes of this machine, so they share its cores: the figures show what the pool
 adds, not what more machines give. First, blocks of tasks run in turn in one process and over the pool, with
 the same total concurrency; a busy machine changes the tasks per second of a block, and much less its
-processor time, which counts the processes of both sides. Then all tasks run over the pool in a command that is killed once, with kill -9,
-after a third of them, and is run again. The last line is JSON.
+processor time, which counts the processes of both sides. Then all tasks run over the pool in a command that
+is killed once, with kill -9, after a third of them, and is run again. The last line is JSON.
 """
 
 from __future__ import annotations
