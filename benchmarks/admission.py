@@ -4,26 +4,31 @@
 
 Pool, nodes and command are processes of this machine, so they share its cores: the figures show what the pool
 adds, not what more machines give. First, blocks of tasks run in turn in one process and over the pool, with
-the same total concurrency. Then all tasks run over the pool in a command that is killed once, with kill -9,
-after a third of them, and is run again. The last line is JSON.
+the same total concurrency; a busy machine changes the tasks per second of a block, and much less its
+processor time, which counts the processes of both sides. Then all tasks run over the pool in a command that
+is killed once, with kill -9, after a third of them, and is run again. The last line is JSON.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
-import statistics
+import resource
 import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
+
+import psutil
 
 from hone.curate.card import check_card
 from hone.tasks.curriculum import generate
@@ -55,18 +60,37 @@ def lines_of(journal: Path) -> list[str]:
     return journal.read_text(errors="replace").split("\n")[1:-1]
 
 
-def run_block(tasks: Sequence[Task], arguments: argparse.Namespace, provider: Sequence[str]) -> float:
-    """Return tasks per second, the start of the command included."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Block:
+    tasks_per_s: float  # the start of the command included
+    cpu_s: float  # processor time of a task, of all processes
+
+
+def cpu_s(servers: Sequence[int]) -> float:
+    """Return the processor time of this process's ended children, of the servers and of what they started."""
+    ended = resource.getrusage(resource.RUSAGE_CHILDREN)
+    found = ended.ru_utime + ended.ru_stime
+    for server in map(psutil.Process, servers):
+        for process in (server, *server.children(recursive=True)):
+            with contextlib.suppress(psutil.NoSuchProcess):  # it has ended, and counts as its parent's
+                found += sum(process.cpu_times()[:4])
+    return found
+
+
+def run_block(
+    tasks: Sequence[Task], arguments: argparse.Namespace, provider: Sequence[str], servers: Sequence[int]
+) -> Block:
     with tempfile.TemporaryDirectory(prefix="hone-block-") as folder:
         file = Path(folder, "tasks.jsonl")
         save(tasks, file)
-        started = time.monotonic()
+        started, cpu = time.monotonic(), cpu_s(servers)
         done = subprocess.run(
             command(file, Path(folder, "out.jsonl"), arguments, provider), capture_output=True, text=True
         )
         if done.returncode not in (0, 1):
             raise RuntimeError(done.stderr[-2000:])
-        return len(tasks) / (time.monotonic() - started)
+        seconds = time.monotonic() - started
+        return Block(tasks_per_s=len(tasks) / seconds, cpu_s=(cpu_s(servers) - cpu) / len(tasks))
 
 
 def run_killed(
@@ -127,7 +151,7 @@ def main() -> int:
     given = load_all(arguments.tasks) if arguments.tasks else []
     made = generate(TasksSettings(train=arguments.count - len(given), test=0, unseen=0)).train
     tasks = [*given, *made]
-    rates: dict[str, list[float]] = {"one process": [], "pool": []}
+    blocks: dict[str, list[Block]] = {"one process": [], "pool": []}
     with stack(
         nodes=2, max_sandboxes=max(1, arguments.at_once // 2), ttl_s=_TTL_S, queue_s=_QUEUE_S
     ) as made_stack:
@@ -136,8 +160,10 @@ def main() -> int:
         for number in range(arguments.pairs):
             block = made[number * arguments.block : (number + 1) * arguments.block]
             for kind, provider in (("one process", []), ("pool", pool))[:: 1 if number % 2 else -1]:
-                rates[kind].append(run_block(block, arguments, provider))
-                say(f"{kind}: {rates[kind][-1]:.2f} tasks/s")
+                servers = [server.pid for server in (*made_stack.nodes, made_stack.pool)]
+                found = run_block(block, arguments, provider, servers)
+                blocks[kind].append(found)
+                say(f"{kind}: {found.tasks_per_s:.2f} tasks/s, {found.cpu_s:.2f} s of processor time a task")
         killed = run_killed(tasks, arguments, pool) if arguments.count else {}
         leases = made_stack.pool.status().totals
     result = {
@@ -147,12 +173,8 @@ def main() -> int:
         "repeat": arguments.repeat,
         "at_once": arguments.at_once,
         "cores": len(os.sched_getaffinity(0)),
-        "tasks_per_s": {kind: [round(rate, 3) for rate in each] for kind, each in rates.items()},
-        "pool_over_one_process": round(
-            statistics.median(p / o for p, o in zip(rates["pool"], rates["one process"], strict=True)), 3
-        )
-        if arguments.pairs
-        else None,
+        "tasks_per_s": {kind: [round(b.tasks_per_s, 3) for b in each] for kind, each in blocks.items()},
+        "cpu_s_per_task": {kind: [round(b.cpu_s, 2) for b in each] for kind, each in blocks.items()},
         "killed": killed,
         "leases": leases,
     }

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from hone.curate.card import kind_of
 from hone.curate.record import count_controlled
-from hone.tasks.controls import Kind, kind_of
+from hone.tasks.controls import Kind
 from hone.types import Task
 
 

@@ -48,6 +48,15 @@ PoolOption = Annotated[
         metavar="URL", help="Use the sandboxes of the pool server at URL, such as http://head:18090."
     ),
 ]
+OutOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--out",
+        "-o",
+        metavar="FILE",
+        help="Write the admitted tasks, with their proof, to FILE, and a data card beside it.",
+    ),
+]
 CheckOption = Annotated[
     Path | None,
     typer.Option(metavar="CARD", help="Only check that FILE is what the data card CARD describes."),
@@ -61,15 +70,7 @@ def validate(
     pool: PoolOption = None,
     repo_root: RepoRootOption = None,
     venv: VenvOption = None,
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            "--out",
-            "-o",
-            metavar="FILE",
-            help="Write the admitted tasks, with their proof, to FILE, and a data card beside it.",
-        ),
-    ] = None,
+    out: OutOption = None,
     check: CheckOption = None,
     split: SplitOption = None,
     limit: LimitOption = None,
@@ -99,18 +100,7 @@ def validate(
     if check is not None:
         return _check(check, source)
     settings, tasks = _chosen(source, provider, pool, venv, split, limit, sets)
-
-    def job(reporter: Reporter) -> tuple[list[Task], Journal, Report]:
-        from hone.launch.admission import open_journal, validate_tasks
-        from hone.launch.tasks import localise_tasks
-
-        found, unusable = localise_tasks(tasks, repo_root, settings, reporter)
-        localised = {task.id: task for task in found}
-        every = [localised.get(task.id, task) for task in tasks]
-        journal = open_journal(out, every, settings, repeat)
-        return every, journal, validate_tasks(settings, every, unusable, journal, repeat, reporter)
-
-    every, journal, report = run_with_progress(job)
+    every, journal, report = _validate(settings, tasks, repo_root, out, repeat)
     if out is not None:
         from hone.launch.admission import write_results
 
@@ -122,6 +112,24 @@ def validate(
     refused = report.refused
     journal.remove()
     return FAILED if refused else 0
+
+
+def _validate(
+    settings: RunSettings, tasks: list[Task], repo_root: Path | None, out: Path | None, repeat: int
+) -> tuple[list[Task], Journal, Report]:
+    """Return the tasks on their repositories, the journal, and the report over all."""
+
+    def job(reporter: Reporter) -> tuple[list[Task], Journal, Report]:
+        from hone.launch.admission import open_journal, validate_tasks
+        from hone.launch.tasks import localise_tasks
+
+        found, unusable = localise_tasks(tasks, repo_root, settings, reporter)
+        localised = {task.id: task for task in found}
+        every = [localised.get(task.id, task) for task in tasks]
+        journal = open_journal(out, every, settings, repeat)
+        return every, journal, validate_tasks(settings, every, unusable, journal, repeat, reporter)
+
+    return run_with_progress(job)
 
 
 def _print(report: Report, repeat: int, out: Path | None) -> None:

@@ -17,7 +17,7 @@ from typing import Any
 
 from hone.curate.record import Record, Report
 from hone.grading.variation import variation_of
-from hone.tasks.controls import kind_of
+from hone.tasks.controls import OPPOSITE, Kind
 from hone.tasks.errors import TaskError
 from hone.tasks.formats import content_hash, digest
 from hone.tasks.sources import PROOF
@@ -107,6 +107,16 @@ def count(tasks: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "controls": dict(kinds.most_common()),
         "flaky": dict(causes.most_common()),
     }
+
+
+def kind_of(control: Control) -> Kind:
+    """Return what a control changes, by its text."""
+    old, new = control.old, control.new
+    if new == f"[{old}]":
+        return Kind.FORM
+    if not old:
+        return Kind.PARAMETER if new.lstrip().startswith(new.split()[0] + " = not ") else Kind.TRUTH
+    return Kind.TRUTH if new == f"not ({old})" or OPPOSITE.get(old) == new else Kind.VALUE
 
 
 def _entry(record: Record) -> dict[str, Any]:

@@ -43,8 +43,8 @@ _PAIRS = (
     ("assertLess", "assertGreaterEqual"), ("assertAlmostEqual", "assertNotAlmostEqual"),
     ("assertRegex", "assertNotRegex"), ("assert_called", "assert_not_called"),
 )  # fmt: skip
-_OPPOSITE = {one: other for pair in _PAIRS for one, other in (pair, pair[::-1])}
-_OPPOSITE |= dict.fromkeys(("assert_called_once", "assert_called_once_with"), "assert_not_called")
+OPPOSITE = {one: other for pair in _PAIRS for one, other in (pair, pair[::-1])}
+OPPOSITE |= dict.fromkeys(("assert_called_once", "assert_called_once_with"), "assert_not_called")
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -80,16 +80,6 @@ class TestFunction:
 
     def control(self, edit: Edit, tests: tuple[str, ...]) -> Control:
         return Control(file=self.file, start=edit.start, old=edit.old, new=edit.new, tests=tests)
-
-
-def kind_of(control: Control) -> Kind:
-    """Return what a control changes, by its text."""
-    old, new = control.old, control.new
-    if new == f"[{old}]":
-        return Kind.FORM
-    if not old:
-        return Kind.PARAMETER if new.lstrip().startswith(new.split()[0] + " = not ") else Kind.TRUTH
-    return Kind.TRUTH if new == f"not ({old})" or _OPPOSITE.get(old) == new else Kind.VALUE
 
 
 def best(edits: Sequence[Edit]) -> list[Edit]:
@@ -276,11 +266,11 @@ class _Module:
     def _assert_call(self, call: ast.Call, name: str) -> list[Edit]:
         edits = self._arguments(call)
         values = [arg for arg in call.args if not isinstance(arg, ast.Starred)]
-        if name in _EQUAL or name not in _OPPOSITE:
+        if name in _EQUAL or name not in OPPOSITE:
             edits += [self._wrap(arg) for arg in values[:2][-1:]]
-        if name in _OPPOSITE:
+        if name in OPPOSITE:
             end = self._span(call.func)[1]
-            edits.append(Edit(start=end - len(name), old=name, new=_OPPOSITE[name], kind=Kind.TRUTH))
+            edits.append(Edit(start=end - len(name), old=name, new=OPPOSITE[name], kind=Kind.TRUTH))
         return edits
 
     def _arguments(self, call: ast.Call) -> list[Edit]:

@@ -14,7 +14,7 @@ import pytest
 
 from hone.grading import Grader, GraderError, GradingSettings
 from hone.grading.in_sandbox.hone_tally import HELLO
-from hone.grading.variation import Variation
+from hone.grading.variation import Variation, variation_of
 from hone.sandbox import ExecResult, Sandbox, SandboxLost, SandboxSpec
 from hone.sandbox.contract import Command
 from hone.types import Environment, Task, TestStatus, Verdict
@@ -102,6 +102,29 @@ def test_two_sandboxes_lost_under_a_trusted_patch_are_no_verdict(tmp_path: Path)
         asyncio.run(grader.grade_trusted(image_task(), PATCH, Variation()))
     assert len(provider.started) == 2
     assert all(sandbox.closed for sandbox in provider.started)
+
+
+def test_run_of_a_variation_gets_its_variables_its_order_and_its_parts(tmp_path: Path) -> None:
+    runners: list[Command] = []
+
+    def answer(command: Command) -> ExecResult:
+        runners.append(command)
+        return ended()
+
+    grader = Grader(TreeProvider(answer), GradingSettings(), cache=tmp_path)
+    for number in (0, 1, 2):
+        with pytest.raises(GraderError, match="the test runner did not start"):
+            asyncio.run(grader.grade_trusted(image_task(), "", variation_of(number)))
+    plain, ordered, *parts = runners
+    assert plain.env == {"PYTHONHASHSEED": "0", "LC_ALL": "C.UTF-8"}
+    assert b"hone_order" not in plain.stdin
+    assert ordered.env == {"PYTHONHASHSEED": "1", "LC_ALL": "C", "TZ": "Asia/Kathmandu"}
+    assert b'"-p", "hone_order", "--hone-order", "1"]' in ordered.stdin
+    assert {part.env["TZ"] for part in parts} == {"America/St_Johns"}
+    assert [b'"--hone-part", "%d/2"]' % number in part.stdin for number, part in enumerate(parts, 1)] == [
+        True,
+        True,
+    ]
 
 
 def test_log_of_a_script_gives_its_statuses(tmp_path: Path) -> None:
