@@ -126,6 +126,14 @@ CertificateOption = Annotated[
 KeyOption = Annotated[
     Path | None, typer.Option(metavar="FILE", help="Private key (PEM) of the client certificate.")
 ]
+NodesOption = Annotated[
+    str,
+    typer.Option(
+        metavar="URL,URL",
+        envvar="SWE_EXEC_SERVER_URLS",
+        help="Addresses of node servers; nodes can be added later.",
+    ),
+]
 
 
 @app.callback(invoke_without_command=True)
@@ -137,14 +145,7 @@ def pool(
             min=0, max=65535, envvar="SWE_ENV_SERVER_PORT", help="Port to listen on; 0 picks a free port."
         ),
     ] = 18090,
-    nodes: Annotated[
-        str,
-        typer.Option(
-            metavar="URL,URL",
-            envvar="SWE_EXEC_SERVER_URLS",
-            help="Addresses of node servers; nodes can be added later.",
-        ),
-    ] = "",
+    nodes: NodesOption = "",
     store: Annotated[
         Path, typer.Option(metavar="FILE", help="Database of leases and nodes; created if missing.")
     ] = Path("pool.sqlite"),
