@@ -186,7 +186,7 @@ class Grader:
         Python that has pytest. Raises GraderError.
         """
         image = task.environment.image if has_own_repository(task.environment) else "host"
-        key = (image, task.environment.requirements)
+        key = (image, task.environment.python, task.environment.requirements)
         async with self._probes.setdefault(key, asyncio.Lock()):
             if key not in self._versions:
                 self._versions[key] = await self._probe(task)
