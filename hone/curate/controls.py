@@ -12,11 +12,11 @@ import dataclasses
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import chain, count
 
-from hone.grading.controls import edit_files
+from hone.grading.controls import FAILED, edit_files
 from hone.grading.grade import Grader
 from hone.grading.plan import compile_plan
-from hone.grading.rules import rename
 from hone.grading.run import Edition, TestRun
+from hone.grading.titles import official_names
 from hone.tasks.controls import CONTROLS, Edit, Kind, TestFunction, best, propose, propose_values
 from hone.types import Control, Task, TestStatus
 
@@ -32,7 +32,7 @@ async def find_controls(task: Task, grader: Grader, *, repeats: int) -> tuple[Co
         GraderError: the sandbox or the runner did not start.
     """
     plan = compile_plan(task)
-    if plan.log_parser is not None:  # its tests do not run in the trusted runner
+    if plan.by_log:  # its tests do not run in the trusted runner
         return ()
     functions: list[TestFunction] = []
     values: list[Control] = []  # without tests
@@ -78,10 +78,12 @@ async def _named_tests(task: Task, grader: Grader) -> frozenset[str]:
     if plan.job.reported is not None:
         return frozenset(plan.job.reported)
     (run,) = await grader.run_edited(task, checks.gold_patch, lambda _: [Edition()])
+    if run.by_log:
+        return frozenset()
     named = set(checks.named_tests)
-    parser, repo = checks.parser, task.environment.repo
+    facts = {"suite": run.suite, "titles": run.titles, "repo": task.environment.repo}
     return frozenset(
-        test for test in run.statuses if named & set(rename({test: "PASSED"}, parser, repo=repo))
+        test for test in run.statuses if named & set(official_names({test: "PASSED"}, checks.parser, **facts))
     )
 
 
@@ -104,7 +106,7 @@ def _failing(
     hits: dict[Edit, tuple[str, ...]] = {}
     for edit, run in zip(function.edits, tried, strict=False):
         if run.finished and run.tampered is None:
-            hits[edit] = tuple(t for t in passing if run.statuses.get(t) is TestStatus.FAILED)
+            hits[edit] = tuple(t for t in passing if run.statuses.get(t) in FAILED)
     chosen = max(hits, key=lambda edit: len(hits[edit]) * (len(Kind) - edit.kind), default=None)
     if chosen is None or not hits[chosen] or (chosen.kind > Kind.PARAMETER and covered >= set(hits[chosen])):
         return ()
@@ -126,7 +128,7 @@ def _failing_together(
     """Return the control of the named tests that fail with an edit; None where another result changes."""
     ran = [test for test in plain.statuses if "::" not in test or test.split("::")[0] in modules]
     changed = [test for test in ran if run.statuses.get(test) is not plain.statuses[test]]
-    failing = [test for test in changed if run.statuses.get(test) is TestStatus.FAILED and test in named]
+    failing = [test for test in changed if run.statuses.get(test) in FAILED and test in named]
     fits = run.finished and run.tampered is None and len(failing) == len(changed) > 0
     return dataclasses.replace(value, tests=tuple(failing)) if fits else None
 
@@ -198,7 +200,7 @@ async def _confirm(
         for each, itself in turn.items():
             if _differ(each.tests, pair[itself], plain):
                 dependent.add(each.file)
-            if any(pair[1 - itself].statuses.get(test) is not TestStatus.FAILED for test in each.tests):
+            if any(pair[1 - itself].statuses.get(test) not in FAILED for test in each.tests):
                 unfailing.add(each)
     return tuple(each for each in every if each.file not in dependent and each not in unfailing)
 

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 
 from hone.environment import TaskEnvironment
 from hone.grading.errors import GraderError
-from hone.grading.plan import PytestJob
+from hone.grading.plan import TestJob
 from hone.grading.run import Edition, TestRun, run_tests
 from hone.grading.settings import GradingSettings
 from hone.sandbox.contract import Sandbox
@@ -30,7 +30,7 @@ from hone.types import Control, ControlCounts, TestStatus
 
 HELPER_KIB = 64
 
-_FAILED = (TestStatus.FAILED, TestStatus.ERROR)
+FAILED = (TestStatus.FAILED, TestStatus.ERROR)
 _SUCCESS = (TestStatus.PASSED, TestStatus.XFAILED)  # of a fail-to-pass test, by the rule of SWE-bench
 
 
@@ -44,7 +44,7 @@ class Draw:
 
 async def run_with_controls(
     sandbox: Sandbox,
-    job: PytestJob,
+    job: TestJob,
     environment: TaskEnvironment,
     settings: GradingSettings,
     controls: Sequence[Control],
@@ -67,7 +67,7 @@ async def run_with_controls(
     return settle(drawn, await run_tests(sandbox, job, environment, settings, drawn.editions))
 
 
-async def read_files(sandbox: Sandbox, job: PytestJob, files: Iterable[str]) -> dict[str, str]:
+async def read_files(sandbox: Sandbox, job: TestJob, files: Iterable[str]) -> dict[str, str]:
     """Return path -> text of those trusted files that exist; a patch cannot change them before the run."""
     texts: dict[str, str] = {}
     for file in sorted(files):
@@ -82,7 +82,7 @@ async def read_files(sandbox: Sandbox, job: PytestJob, files: Iterable[str]) -> 
     return texts
 
 
-async def list_helpers(sandbox: Sandbox, job: PytestJob) -> list[str]:
+async def list_helpers(sandbox: Sandbox, job: TestJob) -> list[str]:
     """Return the files of at most HELPER_KIB in the tests' directories, but none that Python or git wrote."""
     if not job.trusted:
         return []
@@ -170,8 +170,8 @@ def settle(drawn: Draw, runs: Sequence[TestRun]) -> TestRun:
         status = runs[itself].statuses.get(test, TestStatus.MISSING)
         control = runs[1 - itself].statuses.get(test, TestStatus.MISSING)
         statuses[test] = status
-        failed += control in _FAILED
-        if finished and status in _SUCCESS and control not in _FAILED:
+        failed += control in FAILED
+        if finished and status in _SUCCESS and control not in FAILED:
             passed += 1
             evidence = (
                 evidence or f"{test} came back as {status}, and its control, which must fail, as {control}"
@@ -179,6 +179,7 @@ def settle(drawn: Draw, runs: Sequence[TestRun]) -> TestRun:
     return dataclasses.replace(
         first,
         statuses=statuses,
+        titles={**first.titles, **second.titles},
         finished=finished,
         tampered=evidence,
         fault=first.fault or second.fault,

@@ -31,11 +31,12 @@ from hone.grading.controls import list_helpers, read_files, run_with_controls
 from hone.grading.errors import GraderError
 from hone.grading.framework import modules_in_tree
 from hone.grading.integrity import Tampering, scan_patch
-from hone.grading.plan import GradingPlan, PytestJob, compile_plan, pytest_job
-from hone.grading.rules import rename
+from hone.grading.plan import GradingPlan, TestJob, compile_plan, make_job
+from hone.grading.rules import Rule
 from hone.grading.run import Edition, RunJob, TestRun, run_tests, start_sandbox
 from hone.grading.script import run_script
 from hone.grading.settings import GradingSettings
+from hone.grading.titles import is_renamed, official_names
 from hone.grading.verdict import failed, make_verdict, statuses_of, words_of
 from hone.sandbox.contract import Limits, Provider, Sandbox, SandboxLost
 from hone.tasks.configuration import FILES, pytest_arguments
@@ -132,15 +133,20 @@ class Grader:
             if patch == checks.gold_patch != "":
                 raise _ungradable(plan, run.fault)
             await self._check_reference(plan)
-        if plan.renamed:
-            words = rename(words_of(run.statuses), checks.parser, repo=task.environment.repo)
+        if not run.by_log and is_renamed(run.suite, checks.parser):
+            words = official_names(
+                words_of(run.statuses), checks.parser, suite=run.suite, titles=run.titles,
+                repo=task.environment.repo,
+            )  # fmt: skip
             run = dataclasses.replace(run, statuses=statuses_of(words))
-        return make_verdict(checks, run, rule=plan.rule)
+        # only a log can tell a test that is absent from one that failed
+        fail_only = run.by_log and checks.rule == Rule.FAIL_ONLY
+        return make_verdict(checks, run, rule=Rule.FAIL_ONLY if fail_only else Rule.PASS_AND_FAIL)
 
     async def _graded_run(
         self, plan: GradingPlan, patch: FilteredPatch, controls: Sequence[Control]
     ) -> TestRun:
-        async def run_job(sandbox: Sandbox, job: PytestJob, environment: TaskEnvironment) -> list[TestRun]:
+        async def run_job(sandbox: Sandbox, job: TestJob, environment: TaskEnvironment) -> list[TestRun]:
             return [await run_with_controls(sandbox, job, environment, self.settings, controls)]
 
         environment = await resolve_environment(plan.task, self._cache, self.settings)
@@ -180,9 +186,9 @@ class Grader:
             GraderError: the sandbox or the runner did not start, or the patch does not apply.
         """
         plan = compile_plan(task)
-        named = {test.split("::")[0] for test in task.checks.named_tests}
+        named = {test.split("::")[0] for test in task.checks.named_tests if "::" in test}
 
-        async def run_job(sandbox: Sandbox, job: PytestJob, environment: TaskEnvironment) -> list[TestRun]:
+        async def run_job(sandbox: Sandbox, job: TestJob, environment: TaskEnvironment) -> list[TestRun]:
             texts = await read_files(sandbox, job, {*named, *job.run_files})
             helpers = files_named_in(texts.values(), await list_helpers(sandbox, job))
             texts |= await read_files(sandbox, job, set(helpers) - set(texts))
@@ -256,7 +262,7 @@ class Grader:
             environment = await resolve_environment(task, self._cache, self.settings)
         except TaskError as error:
             raise GraderError(str(error)) from error
-        job = dataclasses.replace(pytest_job(task, files), reported=None)
+        job = dataclasses.replace(make_job(task, files), reported=None)
         sandbox = await start_sandbox(
             self.provider, job.workdir, environment, self._limits, whole_report=True
         )
@@ -294,7 +300,7 @@ def _read_patch(
     return filter_patch(patch, plan.protected), scan_patch(parse_patch(patch), plan.task)
 
 
-def _configured_job(task: Task, job: PytestJob, environment: TaskEnvironment) -> PytestJob:
+def _configured_job(task: Task, job: TestJob, environment: TaskEnvironment) -> TestJob:
     """Return the job with the pytest options that the repository's own configuration sets for collection."""
     if not is_local(task.environment) or environment.layer is None:
         return job

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-import shlex
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
 
 from hone.environment import PatchRefused, parse_patch
+from hone.grading.commands import Indirect, Suite, TestCommand, find_command
 from hone.grading.errors import GraderError
 from hone.grading.rules import (
     BARE_NAMES,
@@ -22,20 +22,21 @@ from hone.grading.rules import (
     find_parser,
     reads_pytest,
 )
-from hone.tasks.configuration import pytest_arguments
+from hone.grading.titles import can_name
 from hone.tasks.workspace import is_local
 from hone.types import Checks, Task
 
 TEST_DIRECTORIES = {"test", "tests"}
 _SCRIPTED = re.compile(r"(?<![\w./-])(?:\./)?([\w-][\w.-]*(?:/[\w-][\w.-]*)+)")  # a path below the repository
-_ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=")
-_WITH_VALUE = ("-n", "-p", "-k", "-m", "-o", "-W", "-c", "-r", "--tb", "--color", "--rootdir", "--maxfail")
+_CASE = re.compile(r"(\w+) \(([\w.]+)\)")  # how unittest names a test: test_x (package.module.Class)
 _HEADER = ("#!/bin/bash", "set -uxo pipefail")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PytestJob:
-    """One run of pytest by the trusted runner; see `hone/grading/in_sandbox/hone_runner.py`."""
+class TestJob:
+    """One run of tests by the trusted runner; see `hone/grading/in_sandbox/hone_runner.py`."""
+
+    __test__ = False  # not a test class, whatever pytest thinks of its name
 
     workdir: str
     run_files: tuple[str, ...]
@@ -44,6 +45,8 @@ class PytestJob:
     test_files: Mapping[str, str] = field(default_factory=dict[str, str])  # written before the run
     trusted: tuple[str, ...] = ()  # directories whose Python files belong to the tests
     command: tuple[str, ...] = ()  # further arguments of pytest
+    suite: Suite = Suite.PYTEST
+    program: tuple[str, ...] = ()  # of unittest: the script, or "-m" and the module; then its arguments
     python: str | None = None  # None: the environment's
     own: tuple[str, ...] = ()  # modules that pytest imports, or is, of which the repository holds the source
     env: Mapping[str, str] = field(default_factory=dict[str, str])
@@ -51,21 +54,15 @@ class PytestJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Script:
-    """The parts of an evaluation script: before, between and after the markers of its test output."""
+    """The parts of an evaluation script: before, between and after the markers of its test output.
+
+    A script without markers is all `test`, or `before` and a last command that the trusted runner replaces.
+    """
 
     before: str
     test: str
     after: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PytestCommand:
-    """The pytest run in a script's test command."""
-
-    python: tuple[str, ...]  # the command that starts its interpreter
-    arguments: tuple[str, ...]  # options that decide what is collected
-    files: tuple[str, ...]
-    env: Mapping[str, str]
+    marked: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,27 +70,21 @@ class GradingPlan:
     """What the grader derives from a task, independent of patch and sandbox."""
 
     task: Task
-    job: PytestJob
+    job: TestJob
     protected: tuple[str, ...]  # paths of the tests, which a patch may not change; directories end in "/"
     patched: tuple[str, ...]  # files that the task's test patch changes
     script: Script | None = None
-    command: PytestCommand | None = None  # the script's, which the trusted runner replaces
-    log_parser: Parser | None = None  # set: the script runs whole, and its log decides
+    command: TestCommand | Indirect | None = None  # the script's, which the trusted runner replaces
+    log_parser: Parser | None = None  # of the script's log, which decides where nothing replaces its command
 
     @property
     def checks(self) -> Checks:
         return self.task.checks
 
     @property
-    def rule(self) -> Rule:
-        """The rule for single tests; only a log can tell a test that is absent from one that failed."""
-        fail_only = self.log_parser is not None and self.checks.rule == Rule.FAIL_ONLY
-        return Rule.FAIL_ONLY if fail_only else Rule.PASS_AND_FAIL
-
-    @property
-    def renamed(self) -> bool:
-        """Whether the trusted runner's test ids must be renamed as the task's log parser does."""
-        return self.log_parser is None and _names_differ(self.checks)
+    def by_log(self) -> bool:
+        """Whether a log decides, whatever the tree holds."""
+        return self.script is not None and self.command is None
 
 
 def compile_plan(task: Task) -> GradingPlan:
@@ -103,19 +94,25 @@ def compile_plan(task: Task) -> GradingPlan:
         raise GraderError(f"task {task.id} has no fail-to-pass tests, so it cannot be graded")
     if checks.rule not in (*Rule, COLLECTED, EXACT):
         raise GraderError(f"task {task.id}: there is no rule {checks.rule!r}")
-    # a script prepares an image; a repository on this machine has none
-    script = split_script(checks.script) if checks.script and not is_local(task.environment) else None
-    command = find_pytest(script.test) if script else None
-    by_pytest = reads_pytest(checks.parser)
-    if script is None and not by_pytest and checks.parser != BARE_NAMES:
+    given = split_script(checks.script) if checks.script else None
+    command = find_command(given.test) if given else None
+    if isinstance(command, TestCommand) and not can_name(command.suite, checks.parser):
+        command = None
+    # a script prepares an image; of a repository on this machine, the test command alone runs
+    local = is_local(task.environment)
+    script, job = None if local else given, make_job(task)
+    if local and isinstance(command, TestCommand) and command.suite is not Suite.PYTEST:
+        job = job_of(command, job, protected_paths(task))
+    by_pytest = reads_pytest(checks.parser) or checks.parser == BARE_NAMES
+    if script is None and job.suite is Suite.PYTEST and not by_pytest:
         raise GraderError(
             f"task {task.id}: its tests do not run with pytest ({checks.parser}), and it has no evaluation "
             "script or is to run without its image"
         )
-    reads_log = script is not None and not (command is not None and by_pytest)
+    reads_log = script is not None and not isinstance(command, TestCommand)
     return GradingPlan(
         task=task,
-        job=pytest_job(task),
+        job=job,
         protected=protected_paths(task),
         patched=patched_paths(checks.test_patch),
         script=script,
@@ -124,11 +121,31 @@ def compile_plan(task: Task) -> GradingPlan:
     )
 
 
-def pytest_job(task: Task, files: Sequence[str] | None = None) -> PytestJob:
+def job_of(command: TestCommand, job: TestJob, protected: Iterable[str]) -> TestJob:
+    """Return a job that runs a test command.
+
+    The text of the files that it runs is that of trusted tests: of unittest's, only protected ones.
+    """
+    files = command.files
+    if command.suite is Suite.UNITTEST:
+        files = tuple(path for path in protected if path.endswith(".py"))
+    return replace(
+        job,
+        suite=command.suite,
+        run_files=files,
+        reported=job.reported if command.suite is Suite.PYTEST else None,
+        command=(*command.arguments, *job.command),
+        program=command.program,
+        env={**job.env, **command.env},
+    )
+
+
+def make_job(task: Task, files: Sequence[str] | None = None) -> TestJob:
     """Return the job that runs the task's tests, or all tests of `files`. Raises GraderError."""
     checks = task.checks
-    every = files is not None or checks.rule == COLLECTED or _names_differ(checks)
-    return PytestJob(
+    named = checks.parser == OWN or (checks.parser == BARE_NAMES and not checks.script)
+    every = files is not None or checks.rule == COLLECTED or not named
+    return TestJob(
         workdir=task.environment.workdir,
         run_files=_run_files(checks) if files is None else tuple(files),
         reported=None if every else checks.named_tests,
@@ -137,11 +154,6 @@ def pytest_job(task: Task, files: Sequence[str] | None = None) -> PytestJob:
         trusted=tuple(path for path in protected_paths(task) if path.endswith("/")),
         command=checks.command,
     )
-
-
-def _names_differ(checks: Checks) -> bool:
-    """Return whether the task names its tests as a log parser does, not by pytest's ids."""
-    return checks.parser != OWN and reads_pytest(checks.parser)
 
 
 def _run_files(checks: Checks) -> tuple[str, ...]:
@@ -160,8 +172,13 @@ def protected_paths(task: Task) -> tuple[str, ...]:
     checks = task.checks
     files = {test.split("::")[0] for test in checks.named_tests}
     files |= set(checks.test_files) | _paths_in(checks.test_patch)
-    command = checks.script.partition(START)[2].partition(END)[0]
-    files |= set(_SCRIPTED.findall(command)) - _paths_in(checks.gold_patch)
+    marked = START in checks.script or END in checks.script
+    text = checks.script.partition(START)[2].partition(END)[0] if marked else split_script(checks.script).test
+    command = find_command(text)
+    named = {*_SCRIPTED.findall(text), *case_files(checks.named_tests)}
+    if isinstance(command, TestCommand) and command.suite is not Suite.PYTEST:
+        named |= set(command.files)
+    files |= named - _paths_in(checks.gold_patch)
     folders = {
         f"{parent}/"
         for file in files
@@ -169,6 +186,19 @@ def protected_paths(task: Task) -> tuple[str, ...]:
         if parent.name in TEST_DIRECTORIES
     }
     return tuple(sorted(files | folders))
+
+
+def case_files(tests: Iterable[str]) -> tuple[str, ...]:
+    """Return the files that hold tests which unittest names; some may not exist.
+
+    >>> case_files(["test_x (pkg.test_a.Case)", "test_y (pkg.test_a.Case.test_y)"])
+    ('pkg/test_a.py', 'pkg/test_a/__init__.py')
+    """
+    modules = set[str]()
+    for test in tests:
+        if found := _CASE.fullmatch(test):
+            modules.add(found[2].removesuffix(f".{found[1]}").rpartition(".")[0].replace(".", "/"))
+    return tuple(sorted(file for each in modules if each for file in (f"{each}.py", f"{each}/__init__.py")))
 
 
 def patched_paths(patch: str) -> tuple[str, ...]:
@@ -188,10 +218,12 @@ def _paths_in(patch: str) -> set[str]:
 
 
 def split_script(text: str) -> Script:
-    """Raise GraderError unless each marker is there exactly once, in order."""
+    """Raise GraderError unless each marker is there exactly once, in order, or none is there at all."""
     lines = [line for line in text.splitlines() if line.strip() not in _HEADER]
     starts = [number for number, line in enumerate(lines) if START in line]
     ends = [number for number, line in enumerate(lines) if END in line]
+    if not starts and not ends:
+        return _split_unmarked(text)
     if len(starts) != 1 or len(ends) != 1 or starts[0] > ends[0]:
         raise GraderError(f"the script does not mark its test output once, with {START!r} and {END!r}")
     (first,), (last,) = starts, ends
@@ -202,34 +234,8 @@ def split_script(text: str) -> Script:
     )
 
 
-def find_pytest(command: str) -> PytestCommand | None:
-    """Return the pytest run of a test command; None for another runner, or for several commands.
-
-    >>> find_pytest("python -m pytest -rA --tb=no tests/test_a.py").files
-    ('tests/test_a.py',)
-    """
-    lines = [line for line in command.splitlines() if line.strip() and not line.lstrip().startswith("#")]
-    try:
-        words = shlex.split(lines[0]) if len(lines) == 1 else []
-    except ValueError:
-        return None
-    if any(set(word) & set(";|&<>$`") for word in words):
-        return None
-    env: dict[str, str] = {}
-    while words and _ASSIGNMENT.match(words[0]):
-        name, _, value = words.pop(0).partition("=")
-        env[name] = value
-    if words and words[0].rpartition("/")[2] in ("pytest", "py.test"):
-        folder = words[0].rpartition("/")[0]
-        python, rest = (f"{folder}/python" if folder else "python",), words[1:]
-    elif len(words) > 2 and re.fullmatch(r"(.*/)?python[\d.]*", words[0]) and words[1:3] == ["-m", "pytest"]:
-        python, rest = (words[0],), words[3:]
-    else:
-        return None
-    options: list[str] = []
-    files: list[str] = []
-    for number, word in enumerate(rest):
-        of_option = word.startswith("-") or (number > 0 and rest[number - 1] in _WITH_VALUE)
-        (options if of_option else files).append(word)
-    arguments = pytest_arguments({"pytest.ini": f"[pytest]\naddopts = {shlex.join(options)}"})
-    return PytestCommand(python=python, arguments=arguments, files=tuple(files), env=env)
+def _split_unmarked(text: str) -> Script:
+    before, _, last = text.rstrip().rpartition("\n")
+    if before.rstrip().endswith("\\") or find_command(last) is None:
+        before, last = "", text
+    return Script(before=before, test=last, after="", marked=False)

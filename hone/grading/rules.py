@@ -141,6 +141,7 @@ _BROKEN = {
     ">>>>> Tests Timed Out": "the tests ran out of time",
 }
 BARE_NAMES = "parse_log_sympy"  # names test functions without their files; pytest can run them
+UNITTEST_NAMES = "parse_log_django"  # names tests as unittest's runner prints them
 OWN = "pytest"  # pytest's own ids, without a parser
 Parser = Callable[[str, Any], dict[str, str]]
 

@@ -14,9 +14,10 @@ from typing import Any
 
 from hone.environment import TaskEnvironment
 from hone.environment.environment import GIT_ENV
+from hone.grading.commands import Suite
 from hone.grading.errors import GraderError
 from hone.grading.in_sandbox.hone_tally import HELLO, LETTERS, UNUSABLE
-from hone.grading.plan import PytestJob
+from hone.grading.plan import TestJob
 from hone.grading.settings import GradingSettings
 from hone.sandbox.contract import Limits, Mount, Provider, ProviderUnavailable, Sandbox, SandboxSpec
 from hone.types import ControlCounts, TestStatus
@@ -58,7 +59,7 @@ _ERROR = re.compile(r"[A-Z]\w*(?:Error|Exception)\b|\berror: |^ERROR: ")
 _STATUS = {letter: TestStatus(status) for status, letter in LETTERS.items()}
 
 
-RunJob = Callable[[Sandbox, PytestJob, TaskEnvironment], Awaitable[Sequence["TestRun"]]]
+RunJob = Callable[[Sandbox, TestJob, TaskEnvironment], Awaitable[Sequence["TestRun"]]]
 """Runs a job in a sandbox with the patch applied. Raises GraderError and SandboxLost."""
 
 
@@ -87,6 +88,9 @@ class TestRun:
     seconds: float = 0.0
     memory_mib: float = 0.0
     controls: ControlCounts = field(default_factory=ControlCounts)
+    by_log: bool = False  # the statuses are those of a log, by the names of its parser
+    suite: Suite = Suite.PYTEST
+    titles: Mapping[str, str] = field(default_factory=dict[str, str])  # see `hone.grading.titles`
 
 
 async def start_sandbox(
@@ -110,7 +114,7 @@ async def start_sandbox(
 
 async def run_tests(
     sandbox: Sandbox,
-    job: PytestJob,
+    job: TestJob,
     environment: TaskEnvironment,
     settings: GradingSettings,
     editions: Sequence[Edition] = (Edition(),),
@@ -132,7 +136,10 @@ async def run_tests(
         "bare": environment.bare and job.python is None,
         "own": job.own,
     }
-    runs = [{"texts": dict(each.texts), "run_files": each.files or job.run_files} for each in editions]
+    runs = [
+        {"texts": dict(each.texts), "run_files": each.files or job.run_files, "only": each.files}
+        for each in editions
+    ]
     nonce = secrets.token_hex(16)
     wrapper = () if job.python else environment.wrapper
     aside = _SET_ASIDE if environment.image != "host" or job.python else ()
@@ -150,7 +157,7 @@ def _framed(value: Any) -> bytes:
     return struct.pack("!I", len(body)) + body
 
 
-def read_report(output: bytes, nonce: str, job: PytestJob, ended: str, *, runs: int = 1) -> list[TestRun]:
+def read_report(output: bytes, nonce: str, job: TestJob, ended: str, *, runs: int = 1) -> list[TestRun]:
     """Return the runs that the runner's standard output reports.
 
     Output without the runner's greeting raises GraderError: the runner did not start. A greeting without
@@ -175,7 +182,7 @@ def read_report(output: bytes, nonce: str, job: PytestJob, ended: str, *, runs: 
     return [_read_run(report, job) for report in json.loads(reports[0][len(frame) :])]
 
 
-def _read_run(report: Mapping[str, Any], job: PytestJob) -> TestRun:
+def _read_run(report: Mapping[str, Any], job: TestJob) -> TestRun:
     letters = report["statuses"]
     pairs = letters.items() if job.reported is None else zip(job.reported, letters, strict=True)
     statuses = {test: _STATUS[letter] for test, letter in pairs}
@@ -188,6 +195,8 @@ def _read_run(report: Mapping[str, Any], job: PytestJob) -> TestRun:
         log=_log_of(report),
         seconds=report["seconds"],
         memory_mib=report["memory_kib"] / 1024,
+        suite=job.suite,
+        titles=report["titles"],
     )
 
 

@@ -1,10 +1,10 @@
 """Grade with a data set's own script, which prepares an image and runs its tests.
 
-A script whose test command is pytest only prepares the tree without the patch; the trusted runner then takes
-the place of its command, and the results come out of band. Any other script runs whole, and its log is read
-as the SWE-bench harness does; the markers then carry a nonce, and an imitation of them is tampering. A log
-is text that the code under test can write: a patch that prints the complete output of an honest run cannot
-be told from one.
+A script whose test command the trusted runner can replace (`hone.grading.commands`) only prepares the tree
+without the patch, and the results come out of band. Any other script runs whole, and its log is read as the
+SWE-bench harness does; the markers then carry a nonce, and an imitation of them is tampering. A script
+without markers gets them around it. A log is text that the code under test can write: a patch that prints the
+complete output of an honest run cannot be told from one.
 """
 
 from __future__ import annotations
@@ -15,12 +15,14 @@ import shlex
 from collections.abc import Sequence
 
 from hone.environment import FilteredPatch, TaskEnvironment, apply_patch
+from hone.grading.commands import Indirect, TestCommand, follow
 from hone.grading.errors import GraderError, LogRefused
 from hone.grading.framework import modules_in_tree
-from hone.grading.plan import GradingPlan, PytestCommand, PytestJob, Script
+from hone.grading.plan import GradingPlan, Script, TestJob, job_of
 from hone.grading.rules import END, EXACT, EXIT_CODE, START, Edition, describe, find, read_log
 from hone.grading.run import RunJob, TestRun
 from hone.grading.settings import GradingSettings
+from hone.grading.titles import can_name
 from hone.grading.verdict import statuses_of
 from hone.sandbox.contract import ExecResult, Sandbox
 
@@ -31,8 +33,26 @@ _ENVIRONMENT = """
 {before}
 set +x
 cd {workdir} && printf '%s\\0' {border} && git status --porcelain=v1 -z --untracked-files=all --no-renames \\
-    && printf '%s\\0' {border} && command -v {python} && printf '\\0%s\\0' {border} && env -0
+    && printf '%s\\0' {border} && {{ command -v {python} || command -v python3; }} \\
+    && printf '\\0%s\\0' {border} && env -0
 """
+_LOG_RUN = """set -uxo pipefail
+{before}
+: '{START} {nonce}'
+{test}
+SWEBENCH_TEST_EXIT_CODE=$?
+: '{END} {nonce}'
+echo "{EXIT_CODE} {nonce}: $SWEBENCH_TEST_EXIT_CODE"
+{after}"""
+# The script may exit, change its tracing or stop at the first failure; its exit code becomes that of the run.
+_UNMARKED_RUN = """printf '%s\\n' '{START} {nonce}'
+(
+{before}
+{test}
+)
+code=$?
+printf '\\n%s\\n' '{END} {nonce}' '{EXIT_CODE} {nonce}: '$code
+exit $code"""
 
 
 async def run_script(
@@ -43,18 +63,18 @@ async def run_script(
     settings: GradingSettings,
     run: RunJob,
 ) -> Sequence[TestRun]:
-    """Run the plan's script on the patched tree; `run` runs the pytest command of a script that has one.
+    """Run the plan's script on the patched tree; `run` runs the test command of a script that has one.
 
     Raises PatchRefused, GraderError and SandboxLost.
     """
     assert plan.script is not None
-    if plan.log_parser is not None:
-        await _apply(sandbox, patch, settings)
-        return [await _run_log(sandbox, plan, plan.script)]
-    assert plan.command is not None
-    job = await _prepare_pytest(sandbox, plan, plan.script, plan.command, settings)
-    own = await modules_in_tree(sandbox, environment, job.workdir)
+    job = None
+    if plan.command is not None:
+        job = await _prepare_job(sandbox, plan, plan.script, plan.command, settings)
+    own = await modules_in_tree(sandbox, environment, plan.job.workdir)
     await _apply(sandbox, patch, settings)
+    if job is None:
+        return [await _run_log(sandbox, plan, plan.script)]
     return await run(sandbox, dataclasses.replace(job, own=own), environment)
 
 
@@ -63,16 +83,23 @@ async def _apply(sandbox: Sandbox, patch: FilteredPatch, settings: GradingSettin
         await apply_patch(sandbox, patch.text, set(patch.paths), timeout_s=settings.slack_s, clean=False)
 
 
-async def _prepare_pytest(
-    sandbox: Sandbox, plan: GradingPlan, script: Script, command: PytestCommand, settings: GradingSettings
-) -> PytestJob:
-    """Prepare the tree without the patch, return the job of the tests that it then holds, and reset it."""
+async def _prepare_job(
+    sandbox: Sandbox,
+    plan: GradingPlan,
+    script: Script,
+    command: TestCommand | Indirect,
+    settings: GradingSettings,
+) -> TestJob | None:
+    """Prepare the tree without the patch, return the job of the tests that it then holds, and reset it.
+
+    None for an indirect command that leads to no test run which the trusted runner can take over.
+    """
     workdir, border = plan.job.workdir, secrets.token_hex(8)
     text = _ENVIRONMENT.format(
         before=script.before,
         workdir=shlex.quote(workdir),
         border=border,
-        python=shlex.quote(command.python[0]),
+        python=shlex.quote("python" if isinstance(command, Indirect) else command.python[0]),
     )
     prepared = await _run_bash(sandbox, text, PREPARE_TIMEOUT_S)
     parts = prepared.stdout.split(f"{border}\0".encode())
@@ -80,14 +107,18 @@ async def _prepare_pytest(
         raise GraderError(f"the script could not prepare the tests ({prepared.ending})")
     changed = [entry[3:] for entry in parts[1].decode("utf-8", "surrogateescape").split("\0") if entry]
     env = dict(line.split("=", 1) for line in parts[3].decode("utf-8", "replace").split("\0") if "=" in line)
-    job = dataclasses.replace(
-        plan.job,
-        run_files=command.files,
-        test_files=await _read_files(sandbox, workdir, changed),
-        command=(*command.arguments, *plan.checks.command),
-        python=parts[2].rstrip(b"\0").decode().strip(),
-        env={**env, **command.env},
-    )
+    found = command
+    if isinstance(found, Indirect):
+        found = follow(found, await _read_files(sandbox, workdir, found.files))
+    job = None
+    if found is not None and can_name(found.suite, plan.checks.parser):
+        prepared_job = dataclasses.replace(
+            plan.job,
+            test_files=await _read_files(sandbox, workdir, changed),
+            python=parts[2].rstrip(b"\0").decode().strip(),
+            env=env,
+        )
+        job = job_of(found, prepared_job, plan.protected)
     reset = await sandbox.exec("git checkout -q -- . && git clean -fdq", timeout_s=settings.slack_s)
     if reset.exit_code != 0:
         raise GraderError(f"the repository cannot be reset ({reset.ending})")
@@ -102,7 +133,7 @@ async def _run_bash(sandbox: Sandbox, text: str, timeout_s: float, *, merge: boo
     return await sandbox.exec(["bash", path], timeout_s=timeout_s, merge_stderr=merge)
 
 
-async def _read_files(sandbox: Sandbox, workdir: str, paths: list[str]) -> dict[str, str]:
+async def _read_files(sandbox: Sandbox, workdir: str, paths: Sequence[str]) -> dict[str, str]:
     """Return path -> text of the files that the script wrote or changed: the data set's tests."""
     texts: dict[str, str] = {}
     for path in paths:
@@ -115,18 +146,9 @@ async def _read_files(sandbox: Sandbox, workdir: str, paths: list[str]) -> dict[
 
 async def _run_log(sandbox: Sandbox, plan: GradingPlan, script: Script) -> TestRun:
     nonce = secrets.token_hex(16)
-    text = "\n".join(
-        [
-            "set -uxo pipefail",
-            script.before,
-            f": '{START} {nonce}'",
-            script.test,
-            "SWEBENCH_TEST_EXIT_CODE=$?",
-            f": '{END} {nonce}'",
-            f'echo "{EXIT_CODE} {nonce}: $SWEBENCH_TEST_EXIT_CODE"',
-            script.after,
-        ]
-    )
+    words = {"before": script.before, "test": script.test, "after": script.after, "nonce": nonce}
+    template = _LOG_RUN if script.marked else _UNMARKED_RUN
+    text = template.format(START=START, END=END, EXIT_CODE=EXIT_CODE, **words)
     result = await _run_bash(sandbox, text, plan.checks.timeout_s, merge=True)
     return read_script_log(plan, result, nonce)
 
@@ -135,7 +157,8 @@ def read_script_log(plan: GradingPlan, result: ExecResult, nonce: str) -> TestRu
     """Return the test run in the output of a script whose markers carry `nonce`."""
     assert plan.log_parser is not None
     checks, log = plan.checks, result.stdout.decode("utf-8", "replace")
-    run = TestRun(statuses={}, finished=False, log=log[-LOG_CHARACTERS:], seconds=result.seconds)
+    tail = log[-LOG_CHARACTERS:]
+    run = TestRun(statuses={}, finished=False, by_log=True, log=tail, seconds=result.seconds)
     problem = ""
     forged = [mark for mark in (START, END, EXIT_CODE) if _is_forged(mark, nonce, log)]
     if result.timed_out:

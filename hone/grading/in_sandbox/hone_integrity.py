@@ -8,7 +8,7 @@ import builtins
 import types
 import unittest
 from operator import attrgetter, is_
-from typing import Any, Callable, ContextManager, Iterable, Iterator, Mapping
+from typing import Any, Callable, ContextManager, Iterable, Iterator, Mapping, Sequence
 
 EQUAL = "@hone_equal"  # no source text can spell this name
 
@@ -28,6 +28,9 @@ _FRAMEWORK = (
     "unittest",
     "hone_session",
     "hone_trusted",
+    "hone_suites",
+    "hone_unittest",
+    "hone_sympy",
     "hone_pytest",
     "hone_integrity",
     "hone_names",
@@ -61,9 +64,11 @@ class Watch:
     """Record the test framework's functions, classes and hooks, and report changes.
 
     Args:
+        plugins: pytest's plugin manager; None without pytest.
         hooks: the implementations that are registered.
         helpers: snapshots of the modules of the tests; it grows.
         modules: by name; those of the framework are recorded.
+        core: beginnings of those that no test may change, not even while it runs.
     """
 
     def __init__(
@@ -72,16 +77,17 @@ class Watch:
         hooks: "Iterable[Any]",
         helpers: "Mapping[int, Snapshot]",
         modules: "Mapping[str, types.ModuleType]",
+        core: "Sequence[str]" = _CORE,
     ) -> None:
-        self.plugins, self.known = plugins, list(plugins.get_plugins())
+        self.plugins, self.known = plugins, list(plugins.get_plugins()) if plugins else []
         self.helpers = helpers
         self.core: list[Snapshot] = []
         self.rest = [Snapshot("builtins", vars(builtins), _watched(vars(builtins)))]
         for name, module in modules.items():
             if name.split(".")[0] in _FRAMEWORK:
-                (self.core if name.startswith(_CORE) else self.rest).extend(_snapshots(name, module))
+                (self.core if name.startswith(tuple(core)) else self.rest).extend(_snapshots(name, module))
         self.hooks = [(hook, hook.function) for hook in hooks]
-        self.call = plugins._inner_hookexec
+        self.call = plugins._inner_hookexec if plugins else None
 
     def changed(self, *, thorough: bool) -> "str | None":
         """Return the name of a replaced part, or None.
@@ -95,6 +101,8 @@ class Watch:
                 changed = snapshot.changed()
                 if changed is not None:
                     return changed
+        if self.plugins is None:
+            return None
         if self.plugins._inner_hookexec is not self.call:
             return "the plugin manager's call"
         for hook, function in self.hooks:

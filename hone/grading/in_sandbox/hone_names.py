@@ -104,14 +104,18 @@ class Modules:
         with self.own_code():
             namespace.on_executed()
 
-    def check(self) -> None:
-        """Report what the code under test changed in any namespace since its module was executed."""
+    def check(self, *, marks: bool = True) -> None:
+        """Report what the code under test changed in any namespace since its module was executed.
+
+        Args:
+            marks: also report other marks.
+        """
         namespaces = list(self.namespaces.values())
         attributes = self.attributes()
         dynamic = any(each.dynamic for each in namespaces)
         for namespace in namespaces:
             if namespace.executed:
-                namespace.check(attributes, dynamic=dynamic)
+                namespace.check(attributes, dynamic=dynamic, marks=marks)
         if not any(b"sys.modules" in each.text for each in namespaces):
             for name in filter(self.is_replaced, self.files):
                 self.report(f"the code under test put another module in the place of {name}")
@@ -220,7 +224,7 @@ class Namespace:
         if names.get(hone_integrity.EQUAL) is not self.modules.equality or names.get(IMPORT) is not self.hook:
             self.blame(f"replaced the comparison of {self.module.__name__}")
 
-    def check(self, attributes: "Collection[str]", *, dynamic: bool) -> None:
+    def check(self, attributes: "Collection[str]", *, dynamic: bool, marks: bool) -> None:
         """Report names, values and marks that changed since the module was executed.
 
         Args:
@@ -237,9 +241,9 @@ class Namespace:
             changed = name in self.values and names.get(name) is not self.values[name]
             if changed and name not in attributes and not dynamic:
                 self.blame(f"replaced {self.module.__name__}.{name}")
-        for name, thing, marks in self.marks:
+        for name, thing, before in self.marks if marks else ():
             now = marks_of(thing)
-            same = len(now) == len(marks) and all(map(operator.is_, now, marks))
+            same = len(now) == len(before) and all(map(operator.is_, now, before))
             if not same and not self.modules.may_be_marked_by_others(self, name):
                 self.blame(f"changed the marks of {self.module.__name__}.{name}")
 

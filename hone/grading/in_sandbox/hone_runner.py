@@ -23,6 +23,7 @@ image has its own interpreter. Standard input: the job as JSON, the nonce (32 by
 JSON follows its length in four bytes.
 """
 
+import importlib
 import json
 import os
 import resource
@@ -40,6 +41,7 @@ import hone_processes  # pyright: ignore[reportMissingImports]  # hone.utils.pro
 sys.path.remove("/srv/hone/processes")
 import hone_data  # beside this file
 import hone_marks
+import hone_titles
 import hone_trusted
 from hone_outside import Outside, find_plugins, start_site
 from hone_tally import HELLO, LETTERS, UNUSABLE, Tally, name_canaries
@@ -49,6 +51,8 @@ KEY_BYTES = 16
 LOG_BYTES = 16384  # of the test run's output, kept from its end
 RECORD_BYTES = 16 << 20  # longest record
 CHANNEL_BYTES = 64 << 20  # all records together
+SESSIONS = {"pytest": "hone_session", "unittest": "hone_unittest", "sympy": "hone_sympy"}
+CANARIES = {"pytest": 2, "unittest": 6, "sympy": 2}
 SET_ASIDE = "HONE_ASIDE_"  # before the name of a variable
 
 
@@ -149,7 +153,7 @@ def set_traceable(traceable: bool) -> None:
 def start_child(job: "dict[str, Any]", sources: "dict[str, bytes]") -> "Child":
     """Fork a test process, which waits at its gate."""
     key = os.urandom(KEY_BYTES).hex().encode()
-    canaries = name_canaries()
+    canaries = name_canaries(CANARIES[job["suite"]])
     gate_read, gate = os.pipe()
     log, log_write = os.pipe()
     channel, channel_write = os.pipe()
@@ -189,9 +193,7 @@ def run_session(
     trust = hone_trusted.Trust(job["workdir"], sources, send)
     if job["in_tree"]:
         hone_trusted.prepare_imports(job, trust)
-    import hone_session
-
-    hone_session.run(job, trust, send, canaries)
+    importlib.import_module(SESSIONS[job["suite"]]).run(job, trust, send, canaries)
 
 
 class Child:
@@ -288,7 +290,8 @@ def main() -> None:
         import_framework(job)
     except Exception as error:
         give_up(f"{type(error).__name__}: {error}")
-    job["plugins"] = find_plugins(job["sites"] or ([] if job["bare"] else sys.path), workdir)
+    folders = job["sites"] or ([] if job["bare"] else sys.path)
+    job["plugins"] = find_plugins(folders, workdir) if job["suite"] == "pytest" else []
 
     data = hone_data.DataFiles(workdir, job["trusted"], list(job["test_files"]))
     children = [start_child(job, sources) for _ in range(job["runs"])]
@@ -303,6 +306,7 @@ def main() -> None:
             data.remember(name)
         texts = hone_marks.Texts(workdir, {**sources, **encode(workdir, edition["texts"])})
         child.tally.may_end_as = texts.may_end_as
+        child.tally.may_be_named = hone_titles.Titles(workdir, texts.sources).may_be_named
         reports.append(watch_child(job, child, edition, data))
     frame = b"\n" + nonce + b" " + json.dumps(reports).encode() + b"\n"
     while frame:
@@ -311,11 +315,15 @@ def main() -> None:
 
 
 def import_framework(job: "dict[str, Any]") -> None:
-    """Import pytest from outside the repository, or find out that only the repository has it.
+    """Import the suite's framework from outside the repository, or find out that only this has pytest.
 
     Sets `in_tree`, and `framework`: the directory that pytest comes from. Raises what an import raises.
     """
     job["in_tree"], job["framework"] = not {"pytest", "_pytest"}.isdisjoint(job["own"]), ""
+    if job["suite"] != "pytest":
+        job["in_tree"] = False
+        importlib.import_module(SESSIONS[job["suite"]])
+        return
     if job["in_tree"]:
         return
     before = set(sys.modules)
@@ -352,6 +360,7 @@ def watch_child(
         statuses = "".join(LETTERS[tally.find(test)] for test in job["reported"])
     return {
         "statuses": statuses,
+        "titles": {test: title for test, title in tally.titles.items() if test not in tally.canaries},
         "memory_kib": resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss,
         "finished": finished,
         "tampered": tally.tampered,

@@ -12,21 +12,22 @@ LETTERS = {"passed": "p", "failed": "f", "error": "e", "skipped": "s", "xfailed"
 WORST_FIRST = ("missing", "error", "failed", "skipped", "xfailed", "passed")
 
 
-def name_canaries() -> "list[str]":
-    """Return random ids for the two canaries."""
+def name_canaries(count: int) -> "list[str]":
+    """Return random ids for the canaries."""
     names = random.SystemRandom()
-    stems = [f"{names.getrandbits(32):08x}" for _ in range(2)]
+    stems = [f"{names.getrandbits(32):08x}" for _ in range(count)]
     return [f"test_{stem}.py::test_{stem}" for stem in stems]
 
 
 class Tally:
     """The statuses in the child's records, and evidence of tampering.
 
-    An honest session sends `collected` (every id, canaries included); for each id `setup`, `call` unless the
-    setup failed or skipped, `teardown`; finally `end` with pytest's exit status.
+    An honest session sends `collected` (every id, canaries included); for each id `title` (of suites besides
+    pytest), `setup`, `call` unless the setup failed or skipped, `teardown`; finally `end` with the status.
 
     Args:
         may_end_as: (test, status) -> whether a test may end as skipped or xfailed; if not, it failed.
+        may_be_named: (test, title) -> whether a suite's runner may print a test so.
     """
 
     def __init__(
@@ -34,8 +35,11 @@ class Tally:
         key: bytes,
         canaries: "list[str]",
         may_end_as: "Callable[[str, str], bool]" = lambda test, status: True,
+        may_be_named: "Callable[[str, str], bool]" = lambda test, title: True,
     ) -> None:
         self.key, self.canaries, self.may_end_as = key, canaries, may_end_as
+        self.may_be_named = may_be_named
+        self.titles: dict[str, str] = {}  # id -> what a suite besides pytest prints, of tests that started
         self.phases: dict[str, dict[str, str]] = {}  # id -> phase -> outcome, of collected ids
         self.failed_subtests: set[str] = set()
         self.collected = False
@@ -58,6 +62,7 @@ class Tally:
             {
                 "collected": self.on_collected,
                 "phase": self.on_phase,
+                "title": self.on_title,
                 "tampered": self.blame,
                 "crashed": self.on_crashed,
                 "end": self.on_end,
@@ -87,6 +92,14 @@ class Tally:
             self.blame(f"{test} was reported twice, or its phases out of order")
         else:
             phases[phase] = outcome
+
+    def on_title(self, test: str, title: str) -> None:
+        if test not in self.phases or test in self.titles or type(title) is not str:
+            self.blame(f"{test} was named twice, or was not collected")
+        elif not self.may_be_named(test, title):
+            self.blame(f"{test} was reported by the name of another test: {title!r}")
+        else:
+            self.titles[test] = title
 
     def next_phase(self, phases: "dict[str, str]") -> "str | None":
         if "setup" not in phases:

@@ -124,6 +124,7 @@ class TrustedLoader(SourceFileLoader):
         code = self.get_code(module.__name__)
         self.trust.modules.execute(module, code, self.trust.sources[self.path])
         self.trust.remember(module)
+        self.trust.define(module)
 
 
 class Trust:
@@ -206,9 +207,13 @@ class Trust:
         self.modules.execute(module, code, text)
         if package:  # as an import does
             setattr(sys.modules[package], name.rpartition(".")[2], module)
+        self.define(module)
+        return module
+
+    def define(self, module: types.ModuleType) -> None:
+        """Record the functions of a module that may be tests, of its own code or made by its decorators."""
         for function in functions_of(module):
             self.defined[id(function)] = function
-        return module
 
     def remember(self, module: types.ModuleType) -> None:
         """Record the functions of a helper module; tests must restore those that they replace."""
