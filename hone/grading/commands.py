@@ -245,9 +245,9 @@ def _of_make(text: str, words: Sequence[str]) -> str | None:
     targets = [word for word in words if not word.startswith("-") and "=" not in word]
     if len(targets) != 1 or any(word.startswith("-") for word in words):
         return None
-    values = dict(re.findall(r"^(\w+)\s*[:?]?=\s*(.*?)\s*$", text, re.MULTILINE))
-    values |= dict(word.split("=", 1) for word in words if "=" in word)
     joined = text.replace("\\\n", " ")
+    values = dict(re.findall(r"^(\w+)\s*[:?]?=\s*(.*?)\s*$", joined, re.MULTILINE))
+    values |= dict(word.split("=", 1) for word in words if "=" in word)
     rules = {
         target: (needs.split(), [line[1:] for line in recipe.splitlines() if line.startswith("\t")])
         for target, needs, recipe in re.findall(

@@ -6,8 +6,7 @@ import pytest
 
 from hone.environment import filter_patch
 from hone.grading import GraderError
-from hone.grading.plan import compile_plan, find_pytest, protected_paths, split_script
-from hone.grading.rules import Rule
+from hone.grading.plan import case_files, compile_plan, protected_paths, split_script
 from tests.grading.example import make_task
 
 
@@ -52,12 +51,23 @@ START, END = ": '>>>>> Start Test Output'", ": '>>>>> End Test Output'"
 
 
 @pytest.mark.parametrize(
-    ("command", "rule"), [("pytest tests/a.py", Rule.PASS_AND_FAIL), ("tox", Rule.FAIL_ONLY)]
+    ("command", "parser", "by_log"),
+    [
+        ("pytest tests/a.py", "parse_log_pytest", False),
+        ("pytest tests/a.py", "parse_log_django", True),
+        ("python -m unittest a", "parse_log_django", False),
+        ("python -m unittest a", "parse_log_pytest", True),
+        ("bin/test -C a.py", "parse_log_sympy", False),
+        ("bin/test -C a.py", "parse_log_django", True),
+        ("nosetests a.py", "parse_log_django", True),
+    ],
 )
-def test_rule_for_absent_tests_needs_a_log(command: str, rule: Rule) -> None:
-    script = f"{START}\n{command}\n{END}\n"
-    plan = compile_plan(make_task(script=script, parser="parse_log_pytest", rule="fail_only"))
-    assert (plan.rule, plan.log_parser is None) == (rule, rule is Rule.PASS_AND_FAIL)
+def test_command_is_taken_over_where_its_parser_reads_its_names(
+    command: str, parser: str, by_log: bool
+) -> None:
+    plan = compile_plan(make_task(script=f"{START}\n{command}\n{END}\n", parser=parser))
+    assert plan.by_log == by_log
+    assert (plan.log_parser is None) == (not by_log)
 
 
 def test_script_is_split_at_its_markers() -> None:
@@ -66,51 +76,29 @@ def test_script_is_split_at_its_markers() -> None:
     assert (script.before, script.test, script.after) == ("one\ntwo", "test\nmore", "last\nend")
 
 
+@pytest.mark.parametrize(
+    ("lines", "before", "test"),
+    [
+        (["cd /testbed", "pytest a.py"], "cd /testbed", "pytest a.py"),
+        (["cd /testbed", "./run_tests.sh"], "", "cd /testbed\n./run_tests.sh"),
+        (["for x in 1 2; do", "pytest a.py", "done"], "", "for x in 1 2; do\npytest a.py\ndone"),
+    ],
+)
+def test_script_without_markers_ends_with_its_test_command(lines: list[str], before: str, test: str) -> None:
+    script = split_script("\n".join(lines))
+    assert (script.before, script.test, script.after, script.marked) == (before, test, "", False)
+
+
+def test_modules_of_unittests_names_are_protected() -> None:
+    tests = ["test_x (pkg.checks.Case)", "test_y (pkg.test_a.Case.test_y)", "A sentence of a docstring."]
+    files = ("pkg/checks.py", "pkg/checks/__init__.py", "pkg/test_a.py", "pkg/test_a/__init__.py")
+    assert case_files(tests) == files
+    task = make_task(fail_to_pass=tuple(tests), pass_to_pass=(), gold_patch=_new_file("pkg/checks.py"))
+    assert {*files} - {"pkg/checks.py"} <= set(protected_paths(task))
+    assert "pkg/checks.py" not in protected_paths(task)
+
+
 @pytest.mark.parametrize("lines", [[START], [END], [END, "x", START], [START, START, END], [START, END, END]])
 def test_script_without_one_pair_of_markers_is_refused(lines: list[str]) -> None:
     with pytest.raises(GraderError, match="does not mark its test output once"):
         split_script("\n".join(lines))
-
-
-@pytest.mark.parametrize(
-    ("command", "python", "files"),
-    [
-        ("pytest", ("python",), ()),
-        ("pytest -rA tests/a.py", ("python",), ("tests/a.py",)),
-        ("bin/pytest a.py b.py", ("bin/python",), ("a.py", "b.py")),
-        ("/usr/bin/python3.9 -m pytest -p no:x a.py", ("/usr/bin/python3.9",), ("a.py",)),
-        ("\n# a comment\n  # another\n\npytest a.py\n \n", ("python",), ("a.py",)),
-    ],
-)
-def test_pytest_is_found_in_a_test_command(
-    command: str, python: tuple[str, ...], files: tuple[str, ...]
-) -> None:
-    found = find_pytest(command)
-    assert found is not None
-    assert (found.python, found.files, found.env) == (python, files, {})
-
-
-def test_assignments_and_options_of_a_test_command_are_kept() -> None:
-    found = find_pytest("A=1 B=x=y pytest --tb=short -k 'one or two' --strict-markers a.py")
-    assert found is not None
-    assert (found.env, found.files) == ({"A": "1", "B": "x=y"}, ("a.py",))
-    plain = find_pytest("pytest a.py")
-    assert plain is not None
-    assert found.arguments != plain.arguments
-
-
-@pytest.mark.parametrize(
-    "command",
-    [
-        "",
-        "tox",
-        "pytest a; true",
-        "pytest a\npytest b",
-        "pytest 'a",
-        "python -m tox",
-        "python pytest a",
-        "A=1",
-    ],
-)
-def test_other_commands_are_no_run_of_pytest(command: str) -> None:
-    assert find_pytest(command) is None

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from hone.grading import GraderError, TestRun
 from hone.grading.in_sandbox.hone_tally import HELLO, Tally
-from hone.grading.plan import PytestJob
+from hone.grading.plan import TestJob
 from hone.grading.rules import Counted
 from hone.grading.run import read_report
 from hone.grading.verdict import count_tests, make_verdict
@@ -20,7 +20,7 @@ from hone.types import Checks, TestStatus, Verdict
 F2P, P2P = ("t::a", "t::b"), ("t::c",)
 CHECKS = Checks(fail_to_pass=F2P, pass_to_pass=P2P, test_files={}, gold_patch="")
 NONCE = "n" * 32
-JOB = PytestJob(workdir="/testbed", run_files=("t",), reported=CHECKS.named_tests, timeout_s=1)
+JOB = TestJob(workdir="/testbed", run_files=("t",), reported=CHECKS.named_tests, timeout_s=1)
 _STATUSES = st.dictionaries(st.sampled_from([*F2P, *P2P, "t::other"]), st.sampled_from(TestStatus))
 
 
@@ -74,7 +74,14 @@ def test_collected_task_is_scored_by_the_share_of_its_tests_that_pass() -> None:
 
 
 def _report(**changes: object) -> bytes:
-    report = {"statuses": "ppp", "finished": True, "tampered": None, "exit_code": 1, "timed_out": False}
+    report = {
+        "statuses": "ppp",
+        "finished": True,
+        "tampered": None,
+        "titles": {},
+        "exit_code": 1,
+        "timed_out": False,
+    }
     rest = {"seconds": 1.0, "memory_kib": 1024, "log": "", "crashed": None}
     return json.dumps([{**report, **rest, **changes}]).encode()
 

@@ -144,10 +144,8 @@ class Plugin:
 
     def is_defined(self, item: pytest.Item) -> bool:
         """Return whether a test's function comes from its module or from a decorator in it."""
-        code = code_of(item)
         method = getattr(item, "obj", None)
-        function = getattr(method, "__func__", method)
-        return code is None or id(code) in self.trust.codes or id(function) in self.trust.defined
+        return code_of(item) is None or self.trust.is_defined(getattr(method, "__func__", method))
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> None:

@@ -98,7 +98,7 @@ def collect(session: Recorder, file: str) -> "List[Tuple[str, Any]]":
         if name.startswith("test_") and (inspect.isfunction(value) or inspect.ismethod(value)):
             code = inspect.unwrap(value).__code__
             if code.co_filename == module.__file__:
-                if id(value) not in trust.defined:
+                if not trust.is_defined(value):
                     session.blame_replaced("{}::{}".format(file, name))
                 found.append((code.co_firstlineno, name, value))
     return [

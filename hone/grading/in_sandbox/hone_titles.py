@@ -51,9 +51,9 @@ class Titles:
         return found
 
     def may_have_line(self, file: str, function: str, line: str) -> bool:
-        """Return whether no trusted text holds a line as a docstring of other functions only."""
+        """Return whether a line is of the function's docstring, or in no trusted text."""
         texts = [each for each in self.files if line.encode() in self.sources[self.files[each]]]
-        for each in [file, *texts] if texts else ():
+        for each in [file, *texts] if texts and file in self.files else ():
             for name, lines in self.docs_of(each).items():
                 if line in lines and function.startswith(name):
                     return True

@@ -142,7 +142,7 @@ class Trust:
         self.names = {os.path.relpath(path, workdir) for path in sources}
         self.codes: Set[int] = set()  # ids of the code objects of trusted modules
         self.kept: List[types.CodeType] = []  # kept alive, so that no id in `codes` is reused
-        self.defined: Dict[int, Any] = {}  # functions of trusted modules, by id, kept alive
+        self.defined: Dict[int, Any] = {}  # functions of trusted modules and their code, by id, kept alive
         self.helpers: Dict[int, hone_integrity.Snapshot] = {}  # of helper modules, by id of their names
         self.words = b"\n".join(sources.values()).decode("utf-8", "replace")
         self.equality = hone_integrity.checked_equality(self.tampered, self.is_named_by_tests, self.own_code)
@@ -213,7 +213,15 @@ class Trust:
     def define(self, module: types.ModuleType) -> None:
         """Record the functions of a module that may be tests, of its own code or made by its decorators."""
         for function in functions_of(module):
-            self.defined[id(function)] = function
+            self.defined[id(function)] = (function, getattr(function, "__code__", None))
+
+    def is_defined(self, function: Any) -> bool:
+        """Return whether a test's function comes from a trusted module, or from a decorator in it."""
+        code = getattr(function, "__code__", None)
+        if code is None or id(code) in self.codes:
+            return True
+        known = self.defined.get(id(function))
+        return known is not None and known[1] is code
 
     def remember(self, module: types.ModuleType) -> None:
         """Record the functions of a helper module; tests must restore those that they replace."""

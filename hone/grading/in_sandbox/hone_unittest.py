@@ -166,13 +166,7 @@ class Session(Recorder):
         cls, function = type(test), self.functions[name]
         if not any(value is cls for value in list(vars(sys.modules[cls.__module__]).values())):
             return False
-        code = getattr(function, "__code__", None)
-        return (
-            self.marks[name][0]
-            or code is None
-            or id(code) in self.trust.codes
-            or id(function) in self.trust.defined
-        )
+        return self.marks[name][0] or self.trust.is_defined(function)
 
     def title(self, test: Any) -> str:
         """Return what unittest prints for a test, by methods that the code under test did not define."""
