@@ -349,7 +349,7 @@ PROJECTS = (
     Project(
         name="views",
         file="shop/views.py",
-        mistakes=(("name__icontains", "name__contains"), ('"price": found.price', '"price": 0')),
+        mistakes=(("name__icontains", "name__iexact"), ('"price": found.price', '"price": 0')),
         tests="""class ViewTests(TestCase):
     def setUp(self):
         self.item = Item.objects.create(name="Tea", price=250)
