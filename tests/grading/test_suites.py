@@ -18,8 +18,8 @@ from hone.sandbox.settings import SandboxSettings
 from hone.tasks.workspace import prepare
 from hone.types import Checks, Commit, Environment, Task, TestStatus, Verdict
 from tests.grading.example import patch_of
+from tests.grading.local import local_task
 from tests.grading.test_interpreters import ENVIRONMENTS, OLDEST
-from tests.grading.test_interpreters import make_task as make_local_task
 from tests.interpreters import shared_environment
 
 pytestmark = pytest.mark.sandbox
@@ -144,7 +144,7 @@ def check_interpreter(python: tuple[str, ...], tmp_path: Path) -> None:
         return f"{test} (tests.test_all.Case{'.' + test if qualified else ''})"
 
     script = SCRIPT.format(command="python -m unittest -v tests.test_all")
-    task = make_local_task(
+    task = local_task(
         tmp_path,
         {path: text or "" for path, text in FILES.items()},
         fail_to_pass=(name("test_add"), "Every sum is right.", name("test_double")),
