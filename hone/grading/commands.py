@@ -1,14 +1,13 @@
 """The test run in a script's test command, which the trusted runner takes over.
 
-| the command | suite |
-|---|---|
-| `pytest`, `python -m pytest` | PYTEST |
-| `python -m unittest`, `./tests/runtests.py`, `manage.py test`, `setup.py test`, a script that uses unittest | UNITTEST |
-| sympy's `bin/test` | SYMPY |
-| `make TARGET`, `tox --current-env`, a Python script | `Indirect`: files of the tree say what it runs |
+    pytest, python -m pytest                                     PYTEST
+    python -m unittest, ./tests/runtests.py, manage.py test,     UNITTEST
+      setup.py test, a script that uses unittest
+    bin/test of sympy                                            SYMPY
+    make TARGET, tox --current-env, a Python script              `Indirect`: files of the tree say it
 
 Of any other command, the log decides.
-"""  # noqa: E501
+"""
 
 from __future__ import annotations
 

@@ -71,10 +71,11 @@ async def run_script(
     job = None
     if plan.command is not None:
         job = await _prepare_job(sandbox, plan, plan.script, plan.command, settings)
-    own = await modules_in_tree(sandbox, environment, plan.job.workdir)
-    await _apply(sandbox, patch, environment, settings)
     if job is None:
+        await _apply(sandbox, patch, environment, settings)
         return [await _run_log(sandbox, plan, plan.script)]
+    own = await modules_in_tree(sandbox, environment, job.workdir)
+    await _apply(sandbox, patch, environment, settings)
     return await run(sandbox, dataclasses.replace(job, own=own), environment)
 
 

@@ -252,6 +252,7 @@ RIGHT = {
     "shop/tests/test_old.py": "from django.test import SimpleTestCase\n",
 }
 HEAD = """import unittest
+from io import StringIO
 
 from django.core import mail
 from django.core.cache import cache
@@ -349,7 +350,7 @@ PROJECTS = (
     Project(
         name="views",
         file="shop/views.py",
-        mistakes=(("name__icontains", "name__contains"), ('"price": found.price', '"price": 0')),
+        mistakes=(("name__icontains", "name__iexact"), ('"price": found.price', '"price": 0')),
         tests="""class ViewTests(TestCase):
     def setUp(self):
         self.item = Item.objects.create(name="Tea", price=250)
@@ -471,16 +472,14 @@ class UrlTests(SimpleTestCase):
         tests="""class CommandTests(TestCase):
     def test_refused(self):
         with self.assertRaisesMessage(CommandError, "percent is from 0 to 100"):
-            call_command("discount", 101)
+            call_command("discount", 101, stdout=StringIO())
 
     def test_saved(self):
         Item.objects.create(name="a", price=10)
-        call_command("discount", 50, verbosity=0)
+        call_command("discount", 50, stdout=StringIO())
         self.assertEqual(Item.objects.get().price, 5)
 
     def test_output(self):
-        from io import StringIO
-
         out = StringIO()
         call_command("discount", 1, stdout=out)
         print("printed by a test")

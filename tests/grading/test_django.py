@@ -37,7 +37,8 @@ cat > {file} <<'EOF_TESTS'
 : '>>>>> End Test Output'
 """
 CONTROLLED = ("models", "views", "forms")  # projects for whose tests controls are looked for
-COMMAND = "python manage.py test --verbosity 2 --parallel 1 shop"
+# unbuffered: a log would otherwise mix the output of migrations into the line of the first test
+COMMAND = "python -u manage.py test --verbosity 2 --parallel 1 shop"
 
 
 @pytest.fixture(scope="module", params=VERSIONS)

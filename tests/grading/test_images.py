@@ -184,7 +184,7 @@ def test_forged_marker_in_the_output_is_tampering(image: tuple[Path, str], tmp_p
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
-        ({"script": "pytest"}, "does not mark its test output"),
+        ({"script": ": '>>>>> Start Test Output'\npytest\n"}, "does not mark its test output"),
         ({"script": "", "parser": "parse_log_django"}, "it has no evaluation script"),
         ({"parser": "parse_log_of_nobody"}, "there is no log parser 'parse_log_of_nobody'"),
         ({"rule": "best_effort"}, "there is no rule 'best_effort'"),

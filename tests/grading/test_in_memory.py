@@ -141,7 +141,7 @@ def test_log_of_a_script_gives_its_statuses(tmp_path: Path) -> None:
         return ended(stdout="\n".join(lines).encode())
 
     task = image_task(
-        script=LOG_SCRIPT.format(command="python runtests.py"),
+        script=LOG_SCRIPT.format(command="./runtests"),
         parser="parse_log_django",
         fail_to_pass=("test_a (tests.t.T)",),
     )
@@ -153,7 +153,7 @@ def test_log_of_a_script_gives_its_statuses(tmp_path: Path) -> None:
 
 def test_script_out_of_time_says_its_limit_in_seconds(tmp_path: Path) -> None:
     task = image_task(
-        script=LOG_SCRIPT.format(command="python runtests.py"), parser="parse_log_django", timeout_s=60.0
+        script=LOG_SCRIPT.format(command="./runtests"), parser="parse_log_django", timeout_s=60.0
     )
     provider = TreeProvider(lambda command: ended(timed_out=True))
     verdict = grade(provider, task, tmp_path, patch="")
@@ -180,6 +180,7 @@ def report(command: Command, **fields: object) -> ExecResult:
         "statuses": {},
         "finished": True,
         "tampered": None,
+        "titles": {},
         "crashed": None,
         "timed_out": False,
         "exit_code": 0,

@@ -178,7 +178,11 @@ class Session(Recorder):
         for cls in type(test).__mro__:
             method = vars(cls).get(name)
             code = getattr(method, "__code__", None)
-            if code is not None and (id(code) in self.trust.codes or not self.is_code_under_test(code)):
+            if (
+                method is not None
+                and code is not None
+                and (id(code) in self.trust.codes or not self.is_code_under_test(code))
+            ):
                 return method(test)
         return ""
 
@@ -244,22 +248,28 @@ class Result(unittest.TextTestResult):
     def addSuccess(self, test: Any) -> None:
         if sys._getframe(1).f_code is not _RUN:
             self.session.send("tampered", "code other than unittest reported that a test passed")
-        self.note("passed", test) or super().addSuccess(test)
+        if not self.note("passed", test):
+            super().addSuccess(test)
 
     def addFailure(self, test: Any, err: Any) -> None:
-        self.note("failed", test) or super().addFailure(test, err)
+        if not self.note("failed", test):
+            super().addFailure(test, err)
 
     def addError(self, test: Any, err: Any) -> None:
-        self.note("error", test) or super().addError(test, err)
+        if not self.note("error", test):
+            super().addError(test, err)
 
     def addSkip(self, test: Any, reason: str) -> None:
-        self.note("skipped", test) or super().addSkip(test, reason)
+        if not self.note("skipped", test):
+            super().addSkip(test, reason)
 
     def addExpectedFailure(self, test: Any, err: Any) -> None:
-        self.note("xfailed", test) or super().addExpectedFailure(test, err)
+        if not self.note("xfailed", test):
+            super().addExpectedFailure(test, err)
 
     def addUnexpectedSuccess(self, test: Any) -> None:
-        self.note("failed", test) or super().addUnexpectedSuccess(test)
+        if not self.note("failed", test):
+            super().addUnexpectedSuccess(test)
 
     def addSubTest(self, test: Any, subtest: Any, err: Any) -> None:
         if err is not None:
@@ -283,7 +293,7 @@ class Runner(unittest.TextTestRunner):
         if session.started:  # tests of runners run suites of their own
             return super().run(test)
         Result.session = session
-        self.resultclass = Result
+        self.resultclass = Result  # type: ignore[assignment]
         return super().run(session.suite(test))
 
 
