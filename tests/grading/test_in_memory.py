@@ -69,7 +69,8 @@ def grade(provider: ScriptedProvider, task: Task, tmp_path: Path, patch: str = P
 
 def applied(command: Command) -> ExecResult:
     """Answer as the apply script does in a tree where `built.so` is new and the patch changes `a.py`."""
-    clean, separator = command.argv[-2:]
+    place = next(number for number, word in enumerate(command.argv) if word in ("clean", "dirty"))
+    clean, separator = command.argv[place : place + 2]
     before = f"{separator}\0?? built.so\0" if clean == "dirty" else ""
     return ended(stdout=f" M a.py\0?? built.so\0{before}".encode())
 
