@@ -38,17 +38,6 @@ class Commit:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Build:
-    """How a repository's extensions are compiled: once before the first use, and again with each patch that
-    changes their sources."""
-
-    __pydantic_config__ = _FORBID_EXTRA
-
-    command: str  # of bash, run in workdir; it leaves the libraries in the tree
-    requirements: tuple[str, ...] = ()  # for `repo:`: what is installed for the build, beside `requirements`
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Environment:
     """Where a task's commands run."""
 
@@ -63,7 +52,7 @@ class Environment:
     distribution: str = ""  # for `repo:`: "name==version" of the repository itself
     paths: tuple[str, ...] = ()  # for `repo:`: below workdir, what Python imports from; "" is workdir itself
     python: str = ""  # for `repo:`: the version that runs it, such as "3.9"; "" is the Python that runs Hone
-    build: Build | None = None  # of its compiled extensions; None: there are none, or the image's stay
+    build: tuple[str, ...] = ()  # of its extensions: the command, then each "name==version" that it needs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,9 +121,7 @@ class Node:
 
     def __post_init__(self) -> None:
         if self.routing is not None and len(self.routing) != len(self.tokens):
-            raise ValueError(
-                f"a node of {len(self.tokens)} tokens has the routing of {len(self.routing)} tokens"
-            )
+            raise ValueError(f"a node of {len(self.tokens)} tokens has the routing of {len(self.routing)}")
         expected = len(self.tokens) if self.sampled else 0
         if len(self.logprobs) != expected or len(self.version) != expected:
             raise ValueError(

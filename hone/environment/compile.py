@@ -21,7 +21,6 @@ from hone.environment.patch import FilteredPatch, is_protected, with_parents
 from hone.environment.settings import EnvironmentSettings
 from hone.sandbox.contract import Limits, Provider, Sandbox, SandboxSpec
 from hone.tasks.python.compiled import LIBRARIES, SOURCES
-from hone.types import Build
 
 _OUTPUT = 2000  # characters of a failed build that are shown
 _MOST_MIB = 512  # of libraries
@@ -58,7 +57,7 @@ def changes_sources(paths: Iterable[str]) -> bool:
 async def compiled_libraries(
     provider: Provider,
     environment: TaskEnvironment,
-    build: Build,
+    command: str,
     workdir: str,
     patch: FilteredPatch,
     protected: Iterable[str],
@@ -68,6 +67,9 @@ async def compiled_libraries(
 ) -> AsyncIterator[Path]:
     """Yield a directory with the libraries that the build writes with the patch, by their path in workdir.
 
+    Args:
+        command: the build, of bash; runs in workdir.
+        protected: paths that no library may have; see `filter_patch`.
     Raises:
         PatchRefused: the patch does not apply, its build fails or takes too long.
         EnvironmentFailed: git does not work in the sandbox.
@@ -83,7 +85,7 @@ async def compiled_libraries(
     )
     with tempfile.TemporaryDirectory(prefix="hone-libraries-") as folder:
         async with await provider.start(spec) as sandbox:
-            found = await _build(sandbox, environment, build, patch, settings)
+            found = await _build(sandbox, environment, command, patch, settings)
             target = Path(folder) / "tree"
             await sandbox.download(found, target)
         await asyncio.to_thread(_keep_libraries, target, with_parents(protected))
@@ -93,7 +95,7 @@ async def compiled_libraries(
 async def _build(
     sandbox: Sandbox,
     environment: TaskEnvironment,
-    build: Build,
+    command: str,
     patch: FilteredPatch,
     settings: EnvironmentSettings,
 ) -> str:
@@ -108,7 +110,7 @@ async def _build(
     own = f"/tmp/build.{secrets.token_hex(8)}"  # noqa: S108 - no process inside can predict the name
     text = _BUILD.format(
         own=own,
-        command=build.command,
+        command=command,
         output=_OUTPUT,
         most=_MOST_MIB,
         names=" -o ".join(f"-name {shlex.quote('*' + ending)}" for ending in LIBRARIES),

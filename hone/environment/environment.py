@@ -99,10 +99,10 @@ def _resolve(task: Task, cache: Path, settings: EnvironmentSettings) -> TaskEnvi
 
 def _build_mounts(environment: Environment) -> tuple[Mount, ...]:
     """Return the mount of what the build requires, beside what the tests require."""
-    if environment.build is None:
+    if not environment.build:
         return ()
     needed = dataclasses.replace(
-        environment, requirements=(*environment.requirements, *environment.build.requirements)
+        environment, requirements=(*environment.requirements, *environment.build[1:])
     )
     site = install(needed, default_cache_dir() / "sites")
     return () if site is None else (Mount(source=site, target=SITE_TARGET),)

@@ -34,7 +34,7 @@ from hone.grading.errors import GraderError
 from hone.grading.framework import modules_in_tree
 from hone.grading.integrity import Tampering, scan_patch
 from hone.grading.memo import Memo
-from hone.grading.plan import GradingPlan, TestJob, build_of, compile_plan, make_job
+from hone.grading.plan import GradingPlan, TestJob, build_command, compile_plan, make_job
 from hone.grading.rules import Rule
 from hone.grading.run import Edition, RunJob, TestRun, run_tests, start_sandbox
 from hone.grading.script import run_script
@@ -246,8 +246,8 @@ class Grader:
 
         A machine may fail once under any patch; a patch that loses two sandboxes caused it: SandboxLost.
         """
-        build = build_of(plan)
-        if build is None or not changes_sources(patch.paths):
+        build = build_command(plan)
+        if not build or not changes_sources(patch.paths):
             return await self._run_in_sandboxes(plan, patch, environment, run, limits)
         async with compiled_libraries(
             self.provider, environment, build, plan.job.workdir, patch, plan.protected,

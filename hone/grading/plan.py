@@ -26,7 +26,7 @@ from hone.grading.script_text import check_verdicts
 from hone.grading.titles import can_name
 from hone.tasks.python.steps import installs_project
 from hone.tasks.workspace import is_local
-from hone.types import Build, Checks, Task
+from hone.types import Checks, Task
 
 TEST_DIRECTORIES = {"test", "tests"}
 _SCRIPTED = re.compile(r"(?<![\w./-])(?:\./)?([\w-][\w.-]*(?:/[\w-][\w.-]*)+)")  # a path below the repository
@@ -127,16 +127,15 @@ def compile_plan(task: Task) -> GradingPlan:
     )
 
 
-def build_of(plan: GradingPlan) -> Build | None:
-    """Return the build of the task's extensions: its environment's, or the install command of its script.
+def build_command(plan: GradingPlan) -> str:
+    """Return what builds the task's extensions: its environment's, or its script's install command; or ""
 
     The script installs with what its image has: without network, nothing can be downloaded for a build.
     """
-    build = plan.task.environment.build
-    if build is not None or plan.script is None:
-        return build
+    if plan.task.environment.build or plan.script is None:
+        return next(iter(plan.task.environment.build), "")
     commands = [line for line in plan.script.before.splitlines() if installs_project(line)]
-    return Build(command="\n".join([_OFFLINE, *commands])) if commands else None
+    return "\n".join([_OFFLINE, *commands]) if commands else ""
 
 
 def job_of(command: TestCommand, job: TestJob, protected: Iterable[str]) -> TestJob:

@@ -13,7 +13,7 @@ from hone.tasks.formats import digest
 from hone.tasks.python import find_interpreter, install
 from hone.tasks.python.compiled import build_in_place
 from hone.tasks.repository import Repository, clone_commit, run_git, write_attributes
-from hone.types import Build, Commit, Environment, Task
+from hone.types import Commit, Environment, Task
 from hone.utils.files import build_directory, default_cache_dir
 from hone.utils.git import config, identity
 
@@ -59,9 +59,8 @@ def environment_hash(environment: Environment) -> str:
     if not is_local(environment):
         return digest(history)
     content: list[Any] = [environment.image, environment.commit, history]
-    if environment.build is not None:
-        built = dataclasses.asdict(environment.build)
-        content += [built, environment.python, environment.requirements, environment.paths]
+    if environment.build:
+        content += [environment.build, environment.python, environment.requirements, environment.paths]
     return digest(content)
 
 
@@ -119,11 +118,11 @@ def _clone_repository(environment: Environment, target: Path) -> None:
     """Write the commit of a local repository, with the changes of the environment's history."""
     changes = {path: text for commit in environment.history for path, text in commit.files.items()}
     repository = Repository.open(Path(environment.image.removeprefix(LOCAL)).expanduser())
-    if changes or environment.build is not None:
+    if changes or environment.build:
         repository.checkout(environment.commit or "HEAD", target)
         _write_files(target, changes)
-        if environment.build is not None:
-            _compile(environment, environment.build, target)
+        if environment.build:
+            _compile(environment, target)
         _commit_all(target, environment.history[0].message if changes else _COMPILED)
     else:
         clone_commit(repository, environment.commit or "HEAD", target)
@@ -131,12 +130,13 @@ def _clone_repository(environment: Environment, target: Path) -> None:
     target.chmod(0o755)
 
 
-def _compile(environment: Environment, build: Build, target: Path) -> None:
+def _compile(environment: Environment, target: Path) -> None:
     """Compile the extensions in the tree; everything that the build writes belongs to the commit."""
-    needed = dataclasses.replace(environment, requirements=(*environment.requirements, *build.requirements))
+    command, *tools = environment.build
+    needed = dataclasses.replace(environment, requirements=(*environment.requirements, *tools))
     site = install(needed, default_cache_dir() / "sites")
     paths = ":".join(str(target / path) for path in environment.paths)
-    build_in_place(target, build.command, find_interpreter(environment.python), site, paths)
+    build_in_place(target, command, find_interpreter(environment.python), site, paths)
 
 
 def _write_files(target: Path, changes: Mapping[str, str | None]) -> None:

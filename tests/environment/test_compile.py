@@ -17,7 +17,7 @@ from hone.sandbox.settings import SandboxSettings
 from hone.tasks.errors import TaskError
 from hone.tasks.python.compiled import declares_extensions
 from hone.tasks.workspace import prepare
-from hone.types import Build, Checks, Environment, Task, Verdict
+from hone.types import Checks, Environment, Task, Verdict
 from tests.grading.calc import git
 
 needs_compiler = [
@@ -56,7 +56,7 @@ def make_task(folder: Path, command: str = "make -s") -> Task:
             image=f"repo:{folder}",
             commit=git(folder, "rev-parse", "HEAD"),
             paths=("",),
-            build=Build(command=command),
+            build=(command,),
         ),
         checks=Checks(
             fail_to_pass=("tests/test_calc.py::test_add",),
@@ -88,11 +88,10 @@ def libraries_of(task: Task, patch: str, root: Path) -> set[str]:
         async with make_provider(SandboxSettings(state_dir=root / "state")) as provider:
             settings = GradingSettings()
             environment = await resolve_environment(task, root / "workspaces", settings)
-            assert task.environment.build is not None
             async with compiled_libraries(
                 provider,
                 environment,
-                task.environment.build,
+                task.environment.build[0],
                 task.environment.workdir,
                 filter_patch(patch, ()),
                 ("tests/",),

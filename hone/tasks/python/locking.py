@@ -19,7 +19,6 @@ from hone.tasks.python.project import Project, layout, read_project
 from hone.tasks.python.requirements import Requirements, read_requirements
 from hone.tasks.python.sources import test_requirements
 from hone.tasks.python.tool import run_uv
-from hone.types import Build
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,20 +30,14 @@ class Locked:
     paths: tuple[str, ...]  # directories below the root that Python imports from; "" is the root
     generated: Mapping[str, str] = field(default_factory=dict[str, str])  # path -> text that the build writes
     python: str = ""  # the version of the interpreter, such as "3.9"; "" is the one that runs Hone
-    build: Build | None = None  # of its extensions; None where it has none
+    build: tuple[str, ...] = ()  # of its extensions; see `hone.types.Environment.build`
     left_out: tuple[str, ...] = ()  # packages and commands of a specification that have no equivalent here
 
     @classmethod
     def from_json(cls, fields: Mapping[str, Any]) -> Locked:
         """Return the record whose `dataclasses.asdict` was written as JSON."""
-        made: dict[str, Any] = {name: _tuple(value) for name, value in fields.items()}
-        if made.get("build") is not None:
-            made["build"] = Build(**{name: _tuple(value) for name, value in made["build"].items()})
-        return cls(**made)
-
-
-def _tuple(value: Any) -> Any:
-    return tuple(value) if isinstance(value, list) else value
+        lists = {name: tuple(value) for name, value in fields.items() if isinstance(value, list | tuple)}
+        return cls(**{**fields, **lists})
 
 
 def lock(tree: Path, *, version: str = "", before: str = "") -> Locked:

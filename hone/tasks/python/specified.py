@@ -20,10 +20,10 @@ from hone.tasks.python.project import NO_SOURCES, Project, layout, read_ini, rea
 from hone.tasks.python.steps import Step, edit_tree, steps_of
 from hone.tasks.python.tool import pretended_version, run_uv
 from hone.tasks.specifications import Specification
-from hone.types import Build
 
-# Day on which each harness was published: its images hold the packages of that time.
-_PUBLISHED = {"swe-bench": "2025-09-11", "swe-gym": "2024-12-31", "swe-smith": "2025-06-30"}
+# Day on or before which each harness was published: swebench 4.1.0, the commit of SWE-Gym's fork, swesmith 0.0.9.
+# SWE-rebench has no such day.
+_PUBLISHED = {"swe-bench": "2025-09-11", "swe-gym": "2025-01-28", "swe-smith": "2026-02-28"}
 _RUNNER = ("pytest", "pluggy", "iniconfig", "attrs", "packaging", "exceptiongroup", "tomli")
 _TOOLS = ("setuptools", "wheel")  # of builds, which the interpreter decides rather than the day of a commit
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]*")
@@ -79,7 +79,7 @@ def lock_specified(tree: Path, specification: Specification, *, version: str, da
         )
         uv = _Uv(interpreter=interpreter, scratch=Path(scratch), env=pretended_version(version))
         pins, missing = _resolve(uv, steps, edited, days)
-        build = _build(uv, edited, pins, days) if compiled else None
+        build = _build(uv, edited, pins, days) if compiled else ()
         paths, generated = layout(tree, project)
     never = canonicalize_name(project.name)
     return Locked(
@@ -104,14 +104,14 @@ def _described(tree: Path, specification: Specification, version: str) -> Projec
     return Project(name=name or specification.repo.rpartition("/")[2], version=version)
 
 
-def _build(uv: _Uv, tree: Path, pins: Sequence[str], days: _Days) -> Build:
-    """Return the build in the tree, which compiles for the distributions of the tests."""
+def _build(uv: _Uv, tree: Path, pins: Sequence[str], days: _Days) -> tuple[str, ...]:
+    """Return the build in the tree, which compiles for the distributions of the tests, and what it needs."""
     check_compiler()
     required = read_toml(tree / "pyproject.toml").get("build-system", {}).get("requires", ["setuptools"])
     known = {canonicalize_name(_name(pin)) for pin in pins} | {"oldest-supported-numpy"}
     lines = [line for line in required if canonicalize_name(_name(line)) not in known]
     made = uv.compile("build", [*pins, *lines], ["--exclude-newer", days.published], preferred=pins)
-    return Build(command=BUILD, requirements=tuple(pin for pin in made if pin not in pins))
+    return (BUILD, *(pin for pin in made if pin not in pins))
 
 
 def _resolve(uv: _Uv, steps: Sequence[Step], tree: Path, days: _Days) -> tuple[tuple[str, ...], list[str]]:
