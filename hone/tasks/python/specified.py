@@ -21,8 +21,7 @@ from hone.tasks.python.steps import Step, edit_tree, steps_of
 from hone.tasks.python.tool import pretended_version, run_uv
 from hone.tasks.specifications import Specification
 
-# Day on or before which each harness was published: swebench 4.1.0, the commit of SWE-Gym's fork, swesmith 0.0.9.
-# SWE-rebench has no such day.
+# Day on or before which each harness was published: swebench 4.1.0, SWE-Gym's fork, swesmith 0.0.9.
 _PUBLISHED = {"swe-bench": "2025-09-11", "swe-gym": "2025-01-28", "swe-smith": "2026-02-28"}
 _RUNNER = ("pytest", "pluggy", "iniconfig", "attrs", "packaging", "exceptiongroup", "tomli")
 _TOOLS = ("setuptools", "wheel")  # of builds, which the interpreter decides rather than the day of a commit
