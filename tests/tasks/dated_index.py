@@ -68,7 +68,7 @@ def serve(index: DatedIndex) -> Iterator[str]:
             if self.command == "GET":
                 self.wfile.write(body)
 
-        def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base names it so
+        def log_message(self, format: str, *args: object) -> None:
             pass
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
