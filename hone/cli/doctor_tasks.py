@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
 from collections import Counter
 from pathlib import Path
@@ -45,6 +44,8 @@ def doctor(
 
     [bold]Example[/bold]: hone tasks doctor verified.parquet --repositories repos
     """
+    import asyncio
+
     from hone.cli.output import print_json
     from hone.grading.doctor import diagnose
     from hone.tasks.files import import_rows, read_source

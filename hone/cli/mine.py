@@ -34,6 +34,16 @@ if TYPE_CHECKING:
 
 LimitOption = Annotated[int | None, typer.Option("--limit", min=1, help="Maximum number of tasks.")]
 
+TestsOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--tests",
+        metavar="GLOB",
+        help="Files or directories that are tests, besides test_*.py, tests/ and those that the "
+        "configuration of pytest, unittest or CI names; may be repeated.",
+    ),
+]
+
 
 def mine(
     repo: RepositoryArgument,
@@ -48,15 +58,7 @@ def mine(
         Path | None,
         typer.Option(metavar="FILE", help="Issues of the tracker as JSONL: number, title, body."),
     ] = None,
-    tests: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--tests",
-            metavar="GLOB",
-            help="Files or directories that are tests, besides test_*.py, tests/ and those that the "
-            "configuration of pytest, unittest or CI names; may be repeated.",
-        ),
-    ] = None,
+    tests: TestsOption = None,
     provider: ProviderOption = "namespaces",
     repeat: Annotated[
         int, typer.Option(min=1, help="Test runs without and with the fix, and gradings of each.")
@@ -72,8 +74,7 @@ def mine(
     examples from the failing tests. Only tasks whose tests demand nothing that can only be guessed, and that
     pass the checks of `hone tasks validate`, are written.
 
-    A stopped run keeps its tasks in FILE; run the same command again to continue from FILE.partial. Exit code
-    1 if no commit became a task.
+    A stopped run continues from FILE.partial when run again. Exit code 1 if no commit became a task.
 
     [bold]Example[/bold]: hone tasks mine ../my-project -o tasks.jsonl --limit 50 --since 2022-01-01
     """

@@ -93,9 +93,10 @@ class Admission:
     def record(self, task: Task, *, elapsed_s: float) -> Record:
         """Return what is kept of the admission."""
         runs = (*self.gold, *self.empty)
+        reached_limit = any(verdict.seconds >= self.limit_s for verdict in self.empty)
         return Record(
             task_id=self.task_id,
-            content=content_hash(task),
+            content=content_hash(with_limit(task, self.limit_s) if reached_limit else task),
             reason=self.reason,
             detail=self.refusal,
             gold=tuple(verdict.resolved for verdict in self.gold),
@@ -111,7 +112,7 @@ class Admission:
             elapsed_s=elapsed_s,
             finished_at=time.time(),
             limit_s=self.limit_s,
-            reached_limit=any(verdict.seconds >= self.limit_s for verdict in self.empty),
+            reached_limit=reached_limit,
             versions=self.versions,
         )
 

@@ -16,6 +16,7 @@ from hone.sandbox import ProviderUnavailable, make_provider
 from hone.sandbox.contract import Check, Health
 from hone.sandbox.settings import SandboxSettings
 from hone.tasks.curriculum import generate
+from hone.tasks.formats import content_hash
 from hone.tasks.settings import TasksSettings
 from hone.tasks.workspace import prepare
 from hone.types import Environment, TestStatus, Verdict
@@ -64,7 +65,11 @@ def test_task_whose_empty_patch_was_stopped_keeps_the_limit():
     for seconds, limit_s in ((30.0, 30.0), (29.0, GOOD.checks.timeout_s)):
         empty = replace(FAIL, seconds=seconds)
         admitted = Admission(task_id=GOOD.id, gold=(PASS,), empty=(empty,), limit_s=30.0)
-        (task,) = with_proof([GOOD], Report(admissions=(admitted,)))
+        journal = Journal(None, {})
+        record = admitted.record(GOOD, elapsed_s=1.0)
+        journal.put(GOOD.id, record.to_json())
+        (task,) = with_proof([GOOD], Report(journal=journal, ids=(GOOD.id,)))
+        assert record.content == content_hash(task)
         assert task.checks.timeout_s == limit_s
         assert task.metadata["validation"]["limit_s"] == 30.0
 
@@ -73,10 +78,10 @@ class Slow(Grader):
     """Verdicts without sandboxes: the gold patch takes a time, the empty patch takes all that it may."""
 
     def __init__(self, seconds, tmp_path):
-        super().__init__(Unavailable(), SETTINGS, cache=tmp_path)
+        super().__init__(Unavailable(healthy=True), SETTINGS, cache=tmp_path)
         self.seconds, self.limits = seconds, []
 
-    async def grade_uncached(self, task, patch):
+    async def grade_trusted(self, task, patch, variation):
         if patch:
             return replace(PASS, seconds=self.seconds)
         self.limits.append(task.checks.timeout_s)
@@ -87,9 +92,10 @@ class Slow(Grader):
 def test_limit_of_the_empty_patch_follows_the_gold_patch(seconds, limit_s, tmp_path):
     task = replace(GOOD, checks=replace(GOOD.checks, timeout_s=1800.0))
     grader = Slow(seconds, tmp_path)
-    report = asyncio.run(validate([task], grader, repeats=3, controls=False))
+    report = asyncio.run(validate([task], grader, Journal(None, {}), repeats=3, controls=False))
     assert grader.limits == [limit_s] * 3
-    assert report.admissions[0].proof["limit_s"] == limit_s
+    (record,) = report.records()
+    assert record.proof["limit_s"] == limit_s
 
 
 @pytest.mark.sandbox

@@ -142,7 +142,7 @@ def test_reports_follow_the_harness_and_grading_resumes(tmp_path: Path) -> None:
     cache, out = tmp_path / "workspaces", tmp_path / "out"
     good = make_task()
     tasks = [dataclasses.replace(good, id=name) for name in ("right", "wrong", "none", "broken", "other")]
-    tasks += [dataclasses.replace(good, id="homeless", checks=dataclasses.replace(good.checks, script="x"))]
+    tasks += [dataclasses.replace(good, id="homeless", checks=dataclasses.replace(good.checks, rule="x"))]
     workspace = prepare(good, cache)
     fix = patch_of(workspace, tmp_path, {"stats.py": FIXED})
     half = patch_of(workspace, tmp_path, {"stats.py": BUGGY.replace("a - b", "3")})
@@ -186,7 +186,7 @@ def test_reports_follow_the_harness_and_grading_resumes(tmp_path: Path) -> None:
     refused = json.loads((out / "broken" / "report.json").read_text())["broken"]
     assert (refused["patch_successfully_applied"], refused["resolved"]) == (False, False)
     assert "names no file" in refused["evidence"]
-    assert "does not mark its test output" in summary["failure_reasons"]["homeless"]
+    assert "there is no rule 'x'" in summary["failure_reasons"]["homeless"]
 
     again, started = run(tasks)
     assert again == {

@@ -23,6 +23,9 @@ def _adapter() -> TypeAdapter[Task]:
     return TypeAdapter(Task)
 
 
+_LATER = ("python", "build")  # fields of Environment
+
+
 def to_dict(task: Task) -> dict[str, Any]:
     """Return the task as JSON values, if its metadata are JSON values; `to_line` checks that."""
     return _plain(task)
@@ -71,11 +74,13 @@ def save(tasks: Iterable[Task], path: Path) -> None:
 def content_hash(task: Task) -> str:
     """Return a hash of problem, environment and checks, whatever the task is called; 64 hex digits.
 
-    What validation adds to the checks does not count: a task stays the same by it.
+    What validation adds to the checks does not count: a task stays the same by it. Neither does the absence
+    of what earlier versions of Hone did not know.
     """
     data = to_dict(task)
+    environment = {name: value for name, value in data["environment"].items() if value or name not in _LATER}
     checks = {name: value for name, value in data["checks"].items() if name not in ("controls", "excused")}
-    return digest({"problem": data["problem"], "environment": data["environment"], "checks": checks})
+    return digest({"problem": data["problem"], "environment": environment, "checks": checks})
 
 
 def digest(data: Any) -> str:
