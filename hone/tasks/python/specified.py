@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+import shlex
 import shutil
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
@@ -110,7 +111,8 @@ def _build(uv: _Uv, tree: Path, pins: Sequence[str], days: _Days) -> tuple[str, 
     known = {canonicalize_name(_name(pin)) for pin in pins} | {"oldest-supported-numpy"}
     lines = [line for line in required if canonicalize_name(_name(line)) not in known]
     made = uv.compile("build", [*pins, *lines], ["--exclude-newer", days.published], preferred=pins)
-    return (BUILD, *(pin for pin in made if pin not in pins))
+    variables = " ".join(f"{name}={shlex.quote(value)}" for name, value in uv.env.items())
+    return (f"{variables} {BUILD}", *(pin for pin in made if pin not in pins))
 
 
 def _resolve(uv: _Uv, steps: Sequence[Step], tree: Path, days: _Days) -> tuple[tuple[str, ...], list[str]]:
