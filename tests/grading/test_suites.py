@@ -167,7 +167,7 @@ def check_interpreter(python: tuple[str, ...], tmp_path: Path) -> None:
     patches = {"empty": "", **patches_of(task, tmp_path, changes)}
     verdicts = grade_all(task, patches, tmp_path / "workspaces", venv)
     assert [each for each, verdict in verdicts.items() if verdict.resolved] == ["gold"], verdicts
-    assert not any(verdict.tampered for verdict in verdicts.values()), verdicts
+    assert [each for each, verdict in verdicts.items() if verdict.tampered] == ["test-editing"], verdicts
     gold, half = verdicts["gold"].tests, verdicts["half"].tests
     assert [gold[name(test)] for test in ("test_skipped", "test_skips")] == [TestStatus.SKIPPED] * 2
     assert half[name("test_double")] is TestStatus.PASSED

@@ -43,7 +43,7 @@ NO_CONTROL = {
         "interrupts the runner", "handles every signal", "leaves a process behind", "exits in a thread",
     },
     "test_scripts": {
-        *(f"{name} ({kind})" for kind in ("pytest", "log") for name in (
+        *(f"{name} ({kind})" for kind in ("pytest", "unittest", "log") for name in (
             "forges the first marker", "forges the last marker", "forges an exit code", "edits the tests",
             "has a git hook", "rewrites the script", "rewrites the tests", "reads the nonce",
         )),
@@ -51,10 +51,10 @@ NO_CONTROL = {
             "prints a summary", "forges both markers", "doubles the markers from standard error",
             "says ok before it fails", "says ok after it failed",
         )),
-        *(f"{name} (log)" for name in (
+        *(f"{name} ({kind})" for kind in ("unittest", "log") for name in (
             "has a conftest.py", "has a pytest.ini", "has a plugin by entry point", "has a false pytest",
-            "kills its parents",
         )),
+        "kills its parents (log)",
     },
 }  # fmt: skip
 
