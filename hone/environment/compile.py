@@ -16,10 +16,10 @@ from contextlib import asynccontextmanager
 from pathlib import Path, PurePosixPath
 
 from hone.environment.apply import apply_patch
-from hone.environment.environment import GIT_ENV, PatchRefused, TaskEnvironment
+from hone.environment.environment import GIT_ENV, EnvironmentFailed, PatchRefused, TaskEnvironment
 from hone.environment.patch import FilteredPatch, is_protected, with_parents
 from hone.environment.settings import EnvironmentSettings
-from hone.sandbox.contract import Limits, Provider, Sandbox, SandboxSpec
+from hone.sandbox.contract import Limits, Provider, ProviderUnavailable, Sandbox, SandboxSpec
 from hone.tasks.python.compiled import LIBRARIES, SOURCES
 
 _OUTPUT = 2000  # characters of a failed build that are shown
@@ -72,8 +72,8 @@ async def compiled_libraries(
         protected: paths that no library may have; see `filter_patch`.
     Raises:
         PatchRefused: the patch does not apply, its build fails or takes too long.
-        EnvironmentFailed: git does not work in the sandbox.
-        SandboxError: no sandbox, or it is gone.
+        EnvironmentFailed: no sandbox can be started, or git does not work in it.
+        SandboxLost: the sandbox is gone.
     """
     spec = SandboxSpec(
         image=environment.image,
@@ -84,7 +84,11 @@ async def compiled_libraries(
         limits=limits,
     )
     with tempfile.TemporaryDirectory(prefix="hone-libraries-") as folder:
-        async with await provider.start(spec) as sandbox:
+        try:
+            sandbox = await provider.start(spec)
+        except ProviderUnavailable as error:
+            raise EnvironmentFailed(f"no sandbox to compile in: {error}") from error
+        async with sandbox:
             found = await _build(sandbox, environment, command, patch, settings)
             target = Path(folder) / "tree"
             await sandbox.download(found, target)

@@ -246,24 +246,6 @@ class Grader:
 
         A machine may fail once under any patch; a patch that loses two sandboxes caused it: SandboxLost.
         """
-        build = build_command(plan)
-        if not build or not changes_sources(patch.paths):
-            return await self._run_in_sandboxes(plan, patch, environment, run, limits)
-        async with compiled_libraries(
-            self.provider, environment, build, plan.job.workdir, patch, plan.protected,
-            settings=self.settings, limits=limits,
-        ) as libraries:  # fmt: skip
-            environment = dataclasses.replace(environment, libraries=libraries)
-            return await self._run_in_sandboxes(plan, patch, environment, run, limits)
-
-    async def _run_in_sandboxes(
-        self,
-        plan: GradingPlan,
-        patch: FilteredPatch,
-        environment: TaskEnvironment,
-        run: RunJob,
-        limits: Limits,
-    ) -> Sequence[TestRun]:
         with contextlib.suppress(SandboxLost):
             return await self._run_once(plan, patch, environment, run, limits)
         return await self._run_once(plan, patch, environment, run, limits)
@@ -276,16 +258,23 @@ class Grader:
         run: RunJob,
         limits: Limits,
     ) -> Sequence[TestRun]:
-        whole_report = bool(plan.script) or plan.job.reported is None
-        sandbox = await start_sandbox(
-            self.provider, plan.job.workdir, environment, limits, whole_report=whole_report
-        )
-        try:
+        build, whole_report = build_command(plan), bool(plan.script) or plan.job.reported is None
+        async with contextlib.AsyncExitStack() as opened:
+            if build and changes_sources(patch.paths):
+                libraries = await opened.enter_async_context(
+                    compiled_libraries(
+                        self.provider, environment, build, plan.job.workdir, patch, plan.protected,
+                        settings=self.settings, limits=limits,
+                    )
+                )  # fmt: skip
+                environment = dataclasses.replace(environment, libraries=libraries)
+            sandbox = await start_sandbox(
+                self.provider, plan.job.workdir, environment, limits, whole_report=whole_report
+            )
+            opened.push_async_callback(sandbox.close)
             if plan.script is not None:
                 return await run_script(sandbox, plan, patch, environment, self.settings, run)
             return await self._run_files(sandbox, plan, patch, environment, run)
-        finally:
-            await sandbox.close()
 
     async def _run_files(
         self,

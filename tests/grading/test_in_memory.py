@@ -16,7 +16,7 @@ from hone.grading import Grader, GraderError, GradingSettings
 from hone.grading.in_sandbox.hone_tally import HELLO
 from hone.grading.variation import Variation, variation_of
 from hone.sandbox import ExecResult, Sandbox, SandboxLost, SandboxSpec
-from hone.sandbox.contract import Command
+from hone.sandbox.contract import Command, ProviderUnavailable
 from hone.types import Environment, Task, TestStatus, Verdict
 from tests.environment.scripted import ScriptedProvider, ScriptedSandbox, ended
 from tests.grading.example import make_task
@@ -91,6 +91,40 @@ def test_earlier_changes_of_an_image_are_not_the_patchs(tmp_path: Path) -> None:
     assert "took its sandbox down, twice: out of memory" in verdict.log
     assert len(provider.started) == 2
     assert all(sandbox.closed for sandbox in provider.started)
+
+
+C_PATCH = """diff --git a/a.c b/a.c
+--- a/a.c
++++ b/a.c
+@@ -1 +1 @@
+-int a;
++int b;
+"""
+
+
+def compiled_task() -> Task:
+    task = image_task()
+    return dataclasses.replace(task, environment=dataclasses.replace(task.environment, build=("make",)))
+
+
+def test_build_whose_sandbox_is_lost_is_tried_again(tmp_path: Path) -> None:
+    def answer(command: Command) -> ExecResult:
+        raise SandboxLost("its node cannot be reached")
+
+    provider = TreeProvider(answer)
+    verdict = grade(provider, compiled_task(), tmp_path, patch=C_PATCH)
+    assert "took its sandbox down, twice" in verdict.log
+    assert len(provider.started) == 2
+    assert all(sandbox.closed for sandbox in provider.started)
+
+
+def test_no_sandbox_for_a_build_is_a_grader_error(tmp_path: Path) -> None:
+    class Full(TreeProvider):
+        async def start(self, spec: SandboxSpec) -> Sandbox:
+            raise ProviderUnavailable("the machine is full")
+
+    with pytest.raises(GraderError, match="no sandbox to compile in: the machine is full"):
+        grade(Full(lambda command: ended()), compiled_task(), tmp_path, patch=C_PATCH)
 
 
 def test_two_sandboxes_lost_under_a_trusted_patch_are_no_verdict(tmp_path: Path) -> None:
