@@ -22,12 +22,13 @@ import numpy as np
 
 from hone.config import RunSettings, resolve
 from hone.launch.runtime import open_context, open_runtime
+from hone.launch.train import open_pipeline
 from hone.policy.chat import Chat
 from hone.policy.engine import Completion, Finish, Sampling, check_prompt
 from hone.policy.model import load_tokenizer, make_renderer
 from hone.policy.settings import TinyModelSettings
 from hone.policy.tiny import make_tiny
-from hone.rollout.dispatcher import Dispatcher
+from hone.rollout.attempts import EpisodeRollouts
 from hone.rollout.ledger import Ledger
 from hone.rollout.store import Store
 from hone.tasks.sources import load_splits
@@ -132,8 +133,10 @@ async def _record(run_dir: Path, case: Case) -> None:
             open_runtime(settings) as runtime,
             open_context(runtime, settings, settings.agent, new_chat) as context,
         ):
-            dispatcher = Dispatcher(context, ledger, Store(run_dir / "rollouts"), seed=0)
-            await dispatcher.collect(0, 0, [task])
+            rollouts = EpisodeRollouts(context, Store(run_dir / "rollouts"), groups_per_step=1)
+            pipeline = open_pipeline(settings, rollouts, ledger, [task])
+            async with pipeline.running(0):
+                await pipeline.collect(0)
 
 
 def _settings(run_dir: Path, case: Case) -> RunSettings:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -30,7 +31,8 @@ SHOWN_LINES = 40  # of one reply or observation
 def print_run(run: Path, *, as_json: bool) -> None:
     """Print a run. Raises LedgerError if the counts of the ledger do not balance."""
     with Ledger.read(run) as ledger:
-        balance, entries = ledger.balance(), ledger.entries()
+        balance, entries, asides = ledger.balance(), ledger.entries(), ledger.tasks_set_aside()
+    metrics = read_metrics(run)
     counts = {
         "dispatched": balance.dispatched,
         "trained": balance.trained,
@@ -38,12 +40,15 @@ def print_run(run: Path, *, as_json: bool) -> None:
         "dropped": dict(balance.dropped),
         "in_flight": balance.in_flight,
         "steps": balance.steps,
+        "staleness": staleness(entries),
+        "set_aside": {aside.task_id: aside.reason for aside in asides},
+        "busy": busy(metrics),
     }
     if as_json:
         print_json(counts)
         return
     print_fields({"run": run, **counts})
-    rows = curve(entries, read_metrics(run))
+    rows = curve(entries, metrics)
     if not rows:
         console().print("No step is finished.")
         return
@@ -53,12 +58,31 @@ def print_run(run: Path, *, as_json: bool) -> None:
     console().print(f"To print one rollout: hone show {run}/{_example(entries)}", markup=False)
 
 
+def staleness(entries: Iterable[Entry]) -> dict[str, int]:
+    """Return the number of consumed rollouts by their staleness, in steps, as text for JSON."""
+    ages = Counter(entry.staleness for entry in entries if entry.staleness is not None)
+    return {str(age): ages[age] for age in sorted(ages)}
+
+
+def busy(metrics: Iterable[Mapping[str, Any]]) -> dict[str, float]:
+    """Return the mean share of time that engine, sandboxes and trainer were busy; {}: no step yet."""
+    shares = [
+        {part: record[f"busy/{part}"] for part in ("engine", "sandbox", "trainer")}
+        for record in metrics
+        if "busy/engine" in record
+    ]
+    if not shares:
+        return {}
+    return {part: round(sum(share[part] for share in shares) / len(shares), 3) for part in shares[0]}
+
+
 def curve(entries: list[Entry], metrics: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return one record per step with rewards, from the ledger and the metrics."""
     by_step: dict[int, list[Entry]] = defaultdict(list)
     for entry in entries:
         if (
-            entry.outcome is not None
+            entry.step is not None
+            and entry.outcome is not None
             and OUTCOME_RULES[entry.outcome].in_baseline
             and entry.reward is not None
         ):

@@ -28,7 +28,8 @@ Tree = dict[str, Any]
 
 
 REMOVED = {
-    "train.max_staleness": "training is on-policy",
+    "train.max_staleness": "it is rollout.max_staleness",
+    "engine.in_flight_updates": "it is rollout.partial",
 }
 """Removed settings -> reason; using one is an error."""
 

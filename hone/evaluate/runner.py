@@ -18,8 +18,8 @@ from hone.evaluate import report, results
 from hone.evaluate.errors import EvaluateError
 from hone.evaluate.rollout_page import ROLLOUT_PAGE, rollout_page
 from hone.evaluate.settings import EvaluateSettings, parse_slice
-from hone.rollout.dispatcher import seed_of
 from hone.rollout.episode import Episode, RolloutContext, retry_infrastructure_faults, run_episode
+from hone.rollout.groups import seed_of
 from hone.rollout.lock import RunLock
 from hone.rollout.store import Store
 from hone.tasks.settings import SelectSettings

@@ -84,7 +84,10 @@ async def open_engine(
     if isinstance(settings.engine, LocalEngineSettings):
         from hone.policy.local import LocalEngine  # imports torch
 
-        engine = LocalEngine(await asyncio.to_thread(lambda: policy.model), settings.engine)
+        # while rollouts go on during a training step, the engine needs weights that do not change under it
+        own = settings.rollout.max_staleness > 0
+        model = await asyncio.to_thread(policy.load_model if own else lambda: policy.model)
+        engine = LocalEngine(model, settings.engine)
         try:
             yield engine
         finally:
@@ -105,6 +108,7 @@ async def open_engine(
             say=say,
             gpus=engine_gpus(settings),
             sleeps=settings.placement.colocate,
+            partial=settings.rollout.partial,
         ) as fleet:
             yield fleet
 

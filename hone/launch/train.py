@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from itertools import islice
@@ -23,11 +22,15 @@ from hone.launch.sft import make_start_model, split_demonstrated
 from hone.launch.validate import make_validator, require_validation_tasks
 from hone.launch.weights import publisher
 from hone.policy.settings import OpenAIEngineSettings, ServerEngineSettings
-from hone.rollout.dispatcher import Dispatcher, RolloutProgress
+from hone.rollout.attempts import EpisodeRollouts, Rollouts
+from hone.rollout.groups import GroupCollector, RolloutProgress
 from hone.rollout.ledger import Ledger
 from hone.rollout.lock import RunLock
+from hone.rollout.order import TaskOrder
+from hone.rollout.pipeline import Pipeline
 from hone.rollout.rewards import is_masked, weigh
 from hone.rollout.store import Store
+from hone.rollout.window import Window
 from hone.tasks.sources import check_proven, load_splits
 from hone.train import checkpoint, loop
 from hone.train.loss import policy_objective
@@ -81,6 +84,7 @@ async def run_training(
     _require_trainable(settings)
     _require_tasks(settings, tasks, validation)
     settings = await asyncio.to_thread(place, settings, "train")
+    _require_own_devices(settings)
     await asyncio.to_thread(pin_policy, settings)
     policy = await asyncio.to_thread(load_policy, settings)
     with (
@@ -100,11 +104,16 @@ async def run_training(
             ) as context,
         ):
             store = Store(settings.run_dir / "rollouts")
-            dispatcher = Dispatcher(context, ledger, store, seed=settings.seed, progress=display.on_rollout)
+            pipeline = open_pipeline(
+                settings,
+                EpisodeRollouts(context, store, groups_per_step=settings.groups_per_step),
+                ledger,
+                tasks,
+                display.on_rollout,
+            )
 
             async def collect(step: int) -> list[Trajectory]:
-                chosen, spare = tasks_of_step(settings, tasks, step)
-                groups = await dispatcher.collect(step, step, chosen, spare)
+                groups = await pipeline.collect(step)
                 return [trajectory for group in groups for trajectory in group.trajectories]
 
             await loop.train(
@@ -113,10 +122,20 @@ async def run_training(
                     settings=settings.train,
                     trainer=trainer,
                     tokenizer=policy.tokenizer,
-                    publish=publisher(engine, policy, trainer.learner, settings.engine, settings.run_dir),
+                    publish=publisher(
+                        engine,
+                        policy,
+                        trainer.learner,
+                        settings.engine,
+                        settings.run_dir,
+                        partial=settings.rollout.partial,
+                    ),
                     ledger=ledger,
                     metrics=metrics,
                     collect=collect,
+                    collecting=pipeline.running,
+                    max_staleness=settings.rollout.max_staleness,
+                    busy=context.busy,
                     is_masked=lambda trajectory: is_masked(trajectory, settings.rollout),
                     on_step=display.on_step,
                     while_training=lambda: while_training(engine, settings),
@@ -204,23 +223,35 @@ class TrainingDisplay:
         self._stage.set_done(step + 1)
 
 
-def tasks_of_step(settings: RunSettings, tasks: Sequence[Task], step: int) -> tuple[list[Task], list[Task]]:
-    """Return the tasks of a step, one per group, and spare tasks to replace zero-variance groups.
-
-    Each epoch has its own random order. Deterministic in seed and step.
-    """
-    count = settings.groups_per_step
-    chosen = [_nth(settings.seed, tasks, position) for position in range(step * count, (step + 1) * count)]
-    others = [task for task in tasks if task not in chosen]
-    spare_count = min(len(others), count * settings.rollout.replace_constant_groups)
-    return chosen, random.Random(f"{settings.seed} spare {step}").sample(others, spare_count)
-
-
-def _nth(seed: int, tasks: Sequence[Task], position: int) -> Task:
-    epoch, index = divmod(position, len(tasks))
-    order = list(range(len(tasks)))
-    random.Random(f"{seed} epoch {epoch}").shuffle(order)
-    return tasks[order[index]]
+def open_pipeline(
+    settings: RunSettings,
+    rollouts: Rollouts,
+    ledger: Ledger,
+    tasks: Sequence[Task],
+    progress: Callable[[RolloutProgress], None] = lambda _: None,
+) -> Pipeline:
+    """Return the pipeline of a run that trains on `tasks`."""
+    order = TaskOrder(
+        tasks,
+        seed=settings.seed,
+        groups_per_step=settings.groups_per_step,
+        replacements=settings.rollout.replace_constant_groups,
+    )
+    groups = GroupCollector(
+        rollouts,
+        ledger,
+        order,
+        settings.rollout,
+        seed=settings.seed,
+        groups_per_step=settings.groups_per_step,
+        progress=progress,
+    )
+    window = Window(
+        groups_per_step=settings.groups_per_step,
+        max_staleness=settings.rollout.max_staleness,
+        steps=settings.train.steps,
+    )
+    return Pipeline(groups, window, group_size=settings.rollout.group_size)
 
 
 def _require_tasks(settings: RunSettings, tasks: Sequence[Task], validation: Sequence[Task]) -> None:
@@ -245,6 +276,16 @@ def _require_trainable(settings: RunSettings) -> None:
         raise ConfigError(
             "training needs the log-probabilities of the distribution that was sampled from: set "
             "sampling.top_p = 1, sampling.top_k = 0 and a temperature above 0"
+        )
+
+
+def _require_own_devices(settings: RunSettings) -> None:
+    """Raise ConfigError if the engine would have to sleep while rollouts go on."""
+    if settings.rollout.max_staleness and settings.placement.colocate:
+        raise ConfigError(
+            f"rollout.max_staleness = {settings.rollout.max_staleness} lets the engine work while the "
+            "trainer does, and they share GPUs: set placement.trainer and placement.engine to different ones, "
+            "or rollout.max_staleness = 0"
         )
 
 

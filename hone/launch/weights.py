@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -23,6 +24,9 @@ from hone.train.lora import load_adapters, publish_adapters, publish_saved_adapt
 from hone.train.publish import folder_fingerprint
 from hone.utils.concurrency import run_in_thread
 
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
 _TOLERANCE = {
     "float32": 1e-2,
     "bfloat16": 0.5,
@@ -31,21 +35,42 @@ Publish = Callable[[int], Awaitable[None]]
 
 
 def publisher(
-    engine: Engine, policy: Policy, learner: Learner, settings: EngineSettings, run_dir: Path
+    engine: Engine,
+    policy: Policy,
+    learner: Learner,
+    settings: EngineSettings,
+    run_dir: Path,
+    *,
+    partial: bool = False,
 ) -> Publish:
     """Return `publish(version)`, after which the engine samples from the learner's current weights.
 
-    Raises EngineError, PolicyError, TrainError.
+    `partial`: whether a local engine with weights of its own changes them within a reply; servers have their
+    own setting. Raises EngineError, PolicyError, TrainError.
     """
     shared = isinstance(learner, InProcessLearner)  # its model is the policy's
     alone = isinstance(settings, ServerEngineSettings) and settings.weight_sync == "adapter"
     folders = WeightFolders(run_dir / "weights", policy, learner, adapters_alone=alone, shared=shared)
-    return _publisher(engine, policy, learner, folders, settings)
+    return _publisher(engine, policy, learner, folders, settings, partial)
 
 
 def _publisher(
-    engine: Engine, policy: Policy, learner: Learner, folders: WeightFolders, settings: EngineSettings
+    engine: Engine,
+    policy: Policy,
+    learner: Learner,
+    folders: WeightFolders,
+    settings: EngineSettings,
+    partial: bool,
 ) -> Publish:
+    if isinstance(engine, LocalEngine) and engine.model is not policy.model:
+
+        async def publish_to_copy(version: int) -> None:
+            folder = await run_in_thread(folders.write, version)
+            written = await run_in_thread(load_model, folder, policy.settings.dtype)
+            await engine.load_weights(lambda: _copy_weights(written, engine.model), version, partial=partial)
+            await run_in_thread(folders.keep_only, folder)
+
+        return publish_to_copy
     if isinstance(engine, LocalEngine):
 
         async def publish_locally(version: int) -> None:
@@ -143,9 +168,12 @@ class WeightFolders:
 
 
 def _load_in_place(policy: Policy, folder: Path) -> None:
-    written = load_model(folder, policy.settings.dtype)
+    _copy_weights(load_model(folder, policy.settings.dtype), policy.model)
+
+
+def _copy_weights(source: PreTrainedModel, target: PreTrainedModel) -> None:
     with torch.no_grad():
-        for mine, theirs in zip(policy.model.parameters(), written.parameters(), strict=True):
+        for mine, theirs in zip(target.parameters(), source.parameters(), strict=True):
             mine.copy_(theirs)
 
 

@@ -55,13 +55,14 @@ class _Command:
 class LocalEngine:
     """Samples from `model` in evaluation mode, without a copy of its weights.
 
-    Around an optimiser step call `pause`, change the weights, `set_version`, `resume`; the model may be in
-    training mode while paused. The same prompt, weights and seed give the same reply, except for a draw
-    within the rounding error (about 1e-6) that the batch size causes in the logits.
+    Around an optimiser step on these weights call `pause`, `set_version`, `resume`; the model may be in
+    training mode while paused. `load_weights` gives new ones to an engine that has weights of its own. The
+    same prompt, weights and seed give the same reply, except for a draw within the rounding error (about
+    1e-6) that the batch size causes in the logits.
     """
 
     def __init__(self, model: PreTrainedModel, settings: LocalEngineSettings) -> None:
-        self._model = model.eval()
+        self.model = model.eval()
         self._settings = settings
         self._vocab_size: int = model.config.vocab_size
         self._batch = Batch(model, settings)
@@ -117,6 +118,26 @@ class LocalEngine:
         """
         await self._command(lambda: self._change_version(version))
 
+    async def load_weights(self, load: Callable[[], None], version: int, *, partial: bool) -> None:
+        """Call `load`, which changes the model's weights, between two steps; mark new tokens with `version`.
+
+        With `partial`, replies under way go on with the new weights; else they end first, and new requests
+        wait.
+        """
+
+        def change() -> None:
+            load()
+            self._change_version(version)
+
+        if partial:
+            await self._command(change)
+            return
+        await self.pause()
+        try:
+            await self._command(change)
+        finally:
+            await self.resume()
+
     async def pause(self) -> None:
         with self._wake:
             self._require_open()
@@ -126,7 +147,7 @@ class LocalEngine:
     async def resume(self) -> None:
         with self._wake:
             self._require_open()
-            self._model.eval()
+            self.model.eval()
             self._paused = False
             self._wake.notify()
 
@@ -198,7 +219,7 @@ class LocalEngine:
         return bool(self._closing or self._commands or self._running or can_admit)
 
     def _admit(self, candidates: list[tuple[DecodeRow, Future[Completion]]]) -> None:
-        if self._model.training:
+        if self.model.training:
             raise EngineError(
                 "the model is in training mode: pause the engine before training and resume it after"
             )

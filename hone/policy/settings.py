@@ -110,11 +110,6 @@ class ServerEngineSettings(RemoteEngineSettings):
     python: Annotated[Path | None, Mark.SAME_RESULTS] = None
     """Python interpreter that has vLLM or SGLang installed; default: the one that runs Hone."""
 
-    # Only the coming asynchronous pipeline has requests in flight during an update; training today has none.
-    in_flight_updates: bool = False
-    """Whether a weight update interrupts the replies under way, which then continue under the new weights,
-    each token with its version, instead of waiting for them to end."""
-
     weight_sync: Annotated[Literal["disk", "nccl", "adapter"], Mark.SAME_RESULTS] = "disk"
     """How new weights reach the servers: through a folder that all of them can read, or from GPU to GPU; a
     server that is replaced under `nccl` takes part again from the next update on. With `train.lora`, `disk`

@@ -25,6 +25,7 @@ from hone.grading.integrity import scan_trajectory
 from hone.outcomes import OUTCOME_RULES, Outcome
 from hone.policy.engine import ContextOverflow, EngineError
 from hone.policy.errors import PolicyError
+from hone.rollout.busy import BusyShares
 from hone.rollout.errors import RolloutError
 from hone.rollout.metering import Conversation, MeteredChat, MeteredSandbox, NoChat
 from hone.rollout.rewards import is_infrastructure_fault, reward_of
@@ -72,6 +73,7 @@ class RolloutContext:
     grading: GradingSettings = field(default_factory=GradingSettings)
     extract: Callable[..., Awaitable[str]] = extract_patch  # reads the patch in the agent's sandbox
     scorers: Scorers | None = None  # None: single turns are not scored
+    busy: BusyShares = field(default_factory=BusyShares)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -218,14 +220,14 @@ async def retry_infrastructure_faults(
 @asynccontextmanager
 async def _leased(episode: Episode, context: RolloutContext) -> AsyncGenerator[MeteredSandbox]:
     episode.timings["queue"] = time.monotonic() - episode.queued_at
-    with _timed(episode, "start"):
+    with _timed(episode, "start"), context.busy.sandbox.use():
         try:
             sandbox = await _start(episode, context)
         except SandboxError as error:
             raise _Ended(Outcome.SANDBOX_ERROR, error) from error
     episode.enforced_limits = sandbox.enforced
     try:
-        yield MeteredSandbox(sandbox, episode.timings)
+        yield MeteredSandbox(sandbox, episode.timings, context.busy.sandbox)
     finally:
         with _timed(episode, "close"):
             await _close(episode, sandbox)
@@ -256,7 +258,9 @@ async def _work(
     """Run the agent; return the limit that stopped it, or None when it submitted."""
     conversation = context.new_chat(episode.rollout_id, episode.seed) if context.new_chat else NoChat()
     time_limit = asyncio.timeout_at(deadline)
-    chat = MeteredChat(conversation, episode.timings, context.settings.reply_timeout_s, time_limit)
+    chat = MeteredChat(
+        conversation, episode.timings, context.settings.reply_timeout_s, time_limit, context.busy.engine
+    )
     episode.tree = conversation.tree
     episode.started_at = time.time()
     try:
@@ -340,7 +344,7 @@ async def _grade(episode: Episode, context: RolloutContext, limit: Outcome | Non
     if limit is not None and not OUTCOME_RULES[limit].graded:
         return limit
     try:
-        with _timed(episode, "grade"):
+        with _timed(episode, "grade"), context.busy.sandbox.use():
             async with asyncio.timeout(BACKSTOP_S):
                 verdict = await context.grader.grade(episode.task, episode.patch)
     except TimeoutError:

@@ -1,8 +1,8 @@
 """The ledger of a run: one SQLite row per rollout, from dispatch to disposition.
 
 Invariant: `dispatched == trained + masked + dropped(reason) + in_flight`, and each rollout is dispatched
-once, ends once and is disposed of once. Constraints and triggers in `schema.sql`
-enforce this on every code path.
+once, ends once and is disposed of once. A rollout belongs to the step that consumes it, and a step consumes a
+group whole. Constraints and triggers in `schema.sql` enforce this on every code path.
 
 Durability: WAL with synchronous=NORMAL. The operating system holds each transaction when it returns, so
 kill -9 loses nothing; a power cut may lose the last transactions, but never part of one. Only `commit_step`
@@ -25,7 +25,8 @@ from hone.outcomes import OUTCOME_RULES, Fault, Outcome
 from hone.rollout.errors import LedgerError
 from hone.rollout.lock import RunLock
 
-FORMAT = 1  # of the schema; SQLite's user_version
+FORMAT = 2  # of the schema; SQLite's user_version
+SET_ASIDE = "set_aside"  # reason for dropping the rollouts of a group whose task is set aside
 
 
 class Disposition(StrEnum):
@@ -57,9 +58,9 @@ class Entry:
     rollout_id: str
     group_id: str
     index: int  # in the group
+    position: int  # of the group in the order of tasks
     task_id: str
-    step: int
-    version: int
+    sampled_version: int  # weights in use at dispatch
     dispatched_at: float  # Unix time, s
     ended_at: float | None
     outcome: Outcome | None
@@ -67,7 +68,23 @@ class Entry:
     directory: str | None
     disposition: Disposition | None
     reason: str | None
-    trained_step: int | None
+    step: int | None  # the training step that consumed it
+
+    @property
+    def staleness(self) -> int | None:
+        """Steps between the weights that began it and the step that consumed it; None: not consumed."""
+        return None if self.step is None else self.step - self.sampled_version
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SetAside:
+    """A task that met only infrastructure faults, and is passed over for a while."""
+
+    task_id: str
+    group_id: str  # the group that it could not fill
+    until: int  # position from which it is tried again
+    reason: str
+    at: float  # Unix time, s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,14 +166,15 @@ class Ledger:
                 )
 
     def dispatch(
-        self, rollout_id: str, *, group_id: str, index: int, task_id: str, step: int, version: int
+        self, rollout_id: str, *, group_id: str, index: int, position: int, task_id: str, sampled_version: int
     ) -> None:
-        """Add a rollout. Raises LedgerError when its id is taken or its step is committed."""
+        """Add a rollout. Raises LedgerError when its id is taken or its group is consumed."""
         with self._transaction(f"dispatching {rollout_id}") as db:
             db.execute(
-                "INSERT INTO rollouts (rollout_id, group_id, place, task_id, step, version, dispatched_at) "
+                "INSERT INTO rollouts "
+                "(rollout_id, group_id, place, position, task_id, sampled_version, dispatched_at) "
                 "VALUES (?, ?, ?, ?, ?, ?, ?)",
-                (rollout_id, group_id, index, task_id, step, version, time.time()),
+                (rollout_id, group_id, index, position, task_id, sampled_version, time.time()),
             )
 
     def end(
@@ -184,23 +202,37 @@ class Ledger:
                 _dispose(db, rollout_id, dropped(reason or outcome.value), None)
 
     def drop(self, rollout_ids: Iterable[str], reason: str) -> None:
-        """Dispose of ended rollouts before their step is committed."""
+        """Dispose of ended rollouts that no step will consume."""
         with self._transaction("dropping rollouts") as db:
             for rollout_id in rollout_ids:
                 _dispose(db, rollout_id, dropped(reason), None)
 
-    def commit_step(self, step: int, disposals: Mapping[str, Disposal]) -> None:
-        """Commit a training step with the disposal of each of its rollouts, all or nothing.
+    def set_aside(
+        self, task_id: str, rollout_ids: Iterable[str], *, group_id: str, until: int, reason: str
+    ) -> None:
+        """Set a task aside and drop the ended rollouts of its group, all or nothing."""
+        with self._transaction(f"setting {task_id} aside") as db:
+            for rollout_id in rollout_ids:
+                _dispose(db, rollout_id, dropped(SET_ASIDE), None)
+            values = (task_id, group_id, until, reason, time.time())
+            db.execute("INSERT INTO set_aside VALUES (?, ?, ?, ?, ?)", values)
 
-        Raises LedgerError, and changes nothing, when a rollout of the step is missing or still running, when
-        a rollout is disposed of twice, or when the step is already committed.
+    def tasks_set_aside(self) -> list[SetAside]:
+        """Return every time that a task was set aside, in order."""
+        columns = SetAside.__dataclass_fields__
+        rows = self._query("SELECT * FROM set_aside ORDER BY rowid")
+        return [SetAside(**dict(zip(columns, row, strict=True))) for row in rows]
+
+    def commit_step(self, step: int, disposals: Mapping[str, Disposal]) -> None:
+        """Commit a training step with the disposal of each rollout that it consumed, all or nothing.
+
+        Raises LedgerError, and changes nothing, when a rollout of a consumed group is missing or still
+        running, when a rollout is disposed of twice, or when the step is already committed.
         """
         with self._transaction(f"committing step {step}", durable=True) as db:
             for rollout_id, disposal in disposals.items():
                 _dispose(db, rollout_id, disposal, step)
-            undisposed = db.execute(
-                "SELECT rollout_id FROM rollouts WHERE step <= ? AND disposition IS NULL LIMIT 3", (step,)
-            ).fetchall()
+            undisposed = db.execute(_OPEN_OF_CONSUMED.format("rollout_id") + " LIMIT 3").fetchall()
             if undisposed:
                 raise LedgerError(
                     f"committing step {step}: no disposal for {', '.join(row[0] for row in undisposed)}"
@@ -211,19 +243,17 @@ class Ledger:
     def rollback(self, step: int) -> None:
         """Undo every commit after `step` (-1: all), to resume from an older checkpoint.
 
-        The restored weights sampled the rollouts of step + 1, which are open for reuse. Later weights are
-        lost, so their rollouts are dropped as `rolled_back`.
+        Their rollouts are open for reuse. The weights after version step + 1 are lost, so what they sampled
+        is dropped as `rolled_back`.
         """
         with self._transaction(f"rolling back to step {step}", durable=True) as db:
             db.execute("DELETE FROM steps WHERE step > ?", (step,))
             db.execute(
-                "UPDATE rollouts SET disposition = NULL, reason = NULL, trained_step = NULL "
-                "WHERE trained_step > ?",
-                (step,),
+                "UPDATE rollouts SET disposition = NULL, reason = NULL, step = NULL WHERE step > ?", (step,)
             )
             db.execute(
                 "UPDATE rollouts SET disposition = 'dropped', reason = 'rolled_back' "
-                "WHERE step > ? AND disposition IS NULL AND outcome IS NOT NULL",
+                "WHERE sampled_version > ? AND disposition IS NULL AND outcome IS NOT NULL",
                 (step + 1,),
             )
 
@@ -234,7 +264,7 @@ class Ledger:
         return row[0]
 
     def entries(self, step: int | None = None) -> list[Entry]:
-        """Return the rows of one step, or all rows, in order of dispatch."""
+        """Return the rows that one step consumed, or all rows, in order of dispatch."""
         where, values = ("", ()) if step is None else ("WHERE step = ?", (step,))
         return [_entry(row) for row in self._query(f"SELECT * FROM rollouts {where} ORDER BY rowid", values)]  # noqa: S608 - constant text
 
@@ -305,7 +335,7 @@ def _require_format(database: sqlite3.Connection, path: Path) -> None:
 
 def _dispose(db: sqlite3.Connection, rollout_id: str, disposal: Disposal, step: int | None) -> None:
     cursor = db.execute(
-        "UPDATE rollouts SET disposition = ?, reason = ?, trained_step = ? WHERE rollout_id = ?",
+        "UPDATE rollouts SET disposition = ?, reason = ?, step = ? WHERE rollout_id = ?",
         (disposal.disposition.value, disposal.reason, step, rollout_id),
     )
     if cursor.rowcount == 0:
@@ -345,14 +375,15 @@ def _audit(db: sqlite3.Connection) -> tuple[Balance, list[str]]:
     return balance, faults
 
 
+_OPEN_OF_CONSUMED = (
+    "SELECT {} FROM rollouts WHERE disposition IS NULL AND EXISTS "
+    "(SELECT 1 FROM rollouts AS other WHERE other.group_id = rollouts.group_id AND other.step IS NOT NULL)"
+)
 _FAULTS = {
-    "rollouts were disposed of by a step that is not committed": (
-        "SELECT count(*) FROM rollouts "
-        "WHERE trained_step IS NOT NULL AND trained_step NOT IN (SELECT step FROM steps)"
+    "rollouts were consumed by a step that is not committed": (
+        "SELECT count(*) FROM rollouts WHERE step IS NOT NULL AND step NOT IN (SELECT step FROM steps)"
     ),
-    "rollouts of a committed step are open": (
-        "SELECT count(*) FROM rollouts WHERE disposition IS NULL AND step IN (SELECT step FROM steps)"
-    ),
+    "rollouts of a consumed group are open": _OPEN_OF_CONSUMED.format("count(*)"),
 }
 
 

@@ -15,6 +15,7 @@ from hone.policy.engine import EngineError
 from hone.policy.reply import CallKind, Chat, Reply, ToolSpec
 from hone.sandbox.contract import Command, ExecResult, Sandbox
 from hone.types import Call, Message, TokenTree
+from hone.utils.busy import BusyMeter
 
 
 class Conversation(Chat, Protocol):
@@ -65,13 +66,20 @@ class MeteredChat:
     """
 
     def __init__(
-        self, chat: Conversation, timings: dict[str, float], timeout_s: float, time_limit: asyncio.Timeout
+        self,
+        chat: Conversation,
+        timings: dict[str, float],
+        timeout_s: float,
+        time_limit: asyncio.Timeout,
+        busy: BusyMeter,
     ) -> None:
+        """`busy`: the engine's."""
         self.tree = chat.tree
         self._chat = chat
         self._timings = timings
         self._timeout_s = timeout_s
         self._time_limit = time_limit
+        self._busy = busy
         self._deadline = time_limit.when()
         self._awaited = 0  # running replies that pause the time limit
         self._since = 0.0  # when the first of them was requested, by time.monotonic()
@@ -92,7 +100,7 @@ class MeteredChat:
     ) -> Reply:
         reply_timeout = asyncio.timeout(self._timeout_s)
         try:
-            with self._clock_stopped():
+            with self._clock_stopped(), self._busy.use():
                 async with reply_timeout:
                     return await self._chat.reply(messages, tools=tools, purpose=purpose)
         except TimeoutError:
@@ -122,17 +130,20 @@ class MeteredChat:
 class MeteredSandbox(Sandbox):
     """Adds up the seconds of the agent's commands and records whether it ran any."""
 
-    def __init__(self, sandbox: Sandbox, timings: dict[str, float]) -> None:
+    def __init__(self, sandbox: Sandbox, timings: dict[str, float], busy: BusyMeter) -> None:
+        """`busy`: that of all sandboxes."""
         self.id, self.spec, self.enforced = sandbox.id, sandbox.spec, sandbox.enforced
         self.used = False
         self.inner = sandbox
         self._timings = timings
+        self._busy = busy
 
     async def _exec(self, command: Command) -> ExecResult:
         self.used = True
         started = time.monotonic()
         try:
-            return await self.inner._exec(command)
+            with self._busy.use():
+                return await self.inner._exec(command)
         finally:
             self._timings["exec"] = self._timings.get("exec", 0.0) + time.monotonic() - started
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 from typing import Annotated
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from hone.outcomes import OUTCOME_RULES, Fault, Outcome, Trained
 from hone.settings import Mark, Settings
@@ -22,6 +22,15 @@ class RolloutSettings(Settings):
     concurrent_episodes: Annotated[int, Mark.SAME_RESULTS] = Field(default=16, ge=1)
     """Rollouts that run at the same time; each holds one sandbox, the agent's or the grader's."""
 
+    max_staleness: int = Field(default=0, ge=0, le=64)
+    """Training steps by which the weights that began a rollout may be older than those it trains. 0: a step
+    waits for all its rollouts, and the engine for the step. Above: rollouts go on while the trainer works,
+    and up to `max_staleness + 1` batches of groups are under way."""
+
+    partial: bool = True
+    """Whether a weight update cuts the replies under way, which then go on under the new weights, each token
+    with its version, instead of waiting for them to end; with `max_staleness` above 0."""
+
     time_limit_s: float = Field(default=600.0, gt=0)
     """Seconds that an agent may work, counted from the lease of its sandbox. Waiting for a sandbox does not
     count; a reply that has begun is completed."""
@@ -30,7 +39,15 @@ class RolloutSettings(Settings):
     """Seconds the engine may take for one reply before it counts as an infrastructure fault."""
 
     attempts: Annotated[int, Mark.SAME_RESULTS] = Field(default=3, ge=1)
-    """Attempts at one rollout of a group before its infrastructure faults stop the step."""
+    """Attempts at one rollout before its infrastructure faults set its task aside, for an epoch at first; the
+    group is filled by another task."""
+
+    fault_budget: Annotated[float, Mark.SAME_RESULTS] = Field(default=0.5, ge=0, le=1)
+    """Share of the last 16 groups whose tasks may be set aside; more stop the run. 0: the first one does."""
+
+    curriculum_visits: int | None = Field(default=None, ge=1)
+    """Visits in a row without a signal (all rewards of the group equal) after which three of four further
+    visits of the task go to another one; default: every task is visited as often."""
 
     retry_delay_s: Annotated[float, Mark.SAME_RESULTS] = Field(default=1.0, ge=0)
     """Seconds before a rollout is retried after an infrastructure fault; doubles with each further fault."""
@@ -47,6 +64,15 @@ class RolloutSettings(Settings):
     def retry_delays(self) -> Iterator[float]:
         """Yield the seconds to wait after each infrastructure fault of one rollout."""
         return backoff_delays(self.retry_delay_s, max_s=math.inf)
+
+    @model_validator(mode="after")
+    def _partial_needs_staleness(self) -> RolloutSettings:
+        if self.max_staleness == 0 and "partial" in self.model_fields_set:
+            raise ValueError(
+                "partial has no effect with max_staleness = 0, as no reply is under way during an update: "
+                "remove it, or raise max_staleness"
+            )
+        return self
 
     @field_validator("rewards")
     @classmethod

@@ -2,21 +2,24 @@
 
     collect -> advantages -> samples -> train -> new version -> metrics -> checkpoint -> ledger
 
-The next step begins while the checkpoint is written, and the ledger commits the step once it is complete.
-After `commit_step(k)`, step k is durable; `resume` reconciles checkpoint and ledger after a crash between
-their writes. Step k trains on tokens of weight version k and makes version k + 1.
+Rollouts go on in the background while a step trains, as far as `max_staleness` allows. The next step begins
+while the checkpoint is written, and the ledger commits the step once it is complete. After `commit_step(k)`,
+step k is durable; `resume` reconciles checkpoint and ledger after a crash between their writes. Step k trains
+on tokens of weight versions k - max_staleness to k and makes version k + 1.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
+from hone.rollout.busy import BusyShares
 from hone.rollout.ledger import MASKED, TRAINED, Disposal, Disposition, Ledger, dropped
 from hone.rollout.rewards import solved, summary
 from hone.rollout.store import Store
@@ -42,8 +45,9 @@ log = logging.getLogger(__name__)
 class TrainRun:
     """Components and settings of a run.
 
-    `collect(step)` returns every rollout of the step that was not dropped. After `publish(version)` returns,
-    the engine samples from the trainer's current weights and marks the tokens with `version`.
+    `collect(step)`, inside of `collecting`, returns the rollouts that the step consumes. After
+    `publish(version)` returns, the engine samples from the trainer's current weights and marks the tokens
+    with `version`.
     """
 
     run_dir: Path
@@ -55,6 +59,11 @@ class TrainRun:
     metrics: MetricsWriter
     collect: Callable[[int], Awaitable[Sequence[Trajectory]]]
     is_masked: Callable[[Trajectory], bool]
+    collecting: Callable[[int], AbstractAsyncContextManager[None]] = lambda step: (
+        nullcontext()
+    )  # from `step` on
+    max_staleness: int = 0  # see `RolloutSettings`
+    busy: BusyShares = field(default_factory=BusyShares)
     on_step: Callable[[int, Mapping[str, float]], None] = lambda step, metrics: None
     while_training: Callable[[], AbstractAsyncContextManager[None]] = nullcontext  # around each training step
     warn: Callable[[str], None] = log.warning
@@ -82,15 +91,22 @@ async def _train(run: TrainRun) -> None:
     start = await resume(run)
     idle = idle_steps_before(run.run_dir, start)
     directory = checkpoints(run.run_dir)
-    async with CheckpointWriter(directory, run.trainer, run.tokenizer, run.settings.checkpoint) as writer:
+    async with (
+        CheckpointWriter(directory, run.trainer, run.tokenizer, run.settings.checkpoint) as writer,
+        run.collecting(start),
+    ):
         await validate(run, writer, start)
         for step in range(start, run.settings.steps):
+            waited = time.monotonic()
             trajectories = await run.collect(step)
+            waited = time.monotonic() - waited
             advantages, samples = to_samples(trajectories, run.settings, run.is_masked)
-            require_on_policy(samples, step)
+            metrics = describe(trajectories, advantages, samples) | staleness(samples, step)
+            require_fresh(samples, step, run.max_staleness)
             async with run.while_training():
-                trained = await train_step(run.trainer, samples)
-            metrics = describe(trajectories, advantages, samples) | trained
+                with run.busy.trainer.use():
+                    metrics |= await train_step(run.trainer, samples)
+            metrics |= {"wait_s": waited, **run.busy.shares()}
             metrics |= count_idle(metrics, idle)
             idle = int(metrics["idle_steps"])
             await run.publish(step + 1)
@@ -175,16 +191,34 @@ async def train_step(trainer: Trainer, samples: Sequence[Sample]) -> dict[str, f
         raise
 
 
-def require_on_policy(samples: Sequence[Sample], step: int) -> None:
-    """Raise StaleSample unless weight version `step` sampled every trained token."""
+def require_fresh(samples: Sequence[Sample], step: int, max_staleness: int) -> None:
+    """Raise StaleSample unless versions `step - max_staleness` to `step` sampled every trained token."""
     for sample in samples:
-        versions = sample.version[sample.weight > 0]
-        oldest, newest = int(versions.min()), int(versions.max())
-        if (oldest, newest) != (step, step):
+        oldest, newest = _versions(sample)
+        if oldest < step - max_staleness or newest > step:
+            allowed = (
+                f"rollout.max_staleness is {max_staleness}" if max_staleness else "training is on-policy"
+            )
             raise StaleSample(
                 f"rollout {sample.rollout_id} holds tokens of weight versions {oldest} to {newest} at step "
-                f"{step}, and training is on-policy: check why the engine did not load the new weights"
+                f"{step}, and {allowed}: check why the engine did not load the new weights"
             )
+
+
+def staleness(samples: Sequence[Sample], step: int) -> dict[str, float]:
+    """Return mean and maximum, over rollouts, of the steps between a rollout's oldest token and `step`."""
+    oldest: dict[str, int] = {}
+    for sample in samples:
+        version = _versions(sample)[0]
+        oldest[sample.rollout_id] = min(version, oldest.get(sample.rollout_id, version))
+    ages = [step - version for version in oldest.values()] or [0]
+    return {"staleness/mean": sum(ages) / len(ages), "staleness/max": max(ages)}
+
+
+def _versions(sample: Sample) -> tuple[int, int]:
+    """Return the oldest and the newest weight version that sampled a trained token."""
+    versions = sample.version[sample.weight > 0]
+    return int(versions.min()), int(versions.max())
 
 
 def dispose(advantages: Advantages, samples: Sequence[Sample]) -> dict[str, Disposal]:
@@ -223,7 +257,7 @@ def recorded_steps(ledger: Ledger, store: Store) -> Iterator[list[Trajectory]]:
     Raises StoreError when a rollout cannot be read.
     """
     for step in range(0 if ledger.last_step is None else ledger.last_step + 1):
-        entries = [entry for entry in ledger.entries() if entry.trained_step == step]
+        entries = ledger.entries(step)
         yield [store.load(entry.directory or "") for entry in entries]
 
 

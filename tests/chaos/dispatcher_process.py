@@ -11,11 +11,11 @@ from pathlib import Path
 
 from hone.agents import AgentRun
 from hone.policy.reply import Chat
-from hone.rollout.dispatcher import Dispatcher
 from hone.rollout.ledger import TRAINED, Ledger
 from hone.rollout.store import Store
 from hone.sandbox import Sandbox
 from hone.types import Task
+from tests.rollout.collecting import Collector
 from tests.rollout.real import gold, open_context, script, tasks
 
 
@@ -34,8 +34,8 @@ class Worker:
 async def main(root: Path, hang_after: int) -> None:
     async with open_context(root, Worker(hang_after), concurrent_episodes=3) as context:
         with Ledger.open(root / "run") as ledger:
-            dispatcher = Dispatcher(context, ledger, Store(root / "run" / "rollouts"), seed=0)
-            groups = await dispatcher.collect(0, 0, tasks(3))
+            collector = Collector(context, ledger, Store(root / "run" / "rollouts"))
+            groups = await collector.collect(0, tasks(3))
             ledger.commit_step(0, {t.rollout_id: TRAINED for g in groups for t in g.trajectories})
 
 

@@ -15,13 +15,13 @@ from hone.agents.blackbox import load_program
 from hone.outcomes import OUTCOME_RULES, Fault
 from hone.policy.engine import Completion, EngineError, Sampling
 from hone.policy.gateway import SessionLimits
-from hone.rollout.dispatcher import Dispatcher
 from hone.rollout.ledger import TRAINED, Ledger
 from hone.rollout.store import Store
 from hone.train.samples import tree_samples
 from tests.agents.blackbox.world import ScriptedEngine, call, open_world
 from tests.chaos.leftovers import processes
 from tests.grading.example import make_task
+from tests.rollout.collecting import Collector
 
 pytestmark = [pytest.mark.sandbox, pytest.mark.full]
 GROUPS, SIZE, AT_ONCE = 25, 8, 32
@@ -95,8 +95,8 @@ def test_every_rollout_of_a_bad_night_is_accounted_for(tmp_path: Path) -> None:
             time_limit_s=DEADLINE_S,
             reply_timeout_s=REPLY_S,
         ) as world:
-            dispatcher = Dispatcher(world.context, ledger, store, seed=1)
-            groups = await dispatcher.collect(0, engine.version, tasks)
+            assert engine.version == 0
+            groups = await Collector(world.context, ledger, store, seed=1).collect(0, tasks)
             assert world.gateway.sessions == []
         assert [len(group.trajectories) for group in groups] == [SIZE] * GROUPS
         for trajectory in (t for group in groups for t in group.trajectories):

@@ -22,7 +22,12 @@ def make_run(folder: Path) -> Path:
 
         def roll(rollout_id: str, step: int, index: int, outcome: Outcome) -> None:
             ledger.dispatch(
-                rollout_id, group_id=f"g{step}", index=index, task_id="train-0007", step=step, version=step
+                rollout_id,
+                group_id=f"g{step}",
+                index=index,
+                position=step,
+                task_id="train-0007",
+                sampled_version=step,
             )
             if outcome is Outcome.SANDBOX_ERROR:
                 ledger.end(rollout_id, outcome)
@@ -39,7 +44,7 @@ def make_run(folder: Path) -> Path:
         roll("r11", 1, 1, Outcome.RESOLVED)
         roll("flat", 1, 2, Outcome.UNRESOLVED)
         ledger.commit_step(1, {"r10": TRAINED, "r11": TRAINED, "flat": dropped("no_tokens")})
-        ledger.dispatch("r20", group_id="g2", index=0, task_id="train-0007", step=2, version=2)
+        ledger.dispatch("r20", group_id="g2", index=0, position=2, task_id="train-0007", sampled_version=2)
     records = [
         {"kind": "train", "step": step, "loss": 0.5, "resolve_rate": 0.5 + step / 2} for step in range(2)
     ]

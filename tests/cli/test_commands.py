@@ -143,6 +143,9 @@ def test_run_counts_as_json(hone: Hone, run_dir: Path):
         "dropped": {"sandbox_error": 1, "no_tokens": 1},
         "in_flight": 1,
         "steps": 2,
+        "staleness": {"0": 5},
+        "set_aside": {},
+        "busy": {},
     }
 
 

@@ -12,7 +12,6 @@ from hone.grading import GraderError
 from hone.outcomes import Outcome
 from hone.policy.engine import EngineError
 from hone.policy.reply import Chat
-from hone.rollout.dispatcher import Dispatcher
 from hone.rollout.episode import RolloutContext
 from hone.rollout.errors import StoreError
 from hone.rollout.ledger import Ledger
@@ -21,6 +20,7 @@ from hone.rollout.store import Store
 from hone.sandbox import Health, ProviderUnavailable, Sandbox, SandboxSpec
 from hone.sandbox.contract import Command
 from hone.types import Task, Verdict
+from tests.rollout.collecting import Collector
 
 
 class MemorySandbox(Sandbox):
@@ -106,5 +106,5 @@ class World:
             extract=self.extract,
         )
 
-    def dispatcher(self, root: Path, ledger: Ledger, **options: Any) -> Dispatcher:
-        return Dispatcher(self.context(root, **options), ledger, Store(root / "rollouts"), seed=0)
+    def collector(self, root: Path, ledger: Ledger, **options: Any) -> Collector:
+        return Collector(self.context(root, **options), ledger, Store(root / "rollouts"))

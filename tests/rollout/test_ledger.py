@@ -25,7 +25,9 @@ INFRASTRUCTURE = {o for o, rule in OUTCOME_RULES.items() if rule.fault is Fault.
 
 
 def dispatch(ledger: Ledger, rollout_id: str, step: int = 0) -> None:
-    ledger.dispatch(rollout_id, group_id=f"g{step}", index=0, task_id="t", step=step, version=step)
+    ledger.dispatch(
+        rollout_id, group_id=f"g{step}", index=0, position=step, task_id="t", sampled_version=step
+    )
 
 
 def end(ledger: Ledger, rollout_id: str, outcome: Outcome = Outcome.RESOLVED) -> None:
@@ -95,8 +97,35 @@ def test_step_commit_is_all_or_nothing(tmp_path: Path):
         ledger.commit_step(0, {"a": TRAINED, "b": TRAINED})
         with pytest.raises(LedgerError):
             ledger.commit_step(0, {})
-        with pytest.raises(LedgerError, match="already committed"):
+        with pytest.raises(LedgerError, match="consumed its group"):
             dispatch(ledger, "late", step=0)
+
+
+def test_step_may_consume_groups_of_older_weights_and_leave_others_open(tmp_path: Path):
+    with Ledger.open(tmp_path) as ledger:
+        for version in range(3):
+            dispatch(ledger, f"r{version}", version)
+            end(ledger, f"r{version}")
+        ledger.commit_step(1, {"r0": TRAINED})
+        with pytest.raises(LedgerError, match="sampled_version <= step"):
+            ledger.commit_step(0, {"r2": TRAINED})  # sampled by weights that step 0 did not have
+        (consumed,) = ledger.entries(1)
+        assert (consumed.rollout_id, consumed.staleness) == ("r0", 1)
+        assert [entry.staleness for entry in ledger.entries()] == [1, None, None]
+        assert ledger.balance().in_flight == 2
+
+
+def test_task_is_set_aside_with_the_rollouts_of_its_group(tmp_path: Path):
+    with Ledger.open(tmp_path) as ledger:
+        dispatch(ledger, "r")
+        end(ledger, "r")
+        ledger.set_aside("t", ["r"], group_id="g0", until=12, reason="no such image")
+        (aside,) = ledger.tasks_set_aside()
+        assert (aside.task_id, aside.group_id, aside.until, aside.reason) == ("t", "g0", 12, "no such image")
+        assert ledger.balance().dropped == {"set_aside": 1}
+        with pytest.raises(LedgerError):
+            ledger.set_aside("other", ["unknown"], group_id="g1", until=12, reason="")
+        assert len(ledger.tasks_set_aside()) == 1
 
 
 def test_recovery_cancels_running_and_keeps_finished_rollouts(tmp_path: Path):
@@ -106,7 +135,7 @@ def test_recovery_cancels_running_and_keeps_finished_rollouts(tmp_path: Path):
     end(ledger, "finished")
     ledger.close()
     with Ledger.open(tmp_path) as ledger:
-        finished, running = ledger.entries(0)
+        finished, running = ledger.entries()
         assert (finished.outcome, finished.disposition) == (Outcome.RESOLVED, None)
         assert (running.outcome, running.disposition) == (Outcome.CANCELLED, Disposition.DROPPED)
         assert running.reason == "interrupted"
@@ -119,7 +148,7 @@ def test_kill_minus_9_loses_no_row(tmp_path: Path):
         "from hone.rollout.ledger import Ledger\n"
         "ledger = Ledger.open(Path(sys.argv[1]))\n"
         "for i in range(50):\n"
-        "    ledger.dispatch(f'r{i}', group_id='g', index=i, task_id='t', step=0, version=0)\n"
+        "    ledger.dispatch(f'r{i}', group_id='g', index=i, position=0, task_id='t', sampled_version=0)\n"
         "os.kill(os.getpid(), signal.SIGKILL)"
     )
     assert subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=False).returncode == -9
@@ -218,20 +247,25 @@ def test_surplus_row_unbalances_the_ledger(tmp_path: Path):
         ledger.balance()
 
 
+_OPEN = "1 rollouts of a consumed group are open"
+_EARLY = "1 rollouts were consumed by a step that is not committed"
+
+
 @pytest.mark.parametrize(
     ("damage", "fault"),
     [
-        ("INSERT INTO steps VALUES (0, 0.0)", "1 rollouts of a committed step are open"),
         (
-            "UPDATE rollouts SET disposition = 'trained', trained_step = 0",
-            "1 rollouts were disposed of by a step that is not committed",
+            "UPDATE rollouts SET disposition = 'trained', step = 0 WHERE rollout_id = 'r'",
+            f"{_EARLY}; {_OPEN}",
         ),
+        ("UPDATE rollouts SET disposition = 'trained', step = 0", f"2{_EARLY[1:]}"),
     ],
 )
 def test_row_that_contradicts_the_steps_unbalances_the_ledger(tmp_path: Path, damage: str, fault: str):
     with Ledger.open(tmp_path) as ledger:
-        dispatch(ledger, "r")
-        end(ledger, "r")
+        for name in ("r", "other"):
+            dispatch(ledger, name)
+            end(ledger, name)
     database = sqlite3.connect(tmp_path / "ledger.sqlite")
     database.execute(damage)
     database.commit()
@@ -240,14 +274,15 @@ def test_row_that_contradicts_the_steps_unbalances_the_ledger(tmp_path: Path, da
         ledger.balance()
 
 
-def test_commit_refuses_open_rollouts_of_earlier_steps(tmp_path: Path):
+def test_commit_refuses_a_part_of_a_group(tmp_path: Path):
     with Ledger.open(tmp_path) as ledger:
-        dispatch(ledger, "early", step=0)
-        end(ledger, "early")
-        dispatch(ledger, "late", step=1)
-        end(ledger, "late")
-        with pytest.raises(LedgerError, match="early"):
-            ledger.commit_step(1, {"late": TRAINED})
+        for name in ("one", "running"):
+            dispatch(ledger, name)
+        end(ledger, "one")
+        with pytest.raises(LedgerError, match="no disposal for running"):
+            ledger.commit_step(0, {"one": TRAINED})
+        end(ledger, "running")
+        ledger.commit_step(0, {"one": TRAINED, "running": MASKED})
 
 
 def test_only_commits_and_rollbacks_flush_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -279,7 +314,7 @@ class LedgerMachine(RuleBasedStateMachine):
         self.directory = tempfile.TemporaryDirectory(dir=MEMORY)
         self.ledger = Ledger.open(Path(self.directory.name))
         self.step = 0  # the step being collected
-        self.known: dict[str, tuple[str, int]] = {}  # id -> (state, step of dispatch)
+        self.known: dict[str, tuple[str, int]] = {}  # id -> (state, version at dispatch)
 
     def teardown(self) -> None:
         self.ledger.close()
@@ -289,7 +324,7 @@ class LedgerMachine(RuleBasedStateMachine):
     def dispatch(self) -> str:
         rollout_id = f"r{len(self.known)}"
         self.ledger.dispatch(
-            rollout_id, group_id="g", index=0, task_id="t", step=self.step, version=self.step
+            rollout_id, group_id=rollout_id, index=0, position=0, task_id="t", sampled_version=self.step
         )
         self.known[rollout_id] = ("running", self.step)
         return rollout_id
@@ -323,14 +358,11 @@ class LedgerMachine(RuleBasedStateMachine):
 
     @rule(data=st.data())
     def commit(self, data: st.DataObject) -> None:
-        open_ = [i for i, (state, _) in self.known.items() if state == "ended"]
+        ended = [i for i, (state, _) in self.known.items() if state == "ended"]
+        open_ = [i for i in ended if data.draw(st.booleans(), label=f"{i} is consumed")]
         ways = {"trained": TRAINED, "masked": MASKED, "no_tokens": dropped("no_tokens")}
         chosen = {i: data.draw(st.sampled_from(sorted(ways)), label=i) for i in open_}
         disposals = {i: ways[way] for i, way in chosen.items()}
-        if any(state == "running" for state, _ in self.known.values()):
-            with pytest.raises(LedgerError):
-                self.ledger.commit_step(self.step, disposals)
-            return
         self.ledger.commit_step(self.step, disposals)
         for i, way in chosen.items():
             self.known[i] = (f"{way}@{self.step}", self.known[i][1])

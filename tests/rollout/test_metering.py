@@ -12,6 +12,7 @@ from hone.policy.engine import EngineError
 from hone.policy.reply import CallKind, Reply
 from hone.rollout.metering import MeteredChat, MeteredSandbox
 from hone.types import Call, Message, TokenTree
+from hone.utils.busy import BusyMeter
 from tests.environment.scripted import ScriptedSandbox, ended
 from tests.virtual_time import run
 
@@ -54,7 +55,7 @@ def test_time_limit_is_paused_until_the_last_concurrent_reply() -> None:
         slow, timings = Slow(), {}
         deadline = asyncio.get_running_loop().time() + FAR
         async with asyncio.timeout_at(deadline) as limit:
-            chat = MeteredChat(slow, timings, FAR, limit)
+            chat = MeteredChat(slow, timings, FAR, limit, BusyMeter())
             one, two = await start_reply(chat, slow, "one"), await start_reply(chat, slow, "two")
             assert limit.when() is None
             slow.waiting["two"].set_result(None)
@@ -80,7 +81,7 @@ def test_reply_requested_after_the_limit_does_not_pause_it() -> None:
         later: list[asyncio.Task[Reply]] = []
         with pytest.raises(TimeoutError):  # noqa: PT012
             async with asyncio.timeout_at(asyncio.get_running_loop().time() + FAR) as limit:
-                chat = MeteredChat(slow, {}, 10 * FAR, limit)
+                chat = MeteredChat(slow, {}, 10 * FAR, limit, BusyMeter())
                 one = await start_reply(chat, slow, "one")
                 await asyncio.sleep(FAR)  # the limit passes while the first is awaited
                 later.append(await start_reply(chat, slow, "two"))
@@ -98,7 +99,7 @@ def test_silent_engine_is_engine_error_with_concurrent_replies() -> None:
     async def scenario() -> None:
         slow = Slow()
         async with asyncio.timeout_at(asyncio.get_running_loop().time() + FAR) as limit:
-            chat = MeteredChat(slow, {}, 0.05, limit)
+            chat = MeteredChat(slow, {}, 0.05, limit, BusyMeter())
             one = await start_reply(chat, slow, "one")
             slow.waiting["two"] = asyncio.get_running_loop().create_future()
             slow.waiting["two"].set_result(None)  # in advance: no stall makes this one late, too
@@ -112,7 +113,7 @@ def test_silent_engine_is_engine_error_with_concurrent_replies() -> None:
 def test_seconds_of_commands_are_added_up() -> None:
     async def scenario() -> None:
         timings: dict[str, float] = {}
-        sandbox = MeteredSandbox(ScriptedSandbox(lambda command: ended()), timings)
+        sandbox = MeteredSandbox(ScriptedSandbox(lambda command: ended()), timings, BusyMeter())
         started = time.monotonic()
         await sandbox.exec("true")
         first = timings["exec"]

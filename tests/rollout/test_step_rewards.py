@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from hone.grading.progress import shaping
 from hone.grading.settings import JudgeSettings, ProgressSettings
 from hone.outcomes import Outcome
-from hone.rollout.dispatcher import Group
 from hone.rollout.errors import RolloutError
+from hone.rollout.groups import Group
 from hone.rollout.rewards import final_score, summary, weigh
 from hone.rollout.store import Store
 from hone.types import (

@@ -105,19 +105,19 @@ class HostileWorld(World):
 
 
 class HostileRun(ToyRun):
-    """A toy run whose rollouts come from the dispatcher."""
+    """A toy run whose rollouts come from the pipeline."""
 
     def __init__(self, root: Path, case: str) -> None:
         super().__init__(root / "run", settings_of(1))
         context = HostileWorld(root, case)
-        self.dispatcher = context.dispatcher(root, self.ledger, group_size=GROUP_SIZE, new_chat=self.new_chat)
+        self.collector = context.collector(root, self.ledger, group_size=GROUP_SIZE, new_chat=self.new_chat)
 
     def new_chat(self, rollout_id: str, seed: int) -> ToyChat:
         (tree,) = self.say([[seed % 4 + 1, 2, 3]])
         return ToyChat(tree)
 
     async def collect(self, step: int) -> Sequence[Trajectory]:
-        groups = await self.dispatcher.collect(step, step, tasks(GROUPS))
+        groups = await self.collector.collect(step, tasks(GROUPS))
         return [trajectory for group in groups for trajectory in group.trajectories]
 
 

@@ -24,7 +24,7 @@ from hone.train.loop import (
     dispose,
     recorded_steps,
     replay,
-    require_on_policy,
+    require_fresh,
     to_samples,
     train,
 )
@@ -193,10 +193,10 @@ def test_single_token_of_other_weights_is_refused(version: int) -> None:
     samples = [replace(s, version=at) for s in samples]
     assert credit.groups == 1
     if version == 5:
-        require_on_policy(samples, 5)
+        require_fresh(samples, 5, 0)
     else:
         with pytest.raises(StaleSample):
-            require_on_policy(samples, 5)
+            require_fresh(samples, 5, 0)
 
 
 def test_rollout_without_sampled_tokens_is_dropped() -> None:

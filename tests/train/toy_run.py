@@ -76,9 +76,9 @@ class ToyRun:
         self.version = version
 
     async def collect(self, step: int) -> Sequence[Trajectory]:
-        open_ones = [e.rollout_id for e in self.ledger.entries(step) if e.disposition is None]
-        self.ledger.drop(open_ones, "superseded")
-        attempt = len(self.ledger.entries(step)) // 17
+        own = [e for e in self.ledger.entries() if e.rollout_id.startswith(f"s{step}-")]
+        self.ledger.drop([e.rollout_id for e in own if e.disposition is None], "superseded")
+        attempt = len(own) // 17
         torch.manual_seed(step)
         trees = self.say([[index % 4 + 1, 2, 3] for index in range(16)])
         batch = [self.attempt(step, i, attempt, tree) for i, tree in enumerate([*trees, None])]
@@ -89,7 +89,12 @@ class ToyRun:
         """Sixteen rollouts in four groups, some at a limit; the seventeenth has no tree and meets a fault."""
         rollout_id, group_id = f"s{step}-{index:02}-{attempt}", f"s{step}g{index % 4}"
         self.ledger.dispatch(
-            rollout_id, group_id=group_id, index=index // 4, task_id="t", step=step, version=self.version
+            rollout_id,
+            group_id=group_id,
+            index=index // 4,
+            position=4 * step + index % 4,
+            task_id="t",
+            sampled_version=self.version,
         )
         if tree is None:
             self.ledger.end(rollout_id, Outcome.SANDBOX_ERROR)

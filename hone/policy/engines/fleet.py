@@ -70,6 +70,7 @@ class Fleet:
 
     def __init__(self, spec: FleetSpec) -> None:
         self._settings = spec.settings
+        self._partial = spec.partial
         self._vocabulary = spec.vocabulary
         self._replicas = [Replica(process, spec) for process in spec.processes]
         self._session_replicas: OrderedDict[str, Replica] = OrderedDict()
@@ -166,7 +167,7 @@ class Fleet:
     async def load_weights(self, folder: Path, version: int, proof: Proof | None = None) -> None:
         """Load the Hugging Face model in `folder` into every server, as `version`.
 
-        Requests in flight finish first or, with `in_flight_updates`, are interrupted and continued. The
+        Requests in flight finish first or, with `FleetSpec.partial`, are interrupted and continued. The
         supervisor restarts a server that fails to load the weights, so `folder` must exist until the next
         call returns. Raises WeightMismatch when a server then computes with other weights than those of
         `proof`, and EngineError when no server loads them.
@@ -195,8 +196,7 @@ class Fleet:
             self._mismatch = None
             self._pauses += 1
             try:
-                interrupt = self._settings.in_flight_updates
-                await (self._abort_in_flight() if interrupt else self._wait_until_idle())
+                await (self._abort_in_flight() if self._partial else self._wait_until_idle())
                 self._updating_weights = True
                 replicas = [replica for replica in self._replicas if replica.healthy]
                 failed = await change(replicas)

@@ -34,11 +34,13 @@ async def open_servers(
     say: Callable[[str], None] = lambda _: None,
     gpus: Sequence[tuple[int, ...]] = (),
     sleeps: bool = False,
+    partial: bool = False,
 ) -> AsyncGenerator[Fleet]:
     """Open the servers of `settings` as one engine; servers of this run serve `model` and log to `logs`.
 
     `say` receives progress messages during the start. `gpus` are those of each server that the run starts;
-    (): all servers may use all of them. With `sleeps`, `Fleet.asleep` works. Raises PolicyError, EngineError.
+    (): all servers may use all of them. With `sleeps`, `Fleet.asleep` works. `partial`: see
+    `FleetSpec`. Raises PolicyError, EngineError.
     """
     key = read_api_key(settings)
     async with new_session() as session:
@@ -48,6 +50,7 @@ async def open_servers(
             tokenizer=tokenizer,
             vocabulary=_vocabulary(model.path, tokenizer),
             settings=settings,
+            partial=partial,
         )
         async with open_fleet(servers) as fleet:
             yield fleet

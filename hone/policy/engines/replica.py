@@ -78,6 +78,7 @@ class FleetSpec:
     tokenizer: PreTrainedTokenizerBase  # the policy's; the servers must have the same
     vocabulary: int  # rows of the embedding; a larger token id crashes some servers
     settings: ServerEngineSettings
+    partial: bool = False  # whether a weight update interrupts replies, which then go on with the new weights
 
 
 class Replica:

@@ -32,6 +32,7 @@ async def fleet_over(
     toys: Sequence[SglangServer],
     tokenizer: Any,
     client: Callable[[Http], EngineClient] = Sglang,
+    partial: bool = False,
     **settings: Any,
 ) -> AsyncGenerator[Fleet]:
     """Open a fleet of running servers."""
@@ -44,6 +45,7 @@ async def fleet_over(
             tokenizer=tokenizer,
             vocabulary=len(tokenizer),
             settings=ServerEngineSettings(kind="sglang", urls=urls, **wanted),
+            partial=partial,
         )
         async with open_fleet(spec) as fleet:
             yield fleet

@@ -134,7 +134,7 @@ def test_chunk_aborted_at_its_end_is_complete(tokens: list[int], finish: Finish 
     ("settings", "message"),
     [
         ({"kind": "local", "urls": ["http://x"]}, r"local\.urls\s+Extra inputs are not permitted"),
-        ({"kind": "local", "in_flight_updates": True}, r"local\.in_flight_updates\s"),
+        ({"kind": "local", "weight_sync": "disk"}, r"local\.weight_sync\s"),
         ({"kind": "vllm", "prefill_tokens": 1}, r"vllm\.prefill_tokens\s"),
         (
             {"kind": "vllm", "urls": ["http://x"], "servers": 2},
@@ -160,7 +160,7 @@ def test_engine_setting_of_another_kind_is_refused(settings: dict[str, object], 
     "settings",
     [
         {"kind": "vllm", "servers": 2, "max_batch": 64, "threads": 1, "weight_sync": "nccl"},
-        {"kind": "sglang", "urls": ["http://a", "http://b"], "in_flight_updates": True, "api_key_env": "K"},
+        {"kind": "sglang", "urls": ["http://a", "http://b"], "api_key_env": "K"},
         {"kind": "openai", "urls": ["http://a/v1"], "model_name": "m", "retries": 0},
         {"kind": "local", "max_batch": 64, "cached_sessions": 4},
     ],

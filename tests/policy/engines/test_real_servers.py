@@ -209,7 +209,7 @@ def test_in_flight_updates_label_every_token_with_its_version(use: Use, models):
                     await asyncio.wait(waiting, timeout=0.02)
         return replies
 
-    limited = use(job, in_flight_updates=True)
+    limited = use(job, partial=True)
     assert all(len(reply.token_ids) == limit for limit, reply in limited)
     replies = [reply for _, reply in limited]
     assert any(len(set(reply.version.tolist())) > 1 for reply in replies)

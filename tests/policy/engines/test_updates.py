@@ -51,7 +51,7 @@ def test_in_flight_update_continues_a_reply_with_new_weights(
     open_toys: OpenFleet, tokenizer, weights: MakeWeights
 ):
     async def run():
-        async with open_toys(in_flight_updates=True) as (fleet, (server,)):
+        async with open_toys(partial=True) as (fleet, (server,)):
             server.hold = asyncio.Event()
             reply = asyncio.create_task(
                 fleet.generate(PROMPT, sampling(max_tokens=9, stop_token_ids=(313,)), session="s")
@@ -350,7 +350,7 @@ def test_tokens_match_their_version_under_random_faults(
             await after(ended[0], 4)
 
     async def run():
-        settings = {"in_flight_updates": in_flight, "retries": 20}
+        settings = {"partial": in_flight, "retries": 20}
         async with open_toys(servers=3, **settings) as (fleet, servers):
             # From here on the label identifies a restarted server.
             await fleet.load_weights(weights(1), 1)

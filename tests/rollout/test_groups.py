@@ -16,13 +16,14 @@ from hypothesis import strategies as st
 from hone.agents import AgentRun
 from hone.outcomes import OUTCOME_RULES, Fault, Outcome
 from hone.policy.reply import Chat
-from hone.rollout.dispatcher import Dispatcher, Group, RolloutProgress, seed_of
 from hone.rollout.episode import RolloutContext
 from hone.rollout.errors import RolloutError, StoreError
+from hone.rollout.groups import Group, RolloutProgress, seed_of
 from hone.rollout.ledger import TRAINED, Ledger
 from hone.rollout.store import Store
 from hone.sandbox import Sandbox, SandboxLost
 from hone.types import Task, Trajectory
+from tests.rollout.collecting import Collector
 from tests.rollout.memory import World
 from tests.rollout.real import Hanging, gold, open_context, script, tasks
 
@@ -30,13 +31,13 @@ MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None
 
 
 @asynccontextmanager
-async def dispatching(
+async def collecting(
     root: Path, agent: Any, progress: Callable[[RolloutProgress], None] = lambda _: None, **options: Any
-) -> AsyncGenerator[tuple[Dispatcher, Ledger, RolloutContext]]:
+) -> AsyncGenerator[tuple[Collector, Ledger, RolloutContext]]:
     async with open_context(root, agent, **options) as context:
         with Ledger.open(root / "run") as ledger:
             store = Store(root / "run" / "rollouts")
-            yield Dispatcher(context, ledger, store, seed=7, progress=progress), ledger, context
+            yield Collector(context, ledger, store, seed=7, progress=progress), ledger, context
 
 
 def commit(ledger: Ledger, groups: Sequence[Group], step: int = 0) -> None:
@@ -48,13 +49,13 @@ def test_step_returns_one_stored_group_per_task(tmp_path: Path):
     async def run() -> None:
         seen: list[RolloutProgress] = []
         agent = script(lambda task, rollout_id: [gold(task)] if rollout_id.endswith("-0") else [])
-        async with dispatching(tmp_path, agent, seen.append) as (dispatcher, ledger, _):
-            groups = await dispatcher.collect(0, 0, tasks(2))
+        async with collecting(tmp_path, agent, seen.append) as (collector, ledger, _):
+            groups = await collector.collect(0, tasks(2))
             assert [group.task.id for group in groups] == [task.id for task in tasks(2)]
             for group in groups:
                 assert [t.outcome for t in group.trajectories] == [Outcome.RESOLVED, Outcome.NO_PATCH]
                 assert len({t.seed for t in group.trajectories}) == 2
-            directories = {entry.directory for entry in ledger.entries(0)}
+            directories = {entry.directory for entry in ledger.entries()}
             assert {path.name for path in (tmp_path / "run" / "rollouts").iterdir()} == directories
             commit(ledger, groups)
             assert (ledger.balance().trained, ledger.balance().in_flight) == (4, 0)
@@ -72,8 +73,8 @@ def test_interrupted_step_reuses_finished_rollouts(tmp_path: Path):
         return [gold(task)] if rollout_id.endswith("-0") else []
 
     async def collect() -> list[Trajectory]:
-        async with dispatching(tmp_path, script(commands)) as (dispatcher, *_):
-            groups = await dispatcher.collect(0, 0, tasks(2))
+        async with collecting(tmp_path, script(commands)) as (collector, *_):
+            groups = await collector.collect(0, tasks(2))
             return [t for group in groups for t in group.trajectories]
 
     first = asyncio.run(collect())
@@ -92,14 +93,14 @@ def test_interrupted_step_reuses_finished_rollouts(tmp_path: Path):
 @pytest.mark.sandbox
 def test_rollouts_of_other_weights_or_tasks_are_not_reused(tmp_path: Path):
     async def run() -> None:
-        async with dispatching(tmp_path, script(lambda task, _: [])) as (dispatcher, ledger, _):
-            await dispatcher.collect(0, 0, tasks(1))
-            await dispatcher.collect(0, 1, tasks(1))
+        async with collecting(tmp_path, script(lambda task, _: [])) as (collector, ledger, _):
+            await collector.collect(0, tasks(1))
+            await collector.collect(1, tasks(1))
             assert ledger.balance().dropped == {"stale": 2}
-        async with dispatching(tmp_path, script(lambda task, _: []), group_size=1) as (dispatcher, ledger, _):
-            groups = await dispatcher.collect(0, 1, tasks(1))
+        async with collecting(tmp_path, script(lambda task, _: []), group_size=1) as (collector, ledger, _):
+            groups = await collector.collect(1, tasks(1))
             assert ledger.balance().dropped == {"stale": 2, "superseded": 1}
-            commit(ledger, groups)
+            commit(ledger, groups, step=1)
 
     asyncio.run(run())
 
@@ -108,8 +109,8 @@ def test_rollouts_of_other_weights_or_tasks_are_not_reused(tmp_path: Path):
 def test_cancellation_ends_rollouts_and_closes_sandboxes(tmp_path: Path):
     async def run() -> None:
         agent = Hanging()
-        async with dispatching(tmp_path, agent, concurrent_episodes=3) as (dispatcher, ledger, context):
-            job = asyncio.create_task(dispatcher.collect(0, 0, tasks(2)))
+        async with collecting(tmp_path, agent, concurrent_episodes=3) as (collector, ledger, context):
+            job = asyncio.create_task(collector.collect(0, tasks(2)))
             while agent.waiting < 3:
                 await agent.arrived.wait()
                 agent.arrived.clear()
@@ -143,8 +144,8 @@ def test_ledger_balances_under_any_faults_and_cancellations(
 ):
     async def run(root: Path, ledger: Ledger) -> None:
         (root / "workspaces").symlink_to(workspaces)
-        dispatcher = World(faults).dispatcher(root, ledger, concurrent_episodes=3)
-        job = asyncio.create_task(dispatcher.collect(0, 0, tasks(2)))
+        collector = World(faults).collector(root, ledger, concurrent_episodes=3)
+        job = asyncio.create_task(collector.collect(0, tasks(2)))
         for _ in range(loop_turns):
             await asyncio.sleep(0)
         job.cancel()
@@ -155,7 +156,7 @@ def test_ledger_balances_under_any_faults_and_cancellations(
             infrastructure = OUTCOME_RULES[entry.outcome].fault is Fault.INFRASTRUCTURE
             assert (entry.disposition == "dropped") == infrastructure
         ledger.balance()
-        groups = await World([]).dispatcher(root, ledger).collect(0, 0, tasks(2))
+        groups = await World([]).collector(root, ledger).collect(0, tasks(2))
         assert [len(group.trajectories) for group in groups] == [2, 2]
         commit(ledger, groups)
         assert ledger.balance().trained == 4
@@ -177,7 +178,7 @@ def test_cancelled_rollout_ends_with_its_reason(workspaces: Path, tmp_path: Path
 
     async def run(ledger: Ledger) -> None:
         world = Endless()
-        job = asyncio.create_task(world.dispatcher(tmp_path, ledger).collect(0, 0, tasks(1)))
+        job = asyncio.create_task(world.collector(tmp_path, ledger).collect(0, tasks(1)))
         await world.begun.wait()
         job.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -203,23 +204,23 @@ def test_cancelled_collection_removes_nothing_of_the_next_one(workspaces: Path, 
     async def run(ledger: Ledger) -> None:
         context = World([]).context(tmp_path)
         store = tmp_path / "rollouts"
-        first = Dispatcher(context, ledger, SlowToSweep(store), seed=0)
-        job = asyncio.create_task(first.collect(0, 0, tasks(1)))
+        first = Collector(context, ledger, SlowToSweep(store), seed=0)
+        job = asyncio.create_task(first.collect(0, tasks(1)))
         assert await asyncio.to_thread(begun.wait, 60)
         job.cancel()
         done, _ = await asyncio.wait([job], timeout=0.01)
         if done:  # the next one may begin
-            await Dispatcher(context, ledger, Store(store), seed=0).collect(0, 0, tasks(1))
+            await Collector(context, ledger, Store(store), seed=0).collect(0, tasks(1))
         told.set()
         with pytest.raises(asyncio.CancelledError):
             await job
-        groups = await Dispatcher(context, ledger, Store(store), seed=0).collect(0, 0, tasks(1))
+        groups = await Collector(context, ledger, Store(store), seed=0).collect(0, tasks(1))
         commit(ledger, groups)
 
     (tmp_path / "workspaces").symlink_to(workspaces)
     with Ledger.open(tmp_path) as ledger:
         asyncio.run(run(ledger))
-        stored = {entry.directory for entry in ledger.entries(0)}
+        stored = {entry.directory for entry in ledger.entries()}
         assert {path.name for path in (tmp_path / "rollouts").iterdir()} == stored
 
 
@@ -228,8 +229,8 @@ def test_rollout_seeds_depend_on_the_run_seed(tmp_path: Path):
         root = tmp_path / str(run_seed)
         with Ledger.open(root) as ledger:
             store = Store(root / "rollouts")
-            dispatcher = Dispatcher(World([]).context(root), ledger, store, seed=run_seed)
-            groups = asyncio.run(dispatcher.collect(0, 0, tasks(2)))
+            collector = Collector(World([]).context(root), ledger, store, seed=run_seed)
+            groups = asyncio.run(collector.collect(0, tasks(2)))
         return [trajectory.seed for group in groups for trajectory in group.trajectories]
 
     assert len({*seeds(0), *seeds(1)}) == 8
@@ -238,10 +239,12 @@ def test_rollout_seeds_depend_on_the_run_seed(tmp_path: Path):
 @pytest.mark.parametrize(("outcome", "same"), [(Outcome.CANCELLED, True), (Outcome.SANDBOX_ERROR, False)])
 def test_interrupted_rollout_keeps_its_seed(tmp_path: Path, outcome: Outcome, same: bool):
     with Ledger.open(tmp_path) as ledger:
-        ledger.dispatch("s0g0-0", group_id="s0g0", index=0, task_id="t", step=0, version=0)
+        ledger.dispatch(
+            "s0g0-0", group_id="s0g0", index=0, position=0, task_id=tasks(1)[0].id, sampled_version=0
+        )
         ledger.end("s0g0-0", outcome)
-        dispatcher = Dispatcher(World([]).context(tmp_path), ledger, Store(tmp_path / "rollouts"), seed=3)
-        (group,) = asyncio.run(dispatcher.collect(0, 0, tasks(1)))
+        collector = Collector(World([]).context(tmp_path), ledger, Store(tmp_path / "rollouts"), seed=3)
+        (group,) = asyncio.run(collector.collect(0, tasks(1)))
     assert group.trajectories[0].rollout_id == "s0g0-0-1"
     assert (group.trajectories[0].seed == seed_of(3, "s0g0-0")) == same
 
@@ -255,10 +258,10 @@ def test_progress_counts_planned_ended_solved_and_reused_rollouts(tmp_path: Path
 
     def collect(ledger: Ledger) -> None:
         store = Store(tmp_path / "rollouts")
-        dispatcher = Dispatcher(
+        collector = Collector(
             World([]).context(tmp_path, group_size=3), ledger, store, seed=0, progress=record
         )
-        asyncio.run(dispatcher.collect(0, 0, tasks(2)))
+        asyncio.run(collector.collect(0, tasks(2)))
 
     with Ledger.open(tmp_path) as ledger:
         collect(ledger)
@@ -270,7 +273,7 @@ def test_progress_counts_planned_ended_solved_and_reused_rollouts(tmp_path: Path
 def test_infrastructure_fault_is_dropped_and_retried(tmp_path: Path):
     with Ledger.open(tmp_path) as ledger:
         world = World(["fault", None, "fault"])
-        groups = asyncio.run(world.dispatcher(tmp_path, ledger).collect(0, 0, tasks(1)))
+        groups = asyncio.run(world.collector(tmp_path, ledger).collect(0, tasks(1)))
         assert [t.reward for t in groups[0].trajectories] == [1.0, 1.0]
         balance = ledger.balance()
         assert (balance.dispatched, balance.in_flight, sum(balance.dropped.values())) == (4, 2, 2)
@@ -281,15 +284,15 @@ def test_repeated_infrastructure_faults_stop_the_step(tmp_path: Path):
     with Ledger.open(tmp_path) as ledger:
         world = World(["fault"] * 100)
         with pytest.raises(RolloutError, match=r"3 rollouts in a row .* sandbox_error \(injected\)"):
-            asyncio.run(world.dispatcher(tmp_path, ledger, group_size=1).collect(0, 0, tasks(1)))
+            asyncio.run(world.collector(tmp_path, ledger, group_size=1).collect(0, tasks(1)))
         assert ledger.balance().dropped == {"sandbox_error": 3}
 
 
 def test_full_disk_stops_the_step_and_is_in_the_ledger(tmp_path: Path):
     with Ledger.open(tmp_path) as ledger:
-        dispatcher = World([None, None, "defect"]).dispatcher(tmp_path, ledger, group_size=1)
+        collector = World([None, None, "defect"]).collector(tmp_path, ledger, group_size=1)
         with pytest.raises(StoreError):
-            asyncio.run(dispatcher.collect(0, 0, tasks(1)))
+            asyncio.run(collector.collect(0, tasks(1)))
         assert ledger.balance().dropped == {"crashed: StoreError": 1}
 
 
@@ -306,7 +309,7 @@ class Defective(World):
 def test_unexpected_error_of_one_rollout_leaves_the_others(tmp_path: Path):
     with Ledger.open(tmp_path) as ledger:
         world = Defective([])
-        groups = asyncio.run(world.dispatcher(tmp_path, ledger).collect(0, 0, tasks(1)))
+        groups = asyncio.run(world.collector(tmp_path, ledger).collect(0, tasks(1)))
         assert [t.reward for t in groups[0].trajectories] == [1.0, 1.0]
         assert ledger.balance().dropped == {"sandbox_error": 1}
 
@@ -332,14 +335,14 @@ def test_concurrent_rollouts_reach_and_keep_the_limit(tmp_path: Path):
     running: list[int] = []
     world = Meeting(together=2)
     with Ledger.open(tmp_path) as ledger:
-        dispatcher = Dispatcher(
+        collector = Collector(
             world.context(tmp_path, group_size=6, concurrent_episodes=2),
             ledger,
             Store(tmp_path / "rollouts"),
             seed=0,
             progress=lambda progress: running.append(progress.running),
         )
-        asyncio.run(asyncio.wait_for(dispatcher.collect(0, 0, tasks(2)), 60))
+        asyncio.run(asyncio.wait_for(collector.collect(0, tasks(2)), 60))
     assert (max(running), world.most_at_once) == (2, 2)
 
 
@@ -361,14 +364,14 @@ def test_zero_variance_group_is_replaced_a_limited_number_of_times(tmp_path: Pat
     with Ledger.open(tmp_path) as ledger:
         world = Deciding([], lambda rollout_id: rollout_id in varied)
         one, two, *spare = tasks(6)
-        groups = asyncio.run(world.dispatcher(tmp_path, ledger, **options).collect(0, 0, [one, two], spare))
+        groups = asyncio.run(world.collector(tmp_path, ledger, **options).collect(0, [one, two], spare))
         assert [group.group_id for group in groups] == ["s0g0r2", "s0g1r1"]
         assert [group.task.id for group in groups] == [spare[2].id, spare[1].id]
         assert [group.zero_variance for group in groups] == [True, False]
         assert ledger.balance().dropped == {"constant": 6}
 
         again = Deciding([], lambda rollout_id: rollout_id in varied)
-        same = asyncio.run(again.dispatcher(tmp_path, ledger, **options).collect(0, 0, [one, two], spare))
+        same = asyncio.run(again.collector(tmp_path, ledger, **options).collect(0, [one, two], spare))
         assert [group.group_id for group in same] == ["s0g0r2", "s0g1r1"]
         assert not again.solving  # nothing was rolled out again
         commit(ledger, same)
