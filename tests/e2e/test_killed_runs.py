@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import signal
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
 import torch
 
+from hone.rollout.errors import LedgerError
 from hone.rollout.ledger import Disposition, Ledger
-from tests.e2e.small_run import RECIPE, REPOSITORY, TIMEOUT_S, hone, sets
+from tests.e2e.small_run import HONE, RECIPE, REPOSITORY, TIMEOUT_S, hone, sets
 from tests.train.ranks.killed_rank import FOLDER, kill_at
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1500)]  # the first one waits for the quickstart, too
 
@@ -70,6 +74,52 @@ def test_killed_run_resumes_where_it_was(
     assert finished_before <= trained, "a finished rollout was dropped"
     if moment != "rollout":  # an interrupted rollout is sampled again; finished ones give the same weights
         assert same_weights(tmp_path / "run", undisturbed), "the resumed run has other weights"
+
+
+@pytest.mark.full
+def test_asynchronous_run_survives_ten_kills_at_any_moment(finished: Path, tmp_path: Path) -> None:
+    """Each kill comes a random number of ledger events after the last one, whatever the run is doing."""
+    settings = {"rollout__max_staleness": 2, "train__steps": 6, "train__checkpoint__every": 2}
+    arguments = ["train", str(RECIPE), *alone(tmp_path / "run", finished, **settings)]
+    moments = random.Random(0)
+    kills = 0
+    while kills < 10 and killed_after(moments.randint(1, 12), tmp_path / "run", arguments):
+        kills += 1
+    hone(*arguments)
+    assert kills >= 5, "it ended before it was killed often"
+    with Ledger.read(tmp_path / "run") as ledger:
+        entries, balance = ledger.entries(), ledger.balance()
+    consumed = [entry for entry in entries if entry.step is not None]
+    assert (balance.steps, balance.in_flight) == (6, 0)
+    assert Counter(entry.position for entry in consumed) == dict.fromkeys(range(6 * GROUPS), 4)
+    assert Counter(entry.step for entry in consumed) == dict.fromkeys(range(6), 4 * GROUPS)
+    assert max(entry.staleness or 0 for entry in consumed) <= 2
+    assert set(balance.dropped) <= {"interrupted", "rolled_back"}
+
+
+def killed_after(events: int, run: Path, arguments: list[str]) -> bool:
+    """Run a command until the ledger has so many more events, and kill it; return whether it was killed."""
+    before = ledger_events(run)
+    with (run.parent / "log").open("wb") as log:
+        process = subprocess.Popen([HONE, *arguments], cwd=REPOSITORY, stdout=log, stderr=log)
+        wait_until(
+            lambda: ledger_events(run) >= before + events or process.poll() is not None, limit_s=TIMEOUT_S
+        )
+        ended = process.poll()
+        process.kill()
+        process.wait()
+    assert ended in (None, 0), (run.parent / "log").read_text()
+    return ended is None
+
+
+def ledger_events(run: Path) -> int:
+    """Dispatches, ends and disposals so far."""
+    try:
+        with Ledger.read(run) as ledger:
+            entries = ledger.entries()
+    except LedgerError:  # not made yet
+        return 0
+    return sum(1 + (entry.outcome is not None) + (entry.disposition is not None) for entry in entries)
 
 
 @pytest.mark.full
