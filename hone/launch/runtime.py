@@ -21,12 +21,15 @@ from hone.grading.judge_prompt import control_tokens
 from hone.launch.policy import open_chats
 from hone.policy.hub import find_model
 from hone.policy.model import load_tokenizer
+from hone.policy.settings import AnyEngineSettings, ServerEngineSettings
+from hone.rollout.busy import BusyShares
 from hone.rollout.episode import RolloutContext
 from hone.rollout.metering import Conversation
 from hone.rollout.scoring import Scorers
 from hone.sandbox import Provider, SandboxSpec, make_provider
 from hone.tasks.workspace import GIT_ENV
 from hone.types import Sampler
+from hone.utils.busy import BusyMeter
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,6 +84,10 @@ async def open_context(
             grading=settings.grading,
             extract=functools.partial(extract_patch, settings=settings.grading),
             scorers=scorers,
+            busy=BusyShares(
+                engine=BusyMeter(_servers(settings.engine)),
+                sandbox=BusyMeter(settings.rollout.concurrent_episodes),
+            ),
             sampler=Sampler(
                 agent=agent.kind,
                 engine=settings.engine.kind if new_chat is not None else None,
@@ -88,6 +95,13 @@ async def open_context(
                 trainable=new_chat is not None and settings.engine.kind != "openai",
             ),
         )
+
+
+def _servers(engine: AnyEngineSettings) -> int:
+    """Return the number of servers among which an engine divides the replies; a local one is one."""
+    if engine.addresses:
+        return len(engine.addresses)
+    return engine.servers if isinstance(engine, ServerEngineSettings) else 1
 
 
 @asynccontextmanager

@@ -136,6 +136,7 @@ async def run_training(
                     collecting=pipeline.running,
                     max_staleness=settings.rollout.max_staleness,
                     busy=context.busy,
+                    metrics_of_rollouts=pipeline.metrics,
                     is_masked=lambda trajectory: is_masked(trajectory, settings.rollout),
                     on_step=display.on_step,
                     while_training=lambda: while_training(engine, settings),
@@ -284,7 +285,7 @@ def _require_own_devices(settings: RunSettings) -> None:
     if settings.rollout.max_staleness and settings.placement.colocate:
         raise ConfigError(
             f"rollout.max_staleness = {settings.rollout.max_staleness} lets the engine work while the "
-            "trainer does, and they share GPUs: set placement.trainer and placement.engine to different ones, "
+            "trainer does, and they share GPUs: set placement.trainer and placement.engine to others, "
             "or rollout.max_staleness = 0"
         )
 

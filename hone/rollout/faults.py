@@ -40,7 +40,7 @@ class FaultBudget:
             )
 
 
-class Shelf:
+class TasksSetAside:
     """The tasks that are set aside, each for one epoch, and for twice as long every further time."""
 
     def __init__(self, tasks: int, earlier: Iterable[SetAside] = ()) -> None:

@@ -22,7 +22,7 @@ from hone.rollout.attempts import Attempt, Rollouts
 from hone.rollout.curriculum import Curriculum
 from hone.rollout.episode import retry_infrastructure_faults
 from hone.rollout.errors import RolloutError, StoreError
-from hone.rollout.faults import HINT, BrokenTask, FaultBudget, Shelf
+from hone.rollout.faults import HINT, BrokenTask, FaultBudget, TasksSetAside
 from hone.rollout.history import ZERO_VARIANCE, History, is_fault, read_history
 from hone.rollout.ledger import SET_ASIDE, Entry, Ledger
 from hone.rollout.order import TaskOrder
@@ -98,7 +98,7 @@ class GroupCollector:
         self._groups_per_step = groups_per_step
         self._slots = Slots(settings.concurrent_episodes)
         self._budget = FaultBudget(settings.fault_budget)
-        self._shelf = Shelf(len(order.tasks))
+        self._aside = TasksSetAside(len(order.tasks))
         self._history = History()
         self._progress, self._report = RolloutProgress(), progress
 
@@ -110,8 +110,9 @@ class GroupCollector:
         oldest = step - self._settings.max_staleness
         stale = [key for key, entry in history.open.items() if entry.sampled_version < oldest]
         self._ledger.drop([history.open.pop(key).rollout_id for key in stale], "stale")
-        self._history, self._shelf = history, Shelf(len(self._order.tasks), asides)
+        self._history, self._aside = history, TasksSetAside(len(self._order.tasks), asides)
         self._progress = RolloutProgress()
+        self.curriculum = Curriculum(self._seed, self._settings.curriculum_visits)
         for task_id, signal in history.signals():
             self.curriculum.visited(task_id, signal=signal)
         return history
@@ -165,7 +166,7 @@ class GroupCollector:
         for task in self._order.tasks if known is not None else ():
             if task.id == known:
                 return task
-        aside = self._shelf.at(position)
+        aside = self._aside.at(position)
         passed_over = candidate.id in aside or self.curriculum.skips(candidate.id, position)
         if not refilled and not passed_over:
             return candidate
@@ -183,7 +184,7 @@ class GroupCollector:
         return f"{last.task_id}: {last.reason}"
 
     def _set_aside(self, run: _Run, reason: str) -> None:
-        until = self._shelf.put(run.task.id, run.position)
+        until = self._aside.put(run.task.id, run.position)
         self._ledger.set_aside(run.task.id, run.ended, group_id=run.group_id, until=until, reason=reason)
         self._advance(set_aside=1, ended=-len(run.ended))
         self._budget.failed(f"{run.task.id}: {reason}")

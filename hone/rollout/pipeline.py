@@ -69,6 +69,10 @@ class Pipeline:
             self._groups.forget(group, planned=self._group_size)
         return batch
 
+    def metrics(self) -> dict[str, float]:
+        """Return tasks/no_signal, the share of the tasks seen so far whose last visits gave no signal."""
+        return {"tasks/no_signal": self._groups.curriculum.silent_share}
+
     def _next_position(self) -> int:
         while self._next in self._used:
             self._used.discard(self._next)

@@ -64,6 +64,7 @@ class TrainRun:
     )  # from `step` on
     max_staleness: int = 0  # see `RolloutSettings`
     busy: BusyShares = field(default_factory=BusyShares)
+    metrics_of_rollouts: Callable[[], Mapping[str, float]] = dict[str, float]  # read after each step
     on_step: Callable[[int, Mapping[str, float]], None] = lambda step, metrics: None
     while_training: Callable[[], AbstractAsyncContextManager[None]] = nullcontext  # around each training step
     warn: Callable[[str], None] = log.warning
@@ -106,7 +107,7 @@ async def _train(run: TrainRun) -> None:
             async with run.while_training():
                 with run.busy.trainer.use():
                     metrics |= await train_step(run.trainer, samples)
-            metrics |= {"wait_s": waited, **run.busy.shares()}
+            metrics |= {"wait_s": waited, **run.busy.shares(), **run.metrics_of_rollouts()}
             metrics |= count_idle(metrics, idle)
             idle = int(metrics["idle_steps"])
             await run.publish(step + 1)
