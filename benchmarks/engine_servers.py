@@ -92,7 +92,7 @@ async def measure(run_dir: Path, options: argparse.Namespace) -> dict[str, Any]:
         learner = InProcessLearner(
             policy.model, objective=CrossEntropy(), optimizer=OptimizerSettings(), passes=PassSettings()
         )
-        publish = publisher(engine, policy, learner, settings.engine, run_dir)
+        publish = publisher(engine, policy, learner, settings)
         for version in range(options.versions):
             if version:
                 change(policy, version)

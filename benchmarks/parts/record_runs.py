@@ -22,7 +22,7 @@ import numpy as np
 
 from hone.config import RunSettings, resolve
 from hone.launch.runtime import open_context, open_runtime
-from hone.launch.train import open_pipeline
+from hone.launch.train import make_pipeline
 from hone.policy.chat import Chat
 from hone.policy.engine import Completion, Finish, Sampling, check_prompt
 from hone.policy.model import load_tokenizer, make_renderer
@@ -134,7 +134,7 @@ async def _record(run_dir: Path, case: Case) -> None:
             open_context(runtime, settings, settings.agent, new_chat) as context,
         ):
             rollouts = EpisodeRollouts(context, Store(run_dir / "rollouts"), groups_per_step=1)
-            pipeline = open_pipeline(settings, rollouts, ledger, [task])
+            pipeline = make_pipeline(settings, rollouts, ledger, [task])
             async with pipeline.running(0):
                 await pipeline.collect(0)
 

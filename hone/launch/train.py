@@ -37,7 +37,7 @@ from hone.train.loss import policy_objective
 from hone.train.metrics import MetricsWriter
 from hone.train.settings import EXPERTS, LoraSettings
 from hone.train.trainer import Trainer, rl_trainer
-from hone.types import Task, Trajectory
+from hone.types import Task
 from hone.utils.concurrency import run_in_thread
 
 
@@ -104,35 +104,18 @@ async def run_training(
             ) as context,
         ):
             store = Store(settings.run_dir / "rollouts")
-            pipeline = open_pipeline(
-                settings,
-                EpisodeRollouts(context, store, groups_per_step=settings.groups_per_step),
-                ledger,
-                tasks,
-                display.on_rollout,
-            )
-
-            async def collect(step: int) -> list[Trajectory]:
-                groups = await pipeline.collect(step)
-                return [trajectory for group in groups for trajectory in group.trajectories]
-
+            rollouts = EpisodeRollouts(context, store, groups_per_step=settings.groups_per_step)
+            pipeline = make_pipeline(settings, rollouts, ledger, tasks, display.on_rollout)
             await loop.train(
                 loop.TrainRun(
                     run_dir=settings.run_dir,
                     settings=settings.train,
                     trainer=trainer,
                     tokenizer=policy.tokenizer,
-                    publish=publisher(
-                        engine,
-                        policy,
-                        trainer.learner,
-                        settings.engine,
-                        settings.run_dir,
-                        partial=settings.rollout.partial,
-                    ),
+                    publish=publisher(engine, policy, trainer.learner, settings),
                     ledger=ledger,
                     metrics=metrics,
-                    collect=collect,
+                    collect=pipeline.collect_trajectories,
                     collecting=pipeline.running,
                     max_staleness=settings.rollout.max_staleness,
                     busy=context.busy,
@@ -224,7 +207,7 @@ class TrainingDisplay:
         self._stage.set_done(step + 1)
 
 
-def open_pipeline(
+def make_pipeline(
     settings: RunSettings,
     rollouts: Rollouts,
     ledger: Ledger,

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from hone.config import RunSettings
 from hone.launch.policy import Policy
 from hone.policy.engine import Engine
 from hone.policy.engines.fleet import Fleet
@@ -17,7 +18,7 @@ from hone.policy.engines.nccl import NcclUpdates
 from hone.policy.engines.replica import Proof, WeightProbe
 from hone.policy.local import LocalEngine
 from hone.policy.model import load_model
-from hone.policy.settings import EngineSettings, ServerEngineSettings
+from hone.policy.settings import ServerEngineSettings
 from hone.train.in_process import InProcessLearner
 from hone.train.learner import Learner
 from hone.train.lora import load_adapters, publish_adapters, publish_saved_adapters
@@ -34,52 +35,42 @@ _TOLERANCE = {
 Publish = Callable[[int], Awaitable[None]]
 
 
-def publisher(
-    engine: Engine,
-    policy: Policy,
-    learner: Learner,
-    settings: EngineSettings,
-    run_dir: Path,
-    *,
-    partial: bool = False,
-) -> Publish:
+def publisher(engine: Engine, policy: Policy, learner: Learner, settings: RunSettings) -> Publish:
     """Return `publish(version)`, after which the engine samples from the learner's current weights.
 
-    `partial`: whether a local engine with weights of its own changes them within a reply; servers have their
-    own setting. Raises EngineError, PolicyError, TrainError.
+    Raises EngineError, PolicyError, TrainError.
     """
     shared = isinstance(learner, InProcessLearner)  # its model is the policy's
-    alone = isinstance(settings, ServerEngineSettings) and settings.weight_sync == "adapter"
-    folders = WeightFolders(run_dir / "weights", policy, learner, adapters_alone=alone, shared=shared)
-    return _publisher(engine, policy, learner, folders, settings, partial)
-
-
-def _publisher(
-    engine: Engine,
-    policy: Policy,
-    learner: Learner,
-    folders: WeightFolders,
-    settings: EngineSettings,
-    partial: bool,
-) -> Publish:
-    if isinstance(engine, LocalEngine) and engine.model is not policy.model:
-
-        async def publish_to_copy(version: int) -> None:
-            folder = await run_in_thread(folders.write, version)
-            written = await run_in_thread(load_model, folder, policy.settings.dtype)
-            await engine.load_weights(lambda: _copy_weights(written, engine.model), version, partial=partial)
-            await run_in_thread(folders.keep_only, folder)
-
-        return publish_to_copy
+    alone = isinstance(settings.engine, ServerEngineSettings) and settings.engine.weight_sync == "adapter"
+    folders = WeightFolders(
+        settings.run_dir / "weights", policy, learner, adapters_alone=alone, shared=shared
+    )
     if isinstance(engine, LocalEngine):
-
-        async def publish_locally(version: int) -> None:
-            await run_in_thread(folders.refresh, version)
-            await engine.set_version(version)
-
-        return publish_locally
+        return _local_publisher(engine, policy, folders, partial=settings.rollout.partial)
     assert isinstance(engine, Fleet), "an engine is local or a fleet of servers"
-    assert isinstance(settings, ServerEngineSettings), "a fleet has the settings of servers"
+    assert isinstance(settings.engine, ServerEngineSettings), "a fleet has the settings of servers"
+    return _server_publisher(engine, policy, learner, folders, settings.engine)
+
+
+def _local_publisher(
+    engine: LocalEngine, policy: Policy, folders: WeightFolders, *, partial: bool
+) -> Publish:
+    async def publish(version: int) -> None:
+        await run_in_thread(folders.refresh, version)
+        await engine.set_version(version)
+
+    async def publish_to_copy(version: int) -> None:
+        folder = await run_in_thread(folders.write, version)
+        written = await run_in_thread(load_model, folder, policy.settings.dtype)
+        await engine.load_weights(lambda: _copy_weights(written, engine.model), version, partial=partial)
+        await run_in_thread(folders.keep_only, folder)
+
+    return publish if engine.model is policy.model else publish_to_copy
+
+
+def _server_publisher(
+    engine: Fleet, policy: Policy, learner: Learner, folders: WeightFolders, settings: ServerEngineSettings
+) -> Publish:
     if settings.weight_sync == "nccl":
         sender = learner.sender(settings.kind)
         return NcclUpdates(

@@ -202,17 +202,25 @@ class LocalEngine:
             if self._closing:
                 return False
             self._drop_cancelled()
-            for command in list(self._commands):
-                if command.when_idle and self._running:
-                    continue
-                self._commands.remove(command)
-                if command.done.set_running_or_notify_cancel():
-                    command.action()
-                    command.done.set_result(None)
+            commands = [each for each in self._commands if not (each.when_idle and self._running)]
+            self._commands = [each for each in self._commands if each not in commands]
+        for command in commands:  # without the lock: loading weights takes a while
+            self._obey(command)
+        with self._wake:
             candidates = [] if self._paused else list(self._waiting)
         if candidates:
             self._admit(candidates)
         return True
+
+    def _obey(self, command: _Command) -> None:
+        if not command.done.set_running_or_notify_cancel():
+            return
+        try:
+            command.action()
+        except BaseException as error:
+            command.done.set_exception(error)
+            raise
+        command.done.set_result(None)
 
     def _has_work(self) -> bool:
         can_admit = bool(self._waiting) and not self._paused
@@ -250,7 +258,8 @@ class LocalEngine:
 
     def _change_version(self, version: int) -> None:
         again = self._batch.set_version(version)
-        self._waiting = [*(self._running.pop(id(row)) for row in again), *self._waiting]
+        with self._wake:
+            self._waiting = [*(self._running.pop(id(row)) for row in again), *self._waiting]
 
     def _fail_all(self, failure: BaseException) -> None:
         with self._wake:

@@ -17,6 +17,7 @@ from contextlib import asynccontextmanager
 
 from hone.rollout.groups import Group, GroupCollector
 from hone.rollout.window import Window
+from hone.types import Trajectory
 from hone.utils.concurrency import cancel_all, task_group
 
 
@@ -68,6 +69,10 @@ class Pipeline:
         for group in batch:
             self._groups.forget(group, planned=self._group_size)
         return batch
+
+    async def collect_trajectories(self, step: int) -> list[Trajectory]:
+        """Return the rollouts of `collect`, group by group."""
+        return [trajectory for group in await self.collect(step) for trajectory in group.trajectories]
 
     def metrics(self) -> dict[str, float]:
         """Return tasks/no_signal, the share of the tasks seen so far whose last visits gave no signal."""

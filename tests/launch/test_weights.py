@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -115,7 +116,7 @@ def test_local_engine_samples_from_the_weights_of_ranks(
 
     async def run() -> None:
         async with open_engine(policy, settings) as engine:
-            publish = publisher(engine, policy, learner, settings.engine, settings.run_dir)  # type: ignore[arg-type]
+            publish = publisher(engine, policy, learner, settings)  # type: ignore[arg-type]
             for version in range(3):
                 await publish(version)
                 with torch.no_grad():
@@ -193,7 +194,7 @@ def test_run_with_ranks_and_servers_loads_no_model(
             fleet_over(toys, policy.tokenizer) as fleet,
         ):
             with open_trainer(policy, settings) as trainer:
-                publish = publisher(fleet, policy, trainer.learner, settings.engine, settings.run_dir)
+                publish = publisher(fleet, policy, trainer.learner, settings)
                 await publish(1)
                 await publish(2)
             return fleet.version
@@ -245,7 +246,7 @@ def test_local_engine_receives_the_weight_version(policy: Policy, settings: RunS
         async with open_engine(policy, settings) as engine:
             assert isinstance(engine, LocalEngine)
             learner = learner_of(policy)
-            await publisher(engine, policy, learner, settings.engine, settings.run_dir)(4)
+            await publisher(engine, policy, learner, settings)(4)
             reply = await engine.generate([5, 6], Sampling(max_tokens=3), session="s")
             return reply.version.tolist()
 
@@ -278,3 +279,57 @@ def test_unset_api_key_variable_is_named(settings: RunSettings, monkeypatch: pyt
 
     with pytest.raises(PolicyError, match="environment variable SOME_KEY is not set"):
         asyncio.run(run())
+
+
+class Held:
+    """Holds the replies of an engine after some steps, until the next weight update has been asked for."""
+
+    def __init__(self, engine: LocalEngine, steps: int) -> None:
+        self.reached, self._let_go = threading.Event(), threading.Event()
+        self._left = steps
+        engine.model.get_input_embeddings().register_forward_pre_hook(self._step)
+        self._load = engine.load_weights
+        engine.load_weights = self._load_weights  # type: ignore[method-assign]
+
+    def _step(self, *_: Any) -> None:
+        self._left -= 1
+        if self._left < 0 and not self._let_go.is_set():
+            self.reached.set()
+            assert self._let_go.wait(60)
+
+    async def _load_weights(self, *args: Any, **kwargs: Any) -> None:
+        update = asyncio.create_task(self._load(*args, **kwargs))
+        await asyncio.sleep(0)  # now it waits for the end of the step
+        self._let_go.set()
+        await update
+
+
+@pytest.mark.parametrize("partial", [False, True])
+def test_engine_of_an_asynchronous_run_keeps_its_weights_until_they_are_published(
+    policy: Policy, settings: RunSettings, partial: bool
+):
+    rollout = settings.rollout.model_copy(update={"max_staleness": 1, "partial": partial})
+    asynchronous = settings.model_copy(update={"rollout": rollout})
+    ids = torch.arange(20)[None]
+
+    async def run() -> None:
+        async with open_engine(policy, asynchronous) as engine:
+            assert isinstance(engine, LocalEngine)
+            learner = learner_of(policy)
+            publish = publisher(engine, policy, learner, asynchronous)
+            await publish(0)
+            with torch.no_grad():
+                before = engine.model(ids).logits
+                for parameter in learner.masters:
+                    parameter.add_(0.05)
+                assert torch.equal(engine.model(ids).logits, before)
+            held = Held(engine, steps=5)
+            reply = asyncio.create_task(engine.generate([5, 6], Sampling(max_tokens=20), session="s"))
+            assert await asyncio.to_thread(held.reached.wait, 60)
+            await publish(1)
+            with torch.no_grad():
+                assert torch.equal(engine.model(ids).logits, policy.model(ids).logits)
+            versions = set((await reply).version.tolist())
+            assert versions == ({0, 1} if partial else {0})
+
+    asyncio.run(run())
