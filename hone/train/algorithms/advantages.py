@@ -19,7 +19,6 @@ from hone.train.algorithms.custom import load
 from hone.train.errors import TrainError
 from hone.types import Trajectory
 
-
 NO_TURNS: Mapping[int, float] = {}
 
 
