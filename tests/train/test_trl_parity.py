@@ -105,7 +105,7 @@ def trl_importance(
     mode: str,
     **bounds: float,
 ) -> torch.Tensor:
-    """TRL's ratio between engine and trainer, [rows, width] or [rows, 1]; see its `vllm_importance_sampling_mode`."""
+    """TRL's ratio between engine and trainer, as its `vllm_importance_sampling_mode`; [rows, width or 1]."""
     mask = inputs["completion_mask"] * inputs["tool_mask"]
     difference = torch.zeros(mask.shape)
     for row, (engine, own) in enumerate(zip(samples, trainer, strict=True)):
