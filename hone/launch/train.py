@@ -172,7 +172,7 @@ def replay(run: Path, settings: RunSettings, reporter: Reporter) -> TrainReport:
 @contextmanager
 def open_trainer(policy: Policy, settings: RunSettings) -> Iterator[Trainer]:
     """Open a trainer of the policy's model; blocks. Raises PolicyError, TrainError."""
-    objective = policy_objective(settings.train.loss, settings.sampling.temperature)
+    objective = policy_objective(settings.train.loss, settings.sampling.temperature, settings.train.algorithm)
     with open_learner(
         policy,
         settings.train,

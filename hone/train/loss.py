@@ -9,49 +9,40 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, cast
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from hone.train.algorithms.contract import AlgorithmSettings, Normalisation
+from hone.train.algorithms.grpo import GrpoSettings
+from hone.train.algorithms.rule import LossRule, loss_rule
 from hone.train.batches import MicroBatch
 from hone.train.errors import TrainError
 from hone.train.settings import LossSettings
 from hone.types import Float32, Sample
 
-Normalisation = Literal["token", "trajectory", "group", "constant"]
+LARGEST_KL_LOG = 10.0  # nats by which the reference is more certain of a token, for the k3 estimator
 
 
-def policy_loss(logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor, settings: LossSettings) -> Tensor:
-    """Return the clipped surrogate of PPO (arXiv:1707.06347, equation 7), negated; [N] -> [N].
-
-    ratio = exp(logprobs - old_logprobs)
-    loss = -min(ratio * A, clip(ratio, 1 - clip_low, 1 + clip_high) * A)
-
-    The two clips differ as in DAPO (arXiv:2503.14476, section 3.1). At ratio 1 the gradient is that of
-    -A * logprobs.
-    """
-    ratio = torch.exp(logprobs - old_logprobs)
-    clipped = ratio.clamp(1 - settings.clip_low, 1 + settings.clip_high)
-    return -torch.minimum(ratio * advantages, clipped * advantages)
-
-
-def kl_estimate(logprobs: Tensor, reference: Tensor, estimator: Literal["k1", "k2", "k3"]) -> Tensor:
-    """Return the per-token estimate of KL(policy || reference) from tokens of the policy; [N] -> [N].
+def kl_estimate(logprobs: Tensor, reference: Tensor, estimator: Literal["k2", "k3"]) -> Tensor:
+    """Return the per-token loss that holds the policy near the reference; [N] -> [N], never negative.
 
     With d = reference - logprobs (J. Schulman, "Approximating KL Divergence", 2020):
-    k1 = -d, unbiased, of either sign; k2 = d^2 / 2, biased, small variance; k3 = exp(d) - 1 - d, unbiased and
-    never negative, as in GRPO (arXiv:2402.03300, equation 4).
+    k2 = d^2 / 2, whose gradient is, over tokens of the policy, that of KL(policy, reference);
+    k3 = exp(d) - 1 - d, as in GRPO (arXiv:2402.03300, equation 4), whose gradient is that of
+    KL(reference, policy), although its value is an unbiased estimate of KL(policy, reference). Above
+    LARGEST_KL_LOG it continues along its tangent, so that its gradient is finite.
+    k1 = -d is the unbiased estimate of the least cost, but its gradient is 0 on average.
     """
     d = reference - logprobs
     match estimator:
-        case "k1":
-            return -d
         case "k2":
             return d.square() / 2
         case "k3":
-            return torch.exp(d) - 1 - d
+            capped = d.clamp(max=LARGEST_KL_LOG)
+            return torch.exp(capped) * (1 + (d - capped)) - 1 - d
 
 
 def token_scales(
@@ -98,7 +89,11 @@ class Objective:
     temperature: float = 1.0  # divisor of the logits; the engine's where its log-probabilities are used
     recomputes: bool = False  # old log-probabilities: the trainer's, before the first optimiser step
     uses_reference: bool = False  # the loss needs the log-probabilities of a reference model
-    clip: tuple[float, float] | None = None  # bounds of the probability ratio; None: there is no ratio
+
+    @property
+    def rule(self) -> LossRule | None:
+        """How the ratio of new to old probabilities enters the loss; None: there is no ratio."""
+        return None
 
     def scales(self, samples: Sequence[Sample]) -> list[Float32]:
         """Return the factor of each token's loss, see `token_scales`."""
@@ -125,30 +120,46 @@ class PolicyObjective(Objective):
     """Reinforcement learning: the clipped surrogate plus an optional KL term to a reference model."""
 
     settings: LossSettings
+    loss_rule: LossRule
+
+    @property
+    def rule(self) -> LossRule:
+        return self.loss_rule
 
     def scales(self, samples: Sequence[Sample]) -> list[Float32]:
-        return token_scales(samples, self.settings.normalisation, self.settings.constant_tokens)
+        return token_scales(samples, self.loss_rule.normalisation, self.loss_rule.constant_tokens)
 
     def has_gradient(self, sample: Sample) -> bool:
         return self.uses_reference or bool(np.any(sample.advantage[sample.weight > 0]))
 
     def __call__(self, logprobs: Tensor, batch: MicroBatch) -> Tensor:
         old = logprobs.detach() if batch.old_logprobs is None else batch.old_logprobs
-        loss = policy_loss(logprobs, old, batch.advantages, self.settings)
+        rule = self.loss_rule
+        loss = rule.surrogate.loss(logprobs, old, batch.advantages, rule.bounds)
         if batch.reference is not None:
-            kl = kl_estimate(logprobs, batch.reference, self.settings.kl_estimator)
+            estimator = cast('Literal["k2", "k3"]', self.settings.kl_estimator)  # settings refuse k1
+            kl = kl_estimate(logprobs, batch.reference, estimator)
             loss = loss + self.settings.kl_coef * kl
         return loss
 
 
-def policy_objective(settings: LossSettings, temperature: float) -> PolicyObjective:
-    """Return the objective for replies sampled at `temperature`. Raises TrainError at temperature 0."""
+def policy_objective(
+    settings: LossSettings, temperature: float, algorithm: AlgorithmSettings | None = None
+) -> PolicyObjective:
+    """Return the objective of an algorithm (default: GRPO) for replies sampled at `temperature`.
+
+    Raises TrainError at temperature 0, and for an option of `settings` that the algorithm does not use.
+    """
     if temperature <= 0:
         raise TrainError("replies sampled at temperature 0 cannot be trained on: set a temperature above 0")
+    try:
+        rule = loss_rule(algorithm or GrpoSettings(), settings)
+    except ValueError as error:  # of an algorithm that settings do not load
+        raise TrainError(str(error)) from error
     return PolicyObjective(
         settings=settings,
+        loss_rule=rule,
         temperature=temperature,
         recomputes=settings.old_logprobs == "recomputed",
         uses_reference=settings.kl_coef > 0,
-        clip=(1 - settings.clip_low, 1 + settings.clip_high),
     )

@@ -7,53 +7,28 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from hone.settings import Mark, Settings
+from hone.train.algorithms.contract import Normalisation
+from hone.train.algorithms.custom import CustomSettings
+from hone.train.algorithms.grpo import GrpoSettings
+from hone.train.algorithms.registry import AnyAlgorithmSettings
+from hone.train.algorithms.rule import loss_rule
+from hone.train.corrections import AnyCorrectionSettings, NoCorrectionSettings
 
 Tree = Literal["auto", "off", "mask", "depth_first"]
-
-
-class AlgorithmSettings(Settings):
-    """How the rewards of a group become advantages."""
-
-    name: Literal["grpo", "rloo", "step_wise"] = "grpo"
-    """`grpo`: reward minus the mean of the group. `rloo`: reward minus the mean of the others. `step_wise`:
-    the reward of each turn plus the outcome's, normalised over the same turn of the whole group."""
-
-    reward: Literal["outcome", "final"] = "outcome"
-    """Reward of a rollout for `grpo` and `rloo`: that of the outcome, or the final score, which adds the turn
-    rewards (see `judge` and `progress`)."""
-
-    normalise_std: bool = True
-    """Divide the advantages of `grpo` by the group's standard deviation; false: Dr. GRPO."""
-
-    @property
-    def uses_turns(self) -> bool:
-        """Whether training uses turn rewards."""
-        return self.name == "step_wise" or self.reward == "final"
-
-    @property
-    def named(self) -> str:
-        """The algorithm in a few words, for display."""
-        return self.name if self.name == "step_wise" else f"{self.name} on the {self.reward} reward"
-
-    @model_validator(mode="after")
-    def _every_option_has_an_effect(self) -> AlgorithmSettings:
-        if self.name != "grpo" and "normalise_std" in self.model_fields_set:
-            raise ValueError("normalise_std belongs to grpo: remove it, or set algorithm.name = 'grpo'")
-        if self.name == "step_wise" and "reward" in self.model_fields_set:
-            raise ValueError(
-                "step_wise always adds the outcome's reward to each turn's: remove algorithm.reward"
-            )
-        return self
 
 
 class LossSettings(Settings):
     """The loss, given advantages."""
 
-    clip_low: float = Field(default=0.2, ge=0, lt=1)
-    """The probability ratio is clipped below 1 - clip_low."""
+    clip_low: float | None = Field(default=None, ge=0, lt=1)
+    """The probability ratio is clipped below 1 - clip_low; default: the algorithm's own, such as 0.2."""
 
-    clip_high: float = Field(default=0.2, ge=0)
-    """The probability ratio is clipped above 1 + clip_high; DAPO uses 0.28."""
+    clip_high: float | None = Field(default=None, ge=0)
+    """The probability ratio is clipped above 1 + clip_high; default: the algorithm's own, such as 0.2."""
+
+    dual_clip: float = Field(default=10.0, gt=1)
+    """Largest ratio of a token with a negative advantage, which PPO's clip leaves unbounded
+    (arXiv:1912.09729, which uses 3); above it the token has no gradient."""
 
     old_logprobs: Literal["engine", "recomputed"] = "engine"
     """Denominator of the ratio: the log-probabilities that the engine reported, or those of the trainer's
@@ -63,10 +38,13 @@ class LossSettings(Settings):
     """Weight of the KL divergence to the reference model (the initial weights); 0: no reference model."""
 
     kl_estimator: Literal["k1", "k2", "k3"] = "k3"
-    """Estimator of the KL divergence, see `hone.train.loss.kl_estimate`."""
+    """Estimator of the KL divergence as a loss, see `hone.train.loss.kl_estimate`: `k3` has the gradient of
+    KL(reference, policy), as GRPO was published, and `k2` that of KL(policy, reference). `k1` is refused: its
+    gradient is 0 on average."""
 
-    normalisation: Literal["token", "trajectory", "group", "constant"] = "token"
-    """Divisor of the sum of token losses, see `hone.train.loss.token_scales`."""
+    normalisation: Normalisation | None = None
+    """Divisor of the sum of token losses, `token`, `trajectory`, `group` or `constant`, see
+    `hone.train.loss.token_scales`; default: the algorithm's own."""
 
     constant_tokens: int | None = Field(default=None, gt=0)
     """Tokens by which each trajectory is divided; required with normalisation = "constant" only."""
@@ -76,6 +54,11 @@ class LossSettings(Settings):
         if (self.normalisation == "constant") != (self.constant_tokens is not None):
             raise ValueError(
                 'constant_tokens and normalisation = "constant" belong together: set both or none'
+            )
+        if self.kl_estimator == "k1":
+            raise ValueError(
+                'kl_estimator = "k1" has a gradient of 0 on average, so as a loss it only adds noise: set '
+                '"k3", or "k2" for the gradient of KL(policy, reference)'
             )
         if self.kl_coef == 0 and "kl_estimator" in self.model_fields_set:
             raise ValueError("kl_estimator has no effect while kl_coef is 0: remove it, or raise kl_coef")
@@ -330,11 +313,14 @@ class TrainSettings(LearnerSettings):
     steps: int = Field(default=100, ge=1)
     """Training steps; each collects a batch of groups and trains on it."""
 
-    algorithm: AlgorithmSettings = AlgorithmSettings()
-    """From rewards to advantages."""
+    algorithm: AnyAlgorithmSettings = GrpoSettings()
+    """From rewards to advantages, with the defaults of the loss."""
 
     loss: LossSettings = LossSettings()
     """From advantages to a loss."""
+
+    corrections: AnyCorrectionSettings = NoCorrectionSettings()
+    """Correction of the difference between the engine's probabilities and the trainer's."""
 
     optimizer: OptimizerSettings = OptimizerSettings()
     """From gradients to weights."""
@@ -350,6 +336,17 @@ class TrainSettings(LearnerSettings):
 
     max_idle_steps: Annotated[int, Mark.SAME_RESULTS] = Field(default=3, ge=1)
     """Steps in a row that train nothing after which the run stops with the reason."""
+
+    @model_validator(mode="after")
+    def _loss_fits_the_algorithm(self) -> Self:
+        if not isinstance(self.algorithm, CustomSettings):  # whose module need not be here to read settings
+            loss_rule(self.algorithm, self.loss)
+        if not isinstance(self.corrections, NoCorrectionSettings) and self.loss.old_logprobs == "engine":
+            raise ValueError(
+                "corrections need the trainer's log-probabilities before the first optimiser step: "
+                'set train.loss.old_logprobs = "recomputed"'
+            )
+        return self
 
 
 class SftSettings(PassSettings):

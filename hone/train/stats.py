@@ -7,18 +7,21 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from hone.train.algorithms.rule import LossRule
 from hone.train.batches import TrainRow
+from hone.train.corrections import LARGEST_LOG, Float64
 from hone.train.learner import PassReport
 from hone.types import Float32
 
 
 class StepStats:
-    """Collects the metrics of one `Trainer.step`. `clip`: bounds of the ratio; None without a ratio."""
+    """Collects the metrics of one `Trainer.step`. `rule`: how the ratio is clipped; None without a ratio."""
 
-    def __init__(self, clip: tuple[float, float] | None) -> None:
-        self._clip = clip
+    def __init__(self, rule: LossRule | None) -> None:
+        self._rule = rule
         self._sums: defaultdict[str, float] = defaultdict(float)
         self._max: dict[str, float] = {}
+        self._mismatch: defaultdict[str, float] = defaultdict(float)
         self.flops = 0.0  # that the model needed
         self._loss = 0.0
         self._mini_batches = 0
@@ -38,17 +41,16 @@ class StepStats:
         for row, logprobs, entropy in zip(rows, report.logprobs, report.entropies, strict=True):
             self._sums["trained_tokens"] += len(logprobs)
             self._sums["entropy"] += float(entropy.sum())
-            if self._clip is not None:
-                self._add_ratio(row, logprobs, self._clip)
+            if self._rule is not None:
+                self._add_ratio(row, logprobs, self._rule)
 
-    def _add_ratio(self, row: TrainRow, logprobs: Float32, clip: tuple[float, float]) -> None:
+    def _add_ratio(self, row: TrainRow, logprobs: Float32, rule: LossRule) -> None:
         at = row.trained
         old = logprobs if row.old_logprobs is None else row.old_logprobs[at]
         advantages = row.sample.advantage[at]
         difference = logprobs - old
-        ratio = np.exp(difference)
-        low, high = clip
-        clipped = np.where(advantages > 0, ratio > high, ratio < low) & (advantages != 0)
+        ratio = np.exp(np.minimum(difference, LARGEST_LOG))
+        clipped = rule.surrogate.is_clipped(ratio, advantages, rule.bounds)
         deviation = np.abs(ratio - 1)
         self._sums["ratio_mean_deviation"] += float(deviation.sum())
         self._sums["clip_fraction"] += float(clipped.sum())
@@ -56,7 +58,17 @@ class StepStats:
         self._raise_max("ratio_max_deviation", float(deviation.max()))
         # before the first optimiser step, the weights are still the engine's
         if self._steps == 0 and not self._skipped["non_finite_gradient"]:
-            self._raise_max("logp_gap_max", float(np.abs(logprobs - row.sample.logprobs[at]).max()))
+            self._add_mismatch(logprobs.astype(np.float64) - row.sample.logprobs[at])
+
+    def _add_mismatch(self, gap: Float64) -> None:
+        """Add the trainer's minus the engine's log-probabilities of some tokens of the engine."""
+        self._raise_max("logp_gap_max", float(np.abs(gap).max()))
+        weights = np.exp(np.clip(gap, -LARGEST_LOG, LARGEST_LOG))
+        self._mismatch["tokens"] += len(gap)
+        self._mismatch["k1"] -= float(gap.sum())
+        self._mismatch["k3"] += float((weights - 1 - gap).sum())
+        self._mismatch["weights"] += float(weights.sum())
+        self._mismatch["squares"] += float(np.square(weights).sum())
 
     def add_loss(self, loss: float) -> None:
         self._mini_batches += 1
@@ -79,6 +91,11 @@ class StepStats:
         for name, total in self._sums.items():
             divisor = self._steps if name in per_step else self._sums["trained_tokens"]
             result[name] = total if name in counts else total / max(1, divisor)
+        if tokens := self._mismatch["tokens"]:
+            squares = max(self._mismatch["squares"], 1e-300)
+            result["mismatch/k1"] = self._mismatch["k1"] / tokens
+            result["mismatch/k3"] = self._mismatch["k3"] / tokens
+            result["mismatch/effective_sample_size"] = self._mismatch["weights"] ** 2 / squares / tokens
         for reason, number in self._skipped.items():
             result[f"skipped/{reason}"] = number
         result |= {f"passes/{kind}": number for kind, number in self._passes.items()}

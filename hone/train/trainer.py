@@ -16,11 +16,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hone.train.batches import TrainRow, split_rollouts
+from hone.train.corrections import CorrectionSettings
 from hone.train.errors import NonFinite, TrainError
 from hone.train.in_process import InProcessLearner
 from hone.train.learner import Learner
 from hone.train.loss import Objective, policy_objective
 from hone.train.optimizer import learning_rate
+from hone.train.ratios import corrected, with_sequence_ratios
 from hone.train.settings import BatchSettings, OptimizerSettings, TrainSettings
 from hone.train.stats import StepStats
 from hone.types import Float32, Sample
@@ -48,6 +50,7 @@ class Trainer:
         optimizer: OptimizerSettings,
         batch: BatchSettings,
         total_optimizer_steps: int,
+        corrections: CorrectionSettings | None = None,
     ) -> None:
         self.learner = learner
         self.optimizer_steps = 0
@@ -55,6 +58,7 @@ class Trainer:
         self._settings = optimizer
         self._batch = batch
         self._total = total_optimizer_steps
+        self._corrections = corrections
         self._skips_in_a_row = 0
         self._calls = 0
 
@@ -63,28 +67,30 @@ class Trainer:
 
         Metrics: loss (mean over the mini-batches, always present); grad_norm, lr (means over the optimiser
         steps made); ratio_max_deviation, ratio_mean_deviation (of the ratio from 1), clip_fraction, approx_kl
-        (k3, old to new), entropy (nats); logp_gap_max (max |engine - trainer| over the tokens of the first
-        optimiser step); branch_tokens, unique_tokens (computed; fewer where samples share prefixes),
-        trained_tokens (of all forward passes, over all epochs); tree (share of branch tokens that shared
-        prefixes saved); passes/<kind>; routing/replayed (share of unique_tokens whose experts were the
-        engine's, of a mixture of experts with replay); optimizer_steps; skipped/<reason>; seconds,
-        tokens_per_s (of branch tokens); peak_memory_gib (of one device); mfu (model FLOP/s utilisation, on
-        known GPUs).
+        (k3, old to new), entropy (nats); of the tokens of the first optimiser step, logp_gap_max (max
+        |engine - trainer|), mismatch/k1 and mismatch/k3 (estimates of KL(engine, trainer)) and
+        mismatch/effective_sample_size (of weights p(trainer) / p(engine), as a share of the tokens);
+        corrections/<name> (see `hone.train.ratios.corrected`); branch_tokens, unique_tokens (computed; fewer
+        where samples share prefixes), trained_tokens (of all forward passes, over all epochs); tree (share of
+        branch tokens that shared prefixes saved); passes/<kind>; routing/replayed (share of unique_tokens
+        whose experts were the engine's, of a mixture of experts with replay); optimizer_steps;
+        skipped/<reason>; seconds, tokens_per_s (of branch tokens); peak_memory_gib (of one device); mfu
+        (model FLOP/s utilisation, on known GPUs).
 
         Raises NonFinite, and TrainError, which names the rollout, for an invalid sample.
         """
         started = time.perf_counter()
         _require_valid(samples)
-        stats = StepStats(self._objective.clip)
+        stats = StepStats(self._objective.rule)
         rng = np.random.default_rng((self._batch.seed, self._calls))
         self._calls += 1
-        rows = self._rows(samples)
+        rows, corrections = self._rows(samples)
         for _ in range(self._batch.epochs):
             for indices in split_rollouts(samples, self._batch.mini_batches, rng):
                 self._optimizer_step([rows[i] for i in indices], stats)
         seconds = time.perf_counter() - started
         usage = self.learner.usage()
-        metrics = stats.metrics(seconds) | {"peak_memory_gib": usage.peak_memory_gib}
+        metrics = stats.metrics(seconds) | corrections | {"peak_memory_gib": usage.peak_memory_gib}
         if usage.peak_flops is not None:
             metrics["mfu"] = stats.flops / seconds / usage.peak_flops
         return metrics
@@ -119,22 +125,53 @@ class Trainer:
         self.learner.restart()
         self.load_state_dict({"optimizer_steps": 0, "calls": 0, "skips_in_a_row": 0})
 
-    def _rows(self, samples: Sequence[Sample]) -> list[TrainRow]:
-        """Return the rows of a batch with their old and reference log-probabilities."""
+    def _rows(self, samples: Sequence[Sample]) -> tuple[list[TrainRow], dict[str, float]]:
+        """Return the rows of a batch with their old and reference log-probabilities, and the corrections'
+        metrics."""
         scored = [_scored(sample) for sample in samples]
         old: Sequence[Float32 | None] = [s.logprobs for s in samples]
+        metrics: dict[str, float] = {}
         if self._objective.recomputes:
             one_step = self._batch.epochs == 1 and self._batch.mini_batches == 1
-            old = [None] * len(samples) if one_step else _spread(scored, self.learner.logprobs(scored))
-        rows = [replace(row, old_logprobs=o) for row, o in zip(scored, old, strict=True)]
+            before: Sequence[Float32] = []
+            if not one_step or self._corrections is not None:
+                before = _spread(scored, self.learner.logprobs(scored))
+            if self._corrections is not None:
+                samples, metrics = corrected(samples, before, self._corrections)
+            old = [None] * len(samples) if one_step else before
+        rows = [
+            TrainRow(sample=sample, scale=sample.weight, old_logprobs=o)
+            for sample, o in zip(samples, old, strict=True)
+        ]
         if not self._objective.uses_reference:
-            return rows
+            return rows, metrics
         reference = _spread(scored, self.learner.logprobs(scored, "reference"))
-        return [replace(row, reference=r) for row, r in zip(rows, reference, strict=True)]
+        return [replace(row, reference=r) for row, r in zip(rows, reference, strict=True)], metrics
+
+    def _with_sequence_ratios(self, rows: Sequence[TrainRow]) -> list[TrainRow]:
+        """Return the rows with the ratios of rollouts; only rollouts with a gradient are computed.
+
+        Rows without old log-probabilities have ratio 1.
+        """
+        active = {row.sample.rollout_id for row in rows if self._objective.has_gradient(row.sample)}
+        chosen = {
+            i: row.old_logprobs
+            for i, row in enumerate(rows)
+            if row.sample.rollout_id in active and row.old_logprobs is not None
+        }
+        scored = [_scored(rows[i].sample) for i in chosen]
+        current = _spread(scored, self.learner.logprobs(scored)) if scored else []
+        changed = with_sequence_ratios([rows[i] for i in chosen], list(chosen.values()), current)
+        result = list(rows)
+        for i, row in zip(chosen, changed, strict=True):
+            result[i] = row
+        return result
 
     def _optimizer_step(self, rows: Sequence[TrainRow], stats: StepStats) -> None:
         lr = learning_rate(self.optimizer_steps, self._total, self._settings)
         self.optimizer_steps += 1
+        if self._objective.rule is not None and self._objective.rule.sequence_ratio:
+            rows = self._with_sequence_ratios(rows)
         scales = self._objective.scales([row.sample for row in rows])
         scaled = [replace(row, scale=scale) for row, scale in zip(rows, scales, strict=True)]
         active = [row for row in scaled if self._objective.has_gradient(row.sample)]
@@ -183,7 +220,7 @@ def policy_trainer(
 
     `temperature` is the engine's sampling temperature.
     """
-    objective = policy_objective(settings.loss, temperature)
+    objective = policy_objective(settings.loss, temperature, settings.algorithm)
     learner = InProcessLearner(
         model,
         objective=objective,
@@ -203,6 +240,7 @@ def rl_trainer(learner: Learner, objective: Objective, settings: TrainSettings) 
         optimizer=settings.optimizer,
         batch=settings.batch,
         total_optimizer_steps=settings.steps * settings.batch.epochs * settings.batch.mini_batches,
+        corrections=settings.corrections if isinstance(settings.corrections, CorrectionSettings) else None,
     )
 
 

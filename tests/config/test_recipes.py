@@ -24,10 +24,10 @@ def refusal(path: Path, *sets: str) -> str:
 
 def test_recipe_overrides_only_named_settings(tmp_path: Path):
     settings = resolve(recipe(tmp_path, "[train]\nsteps = 7\n[train.loss]\nclip_high = 0.28\n"))
-    assert (settings.train.steps, settings.train.loss.clip_high, settings.train.loss.clip_low) == (
+    assert (settings.train.steps, settings.train.loss.clip_high, settings.train.loss.kl_coef) == (
         7,
         0.28,
-        0.2,
+        0.0,
     )
 
 

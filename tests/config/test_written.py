@@ -33,17 +33,24 @@ def has(settings: Any, path: str) -> bool:
 
 
 BASE = (
-    '[model]\npath = "some/model"\n[train.algorithm]\nname = "step_wise"\n'
+    '[model]\npath = "some/model"\n[train.loss]\nold_logprobs = "recomputed"\n'
     '[train.lora]\nrank = 8\n[judge]\nenabled = true\nmodel = { path = "some/judge" }\n'
 )
+FINAL = '[train.algorithm]\nreward = "final"\n'
 KINDS = (
-    "",
-    '[agent]\nkind = "debugger"\n[engine]\nkind = "vllm"\n[demonstrations.agent]\nkind = "debugger"\n',
-    '[agent]\nkind = "blackbox"\nprogram = "qwen-code"\n[judge.engine]\nkind = "sglang"\n'
+    '[train.algorithm]\nname = "step_wise"\n',
+    FINAL + 'name = "grpo"\n[train.corrections]\nkind = "truncate"\n',
+    FINAL + 'name = "reinforce_pp"\n[train.corrections]\nkind = "mask"\n',
+    FINAL + 'name = "dapo"\n',
+    FINAL + 'name = "custom"\nentry_point = "some.module:ALGORITHM"\n',
+    FINAL
+    + '[agent]\nkind = "debugger"\n[engine]\nkind = "vllm"\n[demonstrations.agent]\nkind = "debugger"\n',
+    FINAL + '[agent]\nkind = "blackbox"\nprogram = "qwen-code"\n[judge.engine]\nkind = "sglang"\n'
     '[demonstrations.agent]\nkind = "blackbox"\nprogram = "qwen-code"\n',
-    '[agent]\nkind = "demonstrator"\n[engine]\nkind = "openai"\nurls = ["http://a/v1"]\nmodel_name = "m"\n'
+    FINAL
+    + '[agent]\nkind = "demonstrator"\n[engine]\nkind = "openai"\nurls = ["http://a/v1"]\nmodel_name = "m"\n'
     '[demonstrations.agent]\nkind = "demonstrator"\n',
-    '[engine]\nkind = "sglang"\nurls = ["http://a"]\n',
+    FINAL + '[engine]\nkind = "sglang"\nurls = ["http://a"]\n',
 )
 JUDGE_ENDPOINT = (
     '[model]\npath = "some/model"\n[train.algorithm]\nname = "step_wise"\n[judge]\nenabled = true\n'
@@ -167,7 +174,7 @@ def test_explicit_default_keeps_the_fingerprint(tmp_path: Path):
     assert fingerprint(resolve(tmp_path / "a.toml")) == fingerprint(resolve(tmp_path / "b.toml"))
 
 
-@pytest.mark.parametrize(("kind", "setting"), [(0, "agent.prompts"), (2, "agent.program")])
+@pytest.mark.parametrize(("kind", "setting"), [(0, "agent.prompts"), (6, "agent.program")])
 def test_changed_prompt_file_is_another_run(
     every_kind: list[RunSettings], tmp_path: Path, kind: int, setting: str
 ):

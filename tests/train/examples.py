@@ -10,6 +10,9 @@ import torch
 from tokenizers import Tokenizer, models
 from transformers import PreTrainedModel, PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
+from hone.train.algorithms.grpo import GrpoSettings
+from hone.train.algorithms.registry import AnyAlgorithmSettings
+from hone.train.corrections import AnyCorrectionSettings, NoCorrectionSettings
 from hone.train.in_process import InProcessLearner
 from hone.train.loss import CrossEntropy
 from hone.train.settings import BatchSettings, LossSettings, OptimizerSettings, SftSettings, TrainSettings
@@ -76,9 +79,13 @@ def trainer_of(
     optimizer: OptimizerSettings | None = None,
     temperature: float = 1.0,
     reference: PreTrainedModel | None = None,
+    algorithm: AnyAlgorithmSettings | None = None,
+    corrections: AnyCorrectionSettings | None = None,
 ) -> Trainer:
     settings = TrainSettings(
         steps=100,
+        algorithm=algorithm or GrpoSettings(),
+        corrections=corrections or NoCorrectionSettings(),
         loss=loss or LossSettings(),
         batch=batch or BatchSettings(),
         optimizer=optimizer or OptimizerSettings(lr=1e-3, max_grad_norm=1e9),

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -7,17 +9,32 @@ from hypothesis import strategies as st
 
 from hone.outcomes import OUTCOME_RULES, Fault, Outcome
 from hone.train.algorithms import compute_advantages
+from hone.train.algorithms.cispo import CispoSettings
+from hone.train.algorithms.contract import AlgorithmSettings
+from hone.train.algorithms.dapo import DapoSettings, overlong_penalty
+from hone.train.algorithms.dr_grpo import DrGrpoSettings
+from hone.train.algorithms.grpo import GrpoSettings
+from hone.train.algorithms.gspo import GspoSettings
+from hone.train.algorithms.opo import OpoSettings
+from hone.train.algorithms.reinforce_pp import ReinforcePPSettings
+from hone.train.algorithms.rloo import RlooSettings
+from hone.train.algorithms.step_wise import StepWiseSettings
 from hone.train.errors import TrainError
-from hone.train.settings import AlgorithmSettings
-from hone.types import Trajectory
-from tests.train.trajectories import trajectory
+from hone.types import TokenTree, Trajectory
+from tests.train.trajectories import rendered, sampled, trajectory
 
 FAULTS = [o for o, rule in OUTCOME_RULES.items() if rule.fault is Fault.INFRASTRUCTURE]
-ALGORITHMS = [
-    AlgorithmSettings(),
-    AlgorithmSettings(normalise_std=False),
-    AlgorithmSettings(name="rloo"),
+ALGORITHMS: list[AlgorithmSettings] = [
+    GrpoSettings(),
+    GrpoSettings(normalise_std=False),
+    RlooSettings(),
+    DrGrpoSettings(),
+    DapoSettings(overlong_tokens=2, overlong_cache=2),
+    GspoSettings(),
+    CispoSettings(),
+    OpoSettings(),
 ]
+ANY = [*ALGORITHMS, ReinforcePPSettings(), ReinforcePPSettings(group_baseline=True)]
 
 
 def batch_of(*rewards: float, group_id: str = "g") -> list[Trajectory]:
@@ -52,7 +69,7 @@ rewards = st.lists(st.floats(-5, 5).map(lambda x: round(x, 3)), min_size=1, max_
 @given(
     groups=st.lists(rewards, min_size=1, max_size=4),
     faults=st.lists(st.tuples(st.integers(0, 3), st.sampled_from(FAULTS), st.integers(0, 99)), max_size=6),
-    settings=st.sampled_from(ALGORITHMS),
+    settings=st.sampled_from(ANY),
 )
 def test_infrastructure_faults_change_no_advantage(
     groups: list[list[float]], faults: list[tuple[int, Outcome, int]], settings: AlgorithmSettings
@@ -123,11 +140,55 @@ def test_duplicate_rollout_is_refused() -> None:
         compute_advantages(batch_of(1, -1) + batch_of(1), ALGORITHMS[0])
 
 
-def test_setting_without_effect_is_refused() -> None:
-    with pytest.raises(ValueError, match="normalise_std belongs to grpo"):
-        AlgorithmSettings(name="rloo", normalise_std=False)
+def test_almost_equal_rewards_get_small_advantages() -> None:
+    credit = compute_advantages(batch_of(0.5, 0.5, 0.5, 0.50001), GrpoSettings())
+    assert max(map(abs, credit.advantages.values())) < 0.01
+    apart = compute_advantages(batch_of(0.5, 0.5, 0.5, 0.51), GrpoSettings())
+    assert apart.advantages["g3"] == pytest.approx(1.5)
+
+
+def long(made: Trajectory, tokens: int) -> Trajectory:
+    return replace(made, tree=TokenTree([rendered(None, [1]), sampled(0, [2] * tokens)]))
+
+
+def test_opo_weights_its_baseline_by_sampled_tokens() -> None:
+    first, second = batch_of(1, -1)
+    credit = compute_advantages([long(first, 30), long(second, 10)], OpoSettings())
+    assert credit.advantages == pytest.approx({"g0": 0.5, "g1": -1.5})
+
+
+def test_reinforce_pp_normalises_over_the_tokens_of_the_batch() -> None:
+    groups = {"g": ([1.0, 0.0], [3, 5]), "h": ([0.25, 0.5, 0.5], [1, 9, 2])}
+    batch = [
+        long(t, n)
+        for name, (own, tokens) in groups.items()
+        for t, n in zip(batch_of(*own, group_id=name), tokens, strict=True)
+    ]
+    for group_baseline in (False, True):
+        values = [
+            reward - (np.mean(own) if group_baseline else 0) for own, _ in groups.values() for reward in own
+        ]
+        spread = np.repeat(values, [n for _, tokens in groups.values() for n in tokens])
+        expected = (np.array(values) - spread.mean()) / spread.std()
+        credit = compute_advantages(batch, ReinforcePPSettings(group_baseline=group_baseline))
+        assert list(credit.advantages.values()) == pytest.approx(expected.tolist())
+    same = compute_advantages(batch_of(0.1, 0.1, 0.1) + batch_of(0.1, group_id="h"), ReinforcePPSettings())
+    assert same.zero_variance_groups == ("g", "h")
+
+
+def test_dapo_penalises_overlong_rollouts() -> None:
+    lengths = np.array([0, 80, 85, 90, 99, 100, 300], np.float64)
+    assert overlong_penalty(lengths, 100, 20).tolist() == [0, 0, -0.25, -0.5, -0.95, -1, -1]
+    short, overlong = batch_of(1, 1)
+    credit = compute_advantages(
+        [long(short, 80), long(overlong, 90)], DapoSettings(overlong_tokens=100, overlong_cache=20)
+    )
+    assert credit.advantages["g0"] == pytest.approx(1 / np.sqrt(2))
+    assert credit.zero_variance_groups == ()
+    with pytest.raises(ValueError, match="overlong_cache is 200, more than overlong_tokens"):
+        DapoSettings(overlong_tokens=100, overlong_cache=200)
 
 
 def test_algorithm_is_named_with_the_reward_that_it_uses() -> None:
-    assert AlgorithmSettings(name="step_wise").named == "step_wise"
-    assert AlgorithmSettings(name="rloo", reward="final").named == "rloo on the final reward"
+    assert StepWiseSettings().named == "step_wise"
+    assert RlooSettings(reward="final").named == "rloo on the final reward"

@@ -17,6 +17,7 @@ from hone.outcomes import Outcome
 from hone.rollout.ledger import Ledger
 from hone.rollout.store import Store
 from hone.train import checkpoint
+from hone.train.algorithms.rloo import RlooSettings
 from hone.train.batches import TrainRow
 from hone.train.errors import RankError, StaleSample, StepCancelled, TrainError
 from hone.train.learner import PassReport
@@ -30,7 +31,6 @@ from hone.train.loop import (
 )
 from hone.train.metrics import MetricsWriter, read_metrics
 from hone.train.settings import (
-    AlgorithmSettings,
     CheckpointSettings,
     LossSettings,
     TrainSettings,
@@ -289,7 +289,7 @@ def test_replay_reproduces_weights_only_with_the_same_settings(tmp_path: Path) -
     assert all(torch.equal(a, b) for a, b in zip(expected, same, strict=True))
     other_settings = settings.model_copy(
         update={
-            "algorithm": AlgorithmSettings(name="rloo"),
+            "algorithm": RlooSettings(),
             "loss": LossSettings(normalisation="constant", constant_tokens=10),
         }
     )

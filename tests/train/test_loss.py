@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -9,14 +10,16 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hone.train.algorithms.cispo import CispoSettings
+from hone.train.algorithms.surrogates import Bounds, clipped, truncated
 from hone.train.batches import TrainRow, micro_batches, split_rollouts
-from hone.train.loss import kl_estimate, policy_loss, policy_objective, token_scales
+from hone.train.loss import kl_estimate, policy_objective, token_scales
 from hone.train.passes import CostModel
 from hone.train.settings import LossSettings
 from hone.types import Sample
 from tests.train.trajectories import multi_turn_samples
 
-CLIP = LossSettings(clip_low=0.2, clip_high=0.28)
+CLIP = Bounds(low=0.8, high=1.28, cap=3.0)
 
 
 @pytest.mark.parametrize(
@@ -25,7 +28,9 @@ CLIP = LossSettings(clip_low=0.2, clip_high=0.28)
         (1.0, 2.0, -2.0, -2.0),  # on policy: the gradient is that of -A log p
         (1.5, 1.0, -1.28, 0.0),  # gained enough: clipped above
         (0.5, -1.0, 0.8, 0.0),  # lost enough: clipped below
-        (1.5, -1.0, 1.5, 1.5),  # went the wrong way: never clipped
+        (1.5, -1.0, 1.5, 1.5),  # went the wrong way: not clipped
+        (3.5, -1.0, 3.0, 0.0),  # by far: the dual clip
+        (3.5, 1.0, -1.28, 0.0),
         (0.5, 1.0, -0.5, -0.5),
         (1.27, 1.0, -1.27, -1.27),  # between the two bounds
     ],
@@ -34,25 +39,89 @@ def test_policy_loss_is_clipped_ppo_with_two_bounds(
     ratio: float, advantage: float, loss: float, gradient: float
 ) -> None:
     logprobs = torch.tensor([math.log(ratio) - 1.0], dtype=torch.float64, requires_grad=True)
-    value = policy_loss(logprobs, torch.tensor([-1.0]), torch.tensor([advantage]), CLIP)
+    value = clipped(logprobs, torch.tensor([-1.0]), torch.tensor([advantage]), CLIP)
     value.sum().backward()
     assert value.item() == pytest.approx(loss)
     assert logprobs.grad is not None
     assert logprobs.grad.item() == pytest.approx(gradient)
 
 
+finite = st.floats(-200, 0, width=32)
+
+
+@given(finite, finite, st.sampled_from([-2.0, -0.5, 0.5, 2.0]), st.sampled_from([clipped, truncated]))
+def test_gradient_is_bounded_for_any_logprobs(
+    old: float, new: float, advantage: float, surrogate: Callable[..., torch.Tensor]
+) -> None:
+    logprobs = torch.tensor([new], requires_grad=True)
+    surrogate(logprobs, torch.tensor([old]), torch.tensor([advantage]), CLIP).sum().backward()
+    assert logprobs.grad is not None
+    assert abs(logprobs.grad.item()) <= CLIP.cap * abs(advantage) * 1.0001
+
+
+def test_negative_advantage_of_a_stale_token_is_bounded_by_default() -> None:
+    rule = policy_objective(LossSettings(), temperature=1.0).rule
+    for advantage, bound in ((-1.0, 10.0), (1.0, 1.2)):
+        logprobs = torch.tensor([-0.1], requires_grad=True)
+        loss = rule.surrogate.loss(logprobs, torch.tensor([-8.0]), torch.tensor([advantage]), rule.bounds)
+        loss.sum().backward()
+        assert loss.item() == pytest.approx(-advantage * bound)
+        assert logprobs.grad is not None
+        assert logprobs.grad.item() == 0.0
+
+
+@pytest.mark.parametrize(("ratio", "weight"), [(0.1, 0.1), (1.0, 1.0), (4.0, 4.0), (7.0, 5.0), (70.0, 5.0)])
+def test_truncated_ratio_is_only_a_weight(ratio: float, weight: float) -> None:
+    bounds = policy_objective(LossSettings(), 1.0, CispoSettings()).rule.bounds
+    for advantage in (2.0, -2.0):
+        logprobs = torch.tensor([math.log(ratio) - 5.0], dtype=torch.float64, requires_grad=True)
+        value = truncated(logprobs, torch.tensor([-5.0]), torch.tensor([advantage]), bounds)
+        value.sum().backward()
+        assert value.item() == pytest.approx(-weight * advantage * (math.log(ratio) - 5.0))
+        assert logprobs.grad is not None
+        assert logprobs.grad.item() == pytest.approx(-weight * advantage)
+
+
+POLICY = torch.tensor([0.5, 0.3, 0.2], dtype=torch.float64)
+REFERENCE = torch.tensor([0.4, 0.4, 0.2], dtype=torch.float64)
+
+
 def test_kl_estimators_approximate_the_kl_divergence() -> None:
-    policy = torch.tensor([0.5, 0.3, 0.2], dtype=torch.float64)
-    reference = torch.tensor([0.4, 0.4, 0.2], dtype=torch.float64)
-    exact = (policy * (policy / reference).log()).sum().item()
+    exact = (POLICY * (POLICY / REFERENCE).log()).sum().item()
 
     def expected(name: str) -> float:
-        return (policy * kl_estimate(policy.log(), reference.log(), name)).sum().item()  # type: ignore[arg-type]
+        return (POLICY * kl_estimate(POLICY.log(), REFERENCE.log(), name)).sum().item()  # type: ignore[arg-type]
 
-    assert expected("k1") == pytest.approx(exact)
     assert expected("k3") == pytest.approx(exact)
     assert expected("k2") == pytest.approx(exact, rel=0.05)
-    assert bool((kl_estimate(policy.log(), reference.log(), "k3") >= 0).all())
+    assert bool((kl_estimate(POLICY.log(), REFERENCE.log(), "k3") >= 0).all())
+
+
+def test_kl_estimators_have_the_gradients_that_are_documented() -> None:
+    def gradient(loss: Callable[[torch.Tensor], torch.Tensor]) -> list[float]:
+        logits = POLICY.log().clone().requires_grad_()
+        loss(torch.log_softmax(logits, -1)).backward()
+        assert logits.grad is not None
+        return logits.grad.tolist()
+
+    forward = gradient(lambda logprobs: (logprobs.exp() * (logprobs - REFERENCE.log())).sum())
+    backward = gradient(lambda logprobs: -(REFERENCE * logprobs).sum())
+    k2 = gradient(lambda logprobs: (POLICY * kl_estimate(logprobs, REFERENCE.log(), "k2")).sum())
+    k3 = gradient(lambda logprobs: (POLICY * kl_estimate(logprobs, REFERENCE.log(), "k3")).sum())
+    k1 = gradient(lambda logprobs: (POLICY * (logprobs - REFERENCE.log())).sum())
+    assert k2 == pytest.approx(forward)
+    assert k3 == pytest.approx(backward)
+    assert k1 == pytest.approx([0.0] * 3)
+
+
+def test_kl_term_is_finite_far_from_the_reference() -> None:
+    for gap in (9.0, 11.0, 200.0):
+        logprobs = torch.tensor([-gap], requires_grad=True)
+        kl = kl_estimate(logprobs, torch.tensor([0.0]), "k3")
+        kl.sum().backward()
+        assert logprobs.grad is not None
+        assert logprobs.grad.item() == pytest.approx(1 - math.exp(min(gap, 10.0)), rel=1e-5)
+        assert math.isfinite(kl.item())
 
 
 def test_each_normalisation_scales_tokens_as_documented() -> None:
@@ -95,7 +164,8 @@ def test_objective_follows_its_settings() -> None:
         clip_low=0.1, clip_high=0.3, normalisation="constant", constant_tokens=10, old_logprobs="recomputed"
     )
     objective = policy_objective(settings, temperature=1.0)
-    assert (objective.recomputes, objective.uses_reference, objective.clip) == (True, False, (0.9, 1.3))
+    assert (objective.recomputes, objective.uses_reference) == (True, False)
+    assert objective.rule.bounds == (0.9, 1.3, 10.0)
     weight = float(one.weight.sum())
     assert float(objective.scales([one, other])[0].sum()) == pytest.approx(weight / 10 / 2)
     assert not policy_objective(LossSettings(), temperature=1.0).recomputes
@@ -167,6 +237,7 @@ def test_mini_batches_hold_every_sample_once_and_never_cut_a_rollout(
         {"normalisation": "constant"},
         {"constant_tokens": 100},
         {"kl_estimator": "k2"},
+        {"kl_estimator": "k1", "kl_coef": 0.1},
         {"clip_low": 1.5},
     ],
 )

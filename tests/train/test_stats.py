@@ -10,12 +10,13 @@ import torch
 
 from hone.train.batches import TrainRow
 from hone.train.learner import PassReport
+from hone.train.loss import policy_objective
 from hone.train.optimizer import end_names, make_optimizers
-from hone.train.settings import OptimizerSettings
+from hone.train.settings import LossSettings, OptimizerSettings
 from hone.train.stats import StepStats
 from hone.types import Float32, Sample
 
-CLIP = (0.8, 1.2)
+CLIP = policy_objective(LossSettings(), temperature=1.0).rule  # 0.8 to 1.2; 10 for negative advantages
 
 
 def rows_of(ratios: list[float], advantages: list[float], gaps: list[float], tokens: int) -> list[TrainRow]:
@@ -56,7 +57,7 @@ def add(stats: StepStats, rows: list[TrainRow], entropy: float = 0.5) -> None:
 
 def test_metrics_are_means_over_trained_tokens():
     stats = StepStats(CLIP)
-    add(stats, rows_of([1.0, 1.5, 0.5], [1.0, 1.0, -1.0], [0.1, -0.3, 0.2], tokens=5))
+    add(stats, rows_of([1.0, 1.5, 0.5], [1.0, 1.0, -1.0], [0.1, -0.3, 0.25], tokens=5))
     add(stats, rows_of([1.5], [0.0], [0.0], tokens=6), entropy=0.9)
     stats.add_loss(2.0)
     stats.add_loss(4.0)
@@ -64,6 +65,8 @@ def test_metrics_are_means_over_trained_tokens():
     stats.add_step(grad_norm=3.0, lr=0.3)
     metrics = stats.metrics(seconds=8.0)
     approx_kl = sum(ratio - 1 - math.log(ratio) for ratio in (1.5, 0.5, 1.5)) / 4
+    weights = [math.exp(-gap) for gap in (0.1, -0.3, 0.25, 0.0)]
+    k3 = sum(weight - 1 - math.log(weight) for weight in weights) / 4
     assert metrics == pytest.approx(
         {
             "loss": 3.0,
@@ -73,6 +76,9 @@ def test_metrics_are_means_over_trained_tokens():
             "clip_fraction": 0.5,  # a ratio without advantage cannot be clipped
             "approx_kl": approx_kl,
             "logp_gap_max": 0.3,
+            "mismatch/k1": (0.1 - 0.3 + 0.25 + 0.0) / 4,
+            "mismatch/k3": k3,
+            "mismatch/effective_sample_size": sum(weights) ** 2 / sum(w * w for w in weights) / 4,
             "entropy": 0.6,
             "grad_norm": 2.0,
             "lr": 0.2,
@@ -95,6 +101,7 @@ def test_metrics_are_means_over_trained_tokens():
         (1.3, -1.0, 0),
         (0.7, -1.0, 1),
         (1.3, 0.0, 0),
+        (11.0, -1.0, 1),
         (0.7, 0.0, 0),
         (1.1, 1.0, 0),
     ],

@@ -12,13 +12,14 @@ from hypothesis import strategies as st
 from hone.outcomes import OUTCOME_RULES, Fault, Outcome
 from hone.rollout.rewards import final_score
 from hone.train.algorithms import compute_advantages
+from hone.train.algorithms.step_wise import StepWiseSettings
 from hone.train.errors import TrainError
 from hone.train.loop import to_samples
-from hone.train.settings import AlgorithmSettings, TrainSettings
+from hone.train.settings import TrainSettings
 from hone.types import FinalScore, Scores, TokenTree, Trajectory
 from tests.train.trajectories import rendered, sampled, trajectory, with_turns
 
-STEP_WISE = AlgorithmSettings(name="step_wise")
+STEP_WISE = StepWiseSettings()
 FAULTS = [o for o, rule in OUTCOME_RULES.items() if rule.fault is Fault.INFRASTRUCTURE]
 worth = st.floats(-3, 3).map(lambda x: round(x, 2))
 
@@ -156,22 +157,9 @@ def with_score(name: str, outcome: float, score: float) -> Trajectory:
 @pytest.mark.parametrize("name", ["grpo", "rloo"])
 def test_grpo_and_rloo_can_use_the_final_score(name: str) -> None:
     batch = [with_score("a", 1, 0.25), with_score("b", 1, -0.75), with_score("c", -1, -0.25)]
-    settings = AlgorithmSettings.model_validate({"name": name, "reward": "final"})
-    plain = AlgorithmSettings.model_validate({"name": name})
+    settings = TrainSettings.model_validate({"algorithm": {"name": name, "reward": "final"}}).algorithm
+    plain = TrainSettings.model_validate({"algorithm": {"name": name}}).algorithm
     as_rewards = [trajectory(t.rollout_id, reward=final_score(t)) for t in batch]
     assert compute_advantages(batch, settings).advantages == compute_advantages(as_rewards, plain).advantages
     with pytest.raises(TrainError, match="no final score"):
         compute_advantages([trajectory("a"), trajectory("b")], settings)
-
-
-@pytest.mark.parametrize(
-    ("settings", "said"),
-    [
-        ({"name": "step_wise", "normalise_std": True}, "normalise_std belongs to grpo"),
-        ({"name": "step_wise", "reward": "final"}, "remove algorithm.reward"),
-        ({"name": "rloo", "normalise_std": False}, "normalise_std belongs to grpo"),
-    ],
-)
-def test_options_without_effect_are_refused(settings: dict[str, object], said: str) -> None:
-    with pytest.raises(ValueError, match=said):
-        AlgorithmSettings.model_validate(settings)

@@ -5,17 +5,21 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from transformers import PreTrainedModel
 
-from hone.train.settings import BatchSettings, LossSettings
+from hone.train.settings import TrainSettings
+from hone.train.trainer import policy_trainer
 from hone.types import Sample
-from tests.train.examples import noisy, step_with_gradients, tiny_model, tokenizer, trainer_of, with_logprobs
+from tests.train.examples import model_of, noisy, step_with_gradients, tiny_model, tokenizer, with_logprobs
 from tests.train.trajectories import multi_turn_samples
 
 pytestmark = [
@@ -56,9 +60,8 @@ def trl_inputs(samples: Sequence[Sample], reference: Sequence[Sample]) -> dict[s
     return inputs
 
 
-def trl_loss(
-    model: PreTrainedModel, inputs: dict[str, torch.Tensor], out: Path, **config: Any
-) -> tuple[float, list[torch.Tensor]]:
+def trl_trainer(model: PreTrainedModel, out: Path, **config: Any) -> Any:
+    """TRL's trainer of `model`; it changes no weight."""
     if config.get("beta"):  # TRL loads its own reference model; the test hands in the numbers of another
         model.save_pretrained(out / "reference")
         model.config._name_or_path = str(out / "reference")
@@ -84,47 +87,171 @@ def trl_loss(
     )
     trainer.current_gradient_accumulation_steps = 1
     model.train()
-    loss = trainer._compute_loss(model, inputs)
+    return trainer
+
+
+def trl_loss(trainer: Any, inputs: dict[str, torch.Tensor]) -> tuple[float, list[torch.Tensor]]:
+    trainer.use_vllm = "importance_sampling_ratio" in inputs  # only then the loss is multiplied by it
+    trainer.model.zero_grad()
+    loss = trainer._compute_loss(trainer.model, inputs)
     loss.backward()
-    return loss.item(), [p.grad for p in model.parameters() if p.grad is not None]
+    return loss.item(), [p.grad for p in trainer.model.parameters() if p.grad is not None]
 
 
-@pytest.mark.parametrize(
-    ("trl", "hone"),
-    [
-        ({"loss_type": "grpo"}, {"normalisation": "trajectory"}),
-        ({"loss_type": "bnpo"}, {"normalisation": "token"}),
-        ({"loss_type": "dapo", "epsilon_high": 0.28}, {"normalisation": "token", "clip_high": 0.28}),
-        (
-            {"loss_type": "dr_grpo", "epsilon": 0.1, "epsilon_high": 0.3},
-            {"normalisation": "constant", "constant_tokens": LONGEST, "clip_low": 0.1, "clip_high": 0.3},
-        ),
-        ({"loss_type": "grpo", "beta": 0.05}, {"normalisation": "trajectory", "kl_coef": 0.05}),
-        ({"loss_type": "dapo", "beta": 0.1, "temperature": 0.7}, {"normalisation": "token", "kl_coef": 0.1}),
-        ({"loss_type": "bnpo", "temperature": 1.3}, {"normalisation": "token"}),
-    ],
-    ids=json.dumps,
-)
+def trl_importance(
+    samples: Sequence[Sample],
+    trainer: Sequence[Sample],
+    inputs: dict[str, torch.Tensor],
+    mode: str,
+    **bounds: float,
+) -> torch.Tensor:
+    """TRL's ratio between engine and trainer, as its `vllm_importance_sampling_mode`; [rows, width or 1]."""
+    mask = inputs["completion_mask"] * inputs["tool_mask"]
+    difference = torch.zeros(mask.shape)
+    for row, (engine, own) in enumerate(zip(samples, trainer, strict=True)):
+        at = int(np.flatnonzero(engine.weight)[0])
+        gap = torch.from_numpy(own.logprobs[at:] - engine.logprobs[at:])
+        difference[row, : len(gap)] = gap * mask[row, : len(gap)]
+    level, _, rule = mode.partition("_")
+    ratio = torch.exp(difference.sum(-1, keepdim=True) if level == "sequence" else difference)
+    low, high = bounds.get("low", -torch.inf), bounds["high"]
+    if rule == "truncate":
+        return ratio.clamp(low, high)
+    return ratio.masked_fill((ratio < low) | (ratio > high), 0.0)
+
+
+LOSSES: list[tuple[dict[str, Any], dict[str, Any]]] = [  # TRL's options and ours
+    ({"loss_type": "grpo"}, {"loss": {"normalisation": "trajectory"}}),
+    ({"loss_type": "bnpo"}, {"loss": {"normalisation": "token"}}),
+    ({"loss_type": "dapo", "epsilon_high": 0.28}, {"algorithm": {"name": "dapo"}}),
+    (
+        {"loss_type": "dr_grpo", "epsilon": 0.1, "epsilon_high": 0.3},
+        {
+            "algorithm": {"name": "dr_grpo"},
+            "loss": {
+                "normalisation": "constant",
+                "constant_tokens": LONGEST,
+                "clip_low": 0.1,
+                "clip_high": 0.3,
+            },
+        },
+    ),
+    ({"loss_type": "grpo", "beta": 0.05}, {"loss": {"normalisation": "trajectory", "kl_coef": 0.05}}),
+    ({"loss_type": "dapo", "beta": 0.1, "temperature": 0.7}, {"loss": {"kl_coef": 0.1}}),
+    ({"loss_type": "bnpo", "temperature": 1.3}, {"algorithm": {"name": "rloo"}}),
+    ({"loss_type": "bnpo", "delta": 1.4}, {"loss": {"dual_clip": 1.4}}),
+    (
+        {"loss_type": "grpo", "importance_sampling_level": "sequence", "epsilon": 0.03, "epsilon_high": 0.04},
+        {"algorithm": {"name": "gspo"}, "loss": {"clip_low": 0.03, "clip_high": 0.04}},
+    ),
+    (
+        {"loss_type": "cispo", "epsilon_high": 1.3},
+        {"algorithm": {"name": "cispo"}, "loss": {"clip_high": 0.3}},
+    ),
+]
+
+
+def compare(
+    settings: TrainSettings, trl: Any, samples: Sequence[Sample], other: PreTrainedModel, temperature: float
+) -> dict[str, float]:
+    """Hold loss and gradients of one step to TRL's; return the metrics of the step."""
+    inputs = trl_inputs(samples, with_logprobs(samples, other, temperature))
+    ours = policy_trainer(
+        copy.deepcopy(trl.model).eval(),
+        settings,
+        temperature=temperature,
+        reference=other if settings.loss.kl_coef else None,
+    )
+    metrics, [mine] = step_with_gradients(ours, samples)
+    loss, theirs = trl_loss(trl, inputs)
+    assert metrics["loss"] == pytest.approx(loss, abs=1e-5)
+    require_close(mine, theirs)
+    return metrics
+
+
+def require_close(mine: Sequence[torch.Tensor], theirs: Sequence[torch.Tensor]) -> None:
+    assert len(mine) == len(theirs)
+    for one, other in zip(mine, theirs, strict=True):
+        assert float((one - other).abs().max()) <= 1e-5
+
+
+def settings_of(hone: dict[str, Any], **batch: int) -> TrainSettings:
+    return TrainSettings.model_validate(
+        {
+            "algorithm": {"name": "grpo"},
+            "optimizer": {"lr": 1e-3, "max_grad_norm": 1e9},
+            "batch": {"micro_batch_tokens": 150, **batch},
+            **hone,
+        }
+    )
+
+
+@pytest.mark.parametrize(("trl", "hone"), LOSSES, ids=json.dumps)
 def test_loss_and_gradients_equal_those_of_trl(
     trl: dict[str, Any], hone: dict[str, Any], tmp_path: Path
 ) -> None:
     temperature = trl.get("temperature", 1.0)
     model, other = tiny_model(0), tiny_model(1)
     samples = noisy(with_logprobs(multi_turn_samples(10), model, temperature), 0.3)
-    reference = with_logprobs(samples, other, temperature)
-    inputs = trl_inputs(samples, reference)
-    trainer = trainer_of(
-        copy.deepcopy(model),
-        loss=LossSettings.model_validate(hone),
-        batch=BatchSettings(micro_batch_tokens=150),
-        temperature=temperature,
-        reference=other if "kl_coef" in hone else None,
-    )
-    metrics, [ours] = step_with_gradients(trainer, samples)
-    loss, theirs = trl_loss(model, inputs, tmp_path, **trl)
+    trainer = trl_trainer(model, tmp_path, **trl)
+    metrics = compare(settings_of(hone), trainer, samples, other, temperature)
     assert 0.02 < metrics["clip_fraction"] < 0.98
-    assert metrics["loss"] == pytest.approx(loss, abs=1e-5)
-    assert len(ours) == len(theirs)
-    assert max(float(g.abs().max()) for g in theirs) > 1e-2  # there is something to compare
-    for mine, his in zip(ours, theirs, strict=True):
-        assert float((mine - his).abs().max()) <= 1e-5
+    _, gradients = trl_loss(trainer, trl_inputs(samples, samples))
+    assert max(float(g.abs().max()) for g in gradients) > 1e-2  # there is something to compare
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(("trl", "hone"), LOSSES, ids=json.dumps)
+def test_drawn_batches_give_the_losses_and_gradients_of_trl(
+    trl: dict[str, Any], hone: dict[str, Any], tmp_path: Path
+) -> None:
+    temperature = trl.get("temperature", 1.0)
+    other = tiny_model(1)
+    trainer = trl_trainer(tiny_model(0), tmp_path, **trl)
+    plain = copy.deepcopy(trainer.model).eval()
+
+    @settings(max_examples=10, deadline=None)
+    @given(st.integers(1, 8), st.integers(0, 999), st.floats(0, 1), st.sampled_from([1.0, -1.0, 0.01]))
+    def check(count: int, seed: int, noise: float, size: float) -> None:
+        drawn = [replace(s, advantage=s.advantage * size) for s in multi_turn_samples(count, seed=seed)]
+        compare(
+            settings_of(hone),
+            trainer,
+            noisy(with_logprobs(drawn, plain, temperature), noise),
+            other,
+            temperature,
+        )
+
+    check()
+
+
+@pytest.mark.parametrize(
+    ("mode", "bounds", "corrections"),
+    [
+        ("token_truncate", {"high": 1.2}, {"kind": "truncate", "high": 1.2}),
+        ("token_mask", {"low": 0.8, "high": 1.3}, {"kind": "mask", "low": 0.8, "high": 1.3}),
+        ("sequence_truncate", {"high": 1.5}, {"kind": "truncate", "level": "sequence", "high": 1.5}),
+        (
+            "sequence_mask",
+            {"low": 0.4, "high": 3.0},
+            {"kind": "mask", "level": "sequence", "low": 0.4, "high": 3.0},
+        ),
+    ],
+)
+def test_corrected_losses_equal_those_of_trl_in_both_epochs(
+    mode: str, bounds: dict[str, float], corrections: dict[str, Any], tmp_path: Path
+) -> None:
+    start = tiny_model(0)
+    own = with_logprobs(multi_turn_samples(10), start)
+    samples = noisy(own, 0.3)
+    hone = {"loss": {"old_logprobs": "recomputed"}, "corrections": corrections}
+    once = policy_trainer(copy.deepcopy(start), settings_of(hone), temperature=1.0)
+    metrics, _ = step_with_gradients(once, samples)
+    assert metrics["corrections/masked" if "mask" in mode else "corrections/truncated"] > 0.05
+    twice = policy_trainer(copy.deepcopy(start), settings_of(hone, epochs=2), temperature=1.0)
+    _, gradients = step_with_gradients(twice, samples)
+    inputs = trl_inputs(own, own)  # the proximal policy is the trainer's before the first step
+    inputs["importance_sampling_ratio"] = trl_importance(samples, own, inputs, mode, **bounds)
+    for model, mine in zip((start, model_of(once)), gradients, strict=True):
+        _, theirs = trl_loss(trl_trainer(model, tmp_path, loss_type="dapo"), inputs)
+        require_close(mine, theirs)

@@ -14,10 +14,12 @@ import numpy as np
 from hone.outcomes import OUTCOME_RULES, Trained
 from hone.rollout.errors import RolloutError
 from hone.rollout.rewards import final_score
-from hone.train.algorithms.estimators import grpo, rloo, step_wise
+from hone.train.algorithms.contract import AlgorithmSettings, Group, GroupAdvantages, RewardSettings
+from hone.train.algorithms.custom import load
 from hone.train.errors import TrainError
-from hone.train.settings import AlgorithmSettings
 from hone.types import Trajectory
+
+NO_TURNS: Mapping[int, float] = {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,8 +64,17 @@ def compute_advantages(
     turn_advantages: dict[str, dict[int, float]] = {}
     masked_ids: list[str] = []
     zero_variance: list[str] = []
-    for group_id, members in groups.items():
-        own, of_turns = _of_group(members, settings)
+    given = [
+        Group(
+            rewards=np.array([_reward(member, settings) for member in members], np.float64),
+            rollouts=tuple(members),
+        )
+        for members in groups.values()
+    ]
+    found = settings.algorithm.advantages(given, settings)
+    for (group_id, members), result in zip(groups.items(), found, strict=True):
+        _require_complete(result, members, settings.named)
+        own, of_turns = result.rollouts.tolist(), result.turns or [NO_TURNS] * len(members)
         if not any(own) and not any(value for turns in of_turns for value in turns.values()):
             zero_variance.append(group_id)
         for member, advantage, turns in zip(members, own, of_turns, strict=True):
@@ -73,7 +84,7 @@ def compute_advantages(
                 continue
             advantages[member.rollout_id] = advantage
             if turns:
-                turn_advantages[member.rollout_id] = turns
+                turn_advantages[member.rollout_id] = dict(turns)
     return Advantages(
         advantages=advantages,
         masked=tuple(masked_ids),
@@ -84,26 +95,10 @@ def compute_advantages(
     )
 
 
-def _of_group(
-    members: Sequence[Trajectory], settings: AlgorithmSettings
-) -> tuple[list[float], list[dict[int, float]]]:
-    """Return the advantages of the members of one group, and of their turns where there are any."""
-    rewards = np.array([_reward(member, settings) for member in members], np.float64)
-    if settings.name == "step_wise":
-        turns = [[turn.index for turn in member.turns] for member in members]
-        own, of_turns = step_wise(rewards, turns, [_turn_rewards(member) for member in members])
-        return own.tolist(), of_turns
-    own = rloo(rewards) if settings.name == "rloo" else grpo(rewards, normalise_std=settings.normalise_std)
-    return own.tolist(), [{} for _ in members]
-
-
 def _reward(member: Trajectory, settings: AlgorithmSettings) -> float:
     reward = member.reward
-    if reward is not None and settings.reward == "final":
-        try:
-            reward = final_score(member)
-        except RolloutError as error:
-            raise TrainError(str(error)) from error
+    if reward is not None and isinstance(settings, RewardSettings) and settings.reward != "outcome":
+        reward = _final(member) if settings.reward == "final" else float(load(settings.reward)(member))
     if reward is None or not np.isfinite(reward):
         raise TrainError(
             f"rollout {member.rollout_id} ended as {member.outcome} with reward {reward}: a member of the "
@@ -112,15 +107,21 @@ def _reward(member: Trajectory, settings: AlgorithmSettings) -> float:
     return reward
 
 
-def _turn_rewards(member: Trajectory) -> Mapping[int, float]:
-    known = {turn.index for turn in member.turns}
-    wrong = {i: r for i, r in member.turn_rewards.items() if i not in known or not np.isfinite(r)}
-    if wrong:
+def _final(member: Trajectory) -> float:
+    try:
+        return final_score(member)
+    except RolloutError as error:
+        raise TrainError(str(error)) from error
+
+
+def _require_complete(result: GroupAdvantages, members: Sequence[Trajectory], named: str) -> None:
+    values = [*result.rollouts.tolist(), *(value for turns in result.turns for value in turns.values())]
+    lengths = {len(result.rollouts), len(result.turns or members)}
+    if lengths != {len(members)} or not np.isfinite(values).all():
         raise TrainError(
-            f"rollout {member.rollout_id} has turn rewards {wrong}: each needs a turn of that index and a "
-            "finite number"
+            f"the algorithm ({named}) returned the advantages {values} for {len(members)} rollouts: it must "
+            "return one finite number per rollout"
         )
-    return member.turn_rewards
 
 
 def _require_maskable(member: Trajectory) -> None:
