@@ -1,0 +1,83 @@
+"""One training of the arena, in a process of its own: `python arena_cell.py START OUT [a.b=value ...]`.
+
+Trains the model START by reinforcement learning on the quickstart's tasks that have no demonstration, in
+OUT/run, and evaluates it on the tasks that no training saw. Continues an earlier call. START "-" makes the
+shared start model in OUT/run instead, and evaluates it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from hone.config import RunSettings, resolve
+from hone.launch.evaluate import run_evaluation
+from hone.launch.reporter import Reporter, make_reporter
+from hone.launch.rundir import claim, claimed, with_model
+from hone.launch.runtime import open_runtime
+from hone.launch.sft import make_start_model, split_demonstrated
+from hone.launch.train import run_training
+from hone.tasks.sources import load_splits
+from hone.utils.files import write_file
+
+RECIPE = Path(__file__).parents[2] / "recipes" / "quickstart.toml"
+SPLITS = ("test", "test_unseen")
+SECONDS = "seconds"
+
+
+def settings_of(out: Path, sets: Sequence[str], command: str) -> RunSettings:
+    # the tasks and the start model are those of one seed; `seed` varies order, sampling and mini-batches
+    shared = ["tasks.seed=0", "tiny_model.seed=0", "sft.seed=0", f"run_dir={out / 'run'}"]
+    return resolve(RECIPE, [*shared, *sets], command=command)  # type: ignore[arg-type]
+
+
+async def make_start(settings: RunSettings, reporter: Reporter) -> Path:
+    splits = load_splits(settings.tasks)
+    demonstrated, _ = split_demonstrated(settings, splits.train)
+    async with open_runtime(settings) as runtime:
+        claim(claimed(settings, "quickstart"))
+        model, _ = await make_start_model(settings, runtime, reporter, demonstrated)
+    return model.resolve()
+
+
+async def train(settings: RunSettings, reporter: Reporter) -> Path:
+    splits = load_splits(settings.tasks)
+    _, practised = split_demonstrated(settings, splits.train)
+    async with open_runtime(settings) as runtime:
+        claim(settings)
+        report = await run_training(settings, runtime, reporter, tasks=practised)
+    return report.checkpoint
+
+
+async def evaluate(settings: RunSettings, model: Path, out: Path, reporter: Reporter) -> None:
+    splits = load_splits(settings.tasks)
+    async with open_runtime(settings) as runtime:
+        for split in SPLITS:
+            tasks = getattr(splits, split)
+            own = with_model(settings, model)
+            await run_evaluation(own, runtime, reporter, tasks=tasks, out=out / split, title=split)
+
+
+def main() -> int:
+    start, out, *sets = sys.argv[1:]
+    place = Path(out)
+    with make_reporter() as reporter:
+        began = time.monotonic()
+        if start == "-":
+            settings = settings_of(place, sets, "quickstart")
+            model = asyncio.run(make_start(settings, reporter))
+        else:
+            settings = with_model(settings_of(place, sets, "train"), Path(start))
+            model = asyncio.run(train(settings, reporter))
+        write_file(place / SECONDS, f"{time.monotonic() - began:.1f}\n")
+        asyncio.run(evaluate(settings, model, place, reporter))
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,101 @@
+"""The arena's results as a page in Markdown and as plots in SVG."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from html import escape
+
+from hone.evaluate.statistics import Rate
+
+WIDTH, ROW, LEFT, RIGHT, TOP = 760, 26, 230, 40, 34
+INK, PALE, POINT, BEFORE = "#24292f", "#d0d7de", "#0969da", "#cf222e"
+TITLES = {
+    "algorithms": "Algorithms",
+    "corrections": "Staleness and corrections",
+    "adapters": "Adapters",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """The trainings of one name, over seeds."""
+
+    name: str
+    seeds: Sequence[float]  # resolve rate on the held-out tasks, of each seed
+    test: Rate  # over all seeds; the interval is that of a mean over tasks
+    unseen: Rate  # on the families that training never shows
+    tokens_to_goal: Sequence[int]  # of the seeds that reached the goal
+    seconds: float  # of reinforcement learning, mean
+    failed: str = ""  # why a training ended, if one did
+
+
+def percent(rate: Rate) -> str:
+    return f"{100 * rate.rate:.1f} % ({100 * rate.low:.1f} to {100 * rate.high:.1f})"
+
+
+def table(rows: Sequence[Row]) -> str:
+    lines = [
+        "| | seeds | held-out tasks | each seed | families never seen | tokens to 70 % | minutes of RL |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for row in rows:
+        each = ", ".join(f"{100 * rate:.0f}" for rate in row.seeds)
+        tokens = ", ".join(f"{tokens / 1000:.0f}k" for tokens in row.tokens_to_goal) or "not reached"
+        failed = f" (a training failed: {row.failed})" if row.failed else ""
+        lines.append(
+            f"| {row.name}{failed} | {len(row.seeds)} | {percent(row.test)} | {each} | {percent(row.unseen)} "
+            f"| {tokens} | {row.seconds / 60:.1f} |"
+        )
+    return "\n".join(lines)
+
+
+def page(stages: Mapping[str, Sequence[Row]], before: Rate, before_unseen: Rate) -> str:
+    """Return the part of the page that is made from the results."""
+    parts = [
+        "# Arena\n",
+        "Made by `python benchmarks/arena.py`, which goes on where it was stopped. All trainings start from "
+        f"one model, which resolves {percent(before)} of the held-out tasks and {percent(before_unseen)} of "
+        "the tasks of families that no training shows. Intervals are 95 %, of the mean over tasks.\n",
+    ]
+    for stage, rows in stages.items():
+        parts += [f"## {TITLES[stage]}\n", f"![{TITLES[stage]}](arena-{stage}.svg)\n", table(rows) + "\n"]
+    return "\n".join(parts)
+
+
+def plot(rows: Sequence[Row], before: Rate) -> str:
+    """Return an SVG: a line per row with its interval, its mean and a dot per seed."""
+    low = min([before.rate, *(min([row.test.low, *row.seeds]) for row in rows)])
+    first = max(0.0, int(low * 20) / 20 - 0.05)
+    height = TOP + ROW * len(rows) + 10
+
+    def x(rate: float) -> float:
+        return LEFT + (WIDTH - LEFT - RIGHT) * (rate - first) / (1 - first)
+
+    shapes: list[str] = []
+    ticks = [tick / 10 for tick in range(11) if tick / 10 >= first - 1e-9]
+    for tick in ticks:
+        shapes.append(
+            f'<line x1="{x(tick):.1f}" x2="{x(tick):.1f}" y1="{TOP - 8}" y2="{height}" stroke="{PALE}"/>'
+        )
+        shapes.append(
+            f'<text x="{x(tick):.1f}" y="{TOP - 14}" text-anchor="middle">{100 * tick:.0f} %</text>'
+        )
+    shapes.append(
+        f'<line x1="{x(before.rate):.1f}" x2="{x(before.rate):.1f}" y1="{TOP - 8}" y2="{height}" '
+        f'stroke="{BEFORE}" stroke-dasharray="4 3"/>'
+    )
+    for number, row in enumerate(rows):
+        y = TOP + ROW * number + ROW / 2
+        shapes.append(f'<text x="{LEFT - 12}" y="{y + 4:.1f}" text-anchor="end">{escape(row.name)}</text>')
+        shapes.append(
+            f'<line x1="{x(row.test.low):.1f}" x2="{x(row.test.high):.1f}" y1="{y:.1f}" y2="{y:.1f}" '
+            f'stroke="{INK}" stroke-width="2"/>'
+        )
+        shapes += [f'<circle cx="{x(rate):.1f}" cy="{y:.1f}" r="4" fill="{POINT}"/>' for rate in row.seeds]
+        shapes.append(f'<circle cx="{x(row.test.rate):.1f}" cy="{y:.1f}" r="4" fill="none" stroke="{INK}"/>')
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" font-family="sans-serif" '
+        f'font-size="12" fill="{INK}"><rect width="100%" height="100%" fill="white"/>'
+        f"{''.join(shapes)}</svg>\n"
+    )
