@@ -3,8 +3,8 @@
     python benchmarks/arena.py [--out runs/arena] [--stage algorithms] [--seeds 3] [--page docs/24-arena.md]
 
 Each training is a process of its own and takes some minutes on two cores; all of them take hours. What is
-finished is kept in the output folder, a training that was stopped goes on where it was, and `--budget-s` stops
-before the next training would begin. The page is written from what is finished. The last line is JSON.
+finished is kept in the output folder, a training that was stopped goes on where it was, and `--budget-s`
+stops before the next training would begin. The page is written from what is finished. The last line is JSON.
 """
 
 from __future__ import annotations

@@ -106,7 +106,7 @@ async def _train(run: TrainRun) -> None:
             require_fresh(samples, step, run.max_staleness)
             async with run.while_training():
                 with run.busy.trainer.use():
-                    metrics |= await train_step(run.trainer, samples)
+                    metrics |= await train_step(run.trainer, samples, step)
             metrics |= {"wait_s": waited, **run.busy.shares(), **run.metrics_of_rollouts()}
             metrics |= count_idle(metrics, idle)
             idle = int(metrics["idle_steps"])
@@ -183,10 +183,10 @@ def to_samples(
     return advantages, build_samples(ordered, advantages)
 
 
-async def train_step(trainer: Trainer, samples: Sequence[Sample]) -> dict[str, float]:
+async def train_step(trainer: Trainer, samples: Sequence[Sample], version: int) -> dict[str, float]:
     """Run `trainer.step` in a thread; cancellation stops it after its current forward pass."""
     try:
-        return await asyncio.to_thread(trainer.step, samples)
+        return await asyncio.to_thread(trainer.step, samples, version=version)
     except asyncio.CancelledError:
         trainer.cancel()
         raise
@@ -291,7 +291,7 @@ def replay(
     with CheckpointWriter(checkpoints(run_dir), trainer, tokenizer, settings.checkpoint) as writer:
         for last, trajectories in enumerate(steps):
             advantages, samples = to_samples(trajectories, settings, is_masked)
-            report = describe(trajectories, advantages, samples) | trainer.step(samples)
+            report = describe(trajectories, advantages, samples) | trainer.step(samples, version=last)
             metrics.write(last, report)
             on_step(last, report)
             if settings.checkpoint.is_due(last, settings.steps):

@@ -17,8 +17,10 @@ from hone.types import Float32
 class StepStats:
     """Collects the metrics of one `Trainer.step`. `rule`: how the ratio is clipped; None without a ratio."""
 
-    def __init__(self, rule: LossRule | None) -> None:
+    def __init__(self, rule: LossRule | None, version: int | None = None) -> None:
+        """`version`: weight version in use, whose tokens show the mismatch with the engine; None: all do."""
         self._rule = rule
+        self._version = version
         self._sums: defaultdict[str, float] = defaultdict(float)
         self._max: dict[str, float] = {}
         self._mismatch: defaultdict[str, float] = defaultdict(float)
@@ -58,10 +60,14 @@ class StepStats:
         self._raise_max("ratio_max_deviation", float(deviation.max()))
         # before the first optimiser step, the weights are still the engine's
         if self._steps == 0 and not self._skipped["non_finite_gradient"]:
-            self._add_mismatch(logprobs.astype(np.float64) - row.sample.logprobs[at])
+            gap = logprobs.astype(np.float64) - row.sample.logprobs[at]
+            fresh = slice(None) if self._version is None else row.sample.version[at] == self._version
+            self._add_mismatch(gap[fresh])
 
     def _add_mismatch(self, gap: Float64) -> None:
         """Add the trainer's minus the engine's log-probabilities of some tokens of the engine."""
+        if not len(gap):
+            return
         self._raise_max("logp_gap_max", float(np.abs(gap).max()))
         weights = np.exp(np.clip(gap, -LARGEST_LOG, LARGEST_LOG))
         self._mismatch["tokens"] += len(gap)

@@ -62,12 +62,14 @@ class Trainer:
         self._skips_in_a_row = 0
         self._calls = 0
 
-    def step(self, samples: Sequence[Sample]) -> dict[str, float]:
+    def step(self, samples: Sequence[Sample], *, version: int | None = None) -> dict[str, float]:
         """Train on `samples`, `epochs` passes of `mini_batches` optimiser steps each; return the metrics.
+
+        `version`: weight version in use, whose tokens are fresh; None: all are.
 
         Metrics: loss (mean over the mini-batches, always present); grad_norm, lr (means over the optimiser
         steps made); ratio_max_deviation, ratio_mean_deviation (of the ratio from 1), clip_fraction, approx_kl
-        (k3, old to new), entropy (nats); of the tokens of the first optimiser step, logp_gap_max (max
+        (k3, old to new), entropy (nats); of the fresh tokens of the first optimiser step, logp_gap_max (max
         |engine - trainer|), mismatch/k1 and mismatch/k3 (estimates of KL(engine, trainer)) and
         mismatch/effective_sample_size (of weights p(trainer) / p(engine), as a share of the tokens);
         corrections/<name> (see `hone.train.ratios.corrected`); branch_tokens, unique_tokens (computed; fewer
@@ -81,7 +83,7 @@ class Trainer:
         """
         started = time.perf_counter()
         _require_valid(samples)
-        stats = StepStats(self._objective.rule)
+        stats = StepStats(self._objective.rule, version)
         rng = np.random.default_rng((self._batch.seed, self._calls))
         self._calls += 1
         rows, corrections = self._rows(samples)

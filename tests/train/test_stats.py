@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -175,3 +176,16 @@ def test_optimisers_get_every_setting(name: str):
         assert len(matrices["params"]) == 2
     else:
         assert (muon, len(matrices["params"])) == ([], 3)
+
+
+def test_tokens_of_older_weights_are_no_mismatch_with_the_engine():
+    """Their log-probabilities differ because the weights do."""
+    rows = rows_of([1.0, 1.0], [1.0, 1.0], [0.1, 3.0], tokens=5)
+    old = replace(rows[1].sample, version=np.full(5, 6, np.int32))
+    fresh = replace(rows[0].sample, version=np.full(5, 7, np.int32))
+    mixed = [replace(rows[0], sample=fresh), replace(rows[1], sample=old)]
+    stats, stale = StepStats(CLIP, version=7), StepStats(CLIP, version=8)
+    add(stats, mixed)
+    add(stale, mixed)
+    assert stats.metrics(1.0)["logp_gap_max"] == pytest.approx(0.1)
+    assert "logp_gap_max" not in stale.metrics(1.0)
