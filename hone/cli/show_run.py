@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -48,6 +48,8 @@ def print_run(run: Path, *, as_json: bool) -> None:
         print_json(counts)
         return
     print_fields({"run": run, **counts})
+    if shares := counts["busy"]:
+        console().print(bottleneck(shares, metrics), markup=False)
     rows = curve(entries, metrics)
     if not rows:
         console().print("No step is finished.")
@@ -74,6 +76,14 @@ def busy(metrics: Iterable[Mapping[str, Any]]) -> dict[str, float]:
     if not shares:
         return {}
     return {part: round(sum(share[part] for share in shares) / len(shares), 3) for part in shares[0]}
+
+
+def bottleneck(shares: Mapping[str, float], metrics: Sequence[Mapping[str, Any]]) -> str:
+    """Return what a run waits for, in one line: "busiest: engine 97 %; trainer 34 %; sandbox 18 %; ..."."""
+    parts = sorted(shares, key=lambda part: -shares[part])
+    waits = [record["wait_s"] for record in metrics if "wait_s" in record]
+    wait = f"; a step waited {sum(waits) / len(waits):.1f} s for its batch" if waits else ""
+    return "busiest: " + "; ".join(f"{part} {100 * shares[part]:.0f} %" for part in parts) + wait
 
 
 def curve(entries: list[Entry], metrics: list[dict[str, Any]]) -> list[dict[str, Any]]:

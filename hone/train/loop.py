@@ -237,6 +237,7 @@ def describe(
     counted = [t for t in trajectories if t.rollout_id not in excluded]
     outcomes = Counter(str(t.outcome) for t in trajectories)
     count = max(1, len(counted))
+    stages = sorted({stage for t in counted for stage in t.timings})
     return {
         "reward": sum(t.reward or 0.0 for t in counted) / count,
         "resolve_rate": sum(solved(t.outcome, t.verdict) for t in counted) / count,
@@ -248,6 +249,7 @@ def describe(
         "zero_variance_groups": len(advantages.zero_variance_groups),
         "samples": len(samples),
         **{f"outcome/{name}": number for name, number in outcomes.items()},
+        **{f"stage_s/{stage}": sum(t.timings.get(stage, 0.0) for t in counted) / count for stage in stages},
         **summary(counted),
     }
 

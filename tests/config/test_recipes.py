@@ -44,7 +44,10 @@ def test_run_directory_defaults_to_the_recipe_name(tmp_path: Path):
         ("[trian]\nsteps = 3\n", "line 1: unknown key trian: did you mean train?"),
         ("train.loss.clip = 0.3\n", "line 1: unknown key train.loss.clip: did you mean train.loss.clip_"),
         ("[train.loss]\n# a comment\n clip_hihg = 1\n", "line 3: unknown key train.loss.clip_hihg"),
-        ("[train]\nmax_staleness = 3\n", "line 2: train.max_staleness was removed (it is rollout.max_staleness)"),
+        (
+            "[train]\nmax_staleness = 3\n",
+            "line 2: train.max_staleness was removed (it is rollout.max_staleness)",
+        ),
         ("xyzzy = 1\n", "line 1: unknown key xyzzy: `--help-config` lists the valid ones"),
         ("train = 3\n", "line 1: train is a group, not a value; set one of its keys (learner,"),
         ('[train]\nsteps = "ten"\n', "line 2: train.steps = 'ten': it should be a valid integer"),
