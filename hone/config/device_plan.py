@@ -99,7 +99,7 @@ def plan_devices(settings: RunSettings, command: Command, devices: Devices) -> M
     rows = [
         row
         for at, gpu in enumerate(devices.gpus)
-        if (row := _gpu_row(at, gpu, placement, step, servers, _local_cache(settings, command, shape)))
+        if (row := _gpu_row(at, gpu, placement, step, servers, _local_engine(settings, command, shape)))
     ]
     rows += _host_rows(settings, command, placement, devices, shape, step, servers)
     seconds = None
@@ -182,7 +182,7 @@ def _gpu_row(
     placement: Placement,
     step: StepMemory | None,
     servers: list[_Server],
-    local_cache: float,
+    local_engine: float,
 ) -> DevicePlan | None:
     """Return the plan of one GPU; None if nothing is placed on it."""
     here = [server for server in servers if at in server.gpus]
@@ -192,7 +192,7 @@ def _gpu_row(
     uses = [f"rank {placement.trainer_gpus.index(at)}"] if trains else []
     parts = _parts(step if trains else None)
     share = sum(server.share for server in here) * gpu.memory_gib
-    parts["engine"] = share + (local_cache / GIB if trains else 0.0)
+    parts["engine"] = share + (local_engine / GIB if trains else 0.0)
     total = sum(parts.values())
     asleep = sum(server.share for server in here if server.sleeps) * gpu.memory_gib
     if asleep and trains and step is not None:
@@ -330,21 +330,23 @@ def _samples_beside_ranks(settings: RunSettings) -> bool:
 def _copies_beside_trainer(settings: RunSettings) -> int:
     """Return the copies of the weights that a local engine holds beside the trainer, at their peak.
 
-    It shares those of a trainer in its process. Beside ranks it has its own, and a second one while it reads
-    new ones; adapters are read in place.
+    It shares those of a trainer in its process, unless rollouts go on during a training step. Otherwise it
+    has its own, and a second copy while it reads new ones; adapters are read in place beside ranks.
     """
-    if settings.train.learner != "ranks":
-        return 0
-    return 1 if settings.train.lora is not None else 2
+    if settings.train.learner == "ranks":
+        return 1 if settings.train.lora is not None else 2
+    return 2 if settings.rollout.max_staleness else 0
 
 
-def _local_cache(settings: RunSettings, command: Command, shape: Shape | None) -> float:
-    """Return the bytes of keys and values on the trainer's GPU; 0 for servers, and where ranks train."""
+def _local_engine(settings: RunSettings, command: Command, shape: Shape | None) -> float:
+    """Return the bytes of a local engine on the trainer's GPU; 0 for servers, and where ranks train."""
     if shape is None or command not in SAMPLING or not isinstance(settings.engine, LocalEngineSettings):
         return 0.0
     if _samples_beside_ranks(settings):
         return 0.0
-    return _conversations(settings, shape)
+    return _conversations(settings, shape) + _copies_beside_trainer(settings) * shape.parameters * _element(
+        settings
+    )
 
 
 def _conversations(settings: RunSettings, shape: Shape) -> float:

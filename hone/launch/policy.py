@@ -84,8 +84,8 @@ async def open_engine(
     if isinstance(settings.engine, LocalEngineSettings):
         from hone.policy.local import LocalEngine  # imports torch
 
-        # while rollouts go on during a training step, the engine needs weights that do not change under it
-        own = settings.rollout.max_staleness > 0
+        # during a training step in this process, rollouts need weights that do not change under them
+        own = settings.rollout.max_staleness > 0 and settings.train.learner == "in_process"
         model = await asyncio.to_thread(policy.load_model if own else lambda: policy.model)
         engine = LocalEngine(model, settings.engine)
         try:

@@ -46,26 +46,24 @@ def publisher(engine: Engine, policy: Policy, learner: Learner, settings: RunSet
         settings.run_dir / "weights", policy, learner, adapters_alone=alone, shared=shared
     )
     if isinstance(engine, LocalEngine):
-        return _local_publisher(engine, policy, folders, partial=settings.rollout.partial)
+        return _local_publisher(engine, learner, folders, partial=settings.rollout.partial)
     assert isinstance(engine, Fleet), "an engine is local or a fleet of servers"
     assert isinstance(settings.engine, ServerEngineSettings), "a fleet has the settings of servers"
     return _server_publisher(engine, policy, learner, folders, settings.engine)
 
 
 def _local_publisher(
-    engine: LocalEngine, policy: Policy, folders: WeightFolders, *, partial: bool
+    engine: LocalEngine, learner: Learner, folders: WeightFolders, *, partial: bool
 ) -> Publish:
-    async def publish(version: int) -> None:
-        await run_in_thread(folders.refresh, version)
+    async def mark(version: int) -> None:
         await engine.set_version(version)
 
-    async def publish_to_copy(version: int) -> None:
-        folder = await run_in_thread(folders.write, version)
-        written = await run_in_thread(load_model, folder, policy.settings.dtype)
-        await engine.load_weights(lambda: _copy_weights(written, engine.model), version, partial=partial)
-        await run_in_thread(folders.keep_only, folder)
+    async def load(version: int) -> None:
+        change = await run_in_thread(folders.read, engine.model, version)
+        await engine.load_weights(change, version, partial=partial)
 
-    return publish if engine.model is policy.model else publish_to_copy
+    # it shares the weights of a learner in this process, unless rollouts go on during a training step
+    return mark if isinstance(learner, InProcessLearner) and engine.model is learner.model else load
 
 
 def _server_publisher(
@@ -90,7 +88,7 @@ def _server_publisher(
 class WeightFolders:
     """Writes `weights/v<version>` (Hugging Face or peft folders) atomically and removes old versions.
 
-    Beside ranks, only `refresh` loads a copy of the weights into this process, for a local engine.
+    Beside ranks, only `read` loads a copy of the weights into this process, for a local engine.
     """
 
     def __init__(
@@ -115,18 +113,20 @@ class WeightFolders:
             f"v{version}", self._write_adapters if self._adapters_alone else self._write_merged
         )
 
-    def refresh(self, version: int) -> None:
-        """Give this process's copy the learner's current weights."""
-        if self._shared:
-            return
-        if self._learner.adapted:
-            folder = self._replace("adapters", self._learner.export_adapters)
-            load_adapters(self._policy.model, folder)
-            shutil.rmtree(folder)
-        else:
-            folder = self.write(version)
-            _load_in_place(self._policy, folder)
-            self.keep_only(folder)
+    def read(self, model: PreTrainedModel, version: int) -> Callable[[], None]:
+        """Read the learner's current weights; return what puts them into `model`, a copy of the policy's."""
+        if self._learner.adapted and not self._shared:  # the copy beside ranks has adapters of its own
+            adapters = self._replace("adapters", self._learner.export_adapters)
+
+            def change() -> None:
+                load_adapters(model, adapters)
+                shutil.rmtree(adapters)
+
+            return change
+        folder = self._replace(f"v{version}", self._write_merged)
+        written = load_model(folder, self._policy.settings.dtype)
+        self.keep_only(folder)
+        return lambda: _copy_weights(written, model)
 
     def _write_adapters(self, folder: Path) -> None:
         base, dtype = self._policy.settings.path, getattr(torch, self._policy.settings.dtype)
@@ -156,10 +156,6 @@ class WeightFolders:
         for other in self._root.iterdir():
             if other.name != folder.name:
                 shutil.rmtree(other)
-
-
-def _load_in_place(policy: Policy, folder: Path) -> None:
-    _copy_weights(load_model(folder, policy.settings.dtype), policy.model)
 
 
 def _copy_weights(source: PreTrainedModel, target: PreTrainedModel) -> None:

@@ -124,6 +124,14 @@ def test_local_engine_beside_ranks_holds_its_own_weights(recipe: Path):
     assert on_cpu.parts["engine"] == pytest.approx(2 * copy + cache)
 
 
+@pytest.mark.parametrize("where", [[], ["placement.trainer=cpu"]])
+def test_local_engine_of_an_asynchronous_run_holds_its_own_weights(recipe: Path, where: list[str]):
+    devices = CPU if where else EIGHT
+    shared = planned(recipe, ["engine.kind=local", *where], devices).devices[0]
+    own = planned(recipe, ["engine.kind=local", *where, "rollout.max_staleness=2"], devices).devices[0]
+    assert own.parts["engine"] == pytest.approx(shared.parts["engine"] + 4 * 8_190_735_360 / 2**30)
+
+
 def test_reference_model_counts_only_with_a_kl_term(recipe: Path):
     assert trainer(recipe).parts["reference"] == 0
     with_kl = trainer(recipe, "train.loss.kl_coef=0.1").parts
