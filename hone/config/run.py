@@ -149,6 +149,16 @@ class RunSettings(Settings):
         return self
 
     @model_validator(mode="after")
+    def _staleness_fits_the_run(self) -> RunSettings:
+        staleness, steps = self.rollout.max_staleness, self.train.steps
+        if staleness >= steps:
+            raise ValueError(
+                f"rollout.max_staleness is {staleness}, but in {steps} steps (train.steps) a rollout is at most "
+                f"{steps - 1} steps old when it trains: set it below train.steps"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _turn_rewards_are_used(self) -> RunSettings:
         algorithm = self.train.algorithm
         made = self.judge.rewards or self.progress.rewards

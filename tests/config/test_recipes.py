@@ -67,6 +67,9 @@ def test_run_directory_defaults_to_the_recipe_name(tmp_path: Path):
         ("[rollout.rewards]\nresolvd = 2.0\n", "rollout.rewards.resolvd = 'resolvd'"),
         ("[rollout.rewards]\nresolvd = 2.0\n", "did you mean 'resolved'?"),
         ('[rollout]\nmasked = ["resolved"]\n', "line 2: rollout.masked: resolved: only turn_limit"),
+        ("[rollout]\npartial = false\n", "rollout: partial has no effect with max_staleness = 0"),
+        ("[rollout]\nmax_staleness = 3\n[train]\nsteps = 3\n", "a rollout is at most 2 steps old"),
+        ("[engine]\nin_flight_updates = true\n", "was removed (it is rollout.partial)"),
         ("[tiny_model]\nheads = 5\nkv_heads = 3\n", "kv_heads (3) must divide heads (5)"),
         (
             '[model]\ndtype = "float32"\n',
