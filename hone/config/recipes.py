@@ -277,7 +277,7 @@ def _first_error(error: ValidationError, layers: Sequence[Layer]) -> ConfigError
     if problem["type"] == "extra_forbidden":  # a key of another kind; unknown keys are found before
         return ConfigError(f"{where}{path} has no effect with {choice}: remove it")
     if problem["type"] == "value_error":
-        return ConfigError(f"{where}{path}: {message}")
+        return ConfigError(f"{where}{path}: {message}" if path else message)
     message = message[:1].lower() + message[1:]
     meant = nearest(str(value), re.findall(r"'([^']*)'", expected))
     hint = f"; did you mean {meant!r}?" if meant else ""

@@ -153,8 +153,8 @@ class RunSettings(Settings):
         staleness, steps = self.rollout.max_staleness, self.train.steps
         if staleness >= steps:
             raise ValueError(
-                f"rollout.max_staleness is {staleness}, but in {steps} steps (train.steps) a rollout is at most "
-                f"{steps - 1} steps old when it trains: set it below train.steps"
+                f"rollout.max_staleness is {staleness}, but in {steps} steps (train.steps) a rollout is at "
+                f"most {steps - 1} steps old when it trains: set it below train.steps"
             )
         return self
 

@@ -68,7 +68,6 @@ def test_run_directory_defaults_to_the_recipe_name(tmp_path: Path):
         ("[rollout.rewards]\nresolvd = 2.0\n", "did you mean 'resolved'?"),
         ('[rollout]\nmasked = ["resolved"]\n', "line 2: rollout.masked: resolved: only turn_limit"),
         ("[rollout]\npartial = false\n", "rollout: partial has no effect with max_staleness = 0"),
-        ("[rollout]\nmax_staleness = 3\n[train]\nsteps = 3\n", "a rollout is at most 2 steps old"),
         ("[engine]\nin_flight_updates = true\n", "was removed (it is rollout.partial)"),
         ("[tiny_model]\nheads = 5\nkv_heads = 3\n", "kv_heads (3) must divide heads (5)"),
         (
@@ -206,3 +205,10 @@ def test_partly_set_group_keeps_its_own_defaults(tmp_path: Path):
 )
 def test_the_nearest_name(name: str, meant: str | None):
     assert nearest(name, ["steps", "train.steps", "train.lr", "sft.epochs"]) == meant
+
+
+def test_staleness_that_no_rollout_can_reach_is_refused(tmp_path: Path):
+    message = refusal(recipe(tmp_path, "[rollout]\nmax_staleness = 3\n[train]\nsteps = 3\n"))
+    assert message.startswith(
+        "rollout.max_staleness is 3, but in 3 steps (train.steps) a rollout is at most 2"
+    )
