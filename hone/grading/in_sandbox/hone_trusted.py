@@ -15,7 +15,8 @@ import types
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from typing import Any, Callable, Dict, Iterator, List, Optional, Set
 
-import hone_integrity  # beside this file
+import hone_copies  # beside this file
+import hone_integrity
 import hone_names
 from hone_outside import Outside
 
@@ -146,6 +147,7 @@ class Trust:
         self.helpers: Dict[int, hone_integrity.Snapshot] = {}  # of helper modules, by id of their names
         self.words = b"\n".join(sources.values()).decode("utf-8", "replace")
         self.equality = hone_integrity.checked_equality(self.tampered, self.is_named_by_tests, self.own_code)
+        self.copies = hone_copies.Copies(self.equality)
         self.modules = hone_names.Modules(
             {re.sub(r"\.__init__$", "", module_name(path)[0]): path for path in sources},
             self.equality,
