@@ -1,12 +1,15 @@
-"""The runner's parent process: which tests may be skipped or xfailed, and which data files changed."""
+"""What the runner trusts: texts that may skip or xfail, data files, modules of the requirements."""
 
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+from hone.grading.in_sandbox import hone_data
 from hone.grading.in_sandbox.hone_data import DataFiles
 from hone.grading.in_sandbox.hone_marks import Texts
 
@@ -119,3 +122,36 @@ def test_long_file_counts_by_its_size(tmp_path: Path, monkeypatch: pytest.Monkey
     data = DataFiles(str(tmp_path), [""], [])
     (tmp_path / "long.bin").write_bytes(b"123456")
     assert data.changed() == "long.bin"
+
+
+IMPORTS = """
+import sys
+sys.path[:0] = {folders!r}
+import elsewhere, required, shared
+sys.path.insert(0, {runner!r})
+import hone_trusted
+import json
+before = dict(sys.modules)
+job = dict(workdir={tree!r}, paths=[], sites=[{site!r}], framework={other!r}, plugins=[], own=[])
+hone_trusted.prepare_imports(job, hone_trusted.Trust({tree!r}, {{}}, print))
+import elsewhere, required, shared
+print([sys.modules[name] is before[name] for name in ("elsewhere", "required", "shared", "json")])
+print(shared.__file__, elsewhere.__file__)
+"""
+
+
+def test_runner_keeps_modules_of_the_requirements(tmp_path: Path) -> None:
+    """An extension module such as numpy's, which a plugin imported, cannot be imported again."""
+    places = {"site": ("required", "shared", "elsewhere"), "tree": ("shared",), "other": ("elsewhere",)}
+    for folder, names in places.items():
+        (tmp_path / folder).mkdir()
+        for name in names:
+            (tmp_path / folder / f"{name}.py").write_text("")
+    site, tree, other = (str(tmp_path / folder) for folder in ("site", "tree", "other"))
+    runner = str(Path(hone_data.__file__).parent)
+    text = IMPORTS.format(folders=[other, site], runner=runner, tree=tree, site=site, other=other)
+    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True)
+    assert done.stdout.splitlines() == [
+        "[False, True, False, True]",
+        f"{tree}/shared.py {site}/elsewhere.py",
+    ], done

@@ -1,7 +1,7 @@
 """Watch each copy of unittest that a test process imports, without importing one.
 
-pytest imports unittest since version 9; before, a process without tests of unittest has none. Tests of pytest
-and of its plug-ins run sessions in their own process, and unload what these import. A copy that the runner had
+pytest before 7.2 imports no unittest, so a process has none until a test needs it. Tests of pytest and of
+its plug-ins run sessions in their own process, and unload what these import. A copy that the runner had
 imported would stay for all of them, with everything that one session leaves in its classes.
 """
 

@@ -31,9 +31,7 @@ class Recorder:
         self.reported: Set[str] = set()
         self.expected: List[str] = []
         trust.copies.install()
-        self.watch = hone_integrity.Watch(
-            None, (), trust.helpers, trust.copies.snapshots, sys.modules, CORE
-        )
+        self.watch = hone_integrity.Watch(None, (), trust.helpers, trust.copies.snapshots, sys.modules, CORE)
 
     def is_selected(self, file: str) -> bool:
         """Return whether this run has the tests of a file, named below the root."""

@@ -71,12 +71,29 @@ def prepare_imports(job: "Dict[str, Any]", trust: "Trust") -> None:
     plugins = [name.partition(".")[0] for name in job["plugins"]]
     kept = {*standard_modules(), *plugins, *(name for name in KEPT if name not in job["own"])}
     within = [entry for entry in rest if entry.startswith(job["workdir"] + "/")]
-    theirs = [folder for folder in (*first, *within, *job["sites"]) if os.path.isdir(folder)]
-    provided = {name.partition(".")[0] for folder in theirs for name in os.listdir(folder)} | {*job["own"]}
-    for name in list(sys.modules):
+    tree = names_in([*first, *within]) | {*job["own"]}
+    required = names_in(job["sites"])
+    for name, module in list(sys.modules.items()):
         top = name.partition(".")[0]
-        if top in provided and top not in kept and not top.startswith("hone_"):
+        if top in kept or top.startswith("hone_"):
+            continue
+        # an extension module cannot be imported twice, and that of the requirements is the right one
+        if top in tree or (top in required and not lies_in(module, job["sites"])):
             del sys.modules[name]
+
+
+def names_in(folders: "List[str]") -> "Set[str]":
+    """Return the names of the modules that directories hold."""
+    return {
+        name.partition(".")[0] for folder in folders if os.path.isdir(folder) for name in os.listdir(folder)
+    }
+
+
+def lies_in(module: Any, folders: "List[str]") -> bool:
+    """Return whether a module was imported from one of the directories."""
+    spec = getattr(module, "__spec__", None)
+    place = str(getattr(spec, "origin", None) or "")
+    return any(place.startswith(os.path.join(folder, "")) for folder in folders)
 
 
 def standard_modules() -> "Set[str]":
