@@ -128,6 +128,7 @@ IMPORTS = """
 import sys
 sys.path[:0] = {folders!r}
 import elsewhere, required, shared
+sys.modules["required.made"] = required.made = type(sys)("required.made")  # as the package py does
 sys.path.insert(0, {runner!r})
 import hone_trusted
 import json
@@ -135,7 +136,8 @@ before = dict(sys.modules)
 job = dict(workdir={tree!r}, paths=[], sites=[{site!r}], framework={other!r}, plugins=[], own=[])
 hone_trusted.prepare_imports(job, hone_trusted.Trust({tree!r}, {{}}, print))
 import elsewhere, required, shared
-print([sys.modules[name] is before[name] for name in ("elsewhere", "required", "shared", "json")])
+names = ("elsewhere", "required", "required.made", "shared", "json")
+print([sys.modules[name] is before.get(name) for name in names if name in sys.modules])
 print(shared.__file__, elsewhere.__file__)
 """
 
@@ -152,6 +154,30 @@ def test_runner_keeps_modules_of_the_requirements(tmp_path: Path) -> None:
     text = IMPORTS.format(folders=[other, site], runner=runner, tree=tree, site=site, other=other)
     done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True)
     assert done.stdout.splitlines() == [
-        "[False, True, False, True]",
+        "[False, True, True, False, True]",
         f"{tree}/shared.py {site}/elsewhere.py",
     ], done
+
+
+PROXY = """
+import sys, types
+sys.path.insert(0, {runner!r})
+import hone_trusted
+
+class Unbound:
+    def __getattribute__(self, name):
+        raise RuntimeError("working outside of a request")
+
+module = types.ModuleType("helpers")
+module.request, module.test_x = Unbound(), lambda: None
+trust = hone_trusted.Trust("/r", {{}}, print)
+trust.define(module)
+print(trust.is_defined(module.test_x), trust.is_defined(lambda: None))
+"""
+
+
+def test_helper_module_may_hold_a_proxy_of_nothing() -> None:
+    """As `flask.request` is outside of a request."""
+    text = PROXY.format(runner=str(Path(hone_data.__file__).parent))
+    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True)
+    assert done.stdout.splitlines() == ["True False"], done

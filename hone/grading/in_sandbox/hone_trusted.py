@@ -73,12 +73,13 @@ def prepare_imports(job: "Dict[str, Any]", trust: "Trust") -> None:
     within = [entry for entry in rest if entry.startswith(job["workdir"] + "/")]
     tree = names_in([*first, *within]) | {*job["own"]}
     required = names_in(job["sites"])
-    for name, module in list(sys.modules.items()):
+    # an extension module cannot be imported twice, and that of the requirements is the right one
+    imported = {name for name in required if lies_in(sys.modules.get(name), job["sites"])}
+    for name in list(sys.modules):
         top = name.partition(".")[0]
         if top in kept or top.startswith("hone_"):
             continue
-        # an extension module cannot be imported twice, and that of the requirements is the right one
-        if top in tree or (top in required and not lies_in(module, job["sites"])):
+        if top in tree or (top in required and top not in imported):
             del sys.modules[name]
 
 
@@ -91,8 +92,7 @@ def names_in(folders: "List[str]") -> "Set[str]":
 
 def lies_in(module: Any, folders: "List[str]") -> bool:
     """Return whether a module was imported from one of the directories."""
-    spec = getattr(module, "__spec__", None)
-    place = str(getattr(spec, "origin", None) or "")
+    place = str(getattr(module, "__file__", None) or "")
     return any(place.startswith(os.path.join(folder, "")) for folder in folders)
 
 
@@ -232,7 +232,9 @@ class Trust:
     def define(self, module: types.ModuleType) -> None:
         """Record the functions of a module that may be tests, of its own code or made by its decorators."""
         for function in functions_of(module):
-            self.defined[id(function)] = (function, getattr(function, "__code__", None))
+            # `type`, because a proxy object may raise on any attribute access
+            code = function.__code__ if type(function) is types.FunctionType else None
+            self.defined[id(function)] = (function, code)
 
     def is_defined(self, function: Any) -> bool:
         """Return whether a test's function comes from a trusted module, or from a decorator in it."""
@@ -240,7 +242,7 @@ class Trust:
         if code is None or id(code) in self.codes:
             return True
         known = self.defined.get(id(function))
-        return known is not None and known[1] is code
+        return known is not None and (known[1] is None or known[1] is code)
 
     def remember(self, module: types.ModuleType) -> None:
         """Record the functions of a helper module; tests must restore those that they replace."""
@@ -275,7 +277,7 @@ def functions_of(module: types.ModuleType) -> "Iterator[Any]":
     """Yield possible tests of a module: its values, and those of its classes and their bases."""
     for value in list(vars(module).values()):
         yield value
-        if isinstance(value, type):
+        if issubclass(type(value), type):
             for base in value.__mro__:
                 yield from list(vars(base).values())
 
