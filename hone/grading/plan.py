@@ -162,6 +162,8 @@ def make_job(task: Task, files: Sequence[str] | None = None) -> TestJob:
     checks = task.checks
     named = checks.parser == OWN or (checks.parser == BARE_NAMES and not checks.script)
     every = files is not None or checks.rule == COLLECTED or not named
+    # a data set's own command runs no test when a module cannot be imported
+    kept = ("--continue-on-collection-errors",) if checks.parser == OWN else ()
     return TestJob(
         workdir=task.environment.workdir,
         run_files=_run_files(checks) if files is None else tuple(files),
@@ -169,7 +171,7 @@ def make_job(task: Task, files: Sequence[str] | None = None) -> TestJob:
         timeout_s=checks.timeout_s,
         test_files=checks.test_files,
         trusted=tuple(path for path in protected_paths(task) if path.endswith("/")),
-        command=checks.command,
+        command=(*kept, *checks.command),
     )
 
 

@@ -1,4 +1,4 @@
-"""The error of the tasks room, and lists in its messages."""
+"""The errors of the tasks room, and lists in their messages."""
 
 from __future__ import annotations
 
@@ -9,6 +9,10 @@ from hone.utils.errors import HoneError
 
 class TaskError(HoneError, ValueError):
     """A task or a file of tasks cannot be used."""
+
+
+class Unresolvable(TaskError):
+    """The package index answered, and no versions on it meet the requirements and can be built."""
 
 
 def first_few(items: Sequence[object], shown: int = 5, separator: str = ", ") -> str:

@@ -66,6 +66,26 @@ def grade(
 
 
 @pytest.mark.full
+def test_broken_module_ends_all_tests_as_in_the_command_of_a_data_set(tmp_path: Path) -> None:
+    """pytest runs no test when a test module cannot be imported; tasks without a command keep the others."""
+    other = {
+        "other.py": "ANSWER = 41\n",
+        "tests/test_other.py": "from other import ANSWER\n\n\ndef test_x():\n    assert ANSWER\n",
+    }
+    task, patches = example(tmp_path, other)
+    base = prepare(task, tmp_path / "workspaces")
+    broken = {"broken": patch_of(base, tmp_path, {"stats.py": FIXED, "other.py": "no Python\n"})}
+    passed: dict[str, set[str]] = {}
+    for parser in ("pytest", "parse_log_pytest"):
+        named = (*NAMED["pass_to_pass"], "tests/test_other.py::test_x")
+        checked = with_checks(task, gold_patch=patches["gold"], pass_to_pass=named, parser=parser)
+        (verdict,) = grade(checked, broken, tmp_path).values()
+        assert isinstance(verdict, Verdict)
+        passed[parser] = {test for test, status in verdict.tests.items() if status == "passed"}
+    assert passed == {"pytest": {*NAMED["fail_to_pass"], *NAMED["pass_to_pass"]}, "parse_log_pytest": set()}
+
+
+@pytest.mark.full
 def test_patch_that_ends_the_run_fails(tmp_path: Path) -> None:
     task, patches = example(tmp_path)
     found = grade(task, patches, tmp_path)

@@ -8,7 +8,8 @@ import pytest
 
 from hone.environment import filter_patch
 from hone.grading import GraderError
-from hone.grading.plan import case_files, compile_plan, protected_paths, split_script
+from hone.grading.plan import case_files, compile_plan, make_job, protected_paths, split_script
+from hone.types import Checks, Environment, Task
 from tests.grading.example import make_task
 
 
@@ -80,6 +81,15 @@ def test_script_is_for_an_image_and_not_for_a_local_repository() -> None:
     checks = dataclasses.replace(task.checks, parser="parse_log_django")
     with pytest.raises(GraderError, match="do not run with pytest"):
         compile_plan(dataclasses.replace(task, environment=local, checks=checks))
+
+
+def test_only_tasks_without_a_command_outlive_a_broken_module() -> None:
+    option = "--continue-on-collection-errors"
+    checks = Checks(fail_to_pass=("t.py::t",), pass_to_pass=(), test_files={}, gold_patch="", command=("-v",))
+    task = Task(id="t", problem="", environment=Environment(image="host"), checks=checks, source="")
+    of_data_set = dataclasses.replace(task, checks=dataclasses.replace(checks, parser="parse_log_pytest"))
+    assert make_job(task).command == (option, "-v")
+    assert make_job(of_data_set).command == ("-v",)
 
 
 def test_script_is_split_at_its_markers() -> None:

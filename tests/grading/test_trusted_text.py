@@ -1,12 +1,15 @@
-"""The runner's parent process: which tests may be skipped or xfailed, and which data files changed."""
+"""What the runner trusts: texts that may skip or xfail, data files, modules of the requirements."""
 
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+from hone.grading.in_sandbox import hone_data
 from hone.grading.in_sandbox.hone_data import DataFiles
 from hone.grading.in_sandbox.hone_marks import Texts
 
@@ -119,3 +122,62 @@ def test_long_file_counts_by_its_size(tmp_path: Path, monkeypatch: pytest.Monkey
     data = DataFiles(str(tmp_path), [""], [])
     (tmp_path / "long.bin").write_bytes(b"123456")
     assert data.changed() == "long.bin"
+
+
+IMPORTS = """
+import sys
+sys.path[:0] = {folders!r}
+import elsewhere, required, shared
+sys.modules["required.made"] = required.made = type(sys)("required.made")  # as the package py does
+sys.path.insert(0, {runner!r})
+import hone_trusted
+import json
+before = dict(sys.modules)
+job = dict(workdir={tree!r}, paths=[], sites=[{site!r}], framework={other!r}, plugins=[], own=[])
+hone_trusted.prepare_imports(job, hone_trusted.Trust({tree!r}, {{}}, print))
+import elsewhere, required, shared
+names = ("elsewhere", "required", "required.made", "shared", "json")
+print([sys.modules[name] is before.get(name) for name in names if name in sys.modules])
+print(shared.__file__, elsewhere.__file__)
+"""
+
+
+def test_runner_keeps_modules_of_the_requirements(tmp_path: Path) -> None:
+    """An extension module such as numpy's, which a plugin imported, cannot be imported again."""
+    places = {"site": ("required", "shared", "elsewhere"), "tree": ("shared",), "other": ("elsewhere",)}
+    for folder, names in places.items():
+        (tmp_path / folder).mkdir()
+        for name in names:
+            (tmp_path / folder / f"{name}.py").write_text("")
+    site, tree, other = (str(tmp_path / folder) for folder in ("site", "tree", "other"))
+    runner = str(Path(hone_data.__file__).parent)
+    text = IMPORTS.format(folders=[other, site], runner=runner, tree=tree, site=site, other=other)
+    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True)
+    assert done.stdout.splitlines() == [
+        "[False, True, True, False, True]",
+        f"{tree}/shared.py {site}/elsewhere.py",
+    ], done
+
+
+PROXY = """
+import sys, types
+sys.path.insert(0, {runner!r})
+import hone_trusted
+
+class Unbound:
+    def __getattribute__(self, name):
+        raise RuntimeError("working outside of a request")
+
+module = types.ModuleType("helpers")
+module.request, module.test_x = Unbound(), lambda: None
+trust = hone_trusted.Trust("/r", {{}}, print)
+trust.define(module)
+print(trust.is_defined(module.test_x), trust.is_defined(lambda: None))
+"""
+
+
+def test_helper_module_may_hold_a_proxy_of_nothing() -> None:
+    """As `flask.request` is outside of a request."""
+    text = PROXY.format(runner=str(Path(hone_data.__file__).parent))
+    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True)
+    assert done.stdout.splitlines() == ["True False"], done

@@ -20,6 +20,7 @@ class DatedIndex(Index):
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
         self.days: dict[str, str] = {}  # file -> day
+        self.outages: dict[str, int] = {}  # project -> requests of its page that fail from now on
 
     def add_on(self, day: str, name: str, version: str, *requires: str) -> None:
         known = set(self.folder.glob("*/*.whl"))
@@ -57,7 +58,12 @@ def serve(index: DatedIndex) -> Iterator[str]:
             if folder:
                 self.answer((index.folder / folder / name).read_bytes(), "application/octet-stream")
                 return
-            page = index.page(self.path.strip("/").rpartition("/")[2])
+            name = self.path.strip("/").rpartition("/")[2]
+            if index.outages.get(name, 0) > 0:
+                index.outages[name] -= 1
+                self.send_error(503)
+                return
+            page = index.page(name)
             self.answer(page, _TYPE) if page is not None else self.send_error(404)
 
         def answer(self, body: bytes, kind: str) -> None:

@@ -17,6 +17,7 @@ from hone.tasks.diffs import reverse
 from hone.tasks.errors import TaskError
 from hone.tasks.files import import_rows, read_rows
 from hone.tasks.formats import FORMATS, detect
+from hone.tasks.formats.printed import printed_names
 from hone.tasks.formats.swebench import seeded_bug
 from hone.tasks.specifications import (
     ENVIRONMENT_FILE,
@@ -245,3 +246,34 @@ def test_data_equal_the_published_package(data_set: str, packages: list[str], tm
     )
     shipped = resources.files("hone.tasks.specifications") / "data" / f"{data_set}.json"
     assert made.stdout == shipped.read_text("utf-8")
+
+
+INNER = ("test_capsysbinary.py::test_hello", "[100%]")
+
+
+def test_name_that_a_test_prints_is_left_out() -> None:
+    """Tests of pytest show the output of sessions on files that they write, which harnesses read, too."""
+    path = "testing/test_capture.py"
+    kept = (f"{path}::test_a", f"{path}::test_b[100%]", "test_capture.py::test_c", "test_d")
+    row = {
+        **DJANGO,
+        "repo": "pytest-dev/pytest",
+        "version": "6.0",
+        "test_patch": PATCH.split("diff --git")[1].join(("diff --git", "")).replace(
+            "tests/admin_views/test_nav.py", path
+        ),
+        "FAIL_TO_PASS": [kept[0], INNER[1]],
+        "PASS_TO_PASS": [*kept[1:], INNER[0]],
+    }  # fmt: skip
+    task = FORMATS["swe-bench"].read(row)
+    assert task.checks.named_tests == kept
+    assert set(task.metadata["printed_names"]) == set(INNER)
+    assert FORMATS["swe-bench"].write(task) == row
+    with pytest.raises(TaskError, match="names no test of the files"):
+        FORMATS["swe-bench"].read({**row, "FAIL_TO_PASS": [*INNER]})
+
+
+def test_command_on_directories_leaves_no_name_out() -> None:
+    script = "set -x\n: '>>>>> Start Test Output'\npytest -rA tests\n: '>>>>> End Test Output'\n"
+    assert printed_names(INNER, script) == ()
+    assert printed_names(INNER, script.replace("tests\n", "tests/test_a.py\n")) == INNER

@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
-from hone.tasks.errors import TaskError
+from hone.tasks.errors import TaskError, Unresolvable
 from hone.tasks.local import localise
 from hone.tasks.python import Locked, lock_specified, specified
+from hone.tasks.python import lock as lock_tree
 from hone.tasks.python.interpreters import own_interpreter
 from hone.tasks.specifications import ENVIRONMENT_FILE, Specification
 from hone.types import Checks, Environment, Task
@@ -119,6 +120,33 @@ def test_package_of_no_index_is_refused(index: DatedIndex, tmp_path: Path):
         lock(tree(tmp_path / "tree"), pip_packages=("nowhere==1",))
     with pytest.raises(TaskError, match="not a package of an index"):
         lock(tree(tmp_path / "tree"), pip_packages=("git+https://example.invalid/x",))
+
+
+def test_package_is_not_left_out_while_the_index_fails(
+    index: DatedIndex, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("UV_HTTP_RETRIES", "0")
+    folder = tree(tmp_path / "tree")
+    (folder / "environment.yml").write_text("dependencies: [six, eccodes, click=1.0]\n")
+    file = {"packages": ENVIRONMENT_FILE, "packages_files": ("environment.yml",)}
+    index.outages["six"] = 1
+    with pytest.raises(TaskError, match="The package index did not answer") as found:
+        lock(folder, **file)
+    assert not isinstance(found.value, Unresolvable)
+    made = lock(folder, **file)
+    assert (made.left_out, made.requirements) == (("eccodes",), ("click==1.0", "pytest==2.0", "six==1.0"))
+
+
+def test_bounds_are_not_relaxed_while_the_index_fails(
+    index: DatedIndex, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("UV_HTTP_RETRIES", "0")
+    folder = tree(tmp_path / "tree")
+    (folder / "requirements-test.txt").write_text("six<2\n")
+    index.outages["six"] = 1
+    with pytest.raises(TaskError, match="The package index did not answer"):
+        lock_tree(folder, version="1.5")
+    assert lock_tree(folder, version="1.5").requirements == ("six==1.0",)
 
 
 def test_rows_of_a_version_share_one_lock(index: DatedIndex, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

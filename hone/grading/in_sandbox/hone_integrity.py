@@ -6,7 +6,6 @@ first requires a session that ran to its end, without contradictions, with its c
 
 import builtins
 import types
-import unittest
 from operator import attrgetter, is_
 from typing import Any, Callable, ContextManager, Iterable, Iterator, Mapping, Sequence
 
@@ -33,6 +32,7 @@ _FRAMEWORK = (
     "hone_sympy",
     "hone_pytest",
     "hone_integrity",
+    "hone_copies",
     "hone_names",
     "hone_excuses",
 )
@@ -67,6 +67,7 @@ class Watch:
         plugins: pytest's plugin manager; None without pytest.
         hooks: the implementations that are registered.
         helpers: snapshots of the modules of the tests; it grows.
+        copies: yields those of unittest's modules that were imported since; see `hone_copies`.
         modules: by name; those of the framework are recorded.
         core: beginnings of those that no test may change, not even while it runs.
     """
@@ -76,16 +77,17 @@ class Watch:
         plugins: Any,
         hooks: "Iterable[Any]",
         helpers: "Mapping[int, Snapshot]",
+        copies: "Callable[[], Iterable[Snapshot]]",
         modules: "Mapping[str, types.ModuleType]",
         core: "Sequence[str]" = _CORE,
     ) -> None:
         self.plugins, self.known = plugins, list(plugins.get_plugins()) if plugins else []
-        self.helpers = helpers
+        self.helpers, self.copies = helpers, copies
         self.core: list[Snapshot] = []
         self.rest = [Snapshot("builtins", vars(builtins), _watched(vars(builtins)))]
         for name, module in modules.items():
             if name.split(".")[0] in _FRAMEWORK:
-                (self.core if name.startswith(tuple(core)) else self.rest).extend(_snapshots(name, module))
+                (self.core if name.startswith(tuple(core)) else self.rest).extend(snapshots(name, module))
         self.hooks = [(hook, hook.function) for hook in hooks]
         self.call = plugins._inner_hookexec if plugins else None
 
@@ -96,8 +98,9 @@ class Watch:
             thorough: also check builtins, unittest and the set of plugins, which a test may patch while it
                 runs and must restore.
         """
-        for snapshots in (self.core, self.rest, self.helpers.values()) if thorough else (self.core,):
-            for snapshot in snapshots:
+        every = (self.core, self.rest, self.helpers.values(), self.copies()) if thorough else (self.core,)
+        for part in every:
+            for snapshot in part:
                 changed = snapshot.changed()
                 if changed is not None:
                     return changed
@@ -119,7 +122,7 @@ class Watch:
         return None
 
 
-def _snapshots(where: str, module: types.ModuleType) -> "Iterator[Snapshot]":
+def snapshots(where: str, module: types.ModuleType) -> "Iterator[Snapshot]":
     """Yield snapshots of a module and of its classes."""
     watched = _watched(vars(module))
     yield Snapshot(where, vars(module), watched)
@@ -185,17 +188,6 @@ def _liar(value: Any, other: Any, depth: int) -> "type | None":
             if found is not None:
                 return found
     return None
-
-
-def check_unittest(equality: "Callable[[Any, Any], Any]") -> None:
-    """Make unittest's `assertEqual` use the checked equality."""
-    assert_equal = unittest.TestCase.assertEqual
-
-    def assertEqual(self: Any, first: Any, second: Any, msg: Any = None) -> None:
-        assert_equal(self, first, second, msg)
-        equality(first, second)
-
-    unittest.TestCase.assertEqual = assertEqual
 
 
 def _file_of(cls: type) -> str:

@@ -40,16 +40,15 @@ def run(job: "Dict[str, Any]", trust: Trust, send: Send, canaries: "List[str]") 
         skipped = load_plugins(job["plugins"])
         framework = dict(sys.modules)
         prepare_imports(job, trust)
+    trust.copies.install()
     skipped = load_plugins(list(skipped))  # those that need the repository's own modules
     for name, reason in skipped.items():
         print(f"the plugin {name} is skipped: {reason}", flush=True)
     hone_pytest.load_named_plugins_only()
     trust.rewrite = hone_pytest.rewrite_asserts if SHOW_VALUES in job["command"] else None
-    hone_integrity.check_unittest(trust.equality)
     plugin = Plugin(trust, canaries, send, framework)
     arguments = [*hone_pytest.set_root(job["workdir"]), "-o", "addopts=", "--assert=plain", "-q"]
     arguments.append("--tb=short" if job["runs"] == 1 else "--tb=line")  # controls fail by the hundred
-    arguments.append("--continue-on-collection-errors")
     for name in DISABLED:
         arguments += ["-p", f"no:{name}"]
     for name in job["plugins"]:
@@ -95,7 +94,9 @@ class Plugin:
         plugins = session.config.pluginmanager
         hooks = hone_pytest.hook_implementations(plugins)
         modules = {**sys.modules, **self.framework}
-        self.watch = hone_integrity.Watch(plugins, hooks, self.trust.helpers, modules)
+        self.watch = hone_integrity.Watch(
+            plugins, hooks, self.trust.helpers, self.trust.copies.snapshots, modules
+        )
 
     if hone_pytest.HAS_PATHLIB:
 
@@ -135,6 +136,7 @@ class Plugin:
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         self.check(thorough=True)
         self.trust.modules.check()
+        self.trust.copies.keep()
         self.items = {item.nodeid: item for item in session.items}
         self.functions = {item.nodeid: code_of(item) for item in session.items}
         for item in session.items:

@@ -30,8 +30,8 @@ class Recorder:
         self.trust, self.send, self.canaries, self.only = trust, send, canaries, job["only"]
         self.reported: Set[str] = set()
         self.expected: List[str] = []
-        hone_integrity.check_unittest(trust.equality)
-        self.watch = hone_integrity.Watch(None, (), trust.helpers, sys.modules, CORE)
+        trust.copies.install()
+        self.watch = hone_integrity.Watch(None, (), trust.helpers, trust.copies.snapshots, sys.modules, CORE)
 
     def is_selected(self, file: str) -> bool:
         """Return whether this run has the tests of a file, named below the root."""
@@ -53,6 +53,7 @@ class Recorder:
         """
         self.check()
         self.trust.modules.check(marks=marks)
+        self.trust.copies.keep()
         self.expected = tests
         self.send("collected", tests)
 

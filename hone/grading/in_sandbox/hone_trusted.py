@@ -15,7 +15,8 @@ import types
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from typing import Any, Callable, Dict, Iterator, List, Optional, Set
 
-import hone_integrity  # beside this file
+import hone_copies  # beside this file
+import hone_integrity
 import hone_names
 from hone_outside import Outside
 
@@ -70,12 +71,29 @@ def prepare_imports(job: "Dict[str, Any]", trust: "Trust") -> None:
     plugins = [name.partition(".")[0] for name in job["plugins"]]
     kept = {*standard_modules(), *plugins, *(name for name in KEPT if name not in job["own"])}
     within = [entry for entry in rest if entry.startswith(job["workdir"] + "/")]
-    theirs = [folder for folder in (*first, *within, *job["sites"]) if os.path.isdir(folder)]
-    provided = {name.partition(".")[0] for folder in theirs for name in os.listdir(folder)} | {*job["own"]}
+    tree = names_in([*first, *within]) | {*job["own"]}
+    required = names_in(job["sites"])
+    # an extension module cannot be imported twice, and that of the requirements is the right one
+    imported = {name for name in required if lies_in(sys.modules.get(name), job["sites"])}
     for name in list(sys.modules):
         top = name.partition(".")[0]
-        if top in provided and top not in kept and not top.startswith("hone_"):
+        if top in kept or top.startswith("hone_"):
+            continue
+        if top in tree or (top in required and top not in imported):
             del sys.modules[name]
+
+
+def names_in(folders: "List[str]") -> "Set[str]":
+    """Return the names of the modules that directories hold."""
+    return {
+        name.partition(".")[0] for folder in folders if os.path.isdir(folder) for name in os.listdir(folder)
+    }
+
+
+def lies_in(module: Any, folders: "List[str]") -> bool:
+    """Return whether a module was imported from one of the directories."""
+    place = str(getattr(module, "__file__", None) or "")
+    return any(place.startswith(os.path.join(folder, "")) for folder in folders)
 
 
 def standard_modules() -> "Set[str]":
@@ -146,6 +164,7 @@ class Trust:
         self.helpers: Dict[int, hone_integrity.Snapshot] = {}  # of helper modules, by id of their names
         self.words = b"\n".join(sources.values()).decode("utf-8", "replace")
         self.equality = hone_integrity.checked_equality(self.tampered, self.is_named_by_tests, self.own_code)
+        self.copies = hone_copies.Copies(self.equality)
         self.modules = hone_names.Modules(
             {re.sub(r"\.__init__$", "", module_name(path)[0]): path for path in sources},
             self.equality,
@@ -213,7 +232,9 @@ class Trust:
     def define(self, module: types.ModuleType) -> None:
         """Record the functions of a module that may be tests, of its own code or made by its decorators."""
         for function in functions_of(module):
-            self.defined[id(function)] = (function, getattr(function, "__code__", None))
+            # `type`, because a proxy object may raise on any attribute access
+            code = function.__code__ if type(function) is types.FunctionType else None
+            self.defined[id(function)] = (function, code)
 
     def is_defined(self, function: Any) -> bool:
         """Return whether a test's function comes from a trusted module, or from a decorator in it."""
@@ -221,7 +242,7 @@ class Trust:
         if code is None or id(code) in self.codes:
             return True
         known = self.defined.get(id(function))
-        return known is not None and known[1] is code
+        return known is not None and (known[1] is None or known[1] is code)
 
     def remember(self, module: types.ModuleType) -> None:
         """Record the functions of a helper module; tests must restore those that they replace."""
@@ -256,7 +277,7 @@ def functions_of(module: types.ModuleType) -> "Iterator[Any]":
     """Yield possible tests of a module: its values, and those of its classes and their bases."""
     for value in list(vars(module).values()):
         yield value
-        if isinstance(value, type):
+        if issubclass(type(value), type):
             for base in value.__mro__:
                 yield from list(vars(base).values())
 

@@ -10,6 +10,7 @@ import re
 
 from hone.tasks.diffs import reverse
 from hone.tasks.errors import TaskError
+from hone.tasks.formats.printed import printed_names
 from hone.tasks.rows import Row, text, texts
 from hone.tasks.specifications import (
     Specification,
@@ -30,7 +31,10 @@ _TIMEOUT_S = 1800.0  # the harness's default
 
 
 def to_task(row: Row, source: str) -> Task:
-    """Return the task of a row of the data set `source`. Raises TaskError."""
+    """Return the task of a row of the data set `source`. Raises TaskError.
+
+    Names that are no tests are left out; `metadata["printed_names"]` has them.
+    """
     fail_to_pass = texts(row, "FAIL_TO_PASS")
     if not fail_to_pass:
         raise TaskError("`FAIL_TO_PASS` names no test")
@@ -43,6 +47,10 @@ def to_task(row: Row, source: str) -> Task:
         )
     if not script and specification is not None and specification.test_command:
         script = evaluation_script(specification, row)
+    pass_to_pass = texts(row, "PASS_TO_PASS")
+    printed = printed_names((*fail_to_pass, *pass_to_pass), script)
+    if set(printed) >= set(fail_to_pass):
+        raise TaskError("`FAIL_TO_PASS` names no test of the files that its command runs")
     return Task(
         id=text(row, "instance_id"),
         problem=text(row, "problem_statement"),
@@ -53,8 +61,8 @@ def to_task(row: Row, source: str) -> Task:
             commit="" if source == "swe-smith" else text(row, "base_commit", ""),
         ),
         checks=Checks(
-            fail_to_pass=fail_to_pass,
-            pass_to_pass=texts(row, "PASS_TO_PASS"),
+            fail_to_pass=tuple(test for test in fail_to_pass if test not in printed),
+            pass_to_pass=tuple(test for test in pass_to_pass if test not in printed),
             test_files={},
             gold_patch=_patch(text(row, "patch", ""), source),
             test_patch=text(row, "test_patch", ""),
@@ -64,6 +72,7 @@ def to_task(row: Row, source: str) -> Task:
             timeout_s=_TIMEOUT_S,
         ),
         source=source,
+        metadata={"printed_names": list(printed)} if printed else {},
     )
 
 

@@ -14,7 +14,7 @@ from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
 from hone.tasks.configuration import EXCLUDED_PLUGINS
-from hone.tasks.errors import TaskError
+from hone.tasks.errors import TaskError, Unresolvable
 from hone.tasks.python.project import Project, layout, read_project
 from hone.tasks.python.requirements import Requirements, read_requirements
 from hone.tasks.python.sources import test_requirements
@@ -95,7 +95,7 @@ def resolve(name: str, needed: Requirements, tests: Requirements, before: str = 
         name: of the project; may be empty.
         before: a day; no version is newer, and pytest (7 or later) is one of the requirements.
     Raises:
-        TaskError: the requirements cannot be resolved.
+        TaskError: the requirements cannot be resolved, or the index does not answer.
     """
     never = {*_RUNNER, *EXCLUDED_PLUGINS, canonicalize_name(name)}
     own = [r for r in needed.requirements if canonicalize_name(r.name) not in never]
@@ -104,7 +104,7 @@ def resolve(name: str, needed: Requirements, tests: Requirements, before: str = 
         return ()
     try:
         return _compile([*own, *theirs], [*needed.constraints, *tests.constraints], never, before)
-    except TaskError:
+    except Unresolvable:
         relaxed = [_without_upper_bounds(r) for r in theirs]
         if relaxed == theirs and not tests.constraints:
             raise

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from packaging.utils import canonicalize_name
 
-from hone.tasks.errors import TaskError
+from hone.tasks.errors import TaskError, Unresolvable
 from hone.tasks.python.compiled import BUILD, check_compiler, has_extensions
 from hone.tasks.python.interpreters import Interpreter, find_interpreter
 from hone.tasks.python.locking import Locked
@@ -173,11 +173,14 @@ class _Uv:
         return [line.partition(";")[0].strip() for line in out.read_text().splitlines() if "==" in line]
 
     def available(self, lines: Sequence[str], days: _Days) -> tuple[list[str], list[str]]:
-        """Return the lines that the index has as wheels, with all that they require, and the others."""
+        """Return the lines that the index has as wheels, with all that they require, and the others.
+
+        Raises TaskError when the index does not answer.
+        """
         binary = ["--only-binary", ":all:", *days.options()]
         try:
             self.compile("all", lines, binary)
-        except TaskError:
+        except Unresolvable:
             pass
         else:
             return list(lines), []
@@ -186,7 +189,7 @@ class _Uv:
         for line in lines:
             try:
                 self.compile("one", [*found, line], binary)
-            except TaskError:
+            except Unresolvable:
                 absent.append(line)
             else:
                 found.append(line)

@@ -17,7 +17,7 @@ from pathlib import Path
 import uv
 from packaging.utils import canonicalize_name
 
-from hone.tasks.errors import TaskError
+from hone.tasks.errors import TaskError, Unresolvable
 from hone.tasks.formats import digest
 from hone.tasks.python.interpreters import Interpreter, find_interpreter
 from hone.types import Environment
@@ -29,10 +29,15 @@ OLD_TOOLS = "setuptools<72"  # the last with `setup.py test` and pkg_resources w
 # Variables that name package sources; uv's other variables could change the result.
 _KEPT = (
     "PATH", "SSL_CERT_FILE", "SSL_CERT_DIR", "UV_CACHE_DIR", "UV_CONFIG_FILE", "UV_DEFAULT_INDEX",
-    "UV_EXTRA_INDEX_URL", "UV_FIND_LINKS", "UV_HTTP_TIMEOUT", "UV_INDEX", "UV_INSECURE_HOST",
-    "UV_KEYRING_PROVIDER", "UV_NATIVE_TLS", "UV_OFFLINE", "UV_SYSTEM_CERTS",
+    "UV_EXTRA_INDEX_URL", "UV_FIND_LINKS", "UV_HTTP_RETRIES", "UV_HTTP_TIMEOUT", "UV_INDEX",
+    "UV_INSECURE_HOST", "UV_KEYRING_PROVIDER", "UV_NATIVE_TLS", "UV_OFFLINE", "UV_SYSTEM_CERTS",
 )  # fmt: skip
 _KEPT_LIKE = re.compile(r"UV_INDEX_\w+|(?:https?|all|no)_proxy", re.IGNORECASE)
+# Of an index that does not answer. uv takes one that refuses access for one that lacks the package.
+_NO_ANSWER = re.compile(
+    r"Failed to fetch|Request failed|error sending request|the network was disabled"
+    r"|An index .*(?:returned a \d+|could not be queried)"
+)
 _FRAME = re.compile(r"^(?:error:|cause:|Caused by:|[\u00d7├╰│─▶ ]+)+")  # its frames depend on the version
 
 
@@ -55,19 +60,25 @@ def run_uv(
         held: file descriptors that it inherits.
         python: the interpreter that it works for; None is the one that runs Hone.
     Raises:
-        TaskError: `failure`, and uv's last meaningful line.
+        Unresolvable: `failure`, and uv's last meaningful line.
+        TaskError: the same, where uv did not come to a result, such as without an answer of the index; it has
+            tried such a request four times.
     """
     arguments = [*arguments, "--python", str(python or sys.executable)]
     with tempfile.TemporaryDirectory(prefix="hone-uv-") as scratch:
         code, out, stderr = _run(arguments, scratch, env or {}, held, failure)
+        second = ""
         if code and "Failed to build" in stderr:
             constraints = Path(scratch) / "build-constraints.txt"
             constraints.write_text(f"{OLD_TOOLS}\n")
             again = [*arguments, "--build-constraints", str(constraints)]
-            code, out, _ = _run(again, scratch, env or {}, held, failure)
-    if code:
-        raise TaskError(f"{failure}: {last_error_line(stderr)}")
-    return out
+            code, out, second = _run(again, scratch, env or {}, held, failure)
+    if code == 0:
+        return out
+    reason = f"{failure}: {last_error_line(stderr)}"
+    if _NO_ANSWER.search(stderr + second):
+        raise TaskError(f"{reason}. The package index did not answer: run the command again")
+    raise Unresolvable(reason) if code == 1 else TaskError(reason)
 
 
 def pretended_version(version: str) -> dict[str, str]:
