@@ -32,7 +32,7 @@ class LossSettings(Settings):
 
     old_logprobs: Literal["engine", "recomputed"] = "engine"
     """Denominator of the ratio: the log-probabilities that the engine reported, or those of the trainer's
-    weights before the first optimiser step of the batch."""
+    weights before the first optimiser step of the batch, see `corrections`."""
 
     kl_coef: float = Field(default=0.0, ge=0)
     """Weight of the KL divergence to the reference model (the initial weights); 0: no reference model."""

@@ -6,11 +6,15 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from hone.train.algorithms.contract import Critic
+from hone.train.batches import TrainRow, micro_batches
 from hone.train.gae import estimate, with_advantages
+from hone.train.loss import value_loss
+from hone.train.passes import CostModel
 from hone.train.settings import TrainSettings
 from tests.train.trajectories import multi_turn_samples
 
@@ -78,3 +82,35 @@ def test_critic_on_ranks_is_refused() -> None:
     with pytest.raises(ValueError, match='the learner "ranks" has no critic'):
         TrainSettings.model_validate(ranks)
     TrainSettings.model_validate({**ranks, "algorithm": {"name": "grpo"}})
+
+
+@given(st.lists(st.tuples(numbers, numbers, numbers), min_size=1, max_size=20))
+def test_loss_of_the_values_is_the_larger_of_plain_and_clipped_errors(
+    tokens: list[tuple[float, float, float]],
+) -> None:
+    now, old, returns = (np.array(each, np.float32) for each in zip(*tokens, strict=True))
+    (sample,) = multi_turn_samples(1)
+    count = len(tokens)
+    weight = np.append(0, np.ones(count)).astype(np.float32)
+    row = TrainRow(
+        sample=replace(
+            sample,
+            tokens=np.zeros(count + 1, np.int32),
+            weight=weight,
+            advantage=weight,
+            logprobs=weight,
+            version=np.zeros(count + 1, np.int32),
+        ),
+        scale=weight,
+        old_logprobs=None,
+        values=np.append(0, old).astype(np.float32),
+        returns=np.append(0, returns).astype(np.float32),
+    )
+    cost = CostModel(hidden=8, layers=1, attention_width=8, layer_parameters=64)
+    (batch,) = micro_batches([row], tree="off", budget_tokens=99, cost=cost, device=torch.device("cpu"))
+    critic = replace(CRITIC, value_coef=0.5, value_clip=0.2)
+    values = torch.from_numpy(now).requires_grad_()
+    loss = value_loss(values, batch, critic)
+    clipped = old + np.clip(now - old, -0.2, 0.2)
+    expected = 0.25 * np.maximum((now - returns) ** 2, (clipped - returns) ** 2)
+    assert loss.detach().numpy() == pytest.approx(expected.tolist(), rel=1e-4, abs=1e-6)
